@@ -1,0 +1,268 @@
+//! The plug between capture engines and the recorder.
+
+use std::{fmt, io, path::PathBuf, time::Duration};
+
+use retroscope_packet::LinkType;
+
+/// Where packets come from, before it is opened.
+///
+/// Opening takes the privileges, memory and kernel objects that the engine needs; afterwards the queues need none.
+pub trait Source: Send + fmt::Debug {
+    /// The name that a user gave or would recognise: `eth0`, `big.pcapng`, `generate:flows=10`.
+    fn name(&self) -> &str;
+
+    /// Opens into at least one queue. `queues` is how many threads the caller would like to run, at least 1; an engine
+    /// that cannot spread its traffic returns fewer.
+    ///
+    /// # Errors
+    /// [`SourceError`], whose text is one sentence for the user.
+    fn open(self: Box<Self>, queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError>;
+}
+
+/// One stream of frames of one source, owned by one thread.
+///
+/// The caller alternates [`Queue::next`] and [`Queue::burst`]; frames stay borrowed from the engine until the next
+/// `next`. Nothing allocates per burst once the engine runs.
+pub trait Queue: Send + fmt::Debug {
+    /// The interfaces known so far, in the order of their index in [`FrameMeta::interface`]. It only grows, and only
+    /// inside `next` (pcapng files describe interfaces on the way); an index is at most 65535.
+    fn interfaces(&self) -> &[InterfaceInfo];
+
+    /// Gives the previous burst back to the engine and waits for the next one, at most `wait`.
+    ///
+    /// # Errors
+    /// A [`SourceError`] ends the queue: what was lent before counts, and every further call returns [`Status::End`].
+    fn next(&mut self, wait: Duration) -> Result<Status, SourceError>;
+
+    /// The burst that the last `next` fetched; empty unless that returned [`Status::Frames`].
+    fn burst(&self) -> Burst<'_>;
+
+    /// The packet time before which nothing more will come, in ns since the UNIX epoch. Live engines move it on while
+    /// idle too. `None`: no promise yet, or none possible (a file in any order).
+    fn watermark(&self) -> Option<i64>;
+
+    /// Takes one event that happened since the last call.
+    fn event(&mut self) -> Option<Event>;
+
+    /// Reads the engine's own counters. Cheap enough for a hundred calls a second, too dear for one a packet.
+    fn statistics(&mut self) -> SourceStatistics;
+
+    /// Stops the intake at once: frames that arrive from now on are not received, those the engine holds already
+    /// still come out of `next`, then [`Status::End`]. Calling it again does nothing.
+    fn stop(&mut self);
+}
+
+/// What [`Queue::next`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// A burst of at least one frame is lent.
+    Frames,
+    /// Nothing came in time; watermark and events may have moved.
+    Idle,
+    /// The queue is at its end: end of input, or drained after [`Queue::stop`].
+    End,
+}
+
+/// Frames lent by an engine: descriptors and the memory that they point into.
+#[derive(Debug, Clone, Copy)]
+pub struct Burst<'q> {
+    /// The engine's memory, for example one TPACKET block.
+    pub memory: &'q [u8],
+    /// One descriptor a frame, in the order of arrival. `offset + captured_len <= memory.len()` for each.
+    pub frames: &'q [FrameMeta],
+}
+
+impl<'q> Burst<'q> {
+    /// A burst of no frames.
+    pub const EMPTY: Self = Self { memory: &[], frames: &[] };
+
+    /// The frame at `index`. Panics unless `index < frames.len()`.
+    #[must_use]
+    pub fn frame(&self, index: usize) -> Frame<'q> {
+        let meta = self.frames[index];
+        Frame { meta, data: &self.memory[meta.offset..meta.offset + meta.captured_len as usize] }
+    }
+
+    /// All frames, in order.
+    pub fn iter(self) -> impl ExactSizeIterator<Item = Frame<'q>> {
+        (0..self.frames.len()).map(move |index| self.frame(index))
+    }
+}
+
+/// A descriptor of one lent frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameMeta {
+    /// Nanoseconds since the UNIX epoch, as the engine stamped it.
+    pub time_ns: i64,
+    /// Where the captured bytes start in [`Burst::memory`].
+    pub offset: usize,
+    /// Bytes captured, without `vlan`.
+    pub captured_len: u32,
+    /// Bytes on the wire, without `vlan` and without the frame check sequence; `>= captured_len` except in odd files.
+    pub wire_len: u32,
+    /// Index into [`Queue::interfaces`].
+    pub interface: u16,
+    /// Which way the frame went.
+    pub direction: Direction,
+    /// A tag that the NIC or kernel took out of the frame; it belongs behind the two MAC addresses.
+    pub vlan: Option<VlanTag>,
+}
+
+/// A lent frame.
+#[derive(Debug, Clone, Copy)]
+pub struct Frame<'q> {
+    /// Its descriptor.
+    pub meta: FrameMeta,
+    /// Its captured bytes.
+    pub data: &'q [u8],
+}
+
+/// An IEEE 802.1Q tag: protocol identifier and tag control information, in host byte order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VlanTag {
+    /// Tag protocol identifier: 0x8100, 0x88a8, …
+    pub tpid: u16,
+    /// Priority, drop eligibility and VLAN identifier.
+    pub tci: u16,
+}
+
+/// Which way a frame went, seen from the capturing host. Values as in pcapng's `epb_flags`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Direction {
+    /// The engine does not tell.
+    #[default]
+    Unknown = 0,
+    /// Received.
+    Inbound = 1,
+    /// Sent by this host.
+    Outbound = 2,
+}
+
+/// An interface that a queue delivers frames from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InterfaceInfo {
+    /// Name for people and for the pcapng interface block; may be empty for a file that has none.
+    pub name: String,
+    /// Link-layer header type of its frames.
+    pub link_type: LinkType,
+    /// Bytes kept of each frame at most; 0: no limit.
+    pub snaplen: u32,
+    /// Where its time stamps come from.
+    pub time_domain: TimeDomain,
+    /// Resolution of its time stamps in ns: 1, or 1000 for a microsecond file, and so on.
+    pub time_resolution_ns: u64,
+}
+
+/// Whose clock stamped the frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeDomain {
+    /// A capture file's stamps, in any order.
+    File,
+    /// The kernel's software stamp of each packet, from the system's real-time clock.
+    KernelSoftware,
+    /// The generator's schedule.
+    Generator,
+}
+
+/// Something that happened to a queue beside frames.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// An interface was added at this index of [`Queue::interfaces`].
+    InterfaceAdded(u16),
+    /// The interface went down; the queue stays open and goes on when it comes back.
+    InterfaceDown(u16),
+    /// The interface came up again.
+    InterfaceUp(u16),
+    /// The interface was removed; nothing more will come from it.
+    InterfaceGone(u16),
+    /// Something that the user should read once.
+    Notice(String),
+}
+
+/// Why an engine lost packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum LossCause {
+    /// The NIC had no descriptor free.
+    Nic,
+    /// The kernel's capture ring was full.
+    Kernel,
+}
+
+impl LossCause {
+    /// The word that summaries, sidecars and metrics use.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Nic => "nic",
+            Self::Kernel => "kernel",
+        }
+    }
+}
+
+/// The engine's own counters since the queue was opened.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SourceStatistics {
+    /// Packets that reached the engine, lost ones included, from the engine's own counter. `None`: it has none.
+    pub received: Option<u64>,
+    /// Packets lost by cause; `None`: the engine cannot tell.
+    pub lost: Vec<(LossCause, Option<u64>)>,
+    /// Packet time up to which these counters are known to be complete, in ns since the UNIX epoch.
+    pub as_of_ns: Option<i64>,
+}
+
+/// Why a source did not open, or ended early. The text is one sentence for the user and names what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// The file cannot be opened or read.
+    #[error("cannot read {}: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The file is damaged or not a capture; what was read before counts.
+    #[error("{}: {message}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with the byte offset.
+        message: String,
+    },
+    /// The process may not capture.
+    #[error("{message}")]
+    Permission {
+        /// The sentence, with the command that helps.
+        message: String,
+    },
+    /// There is no such interface.
+    #[error("no interface {interface}")]
+    NoInterface {
+        /// The name that was asked for.
+        interface: String,
+    },
+    /// The interface's link type is not supported, or several at once were asked for.
+    #[error("{message}")]
+    Unsupported {
+        /// The sentence.
+        message: String,
+    },
+    /// A description of a source that does not parse.
+    #[error("{message}")]
+    Usage {
+        /// The sentence that says what to write instead.
+        message: String,
+    },
+    /// A system call failed.
+    #[error("{interface}: {call}: {error}")]
+    System {
+        /// The interface.
+        interface: String,
+        /// The system call, with its option.
+        call: &'static str,
+        /// What it returned.
+        error: io::Error,
+    },
+}

@@ -1,0 +1,3 @@
+//! The `retroscope` program.
+
+fn main() {}

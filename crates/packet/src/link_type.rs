@@ -1,0 +1,39 @@
+//! Link-layer header types.
+
+use std::fmt;
+
+/// A link-layer header type as capture files name it: a `LINKTYPE_` value of the
+/// [tcpdump.org registry](https://www.tcpdump.org/linktypes.html), 0 to 65535.
+///
+/// These are file values, not libpcap's `DLT_` values: the two differ for a few old types (raw IP is 101 here).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkType(pub u16);
+
+impl LinkType {
+    /// BSD loopback: 4 bytes of address family in the byte order of the capturing host.
+    pub const NULL: Self = Self(0);
+    /// IEEE 802.3 Ethernet.
+    pub const ETHERNET: Self = Self(1);
+    /// PPP, HDLC-like framing or none.
+    pub const PPP: Self = Self(9);
+    /// Raw IP: the version nibble tells IPv4 from IPv6.
+    pub const RAW: Self = Self(101);
+    /// Cisco PPP with HDLC framing.
+    pub const C_HDLC: Self = Self(104);
+    /// OpenBSD loopback: 4 bytes of address family, network byte order.
+    pub const LOOP: Self = Self(108);
+    /// Linux "cooked" capture, version 1.
+    pub const LINUX_SLL: Self = Self(113);
+    /// Raw IPv4.
+    pub const IPV4: Self = Self(228);
+    /// Raw IPv6.
+    pub const IPV6: Self = Self(229);
+    /// Linux "cooked" capture, version 2.
+    pub const LINUX_SLL2: Self = Self(276);
+}
+
+impl fmt::Debug for LinkType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LinkType({})", self.0)
+    }
+}
