@@ -1,7 +1,20 @@
 //! Header views, flow keys, VLAN stacks, fragments and Community ID.
 //!
-//! Pure: bytes in, facts out. No sockets, threads, clocks or allocation on the parsing path.
+//! [`parse`] turns the captured bytes of a frame into [`Parsed`], a small copyable set of facts; everything else here
+//! is computed from those. Pure: bytes in, facts out. No sockets, threads, clocks or allocation on the parsing path.
+//!
+//! It does **not** reassemble, verify checksums, descend into tunnels (GRE, VXLAN, IP in IP: the flow is the outer
+//! one) or read application data.
 
+mod flow;
 mod link_type;
+mod parse;
+mod parsed;
+mod proto;
+mod vlan;
 
+pub use flow::{Endpoint, FlowKey, FragmentKey, flow_of, fragment_of};
 pub use link_type::LinkType;
+pub use parse::{is_supported, parse};
+pub use parsed::{Fragment, Icmp, Ip, LinkProtocol, Llc, MacAddr, Outcome, Parsed, Ports, Snap};
+pub use vlan::{VlanStack, VlanTag};

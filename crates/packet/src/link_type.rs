@@ -16,6 +16,14 @@ impl LinkType {
     pub const ETHERNET: Self = Self(1);
     /// PPP, HDLC-like framing or none.
     pub const PPP: Self = Self(9);
+    /// Raw IP as FreeBSD's and Linux's old `DLT_RAW` value, seen in files.
+    pub const RAW_BSD: Self = Self(12);
+    /// Raw IP as OpenBSD's `DLT_RAW` value, seen in files.
+    pub const RAW_OPENBSD: Self = Self(14);
+    /// PPP over serial lines: HDLC-like framing, or Cisco's.
+    pub const PPP_SERIAL: Self = Self(50);
+    /// PPP over Ethernet, from the PPPoE header on.
+    pub const PPP_ETHER: Self = Self(51);
     /// Raw IP: the version nibble tells IPv4 from IPv6.
     pub const RAW: Self = Self(101);
     /// Cisco PPP with HDLC framing.
@@ -24,6 +32,10 @@ impl LinkType {
     pub const LOOP: Self = Self(108);
     /// Linux "cooked" capture, version 1.
     pub const LINUX_SLL: Self = Self(113);
+    /// PPP behind one byte of direction.
+    pub const PPP_WITH_DIR: Self = Self(204);
+    /// MPLS, from the first label on.
+    pub const MPLS: Self = Self(219);
     /// Raw IPv4.
     pub const IPV4: Self = Self(228);
     /// Raw IPv6.

@@ -1,0 +1,40 @@
+//! Checked reads of network-order integers.
+
+use super::Stop;
+
+/// The `N` bytes at `at`.
+#[inline]
+pub(super) fn array<const N: usize>(data: &[u8], at: usize) -> Result<[u8; N], Stop> {
+    data.get(at..)
+        .and_then(|rest| rest.first_chunk())
+        .copied()
+        .ok_or(Stop::Truncated)
+}
+
+/// The byte at `at`.
+#[inline]
+pub(super) fn u8_at(data: &[u8], at: usize) -> Result<u8, Stop> {
+    data.get(at).copied().ok_or(Stop::Truncated)
+}
+
+/// The big-endian 16-bit number at `at`.
+#[inline]
+pub(super) fn u16_at(data: &[u8], at: usize) -> Result<u16, Stop> {
+    array(data, at).map(u16::from_be_bytes)
+}
+
+/// The big-endian 32-bit number at `at`.
+#[inline]
+pub(super) fn u32_at(data: &[u8], at: usize) -> Result<u32, Stop> {
+    array(data, at).map(u32::from_be_bytes)
+}
+
+/// `at`, if the `at` bytes before it were captured.
+#[inline]
+pub(super) fn within(data: &[u8], at: usize) -> Result<usize, Stop> {
+    if at <= data.len() {
+        Ok(at)
+    } else {
+        Err(Stop::Truncated)
+    }
+}

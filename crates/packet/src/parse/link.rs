@@ -1,0 +1,337 @@
+//! Link headers: everything before IP.
+
+use super::bytes::{array, u8_at, u16_at, u32_at, within};
+use super::{Stop, ip};
+use crate::proto::{ETHER_IPV4, ETHER_IPV6, ETHER_MPLS, ETHER_MPLS_MULTICAST, ETHER_PPPOE_SESSION};
+use crate::{LinkProtocol, LinkType, Llc, Parsed, Snap, VlanTag};
+
+/// Largest value of the Ethernet type field that is a length (IEEE 802.3, clause 3.2.6).
+const LENGTH_MAX: u16 = 1500;
+
+/// Tags followed before a frame counts as nonsense.
+const TAGS_MAX: usize = 64;
+
+/// MPLS labels followed before a frame counts as nonsense.
+const LABELS_MAX: usize = 32;
+
+/// IEEE 802.1BR E-tag: 6 bytes, then another EtherType.
+const ETHER_E_TAG: u16 = 0x893f;
+
+/// Cisco VN-tag: 4 bytes, then another EtherType.
+const ETHER_VN_TAG: u16 = 0x8926;
+
+/// Whether [`crate::parse`] knows the link type.
+#[must_use]
+pub fn is_supported(link_type: LinkType) -> bool {
+    kind(link_type).is_some()
+}
+
+/// The link headers that are known, several link types having the same.
+#[derive(Clone, Copy)]
+enum Kind {
+    Ethernet,
+    Family,
+    Raw,
+    Raw4,
+    Raw6,
+    Sll,
+    Sll2,
+    Ppp,
+    PppSerial,
+    PppWithDirection,
+    Pppoe,
+    CHdlc,
+    Mpls,
+}
+
+/// The header that frames of a link type start with.
+fn kind(link_type: LinkType) -> Option<Kind> {
+    Some(match link_type {
+        LinkType::ETHERNET => Kind::Ethernet,
+        LinkType::NULL | LinkType::LOOP => Kind::Family,
+        LinkType::RAW | LinkType::RAW_BSD | LinkType::RAW_OPENBSD => Kind::Raw,
+        LinkType::IPV4 => Kind::Raw4,
+        LinkType::IPV6 => Kind::Raw6,
+        LinkType::LINUX_SLL => Kind::Sll,
+        LinkType::LINUX_SLL2 => Kind::Sll2,
+        LinkType::PPP => Kind::Ppp,
+        LinkType::PPP_SERIAL => Kind::PppSerial,
+        LinkType::PPP_WITH_DIR => Kind::PppWithDirection,
+        LinkType::PPP_ETHER => Kind::Pppoe,
+        LinkType::C_HDLC => Kind::CHdlc,
+        LinkType::MPLS => Kind::Mpls,
+        _ => return None,
+    })
+}
+
+/// Parses a frame from its first byte; returns where the payload starts.
+pub(super) fn frame(parsed: &mut Parsed, data: &[u8]) -> Result<usize, Stop> {
+    match kind(parsed.link_type).ok_or(Stop::UnknownLinkType)? {
+        Kind::Ethernet => ethernet(parsed, data),
+        Kind::Family => family(parsed, data),
+        Kind::Raw => ip::either(parsed, data, 0),
+        Kind::Raw4 => ip::v4(parsed, data, 0),
+        Kind::Raw6 => ip::v6(parsed, data, 0),
+        Kind::Sll => sll(parsed, data),
+        Kind::Sll2 => sll2(parsed, data),
+        Kind::Ppp => ppp(parsed, data, 0),
+        Kind::PppSerial => ppp_serial(parsed, data),
+        Kind::PppWithDirection => ppp(parsed, data, 1),
+        Kind::Pppoe => pppoe(parsed, data, 0),
+        Kind::CHdlc => c_hdlc(parsed, data),
+        Kind::Mpls => mpls(parsed, data, 0),
+    }
+}
+
+/// Ethernet II and IEEE 802.3.
+#[inline]
+fn ethernet(parsed: &mut Parsed, data: &[u8]) -> Result<usize, Stop> {
+    parsed.dst_mac = Some(array(data, 0)?);
+    parsed.src_mac = Some(array(data, 6)?);
+    let ether_type = u16_at(data, 12)?;
+    after_type(parsed, data, ether_type, 14)
+}
+
+/// What follows a type field whose last byte is before `at`: tags, then a length frame's LLC header or a protocol.
+#[inline]
+fn after_type(
+    parsed: &mut Parsed,
+    data: &[u8],
+    mut ether_type: u16,
+    mut at: usize,
+) -> Result<usize, Stop> {
+    for _ in 0..=TAGS_MAX {
+        match ether_type {
+            0x8100 | 0x88a8 | 0x9100 | 0x9200 | 0x9300 => {
+                parsed.vlan.push(VlanTag {
+                    tpid: ether_type,
+                    tci: u16_at(data, at)?,
+                });
+                at += 2;
+            }
+            ETHER_E_TAG => at += 6,
+            ETHER_VN_TAG => at += 4,
+            0..=LENGTH_MAX => return llc(parsed, data, at),
+            _ => {
+                parsed.ether_type = Some(ether_type);
+                parsed.link_protocol = Some(LinkProtocol::EtherType(ether_type));
+                return network(parsed, data, ether_type, at);
+            }
+        }
+        ether_type = u16_at(data, at)?;
+        at += 2;
+    }
+    Err(Stop::Malformed)
+}
+
+/// The protocol named by an EtherType.
+#[inline]
+fn network(parsed: &mut Parsed, data: &[u8], ether_type: u16, at: usize) -> Result<usize, Stop> {
+    match ether_type {
+        ETHER_IPV4 => ip::v4(parsed, data, at),
+        ETHER_IPV6 => ip::v6(parsed, data, at),
+        ETHER_MPLS | ETHER_MPLS_MULTICAST => mpls(parsed, data, at),
+        ETHER_PPPOE_SESSION => pppoe(parsed, data, at),
+        _ => within(data, at),
+    }
+}
+
+/// IEEE 802.2 LLC, with SNAP (RFC 1042) where that follows.
+fn llc(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
+    parsed.link_protocol = Some(LinkProtocol::Llc);
+    let [dsap, ssap, control] = array(data, at)?;
+    let is_snap = (dsap, ssap, control) == (0xaa, 0xaa, 3);
+    if !is_snap {
+        parsed.llc = Some(Llc {
+            dsap,
+            ssap,
+            control,
+            snap: None,
+        });
+        return Ok(at + 3);
+    }
+    let [o0, o1, o2] = array(data, at + 3)?;
+    let snap = Snap {
+        organization: u32::from_be_bytes([0, o0, o1, o2]),
+        protocol: u16_at(data, at + 6)?,
+    };
+    parsed.llc = Some(Llc {
+        dsap,
+        ssap,
+        control,
+        snap: Some(snap),
+    });
+    if snap.organization == 0 && snap.protocol > LENGTH_MAX {
+        network(parsed, data, snap.protocol, at + 8)
+    } else {
+        Ok(at + 8)
+    }
+}
+
+/// An MPLS label stack (RFC 3032). What it carries is a matter between the routers at its ends, so IP is told by its
+/// version nibble and by fields that must make sense; anything else is payload.
+fn mpls(parsed: &mut Parsed, data: &[u8], mut at: usize) -> Result<usize, Stop> {
+    for _ in 0..LABELS_MAX {
+        let entry = u32_at(data, at)?;
+        at += 4;
+        if entry & 0x100 == 0 {
+            continue;
+        }
+        return match u8_at(data, at)? >> 4 {
+            4 if looks_like_v4(&array(data, at)?) => ip::v4(parsed, data, at),
+            6 if looks_like_v6(&array(data, at)?) => ip::v6(parsed, data, at),
+            _ => Ok(at),
+        };
+    }
+    Err(Stop::Malformed)
+}
+
+/// Whether these bytes are an IPv4 header rather than, say, an Ethernet address that starts with 4.
+fn looks_like_v4(header: &[u8; 20]) -> bool {
+    let total_len = u16::from_be_bytes([header[2], header[3]]);
+    let header_len = u16::from(header[0] & 0x0f) * 4;
+    header_len >= 20 && total_len >= header_len && header[6] & 0x80 == 0 && header[8] != 0
+}
+
+/// Whether these bytes are an IPv6 header: the next header is one that IPv6 carries in practice.
+fn looks_like_v6(header: &[u8; 40]) -> bool {
+    let carried = matches!(
+        header[6],
+        0 | 4
+            | 6
+            | 17
+            | 41
+            | 43
+            | 44
+            | 46
+            | 47
+            | 50
+            | 51
+            | 58
+            | 59
+            | 60
+            | 89
+            | 103
+            | 112
+            | 115
+            | 132
+            | 135
+            | 136
+    );
+    carried && header[7] != 0
+}
+
+/// A PPPoE session header (RFC 2516, section 4) and the PPP frame in it.
+fn pppoe(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
+    let [version_type, code] = array(data, at)?;
+    if version_type != 0x11 {
+        return Err(Stop::Malformed);
+    }
+    within(data, at + 6)?;
+    if code != 0 {
+        return Ok(at + 6); // discovery, on the link type that carries both
+    }
+    ppp_protocol(parsed, data, at + 6)
+}
+
+/// PPP (RFC 1661) at `at`, with HDLC-like address and control (RFC 1662) or without.
+fn ppp(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
+    let framed = u8_at(data, at)? == 0xff && u8_at(data, at + 1)? == 0x03;
+    ppp_protocol(parsed, data, if framed { at + 2 } else { at })
+}
+
+/// PPP over serial lines: RFC 1662 framing, or Cisco's, told by the first byte (RFC 1547, section 4.3.1).
+fn ppp_serial(parsed: &mut Parsed, data: &[u8]) -> Result<usize, Stop> {
+    match u8_at(data, 0)? {
+        0x0f | 0x8f => c_hdlc(parsed, data),
+        _ => ppp(parsed, data, 0),
+    }
+}
+
+/// A PPP protocol field, compressed to one byte where its last bit is set there (RFC 1661, section 6.5).
+fn ppp_protocol(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
+    let first = u8_at(data, at)?;
+    let (protocol, at) = if first & 1 == 1 {
+        (u16::from(first), at + 1)
+    } else {
+        (u16_at(data, at)?, at + 2)
+    };
+    // Inside Ethernet the EtherType stays the link's protocol number.
+    parsed
+        .link_protocol
+        .get_or_insert(LinkProtocol::Ppp(protocol));
+    match protocol {
+        0x0021 => ip::v4(parsed, data, at),
+        0x0057 => ip::v6(parsed, data, at),
+        0x0281 | 0x0283 => mpls(parsed, data, at),
+        _ => Ok(at),
+    }
+}
+
+/// Cisco HDLC: address, control, EtherType.
+fn c_hdlc(parsed: &mut Parsed, data: &[u8]) -> Result<usize, Stop> {
+    let protocol = u16_at(data, 2)?;
+    parsed.ether_type = Some(protocol);
+    parsed.link_protocol = Some(LinkProtocol::EtherType(protocol));
+    network(parsed, data, protocol, 4)
+}
+
+/// BSD loopback: an address family. NULL has it in the byte order of the capturing host, LOOP in network order, and
+/// programs confuse the two; families are small, so the value itself tells.
+fn family(parsed: &mut Parsed, data: &[u8]) -> Result<usize, Stop> {
+    let big = u32_at(data, 0)?;
+    let family = big.min(big.swap_bytes());
+    parsed.link_protocol = Some(LinkProtocol::Family(family));
+    match family {
+        2 => ip::v4(parsed, data, 4),
+        10 | 24 | 28 | 30 => ip::v6(parsed, data, 4),
+        _ => Ok(4),
+    }
+}
+
+/// Linux "cooked" capture, version 1: 16 bytes.
+fn sll(parsed: &mut Parsed, data: &[u8]) -> Result<usize, Stop> {
+    let (hardware, address_len) = (u16_at(data, 2)?, u16_at(data, 4)?);
+    if address_len == 6 {
+        parsed.src_mac = Some(array(data, 6)?);
+    }
+    let protocol = u16_at(data, 14)?;
+    cooked(parsed, data, hardware, protocol, 16)
+}
+
+/// Linux "cooked" capture, version 2: 20 bytes.
+fn sll2(parsed: &mut Parsed, data: &[u8]) -> Result<usize, Stop> {
+    let (protocol, hardware, address_len) = (u16_at(data, 0)?, u16_at(data, 8)?, u8_at(data, 11)?);
+    if address_len == 6 {
+        parsed.src_mac = Some(array(data, 12)?);
+    }
+    within(data, 20)?;
+    cooked(parsed, data, hardware, protocol, 20)
+}
+
+/// The protocol of a "cooked" header, whose meaning depends on the Linux device type.
+fn cooked(
+    parsed: &mut Parsed,
+    data: &[u8],
+    hardware: u16,
+    protocol: u16,
+    at: usize,
+) -> Result<usize, Stop> {
+    const NETLINK: u16 = 824;
+    const FRAME_RELAY: u16 = 770;
+    const IEEE80211: std::ops::RangeInclusive<u16> = 801..=803;
+    const P_802_2: u16 = 4;
+
+    if hardware == NETLINK || hardware == FRAME_RELAY || IEEE80211.contains(&hardware) {
+        parsed.link_protocol = Some(LinkProtocol::Device { hardware, protocol });
+        return within(data, at);
+    }
+    match protocol {
+        P_802_2 => llc(parsed, data, at),
+        0..=LENGTH_MAX => {
+            parsed.link_protocol = Some(LinkProtocol::Device { hardware, protocol });
+            within(data, at)
+        }
+        _ => after_type(parsed, data, protocol, at),
+    }
+}

@@ -1,0 +1,81 @@
+//! The VLAN tags of one frame.
+
+/// An IEEE 802.1Q or 802.1ad tag, in host byte order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct VlanTag {
+    /// Tag protocol identifier: 0x8100, 0x88a8, 0x9100, 0x9200 or 0x9300.
+    pub tpid: u16,
+    /// Tag control information: 3 bits priority, 1 bit drop eligible, 12 bits VLAN identifier.
+    pub tci: u16,
+}
+
+impl VlanTag {
+    /// VLAN identifier, 0 to 4095; 0 is a priority tag.
+    #[must_use]
+    pub fn id(self) -> u16 {
+        self.tci & 0x0fff
+    }
+}
+
+/// A frame's tags, outer to inner. It keeps the first [`VlanStack::CAPACITY`]; more are counted.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct VlanStack {
+    /// Those at `len..` are zero.
+    tags: [VlanTag; Self::CAPACITY],
+    /// Tags seen, also beyond the capacity.
+    seen: u8,
+}
+
+impl VlanStack {
+    /// Tags that are kept.
+    pub const CAPACITY: usize = 8;
+
+    /// The kept tags, outer to inner.
+    #[must_use]
+    pub fn tags(&self) -> &[VlanTag] {
+        &self.tags[..usize::from(self.seen).min(Self::CAPACITY)]
+    }
+
+    /// Tags in the frame, those that were not kept included.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        usize::from(self.seen)
+    }
+
+    /// Whether the frame carries no tag.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.seen == 0
+    }
+
+    /// Whether the frame has more tags than are kept.
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        self.depth() > Self::CAPACITY
+    }
+
+    /// The outermost tag: the one that pcap-filter's first `vlan` compares.
+    #[must_use]
+    pub fn outer(&self) -> Option<VlanTag> {
+        self.tags().first().copied()
+    }
+
+    /// Adds the next inner tag.
+    pub(crate) fn push(&mut self, tag: VlanTag) {
+        if let Some(slot) = self.tags.get_mut(usize::from(self.seen)) {
+            *slot = tag;
+        }
+        self.seen = self.seen.saturating_add(1);
+    }
+}
+
+impl std::fmt::Debug for VlanStack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.tags()).finish()?;
+        if self.has_more() {
+            write!(f, " of {}", self.seen)
+        } else {
+            Ok(())
+        }
+    }
+}
