@@ -6,15 +6,19 @@
 //! It does **not** reassemble, verify checksums, descend into tunnels (GRE, VXLAN, IP in IP: the flow is the outer
 //! one) or read application data.
 
+mod community_id;
 mod flow;
 mod link_type;
 mod parse;
 mod parsed;
 mod proto;
+mod summary;
 mod vlan;
 
+pub use community_id::community_id;
 pub use flow::{Endpoint, FlowKey, FragmentKey, flow_of, fragment_of};
 pub use link_type::LinkType;
 pub use parse::{is_supported, parse};
 pub use parsed::{Fragment, Icmp, Ip, LinkProtocol, Llc, MacAddr, Outcome, Parsed, Ports, Snap};
+pub use summary::{Summary, summary};
 pub use vlan::{VlanStack, VlanTag};

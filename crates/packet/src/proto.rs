@@ -16,6 +16,7 @@ pub(crate) const HIP: u8 = 139;
 pub(crate) const SHIM6: u8 = 140;
 
 pub(crate) const ETHER_IPV4: u16 = 0x0800;
+pub(crate) const ETHER_ARP: u16 = 0x0806;
 pub(crate) const ETHER_IPV6: u16 = 0x86dd;
 pub(crate) const ETHER_MPLS: u16 = 0x8847;
 pub(crate) const ETHER_MPLS_MULTICAST: u16 = 0x8848;

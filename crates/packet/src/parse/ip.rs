@@ -214,8 +214,8 @@ fn set_fragment(parsed: &mut Parsed, piece: Fragment) -> Result<bool, Stop> {
     Ok(piece.is_later())
 }
 
-/// Reads what this crate wants of the transport header at `at`; returns where its payload starts. `icmp` is the number of
-/// the control protocol that belongs to the IP version.
+/// Reads what this crate wants of the transport header at `at`; returns where its payload starts. `icmp` is the number
+/// of the control protocol that belongs to the IP version.
 #[inline]
 fn transport(
     parsed: &mut Parsed,
