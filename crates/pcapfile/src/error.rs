@@ -1,0 +1,86 @@
+//! What can go wrong, apart by blame: the system, the file, the caller.
+
+use std::{io, path::PathBuf};
+
+use crate::Compression;
+
+/// Why a capture file cannot be read, or not further. The text is one sentence.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The file cannot be opened.
+    #[error("cannot open {}: {error}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        error: io::Error,
+    },
+    /// Reading failed; the file itself may be sound.
+    #[error("reading failed at byte {offset}{}: {error}", decompressed(*.compression))]
+    Io {
+        /// Bytes of capture data that were read before.
+        offset: u64,
+        /// The compression, if `offset` counts decompressed bytes.
+        compression: Option<Compression>,
+        /// What the system said.
+        #[source]
+        error: io::Error,
+    },
+    /// The file is neither pcap nor pcapng.
+    #[error("not a pcap or pcapng capture but {what}")]
+    NotACapture {
+        /// What it is instead, with its article: `an empty file`.
+        what: String,
+    },
+    /// A capture file in a version or variant that cannot be read.
+    #[error("unsupported capture file at byte {offset}{}: {message}", decompressed(*.compression))]
+    Unsupported {
+        /// Where the version or variant is written, in bytes from the start of the capture data.
+        offset: u64,
+        /// The compression, if `offset` counts decompressed bytes.
+        compression: Option<Compression>,
+        /// What is not supported.
+        message: String,
+    },
+    /// The file is damaged or cut short. The records before this place are good.
+    #[error("damaged at byte {offset}{}: {message}", decompressed(*.compression))]
+    Damaged {
+        /// Where the damaged record or block starts, in bytes from the start of the capture data. Where the compressed
+        /// stream itself is damaged: how many bytes came out of it.
+        offset: u64,
+        /// The compression, if `offset` counts decompressed bytes.
+        compression: Option<Compression>,
+        /// What is wrong.
+        message: String,
+    },
+}
+
+impl ReadError {
+    /// Whether the file is at fault (damaged, unsupported, not a capture) and not the system that reads it.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        !matches!(self, Self::Open { .. } | Self::Io { .. })
+    }
+
+    /// Where in the capture data (decompressed, if it is compressed) the error lies, if it has a place.
+    #[must_use]
+    pub fn offset(&self) -> Option<u64> {
+        match *self {
+            Self::Io { offset, .. }
+            | Self::Unsupported { offset, .. }
+            | Self::Damaged { offset, .. } => Some(offset),
+            Self::Open { .. } | Self::NotACapture { .. } => None,
+        }
+    }
+}
+
+/// The words that follow an offset into compressed data.
+fn decompressed(compression: Option<Compression>) -> &'static str {
+    match compression {
+        None => "",
+        Some(Compression::Gzip) => " of the data inside gzip",
+        Some(Compression::Zstd) => " of the data inside zstd",
+    }
+}

@@ -1,0 +1,161 @@
+//! What a capture file says about itself.
+
+use retroscope_packet::LinkType;
+
+/// The bytes of a packet that libpcap is willing to take, and the value it puts for a snap length of 0: `MAXIMUM_SNAPLEN`.
+pub(crate) const SNAPLEN_MAX: u32 = 262_144;
+
+/// The largest pcapng block for link types whose packets are not larger than [`SNAPLEN_MAX`], as in libpcap.
+pub(crate) const BLOCK_BYTES_MAX: u32 = 16 << 20;
+
+/// How a capture file is encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Format {
+    /// pcap or pcapng.
+    pub kind: Kind,
+    /// Byte order of a pcap file, or of the first section of a pcapng file.
+    pub byte_order: ByteOrder,
+    /// Resolution of time stamps in a pcap file. In pcapng each interface has its own
+    /// ([`Interface::resolution_ns`]); here stands [`Resolution::Nano`].
+    pub resolution: Resolution,
+    /// The compression around it.
+    pub compression: Option<Compression>,
+    /// Snap length of a pcap file as written there, 0 for pcapng, where it belongs to the interface.
+    pub snaplen: u32,
+    /// The upper 6 bits of a pcap file's link type field, in place (`0xfc00_0000`): the length of the frame check
+    /// sequence and whether that is known. 0 for pcapng.
+    pub link_type_extra: u32,
+}
+
+/// The two file formats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The classic format: one interface, no options.
+    Pcap,
+    /// Blocks, sections and interfaces.
+    PcapNg,
+}
+
+/// Resolution of a pcap file's time stamps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Resolution {
+    /// Microseconds.
+    Micro,
+    /// Nanoseconds.
+    #[default]
+    Nano,
+}
+
+impl Resolution {
+    /// Nanoseconds in one unit: 1000 or 1.
+    #[must_use]
+    pub fn ns(self) -> u32 {
+        match self {
+            Self::Micro => 1000,
+            Self::Nano => 1,
+        }
+    }
+}
+
+/// Compression formats that [`Reader`](crate::Reader) sees through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// RFC 1952, any number of members.
+    Gzip,
+    /// RFC 8878, any number of frames.
+    Zstd,
+}
+
+/// One interface of a capture file; a pcap file has exactly one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Interface {
+    /// `if_name`, or empty.
+    pub name: String,
+    /// `if_description`, or empty.
+    pub description: String,
+    /// Link-layer header type of its packets.
+    pub link_type: LinkType,
+    /// Bytes kept of each packet at most; 0: no limit given.
+    pub snaplen: u32,
+    /// Unit of its time stamps in ns, at least 1 (also for finer ones, whose stamps are rounded down to ns).
+    pub resolution_ns: u64,
+    /// Which section of the file describes it, from 0.
+    pub section: u32,
+}
+
+/// Byte order of the numbers in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ByteOrder {
+    /// Least significant byte first.
+    #[default]
+    Little,
+    /// Most significant byte first.
+    Big,
+}
+
+impl ByteOrder {
+    /// The order of the machine this runs on.
+    pub const NATIVE: Self = if cfg!(target_endian = "big") {
+        Self::Big
+    } else {
+        Self::Little
+    };
+
+    /// The number at `at`. Panics unless `at + 2 <= bytes.len()`.
+    #[inline]
+    pub(crate) fn u16(self, bytes: &[u8], at: usize) -> u16 {
+        let number = [bytes[at], bytes[at + 1]];
+        match self {
+            Self::Little => u16::from_le_bytes(number),
+            Self::Big => u16::from_be_bytes(number),
+        }
+    }
+
+    /// The number at `at`. Panics unless `at + 4 <= bytes.len()`.
+    #[inline]
+    pub(crate) fn u32(self, bytes: &[u8], at: usize) -> u32 {
+        let b = &bytes[at..at + 4];
+        let number = [b[0], b[1], b[2], b[3]];
+        match self {
+            Self::Little => u32::from_le_bytes(number),
+            Self::Big => u32::from_be_bytes(number),
+        }
+    }
+
+    /// The number at `at`. Panics unless `at + 8 <= bytes.len()`.
+    #[inline]
+    pub(crate) fn i64(self, bytes: &[u8], at: usize) -> i64 {
+        let (a, b) = (
+            u64::from(self.u32(bytes, at)),
+            u64::from(self.u32(bytes, at + 4)),
+        );
+        let number = match self {
+            Self::Little => b << 32 | a,
+            Self::Big => a << 32 | b,
+        };
+        number.cast_signed()
+    }
+}
+
+/// The largest captured length that libpcap believes for a link type; more is damage (`max_snaplen_for_dlt`).
+pub(crate) fn captured_len_max(link_type: LinkType) -> u32 {
+    match link_type.0 {
+        // USB_LINUX_MMAPPED, DBUS, USBPCAP: messages of up to 128 MiB.
+        220 | 231 | 249 => 128 << 20,
+        // EBHSCR: 8 MiB.
+        279 => 8 << 20,
+        _ => SNAPLEN_MAX,
+    }
+}
+
+/// The snap length that holds where a file says `snaplen`: 0 and values above `i32::MAX` mean the most that the link
+/// type allows (`pcap_adjust_snapshot`).
+pub(crate) fn effective_snaplen(snaplen: u32, link_type: LinkType) -> u32 {
+    if snaplen == 0 || snaplen > i32::MAX.cast_unsigned() {
+        captured_len_max(link_type)
+    } else {
+        snaplen
+    }
+}

@@ -1,0 +1,125 @@
+//! The one buffer of a reader: records are parsed and lent where they were read.
+
+use std::ops::Range;
+
+/// Bytes at the start: room for many records, and small enough to stay in the second-level cache.
+const BYTES_INITIAL: usize = 512 << 10;
+
+/// A window that slides over a stream. `start <= end <= bytes.len()`.
+#[derive(Debug)]
+pub(super) struct Buffer {
+    /// Memory; what was read lies in `start..end`.
+    bytes: Vec<u8>,
+    /// Where the bytes not yet consumed begin.
+    start: usize,
+    /// Where they end.
+    end: usize,
+    /// Where `bytes[0]` lies in the stream.
+    base: u64,
+}
+
+impl Buffer {
+    /// An empty buffer at the start of a stream.
+    pub(super) fn new() -> Self {
+        Self {
+            bytes: vec![0; BYTES_INITIAL],
+            start: 0,
+            end: 0,
+            base: 0,
+        }
+    }
+
+    /// All memory; ranges and offsets of lent records count from its start.
+    pub(super) fn memory(&self) -> &[u8] {
+        &self.bytes[..self.end]
+    }
+
+    /// What was read and not consumed.
+    pub(super) fn unread(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// Where the unread bytes lie in [`Buffer::memory`].
+    pub(super) fn position(&self) -> Range<usize> {
+        self.start..self.end
+    }
+
+    /// Where the unread bytes begin in the stream.
+    pub(super) fn offset(&self) -> u64 {
+        self.base + self.start as u64
+    }
+
+    /// Steps over the first `size` unread bytes. They stay in memory until the next [`Buffer::read_with`].
+    pub(super) fn consume(&mut self, size: usize) {
+        assert!(size <= self.end - self.start);
+        self.start += size;
+    }
+
+    /// Moves the unread bytes to the front and lets `read` append to them, returning how many it appended. `need` is how
+    /// many unread bytes the caller waits for: the memory grows towards it only as it fills, so that a length in a
+    /// damaged file costs no memory that the file does not fill.
+    pub(super) fn read_with<E>(
+        &mut self,
+        need: usize,
+        read: impl FnOnce(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<usize, E> {
+        self.bytes.copy_within(self.start..self.end, 0);
+        self.base += self.start as u64;
+        self.end -= self.start;
+        self.start = 0;
+        if self.end == self.bytes.len() {
+            assert!(need > self.end, "a full buffer must be waiting for more");
+            let grown = need.min(2 * self.bytes.len());
+            self.bytes.reserve_exact(grown - self.bytes.len());
+            self.bytes.resize(grown, 0);
+        }
+        let appended = read(&mut self.bytes[self.end..])?;
+        assert!(appended <= self.bytes.len() - self.end);
+        self.end += appended;
+        Ok(appended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    fn append(buffer: &mut Buffer, need: usize, count: usize) -> usize {
+        let read = |room: &mut [u8]| {
+            let count = count.min(room.len());
+            room[..count].fill(7);
+            Ok::<_, Infallible>(count)
+        };
+        buffer.read_with(need, read).unwrap_or(0)
+    }
+
+    #[test]
+    fn slides_and_counts() {
+        let mut buffer = Buffer::new();
+        assert_eq!(append(&mut buffer, 10, 10), 10);
+        buffer.consume(4);
+        assert_eq!(
+            (buffer.offset(), buffer.unread().len(), buffer.position()),
+            (4, 6, 4..10)
+        );
+        assert_eq!(append(&mut buffer, 10, 1), 1);
+        assert_eq!(
+            (buffer.offset(), buffer.unread().len(), buffer.position()),
+            (4, 7, 0..7)
+        );
+    }
+
+    #[test]
+    fn grows_only_as_it_fills() {
+        let mut buffer = Buffer::new();
+        append(&mut buffer, usize::MAX, 100);
+        append(&mut buffer, usize::MAX, 100);
+        assert_eq!(buffer.bytes.len(), BYTES_INITIAL);
+        append(&mut buffer, usize::MAX, BYTES_INITIAL);
+        append(&mut buffer, BYTES_INITIAL + 5, 100);
+        assert_eq!(buffer.bytes.len(), BYTES_INITIAL + 5);
+        assert_eq!(buffer.unread().len(), BYTES_INITIAL + 5);
+    }
+}

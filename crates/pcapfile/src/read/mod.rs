@@ -1,0 +1,66 @@
+//! Reading. One file a noun: the compressed input, the buffer, the two formats, time, and the reader that joins them.
+
+mod buffer;
+mod identify;
+mod input;
+mod pcap;
+mod pcapng;
+mod reader;
+mod time;
+
+pub use reader::{Reader, Record, RecordMeta, scan_link_types};
+
+/// What a format's parser found at the start of the bytes that it was shown.
+#[derive(Debug)]
+enum Item {
+    /// A record, wholly there. Its `offset` counts from the start of those bytes.
+    Record {
+        /// Its descriptor.
+        meta: RecordMeta,
+        /// Bytes to step over.
+        size: usize,
+    },
+    /// Something that is not a record, wholly there and dealt with.
+    Other {
+        /// Bytes to step over.
+        size: usize,
+    },
+    /// Too few bytes to tell.
+    Short {
+        /// Bytes needed to go on; more than were shown.
+        need: usize,
+        /// What they are, with its article: `a record header`.
+        what: &'static str,
+    },
+}
+
+/// Why a parser cannot go on.
+#[derive(Debug)]
+struct Fault {
+    /// Where, counted from the start of the bytes that were shown.
+    at: usize,
+    /// What is wrong.
+    message: String,
+    /// A version or variant, not damage.
+    unsupported: bool,
+}
+
+impl Fault {
+    /// Damage of the record or block that starts here.
+    fn damage(message: impl Into<String>) -> Self {
+        Self {
+            at: 0,
+            message: message.into(),
+            unsupported: false,
+        }
+    }
+
+    /// Something sound that cannot be read.
+    fn unsupported(at: usize, message: impl Into<String>) -> Self {
+        Self {
+            at,
+            message: message.into(),
+            unsupported: true,
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! pcapng: sections of blocks, each framed by its length at both ends.
+//!
+//! Block and option numbers are those of
+//! [draft-ietf-opsawg-pcapng](https://datatracker.ietf.org/doc/draft-ietf-opsawg-pcapng/), sections 3.5 and 4.
+//! What is refused is what libpcap 1.10 refuses, except that interfaces may differ in link type and snap length and
+//! sections in byte order.
+
+use retroscope_packet::LinkType;
+
+use super::{Fault, Item, RecordMeta, time::TimeScale};
+use crate::{
+    ByteOrder, Interface,
+    format::{BLOCK_BYTES_MAX, captured_len_max, effective_snaplen},
+};
+
+/// Type of a section header block; reads the same in both byte orders.
+pub(super) const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+const INTERFACE_DESCRIPTION: u32 = 1;
+const PACKET_OBSOLETE: u32 = 2;
+const SIMPLE_PACKET: u32 = 3;
+const ENHANCED_PACKET: u32 = 6;
+
+const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
+
+/// Bytes of block type and length before a block's body.
+const BLOCK_HEADER_BYTES: usize = 8;
+/// The least bytes of a block: type, length, length.
+const BLOCK_BYTES_MIN: u32 = 12;
+/// Bytes of block header, byte-order magic, version, section length and trailer.
+const SECTION_HEADER_BYTES_MIN: u32 = 28;
+/// Room for the options of a packet block whose link type has packets larger than a usual block.
+const PACKET_OPTION_BYTES: u32 = 131_072;
+
+/// The most interfaces in one file: their index is 16 bits.
+const INTERFACES_MAX: usize = 1 << 16;
+
+const OPTION_END: u16 = 0;
+const IF_NAME: u16 = 2;
+const IF_DESCRIPTION: u16 = 3;
+const IF_TSRESOL: u16 = 9;
+const IF_TSOFFSET: u16 = 14;
+/// `epb_flags`, and `pack_flags` of the obsolete packet block.
+const PACKET_FLAGS: u16 = 2;
+
+/// The parser of one file.
+#[derive(Debug)]
+pub(super) struct PcapNg {
+    /// Of the current section.
+    byte_order: ByteOrder,
+    /// Sections begun.
+    sections: u32,
+    /// Index of the current section's first interface among all.
+    first_interface: u16,
+    /// What the packets of the current section's interfaces need.
+    decoders: Vec<Decoder>,
+    /// Larger blocks are damage. Grows with the interfaces' link types.
+    block_bytes_max: u32,
+}
+
+/// What it takes to decode an interface's packets.
+#[derive(Debug, Clone, Copy)]
+struct Decoder {
+    scale: TimeScale,
+    /// Longer packets are damage.
+    snaplen: u32,
+}
+
+impl PcapNg {
+    /// A parser before the first section header.
+    pub(super) fn new() -> Self {
+        Self {
+            byte_order: ByteOrder::Little,
+            sections: 0,
+            first_interface: 0,
+            decoders: Vec::new(),
+            block_bytes_max: BLOCK_BYTES_MAX,
+        }
+    }
+
+    /// Parses the block at the start of `bytes`; a new interface goes to the end of `interfaces`.
+    #[inline]
+    pub(super) fn parse(
+        &mut self,
+        bytes: &[u8],
+        interfaces: &mut Vec<Interface>,
+    ) -> Result<Item, Fault> {
+        if bytes.len() < BLOCK_BYTES_MIN as usize {
+            return Ok(Item::Short {
+                need: BLOCK_BYTES_MIN as usize,
+                what: "a block header",
+            });
+        }
+        let block_type = self.byte_order.u32(bytes, 0);
+        let order = if block_type == SECTION_HEADER {
+            section_byte_order(bytes)?
+        } else {
+            self.byte_order
+        };
+        let length = order.u32(bytes, 4);
+        self.check_length(length)?;
+        let size = length as usize;
+        if bytes.len() < size {
+            return Ok(Item::Short {
+                need: size,
+                what: "a block",
+            });
+        }
+        let trailer = order.u32(bytes, size - 4);
+        if trailer != length {
+            return Err(Fault::damage(format!(
+                "a block gives its length as {length} at its start and {trailer} at its end"
+            )));
+        }
+        let body = &bytes[BLOCK_HEADER_BYTES..size - 4];
+        let mut meta = match block_type {
+            ENHANCED_PACKET => self.enhanced_packet(body)?,
+            SIMPLE_PACKET => self.simple_packet(body)?,
+            PACKET_OBSOLETE => self.obsolete_packet(body)?,
+            SECTION_HEADER => {
+                self.section_header(bytes, order, length, interfaces.len())?;
+                return Ok(Item::Other { size });
+            }
+            INTERFACE_DESCRIPTION => {
+                let interface = self.interface_description(body, interfaces.len())?;
+                interfaces.push(interface);
+                return Ok(Item::Other { size });
+            }
+            _ => return Ok(Item::Other { size }),
+        };
+        meta.offset += BLOCK_HEADER_BYTES;
+        Ok(Item::Record { meta, size })
+    }
+
+    fn check_length(&self, length: u32) -> Result<(), Fault> {
+        let wrong = if length < BLOCK_BYTES_MIN {
+            format!("a block claims a length of {length}, less than {BLOCK_BYTES_MIN}")
+        } else if !length.is_multiple_of(4) {
+            format!("a block claims a length of {length}, not a multiple of 4")
+        } else if length > self.block_bytes_max {
+            format!(
+                "a block claims a length of {length}, more than {}",
+                self.block_bytes_max
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Fault::damage(wrong))
+    }
+
+    fn section_header(
+        &mut self,
+        block: &[u8],
+        order: ByteOrder,
+        length: u32,
+        interfaces_before: usize,
+    ) -> Result<(), Fault> {
+        if length < SECTION_HEADER_BYTES_MIN {
+            return Err(Fault::damage(format!(
+                "a section header block of {length} bytes is too short"
+            )));
+        }
+        let (major, minor) = (order.u16(block, 12), order.u16(block, 14));
+        if major != 1 || !matches!(minor, 0 | 2) {
+            return Err(Fault::unsupported(
+                12,
+                format!("pcapng version {major}.{minor} is not 1.0"),
+            ));
+        }
+        self.byte_order = order;
+        self.sections = self.sections.saturating_add(1);
+        self.decoders.clear();
+        // A section that follows a full table cannot add to it, so this index is never used.
+        self.first_interface = u16::try_from(interfaces_before).unwrap_or(u16::MAX);
+        Ok(())
+    }
+
+    fn interface_description(
+        &mut self,
+        body: &[u8],
+        interfaces_before: usize,
+    ) -> Result<Interface, Fault> {
+        let order = self.byte_order;
+        if body.len() < 8 {
+            return Err(Fault::damage("an interface description block is too short"));
+        }
+        if interfaces_before >= INTERFACES_MAX {
+            return Err(Fault::unsupported(
+                0,
+                format!("more than {INTERFACES_MAX} interfaces"),
+            ));
+        }
+        let link_type = LinkType(order.u16(body, 0));
+        let snaplen = order.u32(body, 4);
+        let (mut name, mut description) = (String::new(), String::new());
+        let (mut tsresol, mut tsoffset) = (None, None);
+        for option in (Options {
+            bytes: &body[8..],
+            order,
+        }) {
+            let (code, value) = option.map_err(|()| {
+                Fault::damage("an option of an interface description block is cut short")
+            })?;
+            match (code, value.len()) {
+                (IF_NAME, _) => name = text(value),
+                (IF_DESCRIPTION, _) => description = text(value),
+                (IF_TSRESOL, 1) if tsresol.is_none() => tsresol = Some(value[0]),
+                (IF_TSOFFSET, 8) if tsoffset.is_none() => tsoffset = Some(order.i64(value, 0)),
+                (IF_TSRESOL | IF_TSOFFSET, length) => {
+                    return Err(Fault::damage(format!(
+                        "an interface description block has option {code} twice or with a length of {length}"
+                    )));
+                }
+                _ => {}
+            }
+        }
+        let tsresol = tsresol.unwrap_or(6);
+        let per_second = TimeScale::units_per_second(tsresol).ok_or_else(|| {
+            Fault::damage(format!(
+                "the time resolution {tsresol:#04x} of an interface is too fine"
+            ))
+        })?;
+        let scale = TimeScale::new(per_second, tsoffset.unwrap_or(0));
+        self.decoders.push(Decoder {
+            scale,
+            snaplen: effective_snaplen(snaplen, link_type),
+        });
+        let packet_block = captured_len_max(link_type) + PACKET_OPTION_BYTES + 32;
+        self.block_bytes_max = self.block_bytes_max.max(packet_block);
+        let section = self.sections - 1;
+        Ok(Interface {
+            name,
+            description,
+            link_type,
+            snaplen,
+            resolution_ns: scale.resolution_ns(),
+            section,
+        })
+    }
+
+    fn decoder(&self, interface: u32) -> Result<(Decoder, u16), Fault> {
+        let decoder = self.decoders.get(interface as usize);
+        let index = u16::try_from(interface)
+            .ok()
+            .and_then(|index| self.first_interface.checked_add(index));
+        decoder.copied().zip(index).ok_or_else(|| {
+            let known = self.decoders.len();
+            Fault::damage(format!("a packet is from interface {interface}, but its section has described {known} interfaces so far"))
+        })
+    }
+
+    #[inline]
+    fn enhanced_packet(&self, body: &[u8]) -> Result<RecordMeta, Fault> {
+        if body.len() < 20 {
+            return Err(Fault::damage("an enhanced packet block is too short"));
+        }
+        let interface = self.byte_order.u32(body, 0);
+        self.timed_packet(body, interface)
+    }
+
+    fn obsolete_packet(&self, body: &[u8]) -> Result<RecordMeta, Fault> {
+        if body.len() < 20 {
+            return Err(Fault::damage("a packet block is too short"));
+        }
+        let interface = self.byte_order.u16(body, 0);
+        self.timed_packet(body, u32::from(interface))
+    }
+
+    /// The part that enhanced and obsolete packet blocks share: all but the first 4 bytes. `body` has at least 20.
+    #[inline]
+    fn timed_packet(&self, body: &[u8], interface: u32) -> Result<RecordMeta, Fault> {
+        let order = self.byte_order;
+        let (decoder, interface) = self.decoder(interface)?;
+        let time = u64::from(order.u32(body, 4)) << 32 | u64::from(order.u32(body, 8));
+        let (captured_len, wire_len) = (order.u32(body, 12), order.u32(body, 16));
+        check_captured(captured_len, decoder.snaplen, body.len() - 20)?;
+        let options = body
+            .get(20 + (captured_len as usize).next_multiple_of(4)..)
+            .unwrap_or_default();
+        let flags = if options.is_empty() {
+            None
+        } else {
+            packet_flags(options, order)
+        };
+        Ok(RecordMeta {
+            time_ns: decoder.scale.ns(time),
+            offset: 20,
+            captured_len,
+            wire_len,
+            interface,
+            flags,
+        })
+    }
+
+    /// A packet without time: it gets that of the epoch, as in libpcap.
+    fn simple_packet(&self, body: &[u8]) -> Result<RecordMeta, Fault> {
+        if body.len() < 4 {
+            return Err(Fault::damage("a simple packet block is too short"));
+        }
+        let (decoder, interface) = self.decoder(0)?;
+        let wire_len = self.byte_order.u32(body, 0);
+        let captured_len = wire_len.min(decoder.snaplen);
+        check_captured(captured_len, decoder.snaplen, body.len() - 4)?;
+        Ok(RecordMeta {
+            time_ns: 0,
+            offset: 4,
+            captured_len,
+            wire_len,
+            interface,
+            flags: None,
+        })
+    }
+}
+
+/// Byte order of a section whose header block starts with `bytes`, at least 12.
+pub(super) fn section_byte_order(bytes: &[u8]) -> Result<ByteOrder, Fault> {
+    [ByteOrder::Little, ByteOrder::Big]
+        .into_iter()
+        .find(|order| order.u32(bytes, 8) == BYTE_ORDER_MAGIC)
+        .ok_or_else(|| {
+            let magic = ByteOrder::Big.u32(bytes, 8);
+            Fault {
+                at: 8,
+                ..Fault::damage(format!(
+                    "{magic:#010x} is not the byte-order magic of a pcapng section"
+                ))
+            }
+        })
+}
+
+#[inline]
+fn check_captured(captured_len: u32, snaplen: u32, room: usize) -> Result<(), Fault> {
+    let wrong = if captured_len > snaplen {
+        format!(
+            "a packet claims {captured_len} captured bytes, the snap length of its interface is {snaplen}"
+        )
+    } else if captured_len as usize > room {
+        format!("a packet claims {captured_len} captured bytes, its block has room for {room}")
+    } else {
+        return Ok(());
+    };
+    Err(Fault::damage(wrong))
+}
+
+/// The flags among a packet's options. Options that make no sense end the search, as the packet itself is sound.
+fn packet_flags(options: &[u8], order: ByteOrder) -> Option<u32> {
+    (Options {
+        bytes: options,
+        order,
+    })
+    .map_while(Result::ok)
+    .find(|(code, value)| *code == PACKET_FLAGS && value.len() == 4)
+    .map(|(_, value)| order.u32(value, 0))
+}
+
+/// A text option: UTF-8 if it keeps to the format, sometimes with a needless zero at the end.
+fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value)
+        .trim_end_matches('\0')
+        .to_owned()
+}
+
+/// The options at the end of a block, up to the end mark. `Err`: one is cut short, and nothing follows.
+struct Options<'b> {
+    bytes: &'b [u8],
+    order: ByteOrder,
+}
+
+impl<'b> Iterator for Options<'b> {
+    type Item = Result<(u16, &'b [u8]), ()>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.bytes.is_empty() {
+            return None;
+        }
+        let bytes = std::mem::take(&mut self.bytes);
+        if bytes.len() < 4 {
+            return Some(Err(()));
+        }
+        let (code, length) = (
+            self.order.u16(bytes, 0),
+            usize::from(self.order.u16(bytes, 2)),
+        );
+        if code == OPTION_END {
+            return None;
+        }
+        let Some(rest) = bytes.get(4 + length.next_multiple_of(4)..) else {
+            return Some(Err(()));
+        };
+        self.bytes = rest;
+        Some(Ok((code, &bytes[4..4 + length])))
+    }
+}

@@ -1,0 +1,380 @@
+//! The reader: input, buffer and parser joined.
+
+use std::{
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use retroscope_packet::LinkType;
+
+use super::{
+    Fault, Item,
+    buffer::Buffer,
+    identify::identify,
+    input::{Input, InputError},
+    pcap::{self, Pcap},
+    pcapng::{self, PcapNg},
+};
+use crate::{Compression, Format, Interface, Kind, ReadError, Resolution};
+
+/// Records of one burst at most.
+const BURST_RECORDS_MAX: usize = 256;
+
+/// A descriptor of one lent record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordMeta {
+    /// Nanoseconds since the UNIX epoch, clamped to what `i64` holds. 0 for packets without time (simple packet blocks).
+    pub time_ns: i64,
+    /// Where the captured bytes start in [`Reader::memory`].
+    pub offset: usize,
+    /// Bytes captured. `offset + captured_len <= memory.len()`.
+    pub captured_len: u32,
+    /// Bytes on the wire, as the file says: smaller than `captured_len` only in odd files.
+    pub wire_len: u32,
+    /// Index into [`Reader::interfaces`].
+    pub interface: u16,
+    /// pcapng's `epb_flags`, if the packet has them: bits 0 and 1 tell the direction (1 inbound, 2 outbound), bits 5 to 8
+    /// the length of the frame check sequence in the captured bytes.
+    pub flags: Option<u32>,
+}
+
+/// A lent record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record<'r> {
+    /// Its descriptor.
+    pub meta: RecordMeta,
+    /// Its captured bytes.
+    pub data: &'r [u8],
+}
+
+/// Reads a capture file of either format, compressed or not, from any stream.
+///
+/// [`Reader::fill`] lends a burst of records that lie in the reader's own buffer until the next call;
+/// [`Reader::next`] is the simple way, one record at a time. Nothing is allocated per record.
+///
+/// Memory: half a MiB, and as much as the largest record or block read so far. A claimed length costs nothing before the
+/// bytes are there, and at most 16 MiB then (128 MiB for the few link types whose packets are as long). Decompression adds
+/// its own window, for zstd up to 128 MiB if the file asks for it.
+#[derive(Debug)]
+pub struct Reader<R: Read> {
+    input: Input<R>,
+    buffer: Buffer,
+    parser: Parser,
+    format: Format,
+    interfaces: Vec<Interface>,
+    /// The burst.
+    records: Vec<RecordMeta>,
+    /// Records of the burst that are lent, the first of them `taken` by `next`. 0 where the burst was read in advance.
+    lent: usize,
+    /// `taken <= lent`.
+    taken: usize,
+    /// The burst was read by `new` and waits for the first `fill`.
+    primed: bool,
+    /// An error that waits until the records before it were lent.
+    pending: Option<ReadError>,
+    /// Nothing more is parsed: clean end, or an error.
+    ended: bool,
+    records_read: u64,
+}
+
+#[derive(Debug)]
+enum Parser {
+    Pcap(Pcap),
+    PcapNg(PcapNg),
+}
+
+impl Reader<Box<dyn Read + Send>> {
+    /// Opens a capture file, as [`Reader::new`].
+    ///
+    /// # Errors
+    /// [`ReadError::Open`], or as [`Reader::new`].
+    pub fn open(path: &Path) -> Result<Self, ReadError> {
+        let file = File::open(path).map_err(|error| ReadError::Open {
+            path: PathBuf::from(path),
+            error,
+        })?;
+        Self::new(Box::new(file))
+    }
+}
+
+impl<R: Read> Reader<R> {
+    /// Detects compression and format and reads on to the first packet, so that the first interfaces are known.
+    /// `inner` needs no buffering of its own.
+    ///
+    /// # Errors
+    /// [`ReadError`] if no interface is found before the file turns out to be damaged or no capture. What is wrong further
+    /// on comes from [`Reader::fill`].
+    pub fn new(inner: R) -> Result<Self, ReadError> {
+        let mut buffer = Buffer::new();
+        let mut input = Input::new(inner).map_err(|error| at_stream(error, 0, None))?;
+        let compression = input.compression();
+        while buffer.unread().len() < pcap::FILE_HEADER_BYTES
+            && read_more(&mut input, &mut buffer, pcap::FILE_HEADER_BYTES)? > 0
+        {}
+        let (parser, format, interface) = recognise(&mut buffer, compression)?;
+        let mut reader = Self {
+            input,
+            buffer,
+            parser,
+            format,
+            interfaces: Vec::from_iter(interface),
+            records: Vec::with_capacity(BURST_RECORDS_MAX),
+            lent: 0,
+            taken: 0,
+            primed: true,
+            pending: None,
+            ended: false,
+            records_read: 0,
+        };
+        reader.parse_burst();
+        match reader.pending.take() {
+            Some(error) if reader.interfaces.is_empty() => Err(error),
+            pending => Ok(Self { pending, ..reader }),
+        }
+    }
+
+    /// How the file is encoded.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// The interfaces found so far, of all sections, in file order. Grows only inside [`Reader::fill`] and
+    /// [`Reader::next`], to 65,536 at most. A pcap file has one; a pcapng file without packets may have none.
+    pub fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
+    }
+
+    /// Takes the previous burst back and lends the next, at least one record; `Ok(0)` is the end of the file. It waits for
+    /// the stream only until one record is wholly there.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the next record cannot be read, after all records before it were lent. The reader is then at its
+    /// end: further calls return `Ok(0)`.
+    pub fn fill(&mut self) -> Result<usize, ReadError> {
+        (self.lent, self.taken) = (0, 0);
+        if !std::mem::take(&mut self.primed) {
+            self.records.clear();
+            self.parse_burst();
+        }
+        if self.records.is_empty() {
+            return self.pending.take().map_or(Ok(0), Err);
+        }
+        self.lent = self.records.len();
+        self.records_read += self.lent as u64;
+        Ok(self.lent)
+    }
+
+    /// The memory that [`Reader::records`] point into.
+    pub fn memory(&self) -> &[u8] {
+        self.buffer.memory()
+    }
+
+    /// The burst that the last [`Reader::fill`] lent, in file order.
+    pub fn records(&self) -> &[RecordMeta] {
+        &self.records[..self.lent]
+    }
+
+    /// The next record; `None` at the end of the file. After a `fill`, its burst comes first.
+    ///
+    /// # Errors
+    /// As [`Reader::fill`].
+    #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend")]
+    pub fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
+        if self.taken == self.lent && self.fill()? == 0 {
+            return Ok(None);
+        }
+        let meta = self.records[self.taken];
+        self.taken += 1;
+        let data = &self.buffer.memory()[meta.offset..meta.offset + meta.captured_len as usize];
+        Ok(Some(Record { meta, data }))
+    }
+
+    /// Records lent since the start, whole bursts: `next` may have some of them still to give.
+    pub fn records_read(&self) -> u64 {
+        self.records_read
+    }
+
+    /// Bytes of capture data, decompressed if it is compressed, that were parsed so far; it is ahead of a burst read in
+    /// advance.
+    pub fn offset(&self) -> u64 {
+        self.buffer.offset()
+    }
+
+    /// Parses the run of records that is in the buffer, reading only if there is none. `records` must be empty.
+    fn parse_burst(&mut self) {
+        assert!(self.records.is_empty());
+        while !self.ended && self.records.len() < BURST_RECORDS_MAX {
+            let item = match &mut self.parser {
+                Parser::Pcap(pcap) => pcap.parse(self.buffer.unread()),
+                Parser::PcapNg(pcapng) => pcapng.parse(self.buffer.unread(), &mut self.interfaces),
+            };
+            match item {
+                Ok(Item::Record { mut meta, size }) => {
+                    meta.offset += self.buffer.position().start;
+                    self.records.push(meta);
+                    self.buffer.consume(size);
+                }
+                Ok(Item::Other { size }) => self.buffer.consume(size),
+                // Reading moves memory, so the records found so far are lent first.
+                Ok(Item::Short { .. }) if !self.records.is_empty() => return,
+                Ok(Item::Short { need, what }) => {
+                    match read_more(&mut self.input, &mut self.buffer, need) {
+                        Ok(0) => {
+                            let there = self.buffer.unread().len();
+                            let cut = Fault::damage(format!(
+                                "the file ends after {there} of the {need} bytes of {what}"
+                            ));
+                            self.end((there > 0).then(|| self.locate(cut)));
+                        }
+                        Ok(_) => {}
+                        Err(error) => self.end(Some(error)),
+                    }
+                }
+                Err(fault) => self.end(Some(self.locate(fault))),
+            }
+        }
+    }
+
+    fn end(&mut self, error: Option<ReadError>) {
+        self.ended = true;
+        self.pending = error;
+    }
+
+    fn locate(&self, fault: Fault) -> ReadError {
+        locate(fault, self.buffer.offset(), self.format.compression)
+    }
+}
+
+/// All link types of a file's interfaces, in order of first appearance. A pcapng file is read to its end, because
+/// interfaces may be described anywhere.
+///
+/// # Errors
+/// [`ReadError`] if the file cannot be opened or read, or no interface is found before it turns out to be damaged or no
+/// capture. Damage further on is left to the reader that wants the packets.
+pub fn scan_link_types(path: &Path) -> Result<Vec<LinkType>, ReadError> {
+    let mut reader = Reader::open(path)?;
+    while reader.format().kind == Kind::PcapNg {
+        match reader.fill() {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(error) if error.is_damage() => break,
+            Err(error) => return Err(error),
+        }
+    }
+    let mut link_types = Vec::new();
+    for interface in reader.interfaces() {
+        if !link_types.contains(&interface.link_type) {
+            link_types.push(interface.link_type);
+        }
+    }
+    Ok(link_types)
+}
+
+/// Finds the format of the file that starts in `buffer` and steps over its header; the interface is a pcap file's one.
+fn recognise(
+    buffer: &mut Buffer,
+    compression: Option<Compression>,
+) -> Result<(Parser, Format, Option<Interface>), ReadError> {
+    let head = buffer.unread();
+    let there = head.len();
+    let cut = |need: usize, what: &str| {
+        Fault::damage(format!(
+            "the file ends after {there} of the {need} bytes of {what}"
+        ))
+    };
+    if there >= 4
+        && let Some(byte_order) = pcap::recognise(head)
+    {
+        if there < pcap::FILE_HEADER_BYTES {
+            return Err(locate(
+                cut(pcap::FILE_HEADER_BYTES, "the pcap file header"),
+                0,
+                compression,
+            ));
+        }
+        let (pcap, format, interface) =
+            Pcap::new(head, byte_order).map_err(|fault| locate(fault, 0, compression))?;
+        buffer.consume(pcap::FILE_HEADER_BYTES);
+        return Ok((
+            Parser::Pcap(pcap),
+            Format {
+                compression,
+                ..format
+            },
+            Some(interface),
+        ));
+    }
+    if head.starts_with(&pcapng::SECTION_HEADER.to_be_bytes()) {
+        if there < 12 {
+            return Err(locate(
+                cut(12, "the first section header block"),
+                0,
+                compression,
+            ));
+        }
+        let byte_order =
+            pcapng::section_byte_order(head).map_err(|fault| locate(fault, 0, compression))?;
+        let format = Format {
+            kind: Kind::PcapNg,
+            byte_order,
+            resolution: Resolution::Nano,
+            compression,
+            snaplen: 0,
+            link_type_extra: 0,
+        };
+        return Ok((Parser::PcapNg(PcapNg::new()), format, None));
+    }
+    Err(ReadError::NotACapture {
+        what: identify(head),
+    })
+}
+
+fn read_more<R: Read>(
+    input: &mut Input<R>,
+    buffer: &mut Buffer,
+    need: usize,
+) -> Result<usize, ReadError> {
+    let read = buffer.read_with(need, |room| input.read(room));
+    let there = buffer.offset() + buffer.unread().len() as u64;
+    read.map_err(|error| at_stream(error, there, input.compression()))
+}
+
+/// Gives a parser's fault its place in the file; what the parser was shown starts at `offset`.
+fn locate(fault: Fault, offset: u64, compression: Option<Compression>) -> ReadError {
+    let Fault {
+        at,
+        message,
+        unsupported,
+    } = fault;
+    let offset = offset + at as u64;
+    if unsupported {
+        ReadError::Unsupported {
+            offset,
+            compression,
+            message,
+        }
+    } else {
+        ReadError::Damaged {
+            offset,
+            compression,
+            message,
+        }
+    }
+}
+
+/// Gives an error of the stream its place: `offset` bytes came out before.
+fn at_stream(error: InputError, offset: u64, compression: Option<Compression>) -> ReadError {
+    match error {
+        InputError::Io(error) => ReadError::Io {
+            offset,
+            compression,
+            error,
+        },
+        InputError::Compressed(message) => ReadError::Damaged {
+            offset,
+            compression,
+            message,
+        },
+    }
+}
