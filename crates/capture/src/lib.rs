@@ -4,9 +4,11 @@
 //! frames, in the engine's own memory, one [`Burst`] at a time. An engine is one module here: what it needs from the
 //! kernel in `sys`, the ring or buffer it reads, and its `Queue`.
 
+mod clock;
+pub mod generator;
 mod source;
 
 pub use source::{
-    Burst, Direction, Event, Frame, FrameMeta, InterfaceInfo, LossCause, Queue, Source, SourceError, SourceStatistics, Status,
-    TimeDomain, VlanTag,
+    Burst, Direction, Event, Frame, FrameMeta, InterfaceInfo, LossCause, Queue, Source,
+    SourceError, SourceStatistics, Status, TimeDomain, VlanTag,
 };

@@ -74,13 +74,19 @@ pub struct Burst<'q> {
 
 impl<'q> Burst<'q> {
     /// A burst of no frames.
-    pub const EMPTY: Self = Self { memory: &[], frames: &[] };
+    pub const EMPTY: Self = Self {
+        memory: &[],
+        frames: &[],
+    };
 
     /// The frame at `index`. Panics unless `index < frames.len()`.
     #[must_use]
     pub fn frame(&self, index: usize) -> Frame<'q> {
         let meta = self.frames[index];
-        Frame { meta, data: &self.memory[meta.offset..meta.offset + meta.captured_len as usize] }
+        Frame {
+            meta,
+            data: &self.memory[meta.offset..meta.offset + meta.captured_len as usize],
+        }
     }
 
     /// All frames, in order.

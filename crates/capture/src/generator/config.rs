@@ -1,0 +1,342 @@
+//! What to generate, and the text form `generate:flows=…,size=…`.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use super::quantity::{parse_duration, parse_per_second};
+use crate::SourceError;
+
+/// What a [`Generator`](super::Generator) makes. Start from `Default` and change fields, or parse
+/// `generate:KEY=VALUE,…`; the limits of each field are checked when a generator is made from it.
+///
+/// ```
+/// use retroscope_capture::generator::{GeneratorConfig, Rate};
+///
+/// let config: GeneratorConfig = "generate:flows=10,size=128,rate=500kpps,trigger-after=2s".parse()?;
+/// assert_eq!(config.rate, Some(Rate::FramesPerSecond(500_000)));
+/// # Ok::<(), retroscope_capture::SourceError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GeneratorConfig {
+    /// Distinct background flows, 1 to 1 000 000. Frames go through them in turn.
+    pub flows: u32,
+    /// Bytes of a frame without frame check sequence, 60 to 9014.
+    pub size: u16,
+    /// How fast; `None`: as fast as it can, on the clock, or 1 Mpps where the schedule is written to a file.
+    pub rate: Option<Rate>,
+    /// The same seed gives the same bytes.
+    pub seed: u64,
+    /// When to send the trigger packet, after the start; `None`: never. The frame of the first slot at or after this
+    /// time is the trigger.
+    pub trigger_after: Option<Duration>,
+    /// End after this many frames, the trigger included; `None`: no limit.
+    pub count: Option<u64>,
+    /// End when the schedule reaches this time; `None`: no limit.
+    pub duration: Option<Duration>,
+}
+
+/// How fast frames follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rate {
+    /// Frames per second, 1 to 1 000 000 000.
+    FramesPerSecond(u64),
+    /// Bits per second of frame bytes: without preamble, frame check sequence and gap between frames, so a 1 Gbit/s
+    /// Ethernet link carries somewhat less than `1Gbit`. 1 to 10 000 000 000 000.
+    BitsPerSecond(u64),
+}
+
+impl Rate {
+    /// The rate of files written without one.
+    pub(super) const FOR_FILES: Self = Self::FramesPerSecond(1_000_000);
+
+    /// Nanoseconds between two frames of `size` bytes, as a fraction: numerator and denominator.
+    pub(super) fn interval_ns(self, size: u16) -> (u64, u64) {
+        match self {
+            Self::FramesPerSecond(rate) => (1_000_000_000, rate),
+            Self::BitsPerSecond(rate) => (u64::from(size) * 8 * 1_000_000_000, rate),
+        }
+    }
+}
+
+impl FromStr for Rate {
+    type Err = SourceError;
+
+    /// Reads `500kpps`, `1Mpps`, `1Gbit`; prefixes are decimal.
+    fn from_str(text: &str) -> Result<Self, SourceError> {
+        let frames =
+            parse_per_second(text, &["pps"]).filter(|rate| (1..=1_000_000_000).contains(rate));
+        let bits = parse_per_second(text, &["bit/s", "bit"])
+            .filter(|rate| (1..=10_000_000_000_000).contains(rate));
+        frames
+            .map(Self::FramesPerSecond)
+            .or(bits.map(Self::BitsPerSecond))
+            .ok_or_else(|| {
+                usage(format!(
+                    "rate '{text}' is not a rate: write 500kpps, 1Mpps or 1Gbit"
+                ))
+            })
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FramesPerSecond(rate) => write!(f, "{rate}pps"),
+            Self::BitsPerSecond(rate) => write!(f, "{rate}bit"),
+        }
+    }
+}
+
+impl Default for GeneratorConfig {
+    fn default() -> Self {
+        Self {
+            flows: 1000,
+            size: 64,
+            rate: None,
+            seed: 1,
+            trigger_after: None,
+            count: None,
+            duration: None,
+        }
+    }
+}
+
+impl GeneratorConfig {
+    /// The prefix that marks a generator among interface names.
+    pub const PREFIX: &'static str = "generate:";
+
+    /// The keys, for messages.
+    const KEYS: &'static str = "flows, size, rate, seed, trigger-after, count, duration";
+
+    /// Checks the limits of every field and that the trigger comes before the end.
+    ///
+    /// # Errors
+    /// [`SourceError::Usage`] with what to write instead.
+    pub fn check(&self) -> Result<(), SourceError> {
+        if !(1..=1_000_000).contains(&self.flows) {
+            return Err(usage(format!(
+                "flows={} is out of range: write 1 to 1000000",
+                self.flows
+            )));
+        }
+        if !(60..=9014).contains(&self.size) {
+            let hint = "write 60 to 9014, the bytes of a frame without its frame check sequence";
+            return Err(usage(format!("size={} is out of range: {hint}", self.size)));
+        }
+        let rate_valid = match self.rate {
+            Some(Rate::FramesPerSecond(rate)) => (1..=1_000_000_000).contains(&rate),
+            Some(Rate::BitsPerSecond(rate)) => (1..=10_000_000_000_000).contains(&rate),
+            None => true,
+        };
+        if !rate_valid {
+            return Err(usage(
+                "the rate is out of range: write 1pps to 1Gpps, or 1bit to 10000Gbit".to_owned(),
+            ));
+        }
+        self.check_trigger_before_end()
+    }
+
+    /// A trigger that the run never reaches is a mistake of the user's.
+    fn check_trigger_before_end(&self) -> Result<(), SourceError> {
+        let Some(trigger_after) = self.trigger_after else {
+            return Ok(());
+        };
+        if let Some(duration) = self.duration
+            && trigger_after >= duration
+        {
+            let hint = "make the run longer or the trigger earlier";
+            return Err(usage(format!(
+                "trigger-after={trigger_after:?} is not before the end at {duration:?}: {hint}"
+            )));
+        }
+        if let (Some(rate), Some(count)) = (self.rate, self.count) {
+            let (numerator, denominator) = rate.interval_ns(self.size);
+            let length_ns = u128::from(count.saturating_sub(1)) * u128::from(numerator)
+                / u128::from(denominator);
+            if count == 0 || length_ns < trigger_after.as_nanos() {
+                let hint = "raise the count or send the trigger earlier";
+                return Err(usage(format!(
+                    "{count} frames end before trigger-after={trigger_after:?}: {hint}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets one field from its text.
+    fn set(&mut self, key: &str, value: &str) -> Result<(), SourceError> {
+        match key {
+            "flows" => self.flows = number(key, value, "1 to 1000000")?,
+            "size" => {
+                self.size = number(
+                    key,
+                    value,
+                    "60 to 9014, the bytes of a frame without its frame check sequence",
+                )?
+            }
+            "rate" => self.rate = Some(value.parse()?),
+            "seed" => self.seed = number(key, value, "a number from 0 to 18446744073709551615")?,
+            "count" => {
+                self.count = Some(number(
+                    key,
+                    value,
+                    "how many frames to make, such as 1000000",
+                )?)
+            }
+            "trigger-after" => self.trigger_after = Some(duration(key, value)?),
+            "duration" => self.duration = Some(duration(key, value)?),
+            _ => {
+                return Err(usage(format!(
+                    "generate: does not know '{key}': write some of {}",
+                    Self::KEYS
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for GeneratorConfig {
+    type Err = SourceError;
+
+    /// Reads `generate:KEY=VALUE,…`; keys that are left out keep their default, `generate:` alone is all defaults.
+    fn from_str(text: &str) -> Result<Self, SourceError> {
+        let Some(list) = text.strip_prefix(Self::PREFIX) else {
+            return Err(usage(format!(
+                "'{text}' is not a generator: write generate:flows=100,rate=500kpps"
+            )));
+        };
+        let mut config = Self::default();
+        for item in list.split(',').filter(|_| !list.is_empty()) {
+            let Some((key, value)) = item.split_once('=') else {
+                return Err(usage(format!(
+                    "generate: cannot read '{item}': write KEY=VALUE with some of {}",
+                    Self::KEYS
+                )));
+            };
+            config.set(key.trim(), value.trim())?;
+        }
+        config.check()?;
+        Ok(config)
+    }
+}
+
+/// A number, or a sentence that says what to write.
+fn number<T: FromStr>(key: &str, value: &str, expected: &str) -> Result<T, SourceError> {
+    value
+        .parse()
+        .map_err(|_| usage(format!("{key}={value} does not fit: write {expected}")))
+}
+
+/// A duration, or a sentence that says what to write.
+fn duration(key: &str, value: &str) -> Result<Duration, SourceError> {
+    parse_duration(value).ok_or_else(|| {
+        usage(format!(
+            "{key}={value} is not a duration: write 250ms, 10s, 5m or 2h"
+        ))
+    })
+}
+
+fn usage(message: String) -> SourceError {
+    SourceError::Usage { message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_is_read() {
+        let text = "generate:flows=7,size=1514,rate=1Gbit,seed=9,trigger-after=250ms,count=1000000,duration=1m";
+        let config: GeneratorConfig = text.parse().unwrap();
+        assert_eq!(
+            config,
+            GeneratorConfig {
+                flows: 7,
+                size: 1514,
+                rate: Some(Rate::BitsPerSecond(1_000_000_000)),
+                seed: 9,
+                trigger_after: Some(Duration::from_millis(250)),
+                count: Some(1_000_000),
+                duration: Some(Duration::from_secs(60)),
+            }
+        );
+        assert_eq!(
+            "generate:".parse::<GeneratorConfig>().unwrap(),
+            GeneratorConfig::default()
+        );
+    }
+
+    #[test]
+    fn mistakes_get_one_sentence_that_helps() {
+        for (text, expected) in [
+            (
+                "eth0",
+                "'eth0' is not a generator: write generate:flows=100,rate=500kpps",
+            ),
+            (
+                "generate:flows",
+                "generate: cannot read 'flows': write KEY=VALUE",
+            ),
+            (
+                "generate:flows=0",
+                "flows=0 is out of range: write 1 to 1000000",
+            ),
+            (
+                "generate:flows=-1",
+                "flows=-1 does not fit: write 1 to 1000000",
+            ),
+            (
+                "generate:size=59",
+                "size=59 is out of range: write 60 to 9014",
+            ),
+            (
+                "generate:size=9015",
+                "size=9015 is out of range: write 60 to 9014",
+            ),
+            (
+                "generate:rate=500",
+                "rate '500' is not a rate: write 500kpps, 1Mpps or 1Gbit",
+            ),
+            (
+                "generate:rate=0pps",
+                "rate '0pps' is not a rate: write 500kpps",
+            ),
+            (
+                "generate:speed=1",
+                "generate: does not know 'speed': write some of flows, size",
+            ),
+            (
+                "generate:duration=soon",
+                "duration=soon is not a duration: write 250ms, 10s, 5m or 2h",
+            ),
+            (
+                "generate:duration=1s,trigger-after=1s",
+                "trigger-after=1s is not before the end at 1s",
+            ),
+            (
+                "generate:count=10,rate=10pps,trigger-after=1s",
+                "10 frames end before trigger-after=1s",
+            ),
+            (
+                "generate:flows=1,,size=64",
+                "generate: cannot read '': write KEY=VALUE",
+            ),
+        ] {
+            let message = text.parse::<GeneratorConfig>().unwrap_err().to_string();
+            assert!(message.starts_with(expected), "{text}: {message}");
+            assert!(!message.contains('\n'), "{text}: {message}");
+        }
+        assert!(
+            "generate:count=11,rate=10pps,trigger-after=1s"
+                .parse::<GeneratorConfig>()
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn a_rate_prints_as_it_is_read() {
+        for text in ["500000pps", "1000000000bit"] {
+            assert_eq!(text.parse::<Rate>().unwrap().to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! The generator as a source, paced on the real clock.
+//!
+//! Time stamps are the wall clock at the opening plus the schedule, so they are exact however late a thread was woken; a
+//! later step of the wall clock does not move them. Without a rate, frames carry the clock at the start of their burst.
+//! A thread that falls behind makes up for it: the generator never drops a frame.
+
+use std::{fmt, time::Duration};
+
+use retroscope_packet::LinkType;
+
+use super::{GeneratorConfig, frames::Generator};
+use crate::{
+    Burst, Direction, Event, FrameMeta, InterfaceInfo, Queue, Source, SourceError,
+    SourceStatistics, Status, TimeDomain, clock,
+};
+
+/// Frames of a burst at most, and the memory they may take: a burst stays in the L2 cache.
+const BURST_FRAMES: usize = 512;
+const BURST_BYTES: usize = 256 * 1024;
+
+/// A generator behind the [`Source`] plug.
+#[derive(Debug)]
+pub struct GeneratorSource {
+    name: String,
+    config: GeneratorConfig,
+}
+
+impl GeneratorSource {
+    /// Reads `generate:flows=…,rate=…`; see [`GeneratorConfig`].
+    ///
+    /// # Errors
+    /// [`SourceError::Usage`] with what to write instead.
+    pub fn parse(text: &str) -> Result<Self, SourceError> {
+        Ok(Self {
+            name: text.to_owned(),
+            config: text.parse()?,
+        })
+    }
+}
+
+impl Source for GeneratorSource {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn open(self: Box<Self>, queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+        // Without a rate there is no schedule: end and trigger follow the clock.
+        let scheduled = match self.config.rate {
+            Some(_) => self.config.clone(),
+            None => GeneratorConfig {
+                trigger_after: None,
+                duration: None,
+                ..self.config.clone()
+            },
+        };
+        let generators = Generator::split(&scheduled, queues)?;
+        let start = Start {
+            realtime_ns: clock::realtime_ns(),
+            monotonic_ns: clock::monotonic_ns(),
+        };
+        let open = |(index, generator)| -> Box<dyn Queue> {
+            let pace = match self.config.rate {
+                Some(_) => Pace::Schedule,
+                None => Pace::Unlimited {
+                    trigger_at_ns: self
+                        .config
+                        .trigger_after
+                        .filter(|_| index == 0)
+                        .map(clock::duration_ns),
+                    end_ns: self.config.duration.map_or(i64::MAX, clock::duration_ns),
+                },
+            };
+            Box::new(GeneratorQueue::new(&self.name, generator, start, pace))
+        };
+        Ok(generators.into_iter().enumerate().map(open).collect())
+    }
+}
+
+/// The moment of opening, on both clocks.
+#[derive(Debug, Clone, Copy)]
+struct Start {
+    realtime_ns: i64,
+    monotonic_ns: i64,
+}
+
+/// When frames are due.
+#[derive(Debug)]
+enum Pace {
+    /// As the generator's schedule says.
+    Schedule,
+    /// At once. Times in ns after the start.
+    Unlimited {
+        trigger_at_ns: Option<i64>,
+        end_ns: i64,
+    },
+}
+
+struct GeneratorQueue {
+    interfaces: [InterfaceInfo; 1],
+    generator: Generator,
+    start: Start,
+    pace: Pace,
+    /// Blank frames, `slot_bytes` apart, written over in each burst.
+    memory: Vec<u8>,
+    slot_bytes: usize,
+    frame_bytes: u32,
+    /// The burst being lent.
+    frames: Vec<FrameMeta>,
+    frames_made: u64,
+    watermark_ns: i64,
+    ended: bool,
+}
+
+impl GeneratorQueue {
+    fn new(name: &str, generator: Generator, start: Start, pace: Pace) -> Self {
+        let blank = generator.blank_frame();
+        let slot_bytes = blank.len().next_multiple_of(64);
+        let slots = (BURST_BYTES / slot_bytes).clamp(1, BURST_FRAMES);
+        let mut memory = vec![0; slots * slot_bytes];
+        for slot in memory.chunks_exact_mut(slot_bytes) {
+            slot[..blank.len()].copy_from_slice(blank);
+        }
+        let interface = InterfaceInfo {
+            name: name.to_owned(),
+            link_type: LinkType::ETHERNET,
+            snaplen: 0,
+            time_domain: TimeDomain::Generator,
+            time_resolution_ns: 1,
+        };
+        Self {
+            interfaces: [interface],
+            frame_bytes: u32::try_from(blank.len()).unwrap_or(u32::MAX),
+            generator,
+            start,
+            pace,
+            memory,
+            slot_bytes,
+            frames: Vec::with_capacity(slots),
+            frames_made: 0,
+            watermark_ns: start.realtime_ns,
+            ended: false,
+        }
+    }
+
+    /// Makes the frames that are due `elapsed_ns` after the start, up to one burst.
+    fn fill(&mut self, elapsed_ns: i64) {
+        for (index, slot) in self.memory.chunks_exact_mut(self.slot_bytes).enumerate() {
+            let Some(scheduled_ns) = self.generator.next_offset_ns() else {
+                break;
+            };
+            let frame = &mut slot[..self.frame_bytes as usize];
+            let offset_ns = match &mut self.pace {
+                Pace::Schedule if scheduled_ns > elapsed_ns => break,
+                Pace::Schedule => {
+                    self.generator.write_next(frame);
+                    scheduled_ns
+                }
+                Pace::Unlimited { end_ns, .. } if elapsed_ns >= *end_ns => break,
+                Pace::Unlimited { trigger_at_ns, .. } => {
+                    let is_trigger = trigger_at_ns
+                        .take_if(|due_ns| *due_ns <= elapsed_ns)
+                        .is_some();
+                    self.generator.write(frame, is_trigger);
+                    elapsed_ns
+                }
+            };
+            self.frames.push(FrameMeta {
+                time_ns: self.start.realtime_ns.saturating_add(offset_ns),
+                offset: index * self.slot_bytes,
+                captured_len: self.frame_bytes,
+                wire_len: self.frame_bytes,
+                interface: 0,
+                direction: Direction::Unknown,
+                vlan: None,
+            });
+        }
+        self.frames_made += self.frames.len() as u64;
+    }
+
+    /// When the next frame is due, in ns after the start; `None` at the end.
+    fn next_due_ns(&self, elapsed_ns: i64) -> Option<i64> {
+        let scheduled_ns = self.generator.next_offset_ns()?;
+        match self.pace {
+            Pace::Schedule => Some(scheduled_ns),
+            Pace::Unlimited { end_ns, .. } => (elapsed_ns < end_ns).then_some(elapsed_ns),
+        }
+    }
+}
+
+impl Queue for GeneratorQueue {
+    fn interfaces(&self) -> &[InterfaceInfo] {
+        &self.interfaces
+    }
+
+    fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
+        self.frames.clear();
+        let mut now_ns = clock::monotonic_ns();
+        let deadline_ns = now_ns.saturating_add(clock::duration_ns(wait));
+        while !self.ended {
+            let elapsed_ns = now_ns - self.start.monotonic_ns;
+            self.fill(elapsed_ns);
+            let next_due_ns = self.next_due_ns(elapsed_ns);
+            // Nothing is stamped before the next slot of the schedule. A slot far ahead promises no more than the clock.
+            let silent_until_ns = next_due_ns.map_or(elapsed_ns, |due_ns| due_ns.min(elapsed_ns));
+            self.watermark_ns = self
+                .watermark_ns
+                .max(self.start.realtime_ns.saturating_add(silent_until_ns));
+            if !self.frames.is_empty() {
+                return Ok(Status::Frames);
+            }
+            let Some(next_due_ns) = next_due_ns else {
+                self.ended = true;
+                break;
+            };
+            if now_ns >= deadline_ns {
+                return Ok(Status::Idle);
+            }
+            clock::sleep_until(
+                deadline_ns.min(self.start.monotonic_ns.saturating_add(next_due_ns)),
+            );
+            now_ns = clock::monotonic_ns();
+        }
+        Ok(Status::End)
+    }
+
+    fn burst(&self) -> Burst<'_> {
+        Burst {
+            memory: &self.memory,
+            frames: &self.frames,
+        }
+    }
+
+    fn watermark(&self) -> Option<i64> {
+        Some(self.watermark_ns)
+    }
+
+    fn event(&mut self) -> Option<Event> {
+        None
+    }
+
+    fn statistics(&mut self) -> SourceStatistics {
+        SourceStatistics {
+            received: Some(self.frames_made),
+            lost: Vec::new(),
+            as_of_ns: Some(self.watermark_ns),
+        }
+    }
+
+    fn stop(&mut self) {
+        // Frames are made when they are fetched: there is nothing to drain.
+        self.ended = true;
+    }
+}
+
+impl fmt::Debug for GeneratorQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GeneratorQueue")
+            .field("interface", &self.interfaces[0].name)
+            .field("generator", &self.generator)
+            .field("frames_made", &self.frames_made)
+            .field("ended", &self.ended)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(10);
+
+    fn open(text: &str, queues: usize) -> Vec<Box<dyn Queue>> {
+        Box::new(GeneratorSource::parse(text).unwrap())
+            .open(queues)
+            .unwrap()
+    }
+
+    /// Reads a queue to its end: stamps and frames.
+    fn drain(queue: &mut dyn Queue) -> Vec<(i64, Vec<u8>)> {
+        let mut frames = Vec::new();
+        loop {
+            let watermark_ns = queue.watermark().unwrap();
+            match queue.next(LONG).unwrap() {
+                Status::Frames => {
+                    for frame in queue.burst().iter() {
+                        assert!(
+                            frame.meta.time_ns >= watermark_ns,
+                            "older than the watermark"
+                        );
+                        frames.push((frame.meta.time_ns, frame.data.to_vec()));
+                    }
+                }
+                Status::Idle => {}
+                Status::End => break,
+            }
+            assert!(queue.watermark().unwrap() >= watermark_ns);
+        }
+        assert!(queue.burst().frames.is_empty());
+        assert_eq!(queue.next(LONG).unwrap(), Status::End);
+        assert_eq!(queue.statistics().received, Some(frames.len() as u64));
+        frames
+    }
+
+    #[test]
+    fn stamps_are_the_schedule_and_bytes_the_generator_s() {
+        let text = "generate:flows=10,rate=100kpps,count=5000,trigger-after=20ms";
+        let started = Instant::now();
+        let frames = drain(open(text, 1)[0].as_mut());
+        assert!(
+            started.elapsed() >= Duration::from_micros(49_990),
+            "paced: {:?}",
+            started.elapsed()
+        );
+        let mut generator = Generator::new(&text.parse().unwrap()).unwrap();
+        assert_eq!(frames.len(), 5000);
+        let start_ns = frames[0].0;
+        assert!((start_ns - clock::realtime_ns()).abs() < 60 * clock::SECOND_NS);
+        for (time_ns, frame) in &frames {
+            let (offset_ns, expected) = generator.next_frame().unwrap();
+            assert_eq!(time_ns - start_ns, offset_ns);
+            assert_eq!(frame, expected);
+        }
+    }
+
+    #[test]
+    fn without_a_rate_the_clock_decides() {
+        let frames =
+            drain(open("generate:flows=5,duration=30ms,trigger-after=10ms", 1)[0].as_mut());
+        let triggers: Vec<_> = frames
+            .iter()
+            .filter(|(_, frame)| frame[36..38] == [0xea, 0x60])
+            .collect();
+        assert_eq!(triggers.len(), 1);
+        let after_ns = triggers[0].0 - frames[0].0;
+        assert!((9_000_000..30_000_000).contains(&after_ns), "{after_ns}");
+        assert_eq!(
+            drain(open("generate:count=100000", 1)[0].as_mut()).len(),
+            100_000
+        );
+    }
+
+    #[test]
+    fn queues_share_the_stream() {
+        let mut total = 0;
+        for mut queue in open(
+            "generate:flows=4,rate=1Mpps,count=1001,trigger-after=100us",
+            3,
+        ) {
+            total += drain(queue.as_mut()).len();
+        }
+        assert_eq!(total, 1001);
+    }
+
+    #[test]
+    fn an_idle_queue_moves_its_watermark_and_sleeps() {
+        let mut queue = open("generate:rate=1pps", 1).remove(0);
+        assert_eq!(queue.next(Duration::ZERO).unwrap(), Status::Frames);
+        let before_ns = queue.watermark().unwrap();
+        let started = Instant::now();
+        assert_eq!(queue.next(Duration::from_millis(20)).unwrap(), Status::Idle);
+        assert!(started.elapsed() >= Duration::from_millis(19));
+        assert!(queue.watermark().unwrap() >= before_ns + 19_000_000);
+        assert!(
+            queue.watermark().unwrap() <= clock::realtime_ns(),
+            "no promise about the future"
+        );
+    }
+
+    #[test]
+    fn stop_ends_it_at_once() {
+        let mut queue = open("generate:", 1).remove(0);
+        assert_eq!(queue.next(LONG).unwrap(), Status::Frames);
+        let lent = queue.burst().frames.len() as u64;
+        queue.stop();
+        queue.stop();
+        assert_eq!(queue.next(LONG).unwrap(), Status::End);
+        assert_eq!(queue.statistics().received, Some(lent));
+    }
+}
