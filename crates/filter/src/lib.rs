@@ -1,1 +1,29 @@
-//! filter
+//! pcap-filter(7) expressions: the system's libpcap compiles them, a safe interpreter runs them, templates fill them in
+//! from a trigger packet.
+//!
+//! - [`compile()`] turns text into a [`Program`]; errors point at the offending word.
+//! - [`Template`] is an expression with variables (`host $srcIP`) and terms of our own (`$flow`); with the facts of a
+//!   trigger packet it becomes a [`Filled`] expression.
+//! - [`Filter`] is either, compiled for each link type of the sources, and says what to do with a packet.
+//!
+//! Pure: bytes in, verdicts out. No sockets, threads or clocks; the only way out is libpcap's look at the system's
+//! tables of names. Native code for programs is not here yet.
+
+mod aux;
+mod compile;
+mod disassemble;
+mod error;
+mod instruction;
+mod interpreter;
+mod link;
+mod locate;
+mod program;
+mod sys;
+mod words;
+
+pub use aux::{Aux, Direction};
+pub use compile::{EXPRESSION_BYTES_MAX, compile};
+pub use error::{FilterError, Place};
+pub use instruction::Instruction;
+pub use link::{LinkContext, Mode};
+pub use program::{Program, ProgramError};

@@ -1,0 +1,172 @@
+//! The interpreter of classic BPF: safe code, no allocation, no panic.
+//!
+//! It is the meaning that native code will be measured against, so it follows libpcap's `bpf_filter` to the letter:
+//! 32-bit wrapping arithmetic, a load beyond the captured bytes or a division by zero ends with 0.
+
+use crate::{
+    Aux, Direction,
+    instruction::{
+        ANCILLARY, ANCILLARY_INTERFACE, ANCILLARY_PACKET_TYPE, Instruction, MEMORY_WORDS, op,
+    },
+    program::jump_target,
+};
+
+/// Backward jumps before a run gives up with 0. `ip6 protochain` makes one for each extension header; the smallest has
+/// 8 bytes, and a packet at most 256 KiB.
+const BACKWARD_JUMPS_MAX: u32 = 65_536;
+
+/// `PACKET_HOST` and `PACKET_OUTGOING` of `linux/if_packet.h`.
+const PACKET_HOST: u32 = 0;
+const PACKET_OUTGOING: u32 = 4;
+
+/// Runs validated instructions. `aux` is `None` where absolute loads always mean the packet.
+pub(crate) fn run(
+    instructions: &[Instruction],
+    packet: &[u8],
+    wire_len: u32,
+    aux: Option<Aux>,
+) -> u32 {
+    let mut a = 0_u32;
+    let mut x = 0_u32;
+    let mut memory = [0_u32; MEMORY_WORDS];
+    let mut backward_jumps = 0;
+    let mut index = 0;
+    // `None` ends the run with 0: a program that `Program::new` accepted never runs past its end.
+    while let Some(instruction) = instructions.get(index) {
+        let k = instruction.k;
+        index += 1;
+        match instruction.code {
+            op::RET_K => return k,
+            op::RET_A => return a,
+            op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS if k >= ANCILLARY && aux.is_some() => {
+                match aux.and_then(|aux| ancillary(k, aux)) {
+                    Some(value) => a = value,
+                    None => return 0,
+                }
+            }
+            op::LD_W_ABS => match word(packet, k) {
+                Some(value) => a = value,
+                None => return 0,
+            },
+            op::LD_H_ABS => match half(packet, k) {
+                Some(value) => a = value,
+                None => return 0,
+            },
+            op::LD_B_ABS => match byte(packet, k) {
+                Some(value) => a = value,
+                None => return 0,
+            },
+            op::LD_W_IND => match x.checked_add(k).and_then(|at| word(packet, at)) {
+                Some(value) => a = value,
+                None => return 0,
+            },
+            op::LD_H_IND => match x.checked_add(k).and_then(|at| half(packet, at)) {
+                Some(value) => a = value,
+                None => return 0,
+            },
+            op::LD_B_IND => match x.checked_add(k).and_then(|at| byte(packet, at)) {
+                Some(value) => a = value,
+                None => return 0,
+            },
+            op::LDX_B_MSH => match byte(packet, k) {
+                Some(value) => x = (value & 0x0f) << 2,
+                None => return 0,
+            },
+            op::LD_LEN => a = wire_len,
+            op::LDX_LEN => x = wire_len,
+            op::LD_IMM => a = k,
+            op::LDX_IMM => x = k,
+            op::LD_MEM => a = memory[scratch(k)],
+            op::LDX_MEM => x = memory[scratch(k)],
+            op::ST => memory[scratch(k)] = a,
+            op::STX => memory[scratch(k)] = x,
+            op::TAX => x = a,
+            op::TXA => a = x,
+            op::JA => {
+                let Some(target) = jump_target(index - 1, k) else {
+                    return 0;
+                };
+                if target < index {
+                    backward_jumps += 1;
+                    if backward_jumps > BACKWARD_JUMPS_MAX {
+                        return 0;
+                    }
+                }
+                index = target;
+            }
+            op::JEQ_K => index += skip(instruction, a == k),
+            op::JEQ_X => index += skip(instruction, a == x),
+            op::JGT_K => index += skip(instruction, a > k),
+            op::JGT_X => index += skip(instruction, a > x),
+            op::JGE_K => index += skip(instruction, a >= k),
+            op::JGE_X => index += skip(instruction, a >= x),
+            op::JSET_K => index += skip(instruction, a & k != 0),
+            op::JSET_X => index += skip(instruction, a & x != 0),
+            op::NEG => a = a.wrapping_neg(),
+            code => match arithmetic(code, a, if code & 0x08 == 0 { k } else { x }) {
+                Some(value) => a = value,
+                None => return 0,
+            },
+        }
+    }
+    0
+}
+
+fn skip(instruction: &Instruction, condition: bool) -> usize {
+    usize::from(if condition {
+        instruction.jump_true
+    } else {
+        instruction.jump_false
+    })
+}
+
+/// `a` and `operand` under the operation of `code`; `None` for a division by zero. The shift of 32 bits or more that C
+/// leaves open gives 0, as libpcap's interpreter has it for `X`.
+fn arithmetic(code: u16, a: u32, operand: u32) -> Option<u32> {
+    Some(match code {
+        op::ADD_K | op::ADD_X => a.wrapping_add(operand),
+        op::SUB_K | op::SUB_X => a.wrapping_sub(operand),
+        op::MUL_K | op::MUL_X => a.wrapping_mul(operand),
+        op::DIV_K | op::DIV_X => a.checked_div(operand)?,
+        op::MOD_K | op::MOD_X => a.checked_rem(operand)?,
+        op::AND_K | op::AND_X => a & operand,
+        op::OR_K | op::OR_X => a | operand,
+        op::XOR_K | op::XOR_X => a ^ operand,
+        op::LSH_K | op::LSH_X => a.checked_shl(operand).unwrap_or(0),
+        op::RSH_K | op::RSH_X => a.checked_shr(operand).unwrap_or(0),
+        _ => return None,
+    })
+}
+
+/// A validated scratch index is below `MEMORY_WORDS`; the mask tells the compiler.
+fn scratch(k: u32) -> usize {
+    const _: () = assert!(MEMORY_WORDS.is_power_of_two());
+    k as usize & (MEMORY_WORDS - 1)
+}
+
+fn word(packet: &[u8], at: u32) -> Option<u32> {
+    packet
+        .get(at as usize..)?
+        .first_chunk()
+        .map(|bytes| u32::from_be_bytes(*bytes))
+}
+
+fn half(packet: &[u8], at: u32) -> Option<u32> {
+    packet
+        .get(at as usize..)?
+        .first_chunk()
+        .map(|bytes| u32::from(u16::from_be_bytes(*bytes)))
+}
+
+fn byte(packet: &[u8], at: u32) -> Option<u32> {
+    packet.get(at as usize).map(|byte| u32::from(*byte))
+}
+
+fn ancillary(k: u32, aux: Aux) -> Option<u32> {
+    match (k, aux.direction) {
+        (ANCILLARY_PACKET_TYPE, Direction::Inbound) => Some(PACKET_HOST),
+        (ANCILLARY_PACKET_TYPE, Direction::Outbound) => Some(PACKET_OUTGOING),
+        (ANCILLARY_INTERFACE, _) => aux.ifindex,
+        _ => None,
+    }
+}

@@ -1,0 +1,154 @@
+//! Finding the word that libpcap complains about. libpcap gives no positions, so it is asked again.
+//!
+//! The probe: cut the text after some words and append a number that does not fit 32 bits. libpcap's scanner refuses
+//! that number in its own words, but only when its parser gets that far. So if the answer is the number's, every word
+//! before it was acceptable; if it is the original complaint, the place is before the cut. The first such cut is found
+//! by bisection, so even a long expression needs a dozen probes.
+
+use std::{ffi::CString, ops::Range};
+
+use crate::{
+    sys::Handle,
+    words::{Word, words},
+};
+
+/// What libpcap puts before the parser's own complaint.
+const PARSER: &str = "can't parse filter expression: ";
+/// The parser's complaint, which names no word.
+const SYNTAX: &str = "syntax error";
+/// A number that the scanner refuses: it does not fit 32 bits. No user's number looks like it.
+const PROBE: &str = " 0x5afe5afe5afe5afe ";
+/// Complaints that the system's resolver may have been asked for: no probing, it could be slow each time.
+const RESOLVER: [&str; 2] = ["unknown host", "unknown network"];
+
+/// libpcap's complaint, with its place.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// Whether it is the parser's.
+    pub(crate) syntax: bool,
+    /// The complaint, without what libpcap puts before the parser's.
+    pub(crate) message: String,
+    /// The word, in bytes of the text; empty and behind the last word if something is missing there.
+    pub(crate) span: Range<usize>,
+}
+
+/// Finds the place of `message`, which `handle` gave for `text`.
+pub(crate) fn refusal(text: &str, message: &str, handle: &mut Handle) -> Refusal {
+    let words = words(text);
+    let short = message.strip_prefix(PARSER).unwrap_or(message);
+    let syntax = short == SYNTAX;
+    let span = if syntax {
+        let index = first_word_refused(text, &words, handle, |answer| answer.ends_with(SYNTAX));
+        words.get(index).map(|word| word.span.clone())
+    } else {
+        word_meant(text, &words, message, handle).map(|index| words[index].span.clone())
+    };
+    let end = text.trim_end().len();
+    Refusal {
+        syntax,
+        message: short.to_owned(),
+        span: span.unwrap_or(end..end),
+    }
+}
+
+/// Index of the first word at which libpcap has given the complaint; `words.len()` if it comes at the end only.
+fn first_word_refused(
+    text: &str,
+    words: &[Word],
+    handle: &mut Handle,
+    is_it: impl Fn(&str) -> bool,
+) -> usize {
+    let mut refused = |index: usize| {
+        let prefix = format!("{}{PROBE}", &text[..words[index].span.end]);
+        // The caller compiled `text`, so it holds no NUL.
+        CString::new(prefix).is_ok_and(|prefix| {
+            handle
+                .compile(&prefix, false)
+                .is_err_and(|answer| is_it(&answer))
+        })
+    };
+    let (mut low, mut high) = (0, words.len());
+    while low < high {
+        let middle = low.midpoint(high);
+        if refused(middle) {
+            high = middle
+        } else {
+            low = middle + 1
+        }
+    }
+    low
+}
+
+/// Index of the word that a complaint about meaning is about.
+fn word_meant(text: &str, words: &[Word], message: &str, handle: &mut Handle) -> Option<usize> {
+    let is_named = |word: &Word| named_in(message, &text[word.span.clone()]);
+    let mut named = (0..words.len()).filter(|&index| is_named(&words[index]));
+    match (named.next(), named.next()) {
+        (Some(only), None) => return Some(only),
+        (Some(first), Some(_)) if RESOLVER.iter().any(|start| message.starts_with(start)) => {
+            return Some(first);
+        }
+        _ => {}
+    }
+    // The parser may need one word more to see the end of a phrase, and complains then.
+    let at = first_word_refused(text, words, handle, |answer| answer == message);
+    let upto = at.min(words.len().checked_sub(1)?);
+    let named_before = (0..=upto).rev().find(|&index| is_named(&words[index]));
+    let keyword_before = || {
+        let keywords = keywords(message);
+        (0..=upto)
+            .rev()
+            .find(|&index| keywords.contains(&&text[words[index].span.clone()]))
+    };
+    named_before.or_else(keyword_before).or(Some(upto))
+}
+
+/// Whether the message names `word`: in quotes, or as one of its own words where that is a number, an address or the
+/// like. Ordinary words of the message are no names.
+fn named_in(message: &str, word: &str) -> bool {
+    let bare = word.strip_prefix('\\').unwrap_or(word);
+    if bare.is_empty() || !bare.starts_with(|c: char| c.is_ascii_alphanumeric() || c == ':') {
+        return false;
+    }
+    let quoted = |quote: char| {
+        message
+            .split(quote)
+            .skip(1)
+            .step_by(2)
+            .any(|name| name == bare || name.split([' ', '/']).any(|part| part == bare))
+    };
+    let has_digit = bare.contains(|c: char| c.is_ascii_digit());
+    quoted('\'')
+        || quoted('"')
+        || (has_digit
+            && message
+                .split(' ')
+                .any(|part| part == bare || (part.ends_with(':') && bare.starts_with(part))))
+}
+
+/// Words of the language that a message without a name is about.
+fn keywords(message: &str) -> &'static [&'static str] {
+    /// Part of the message, words of the language.
+    const TABLE: [(&str, &[&str]); 16] = [
+        ("VLAN support", &["vlan"]),
+        ("MPLS support", &["mpls"]),
+        ("division by zero", &["/"]),
+        ("modulus by zero", &["%"]),
+        ("shift by more", &["<<", ">>"]),
+        ("inbound/outbound", &["inbound", "outbound"]),
+        ("ifindex", &["ifindex"]),
+        ("broadcast", &["broadcast"]),
+        ("netmask not known", &["broadcast"]),
+        ("multicast", &["multicast"]),
+        ("radio information", &["radio"]),
+        ("ifname", &["ifname", "on"]),
+        ("action supported", &["action"]),
+        ("link-layer types supported", &["type", "subtype"]),
+        ("frame direction", &["dir", "direction"]),
+        ("geneve", &["geneve"]),
+    ];
+    TABLE
+        .iter()
+        .find(|(part, _)| message.contains(part))
+        .map_or(&[], |(_, words)| words)
+}

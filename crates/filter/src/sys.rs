@@ -1,0 +1,253 @@
+//! The door to the system's libpcap: opening a handle for a link type and compiling an expression with it.
+//!
+//! Everything `unsafe` of this crate is in this file. libpcap 1.10 compiles on several handles at the same time without
+//! trouble; one handle belongs to one thread at a time, which `&mut` says here.
+#![expect(unsafe_code, reason = "calls into the C library libpcap")]
+
+use std::{
+    ffi::{CStr, c_char, c_int, c_uint, c_void},
+    fmt,
+    ptr::NonNull,
+    slice,
+};
+
+use crate::{Instruction, LinkContext, Mode};
+
+/// `PCAP_NETMASK_UNKNOWN` of `pcap/pcap.h`.
+const NETMASK_UNKNOWN: c_uint = 0xffff_ffff;
+/// `PCAP_ERRBUF_SIZE` of `pcap/pcap.h`.
+const ERRBUF_BYTES: usize = 256;
+/// Bytes of a pcap file header.
+const HEADER_BYTES: usize = 24;
+
+/// `struct bpf_program` of `pcap/bpf.h`.
+#[repr(C)]
+struct BpfProgram {
+    len: c_uint,
+    instructions: *mut Instruction,
+}
+
+/// `pcap_t`, which only libpcap looks into.
+#[repr(C)]
+struct Pcap {
+    _private: [u8; 0],
+}
+
+// Signatures as in pcap/pcap.h of libpcap 1.10.3.
+#[link(name = "pcap")]
+unsafe extern "C" {
+    fn pcap_fopen_offline(file: *mut libc::FILE, errbuf: *mut c_char) -> *mut Pcap;
+    fn pcap_open_dead(dlt: c_int, snaplen: c_int) -> *mut Pcap;
+    fn pcap_datalink(handle: *mut Pcap) -> c_int;
+    fn pcap_snapshot(handle: *mut Pcap) -> c_int;
+    fn pcap_compile(
+        handle: *mut Pcap,
+        program: *mut BpfProgram,
+        text: *const c_char,
+        optimize: c_int,
+        netmask: c_uint,
+    ) -> c_int;
+    fn pcap_freecode(program: *mut BpfProgram);
+    fn pcap_geterr(handle: *mut Pcap) -> *mut c_char;
+    fn pcap_close(handle: *mut Pcap);
+}
+
+/// An open `pcap_t` that compiles for one link type and reads no packets.
+pub(crate) struct Handle {
+    pcap: NonNull<Pcap>,
+    netmask: c_uint,
+    /// What a savefile handle reads; it must outlive `pcap`, which `Drop` closes first.
+    _header: Box<[u8; HEADER_BYTES]>,
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle")
+            .field("netmask", &self.netmask)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Handle {
+    /// Opens a handle for `link`.
+    ///
+    /// A savefile handle comes from a file header in memory, so that libpcap treats the expression as `tcpdump -r`
+    /// does. A live handle takes over the `DLT_` value and the snap length that libpcap made of that header.
+    ///
+    /// # Errors
+    /// libpcap's message, or one of ours where memory ran out.
+    pub(crate) fn open(link: &LinkContext) -> Result<Self, String> {
+        let savefile = Self::open_savefile(link)?;
+        match link.mode {
+            Mode::Savefile => Ok(savefile),
+            Mode::Live => savefile.into_live(),
+        }
+    }
+
+    fn open_savefile(link: &LinkContext) -> Result<Self, String> {
+        let mut header = Box::new(file_header(link));
+        // SAFETY: `header` is valid for `HEADER_BYTES`, is not moved (it is boxed) and lives in the handle until after
+        // the stream is closed; the mode is a C string and only reads.
+        let file = unsafe {
+            libc::fmemopen(
+                header.as_mut_ptr().cast::<c_void>(),
+                HEADER_BYTES,
+                c"r".as_ptr(),
+            )
+        };
+        if file.is_null() {
+            return Err("out of memory".to_owned());
+        }
+        let mut errbuf: [c_char; ERRBUF_BYTES] = [0; ERRBUF_BYTES];
+        // SAFETY: `file` is an open stream that nobody else uses, `errbuf` has the size that libpcap asks for. On
+        // success the stream belongs to the returned handle.
+        let pcap = unsafe { pcap_fopen_offline(file, errbuf.as_mut_ptr()) };
+        let Some(pcap) = NonNull::new(pcap) else {
+            // SAFETY: on failure the stream is still ours, open, and used nowhere else.
+            unsafe { libc::fclose(file) };
+            // SAFETY: libpcap ends what it writes into `errbuf` with a NUL, and the buffer was zeroed before.
+            let message = unsafe { CStr::from_ptr(errbuf.as_ptr()) };
+            return Err(message.to_string_lossy().into_owned());
+        };
+        Ok(Self {
+            pcap,
+            netmask: 0,
+            _header: header,
+        })
+    }
+
+    fn into_live(self) -> Result<Self, String> {
+        // SAFETY: the handle is open and activated.
+        let dlt = unsafe { pcap_datalink(self.pcap.as_ptr()) };
+        // SAFETY: as above.
+        let snaplen = unsafe { pcap_snapshot(self.pcap.as_ptr()) };
+        // SAFETY: takes two integers; libpcap checks them.
+        let pcap = unsafe { pcap_open_dead(dlt, snaplen) };
+        let pcap = NonNull::new(pcap).ok_or_else(|| "out of memory".to_owned())?;
+        Ok(Self {
+            pcap,
+            netmask: NETMASK_UNKNOWN,
+            _header: Box::new([0; HEADER_BYTES]),
+        })
+    }
+
+    /// Compiles `text`.
+    ///
+    /// # Errors
+    /// libpcap's message, untouched.
+    pub(crate) fn compile(
+        &mut self,
+        text: &CStr,
+        optimize: bool,
+    ) -> Result<Vec<Instruction>, String> {
+        let mut program = BpfProgram {
+            len: 0,
+            instructions: std::ptr::null_mut(),
+        };
+        // SAFETY: the handle is open, `&mut self` keeps other threads from it, `program` is writable and `text` ends
+        // with a NUL; libpcap keeps no pointer to either.
+        let status = unsafe {
+            pcap_compile(
+                self.pcap.as_ptr(),
+                &raw mut program,
+                text.as_ptr(),
+                c_int::from(optimize),
+                self.netmask,
+            )
+        };
+        if status != 0 {
+            return Err(self.last_error());
+        }
+        let instructions = if program.instructions.is_null() {
+            Vec::new()
+        } else {
+            // SAFETY: on success libpcap points at `len` initialized instructions whose layout is `Instruction`'s;
+            // they stay until `pcap_freecode` below.
+            unsafe { slice::from_raw_parts(program.instructions, program.len as usize) }.to_vec()
+        };
+        // SAFETY: `program` came from a successful `pcap_compile` and is freed once.
+        unsafe { pcap_freecode(&raw mut program) };
+        Ok(instructions)
+    }
+
+    fn last_error(&mut self) -> String {
+        // SAFETY: the handle is open; the result is a NUL-terminated string inside it.
+        let message = unsafe { pcap_geterr(self.pcap.as_ptr()) };
+        // SAFETY: as above, and nothing changes it while `&mut self` is held.
+        let message = unsafe { CStr::from_ptr(message) };
+        message.to_string_lossy().into_owned()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: the handle is open, used nowhere else, and closed once; the header it may read outlives this call.
+        unsafe { pcap_close(self.pcap.as_ptr()) };
+    }
+}
+
+/// The header of an empty pcap file: microseconds, byte order of this machine.
+fn file_header(link: &LinkContext) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[0..4].copy_from_slice(&0xa1b2_c3d4_u32.to_ne_bytes());
+    header[4..6].copy_from_slice(&2_u16.to_ne_bytes());
+    header[6..8].copy_from_slice(&4_u16.to_ne_bytes());
+    header[16..20].copy_from_slice(&link.snaplen.to_ne_bytes());
+    header[20..24].copy_from_slice(&u32::from(link.link_type.0).to_ne_bytes());
+    header
+}
+
+/// libpcap's own interpreter and printer, as the yardsticks of the tests.
+#[cfg(test)]
+pub(crate) mod reference {
+    use super::{CStr, Instruction, c_char, c_int, c_uint};
+
+    #[link(name = "pcap")]
+    unsafe extern "C" {
+        fn bpf_filter(
+            program: *const Instruction,
+            packet: *const u8,
+            wire_len: c_uint,
+            captured_len: c_uint,
+        ) -> c_uint;
+        fn bpf_validate(program: *const Instruction, len: c_int) -> c_int;
+        fn bpf_image(instruction: *const Instruction, index: c_int) -> *mut c_char;
+    }
+
+    /// Whether libpcap would run these instructions.
+    pub(crate) fn validate(instructions: &[Instruction]) -> bool {
+        let len = c_int::try_from(instructions.len()).expect("a short program");
+        // SAFETY: `len` instructions are readable.
+        unsafe { bpf_validate(instructions.as_ptr(), len) != 0 }
+    }
+
+    /// libpcap's `bpf_filter`. Panics unless the program validates.
+    pub(crate) fn run(instructions: &[Instruction], packet: &[u8], wire_len: u32) -> u32 {
+        assert!(validate(instructions), "libpcap refuses the program");
+        let captured_len = c_uint::try_from(packet.len()).expect("a short packet");
+        // SAFETY: the program validates, so it stays inside `instructions`; it reads at most `captured_len` bytes.
+        unsafe {
+            bpf_filter(
+                instructions.as_ptr(),
+                packet.as_ptr(),
+                wire_len,
+                captured_len,
+            )
+        }
+    }
+
+    /// libpcap's text of one instruction. One test thread at a time: the text lies in a static buffer.
+    pub(crate) fn image(instruction: &Instruction, index: usize) -> String {
+        static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+        let _guard = ONE_AT_A_TIME
+            .lock()
+            .expect("no test panics while it holds the lock");
+        let index = c_int::try_from(index).expect("a short program");
+        // SAFETY: one readable instruction; the lock keeps others from the static buffer.
+        let text = unsafe { bpf_image(instruction, index) };
+        // SAFETY: the buffer is NUL-terminated and ours until the lock is dropped.
+        unsafe { CStr::from_ptr(text) }
+            .to_string_lossy()
+            .into_owned()
+    }
+}
