@@ -1,0 +1,307 @@
+//! Real captures: flows and Community IDs agree with the tables of other tools, and cutting a frame short never
+//! changes a fact.
+
+mod common;
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use retroscope_packet::{
+    FlowKey, Outcome, Parsed, community_id, flow_of, fragment_of, is_supported, parse, summary,
+};
+
+/// Packets and wire bytes of one conversation.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Count {
+    packets: u64,
+    bytes: u64,
+}
+
+/// The TCP or UDP conversations of a capture.
+fn conversations(path: &std::path::Path, wanted: u8) -> HashMap<FlowKey, Count> {
+    let mut found = HashMap::<FlowKey, Count>::new();
+    for record in common::read(path) {
+        let Some(key) = flow_of(&parse(record.link_type, &record.data)) else {
+            continue;
+        };
+        if matches!(key, FlowKey::Ports { proto, .. } if proto == wanted) {
+            let count = found.entry(key).or_default();
+            count.packets += 1;
+            count.bytes += u64::from(record.wire_len);
+        }
+    }
+    found
+}
+
+fn proto_number(name: &str) -> u8 {
+    match name {
+        "tcp" => 6,
+        "udp" => 17,
+        _ => panic!("no such protocol in the table: {name}"),
+    }
+}
+
+/// A capture in which some TCP runs inside GRE. The table counts those conversations, whereas a flow here is the outer
+/// one; the totals without them are from `tshark -Y 'tcp && !gre && !icmp && !icmpv6'`.
+const WITH_TUNNELS: (&str, [u64; 4]) =
+    ("traces/large/mix-a.pcap", [1643, 55_762, 25_896_765, 7276]);
+
+#[test]
+fn conversation_totals_agree_with_the_table() {
+    let Some(shared) = common::shared() else {
+        return;
+    };
+    let rows = common::table(&shared.join("flows-expected.tsv"));
+    assert!(!rows.is_empty());
+    for row in rows {
+        let [trace, proto, expected @ ..] = &row[..] else {
+            panic!("short row {row:?}")
+        };
+        let found = conversations(&shared.join(trace), proto_number(proto));
+        let packets: u64 = found.values().map(|count| count.packets).sum();
+        let bytes: u64 = found.values().map(|count| count.bytes).sum();
+        let largest = found.values().map(|count| count.packets).max().unwrap_or(0);
+        let number = |index: usize| expected[index].parse::<u64>().unwrap();
+        let expected = match WITH_TUNNELS {
+            (name, totals) if name == trace => totals,
+            _ => [number(0), number(2), number(3), number(4)],
+        };
+        assert_eq!(
+            [found.len() as u64, packets, bytes, largest],
+            expected,
+            "{trace} {proto}: conversations, packets, bytes, largest"
+        );
+    }
+}
+
+#[test]
+fn each_conversation_agrees_with_the_table() {
+    let Some(shared) = common::shared() else {
+        return;
+    };
+    let mut expected = HashMap::<(String, String), HashMap<String, Count>>::new();
+    for row in common::table(&shared.join("flows-detail.tsv")) {
+        let number = |index: usize| row[index].parse::<u64>().unwrap();
+        let count = Count {
+            packets: number(6) + number(8),
+            bytes: number(7) + number(9),
+        };
+        let ends = [(&row[2], &row[3]), (&row[4], &row[5])].map(|(addr, port)| {
+            let (addr, port): (IpAddr, u16) = (addr.parse().unwrap(), port.parse().unwrap());
+            (addr, port)
+        });
+        let name = format!("{:?} {:?}", ends.iter().min(), ends.iter().max());
+        expected
+            .entry((row[0].clone(), row[1].clone()))
+            .or_default()
+            .insert(name, count);
+    }
+    assert!(!expected.is_empty());
+    for ((trace, proto), mut expected) in expected {
+        let found: HashMap<String, Count> =
+            conversations(&shared.join(&trace), proto_number(&proto))
+                .into_iter()
+                .map(|(key, count)| match key {
+                    FlowKey::Ports { low, high, .. } => (
+                        format!(
+                            "{:?} {:?}",
+                            Some(&(low.addr, low.port)),
+                            Some(&(high.addr, high.port))
+                        ),
+                        count,
+                    ),
+                    other => panic!("not a conversation: {other}"),
+                })
+                .collect();
+        if trace == WITH_TUNNELS.0 {
+            expected.retain(|name, _| found.contains_key(name));
+        }
+        assert_eq!(found, expected, "{trace} {proto}");
+    }
+}
+
+#[test]
+fn community_ids_agree_with_the_table() {
+    let Some(shared) = common::shared() else {
+        return;
+    };
+    let mut ids = HashMap::<(String, u16), HashSet<String>>::new();
+    let rows = common::table(&shared.join("community-id.tsv"));
+    assert!(!rows.is_empty());
+    for row in rows {
+        let seed: u16 = row[1].parse().unwrap();
+        let ids = ids.entry((row[0].clone(), seed)).or_insert_with(|| {
+            let records = common::read(&shared.join(&row[0]));
+            let parsed = records
+                .iter()
+                .map(|record| parse(record.link_type, &record.data));
+            parsed
+                .filter_map(|parsed| community_id(&parsed, seed).map(|id| describe(&parsed, &id)))
+                .collect()
+        });
+        let id = if row[2] == "hex" {
+            from_hex(&row[8])
+        } else {
+            row[8].clone()
+        };
+        let wanted = [&row[3], &row[4], &row[6], &id]
+            .map(String::as_str)
+            .join(" ");
+        assert!(
+            ids.contains(&wanted),
+            "{row:?}: not among {} of this capture",
+            ids.len()
+        );
+    }
+}
+
+/// Protocol, addresses and Community ID: what a row of the table tells.
+fn describe(parsed: &Parsed, id: &str) -> String {
+    let ip = parsed.network.unwrap();
+    format!("{} {} {} {id}", ip.proto.unwrap(), ip.src, ip.dst)
+}
+
+/// `1:` and base64 from `1:` and hexadecimal digits.
+fn from_hex(id: &str) -> String {
+    let digits = id.strip_prefix("1:").unwrap();
+    let bytes: Vec<u8> = (0..digits.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap())
+        .collect();
+    format!("1:{}", STANDARD.encode(bytes))
+}
+
+/// Fails unless every fact of `short` is a fact of `whole`.
+fn assert_fewer_facts(short: &Parsed, whole: &Parsed, context: &dyn Fn() -> String) {
+    macro_rules! same_or_unknown {
+        ($($short:expr, $whole:expr;)*) => {
+            $(if $short.is_some() {
+                assert_eq!($short, $whole, "{}: {}", stringify!($short), context());
+            })*
+        };
+    }
+    same_or_unknown! {
+        short.src_mac, whole.src_mac;
+        short.dst_mac, whole.dst_mac;
+        short.ether_type, whole.ether_type;
+        short.link_protocol, whole.link_protocol;
+        short.llc, whole.llc;
+        short.transport, whole.transport;
+        short.tcp_flags, whole.tcp_flags;
+        short.icmp, whole.icmp;
+        short.payload_offset, whole.payload_offset;
+        flow_of(short), flow_of(whole);
+        fragment_of(short), fragment_of(whole);
+        community_id(short, 0), community_id(whole, 0);
+    }
+    assert!(
+        whole.vlan.tags().starts_with(short.vlan.tags()),
+        "{}",
+        context()
+    );
+    if let Some(ip) = short.network {
+        let other = whole
+            .network
+            .unwrap_or_else(|| panic!("network: {}", context()));
+        assert_eq!(
+            (ip.src, ip.dst, ip.len),
+            (other.src, other.dst, other.len),
+            "{}",
+            context()
+        );
+        same_or_unknown! { ip.proto, other.proto; ip.fragment, other.fragment; }
+    }
+    if short.outcome == Outcome::Malformed {
+        assert_eq!(whole.outcome, Outcome::Malformed, "{}", context());
+    }
+}
+
+#[test]
+fn a_shorter_capture_yields_the_same_facts_or_fewer() {
+    let Some(shared) = common::shared() else {
+        return;
+    };
+    let (mut frames, mut complete) = (0, 0);
+    for path in common::captures(&shared.join("traces")) {
+        // Headers end well before 300 bytes; of a large capture every so many frames will do.
+        let records = common::read(&path);
+        let step = records.len().div_ceil(500).max(1);
+        for (index, record) in records.iter().enumerate().step_by(step) {
+            let whole = parse(record.link_type, &record.data);
+            assert_eq!(
+                whole.outcome != Outcome::UnknownLinkType,
+                is_supported(record.link_type)
+            );
+            assert!(
+                whole
+                    .payload_offset
+                    .is_none_or(|offset| offset <= record.data.len())
+            );
+            frames += 1;
+            complete += u32::from(whole.outcome == Outcome::Complete);
+            for len in 0..record.data.len().min(300) {
+                let short = parse(record.link_type, &record.data[..len]);
+                assert!(short.payload_offset.is_none_or(|offset| offset <= len));
+                let context = || {
+                    format!(
+                        "{} frame {} cut to {len}: {short:?}",
+                        path.display(),
+                        index + 1
+                    )
+                };
+                assert_fewer_facts(&short, &whole, &context);
+            }
+            assert!(
+                summary(record.link_type, &record.data, record.wire_len)
+                    .to_string()
+                    .contains(" len ")
+            );
+        }
+    }
+    assert!(
+        frames > 10_000 && complete > frames / 2,
+        "{frames} frames, {complete} complete"
+    );
+}
+
+#[test]
+fn mutated_frames_yield_no_fact_that_a_cut_changes() {
+    let Some(shared) = common::shared() else {
+        return;
+    };
+    let seed = fastrand::u64(..);
+    eprintln!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut frames = Vec::new();
+    for folder in ["encap", "linktypes"] {
+        for path in common::captures(&shared.join("traces").join(folder)) {
+            frames.extend(
+                common::read(&path)
+                    .into_iter()
+                    .take(20)
+                    .filter(|record| is_supported(record.link_type)),
+            );
+        }
+    }
+    for _ in 0..200_000 {
+        let record = &frames[random.usize(..frames.len())];
+        let mut data = record.data[..record.data.len().min(200)].to_vec();
+        for _ in 0..random.usize(1..6) {
+            if let Some(at) = data.len().min(90).checked_sub(1) {
+                data[random.usize(..=at)] = random.u8(..);
+            }
+        }
+        let whole = parse(record.link_type, &data);
+        assert!(
+            whole
+                .payload_offset
+                .is_none_or(|offset| offset <= data.len())
+        );
+        let len = random.usize(..=data.len());
+        let short = parse(record.link_type, &data[..len]);
+        assert_fewer_facts(&short, &whole, &|| {
+            format!("seed {seed} cut to {len}: {data:02x?} {short:?}")
+        });
+    }
+}
