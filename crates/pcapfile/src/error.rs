@@ -76,6 +76,79 @@ impl ReadError {
     }
 }
 
+/// Why something cannot be written. The text is one sentence.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The file cannot be opened.
+    #[error("cannot open {}: {error}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        error: io::Error,
+    },
+    /// The stream underneath failed. What was written before may end inside a record, so the writer takes nothing more.
+    #[error("writing failed after {written} bytes: {error}")]
+    Io {
+        /// Bytes of the records and blocks that were written completely.
+        written: u64,
+        /// What the system said.
+        #[source]
+        error: io::Error,
+    },
+    /// An earlier write failed, so the file may end inside a record.
+    #[error("the file may end inside a record since an earlier write failed")]
+    Failed,
+    /// A packet has more captured bytes than its interface's snap length lets readers accept. Nothing was written.
+    #[error("a packet of {captured_len} captured bytes exceeds the limit of {limit}")]
+    PacketTooLong {
+        /// Bytes of the packet.
+        captured_len: usize,
+        /// The most that is allowed.
+        limit: u32,
+    },
+    /// A comment, name or other option is too long. Nothing was written.
+    #[error("an option of {bytes} bytes exceeds the limit of {limit}")]
+    OptionTooLong {
+        /// Bytes of the option.
+        bytes: usize,
+        /// The most that is allowed.
+        limit: usize,
+    },
+    /// All options of a block together are too long. Nothing was written.
+    #[error("a block of {bytes} bytes exceeds the limit of {limit}")]
+    BlockTooLong {
+        /// Bytes of the block.
+        bytes: usize,
+        /// The most that is allowed.
+        limit: usize,
+    },
+    /// A packet or statistics name an interface that was not added. Nothing was written.
+    #[error("interface {interface} was not added, there are {count}")]
+    UnknownInterface {
+        /// The index that was given.
+        interface: u32,
+        /// Interfaces of the section.
+        count: usize,
+    },
+    /// The section has as many interfaces as readers take. Nothing was written.
+    #[error("a file cannot have more than {limit} interfaces")]
+    TooManyInterfaces {
+        /// The most that are allowed.
+        limit: usize,
+    },
+    /// A file cannot be appended to.
+    #[error("cannot append to {}: {message}", path.display())]
+    Unappendable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        message: String,
+    },
+}
+
 /// The words that follow an offset into compressed data.
 fn decompressed(compression: Option<Compression>) -> &'static str {
     match compression {

@@ -2,11 +2,18 @@
 
 use retroscope_packet::LinkType;
 
+use crate::time::TimeScale;
+
 /// The bytes of a packet that libpcap is willing to take, and the value it puts for a snap length of 0: `MAXIMUM_SNAPLEN`.
 pub(crate) const SNAPLEN_MAX: u32 = 262_144;
 
-/// The largest pcapng block for link types whose packets are not larger than [`SNAPLEN_MAX`], as in libpcap.
-pub(crate) const BLOCK_BYTES_MAX: u32 = 16 << 20;
+/// Starts a pcap file with stamps in microseconds.
+pub(crate) const MAGIC_MICRO: u32 = 0xa1b2_c3d4;
+/// Starts a pcap file with stamps in nanoseconds.
+pub(crate) const MAGIC_NANO: u32 = 0xa1b2_3c4d;
+
+/// Bits of the pcap link type field that tell of the frame check sequence.
+pub(crate) const LINK_TYPE_EXTRA: u32 = 0xfc00_0000;
 
 /// How a capture file is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +90,8 @@ pub struct Interface {
     pub resolution_ns: u64,
     /// Which section of the file describes it, from 0.
     pub section: u32,
+    /// Its time stamps' units and offset.
+    pub(crate) scale: TimeScale,
 }
 
 /// Byte order of the numbers in a file.
@@ -136,6 +145,30 @@ impl ByteOrder {
             Self::Big => a << 32 | b,
         };
         number.cast_signed()
+    }
+}
+
+/// Numbers as they are written.
+impl ByteOrder {
+    pub(crate) fn u16_bytes(self, number: u16) -> [u8; 2] {
+        match self {
+            Self::Little => number.to_le_bytes(),
+            Self::Big => number.to_be_bytes(),
+        }
+    }
+
+    pub(crate) fn u32_bytes(self, number: u32) -> [u8; 4] {
+        match self {
+            Self::Little => number.to_le_bytes(),
+            Self::Big => number.to_be_bytes(),
+        }
+    }
+
+    pub(crate) fn u64_bytes(self, number: u64) -> [u8; 8] {
+        match self {
+            Self::Little => number.to_le_bytes(),
+            Self::Big => number.to_be_bytes(),
+        }
     }
 }
 

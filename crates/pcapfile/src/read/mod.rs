@@ -1,4 +1,4 @@
-//! Reading. One file a noun: the compressed input, the buffer, the two formats, time, and the reader that joins them.
+//! Reading. One file a noun: the compressed input, the buffer, the two formats and the reader that joins them.
 
 mod buffer;
 mod identify;
@@ -6,7 +6,6 @@ mod input;
 mod pcap;
 mod pcapng;
 mod reader;
-mod time;
 
 pub use reader::{Reader, Record, RecordMeta, scan_link_types};
 

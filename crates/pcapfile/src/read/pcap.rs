@@ -8,7 +8,8 @@ use retroscope_packet::LinkType;
 use super::{Fault, Item, RecordMeta};
 use crate::{
     ByteOrder, Format, Interface, Kind, Resolution,
-    format::{captured_len_max, effective_snaplen},
+    format::{LINK_TYPE_EXTRA, MAGIC_MICRO, MAGIC_NANO, captured_len_max, effective_snaplen},
+    time::TimeScale,
 };
 
 /// Bytes of the file header.
@@ -20,16 +21,11 @@ const RECORD_HEADER_BYTES: usize = 16;
 /// Bytes of a record header behind [`MAGIC_MODIFIED`]: interface index, protocol and packet type follow.
 const RECORD_HEADER_MODIFIED_BYTES: usize = 24;
 
-const MAGIC_MICRO: u32 = 0xa1b2_c3d4;
-const MAGIC_NANO: u32 = 0xa1b2_3c4d;
 /// Alexey Kuznetzov's patched libpcap, as old Red Hat systems had it.
 const MAGIC_MODIFIED: u32 = 0xa1b2_cd34;
 
 /// Bits of the link type field that must be zero.
 const LINK_TYPE_RESERVED: u32 = 0x03ff_0000;
-
-/// Bits of the link type field that tell of the frame check sequence.
-const LINK_TYPE_EXTRA: u32 = 0xfc00_0000;
 
 /// Which of the two lengths of a record comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,6 +134,7 @@ impl Pcap {
             snaplen,
             resolution_ns: u64::from(resolution.ns()),
             section: 0,
+            scale: TimeScale::Factor(u64::from(resolution.ns())),
         };
         Ok((parser, format, interface))
     }

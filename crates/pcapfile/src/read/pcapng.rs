@@ -7,40 +7,21 @@
 
 use retroscope_packet::LinkType;
 
-use super::{Fault, Item, RecordMeta, time::TimeScale};
+use super::{Fault, Item, RecordMeta};
 use crate::{
     ByteOrder, Interface,
-    format::{BLOCK_BYTES_MAX, captured_len_max, effective_snaplen},
+    block::{
+        self, BLOCK_BYTES_MIN, BLOCK_HEADER_BYTES, BYTE_ORDER_MAGIC, ENHANCED_PACKET,
+        INTERFACE_DESCRIPTION, PACKET_OBSOLETE, SECTION_HEADER, SIMPLE_PACKET, option,
+    },
+    format::{captured_len_max, effective_snaplen},
+    time::TimeScale,
 };
 
-/// Type of a section header block; reads the same in both byte orders.
-pub(super) const SECTION_HEADER: u32 = 0x0a0d_0d0a;
-const INTERFACE_DESCRIPTION: u32 = 1;
-const PACKET_OBSOLETE: u32 = 2;
-const SIMPLE_PACKET: u32 = 3;
-const ENHANCED_PACKET: u32 = 6;
-
-const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
-
-/// Bytes of block type and length before a block's body.
-const BLOCK_HEADER_BYTES: usize = 8;
-/// The least bytes of a block: type, length, length.
-const BLOCK_BYTES_MIN: u32 = 12;
 /// Bytes of block header, byte-order magic, version, section length and trailer.
 const SECTION_HEADER_BYTES_MIN: u32 = 28;
 /// Room for the options of a packet block whose link type has packets larger than a usual block.
 const PACKET_OPTION_BYTES: u32 = 131_072;
-
-/// The most interfaces in one file: their index is 16 bits.
-const INTERFACES_MAX: usize = 1 << 16;
-
-const OPTION_END: u16 = 0;
-const IF_NAME: u16 = 2;
-const IF_DESCRIPTION: u16 = 3;
-const IF_TSRESOL: u16 = 9;
-const IF_TSOFFSET: u16 = 14;
-/// `epb_flags`, and `pack_flags` of the obsolete packet block.
-const PACKET_FLAGS: u16 = 2;
 
 /// The parser of one file.
 #[derive(Debug)]
@@ -73,8 +54,15 @@ impl PcapNg {
             sections: 0,
             first_interface: 0,
             decoders: Vec::new(),
-            block_bytes_max: BLOCK_BYTES_MAX,
+            block_bytes_max: block::BLOCK_BYTES_MAX,
         }
+    }
+
+    /// Byte order and number, from 0, of the current section.
+    pub(super) fn section(&self) -> Option<(ByteOrder, u32)> {
+        self.sections
+            .checked_sub(1)
+            .map(|section| (self.byte_order, section))
     }
 
     /// Parses the block at the start of `bytes`; a new interface goes to the end of `interfaces`.
@@ -183,10 +171,10 @@ impl PcapNg {
         if body.len() < 8 {
             return Err(Fault::damage("an interface description block is too short"));
         }
-        if interfaces_before >= INTERFACES_MAX {
+        if interfaces_before >= block::INTERFACES_MAX {
             return Err(Fault::unsupported(
                 0,
-                format!("more than {INTERFACES_MAX} interfaces"),
+                format!("more than {} interfaces", block::INTERFACES_MAX),
             ));
         }
         let link_type = LinkType(order.u16(body, 0));
@@ -201,11 +189,13 @@ impl PcapNg {
                 Fault::damage("an option of an interface description block is cut short")
             })?;
             match (code, value.len()) {
-                (IF_NAME, _) => name = text(value),
-                (IF_DESCRIPTION, _) => description = text(value),
-                (IF_TSRESOL, 1) if tsresol.is_none() => tsresol = Some(value[0]),
-                (IF_TSOFFSET, 8) if tsoffset.is_none() => tsoffset = Some(order.i64(value, 0)),
-                (IF_TSRESOL | IF_TSOFFSET, length) => {
+                (option::IF_NAME, _) => name = text(value),
+                (option::IF_DESCRIPTION, _) => description = text(value),
+                (option::IF_TSRESOL, 1) if tsresol.is_none() => tsresol = Some(value[0]),
+                (option::IF_TSOFFSET, 8) if tsoffset.is_none() => {
+                    tsoffset = Some(order.i64(value, 0))
+                }
+                (option::IF_TSRESOL | option::IF_TSOFFSET, length) => {
                     return Err(Fault::damage(format!(
                         "an interface description block has option {code} twice or with a length of {length}"
                     )));
@@ -234,6 +224,7 @@ impl PcapNg {
             snaplen,
             resolution_ns: scale.resolution_ns(),
             section,
+            scale,
         })
     }
 
@@ -348,7 +339,7 @@ fn packet_flags(options: &[u8], order: ByteOrder) -> Option<u32> {
         order,
     })
     .map_while(Result::ok)
-    .find(|(code, value)| *code == PACKET_FLAGS && value.len() == 4)
+    .find(|(code, value)| *code == option::PACKET_FLAGS && value.len() == 4)
     .map(|(_, value)| order.u32(value, 0))
 }
 
@@ -380,7 +371,7 @@ impl<'b> Iterator for Options<'b> {
             self.order.u16(bytes, 0),
             usize::from(self.order.u16(bytes, 2)),
         );
-        if code == OPTION_END {
+        if code == option::END {
             return None;
         }
         let Some(rest) = bytes.get(4 + length.next_multiple_of(4)..) else {

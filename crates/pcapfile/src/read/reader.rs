@@ -16,7 +16,9 @@ use super::{
     pcap::{self, Pcap},
     pcapng::{self, PcapNg},
 };
-use crate::{Compression, Format, Interface, Kind, ReadError, Resolution};
+use crate::{
+    ByteOrder, Compression, Format, Interface, Kind, ReadError, Resolution, block::SECTION_HEADER,
+};
 
 /// Records of one burst at most.
 const BURST_RECORDS_MAX: usize = 256;
@@ -201,6 +203,14 @@ impl<R: Read> Reader<R> {
         self.buffer.offset()
     }
 
+    /// Byte order and number of the section that was parsed last; `None` for a pcap file.
+    pub(crate) fn last_section(&self) -> Option<(ByteOrder, u32)> {
+        match &self.parser {
+            Parser::Pcap(_) => None,
+            Parser::PcapNg(pcapng) => pcapng.section(),
+        }
+    }
+
     /// Parses the run of records that is in the buffer, reading only if there is none. `records` must be empty.
     fn parse_burst(&mut self) {
         assert!(self.records.is_empty());
@@ -305,7 +315,7 @@ fn recognise(
             Some(interface),
         ));
     }
-    if head.starts_with(&pcapng::SECTION_HEADER.to_be_bytes()) {
+    if head.starts_with(&SECTION_HEADER.to_be_bytes()) {
         if there < 12 {
             return Err(locate(
                 cut(12, "the first section header block"),

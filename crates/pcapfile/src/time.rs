@@ -1,10 +1,10 @@
-//! Time stamps in a file's units to nanoseconds.
+//! Time stamps in a file's units to nanoseconds and back.
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
 /// How an interface's time stamps become nanoseconds since the UNIX epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TimeScale {
+pub(crate) enum TimeScale {
     /// A whole number of nanoseconds a unit, no offset: nearly every file.
     Factor(u64),
     /// Anything else.
@@ -18,7 +18,7 @@ pub(super) enum TimeScale {
 
 impl TimeScale {
     /// The scale for `per_second` units a second, at least 1, and an offset in seconds.
-    pub(super) fn new(per_second: u64, offset_seconds: i64) -> Self {
+    pub(crate) fn new(per_second: u64, offset_seconds: i64) -> Self {
         assert!(per_second > 0);
         if offset_seconds == 0 && NS_PER_SECOND.is_multiple_of(per_second) {
             Self::Factor(NS_PER_SECOND / per_second)
@@ -31,7 +31,7 @@ impl TimeScale {
     }
 
     /// Units in a second for a pcapng `if_tsresol` value; `None` where 64 bits do not hold it.
-    pub(super) fn units_per_second(tsresol: u8) -> Option<u64> {
+    pub(crate) fn units_per_second(tsresol: u8) -> Option<u64> {
         let exponent = u32::from(tsresol & 0x7f);
         if tsresol & 0x80 == 0 {
             10_u64.checked_pow(exponent)
@@ -42,7 +42,7 @@ impl TimeScale {
 
     /// `time` units as ns since the epoch, rounded down, clamped to what `i64` holds.
     #[inline]
-    pub(super) fn ns(self, time: u64) -> i64 {
+    pub(crate) fn ns(self, time: u64) -> i64 {
         match self {
             Self::Factor(factor) => time
                 .checked_mul(factor)
@@ -61,8 +61,28 @@ impl TimeScale {
         }
     }
 
+    /// `ns` since the epoch in units, rounded down; `Err` with the nearest if it is before the offset or beyond 64 bits.
+    #[inline]
+    pub(crate) fn units(self, ns: i64) -> Result<u64, u64> {
+        match self {
+            Self::Factor(factor) => u64::try_from(ns).map(|ns| ns / factor).map_err(|_| 0),
+            Self::Ratio {
+                per_second,
+                offset_seconds,
+            } => {
+                // No overflow: the difference is below 2^94, and times 10^9 units a second, which is all that is written,
+                // below 2^124; finer units of foreign files saturate.
+                let since = i128::from(ns) - i128::from(offset_seconds) * i128::from(NS_PER_SECOND);
+                let units = since
+                    .saturating_mul(i128::from(per_second))
+                    .div_euclid(i128::from(NS_PER_SECOND));
+                u64::try_from(units).map_err(|_| if units < 0 { 0 } else { u64::MAX })
+            }
+        }
+    }
+
     /// One unit in ns, rounded down, at least 1.
-    pub(super) fn resolution_ns(self) -> u64 {
+    pub(crate) fn resolution_ns(self) -> u64 {
         match self {
             Self::Factor(factor) => factor,
             Self::Ratio { per_second, .. } => (NS_PER_SECOND / per_second).max(1),
@@ -116,6 +136,26 @@ mod tests {
         assert_eq!(TimeScale::new(1, i64::MAX).ns(u64::MAX), i64::MAX);
         assert_eq!(TimeScale::new(1, i64::MIN).ns(0), i64::MIN);
         assert_eq!(TimeScale::new(u64::MAX, i64::MIN).ns(u64::MAX), i64::MIN);
+    }
+
+    #[test]
+    fn back_to_units() {
+        assert_eq!(TimeScale::new(1_000_000, 0).units(1_999), Ok(1));
+        assert_eq!(
+            TimeScale::new(1_000_000_000, 0).units(i64::MAX),
+            Ok(i64::MAX.unsigned_abs())
+        );
+        assert_eq!(TimeScale::new(1_000_000_000, 0).units(-1), Err(0));
+        assert_eq!(TimeScale::new(1_000_000, -1).units(-1), Ok(999_999));
+        assert_eq!(
+            TimeScale::new(1_000_000_000, -10).units(-9_999_999_500),
+            Ok(500)
+        );
+        assert_eq!(
+            TimeScale::new(1 << 63, i64::MIN).units(i64::MAX),
+            Err(u64::MAX)
+        );
+        assert_eq!(TimeScale::new(1 << 63, i64::MAX).units(i64::MIN), Err(0));
     }
 
     #[test]

@@ -1,0 +1,58 @@
+//! The numbers of pcapng that reading and writing share.
+//!
+//! From [draft-ietf-opsawg-pcapng](https://datatracker.ietf.org/doc/draft-ietf-opsawg-pcapng/), sections 3.1, 3.5, 4 and
+//! appendix A.
+
+/// Type of a section header block; reads the same in both byte orders.
+pub(crate) const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+/// Type of an interface description block.
+pub(crate) const INTERFACE_DESCRIPTION: u32 = 1;
+/// Type of the packet block that the enhanced one replaced.
+pub(crate) const PACKET_OBSOLETE: u32 = 2;
+/// Type of a simple packet block: no time, first interface.
+pub(crate) const SIMPLE_PACKET: u32 = 3;
+/// Type of an interface statistics block.
+pub(crate) const INTERFACE_STATISTICS: u32 = 5;
+/// Type of an enhanced packet block.
+pub(crate) const ENHANCED_PACKET: u32 = 6;
+
+/// Third word of a section header block.
+pub(crate) const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
+
+/// Bytes of block type and length before a block's body.
+pub(crate) const BLOCK_HEADER_BYTES: usize = 8;
+/// The least bytes of a block: type, length, length.
+pub(crate) const BLOCK_BYTES_MIN: u32 = 12;
+/// The largest block where packets are not larger than 256 KiB, as in libpcap.
+pub(crate) const BLOCK_BYTES_MAX: u32 = 16 << 20;
+
+/// The most interfaces that one file may have here: an index has 16 bits.
+pub(crate) const INTERFACES_MAX: usize = 1 << 16;
+
+/// Option codes. Those below 2 are common to all blocks, the others belong to the block that their name starts with.
+pub(crate) mod option {
+    pub(crate) const END: u16 = 0;
+    pub(crate) const COMMENT: u16 = 1;
+
+    pub(crate) const SHB_HARDWARE: u16 = 2;
+    pub(crate) const SHB_OS: u16 = 3;
+    pub(crate) const SHB_USERAPPL: u16 = 4;
+
+    pub(crate) const IF_NAME: u16 = 2;
+    pub(crate) const IF_DESCRIPTION: u16 = 3;
+    pub(crate) const IF_TSRESOL: u16 = 9;
+    pub(crate) const IF_FILTER: u16 = 11;
+    pub(crate) const IF_TSOFFSET: u16 = 14;
+
+    /// Also `pack_flags` of the obsolete packet block.
+    pub(crate) const PACKET_FLAGS: u16 = 2;
+    pub(crate) const PACKET_DROPCOUNT: u16 = 4;
+
+    pub(crate) const ISB_STARTTIME: u16 = 2;
+    pub(crate) const ISB_ENDTIME: u16 = 3;
+    pub(crate) const ISB_IFRECV: u16 = 4;
+    pub(crate) const ISB_IFDROP: u16 = 5;
+    pub(crate) const ISB_FILTERACCEPT: u16 = 6;
+    pub(crate) const ISB_OSDROP: u16 = 7;
+    pub(crate) const ISB_USRDELIV: u16 = 8;
+}

@@ -1,0 +1,223 @@
+//! Writing the classic format.
+
+use std::io::Write;
+
+use retroscope_packet::LinkType;
+
+use super::sink::Sink;
+use crate::{
+    ByteOrder, Resolution, WriteError,
+    format::{
+        LINK_TYPE_EXTRA, MAGIC_MICRO, MAGIC_NANO, SNAPLEN_MAX, captured_len_max, effective_snaplen,
+    },
+};
+
+/// What the header of a pcap file says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PcapOptions {
+    /// Link-layer header type of all packets.
+    pub link_type: LinkType,
+    /// Bits to set in the upper 6 bits of the link type field (`0xfc00_0000`), as
+    /// [`Format::link_type_extra`](crate::Format::link_type_extra) gives them; other bits are left out.
+    pub link_type_extra: u32,
+    /// Bytes kept of each packet at most; 0 means no limit, and readers then take 262,144.
+    pub snaplen: u32,
+    /// Resolution of the time stamps.
+    pub resolution: Resolution,
+    /// Byte order of the file.
+    pub byte_order: ByteOrder,
+}
+
+impl PcapOptions {
+    /// Nanoseconds, little-endian, a snap length of 262,144.
+    #[must_use]
+    pub fn new(link_type: LinkType) -> Self {
+        Self {
+            link_type,
+            link_type_extra: 0,
+            snaplen: SNAPLEN_MAX,
+            resolution: Resolution::Nano,
+            byte_order: ByteOrder::Little,
+        }
+    }
+}
+
+/// Writes a pcap file to any stream.
+///
+/// Seconds are 32 unsigned bits: a time before 1970 or after 2106-02-07 is clamped to the nearest end and counted
+/// ([`PcapWriter::times_clamped`]).
+#[derive(Debug)]
+pub struct PcapWriter<W: Write> {
+    sink: Sink<W>,
+    options: PcapOptions,
+    captured_len_max: u32,
+    times_clamped: u64,
+}
+
+impl<W: Write> PcapWriter<W> {
+    /// Writes the file header.
+    ///
+    /// # Errors
+    /// [`WriteError::Io`].
+    pub fn new(inner: W, options: PcapOptions) -> Result<Self, WriteError> {
+        let PcapOptions {
+            link_type,
+            link_type_extra,
+            snaplen,
+            resolution,
+            byte_order,
+        } = options;
+        let magic = match resolution {
+            Resolution::Micro => MAGIC_MICRO,
+            Resolution::Nano => MAGIC_NANO,
+        };
+        let network = (link_type_extra & LINK_TYPE_EXTRA) | u32::from(link_type.0);
+        let mut header = [0; 24];
+        header[0..4].copy_from_slice(&byte_order.u32_bytes(magic));
+        header[4..6].copy_from_slice(&byte_order.u16_bytes(2));
+        header[6..8].copy_from_slice(&byte_order.u16_bytes(4));
+        header[16..20].copy_from_slice(&byte_order.u32_bytes(snaplen));
+        header[20..24].copy_from_slice(&byte_order.u32_bytes(network));
+        let mut sink = Sink::new(inner);
+        sink.write([&header, &[], &[]])?;
+        let captured_len_max =
+            effective_snaplen(snaplen, link_type).min(captured_len_max(link_type));
+        Ok(Self {
+            sink,
+            options,
+            captured_len_max,
+            times_clamped: 0,
+        })
+    }
+
+    /// Writes one record. `time_ns` is nanoseconds since the UNIX epoch, rounded down to the file's resolution;
+    /// `wire_len` is written as given.
+    ///
+    /// # Errors
+    /// [`WriteError::PacketTooLong`] if `data` is longer than the snap length; [`WriteError::Io`] and
+    /// [`WriteError::Failed`] end the writer.
+    pub fn record(&mut self, time_ns: i64, wire_len: u32, data: &[u8]) -> Result<(), WriteError> {
+        let limit = self.captured_len_max;
+        let captured_len = u32::try_from(data.len())
+            .ok()
+            .filter(|length| *length <= limit)
+            .ok_or(WriteError::PacketTooLong {
+                captured_len: data.len(),
+                limit,
+            })?;
+        let order = self.options.byte_order;
+        let (seconds, nanoseconds) = self.time(time_ns);
+        let mut header = [0; 16];
+        header[0..4].copy_from_slice(&order.u32_bytes(seconds));
+        header[4..8].copy_from_slice(&order.u32_bytes(nanoseconds / self.options.resolution.ns()));
+        header[8..12].copy_from_slice(&order.u32_bytes(captured_len));
+        header[12..16].copy_from_slice(&order.u32_bytes(wire_len));
+        self.sink.write([&header, data, &[]])
+    }
+
+    /// Flushes the stream underneath.
+    ///
+    /// # Errors
+    /// [`WriteError::Io`] and [`WriteError::Failed`] end the writer.
+    pub fn flush(&mut self) -> Result<(), WriteError> {
+        self.sink.flush()
+    }
+
+    /// Flushes and gives the stream back.
+    ///
+    /// # Errors
+    /// [`WriteError::Io`] and [`WriteError::Failed`].
+    pub fn finish(self) -> Result<W, WriteError> {
+        self.sink.finish()
+    }
+
+    /// Bytes of the header and the records written.
+    pub fn bytes_written(&self) -> u64 {
+        self.sink.written()
+    }
+
+    /// Records whose time the format cannot hold.
+    pub fn times_clamped(&self) -> u64 {
+        self.times_clamped
+    }
+
+    /// The stream underneath.
+    pub fn inner(&self) -> &W {
+        self.sink.inner()
+    }
+
+    fn time(&mut self, time_ns: i64) -> (u32, u32) {
+        let seconds = time_ns.div_euclid(1_000_000_000);
+        if let (Ok(seconds), Ok(nanoseconds)) = (
+            u32::try_from(seconds),
+            u32::try_from(time_ns.rem_euclid(1_000_000_000)),
+        ) {
+            return (seconds, nanoseconds);
+        }
+        self.times_clamped += 1;
+        if time_ns < 0 {
+            (0, 0)
+        } else {
+            (u32::MAX, 999_999_999)
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_and_record_bytes() {
+        let options = PcapOptions {
+            link_type_extra: 0x3400_0000,
+            snaplen: 0x1_0000,
+            resolution: Resolution::Micro,
+            byte_order: ByteOrder::Big,
+            ..PcapOptions::new(LinkType(147))
+        };
+        let mut writer = PcapWriter::new(Vec::new(), options).unwrap();
+        writer.record(5_000_006_999, 0x0102, &[9, 8]).unwrap();
+        assert_eq!(writer.bytes_written(), 42);
+        #[rustfmt::skip]
+        assert_eq!(writer.finish().unwrap(), [
+            0xa1, 0xb2, 0xc3, 0xd4, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0x34, 0, 0, 147,
+            0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 2, 0, 0, 1, 2, 9, 8,
+        ]);
+    }
+
+    #[test]
+    fn counts_times_it_cannot_hold() {
+        let mut writer = PcapWriter::new(Vec::new(), PcapOptions::new(LinkType::ETHERNET)).unwrap();
+        for time in [
+            -1,
+            i64::MIN,
+            i64::MAX,
+            0,
+            i64::from(u32::MAX) * 1_000_000_000 + 999_999_999,
+        ] {
+            writer.record(time, 0, &[]).unwrap();
+        }
+        assert_eq!(writer.times_clamped(), 3);
+    }
+
+    #[test]
+    fn refuses_what_readers_refuse() {
+        let options = PcapOptions {
+            snaplen: 4,
+            ..PcapOptions::new(LinkType::ETHERNET)
+        };
+        let mut writer = PcapWriter::new(Vec::new(), options).unwrap();
+        let refused = writer.record(0, 5, &[0; 5]);
+        assert!(matches!(
+            refused,
+            Err(WriteError::PacketTooLong {
+                captured_len: 5,
+                limit: 4
+            })
+        ));
+        writer.record(0, 5, &[0; 4]).unwrap();
+        assert_eq!(writer.bytes_written(), 24 + 16 + 4);
+    }
+}

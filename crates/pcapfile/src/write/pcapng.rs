@@ -1,0 +1,300 @@
+//! Writing pcapng: one section of open length.
+
+use std::io::Write;
+
+use super::{
+    options::{Encoder, InterfaceOptions, InterfaceStatistics, PacketOptions, SectionOptions},
+    sink::Sink,
+};
+use crate::{
+    ByteOrder, Resolution, WriteError,
+    block::{
+        BLOCK_HEADER_BYTES, BYTE_ORDER_MAGIC, ENHANCED_PACKET, INTERFACE_DESCRIPTION,
+        INTERFACE_STATISTICS, INTERFACES_MAX, SECTION_HEADER, option,
+    },
+    format::effective_snaplen,
+    time::TimeScale,
+};
+
+/// Bytes of an enhanced packet block before the packet.
+const PACKET_HEADER_BYTES: usize = BLOCK_HEADER_BYTES + 20;
+
+/// Writes a pcapng section to any stream.
+///
+/// Interfaces are added when they are first needed; [`PcapNgWriter::packet`] and [`PcapNgWriter::statistics`] name them by
+/// the index that [`PcapNgWriter::add_interface`] returned. A time before the interface's
+/// [`time_offset_seconds`](InterfaceOptions::time_offset_seconds) (1970 unless given), or too far after it for 64 bits, is
+/// clamped to the nearest end and counted ([`PcapNgWriter::times_clamped`]); all others are exact to the resolution.
+///
+/// libpcap reads the file if all interfaces have one link type and one snap length; Wireshark and
+/// [`Reader`](crate::Reader) do not mind.
+#[derive(Debug)]
+pub struct PcapNgWriter<W: Write> {
+    sink: Sink<W>,
+    byte_order: ByteOrder,
+    interfaces: Vec<WrittenInterface>,
+    /// A block without packet, or the end of one with a packet.
+    scratch: Vec<u8>,
+    times_clamped: u64,
+}
+
+/// What is needed of an interface after its block was written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WrittenInterface {
+    pub(super) scale: TimeScale,
+    pub(super) captured_len_max: u32,
+}
+
+impl<W: Write> PcapNgWriter<W> {
+    /// Writes the section header block.
+    ///
+    /// # Errors
+    /// [`WriteError::OptionTooLong`], [`WriteError::BlockTooLong`], [`WriteError::Io`].
+    pub fn new(inner: W, options: &SectionOptions) -> Result<Self, WriteError> {
+        let mut writer = Self::resume(inner, options.byte_order, Vec::new());
+        writer.block(SECTION_HEADER, |block| {
+            block.u32(BYTE_ORDER_MAGIC).u16(1).u16(0).u64(u64::MAX);
+            block.comments(&options.comments)?;
+            block.text(option::SHB_HARDWARE, &options.hardware)?;
+            block.text(option::SHB_OS, &options.os)?;
+            block.text(option::SHB_USERAPPL, &options.application)?;
+            Ok(())
+        })?;
+        Ok(writer)
+    }
+
+    /// Goes on with a section whose blocks so far are in `inner` already.
+    pub(super) fn resume(
+        inner: W,
+        byte_order: ByteOrder,
+        interfaces: Vec<WrittenInterface>,
+    ) -> Self {
+        Self {
+            sink: Sink::new(inner),
+            byte_order,
+            interfaces,
+            scratch: Vec::new(),
+            times_clamped: 0,
+        }
+    }
+
+    /// Writes an interface description block and returns the interface's index, counted from 0.
+    ///
+    /// # Errors
+    /// [`WriteError::TooManyInterfaces`], [`WriteError::OptionTooLong`], [`WriteError::BlockTooLong`];
+    /// [`WriteError::Io`] and [`WriteError::Failed`] end the writer.
+    pub fn add_interface(&mut self, options: &InterfaceOptions) -> Result<u32, WriteError> {
+        let index = u32::try_from(self.interfaces.len())
+            .ok()
+            .filter(|_| self.interfaces.len() < INTERFACES_MAX)
+            .ok_or(WriteError::TooManyInterfaces {
+                limit: INTERFACES_MAX,
+            })?;
+        let (tsresol, per_second) = match options.resolution {
+            Resolution::Micro => (6, 1_000_000),
+            Resolution::Nano => (9, 1_000_000_000),
+        };
+        let offset = options.time_offset_seconds;
+        let order = self.byte_order;
+        self.block(INTERFACE_DESCRIPTION, |block| {
+            block.u16(options.link_type.0).u16(0).u32(options.snaplen);
+            block.comments(&options.comments)?;
+            block.text(option::IF_NAME, &options.name)?;
+            block.text(option::IF_DESCRIPTION, &options.description)?;
+            block.option(option::IF_TSRESOL, &[tsresol])?;
+            if !options.filter.is_empty() {
+                // The first byte says that text follows.
+                block.option(
+                    option::IF_FILTER,
+                    &[b"\0", options.filter.as_bytes()].concat(),
+                )?;
+            }
+            if offset != 0 {
+                block.option(
+                    option::IF_TSOFFSET,
+                    &order.u64_bytes(offset.cast_unsigned()),
+                )?;
+            }
+            Ok(())
+        })?;
+        self.interfaces.push(WrittenInterface {
+            scale: TimeScale::new(per_second, offset),
+            captured_len_max: effective_snaplen(options.snaplen, options.link_type),
+        });
+        Ok(index)
+    }
+
+    /// Writes an enhanced packet block. `time_ns` is nanoseconds since the UNIX epoch, rounded down to the interface's
+    /// resolution; `wire_len` is written as given.
+    ///
+    /// # Errors
+    /// [`WriteError::UnknownInterface`]; [`WriteError::PacketTooLong`] if `data` is longer than the interface's snap
+    /// length; [`WriteError::OptionTooLong`], [`WriteError::BlockTooLong`]; [`WriteError::Io`] and [`WriteError::Failed`]
+    /// end the writer.
+    pub fn packet(
+        &mut self,
+        interface: u32,
+        time_ns: i64,
+        wire_len: u32,
+        data: &[u8],
+        options: &PacketOptions<'_>,
+    ) -> Result<(), WriteError> {
+        let WrittenInterface {
+            scale,
+            captured_len_max,
+        } = self.interface(interface)?;
+        let captured_len = u32::try_from(data.len())
+            .ok()
+            .filter(|length| *length <= captured_len_max)
+            .ok_or(WriteError::PacketTooLong {
+                captured_len: data.len(),
+                limit: captured_len_max,
+            })?;
+        let order = self.byte_order;
+        let mut tail = Encoder::new(&mut self.scratch, order);
+        tail.raw(&[0; 3][..data.len().next_multiple_of(4) - data.len()]);
+        if let Some(flags) = options.flags {
+            tail.option(option::PACKET_FLAGS, &order.u32_bytes(flags))?;
+        }
+        tail.counter(option::PACKET_DROPCOUNT, options.dropped)?
+            .comments(options.comments)?;
+        let length = tail.end(PACKET_HEADER_BYTES + data.len())?;
+        let time = scale.units(time_ns).unwrap_or_else(|nearest| {
+            self.times_clamped += 1;
+            nearest
+        });
+        let mut head = [0; PACKET_HEADER_BYTES];
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the two halves of the time"
+        )]
+        let words = [
+            ENHANCED_PACKET,
+            length,
+            interface,
+            (time >> 32) as u32,
+            time as u32,
+            captured_len,
+            wire_len,
+        ];
+        for (place, word) in head.chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&order.u32_bytes(word));
+        }
+        self.sink.write([&head, data, &self.scratch])
+    }
+
+    /// Writes an enhanced packet block without options: [`PcapNgWriter::packet`].
+    ///
+    /// # Errors
+    /// As [`PcapNgWriter::packet`].
+    pub fn record(
+        &mut self,
+        interface: u32,
+        time_ns: i64,
+        wire_len: u32,
+        data: &[u8],
+    ) -> Result<(), WriteError> {
+        self.packet(
+            interface,
+            time_ns,
+            wire_len,
+            data,
+            &PacketOptions::default(),
+        )
+    }
+
+    /// Writes an interface statistics block. There may be several for an interface; the last one counts.
+    ///
+    /// # Errors
+    /// [`WriteError::UnknownInterface`], [`WriteError::OptionTooLong`], [`WriteError::BlockTooLong`];
+    /// [`WriteError::Io`] and [`WriteError::Failed`] end the writer.
+    pub fn statistics(
+        &mut self,
+        interface: u32,
+        statistics: &InterfaceStatistics<'_>,
+    ) -> Result<(), WriteError> {
+        let WrittenInterface { scale, .. } = self.interface(interface)?;
+        let units = |ns: i64| scale.units(ns).unwrap_or_else(|nearest| nearest);
+        let order = self.byte_order;
+        let halves = |ns: i64| {
+            let units = units(ns);
+            // The upper half first, each in the section's byte order.
+            match order {
+                ByteOrder::Little => order.u64_bytes(units.rotate_left(32)),
+                ByteOrder::Big => order.u64_bytes(units),
+            }
+        };
+        self.block(INTERFACE_STATISTICS, |block| {
+            block.u32(interface).time(units(statistics.time_ns));
+            block.comments(statistics.comments)?;
+            for (code, time) in [
+                (option::ISB_STARTTIME, statistics.start_ns),
+                (option::ISB_ENDTIME, statistics.end_ns),
+            ] {
+                if let Some(time) = time {
+                    block.option(code, &halves(time))?;
+                }
+            }
+            block.counter(option::ISB_IFRECV, statistics.received)?;
+            block.counter(option::ISB_IFDROP, statistics.dropped)?;
+            block.counter(option::ISB_FILTERACCEPT, statistics.filter_accepted)?;
+            block.counter(option::ISB_OSDROP, statistics.os_dropped)?;
+            block.counter(option::ISB_USRDELIV, statistics.delivered)?;
+            Ok(())
+        })
+    }
+
+    /// Flushes the stream underneath.
+    ///
+    /// # Errors
+    /// [`WriteError::Io`] and [`WriteError::Failed`] end the writer.
+    pub fn flush(&mut self) -> Result<(), WriteError> {
+        self.sink.flush()
+    }
+
+    /// Flushes and gives the stream back. A section needs no end mark.
+    ///
+    /// # Errors
+    /// [`WriteError::Io`] and [`WriteError::Failed`].
+    pub fn finish(self) -> Result<W, WriteError> {
+        self.sink.finish()
+    }
+
+    /// Bytes of the blocks written.
+    pub fn bytes_written(&self) -> u64 {
+        self.sink.written()
+    }
+
+    /// Packets whose time the interface cannot hold.
+    pub fn times_clamped(&self) -> u64 {
+        self.times_clamped
+    }
+
+    /// The stream underneath.
+    pub fn inner(&self) -> &W {
+        self.sink.inner()
+    }
+
+    fn interface(&self, interface: u32) -> Result<WrittenInterface, WriteError> {
+        let count = self.interfaces.len();
+        self.interfaces
+            .get(interface as usize)
+            .copied()
+            .ok_or(WriteError::UnknownInterface { interface, count })
+    }
+
+    /// Writes a block whose body `fill` encodes.
+    fn block(
+        &mut self,
+        block_type: u32,
+        fill: impl FnOnce(&mut Encoder<'_>) -> Result<(), WriteError>,
+    ) -> Result<(), WriteError> {
+        let mut block = Encoder::new(&mut self.scratch, self.byte_order);
+        fill(&mut block)?;
+        let length = block.end(BLOCK_HEADER_BYTES)?;
+        let mut head = [0; BLOCK_HEADER_BYTES];
+        head[..4].copy_from_slice(&self.byte_order.u32_bytes(block_type));
+        head[4..].copy_from_slice(&self.byte_order.u32_bytes(length));
+        self.sink.write([&head, &self.scratch, &[]])
+    }
+}

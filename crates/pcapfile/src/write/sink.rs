@@ -1,0 +1,71 @@
+//! The stream underneath a writer, which stops at the first failure.
+
+use std::io::Write;
+
+use crate::WriteError;
+
+/// Counts what was written, and takes nothing after a failure: the stream then ends inside a record.
+#[derive(Debug)]
+pub(super) struct Sink<W> {
+    inner: W,
+    /// Bytes of whole records and blocks.
+    written: u64,
+    failed: bool,
+}
+
+impl<W: Write> Sink<W> {
+    pub(super) fn new(inner: W) -> Self {
+        Self {
+            inner,
+            written: 0,
+            failed: false,
+        }
+    }
+
+    /// Writes one record or block, given in parts.
+    #[inline]
+    pub(super) fn write(&mut self, parts: [&[u8]; 3]) -> Result<(), WriteError> {
+        self.attempt(|inner| {
+            parts
+                .into_iter()
+                .filter(|part| !part.is_empty())
+                .try_for_each(|part| inner.write_all(part))
+        })?;
+        self.written += parts.iter().map(|part| part.len() as u64).sum::<u64>();
+        Ok(())
+    }
+
+    pub(super) fn flush(&mut self) -> Result<(), WriteError> {
+        self.attempt(Write::flush)
+    }
+
+    pub(super) fn finish(mut self) -> Result<W, WriteError> {
+        self.flush()?;
+        Ok(self.inner)
+    }
+
+    pub(super) fn written(&self) -> u64 {
+        self.written
+    }
+
+    pub(super) fn inner(&self) -> &W {
+        &self.inner
+    }
+
+    #[inline]
+    fn attempt(
+        &mut self,
+        operation: impl FnOnce(&mut W) -> std::io::Result<()>,
+    ) -> Result<(), WriteError> {
+        if self.failed {
+            return Err(WriteError::Failed);
+        }
+        operation(&mut self.inner).map_err(|error| {
+            self.failed = true;
+            WriteError::Io {
+                written: self.written,
+                error,
+            }
+        })
+    }
+}

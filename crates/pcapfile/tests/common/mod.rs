@@ -1,0 +1,198 @@
+//! Captures that several tests write and read.
+#![allow(
+    clippy::unwrap_used,
+    dead_code,
+    reason = "shared by tests that each use a part"
+)]
+
+use std::io::{Read, Write};
+
+use retroscope_pcapfile::{
+    ByteOrder, InterfaceOptions, InterfaceStatistics, LinkType, PacketOptions, PcapNgWriter,
+    PcapOptions, PcapWriter, ReadError, Reader, Resolution, SectionOptions,
+};
+
+/// A record of its own, to compare.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Packet {
+    pub(crate) time_ns: i64,
+    pub(crate) wire_len: u32,
+    pub(crate) interface: u16,
+    pub(crate) flags: Option<u32>,
+    pub(crate) data: Vec<u8>,
+}
+
+/// Packets of all small lengths modulo 4, one of them cut, with times to the nanosecond.
+pub(crate) fn packets(interfaces: u16) -> Vec<Packet> {
+    (0..10_u16)
+        .map(|index| Packet {
+            time_ns: 1_700_000_000_123_456_789 + i64::from(index) * 1_000_000_007,
+            wire_len: if index == 3 {
+                1514
+            } else {
+                60 + u32::from(index)
+            },
+            interface: index % interfaces,
+            flags: (index % 3 > 0).then(|| u32::from(index % 3)),
+            data: (0..60 + index)
+                .map(|byte| (byte * 7 + index).to_le_bytes()[0])
+                .collect(),
+        })
+        .collect()
+}
+
+/// What a pcap file keeps of `packets` at a resolution.
+pub(crate) fn as_pcap(packets: &[Packet], resolution: Resolution) -> Vec<Packet> {
+    let unit = i64::from(resolution.ns());
+    packets
+        .iter()
+        .map(|packet| Packet {
+            time_ns: packet.time_ns / unit * unit,
+            flags: None,
+            ..packet.clone()
+        })
+        .collect()
+}
+
+pub(crate) fn pcap(packets: &[Packet], byte_order: ByteOrder, resolution: Resolution) -> Vec<u8> {
+    let options = PcapOptions {
+        byte_order,
+        resolution,
+        ..PcapOptions::new(LinkType::ETHERNET)
+    };
+    let mut writer = PcapWriter::new(Vec::new(), options).unwrap();
+    for packet in packets {
+        writer
+            .record(packet.time_ns, packet.wire_len, &packet.data)
+            .unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+/// A section that says everything there is to say.
+pub(crate) fn pcapng(packets: &[Packet], byte_order: ByteOrder) -> Vec<u8> {
+    let section = SectionOptions {
+        hardware: "loom".into(),
+        os: "none".into(),
+        application: "a test".into(),
+        comments: vec!["one".into(), "zwei, drei".into()],
+        byte_order,
+    };
+    let mut writer = PcapNgWriter::new(Vec::new(), &section).unwrap();
+    let mut known = 0;
+    for (index, packet) in packets.iter().enumerate() {
+        while known <= packet.interface {
+            let options = InterfaceOptions {
+                name: format!("eth{known}"),
+                description: "the one in the middle".into(),
+                filter: "ip or ip6".into(),
+                snaplen: 65_535,
+                ..InterfaceOptions::new(LinkType::ETHERNET)
+            };
+            assert_eq!(writer.add_interface(&options).unwrap(), u32::from(known));
+            known += 1;
+        }
+        let comments = ["the trigger", "twice"];
+        let options = PacketOptions {
+            flags: packet.flags,
+            dropped: (index == 4).then_some(1 << 40),
+            comments: if index == 2 { &comments } else { &[] },
+        };
+        writer
+            .packet(
+                u32::from(packet.interface),
+                packet.time_ns,
+                packet.wire_len,
+                &packet.data,
+                &options,
+            )
+            .unwrap();
+    }
+    for interface in 0..known {
+        writer
+            .statistics(u32::from(interface), &statistics(packets))
+            .unwrap();
+    }
+    let bytes = writer.bytes_written();
+    let file = writer.finish().unwrap();
+    assert_eq!(file.len() as u64, bytes);
+    file
+}
+
+pub(crate) fn statistics(packets: &[Packet]) -> InterfaceStatistics<'static> {
+    InterfaceStatistics {
+        time_ns: packets.last().map_or(0, |packet| packet.time_ns),
+        start_ns: packets.first().map(|packet| packet.time_ns),
+        end_ns: packets.last().map(|packet| packet.time_ns),
+        received: Some(1_000),
+        dropped: Some(3),
+        filter_accepted: Some(900),
+        os_dropped: Some(7),
+        delivered: Some(890),
+        comments: &["verdict: complete"],
+    }
+}
+
+/// Every kind of file that is written here, with the packets that come back from it.
+pub(crate) fn every_encoding() -> Vec<(String, Vec<u8>, Vec<Packet>)> {
+    let mut encodings = Vec::new();
+    for order in [ByteOrder::Little, ByteOrder::Big] {
+        for resolution in [Resolution::Micro, Resolution::Nano] {
+            let packets = packets(1);
+            let file = pcap(&packets, order, resolution);
+            encodings.push((
+                format!("pcap {order:?} {resolution:?}"),
+                file,
+                as_pcap(&packets, resolution),
+            ));
+        }
+        let packets = packets(3);
+        encodings.push((
+            format!("pcapng {order:?}"),
+            pcapng(&packets, order),
+            packets,
+        ));
+    }
+    encodings
+}
+
+/// Reads to the end: packets, and how it ended.
+pub(crate) fn read_all(file: impl Read) -> (Vec<Packet>, Result<(), ReadError>) {
+    let mut packets = Vec::new();
+    let mut reader = match Reader::new(file) {
+        Ok(reader) => reader,
+        Err(error) => return (packets, Err(error)),
+    };
+    let end = loop {
+        match reader.next() {
+            Ok(Some(record)) => packets.push(Packet {
+                time_ns: record.meta.time_ns,
+                wire_len: record.meta.wire_len,
+                interface: record.meta.interface,
+                flags: record.meta.flags,
+                data: record.data.to_vec(),
+            }),
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    assert_eq!(reader.records_read(), packets.len() as u64);
+    assert!(
+        matches!(reader.next(), Ok(None)),
+        "an ended reader stays ended"
+    );
+    (packets, end)
+}
+
+pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+pub(crate) fn zstd(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
+    encoder.include_checksum(true).unwrap();
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}

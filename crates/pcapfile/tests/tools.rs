@@ -1,0 +1,166 @@
+//! tcpdump, capinfos and tshark read what is written here, and agree.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
+
+mod common;
+
+use std::{fmt::Write, fs, path::Path, process::Command};
+
+use common::{Packet, every_encoding, packets, pcapng};
+use retroscope_pcapfile::{
+    ByteOrder, InterfaceOptions, LinkType, PcapNgAppender, PcapNgWriter, SectionOptions,
+};
+
+/// Standard output of a tool that is expected to succeed; `None`, loudly, where the tool is not installed.
+fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
+    let Ok(output) = Command::new(tool)
+        .args(arguments)
+        .arg(file)
+        .env("TZ", "UTC")
+        .output()
+    else {
+        eprintln!("SKIP: {tool} is not installed");
+        return None;
+    };
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{tool} {arguments:?}: {errors}");
+    assert!(
+        !errors.contains("damaged") && !errors.contains("cut short"),
+        "{tool}: {errors}"
+    );
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+/// One line a packet: time, both lengths, first bytes.
+fn expected(packets: &[Packet], fields: impl Fn(&Packet) -> String) -> String {
+    packets.iter().fold(String::new(), |mut lines, packet| {
+        writeln!(lines, "{}", fields(packet)).unwrap();
+        lines
+    })
+}
+
+fn seconds(time_ns: i64) -> String {
+    format!("{}.{:09}", time_ns / 1_000_000_000, time_ns % 1_000_000_000)
+}
+
+#[test]
+fn tools_read_every_encoding() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, file, packets) in every_encoding() {
+        let path = directory.path().join(name.replace(' ', "-"));
+        fs::write(&path, file).unwrap();
+        if let Some(times) = output(
+            "tcpdump",
+            &["-nn", "-tt", "--time-stamp-precision=nano", "-r"],
+            &path,
+        ) {
+            let times: Vec<&str> = times
+                .lines()
+                .filter_map(|line| line.split(' ').next())
+                .filter(|time| time.contains('.'))
+                .collect();
+            let expected: Vec<String> = packets
+                .iter()
+                .map(|packet| seconds(packet.time_ns))
+                .collect();
+            assert_eq!(times, expected, "{name}");
+        }
+        let fields = [
+            "-Tfields",
+            "-eframe.time_epoch",
+            "-eframe.len",
+            "-eframe.cap_len",
+            "-r",
+        ];
+        if let Some(lines) = output("tshark", &fields, &path) {
+            let fields =
+                |p: &Packet| format!("{}\t{}\t{}", seconds(p.time_ns), p.wire_len, p.data.len());
+            assert_eq!(lines, expected(&packets, fields), "{name}");
+        }
+        if let Some(count) = output("capinfos", &["-T", "-r", "-c"], &path) {
+            assert!(
+                count.trim_end().ends_with(&format!("\t{}", packets.len())),
+                "{name}: {count}"
+            );
+        }
+    }
+}
+
+#[test]
+fn tshark_sees_the_options() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("options.pcapng");
+    for order in [ByteOrder::Little, ByteOrder::Big] {
+        let packets = packets(2);
+        fs::write(&path, pcapng(&packets, order)).unwrap();
+        let mut appender = PcapNgAppender::open(&path).unwrap();
+        appender
+            .statistics(0, &common::statistics(&packets))
+            .unwrap();
+        appender.finish().unwrap();
+        let fields = [
+            "-Tfields",
+            "-eframe.interface_name",
+            "-eframe.packet_flags_direction",
+            "-eframe.comment",
+            "-r",
+        ];
+        let Some(lines) = output("tshark", &fields, &path) else {
+            return;
+        };
+        for (index, (line, packet)) in lines.lines().zip(&packets).enumerate() {
+            let columns: Vec<&str> = line.split('\t').collect();
+            assert_eq!(columns[0], format!("eth{}", packet.interface));
+            let direction = columns[1].trim_start_matches("0x").trim_start_matches('0');
+            assert_eq!(
+                direction,
+                packet
+                    .flags
+                    .map_or(String::new(), |flags| flags.to_string()),
+                "{line}"
+            );
+            assert_eq!(
+                columns[2],
+                if index == 2 { "the trigger,twice" } else { "" }
+            );
+        }
+        let Some(report) = output("capinfos", &[], &path) else {
+            return;
+        };
+        for text in [
+            "loom",
+            "a test",
+            "zwei, drei",
+            "Name = eth1",
+            "nanoseconds (9)",
+            "Filter string = ip or ip6",
+            "Number of stat entries = 2",
+        ] {
+            assert!(report.contains(text), "{text:?} is not in {report}");
+        }
+    }
+}
+
+#[test]
+fn tools_read_several_link_types_and_early_times() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("types.pcapng");
+    let mut writer = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
+    let early = InterfaceOptions {
+        time_offset_seconds: -1_000,
+        ..InterfaceOptions::new(LinkType::ETHERNET)
+    };
+    let first = writer.add_interface(&early).unwrap();
+    writer
+        .record(first, -999_500_000_000, 60, &[0; 60])
+        .unwrap();
+    let second = writer
+        .add_interface(&InterfaceOptions::new(LinkType::RAW))
+        .unwrap();
+    writer
+        .record(second, 1_000_000_001, 20, &[0x45; 20])
+        .unwrap();
+    fs::write(&path, writer.finish().unwrap()).unwrap();
+    if let Some(times) = output("tshark", &["-Tfields", "-eframe.time_epoch", "-r"], &path) {
+        assert_eq!(times, "-999.000000000\n1.000000001\n");
+    }
+}
