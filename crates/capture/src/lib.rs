@@ -5,6 +5,7 @@
 //! kernel in `sys`, the ring or buffer it reads, and its `Queue`.
 
 mod clock;
+pub mod file;
 pub mod generator;
 mod source;
 

@@ -1,0 +1,412 @@
+//! Capture files as a source: pcap and pcapng, compressed or not, also from a pipe.
+//!
+//! A file is one queue in file order. It lends the reader's own buffer. Its watermark promises nothing before the end,
+//! because capture files may run backwards. Merging several files by time is the recorder's work.
+
+use std::{
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use retroscope_pcapfile::{ReadError, Reader};
+
+use crate::{
+    Burst, Direction, Event, FrameMeta, InterfaceInfo, Queue, Source, SourceError,
+    SourceStatistics, Status, TimeDomain,
+};
+
+/// A capture file behind the [`Source`] plug.
+#[derive(Debug)]
+pub struct FileSource {
+    path: PathBuf,
+    name: String,
+}
+
+impl FileSource {
+    /// A source that will read `path`, a file or a pipe. Nothing is opened yet.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        Self {
+            name: path.display().to_string(),
+            path,
+        }
+    }
+}
+
+impl Source for FileSource {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Opens one queue. A pipe is waited for until its first packet is there.
+    fn open(self: Box<Self>, _queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+        let file = File::open(&self.path).map_err(|error| SourceError::File {
+            path: self.path.clone(),
+            error,
+        })?;
+        let reader = Reader::new(file).map_err(|error| source_error(&self.path, error))?;
+        Ok(vec![Box::new(FileQueue::new(self.path, reader))])
+    }
+}
+
+/// A capture file that is open.
+#[derive(Debug)]
+struct FileQueue {
+    path: PathBuf,
+    reader: Reader<File>,
+    interfaces: Vec<InterfaceInfo>,
+    /// Interfaces that were told: known at the opening, or reported by an event. `<= interfaces.len()`.
+    interfaces_told: usize,
+    frames: Vec<FrameMeta>,
+    ended: bool,
+}
+
+impl FileQueue {
+    fn new(path: PathBuf, reader: Reader<File>) -> Self {
+        let mut queue = Self {
+            path,
+            reader,
+            interfaces: Vec::new(),
+            interfaces_told: 0,
+            frames: Vec::new(),
+            ended: false,
+        };
+        queue.learn_interfaces();
+        queue.interfaces_told = queue.interfaces.len();
+        queue
+    }
+
+    /// Takes over the interfaces that the reader has met since the last call.
+    fn learn_interfaces(&mut self) {
+        for interface in &self.reader.interfaces()[self.interfaces.len()..] {
+            self.interfaces.push(InterfaceInfo {
+                name: interface.name.clone(),
+                link_type: interface.link_type,
+                snaplen: interface.snaplen,
+                time_domain: TimeDomain::File,
+                time_resolution_ns: interface.resolution_ns,
+            });
+        }
+    }
+}
+
+impl Queue for FileQueue {
+    fn interfaces(&self) -> &[InterfaceInfo] {
+        &self.interfaces
+    }
+
+    /// Reads the next records. A pipe is waited for longer than `_wait` if it delivers nothing.
+    fn next(&mut self, _wait: Duration) -> Result<Status, SourceError> {
+        self.frames.clear();
+        if self.ended {
+            return Ok(Status::End);
+        }
+        match self.reader.fill() {
+            Ok(0) => self.ended = true,
+            Ok(_) => {}
+            Err(error) => {
+                self.ended = true;
+                // What the file describes before its damage is known, even if no packet follows.
+                self.learn_interfaces();
+                return Err(source_error(&self.path, error));
+            }
+        }
+        self.learn_interfaces();
+        if self.ended {
+            return Ok(Status::End);
+        }
+        self.frames
+            .extend(self.reader.records().iter().map(|record| FrameMeta {
+                time_ns: record.time_ns,
+                offset: record.offset,
+                captured_len: record.captured_len,
+                wire_len: record.wire_len,
+                interface: record.interface,
+                direction: direction(record.flags),
+                vlan: None,
+            }));
+        Ok(Status::Frames)
+    }
+
+    fn burst(&self) -> Burst<'_> {
+        Burst {
+            memory: self.reader.memory(),
+            frames: &self.frames,
+        }
+    }
+
+    fn watermark(&self) -> Option<i64> {
+        self.ended.then_some(i64::MAX)
+    }
+
+    fn event(&mut self) -> Option<Event> {
+        if self.interfaces_told == self.interfaces.len() {
+            return None;
+        }
+        let index = u16::try_from(self.interfaces_told).ok()?;
+        self.interfaces_told += 1;
+        Some(Event::InterfaceAdded(index))
+    }
+
+    fn statistics(&mut self) -> SourceStatistics {
+        SourceStatistics {
+            received: Some(self.reader.records_read()),
+            lost: Vec::new(),
+            as_of_ns: self.watermark(),
+        }
+    }
+
+    fn stop(&mut self) {
+        // Records are received when they are read: there is nothing to drain.
+        self.ended = true;
+        self.frames.clear();
+    }
+}
+
+/// Bits 0 and 1 of pcapng's `epb_flags`.
+fn direction(flags: Option<u32>) -> Direction {
+    match flags.map(|flags| flags & 3) {
+        Some(1) => Direction::Inbound,
+        Some(2) => Direction::Outbound,
+        _ => Direction::Unknown,
+    }
+}
+
+/// Tells the file's faults from the system's.
+fn source_error(path: &Path, error: ReadError) -> SourceError {
+    let path = path.to_owned();
+    match error {
+        ReadError::Open { error, .. }
+        | ReadError::Io {
+            offset: 0, error, ..
+        } => SourceError::File { path, error },
+        ReadError::Io { offset, error, .. } => {
+            let error = io::Error::new(error.kind(), format!("{error}, after byte {offset}"));
+            SourceError::File { path, error }
+        }
+        error => SourceError::Damaged {
+            path,
+            message: error.to_string(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use retroscope_packet::LinkType;
+
+    use super::*;
+
+    /// A pcap file (little-endian, microseconds, Ethernet) with packets of `lengths` bytes, one a second.
+    fn pcap(lengths: &[u32]) -> Vec<u8> {
+        let mut file = Vec::new();
+        for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1] {
+            file.extend(word.to_le_bytes());
+        }
+        for (second, length) in (1_u32..).zip(lengths) {
+            for word in [second, 7, *length, length + 4] {
+                file.extend(word.to_le_bytes());
+            }
+            file.extend((0..*length).map(|byte| byte.to_le_bytes()[0]));
+        }
+        file
+    }
+
+    fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(body.len() + 12).unwrap().to_le_bytes();
+        [&kind.to_le_bytes()[..], &length, body, &length].concat()
+    }
+
+    fn words(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    /// An enhanced packet block of 4 bytes on `interface` with `epb_flags`.
+    fn packet(interface: u32, flags: u32) -> Vec<u8> {
+        block(
+            6,
+            &words(&[
+                interface,
+                0,
+                1_000_000,
+                4,
+                4,
+                0xdead_beef,
+                0x0004_0002,
+                flags,
+                0,
+            ]),
+        )
+    }
+
+    fn open(bytes: &[u8]) -> (tempfile::NamedTempFile, Box<dyn Queue>) {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(bytes).unwrap();
+        let queue = Box::new(FileSource::new(file.path())).open(4).unwrap();
+        let [queue] = <[_; 1]>::try_from(queue).unwrap();
+        (file, queue)
+    }
+
+    /// Reads to the end or the error: frames, and the error's text.
+    fn drain(queue: &mut dyn Queue) -> (Vec<(FrameMeta, Vec<u8>)>, Option<String>) {
+        let mut frames = Vec::new();
+        let error = loop {
+            match queue.next(Duration::ZERO) {
+                Ok(Status::Frames) => {
+                    assert!(!queue.burst().frames.is_empty());
+                    assert_eq!(queue.watermark(), None);
+                    frames.extend(
+                        queue
+                            .burst()
+                            .iter()
+                            .map(|frame| (frame.meta, frame.data.to_vec())),
+                    );
+                }
+                Ok(Status::Idle) => panic!("a file is never idle"),
+                Ok(Status::End) => break None,
+                Err(error) => break Some(error.to_string()),
+            }
+        };
+        assert!(queue.burst().frames.is_empty());
+        assert_eq!(queue.next(Duration::ZERO).unwrap(), Status::End);
+        assert_eq!(queue.watermark(), Some(i64::MAX));
+        assert_eq!(queue.statistics().received, Some(frames.len() as u64));
+        (frames, error)
+    }
+
+    #[test]
+    fn a_pcap_file_comes_out_whole() {
+        let (_file, mut queue) = open(&pcap(&[60, 0, 1514]));
+        assert_eq!(queue.interfaces().len(), 1);
+        assert_eq!(queue.interfaces()[0].link_type, LinkType::ETHERNET);
+        assert_eq!(queue.interfaces()[0].time_resolution_ns, 1000);
+        assert_eq!(queue.interfaces()[0].name, "");
+        assert_eq!(queue.event(), None);
+        let (frames, error) = drain(queue.as_mut());
+        assert_eq!(error, None);
+        let lengths: Vec<_> = frames
+            .iter()
+            .map(|(meta, data)| (data.len(), meta.wire_len, meta.time_ns))
+            .collect();
+        assert_eq!(
+            lengths,
+            [
+                (60, 64, 1_000_007_000),
+                (0, 4, 2_000_007_000),
+                (1514, 1518, 3_000_007_000)
+            ]
+        );
+    }
+
+    #[test]
+    fn damage_ends_it_after_the_good_records() {
+        let mut bytes = pcap(&[60, 60, 60]);
+        bytes.truncate(bytes.len() - 10);
+        let (file, mut queue) = open(&bytes);
+        let (frames, error) = drain(queue.as_mut());
+        assert_eq!(frames.len(), 2);
+        let error = error.unwrap();
+        let expected = format!("{}: damaged at byte {}", file.path().display(), 24 + 2 * 76);
+        assert!(error.starts_with(&expected), "{error}");
+    }
+
+    #[test]
+    fn interfaces_and_directions_of_pcapng() {
+        let section = block(
+            0x0a0d_0d0a,
+            &words(&[0x1a2b_3c4d, 0x0000_0001, u32::MAX, u32::MAX]),
+        );
+        let ethernet = block(
+            1,
+            &words(&[1, 0, 0x0004_0002, u32::from_le_bytes(*b"eth0"), 0]),
+        );
+        let raw = block(1, &words(&[101, 96]));
+        let (_file, mut queue) = open(
+            &[
+                section,
+                ethernet,
+                packet(0, 1),
+                raw,
+                packet(1, 2),
+                packet(1, 0),
+                packet(0, 3),
+            ]
+            .concat(),
+        );
+        assert_eq!(queue.interfaces()[0].name, "eth0");
+        let known = queue.interfaces().len();
+        let (frames, error) = drain(queue.as_mut());
+        assert_eq!(error, None);
+        let told: Vec<_> = frames
+            .iter()
+            .map(|(meta, _)| (meta.interface, meta.direction))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                (0, Direction::Inbound),
+                (1, Direction::Outbound),
+                (1, Direction::Unknown),
+                (0, Direction::Unknown)
+            ]
+        );
+        assert_eq!(queue.interfaces()[1].link_type, LinkType::RAW);
+        assert_eq!(queue.interfaces()[1].snaplen, 96);
+        let added = std::iter::from_fn(|| queue.event()).count();
+        assert_eq!(
+            known + added,
+            2,
+            "each interface is known at the opening or told by an event"
+        );
+    }
+
+    #[test]
+    fn what_is_no_file_is_told() {
+        let open = |path: &Path| Box::new(FileSource::new(path)).open(1).unwrap_err();
+        let directory = tempfile::tempdir().unwrap();
+        let missing = open(&directory.path().join("missing.pcap"));
+        assert!(
+            matches!(&missing, SourceError::File { error, .. } if error.kind() == io::ErrorKind::NotFound)
+        );
+        assert!(matches!(open(directory.path()), SourceError::File { .. }));
+        let text = directory.path().join("text");
+        std::fs::write(&text, "no packets here, only words").unwrap();
+        assert!(matches!(open(&text), SourceError::Damaged { .. }));
+    }
+
+    #[test]
+    fn a_pipe_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pipe");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::FileType::Fifo,
+            0o600.into(),
+            0,
+        )
+        .unwrap();
+        let writer = std::thread::spawn({
+            let path = path.clone();
+            move || std::fs::write(path, pcap(&[60; 1000])).unwrap()
+        });
+        let mut queue = Box::new(FileSource::new(&path)).open(1).unwrap().remove(0);
+        let (frames, error) = drain(queue.as_mut());
+        writer.join().unwrap();
+        assert_eq!((frames.len(), error), (1000, None));
+    }
+
+    #[test]
+    fn stop_ends_it() {
+        let (_file, mut queue) = open(&pcap(&[60; 10_000]));
+        assert_eq!(queue.next(Duration::ZERO).unwrap(), Status::Frames);
+        let lent = queue.burst().frames.len() as u64;
+        queue.stop();
+        assert_eq!(queue.next(Duration::ZERO).unwrap(), Status::End);
+        assert_eq!(queue.statistics().received, Some(lent));
+    }
+}
