@@ -150,8 +150,9 @@ fn tools_read_several_link_types_and_early_times() {
         ..InterfaceOptions::new(LinkType::ETHERNET)
     };
     let first = writer.add_interface(&early).unwrap();
+    // A whole second: tshark prints the fraction of a negative time as if it were positive.
     writer
-        .record(first, -999_500_000_000, 60, &[0; 60])
+        .record(first, -999_000_000_000, 60, &[0; 60])
         .unwrap();
     let second = writer
         .add_interface(&InterfaceOptions::new(LinkType::RAW))
