@@ -1,0 +1,243 @@
+//! How large a ring is, how it is cut into buckets, and what happens when it is full.
+
+use crate::{
+    RingError,
+    storage::descriptor::{CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, EXTENSION_BYTES},
+};
+
+/// The usual bucket: one huge page.
+const BUCKET_BYTES: usize = 2 << 20;
+/// The one exception to multiples of 2 MiB, for rings too small for their number of producers.
+const BUCKET_BYTES_SMALL: usize = 1 << 20;
+/// Larger rings get larger buckets rather than more of them, so that a walk over all buckets stays short.
+const BUCKETS_MAX_CHOSEN: u64 = 4096;
+/// A bucket number takes 16 bits of a link, of which 0 means none.
+const BUCKETS_MAX: u64 = 65_535;
+/// An explicit bucket size is a multiple of this. Under loom memory is a few cells on the heap.
+const BUCKET_BYTES_MULTIPLE: usize = if cfg!(loom) { DESCRIPTOR_BYTES } else { 4096 };
+/// Offsets in a bucket have 32 bits.
+const BUCKET_BYTES_MAX: usize = 1 << 31;
+/// One record of the greatest length always fits.
+const BUCKET_BYTES_MIN: usize = (CAPTURED_BYTES_MAX + EXTENSION_BYTES + DESCRIPTOR_BYTES)
+    .next_multiple_of(BUCKET_BYTES_MULTIPLE);
+/// Buckets for each producer and each reader: one written, one read, one being handed over, one of history.
+const BUCKETS_PER_PARTY: u64 = if cfg!(loom) { 1 } else { 4 };
+
+/// What a ring is made for. Sized once; nothing grows later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RingConfig {
+    /// Bytes for all buckets; rounded down to whole buckets. The mapping is a little larger (headers, at least 2 MiB).
+    pub bytes: u64,
+    /// Bytes of a bucket, or `None` to choose: 2 MiB, a multiple of it where that makes more than 4096 buckets, and
+    /// 1 MiB where 2 MiB makes too few. Sizes that are not multiples of 2 MiB share huge pages between buckets.
+    pub bucket_bytes: Option<usize>,
+    /// Producers that may be opened over the life of the ring, at least 1.
+    pub producers: usize,
+    /// Readers (members of all groups) that may be open at a time.
+    pub readers: usize,
+    /// What a writer does when every bucket is taken; can be changed later.
+    pub mode: Mode,
+    /// How much is remembered of overwritten buckets.
+    pub eviction_detail: EvictionDetail,
+}
+
+impl RingConfig {
+    /// A ring in [`Mode::Record`] with [`EvictionDetail::Sampled`] and a chosen bucket size.
+    #[must_use]
+    pub fn new(bytes: u64, producers: usize, readers: usize) -> Self {
+        Self {
+            bytes,
+            bucket_bytes: None,
+            producers,
+            readers,
+            mode: Mode::Record,
+            eviction_detail: EvictionDetail::Sampled,
+        }
+    }
+
+    /// How the bytes are cut.
+    pub(crate) fn geometry(&self) -> Result<Geometry, RingError> {
+        if self.producers == 0 {
+            return Err(RingError::Producers { max: 0 });
+        }
+        let buckets_min = BUCKETS_PER_PARTY * (self.producers as u64 + self.readers as u64);
+        let bucket_bytes = match self.bucket_bytes {
+            Some(bytes) => checked_bucket_bytes(bytes)?,
+            None => chosen_bucket_bytes(self.bytes, buckets_min),
+        };
+        let buckets = self.bytes / bucket_bytes as u64;
+        if buckets < buckets_min {
+            let bytes_each = self.bucket_bytes.unwrap_or(BUCKET_BYTES_SMALL) as u64;
+            return Err(RingError::TooSmall {
+                bytes: self.bytes,
+                producers: self.producers,
+                readers: self.readers,
+                bytes_min: buckets_min * bytes_each,
+            });
+        }
+        if buckets > BUCKETS_MAX {
+            return Err(RingError::TooManyBuckets {
+                buckets,
+                max: BUCKETS_MAX,
+            });
+        }
+        let buckets = usize::try_from(buckets).map_err(|_| RingError::TooManyBuckets {
+            buckets,
+            max: BUCKETS_MAX,
+        })?;
+        Ok(Geometry {
+            buckets,
+            bucket_bytes,
+            producers: self.producers,
+        })
+    }
+}
+
+/// What a writer does when no bucket is free and none may be overwritten at once.
+///
+/// Holds and gating groups are respected in every mode; the modes differ in what a reservation is worth. Table 6.1 of
+/// the QQ thesis lets an enqueue on a full queue succeed only above the queue's priority: `Record` is a writer above
+/// it, `Wait` a writer at it (blocks), `Protect` a writer at it that cannot wait and counts its loss instead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Mode {
+    /// The live default: when nothing else can be overwritten, the oldest reservation falls.
+    Record = 0,
+    /// Reservations stand: the store fails with [`StoreError::Full`](crate::StoreError::Full).
+    Protect = 1,
+    /// Reservations stand: the writer waits.
+    Wait = 2,
+}
+
+impl Mode {
+    pub(crate) fn from_u8(value: u8) -> Self {
+        match value {
+            0 => Self::Record,
+            1 => Self::Protect,
+            _ => Self::Wait,
+        }
+    }
+}
+
+/// How much the eviction log remembers of the time stamps in overwritten buckets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EvictionDetail {
+    /// Up to 64 evenly spaced stamps of each of the last 8192 buckets, in memory taken at the start.
+    Sampled,
+    /// Every stamp. Beyond the budget the oldest buckets are thinned to 64 stamps each, and when that is not enough,
+    /// forgotten.
+    Exact {
+        /// Bytes of stamps to keep at most.
+        budget_bytes: usize,
+    },
+}
+
+/// How the region is cut, in range by construction.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Geometry {
+    /// `1..=65_535`.
+    pub(crate) buckets: usize,
+    /// A multiple of 16, at most 2 GiB; one record of the greatest length fits.
+    pub(crate) bucket_bytes: usize,
+    /// At least 1.
+    pub(crate) producers: usize,
+}
+
+fn checked_bucket_bytes(bucket_bytes: usize) -> Result<usize, RingError> {
+    let in_range = (BUCKET_BYTES_MIN..=BUCKET_BYTES_MAX).contains(&bucket_bytes);
+    if in_range && bucket_bytes.is_multiple_of(BUCKET_BYTES_MULTIPLE) {
+        return Ok(bucket_bytes);
+    }
+    Err(RingError::BucketBytes {
+        bucket_bytes,
+        multiple: BUCKET_BYTES_MULTIPLE,
+        min: BUCKET_BYTES_MIN,
+        max: BUCKET_BYTES_MAX,
+    })
+}
+
+fn chosen_bucket_bytes(bytes: u64, buckets_min: u64) -> usize {
+    let unit = BUCKET_BYTES as u64;
+    if bytes / unit < buckets_min {
+        return BUCKET_BYTES_SMALL;
+    }
+    let for_few_buckets = bytes.div_ceil(BUCKETS_MAX_CHOSEN).next_multiple_of(unit);
+    let for_all_parties = bytes / buckets_min.max(1) / unit * unit;
+    let chosen = for_few_buckets.min(for_all_parties).max(unit);
+    usize::try_from(chosen)
+        .unwrap_or(BUCKET_BYTES_MAX)
+        .min(BUCKET_BYTES_MAX)
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn cut(bytes: u64, producers: usize, readers: usize) -> (usize, usize) {
+        let geometry = RingConfig::new(bytes, producers, readers)
+            .geometry()
+            .unwrap();
+        (geometry.buckets, geometry.bucket_bytes)
+    }
+
+    #[test]
+    fn buckets_are_one_huge_page_until_there_are_many() {
+        assert_eq!(cut(GIB, 1, 1), (512, 2 << 20));
+        assert_eq!(cut(8 * GIB, 1, 1), (4096, 2 << 20));
+        assert_eq!(cut(9 * GIB, 1, 1), (2304, 4 << 20));
+        assert_eq!(cut(1024 * GIB, 4, 4), (4096, 256 << 20));
+    }
+
+    #[test]
+    fn a_small_ring_for_many_producers_gets_small_buckets() {
+        assert_eq!(cut(128 << 20, 16, 1), (128, 1 << 20));
+        assert_eq!(
+            cut((128 << 20) + 12345, 16, 1),
+            (128, 1 << 20),
+            "rounded down to whole buckets"
+        );
+    }
+
+    #[test]
+    fn too_small_names_the_least_size() {
+        let error = RingConfig::new(67 << 20, 16, 1).geometry().unwrap_err();
+        let text = error.to_string();
+        assert_eq!(
+            text,
+            "a ring of 67 MiB is too small for 16 producers and 1 readers: it must have at least 68 MiB"
+        );
+        assert!(RingConfig::new(68 << 20, 16, 1).geometry().is_ok());
+    }
+
+    #[test]
+    fn explicit_bucket_sizes_are_checked() {
+        let with = |bucket_bytes| RingConfig {
+            bucket_bytes: Some(bucket_bytes),
+            ..RingConfig::new(GIB, 1, 1)
+        };
+        assert!(
+            with(4096).geometry().is_err(),
+            "a record of 256 KiB does not fit"
+        );
+        assert!(with((1 << 20) + 1).geometry().is_err());
+        assert!(with(512 << 10).geometry().is_ok());
+        assert!(RingConfig::new(GIB, 0, 1).geometry().is_err());
+        let many = RingConfig {
+            bytes: 64 * GIB,
+            ..with(512 << 10)
+        };
+        assert!(matches!(
+            many.geometry(),
+            Err(RingError::TooManyBuckets { .. })
+        ));
+    }
+
+    #[test]
+    fn many_parties_limit_the_bucket_size() {
+        let (buckets, bucket_bytes) = cut(64 * GIB, 1024, 1024);
+        assert_eq!((buckets, bucket_bytes), (8192, 8 << 20));
+    }
+}

@@ -1,0 +1,90 @@
+//! What can go wrong, and whose turn it is to act.
+
+use std::io;
+
+/// Why a ring could not be made or a role not be taken. The text is one sentence for the user.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RingError {
+    /// Environment or user: fewer than 4 buckets for each producer and reader.
+    #[error(
+        "a ring of {} MiB is too small for {producers} producers and {readers} readers: \
+         it must have at least {} MiB",
+        bytes >> 20, bytes_min.div_ceil(1 << 20)
+    )]
+    TooSmall {
+        /// Bytes asked for.
+        bytes: u64,
+        /// Producers asked for.
+        producers: usize,
+        /// Readers asked for.
+        readers: usize,
+        /// The least that is accepted.
+        bytes_min: u64,
+    },
+    /// Misuse: a bucket size that cannot be used.
+    #[error(
+        "buckets of {bucket_bytes} bytes cannot be used: \
+         choose a multiple of {multiple} from {min} to {max} bytes"
+    )]
+    BucketBytes {
+        /// Bytes asked for.
+        bucket_bytes: usize,
+        /// Must divide it.
+        multiple: usize,
+        /// The smallest, in bytes.
+        min: usize,
+        /// The largest, in bytes.
+        max: usize,
+    },
+    /// Misuse: the bucket size makes more buckets than a bucket number can tell apart.
+    #[error("{buckets} buckets are too many: at most {max}, so choose larger buckets")]
+    TooManyBuckets {
+        /// Buckets that would result.
+        buckets: u64,
+        /// The most.
+        max: u64,
+    },
+    /// Misuse: no producer, or more of them than the ring was made for.
+    #[error("this ring serves {max} producers and no more")]
+    Producers {
+        /// `RingConfig::producers`.
+        max: usize,
+    },
+    /// Misuse: a group without members, or more readers open at once than the ring was made for.
+    #[error("this ring serves {max} readers at a time: {asked} more were asked for")]
+    Readers {
+        /// `RingConfig::readers`.
+        max: usize,
+        /// Members asked for.
+        asked: usize,
+    },
+    /// Input: the table of interfaces is full.
+    #[error("more than {max} interfaces")]
+    Interfaces {
+        /// The most.
+        max: usize,
+    },
+    /// Environment: a system call failed.
+    #[error("cannot take {bytes} bytes for the ring: {call}: {error}")]
+    System {
+        /// The system call, with its option.
+        call: &'static str,
+        /// Bytes of the whole region.
+        bytes: u64,
+        /// What it returned.
+        #[source]
+        error: io::Error,
+    },
+}
+
+/// Why a record was not stored. Nothing of it was; the caller counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// No bucket can be had now: all are reserved (protect mode) or being read.
+    #[error("no bucket is free")]
+    Full,
+    /// The ring was closed while the writer waited for a bucket.
+    #[error("the ring was closed")]
+    Closed,
+}

@@ -1,0 +1,265 @@
+//! The writing side: one producer, one open bucket.
+
+use std::{fmt, sync::Arc};
+
+use crate::{
+    Mode, Record, StoreError,
+    outer::Taken,
+    ring::Shared,
+    storage::{OpenBucket, Opening, descriptor::CAPTURED_BYTES_MAX},
+    sync::{Ordering, lock},
+};
+
+/// Captured bytes after which `store` publishes by itself. FACTS: publishing costs nothing measurable at this distance.
+const PUBLISH_BYTES: u64 = 64 << 10;
+
+/// Called before a bucket is overwritten.
+type Hook = Box<dyn FnMut(NewBucket) + Send>;
+
+/// The right to store under one number. Belongs to one thread at a time; dropping it closes the open bucket and sets the
+/// watermark to `i64::MAX`.
+pub struct Producer {
+    shared: Arc<Shared>,
+    id: usize,
+    open: Option<OpenBucket>,
+    /// Buckets opened so far.
+    sequence: u64,
+    unpublished_bytes: u64,
+    cut_records: u64,
+    hook: Option<Hook>,
+    /// Counted in the bell as looking for a bucket.
+    enlisted: bool,
+    /// The bell's epoch before the last search, which found nothing and was not to wait.
+    full_at: Option<u64>,
+}
+
+/// What [`Producer::on_new_bucket`] tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NewBucket {
+    /// Who needs a bucket.
+    pub producer: usize,
+    /// Records that this producer has published: all that it stored.
+    pub published: u64,
+}
+
+impl Producer {
+    pub(crate) fn new(shared: Arc<Shared>, id: usize) -> Self {
+        Self {
+            shared,
+            id,
+            open: None,
+            sequence: 0,
+            unpublished_bytes: 0,
+            cut_records: 0,
+            hook: None,
+            enlisted: false,
+            full_at: None,
+        }
+    }
+
+    /// Its number, `0..Ring::producers()`.
+    #[must_use]
+    pub fn id(&self) -> usize {
+        self.id
+    }
+
+    /// Records cut to 256 KiB so far.
+    #[must_use]
+    pub fn cut_records(&self) -> u64 {
+        self.cut_records
+    }
+
+    /// Stores a record behind those before. Readers see it after [`Self::publish`], or when 64 KiB are unpublished, or when
+    /// the bucket is full, whichever is first.
+    ///
+    /// Takes no lock, no system call and no clock except once per bucket; in [`Mode::Wait`], and in [`Mode::Record`] behind
+    /// a gating group, it may then wait for a bucket.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] or [`StoreError::Closed`]: nothing was stored; the caller counts the packet as lost. A later
+    /// call may succeed.
+    pub fn store(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
+        let captured = record.parts.iter().map(|part| part.len()).sum::<usize>();
+        if captured > CAPTURED_BYTES_MAX {
+            self.store_fitting(&cut(record), CAPTURED_BYTES_MAX)?;
+            self.cut_records += 1;
+            return Ok(());
+        }
+        self.store_fitting(record, captured)
+    }
+
+    /// Lets readers see what was stored.
+    pub fn publish(&mut self) {
+        let Some(open) = &mut self.open else { return };
+        self.unpublished_bytes = 0;
+        if !open.commit() {
+            return;
+        }
+        let header = self.shared.storage.producer(self.id);
+        header
+            .published_bytes
+            .store(open.end_bytes(), Ordering::Relaxed); // ordered before P2
+        // P2: Release, pairs with Shared::published().
+        header.published.store(open.end(), Ordering::Release);
+        self.shared.dormitories[self.id].0.published();
+    }
+
+    /// Publishes, and then promises that no older record will follow. `ns` is since the UNIX epoch; the promise is the
+    /// caller's, the ring does not check it. Whoever reads the watermark and then looks for records sees all before it.
+    pub fn set_watermark(&mut self, ns: i64) {
+        self.publish();
+        // T: Release, pairs with Ring::watermark().
+        self.shared
+            .storage
+            .producer(self.id)
+            .watermark_ns
+            .store(ns, Ordering::Release);
+    }
+
+    /// Sets a hook that is called, with everything stored published, just before a bucket is overwritten: when none is
+    /// free. It may wait for readers of this ring, which makes what is overwritten a function of packets and ring size.
+    /// Called once for each search for a bucket; in protect mode on a full ring that may be more often than one is found.
+    pub fn on_new_bucket(&mut self, hook: Hook) {
+        self.hook = Some(hook);
+    }
+
+    fn store_fitting(&mut self, record: &Record<'_>, captured: usize) -> Result<(), StoreError> {
+        let fitted = self.open.as_mut().is_some_and(|open| open.append(record));
+        if !fitted {
+            self.next_bucket(record.time_ns)?;
+            let fitted = self.open.as_mut().is_some_and(|open| open.append(record));
+            assert!(fitted, "an empty bucket takes any record");
+        }
+        self.unpublished_bytes += captured as u64;
+        if self.unpublished_bytes >= PUBLISH_BYTES {
+            self.publish();
+        }
+        Ok(())
+    }
+
+    /// Replaces the open bucket, which stays open, readable and safe while this one looks for another.
+    fn next_bucket(&mut self, base_ns: i64) -> Result<(), StoreError> {
+        if self
+            .full_at
+            .is_some_and(|epoch| epoch == self.shared.storage.bell.epoch())
+        {
+            return Err(StoreError::Full);
+        }
+        self.full_at = None;
+        self.publish();
+        let mut overwrite = self.hook.is_none();
+        loop {
+            let epoch = self.shared.storage.bell.epoch();
+            match self.try_next_bucket(base_ns, overwrite) {
+                Attempt::Done => break,
+                Attempt::NoneFree => {
+                    if let Some(hook) = &mut self.hook {
+                        hook(NewBucket {
+                            producer: self.id,
+                            published: self.shared.published(self.id),
+                        });
+                    }
+                    overwrite = true;
+                }
+                Attempt::Blocked { .. } if !self.enlisted => {
+                    self.shared.storage.bell.enlist();
+                    self.enlisted = true; // and look once more
+                }
+                Attempt::Blocked { wait: false } => {
+                    self.full_at = Some(epoch);
+                    return Err(StoreError::Full);
+                }
+                Attempt::Blocked { wait: true } if self.shared.is_closed() => {
+                    return Err(StoreError::Closed);
+                }
+                Attempt::Blocked { wait: true } => self.shared.storage.bell.wait(epoch),
+            }
+        }
+        self.sequence += 1;
+        self.leave_bell();
+        self.shared.storage.bell.ring(); // the bucket before is closed: others may take it
+        Ok(())
+    }
+
+    fn try_next_bucket(&mut self, base_ns: i64, overwrite: bool) -> Attempt {
+        let mut outer = lock(&self.shared.outer);
+        let mode = self.shared.mode();
+        let claimed = match outer.take(&self.shared.storage, mode, overwrite) {
+            Taken::Bucket(claimed) => claimed,
+            Taken::NoneFree => return Attempt::NoneFree,
+            Taken::Blocked { gated } => {
+                let wait = match mode {
+                    Mode::Record => gated,
+                    Mode::Protect => false,
+                    Mode::Wait => true,
+                };
+                return Attempt::Blocked { wait };
+            }
+        };
+        let (first, first_bytes) = self
+            .open
+            .as_ref()
+            .map_or((0, 0), |open| (open.end(), open.end_bytes()));
+        let opening = Opening {
+            producer: self.id,
+            sequence: self.sequence,
+            first,
+            first_bytes,
+            base_ns,
+        };
+        let open = claimed.open(opening);
+        outer.opened(&open);
+        let bucket = open.bucket();
+        if let Some(old) = self.open.replace(open) {
+            outer.close(old, Some(bucket));
+        }
+        Attempt::Done
+    }
+
+    fn leave_bell(&mut self) {
+        if std::mem::take(&mut self.enlisted) {
+            self.shared.storage.bell.leave();
+        }
+    }
+}
+
+impl Drop for Producer {
+    fn drop(&mut self) {
+        self.set_watermark(i64::MAX);
+        if let Some(open) = self.open.take() {
+            lock(&self.shared.outer).close(open, None);
+        }
+        self.leave_bell();
+        self.shared.storage.bell.ring();
+    }
+}
+
+impl fmt::Debug for Producer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Producer")
+            .field("id", &self.id)
+            .field("open", &self.open)
+            .field("sequence", &self.sequence)
+            .field("cut_records", &self.cut_records)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What one search for a bucket found.
+enum Attempt {
+    Done,
+    NoneFree,
+    Blocked { wait: bool },
+}
+
+/// The record with its first 256 KiB of capture only.
+fn cut<'a>(record: &Record<'a>) -> Record<'a> {
+    let mut left = CAPTURED_BYTES_MAX;
+    let parts = record.parts.map(|part| {
+        let kept = &part[..part.len().min(left)];
+        left -= kept.len();
+        kept
+    });
+    Record { parts, ..*record }
+}

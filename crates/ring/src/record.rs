@@ -1,0 +1,50 @@
+//! A packet on its way in ([`Record`]) and on its way out ([`Packet`]).
+
+/// A captured frame to be stored.
+#[derive(Debug, Clone, Copy)]
+pub struct Record<'a> {
+    /// Nanoseconds since the UNIX epoch, any value.
+    pub time_ns: i64,
+    /// Bytes on the wire, a restored tag included.
+    pub wire_len: u32,
+    /// Number from [`Ring::add_interface`](crate::Ring::add_interface).
+    pub interface: u16,
+    /// 0 unknown, 1 inbound, 2 outbound, as in pcapng's `epb_flags`; only the low two bits are kept.
+    pub direction: u8,
+    /// The frame holds a VLAN tag that the NIC or kernel had taken out.
+    pub tag_restored: bool,
+    /// The captured bytes, stored back to back. More than 256 KiB together are cut to 256 KiB.
+    pub parts: [&'a [u8]; 3],
+}
+
+impl<'a> Record<'a> {
+    /// A frame captured whole, in one piece, of unknown direction.
+    #[must_use]
+    pub fn whole(time_ns: i64, interface: u16, frame: &'a [u8]) -> Self {
+        Self {
+            time_ns,
+            wire_len: u32::try_from(frame.len()).unwrap_or(u32::MAX),
+            interface,
+            direction: 0,
+            tag_restored: false,
+            parts: [frame, &[], &[]],
+        }
+    }
+}
+
+/// A stored frame, borrowed from its bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packet<'r> {
+    /// Nanoseconds since the UNIX epoch.
+    pub time_ns: i64,
+    /// Bytes on the wire.
+    pub wire_len: u32,
+    /// Number in the ring's table of interfaces.
+    pub interface: u16,
+    /// 0 unknown, 1 inbound, 2 outbound.
+    pub direction: u8,
+    /// The frame holds a VLAN tag that the NIC or kernel had taken out.
+    pub tag_restored: bool,
+    /// The captured bytes.
+    pub data: &'r [u8],
+}

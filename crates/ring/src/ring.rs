@@ -1,0 +1,381 @@
+//! The ring: one region and everybody who works on it.
+
+use std::{fmt, sync::Arc};
+
+use crate::{
+    BucketRef, BucketView, Evicted, GroupKind, Mode, Producer, Reader, Reservation, RingConfig,
+    RingError,
+    group::Group,
+    outer::Outer,
+    reader::Cursor,
+    sleep::Dormitory,
+    storage::{Hold, Storage},
+    sync::{AtomicBool, AtomicU8, Mutex, Ordering, Padded, lock},
+};
+
+/// Interface numbers have 16 bits.
+const INTERFACES_MAX: usize = 1 << 16;
+
+/// The queue of queues. A handle: clones are the same ring. Any thread may call any method.
+#[derive(Debug, Clone)]
+pub struct Ring(Arc<Shared>);
+
+/// What all roles share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) storage: Arc<Storage>,
+    pub(crate) outer: Mutex<Outer>,
+    /// By producer.
+    pub(crate) dormitories: Box<[Padded<Dormitory>]>,
+    mode: AtomicU8,
+    closed: AtomicBool,
+    interfaces: Mutex<Vec<InterfaceEntry>>,
+    pages: Pages,
+    readers_max: usize,
+}
+
+/// The pages that a region stands on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pages {
+    /// Huge pages that the administrator set aside (`vm.nr_hugepages`).
+    Explicit,
+    /// Transparent huge pages, for at least half of the region.
+    Transparent,
+    /// 4 KiB pages.
+    Small,
+}
+
+/// One line of the append-only table of interfaces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InterfaceEntry {
+    /// Its name; may be empty.
+    pub name: String,
+    /// Link-layer header type (LINKTYPE_ value).
+    pub link_type: u16,
+    /// Bytes kept of each frame at most; 0: no limit.
+    pub snaplen: u32,
+    /// Whose clock stamps the frames; a number of the caller's.
+    pub time_domain: u8,
+}
+
+/// A ring at one moment. Stored are published records, present or gone; `stored = evicted +` what is in the buckets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RingStatistics {
+    /// Packets published since the start.
+    pub stored_packets: u64,
+    /// Their captured bytes.
+    pub stored_bytes: u64,
+    /// Packets overwritten since the start.
+    pub evicted_packets: u64,
+    /// Their captured bytes.
+    pub evicted_bytes: u64,
+    /// Smallest time stamp in the ring, ns; `None` while it is empty.
+    pub oldest_ns: Option<i64>,
+    /// Largest time stamp in the ring, ns.
+    pub newest_ns: Option<i64>,
+    /// Buckets never used.
+    pub free_buckets: usize,
+    /// Buckets being written, one for each producer that has stored something.
+    pub open_buckets: usize,
+    /// Full buckets.
+    pub closed_buckets: usize,
+    /// Closed buckets that standing reservations want.
+    pub reserved_buckets: usize,
+    /// Reservations that fell since the start.
+    pub reservations_fallen: u64,
+}
+
+impl Ring {
+    /// Takes and fills the memory, which may last seconds: `progress` is called with (bytes filled, bytes in all).
+    ///
+    /// # Errors
+    /// [`RingError`]: the configuration cannot be, or the memory is not there.
+    pub fn new(
+        config: &RingConfig,
+        progress: Option<&mut dyn FnMut(u64, u64)>,
+    ) -> Result<Self, RingError> {
+        let geometry = config.geometry()?;
+        let (storage, pages) = Storage::new(geometry, progress)?;
+        Ok(Self(Arc::new(Shared {
+            storage: Arc::new(storage),
+            outer: Mutex::new(Outer::new(geometry.buckets, config.eviction_detail)),
+            dormitories: (0..geometry.producers)
+                .map(|_| Padded(Dormitory::new()))
+                .collect(),
+            mode: AtomicU8::new(config.mode as u8),
+            closed: AtomicBool::new(false),
+            interfaces: Mutex::new(Vec::new()),
+            pages,
+            readers_max: config.readers,
+        })))
+    }
+
+    /// Bytes of all buckets together.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.buckets() as u64 * self.bucket_bytes() as u64
+    }
+
+    /// Bytes of one bucket.
+    #[must_use]
+    pub fn bucket_bytes(&self) -> usize {
+        self.0.storage.geometry().bucket_bytes
+    }
+
+    /// Number of buckets.
+    #[must_use]
+    pub fn buckets(&self) -> usize {
+        self.0.storage.geometry().buckets
+    }
+
+    /// Which pages were got.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        self.0.pages
+    }
+
+    /// Opens the next producer, with the next number.
+    ///
+    /// # Errors
+    /// [`RingError::Producers`] if the ring was made for no more. Dropped ones count: their numbers are not used again.
+    pub fn producer(&self) -> Result<Producer, RingError> {
+        let max = self.0.storage.geometry().producers;
+        let mut outer = lock(&self.0.outer);
+        let id = outer.producers_opened;
+        if id == max {
+            return Err(RingError::Producers { max });
+        }
+        outer.producers_opened += 1;
+        Ok(Producer::new(Arc::clone(&self.0), id))
+    }
+
+    /// Producers opened so far.
+    #[must_use]
+    pub fn producers(&self) -> usize {
+        lock(&self.0.outer).producers_opened
+    }
+
+    /// A group of one member, which serves all producers: [`Self::group_of`].
+    ///
+    /// # Errors
+    /// [`RingError::Readers`] if the ring was made for no more.
+    pub fn group(&self, name: &str, kind: GroupKind) -> Result<Reader, RingError> {
+        let mut members = self.group_of(name, kind, 1)?;
+        members.pop().ok_or(RingError::Readers {
+            max: self.0.readers_max,
+            asked: 1,
+        })
+    }
+
+    /// Makes a group. Member `m` serves the producers whose number modulo `members` is `m`, opened already or not.
+    ///
+    /// The group starts with the oldest record that is in the ring: what was overwritten before counts neither as read
+    /// nor as lapped, and [`Reader::position`] starts behind it.
+    ///
+    /// # Errors
+    /// [`RingError::Readers`] if `members` is 0, or more readers would be open than the ring was made for.
+    pub fn group_of(
+        &self,
+        name: &str,
+        kind: GroupKind,
+        members: usize,
+    ) -> Result<Vec<Reader>, RingError> {
+        let shared = &self.0;
+        let producers = shared.storage.geometry().producers;
+        let mut outer = lock(&shared.outer);
+        if members == 0 || members > shared.readers_max.saturating_sub(outer.readers_open) {
+            return Err(RingError::Readers {
+                max: shared.readers_max,
+                asked: members,
+            });
+        }
+        let start = |producer| match outer.place(producer, 0) {
+            Some(place) => (place.first, place.first_bytes),
+            None => shared.published_with_bytes(producer),
+        };
+        let starts: Vec<(u64, u64)> = (0..producers).map(start).collect();
+        let group = Arc::new(Group::new(
+            name,
+            kind,
+            starts.iter().map(|&(first, _)| first),
+            members,
+        ));
+        outer.readers_open += members;
+        if kind == GroupKind::Gating {
+            outer.gating.push(Arc::clone(&group));
+        }
+        drop(outer);
+        let member = |member| {
+            let mine = starts.iter().enumerate().skip(member).step_by(members);
+            let cursors =
+                mine.map(|(producer, &(first, bytes))| Cursor::new(producer, first, bytes));
+            Reader::new(shared, &group, cursors.collect())
+        };
+        Ok((0..members).map(member).collect())
+    }
+
+    /// Appends to the table of interfaces and returns the number for [`Record::interface`](crate::Record::interface).
+    ///
+    /// # Errors
+    /// [`RingError::Interfaces`] after 65,536 of them.
+    pub fn add_interface(&self, interface: InterfaceEntry) -> Result<u16, RingError> {
+        let mut interfaces = lock(&self.0.interfaces);
+        let id = u16::try_from(interfaces.len()).map_err(|_| RingError::Interfaces {
+            max: INTERFACES_MAX,
+        })?;
+        interfaces.push(interface);
+        Ok(id)
+    }
+
+    /// An interface by its number.
+    #[must_use]
+    pub fn interface(&self, id: u16) -> Option<InterfaceEntry> {
+        lock(&self.0.interfaces).get(usize::from(id)).cloned()
+    }
+
+    /// The whole table, by number.
+    #[must_use]
+    pub fn interfaces(&self) -> Vec<InterfaceEntry> {
+        lock(&self.0.interfaces).clone()
+    }
+
+    /// What writers do on a full ring.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.0.mode()
+    }
+
+    /// Changes it; writers that wait look again.
+    pub fn set_mode(&self, mode: Mode) {
+        self.0.mode.store(mode as u8, Ordering::Relaxed); // ordered by the bell
+        self.0.storage.bell.ring();
+    }
+
+    /// Reserves the packets of `from_ns..=to_ns`, stored already or not.
+    #[must_use]
+    pub fn reserve(&self, from_ns: i64, to_ns: i64) -> Reservation {
+        Reservation::new(&self.0, from_ns, to_ns)
+    }
+
+    /// Holds a bucket for reading. `None`: it was overwritten.
+    ///
+    /// # Panics
+    /// With more than 16,382 views of one bucket at a time.
+    #[must_use]
+    pub fn hold(&self, bucket: BucketRef) -> Option<BucketView> {
+        if bucket.index as usize >= self.buckets() {
+            return None;
+        }
+        Hold::new(&self.0.storage, bucket).map(BucketView::new)
+    }
+
+    /// What was overwritten of the packets of `from_ns..=to_ns`.
+    #[must_use]
+    pub fn evicted(&self, from_ns: i64, to_ns: i64) -> Evicted {
+        lock(&self.0.outer).evicted(from_ns, to_ns)
+    }
+
+    /// The time, in ns since the UNIX epoch, before which a producer promised to store nothing more. `None`: no promise
+    /// yet. After reading it, everything before it can be seen.
+    ///
+    /// # Panics
+    /// Unless `producer` is below the number of producers that the ring was made for.
+    #[must_use]
+    pub fn watermark(&self, producer: usize) -> Option<i64> {
+        let ns = self
+            .0
+            .storage
+            .producer(producer)
+            .watermark_ns
+            .load(Ordering::Acquire); // pairs with T
+        (ns != i64::MIN).then_some(ns)
+    }
+
+    /// Records that a producer has published.
+    ///
+    /// # Panics
+    /// Unless `producer` is below the number of producers that the ring was made for.
+    #[must_use]
+    pub fn published(&self, producer: usize) -> u64 {
+        self.0.published(producer)
+    }
+
+    /// Counts and times of the whole ring: a walk over all buckets' headers, not for every packet.
+    #[must_use]
+    pub fn statistics(&self) -> RingStatistics {
+        let tally = lock(&self.0.outer).tally(&self.0.storage);
+        let producers = self.0.storage.producers().iter();
+        let (stored_packets, stored_bytes) =
+            producers.fold((0, 0), |(packets, bytes), producer| {
+                let published = producer.published.load(Ordering::Acquire); // pairs with P2
+                (
+                    packets + published,
+                    bytes + producer.published_bytes.load(Ordering::Relaxed),
+                ) // ordered by it
+            });
+        RingStatistics {
+            stored_packets,
+            stored_bytes,
+            evicted_packets: tally.evicted.0,
+            evicted_bytes: tally.evicted.1,
+            oldest_ns: tally.span_ns.map(|(oldest, _)| oldest),
+            newest_ns: tally.span_ns.map(|(_, newest)| newest),
+            free_buckets: tally.free,
+            open_buckets: tally.open,
+            closed_buckets: tally.closed,
+            reserved_buckets: tally.reserved,
+            reservations_fallen: tally.reservations_fallen,
+        }
+    }
+
+    /// Wakes every writer and reader that waits, for the end. From now on a writer that would have to wait gets
+    /// [`StoreError::Closed`](crate::StoreError::Closed); what is stored can still be read.
+    pub fn close(&self) {
+        self.0.closed.store(true, Ordering::Relaxed); // ordered by the bell
+        self.0.storage.bell.ring();
+        for dormitory in &self.0.dormitories {
+            dormitory.0.wake_all();
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn mode(&self) -> Mode {
+        Mode::from_u8(self.mode.load(Ordering::Relaxed)) // a setting; the bell orders it for those who wait
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed) // ordered by the bell
+    }
+
+    pub(crate) fn published(&self, producer: usize) -> u64 {
+        self.storage
+            .producer(producer)
+            .published
+            .load(Ordering::Acquire) // pairs with P2
+    }
+
+    /// Both belong together only if the producer is not storing at the moment.
+    pub(crate) fn published_with_bytes(&self, producer: usize) -> (u64, u64) {
+        let published = self.published(producer);
+        // Relaxed: ordered by `published`.
+        (
+            published,
+            self.storage
+                .producer(producer)
+                .published_bytes
+                .load(Ordering::Relaxed),
+        )
+    }
+}
+
+impl fmt::Display for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Explicit => "explicit 2 MiB",
+            Self::Transparent => "transparent",
+            Self::Small => "4 KiB",
+        })
+    }
+}

@@ -1,0 +1,162 @@
+//! The word in which claim and hold meet.
+//!
+//! ```text
+//! bits  0..2   state: 0 free, 1 claimed, 2 open, 3 closed
+//!       2..16  holds: readers that borrow from the bucket
+//!      16..64  generation: how often the bucket was claimed
+//! ```
+//!
+//! ```text
+//! free ──claim──▶ claimed ──open──▶ open ──close──▶ closed
+//!                    ▲                                │
+//!                    └──────────── claim ─────────────┘
+//! ```
+//!
+//! A claim needs `holds == 0` and counts the generation up; a hold needs the generation that the reader knows and a bucket
+//! that is open or closed. Both are compare-and-swap on this one word, so that one of them loses.
+
+use crate::sync::{AtomicU64, Ordering, fence};
+
+const STATE_MASK: u64 = 0b11;
+const FREE: u64 = 0;
+const CLAIMED: u64 = 1;
+const OPEN: u64 = 2;
+const CLOSED: u64 = 3;
+const HOLD_ONE: u64 = 1 << 2;
+const HOLDS_MASK: u64 = ((1 << 14) - 1) << 2;
+const GENERATION_SHIFT: u32 = 16;
+/// Generations wrap after 2⁴⁸ claims: 89 years at 100 ns each.
+const GENERATION_MASK: u64 = (1 << 48) - 1;
+
+/// State, holds and generation of a bucket.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct Control(AtomicU64);
+
+impl Control {
+    /// Free, no holds, generation 0.
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(FREE))
+    }
+
+    /// Writer: takes a free or closed bucket that nobody holds, and returns its new generation.
+    pub(crate) fn claim(&self) -> Option<u64> {
+        let old = self.0.load(Ordering::Relaxed); // only a guess for the exchange below
+        let state = old & STATE_MASK;
+        if (state != FREE && state != CLOSED) || old & HOLDS_MASK != 0 {
+            return None;
+        }
+        let generation = ((old >> GENERATION_SHIFT) + 1) & GENERATION_MASK;
+        let new = (generation << GENERATION_SHIFT) | CLAIMED;
+        // C: Acquire, pairs with R in release(): the readers' last loads come before our first store.
+        self.0
+            .compare_exchange(old, new, Ordering::Acquire, Ordering::Relaxed)
+            .ok()?;
+        // G: a reader of another process that sees a byte of the new contents also sees the new generation.
+        fence(Ordering::Release);
+        Some(generation)
+    }
+
+    /// Writer: shows a claimed bucket to readers, after its header was written.
+    pub(crate) fn open(&self, generation: u64) {
+        // O: Release, pairs with H in hold(). A plain store: nobody but the claimer changes a claimed word.
+        self.0
+            .store((generation << GENERATION_SHIFT) | OPEN, Ordering::Release);
+    }
+
+    /// Writer: ends an open bucket, after its last publication and its link.
+    pub(crate) fn close(&self) {
+        // L: Release, pairs with is_closed(): who sees the end sees the last record and the link.
+        let old = self.0.fetch_add(CLOSED - OPEN, Ordering::Release);
+        assert_eq!(old & STATE_MASK, OPEN, "only an open bucket can be closed");
+    }
+
+    /// Reader: keeps the bucket from being claimed, if it still is of this generation.
+    ///
+    /// # Panics
+    /// With 16,383 holds on one bucket at a time.
+    pub(crate) fn hold(&self, generation: u64) -> bool {
+        let mut old = self.0.load(Ordering::Relaxed); // only a guess for the exchange below
+        loop {
+            let state = old & STATE_MASK;
+            if old >> GENERATION_SHIFT != generation || (state != OPEN && state != CLOSED) {
+                return false;
+            }
+            assert_ne!(old & HOLDS_MASK, HOLDS_MASK, "too many holds on one bucket");
+            // H: Acquire, pairs with O in open(): the header is that of this generation.
+            match self.0.compare_exchange_weak(
+                old,
+                old + HOLD_ONE,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return true,
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// Reader: gives a hold back.
+    pub(crate) fn release(&self) {
+        // R: Release, pairs with C in claim().
+        let old = self.0.fetch_sub(HOLD_ONE, Ordering::Release);
+        assert_ne!(old & HOLDS_MASK, 0, "a hold was given back twice");
+    }
+
+    /// Whether nothing more will be committed in this generation. For a reader that holds the bucket.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.load(Ordering::Acquire) & STATE_MASK == CLOSED // pairs with L
+    }
+
+    /// Whether a reader borrows from the bucket at this moment; a guess unless the caller knows more.
+    pub(crate) fn is_held(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & HOLDS_MASK != 0 // a guess: only claim() decides
+    }
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_goes_round() {
+        let control = Control::new();
+        assert!(!control.hold(0), "free");
+        assert_eq!(control.claim(), Some(1));
+        assert!(!control.hold(1), "claimed, header unfinished");
+        assert_eq!(control.claim(), None);
+        control.open(1);
+        assert!(!control.hold(0));
+        assert!(control.hold(1));
+        assert_eq!(control.claim(), None, "open");
+        assert!(!control.is_closed());
+        control.close();
+        assert!(control.is_closed());
+        assert!(control.is_held());
+        assert_eq!(control.claim(), None, "held");
+        control.release();
+        assert_eq!(control.claim(), Some(2));
+        assert!(!control.hold(1));
+    }
+
+    #[test]
+    fn the_word_is_pinned() {
+        let control = Control::new();
+        assert_eq!(control.claim(), Some(1));
+        control.open(1);
+        assert!(control.hold(1));
+        assert!(control.hold(1));
+        control.close();
+        assert_eq!(control.0.load(Ordering::Relaxed), (1 << 16) | (2 << 2) | 3);
+    }
+
+    #[test]
+    #[should_panic(expected = "given back twice")]
+    fn a_hold_is_given_back_once() {
+        let control = Control::new();
+        control.claim();
+        control.open(1);
+        control.release();
+    }
+}

@@ -1,0 +1,254 @@
+//! The 16 bytes that describe a record, and the escape form for what does not fit them.
+//!
+//! ```text
+//! bucket    | payload 0 | payload 1 | … →              ← … | descriptor 1 | descriptor 0 |
+//!
+//! descriptor, two 64-bit words in native byte order, bit 0 lowest
+//! word 0    0..48   time − base of the bucket, ns, two's complement (± 39 hours)
+//!          48..64   wire length, bytes (0..=65_535)
+//! word 1    0..32   offset of the payload from the start of the bucket, bytes
+//!          32..51   captured length, bytes (0..=262_144)
+//!          51..59   interface (0..=254; 255 in the extended form)
+//!          59..61   direction
+//!             61    a VLAN tag was put back
+//!             62    extended: the payload starts with an extension
+//!             63    0
+//!
+//! extension, in front of the captured bytes, native byte order; word 0 of the descriptor is then 0
+//! bytes     0..2    length of the extension itself, 16 for now: a reader skips what it does not know
+//!           2..4    interface
+//!           4..8    wire length
+//!           8..16   time, ns since the UNIX epoch
+//! ```
+
+use crate::Record;
+
+/// Bytes of one descriptor.
+pub(crate) const DESCRIPTOR_BYTES: usize = 16;
+/// Bytes of one extension.
+pub(crate) const EXTENSION_BYTES: usize = 16;
+/// The longest capture of one record. Under loom a record is as small as its descriptor.
+pub(crate) const CAPTURED_BYTES_MAX: usize = if cfg!(loom) { 16 } else { 256 << 10 };
+
+const TIME_BITS: u32 = 48;
+const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
+const OFFSET_MASK: u64 = u32::MAX as u64;
+const CAPTURED_SHIFT: u32 = 32;
+const CAPTURED_MASK: u64 = (1 << 19) - 1;
+const INTERFACE_SHIFT: u32 = 51;
+const INTERFACE_ESCAPE: u64 = 255;
+const DIRECTION_SHIFT: u32 = 59;
+const DIRECTION_MASK: u64 = 3;
+const TAG_RESTORED: u64 = 1 << 61;
+const EXTENDED: u64 = 1 << 62;
+
+const _: () = assert!(CAPTURED_BYTES_MAX as u64 <= CAPTURED_MASK);
+const _: () = assert!(size_of::<Descriptor>() == DESCRIPTOR_BYTES);
+
+/// A descriptor as it stands in a bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Descriptor([u64; 2]);
+
+/// An extension as it stands before a payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extension(pub(crate) [u8; EXTENSION_BYTES]);
+
+/// Describes a record of `captured` bytes at `offset` in a bucket of base time `base_ns`.
+///
+/// `captured <= CAPTURED_BYTES_MAX` is the caller's to see to.
+pub(crate) fn encode(
+    record: &Record<'_>,
+    base_ns: i64,
+    offset: u32,
+    captured: usize,
+) -> (Descriptor, Option<Extension>) {
+    let common = u64::from(offset)
+        | ((captured as u64) << CAPTURED_SHIFT)
+        | ((u64::from(record.direction) & DIRECTION_MASK) << DIRECTION_SHIFT)
+        | if record.tag_restored { TAG_RESTORED } else { 0 };
+    if let Some(delta) = near(record.time_ns, base_ns)
+        && let Ok(wire) = u16::try_from(record.wire_len)
+        && u64::from(record.interface) < INTERFACE_ESCAPE
+    {
+        let time_and_wire = (delta.cast_unsigned() & TIME_MASK) | (u64::from(wire) << TIME_BITS);
+        let rest = common | (u64::from(record.interface) << INTERFACE_SHIFT);
+        return (Descriptor([time_and_wire, rest]), None);
+    }
+    let rest = common | (INTERFACE_ESCAPE << INTERFACE_SHIFT) | EXTENDED;
+    let mut extension = [0; EXTENSION_BYTES];
+    extension[0..2].copy_from_slice(&16_u16.to_ne_bytes());
+    extension[2..4].copy_from_slice(&record.interface.to_ne_bytes());
+    extension[4..8].copy_from_slice(&record.wire_len.to_ne_bytes());
+    extension[8..16].copy_from_slice(&record.time_ns.to_ne_bytes());
+    (Descriptor([0, rest]), Some(Extension(extension)))
+}
+
+/// `time − base`, if 48 bits hold it.
+fn near(time_ns: i64, base_ns: i64) -> Option<i64> {
+    let delta = time_ns.checked_sub(base_ns)?;
+    let limit = 1 << (TIME_BITS - 1);
+    (-limit..limit).contains(&delta).then_some(delta)
+}
+
+impl Descriptor {
+    /// As it is stored.
+    pub(crate) fn to_bytes(self) -> [u8; DESCRIPTOR_BYTES] {
+        let mut bytes = [0; DESCRIPTOR_BYTES];
+        bytes[..8].copy_from_slice(&self.0[0].to_ne_bytes());
+        bytes[8..].copy_from_slice(&self.0[1].to_ne_bytes());
+        bytes
+    }
+
+    /// Where the payload (with its extension) starts in the bucket, in bytes.
+    pub(crate) fn offset(self) -> usize {
+        (self.0[1] & OFFSET_MASK) as usize
+    }
+
+    /// Captured bytes, without the extension.
+    pub(crate) fn captured(self) -> usize {
+        ((self.0[1] >> CAPTURED_SHIFT) & CAPTURED_MASK) as usize
+    }
+
+    /// Whether the payload starts with an extension.
+    pub(crate) fn extended(self) -> bool {
+        self.0[1] & EXTENDED != 0
+    }
+
+    /// The time stamp in the compact form.
+    pub(crate) fn time_ns(self, base_ns: i64) -> i64 {
+        // The shifts extend the sign; the sum was representable when it was taken apart.
+        base_ns.wrapping_add((self.0[0] << (64 - TIME_BITS)).cast_signed() >> (64 - TIME_BITS))
+    }
+
+    /// The wire length in the compact form.
+    pub(crate) fn wire_len(self) -> u32 {
+        (self.0[0] >> TIME_BITS) as u32
+    }
+
+    /// The interface in the compact form.
+    pub(crate) fn interface(self) -> u16 {
+        ((self.0[1] >> INTERFACE_SHIFT) & 0xff) as u16
+    }
+
+    pub(crate) fn direction(self) -> u8 {
+        ((self.0[1] >> DIRECTION_SHIFT) & DIRECTION_MASK) as u8
+    }
+
+    pub(crate) fn tag_restored(self) -> bool {
+        self.0[1] & TAG_RESTORED != 0
+    }
+}
+
+impl Extension {
+    /// Bytes from the start of the extension to the captured bytes.
+    pub(crate) fn len(&self) -> usize {
+        usize::from(u16::from_ne_bytes([self.0[0], self.0[1]]))
+    }
+
+    pub(crate) fn interface(&self) -> u16 {
+        u16::from_ne_bytes([self.0[2], self.0[3]])
+    }
+
+    pub(crate) fn wire_len(&self) -> u32 {
+        u32::from_ne_bytes([self.0[4], self.0[5], self.0[6], self.0[7]])
+    }
+
+    pub(crate) fn time_ns(&self) -> i64 {
+        let [.., a, b, c, d, e, f, g, h] = self.0;
+        i64::from_ne_bytes([a, b, c, d, e, f, g, h])
+    }
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(time_ns: i64, wire_len: u32, interface: u16) -> Record<'static> {
+        Record {
+            time_ns,
+            wire_len,
+            interface,
+            direction: 2,
+            tag_restored: true,
+            parts: [&[]; 3],
+        }
+    }
+
+    #[test]
+    fn the_layout_is_pinned() {
+        let (descriptor, extension) = encode(&record(999, 1514, 7), 1000, 0x1234_5678, 60);
+        assert_eq!(extension, None);
+        assert_eq!(
+            descriptor.0[0], 0x05ea_ffff_ffff_ffff,
+            "wire 1514, delta -1"
+        );
+        let expected = 0x1234_5678 | (60 << 32) | (7 << 51) | (2 << 59) | (1 << 61);
+        assert_eq!(descriptor.0[1], expected);
+    }
+
+    #[test]
+    fn the_extension_is_pinned() {
+        let (descriptor, extension) = encode(&record(-2, 0x0102_0304, 0x0506), 0, 64, 262_144);
+        assert_eq!(descriptor.0[0], 0);
+        let expected = 64 | (262_144 << 32) | (255 << 51) | (2 << 59) | (1 << 61) | (1 << 62);
+        assert_eq!(descriptor.0[1], expected);
+        let mut bytes = vec![16, 0, 0x06, 0x05, 4, 3, 2, 1];
+        bytes.extend((-2_i64).to_le_bytes());
+        if cfg!(target_endian = "little") {
+            assert_eq!(extension.unwrap().0.as_slice(), bytes);
+        }
+    }
+
+    #[test]
+    fn the_compact_form_gives_back_what_went_in() {
+        let far = 1 << 47;
+        for (time, base) in [
+            (0, 0),
+            (-1, 0),
+            (far - 1, 0),
+            (-far, 0),
+            (i64::MAX, i64::MAX - 5),
+            (i64::MIN, i64::MIN),
+        ] {
+            for (wire, interface) in [(0, 0), (65_535, 254)] {
+                let (descriptor, extension) =
+                    encode(&record(time, wire, interface), base, u32::MAX, 262_144);
+                assert_eq!(extension, None);
+                assert_eq!(descriptor.time_ns(base), time);
+                assert_eq!(descriptor.wire_len(), wire);
+                assert_eq!(descriptor.interface(), interface);
+                assert_eq!(descriptor.offset(), u32::MAX as usize);
+                assert_eq!(descriptor.captured(), 262_144);
+                assert_eq!(descriptor.direction(), 2);
+                assert!(descriptor.tag_restored());
+                assert!(!descriptor.extended());
+            }
+        }
+    }
+
+    #[test]
+    fn the_extended_form_takes_the_rest() {
+        let far = 1_i64 << 47;
+        let rest = [
+            (record(far, 60, 0), 0),
+            (record(-far - 1, 60, 0), 0),
+            (record(i64::MAX, 60, 0), i64::MIN),
+            (record(0, 65_536, 0), 0),
+            (record(0, u32::MAX, 0), 0),
+            (record(0, 60, 255), 0),
+            (record(i64::MIN, 60, u16::MAX), i64::MAX),
+        ];
+        for (record, base) in rest {
+            let (descriptor, extension) = encode(&record, base, 5, 9);
+            let extension = extension.unwrap();
+            assert!(descriptor.extended());
+            assert_eq!(extension.len(), EXTENSION_BYTES);
+            assert_eq!(extension.time_ns(), record.time_ns);
+            assert_eq!(extension.wire_len(), record.wire_len);
+            assert_eq!(extension.interface(), record.interface);
+            assert_eq!((descriptor.offset(), descriptor.captured()), (5, 9));
+        }
+    }
+}

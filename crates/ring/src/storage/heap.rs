@@ -1,0 +1,46 @@
+//! The region's memory under loom: a few hundred bytes on the heap, made anew for every execution of a model.
+#![expect(unsafe_code, reason = "hands out the address of memory that it owns")]
+
+use std::ptr::NonNull;
+
+use crate::{Pages, RingError};
+
+/// Region and buckets start on this boundary.
+pub(crate) const ALIGNMENT: usize = 16;
+
+/// Owned memory, aligned to [`ALIGNMENT`] and zeroed.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    base: NonNull<[u128]>,
+}
+
+// SAFETY: the memory belongs to this value and is not tied to a thread; who may access which of its bytes is the
+// business of `Storage`, whose accessors are unsafe or exclusive.
+unsafe impl Send for Memory {}
+// SAFETY: as above; `&Memory` gives an address only.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    pub(crate) fn new(
+        bytes: usize,
+        progress: Option<&mut dyn FnMut(u64, u64)>,
+    ) -> Result<(Self, Pages), RingError> {
+        let words = vec![0_u128; bytes.div_ceil(16)].into_boxed_slice();
+        if let Some(progress) = progress {
+            progress(bytes as u64, bytes as u64);
+        }
+        let base = NonNull::from(Box::leak(words));
+        Ok((Self { base }, Pages::Small))
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base.cast()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: leaked from a box in `new`, and given back once.
+        drop(unsafe { Box::from_raw(self.base.as_ptr()) });
+    }
+}

@@ -1,0 +1,367 @@
+//! What happens on a full ring: modes, reservations, holds and gating groups, one thread at a time.
+#![cfg(not(loom))]
+
+use retroscope_ring::{
+    BucketInfo, EvictedBucket, EvictionDetail, GroupKind, Mode, Producer, Reader, Record, Ring,
+    RingConfig, RingError, StoreError,
+};
+
+/// Three such records fill a bucket of 512 KiB.
+static FRAME: [u8; 150 << 10] = [7; 150 << 10];
+const PER_BUCKET: i64 = 3;
+
+fn ring(mode: Mode) -> Ring {
+    let config = RingConfig {
+        bucket_bytes: Some(512 << 10),
+        mode,
+        eviction_detail: EvictionDetail::Exact {
+            budget_bytes: 1 << 20,
+        },
+        ..RingConfig::new(8 * (512 << 10), 1, 1)
+    };
+    Ring::new(&config, None).expect("4 MiB")
+}
+
+fn store(producer: &mut Producer, time_ns: i64) -> Result<(), StoreError> {
+    producer.store(&Record::whole(time_ns, 0, &FRAME))?;
+    producer.publish();
+    Ok(())
+}
+
+/// Fills all buckets: stamps 0..24, three a bucket, the last bucket open.
+fn fill(producer: &mut Producer) {
+    for time in 0..8 * PER_BUCKET {
+        store(producer, time).expect("the ring was empty");
+    }
+}
+
+fn stamps(reader: &mut Reader) -> Vec<i64> {
+    let mut stamps = Vec::new();
+    while let Some(batch) = reader.next() {
+        stamps.extend(batch.iter().map(|packet| packet.time_ns));
+    }
+    stamps
+}
+
+fn listed(reservation: &retroscope_ring::Reservation) -> Vec<BucketInfo> {
+    let mut buckets = Vec::new();
+    reservation.buckets(&mut buckets);
+    buckets
+}
+
+#[test]
+fn the_oldest_bucket_is_overwritten() {
+    let ring = ring(Mode::Record);
+    let mut producer = ring.producer().unwrap();
+    fill(&mut producer);
+    assert_eq!(ring.statistics().evicted_packets, 0);
+    store(&mut producer, 24).unwrap();
+    let statistics = ring.statistics();
+    assert_eq!(
+        (statistics.stored_packets, statistics.evicted_packets),
+        (25, 3)
+    );
+    assert_eq!(
+        (statistics.oldest_ns, statistics.newest_ns),
+        (Some(3), Some(24))
+    );
+    let evicted = ring.evicted(1, 100);
+    assert_eq!((evicted.packets, evicted.exact), (2, true));
+    assert_eq!((evicted.first_ns, evicted.last_ns), (Some(1), Some(2)));
+}
+
+#[test]
+fn smallest_largest_time_goes_first_whatever_the_order() {
+    let ring = ring(Mode::Record);
+    let mut producer = ring.producer().unwrap();
+    for time in [50, 51, 90, 10, 11, 12, 0, 60, 61] {
+        store(&mut producer, time).unwrap();
+    }
+    for time in 100..115 {
+        store(&mut producer, time).unwrap();
+    }
+    store(&mut producer, 200).unwrap();
+    assert_eq!(ring.evicted(i64::MIN, i64::MAX).first_ns, Some(10));
+    for time in 201..204 {
+        store(&mut producer, time).unwrap();
+    }
+    assert_eq!(
+        ring.evicted(i64::MIN, i64::MAX).first_ns,
+        Some(0),
+        "0, 60, 61 before 50, 51, 90"
+    );
+}
+
+#[test]
+fn a_held_bucket_is_skipped() {
+    let ring = ring(Mode::Record);
+    let mut producer = ring.producer().unwrap();
+    fill(&mut producer);
+    let oldest = listed(&ring.reserve(0, 0))[0].bucket;
+    let view = ring.hold(oldest).unwrap();
+    store(&mut producer, 24).unwrap();
+    assert_eq!(view.packet(0).time_ns, 0);
+    assert_eq!(view.packet(2).data, &FRAME[..]);
+    assert_eq!(ring.evicted(3, 5).packets, 3, "the next older one went");
+    drop(view);
+    for time in 25..28 {
+        store(&mut producer, time).unwrap();
+    }
+    assert!(ring.hold(oldest).is_none());
+    assert_eq!(ring.evicted(0, 2).packets, 3);
+}
+
+#[test]
+fn record_mode_lets_the_oldest_reservation_fall() {
+    let ring = ring(Mode::Record);
+    let mut producer = ring.producer().unwrap();
+    let first = ring.reserve(0, 11);
+    let second = ring.reserve(9, 100);
+    fill(&mut producer);
+    let mut lost: Vec<EvictedBucket> = Vec::new();
+    store(&mut producer, 24).unwrap();
+    first.fallen(&mut lost);
+    assert_eq!(lost.iter().map(|b| b.min_ns).collect::<Vec<_>>(), [0]);
+    assert_eq!(ring.statistics().reservations_fallen, 1);
+    for time in 25..34 {
+        store(&mut producer, time).unwrap();
+    }
+    second.fallen(&mut lost);
+    assert_eq!(
+        lost.len(),
+        2,
+        "0..9 alone belonged to the first; then the second fell too"
+    );
+    assert_eq!(
+        (lost[1].min_ns, ring.statistics().reservations_fallen),
+        (9, 2)
+    );
+    lost.clear();
+    first.fallen(&mut lost);
+    assert_eq!(
+        lost.iter().map(|b| b.min_ns).collect::<Vec<_>>(),
+        [3, 6, 9],
+        "told once each"
+    );
+    assert_eq!(lost[2].count_in(10, 100, 2).packets, 1);
+}
+
+#[test]
+fn a_reservation_knows_what_was_gone_before() {
+    let ring = ring(Mode::Record);
+    let mut producer = ring.producer().unwrap();
+    fill(&mut producer);
+    store(&mut producer, 24).unwrap();
+    let reservation = ring.reserve(2, 10);
+    assert_eq!(reservation.evicted_before().packets, 1);
+    assert_eq!(
+        listed(&reservation)
+            .iter()
+            .map(|b| b.min_ns)
+            .collect::<Vec<_>>(),
+        [3, 6, 9]
+    );
+    assert_eq!(
+        ring.reserve(10, 2).evicted_before().packets,
+        0,
+        "an empty interval"
+    );
+    assert!(listed(&ring.reserve(10, 2)).is_empty());
+}
+
+#[test]
+fn protect_mode_drops_what_is_new_until_something_is_given_back() {
+    let ring = ring(Mode::Protect);
+    let mut producer = ring.producer().unwrap();
+    let reservation = ring.reserve(i64::MIN, i64::MAX);
+    fill(&mut producer);
+    assert_eq!(store(&mut producer, 24), Err(StoreError::Full));
+    assert_eq!(store(&mut producer, 25), Err(StoreError::Full));
+    assert_eq!(ring.published(0), 24);
+    let buckets = listed(&reservation);
+    assert_eq!((buckets.len(), buckets[7].closed), (8, false));
+    reservation.give_back(buckets[7].bucket);
+    assert_eq!(
+        store(&mut producer, 26),
+        Err(StoreError::Full),
+        "an open bucket cannot be given back"
+    );
+    reservation.give_back(buckets[3].bucket);
+    store(&mut producer, 27).unwrap();
+    assert_eq!(ring.evicted(0, 100).first_ns, Some(9));
+    assert_eq!(listed(&reservation).len(), 8);
+    let mut lost = Vec::new();
+    reservation.fallen(&mut lost);
+    assert!(lost.is_empty(), "it did not need it");
+    reservation.set_interval(6, i64::MAX);
+    for time in 28..34 {
+        store(&mut producer, time).unwrap();
+    }
+    assert_eq!(ring.evicted(0, 5).packets, 6);
+    assert_eq!(store(&mut producer, 34), Ok(()));
+    assert_eq!(store(&mut producer, 35), Ok(()));
+    assert_eq!(store(&mut producer, 36), Err(StoreError::Full));
+    drop(reservation);
+    assert_eq!(store(&mut producer, 37), Ok(()));
+}
+
+#[test]
+fn modes_change_while_a_writer_is_stuck() {
+    let ring = ring(Mode::Protect);
+    let mut producer = ring.producer().unwrap();
+    let _reservation = ring.reserve(i64::MIN, i64::MAX);
+    fill(&mut producer);
+    assert_eq!(store(&mut producer, 24), Err(StoreError::Full));
+    ring.set_mode(Mode::Record);
+    assert_eq!(store(&mut producer, 25), Ok(()));
+    assert_eq!(ring.statistics().reservations_fallen, 1);
+    assert_eq!(ring.mode(), Mode::Record);
+}
+
+#[test]
+fn a_closed_ring_does_not_wait() {
+    let ring = ring(Mode::Wait);
+    let mut producer = ring.producer().unwrap();
+    let reservation = ring.reserve(i64::MIN, i64::MAX);
+    fill(&mut producer);
+    ring.close();
+    assert_eq!(store(&mut producer, 24), Err(StoreError::Closed));
+    drop(reservation);
+    assert_eq!(
+        store(&mut producer, 25),
+        Ok(()),
+        "what need not wait still works"
+    );
+}
+
+#[test]
+fn a_gating_group_keeps_what_it_has_not_passed() {
+    let ring = ring(Mode::Protect);
+    let mut reader = ring.group("analyzers", GroupKind::Gating).unwrap();
+    let mut producer = ring.producer().unwrap();
+    fill(&mut producer);
+    assert_eq!(store(&mut producer, 24), Err(StoreError::Full));
+    assert_eq!(reader.next().map(|batch| batch.len()), Some(3));
+    assert_eq!(
+        store(&mut producer, 24),
+        Err(StoreError::Full),
+        "handed out is not passed"
+    );
+    reader.finish();
+    assert_eq!(reader.position(0), 3);
+    assert_eq!(
+        store(&mut producer, 24),
+        Err(StoreError::Full),
+        "passed, but the reader still holds it"
+    );
+    assert_eq!(reader.next().map(|batch| batch.first), Some(3));
+    assert_eq!(store(&mut producer, 24), Ok(()));
+    assert_eq!(stamps(&mut reader), (6..25).collect::<Vec<_>>());
+    drop(reader);
+    for time in 25..100 {
+        store(&mut producer, time).unwrap();
+    }
+}
+
+#[test]
+fn a_lapped_reader_is_told() {
+    let ring = ring(Mode::Record);
+    let mut reader = ring.group("analyzers", GroupKind::Lapped).unwrap();
+    let positions = reader.positions();
+    let mut producer = ring.producer().unwrap();
+    store(&mut producer, 0).unwrap();
+    assert_eq!(stamps(&mut reader), [0]);
+    for time in 1..60 {
+        store(&mut producer, time).unwrap();
+    }
+    let batch = reader.next().unwrap();
+    assert_eq!(
+        batch.first, 1,
+        "the bucket that the reader held was not overwritten"
+    );
+    assert_eq!((batch.len(), batch.missed.packets), (2, 0));
+    let batch = reader.next().unwrap();
+    // Eight buckets: the one that was held, and 39..60 in the seven others.
+    assert_eq!((batch.first, batch.missed.packets), (39, 36));
+    assert_eq!(batch.missed.bytes, 36 * FRAME.len() as u64);
+    assert_eq!(positions.get(0), 39);
+    assert_eq!(stamps(&mut reader), (42..60).collect::<Vec<_>>());
+    assert_eq!((reader.lapped().packets, positions.get(0)), (36, 60));
+    assert_eq!(ring.evicted(0, 100).packets, 36);
+}
+
+#[test]
+fn a_late_group_starts_with_what_is_there() {
+    let ring = ring(Mode::Record);
+    let mut producer = ring.producer().unwrap();
+    fill(&mut producer);
+    store(&mut producer, 24).unwrap();
+    let mut reader = ring.group("late", GroupKind::Lapped).unwrap();
+    assert_eq!(reader.position(0), 3);
+    assert_eq!(stamps(&mut reader), (3..25).collect::<Vec<_>>());
+    assert_eq!(reader.lapped().packets, 0);
+}
+
+#[test]
+fn the_hook_runs_before_an_overwrite_only() {
+    let ring = ring(Mode::Record);
+    let mut producer = ring.producer().unwrap();
+    let calls = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = std::sync::Arc::clone(&calls);
+    let handle = ring.clone();
+    producer.on_new_bucket(Box::new(move |new| {
+        assert_eq!(new.published, handle.published(new.producer));
+        seen.lock().unwrap().push((new.producer, new.published));
+    }));
+    fill(&mut producer);
+    assert!(calls.lock().unwrap().is_empty());
+    for time in 24..31 {
+        producer.store(&Record::whole(time, 0, &FRAME)).unwrap();
+    }
+    assert_eq!(*calls.lock().unwrap(), [(0, 24), (0, 27), (0, 30)]);
+}
+
+#[test]
+fn roles_are_counted() {
+    let ring = ring(Mode::Record);
+    let producer = ring.producer().unwrap();
+    assert!(matches!(
+        ring.producer(),
+        Err(RingError::Producers { max: 1 })
+    ));
+    let reader = ring.group("one", GroupKind::Lapped).unwrap();
+    assert!(matches!(
+        ring.group("two", GroupKind::Lapped),
+        Err(RingError::Readers { max: 1, asked: 1 })
+    ));
+    drop(reader);
+    assert!(ring.group("two", GroupKind::Lapped).is_ok());
+    drop(producer);
+    assert_eq!((ring.producers(), ring.watermark(0)), (1, Some(i64::MAX)));
+}
+
+#[test]
+fn watermarks_come_after_what_they_promise() {
+    let ring = ring(Mode::Record);
+    let mut producer = ring.producer().unwrap();
+    assert_eq!(ring.watermark(0), None);
+    producer.store(&Record::whole(5, 0, b"x")).unwrap();
+    assert_eq!(ring.published(0), 0);
+    producer.set_watermark(6);
+    assert_eq!((ring.watermark(0), ring.published(0)), (Some(6), 1));
+}
+
+#[test]
+fn a_producer_that_leaves_closes_its_bucket() {
+    let ring = ring(Mode::Record);
+    let mut producer = ring.producer().unwrap();
+    let reservation = ring.reserve(0, 10);
+    producer.store(&Record::whole(5, 0, b"x")).unwrap();
+    drop(producer);
+    let bucket = listed(&reservation)[0];
+    assert!(bucket.closed);
+    assert_eq!((bucket.committed, ring.published(0)), (1, 1));
+    let view = ring.hold(bucket.bucket).unwrap();
+    assert_eq!(view.info(), bucket);
+    assert_eq!(view.iter_from(0).len(), 1);
+}
