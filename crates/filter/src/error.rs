@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, ops::Range};
 
-use crate::ProgramError;
+use crate::{ProgramError, Variable};
 
 /// Characters of a long line that [`FilterError::render`] shows before the offending word.
 const CONTEXT_CHARS_BEFORE: usize = 60;
@@ -29,12 +29,20 @@ pub enum FilterError {
         message: String,
     },
     /// A `$name` that is none of ours.
-    #[error("unknown variable {name}")]
+    #[error("unknown variable {name}; there are {}", Variable::all_names())]
     UnknownVariable {
         /// Where.
         place: Place,
         /// The name with its dollar sign.
         name: String,
+    },
+    /// A variable in an expression that is used without a trigger packet.
+    #[error("{variable} needs a trigger packet, and there is none here")]
+    NeedsTrigger {
+        /// Where.
+        place: Place,
+        /// The variable.
+        variable: Variable,
     },
     /// `$flow`, `$iface` or `$communityId` where a term of our own cannot stand.
     #[error("{message}")]
@@ -107,6 +115,7 @@ impl FilterError {
             Self::Syntax { place }
             | Self::Refused { place, .. }
             | Self::UnknownVariable { place, .. }
+            | Self::NeedsTrigger { place, .. }
             | Self::Misplaced { place, .. }
             | Self::TooLong { place, .. }
             | Self::Program { place, .. }
@@ -130,6 +139,7 @@ impl FilterError {
             Self::Syntax { place }
             | Self::Refused { place, .. }
             | Self::UnknownVariable { place, .. }
+            | Self::NeedsTrigger { place, .. }
             | Self::Misplaced { place, .. }
             | Self::TooLong { place, .. }
             | Self::Program { place, .. }

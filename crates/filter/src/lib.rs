@@ -10,20 +10,34 @@
 //! tables of names. Native code for programs is not here yet.
 
 mod aux;
+mod chain;
 mod compile;
 mod disassemble;
 mod error;
+mod filled;
+mod filter;
+mod flow_state;
 mod instruction;
 mod interpreter;
 mod link;
 mod locate;
 mod program;
 mod sys;
+mod tagged;
+mod template;
+mod truth;
+mod variable;
 mod words;
 
 pub use aux::{Aux, Direction};
 pub use compile::{EXPRESSION_BYTES_MAX, compile};
 pub use error::{FilterError, Place};
+pub use filled::Filled;
+pub use filter::{Decision, Filter, PacketView, Verdict};
+pub use flow_state::FlowState;
 pub use instruction::Instruction;
 pub use link::{LinkContext, Mode};
 pub use program::{Program, ProgramError};
+pub use tagged::is_tagged;
+pub use template::{Template, TriggerFacts};
+pub use variable::{FillError, Variable};

@@ -1,0 +1,257 @@
+//! An expression with nothing left to fill in.
+
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+    ops::Range,
+};
+
+use retroscope_packet::{FlowKey, FragmentKey};
+
+use crate::{FilterError, LinkContext, Program, Variable, chain::Chain, compile};
+
+/// A template with a trigger packet's values in it, or a plain expression.
+///
+/// Two are equal if they say the same: the text with the values in it is compared, so all packets of a flow, in both
+/// directions, fill `$flow` in equally. That text is also what [`fmt::Display`] shows, for example
+/// `$flow[udp 10.0.0.1:1 10.0.0.2:2] and not port 53`.
+#[derive(Debug, Clone)]
+pub struct Filled {
+    display: String,
+    /// The template as it was typed, for errors to point into.
+    source: String,
+    pub(crate) chain: Chain,
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) terms: Terms,
+}
+
+impl Filled {
+    pub(crate) fn new(
+        display: String,
+        source: String,
+        chain: Chain,
+        pieces: Vec<Piece>,
+        terms: Terms,
+    ) -> Self {
+        Self {
+            display,
+            source,
+            chain,
+            pieces,
+            terms,
+        }
+    }
+
+    /// The text with the values in it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.display
+    }
+
+    /// Compiles every piece of pcap-filter text.
+    pub(crate) fn compile(&self, link: LinkContext) -> Result<Vec<Program>, FilterError> {
+        self.pieces
+            .iter()
+            .map(|piece| piece.compile(&self.source, link))
+            .collect()
+    }
+}
+
+impl PartialEq for Filled {
+    fn eq(&self, other: &Self) -> bool {
+        self.display == other.display
+    }
+}
+
+impl Eq for Filled {}
+
+impl Hash for Filled {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.display.hash(state);
+    }
+}
+
+impl fmt::Display for Filled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.display)
+    }
+}
+
+/// What the terms of our own compare with. `None`: the expression does not hold that term.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Terms {
+    pub(crate) flow: Option<FlowTerm>,
+    pub(crate) interface: Option<u16>,
+    pub(crate) community: Option<CommunityTerm>,
+}
+
+impl Terms {
+    /// Whether evaluation needs a packet's headers.
+    pub(crate) fn need_headers(&self) -> bool {
+        self.flow.is_some() || self.community.is_some()
+    }
+
+    /// The flow whose fragments are followed. Both terms name the same one: that of the trigger packet.
+    pub(crate) fn followed(&self) -> Option<FlowTerm> {
+        self.flow.or_else(|| self.community.as_ref()?.flow)
+    }
+
+    /// A term of our own with its value, as [`Filled`] shows it; `None` for other variables.
+    pub(crate) fn display(&self, variable: Variable) -> Option<String> {
+        match variable {
+            Variable::Flow => self.flow.as_ref().map(|flow| format!("$flow[{flow}]")),
+            Variable::Iface => self
+                .interface
+                .map(|interface| format!("$iface[{interface}]")),
+            Variable::CommunityId => self
+                .community
+                .as_ref()
+                .map(|term| format!("$communityId[{}]", term.id)),
+            _ => None,
+        }
+    }
+}
+
+/// What `$flow` stands for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum FlowTerm {
+    /// The trigger packet told its flow.
+    Key {
+        key: FlowKey,
+        /// The trigger packet's own datagram, if it was the first fragment of one.
+        trigger: Option<FragmentKey>,
+    },
+    /// The trigger packet was a later fragment: its datagram, and its flow once the first fragment tells it.
+    Datagram(FragmentKey),
+}
+
+impl fmt::Display for FlowTerm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key { key, .. } => write!(f, "{key}"),
+            Self::Datagram(datagram) => write!(f, "fragments of {datagram}"),
+        }
+    }
+}
+
+/// What `$communityId` stands for.
+#[derive(Debug, Clone)]
+pub(crate) struct CommunityTerm {
+    pub(crate) id: String,
+    /// Set for TCP, UDP and SCTP, where the same identifier means the same flow: comparing keys is cheaper than hashing
+    /// every packet, and later fragments are recognised.
+    pub(crate) flow: Option<FlowTerm>,
+}
+
+/// A piece of pcap-filter text, and where it came from.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Piece {
+    text: String,
+    segments: Vec<Segment>,
+}
+
+/// A stretch of a piece.
+#[derive(Debug, Clone)]
+struct Segment {
+    /// Where it ends in the piece.
+    end: usize,
+    /// The bytes of the template that it stands for.
+    source: Range<usize>,
+    /// Whether those bytes are the same, or a variable's name.
+    verbatim: bool,
+}
+
+impl Piece {
+    /// A whole text without variables.
+    pub(crate) fn verbatim(text: &str) -> Self {
+        let mut piece = Self::default();
+        piece.push_source(text, 0..text.len());
+        piece
+    }
+
+    /// Appends bytes of the template as they are.
+    pub(crate) fn push_source(&mut self, template: &str, bytes: Range<usize>) {
+        self.text.push_str(&template[bytes.clone()]);
+        self.segments.push(Segment {
+            end: self.text.len(),
+            source: bytes,
+            verbatim: true,
+        });
+    }
+
+    /// Appends the value of the variable whose name stands at `name` in the template.
+    pub(crate) fn push_value(&mut self, value: &str, name: Range<usize>) {
+        self.text.push_str(value);
+        self.segments.push(Segment {
+            end: self.text.len(),
+            source: name,
+            verbatim: false,
+        });
+    }
+
+    /// Compiles the piece; errors point into the template that it came from.
+    pub(crate) fn compile(
+        &self,
+        template: &str,
+        link: LinkContext,
+    ) -> Result<Program, FilterError> {
+        compile(&self.text, link)
+            .map_err(|error| error.relocated(template, |span| self.source_of(span)))
+    }
+
+    /// Bytes of the template that bytes of the piece stand for. A value stands for its variable's whole name.
+    fn source_of(&self, span: Range<usize>) -> Range<usize> {
+        let start = self.locate(span.start, span.is_empty());
+        let end = self.locate(span.end, true);
+        match (start, end) {
+            (Some((first, at)), Some((last, end))) => {
+                let start = if first.verbatim {
+                    first.source.start + at
+                } else {
+                    first.source.start
+                };
+                let end = if last.verbatim {
+                    last.source.start + end
+                } else {
+                    last.source.end
+                };
+                start.min(end)..end
+            }
+            _ => 0..0,
+        }
+    }
+
+    /// The segment that holds the byte at `at` (or the one that ends there), and the offset in it.
+    fn locate(&self, at: usize, ending: bool) -> Option<(&Segment, usize)> {
+        let mut start = 0;
+        for segment in &self.segments {
+            if at < segment.end || (ending && at == segment.end && start < segment.end) {
+                return Some((segment, at - start));
+            }
+            start = segment.end;
+        }
+        let last = self.segments.last()?;
+        Some((last, last.source.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_go_back_to_the_template() {
+        let template = "host $srcIP and port 9";
+        let mut piece = Piece::default();
+        piece.push_source(template, 0..5);
+        piece.push_value("10.0.0.1", 5..11);
+        piece.push_source(template, 11..template.len());
+        assert_eq!(piece.text, "host 10.0.0.1 and port 9");
+        assert_eq!(&template[piece.source_of(0..4)], "host");
+        assert_eq!(&template[piece.source_of(5..13)], "$srcIP");
+        assert_eq!(&template[piece.source_of(8..9)], "$srcIP");
+        assert_eq!(&template[piece.source_of(14..17)], "and");
+        assert_eq!(&template[piece.source_of(23..24)], "9");
+        assert_eq!(piece.source_of(24..24), 22..22);
+    }
+}

@@ -1,0 +1,285 @@
+//! What the recorder evaluates: an expression, compiled for each link type of the sources.
+
+use retroscope_packet::{FragmentKey, LinkType, Parsed, community_id, parse};
+
+use crate::{
+    Aux, Filled, FilterError, FlowState, LinkContext, Mode, Program, Template, Variable,
+    chain::{Chain, Joiner, Node},
+    truth::Truth,
+};
+
+/// An expression ready to be evaluated.
+///
+/// It is compiled for one link type at a time, by [`Filter::prepare`], since a link type may come up late or have no
+/// filtering in libpcap; packets of a link type that is not prepared do not match. Evaluation allocates nothing, except
+/// for `$communityId` of packets without ports.
+///
+/// ```
+/// use retroscope_filter::{Aux, Filter, LinkContext, Mode, PacketView};
+/// use retroscope_packet::LinkType;
+///
+/// let mut filter = Filter::plain("ip6")?;
+/// filter.prepare(LinkContext { link_type: LinkType::RAW, snaplen: 65_535, mode: Mode::Savefile, optimize: true })?;
+/// let mut packet = [0; 40];
+/// packet[0] = 0x60;
+/// let view = PacketView {
+///     link_type: LinkType::RAW,
+///     mode: Mode::Savefile,
+///     interface: 0,
+///     aux: Aux::default(),
+///     data: &packet,
+///     wire_len: 40,
+/// };
+/// assert!(filter.matches(&view));
+/// # Ok::<(), retroscope_filter::FilterError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Filter {
+    filled: Filled,
+    prepared: Vec<Prepared>,
+    /// Whether the expression is one piece of pcap-filter text and nothing else.
+    is_plain: bool,
+}
+
+/// The programs for one link type.
+#[derive(Debug, Clone)]
+struct Prepared {
+    link_type: LinkType,
+    mode: Mode,
+    /// One for each piece of the expression.
+    programs: Vec<Program>,
+}
+
+/// A packet as a filter sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct PacketView<'p> {
+    /// Link-layer header type.
+    pub link_type: LinkType,
+    /// Whether it came from a file or an interface.
+    pub mode: Mode,
+    /// The ring-wide number of its interface, for `$iface`.
+    pub interface: u16,
+    /// Facts beside the bytes, for live filters.
+    pub aux: Aux,
+    /// Captured bytes.
+    pub data: &'p [u8],
+    /// Bytes on the wire.
+    pub wire_len: u32,
+}
+
+/// What to do with a packet, and with packets kept aside before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub struct Verdict {
+    /// What to do with this packet.
+    pub decision: Decision,
+    /// Set when this packet decided about a fragmented datagram: evaluate the packets that were kept aside under this
+    /// key again, each gets [`Decision::Take`] or [`Decision::Skip`] now.
+    pub resolves: Option<FragmentKey>,
+}
+
+/// What to do with a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// It matches.
+    Take,
+    /// It does not match.
+    Skip,
+    /// A later fragment whose first one was not seen yet: keep it aside under this key until a verdict resolves it.
+    /// One that is never resolved does not match.
+    Maybe(FragmentKey),
+}
+
+impl Filter {
+    /// A filter from a text that asks for no trigger packet.
+    ///
+    /// # Errors
+    /// Those of [`Template::parse`], and [`FilterError::NeedsTrigger`] for a text with variables.
+    pub fn plain(text: &str) -> Result<Self, FilterError> {
+        Ok(Self::new(Template::parse(text)?.into_plain()?))
+    }
+
+    /// A filter from an expression; prepared for no link type yet.
+    #[must_use]
+    pub fn new(filled: Filled) -> Self {
+        let is_plain =
+            matches!(filled.chain.operands.as_slice(), [only] if only.node == Node::Piece(0));
+        Self {
+            filled,
+            prepared: Vec::new(),
+            is_plain,
+        }
+    }
+
+    /// The expression.
+    #[must_use]
+    pub fn filled(&self) -> &Filled {
+        &self.filled
+    }
+
+    /// Compiles the expression for a link type and mode. Cheap if that was done before, whatever the snap length then:
+    /// it makes no difference to what matches.
+    ///
+    /// # Errors
+    /// [`FilterError`] of the first piece that libpcap refuses for this link type; its packets do not match then.
+    pub fn prepare(&mut self, link: LinkContext) -> Result<(), FilterError> {
+        if self.is_prepared(link.link_type, link.mode) {
+            return Ok(());
+        }
+        let programs = self.filled.compile(link)?;
+        self.prepared.push(Prepared {
+            link_type: link.link_type,
+            mode: link.mode,
+            programs,
+        });
+        Ok(())
+    }
+
+    /// Whether packets of this link type and mode can match.
+    #[must_use]
+    pub fn is_prepared(&self, link_type: LinkType, mode: Mode) -> bool {
+        self.programs(link_type, mode).is_some()
+    }
+
+    /// What is known about fragments before the first packet: what the trigger packet tells.
+    #[must_use]
+    pub fn state(&self) -> FlowState {
+        FlowState::new(&self.filled.terms)
+    }
+
+    /// Whether a packet matches. For an expression without terms of our own this is one run of one program. With such
+    /// terms nothing but the trigger packet's own datagram is known about fragments: see [`Filter::evaluate`].
+    #[must_use]
+    pub fn matches(&self, packet: &PacketView<'_>) -> bool {
+        if self.is_plain {
+            return self.run_plain(packet);
+        }
+        self.evaluate(&mut self.state(), packet).decision == Decision::Take
+    }
+
+    /// Decides about a packet, in the order of the packets, with what earlier ones told.
+    pub fn evaluate(&self, state: &mut FlowState, packet: &PacketView<'_>) -> Verdict {
+        if self.is_plain {
+            let decision = if self.run_plain(packet) {
+                Decision::Take
+            } else {
+                Decision::Skip
+            };
+            return Verdict {
+                decision,
+                resolves: None,
+            };
+        }
+        let Some(programs) = self.programs(packet.link_type, packet.mode) else {
+            return Verdict {
+                decision: Decision::Skip,
+                resolves: None,
+            };
+        };
+        let parsed = self
+            .filled
+            .terms
+            .need_headers()
+            .then(|| parse(packet.link_type, packet.data));
+        let followed = self.filled.terms.followed();
+        let resolves = match (followed, &parsed) {
+            (Some(term), Some(parsed)) => state.observe(term, parsed),
+            _ => None,
+        };
+        let evaluation = Evaluation {
+            filled: &self.filled,
+            programs,
+            packet,
+            parsed: parsed.as_ref(),
+            state,
+        };
+        let decision = match evaluation.chain(&self.filled.chain) {
+            Truth::True => Decision::Take,
+            Truth::False => Decision::Skip,
+            Truth::Unknown => match parsed.as_ref().and_then(retroscope_packet::fragment_of) {
+                Some(datagram) => Decision::Maybe(datagram),
+                None => Decision::Skip,
+            },
+        };
+        Verdict { decision, resolves }
+    }
+
+    fn run_plain(&self, packet: &PacketView<'_>) -> bool {
+        match self.programs(packet.link_type, packet.mode) {
+            Some([program]) => program.run(packet.data, packet.wire_len, packet.aux) != 0,
+            _ => false,
+        }
+    }
+
+    fn programs(&self, link_type: LinkType, mode: Mode) -> Option<&[Program]> {
+        let found = self
+            .prepared
+            .iter()
+            .find(|prepared| prepared.link_type == link_type && prepared.mode == mode);
+        found.map(|prepared| prepared.programs.as_slice())
+    }
+}
+
+/// One packet's way through an expression.
+struct Evaluation<'e> {
+    filled: &'e Filled,
+    programs: &'e [Program],
+    packet: &'e PacketView<'e>,
+    parsed: Option<&'e Parsed>,
+    state: &'e FlowState,
+}
+
+impl Evaluation<'_> {
+    fn chain(&self, chain: &Chain) -> Truth {
+        let mut result: Option<Truth> = None;
+        for operand in &chain.operands {
+            let value = || {
+                let value = self.node(&operand.node);
+                if operand.negated { !value } else { value }
+            };
+            result = Some(match (result, operand.joiner) {
+                (None, _) => value(),
+                (Some(Truth::False), Joiner::And) => Truth::False,
+                (Some(Truth::True), Joiner::Or) => Truth::True,
+                (Some(left), Joiner::And) => left.min(value()),
+                (Some(left), Joiner::Or) => left.max(value()),
+            });
+        }
+        result.unwrap_or(Truth::False)
+    }
+
+    fn node(&self, node: &Node) -> Truth {
+        match node {
+            Node::Group(chain) => self.chain(chain),
+            Node::Term(term) => self.term(*term),
+            Node::Piece(index) => {
+                let PacketView {
+                    data,
+                    wire_len,
+                    aux,
+                    ..
+                } = *self.packet;
+                let program = self.programs.get(*index);
+                Truth::from(program.is_some_and(|program| program.run(data, wire_len, aux) != 0))
+            }
+        }
+    }
+
+    fn term(&self, term: Variable) -> Truth {
+        let terms = &self.filled.terms;
+        match (term, self.parsed) {
+            (Variable::Iface, _) => Truth::from(terms.interface == Some(self.packet.interface)),
+            (Variable::Flow, Some(parsed)) => terms
+                .flow
+                .map_or(Truth::False, |flow| self.state.belongs(flow, parsed)),
+            (Variable::CommunityId, Some(parsed)) => match &terms.community {
+                Some(community) => match community.flow {
+                    Some(flow) => self.state.belongs(flow, parsed),
+                    None => Truth::from(community_id(parsed, 0).as_ref() == Some(&community.id)),
+                },
+                None => Truth::False,
+            },
+            _ => Truth::False,
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What a dump learns about its flow on the way: which fragmented datagrams belong to it.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    net::IpAddr,
+};
+
+use retroscope_packet::{FlowKey, FragmentKey, Parsed, flow_of, fragment_of};
+
+use crate::{
+    filled::{FlowTerm, Terms},
+    truth::Truth,
+};
+
+/// Fragmented datagrams that are remembered; the one first seen longest ago is forgotten first. Identifications of IPv4
+/// repeat after 65,536 datagrams at the latest, so an old one says little.
+const DATAGRAMS_MAX: usize = 4096;
+
+/// What one dump knows about the fragments of its flow. Owned by the caller, one for each [`crate::Filter`] and pass
+/// over the packets; made by [`crate::Filter::state`]. Its size is bounded.
+///
+/// A later fragment of TCP, UDP or SCTP carries no ports. It belongs to the flow if the first fragment of its datagram
+/// does; until that was seen, nothing is known.
+#[derive(Debug, Clone, Default)]
+pub struct FlowState {
+    /// Whether a datagram belongs to the flow, as its first fragment told.
+    datagrams: HashMap<FragmentKey, bool>,
+    /// The keys of `datagrams`, oldest first.
+    order: VecDeque<FragmentKey>,
+    /// The flow of a trigger packet that was a later fragment, once its first fragment told.
+    learned: Option<FlowKey>,
+}
+
+impl FlowState {
+    /// What the trigger packet itself tells.
+    pub(crate) fn new(terms: &Terms) -> Self {
+        let mut state = Self::default();
+        match terms.followed() {
+            Some(
+                FlowTerm::Key {
+                    trigger: Some(datagram),
+                    ..
+                }
+                | FlowTerm::Datagram(datagram),
+            ) => {
+                state.remember(datagram, true);
+            }
+            _ => {}
+        }
+        state
+    }
+
+    /// Learns from a packet, if it is the first fragment of a datagram. Gives the key of that datagram: from now on its
+    /// later fragments are decided.
+    pub(crate) fn observe(&mut self, term: FlowTerm, packet: &Parsed) -> Option<FragmentKey> {
+        let datagram = fragment_of(packet).filter(|_| !is_later(packet))?;
+        let flow = flow_of(packet)?;
+        if let FlowTerm::Datagram(of_trigger) = term
+            && of_trigger == datagram
+            && self.learned.is_none()
+        {
+            self.learned = Some(flow);
+        }
+        let key = self.key(term)?;
+        self.remember(datagram, flow == key);
+        Some(datagram)
+    }
+
+    /// Whether a packet belongs to the flow.
+    pub(crate) fn belongs(&self, term: FlowTerm, packet: &Parsed) -> Truth {
+        let datagram = fragment_of(packet);
+        if let FlowTerm::Datagram(of_trigger) = term
+            && datagram == Some(of_trigger)
+        {
+            return Truth::True;
+        }
+        let Some(key) = self.key(term) else {
+            return Truth::False;
+        };
+        match (flow_of(packet), datagram) {
+            (Some(flow), _) => Truth::from(flow == key),
+            (None, Some(datagram)) if is_later(packet) => match self.datagrams.get(&datagram) {
+                Some(belongs) => Truth::from(*belongs),
+                None if could_belong(key, packet) => Truth::Unknown,
+                None => Truth::False,
+            },
+            _ => Truth::False,
+        }
+    }
+
+    fn key(&self, term: FlowTerm) -> Option<FlowKey> {
+        match term {
+            FlowTerm::Key { key, .. } => Some(key),
+            FlowTerm::Datagram(_) => self.learned,
+        }
+    }
+
+    fn remember(&mut self, datagram: FragmentKey, belongs: bool) {
+        if self.datagrams.insert(datagram, belongs).is_some() {
+            return;
+        }
+        self.order.push_back(datagram);
+        if self.order.len() > DATAGRAMS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.datagrams.remove(&oldest);
+        }
+    }
+}
+
+fn is_later(packet: &Parsed) -> bool {
+    packet
+        .network
+        .and_then(|ip| ip.fragment)
+        .is_some_and(|fragment| fragment.is_later())
+}
+
+/// Whether a packet without ports is between the addresses of a flow and of its protocol, as far as it tells.
+fn could_belong(key: FlowKey, packet: &Parsed) -> bool {
+    let Some(ip) = packet.network else {
+        return false;
+    };
+    let between = |proto: u8, low: IpAddr, high: IpAddr| {
+        ip.proto.is_none_or(|of_packet| of_packet == proto)
+            && ((ip.src, ip.dst) == (low, high) || (ip.src, ip.dst) == (high, low))
+    };
+    match key {
+        FlowKey::Ports { proto, low, high } => between(proto, low.addr, high.addr),
+        FlowKey::Ip { proto, low, high } => between(proto, low, high),
+        FlowKey::Mac { .. } | FlowKey::Link { .. } => false,
+    }
+}

@@ -1,0 +1,38 @@
+//! Telling tagged frames, for the hint that a filter without `vlan` does not see into them.
+
+use retroscope_packet::LinkType;
+
+/// Tag protocol identifiers that pcap-filter's `vlan` takes.
+const TPIDS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
+
+/// Whether a frame carries a VLAN tag right behind its link header. One comparison: nothing else is parsed.
+#[must_use]
+pub fn is_tagged(link_type: LinkType, data: &[u8]) -> bool {
+    let offset = match link_type {
+        LinkType::ETHERNET => 12,
+        LinkType::LINUX_SLL => 14,
+        LinkType::LINUX_SLL2 => 0,
+        _ => return false,
+    };
+    let tpid = data
+        .get(offset..)
+        .and_then(|rest| rest.first_chunk())
+        .map(|bytes| u16::from_be_bytes(*bytes));
+    tpid.is_some_and(|tpid| TPIDS.contains(&tpid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_seen_where_the_ethertype_stands() {
+        let mut frame = [0; 20];
+        frame[12..14].copy_from_slice(&[0x81, 0x00]);
+        assert!(is_tagged(LinkType::ETHERNET, &frame));
+        assert!(!is_tagged(LinkType::LINUX_SLL, &frame));
+        assert!(!is_tagged(LinkType::RAW, &frame));
+        assert!(!is_tagged(LinkType::ETHERNET, &frame[..13]));
+        assert!(is_tagged(LinkType::LINUX_SLL2, &[0x88, 0xa8]));
+    }
+}

@@ -1,0 +1,247 @@
+//! Expressions with variables that a trigger packet fills in.
+
+use std::{collections::BTreeSet, ops::Range};
+
+use retroscope_packet::{FlowKey, Parsed, community_id, flow_of, fragment_of};
+
+use crate::{
+    EXPRESSION_BYTES_MAX, FillError, Filled, FilterError, LinkContext, Place, Variable,
+    chain::Chain,
+    filled::{CommunityTerm, FlowTerm, Piece, Terms},
+    variable::Family,
+    words::{WordKind, words},
+};
+
+/// An expression with variables: pcap-filter(7) text in which [`Variable`]s may stand.
+///
+/// `$srcIP` and its like stand for pcap-filter text. `$flow`, `$iface` and `$communityId` are terms of our own, joined
+/// to pcap-filter text by `and or not ( )`. Without such terms libpcap sees the whole text as it is. With them, each
+/// maximal piece of pcap-filter text is compiled by itself: what `vlan` or `mpls` do to the offsets of what follows
+/// them, and a load beyond the captured bytes, reach to the end of the piece and no further; a primitive that leaves
+/// out its qualifiers (`port 80 or 443`) takes them from its own piece.
+///
+/// ```
+/// use retroscope_filter::{Template, Variable};
+///
+/// let template = Template::parse("$flow and not port $srcPort")?;
+/// assert_eq!(template.variables(), [Variable::Flow, Variable::SrcPort]);
+/// # Ok::<(), retroscope_filter::FilterError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    text: String,
+    /// Every variable with its bytes in `text`, in order.
+    variables: Vec<(Range<usize>, Variable)>,
+    chain: Chain,
+    /// Bytes of each piece of pcap-filter text, in order.
+    pieces: Vec<Range<usize>>,
+}
+
+/// The trigger packet, as far as variables ask for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TriggerFacts {
+    /// Its headers.
+    pub parsed: Parsed,
+    /// The ring-wide number of its interface.
+    pub interface: u16,
+}
+
+impl Template {
+    /// Parses a template. Whether libpcap takes its pcap-filter text depends on the link type: see
+    /// [`Template::check`].
+    ///
+    /// # Errors
+    /// [`FilterError::UnknownVariable`]; a term of our own in the wrong place; a text that is too long.
+    pub fn parse(text: &str) -> Result<Self, FilterError> {
+        if text.len() > EXPRESSION_BYTES_MAX {
+            let place = Place::new(text, 0..text.len());
+            return Err(FilterError::TooLong {
+                place,
+                limit_bytes: EXPRESSION_BYTES_MAX,
+            });
+        }
+        let words = words(text);
+        let mut variables = Vec::new();
+        for word in words.iter().filter(|word| word.kind == WordKind::Dollar) {
+            let name = &text[word.span.clone()];
+            let variable =
+                Variable::from_name(name).ok_or_else(|| FilterError::UnknownVariable {
+                    place: Place::new(text, word.span.clone()),
+                    name: name.to_owned(),
+                })?;
+            variables.push((word.span.clone(), variable));
+        }
+        let has_terms = variables.iter().any(|(_, variable)| variable.is_term());
+        let (chain, pieces) = if has_terms {
+            Chain::parse(text, &words)?
+        } else {
+            (Chain::piece(), vec![0..text.len()])
+        };
+        Ok(Self {
+            text: text.to_owned(),
+            variables,
+            chain,
+            pieces,
+        })
+    }
+
+    /// The text as it was typed.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The variables and terms of our own that it holds, each once, in the order of their first places.
+    #[must_use]
+    pub fn variables(&self) -> Vec<Variable> {
+        let mut seen = BTreeSet::new();
+        let all = self.variables.iter().map(|(_, variable)| *variable);
+        all.filter(|variable| seen.insert(*variable)).collect()
+    }
+
+    /// Whether it asks for anything of a trigger packet. If not, it is a plain expression.
+    #[must_use]
+    pub fn has_trigger_terms(&self) -> bool {
+        !self.variables.is_empty()
+    }
+
+    /// Compiles the pcap-filter text for `link` with sample values, so that a template that can never work is refused
+    /// before the first trigger. Addresses are tried as IPv4, then as IPv6.
+    ///
+    /// # Errors
+    /// [`FilterError`], pointing into the text as it was typed.
+    pub fn check(&self, link: LinkContext) -> Result<(), FilterError> {
+        let compile = |family: Family| {
+            self.pieces.iter().try_for_each(|bytes| {
+                let piece = self.piece(bytes, |variable| {
+                    Ok::<_, FilterError>(variable.sample(family).to_owned())
+                })?;
+                piece.compile(&self.text, link).map(drop)
+            })
+        };
+        compile(Family::V4).or_else(|error| compile(Family::V6).map_err(|_| error))
+    }
+
+    /// Fills in a trigger packet's values.
+    ///
+    /// # Errors
+    /// [`FillError`] for the first variable that the packet cannot supply.
+    pub fn fill(&self, facts: &TriggerFacts) -> Result<Filled, FillError> {
+        let pieces = self
+            .pieces
+            .iter()
+            .map(|bytes| self.piece(bytes, |variable| variable.text(&facts.parsed)));
+        let pieces = pieces.collect::<Result<Vec<Piece>, FillError>>()?;
+        let terms = self.terms(facts)?;
+        let mut display = String::with_capacity(self.text.len());
+        let mut copied = 0;
+        for (span, variable) in &self.variables {
+            display.push_str(&self.text[copied..span.start]);
+            match terms.display(*variable) {
+                Some(term) => display.push_str(&term),
+                None => display.push_str(&variable.text(&facts.parsed)?),
+            }
+            copied = span.end;
+        }
+        display.push_str(&self.text[copied..]);
+        Ok(Filled::new(
+            display,
+            self.text.clone(),
+            self.chain.clone(),
+            pieces,
+            terms,
+        ))
+    }
+
+    /// The template as an expression, if it asks for nothing of a trigger packet.
+    ///
+    /// # Errors
+    /// [`FilterError::NeedsTrigger`], pointing at the first variable.
+    pub fn into_plain(self) -> Result<Filled, FilterError> {
+        if let Some((span, variable)) = self.variables.first() {
+            let place = Place::new(&self.text, span.clone());
+            return Err(FilterError::NeedsTrigger {
+                place,
+                variable: *variable,
+            });
+        }
+        let pieces = vec![Piece::verbatim(&self.text)];
+        Ok(Filled::new(
+            self.text.clone(),
+            self.text,
+            self.chain,
+            pieces,
+            Terms::default(),
+        ))
+    }
+
+    /// One piece of text with `value` in the place of each variable.
+    fn piece<E>(
+        &self,
+        bytes: &Range<usize>,
+        value: impl Fn(Variable) -> Result<String, E>,
+    ) -> Result<Piece, E> {
+        let inside = |(span, _): &&(Range<usize>, Variable)| {
+            bytes.start <= span.start && span.end <= bytes.end
+        };
+        let mut piece = Piece::default();
+        let mut copied = bytes.start;
+        for (span, variable) in self.variables.iter().filter(inside) {
+            piece.push_source(&self.text, copied..span.start);
+            piece.push_value(&value(*variable)?, span.clone());
+            copied = span.end;
+        }
+        piece.push_source(&self.text, copied..bytes.end);
+        Ok(piece)
+    }
+
+    /// The terms of our own that the chain holds, filled in.
+    fn terms(&self, facts: &TriggerFacts) -> Result<Terms, FillError> {
+        let has = |term: Variable| self.variables.iter().any(|(_, variable)| *variable == term);
+        let mut terms = Terms::default();
+        if has(Variable::Flow) {
+            terms.flow = Some(flow_term(&facts.parsed)?);
+        }
+        if has(Variable::Iface) {
+            terms.interface = Some(facts.interface);
+        }
+        if has(Variable::CommunityId) {
+            terms.community = Some(community_term(&facts.parsed)?);
+        }
+        Ok(terms)
+    }
+}
+
+fn flow_term(packet: &Parsed) -> Result<FlowTerm, FillError> {
+    let fragment = fragment_of(packet);
+    match (flow_of(packet), fragment) {
+        (Some(key), fragment) => Ok(FlowTerm::Key {
+            key,
+            trigger: fragment,
+        }),
+        (None, Some(fragment)) => Ok(FlowTerm::Datagram(fragment)),
+        (None, None) => {
+            let reason = "the trigger packet's headers do not tell its flow";
+            Err(FillError {
+                variable: Variable::Flow,
+                reason,
+            })
+        }
+    }
+}
+
+fn community_term(packet: &Parsed) -> Result<CommunityTerm, FillError> {
+    let reason = "the trigger packet has no Community ID";
+    let id = community_id(packet, 0).ok_or(FillError {
+        variable: Variable::CommunityId,
+        reason,
+    })?;
+    let flow = match flow_of(packet) {
+        Some(key @ FlowKey::Ports { .. }) => Some(FlowTerm::Key {
+            key,
+            trigger: fragment_of(packet),
+        }),
+        _ => None,
+    };
+    Ok(CommunityTerm { id, flow })
+}

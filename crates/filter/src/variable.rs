@@ -1,0 +1,197 @@
+//! The names that a template may hold, and what a trigger packet says to them.
+
+use std::fmt;
+
+use retroscope_packet::{MacAddr, Parsed};
+
+/// Protocol numbers of <https://www.iana.org/assignments/protocol-numbers> that pcap-filter has a word for.
+const PROTOCOLS: [(u8, &str); 5] = [
+    (1, "icmp"),
+    (6, "tcp"),
+    (17, "udp"),
+    (58, "icmp6"),
+    (132, "sctp"),
+];
+
+/// A name with a dollar sign that a [`crate::Template`] may hold. Names are accepted in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Variable {
+    /// `$srcIP`: source address of the trigger packet, IPv4 or IPv6.
+    SrcIp,
+    /// `$dstIP`: destination address.
+    DstIp,
+    /// `$srcPort`: source port, decimal.
+    SrcPort,
+    /// `$dstPort`: destination port, decimal.
+    DstPort,
+    /// `$proto`: a primitive that stands alone: `tcp`, `udp`, `icmp`, `icmp6`, `sctp`, else `proto N`.
+    Proto,
+    /// `$srcMAC`: source hardware address.
+    SrcMac,
+    /// `$dstMAC`: destination hardware address.
+    DstMac,
+    /// `$vlan`: VLAN identifier of the outermost tag, decimal.
+    Vlan,
+    /// `$flow`, a term of our own: packets of the trigger packet's flow, both ways, under any VLAN stack.
+    Flow,
+    /// `$iface`, a term of our own: packets of the trigger packet's interface.
+    Iface,
+    /// `$communityId`, a term of our own: packets with the trigger packet's Community ID (version 1, seed 0).
+    CommunityId,
+}
+
+impl Variable {
+    /// Every variable, in the order of the documentation.
+    pub const ALL: [Self; 11] = [
+        Self::SrcIp,
+        Self::DstIp,
+        Self::SrcPort,
+        Self::DstPort,
+        Self::Proto,
+        Self::SrcMac,
+        Self::DstMac,
+        Self::Vlan,
+        Self::Flow,
+        Self::Iface,
+        Self::CommunityId,
+    ];
+
+    /// The name with its dollar sign.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SrcIp => "$srcIP",
+            Self::DstIp => "$dstIP",
+            Self::SrcPort => "$srcPort",
+            Self::DstPort => "$dstPort",
+            Self::Proto => "$proto",
+            Self::SrcMac => "$srcMAC",
+            Self::DstMac => "$dstMAC",
+            Self::Vlan => "$vlan",
+            Self::Flow => "$flow",
+            Self::Iface => "$iface",
+            Self::CommunityId => "$communityId",
+        }
+    }
+
+    /// Whether this is a term of our own, which joins pcap-filter text, rather than a piece of such text.
+    #[must_use]
+    pub fn is_term(self) -> bool {
+        matches!(self, Self::Flow | Self::Iface | Self::CommunityId)
+    }
+
+    /// The variable of that name, dollar sign included, in any case.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|variable| variable.name().eq_ignore_ascii_case(name))
+    }
+
+    /// Every name, as a sentence lists them.
+    pub(crate) fn all_names() -> String {
+        let names = Self::ALL.map(Self::name);
+        names.join(" ")
+    }
+
+    /// The pcap-filter text that stands for this variable.
+    pub(crate) fn text(self, packet: &Parsed) -> Result<String, FillError> {
+        let missing = |reason| FillError {
+            variable: self,
+            reason,
+        };
+        let ip = packet.network;
+        let no_ip = "the trigger packet is not IP";
+        let no_mac = "the trigger packet has no such hardware address";
+        match self {
+            Self::SrcIp => ip.map(|ip| ip.src.to_string()).ok_or(missing(no_ip)),
+            Self::DstIp => ip.map(|ip| ip.dst.to_string()).ok_or(missing(no_ip)),
+            Self::SrcPort => match packet.transport {
+                Some(ports) => Ok(ports.src.to_string()),
+                None => Err(missing(no_port(packet, "source"))),
+            },
+            Self::DstPort => match packet.transport {
+                Some(ports) => Ok(ports.dst.to_string()),
+                None => Err(missing(no_port(packet, "destination"))),
+            },
+            Self::Proto => match ip.ok_or(missing(no_ip))?.proto {
+                Some(number) => Ok(protocol(number)),
+                None => Err(missing(
+                    "the trigger packet's upper-layer protocol is not known",
+                )),
+            },
+            Self::SrcMac => packet.src_mac.map(mac).ok_or(missing(no_mac)),
+            Self::DstMac => packet.dst_mac.map(mac).ok_or(missing(no_mac)),
+            Self::Vlan => match packet.vlan.outer() {
+                Some(tag) => Ok(tag.id().to_string()),
+                None => Err(missing("the trigger packet has no VLAN tag")),
+            },
+            Self::Flow | Self::Iface | Self::CommunityId => {
+                Err(missing("it stands for no pcap-filter text"))
+            }
+        }
+    }
+
+    /// Text of the right kind where there is no trigger packet yet; addresses from the ranges for documentation.
+    pub(crate) fn sample(self, family: Family) -> &'static str {
+        match (self, family) {
+            (Self::SrcIp, Family::V4) => "192.0.2.1",
+            (Self::DstIp, Family::V4) => "198.51.100.1",
+            (Self::SrcIp, Family::V6) => "2001:db8::1",
+            (Self::DstIp, Family::V6) => "2001:db8::2",
+            (Self::SrcPort, _) => "40000",
+            (Self::DstPort, _) => "50000",
+            (Self::Proto, _) => "tcp",
+            (Self::SrcMac, _) => "00:00:5e:00:53:01",
+            (Self::DstMac, _) => "00:00:5e:00:53:02",
+            (Self::Vlan, _) => "100",
+            (Self::Flow | Self::Iface | Self::CommunityId, _) => "",
+        }
+    }
+}
+
+impl fmt::Display for Variable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Address family of a sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+/// A variable that a trigger packet cannot supply: the trigger fails, and says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[error("{variable}: {reason}")]
+pub struct FillError {
+    /// The variable.
+    pub variable: Variable,
+    /// Why not, as a clause about the trigger packet.
+    pub reason: &'static str,
+}
+
+fn no_port(packet: &Parsed, which: &str) -> &'static str {
+    let later = packet
+        .network
+        .and_then(|ip| ip.fragment)
+        .is_some_and(|fragment| fragment.is_later());
+    match (later, which) {
+        (true, _) => "the trigger packet is a later fragment, which carries no ports",
+        (false, "source") => "the trigger packet has no source port",
+        (false, _) => "the trigger packet has no destination port",
+    }
+}
+
+fn protocol(number: u8) -> String {
+    match PROTOCOLS.iter().find(|(known, _)| *known == number) {
+        Some((_, word)) => (*word).to_owned(),
+        None => format!("proto {number}"),
+    }
+}
+
+fn mac(addr: MacAddr) -> String {
+    let [a, b, c, d, e, f] = addr;
+    format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
+}
