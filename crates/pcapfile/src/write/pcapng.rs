@@ -270,6 +270,11 @@ impl<W: Write> PcapNgWriter<W> {
         self.times_clamped
     }
 
+    /// The stream underneath, for a caller that takes away what was written into memory.
+    pub fn inner_mut(&mut self) -> &mut W {
+        self.sink.inner_mut()
+    }
+
     /// The stream underneath.
     pub fn inner(&self) -> &W {
         self.sink.inner()

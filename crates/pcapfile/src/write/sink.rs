@@ -52,6 +52,10 @@ impl<W: Write> Sink<W> {
         &self.inner
     }
 
+    pub(super) fn inner_mut(&mut self) -> &mut W {
+        &mut self.inner
+    }
+
     #[inline]
     fn attempt(
         &mut self,
