@@ -10,8 +10,9 @@ use crate::proto::{
 };
 use crate::{Fragment, Icmp, Ip, Parsed, Ports};
 
-/// Extension headers followed before the chain counts as nonsense. Real packets have at most four or five.
-const CHAIN_MAX: usize = 32;
+/// Extension headers followed before the chain counts as nonsense. Real packets have at most four or five, libpcap's
+/// own test capture has a hundred.
+const CHAIN_MAX: usize = 128;
 
 /// Bytes of the fixed IPv6 header.
 const IPV6_HEADER: usize = 40;

@@ -178,7 +178,7 @@ fn mpls(parsed: &mut Parsed, data: &[u8], mut at: usize) -> Result<usize, Stop> 
             continue;
         }
         return match u8_at(data, at)? >> 4 {
-            4 if looks_like_v4(&array(data, at)?) => ip::v4(parsed, data, at),
+            4 if looks_like_v4(data, at)? => ip::v4(parsed, data, at),
             6 if looks_like_v6(&array(data, at)?) => ip::v6(parsed, data, at),
             _ => Ok(at),
         };
@@ -186,11 +186,22 @@ fn mpls(parsed: &mut Parsed, data: &[u8], mut at: usize) -> Result<usize, Stop> 
     Err(Stop::Malformed)
 }
 
-/// Whether these bytes are an IPv4 header rather than, say, an Ethernet address that starts with 4.
-fn looks_like_v4(header: &[u8; 20]) -> bool {
-    let total_len = u16::from_be_bytes([header[2], header[3]]);
-    let header_len = u16::from(header[0] & 0x0f) * 4;
-    header_len >= 20 && total_len >= header_len && header[6] & 0x80 == 0 && header[8] != 0
+/// Whether an IPv4 header is at `at` rather than, say, an Ethernet address that starts with 4: its lengths are possible
+/// and its checksum is right, or absent because the sender's NIC was to fill it in.
+fn looks_like_v4(data: &[u8], at: usize) -> Result<bool, Stop> {
+    let fixed: [u8; 20] = array(data, at)?;
+    let header_len = usize::from(fixed[0] & 0x0f) * 4;
+    let total_len = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
+    if header_len < fixed.len() || (total_len != 0 && total_len < header_len) {
+        return Ok(false);
+    }
+    let header = &data[at..within(data, at + header_len)?];
+    let sum: u32 = header
+        .chunks_exact(2)
+        .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
+        .sum();
+    // At most 30 words: one fold leaves no carry beyond 16 bits, or a sum that is not all ones.
+    Ok(fixed[10..12] == [0, 0] || (sum & 0xffff) + (sum >> 16) == 0xffff)
 }
 
 /// Whether these bytes are an IPv6 header: the next header is one that IPv6 carries in practice.

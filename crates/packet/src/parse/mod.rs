@@ -9,6 +9,8 @@ mod link;
 
 use crate::{LinkType, Outcome, Parsed};
 
+pub use link::is_supported;
+
 /// Why parsing ended before the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stop {
@@ -51,4 +53,5 @@ pub fn parse(link_type: LinkType, data: &[u8]) -> Parsed {
     parsed
 }
 
-pub use link::is_supported;
+#[cfg(test)]
+mod tests;
