@@ -213,3 +213,94 @@ impl fmt::Display for ProtoName {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse;
+
+    /// A raw UDP packet over IPv4 or IPv6 between addresses and ports that end in `src` and `dst`.
+    fn udp(is_v6: bool, src: [u8; 2], dst: [u8; 2]) -> FlowKey {
+        let ports = [0, src[1], 0, dst[1], 0, 8, 0, 0];
+        let packet = if is_v6 {
+            let mut header = [0; 40];
+            (header[0], header[5], header[6]) = (0x60, 8, UDP);
+            (header[23], header[39]) = (src[0], dst[0]);
+            [&header[..], &ports].concat()
+        } else {
+            let header = [
+                0x45, 0, 0, 28, 0, 0, 0, 0, 64, UDP, 0, 0, 10, 0, 0, src[0], 10, 0, 0, dst[0],
+            ];
+            [&header[..], &ports].concat()
+        };
+        flow_of(&parse(LinkType::RAW, &packet)).unwrap()
+    }
+
+    #[test]
+    fn keys_are_equal_both_ways_and_ordered() {
+        for is_v6 in [false, true] {
+            for (a, b) in [
+                ([1, 80], [2, 9]),
+                ([2, 9], [1, 80]),
+                ([1, 7], [1, 8]),
+                ([200, 1], [100, 1]),
+                ([1, 1], [1, 1]),
+            ] {
+                let key = udp(is_v6, a, b);
+                assert_eq!(key, udp(is_v6, b, a));
+                assert!(
+                    matches!(key, FlowKey::Ports { low, high, .. } if low <= high),
+                    "{key}"
+                );
+            }
+            assert_ne!(
+                udp(is_v6, [1, 80], [2, 9]),
+                udp(is_v6, [1, 9], [2, 80]),
+                "ports belong to their addresses"
+            );
+        }
+    }
+
+    #[test]
+    fn keys_print_themselves() {
+        assert_eq!(
+            udp(false, [2, 9], [1, 80]).to_string(),
+            "udp 10.0.0.1:80 10.0.0.2:9"
+        );
+        assert_eq!(
+            udp(true, [2, 9], [1, 80]).to_string(),
+            "udp [::1]:80 [::2]:9"
+        );
+        let key = FlowKey::Mac {
+            ether_type: Some(0x88cc),
+            low: [0; 6],
+            high: [255; 6],
+        };
+        assert_eq!(
+            key.to_string(),
+            "ether 0x88cc 00:00:00:00:00:00 ff:ff:ff:ff:ff:ff"
+        );
+        let key = FlowKey::Link {
+            link_type: LinkType::PPP,
+            protocol: 0xc021,
+        };
+        assert_eq!(key.to_string(), "link 9 protocol 0xc021");
+        let addr = IpAddr::from([10, 0, 0, 1]);
+        assert_eq!(
+            FlowKey::Ip {
+                proto: 47,
+                low: addr,
+                high: addr
+            }
+            .to_string(),
+            "proto 47 10.0.0.1 10.0.0.1"
+        );
+        let key = FragmentKey {
+            src: addr,
+            dst: addr,
+            proto: TCP,
+            id: 7,
+        };
+        assert_eq!(key.to_string(), "tcp 10.0.0.1 > 10.0.0.1 fragment 7");
+    }
+}

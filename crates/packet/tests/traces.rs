@@ -1,5 +1,10 @@
 //! Real captures: flows and Community IDs agree with the tables of other tools, and cutting a frame short never
 //! changes a fact.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "helpers of tests, which may"
+)]
 
 mod common;
 

@@ -1,5 +1,4 @@
 //! Reads the frames of the shared captures: just enough of pcap and pcapng for these tests.
-#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::path::{Path, PathBuf};
 
