@@ -1,0 +1,310 @@
+//! Models of the protocol, run over the real code in every order that loom can think of.
+//!
+//! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test -p retroscope-ring --release --test loom`
+//!
+//! Record bytes have shadow cells: to read a byte that was not committed, or to write one that can be read, fails the
+//! model, as does a thread that nobody wakes (under loom time does not pass). loom treats SeqCst accesses as AcqRel and
+//! does not know load buffering: a pass is evidence, not proof.
+#![cfg(loom)]
+
+use std::time::Duration;
+
+use loom::thread;
+use retroscope_ring::{
+    BucketRef, GroupKind, Mode, Packet, Producer, Reader, Record, Ring, RingConfig, StoreError,
+};
+
+/// Longer than any model.
+const FOREVER: Duration = Duration::from_secs(3600);
+/// Room for one record, and for two.
+const ONE: usize = 48;
+const TWO: usize = 80;
+
+fn ring(bucket_bytes: usize, buckets: u64, mode: Mode) -> Ring {
+    let config = RingConfig {
+        bucket_bytes: Some(bucket_bytes),
+        mode,
+        ..RingConfig::new(buckets * bucket_bytes as u64, 1, 1)
+    };
+    Ring::new(&config, None).unwrap()
+}
+
+/// Stores a record whose time, length and only byte are its number.
+fn store(producer: &mut Producer, number: u8) -> Result<(), StoreError> {
+    let data = [number];
+    let record = Record { wire_len: u32::from(number), ..Record::whole(i64::from(number), 0, &data) };
+    producer.store(&record)?;
+    producer.publish();
+    Ok(())
+}
+
+fn check(packet: Packet<'_>, number: u64) {
+    assert_eq!(packet.time_ns, number as i64);
+    assert_eq!(u64::from(packet.wire_len), number);
+    assert_eq!(packet.data, [number as u8]);
+}
+
+/// Reads what is there. Returns (records read, records missed).
+fn drain(reader: &mut Reader, expected: &mut u64) -> (u64, u64) {
+    let (mut read, mut missed) = (0, 0);
+    while let Some(batch) = reader.next() {
+        assert_eq!(batch.first, *expected + batch.missed.packets, "missed what was between");
+        missed += batch.missed.packets;
+        *expected = batch.first;
+        for packet in batch {
+            check(packet, *expected);
+            *expected += 1;
+            read += 1;
+        }
+    }
+    (read, missed)
+}
+
+#[test]
+fn the_committed_part_of_an_open_bucket_is_read() {
+    loom::model(|| {
+        let ring = ring(TWO, 2, Mode::Record);
+        let mut reader = ring.group("reader", GroupKind::Lapped).unwrap();
+        let mut producer = ring.producer().unwrap();
+        let writer = thread::spawn(move || {
+            store(&mut producer, 0).unwrap();
+            store(&mut producer, 1).unwrap();
+            producer
+        });
+        let mut expected = 0;
+        drain(&mut reader, &mut expected);
+        let producer = writer.join().unwrap();
+        drain(&mut reader, &mut expected);
+        assert_eq!((expected, reader.lapped().packets), (2, 0));
+        drop(producer);
+    });
+}
+
+#[test]
+fn claim_and_hold_exclude_each_other() {
+    loom::model(|| {
+        let ring = ring(ONE, 2, Mode::Record);
+        let mut producer = ring.producer().unwrap();
+        store(&mut producer, 0).unwrap();
+        store(&mut producer, 1).unwrap();
+        let writer = thread::spawn(move || {
+            let stored = store(&mut producer, 2);
+            (producer, stored)
+        });
+        let old = ring.hold(BucketRef { index: 0, generation: 1 });
+        if let Some(view) = &old {
+            assert_eq!(view.committed(), 1);
+            check(view.packet(0), 0);
+        }
+        let new = ring.hold(BucketRef { index: 0, generation: 2 });
+        assert!(old.is_none() || new.is_none(), "two generations at once");
+        if let Some(view) = &new {
+            for packet in view.iter_from(0) {
+                check(packet, 2);
+            }
+        }
+        drop(old);
+        let (_producer, stored) = writer.join().unwrap();
+        assert!(matches!(stored, Ok(()) | Err(StoreError::Full)));
+    });
+}
+
+#[test]
+fn a_lapped_reader_follows_or_is_told() {
+    loom::model(|| {
+        let ring = ring(ONE, 3, Mode::Record);
+        let mut reader = ring.group("reader", GroupKind::Lapped).unwrap();
+        let mut producer = ring.producer().unwrap();
+        store(&mut producer, 0).unwrap();
+        store(&mut producer, 1).unwrap();
+        store(&mut producer, 2).unwrap();
+        let writer = thread::spawn(move || {
+            let mut next = 3;
+            for _ in 0..3 {
+                // Full: the reader moves on and for a moment holds both buckets that are not open.
+                next += u8::from(store(&mut producer, next).is_ok());
+            }
+            (producer, u64::from(next))
+        });
+        let mut expected = 0;
+        let (read, missed) = drain(&mut reader, &mut expected);
+        let (_producer, stored) = writer.join().unwrap();
+        let (read_later, missed_later) = drain(&mut reader, &mut expected);
+        assert_eq!(expected, stored);
+        assert_eq!(read + missed + read_later + missed_later, stored, "stored = analyzed + lapped");
+        assert_eq!(missed + missed_later, reader.lapped().packets);
+    });
+}
+
+#[test]
+fn a_gating_group_wakes_the_writer_that_waits_for_it() {
+    loom::model(|| {
+        let ring = ring(ONE, 2, Mode::Wait);
+        let mut reader = ring.group("reader", GroupKind::Gating).unwrap();
+        let mut producer = ring.producer().unwrap();
+        store(&mut producer, 0).unwrap();
+        store(&mut producer, 1).unwrap();
+        let writer = thread::spawn(move || {
+            store(&mut producer, 2).unwrap();
+            producer
+        });
+        // Reads 0, and moves on to 1, which gives bucket 0 back; nobody rings again afterwards.
+        assert_eq!(reader.next().map(|batch| batch.first), Some(0));
+        assert_eq!(reader.next().map(|batch| batch.first), Some(1));
+        let _producer = writer.join().unwrap();
+        let mut expected = 2;
+        assert_eq!(drain(&mut reader, &mut expected), (1, 0), "nothing is lost");
+    });
+}
+
+#[test]
+fn a_position_alone_wakes_the_writer() {
+    loom::model(|| {
+        let ring = ring(ONE, 2, Mode::Wait);
+        let mut reader = ring.group("reader", GroupKind::Gating).unwrap();
+        let mut producer = ring.producer().unwrap();
+        store(&mut producer, 0).unwrap();
+        store(&mut producer, 1).unwrap();
+        // Record 1 was handed out and its bucket is the open one: all that bucket 0 waits for is a position.
+        assert_eq!(reader.next().map(|batch| batch.first), Some(0));
+        let writer = thread::spawn(move || {
+            store(&mut producer, 2).unwrap();
+            producer
+        });
+        drop(reader);
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_sleeping_reader_is_woken() {
+    loom::model(|| {
+        let ring = ring(TWO, 2, Mode::Record);
+        let mut reader = ring.group("reader", GroupKind::Lapped).unwrap();
+        let mut producer = ring.producer().unwrap();
+        let writer = thread::spawn(move || {
+            store(&mut producer, 0).unwrap();
+            store(&mut producer, 1).unwrap();
+            producer
+        });
+        let mut expected = 0;
+        while expected < 2 {
+            assert!(reader.wait(FOREVER));
+            drain(&mut reader, &mut expected);
+        }
+        let _producer = writer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_waker_and_the_end_wake_as_well() {
+    loom::model(|| {
+        let ring = ring(TWO, 2, Mode::Record);
+        let mut reader = ring.group("reader", GroupKind::Lapped).unwrap();
+        let waker = reader.waker();
+        let other = thread::spawn(move || {
+            waker.wake();
+            ring.close();
+        });
+        assert!(reader.wait(FOREVER));
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn nothing_falls_between_a_reservation_and_the_log() {
+    loom::model(|| {
+        let ring = ring(ONE, 3, Mode::Record);
+        let mut producer = ring.producer().unwrap();
+        store(&mut producer, 0).unwrap();
+        store(&mut producer, 1).unwrap();
+        store(&mut producer, 2).unwrap();
+        let writer = thread::spawn(move || {
+            let mut stored = 3;
+            for _ in 0..2 {
+                // Full: both closed buckets can be held for a moment.
+                stored += u8::from(store(&mut producer, stored).is_ok());
+            }
+            (producer, u64::from(stored))
+        });
+        let reservation = ring.reserve(0, 1);
+        let before = reservation.evicted_before().packets;
+        let (mut listed, mut lost) = (Vec::new(), Vec::new());
+        reservation.buckets(&mut listed);
+        assert!(listed.len() as u64 <= 2 - before, "listed, although gone before");
+        let mut read = Vec::new();
+        for info in listed {
+            if let Some(view) = ring.hold(info.bucket) {
+                check(view.packet(0), info.first);
+                reservation.give_back(info.bucket);
+                read.push(info.first);
+            }
+        }
+        let (_producer, stored) = writer.join().unwrap();
+        reservation.fallen(&mut lost);
+        // Each of the packets 0 and 1 was gone before, read, or told as lost: exactly one of them.
+        for number in 0..2 {
+            let told = lost.iter().filter(|bucket| bucket.first == number).count();
+            let seen = read.iter().filter(|&&first| first == number).count();
+            assert_eq!(usize::from(number < before) + told + seen, 1, "packet {number}");
+        }
+        assert!(lost.len() as u64 <= stored - 3, "more was lost than was overwritten");
+    });
+}
+
+#[test]
+fn a_reservation_that_ends_wakes_the_writer() {
+    loom::model(|| {
+        let ring = ring(ONE, 2, Mode::Wait);
+        let mut producer = ring.producer().unwrap();
+        let reservation = ring.reserve(0, 1);
+        store(&mut producer, 0).unwrap();
+        store(&mut producer, 1).unwrap();
+        let writer = thread::spawn(move || {
+            store(&mut producer, 2).unwrap();
+            producer
+        });
+        let first = BucketRef { index: 0, generation: 1 };
+        let view = ring.hold(first);
+        check(view.as_ref().expect("it is reserved").packet(0), 0);
+        reservation.give_back(first);
+        drop(view);
+        let _producer = writer.join().unwrap();
+        assert!(ring.hold(first).is_none());
+    });
+}
+
+#[test]
+fn the_end_wakes_a_writer() {
+    loom::model(|| {
+        let ring = ring(ONE, 2, Mode::Wait);
+        let mut producer = ring.producer().unwrap();
+        let _reservation = ring.reserve(0, 1);
+        store(&mut producer, 0).unwrap();
+        store(&mut producer, 1).unwrap();
+        let writer = thread::spawn(move || store(&mut producer, 2));
+        ring.close();
+        assert_eq!(writer.join().unwrap(), Err(StoreError::Closed));
+    });
+}
+
+#[test]
+fn records_before_a_watermark_are_visible() {
+    loom::model(|| {
+        let ring = ring(TWO, 2, Mode::Record);
+        let mut producer = ring.producer().unwrap();
+        let handle = ring.clone();
+        let writer = thread::spawn(move || {
+            producer.store(&Record { wire_len: 0, ..Record::whole(0, 0, &[0]) }).unwrap();
+            producer.set_watermark(1);
+            producer
+        });
+        if handle.watermark(0) == Some(1) {
+            assert_eq!(handle.published(0), 1);
+            let view = handle.hold(BucketRef { index: 0, generation: 1 }).expect("it is open");
+            assert_eq!(view.committed(), 1);
+            check(view.packet(0), 0);
+        }
+        drop(writer.join().unwrap());
+    });
+}
