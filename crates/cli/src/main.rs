@@ -1,3 +1,31 @@
-//! The `retroscope` program.
+//! The `retroscope` program: arguments in, exit code out. Each command is a module of `commands`.
 
-fn main() {}
+mod commands;
+mod failure;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// An oscilloscope for network traffic: records every packet into memory and writes what happened before and after a
+/// trigger to a capture file.
+#[derive(Debug, Parser)]
+#[command(name = "retroscope", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Record(commands::record::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Record(args) => commands::record::run(args),
+    };
+    result.unwrap_or_else(|failure| failure.report())
+}

@@ -1,1 +1,46 @@
-//! recorder
+//! The recorder: threads between sources and dumps.
+//!
+//! Packets flow one way: an *inserter* copies a source's bursts into the ring, the *analyzer* reads every packet once and
+//! tries the trigger rules, the *dumper* reads the windows that triggers opened and writes them to files. Control flows
+//! beside it as messages. The deciding parts are pure and own neither threads nor clocks: `director` (what a hit
+//! becomes), `dump::output` (one ordered file), `counters` (the ledgers); `recorder` wires them to threads.
+
+mod analyzer;
+mod clock;
+mod counters;
+mod director;
+mod dump;
+mod inserter;
+mod intake;
+mod interfaces;
+mod predicate;
+mod progress;
+mod recorder;
+mod time;
+
+pub use clock::{Clock, Now, SystemClock};
+pub use counters::{LOST_NO_BUCKET, SourceSnapshot};
+pub use director::HitCounts;
+pub use dump::{DumpReport, Format, Missing, PROGRAM, Verdict};
+pub use recorder::{Config, Handle, Recorder, Sources, StartError, Status, Summary};
+pub use time::rfc3339;
+
+/// News from a running recorder, in the order they happened.
+#[derive(Debug)]
+pub enum Event {
+    /// A hit started a dump.
+    Triggered {
+        /// The trigger expression, or `manual`.
+        rule: String,
+        /// Time stamp of the trigger packet, ns since the epoch.
+        trigger_ns: i64,
+        /// The filled-in dump expression; empty: everything.
+        expression: String,
+    },
+    /// A dump is on disk, or failed.
+    Finished(DumpReport),
+    /// The verdict of a finished dump changed.
+    Amended(DumpReport),
+    /// A sentence for the user.
+    Notice(String),
+}

@@ -1,0 +1,137 @@
+//! Sizes and durations as users write them.
+
+use std::time::Duration;
+
+/// A size in bytes: `4GiB`, `512MiB`, `4G`; the suffix is required, and a power of 1024 (DESIGN §3).
+///
+/// # Errors
+/// A sentence that says what to write instead.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let (number, unit) = split(text);
+    let lower = unit.to_ascii_lowercase();
+    let exponent = match lower.trim_end_matches('b').trim_end_matches('i') {
+        "k" => 1,
+        "m" => 2,
+        "g" => 3,
+        "t" => 4,
+        "" => {
+            return Err(format!(
+                "{text:?} has no unit: say {}GiB or {}MiB",
+                digits_or(number),
+                digits_or(number)
+            ));
+        }
+        _ => {
+            return Err(format!(
+                "{text:?} is not a size: write it like 512MiB or 4GiB"
+            ));
+        }
+    };
+    let bytes = decimal(number)
+        .map(|n| n * 1024_f64.powi(exponent))
+        .filter(|bytes| (1.0..9e18).contains(bytes));
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "in range by the filter above"
+    )]
+    bytes
+        .map(|bytes| bytes as u64)
+        .ok_or_else(|| format!("{text:?} is not a size: write it like 512MiB or 4GiB"))
+}
+
+/// A duration: `250ms`, `10s`, `5m`, `2h`; a number without unit is seconds.
+///
+/// # Errors
+/// A sentence that says what to write instead.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = split(text);
+    let scale = match unit {
+        "ns" => 1e-9,
+        "us" | "µs" => 1e-6,
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => {
+            return Err(format!(
+                "{text:?} is not a duration: write it like 250ms, 10s, 5m or 2h"
+            ));
+        }
+    };
+    let seconds = decimal(number).map(|n| n * scale);
+    // 100 years: further than any window, and well inside 64 bits of ns.
+    let seconds = seconds.filter(|seconds| (0.0..=100.0 * 365.25 * 86_400.0).contains(seconds));
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| format!("{text:?} is not a duration: write it like 250ms, 10s, 5m or 2h"))
+}
+
+/// A size for a person: `1 GiB`, `512 MiB`, `1.5 GiB`.
+pub(crate) fn show_size(bytes: u64) -> String {
+    let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let text = format!("{value:.1}");
+    format!("{} {}", text.trim_end_matches(".0"), units[unit])
+}
+
+fn split(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    (&text[..end], text[end..].trim())
+}
+
+fn decimal(number: &str) -> Option<f64> {
+    number.parse::<f64>().ok().filter(|n| n.is_finite())
+}
+
+fn digits_or(number: &str) -> &str {
+    if number.is_empty() { "4" } else { number }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_need_a_unit() {
+        assert_eq!(size("4GiB"), Ok(4 << 30));
+        assert_eq!(size("512M"), Ok(512 << 20));
+        assert_eq!(size("1.5gb"), Ok(3 << 29));
+        assert_eq!(size("64 KiB"), Ok(64 << 10));
+        assert_eq!(
+            size("4"),
+            Err("\"4\" has no unit: say 4GiB or 4MiB".to_owned())
+        );
+        for bad in ["", "GiB", "-1GiB", "4XiB", "1e9", "0GiB", "99999999TiB"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn durations_default_to_seconds() {
+        assert_eq!(duration("10"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
+        assert_eq!(duration("0.5s"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
+        for bad in ["", "s", "-5", "5x", "1e300h", "nan"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_short() {
+        assert_eq!(show_size(1 << 30), "1 GiB");
+        assert_eq!(show_size(3 << 29), "1.5 GiB");
+        assert_eq!(show_size(512), "512 bytes");
+    }
+}

@@ -1,0 +1,659 @@
+//! The analyzer: reads every packet once, tries the trigger rules, and gives the director's orders to the dumper.
+//!
+//! It also keeps packet time. Offline that is the highest stamp seen, moved packet by packet, so that a window ends
+//! after the same packet in every run. Live it is the smallest watermark of the queues.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
+
+use retroscope_filter::Template;
+use retroscope_ring::{Batch, Packet, Positions, Reader, Reservation, Ring, Waker};
+
+use crate::{
+    Event,
+    clock::{Clock, Now},
+    director::{Clip, Director, DirectorConfig, Hit, HitCounts, HitOrder, Order, Refusal},
+    dump::{CloseOrder, DumpOrder, Message},
+    intake::Intake,
+    interfaces::InterfaceCache,
+    predicate::{Decision, Expression, Predicate, Rule},
+    progress::{Barrier, Control},
+    time::{rfc3339, seconds},
+};
+
+/// Rule number of a trigger by hand.
+const MANUAL: usize = usize::MAX;
+/// Closed windows that a late packet is still checked against.
+const CLOSED_KEPT: usize = 1024;
+/// Batches between two looks at clocks and wishes while packets keep coming.
+const BATCHES: usize = 64;
+/// A difference between the clocks' advances beyond this is a step of the real-time clock, ns.
+const STEP_NS: i64 = 100_000_000;
+
+/// What the analyzer is built from.
+#[derive(Debug)]
+pub(crate) struct AnalyzerParts {
+    pub(crate) ring: Ring,
+    pub(crate) reader: Reader,
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) template: Template,
+    /// What a trigger by hand dumps.
+    pub(crate) manual: Expression,
+    pub(crate) director: DirectorConfig,
+    pub(crate) intake: Arc<Intake>,
+    pub(crate) control: Arc<Control>,
+    pub(crate) barrier: Arc<Barrier>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Packet time for the dumper, offline.
+    pub(crate) packet_clock: Arc<AtomicI64>,
+    pub(crate) shared: Arc<AnalyzerCounters>,
+    pub(crate) messages: mpsc::Sender<Message>,
+    pub(crate) events: mpsc::Sender<Event>,
+}
+
+/// The reading ledger and the hits, for status lines. One writer, the analyzer; each number stands alone.
+#[derive(Debug, Default)]
+pub(crate) struct AnalyzerCounters {
+    pub(crate) analyzed: AtomicU64,
+    pub(crate) lapped: AtomicU64,
+    pub(crate) triggers: AtomicU64,
+    pub(crate) suppressed: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) unfilled: AtomicU64,
+    pub(crate) open_dumps: AtomicU64,
+    pub(crate) clock_steps: AtomicU64,
+    /// Dumps closed by the analyzer that the dumper has not finished. The dumper subtracts.
+    pub(crate) in_flight: AtomicU64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Analyzer {
+    reader: Reader,
+    core: Core,
+}
+
+#[derive(Debug)]
+struct Core {
+    ring: Ring,
+    rules: Vec<Rule>,
+    template: Template,
+    manual: Expression,
+    director: Director<Expression>,
+    live: bool,
+    intake: Arc<Intake>,
+    control: Arc<Control>,
+    barrier: Arc<Barrier>,
+    clock: Arc<dyn Clock>,
+    packet_clock: Arc<AtomicI64>,
+    shared: Arc<AnalyzerCounters>,
+    messages: mpsc::Sender<Message>,
+    events: mpsc::Sender<Event>,
+    names: InterfaceCache,
+    orders: Vec<Order<Expression>>,
+    /// Keeps what waiting hits will want.
+    waiting: Option<Reservation>,
+    open: HashMap<u64, OpenWindow>,
+    closed: VecDeque<ClosedWindow>,
+    /// No packet after this can be late for a closed window.
+    closed_to_ns: i64,
+    /// Offline: packets seen by interface.
+    received: Vec<u64>,
+    /// Offline: the packet being looked at, by producer.
+    here: Vec<u64>,
+    start_ns: i64,
+    analyzed: u64,
+    lapped: u64,
+    offset_ns: Option<i64>,
+    /// Remarks for the dumps that are open.
+    step_notes: Vec<(i64, String)>,
+    refusals_told: usize,
+}
+
+#[derive(Debug)]
+struct OpenWindow {
+    from_ns: i64,
+    to_ns: i64,
+    predicate: Predicate,
+    opened_mono_ns: i64,
+}
+
+/// A window that is over, for packets that come after all.
+#[derive(Debug)]
+struct ClosedWindow {
+    id: u64,
+    window: OpenWindow,
+    ends: Vec<u64>,
+    late: u64,
+    first_ns: i64,
+    last_ns: i64,
+}
+
+/// Refused hits told one by one; more are only counted.
+const REFUSALS_TOLD: usize = 10;
+
+impl Analyzer {
+    pub(crate) fn new(parts: AnalyzerParts) -> Self {
+        let AnalyzerParts {
+            ring,
+            reader,
+            rules,
+            template,
+            manual,
+            director,
+            intake,
+            control,
+            barrier,
+            clock,
+            packet_clock,
+            shared,
+            messages,
+            events,
+        } = parts;
+        let live = director.grace_ns.is_some();
+        let start_ns = if live { clock.now().wall_ns } else { i64::MAX };
+        let core = Core {
+            names: intake.interface_cache(),
+            director: Director::new(director),
+            live,
+            orders: Vec::new(),
+            waiting: None,
+            open: HashMap::new(),
+            closed: VecDeque::new(),
+            closed_to_ns: i64::MIN,
+            received: Vec::new(),
+            here: Vec::new(),
+            start_ns,
+            analyzed: 0,
+            lapped: 0,
+            offset_ns: None,
+            step_notes: Vec::new(),
+            refusals_told: 0,
+            ring,
+            rules,
+            template,
+            manual,
+            intake,
+            control,
+            barrier,
+            clock,
+            packet_clock,
+            shared,
+            messages,
+            events,
+        };
+        Self { reader, core }
+    }
+
+    /// For the dumper.
+    pub(crate) fn positions(&self) -> Positions {
+        self.reader.positions()
+    }
+
+    /// For whoever wants the analyzer's attention.
+    pub(crate) fn waker(&self) -> Waker {
+        self.reader.waker()
+    }
+
+    /// Sleeps until there is something to read, a wish, or the timeout.
+    pub(crate) fn wait(&mut self, timeout: Duration) {
+        self.reader.wait(timeout);
+    }
+
+    /// Reads what is there (live at most some batches), then looks after clocks and wishes. False: nothing was there.
+    pub(crate) fn step(&mut self) -> bool {
+        // Asked before the reading: the writer that asks has published everything.
+        let asked = self.core.barrier.asked_of_analyzer();
+        let mut batches = 0;
+        while !self.core.live || batches < BATCHES {
+            let Some(batch) = self.reader.next() else {
+                break;
+            };
+            self.core.batch(&batch);
+            batches += 1;
+        }
+        let more = self.core.live && batches == BATCHES;
+        if !more {
+            self.reader.finish();
+        }
+        self.core.lapped = self.reader.lapped().packets;
+        let now = self.core.clock.now();
+        self.core.look_after(now);
+        if let Some(asked) = asked {
+            self.core.make_room();
+            self.core.barrier.analyzer_done(asked);
+            self.core.send(Message::Wake);
+        }
+        batches > 0
+    }
+
+    /// The inserters are gone: reads the rest and closes every window.
+    pub(crate) fn end(mut self, clip: Clip) -> AnalyzerEnd {
+        while self.step() {}
+        let core = &mut self.core;
+        core.here.clear();
+        core.director.end(clip, &mut core.orders);
+        core.execute();
+        core.tell_late();
+        core.hint_at_tags();
+        core.publish_counters();
+        AnalyzerEnd {
+            analyzed: core.analyzed,
+            lapped: core.lapped,
+            hits: core.director.counts(),
+        }
+    }
+}
+
+/// What the analyzer leaves behind.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AnalyzerEnd {
+    pub(crate) analyzed: u64,
+    pub(crate) lapped: u64,
+    pub(crate) hits: HitCounts,
+}
+
+impl Core {
+    fn batch(&mut self, batch: &Batch<'_>) {
+        let producer = batch.producer;
+        for (record, packet) in (batch.first..).zip(batch.iter()) {
+            self.packet(producer, record, &packet);
+        }
+        self.analyzed += batch.len() as u64;
+        if !self.live {
+            // C0: Release, pairs with C1 in `Progress::reach`: the positions move after this, at the reader's next call.
+            self.packet_clock
+                .store(self.director.clock_ns(), Ordering::Release);
+        }
+        self.publish_counters();
+    }
+
+    fn packet(&mut self, producer: usize, record: u64, packet: &Packet<'_>) {
+        if !self.live {
+            self.offline_clock(record, packet);
+        }
+        if packet.time_ns <= self.closed_to_ns {
+            self.check_late(producer, record, packet);
+        }
+        if !self.director.armed() {
+            return;
+        }
+        for rule in 0..self.rules.len() {
+            let Some(interface) = self.names.interface(packet.interface) else {
+                return;
+            };
+            if self.rules[rule].matches(interface, packet) {
+                let source = interface.source;
+                let expression = Expression::fill(&self.template, interface, packet);
+                let order = HitOrder {
+                    time_ns: packet.time_ns,
+                    source,
+                    producer,
+                    record,
+                    rule,
+                };
+                let in_flight = self.in_flight();
+                self.director
+                    .hit(Hit { order, expression }, in_flight, &mut self.orders);
+                self.execute();
+            }
+        }
+    }
+
+    fn offline_clock(&mut self, record: u64, packet: &Packet<'_>) {
+        let interface = usize::from(packet.interface);
+        if interface >= self.received.len() {
+            self.received.resize(interface + 1, 0);
+        }
+        self.start_ns = self.start_ns.min(packet.time_ns);
+        if packet.time_ns > self.director.due_ns() {
+            self.here = vec![record];
+            self.director.advance(packet.time_ns, &mut self.orders);
+            self.execute();
+        } else {
+            self.director.advance(packet.time_ns, &mut self.orders);
+        }
+        self.received[interface] += 1;
+    }
+
+    /// Clocks and wishes, between batches.
+    fn look_after(&mut self, now: Now) {
+        if self.live {
+            self.clock_step(now);
+            let producers = self.ring.producers();
+            let watermark = (0..producers)
+                .map(|p| self.ring.watermark(p))
+                .min()
+                .flatten();
+            if let Some(watermark_ns) = watermark.filter(|w| *w != i64::MAX) {
+                self.director.advance(watermark_ns, &mut self.orders);
+            }
+            self.director.advance_mono(now.mono_ns, &mut self.orders);
+        }
+        for _ in 0..self.control.take_triggers() {
+            self.trigger_by_hand(now);
+        }
+        self.execute();
+        for rule in 0..self.rules.len() {
+            for notice in self.rules[rule].take_notices() {
+                self.tell(Event::Notice(notice));
+            }
+        }
+        self.publish_counters();
+    }
+
+    fn trigger_by_hand(&mut self, now: Now) {
+        let time_ns = if self.live {
+            now.wall_ns
+        } else {
+            self.director.clock_ns()
+        };
+        if time_ns == i64::MIN {
+            self.tell(Event::Notice(
+                "SIGUSR1: nothing is recorded yet, no dump".to_owned(),
+            ));
+            return;
+        }
+        let order = HitOrder {
+            time_ns,
+            source: 0,
+            producer: 0,
+            record: u64::MAX,
+            rule: MANUAL,
+        };
+        let in_flight = self.in_flight();
+        self.director.manual(
+            Hit {
+                order,
+                expression: Ok(self.manual.clone()),
+            },
+            in_flight,
+            &mut self.orders,
+        );
+    }
+
+    /// Live dumps whose file is not finished count as open.
+    fn in_flight(&self) -> usize {
+        if self.live {
+            usize::try_from(self.shared.in_flight.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+        } else {
+            0
+        }
+    }
+
+    /// A real-time clock that moved otherwise than the monotonic one was stepped: the windows' ends move with it.
+    fn clock_step(&mut self, now: Now) {
+        let offset_ns = now.wall_ns.saturating_sub(now.mono_ns);
+        let Some(before_ns) = self.offset_ns else {
+            self.offset_ns = Some(offset_ns);
+            return;
+        };
+        let step_ns = offset_ns.saturating_sub(before_ns);
+        if step_ns.abs() > STEP_NS {
+            self.offset_ns = Some(offset_ns);
+            self.director.clock_step(step_ns);
+            self.shared.clock_steps.fetch_add(1, Ordering::Relaxed);
+            let note = format!(
+                "the clock was stepped by {} at {}",
+                seconds(step_ns),
+                rfc3339(now.wall_ns)
+            );
+            self.tell(Event::Notice(note.clone()));
+            self.step_notes.push((now.mono_ns, note));
+        }
+    }
+
+    /// Offline: the ring is about to overwrite its oldest bucket. Hits that wait and want it must act first.
+    fn make_room(&mut self) {
+        let Some(from_ns) = self.director.waiting_from_ns() else {
+            return;
+        };
+        let mut buckets = Vec::new();
+        self.ring.reserve(i64::MIN, i64::MAX).buckets(&mut buckets);
+        let oldest = buckets.iter().filter(|b| b.closed).map(|b| b.max_ns).min();
+        if oldest.is_some_and(|largest_ns| largest_ns >= from_ns) {
+            self.here.clear();
+            self.director.act_all(&mut self.orders);
+            self.execute();
+        }
+    }
+
+    /// Carries out what the director decided.
+    fn execute(&mut self) {
+        if !self.orders.is_empty() {
+            for order in std::mem::take(&mut self.orders) {
+                match order {
+                    Order::Open {
+                        id,
+                        hit,
+                        expression,
+                        from_ns,
+                        to_ns,
+                    } => self.open(id, hit, &expression, from_ns, to_ns),
+                    Order::Close {
+                        id,
+                        clipped,
+                        suppressed,
+                    } => {
+                        let order = CloseOrder {
+                            id,
+                            clipped,
+                            suppressed,
+                            ends: self.ends(),
+                            received: (!self.live).then(|| self.received.clone()),
+                            clock_ns: if self.live {
+                                self.clock.now().wall_ns
+                            } else {
+                                self.director.clock_ns()
+                            },
+                            start_ns: self.start_ns,
+                            notes: Vec::new(),
+                        };
+                        self.close(order);
+                    }
+                    Order::Refused { hit, why } => self.refuse(hit, &why),
+                }
+            }
+        }
+        self.keep_for_waiting();
+    }
+
+    fn open(&mut self, id: u64, hit: HitOrder, expression: &Expression, from_ns: i64, to_ns: i64) {
+        let rule = self
+            .rules
+            .get(hit.rule)
+            .map_or("manual", |rule| rule.text())
+            .to_owned();
+        let predicate = Predicate::new(expression, !self.live);
+        let trigger =
+            (hit.rule != MANUAL).then_some((hit.producer, hit.record, expression.interface()));
+        let now = self.clock.now();
+        self.open.insert(
+            id,
+            OpenWindow {
+                from_ns,
+                to_ns,
+                predicate: predicate.clone(),
+                opened_mono_ns: now.mono_ns,
+            },
+        );
+        self.tell(Event::Triggered {
+            rule: rule.clone(),
+            trigger_ns: hit.time_ns,
+            expression: expression.to_string(),
+        });
+        self.send(Message::Open(Box::new(DumpOrder {
+            id,
+            rule,
+            trigger,
+            trigger_ns: hit.time_ns,
+            expression: expression.to_string(),
+            predicate,
+            from_ns,
+            to_ns,
+            reservation: self.ring.reserve(from_ns, to_ns),
+        })));
+    }
+
+    fn close(&mut self, mut order: CloseOrder) {
+        let Some(window) = self.open.remove(&order.id) else {
+            return;
+        };
+        order.notes = self
+            .step_notes
+            .iter()
+            .filter(|(at, _)| *at >= window.opened_mono_ns)
+            .map(|(_, note)| note.clone())
+            .collect();
+        self.shared.in_flight.fetch_add(1, Ordering::Relaxed);
+        self.closed_to_ns = self.closed_to_ns.max(window.to_ns);
+        let ends = order.ends.clone();
+        let closed = ClosedWindow {
+            id: order.id,
+            window,
+            ends,
+            late: 0,
+            first_ns: i64::MAX,
+            last_ns: i64::MIN,
+        };
+        self.send(Message::Close(Box::new(order)));
+        self.closed.push_back(closed);
+        if self.closed.len() > CLOSED_KEPT
+            && let Some(closed) = self.closed.pop_front()
+        {
+            self.tell_late_of(&closed);
+        }
+    }
+
+    /// The first record of each producer that is not in a window closed now.
+    fn ends(&self) -> Vec<u64> {
+        if self.here.is_empty() {
+            (0..self.ring.producers())
+                .map(|p| self.ring.published(p))
+                .collect()
+        } else {
+            self.here.clone()
+        }
+    }
+
+    fn refuse(&mut self, hit: HitOrder, why: &Refusal) {
+        self.refusals_told += 1;
+        if self.refusals_told > REFUSALS_TOLD {
+            return;
+        }
+        let rule = self
+            .rules
+            .get(hit.rule)
+            .map_or("manual", |rule| rule.text());
+        let at = rfc3339(hit.time_ns);
+        let text = match why {
+            Refusal::TooMany => {
+                format!("trigger '{rule}' at {at}: refused, too many dumps are open (--max-dumps)")
+            }
+            Refusal::Unfilled(variable) => format!("trigger '{rule}' at {at}: no dump: {variable}"),
+        };
+        self.tell(Event::Notice(text));
+        if self.refusals_told == REFUSALS_TOLD {
+            self.tell(Event::Notice(
+                "further refused triggers are only counted".to_owned(),
+            ));
+        }
+    }
+
+    /// While hits wait, the ring keeps what they will want.
+    fn keep_for_waiting(&mut self) {
+        match (self.director.waiting_from_ns(), &self.waiting) {
+            (None, None) => {}
+            (None, Some(_)) => self.waiting = None,
+            (Some(from_ns), None) => self.waiting = Some(self.ring.reserve(from_ns, i64::MAX)),
+            (Some(from_ns), Some(reservation)) => reservation.set_interval(from_ns, i64::MAX),
+        }
+    }
+
+    /// A packet that may belong to a window that is over.
+    fn check_late(&mut self, producer: usize, record: u64, packet: &Packet<'_>) {
+        for closed in &mut self.closed {
+            let in_window = (closed.window.from_ns..=closed.window.to_ns).contains(&packet.time_ns);
+            if !in_window || record < closed.ends.get(producer).copied().unwrap_or(0) {
+                continue;
+            }
+            let Some(interface) = self.names.interface(packet.interface) else {
+                return;
+            };
+            if closed.window.predicate.decide(interface, packet).decision == Decision::Take {
+                closed.late += 1;
+                closed.first_ns = closed.first_ns.min(packet.time_ns);
+                closed.last_ns = closed.last_ns.max(packet.time_ns);
+            }
+        }
+    }
+
+    fn tell_late(&mut self) {
+        for closed in std::mem::take(&mut self.closed) {
+            self.tell_late_of(&closed);
+        }
+    }
+
+    fn tell_late_of(&self, closed: &ClosedWindow) {
+        if closed.late > 0 {
+            let &ClosedWindow {
+                id,
+                late: packets,
+                first_ns,
+                last_ns,
+                ..
+            } = closed;
+            self.send(Message::Late {
+                id,
+                packets,
+                first_ns,
+                last_ns,
+            });
+        }
+    }
+
+    /// Rules that never matched, where tags may be the reason.
+    fn hint_at_tags(&self) {
+        let tagged: u64 = self.intake.snapshots().iter().map(|s| s.tagged).sum();
+        if tagged == 0 {
+            return;
+        }
+        for rule in self.rules.iter().filter(|rule| rule.hits() == 0) {
+            let text = rule.text();
+            self.tell(Event::Notice(format!(
+                "trigger '{text}' never matched; {tagged} tagged packets: try 'vlan and ({text})'"
+            )));
+        }
+    }
+
+    fn publish_counters(&self) {
+        let counts = self.director.counts();
+        for (counter, n) in [
+            (&self.shared.analyzed, self.analyzed),
+            (&self.shared.lapped, self.lapped),
+            (&self.shared.triggers, counts.triggers),
+            (&self.shared.suppressed, counts.suppressed),
+            (&self.shared.refused, counts.refused),
+            (&self.shared.unfilled, counts.unfilled),
+            (&self.shared.open_dumps, self.director.open_dumps() as u64),
+        ] {
+            counter.store(n, Ordering::Relaxed);
+        }
+    }
+
+    /// A dumper that is gone was told to go, or failed and is found when it is joined.
+    fn send(&self, message: Message) {
+        let _ = self.messages.send(message);
+    }
+
+    fn tell(&self, event: Event) {
+        let _ = self.events.send(event);
+    }
+}

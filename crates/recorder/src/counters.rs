@@ -1,0 +1,413 @@
+//! The intake ledger: what each source received and what became of it.
+//!
+//! DESIGN §9: `received = stored + filtered + Σ lost + in flight`. `received` is the engine's own counter; `stored`,
+//! `filtered` and the ring's losses are counted where it happens. Every counter is written by one thread.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use retroscope_capture::{LossCause, SourceStatistics};
+
+/// Packets that found no free bucket in the ring.
+pub const LOST_NO_BUCKET: &str = "no-free-bucket";
+
+/// The counters of one queue of one source. The queue's inserter writes them, anyone reads them.
+///
+/// All loads and stores are `Relaxed`: each number stands alone, and the final summary is taken after the threads
+/// were joined.
+#[derive(Debug, Default)]
+pub(crate) struct QueueCounters {
+    stored: AtomicU64,
+    stored_bytes: AtomicU64,
+    filtered: AtomicU64,
+    no_bucket: AtomicU64,
+    cut: AtomicU64,
+    tagged: AtomicU64,
+    engine: Mutex<SourceStatistics>,
+    /// `i64::MIN`: nothing known yet.
+    known_until_ns: AtomicI64,
+}
+
+/// What an inserter counted since it last told: added to the shared counters once per burst.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct BurstCount {
+    pub(crate) stored: u64,
+    pub(crate) stored_bytes: u64,
+    pub(crate) filtered: u64,
+    pub(crate) no_bucket: u64,
+    pub(crate) cut: u64,
+    pub(crate) tagged: u64,
+}
+
+impl QueueCounters {
+    pub(crate) fn new() -> Self {
+        Self {
+            known_until_ns: AtomicI64::new(i64::MIN),
+            ..Self::default()
+        }
+    }
+
+    /// Adds a burst. Only the queue's inserter calls this.
+    pub(crate) fn add(&self, count: BurstCount) {
+        let add = |counter: &AtomicU64, n: u64| counter.store(counter.load(Relaxed) + n, Relaxed);
+        add(&self.stored, count.stored);
+        add(&self.stored_bytes, count.stored_bytes);
+        add(&self.filtered, count.filtered);
+        add(&self.no_bucket, count.no_bucket);
+        add(&self.cut, count.cut);
+        add(&self.tagged, count.tagged);
+    }
+
+    /// Takes over the engine's counters.
+    pub(crate) fn set_engine(&self, statistics: &SourceStatistics) {
+        if let Ok(mut engine) = self.engine.lock() {
+            engine.clone_from(statistics);
+        }
+        if let Some(ns) = statistics.as_of_ns {
+            self.known_until_ns.store(ns, Relaxed);
+        }
+    }
+
+    /// Packet time up to which losses are known, in ns since the epoch; `None` before the first reading.
+    pub(crate) fn known_until_ns(&self) -> Option<i64> {
+        Some(self.known_until_ns.load(Relaxed)).filter(|ns| *ns != i64::MIN)
+    }
+
+    pub(crate) fn stored(&self) -> u64 {
+        self.stored.load(Relaxed)
+    }
+
+    pub(crate) fn tagged(&self) -> u64 {
+        self.tagged.load(Relaxed)
+    }
+
+    /// Adds this queue into the snapshot of its source.
+    fn add_to(&self, snapshot: &mut SourceSnapshot) {
+        snapshot.stored += self.stored();
+        snapshot.stored_bytes += self.stored_bytes.load(Relaxed);
+        snapshot.filtered += self.filtered.load(Relaxed);
+        snapshot.cut += self.cut.load(Relaxed);
+        snapshot.tagged += self.tagged();
+        let Ok(engine) = self.engine.lock() else {
+            return;
+        };
+        snapshot.received = snapshot
+            .received
+            .zip(engine.received)
+            .map(|(sum, n)| sum + n);
+        for &(cause, n) in &engine.lost {
+            add_loss(&mut snapshot.lost, cause.as_str(), n);
+        }
+        add_loss(
+            &mut snapshot.lost,
+            LOST_NO_BUCKET,
+            Some(self.no_bucket.load(Relaxed)),
+        );
+    }
+}
+
+fn add_loss(lost: &mut BTreeMap<&'static str, Option<u64>>, cause: &'static str, n: Option<u64>) {
+    let sum = lost.entry(cause).or_insert(Some(0));
+    *sum = sum.zip(n).map(|(a, b)| a + b);
+}
+
+/// One source's intake at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceSnapshot {
+    /// The source's name.
+    pub name: String,
+    /// Packets that reached the engine, by its own count; `None`: the engine has no such counter.
+    pub received: Option<u64>,
+    /// Packets stored in the ring.
+    pub stored: u64,
+    /// Captured bytes of the stored packets.
+    pub stored_bytes: u64,
+    /// Packets that the capture filter refused, or that came after `-c N` was reached.
+    pub filtered: u64,
+    /// Packets lost by cause; `None`: unknown.
+    pub lost: BTreeMap<&'static str, Option<u64>>,
+    /// Stored packets that the snap length (or the ring's limit of 256 KiB) cut. Not a loss of packets.
+    pub cut: u64,
+    /// Stored packets with at least one VLAN tag.
+    pub tagged: u64,
+}
+
+impl SourceSnapshot {
+    /// Sums the queues of one source.
+    pub(crate) fn of<'a>(name: &str, queues: impl Iterator<Item = &'a QueueCounters>) -> Self {
+        let mut snapshot = Self {
+            name: name.to_owned(),
+            received: Some(0),
+            stored: 0,
+            stored_bytes: 0,
+            filtered: 0,
+            lost: BTreeMap::new(),
+            cut: 0,
+            tagged: 0,
+        };
+        for queue in queues {
+            queue.add_to(&mut snapshot);
+        }
+        snapshot
+    }
+
+    /// The sum of the known losses.
+    #[must_use]
+    pub fn lost_known(&self) -> u64 {
+        self.lost.values().flatten().sum()
+    }
+
+    /// `received − stored − filtered − Σ lost`: packets between engine and ring, 0 after a drained stop. `None` where a
+    /// part is unknown.
+    #[must_use]
+    pub fn in_flight(&self) -> Option<i128> {
+        if self.lost.values().any(Option::is_none) {
+            return None;
+        }
+        let accounted =
+            i128::from(self.stored) + i128::from(self.filtered) + i128::from(self.lost_known());
+        self.received
+            .map(|received| i128::from(received) - accounted)
+    }
+}
+
+/// A stretch of packet time in which a source lost packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LossEvent {
+    pub(crate) source: usize,
+    pub(crate) cause: &'static str,
+    /// The counter was last known unchanged here, ns since the epoch.
+    pub(crate) from_ns: i64,
+    /// The loss was seen here.
+    pub(crate) to_ns: i64,
+    pub(crate) packets: u64,
+}
+
+/// The losses of the recent past, for the verdicts of dumps. Written rarely: once per reading that found a loss.
+#[derive(Debug, Default)]
+pub(crate) struct LossLog {
+    events: Mutex<Vec<LossEvent>>,
+}
+
+/// Events kept. A window that reaches back further than the log is judged by what the log still knows, merged.
+const LOSS_EVENTS: usize = 16_384;
+
+impl LossLog {
+    pub(crate) fn push(&self, event: LossEvent) {
+        let Ok(mut events) = self.events.lock() else {
+            return;
+        };
+        if let Some(last) = events
+            .iter_mut()
+            .rev()
+            .take(8)
+            .find(|e| e.source == event.source && e.cause == event.cause)
+            && last.to_ns >= event.from_ns
+            && event.to_ns - last.from_ns < MERGE_NS
+        {
+            last.to_ns = last.to_ns.max(event.to_ns);
+            last.packets += event.packets;
+            return;
+        }
+        if events.len() >= LOSS_EVENTS {
+            merge_oldest(&mut events);
+        }
+        events.push(event);
+    }
+
+    /// The losses that touch the closed interval, one entry a source and cause.
+    pub(crate) fn within(&self, from_ns: i64, to_ns: i64) -> Vec<LossEvent> {
+        let Ok(events) = self.events.lock() else {
+            return Vec::new();
+        };
+        let mut found: Vec<LossEvent> = Vec::new();
+        for event in events
+            .iter()
+            .filter(|e| e.from_ns <= to_ns && e.to_ns >= from_ns)
+        {
+            match found
+                .iter_mut()
+                .find(|f| f.source == event.source && f.cause == event.cause)
+            {
+                Some(sum) => {
+                    sum.from_ns = sum.from_ns.min(event.from_ns);
+                    sum.to_ns = sum.to_ns.max(event.to_ns);
+                    sum.packets += event.packets;
+                }
+                None => found.push(*event),
+            }
+        }
+        found
+    }
+}
+
+/// Neighbouring readings become one event up to this length: windows are seconds long, 100 ms is fine enough.
+const MERGE_NS: i64 = 100_000_000;
+
+/// Halves the log by merging its oldest half pairwise by source and cause: longer stretches, no loss forgotten.
+fn merge_oldest(events: &mut Vec<LossEvent>) {
+    let recent = events.split_off(LOSS_EVENTS / 2);
+    let mut merged: Vec<LossEvent> = Vec::with_capacity(LOSS_EVENTS);
+    let mut open: BTreeMap<(usize, &'static str), LossEvent> = BTreeMap::new();
+    for event in events.drain(..) {
+        match open.remove(&(event.source, event.cause)) {
+            Some(first) => merged.push(LossEvent {
+                to_ns: event.to_ns,
+                packets: first.packets + event.packets,
+                ..first
+            }),
+            None => {
+                open.insert((event.source, event.cause), event);
+            }
+        }
+    }
+    merged.extend(open.into_values());
+    merged.extend(recent);
+    *events = merged;
+}
+
+/// Turns two readings of an engine's counters into loss events.
+#[derive(Debug)]
+pub(crate) struct LossWatch {
+    source: usize,
+    last: Vec<(LossCause, u64)>,
+    last_ns: i64,
+}
+
+impl LossWatch {
+    /// Watches from `start_ns` on.
+    pub(crate) fn new(source: usize, start_ns: i64) -> Self {
+        Self {
+            source,
+            last: Vec::new(),
+            last_ns: start_ns,
+        }
+    }
+
+    /// Compares with the previous reading; `now_ns` is the reading's packet time.
+    pub(crate) fn observe(&mut self, statistics: &SourceStatistics, now_ns: i64, log: &LossLog) {
+        for &(cause, n) in &statistics.lost {
+            let Some(n) = n else { continue };
+            let before = match self.last.iter_mut().find(|(c, _)| *c == cause) {
+                Some((_, before)) => std::mem::replace(before, n),
+                None => {
+                    self.last.push((cause, n));
+                    0
+                }
+            };
+            if n > before {
+                let (from_ns, to_ns) = (self.last_ns.min(now_ns), now_ns.max(self.last_ns));
+                log.push(LossEvent {
+                    source: self.source,
+                    cause: cause.as_str(),
+                    from_ns,
+                    to_ns,
+                    packets: n - before,
+                });
+            }
+        }
+        self.last_ns = now_ns;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn statistics(received: u64, lost: u64) -> SourceStatistics {
+        SourceStatistics {
+            received: Some(received),
+            lost: vec![(LossCause::Kernel, Some(lost))],
+            as_of_ns: None,
+        }
+    }
+
+    #[test]
+    fn a_ledger_closes_from_its_own_counters() {
+        let queues = [QueueCounters::new(), QueueCounters::new()];
+        queues[0].add(BurstCount {
+            stored: 5,
+            filtered: 2,
+            ..BurstCount::default()
+        });
+        queues[0].set_engine(&statistics(10, 3));
+        queues[1].add(BurstCount {
+            stored: 1,
+            no_bucket: 4,
+            ..BurstCount::default()
+        });
+        queues[1].set_engine(&statistics(6, 0));
+        let snapshot = SourceSnapshot::of("eth0", queues.iter());
+        assert_eq!(
+            (snapshot.received, snapshot.stored, snapshot.filtered),
+            (Some(16), 6, 2)
+        );
+        assert_eq!(
+            snapshot.lost,
+            BTreeMap::from([("kernel", Some(3)), (LOST_NO_BUCKET, Some(4))])
+        );
+        assert_eq!(snapshot.in_flight(), Some(1));
+    }
+
+    #[test]
+    fn unknown_stays_unknown() {
+        let queue = QueueCounters::new();
+        queue.set_engine(&SourceStatistics {
+            received: None,
+            lost: vec![(LossCause::Nic, None)],
+            as_of_ns: None,
+        });
+        let snapshot = SourceSnapshot::of("x", std::iter::once(&queue));
+        assert_eq!(
+            (
+                snapshot.received,
+                snapshot.lost["nic"],
+                snapshot.in_flight()
+            ),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn a_loss_lies_between_two_readings() {
+        let log = LossLog::default();
+        let mut watch = LossWatch::new(0, 100);
+        watch.observe(&statistics(10, 0), 200, &log);
+        watch.observe(&statistics(20, 7), 300, &log);
+        assert_eq!(log.within(0, 199), []);
+        assert_eq!(
+            log.within(250, 260),
+            [LossEvent {
+                source: 0,
+                cause: "kernel",
+                from_ns: 200,
+                to_ns: 300,
+                packets: 7
+            }]
+        );
+        assert_eq!(log.within(301, 400), []);
+    }
+
+    #[test]
+    fn a_full_log_forgets_no_packet() {
+        let log = LossLog::default();
+        let n = 3 * LOSS_EVENTS as i64;
+        for i in 0..n {
+            let from_ns = i * 1_000_000_000;
+            log.push(LossEvent {
+                source: 0,
+                cause: "kernel",
+                from_ns,
+                to_ns: from_ns + 1,
+                packets: 1,
+            });
+        }
+        assert_eq!(log.within(i64::MIN, i64::MAX)[0].packets, n as u64);
+        assert!(log.events.lock().unwrap().len() <= LOSS_EVENTS);
+    }
+}

@@ -1,0 +1,601 @@
+//! Decides what a hit becomes: a dump, a suppressed hit, a refusal. Pure: times and numbers in, orders out.
+//!
+//! One director serves a recorder, on the analyzer's thread. Its clock is packet time: live, the smallest watermark of
+//! the queues; offline, the highest stamp seen. Everything it decides is a function of the packets' order, so offline
+//! runs repeat exactly.
+//!
+//! - Offline a hit waits until the clock has passed it by the hold time, so that hits act in order of (time, source,
+//!   record) though the input may be out of order. Live it acts at once.
+//! - A dump is *open* from its trigger to the moment its window closes: when the clock passes `to` + hold time. A hit
+//!   of the same rule and expression within `to` starts nothing and does not lengthen it.
+//! - A step of the real-time clock moves the closing moment with it, so that it neither ends nor prolongs a dump.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+/// What the director needs to know.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DirectorConfig {
+    /// Packet time dumped before the trigger, ns, at least 0.
+    pub(crate) past_ns: i64,
+    /// Packet time dumped after the trigger, ns, at least 0.
+    pub(crate) future_ns: i64,
+    /// How late a packet may be (offline); 0 live.
+    pub(crate) hold_ns: i64,
+    /// Dumps open at once at most.
+    pub(crate) max_dumps: usize,
+    /// The first dump disarms all rules.
+    pub(crate) single: bool,
+    /// Live: windows also close by the monotonic clock, this long after `to`.
+    pub(crate) grace_ns: Option<i64>,
+}
+
+/// Where a hit stands among all others: offline they act in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct HitOrder {
+    pub(crate) time_ns: i64,
+    pub(crate) source: usize,
+    pub(crate) producer: usize,
+    pub(crate) record: u64,
+    pub(crate) rule: usize,
+}
+
+/// A packet that matched a rule, or a trigger by hand.
+#[derive(Debug, Clone)]
+pub(crate) struct Hit<K> {
+    pub(crate) order: HitOrder,
+    /// The filled-in dump expression, or which variable the packet could not supply.
+    pub(crate) expression: Result<K, String>,
+}
+
+/// An order to the dumper.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Order<K> {
+    /// Start a dump.
+    Open {
+        id: u64,
+        hit: HitOrder,
+        expression: K,
+        from_ns: i64,
+        to_ns: i64,
+    },
+    /// The window of a dump is over.
+    Close {
+        id: u64,
+        clipped: Option<Clip>,
+        suppressed: Suppressed,
+    },
+    /// A hit that starts no dump, for the user to read.
+    Refused { hit: HitOrder, why: Refusal },
+}
+
+/// Why a hit that could have started a dump did not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// `--max-dumps` are open.
+    TooMany,
+    /// The trigger packet cannot supply a variable.
+    Unfilled(String),
+}
+
+/// What cut the end of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Clip {
+    /// A signal, `-c` or `--duration`.
+    Stop,
+    /// The end of input.
+    End,
+}
+
+/// Further hits of an open dump.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Suppressed {
+    pub(crate) count: u64,
+    /// The times of the first of them, ns.
+    pub(crate) times_ns: Vec<i64>,
+}
+
+/// Suppressed hits listed by time in a sidecar; all are counted.
+const SUPPRESSED_LISTED: usize = 1000;
+
+/// How many hits became what.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HitCounts {
+    /// Hits that started a dump.
+    pub triggers: u64,
+    /// All others; `refused` and `unfilled` are part of it.
+    pub suppressed: u64,
+    /// Refused because `--max-dumps` were open.
+    pub refused: u64,
+    /// Without a variable that the dump template needs.
+    pub unfilled: u64,
+}
+
+#[derive(Debug)]
+struct Open<K> {
+    id: u64,
+    rule: usize,
+    expression: K,
+    to_ns: i64,
+    /// The clock closes the window when it passes this: `to` + hold, moved by clock steps.
+    close_ns: i64,
+    /// Live: the monotonic clock closes it at the latest here.
+    deadline_ns: i64,
+    suppressed: Suppressed,
+}
+
+/// A queued hit, ordered by [`HitOrder`] alone: it is unique.
+#[derive(Debug)]
+struct Waiting<K>(Hit<K>);
+
+impl<K> PartialEq for Waiting<K> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.order == other.0.order
+    }
+}
+impl<K> Eq for Waiting<K> {}
+impl<K> PartialOrd for Waiting<K> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl<K> Ord for Waiting<K> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.order.cmp(&other.0.order)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Director<K> {
+    config: DirectorConfig,
+    clock_ns: i64,
+    mono_ns: i64,
+    waiting: BinaryHeap<Reverse<Waiting<K>>>,
+    /// The smallest `time_ns` waiting; windows of waiting hits reach back from here.
+    open: Vec<Open<K>>,
+    next_id: u64,
+    armed: bool,
+    counts: HitCounts,
+}
+
+impl<K: PartialEq + Clone> Director<K> {
+    pub(crate) fn new(config: DirectorConfig) -> Self {
+        Self {
+            config,
+            clock_ns: i64::MIN,
+            mono_ns: 0,
+            waiting: BinaryHeap::new(),
+            open: Vec::new(),
+            next_id: 1,
+            armed: true,
+            counts: HitCounts::default(),
+        }
+    }
+
+    /// Whether rules still trigger: false after the first dump of `--single`.
+    pub(crate) fn armed(&self) -> bool {
+        self.armed
+    }
+
+    pub(crate) fn counts(&self) -> HitCounts {
+        self.counts
+    }
+
+    /// Dumps whose window is open.
+    pub(crate) fn open_dumps(&self) -> usize {
+        self.open.len()
+    }
+
+    /// The highest clock seen; `i64::MIN` before the first.
+    pub(crate) fn clock_ns(&self) -> i64 {
+        self.clock_ns
+    }
+
+    /// The clock value beyond which [`Director::advance`] has something to do. A caller with a packet at or below it
+    /// may skip the call.
+    pub(crate) fn due_ns(&self) -> i64 {
+        let act = self.waiting.peek().map_or(i64::MAX, |w| {
+            w.0.0.order.time_ns.saturating_add(self.config.hold_ns)
+        });
+        self.open.iter().map(|d| d.close_ns).fold(act, i64::min)
+    }
+
+    /// The earliest packet time that hits still waiting will want, if there are any.
+    pub(crate) fn waiting_from_ns(&self) -> Option<i64> {
+        self.waiting
+            .peek()
+            .map(|w| w.0.0.order.time_ns.saturating_sub(self.config.past_ns))
+    }
+
+    /// Takes a hit of a rule. Live (`hold_ns` 0) it acts now, offline when the clock has passed it.
+    ///
+    /// `in_flight`: dumps whose window is closed but whose file is not finished; live they count against `--max-dumps`.
+    pub(crate) fn hit(&mut self, hit: Hit<K>, in_flight: usize, orders: &mut Vec<Order<K>>) {
+        if !self.armed {
+            return;
+        }
+        if self.config.hold_ns == 0 {
+            self.act(hit, in_flight, orders);
+        } else {
+            self.waiting.push(Reverse(Waiting(hit)));
+        }
+    }
+
+    /// A trigger by hand: it acts at once, armed or not.
+    pub(crate) fn manual(&mut self, hit: Hit<K>, in_flight: usize, orders: &mut Vec<Order<K>>) {
+        let armed = std::mem::replace(&mut self.armed, true);
+        let single = std::mem::replace(&mut self.config.single, false);
+        self.act(hit, in_flight, orders);
+        self.armed = armed;
+        self.config.single = single;
+    }
+
+    /// Moves the clock to `clock_ns` (it never goes back) and does what became due, in order of time.
+    pub(crate) fn advance(&mut self, clock_ns: i64, orders: &mut Vec<Order<K>>) {
+        self.clock_ns = self.clock_ns.max(clock_ns);
+        loop {
+            let act = self.waiting.peek().map_or(i64::MAX, |w| {
+                w.0.0.order.time_ns.saturating_add(self.config.hold_ns)
+            });
+            let close = self
+                .open
+                .iter()
+                .map(|d| d.close_ns)
+                .min()
+                .unwrap_or(i64::MAX);
+            // A hit at the very end of a window still belongs to it: hits first.
+            if act <= close && self.clock_ns > act {
+                self.act_next(orders);
+            } else if self.clock_ns > close {
+                self.close(|d| d.close_ns == close, None, orders);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Live: moves the monotonic clock and closes the windows whose deadline it passed.
+    pub(crate) fn advance_mono(&mut self, mono_ns: i64, orders: &mut Vec<Order<K>>) {
+        self.mono_ns = mono_ns;
+        if self.config.grace_ns.is_some() {
+            self.close(|d| d.deadline_ns < mono_ns, None, orders);
+        }
+    }
+
+    /// The real-time clock stepped by `step_ns`: the moment at which open windows close moves with it.
+    pub(crate) fn clock_step(&mut self, step_ns: i64) {
+        self.clock_ns = self.clock_ns.saturating_add(step_ns);
+        for dump in &mut self.open {
+            dump.close_ns = dump.close_ns.saturating_add(step_ns);
+        }
+    }
+
+    /// Lets every waiting hit act now, whatever the clock: at the end of input, or when the ring needs the room.
+    pub(crate) fn act_all(&mut self, orders: &mut Vec<Order<K>>) {
+        while !self.waiting.is_empty() {
+            self.act_next(orders);
+        }
+    }
+
+    /// The end: waiting hits act, open windows close. A window that the clock had not passed is clipped.
+    pub(crate) fn end(&mut self, clip: Clip, orders: &mut Vec<Order<K>>) {
+        self.act_all(orders);
+        let clock_ns = self.clock_ns;
+        let hold_ns = self.config.hold_ns;
+        self.close(
+            |d| d.close_ns.saturating_sub(hold_ns) <= clock_ns,
+            None,
+            orders,
+        );
+        self.close(|_| true, Some(clip), orders);
+    }
+
+    fn act_next(&mut self, orders: &mut Vec<Order<K>>) {
+        if let Some(Reverse(Waiting(hit))) = self.waiting.pop() {
+            self.act(hit, 0, orders);
+        }
+    }
+
+    fn act(&mut self, hit: Hit<K>, in_flight: usize, orders: &mut Vec<Order<K>>) {
+        if !self.armed {
+            return;
+        }
+        let order = hit.order;
+        let expression = match hit.expression {
+            Ok(expression) => expression,
+            Err(variable) => {
+                self.counts.suppressed += 1;
+                self.counts.unfilled += 1;
+                orders.push(Order::Refused {
+                    hit: order,
+                    why: Refusal::Unfilled(variable),
+                });
+                return;
+            }
+        };
+        let same = |d: &&mut Open<K>| {
+            d.rule == order.rule && order.time_ns <= d.to_ns && d.expression == expression
+        };
+        if let Some(dump) = self.open.iter_mut().find(same) {
+            self.counts.suppressed += 1;
+            dump.suppressed.count += 1;
+            if dump.suppressed.times_ns.len() < SUPPRESSED_LISTED {
+                dump.suppressed.times_ns.push(order.time_ns);
+            }
+            return;
+        }
+        if self.open.len() + in_flight >= self.config.max_dumps {
+            self.counts.suppressed += 1;
+            self.counts.refused += 1;
+            orders.push(Order::Refused {
+                hit: order,
+                why: Refusal::TooMany,
+            });
+            return;
+        }
+        self.start(order, expression, orders);
+    }
+
+    fn start(&mut self, hit: HitOrder, expression: K, orders: &mut Vec<Order<K>>) {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.counts.triggers += 1;
+        if self.config.single {
+            self.armed = false;
+            self.waiting.clear();
+        }
+        let from_ns = hit.time_ns.saturating_sub(self.config.past_ns);
+        let to_ns = hit.time_ns.saturating_add(self.config.future_ns);
+        let grace_ns = self.config.grace_ns.unwrap_or(0);
+        self.open.push(Open {
+            id,
+            rule: hit.rule,
+            expression: expression.clone(),
+            to_ns,
+            close_ns: to_ns.saturating_add(self.config.hold_ns),
+            deadline_ns: self
+                .mono_ns
+                .saturating_add(self.config.future_ns)
+                .saturating_add(grace_ns),
+            suppressed: Suppressed::default(),
+        });
+        orders.push(Order::Open {
+            id,
+            hit,
+            expression,
+            from_ns,
+            to_ns,
+        });
+    }
+
+    fn close(
+        &mut self,
+        which: impl Fn(&Open<K>) -> bool,
+        clipped: Option<Clip>,
+        orders: &mut Vec<Order<K>>,
+    ) {
+        self.open.retain_mut(|dump| {
+            if !which(dump) {
+                return true;
+            }
+            orders.push(Order::Close {
+                id: dump.id,
+                clipped,
+                suppressed: std::mem::take(&mut dump.suppressed),
+            });
+            false
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000_000;
+
+    fn config() -> DirectorConfig {
+        DirectorConfig {
+            past_ns: 2 * S,
+            future_ns: S,
+            hold_ns: S / 10,
+            max_dumps: 3,
+            single: false,
+            grace_ns: None,
+        }
+    }
+
+    fn hit(time_ns: i64, record: u64, expression: &'static str) -> Hit<&'static str> {
+        Hit {
+            order: HitOrder {
+                time_ns,
+                source: 0,
+                producer: 0,
+                record,
+                rule: 0,
+            },
+            expression: Ok(expression),
+        }
+    }
+
+    /// Feeds hits as packets that carry the clock with them, then ends; returns (open: time, key) and the counts.
+    fn run(
+        config: DirectorConfig,
+        hits: &[Hit<&'static str>],
+    ) -> (Vec<(i64, &'static str)>, HitCounts) {
+        let mut director = Director::new(config);
+        let mut orders = Vec::new();
+        for hit in hits {
+            director.advance(hit.order.time_ns, &mut orders);
+            director.hit(hit.clone(), 0, &mut orders);
+        }
+        director.end(Clip::End, &mut orders);
+        let opened = orders.iter().filter_map(|o| match o {
+            Order::Open {
+                hit, expression, ..
+            } => Some((hit.time_ns, *expression)),
+            _ => None,
+        });
+        let closed = orders
+            .iter()
+            .filter(|o| matches!(o, Order::Close { .. }))
+            .count();
+        let opened: Vec<_> = opened.collect();
+        assert_eq!(opened.len(), closed, "every dump closes once");
+        assert_eq!(director.open_dumps(), 0);
+        (opened, director.counts())
+    }
+
+    #[test]
+    fn a_hit_while_open_starts_nothing_and_does_not_lengthen() {
+        let hits = [
+            hit(10 * S, 1, "a"),
+            hit(10 * S + S / 2, 2, "a"),
+            hit(11 * S, 3, "a"),
+            hit(11 * S + 1, 4, "a"),
+        ];
+        let (opened, counts) = run(config(), &hits);
+        assert_eq!(opened, [(10 * S, "a"), (11 * S + 1, "a")]);
+        assert_eq!((counts.triggers, counts.suppressed), (2, 2));
+    }
+
+    #[test]
+    fn another_expression_or_rule_has_its_own_dump() {
+        let mut other_rule = hit(10 * S + 2, 3, "a");
+        other_rule.order.rule = 1;
+        let (opened, _) = run(
+            config(),
+            &[hit(10 * S, 1, "a"), hit(10 * S + 1, 2, "b"), other_rule],
+        );
+        assert_eq!(opened.len(), 3);
+    }
+
+    #[test]
+    fn hits_within_the_hold_time_act_in_order_of_time() {
+        let (opened, _) = run(
+            config(),
+            &[hit(10 * S, 1, "a"), hit(10 * S - S / 20, 2, "a")],
+        );
+        assert_eq!(opened, [(10 * S - S / 20, "a")]);
+    }
+
+    #[test]
+    fn live_hits_act_at_once() {
+        let mut director = Director::new(DirectorConfig {
+            hold_ns: 0,
+            ..config()
+        });
+        let mut orders = Vec::new();
+        director.hit(hit(5 * S, 1, "a"), 0, &mut orders);
+        assert_eq!(orders.len(), 1);
+    }
+
+    #[test]
+    fn too_many_dumps_are_refused_and_counted() {
+        let hits = [
+            hit(S, 1, "a"),
+            hit(S, 2, "b"),
+            hit(S, 3, "c"),
+            hit(S, 4, "d"),
+        ];
+        let (opened, counts) = run(config(), &hits);
+        assert_eq!(opened.len(), 3);
+        assert_eq!((counts.suppressed, counts.refused), (1, 1));
+    }
+
+    #[test]
+    fn a_variable_that_is_missing_fails_the_trigger() {
+        let mut without = hit(S, 1, "a");
+        without.expression = Err("$srcPort".to_owned());
+        let (opened, counts) = run(config(), &[without]);
+        assert_eq!(opened, []);
+        assert_eq!((counts.suppressed, counts.unfilled), (1, 1));
+    }
+
+    #[test]
+    fn single_disarms_after_the_first_dump_but_not_the_hand() {
+        let config = DirectorConfig {
+            single: true,
+            ..config()
+        };
+        let (opened, counts) = run(config, &[hit(S, 1, "a"), hit(9 * S, 2, "b")]);
+        assert_eq!(
+            (opened.as_slice(), counts.triggers, counts.suppressed),
+            (&[(S, "a")][..], 1, 0)
+        );
+
+        let mut director = Director::new(config);
+        let mut orders = Vec::new();
+        director.manual(hit(S, 0, "by hand"), 0, &mut orders);
+        assert!(director.armed(), "a trigger by hand is not the shot");
+        director.hit(hit(S, 1, "a"), 0, &mut orders);
+        director.act_all(&mut orders);
+        assert!(!director.armed());
+        director.manual(hit(2 * S, 0, "by hand again"), 0, &mut orders);
+        assert_eq!(director.counts().triggers, 3);
+    }
+
+    #[test]
+    fn a_window_closes_after_the_hold_time() {
+        let mut director = Director::new(config());
+        let mut orders = Vec::new();
+        director.hit(hit(10 * S, 1, "a"), 0, &mut orders);
+        director.advance(11 * S + S / 10, &mut orders);
+        assert_eq!((orders.len(), director.open_dumps()), (1, 1));
+        assert_eq!(director.due_ns(), 11 * S + S / 10);
+        director.advance(11 * S + S / 10 + 1, &mut orders);
+        assert!(matches!(
+            orders[1],
+            Order::Close {
+                id: 1,
+                clipped: None,
+                ..
+            }
+        ));
+    }
+
+    #[test]
+    fn the_end_clips_only_windows_that_were_not_over() {
+        let mut director = Director::new(config());
+        let mut orders = Vec::new();
+        director.hit(hit(10 * S, 1, "over"), 0, &mut orders);
+        director.hit(hit(10 * S + 2, 2, "cut"), 0, &mut orders);
+        director.advance(11 * S + 1, &mut orders);
+        director.end(Clip::End, &mut orders);
+        let clips: Vec<_> = orders
+            .iter()
+            .filter_map(|o| {
+                if let Order::Close { id, clipped, .. } = o {
+                    Some((*id, *clipped))
+                } else {
+                    None
+                }
+            })
+            .collect();
+        assert_eq!(clips, [(1, None), (2, Some(Clip::End))]);
+    }
+
+    #[test]
+    fn a_clock_step_neither_ends_nor_prolongs() {
+        let live = DirectorConfig {
+            hold_ns: 0,
+            grace_ns: Some(50_000_000),
+            ..config()
+        };
+        let mut director = Director::new(live);
+        let mut orders = Vec::new();
+        director.advance(10 * S, &mut orders);
+        director.advance_mono(S, &mut orders);
+        director.hit(hit(10 * S, 1, "a"), 0, &mut orders);
+        director.clock_step(3600 * S);
+        director.advance(3610 * S + S / 2, &mut orders);
+        assert_eq!(director.open_dumps(), 1, "a step forward does not end it");
+        director.clock_step(-7200 * S);
+        director.advance(-3590 * S + S / 2, &mut orders);
+        assert_eq!(director.open_dumps(), 1);
+        director.advance_mono(2 * S + 50_000_000, &mut orders);
+        assert_eq!(director.open_dumps(), 1);
+        director.advance_mono(2 * S + 50_000_001, &mut orders);
+        assert_eq!(director.open_dumps(), 0, "a step back does not prolong it");
+    }
+}

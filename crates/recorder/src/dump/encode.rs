@@ -1,0 +1,285 @@
+//! Packets as the bytes of a capture file.
+//!
+//! The writers write into memory; the caller moves it to the file, so that it knows what is wholly there. A pcapng
+//! file's first comment is the dump's headline, the second its verdict: a field of fixed length that says `unfinished`
+//! until the end, when it is overwritten in place.
+
+use std::{fs::File, io, os::unix::fs::FileExt};
+
+use retroscope_packet::LinkType;
+use retroscope_pcapfile::{
+    InterfaceOptions, InterfaceStatistics, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter,
+    Resolution, SectionOptions, WriteError,
+};
+
+use super::{output::DumpPacket, report::PROGRAM};
+use crate::interfaces::Interface;
+
+/// How dumps are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// pcapng: interfaces, comments, statistics, verdict.
+    PcapNg,
+    /// pcap with ns stamps: one link type a file; the verdict stands in the sidecar only.
+    Pcap,
+}
+
+impl Format {
+    pub(super) fn extension(self) -> &'static str {
+        match self {
+            Self::PcapNg => "pcapng",
+            Self::Pcap => "pcap",
+        }
+    }
+}
+
+/// An interface's counters for its statistics block. `None`: unknown.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InterfaceTotals {
+    /// Start of the recording and end of the window, ns since the epoch.
+    pub(crate) start_ns: i64,
+    pub(crate) end_ns: i64,
+    /// Packets since the start that reached the engine, and that were lost.
+    pub(crate) received: Option<u64>,
+    pub(crate) dropped: Option<u64>,
+    /// Packets of the interface in this file.
+    pub(crate) written: u64,
+}
+
+/// The snap length of all interface blocks: the most that the ring stores, and the most that libpcap reads. One for
+/// all, because libpcap refuses files whose interfaces differ.
+const SNAPLEN: u32 = 262_144;
+/// Longest headline, bytes; a dump expression can be longer than an option of the file may be.
+const HEADLINE_BYTES: usize = 4000;
+/// Length of the verdict's field, bytes.
+const VERDICT_BYTES: usize = 240;
+/// What stands there first. No other comment begins like this.
+const UNFINISHED: &str = "verdict: unfinished";
+/// Where the verdict's field is searched: behind the longest headline.
+const HEAD_BYTES: usize = HEADLINE_BYTES + VERDICT_BYTES + 1024;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Encoder {
+    kind: Kind,
+    packets: u64,
+}
+
+#[derive(Debug)]
+enum Kind {
+    PcapNg(PcapNgWriter<Vec<u8>>),
+    Pcap(PcapWriter<Vec<u8>>),
+}
+
+impl Encoder {
+    /// Encodes the file header. `link_type` matters to pcap only.
+    pub(crate) fn new(format: Format, link_type: LinkType, headline: &str) -> io::Result<Self> {
+        let kind = match format {
+            Format::Pcap => {
+                let mut options = PcapOptions::new(link_type);
+                options.snaplen = SNAPLEN;
+                options.resolution = Resolution::Nano;
+                Kind::Pcap(PcapWriter::new(Vec::new(), options).map_err(plain)?)
+            }
+            Format::PcapNg => {
+                let options = SectionOptions {
+                    os: std::env::consts::OS.to_owned(),
+                    application: PROGRAM.to_owned(),
+                    comments: vec![
+                        shortened(headline, HEADLINE_BYTES).to_owned(),
+                        field(UNFINISHED),
+                    ],
+                    ..SectionOptions::default()
+                };
+                Kind::PcapNg(PcapNgWriter::new(Vec::new(), &options).map_err(plain)?)
+            }
+        };
+        Ok(Self { kind, packets: 0 })
+    }
+
+    /// Encodes an interface block; pcap has none.
+    pub(crate) fn interface(&mut self, interface: &Interface) -> io::Result<()> {
+        let Kind::PcapNg(writer) = &mut self.kind else {
+            return Ok(());
+        };
+        let mut options = InterfaceOptions::new(interface.link_type);
+        options.name.clone_from(&interface.name);
+        options.snaplen = SNAPLEN;
+        options.resolution = Resolution::Nano;
+        if interface.time_resolution_ns > 1 {
+            options.description = format!(
+                "time stamps in steps of {} ns",
+                interface.time_resolution_ns
+            );
+        }
+        writer.add_interface(&options).map(drop).map_err(plain)
+    }
+
+    /// Encodes a packet of the interface with this index.
+    pub(crate) fn packet(&mut self, interface: usize, packet: &DumpPacket<'_>) -> io::Result<()> {
+        let time_ns = packet.key.time_ns;
+        self.packets += 1;
+        match &mut self.kind {
+            Kind::Pcap(writer) => writer.record(time_ns, packet.wire_len, packet.data),
+            Kind::PcapNg(writer) => {
+                let mut options = PacketOptions::default();
+                if packet.direction != 0 {
+                    options.flags = Some(u32::from(packet.direction));
+                }
+                if packet.trigger {
+                    options.comments = &["retroscope: trigger packet"];
+                }
+                let index = u32::try_from(interface).map_err(io::Error::other)?;
+                writer.packet(index, time_ns, packet.wire_len, packet.data, &options)
+            }
+        }
+        .map_err(plain)
+    }
+
+    /// Encodes an interface's statistics block; pcap has none.
+    pub(crate) fn statistics(
+        &mut self,
+        interface: usize,
+        totals: &InterfaceTotals,
+    ) -> io::Result<()> {
+        let Kind::PcapNg(writer) = &mut self.kind else {
+            return Ok(());
+        };
+        let statistics = InterfaceStatistics {
+            time_ns: totals.end_ns,
+            start_ns: Some(totals.start_ns.min(totals.end_ns)),
+            end_ns: Some(totals.end_ns),
+            received: totals.received,
+            dropped: totals.dropped,
+            delivered: Some(totals.written),
+            ..InterfaceStatistics::default()
+        };
+        writer
+            .statistics(
+                u32::try_from(interface).map_err(io::Error::other)?,
+                &statistics,
+            )
+            .map_err(plain)
+    }
+
+    /// What was encoded and not taken away yet.
+    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+        match &mut self.kind {
+            Kind::PcapNg(writer) => writer.inner_mut(),
+            Kind::Pcap(writer) => writer.inner_mut(),
+        }
+    }
+
+    /// Packets encoded so far.
+    pub(crate) fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// Writes the verdict into the file's header; pcap has no place for it.
+    pub(crate) fn set_verdict(&self, file: &File, verdict: &str) -> io::Result<()> {
+        match self.kind {
+            Kind::PcapNg(_) => patch_verdict(file, verdict),
+            Kind::Pcap(_) => Ok(()),
+        }
+    }
+}
+
+/// Overwrites the verdict in a pcapng file that an [`Encoder`] began.
+pub(crate) fn patch_verdict(file: &File, verdict: &str) -> io::Result<()> {
+    let mut head = vec![0; HEAD_BYTES];
+    let mut len = 0;
+    while len < head.len() {
+        match file.read_at(&mut head[len..], len as u64)? {
+            0 => break,
+            n => len += n,
+        }
+    }
+    // The field is the last comment of the section header: a headline that quotes it stands before it.
+    let at = head[..len]
+        .windows(VERDICT_BYTES)
+        .rposition(|w| w.starts_with(b"verdict: ") && w[VERDICT_BYTES - 1] == FILLER);
+    let at = at.ok_or_else(|| io::Error::other("the file has no verdict field"))?;
+    file.write_all_at(field(verdict).as_bytes(), at as u64)
+}
+
+/// What fills the verdict's field behind its text.
+const FILLER: u8 = b' ';
+
+/// A text in exactly [`VERDICT_BYTES`] bytes, the last one always a filler.
+fn field(text: &str) -> String {
+    let text = shortened(text, VERDICT_BYTES - 1);
+    let fill = VERDICT_BYTES - text.len();
+    format!("{text}{}", char::from(FILLER).to_string().repeat(fill))
+}
+
+/// The longest beginning of `text` of at most `bytes` bytes.
+fn shortened(text: &str, bytes: usize) -> &str {
+    &text[..text.floor_char_boundary_at(bytes)]
+}
+
+trait FloorCharBoundary {
+    fn floor_char_boundary_at(&self, index: usize) -> usize;
+}
+
+impl FloorCharBoundary for str {
+    fn floor_char_boundary_at(&self, index: usize) -> usize {
+        (0..=index.min(self.len()))
+            .rev()
+            .find(|i| self.is_char_boundary(*i))
+            .unwrap_or(0)
+    }
+}
+
+/// The system's error where there is one, so that a person reads `No space left on device`.
+fn plain(error: WriteError) -> io::Error {
+    match error {
+        WriteError::Io { error, .. } => error,
+        other => io::Error::other(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn head_comments(file: &File) -> String {
+        let mut bytes = vec![0; 6000];
+        let n = file.read_at(&mut bytes, 0).unwrap();
+        String::from_utf8_lossy(&bytes[..n]).into_owned()
+    }
+
+    #[test]
+    fn the_verdict_is_overwritten_in_place() {
+        let mut file = tempfile::tempfile().unwrap();
+        let headline = format!("dump \"verdict: {}\"", "x".repeat(5000));
+        let mut encoder = Encoder::new(Format::PcapNg, LinkType::ETHERNET, &headline).unwrap();
+        file.write_all(encoder.buffer()).unwrap();
+        let length = file.metadata().unwrap().len();
+        assert!(head_comments(&file).contains("verdict: unfinished"));
+        patch_verdict(
+            &file,
+            &format!("verdict: incomplete: {}", "many ".repeat(100)),
+        )
+        .unwrap();
+        patch_verdict(&file, "verdict: complete").unwrap();
+        let text = head_comments(&file);
+        assert!(
+            text.contains("verdict: complete   ")
+                && !text.contains("unfinished")
+                && !text.contains("many")
+        );
+        assert!(
+            text.contains("dump \"verdict: xxxx"),
+            "the headline is untouched"
+        );
+        assert_eq!(file.metadata().unwrap().len(), length);
+    }
+
+    #[test]
+    fn text_is_cut_between_characters() {
+        assert_eq!(shortened("aé", 2), "a");
+        assert_eq!(field("verdict: é").len(), VERDICT_BYTES);
+    }
+}

@@ -1,0 +1,295 @@
+//! The files of one dump: its captures, one or (as pcap, with several link types) more, and its sidecar.
+
+use std::{
+    fs, io,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use retroscope_packet::LinkType;
+
+use super::{
+    encode::{Format, InterfaceTotals, patch_verdict},
+    names::{Directory, rename_new, stem},
+    output::{DumpPacket, Output, Written},
+};
+use crate::interfaces::InterfaceCache;
+
+/// Numbers tried for a name that is taken before giving up.
+const NAME_TRIES: u64 = 100_000;
+
+/// Where dumps go and how they look: the same for all dumps of a recorder.
+#[derive(Debug, Clone)]
+pub(crate) struct Shelf {
+    pub(crate) directory: Directory,
+    pub(crate) format: Format,
+}
+
+/// A dump being written.
+#[derive(Debug)]
+pub(crate) struct DumpFile {
+    shelf: Shelf,
+    stem: String,
+    headline: String,
+    outputs: Vec<(LinkType, Output)>,
+}
+
+/// A dump on disk.
+#[derive(Debug, Clone)]
+pub(crate) struct FinishedFile {
+    shelf: Shelf,
+    stem: String,
+    pub(crate) paths: Vec<PathBuf>,
+    pub(crate) written: Written,
+}
+
+impl DumpFile {
+    /// Creates the first file of a dump: `TIME-NUMBER-RULE.EXTENSION.part`, with the next number that is free.
+    ///
+    /// `interface`, if any, gets its block at once, so that a dump without packets is still a capture of its link type.
+    pub(crate) fn create(
+        shelf: &Shelf,
+        trigger_ns: i64,
+        number: u64,
+        rule: &str,
+        headline: &str,
+        interface: Option<u16>,
+        names: &mut InterfaceCache,
+    ) -> io::Result<Self> {
+        let link_type = interface
+            .and_then(|id| names.interface(id))
+            .map_or(LinkType::ETHERNET, |i| i.link_type);
+        let mut tried = 0;
+        loop {
+            let stem = stem(trigger_ns, number + tried, rule);
+            let mut file = Self {
+                shelf: shelf.clone(),
+                stem,
+                headline: headline.to_owned(),
+                outputs: Vec::new(),
+            };
+            match file.open(link_type) {
+                Ok(()) => {
+                    if let Some(interface) = interface {
+                        file.outputs[0].1.interface(interface, names)?;
+                        file.outputs[0].1.flush()?;
+                    }
+                    return Ok(file);
+                }
+                Err(error)
+                    if error.kind() == io::ErrorKind::AlreadyExists && tried < NAME_TRIES =>
+                {
+                    tried += 1
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Opens the output of a link type; refuses with `AlreadyExists` if any name of it is taken.
+    fn open(&mut self, link_type: LinkType) -> io::Result<()> {
+        let path = self.path(link_type);
+        if path.exists()
+            || self
+                .shelf
+                .directory
+                .path()
+                .join(format!("{}.json", self.stem))
+                .exists()
+        {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let output = Output::create(
+            &self.shelf.directory,
+            part(&path),
+            self.shelf.format,
+            link_type,
+            &self.headline,
+        )?;
+        self.outputs.push((link_type, output));
+        Ok(())
+    }
+
+    /// The final name of the file for a link type: the first is the plain one.
+    fn path(&self, link_type: LinkType) -> PathBuf {
+        let extension = self.shelf.format.extension();
+        let name = match self.outputs.first() {
+            Some((first, _)) if *first != link_type => {
+                format!("{}.linktype{}.{extension}", self.stem, link_type.0)
+            }
+            _ => format!("{}.{extension}", self.stem),
+        };
+        self.shelf.directory.path().join(name)
+    }
+
+    /// The `.part` files as they are now.
+    pub(crate) fn parts(&self) -> Vec<PathBuf> {
+        self.outputs
+            .iter()
+            .map(|(_, output)| output.part().to_owned())
+            .collect()
+    }
+
+    /// Takes a packet; after an error the dump has failed.
+    pub(crate) fn push(
+        &mut self,
+        packet: &DumpPacket<'_>,
+        names: &mut InterfaceCache,
+    ) -> io::Result<()> {
+        if self.shelf.format == Format::PcapNg {
+            return self.outputs[0].1.push(packet, names);
+        }
+        let link_type = names
+            .interface(packet.interface)
+            .map_or(LinkType::ETHERNET, |i| i.link_type);
+        let index = match self.outputs.iter().position(|(l, _)| *l == link_type) {
+            Some(index) => index,
+            None => {
+                self.open(link_type)?;
+                self.outputs.len() - 1
+            }
+        };
+        self.outputs[index].1.push(packet, names)
+    }
+
+    /// Hands what was pushed to the file system.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        self.outputs
+            .iter_mut()
+            .try_for_each(|(_, output)| output.flush())
+    }
+
+    /// Packets that a failed dump still holds.
+    pub(crate) fn safe(&self) -> Written {
+        self.outputs
+            .iter()
+            .fold(Written::default(), |sum, (_, output)| {
+                sum.with(output.safe())
+            })
+    }
+
+    /// The ring-wide identifiers of the interfaces in the files.
+    pub(crate) fn interfaces(&self) -> Vec<u16> {
+        self.outputs
+            .iter()
+            .flat_map(|(_, output)| output.interfaces().iter().copied())
+            .collect()
+    }
+
+    /// Completes, syncs and renames the captures. On an error the `.part` files that remain are named.
+    pub(crate) fn finish(
+        mut self,
+        verdict: &str,
+        totals: &dyn Fn(u16) -> InterfaceTotals,
+        names: &mut InterfaceCache,
+    ) -> Result<FinishedFile, FailedFile> {
+        let parts = self.parts();
+        let paths: Vec<PathBuf> = self
+            .outputs
+            .iter()
+            .map(|(link_type, _)| self.path(*link_type))
+            .collect();
+        let mut written = Written::default();
+        for (_, output) in std::mem::take(&mut self.outputs) {
+            match output.finish(verdict, totals, names) {
+                Ok(w) => written = written.with(w),
+                Err((error, safe)) => {
+                    return Err(FailedFile {
+                        error,
+                        parts,
+                        safe: written.with(safe),
+                    });
+                }
+            }
+        }
+        let mut renamed = Vec::new();
+        for (part, path) in parts.iter().zip(&paths) {
+            match self.rename(part, path) {
+                Ok(path) => renamed.push(path),
+                Err(error) => {
+                    return Err(FailedFile {
+                        error,
+                        parts,
+                        safe: written,
+                    });
+                }
+            }
+        }
+        // The files are complete and named; a directory that cannot be synced is no reason to call them failed.
+        let _ = self.shelf.directory.sync();
+        Ok(FinishedFile {
+            shelf: self.shelf,
+            stem: self.stem,
+            paths: renamed,
+            written,
+        })
+    }
+
+    /// Renames without replacing; if somebody took the name meanwhile, a digit is added.
+    fn rename(&self, part: &Path, path: &Path) -> io::Result<PathBuf> {
+        let extension = self.shelf.format.extension();
+        let mut target = path.to_owned();
+        for n in 2..NAME_TRIES {
+            match rename_new(part, &target) {
+                Ok(()) => return Ok(target),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    target = path.with_extension(format!("{n}.{extension}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+}
+
+/// A dump that could not be completed.
+#[derive(Debug)]
+pub(crate) struct FailedFile {
+    pub(crate) error: io::Error,
+    pub(crate) parts: Vec<PathBuf>,
+    pub(crate) safe: Written,
+}
+
+impl FinishedFile {
+    /// Writes (or, after a late packet, writes again) the sidecar, by way of a `.part` file.
+    pub(crate) fn write_sidecar(&self, json: &[u8], again: bool) -> io::Result<()> {
+        let path = self
+            .shelf
+            .directory
+            .path()
+            .join(format!("{}.json", self.stem));
+        let part = part(&path);
+        let mut file = self.shelf.directory.create(&part)?;
+        let written = file.write_all(json).and_then(|()| file.sync_all());
+        let renamed = written.and_then(|()| {
+            if again {
+                fs::rename(&part, &path)
+            } else {
+                rename_new(&part, &path)
+            }
+        });
+        if renamed.is_err() {
+            let _ = fs::remove_file(&part);
+        }
+        renamed
+    }
+
+    /// Changes the verdict that stands in the captures.
+    pub(crate) fn amend(&self, verdict: &str) -> io::Result<()> {
+        if self.shelf.format == Format::PcapNg {
+            for path in &self.paths {
+                patch_verdict(
+                    &fs::OpenOptions::new().read(true).write(true).open(path)?,
+                    verdict,
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn part(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part");
+    name.into()
+}

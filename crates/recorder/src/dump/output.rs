@@ -1,0 +1,436 @@
+//! One ordered capture file, written while its packets arrive.
+//!
+//! Packets that come in order go straight into the `.part` file, so that a reader sees them at once. One that belongs
+//! before what is already written (a late packet of an unordered input) goes to a scratch file; if there were any, the
+//! end merges both into a fresh file. Order is by [`Key`]; the merge knows the main file's packets by time and source
+//! only, and puts them before late ones of the same time and source, which arrived after them.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use retroscope_packet::LinkType;
+use retroscope_pcapfile::Reader;
+
+use super::{
+    encode::{Encoder, Format, InterfaceTotals},
+    names::Directory,
+};
+use crate::interfaces::{Interface, InterfaceCache};
+
+/// Bytes collected before a write(2): large enough to be cheap, small enough to appear soon.
+const WRITE_BYTES: usize = 256 * 1024;
+
+/// The place of a packet in a dump: time, then source in the order the user gave, then queue, then record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) time_ns: i64,
+    pub(crate) source: usize,
+    pub(crate) producer: usize,
+    pub(crate) record: u64,
+}
+
+/// A packet on its way into a file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DumpPacket<'a> {
+    pub(crate) key: Key,
+    pub(crate) wire_len: u32,
+    /// Ring-wide interface identifier.
+    pub(crate) interface: u16,
+    pub(crate) direction: u8,
+    pub(crate) data: &'a [u8],
+    /// The packet that triggered the dump.
+    pub(crate) trigger: bool,
+}
+
+/// What one file held in the end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Written {
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    pub(crate) first_ns: Option<i64>,
+    pub(crate) last_ns: Option<i64>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Output {
+    directory: Directory,
+    format: Format,
+    /// The one link type of a pcap file.
+    link_type: LinkType,
+    headline: String,
+    part: PathBuf,
+    file: File,
+    encoder: Encoder,
+    /// File bytes that hold whole blocks of packets counted in `safe`.
+    safe_len: u64,
+    safe: Written,
+    /// Including what is not written out yet.
+    taken: Written,
+    last: Option<Key>,
+    /// Ring-wide interface identifiers in the order of their interface blocks.
+    interfaces: Vec<u16>,
+    /// How many of them were written before the first packet.
+    interfaces_first: usize,
+    /// Which packet of the file is the trigger's.
+    trigger_at: Option<u64>,
+    late: Option<LateSpool>,
+}
+
+impl Output {
+    /// Creates `part`, which must not exist, and writes the file header.
+    pub(crate) fn create(
+        directory: &Directory,
+        part: PathBuf,
+        format: Format,
+        link_type: LinkType,
+        headline: &str,
+    ) -> io::Result<Self> {
+        let file = directory.create(&part)?;
+        let mut output = Self {
+            directory: directory.clone(),
+            format,
+            link_type,
+            headline: headline.to_owned(),
+            part,
+            file,
+            encoder: Encoder::new(format, link_type, headline)?,
+            safe_len: 0,
+            safe: Written::default(),
+            taken: Written::default(),
+            last: None,
+            interfaces: Vec::new(),
+            interfaces_first: 0,
+            trigger_at: None,
+            late: None,
+        };
+        output.flush()?;
+        Ok(output)
+    }
+
+    pub(crate) fn part(&self) -> &Path {
+        &self.part
+    }
+
+    /// Packets that are wholly in the file: what a failed dump still holds.
+    pub(crate) fn safe(&self) -> Written {
+        self.safe
+    }
+
+    /// Takes a packet, wherever it belongs.
+    pub(crate) fn push(
+        &mut self,
+        packet: &DumpPacket<'_>,
+        names: &mut InterfaceCache,
+    ) -> io::Result<()> {
+        if self.last.is_some_and(|last| packet.key < last) {
+            let directory = &self.directory;
+            let late = match &mut self.late {
+                Some(late) => late,
+                None => self.late.insert(LateSpool::new(directory)?),
+            };
+            late.push(packet)?;
+        } else {
+            self.append(packet, names)?;
+            self.last = Some(packet.key);
+        }
+        self.taken.count(packet);
+        Ok(())
+    }
+
+    /// Writes an interface block; its index is returned.
+    pub(crate) fn interface(&mut self, id: u16, names: &mut InterfaceCache) -> io::Result<usize> {
+        let interface = described(names, id)?;
+        self.encoder.interface(&interface)?;
+        self.interfaces.push(id);
+        if self.last.is_none() {
+            self.interfaces_first = self.interfaces.len();
+        }
+        Ok(self.interfaces.len() - 1)
+    }
+
+    fn append(&mut self, packet: &DumpPacket<'_>, names: &mut InterfaceCache) -> io::Result<()> {
+        let index = match self.interfaces.iter().position(|i| *i == packet.interface) {
+            Some(index) => index,
+            None => self.interface(packet.interface, names)?,
+        };
+        if packet.trigger {
+            self.trigger_at = Some(self.encoder.packets());
+        }
+        self.encoder.packet(index, packet)?;
+        if self.encoder.buffer().len() >= WRITE_BYTES {
+            self.flush()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Hands everything to the file system.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        let buffer = self.encoder.buffer();
+        if let Err(error) = self.file.write_all(buffer) {
+            // Leave whole packets behind; failing at that too changes nothing for the caller.
+            let _ = self.file.set_len(self.safe_len);
+            return Err(error);
+        }
+        self.safe_len += buffer.len() as u64;
+        buffer.clear();
+        // Late packets are safe only after the merge.
+        if self.late.is_none() {
+            self.safe = self.taken;
+        }
+        Ok(())
+    }
+
+    /// Completes the file on disk, still under its `.part` name: merged, with statistics and verdict, synced.
+    ///
+    /// `totals` answers for each ring-wide interface identifier of the file.
+    pub(crate) fn finish(
+        mut self,
+        verdict: &str,
+        totals: &dyn Fn(u16) -> InterfaceTotals,
+        names: &mut InterfaceCache,
+    ) -> Result<Written, (io::Error, Written)> {
+        let result = match self.late.take() {
+            None => self.complete(verdict, totals),
+            Some(late) => self
+                .merge(late, names)
+                .and_then(|mut merged| merged.complete(verdict, totals)),
+        };
+        result
+            .map(|()| self.taken)
+            .map_err(|error| (error, self.safe))
+    }
+
+    /// The interfaces of the file, by ring-wide identifier.
+    pub(crate) fn interfaces(&self) -> &[u16] {
+        &self.interfaces
+    }
+
+    fn complete(
+        &mut self,
+        verdict: &str,
+        totals: &dyn Fn(u16) -> InterfaceTotals,
+    ) -> io::Result<()> {
+        for (index, id) in self.interfaces.clone().into_iter().enumerate() {
+            self.encoder.statistics(index, &totals(id))?;
+        }
+        self.flush()?;
+        self.encoder.set_verdict(&self.file, verdict)?;
+        self.file.sync_all()
+    }
+
+    /// Writes main and late packets into a new file, in order, and puts it in the place of the old one.
+    fn merge(&mut self, late: LateSpool, names: &mut InterfaceCache) -> io::Result<Self> {
+        self.flush()?;
+        let path = self.part.with_extension("merge.part");
+        let merged = self.merge_into(&path, late, names);
+        match merged {
+            Ok(mut merged) => {
+                fs::rename(&path, &self.part)?;
+                merged.part.clone_from(&self.part);
+                Ok(merged)
+            }
+            Err(error) => {
+                let _ = fs::remove_file(&path);
+                Err(error)
+            }
+        }
+    }
+
+    fn merge_into(
+        &mut self,
+        path: &Path,
+        late: LateSpool,
+        names: &mut InterfaceCache,
+    ) -> io::Result<Self> {
+        let mut merged = Self::create(
+            &self.directory,
+            path.to_owned(),
+            self.format,
+            self.link_type,
+            &self.headline,
+        )?;
+        // The interface blocks that were there before any packet stay first.
+        for id in self.interfaces.iter().take(self.interfaces_first) {
+            merged.interface(*id, names)?;
+        }
+        merged.interfaces_first = self.interfaces_first;
+        let mut main = Reader::open(&self.part).map_err(io::Error::other)?;
+        let mut late = late.into_sorted()?;
+        let mut next_late = late.next()?;
+        let mut index = 0;
+        while let Some(record) = main.next().map_err(io::Error::other)? {
+            let meta = record.meta;
+            let interface = self.interfaces[usize::try_from(meta.interface).unwrap_or(0)];
+            let source = described(names, interface)?.source;
+            while let Some(packet) = next_late.as_ref()
+                && (packet.key.time_ns, packet.key.source) < (meta.time_ns, source)
+            {
+                merged.append(&packet.borrow(), names)?;
+                next_late = late.next()?;
+            }
+            let packet = DumpPacket {
+                key: Key {
+                    time_ns: meta.time_ns,
+                    source,
+                    producer: 0,
+                    record: 0,
+                },
+                wire_len: meta.wire_len,
+                interface,
+                direction: u8::try_from(meta.flags.unwrap_or(0) & 3).unwrap_or(0),
+                data: record.data,
+                trigger: self.trigger_at == Some(index),
+            };
+            merged.append(&packet, names)?;
+            index += 1;
+        }
+        while let Some(packet) = next_late {
+            merged.append(&packet.borrow(), names)?;
+            next_late = late.next()?;
+        }
+        Ok(merged)
+    }
+}
+
+impl Written {
+    /// The sum of two files.
+    pub(crate) fn with(self, other: Self) -> Self {
+        let either = |pick: fn(i64, i64) -> i64, a: Option<i64>, b: Option<i64>| {
+            a.zip(b).map(|(a, b)| pick(a, b)).or(a).or(b)
+        };
+        Self {
+            packets: self.packets + other.packets,
+            bytes: self.bytes + other.bytes,
+            first_ns: either(i64::min, self.first_ns, other.first_ns),
+            last_ns: either(i64::max, self.last_ns, other.last_ns),
+        }
+    }
+
+    fn count(&mut self, packet: &DumpPacket<'_>) {
+        let time_ns = packet.key.time_ns;
+        self.packets += 1;
+        self.bytes += packet.data.len() as u64;
+        self.first_ns = Some(self.first_ns.map_or(time_ns, |t| t.min(time_ns)));
+        self.last_ns = Some(self.last_ns.map_or(time_ns, |t| t.max(time_ns)));
+    }
+}
+
+fn described(names: &mut InterfaceCache, id: u16) -> io::Result<Arc<Interface>> {
+    names
+        .interface(id)
+        .cloned()
+        .ok_or_else(|| io::Error::other(format!("interface {id} was never registered")))
+}
+
+/// Late packets in order of arrival: bytes in a scratch file, 56 bytes of index each in memory.
+#[derive(Debug)]
+struct LateSpool {
+    file: File,
+    buffer: Vec<u8>,
+    len: u64,
+    index: Vec<LateEntry>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct LateEntry {
+    key: Key,
+    offset: u64,
+    captured_len: u32,
+    wire_len: u32,
+    interface: u16,
+    direction: u8,
+    trigger: bool,
+}
+
+impl LateSpool {
+    fn new(directory: &Directory) -> io::Result<Self> {
+        Ok(Self {
+            file: directory.scratch()?,
+            buffer: Vec::new(),
+            len: 0,
+            index: Vec::new(),
+        })
+    }
+
+    fn push(&mut self, packet: &DumpPacket<'_>) -> io::Result<()> {
+        self.index.push(LateEntry {
+            key: packet.key,
+            offset: self.len,
+            captured_len: u32::try_from(packet.data.len()).map_err(io::Error::other)?,
+            wire_len: packet.wire_len,
+            interface: packet.interface,
+            direction: packet.direction,
+            trigger: packet.trigger,
+        });
+        self.len += packet.data.len() as u64;
+        self.buffer.extend_from_slice(packet.data);
+        if self.buffer.len() >= WRITE_BYTES {
+            self.flush()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.write_all(&self.buffer)?;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    fn into_sorted(mut self) -> io::Result<SortedSpool> {
+        self.flush()?;
+        self.index.sort_by_key(|entry| entry.key);
+        Ok(SortedSpool {
+            file: self.file,
+            entries: self.index.into_iter(),
+        })
+    }
+}
+
+#[derive(Debug)]
+struct SortedSpool {
+    file: File,
+    entries: std::vec::IntoIter<LateEntry>,
+}
+
+impl SortedSpool {
+    fn next(&mut self) -> io::Result<Option<LatePacket>> {
+        let Some(entry) = self.entries.next() else {
+            return Ok(None);
+        };
+        let mut data = vec![0; entry.captured_len as usize];
+        self.file.read_exact_at(&mut data, entry.offset)?;
+        Ok(Some(LatePacket {
+            key: entry.key,
+            entry,
+            data,
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct LatePacket {
+    key: Key,
+    entry: LateEntry,
+    data: Vec<u8>,
+}
+
+impl LatePacket {
+    fn borrow(&self) -> DumpPacket<'_> {
+        DumpPacket {
+            key: self.key,
+            wire_len: self.entry.wire_len,
+            interface: self.entry.interface,
+            direction: self.entry.direction,
+            data: &self.data,
+            trigger: self.entry.trigger,
+        }
+    }
+}

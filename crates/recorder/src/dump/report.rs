@@ -1,0 +1,271 @@
+//! What a finished dump says about itself: verdict, losses, sidecar.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::time::{rfc3339, seconds};
+
+/// Whether a file holds everything that its filter takes of its window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Nothing is known to be missing. A window cut by the start or end of the recording is complete, and `clipped`.
+    Complete,
+    /// Something is missing; `missing` says what, when and why.
+    Incomplete,
+    /// The file could not be written; what it holds so far stays under its `.part` name.
+    Failed,
+}
+
+impl Verdict {
+    /// The word that files use.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Incomplete => "incomplete",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// A stretch of a window that is not in the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    /// `evicted` (overwritten in the ring before it was written), `kernel`, `nic`, `no-free-bucket` (lost at intake),
+    /// `late` (arrived after the window had closed), `disk`.
+    pub cause: &'static str,
+    /// The source that lost them, for intake causes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// RFC 3339: from here…
+    pub from: String,
+    /// … to here.
+    pub to: String,
+    /// How many packets; before any dump filter for all causes but `late` and `disk`. `null`: unknown.
+    pub packets: Option<u64>,
+    /// The number is an estimate: the ring kept only samples of the overwritten stamps.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
+}
+
+impl Missing {
+    /// An entry for a stretch of packet time.
+    pub(crate) fn new(cause: &'static str, from_ns: i64, to_ns: i64, packets: Option<u64>) -> Self {
+        Self {
+            cause,
+            source: None,
+            from: rfc3339(from_ns),
+            to: rfc3339(to_ns),
+            packets,
+            estimated: false,
+        }
+    }
+}
+
+/// One dump, as `--json` lists it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DumpReport {
+    /// The file; its `.part` name if the dump failed.
+    pub file: PathBuf,
+    /// All files where one capture file cannot hold them (`--format pcap` with several link types).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub more_files: Vec<PathBuf>,
+    /// The trigger expression, or `manual`.
+    pub rule: String,
+    /// Time stamp of the trigger packet, RFC 3339.
+    pub trigger_time: String,
+    /// Start of the window, RFC 3339.
+    pub from: String,
+    /// End of the window, RFC 3339.
+    pub to: String,
+    /// Packets in the file.
+    pub packets: u64,
+    /// Captured bytes of these packets.
+    pub bytes: u64,
+    /// See [`Verdict`].
+    pub verdict: Verdict,
+    /// `start`, `stop`, `end`: what cut the window without losing anything.
+    pub clipped: Vec<&'static str>,
+    /// What is missing, by cause.
+    pub missing: Vec<Missing>,
+    /// Why a failed dump failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Remarks: clock steps, losses that no counter tells, link types that libpcap will not read together.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// Position in the order of triggers, from 1.
+    #[serde(skip)]
+    pub number: u64,
+    /// Trigger time, ns since the epoch.
+    #[serde(skip)]
+    pub trigger_ns: i64,
+    /// Earliest and latest packet in the file, ns since the epoch.
+    #[serde(skip)]
+    pub span_ns: Option<(i64, i64)>,
+    /// Whether the sidecar is on disk.
+    #[serde(skip)]
+    pub sidecar: bool,
+}
+
+impl DumpReport {
+    /// Recomputes the verdict from what is missing; a failure stays.
+    pub(crate) fn judge(&mut self) {
+        self.verdict = match (&self.error, self.missing.is_empty()) {
+            (Some(_), _) => Verdict::Failed,
+            (None, true) => Verdict::Complete,
+            (None, false) => Verdict::Incomplete,
+        };
+    }
+
+    /// One line for a person: path, packets, seconds before and after the trigger, verdict.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let span = self.span_ns.map_or(String::new(), |(first, last)| {
+            let before = self.trigger_ns.saturating_sub(first);
+            let after = last.saturating_sub(self.trigger_ns);
+            format!(
+                ", {} before and {} after the trigger",
+                seconds(before),
+                seconds(after)
+            )
+        });
+        let clipped = match self.clipped.as_slice() {
+            [] => String::new(),
+            by => format!(
+                " (window clipped by the {} of the recording)",
+                by.join(" and the ")
+            ),
+        };
+        format!(
+            "{}: {} packets{span}: {}{clipped}",
+            self.file.display(),
+            self.packets,
+            self.reasons()
+        )
+    }
+
+    /// The verdict with its reasons: `incomplete: 12 packets evicted`.
+    #[must_use]
+    pub fn reasons(&self) -> String {
+        let mut text = self.verdict.as_str().to_owned();
+        let mut separator = ": ";
+        if let Some(error) = &self.error {
+            text.push_str(separator);
+            text.push_str(error);
+            separator = ", ";
+        }
+        for missing in &self.missing {
+            let about = if missing.estimated { "about " } else { "" };
+            let packets = missing
+                .packets
+                .map_or("unknown".to_owned(), |n| n.to_string());
+            let source = missing
+                .source
+                .as_ref()
+                .map_or(String::new(), |s| format!(" at {s}"));
+            text.push_str(&format!(
+                "{separator}{about}{packets} packets {}{source}",
+                missing.cause
+            ));
+            separator = ", ";
+        }
+        text
+    }
+}
+
+/// The JSON file beside a dump: the report and what only a reader of this dump wants to know.
+#[derive(Debug, Serialize)]
+pub(crate) struct Sidecar<'a> {
+    #[serde(flatten)]
+    pub(crate) report: &'a DumpReport,
+    /// The filled-in dump expression; empty: everything.
+    pub(crate) expression: &'a str,
+    /// Further hits of the same rule and expression while the dump was open.
+    pub(crate) suppressed: u64,
+    /// Times of the first of them, RFC 3339.
+    pub(crate) suppressed_hits: Vec<String>,
+    /// Interfaces in the file.
+    pub(crate) interfaces: Vec<SidecarInterface>,
+    /// The program that wrote it.
+    pub(crate) program: &'static str,
+    /// When the file was completed; absent from reproducible runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) created: Option<String>,
+}
+
+/// An interface as the sidecar lists it.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct SidecarInterface {
+    pub(crate) name: String,
+    /// LINKTYPE_ value.
+    pub(crate) link_type: u16,
+    /// Packets of this interface in the file.
+    pub(crate) packets: u64,
+    /// Unit of its time stamps in ns.
+    pub(crate) time_resolution_ns: u64,
+}
+
+/// The program's name and version, as files and pages show it.
+pub const PROGRAM: &str = concat!("retroscope ", env!("CARGO_PKG_VERSION"));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn report() -> DumpReport {
+        DumpReport {
+            file: "d/x.pcapng".into(),
+            more_files: Vec::new(),
+            rule: "udp".into(),
+            trigger_time: rfc3339(5_000_000_000),
+            from: rfc3339(0),
+            to: rfc3339(6_000_000_000),
+            packets: 3,
+            bytes: 180,
+            verdict: Verdict::Complete,
+            clipped: vec!["start"],
+            missing: Vec::new(),
+            error: None,
+            notes: Vec::new(),
+            number: 1,
+            trigger_ns: 5_000_000_000,
+            span_ns: Some((3_500_000_000, 5_250_000_000)),
+            sidecar: true,
+        }
+    }
+
+    #[test]
+    fn a_line_says_what_is_in_the_file() {
+        let line = report().line();
+        assert_eq!(
+            line,
+            "d/x.pcapng: 3 packets, 1.500 s before and 0.250 s after the trigger: complete (window clipped by the start of the recording)"
+        );
+    }
+
+    #[test]
+    fn what_is_missing_decides_the_verdict() {
+        let mut report = report();
+        report.missing.push(Missing::new("evicted", 0, 1, Some(12)));
+        report.judge();
+        assert_eq!(
+            (report.verdict, report.reasons().as_str()),
+            (Verdict::Incomplete, "incomplete: 12 packets evicted")
+        );
+        report.error = Some("No space left on device".into());
+        report.judge();
+        assert_eq!(
+            report.reasons(),
+            "failed: No space left on device, 12 packets evicted"
+        );
+        let json = serde_json::to_value(&report).unwrap();
+        let missing = serde_json::json!([{"cause": "evicted", "from": rfc3339(0), "to": rfc3339(1), "packets": 12}]);
+        assert_eq!(
+            (&json["verdict"], &json["missing"]),
+            (&"failed".into(), &missing)
+        );
+    }
+}

@@ -1,0 +1,97 @@
+//! What all threads share about the sources: counters, losses, interfaces.
+
+use std::sync::Arc;
+
+use crate::{
+    counters::{LossLog, QueueCounters, SourceSnapshot},
+    dump::Missing,
+    interfaces::{InterfaceCache, Interfaces},
+};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Intake {
+    pub(crate) sources: Vec<SourceIntake>,
+    pub(crate) losses: LossLog,
+    pub(crate) interfaces: Arc<Interfaces>,
+    /// Files lose nothing, and their counters need no clock.
+    pub(crate) offline: bool,
+}
+
+/// One source and its queues.
+#[derive(Debug)]
+pub(crate) struct SourceIntake {
+    pub(crate) name: String,
+    pub(crate) queues: Vec<Arc<QueueCounters>>,
+}
+
+impl Intake {
+    pub(crate) fn interface_cache(&self) -> InterfaceCache {
+        InterfaceCache::new(Arc::clone(&self.interfaces))
+    }
+
+    /// Every source's ledger, in the order the user gave.
+    pub(crate) fn snapshots(&self) -> Vec<SourceSnapshot> {
+        self.sources
+            .iter()
+            .map(|s| SourceSnapshot::of(&s.name, s.queues.iter().map(AsRef::as_ref)))
+            .collect()
+    }
+
+    /// Whether the loss counters of every queue are known beyond `to_ns`.
+    pub(crate) fn losses_known_until(&self, to_ns: i64) -> bool {
+        let queues = || self.sources.iter().flat_map(|s| &s.queues);
+        self.offline || queues().all(|q| q.known_until_ns().is_some_and(|known| known >= to_ns))
+    }
+
+    /// What was lost at intake within the closed interval.
+    pub(crate) fn losses(&self, from_ns: i64, to_ns: i64) -> Vec<Missing> {
+        let entry = |event: crate::counters::LossEvent| {
+            let mut missing = Missing::new(
+                event.cause,
+                event.from_ns.max(from_ns),
+                event.to_ns.min(to_ns),
+                Some(event.packets),
+            );
+            missing.source = self.sources.get(event.source).map(|s| s.name.clone());
+            missing
+        };
+        self.losses
+            .within(from_ns, to_ns)
+            .into_iter()
+            .map(entry)
+            .collect()
+    }
+
+    /// Sentences about losses that no counter tells.
+    pub(crate) fn unknown_losses(&self) -> Vec<String> {
+        let unknown = |s: SourceSnapshot| {
+            let causes: Vec<&str> = s
+                .lost
+                .iter()
+                .filter(|(_, n)| n.is_none())
+                .map(|(cause, _)| *cause)
+                .collect();
+            (!causes.is_empty())
+                .then(|| format!("{}: losses unknown: {}", s.name, causes.join(", ")))
+        };
+        self.snapshots().into_iter().filter_map(unknown).collect()
+    }
+
+    /// Packets received and lost so far by the source of an interface.
+    pub(crate) fn interface_totals(&self, id: u16) -> (Option<u64>, Option<u64>) {
+        let Some(source) = self.interface_cache().interface(id).map(|i| i.source) else {
+            return (None, None);
+        };
+        let Some(source) = self.sources.get(source) else {
+            return (None, None);
+        };
+        let snapshot = SourceSnapshot::of(&source.name, source.queues.iter().map(AsRef::as_ref));
+        let lost = snapshot
+            .lost
+            .values()
+            .copied()
+            .try_fold(0, |sum, n| n.map(|n| sum + n));
+        (snapshot.received, lost)
+    }
+}

@@ -1,0 +1,84 @@
+//! The interfaces of all sources, as the threads share them.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use retroscope_capture::InterfaceInfo;
+use retroscope_packet::LinkType;
+use retroscope_ring::{InterfaceEntry, Ring, RingError};
+
+/// One interface of one source, under its ring-wide identifier.
+#[derive(Debug, Clone)]
+pub(crate) struct Interface {
+    /// Index of the source in the order the user gave.
+    pub(crate) source: usize,
+    /// Name for people and for the pcapng interface block.
+    pub(crate) name: String,
+    pub(crate) link_type: LinkType,
+    /// Unit of its time stamps, ns.
+    pub(crate) time_resolution_ns: u64,
+}
+
+/// An append-only table; an index is the ring's interface identifier. Inserters append, everyone reads.
+#[derive(Debug, Default)]
+pub(crate) struct Interfaces {
+    table: RwLock<Vec<Arc<Interface>>>,
+}
+
+impl Interfaces {
+    /// Appends an interface to the ring's table and to ours, under one lock, so that both number it alike.
+    pub(crate) fn register(
+        &self,
+        ring: &Ring,
+        source: usize,
+        info: &InterfaceInfo,
+    ) -> Result<u16, RingError> {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let id = ring.add_interface(InterfaceEntry {
+            name: info.name.clone(),
+            link_type: info.link_type.0,
+            snaplen: info.snaplen,
+            time_domain: info.time_domain as u8,
+        })?;
+        table.push(Arc::new(Interface {
+            source,
+            name: info.name.clone(),
+            link_type: info.link_type,
+            time_resolution_ns: info.time_resolution_ns,
+        }));
+        assert_eq!(
+            usize::from(id) + 1,
+            table.len(),
+            "the ring and the recorder number interfaces alike"
+        );
+        Ok(id)
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Interface>> {
+        self.table
+            .read()
+            .map(|table| table.clone())
+            .unwrap_or_default()
+    }
+}
+
+/// A thread's own copy, refreshed only when an unknown identifier turns up.
+#[derive(Debug)]
+pub(crate) struct InterfaceCache {
+    shared: Arc<Interfaces>,
+    known: Vec<Arc<Interface>>,
+}
+
+impl InterfaceCache {
+    pub(crate) fn new(shared: Arc<Interfaces>) -> Self {
+        let known = shared.all();
+        Self { shared, known }
+    }
+
+    /// The interface, or `None` for an identifier that no inserter registered.
+    pub(crate) fn interface(&mut self, id: u16) -> Option<&Arc<Interface>> {
+        if usize::from(id) >= self.known.len() {
+            self.known = self.shared.all();
+        }
+        self.known.get(usize::from(id))
+    }
+}

@@ -1,0 +1,396 @@
+//! Expressions as the threads use them: rules, dump predicates, the capture filter.
+//!
+//! An expression is compiled for each link type of the sources. Where it compiles for none, the user made a mistake;
+//! where it compiles for some, packets of the others do not match, and that is said once.
+
+use std::fmt;
+
+use retroscope_filter::{
+    Aux, Decision as FilterDecision, Direction, Filled, Filter, FilterError, FlowState,
+    LinkContext, Mode, PacketView, Template, TriggerFacts,
+};
+use retroscope_packet::{FragmentKey, LinkType, parse};
+use retroscope_ring::Packet;
+
+use crate::{inserter::WireFrame, interfaces::Interface};
+
+/// Snap length told to libpcap: the most that the ring stores. It makes no difference to what matches.
+const SNAPLEN: u32 = 262_144;
+
+fn context(link_type: LinkType, mode: Mode) -> LinkContext {
+    LinkContext {
+        link_type,
+        snaplen: SNAPLEN,
+        mode,
+        optimize: true,
+    }
+}
+
+fn view<'p>(interface: &Interface, packet: &Packet<'p>, mode: Mode) -> PacketView<'p> {
+    PacketView {
+        link_type: interface.link_type,
+        mode,
+        interface: packet.interface,
+        aux: aux(packet.direction),
+        data: packet.data,
+        wire_len: packet.wire_len,
+    }
+}
+
+fn aux(direction: u8) -> Aux {
+    let direction = match direction {
+        1 => Direction::Inbound,
+        2 => Direction::Outbound,
+        _ => Direction::Unknown,
+    };
+    Aux {
+        direction,
+        ifindex: None,
+    }
+}
+
+/// A filter that learns new link types as packets of them come.
+#[derive(Debug, Clone)]
+struct Prepared {
+    filter: Filter,
+    mode: Mode,
+    tried: Vec<LinkType>,
+    refused: Vec<(LinkType, String)>,
+}
+
+impl Prepared {
+    fn new(filter: Filter, mode: Mode) -> Self {
+        Self {
+            filter,
+            mode,
+            tried: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+
+    fn prepare(&mut self, link_type: LinkType) {
+        if !self.tried.contains(&link_type) {
+            self.tried.push(link_type);
+            if let Err(error) = self.filter.prepare(context(link_type, self.mode)) {
+                self.refused.push((link_type, error.to_string()));
+            }
+        }
+    }
+
+    /// Compiles for all link types; an error if it compiles for none of them nor of `more`.
+    fn check(
+        &mut self,
+        link_types: &[LinkType],
+        more: &dyn Fn() -> Vec<LinkType>,
+    ) -> Result<(), FilterError> {
+        let ethernet = [LinkType::ETHERNET];
+        let known = if link_types.is_empty() {
+            &ethernet[..]
+        } else {
+            link_types
+        };
+        first_or_any(known, more, |link_type| {
+            self.prepare(link_type);
+            self.filter.prepare(context(link_type, self.mode))
+        })
+    }
+}
+
+/// Ok if `compile` succeeds for any of `known`, else of `more()`; otherwise the error of the first.
+fn first_or_any(
+    known: &[LinkType],
+    more: &dyn Fn() -> Vec<LinkType>,
+    mut compile: impl FnMut(LinkType) -> Result<(), FilterError>,
+) -> Result<(), FilterError> {
+    let mut first = None;
+    let mut succeeded = false;
+    for link_type in known {
+        match compile(*link_type) {
+            Ok(()) => succeeded = true,
+            Err(error) => _ = first.get_or_insert(error),
+        }
+    }
+    match first {
+        Some(error)
+            if !succeeded
+                && !more()
+                    .into_iter()
+                    .any(|link_type| compile(link_type).is_ok()) =>
+        {
+            Err(error)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A trigger rule.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    text: String,
+    prepared: Prepared,
+    hits: u64,
+}
+
+impl Rule {
+    /// The trigger expression as the user wrote it.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Packets that matched.
+    pub(crate) fn hits(&self) -> u64 {
+        self.hits
+    }
+
+    /// Whether a packet triggers.
+    pub(crate) fn matches(&mut self, interface: &Interface, packet: &Packet<'_>) -> bool {
+        self.prepared.prepare(interface.link_type);
+        let hit = self
+            .prepared
+            .filter
+            .matches(&view(interface, packet, self.prepared.mode));
+        self.hits += u64::from(hit);
+        hit
+    }
+
+    /// Link types that the rule does not apply to, said once each.
+    pub(crate) fn take_notices(&mut self) -> Vec<String> {
+        let text = &self.text;
+        let said = |(link_type, error): (LinkType, String)| {
+            format!(
+                "trigger '{text}' matches nothing of link type {}: {error}",
+                link_type.0
+            )
+        };
+        self.prepared.refused.drain(..).map(said).collect()
+    }
+}
+
+/// A filled-in dump expression. Two are equal if they take the same packets for the same reason.
+#[derive(Debug, Clone)]
+pub(crate) struct Expression {
+    filled: Filled,
+    interface: u16,
+}
+
+impl Expression {
+    /// What `template` says of a packet; the error is a sentence that names the variable it cannot supply.
+    pub(crate) fn fill(
+        template: &Template,
+        interface: &Interface,
+        packet: &Packet<'_>,
+    ) -> Result<Self, String> {
+        let facts = TriggerFacts {
+            parsed: parse(interface.link_type, packet.data),
+            interface: packet.interface,
+        };
+        match template.fill(&facts) {
+            Ok(filled) => Ok(Self {
+                filled,
+                interface: packet.interface,
+            }),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// The interface of the trigger packet.
+    pub(crate) fn interface(&self) -> u16 {
+        self.interface
+    }
+}
+
+impl PartialEq for Expression {
+    fn eq(&self, other: &Self) -> bool {
+        self.filled == other.filled
+    }
+}
+
+impl fmt::Display for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.filled.as_str())
+    }
+}
+
+/// What a dump takes, with what it has learned about fragments.
+#[derive(Debug, Clone)]
+pub(crate) struct Predicate {
+    prepared: Prepared,
+    state: FlowState,
+}
+
+/// A predicate's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) decision: Decision,
+    /// Packets kept aside under this key can be decided now.
+    pub(crate) resolves: Option<FragmentKey>,
+}
+
+/// See [`Answer`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Decision {
+    Take,
+    Skip,
+    /// A later fragment whose first one was not seen yet.
+    Maybe(FragmentKey),
+}
+
+impl Predicate {
+    pub(crate) fn new(expression: &Expression, offline: bool) -> Self {
+        let filter = Filter::new(expression.filled.clone());
+        let state = filter.state();
+        Self {
+            prepared: Prepared::new(filter, mode(offline)),
+            state,
+        }
+    }
+
+    /// Whether the dump takes a packet.
+    pub(crate) fn decide(&mut self, interface: &Interface, packet: &Packet<'_>) -> Answer {
+        self.prepared.prepare(interface.link_type);
+        let verdict = self.prepared.filter.evaluate(
+            &mut self.state,
+            &view(interface, packet, self.prepared.mode),
+        );
+        let decision = match verdict.decision {
+            FilterDecision::Take => Decision::Take,
+            FilterDecision::Skip => Decision::Skip,
+            FilterDecision::Maybe(key) => Decision::Maybe(key),
+        };
+        Answer {
+            decision,
+            resolves: verdict.resolves,
+        }
+    }
+
+    /// Link types that the dump takes nothing of.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let refused = &self.prepared.refused;
+        refused
+            .iter()
+            .map(|(link_type, error)| {
+                format!("takes nothing of link type {}: {error}", link_type.0)
+            })
+            .collect()
+    }
+}
+
+/// The capture filter.
+#[derive(Debug, Clone)]
+pub(crate) struct CaptureFilter {
+    prepared: Prepared,
+    scratch: Vec<u8>,
+}
+
+impl CaptureFilter {
+    /// Whether a frame is to be recorded.
+    pub(crate) fn takes(
+        &mut self,
+        link_type: LinkType,
+        interface: u16,
+        frame: &WireFrame<'_>,
+    ) -> bool {
+        self.prepared.prepare(link_type);
+        let data = match frame.parts() {
+            [whole, [], []] => whole,
+            parts => {
+                self.scratch.clear();
+                parts
+                    .iter()
+                    .for_each(|part| self.scratch.extend_from_slice(part));
+                &self.scratch
+            }
+        };
+        let mode = self.prepared.mode;
+        let view = PacketView {
+            link_type,
+            mode,
+            interface,
+            aux: aux(frame.direction),
+            data,
+            wire_len: frame.wire_len,
+        };
+        self.prepared.filter.matches(&view)
+    }
+}
+
+fn mode(offline: bool) -> Mode {
+    if offline { Mode::Savefile } else { Mode::Live }
+}
+
+/// The user's texts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Texts<'a> {
+    pub(crate) triggers: &'a [String],
+    pub(crate) dump: &'a str,
+    pub(crate) manual: &'a str,
+    pub(crate) filter: Option<&'a str>,
+}
+
+/// All expressions of a recorder, checked.
+#[derive(Debug)]
+pub(crate) struct Expressions {
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) template: Template,
+    pub(crate) manual: Expression,
+    pub(crate) filter: Option<CaptureFilter>,
+}
+
+impl Expressions {
+    /// Compiles everything for the link types that are known. `more` finds further ones, at a cost; it is asked only
+    /// where an expression compiles for none of the known.
+    pub(crate) fn new(
+        texts: &Texts<'_>,
+        link_types: &[LinkType],
+        more: &dyn Fn() -> Vec<LinkType>,
+        offline: bool,
+    ) -> Result<Self, FilterError> {
+        let mode = mode(offline);
+        let plain = |text: &str| {
+            let mut prepared = Prepared::new(Filter::plain(text)?, mode);
+            prepared.check(link_types, more)?;
+            Ok::<_, FilterError>(prepared)
+        };
+        let mut rules = Vec::new();
+        for text in texts.triggers {
+            rules.push(Rule {
+                text: text.clone(),
+                prepared: plain(text)?,
+                hits: 0,
+            });
+        }
+        let template = Template::parse(texts.dump)?;
+        let ethernet = [LinkType::ETHERNET];
+        let known = if link_types.is_empty() {
+            &ethernet[..]
+        } else {
+            link_types
+        };
+        first_or_any(known, more, |link_type| {
+            template.check(context(link_type, mode))
+        })?;
+        let manual = Expression {
+            filled: plain(texts.manual)?.filter.filled().clone(),
+            interface: 0,
+        };
+        let filter = texts
+            .filter
+            .map(plain)
+            .transpose()?
+            .map(|prepared| CaptureFilter {
+                prepared,
+                scratch: Vec::new(),
+            });
+        Ok(Self {
+            rules,
+            template,
+            manual,
+            filter,
+        })
+    }
+
+    /// Rules that do not apply to some of the sources.
+    pub(crate) fn notices(&mut self) -> Vec<String> {
+        self.rules.iter_mut().flat_map(Rule::take_notices).collect()
+    }
+}

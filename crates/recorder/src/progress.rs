@@ -1,0 +1,181 @@
+//! How far the threads have come, as the others see it.
+
+use std::sync::{
+    Arc, Condvar, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+};
+
+use retroscope_ring::{Positions, Ring};
+
+/// How far the dumper may read.
+#[derive(Debug)]
+pub(crate) enum Progress {
+    /// Offline: behind the analyzer, so that what a dump sees depends on the packets only.
+    Follow {
+        /// Records that the analyzer has passed.
+        positions: Positions,
+        /// Highest packet time that the analyzer had seen before it moved its positions, ns.
+        clock: Arc<AtomicI64>,
+        /// How late a packet may be, ns.
+        hold_ns: i64,
+    },
+    /// Live: everything published.
+    Live {
+        /// The ring, for its marks.
+        ring: Ring,
+    },
+}
+
+/// A reading of [`Progress`].
+#[derive(Debug, Clone)]
+pub(crate) struct Reach {
+    limits: Vec<u64>,
+    /// No packet older than this will come within reach later, as far as promised; ns.
+    pub(crate) frontier_ns: i64,
+}
+
+impl Progress {
+    /// Reads clocks first, then marks: a packet below the clock that came in time is then within the marks.
+    pub(crate) fn reach(&self) -> Reach {
+        match self {
+            Self::Follow {
+                positions,
+                clock,
+                hold_ns,
+            } => {
+                // C1: Acquire, pairs with C0 in the analyzer.
+                let frontier_ns = clock.load(Ordering::Acquire).saturating_sub(*hold_ns);
+                Reach {
+                    limits: vec![positions.get(0)],
+                    frontier_ns,
+                }
+            }
+            Self::Live { ring } => {
+                let producers = ring.producers();
+                let frontier_ns = (0..producers)
+                    .map(|p| ring.watermark(p).unwrap_or(i64::MIN))
+                    .min()
+                    .unwrap_or(i64::MIN);
+                Reach {
+                    limits: (0..producers).map(|p| ring.published(p)).collect(),
+                    frontier_ns,
+                }
+            }
+        }
+    }
+}
+
+impl Reach {
+    /// The first record of a producer that may not be read yet.
+    pub(crate) fn limit(&self, producer: usize) -> u64 {
+        self.limits.get(producer).copied().unwrap_or(0)
+    }
+
+    /// Whether all records before `ends` may be read.
+    pub(crate) fn covers(&self, ends: &[u64]) -> bool {
+        ends.iter()
+            .enumerate()
+            .all(|(producer, end)| self.limit(producer) >= *end)
+    }
+}
+
+/// Where an offline writer waits before it overwrites: until the analyzer has seen every record stored so far and the
+/// dumper has written what it wants of them. What a trigger finds in the ring is then a function of the packets and of
+/// the ring's size, however the threads were scheduled.
+#[derive(Debug, Default)]
+pub(crate) struct Barrier {
+    state: Mutex<BarrierState>,
+    moved: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct BarrierState {
+    asked: u64,
+    analyzer: u64,
+    dumper: u64,
+    off: bool,
+}
+
+impl Barrier {
+    fn state(&self) -> MutexGuard<'_, BarrierState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the other two and waits for them; `wake` is called once to wake the analyzer.
+    pub(crate) fn wait(&self, wake: impl FnOnce()) {
+        let mut state = self.state();
+        state.asked += 1;
+        let mine = state.asked;
+        drop(state);
+        wake();
+        let mut state = self.state();
+        while state.dumper < mine && !state.off {
+            state = self
+                .moved
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// What the analyzer should answer once it has read everything.
+    pub(crate) fn asked_of_analyzer(&self) -> Option<u64> {
+        let state = self.state();
+        (state.asked > state.analyzer).then_some(state.asked)
+    }
+
+    pub(crate) fn analyzer_done(&self, asked: u64) {
+        self.state().analyzer = asked;
+    }
+
+    /// What the dumper should answer once it has written everything.
+    pub(crate) fn asked_of_dumper(&self) -> Option<u64> {
+        let state = self.state();
+        (state.analyzer > state.dumper).then_some(state.analyzer)
+    }
+
+    pub(crate) fn dumper_done(&self, asked: u64) {
+        self.state().dumper = asked;
+        self.moved.notify_all();
+    }
+
+    /// Lets everybody pass from now on: a thread is gone.
+    pub(crate) fn off(&self) {
+        self.state().off = true;
+        self.moved.notify_all();
+    }
+}
+
+/// Wishes from outside, read by the threads. The flags carry no data with them; SeqCst for simplicity, they are read
+/// once a burst at most.
+#[derive(Debug, Default)]
+pub(crate) struct Control {
+    stop: AtomicBool,
+    abort: AtomicBool,
+    manual: AtomicU64,
+}
+
+impl Control {
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn stopping(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn abort(&self) {
+        self.abort.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn aborting(&self) -> bool {
+        self.abort.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn trigger(&self) {
+        self.manual.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn take_triggers(&self) -> u64 {
+        self.manual.swap(0, Ordering::SeqCst)
+    }
+}

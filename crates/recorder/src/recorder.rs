@@ -1,0 +1,666 @@
+//! A running recorder: its threads, started, watched and joined.
+
+use std::{
+    io,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread::{Builder, JoinHandle},
+    time::Duration,
+};
+
+use retroscope_capture::{Queue, Source, SourceError};
+use retroscope_filter::FilterError;
+use retroscope_packet::LinkType;
+use retroscope_ring::{
+    EvictionDetail, GroupKind, Mode, Ring, RingConfig, RingError, RingStatistics, Waker,
+};
+
+use crate::{
+    Event,
+    analyzer::{Analyzer, AnalyzerCounters, AnalyzerEnd, AnalyzerParts},
+    clock::{Clock, duration_ns},
+    counters::{LossLog, QueueCounters, SourceSnapshot},
+    director::{Clip, DirectorConfig, HitCounts},
+    dump::{Directory, DumpReport, Dumper, DumperParts, Format, Shelf},
+    inserter::{InserterShared, Lane, LaneEnd, LiveInserter, MergeInserter},
+    intake::{Intake, SourceIntake},
+    predicate::{Expressions, Texts},
+    progress::{Barrier, Control, Progress},
+};
+
+/// How long a live window may outlast `future` on the monotonic clock: DESIGN §6.
+const GRACE: Duration = Duration::from_millis(50);
+/// How long an idle analyzer sleeps at most, for clocks and deadlines.
+const IDLE: Duration = Duration::from_millis(10);
+/// Stamps of overwritten buckets kept offline, so that `missing` is exact.
+const EVICTED_BYTES: usize = 256 << 20;
+
+/// What to record and what to dump.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Files, merged by time and complete, rather than live sources.
+    pub offline: bool,
+    /// Bytes of the ring.
+    pub ring_bytes: u64,
+    /// Threads that each live source may use, at least 1.
+    pub rx_threads: usize,
+    /// Trigger expressions.
+    pub triggers: Vec<String>,
+    /// Dump template; empty: everything.
+    pub dump: String,
+    /// What a trigger by hand dumps; empty: everything.
+    pub manual_dump: String,
+    /// Capture filter.
+    pub filter: Option<String>,
+    /// Packet time before and after a trigger.
+    pub past: Duration,
+    /// See `past`.
+    pub future: Duration,
+    /// How late a packet of a file may be.
+    pub hold: Duration,
+    /// The first dump disarms the triggers.
+    pub single: bool,
+    /// Dumps open at once.
+    pub max_dumps: usize,
+    /// Bytes kept of each packet; 0: all.
+    pub snaplen: u32,
+    /// Stop after storing so many packets.
+    pub count: Option<u64>,
+    /// Stop after this time; offline, of packet time.
+    pub duration: Option<Duration>,
+    /// Where dumps go.
+    pub directory: PathBuf,
+    /// How they are written.
+    pub format: Format,
+    /// Leaves creation times out.
+    pub reproducible: bool,
+}
+
+/// Why a recorder did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// An expression is wrong: the user's mistake.
+    #[error("{}", .0.render())]
+    Expression(FilterError),
+    /// A source did not open.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The ring cannot be had.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// The directory cannot be written.
+    #[error("cannot write to {}: {error}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A thread could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] io::Error),
+}
+
+/// Makes the sources, in the order the user gave. Called twice for a live recorder: to look, and, once the ring stands,
+/// to record; packets that arrive while memory is being filled then do not count as lost.
+pub type Sources<'a> = dyn Fn() -> Result<Vec<Box<dyn Source>>, SourceError> + 'a;
+
+/// The recorder's threads.
+#[derive(Debug)]
+pub struct Recorder {
+    ring: Ring,
+    intake: Arc<Intake>,
+    counters: Arc<AnalyzerCounters>,
+    control: Arc<Control>,
+    waker: Waker,
+    events: mpsc::Receiver<Event>,
+    inserters: Vec<JoinHandle<Vec<LaneEnd>>>,
+    analyzer: JoinHandle<AnalyzerEnd>,
+    dumper: JoinHandle<()>,
+    notices: Vec<String>,
+}
+
+/// Controls a recorder from any thread or signal loop.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    control: Arc<Control>,
+    waker: Waker,
+}
+
+/// What a recorder is doing.
+#[derive(Debug, Clone)]
+pub struct Status {
+    /// Every source's intake ledger.
+    pub sources: Vec<SourceSnapshot>,
+    /// The ring.
+    pub ring: RingStatistics,
+    /// Packets that the analyzer has seen, and those it was too slow for.
+    pub analyzed: u64,
+    /// See `analyzed`.
+    pub lapped: u64,
+    /// Hits so far.
+    pub hits: HitCounts,
+    /// Dumps whose window is open or whose file is not finished.
+    pub dumps_open: u64,
+    /// Steps of the real-time clock beyond 100 ms.
+    pub clock_steps: u64,
+}
+
+/// What a recorder did.
+#[derive(Debug)]
+pub struct Summary {
+    /// Every source's intake ledger, closed.
+    pub sources: Vec<SourceSnapshot>,
+    /// The reading ledger of the analyzer group: `stored = analyzed + lapped + unread`.
+    pub stored: u64,
+    /// See `stored`.
+    pub analyzed: u64,
+    /// See `stored`.
+    pub lapped: u64,
+    /// What hits became.
+    pub hits: HitCounts,
+    /// Every dump, in the order of triggers.
+    pub dumps: Vec<DumpReport>,
+    /// Sources that ended by an error.
+    pub errors: Vec<SourceError>,
+    /// A thread of ours panicked: a bug.
+    pub panicked: bool,
+}
+
+impl Summary {
+    /// Packets stored that the analyzer neither saw nor was told it missed.
+    #[must_use]
+    pub fn unread(&self) -> u64 {
+        self.stored
+            .saturating_sub(self.analyzed)
+            .saturating_sub(self.lapped)
+    }
+}
+
+impl Handle {
+    /// Ends the capture; open windows are closed and their files completed.
+    pub fn stop(&self) {
+        self.control.stop();
+        self.waker.wake();
+    }
+
+    /// Ends everything; unfinished files stay as they are.
+    pub fn abort(&self) {
+        self.control.abort();
+        self.stop();
+    }
+
+    /// Triggers by hand.
+    pub fn trigger(&self) {
+        self.control.trigger();
+        self.waker.wake();
+    }
+}
+
+impl Recorder {
+    /// Opens the sources, fills the ring and starts the threads. `progress` hears how much memory is filled.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing runs then.
+    pub fn start(
+        config: &Config,
+        sources: &Sources<'_>,
+        files: &[PathBuf],
+        clock: Arc<dyn Clock>,
+        progress: Option<&mut dyn FnMut(u64, u64)>,
+    ) -> Result<Self, StartError> {
+        let opened = open(sources, config.rx_threads)?;
+        let texts = Texts {
+            triggers: &config.triggers,
+            dump: &config.dump,
+            manual: &config.manual_dump,
+            filter: config.filter.as_deref(),
+        };
+        let link_types = || {
+            files
+                .iter()
+                .filter_map(|path| retroscope_pcapfile::scan_link_types(path).ok())
+                .flatten()
+                .collect()
+        };
+        let expressions = Expressions::new(
+            &texts,
+            &known_link_types(&opened),
+            &link_types,
+            config.offline,
+        )
+        .map_err(StartError::Expression)?;
+        let path = &config.directory;
+        let directory = Directory::open(path).map_err(|error| StartError::Directory {
+            path: path.clone(),
+            error,
+        })?;
+        let queues = opened.iter().map(|s| s.queues.len()).sum();
+        let opened = if config.offline { Some(opened) } else { None };
+        let ring = Ring::new(&ring_config(config, queues), progress)?;
+        let opened = match opened {
+            Some(opened) => opened,
+            None => open(sources, config.rx_threads)?,
+        };
+        Starter {
+            config,
+            clock,
+            ring,
+        }
+        .start(opened, expressions, directory)
+    }
+
+    /// For signals and the like.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        Handle {
+            control: Arc::clone(&self.control),
+            waker: self.waker.clone(),
+        }
+    }
+
+    /// The ring, for its size and pages.
+    #[must_use]
+    pub fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// Sentences from the start.
+    pub fn take_notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Waits for news, at most `timeout`; `Err(Disconnected)` when all threads are done.
+    ///
+    /// # Errors
+    /// As `Receiver::recv_timeout`.
+    pub fn event(&self, timeout: Duration) -> Result<Event, mpsc::RecvTimeoutError> {
+        self.events.recv_timeout(timeout)
+    }
+
+    /// What it is doing now.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        Status {
+            sources: self.intake.snapshots(),
+            ring: self.ring.statistics(),
+            analyzed: load(&counters.analyzed),
+            lapped: load(&counters.lapped),
+            hits: HitCounts {
+                triggers: load(&counters.triggers),
+                suppressed: load(&counters.suppressed),
+                refused: load(&counters.refused),
+                unfilled: load(&counters.unfilled),
+            },
+            dumps_open: load(&counters.open_dumps) + load(&counters.in_flight),
+            clock_steps: load(&counters.clock_steps),
+        }
+    }
+
+    /// Waits for all threads and sums up. `dumps` are the reports that the caller collected from the events.
+    #[must_use]
+    pub fn join(self, dumps: Vec<DumpReport>) -> Summary {
+        let mut panicked = false;
+        let mut errors = Vec::new();
+        for inserter in self.inserters {
+            match inserter.join() {
+                Ok(ends) => errors.extend(ends.into_iter().filter_map(|end| end.error)),
+                Err(_) => panicked = true,
+            }
+        }
+        let analyzer = self.analyzer.join().ok();
+        panicked |= analyzer.is_none() || self.dumper.join().is_err();
+        let end = analyzer.unwrap_or(AnalyzerEnd {
+            analyzed: 0,
+            lapped: 0,
+            hits: HitCounts::default(),
+        });
+        Summary {
+            sources: self.intake.snapshots(),
+            stored: self.ring.statistics().stored_packets,
+            analyzed: end.analyzed,
+            lapped: end.lapped,
+            hits: end.hits,
+            dumps,
+            errors,
+            panicked,
+        }
+    }
+}
+
+/// A source that was opened.
+#[derive(Debug)]
+struct Opened {
+    name: String,
+    queues: Vec<Box<dyn Queue>>,
+}
+
+fn open(sources: &Sources<'_>, rx_threads: usize) -> Result<Vec<Opened>, SourceError> {
+    let open = |source: Box<dyn Source>| {
+        let name = source.name().to_owned();
+        Ok(Opened {
+            name,
+            queues: source.open(rx_threads)?,
+        })
+    };
+    sources()?.into_iter().map(open).collect()
+}
+
+fn known_link_types(opened: &[Opened]) -> Vec<LinkType> {
+    let mut link_types: Vec<LinkType> = opened
+        .iter()
+        .flat_map(|s| &s.queues)
+        .flat_map(|q| q.interfaces())
+        .map(|i| i.link_type)
+        .collect();
+    link_types.sort_unstable();
+    link_types.dedup();
+    link_types
+}
+
+fn ring_config(config: &Config, queues: usize) -> RingConfig {
+    let producers = if config.offline { 1 } else { queues };
+    let mut ring = RingConfig::new(config.ring_bytes, producers, 1);
+    if config.offline {
+        ring.mode = Mode::Wait;
+        ring.eviction_detail = EvictionDetail::Exact {
+            budget_bytes: EVICTED_BYTES,
+        };
+    }
+    ring
+}
+
+/// Wires the threads together.
+struct Starter<'a> {
+    config: &'a Config,
+    clock: Arc<dyn Clock>,
+    ring: Ring,
+}
+
+impl Starter<'_> {
+    fn start(
+        self,
+        opened: Vec<Opened>,
+        expressions: Expressions,
+        directory: Directory,
+    ) -> Result<Recorder, StartError> {
+        let Self {
+            config,
+            clock,
+            ring,
+        } = self;
+        let counters_of = |s: &Opened| {
+            s.queues
+                .iter()
+                .map(|_| Arc::new(QueueCounters::new()))
+                .collect()
+        };
+        let sources = opened
+            .iter()
+            .map(|s| SourceIntake {
+                name: s.name.clone(),
+                queues: counters_of(s),
+            })
+            .collect();
+        let intake = Arc::new(Intake {
+            sources,
+            losses: LossLog::default(),
+            interfaces: Arc::default(),
+            offline: config.offline,
+        });
+        let (control, barrier, counters) = (
+            Arc::new(Control::default()),
+            Arc::new(Barrier::default()),
+            Arc::new(AnalyzerCounters::default()),
+        );
+        let (messages_tx, messages) = mpsc::channel();
+        let (events_tx, events) = mpsc::channel();
+        let packet_clock = Arc::new(AtomicI64::new(i64::MIN));
+        let mut expressions = expressions;
+        let notices = expressions.notices();
+
+        let kind = if config.offline {
+            GroupKind::Gating
+        } else {
+            GroupKind::Lapped
+        };
+        let reader = ring.group("analyzer", kind)?;
+        let shared = InserterShared {
+            ring: ring.clone(),
+            intake: Arc::clone(&intake),
+            control: Arc::clone(&control),
+            clock: Arc::clone(&clock),
+            snaplen: config.snaplen,
+            filter: expressions.filter,
+            remaining: config
+                .count
+                .map(|n| Arc::new(AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX)))),
+            duration_ns: config.duration.map(duration_ns),
+        };
+        let lanes = lanes(opened, &shared)?;
+        let analyzer = Analyzer::new(AnalyzerParts {
+            ring: ring.clone(),
+            reader,
+            rules: expressions.rules,
+            template: expressions.template,
+            manual: expressions.manual,
+            director: director_config(config),
+            intake: Arc::clone(&intake),
+            control: Arc::clone(&control),
+            barrier: Arc::clone(&barrier),
+            clock: Arc::clone(&clock),
+            packet_clock: Arc::clone(&packet_clock),
+            shared: Arc::clone(&counters),
+            messages: messages_tx,
+            events: events_tx.clone(),
+        });
+        let waker = analyzer.waker();
+        let progress = if config.offline {
+            Progress::Follow {
+                positions: analyzer.positions(),
+                clock: packet_clock,
+                hold_ns: duration_ns(config.hold),
+            }
+        } else {
+            Progress::Live { ring: ring.clone() }
+        };
+        let dumper = Dumper::new(DumperParts {
+            ring: ring.clone(),
+            shelf: Shelf {
+                directory,
+                format: config.format,
+            },
+            intake: Arc::clone(&intake),
+            progress,
+            barrier: Arc::clone(&barrier),
+            clock,
+            counters: Arc::clone(&counters),
+            reproducible: config.reproducible,
+            messages,
+            events: events_tx.clone(),
+        });
+
+        let dumper = spawn_dumper(dumper, Arc::clone(&control), Arc::clone(&barrier))?;
+        let left = Arc::new(AtomicUsize::new(if config.offline {
+            1
+        } else {
+            lanes.len()
+        }));
+        let analyzer = spawn_analyzer(
+            analyzer,
+            Arc::clone(&control),
+            Arc::clone(&barrier),
+            Arc::clone(&left),
+        )?;
+        let inserters = spawn_inserters(
+            lanes,
+            &shared,
+            config.offline,
+            &barrier,
+            &left,
+            &waker,
+            &events_tx,
+        )?;
+        Ok(Recorder {
+            ring,
+            intake,
+            counters,
+            control,
+            waker,
+            events,
+            inserters,
+            analyzer,
+            dumper,
+            notices,
+        })
+    }
+}
+
+fn director_config(config: &Config) -> DirectorConfig {
+    DirectorConfig {
+        past_ns: duration_ns(config.past),
+        future_ns: duration_ns(config.future),
+        hold_ns: if config.offline {
+            duration_ns(config.hold)
+        } else {
+            0
+        },
+        max_dumps: config.max_dumps,
+        single: config.single,
+        grace_ns: (!config.offline).then(|| duration_ns(GRACE)),
+    }
+}
+
+fn lanes(opened: Vec<Opened>, shared: &InserterShared) -> Result<Vec<Lane>, RingError> {
+    let mut lanes = Vec::new();
+    for (source, opened) in opened.into_iter().enumerate() {
+        for (queue, counters) in opened
+            .queues
+            .into_iter()
+            .zip(&shared.intake.sources[source].queues)
+        {
+            lanes.push(Lane::new(queue, source, Arc::clone(counters), shared)?);
+        }
+    }
+    Ok(lanes)
+}
+
+fn spawn_dumper(
+    mut dumper: Dumper,
+    control: Arc<Control>,
+    barrier: Arc<Barrier>,
+) -> io::Result<JoinHandle<()>> {
+    Builder::new().name("dumper".to_owned()).spawn(move || {
+        let _open = OpenGate(barrier);
+        while !control.aborting() && dumper.wait() {
+            dumper.step();
+        }
+        if control.aborting() {
+            dumper.abandon();
+        }
+    })
+}
+
+fn spawn_analyzer(
+    mut analyzer: Analyzer,
+    control: Arc<Control>,
+    barrier: Arc<Barrier>,
+    left: Arc<AtomicUsize>,
+) -> io::Result<JoinHandle<AnalyzerEnd>> {
+    Builder::new().name("analyzer".to_owned()).spawn(move || {
+        let _open = OpenGate(barrier);
+        loop {
+            // Read before the step: what the last inserter published is then seen by it.
+            let last = left.load(Ordering::Acquire) == 0;
+            if !analyzer.step() {
+                if last {
+                    break;
+                }
+                analyzer.wait(IDLE);
+            }
+        }
+        analyzer.end(if control.stopping() {
+            Clip::Stop
+        } else {
+            Clip::End
+        })
+    })
+}
+
+fn spawn_inserters(
+    lanes: Vec<Lane>,
+    shared: &InserterShared,
+    offline: bool,
+    barrier: &Arc<Barrier>,
+    left: &Arc<AtomicUsize>,
+    waker: &Waker,
+    events: &mpsc::Sender<Event>,
+) -> Result<Vec<JoinHandle<Vec<LaneEnd>>>, StartError> {
+    let gone = || Gone {
+        left: Arc::clone(left),
+        waker: waker.clone(),
+    };
+    let notify = || {
+        let events = events.clone();
+        move |text| {
+            let _ = events.send(Event::Notice(text));
+        }
+    };
+    if offline {
+        let (mut producer, barrier, waker) =
+            (shared.ring.producer()?, Arc::clone(barrier), waker.clone());
+        producer.on_new_bucket(Box::new(move |_| barrier.wait(|| waker.wake())));
+        let inserter = MergeInserter::new(lanes, producer, shared.clone());
+        let (gone, mut notify) = (gone(), notify());
+        let thread = Builder::new().name("inserter".to_owned()).spawn(move || {
+            let _gone = gone;
+            inserter.run(&mut notify)
+        })?;
+        return Ok(vec![thread]);
+    }
+    let mut threads = Vec::new();
+    for (index, lane) in lanes.into_iter().enumerate() {
+        let inserter = LiveInserter::new(lane, shared.ring.producer()?, shared.clone());
+        let (gone, mut notify) = (gone(), notify());
+        threads.push(
+            Builder::new()
+                .name(format!("inserter-{index}"))
+                .spawn(move || {
+                    let _gone = gone;
+                    vec![inserter.run(&mut notify)]
+                })?,
+        );
+    }
+    Ok(threads)
+}
+
+/// Tells the analyzer that an inserter is gone, also by a panic. Dropped after the inserter and its producer.
+#[derive(Debug)]
+struct Gone {
+    left: Arc<AtomicUsize>,
+    waker: Waker,
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.left.fetch_sub(1, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
+/// Lets the inserter pass its barrier when a thread that it would wait for ends, also by a panic.
+#[derive(Debug)]
+struct OpenGate(Arc<Barrier>);
+
+impl Drop for OpenGate {
+    fn drop(&mut self) {
+        self.0.off();
+    }
+}
