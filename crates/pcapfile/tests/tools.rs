@@ -3,9 +3,14 @@
 
 mod common;
 
-use std::{fmt::Write, fs, path::Path, process::Command};
+use std::{
+    fmt::Write,
+    fs::{self, File},
+    path::Path,
+    process::Command,
+};
 
-use common::{Packet, every_encoding, packets, pcapng};
+use common::{Packet, every_encoding, packets, pcapng, read_all};
 use retroscope_pcapfile::{
     ByteOrder, InterfaceOptions, LinkType, PcapNgAppender, PcapNgWriter, SectionOptions,
 };
@@ -164,4 +169,81 @@ fn tools_read_several_link_types_and_early_times() {
     if let Some(times) = output("tshark", &["-Tfields", "-eframe.time_epoch", "-r"], &path) {
         assert_eq!(times, "-999.000000000\n1.000000001\n");
     }
+}
+
+/// What two readers of one capture must agree on.
+fn essence(packets: &[Packet]) -> Vec<(i64, u32, &[u8])> {
+    packets
+        .iter()
+        .map(|packet| (packet.time_ns, packet.wire_len, &packet.data[..]))
+        .collect()
+}
+
+/// Copies that are not like their originals.
+const COPIED_WRONGLY: [&str; 3] = [
+    // 2^31 microseconds beside the seconds of the third record: libpcap takes them as a negative number.
+    "traces/malformed/td-timestamp_invalid_micro.pcap",
+    // editcap joins the sections but leaves the packets their old interface numbers, which then exceed its snap length.
+    "traces/formats/ng-be-test201.pcapng",
+    "traces/formats/ng-le-test201.pcapng",
+];
+
+/// tcpdump, or editcap where libpcap refuses interfaces that differ, copies every capture of the corpus; the copy must
+/// read like the original, or like its beginning where the tool stops early.
+#[test]
+fn copies_by_other_tools_read_the_same() {
+    let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
+    let Ok(manifest) = fs::read_to_string(shared.join("traces/MANIFEST.tsv")) else {
+        eprintln!("SKIP: no corpus of captures at {}", shared.display());
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("copy");
+    let mut compared = 0;
+    let mut wrong = Vec::new();
+    for row in manifest.lines().skip(1) {
+        let columns: Vec<&str> = row.split('\t').collect();
+        let (file, status) = (columns[0], columns[11]);
+        if COPIED_WRONGLY.contains(&file) {
+            continue;
+        }
+        let path = shared.join(file);
+        let mut command = if status.contains("different from") {
+            let mut editcap = Command::new("editcap");
+            editcap.args(["-F", "pcapng"]).arg(&path).arg(&copy);
+            editcap
+        } else {
+            let mut tcpdump = Command::new("tcpdump");
+            tcpdump
+                .args(["--time-stamp-precision=nano", "-w", "-", "-r"])
+                .arg(&path)
+                .stdout(File::create(&copy).unwrap());
+            tcpdump
+        };
+        let Ok(output) = command.output() else {
+            eprintln!("SKIP: {:?} is not installed", command.get_program());
+            return;
+        };
+        let (ours, _) = read_all(File::open(&path).unwrap());
+        let (theirs, _) = read_all(File::open(&copy).unwrap());
+        let same = if output.status.success() {
+            ours.len() == theirs.len()
+        } else {
+            theirs.len() <= ours.len()
+        };
+        if !same || !essence(&ours).starts_with(&essence(&theirs)) {
+            let first = essence(&ours)
+                .iter()
+                .zip(essence(&theirs))
+                .position(|(a, b)| *a != b);
+            wrong.push(format!(
+                "{file}: {} and {} packets, first difference at {first:?}",
+                ours.len(),
+                theirs.len()
+            ));
+        }
+        compared += 1;
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(compared > 300, "{compared} captures were compared");
 }

@@ -29,6 +29,12 @@ impl Buffer {
         }
     }
 
+    /// Bytes of memory taken.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// All memory; ranges and offsets of lent records count from its start.
     pub(super) fn memory(&self) -> &[u8] {
         &self.bytes[..self.end]

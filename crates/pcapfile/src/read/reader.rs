@@ -388,3 +388,74 @@ fn at_stream(error: InputError, offset: u64, compression: Option<Compression>) -
         },
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use crate::{InterfaceOptions, PcapNgWriter, PcapOptions, PcapWriter, SectionOptions};
+
+    /// How a file of `header`, `lengths` and `there` zero bytes ends, and the memory that it took.
+    fn memory_of_absurd(header: &[u8], claim: &[u8], there: usize) -> (String, usize) {
+        let file = [header, claim, &vec![0; there]].concat();
+        let mut reader = Reader::new(&file[..]).unwrap();
+        let error = reader.fill().unwrap_err();
+        assert!(error.is_damage());
+        (error.to_string(), reader.buffer.capacity())
+    }
+
+    #[test]
+    fn a_claimed_length_takes_no_memory_that_the_file_does_not_fill() {
+        let usb = PcapWriter::new(Vec::new(), PcapOptions::new(LinkType(249)))
+            .unwrap()
+            .finish()
+            .unwrap();
+        let claim = [[0; 8], [0, 0, 0, 8, 0, 0, 0, 8]].concat();
+        for there in [0, 1_000, 3 << 20] {
+            let (error, memory) = memory_of_absurd(&usb, &claim, there);
+            assert!(
+                error.contains("of the 134217744 bytes of a record"),
+                "{error}"
+            );
+            assert!(
+                memory <= (1 << 20) + 2 * there,
+                "{memory} bytes for {there}"
+            );
+        }
+
+        let mut writer = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
+        writer
+            .add_interface(&InterfaceOptions::new(LinkType::ETHERNET))
+            .unwrap();
+        let section = writer.finish().unwrap();
+        // An unknown block of the largest length that is believed.
+        let (error, memory) = memory_of_absurd(&section, &[9, 0, 0, 0, 0, 0, 0, 1], 100);
+        assert!(
+            error.contains("ends after 108 of the 16777216 bytes of a block"),
+            "{error}"
+        );
+        assert!(memory <= 1 << 20);
+        let (error, memory) = memory_of_absurd(&section, &[9, 0, 0, 0, 4, 0, 0, 1], 20 << 20);
+        assert!(
+            error.contains("claims a length of 16777220, more than 16777216"),
+            "{error}"
+        );
+        assert!(memory <= 1 << 20);
+    }
+
+    #[test]
+    fn memory_grows_to_the_largest_record_and_no_further() {
+        let mut writer = PcapWriter::new(Vec::new(), PcapOptions::new(LinkType::ETHERNET)).unwrap();
+        for _ in 0..20 {
+            writer.record(0, 0, &vec![0; 262_144]).unwrap();
+        }
+        let file = writer.finish().unwrap();
+        let mut reader = Reader::new(&file[..]).unwrap();
+        while reader.fill().unwrap() > 0 {}
+        assert!(
+            reader.buffer.capacity() <= 1 << 20,
+            "{}",
+            reader.buffer.capacity()
+        );
+    }
+}

@@ -1,0 +1,65 @@
+//! Measures how fast a capture is parsed from memory: `throughput FILE [REPEATS]`, best of five.
+//!
+//! The records of a classic pcap file are repeated in memory until they are about 1 GiB; other files are read as they
+//! are. Compare with the copy of the same bytes, which is printed beside it.
+#![allow(clippy::print_stdout, reason = "that is what it is for")]
+
+use std::{env, error::Error, fs, hint::black_box, io::Read, time::Instant};
+
+use retroscope_pcapfile::{Kind, Reader};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let path = env::args().nth(1).ok_or("name a capture file")?;
+    let mut file = fs::read(path)?;
+    if Reader::new(&file[..])?.format().kind == Kind::Pcap
+        && Reader::new(&file[..])?.format().compression.is_none()
+    {
+        let records = file[24..].to_vec();
+        while file.len() < 1 << 30 {
+            file.extend_from_slice(&records);
+        }
+    }
+    let (mut parse, mut copy) = (f64::INFINITY, f64::INFINITY);
+    let mut totals = (0, 0);
+    for _ in 0..5 {
+        let start = Instant::now();
+        totals = read(&file)?;
+        parse = parse.min(start.elapsed().as_secs_f64());
+        let start = Instant::now();
+        copy_through(&file)?;
+        copy = copy.min(start.elapsed().as_secs_f64());
+    }
+    let (packets, bytes) = totals;
+    let file_bytes = file.len() as f64;
+    println!(
+        "{packets} packets of {bytes} bytes: {:.0} MB/s of file, {:.1} Mpps, {:.1} ns a packet; copying alone {:.0} MB/s",
+        file_bytes / parse / 1e6,
+        packets as f64 / parse / 1e6,
+        parse / packets as f64 * 1e9,
+        file_bytes / copy / 1e6,
+    );
+    Ok(())
+}
+
+/// Packets and captured bytes, each descriptor looked at.
+fn read(file: &[u8]) -> Result<(u64, u64), Box<dyn Error>> {
+    let mut reader = Reader::new(file)?;
+    let (mut bytes, mut times) = (0, 0);
+    while reader.fill()? > 0 {
+        for meta in reader.records() {
+            bytes += u64::from(meta.captured_len);
+            times ^= meta.time_ns;
+        }
+    }
+    black_box(times);
+    Ok((reader.records_read(), bytes))
+}
+
+/// What reading costs without parsing: the bytes pass through a buffer as large as the reader's.
+fn copy_through(mut file: &[u8]) -> Result<(), Box<dyn Error>> {
+    let mut buffer = vec![0; 512 << 10];
+    while file.read(&mut buffer)? > 0 {
+        black_box(&buffer);
+    }
+    Ok(())
+}
