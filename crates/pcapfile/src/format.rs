@@ -175,9 +175,11 @@ impl ByteOrder {
 /// The largest captured length that libpcap believes for a link type; more is damage (`max_snaplen_for_dlt`).
 pub(crate) fn captured_len_max(link_type: LinkType) -> u32 {
     match link_type.0 {
-        // USB_LINUX_MMAPPED, DBUS, USBPCAP: messages of up to 128 MiB.
-        220 | 231 | 249 => 128 << 20,
-        // EBHSCR: 8 MiB.
+        // DBUS
+        231 => 128 << 20,
+        // USBPCAP
+        249 => 1 << 20,
+        // EBHSCR
         279 => 8 << 20,
         _ => SNAPLEN_MAX,
     }

@@ -397,18 +397,18 @@ fn texts_are_taken_as_they_are() {
 
 #[test]
 fn large_packets_where_the_link_type_has_them() {
-    // USBPCAP
+    // D-Bus
     let data = vec![1; 20 << 20];
     let length = u32::try_from(data.len()).unwrap();
     let file = [
-        pcap(0xa1b2_c3d4, (2, 4), 0, 249),
+        pcap(0xa1b2_c3d4, (2, 4), 0, 231),
         record([0, 0, length, length], &data),
     ]
     .concat();
     assert_eq!(sound(&gzip(&file))[0].data.len(), data.len());
     let file = [
         section(),
-        interface(249, 0, &[]),
+        interface(231, 0, &[]),
         enhanced(0, 0, (length, length), &data),
     ]
     .concat();

@@ -56,7 +56,7 @@ pub struct Record<'r> {
 /// [`Reader::next`] is the simple way, one record at a time. Nothing is allocated per record.
 ///
 /// Memory: half a MiB, and as much as the largest record or block read so far. A claimed length costs nothing before the
-/// bytes are there, and at most 16 MiB then (128 MiB for the few link types whose packets are as long). Decompression adds
+/// bytes are there, and at most 16 MiB then (128 MiB for D-Bus, whose messages are as long). Decompression adds
 /// its own window, for zstd up to 128 MiB if the file asks for it.
 #[derive(Debug)]
 pub struct Reader<R: Read> {
@@ -406,13 +406,13 @@ mod tests {
 
     #[test]
     fn a_claimed_length_takes_no_memory_that_the_file_does_not_fill() {
-        let usb = PcapWriter::new(Vec::new(), PcapOptions::new(LinkType(249)))
+        let dbus = PcapWriter::new(Vec::new(), PcapOptions::new(LinkType(231)))
             .unwrap()
             .finish()
             .unwrap();
         let claim = [[0; 8], [0, 0, 0, 8, 0, 0, 0, 8]].concat();
         for there in [0, 1_000, 3 << 20] {
-            let (error, memory) = memory_of_absurd(&usb, &claim, there);
+            let (error, memory) = memory_of_absurd(&dbus, &claim, there);
             assert!(
                 error.contains("of the 134217744 bytes of a record"),
                 "{error}"
