@@ -190,6 +190,24 @@ fn times_before_1970_need_an_offset() {
 }
 
 #[test]
+fn microsecond_interfaces_round_down() {
+    let mut writer = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
+    let options = InterfaceOptions {
+        resolution: Resolution::Micro,
+        time_offset_seconds: -5,
+        ..InterfaceOptions::new(LinkType::RAW)
+    };
+    let interface = writer.add_interface(&options).unwrap();
+    for time in [1_999, -1, -4_999_999_001] {
+        writer.record(interface, time, 0, &[]).unwrap();
+    }
+    let (read, end) = read_all(&writer.finish().unwrap()[..]);
+    assert!(end.is_ok(), "{end:?}");
+    let read: Vec<i64> = read.iter().map(|packet| packet.time_ns).collect();
+    assert_eq!(read, [1_000, -1_000, -5_000_000_000]);
+}
+
+#[test]
 fn a_long_file_comes_in_bursts() {
     let options = PcapOptions::new(LinkType::ETHERNET);
     let mut writer = PcapWriter::new(Vec::new(), options).unwrap();

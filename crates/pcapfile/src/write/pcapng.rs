@@ -303,3 +303,90 @@ impl<W: Write> PcapNgWriter<W> {
         self.sink.write([&head, &self.scratch, &[]])
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use retroscope_packet::LinkType;
+
+    use super::*;
+
+    fn writer(byte_order: ByteOrder, resolution: Resolution) -> PcapNgWriter<Vec<u8>> {
+        let section = SectionOptions {
+            byte_order,
+            ..SectionOptions::default()
+        };
+        let mut writer = PcapNgWriter::new(Vec::new(), &section).unwrap();
+        let options = InterfaceOptions {
+            resolution,
+            ..InterfaceOptions::new(LinkType::ETHERNET)
+        };
+        assert_eq!(writer.add_interface(&options).unwrap(), 0);
+        writer
+    }
+
+    /// What `write` adds to a file.
+    fn written(byte_order: ByteOrder, write: impl FnOnce(&mut PcapNgWriter<Vec<u8>>)) -> Vec<u8> {
+        let mut writer = writer(byte_order, Resolution::Nano);
+        let before = writer.inner().len();
+        write(&mut writer);
+        writer.finish().unwrap()[before..].to_vec()
+    }
+
+    #[test]
+    fn section_and_interface_bytes() {
+        let file = writer(ByteOrder::Little, Resolution::Micro)
+            .finish()
+            .unwrap();
+        #[rustfmt::skip]
+        assert_eq!(file, [
+            0x0a, 0x0d, 0x0d, 0x0a, 28, 0, 0, 0, 0x4d, 0x3c, 0x2b, 0x1a, 1, 0, 0, 0,
+            0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 28, 0, 0, 0,
+            1, 0, 0, 0, 32, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 1, 0, 6, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0,
+        ]);
+    }
+
+    #[test]
+    fn packet_bytes() {
+        let options = PacketOptions {
+            flags: Some(2),
+            ..PacketOptions::default()
+        };
+        let packet = written(ByteOrder::Big, |writer| {
+            writer
+                .packet(0, (7 << 32) + 5, 9, b"abc", &options)
+                .unwrap()
+        });
+        #[rustfmt::skip]
+        assert_eq!(packet, [
+            0, 0, 0, 6, 0, 0, 0, 48, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 5, 0, 0, 0, 3, 0, 0, 0, 9, b'a', b'b', b'c', 0,
+            0, 2, 0, 4, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 48,
+        ]);
+    }
+
+    #[test]
+    fn statistics_bytes() {
+        let statistics = InterfaceStatistics {
+            time_ns: (1 << 32) + 2,
+            start_ns: Some((3 << 32) + 4),
+            os_dropped: Some(5),
+            ..InterfaceStatistics::default()
+        };
+        let little = written(ByteOrder::Little, |writer| {
+            writer.statistics(0, &statistics).unwrap()
+        });
+        #[rustfmt::skip]
+        assert_eq!(little, [
+            5, 0, 0, 0, 52, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0,
+            2, 0, 8, 0, 3, 0, 0, 0, 4, 0, 0, 0, 7, 0, 8, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 52, 0, 0, 0,
+        ]);
+        let big = written(ByteOrder::Big, |writer| {
+            writer.statistics(0, &statistics).unwrap()
+        });
+        #[rustfmt::skip]
+        assert_eq!(big, [
+            0, 0, 0, 5, 0, 0, 0, 52, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2,
+            0, 2, 0, 8, 0, 0, 0, 3, 0, 0, 0, 4, 0, 7, 0, 8, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 52,
+        ]);
+    }
+}
