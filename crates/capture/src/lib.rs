@@ -4,9 +4,11 @@
 //! frames, in the engine's own memory, one [`Burst`] at a time. An engine is one module here: what it needs from the
 //! kernel in `sys`, the ring or buffer it reads, and its `Queue`.
 
+pub mod af_packet;
 mod clock;
 pub mod file;
 pub mod generator;
+pub mod send;
 mod source;
 
 pub use source::{

@@ -198,17 +198,18 @@ impl Queue for GeneratorQueue {
         let deadline_ns = now_ns.saturating_add(clock::duration_ns(wait));
         while !self.ended {
             let elapsed_ns = now_ns - self.start.monotonic_ns;
-            self.fill(elapsed_ns);
-            let next_due_ns = self.next_due_ns(elapsed_ns);
             // Nothing is stamped before the next slot of the schedule. A slot far ahead promises no more than the clock.
-            let silent_until_ns = next_due_ns.map_or(elapsed_ns, |due_ns| due_ns.min(elapsed_ns));
+            let silent_until_ns = self
+                .next_due_ns(elapsed_ns)
+                .map_or(elapsed_ns, |due_ns| due_ns.min(elapsed_ns));
             self.watermark_ns = self
                 .watermark_ns
                 .max(self.start.realtime_ns.saturating_add(silent_until_ns));
+            self.fill(elapsed_ns);
             if !self.frames.is_empty() {
                 return Ok(Status::Frames);
             }
-            let Some(next_due_ns) = next_due_ns else {
+            let Some(next_due_ns) = self.next_due_ns(elapsed_ns) else {
                 self.ended = true;
                 break;
             };

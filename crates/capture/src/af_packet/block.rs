@@ -1,0 +1,385 @@
+//! Reading one TPACKET_V3 block: a pure function from its bytes to frame descriptors.
+//!
+//! Offsets are those of `linux/if_packet.h`, checked below against libc's structures. The kernel fills the blocks, and
+//! still every offset and length is checked: what does not fit is counted as unreadable and ends the walk.
+
+use std::mem::offset_of;
+
+use libc::{sockaddr_ll, tpacket_hdr_v1, tpacket3_hdr};
+
+use crate::{Direction, FrameMeta, VlanTag};
+
+/// Offsets in a block, from its start.
+mod descriptor {
+    pub(super) const PACKETS: usize = 12;
+    pub(super) const FIRST_PACKET: usize = 16;
+    pub(super) const LAST_SECONDS: usize = 40;
+    pub(super) const LAST_NS: usize = 44;
+    pub(super) const HEADER_BYTES: usize = 48;
+}
+
+const _: () = assert!(8 + offset_of!(tpacket_hdr_v1, num_pkts) == descriptor::PACKETS);
+const _: () =
+    assert!(8 + offset_of!(tpacket_hdr_v1, offset_to_first_pkt) == descriptor::FIRST_PACKET);
+const _: () = assert!(8 + offset_of!(tpacket_hdr_v1, ts_last_pkt) == descriptor::LAST_SECONDS);
+const _: () = assert!(8 + size_of::<tpacket_hdr_v1>() == descriptor::HEADER_BYTES);
+
+/// Offsets in a packet's header, from its start.
+mod packet {
+    pub(super) const NEXT: usize = 0;
+    pub(super) const SECONDS: usize = 4;
+    pub(super) const NS: usize = 8;
+    pub(super) const CAPTURED: usize = 12;
+    pub(super) const WIRE: usize = 16;
+    pub(super) const STATUS: usize = 20;
+    pub(super) const MAC: usize = 24;
+    pub(super) const VLAN_TCI: usize = 32;
+    pub(super) const VLAN_TPID: usize = 36;
+    /// The link-layer address follows the header, which is aligned to 16 bytes.
+    pub(super) const KIND: usize = 48 + 10;
+    pub(super) const HEADER_BYTES: usize = 48 + 20;
+}
+
+const _: () = assert!(offset_of!(tpacket3_hdr, tp_next_offset) == packet::NEXT);
+const _: () = assert!(offset_of!(tpacket3_hdr, tp_sec) == packet::SECONDS);
+const _: () = assert!(offset_of!(tpacket3_hdr, tp_nsec) == packet::NS);
+const _: () = assert!(offset_of!(tpacket3_hdr, tp_snaplen) == packet::CAPTURED);
+const _: () = assert!(offset_of!(tpacket3_hdr, tp_len) == packet::WIRE);
+const _: () = assert!(offset_of!(tpacket3_hdr, tp_status) == packet::STATUS);
+const _: () = assert!(offset_of!(tpacket3_hdr, tp_mac) == packet::MAC);
+const _: () = assert!(offset_of!(tpacket3_hdr, hv1) + 4 == packet::VLAN_TCI);
+const _: () = assert!(offset_of!(tpacket3_hdr, hv1) + 8 == packet::VLAN_TPID);
+const _: () =
+    assert!(size_of::<tpacket3_hdr>() + offset_of!(sockaddr_ll, sll_pkttype) == packet::KIND);
+const _: () = assert!(size_of::<tpacket3_hdr>() + size_of::<sockaddr_ll>() == packet::HEADER_BYTES);
+
+/// Bytes that a packet takes in a block at least: its header.
+pub(super) const PACKET_BYTES_MIN: usize = packet::HEADER_BYTES;
+
+/// What a block says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct BlockSummary {
+    /// Packets in the block, readable or not.
+    pub(super) packets: u32,
+    /// Packets whose headers point out of the block.
+    pub(super) unreadable: u32,
+    /// Time stamp of the last packet, in ns since the UNIX epoch; of a block without packets, when it was closed.
+    pub(super) last_ns: i64,
+}
+
+/// Appends a descriptor for each packet of a block that the kernel has handed over.
+pub(super) fn read_block(block: &[u8], frames: &mut Vec<FrameMeta>) -> BlockSummary {
+    let Some(header) = block.first_chunk::<{ descriptor::HEADER_BYTES }>() else {
+        return BlockSummary::default();
+    };
+    let mut summary = BlockSummary {
+        packets: word(header, descriptor::PACKETS),
+        unreadable: 0,
+        last_ns: time_ns(
+            word(header, descriptor::LAST_SECONDS),
+            word(header, descriptor::LAST_NS),
+        ),
+    };
+    // A block has no room for more, whatever it says.
+    summary.packets = summary
+        .packets
+        .min(u32::try_from(block.len() / PACKET_BYTES_MIN).unwrap_or(u32::MAX));
+    let mut position = word(header, descriptor::FIRST_PACKET) as usize;
+    for read in 0..summary.packets {
+        let Some((frame, next)) = read_packet(block, position) else {
+            summary.unreadable = summary.packets - read;
+            break;
+        };
+        frames.push(frame);
+        // An offset of zero marks the last packet; a loop back to it would end with the count.
+        position = position.saturating_add(next as usize);
+    }
+    summary
+}
+
+/// Reads the packet header at `position`: the descriptor, and the offset of the next header from this one. `None` if
+/// anything lies outside the block.
+fn read_packet(block: &[u8], position: usize) -> Option<(FrameMeta, u32)> {
+    let header = block
+        .get(position..)?
+        .first_chunk::<{ packet::HEADER_BYTES }>()?;
+    let captured_len = word(header, packet::CAPTURED);
+    let offset = position.checked_add(usize::from(half(header, packet::MAC)))?;
+    if offset.checked_add(captured_len as usize)? > block.len() {
+        return None;
+    }
+    let frame = FrameMeta {
+        time_ns: time_ns(word(header, packet::SECONDS), word(header, packet::NS)),
+        offset,
+        captured_len,
+        wire_len: word(header, packet::WIRE),
+        interface: 0,
+        direction: direction(header[packet::KIND]),
+        vlan: vlan(header),
+    };
+    Some((frame, word(header, packet::NEXT)))
+}
+
+/// The tag that the kernel took out of the frame. Without a TPID (kernels before 3.14) it was an 802.1Q tag.
+fn vlan(header: &[u8; packet::HEADER_BYTES]) -> Option<VlanTag> {
+    let status = word(header, packet::STATUS);
+    if status & libc::TP_STATUS_VLAN_VALID == 0 {
+        return None;
+    }
+    // The kernel keeps 16 bits in a word of 32.
+    let tci = u16::try_from(word(header, packet::VLAN_TCI) & 0xffff).ok()?;
+    let tpid = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 {
+        half(header, packet::VLAN_TPID)
+    } else {
+        0x8100
+    };
+    Some(VlanTag { tpid, tci })
+}
+
+/// The kernel's packet type: `PACKET_HOST`, `PACKET_BROADCAST`, `PACKET_MULTICAST` and `PACKET_OTHERHOST` were received.
+fn direction(kind: u8) -> Direction {
+    match kind {
+        0..=3 => Direction::Inbound,
+        libc::PACKET_OUTGOING => Direction::Outbound,
+        _ => Direction::Unknown,
+    }
+}
+
+/// Nanoseconds since the UNIX epoch. The kernel has 32 bits for the seconds, without sign: until 2106.
+fn time_ns(seconds: u32, ns: u32) -> i64 {
+    i64::from(seconds) * 1_000_000_000 + i64::from(ns)
+}
+
+/// The native 32-bit word at a constant offset.
+fn word<const N: usize>(header: &[u8; N], at: usize) -> u32 {
+    u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+}
+
+/// The native 16-bit word at a constant offset.
+fn half<const N: usize>(header: &[u8; N], at: usize) -> u16 {
+    u16::from_ne_bytes([header[at], header[at + 1]])
+}
+
+/// Builds blocks as the kernel does.
+#[cfg(test)]
+pub(super) mod testing {
+    use super::{descriptor, packet};
+
+    /// A packet to put into a block.
+    #[derive(Debug, Clone, Default)]
+    pub(crate) struct Packet {
+        pub(crate) data: Vec<u8>,
+        pub(crate) wire_len: u32,
+        pub(crate) seconds: u32,
+        pub(crate) ns: u32,
+        pub(crate) status: u32,
+        pub(crate) tci: u32,
+        pub(crate) tpid: u16,
+        pub(crate) kind: u8,
+    }
+
+    pub(crate) fn put(block: &mut [u8], at: usize, value: u32) {
+        block[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    }
+
+    /// A block of `size` bytes with `packets`, and where each packet's header starts.
+    pub(crate) fn block_of(size: usize, packets: &[Packet]) -> (Vec<u8>, Vec<usize>) {
+        let mut bytes = vec![0; size];
+        let mut position = descriptor::HEADER_BYTES;
+        let mut starts = Vec::new();
+        put(
+            &mut bytes,
+            descriptor::PACKETS,
+            u32::try_from(packets.len()).unwrap(),
+        );
+        put(
+            &mut bytes,
+            descriptor::FIRST_PACKET,
+            u32::try_from(position).unwrap(),
+        );
+        for (index, one) in packets.iter().enumerate() {
+            let data_at = packet::HEADER_BYTES + 14;
+            let length = (data_at + one.data.len()).next_multiple_of(16);
+            let header = &mut bytes[position..position + length];
+            let next = if index + 1 == packets.len() {
+                0
+            } else {
+                length
+            };
+            put(header, packet::NEXT, u32::try_from(next).unwrap());
+            put(header, packet::SECONDS, one.seconds);
+            put(header, packet::NS, one.ns);
+            put(
+                header,
+                packet::CAPTURED,
+                u32::try_from(one.data.len()).unwrap(),
+            );
+            put(header, packet::WIRE, one.wire_len);
+            put(header, packet::STATUS, one.status);
+            put(header, packet::VLAN_TCI, one.tci);
+            header[packet::MAC..packet::MAC + 2]
+                .copy_from_slice(&u16::try_from(data_at).unwrap().to_ne_bytes());
+            header[packet::VLAN_TPID..packet::VLAN_TPID + 2]
+                .copy_from_slice(&one.tpid.to_ne_bytes());
+            header[packet::KIND] = one.kind;
+            header[data_at..data_at + one.data.len()].copy_from_slice(&one.data);
+            put(&mut bytes, descriptor::LAST_SECONDS, one.seconds);
+            put(&mut bytes, descriptor::LAST_NS, one.ns);
+            starts.push(position);
+            position += length;
+        }
+        (bytes, starts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        testing::{Packet, block_of, put},
+        *,
+    };
+
+    fn packets() -> Vec<Packet> {
+        let packet = |length: u8, ns| Packet {
+            data: (0..length).collect(),
+            wire_len: u32::from(length) + 1,
+            seconds: 1_700_000_000,
+            ns,
+            ..Packet::default()
+        };
+        vec![
+            Packet {
+                kind: 3,
+                ..packet(60, 1)
+            },
+            Packet {
+                kind: libc::PACKET_OUTGOING,
+                ..packet(0, 2)
+            },
+            Packet {
+                status: libc::TP_STATUS_VLAN_VALID,
+                tci: 0x2fff,
+                tpid: 7,
+                ..packet(61, 3)
+            },
+            Packet {
+                status: libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_VLAN_TPID_VALID,
+                tci: 10,
+                tpid: 0x88a8,
+                ..packet(200, 999_999_999)
+            },
+        ]
+    }
+
+    #[test]
+    fn every_packet_of_a_block() {
+        let (block, _) = block_of(4096, &packets());
+        let mut frames = Vec::new();
+        let summary = read_block(&block, &mut frames);
+        let last_ns = 1_700_000_000_999_999_999;
+        assert_eq!(
+            summary,
+            BlockSummary {
+                packets: 4,
+                unreadable: 0,
+                last_ns
+            }
+        );
+        for (frame, packet) in frames.iter().zip(packets()) {
+            assert_eq!(
+                block[frame.offset..frame.offset + frame.captured_len as usize],
+                packet.data
+            );
+            assert_eq!(frame.wire_len, packet.wire_len);
+            assert_eq!(
+                frame.time_ns,
+                1_700_000_000_000_000_000 + i64::from(packet.ns)
+            );
+        }
+        let tags: Vec<_> = frames.iter().map(|frame| frame.vlan).collect();
+        let (dot1q, dot1ad) = (
+            VlanTag {
+                tpid: 0x8100,
+                tci: 0x2fff,
+            },
+            VlanTag {
+                tpid: 0x88a8,
+                tci: 10,
+            },
+        );
+        assert_eq!(tags, [None, None, Some(dot1q), Some(dot1ad)]);
+        assert_eq!(frames[0].direction, Direction::Inbound);
+        assert_eq!(frames[1].direction, Direction::Outbound);
+    }
+
+    #[test]
+    fn an_empty_block() {
+        let (block, _) = block_of(4096, &[]);
+        let mut frames = Vec::new();
+        assert_eq!(read_block(&block, &mut frames), BlockSummary::default());
+        assert!(frames.is_empty());
+        assert_eq!(
+            read_block(&block[..20], &mut frames),
+            BlockSummary::default()
+        );
+    }
+
+    #[test]
+    fn what_points_out_of_the_block_is_counted() {
+        let (good, starts) = block_of(4096, &packets());
+        for (at, value) in [
+            (starts[2] + packet::CAPTURED, 5000),
+            (starts[2] + packet::CAPTURED, u32::MAX),
+            (starts[2] + packet::MAC, u32::MAX),
+            (starts[1] + packet::NEXT, 4090),
+            (starts[1] + packet::NEXT, u32::MAX),
+        ] {
+            let mut block = good.clone();
+            put(&mut block, at, value);
+            let mut frames = Vec::new();
+            let summary = read_block(&block, &mut frames);
+            assert_eq!(
+                (summary.packets, summary.unreadable, frames.len()),
+                (4, 2, 2),
+                "{value} at {at}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic_or_leave_the_block() {
+        let (good, starts) = block_of(1024, &packets());
+        let headers = (0..descriptor::HEADER_BYTES).chain(
+            starts
+                .iter()
+                .flat_map(|start| *start..start + packet::HEADER_BYTES),
+        );
+        for at in headers.filter(|at| at + 4 <= good.len()) {
+            for value in [
+                0,
+                1,
+                0xff,
+                0x3ff,
+                0x400,
+                0xffff,
+                0x7fff_ffff,
+                0x8000_0000,
+                u32::MAX,
+            ] {
+                let mut block = good.clone();
+                put(&mut block, at, value);
+                let mut frames = Vec::new();
+                let summary = read_block(&block, &mut frames);
+                assert_eq!(
+                    summary.packets as usize,
+                    frames.len() + summary.unreadable as usize
+                );
+                assert!(
+                    frames
+                        .iter()
+                        .all(|frame| frame.offset + frame.captured_len as usize <= block.len())
+                );
+            }
+        }
+    }
+}

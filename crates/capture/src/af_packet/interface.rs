@@ -1,0 +1,186 @@
+//! The interfaces of this network namespace, and what can be recorded from each.
+
+use std::{collections::HashMap, io};
+
+use retroscope_packet::LinkType;
+
+use super::sys::{InterfaceQuery, names};
+
+/// An interface as `-D` lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InterfaceSummary {
+    /// Its name.
+    pub name: String,
+    /// Its index in this network namespace, from 1.
+    pub index: u32,
+    /// Switched on by the administrator.
+    pub up: bool,
+    /// Up and with a carrier.
+    pub running: bool,
+    /// Whether it is the loopback interface.
+    pub loopback: bool,
+    /// Link type of its frames; `None`: it cannot be recorded.
+    pub link_type: Option<LinkType>,
+    /// The driver (`veth`, `virtio_net`, `tun`) where it tells, else the kind of hardware.
+    pub kind: String,
+    /// Bytes of the largest packet above the link layer; `None`: unknown.
+    pub mtu: Option<u32>,
+}
+
+/// What an interface or the kernel does to frames before a capture sees them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offloads {
+    /// Generic receive offload: segments of a TCP stream arrive joined, not as they were on the wire. `None`: unknown.
+    pub generic_receive: Option<bool>,
+    /// The same done by the NIC. `None`: unknown.
+    pub large_receive: Option<bool>,
+    /// The NIC takes VLAN tags out; they are put back when frames are stored. `None`: unknown.
+    pub vlan_extraction: Option<bool>,
+}
+
+/// All interfaces of the calling thread's network namespace, by index.
+///
+/// # Errors
+/// What the system said. An interface that vanishes meanwhile is left out.
+pub fn interfaces() -> io::Result<Vec<InterfaceSummary>> {
+    let query = InterfaceQuery::new()?;
+    // An interface with alternative names is listed once.
+    let names: HashMap<u32, String> = names()?.into_iter().collect();
+    let mut interfaces: Vec<_> = names
+        .into_iter()
+        .filter_map(|(index, name)| summary(&query, index, name).ok())
+        .collect();
+    interfaces.sort_by_key(|interface| interface.index);
+    Ok(interfaces)
+}
+
+fn summary(query: &InterfaceQuery, index: u32, name: String) -> io::Result<InterfaceSummary> {
+    let flags = query.flags(&name)?;
+    let hardware_type = query.hardware_type(&name)?;
+    let kind = if flags.is_loopback() {
+        "loopback".to_owned()
+    } else {
+        query
+            .driver(&name)
+            .ok()
+            .filter(|driver| !driver.is_empty())
+            .unwrap_or_else(|| hardware_text(hardware_type))
+    };
+    Ok(InterfaceSummary {
+        index,
+        up: flags.is_up(),
+        running: flags.is_running(),
+        loopback: flags.is_loopback(),
+        link_type: link_type(hardware_type),
+        kind,
+        mtu: query
+            .mtu(&name)
+            .ok()
+            .and_then(|mtu| u32::try_from(mtu).ok()),
+        name,
+    })
+}
+
+/// Asks for an interface's offloads.
+///
+/// # Errors
+/// What the system said, if there is no such interface. What a driver does not tell is `None`.
+pub fn offloads(interface: &str) -> io::Result<Offloads> {
+    let query = InterfaceQuery::new()?;
+    query.index(interface)?;
+    let flags = query.ethtool_flags(interface).ok();
+    let flag = |bit: u32| flags.map(|flags| flags & (1 << bit) != 0);
+    Ok(Offloads {
+        generic_receive: query.ethtool_gro(interface).ok(),
+        // ETH_FLAG_LRO and ETH_FLAG_RXVLAN.
+        large_receive: flag(15),
+        vlan_extraction: flag(8),
+    })
+}
+
+/// The link type of a hardware type, where every frame of it has the same known header.
+///
+/// `ARPHRD_NONE` is what tun and WireGuard interfaces have, `ARPHRD_RAWIP` what cellular modems have: both deliver bare IP
+/// packets. `ARPHRD_PPP` is not among them: some drivers deliver PPP headers and some none.
+pub(super) fn link_type(hardware_type: u16) -> Option<LinkType> {
+    const ARPHRD_RAWIP: u16 = 519;
+    match hardware_type {
+        libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => Some(LinkType::ETHERNET),
+        libc::ARPHRD_NONE | ARPHRD_RAWIP => Some(LinkType::RAW),
+        _ => None,
+    }
+}
+
+/// A hardware type in words, for messages.
+pub(super) fn hardware_text(hardware_type: u16) -> String {
+    let text = match hardware_type {
+        libc::ARPHRD_ETHER => "Ethernet",
+        libc::ARPHRD_PPP => "PPP",
+        libc::ARPHRD_TUNNEL | libc::ARPHRD_TUNNEL6 => "IP tunnel",
+        libc::ARPHRD_SIT => "SIT tunnel",
+        libc::ARPHRD_IPGRE => "GRE tunnel",
+        libc::ARPHRD_INFINIBAND => "InfiniBand",
+        libc::ARPHRD_IEEE80211 | libc::ARPHRD_IEEE80211_PRISM | libc::ARPHRD_IEEE80211_RADIOTAP => {
+            "802.11"
+        }
+        libc::ARPHRD_CAN => "CAN",
+        libc::ARPHRD_NONE => "raw IP",
+        824 => "netlink monitor",
+        _ => return format!("hardware type {hardware_type}"),
+    };
+    text.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_listed() {
+        let Some(loopback) = interfaces()
+            .unwrap()
+            .into_iter()
+            .find(|interface| interface.loopback)
+        else {
+            eprintln!("SKIP: this network namespace has no loopback interface");
+            return;
+        };
+        assert_eq!(loopback.link_type, Some(LinkType::ETHERNET));
+        assert_eq!(loopback.kind, "loopback");
+        assert!(loopback.mtu.unwrap() >= 1280);
+        let offloads = offloads(&loopback.name).unwrap();
+        assert_eq!(
+            offloads.large_receive.map(|_| ()),
+            offloads.vlan_extraction.map(|_| ())
+        );
+    }
+
+    #[test]
+    fn no_such_interface() {
+        for name in [
+            "",
+            "no-such-if",
+            "a name longer than fifteen bytes",
+            "nul\0",
+        ] {
+            assert_eq!(
+                offloads(name).unwrap_err().raw_os_error(),
+                Some(libc::ENODEV),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_known_headers_are_recorded() {
+        assert_eq!(link_type(libc::ARPHRD_NONE), Some(LinkType::RAW));
+        for refused in [
+            libc::ARPHRD_PPP,
+            libc::ARPHRD_SIT,
+            libc::ARPHRD_CAN,
+            libc::ARPHRD_IEEE80211_RADIOTAP,
+        ] {
+            assert_eq!(link_type(refused), None);
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Live capture through AF_PACKET with TPACKET_V3: a ring of blocks that the kernel fills and this process reads.
+//!
+//! - `sys`: system calls and the shared memory,
+//! - `block`: one block's bytes to frame descriptors,
+//! - `ring`: whose turn each block is,
+//! - `interface`: what interfaces there are, and which of them can be recorded,
+//! - `source` and `queue`: the [`Source`](crate::Source) plug.
+//!
+//! # Counting
+//! `received` is the kernel's `tp_packets`, which includes its drops (`tp_drops`: no free block). Both are reset by
+//! reading and added up here. After [`Queue::stop`](crate::Queue::stop) the queue ends when frames lent and drops add up
+//! to `received`.
+//!
+//! # What it does not do
+//! Hardware time stamps, kernel filters, and the `any` device, whose frames have no common link type.
+//!
+//! # Minimum kernel version
+//! 3.14 for VLAN identifiers other than 0x8100; 4.12 for several queues.
+
+mod block;
+mod interface;
+mod queue;
+mod ring;
+mod source;
+pub(crate) mod sys;
+
+pub use interface::{InterfaceSummary, Offloads, interfaces, offloads};
+pub(crate) use source::permission;
+pub use source::{LiveConfig, LiveSource};

@@ -1,0 +1,462 @@
+//! A packet socket and its ring as a queue: waiting, watermark, link state, counters, drained stop.
+//!
+//! # Watermark
+//! "Nothing older than T will come" while the link may be silent. Let `t` be the system clock read *before* looking at the
+//! ring. The kernel stamps a packet and places it in its open block in one go in softirq context, well within
+//! [`PLACING_NS`]; placing raises the block's packet count, which we can see. So
+//!
+//! - if the ring offers no block and its open block counts no packet, all packets stamped before `t - PLACING_NS` were
+//!   lent: the watermark moves there,
+//! - if packets wait in the open block, it stays where the blocks before put it: stamps follow each other in the order of
+//!   placing but for the same delay, so nothing older than the last stamp of a block given back, less `PLACING_NS`, comes.
+//!
+//! A block with packets is handed over within the retire time (4 ms) and two ticks of the kernel's timer, so the
+//! watermark of a queue that is asked often stays less than 25 ms behind the clock, without any traffic.
+//! It never passes the frames of the burst that is being lent. When the system clock is set back it goes back too.
+
+use std::{collections::VecDeque, io, sync::Arc, time::Duration};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
+
+use super::{
+    block::BlockSummary,
+    ring::BlockRing,
+    source::REJECT_ALL,
+    sys::{InterfaceQuery, PacketSocket},
+};
+use crate::{
+    Burst, Event, InterfaceInfo, LossCause, Queue, SourceError, SourceStatistics, Status,
+    clock::{self, SECOND_NS},
+};
+
+/// From the stamp of a packet to its place in the ring at most: far more than the microseconds it takes, to allow for a
+/// virtual CPU that is descheduled in between, and for the backlog where the kernel stamps before it.
+const PLACING_NS: i64 = 12_000_000;
+
+/// How long a stopped queue waits for packets that the counters know and the ring has not shown.
+const DRAIN_NS: i64 = 100_000_000;
+
+/// How often a draining queue looks.
+const DRAIN_LOOK_NS: i64 = 1_000_000;
+
+/// A difference between system clock and monotonic clock that is a step and not a slew.
+const CLOCK_STEP_NS: i64 = 100_000_000;
+
+/// Readings of both clocks that are further apart are not compared.
+const CLOCK_READING_NS: i64 = 1_000_000;
+
+/// The kernel's counters have 32 bits: they are read before as many packets went by.
+const PACKETS_BETWEEN_READINGS: u64 = 1 << 30;
+
+/// What a queue is told at its start.
+#[derive(Debug, Clone)]
+pub(super) struct Setup {
+    pub(super) interface: InterfaceInfo,
+    pub(super) is_up: bool,
+}
+
+/// One socket of a live interface.
+#[derive(Debug)]
+pub(super) struct LiveQueue {
+    interfaces: [InterfaceInfo; 1],
+    query: Arc<InterfaceQuery>,
+    socket: PacketSocket,
+    ring: BlockRing,
+    events: VecDeque<Event>,
+    phase: Phase,
+    is_up: bool,
+    counters: Counters,
+    watermark: Watermark,
+    /// System clock minus monotonic clock when last looked.
+    clock_offset_ns: i64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// The intake is cut off; what the kernel holds still comes. Times on the monotonic clock.
+    Draining {
+        give_up_ns: i64,
+        /// From when on no CPU can be in the receive path any more.
+        quiet_from_ns: i64,
+    },
+    Ended,
+}
+
+/// Packets since the opening.
+#[derive(Debug, Default)]
+struct Counters {
+    /// The kernel's count of packets for this socket, with those it dropped.
+    received: u64,
+    /// The kernel's count of packets for which no block was free.
+    dropped: u64,
+    /// How often the kernel found all blocks taken.
+    freezes: u64,
+    /// Frames that were lent.
+    lent: u64,
+    /// Frames in blocks that made no sense.
+    unreadable: u64,
+    /// `lent` when the kernel's counters were last read.
+    lent_at_reading: u64,
+}
+
+#[derive(Debug)]
+struct Watermark {
+    time_ns: i64,
+    /// The last stamp of the newest block that was taken.
+    last_block_ns: i64,
+}
+
+impl Watermark {
+    /// A block is lent: only the blocks before it are behind us.
+    fn on_block(&mut self, summary: BlockSummary) {
+        self.on_given_back();
+        self.last_block_ns = summary.last_ns;
+    }
+
+    /// All blocks that were taken were given back.
+    fn on_given_back(&mut self) {
+        self.time_ns = self
+            .time_ns
+            .max(self.last_block_ns.saturating_sub(PLACING_NS));
+    }
+
+    /// The ring had nothing at `looked_ns`, not even in its open block.
+    fn on_silence(&mut self, looked_ns: i64) {
+        self.time_ns = self.time_ns.max(looked_ns.saturating_sub(PLACING_NS));
+    }
+
+    /// The system clock was set back to `now_ns`.
+    fn on_clock_set_back(&mut self, now_ns: i64) {
+        *self = Self::new(now_ns);
+    }
+
+    fn new(now_ns: i64) -> Self {
+        let time_ns = now_ns.saturating_sub(PLACING_NS);
+        Self {
+            time_ns,
+            last_block_ns: time_ns,
+        }
+    }
+}
+
+impl LiveQueue {
+    /// A queue of a socket that may be receiving already.
+    pub(super) fn new(
+        setup: Setup,
+        query: Arc<InterfaceQuery>,
+        socket: PacketSocket,
+        ring: BlockRing,
+        notice: Option<Event>,
+    ) -> Self {
+        let now_ns = clock::realtime_ns();
+        let mut events = VecDeque::from_iter(notice);
+        if !setup.is_up {
+            events.push_back(Event::InterfaceDown(0));
+        }
+        Self {
+            interfaces: [setup.interface],
+            query,
+            socket,
+            ring,
+            events,
+            phase: Phase::Running,
+            is_up: setup.is_up,
+            counters: Counters::default(),
+            // Frames that came since the socket was started are older than this queue: two seconds are plenty.
+            watermark: Watermark::new(now_ns.saturating_sub(2 * SECOND_NS)),
+            clock_offset_ns: now_ns - clock::monotonic_ns(),
+        }
+    }
+
+    /// Takes the next block that has frames. Returns whether there was one.
+    fn acquire(&mut self) -> Result<bool, SourceError> {
+        while let Some(summary) = self.ring.acquire() {
+            let frames = u64::from(summary.packets - summary.unreadable);
+            self.counters.lent += frames;
+            self.counters.unreadable += u64::from(summary.unreadable);
+            self.watermark.on_block(summary);
+            if frames > 0 {
+                self.on_frames()?;
+                return Ok(true);
+            }
+            self.ring.release();
+        }
+        self.watermark.on_given_back();
+        Ok(false)
+    }
+
+    fn on_frames(&mut self) -> Result<(), SourceError> {
+        if let Phase::Draining { give_up_ns, .. } = &mut self.phase {
+            *give_up_ns = clock::monotonic_ns().saturating_add(DRAIN_NS);
+        } else if !self.is_up {
+            self.set_up(true);
+        }
+        if self.counters.lent - self.counters.lent_at_reading >= PACKETS_BETWEEN_READINGS {
+            self.read_counters()?;
+        }
+        Ok(())
+    }
+
+    /// Adds up the kernel's counters, which reading resets.
+    fn read_counters(&mut self) -> Result<(), SourceError> {
+        let taken = self
+            .socket
+            .take_statistics()
+            .map_err(|error| self.error("getsockopt(PACKET_STATISTICS)", error))?;
+        self.counters.received += u64::from(taken.tp_packets);
+        self.counters.dropped += u64::from(taken.tp_drops);
+        self.counters.freezes += u64::from(taken.tp_freeze_q_cnt);
+        self.counters.lent_at_reading = self.counters.lent;
+        Ok(())
+    }
+
+    /// Notices a step of the system clock, by reading it against the clock that cannot be set.
+    fn watch_clock(&mut self) {
+        let (before_ns, real_ns, after_ns) = (
+            clock::monotonic_ns(),
+            clock::realtime_ns(),
+            clock::monotonic_ns(),
+        );
+        if after_ns - before_ns > CLOCK_READING_NS {
+            // The thread was descheduled between the readings: they do not belong together.
+            return;
+        }
+        let offset_ns = real_ns - before_ns;
+        let step_ns = offset_ns - self.clock_offset_ns;
+        self.clock_offset_ns = offset_ns;
+        if step_ns.abs() <= CLOCK_STEP_NS {
+            return;
+        }
+        let (milliseconds, way) = (
+            step_ns.abs() / 1_000_000,
+            if step_ns < 0 { "back" } else { "forward" },
+        );
+        let name = &self.interfaces[0].name;
+        self.events.push_back(Event::Notice(format!(
+            "{name}: the system clock was set {way} by {milliseconds} ms"
+        )));
+        if step_ns < 0 {
+            self.watermark.on_clock_set_back(real_ns);
+        }
+    }
+
+    /// Whether a draining queue is at its end: every packet that the kernel counted was lent or dropped, or it is time to
+    /// give up.
+    fn is_drained(&mut self, now_ns: i64) -> Result<bool, SourceError> {
+        let Phase::Draining {
+            give_up_ns,
+            quiet_from_ns,
+        } = self.phase
+        else {
+            return Ok(false);
+        };
+        if now_ns < quiet_from_ns {
+            return Ok(false);
+        }
+        self.read_counters()?;
+        let seen = self.counters.lent + self.counters.unreadable + self.counters.dropped;
+        if seen == self.counters.received {
+            return Ok(true);
+        }
+        if now_ns < give_up_ns {
+            return Ok(false);
+        }
+        let (name, missing) = (
+            &self.interfaces[0].name,
+            self.counters.received.abs_diff(seen),
+        );
+        self.events.push_back(Event::Notice(format!(
+            "{name}: {missing} packets that the kernel counted did not come"
+        )));
+        Ok(true)
+    }
+
+    /// Waits for the ring or an error until `until_ns` on the monotonic clock. Returns whether the ring is readable.
+    fn wait(&mut self, now_ns: i64, until_ns: i64) -> Result<bool, SourceError> {
+        let wait_ns = until_ns.saturating_sub(now_ns).max(0);
+        let timeout = Timespec {
+            tv_sec: wait_ns / SECOND_NS,
+            tv_nsec: wait_ns % SECOND_NS,
+        };
+        let mut descriptors = [PollFd::new(&self.socket, PollFlags::IN | PollFlags::ERR)];
+        match poll(&mut descriptors, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(self.error("poll", error.into())),
+        }
+        let found = descriptors[0].revents();
+        if found.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
+            self.on_socket_error()?;
+        } else if !self.is_up && self.phase == Phase::Running {
+            self.look_whether_up();
+        }
+        Ok(found.contains(PollFlags::IN))
+    }
+
+    /// `ENETDOWN` tells that the interface went down or was removed. While draining neither matters.
+    fn on_socket_error(&mut self) -> Result<(), SourceError> {
+        let error = self
+            .socket
+            .take_error()
+            .map_err(|error| self.error("getsockopt(SO_ERROR)", error))?;
+        let Some(error) = error.filter(|_| self.phase == Phase::Running) else {
+            return Ok(());
+        };
+        if error.raw_os_error() != Some(libc::ENETDOWN) {
+            return Err(self.error("poll", error));
+        }
+        self.set_up(false);
+        let index = self
+            .socket
+            .bound_index()
+            .map_err(|error| self.error("getsockname", error))?;
+        if index < 0 {
+            self.events.push_back(Event::InterfaceGone(0));
+            // The kernel took the socket out of the receive path before it reported the error.
+            self.drain(0);
+        } else {
+            // It may have been down for an instant only.
+            self.look_whether_up();
+        }
+        Ok(())
+    }
+
+    /// The socket does not report an interface that comes up. Where the name is gone (renamed), frames will tell.
+    fn look_whether_up(&mut self) {
+        if self
+            .query
+            .flags(&self.interfaces[0].name)
+            .is_ok_and(|flags| flags.is_up())
+        {
+            self.set_up(true);
+        }
+    }
+
+    fn set_up(&mut self, is_up: bool) {
+        if self.is_up == is_up {
+            return;
+        }
+        self.is_up = is_up;
+        self.events.push_back(if is_up {
+            Event::InterfaceUp(0)
+        } else {
+            Event::InterfaceDown(0)
+        });
+    }
+
+    /// Lets what the kernel holds come out and ends then. `quiet_after_ns`: how long packets may still be on their way.
+    fn drain(&mut self, quiet_after_ns: i64) {
+        let now_ns = clock::monotonic_ns();
+        self.phase = Phase::Draining {
+            give_up_ns: now_ns.saturating_add(DRAIN_NS),
+            quiet_from_ns: now_ns.saturating_add(quiet_after_ns),
+        };
+    }
+
+    fn error(&self, call: &'static str, error: io::Error) -> SourceError {
+        SourceError::System {
+            interface: self.interfaces[0].name.clone(),
+            call,
+            error,
+        }
+    }
+
+    fn try_next(&mut self, wait: Duration) -> Result<Status, SourceError> {
+        self.ring.release();
+        if self.phase == Phase::Ended {
+            return Ok(Status::End);
+        }
+        let deadline_ns = clock::monotonic_ns().saturating_add(clock::duration_ns(wait));
+        let mut was_last_look = false;
+        loop {
+            let looked_ns = clock::realtime_ns();
+            if self.acquire()? {
+                return Ok(Status::Frames);
+            }
+            let now_ns = clock::monotonic_ns();
+            self.watch_clock();
+            if self.ring.is_kernel_block_empty() {
+                self.watermark.on_silence(looked_ns);
+            }
+            if self.is_drained(now_ns)? {
+                self.phase = Phase::Ended;
+                return Ok(Status::End);
+            }
+            if was_last_look {
+                return Ok(Status::Idle);
+            }
+            let until_ns = match self.phase {
+                Phase::Draining { .. } => deadline_ns.min(now_ns.saturating_add(DRAIN_LOOK_NS)),
+                _ => deadline_ns,
+            };
+            let is_readable = self.wait(now_ns, until_ns)?;
+            // Look once more after the deadline: what came while waiting is lent, and the watermark is of now.
+            was_last_look =
+                !is_readable && clock::monotonic_ns() >= deadline_ns || now_ns >= deadline_ns;
+        }
+    }
+}
+
+impl Queue for LiveQueue {
+    fn interfaces(&self) -> &[InterfaceInfo] {
+        &self.interfaces
+    }
+
+    fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
+        self.try_next(wait)
+            .inspect_err(|_| self.phase = Phase::Ended)
+    }
+
+    fn burst(&self) -> Burst<'_> {
+        self.ring.burst()
+    }
+
+    fn watermark(&self) -> Option<i64> {
+        Some(self.watermark.time_ns)
+    }
+
+    fn event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// `None` counters if the kernel does not answer. What a NIC drops by itself never reaches this engine and is not in
+    /// these counters.
+    fn statistics(&mut self) -> SourceStatistics {
+        let now_ns = clock::realtime_ns();
+        if self.read_counters().is_err() {
+            return SourceStatistics {
+                received: None,
+                lost: vec![(LossCause::Kernel, None)],
+                as_of_ns: None,
+            };
+        }
+        SourceStatistics {
+            received: Some(self.counters.received),
+            lost: vec![(
+                LossCause::Kernel,
+                Some(self.counters.dropped + self.counters.unreadable),
+            )],
+            as_of_ns: Some(now_ns.saturating_sub(PLACING_NS)),
+        }
+    }
+
+    fn stop(&mut self) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        // What the filter rejects is not counted as received: from here on the kernel's counter stands still, but for
+        // packets that other CPUs are placing right now.
+        let is_filtered = self.socket.attach_filter(&REJECT_ALL).is_ok();
+        // Binding to no protocol waits for those CPUs. A member of a fanout group cannot be bound again: wait instead.
+        let is_unhooked = self
+            .socket
+            .bound_index()
+            .and_then(|index| self.socket.bind(index.max(0), 0))
+            .is_ok();
+        debug_assert!(is_filtered || is_unhooked);
+        self.drain(if is_unhooked { 0 } else { PLACING_NS });
+    }
+}

@@ -1,0 +1,189 @@
+//! Questions about interfaces: netdevice(7) and the kernel's `ethtool.h`.
+//!
+//! They are asked through a socket, so the answers are those of the network namespace of the calling thread at the time
+//! the [`InterfaceQuery`] was made; `/sys/class/net` would show the namespace of whoever mounted it.
+#![expect(unsafe_code, reason = "ioctl takes pointers to structures with unions")]
+
+use std::{
+    ffi::{CStr, c_char, c_ulong},
+    io,
+    mem::zeroed,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+};
+
+use super::socket::check;
+
+/// `ETHTOOL_GDRVINFO`, `ETHTOOL_GFLAGS`, `ETHTOOL_GGRO` of `linux/ethtool.h`.
+const ETHTOOL_DRIVER: u32 = 0x03;
+const ETHTOOL_FLAGS: u32 = 0x25;
+const ETHTOOL_GRO: u32 = 0x2b;
+
+/// Interface flags of netdevice(7).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flags(i32);
+
+impl Flags {
+    /// Switched on by the administrator.
+    pub(crate) fn is_up(self) -> bool {
+        self.0 & libc::IFF_UP != 0
+    }
+
+    /// Up and with a carrier.
+    pub(crate) fn is_running(self) -> bool {
+        self.0 & libc::IFF_RUNNING != 0
+    }
+
+    pub(crate) fn is_loopback(self) -> bool {
+        self.0 & libc::IFF_LOOPBACK != 0
+    }
+}
+
+/// A socket to ask through. Needs no privilege.
+#[derive(Debug)]
+pub(crate) struct InterfaceQuery {
+    descriptor: OwnedFd,
+}
+
+impl InterfaceQuery {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: takes no pointers.
+        let descriptor = check(unsafe {
+            libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)
+        })?;
+        // SAFETY: the kernel just returned this descriptor, and nothing else knows it.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        Ok(Self { descriptor })
+    }
+
+    /// The interface's index. Fails with `ENODEV` where there is none of this name.
+    pub(crate) fn index(&self, name: &str) -> io::Result<i32> {
+        let mut request = request(name)?;
+        self.ask(libc::SIOCGIFINDEX, &mut request)?;
+        // SAFETY: SIOCGIFINDEX filled this member of the union.
+        Ok(unsafe { request.ifr_ifru.ifru_ifindex })
+    }
+
+    pub(crate) fn flags(&self, name: &str) -> io::Result<Flags> {
+        let mut request = request(name)?;
+        self.ask(libc::SIOCGIFFLAGS, &mut request)?;
+        // SAFETY: SIOCGIFFLAGS filled this member of the union.
+        Ok(Flags(i32::from(unsafe { request.ifr_ifru.ifru_flags })))
+    }
+
+    /// Bytes of the largest packet above the link layer.
+    pub(crate) fn mtu(&self, name: &str) -> io::Result<i32> {
+        let mut request = request(name)?;
+        self.ask(libc::SIOCGIFMTU, &mut request)?;
+        // SAFETY: SIOCGIFMTU filled this member of the union.
+        Ok(unsafe { request.ifr_ifru.ifru_mtu })
+    }
+
+    /// The hardware type: an `ARPHRD_` value.
+    pub(crate) fn hardware_type(&self, name: &str) -> io::Result<u16> {
+        let mut request = request(name)?;
+        self.ask(libc::SIOCGIFHWADDR, &mut request)?;
+        // SAFETY: SIOCGIFHWADDR filled this member of the union.
+        Ok(unsafe { request.ifr_ifru.ifru_hwaddr.sa_family })
+    }
+
+    /// The legacy ethtool flags: bit 7 VLAN insertion, 8 VLAN extraction, 15 LRO.
+    pub(crate) fn ethtool_flags(&self, name: &str) -> io::Result<u32> {
+        self.ethtool_value(name, ETHTOOL_FLAGS)
+    }
+
+    /// Whether generic receive offload is on.
+    pub(crate) fn ethtool_gro(&self, name: &str) -> io::Result<bool> {
+        Ok(self.ethtool_value(name, ETHTOOL_GRO)? != 0)
+    }
+
+    /// The driver's name: `veth`, `virtio_net`, `tun`, …
+    pub(crate) fn driver(&self, name: &str) -> io::Result<String> {
+        let mut answer = DriverInfo {
+            command: ETHTOOL_DRIVER,
+            driver: [0; 32],
+            rest: [0; 160],
+        };
+        self.ask_ethtool(name, (&raw mut answer).cast())?;
+        let length = answer
+            .driver
+            .iter()
+            .position(|byte| *byte == 0)
+            .unwrap_or(answer.driver.len());
+        Ok(String::from_utf8_lossy(&answer.driver[..length]).into_owned())
+    }
+
+    fn ethtool_value(&self, name: &str, command: u32) -> io::Result<u32> {
+        let mut answer = [command, 0];
+        self.ask_ethtool(name, (&raw mut answer).cast())?;
+        Ok(answer[1])
+    }
+
+    /// `answer` starts with the command and is as large as that command's structure.
+    fn ask_ethtool(&self, name: &str, answer: *mut c_char) -> io::Result<()> {
+        let mut request = request(name)?;
+        request.ifr_ifru.ifru_data = answer;
+        self.ask(libc::SIOCETHTOOL, &mut request)
+    }
+
+    /// `call` is one of the calls above, which read and fill an ifreq and nothing behind it, except SIOCETHTOOL.
+    fn ask(&self, call: c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
+        // SAFETY: the ifreq lives across the call. For SIOCETHTOOL its pointer leads to a live structure of the size of
+        // the command in its first word: `ask_ethtool` is called with nothing else.
+        check(unsafe {
+            libc::ioctl(
+                self.descriptor.as_raw_fd(),
+                call as _,
+                std::ptr::from_mut(request),
+            )
+        })?;
+        Ok(())
+    }
+}
+
+/// `struct ethtool_drvinfo`, of which only the name is read.
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    driver: [u8; 32],
+    rest: [u8; 160],
+}
+
+const _: () = assert!(size_of::<DriverInfo>() == 196);
+
+/// A request for the interface `name`; `ENODEV` if no interface can have this name.
+fn request(name: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: an ifreq is integers and pointers, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains('\0') {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *place = c_char::from_ne_bytes([byte]);
+    }
+    Ok(request)
+}
+
+/// The names of all interfaces with their indices, in the calling thread's network namespace.
+pub(crate) fn names() -> io::Result<Vec<(u32, String)>> {
+    // SAFETY: takes nothing.
+    let list = unsafe { libc::if_nameindex() };
+    if list.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    let mut names = Vec::new();
+    for position in 0.. {
+        // SAFETY: the list ends with an entry of index 0, which is where this loop stops, so the result lies in it.
+        let entry = unsafe { list.add(position) };
+        // SAFETY: `entry` is an initialised member of the list, which lives until it is freed below.
+        let entry = unsafe { &*entry };
+        if entry.if_index == 0 || entry.if_name.is_null() {
+            break;
+        }
+        // SAFETY: the entry is not the last, so its name is a C string that lives until the list is freed.
+        let name = unsafe { CStr::from_ptr(entry.if_name) };
+        names.push((entry.if_index, name.to_string_lossy().into_owned()));
+    }
+    // SAFETY: the list came from if_nameindex and nothing borrows it any more.
+    unsafe { libc::if_freenameindex(list) };
+    Ok(names)
+}

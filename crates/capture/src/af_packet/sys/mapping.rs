@@ -1,0 +1,165 @@
+//! The block ring that the kernel and this process share.
+//!
+//! # Who owns a block
+//! The status word of a block tells: while it lacks `TP_STATUS_USER` the block is the kernel's, which may write to it at
+//! any time; once it is set the kernel leaves the block alone until the word is 0 again. Kernel side: `net/packet/
+//! af_packet.c`, `prb_close_block` (writes the block, barrier, sets the status) and `prb_open_block`.
+//!
+//! Ordering edges: **K1** the kernel's status store after its writes, paired with the Acquire load in [`Mapping::block`];
+//! **K2** the Release store in [`Mapping::release`], after our reads, paired with the kernel's status load.
+#![expect(unsafe_code, reason = "memory shared with the kernel")]
+
+use std::{
+    io,
+    os::fd::AsFd,
+    ptr::NonNull,
+    slice,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// Where the status word stands in a block.
+const STATUS_OFFSET: usize = 8;
+/// Where the number of packets stands in a block.
+const PACKETS_OFFSET: usize = 12;
+
+const _: () = assert!(std::mem::offset_of!(libc::tpacket_block_desc, hdr) == STATUS_OFFSET);
+const _: () = assert!(std::mem::offset_of!(libc::tpacket_hdr_v1, block_status) == 0);
+const _: () =
+    assert!(std::mem::offset_of!(libc::tpacket_hdr_v1, num_pkts) == PACKETS_OFFSET - STATUS_OFFSET);
+
+/// A mapped ring of equal blocks.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    block_bytes: usize,
+    blocks: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone and does not depend on the thread; `&self` methods only load.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    /// Maps the receive ring of a packet socket, which has exactly `blocks` blocks of `block_bytes`.
+    pub(crate) fn of_socket(
+        socket: impl AsFd,
+        block_bytes: usize,
+        blocks: usize,
+    ) -> io::Result<Self> {
+        Self::check_shape(block_bytes, blocks);
+        let (protection, length) = (ProtFlags::READ | ProtFlags::WRITE, block_bytes * blocks);
+        // SAFETY: a new mapping at a place of the kernel's choice overlaps nothing. The kernel refuses a length that is
+        // not the ring's.
+        let start = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                length,
+                protection,
+                MapFlags::SHARED,
+                socket,
+                0,
+            )
+        }?;
+        Self::new(start.cast(), block_bytes, blocks)
+    }
+
+    /// A ring without a kernel, all zero, for tests.
+    #[cfg(test)]
+    pub(crate) fn in_memory(block_bytes: usize, blocks: usize) -> io::Result<Self> {
+        Self::check_shape(block_bytes, blocks);
+        let (protection, length) = (ProtFlags::READ | ProtFlags::WRITE, block_bytes * blocks);
+        // SAFETY: a new mapping at a place of the kernel's choice overlaps nothing.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), length, protection, MapFlags::PRIVATE)
+        }?;
+        Self::new(start.cast(), block_bytes, blocks)
+    }
+
+    /// Plays the kernel in tests: fills a block and hands it over.
+    #[cfg(test)]
+    pub(crate) fn hand_over(&mut self, index: usize, bytes: &[u8]) {
+        assert_eq!(bytes.len(), self.block_bytes);
+        assert!(self.block(index).is_none(), "the block is not the kernel's");
+        let start = self.block_start(index).as_ptr();
+        // SAFETY: the block is `block_bytes` long, and `&mut self` excludes other references to it.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
+        self.word(index, STATUS_OFFSET)
+            .store(libc::TP_STATUS_USER, Ordering::Release);
+    }
+
+    fn check_shape(block_bytes: usize, blocks: usize) {
+        assert!(block_bytes.is_multiple_of(4096) && block_bytes > 0 && blocks > 0);
+        assert!(
+            block_bytes
+                .checked_mul(blocks)
+                .is_some_and(|bytes| isize::try_from(bytes).is_ok())
+        );
+    }
+
+    fn new(start: *mut u8, block_bytes: usize, blocks: usize) -> io::Result<Self> {
+        let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self {
+            start,
+            block_bytes,
+            blocks,
+        })
+    }
+
+    /// Number of blocks.
+    pub(crate) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// The block at `index`, if the kernel has handed it over. Panics unless `index < blocks`.
+    pub(crate) fn block(&self, index: usize) -> Option<&[u8]> {
+        // K1: Acquire, pairs with the kernel's barrier before its status store.
+        if self.word(index, STATUS_OFFSET).load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
+            return None;
+        }
+        let start = self.block_start(index).as_ptr();
+        // SAFETY: `block_bytes` mapped bytes start there. The kernel does not write to them before `release`, which takes
+        // `&mut self` and so waits until this borrow is over.
+        Some(unsafe { slice::from_raw_parts(start, self.block_bytes) })
+    }
+
+    /// Whether the kernel's block at `index` holds no packet at this moment: it counts them there as it places them.
+    pub(crate) fn is_empty(&self, index: usize) -> bool {
+        // Relaxed: a hint about the kernel's progress; no other bytes are read on the strength of it.
+        self.word(index, PACKETS_OFFSET).load(Ordering::Relaxed) == 0
+    }
+
+    /// Gives a block back to the kernel. Does nothing to a block that the kernel has.
+    pub(crate) fn release(&mut self, index: usize) {
+        if self.block(index).is_none() {
+            return;
+        }
+        // The kernel resets the count when it opens the block; until then the old one would look like waiting packets.
+        self.word(index, PACKETS_OFFSET).store(0, Ordering::Relaxed);
+        // K2: Release, after our reads of the block; pairs with the kernel's load of the status.
+        self.word(index, STATUS_OFFSET)
+            .store(libc::TP_STATUS_KERNEL, Ordering::Release);
+    }
+
+    /// A word of a block's header. Panics unless `index < blocks`.
+    fn word(&self, index: usize, offset: usize) -> &AtomicU32 {
+        debug_assert!(offset == STATUS_OFFSET || offset == PACKETS_OFFSET);
+        let word = self.block_start(index).as_ptr().wrapping_add(offset).cast();
+        // SAFETY: the word lies in the mapping (a block has at least a page), is aligned to 4 bytes because blocks are
+        // aligned to pages, and is only accessed atomically while the kernel may write to it.
+        unsafe { AtomicU32::from_ptr(word) }
+    }
+
+    fn block_start(&self, index: usize) -> NonNull<u8> {
+        assert!(index < self.blocks);
+        // SAFETY: `index < blocks`, so the result lies in the mapping, whose size fits an isize.
+        unsafe { self.start.add(index * self.block_bytes) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly what was mapped, and borrows of it ended with this value. It can only fail for other arguments.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.block_bytes * self.blocks) };
+    }
+}

@@ -1,0 +1,12 @@
+//! What the engine needs of the kernel: packet sockets, the shared block ring, interface queries.
+//!
+//! The only unsafe code of the capture crate beside `send::sys`. Each function is one system call or one access to
+//! shared memory behind a safe signature; decisions are made by the callers.
+
+mod interface;
+mod mapping;
+mod socket;
+
+pub(crate) use interface::{InterfaceQuery, names};
+pub(crate) use mapping::Mapping;
+pub(crate) use socket::{Instruction, PacketSocket, RingRequest};

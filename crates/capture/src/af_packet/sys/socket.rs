@@ -1,0 +1,226 @@
+//! Packet sockets: packet(7), and `Documentation/networking/packet_mmap.rst` of the kernel.
+#![expect(
+    unsafe_code,
+    reason = "system calls without a safe wrapper in rustix's feature set"
+)]
+
+use std::{
+    io,
+    mem::{size_of, zeroed},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+};
+
+use libc::{c_int, c_void, socklen_t};
+
+/// `AF_PACKET` and `PACKET_MR_PROMISC` in the width that the structures have.
+const FAMILY: u16 = 17;
+const MEMBERSHIP_PROMISCUOUS: u16 = 1;
+const _: () = assert!(FAMILY as c_int == libc::AF_PACKET);
+const _: () = assert!(MEMBERSHIP_PROMISCUOUS as c_int == libc::PACKET_MR_PROMISC as c_int);
+
+/// A classic BPF instruction.
+pub(crate) type Instruction = libc::sock_filter;
+
+/// A raw packet socket that does not block. It receives nothing until it is bound with a protocol.
+#[derive(Debug)]
+pub(crate) struct PacketSocket {
+    descriptor: OwnedFd,
+}
+
+/// The shape of a TPACKET_V3 ring.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RingRequest {
+    /// Bytes of a block: a multiple of the page size.
+    pub(crate) block_bytes: u32,
+    /// Number of blocks, at least 1.
+    pub(crate) blocks: u32,
+    /// After how many ms the kernel hands over a block that is not full.
+    pub(crate) retire_ms: u32,
+}
+
+impl PacketSocket {
+    /// `socket(AF_PACKET, SOCK_RAW)`. Fails with `EPERM` without CAP_NET_RAW.
+    pub(crate) fn new() -> io::Result<Self> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: takes no pointers.
+        let descriptor = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+        // SAFETY: the kernel just returned this descriptor, and nothing else knows it.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        Ok(Self { descriptor })
+    }
+
+    /// Binds to an interface. `protocol` is an EtherType in host order, `ETH_P_ALL` for everything, or 0 for nothing:
+    /// then the kernel takes the socket out of the receive path and waits until no other CPU is in it.
+    pub(crate) fn bind(&self, interface_index: i32, protocol: u16) -> io::Result<()> {
+        let address = libc::sockaddr_ll {
+            sll_family: FAMILY,
+            sll_protocol: protocol.to_be(),
+            sll_ifindex: interface_index,
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        };
+        let size = length_of::<libc::sockaddr_ll>();
+        // SAFETY: `address` is a sockaddr_ll of `size` bytes that lives across the call; bind only reads it.
+        check(unsafe { libc::bind(self.raw(), (&raw const address).cast(), size) })?;
+        Ok(())
+    }
+
+    /// The index of the interface that the socket is bound to; negative once that interface was removed.
+    pub(crate) fn bound_index(&self) -> io::Result<i32> {
+        // SAFETY: sockaddr_ll is plain integers, for which zero is a value.
+        let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+        let mut size = length_of::<libc::sockaddr_ll>();
+        // SAFETY: `address` has room for `size` bytes, both live across the call, and any bytes are a valid sockaddr_ll.
+        check(unsafe { libc::getsockname(self.raw(), (&raw mut address).cast(), &raw mut size) })?;
+        Ok(address.sll_ifindex)
+    }
+
+    /// Switches to TPACKET_V3 and asks for a receive ring.
+    pub(crate) fn set_up_ring(&self, request: RingRequest) -> io::Result<()> {
+        // A frame size means nothing to version 3; it must only divide the block.
+        let frame_bytes = 2048;
+        let version = libc::tpacket_versions::TPACKET_V3 as c_int;
+        self.set(libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
+        let ring = libc::tpacket_req3 {
+            tp_block_size: request.block_bytes,
+            tp_block_nr: request.blocks,
+            tp_frame_size: frame_bytes,
+            tp_frame_nr: (request.block_bytes / frame_bytes).saturating_mul(request.blocks),
+            tp_retire_blk_tov: request.retire_ms,
+            tp_sizeof_priv: 0,
+            tp_feature_req_word: 0,
+        };
+        self.set(libc::SOL_PACKET, libc::PACKET_RX_RING, &ring)
+    }
+
+    /// Turns promiscuous mode on for as long as the socket lives.
+    pub(crate) fn set_promiscuous(&self, interface_index: i32) -> io::Result<()> {
+        let membership = libc::packet_mreq {
+            mr_ifindex: interface_index,
+            mr_type: MEMBERSHIP_PROMISCUOUS,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        self.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)
+    }
+
+    /// Leaves out frames that this host sends. Since Linux 4.20.
+    pub(crate) fn ignore_outgoing(&self) -> io::Result<()> {
+        self.set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1_i32)
+    }
+
+    /// Hands frames to the driver without a queueing discipline. Since Linux 3.14.
+    pub(crate) fn bypass_queueing(&self) -> io::Result<()> {
+        self.set(libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1_i32)
+    }
+
+    /// Joins a fanout group. `mode` holds the mode in its lower byte and the flags.
+    pub(crate) fn join_fanout(&self, group: u16, mode: u16) -> io::Result<()> {
+        self.set(
+            libc::SOL_PACKET,
+            libc::PACKET_FANOUT,
+            &(u32::from(mode) << 16 | u32::from(group)),
+        )
+    }
+
+    /// The identifier of the fanout group that the socket is in.
+    pub(crate) fn fanout_group(&self) -> io::Result<u16> {
+        let value: u32 = self.option(libc::SOL_PACKET, libc::PACKET_FANOUT)?;
+        let [_, _, high, low] = value.to_be_bytes();
+        Ok(u16::from_be_bytes([high, low]))
+    }
+
+    /// Filters from now on with a classic BPF program; what it rejects was never received. At most 4096 instructions.
+    pub(crate) fn attach_filter(&self, program: &[Instruction]) -> io::Result<()> {
+        let length = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // The kernel copies the program and does not write to it, in spite of the pointer's type.
+        let program = libc::sock_fprog {
+            len: length,
+            filter: program.as_ptr().cast_mut(),
+        };
+        self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+    }
+
+    /// Takes the filter away.
+    pub(crate) fn detach_filter(&self) -> io::Result<()> {
+        self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)
+    }
+
+    /// `PACKET_STATISTICS`: counters since the last call, which resets them.
+    pub(crate) fn take_statistics(&self) -> io::Result<libc::tpacket_stats_v3> {
+        self.option(libc::SOL_PACKET, libc::PACKET_STATISTICS)
+    }
+
+    /// Takes the error that waits at the socket, if there is one.
+    pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
+        let error: c_int = self.option(libc::SOL_SOCKET, libc::SO_ERROR)?;
+        Ok((error != 0).then(|| io::Error::from_raw_os_error(error)))
+    }
+
+    /// Sets an option from a plain C value.
+    fn set<T: Plain>(&self, level: c_int, name: c_int, value: &T) -> io::Result<()> {
+        let pointer: *const c_void = std::ptr::from_ref(value).cast();
+        // SAFETY: `pointer` is `length_of::<T>()` readable bytes that live across the call.
+        check(unsafe { libc::setsockopt(self.raw(), level, name, pointer, length_of::<T>()) })?;
+        Ok(())
+    }
+
+    /// Reads an option into a plain C value; what the kernel leaves out stays zero.
+    fn option<T: Plain>(&self, level: c_int, name: c_int) -> io::Result<T> {
+        // SAFETY: a Plain type is integers and pointers, for which zero is a value.
+        let mut value: T = unsafe { zeroed() };
+        let mut size = length_of::<T>();
+        let pointer: *mut c_void = (&raw mut value).cast();
+        // SAFETY: `pointer` has room for `size` bytes, both live across the call, and any bytes are a valid Plain value.
+        check(unsafe { libc::getsockopt(self.raw(), level, name, pointer, &raw mut size) })?;
+        Ok(value)
+    }
+
+    fn raw(&self) -> RawFd {
+        self.descriptor.as_raw_fd()
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// C structures of integers and pointers: every bit pattern, zero among them, is a value.
+///
+/// # Safety
+/// Only for such types.
+unsafe trait Plain: Copy {}
+
+// SAFETY: an integer.
+unsafe impl Plain for c_int {}
+// SAFETY: an integer.
+unsafe impl Plain for u32 {}
+// SAFETY: integers.
+unsafe impl Plain for libc::tpacket_req3 {}
+// SAFETY: integers.
+unsafe impl Plain for libc::tpacket_stats_v3 {}
+// SAFETY: integers.
+unsafe impl Plain for libc::packet_mreq {}
+// SAFETY: an integer and a raw pointer.
+unsafe impl Plain for libc::sock_fprog {}
+
+/// The size of a C structure, as system calls take it.
+fn length_of<T>() -> socklen_t {
+    const { assert!(size_of::<T>() < 1024) };
+    #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
+    let length = size_of::<T>() as socklen_t;
+    length
+}
+
+/// The result of a system call, or `errno`.
+pub(super) fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}

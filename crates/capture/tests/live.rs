@@ -1,0 +1,625 @@
+//! AF_PACKET over veth, tun and loopback interfaces in network namespaces of their own. Needs root and `ip`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "test code, also outside of test functions"
+)]
+
+mod namespace;
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use namespace::{Namespace, ip};
+use retroscope_capture::{
+    Burst, Direction, Event, FrameMeta, LossCause, Queue, Source, SourceError, Status, VlanTag,
+    af_packet::{LiveConfig, LiveSource, interfaces, offloads},
+    generator::GeneratorSource,
+    send::{LiveSender, in_network_namespace_or_loopback},
+};
+use retroscope_packet::LinkType;
+
+/// Longer than anything here takes: a test that waits so long has failed.
+const DEADLINE: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_millis(5);
+
+/// The system clock in ns since the UNIX epoch.
+fn now_ns() -> i64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
+}
+
+fn try_open(
+    interface: &str,
+    queues: usize,
+    buffer_bytes: Option<usize>,
+) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+    let config = LiveConfig {
+        interface: interface.to_owned(),
+        promiscuous: true,
+        buffer_bytes,
+        program: PathBuf::from("retroscope"),
+    };
+    Box::new(LiveSource::new(config)).open(queues)
+}
+
+fn open(interface: &str) -> Box<dyn Queue> {
+    try_open(interface, 1, None).unwrap().remove(0)
+}
+
+/// What came out of a queue.
+#[derive(Debug, Default)]
+struct Taken {
+    frames: Vec<(FrameMeta, Vec<u8>)>,
+    events: Vec<Event>,
+}
+
+/// Takes from a queue until `enough` or the end; returns whether it ended.
+fn take_until(
+    queue: &mut dyn Queue,
+    taken: &mut Taken,
+    mut enough: impl FnMut(&Taken) -> bool,
+) -> bool {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let watermark_ns = queue.watermark().unwrap();
+        let status = queue.next(WAIT).unwrap();
+        for frame in queue.burst().iter() {
+            assert!(
+                frame.meta.time_ns >= watermark_ns,
+                "older than the watermark"
+            );
+            assert!(
+                frame.meta.time_ns >= queue.watermark().unwrap(),
+                "older than its own watermark"
+            );
+            taken.frames.push((frame.meta, frame.data.to_vec()));
+        }
+        taken.events.extend(std::iter::from_fn(|| queue.event()));
+        if status == Status::End {
+            return true;
+        }
+        if enough(taken) {
+            return false;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "{} frames, {:?}",
+            taken.frames.len(),
+            taken.events
+        );
+    }
+}
+
+/// Stops a queue, takes the rest, and checks the ledger: received = lent + lost.
+fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, u64) {
+    queue.stop();
+    assert!(take_until(queue, taken, |_| false));
+    assert!(queue.burst().frames.is_empty());
+    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    let statistics = queue.statistics();
+    let [(LossCause::Kernel, Some(lost))] = statistics.lost[..] else {
+        panic!("{statistics:?}")
+    };
+    let received = statistics.received.unwrap();
+    assert_eq!(
+        received,
+        taken.frames.len() as u64 + lost,
+        "the ledger does not close"
+    );
+    (received, lost)
+}
+
+/// Sends what `text` generates.
+fn generate(interface: &str, text: &str) -> u64 {
+    let mut sender = LiveSender::open(interface, Path::new("retroscope")).unwrap();
+    let mut queue = Box::new(GeneratorSource::parse(text).unwrap())
+        .open(1)
+        .unwrap()
+        .remove(0);
+    while queue.next(DEADLINE).unwrap() != Status::End {
+        sender.send(queue.burst()).unwrap();
+    }
+    assert_eq!(queue.statistics().received, Some(sender.sent()));
+    sender.sent()
+}
+
+/// Sends one frame.
+fn send(interface: &str, frame: &[u8]) {
+    let length = u32::try_from(frame.len()).unwrap();
+    let meta = FrameMeta {
+        time_ns: 0,
+        offset: 0,
+        captured_len: length,
+        wire_len: length,
+        interface: 0,
+        direction: Direction::Unknown,
+        vlan: None,
+    };
+    let mut sender = LiveSender::open(interface, Path::new("retroscope")).unwrap();
+    sender
+        .send(Burst {
+            memory: frame,
+            frames: &[meta],
+        })
+        .unwrap();
+}
+
+/// An Ethernet frame with a local experimental EtherType behind `tags`.
+fn frame(tags: &[u8], marker: u8) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+    frame.extend(tags);
+    frame.extend([0x88, 0xb5, marker]);
+    frame.resize(80, marker);
+    frame
+}
+
+/// Whether a captured frame, behind its tags, is one of `frame`'s.
+fn is_ours(data: &[u8]) -> bool {
+    data.windows(2)
+        .skip(12)
+        .take(9)
+        .any(|kind| kind == [0x88, 0xb5])
+}
+
+/// The frame as it was on the wire.
+fn with_tag(meta: &FrameMeta, data: &[u8]) -> Vec<u8> {
+    let Some(VlanTag { tpid, tci }) = meta.vlan else {
+        return data.to_vec();
+    };
+    [
+        &data[..12],
+        &tpid.to_be_bytes(),
+        &tci.to_be_bytes(),
+        &data[12..],
+    ]
+    .concat()
+}
+
+fn is_udp_of_generator(data: &[u8]) -> bool {
+    data.len() >= 42 && data[12..14] == [8, 0] && data[23] == 17 && data[26..28] == [10, 0]
+}
+
+#[test]
+fn everything_that_is_sent_at_speed_comes() {
+    let Some(namespace) = Namespace::with_veth("speed") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut queue = open("v1");
+        assert_eq!(queue.interfaces()[0].link_type, LinkType::ETHERNET);
+        let mut taken = Taken::default();
+        let before_ns = now_ns();
+        let sent = generate("v0", "generate:flows=100,count=100000,seed=5");
+        take_until(queue.as_mut(), &mut taken, |taken| {
+            taken.frames.len() >= 100_000
+        });
+        let (received, lost) = stop_and_drain(queue.as_mut(), &mut taken);
+        assert_eq!((sent, lost), (100_000, 0));
+        assert!(received >= sent);
+        let ours: Vec<_> = taken
+            .frames
+            .iter()
+            .filter(|(_, data)| is_udp_of_generator(data))
+            .collect();
+        let sequence = |data: &[u8]| u64::from_be_bytes(data[42..50].try_into().unwrap());
+        assert_eq!(ours.len(), 100_000);
+        assert!(
+            ours.iter()
+                .zip(0..)
+                .all(|((_, data), number)| sequence(data) == number),
+            "in order, without gaps"
+        );
+        assert!(
+            ours.iter()
+                .all(|(meta, _)| meta.direction == Direction::Inbound && meta.wire_len == 64)
+        );
+        assert!(
+            ours.iter()
+                .all(|(meta, _)| (before_ns..=now_ns()).contains(&meta.time_ns))
+        );
+        assert!(
+            ours.iter().any(|(meta, _)| meta.time_ns % 1000 != 0),
+            "nanoseconds"
+        );
+    });
+}
+
+#[test]
+fn what_this_host_sends_is_outbound() {
+    let Some(namespace) = Namespace::with_veth("out") else {
+        return;
+    };
+    namespace.enter(|| {
+        ip("addr add 10.8.0.1/24 dev v0");
+        ip("neigh add 10.8.0.2 lladdr 02:00:00:00:00:02 dev v0");
+        let mut queue = open("v0");
+        let socket = std::net::UdpSocket::bind("10.8.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        socket.send_to(b"out", "10.8.0.2:9").unwrap();
+        let mut taken = Taken::default();
+        let is_sent = |data: &[u8]| data.len() == 45 && data[34..36] == port.to_be_bytes();
+        take_until(queue.as_mut(), &mut taken, |taken| {
+            taken.frames.iter().any(|(_, data)| is_sent(data))
+        });
+        let sent = taken.frames.iter().find(|(_, data)| is_sent(data));
+        assert_eq!(sent.unwrap().0.direction, Direction::Outbound);
+    });
+}
+
+#[test]
+fn overload_closes_to_the_packet() {
+    let Some(namespace) = Namespace::with_veth("over") else {
+        return;
+    };
+    namespace.enter(|| {
+        // 4 blocks of 512 KiB hold far fewer packets than come before the first is read.
+        let mut queue = try_open("v1", 1, Some(1)).unwrap().remove(0);
+        let sent = generate("v0", "generate:flows=100,count=50000");
+        let mut taken = Taken::default();
+        let (received, lost) = stop_and_drain(queue.as_mut(), &mut taken);
+        assert!(lost > 0, "this was to be an overload");
+        assert!(received >= sent);
+    });
+}
+
+#[test]
+fn a_stop_under_fire_is_exact() {
+    let Some(namespace) = Namespace::with_veth("fire") else {
+        return;
+    };
+    namespace.enter(|| {
+        std::thread::scope(|scope| {
+            let mut queue = open("v1");
+            let sender = scope.spawn(|| generate("v0", "generate:flows=10,duration=400ms"));
+            let mut taken = Taken::default();
+            take_until(queue.as_mut(), &mut taken, |taken| {
+                taken.frames.len() > 1000
+            });
+            let (received, _) = stop_and_drain(queue.as_mut(), &mut taken);
+            assert!(
+                sender.join().unwrap() >= received - 100,
+                "{received} received"
+            );
+        });
+    });
+}
+
+#[test]
+fn tags_round_trip() {
+    let Some(namespace) = Namespace::with_veth("vlan") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut queue = open("v1");
+        let sent = [
+            frame(&[], 1),
+            frame(&[0x81, 0, 0x20, 10], 2),
+            frame(&[0x88, 0xa8, 0, 20, 0x81, 0, 0, 30], 3),
+            frame(&[0x81, 0, 0, 40, 0x81, 0, 0, 50], 4),
+        ];
+        for frame in &sent {
+            send("v0", frame);
+        }
+        let mut taken = Taken::default();
+        let ours = |taken: &Taken| {
+            taken
+                .frames
+                .iter()
+                .filter(|(_, data)| is_ours(data))
+                .count()
+        };
+        take_until(queue.as_mut(), &mut taken, |taken| {
+            ours(taken) >= sent.len()
+        });
+        let came: Vec<_> = taken
+            .frames
+            .iter()
+            .filter(|(_, data)| is_ours(data))
+            .map(|(meta, data)| {
+                assert_eq!(meta.wire_len, meta.captured_len);
+                with_tag(meta, data)
+            })
+            .collect();
+        assert_eq!(came, sent);
+        stop_and_drain(queue.as_mut(), &mut taken);
+    });
+}
+
+#[test]
+fn loopback_shows_each_packet_once() {
+    let Some(namespace) = Namespace::new("lo") else {
+        return;
+    };
+    namespace.enter(|| {
+        ip("link set lo up");
+        for queues in [1, 2] {
+            let mut queues = try_open("lo", queues, None).unwrap();
+            let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            let port = receiver.local_addr().unwrap().port();
+            let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            for number in 0..100_u8 {
+                sender.send_to(&[number], ("127.0.0.1", port)).unwrap();
+            }
+            let mut numbers = Vec::new();
+            for queue in &mut queues {
+                let mut taken = Taken::default();
+                stop_and_drain(queue.as_mut(), &mut taken);
+                let is_ours = |data: &[u8]| data[36..38] == port.to_be_bytes();
+                numbers.extend(
+                    taken
+                        .frames
+                        .iter()
+                        .filter(|(_, data)| is_ours(data))
+                        .map(|(_, data)| data[42]),
+                );
+            }
+            assert_eq!(
+                numbers,
+                (0..100).collect::<Vec<_>>(),
+                "{} queues",
+                queues.len()
+            );
+        }
+        assert!(in_network_namespace_or_loopback("lo"));
+    });
+}
+
+#[test]
+fn a_silent_link_moves_its_watermark() {
+    let Some(namespace) = Namespace::with_veth("idle") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut queue = open("v1");
+        let mut worst_ns = 0;
+        let end = Instant::now() + Duration::from_millis(300);
+        let mut previous_ns = queue.watermark().unwrap();
+        let first_ns = now_ns();
+        while Instant::now() < end {
+            queue.next(Duration::from_millis(1)).unwrap();
+            let watermark_ns = queue.watermark().unwrap();
+            assert!(watermark_ns >= previous_ns && watermark_ns <= now_ns());
+            previous_ns = watermark_ns;
+            // Behind at the start; and the machine may be busy: the median tells.
+            worst_ns = now_ns() - watermark_ns;
+        }
+        assert!(previous_ns > first_ns, "it moved");
+        println!("{:.1} ms behind", worst_ns as f64 / 1e6);
+        assert!(worst_ns < 100_000_000, "{worst_ns} ns behind");
+        // A lone packet is lent soon after it came.
+        let mut taken = Taken::default();
+        let sent_ns = now_ns();
+        send("v0", &frame(&[], 7));
+        take_until(queue.as_mut(), &mut taken, |taken| {
+            taken.frames.iter().any(|(_, data)| is_ours(data))
+        });
+        println!(
+            "lone packet after {:.1} ms",
+            (now_ns() - sent_ns) as f64 / 1e6
+        );
+        assert!(now_ns() - sent_ns < 200_000_000);
+        assert!(queue.statistics().as_of_ns.unwrap() >= previous_ns);
+    });
+}
+
+#[test]
+fn two_queues_share_the_flows() {
+    let Some(namespace) = Namespace::with_veth("fan") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut queues = try_open("v1", 2, None).unwrap();
+        assert_eq!(queues.len(), 2);
+        let sent = generate("v0", "generate:flows=64,count=20000,rate=400kpps");
+        let (mut total, mut flows_before) = (0, std::collections::HashSet::new());
+        for queue in &mut queues {
+            let mut taken = Taken::default();
+            let (_, lost) = stop_and_drain(queue.as_mut(), &mut taken);
+            assert_eq!(lost, 0);
+            let ours: Vec<_> = taken
+                .frames
+                .iter()
+                .filter(|(_, data)| is_udp_of_generator(data))
+                .collect();
+            let flows: std::collections::HashSet<_> =
+                ours.iter().map(|(_, data)| data[26..38].to_vec()).collect();
+            assert!(!flows.is_empty(), "a queue without a flow of 64");
+            assert!(flows.is_disjoint(&flows_before), "a flow in both queues");
+            flows_before = flows;
+            total += ours.len() as u64;
+        }
+        assert_eq!(total, sent);
+    });
+}
+
+#[test]
+fn an_interface_that_goes_down_comes_back_or_is_removed() {
+    let Some(namespace) = Namespace::with_veth("down") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut queue = open("v1");
+        let mut taken = Taken::default();
+        ip("link set v1 down");
+        take_until(queue.as_mut(), &mut taken, |taken| {
+            taken.events.contains(&Event::InterfaceDown(0))
+        });
+        let watermark_ns = queue.watermark().unwrap();
+        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        assert!(
+            queue.watermark().unwrap() > watermark_ns,
+            "moves while down"
+        );
+        ip("link set v1 up");
+        take_until(queue.as_mut(), &mut taken, |taken| {
+            taken.events.contains(&Event::InterfaceUp(0))
+        });
+        namespace.wait_for_carrier("v0");
+        send("v0", &frame(&[], 5));
+        take_until(queue.as_mut(), &mut taken, |taken| {
+            taken.frames.iter().any(|(_, data)| is_ours(data))
+        });
+        ip("link del v1");
+        assert!(take_until(queue.as_mut(), &mut taken, |_| false), "it ends");
+        assert_eq!(taken.events.last(), Some(&Event::InterfaceGone(0)));
+        queue.stop();
+        assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+        assert!(matches!(
+            try_open("v1", 1, None).unwrap_err(),
+            SourceError::NoInterface { .. }
+        ));
+    });
+}
+
+#[test]
+fn an_interface_may_be_down_at_the_start() {
+    let Some(namespace) = Namespace::with_veth("late") else {
+        return;
+    };
+    namespace.enter(|| {
+        ip("link set v1 down");
+        let mut queues = try_open("v1", 4, None).unwrap();
+        let [queue] = &mut queues[..] else {
+            panic!("{} queues", queues.len())
+        };
+        let mut taken = Taken::default();
+        take_until(queue.as_mut(), &mut taken, |taken| {
+            taken.events == [Event::InterfaceDown(0)]
+        });
+        ip("link set v1 up");
+        take_until(queue.as_mut(), &mut taken, |taken| {
+            taken.events.contains(&Event::InterfaceUp(0))
+        });
+        namespace.wait_for_carrier("v0");
+        send("v0", &frame(&[], 6));
+        take_until(queue.as_mut(), &mut taken, |taken| {
+            taken.frames.iter().any(|(_, data)| is_ours(data))
+        });
+        stop_and_drain(queue.as_mut(), &mut taken);
+    });
+}
+
+#[test]
+fn a_tun_interface_delivers_bare_ip() {
+    let Some(namespace) = Namespace::new("tun") else {
+        return;
+    };
+    if !Path::new("/dev/net/tun").exists() {
+        eprintln!("SKIP: no /dev/net/tun");
+        return;
+    }
+    namespace.enter(|| {
+        ip("tuntap add dev t0 mode tun");
+        ip("addr add 10.9.0.1/24 dev t0");
+        ip("link set t0 up");
+        // Without a program behind it the interface has no carrier and drops what it is sent, after captures have seen it.
+        let interface = interfaces()
+            .unwrap()
+            .into_iter()
+            .find(|interface| interface.name == "t0")
+            .unwrap();
+        assert_eq!(interface.link_type, Some(LinkType::RAW));
+        assert_eq!(interface.kind, "tun");
+        assert!(interface.up);
+        let queue = open("t0");
+        assert_eq!(queue.interfaces()[0].link_type, LinkType::RAW);
+    });
+}
+
+#[test]
+fn large_frames_come_whole() {
+    let Some(namespace) = Namespace::with_veth("jumbo") else {
+        return;
+    };
+    namespace.enter(|| {
+        ip("link set v0 mtu 9000");
+        ip("link set v1 mtu 9000");
+        let mut queue = open("v1");
+        generate("v0", "generate:size=9014,count=100,rate=10kpps");
+        let mut taken = Taken::default();
+        stop_and_drain(queue.as_mut(), &mut taken);
+        let ours: Vec<_> = taken
+            .frames
+            .iter()
+            .filter(|(_, data)| is_udp_of_generator(data))
+            .collect();
+        assert_eq!(ours.len(), 100);
+        assert!(
+            ours.iter()
+                .all(|(meta, data)| data.len() == 9014 && meta.wire_len == 9014)
+        );
+    });
+}
+
+#[test]
+fn what_cannot_be_recorded_is_refused() {
+    let Some(namespace) = Namespace::new("other") else {
+        return;
+    };
+    namespace.enter(|| {
+        let message = try_open("any", 1, None).unwrap_err().to_string();
+        assert!(message.starts_with("cannot record on 'any'"), "{message}");
+        if ip_succeeds("link add s0 type sit remote 10.1.1.1 local 10.1.1.2") {
+            let message = try_open("s0", 1, None).unwrap_err().to_string();
+            assert_eq!(message, "cannot record on s0 (SIT tunnel): only Ethernet, loopback and raw IP interfaces work");
+        }
+        // Whose network it is cannot be told where the first process hides its own: then the answer is to ask.
+        let is_known = std::fs::read_link("/proc/1/ns/net").is_ok();
+        assert_eq!(in_network_namespace_or_loopback("whatever"), is_known);
+    });
+}
+
+fn ip_succeeds(arguments: &str) -> bool {
+    let status = std::process::Command::new("ip")
+        .args(arguments.split(' '))
+        .stderr(std::process::Stdio::null())
+        .status();
+    status.is_ok_and(|status| status.success())
+}
+
+#[test]
+fn interfaces_and_offloads_of_this_namespace() {
+    let Some(namespace) = Namespace::with_veth("list") else {
+        return;
+    };
+    namespace.enter(|| {
+        let list = interfaces().unwrap();
+        let veth = list
+            .iter()
+            .find(|interface| interface.name == "v0")
+            .unwrap();
+        assert!(veth.up && !veth.loopback && veth.kind == "veth" && veth.mtu == Some(1500));
+        assert!(
+            list.iter()
+                .all(|interface| ["lo", "v0", "v1"].contains(&interface.name.as_str())),
+            "{list:?}"
+        );
+        let offloads = offloads("v0").unwrap();
+        assert_eq!(offloads.large_receive, Some(false));
+        assert!(offloads.generic_receive.is_some() && offloads.vlan_extraction.is_some());
+    });
+}
+
+#[test]
+fn a_sender_to_nowhere_gives_up() {
+    let Some(namespace) = Namespace::with_veth("dead") else {
+        return;
+    };
+    namespace.enter(|| {
+        ip("link set v0 down");
+        let mut sender = LiveSender::open("v0", Path::new("retroscope")).unwrap();
+        let mut queue = Box::new(GeneratorSource::parse("generate:count=1").unwrap())
+            .open(1)
+            .unwrap()
+            .remove(0);
+        assert_eq!(queue.next(DEADLINE).unwrap(), Status::Frames);
+        let error = sender.send(queue.burst()).unwrap_err();
+        assert!(error.to_string().starts_with("v0: sendmmsg: "), "{error}");
+        assert_eq!(sender.sent(), 0);
+    });
+}
