@@ -140,6 +140,7 @@ impl Producer {
 
     /// Replaces the open bucket, which stays open, readable and safe while this one looks for another.
     fn next_bucket(&mut self, base_ns: i64) -> Result<(), StoreError> {
+        self.publish();
         if self
             .full_at
             .is_some_and(|epoch| epoch == self.shared.storage.bell.epoch())
@@ -147,7 +148,6 @@ impl Producer {
             return Err(StoreError::Full);
         }
         self.full_at = None;
-        self.publish();
         let mut overwrite = self.hook.is_none();
         loop {
             let epoch = self.shared.storage.bell.epoch();

@@ -26,13 +26,16 @@ fn ring(bucket_bytes: usize, buckets: u64, mode: Mode) -> Ring {
         mode,
         ..RingConfig::new(buckets * bucket_bytes as u64, 1, 1)
     };
-    Ring::new(&config, None).unwrap()
+    Ring::new(&config, None).expect("a few cells")
 }
 
 /// Stores a record whose time, length and only byte are its number.
 fn store(producer: &mut Producer, number: u8) -> Result<(), StoreError> {
     let data = [number];
-    let record = Record { wire_len: u32::from(number), ..Record::whole(i64::from(number), 0, &data) };
+    let record = Record {
+        wire_len: u32::from(number),
+        ..Record::whole(i64::from(number), 0, &data)
+    };
     producer.store(&record)?;
     producer.publish();
     Ok(())
@@ -48,7 +51,11 @@ fn check(packet: Packet<'_>, number: u64) {
 fn drain(reader: &mut Reader, expected: &mut u64) -> (u64, u64) {
     let (mut read, mut missed) = (0, 0);
     while let Some(batch) = reader.next() {
-        assert_eq!(batch.first, *expected + batch.missed.packets, "missed what was between");
+        assert_eq!(
+            batch.first,
+            *expected + batch.missed.packets,
+            "missed what was between"
+        );
         missed += batch.missed.packets;
         *expected = batch.first;
         for packet in batch {
@@ -91,12 +98,18 @@ fn claim_and_hold_exclude_each_other() {
             let stored = store(&mut producer, 2);
             (producer, stored)
         });
-        let old = ring.hold(BucketRef { index: 0, generation: 1 });
+        let old = ring.hold(BucketRef {
+            index: 0,
+            generation: 1,
+        });
         if let Some(view) = &old {
             assert_eq!(view.committed(), 1);
             check(view.packet(0), 0);
         }
-        let new = ring.hold(BucketRef { index: 0, generation: 2 });
+        let new = ring.hold(BucketRef {
+            index: 0,
+            generation: 2,
+        });
         assert!(old.is_none() || new.is_none(), "two generations at once");
         if let Some(view) = &new {
             for packet in view.iter_from(0) {
@@ -131,7 +144,11 @@ fn a_lapped_reader_follows_or_is_told() {
         let (_producer, stored) = writer.join().unwrap();
         let (read_later, missed_later) = drain(&mut reader, &mut expected);
         assert_eq!(expected, stored);
-        assert_eq!(read + missed + read_later + missed_later, stored, "stored = analyzed + lapped");
+        assert_eq!(
+            read + missed + read_later + missed_later,
+            stored,
+            "stored = analyzed + lapped"
+        );
         assert_eq!(missed + missed_later, reader.lapped().packets);
     });
 }
@@ -231,7 +248,10 @@ fn nothing_falls_between_a_reservation_and_the_log() {
         let before = reservation.evicted_before().packets;
         let (mut listed, mut lost) = (Vec::new(), Vec::new());
         reservation.buckets(&mut listed);
-        assert!(listed.len() as u64 <= 2 - before, "listed, although gone before");
+        assert!(
+            listed.len() as u64 <= 2 - before,
+            "listed, although gone before"
+        );
         let mut read = Vec::new();
         for info in listed {
             if let Some(view) = ring.hold(info.bucket) {
@@ -246,9 +266,16 @@ fn nothing_falls_between_a_reservation_and_the_log() {
         for number in 0..2 {
             let told = lost.iter().filter(|bucket| bucket.first == number).count();
             let seen = read.iter().filter(|&&first| first == number).count();
-            assert_eq!(usize::from(number < before) + told + seen, 1, "packet {number}");
+            assert_eq!(
+                usize::from(number < before) + told + seen,
+                1,
+                "packet {number}"
+            );
         }
-        assert!(lost.len() as u64 <= stored - 3, "more was lost than was overwritten");
+        assert!(
+            lost.len() as u64 <= stored - 3,
+            "more was lost than was overwritten"
+        );
     });
 }
 
@@ -264,7 +291,10 @@ fn a_reservation_that_ends_wakes_the_writer() {
             store(&mut producer, 2).unwrap();
             producer
         });
-        let first = BucketRef { index: 0, generation: 1 };
+        let first = BucketRef {
+            index: 0,
+            generation: 1,
+        };
         let view = ring.hold(first);
         check(view.as_ref().expect("it is reserved").packet(0), 0);
         reservation.give_back(first);
@@ -295,13 +325,23 @@ fn records_before_a_watermark_are_visible() {
         let mut producer = ring.producer().unwrap();
         let handle = ring.clone();
         let writer = thread::spawn(move || {
-            producer.store(&Record { wire_len: 0, ..Record::whole(0, 0, &[0]) }).unwrap();
+            producer
+                .store(&Record {
+                    wire_len: 0,
+                    ..Record::whole(0, 0, &[0])
+                })
+                .unwrap();
             producer.set_watermark(1);
             producer
         });
         if handle.watermark(0) == Some(1) {
             assert_eq!(handle.published(0), 1);
-            let view = handle.hold(BucketRef { index: 0, generation: 1 }).expect("it is open");
+            let view = handle
+                .hold(BucketRef {
+                    index: 0,
+                    generation: 1,
+                })
+                .expect("it is open");
             assert_eq!(view.committed(), 1);
             check(view.packet(0), 0);
         }

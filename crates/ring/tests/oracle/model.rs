@@ -1,0 +1,450 @@
+//! What a ring is, in the simplest words: maps and lists, no memory, no threads.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "numbers of records are small"
+)]
+
+use std::collections::{BTreeMap, HashSet};
+
+use retroscope_ring::{Lapped, Mode, StoreError};
+
+/// Producer and the number of the first record: names a bucket for good.
+pub(crate) type Key = (usize, u64);
+
+/// Captured bytes after which a store publishes.
+const PUBLISH_BYTES: usize = 64 << 10;
+
+/// A record, its bytes as a range of the test's noise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) time_ns: i64,
+    pub(crate) wire_len: u32,
+    pub(crate) interface: u16,
+    pub(crate) direction: u8,
+    pub(crate) tag_restored: bool,
+    pub(crate) noise: std::ops::Range<usize>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Bucket {
+    pub(crate) records: Vec<Stored>,
+    /// Bytes of payload, extensions included.
+    used: usize,
+    base_ns: i64,
+    /// When it closed, among all closings.
+    pub(crate) closed: Option<u64>,
+    pub(crate) holds: usize,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Writer {
+    /// First record of the open bucket.
+    open: Option<u64>,
+    pub(crate) stored: u64,
+    pub(crate) published: u64,
+    unpublished_bytes: usize,
+    /// Captured bytes of all records, by number: `bytes[n]` is before record `n`.
+    bytes: Vec<u64>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    pub(crate) from_ns: i64,
+    pub(crate) to_ns: i64,
+    pub(crate) given: HashSet<Key>,
+    stands: bool,
+    pub(crate) lost: Vec<Key>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) gating: bool,
+    /// For each producer: what is done.
+    pub(crate) done: Vec<u64>,
+    /// For each producer: what was handed out.
+    next: Vec<u64>,
+    /// For each producer: the bucket held.
+    at: Vec<Option<Key>>,
+    missed: Vec<Lapped>,
+    pub(crate) lapped: Lapped,
+    pub(crate) read: u64,
+    turn: usize,
+    lent: Option<usize>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) producer: usize,
+    pub(crate) first: u64,
+    pub(crate) missed: Lapped,
+    pub(crate) records: Vec<Stored>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Model {
+    bucket_bytes: usize,
+    pub(crate) mode: Mode,
+    free: usize,
+    pub(crate) buckets: BTreeMap<Key, Bucket>,
+    pub(crate) writers: Vec<Writer>,
+    /// By the number that the test gave it, oldest first.
+    pub(crate) reservations: BTreeMap<u64, Reservation>,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) evicted: Vec<Stored>,
+    pub(crate) fallen: u64,
+    closings: u64,
+}
+
+impl Bucket {
+    fn max_ns(&self) -> i64 {
+        self.records
+            .iter()
+            .map(|record| record.time_ns)
+            .max()
+            .expect("no bucket is empty")
+    }
+
+    fn min_ns(&self) -> i64 {
+        self.records
+            .iter()
+            .map(|record| record.time_ns)
+            .min()
+            .expect("no bucket is empty")
+    }
+
+    fn fits(&self, record: &Stored, bucket_bytes: usize) -> bool {
+        self.used + 16 + record.noise.len() + 16 * (self.records.len() + 1) <= bucket_bytes
+    }
+
+    fn push(&mut self, record: Stored) {
+        let far = (record.time_ns - self.base_ns)
+            .checked_abs()
+            .is_none_or(|ns| ns > 1 << 46);
+        let extended = far || record.wire_len >= 65_536 || record.interface >= 255;
+        self.used += record.noise.len() + if extended { 16 } else { 0 };
+        self.records.push(record);
+    }
+}
+
+impl Model {
+    pub(crate) fn new(
+        buckets: usize,
+        bucket_bytes: usize,
+        producers: usize,
+        gating: &[bool],
+    ) -> Self {
+        let group = |&gating| Group {
+            gating,
+            done: vec![0; producers],
+            next: vec![0; producers],
+            at: vec![None; producers],
+            missed: vec![Lapped::default(); producers],
+            lapped: Lapped::default(),
+            read: 0,
+            turn: 0,
+            lent: None,
+        };
+        Self {
+            bucket_bytes,
+            mode: Mode::Record,
+            free: buckets,
+            buckets: BTreeMap::new(),
+            writers: (0..producers)
+                .map(|_| Writer {
+                    bytes: vec![0],
+                    ..Writer::default()
+                })
+                .collect(),
+            reservations: BTreeMap::new(),
+            groups: gating.iter().map(group).collect(),
+            evicted: Vec::new(),
+            fallen: 0,
+            closings: 0,
+        }
+    }
+
+    /// The ring was closed before: who would wait gets `Closed`.
+    pub(crate) fn store(&mut self, producer: usize, record: Stored) -> Result<(), StoreError> {
+        let open = self.writers[producer].open.map(|first| (producer, first));
+        let fits = open.is_some_and(|key| self.buckets[&key].fits(&record, self.bucket_bytes));
+        if !fits {
+            self.publish(producer);
+            self.make_room()?;
+            if let Some(old) = open {
+                self.close(old);
+            }
+            let first = self.writers[producer].stored;
+            self.writers[producer].open = Some(first);
+            let empty = Bucket {
+                records: Vec::new(),
+                used: 0,
+                base_ns: record.time_ns,
+                closed: None,
+                holds: 0,
+            };
+            self.buckets.insert((producer, first), empty);
+        }
+        let writer = &mut self.writers[producer];
+        let first = writer.open.expect("just made");
+        writer.stored += 1;
+        writer.unpublished_bytes += record.noise.len();
+        writer
+            .bytes
+            .push(writer.bytes[writer.bytes.len() - 1] + record.noise.len() as u64);
+        let publish = writer.unpublished_bytes >= PUBLISH_BYTES;
+        self.buckets
+            .get_mut(&(producer, first))
+            .expect("open")
+            .push(record);
+        if publish {
+            self.publish(producer);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn publish(&mut self, producer: usize) {
+        let writer = &mut self.writers[producer];
+        writer.published = writer.stored;
+        writer.unpublished_bytes = 0;
+    }
+
+    /// The producer is dropped.
+    pub(crate) fn leave(&mut self, producer: usize) {
+        self.publish(producer);
+        if let Some(first) = self.writers[producer].open.take() {
+            self.close((producer, first));
+        }
+    }
+
+    pub(crate) fn next(&mut self, group: usize) -> Option<Batch> {
+        self.finish(group);
+        let producers = self.writers.len();
+        for step in 0..producers {
+            let producer = (self.groups[group].turn + step) % producers;
+            if let Some(key) = self.find(group, producer) {
+                let end = self.committed_end(key);
+                let group = &mut self.groups[group];
+                let first = std::mem::replace(&mut group.next[producer], end);
+                let missed = std::mem::take(&mut group.missed[producer]);
+                group.turn = (producer + 1) % producers;
+                group.lent = Some(producer);
+                group.read += end - first;
+                let range = (first - key.1) as usize..(end - key.1) as usize;
+                return Some(Batch {
+                    producer,
+                    first,
+                    missed,
+                    records: self.buckets[&key].records[range].to_vec(),
+                });
+            }
+        }
+        None
+    }
+
+    pub(crate) fn finish(&mut self, group: usize) {
+        let group = &mut self.groups[group];
+        if let Some(producer) = group.lent.take() {
+            group.done[producer] = group.next[producer];
+        }
+    }
+
+    pub(crate) fn reserve(&mut self, id: u64, from_ns: i64, to_ns: i64) {
+        let reservation = Reservation {
+            from_ns,
+            to_ns,
+            given: HashSet::new(),
+            stands: true,
+            lost: Vec::new(),
+        };
+        self.reservations.insert(id, reservation);
+    }
+
+    /// Buckets with published records that touch an interval: (key, published records, closed).
+    pub(crate) fn touching(&self, id: u64) -> Vec<(Key, u32, bool)> {
+        let reservation = &self.reservations[&id];
+        let mut found = Vec::new();
+        for (&key, bucket) in &self.buckets {
+            let published = (self.committed_end(key) - key.1) as usize;
+            let touches = bucket.records[..published]
+                .iter()
+                .any(|record| record.time_ns <= reservation.to_ns)
+                && bucket.records[..published]
+                    .iter()
+                    .any(|record| record.time_ns >= reservation.from_ns)
+                && reservation.from_ns <= reservation.to_ns;
+            if touches && !reservation.given.contains(&key) {
+                found.push((key, published as u32, bucket.closed.is_some()));
+            }
+        }
+        found
+    }
+
+    /// (free, open, closed, reserved)
+    pub(crate) fn counts(&self) -> (usize, usize, usize, usize) {
+        let closed = self
+            .buckets
+            .values()
+            .filter(|bucket| bucket.closed.is_some())
+            .count();
+        let reserved = self
+            .buckets
+            .keys()
+            .filter(|&&key| self.is_reserved(key))
+            .count();
+        (self.free, self.buckets.len() - closed, closed, reserved)
+    }
+
+    fn committed_end(&self, key: Key) -> u64 {
+        let end = key.1 + self.buckets[&key].records.len() as u64;
+        end.min(self.writers[key.0].published).max(key.1)
+    }
+
+    /// The bucket that has records for a group, held by it from now on.
+    fn find(&mut self, group: usize, producer: usize) -> Option<Key> {
+        loop {
+            let next = self.groups[group].next[producer];
+            let Some(key) = self.groups[group].at[producer] else {
+                if self.writers[producer].published == next {
+                    return None;
+                }
+                self.seek(group, producer);
+                continue;
+            };
+            if self.committed_end(key) > next {
+                return Some(key);
+            }
+            self.buckets[&key].closed?;
+            self.hold(key, -1);
+            self.groups[group].at[producer] = None;
+            if self.buckets.contains_key(&(producer, next)) {
+                self.hold((producer, next), 1);
+                self.groups[group].at[producer] = Some((producer, next));
+            }
+        }
+    }
+
+    fn seek(&mut self, group: usize, producer: usize) {
+        let next = self.groups[group].next[producer];
+        let later = |key: &&Key| key.0 == producer && key.1 >= next;
+        let found = self.buckets.keys().find(later).copied();
+        let first = found.map_or(self.writers[producer].published, |(_, first)| first);
+        if let Some(key) = found {
+            self.hold(key, 1);
+        }
+        let bytes = &self.writers[producer].bytes;
+        let missed = Lapped {
+            packets: first - next,
+            bytes: bytes[first as usize] - bytes[next as usize],
+        };
+        let group = &mut self.groups[group];
+        group.at[producer] = found;
+        group.next[producer] = first;
+        if missed.packets > 0 {
+            group.done[producer] = first;
+        }
+        group.missed[producer] += missed;
+        group.lapped += missed;
+    }
+
+    pub(crate) fn hold(&mut self, key: Key, change: isize) {
+        let bucket = self.buckets.get_mut(&key).expect("held buckets stay");
+        bucket.holds = bucket
+            .holds
+            .checked_add_signed(change)
+            .expect("holds are balanced");
+    }
+
+    fn close(&mut self, key: Key) {
+        self.buckets.get_mut(&key).expect("it is open").closed = Some(self.closings);
+        self.closings += 1;
+    }
+
+    fn wants(&self, reservation: &Reservation, key: Key) -> bool {
+        let bucket = &self.buckets[&key];
+        bucket.closed.is_some()
+            && !reservation.given.contains(&key)
+            && reservation.from_ns <= reservation.to_ns
+            && bucket.min_ns() <= reservation.to_ns
+            && bucket.max_ns() >= reservation.from_ns
+    }
+
+    fn is_reserved(&self, key: Key) -> bool {
+        self.reservations
+            .values()
+            .any(|reservation| reservation.stands && self.wants(reservation, key))
+    }
+
+    fn passed(&self, key: Key) -> bool {
+        let end = key.1 + self.buckets[&key].records.len() as u64;
+        self.groups
+            .iter()
+            .filter(|group| group.gating)
+            .all(|group| group.done[key.0] >= end)
+    }
+
+    fn make_room(&mut self) -> Result<(), StoreError> {
+        if self.free > 0 {
+            self.free -= 1;
+            return Ok(());
+        }
+        loop {
+            let closed = |key: &Key| self.buckets[key].closed.is_some();
+            let could: Vec<Key> = self
+                .buckets
+                .keys()
+                .filter(|key| closed(key) && self.passed(**key) && self.buckets[key].holds == 0)
+                .copied()
+                .collect();
+            let free = could.iter().filter(|key| !self.is_reserved(**key));
+            if let Some(&victim) =
+                free.min_by_key(|key| (self.buckets[key].max_ns(), self.buckets[key].closed))
+            {
+                self.evict(victim);
+                return Ok(());
+            }
+            let keeps = |reservation: &Reservation| {
+                reservation.stands && could.iter().any(|key| self.wants(reservation, *key))
+            };
+            let oldest = self
+                .reservations
+                .iter()
+                .find(|(_, reservation)| keeps(reservation))
+                .map(|(&id, _)| id);
+            match (self.mode, oldest) {
+                (Mode::Record, Some(id)) => {
+                    self.reservations.get_mut(&id).expect("just found").stands = false;
+                    self.fallen += 1;
+                }
+                (Mode::Wait, _) => return Err(StoreError::Closed),
+                (Mode::Record, None)
+                    if self
+                        .buckets
+                        .keys()
+                        .any(|key| closed(key) && !self.passed(*key)) =>
+                {
+                    return Err(StoreError::Closed);
+                }
+                _ => return Err(StoreError::Full),
+            }
+        }
+    }
+
+    fn evict(&mut self, key: Key) {
+        let wanting: Vec<u64> = self
+            .reservations
+            .iter()
+            .filter(|(_, reservation)| self.wants(reservation, key))
+            .map(|(&id, _)| id)
+            .collect();
+        for id in wanting {
+            self.reservations
+                .get_mut(&id)
+                .expect("just found")
+                .lost
+                .push(key);
+        }
+        let bucket = self.buckets.remove(&key).expect("just found");
+        self.evicted.extend(bucket.records);
+    }
+}
