@@ -182,6 +182,12 @@ impl Parser<'_> {
             }
             at += 1;
         }
+        if at - first == 1 && self.lost_its_qualifiers(range.start) {
+            return Err(self.misplaced(
+                first,
+                "qualifiers do not reach across a term of our own: write them again, as in 'port 443'",
+            ));
+        }
         let bytes = self.words[range.start].span.start..self.words[at - 1].span.end;
         Ok((Part::Text(bytes), at))
     }
@@ -234,6 +240,14 @@ impl Parser<'_> {
     fn is_own_group(&self, index: usize) -> bool {
         self.words[index].kind == WordKind::Open
             && (index + 1..self.partners[index]).any(|inside| self.term(inside).is_some())
+    }
+
+    /// Whether the operand at `start` is a number or address right behind a term of our own.
+    fn lost_its_qualifiers(&self, start: usize) -> bool {
+        let is_bare =
+            self.text[self.words[start].span.start..].starts_with(|c: char| c.is_ascii_digit());
+        let before = start.checked_sub(2);
+        is_bare && before.is_some_and(|before| self.term(before).is_some())
     }
 
     fn syntax_at(&self, index: usize) -> FilterError {

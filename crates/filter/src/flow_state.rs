@@ -35,17 +35,16 @@ impl FlowState {
     /// What the trigger packet itself tells.
     pub(crate) fn new(terms: &Terms) -> Self {
         let mut state = Self::default();
-        match terms.followed() {
-            Some(
-                FlowTerm::Key {
-                    trigger: Some(datagram),
-                    ..
-                }
-                | FlowTerm::Datagram(datagram),
-            ) => {
-                state.remember(datagram, true);
+        let followed = terms.followed();
+        if let Some(
+            FlowTerm::Key {
+                trigger: Some(datagram),
+                ..
             }
-            _ => {}
+            | FlowTerm::Datagram(datagram),
+        ) = followed
+        {
+            state.remember(datagram, true);
         }
         state
     }

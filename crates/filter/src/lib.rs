@@ -12,6 +12,8 @@
 mod aux;
 mod chain;
 mod compile;
+#[cfg(test)]
+mod differential;
 mod disassemble;
 mod error;
 mod filled;

@@ -41,7 +41,9 @@ pub(crate) fn refusal(text: &str, message: &str, handle: &mut Handle) -> Refusal
         let index = first_word_refused(text, &words, handle, |answer| answer.ends_with(SYNTAX));
         words.get(index).map(|word| word.span.clone())
     } else {
-        word_meant(text, &words, message, handle).map(|index| words[index].span.clone())
+        quoted_phrase(text, message).or_else(|| {
+            word_meant(text, &words, message, handle).map(|index| words[index].span.clone())
+        })
     };
     let end = text.trim_end().len();
     Refusal {
@@ -100,7 +102,23 @@ fn word_meant(text: &str, words: &[Word], message: &str, handle: &mut Handle) ->
             .rev()
             .find(|&index| keywords.contains(&&text[words[index].span.clone()]))
     };
-    named_before.or_else(keyword_before).or(Some(upto))
+    let is_word =
+        |index: &usize| text[words[*index].span.clone()].starts_with(|c: char| c.is_alphanumeric());
+    let word_before = || (0..=upto).rev().find(is_word);
+    named_before
+        .or_else(keyword_before)
+        .or_else(word_before)
+        .or(Some(upto))
+}
+
+/// The bytes of several words that the message quotes as they stand in the text, such as `"10.0.0.1/8"`.
+fn quoted_phrase(text: &str, message: &str) -> Option<Range<usize>> {
+    let phrase = message
+        .split('"')
+        .nth(1)
+        .filter(|phrase| phrase.contains(['/', ' ']))?;
+    let start = text.find(phrase)?;
+    Some(start..start + phrase.len())
 }
 
 /// Whether the message names `word`: in quotes, or as one of its own words where that is a number, an address or the

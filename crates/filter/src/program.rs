@@ -106,7 +106,8 @@ pub(crate) fn jump_target(index: usize, k: u32) -> Option<usize> {
     (index + 1).checked_add_signed(k.cast_signed() as isize)
 }
 
-fn is_known(code: u16) -> bool {
+/// Whether the interpreter runs this operation code.
+pub(crate) fn is_known(code: u16) -> bool {
     matches!(
         code,
         op::LD_W_ABS

@@ -75,7 +75,7 @@ impl Template {
         let (chain, pieces) = if has_terms {
             Chain::parse(text, &words)?
         } else {
-            (Chain::piece(), vec![0..text.len()])
+            (Chain::piece(), std::iter::once(0..text.len()).collect())
         };
         Ok(Self {
             text: text.to_owned(),

@@ -1,0 +1,80 @@
+//! Shared by the tests that read the reference captures and tables.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use retroscope_filter::{LinkContext, Mode};
+use retroscope_packet::LinkType;
+use retroscope_pcapfile::Reader;
+
+/// A file beside the checkout, or `None` with a loud line where it is absent.
+pub fn shared(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../../shared")
+        .join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    eprintln!("SKIP: {} is not there; nothing was tested", path.display());
+    None
+}
+
+/// The rows of a table, without its header line.
+pub fn rows(path: &Path) -> Vec<Vec<String>> {
+    let text = fs::read_to_string(path).expect("the table is text");
+    text.lines()
+        .skip(1)
+        .map(|line| line.split('\t').map(str::to_owned).collect())
+        .collect()
+}
+
+/// A savefile's context with the optimizer, as tcpdump compiles.
+pub fn savefile(link_type: LinkType, snaplen: u32) -> LinkContext {
+    LinkContext {
+        link_type,
+        snaplen,
+        mode: Mode::Savefile,
+        optimize: true,
+    }
+}
+
+/// A packet of a capture.
+pub struct Packet {
+    /// Index into [`Capture::links`].
+    pub interface: usize,
+    /// Captured bytes.
+    pub data: Vec<u8>,
+    /// Bytes on the wire.
+    pub wire_len: u32,
+}
+
+/// A whole capture in memory, up to its end or the place where it is damaged.
+pub struct Capture {
+    /// What each interface's filters are compiled for.
+    pub links: Vec<LinkContext>,
+    /// The packets, in order.
+    pub packets: Vec<Packet>,
+}
+
+impl Capture {
+    /// Reads a capture; `None` if not even its header can be read.
+    pub fn read(path: &Path) -> Option<Self> {
+        let mut reader = Reader::open(path).ok()?;
+        let mut packets = Vec::new();
+        while let Ok(Some(record)) = reader.next() {
+            let interface = usize::from(record.meta.interface);
+            packets.push(Packet {
+                interface,
+                data: record.data.to_vec(),
+                wire_len: record.meta.wire_len,
+            });
+        }
+        let context = |interface: &retroscope_pcapfile::Interface| {
+            savefile(interface.link_type, interface.snaplen)
+        };
+        let links = reader.interfaces().iter().map(context).collect();
+        Some(Self { links, packets })
+    }
+}
