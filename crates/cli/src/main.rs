@@ -2,6 +2,7 @@
 
 mod commands;
 mod failure;
+mod memory;
 mod units;
 
 use std::process::ExitCode;

@@ -545,10 +545,14 @@ impl MergeInserter {
             match lane.queue.next(IDLE) {
                 Ok(Status::Frames) => lane.cursor = 0,
                 Ok(Status::Idle) => self.draining |= self.shared.control.stopping(),
-                Ok(Status::End) => self.ended[index] = true,
+                Ok(Status::End) => {
+                    self.ended[index] = true;
+                    lane.cursor = 0;
+                }
                 Err(error) => {
                     self.ends[index].error = Some(error);
                     self.ended[index] = true;
+                    lane.cursor = 0;
                 }
             }
             if let Err(error) = lane.register(&self.shared) {

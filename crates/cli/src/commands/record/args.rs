@@ -1,0 +1,264 @@
+//! The arguments of `retroscope record`, and what they mean together.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use clap::ValueEnum;
+use retroscope_recorder::{Config, Format};
+
+use crate::{failure::Failure, memory, units};
+
+/// Longest window side, and longest hold: 100 years are no window.
+const DEFAULT_DUMP: &str = "$flow";
+
+/// Record all traffic into memory; when a trigger matches, write what happened before and after it.
+///
+/// Exit codes: 0 done, 1 failed, 2 usage, 3 done but a dump is incomplete. SIGUSR1 triggers by hand, SIGUSR2 prints
+/// statistics, SIGINT or SIGTERM finish the open dumps and stop, a second one stops at once.
+#[derive(Debug, Clone, clap::Args)]
+#[command(disable_version_flag = true)]
+pub(crate) struct Args {
+    /// Interface to record (repeat for several), or `generate:flows=…,size=…,rate=…` for made-up traffic
+    #[arg(short = 'i', long = "interface", value_name = "IFACE")]
+    pub(crate) interfaces: Vec<String>,
+
+    /// Capture file to read instead (repeat to merge several by time): pcap or pcapng, also gzip or zstd
+    #[arg(short = 'r', long = "read", value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// Memory for packets, like 4GiB [default: 1GiB, or a quarter of the available memory if less]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub(crate) ring: Option<u64>,
+
+    /// The ring in GiB: FlowScope's name
+    #[arg(long, value_name = "GIB", conflicts_with = "ring", hide = true)]
+    size: Option<u64>,
+
+    /// Capture filter: what does not match is not recorded
+    #[arg(short = 'f', long = "filter", value_name = "EXPR")]
+    filter: Option<String>,
+
+    /// Read the capture filter from a file
+    #[arg(
+        short = 'F',
+        long = "filter-file",
+        value_name = "FILE",
+        conflicts_with = "filter"
+    )]
+    filter_file: Option<PathBuf>,
+
+    /// Bytes kept of each packet; 0: all
+    #[arg(
+        short = 's',
+        long = "snaplen",
+        value_name = "BYTES",
+        default_value_t = 0
+    )]
+    snaplen: u32,
+
+    /// Trigger: a pcap-filter(7) expression; repeat for several
+    #[arg(
+        short = 't',
+        long = "trigger",
+        visible_alias = "trigger-expr",
+        value_name = "EXPR"
+    )]
+    pub(crate) triggers: Vec<String>,
+
+    /// What to dump: pcap-filter(7) with $srcIP $dstIP $srcPort $dstPort $proto $srcMAC $dstMAC $vlan of the trigger
+    /// packet, and the terms $flow $iface $communityId; empty: everything
+    #[arg(long, visible_alias = "dumper-expr", value_name = "TEMPLATE", default_value = DEFAULT_DUMP)]
+    dump: String,
+
+    /// What SIGUSR1 dumps [default: everything]
+    #[arg(
+        long,
+        value_name = "EXPR",
+        default_value = "",
+        hide_default_value = true
+    )]
+    manual_dump: String,
+
+    /// Time before the trigger
+    #[arg(long, visible_alias = "dump-past", value_name = "TIME", default_value = "10s", value_parser = units::duration)]
+    past: Duration,
+
+    /// Time after the trigger
+    #[arg(long, visible_alias = "dump-future", value_name = "TIME", default_value = "5s", value_parser = units::duration)]
+    future: Duration,
+
+    /// How late a packet of a file may be: windows stay open that much longer (with -r)
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
+    hold: Duration,
+
+    /// Disarm all triggers after the first dump; recording and SIGUSR1 go on
+    #[arg(long)]
+    single: bool,
+
+    /// Dumps open at once at most; further triggers are refused and counted
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    max_dumps: u32,
+
+    /// Capture threads for each interface; with -r one thread reads, whatever is given
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    rx_threads: u32,
+
+    /// Directory for dumps, made if missing
+    #[arg(
+        short = 'w',
+        long = "write",
+        visible_alias = "path",
+        value_name = "DIR",
+        default_value = "."
+    )]
+    directory: PathBuf,
+
+    /// File format of dumps
+    #[arg(long, value_enum, default_value_t = FormatName::Pcapng)]
+    format: FormatName,
+
+    /// Stop after so many recorded packets
+    #[arg(short = 'c', long = "count", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+
+    /// Stop after this time (of the packets, with -r)
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    duration: Option<Duration>,
+
+    /// Print a summary as one JSON object on the last line of stdout
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Leave creation times out of dumps, so that two runs over the same files give the same bytes
+    #[arg(long)]
+    reproducible: bool,
+
+    /// List the interfaces and exit
+    #[arg(short = 'D', long = "list-interfaces")]
+    pub(crate) list: bool,
+
+    /// Do not put the interface into promiscuous mode
+    #[arg(short = 'p', long = "no-promiscuous-mode")]
+    pub(crate) no_promiscuous: bool,
+
+    /// Say only what went wrong
+    #[arg(short = 'q', long)]
+    pub(crate) quiet: bool,
+
+    /// Say more: statistics of every source and of the ring at the end
+    #[arg(short = 'v', long)]
+    pub(crate) verbose: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FormatName {
+    /// Interfaces, comments, statistics, verdict
+    Pcapng,
+    /// For old tools: ns stamps, one link type a file, verdict in the sidecar only
+    Pcap,
+}
+
+impl Args {
+    /// Checks what clap cannot, and resolves defaults. The second value holds sentences for the user.
+    pub(crate) fn resolve(&self) -> Result<(Config, Vec<String>), Failure> {
+        let offline = !self.files.is_empty();
+        if offline && !self.interfaces.is_empty() {
+            return Err(Failure::usage(
+                "choose -i or -r: a recording is either live or from files",
+            ));
+        }
+        if offline && self.triggers.is_empty() {
+            return Err(Failure::usage(
+                "-r needs a trigger: say --trigger EXPR, for example --trigger 'udp port 53'",
+            ));
+        }
+        self.check_directory()?;
+        let mut notes = Vec::new();
+        let ring_bytes = self.ring_bytes(&mut notes);
+        if !offline && self.triggers.is_empty() {
+            notes.push(format!(
+                "no --trigger: only SIGUSR1 starts a dump (kill -USR1 {})",
+                std::process::id()
+            ));
+        }
+        if offline && self.rx_threads > 1 {
+            notes.push("--rx-threads: files are read by one thread".to_owned());
+        }
+        let config = Config {
+            offline,
+            ring_bytes,
+            rx_threads: self.rx_threads as usize,
+            triggers: self.triggers.clone(),
+            dump: self.dump.clone(),
+            manual_dump: self.manual_dump.clone(),
+            filter: self.filter_text()?,
+            past: self.past,
+            future: self.future,
+            hold: self.hold,
+            single: self.single,
+            max_dumps: self.max_dumps as usize,
+            snaplen: self.snaplen,
+            count: self.count,
+            duration: self.duration,
+            directory: self.directory.clone(),
+            format: match self.format {
+                FormatName::Pcapng => Format::PcapNg,
+                FormatName::Pcap => Format::Pcap,
+            },
+            reproducible: self.reproducible,
+        };
+        Ok((config, notes))
+    }
+
+    fn check_directory(&self) -> Result<(), Failure> {
+        let extension = self
+            .directory
+            .extension()
+            .and_then(|e| e.to_str())
+            .unwrap_or_default()
+            .to_ascii_lowercase();
+        let is_file = self.directory.exists() && !self.directory.is_dir();
+        if is_file
+            || (!self.directory.is_dir() && ["pcap", "pcapng", "cap"].contains(&extension.as_str()))
+        {
+            let shown = self.directory.display();
+            return Err(Failure::usage(format!(
+                "-w {shown}: name a directory, one file per dump is written there"
+            )));
+        }
+        Ok(())
+    }
+
+    fn ring_bytes(&self, notes: &mut Vec<String>) -> u64 {
+        let available = memory::available();
+        let asked = self
+            .ring
+            .or(self.size.map(|gib| gib.saturating_mul(1 << 30)));
+        let Some(asked) = asked else {
+            return memory::default_ring(available);
+        };
+        match available.map(memory::largest_ring) {
+            Some(largest) if asked > largest => {
+                let (asked, fits) = (units::show_size(asked), units::show_size(largest));
+                notes.push(format!(
+                    "a ring of {asked} does not fit into the available memory; using {fits}"
+                ));
+                largest
+            }
+            _ => asked,
+        }
+    }
+
+    fn filter_text(&self) -> Result<Option<String>, Failure> {
+        let Some(path) = &self.filter_file else {
+            return Ok(self.filter.clone());
+        };
+        let text = fs::read_to_string(path)
+            .map_err(|error| Failure::failed(format!("cannot read {}: {error}", path.display())))?;
+        // As tcpdump -F: a comment runs from # to the end of its line.
+        let lines: Vec<&str> = text
+            .lines()
+            .map(|line| line.split('#').next().unwrap_or_default())
+            .collect();
+        Ok(Some(lines.join(" ").trim().to_owned()))
+    }
+}

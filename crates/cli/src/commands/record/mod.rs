@@ -1,0 +1,187 @@
+//! `retroscope record`: arguments to a running recorder, and what a person sees of it.
+
+mod args;
+mod screen;
+mod signals;
+mod summary;
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::{Arc, mpsc::RecvTimeoutError},
+    time::Duration,
+};
+
+use retroscope_capture::{
+    Source, SourceError,
+    af_packet::{LiveConfig, LiveSource, interfaces},
+    file::FileSource,
+    generator::GeneratorSource,
+};
+use retroscope_recorder::{Config, DumpReport, Event, Recorder, StartError, SystemClock};
+
+pub(crate) use args::Args;
+use screen::Screen;
+
+use crate::failure::{Failure, say};
+
+/// Between two looks at the clock while nothing happens.
+const TICK: Duration = Duration::from_millis(250);
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+    if args.list {
+        return summary::print_interfaces();
+    }
+    if args.interfaces.is_empty() && args.files.is_empty() {
+        let list = interface_names();
+        return Err(Failure::usage(format!(
+            "say what to record: -i IFACE or -r FILE; interfaces: {list}"
+        )));
+    }
+    let (config, notes) = args.resolve()?;
+    if !args.quiet {
+        notes.iter().for_each(|note| say(note));
+    }
+    let signals = signals::Signals::install()
+        .map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
+    let mut screen = Screen::new(args.quiet);
+    let recorder = start(&args, &config, &mut screen)?;
+    signals.connect(recorder.handle());
+    watch(recorder, &args, &signals, screen)
+}
+
+fn start(args: &Args, config: &Config, screen: &mut Screen) -> Result<Recorder, Failure> {
+    let sources = || open_sources(args);
+    let clock = Arc::new(SystemClock::new());
+    let result = {
+        let mut progress = |done, total| screen.filling(done, total);
+        Recorder::start(config, &sources, &args.files, clock, Some(&mut progress))
+    };
+    let mut recorder = result.map_err(|error| refused(&error))?;
+    screen.started(&names(args).join(", "), engine(args), recorder.ring());
+    for notice in recorder.take_notices() {
+        screen.line(&notice);
+    }
+    Ok(recorder)
+}
+
+/// An expression is a usage error, and so is an interface that cannot be meant; the rest could not be done.
+fn refused(error: &StartError) -> Failure {
+    match error {
+        StartError::Expression(_) | StartError::Ring(_) => Failure::usage(error),
+        StartError::Source(SourceError::Usage { .. }) => Failure::usage(error),
+        StartError::Source(SourceError::NoInterface { .. }) => {
+            Failure::failed(format!("{error}; interfaces: {}", interface_names()))
+        }
+        _ => Failure::failed(error),
+    }
+}
+
+/// Follows the recorder until its threads are done.
+fn watch(
+    recorder: Recorder,
+    args: &Args,
+    signals: &signals::Signals,
+    mut screen: Screen,
+) -> Result<ExitCode, Failure> {
+    let mut dumps: Vec<DumpReport> = Vec::new();
+    loop {
+        match recorder.event(TICK) {
+            Ok(Event::Triggered {
+                rule,
+                trigger_ns,
+                expression,
+            }) => screen.triggered(&rule, trigger_ns, &expression),
+            Ok(Event::Notice(text)) => screen.line(&text),
+            Ok(Event::Finished(report)) => {
+                screen.finished(&report);
+                dumps.push(report);
+            }
+            Ok(Event::Amended(report)) => {
+                screen.finished(&report);
+                if let Some(dump) = dumps.iter_mut().find(|dump| dump.number == report.number) {
+                    *dump = report;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if signals.take_statistics() {
+            screen.statistics(&recorder.status());
+        }
+        screen.tick(&recorder);
+    }
+    dumps.sort_by_key(|dump| dump.number);
+    screen.clear();
+    let ring = recorder.ring().clone();
+    let summary = recorder.join(dumps);
+    summary::finish(args, &summary, &ring, signals.aborted())
+}
+
+fn names(args: &Args) -> Vec<String> {
+    let files = args.files.iter().map(|path| path.display().to_string());
+    args.interfaces.iter().cloned().chain(files).collect()
+}
+
+fn engine(args: &Args) -> &'static str {
+    if !args.files.is_empty() {
+        return "file";
+    }
+    match args
+        .interfaces
+        .iter()
+        .filter(|name| is_generator(name))
+        .count()
+    {
+        0 => "af-packet",
+        n if n == args.interfaces.len() => "generator",
+        _ => "af-packet and generator",
+    }
+}
+
+fn is_generator(name: &str) -> bool {
+    name == "generate" || name.starts_with("generate:")
+}
+
+fn open_sources(args: &Args) -> Result<Vec<Box<dyn Source>>, SourceError> {
+    let mut sources: Vec<Box<dyn Source>> = Vec::new();
+    for path in &args.files {
+        sources.push(Box::new(FileSource::new(path)));
+    }
+    for name in &args.interfaces {
+        if is_generator(name) {
+            sources.push(Box::new(GeneratorSource::parse(name)?));
+        } else {
+            let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("retroscope"));
+            let promiscuous = !args.no_promiscuous;
+            let config = LiveConfig {
+                interface: name.clone(),
+                promiscuous,
+                buffer_bytes: None,
+                program,
+            };
+            sources.push(Box::new(LiveSource::new(config)));
+        }
+    }
+    Ok(sources)
+}
+
+fn interface_names() -> String {
+    let names: Vec<String> = interfaces()
+        .unwrap_or_default()
+        .into_iter()
+        .map(|interface| interface.name)
+        .collect();
+    if names.is_empty() {
+        "none found".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
+
+/// Whether a path is a file that stayed unfinished.
+fn is_part(path: &Path) -> bool {
+    path.extension()
+        .is_some_and(|extension| extension == "part")
+}

@@ -1,0 +1,226 @@
+//! What a person sees while recording, on stderr.
+//!
+//! On a terminal one status line is redrawn in place every second and cleared before anything else is printed; else a
+//! plain line appears every 10 seconds.
+
+use std::{
+    io::{IsTerminal, Write, stderr},
+    time::{Duration, Instant},
+};
+
+use retroscope_recorder::{DumpReport, Recorder, Status, Verdict, rfc3339};
+use retroscope_ring::Ring;
+
+use crate::{failure::say, units::show_size};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Screen {
+    quiet: bool,
+    terminal: bool,
+    drawn: bool,
+    filled_told: bool,
+    last: Option<(Instant, u64, u64)>,
+}
+
+impl Screen {
+    pub(crate) fn new(quiet: bool) -> Self {
+        let terminal = stderr().is_terminal();
+        Self {
+            quiet,
+            terminal,
+            drawn: false,
+            filled_told: false,
+            last: None,
+        }
+    }
+
+    /// Memory is being filled: shown on a terminal, because a large ring takes seconds.
+    pub(crate) fn filling(&mut self, done: u64, total: u64) {
+        if self.quiet || !self.terminal || total < 4 << 30 {
+            return;
+        }
+        if done < total {
+            self.draw(&format!(
+                "filling the ring: {} of {}",
+                show_size(done),
+                show_size(total)
+            ));
+        } else if !self.filled_told {
+            self.filled_told = true;
+            self.clear();
+        }
+    }
+
+    /// Every source is open and the ring is filled.
+    pub(crate) fn started(&mut self, names: &str, engine: &str, ring: &Ring) {
+        if !self.quiet {
+            let size = show_size(ring.bytes());
+            self.print(&format!(
+                "recording on {names} ({engine}, {size} ring, huge pages: {})",
+                ring.pages()
+            ));
+        }
+    }
+
+    /// A dump was started.
+    pub(crate) fn triggered(&mut self, rule: &str, trigger_ns: i64, expression: &str) {
+        if !self.quiet {
+            let what = if expression.is_empty() {
+                "everything"
+            } else {
+                expression
+            };
+            self.print(&format!(
+                "trigger '{rule}' at {}: dumping {what}",
+                rfc3339(trigger_ns)
+            ));
+        }
+    }
+
+    /// A dump is finished. What is not complete is said even if quiet.
+    pub(crate) fn finished(&mut self, report: &DumpReport) {
+        if !self.quiet || report.verdict != Verdict::Complete {
+            self.print(&report.line());
+        }
+    }
+
+    /// A sentence.
+    pub(crate) fn line(&mut self, text: &str) {
+        self.clear();
+        say(text);
+    }
+
+    /// SIGUSR2.
+    pub(crate) fn statistics(&mut self, status: &Status) {
+        self.clear();
+        for source in &status.sources {
+            say(&source_line(source));
+        }
+        say(&status_text(status, None));
+    }
+
+    /// Draws or prints the status when it is time.
+    pub(crate) fn tick(&mut self, recorder: &Recorder) {
+        let period = Duration::from_secs(if self.terminal { 1 } else { 10 });
+        let now = Instant::now();
+        let (before, packets, bytes) = *self.last.get_or_insert((now, 0, 0));
+        let elapsed = now.duration_since(before);
+        if self.quiet || elapsed < period {
+            return;
+        }
+        let status = recorder.status();
+        let (stored, stored_bytes) = (sum(&status, |s| s.stored), sum(&status, |s| s.stored_bytes));
+        let seconds = elapsed.as_secs_f64();
+        let rates = (
+            (stored - packets) as f64 / seconds,
+            (stored_bytes - bytes) as f64 * 8.0 / seconds,
+        );
+        self.last = Some((now, stored, stored_bytes));
+        let text = status_text(&status, Some(rates));
+        if self.terminal {
+            self.draw(&text)
+        } else {
+            say(&text)
+        }
+    }
+
+    /// Takes the status line away.
+    pub(crate) fn clear(&mut self) {
+        if self.drawn {
+            self.drawn = false;
+            write(b"\r\x1b[K");
+        }
+    }
+
+    fn print(&mut self, text: &str) {
+        self.clear();
+        write(format!("{text}\n").as_bytes());
+    }
+
+    fn draw(&mut self, text: &str) {
+        self.drawn = true;
+        write(format!("\r\x1b[K{text}").as_bytes());
+    }
+}
+
+/// Nothing can be said if stderr is closed.
+fn write(bytes: &[u8]) {
+    let _ = stderr().write_all(bytes);
+}
+
+fn sum(status: &Status, field: impl Fn(&retroscope_recorder::SourceSnapshot) -> u64) -> u64 {
+    status.sources.iter().map(field).sum()
+}
+
+/// One source's intake in a line.
+pub(crate) fn source_line(source: &retroscope_recorder::SourceSnapshot) -> String {
+    let number = |n: Option<u64>| n.map_or("unknown".to_owned(), |n| n.to_string());
+    let lost: Vec<String> = source
+        .lost
+        .iter()
+        .map(|(cause, n)| format!("{cause} {}", number(*n)))
+        .collect();
+    let lost = if lost.is_empty() {
+        "none".to_owned()
+    } else {
+        lost.join(", ")
+    };
+    format!(
+        "{}: received {}, stored {}, filtered {}, cut {}, lost: {lost}",
+        source.name,
+        number(source.received),
+        source.stored,
+        source.filtered,
+        source.cut
+    )
+}
+
+fn status_text(status: &Status, rates: Option<(f64, f64)>) -> String {
+    let history = status
+        .ring
+        .oldest_ns
+        .zip(status.ring.newest_ns)
+        .map_or(0.0, |(a, b)| b.saturating_sub(a) as f64 / 1e9);
+    let lost = sum(status, |s| s.lost_known());
+    let rates = rates.map_or(String::new(), |(packets, bits)| {
+        format!("{}pps {}bit/s · ", scaled(packets), scaled(bits))
+    });
+    let lapped = if status.lapped > 0 {
+        format!(" · not analyzed {}", status.lapped)
+    } else {
+        String::new()
+    };
+    let refused = if status.hits.refused > 0 {
+        format!(" ({} refused)", status.hits.refused)
+    } else {
+        String::new()
+    };
+    format!(
+        "{rates}{} packets · history {history:.1} s · lost {lost}{lapped} · triggers {}{refused} · dumps open {}",
+        sum(status, |s| s.stored),
+        status.hits.triggers,
+        status.dumps_open,
+    )
+}
+
+/// `1.23 M`, `456 `.
+fn scaled(value: f64) -> String {
+    let (scale, unit) = [(1e9, "G"), (1e6, "M"), (1e3, "k")]
+        .into_iter()
+        .find(|(scale, _)| value >= *scale)
+        .unwrap_or((1.0, ""));
+    format!("{:.*} {unit}", usize::from(scale > 1.0) * 2, value / scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_scaled() {
+        assert_eq!(scaled(0.0), "0 ");
+        assert_eq!(scaled(999.4), "999 ");
+        assert_eq!(scaled(1_234_567.0), "1.23 M");
+    }
+}

@@ -1,0 +1,200 @@
+//! What `record` says at the end, and its exit code.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Write, stdout},
+    process::ExitCode,
+};
+
+use retroscope_capture::af_packet::interfaces;
+use retroscope_recorder::{DumpReport, Summary, Verdict};
+use retroscope_ring::Ring;
+use serde::Serialize;
+
+use super::{Args, is_part, screen::source_line};
+use crate::{
+    failure::{Code, Failure, say},
+    units::show_size,
+};
+
+/// The object of `--json`.
+#[derive(Debug, Serialize)]
+struct Json<'a> {
+    sources: Vec<SourceJson<'a>>,
+    analyzers: AnalyzersJson,
+    triggers: u64,
+    suppressed: u64,
+    refused: u64,
+    unfilled: u64,
+    dumps: &'a [DumpReport],
+}
+
+#[derive(Debug, Serialize)]
+struct SourceJson<'a> {
+    name: &'a str,
+    received: Option<u64>,
+    stored: u64,
+    filtered: u64,
+    lost: &'a BTreeMap<&'static str, Option<u64>>,
+    cut: u64,
+    tagged: u64,
+}
+
+/// The reading ledger: `stored = analyzed + lapped + unread`.
+#[derive(Debug, Serialize)]
+struct AnalyzersJson {
+    stored: u64,
+    analyzed: u64,
+    lapped: u64,
+    unread: u64,
+}
+
+/// Tells what happened and decides on the exit code: failures beat incomplete dumps.
+pub(crate) fn finish(
+    args: &Args,
+    summary: &Summary,
+    ring: &Ring,
+    aborted: bool,
+) -> Result<ExitCode, Failure> {
+    for error in &summary.errors {
+        say(&error.to_string());
+    }
+    if !args.quiet {
+        print_totals(summary);
+    }
+    if args.verbose {
+        print_details(summary, ring);
+    }
+    for dump in summary.dumps.iter().filter(|dump| is_part(&dump.file)) {
+        say(&format!("unfinished: {}", dump.file.display()));
+    }
+    if args.json {
+        print_json(summary)
+            .map_err(|error| Failure::failed(format!("cannot write the summary: {error}")))?;
+    }
+    if summary.panicked {
+        return Err(Failure::failed(
+            "a thread of the recorder failed: please report this bug with the text above",
+        ));
+    }
+    let incomplete = summary
+        .dumps
+        .iter()
+        .any(|dump| dump.verdict != Verdict::Complete);
+    Ok(if !summary.errors.is_empty() || aborted {
+        Code::Failed.into()
+    } else if incomplete {
+        Code::Incomplete.into()
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// tcpdump's three lines.
+#[expect(clippy::print_stderr, reason = "words for the user go to stderr")]
+fn print_totals(summary: &Summary) {
+    let number = |n: Option<u64>| n.map_or("unknown".to_owned(), |n| n.to_string());
+    let stored: u64 = summary.sources.iter().map(|s| s.stored).sum();
+    let received = summary
+        .sources
+        .iter()
+        .map(|s| s.received)
+        .try_fold(0, |sum, n| n.map(|n| sum + n));
+    let kernel = summary
+        .sources
+        .iter()
+        .filter_map(|s| s.lost.get("kernel"))
+        .try_fold(0, |sum, n| n.map(|n| sum + n));
+    eprintln!("{stored} packets captured");
+    eprintln!("{} packets received by filter", number(received));
+    eprintln!("{} packets dropped by kernel", number(kernel));
+}
+
+fn print_details(summary: &Summary, ring: &Ring) {
+    for source in &summary.sources {
+        say(&source_line(source));
+    }
+    let statistics = ring.statistics();
+    say(&format!(
+        "ring: {} in {} buckets of {}, {} packets overwritten",
+        show_size(ring.bytes()),
+        ring.buckets(),
+        show_size(ring.bucket_bytes() as u64),
+        statistics.evicted_packets
+    ));
+    say(&format!(
+        "analyzed {}, lapped {}, unread {}",
+        summary.analyzed,
+        summary.lapped,
+        summary.unread()
+    ));
+    let hits = &summary.hits;
+    say(&format!(
+        "triggers {}, suppressed {} (of them refused {}, without a variable {})",
+        hits.triggers, hits.suppressed, hits.refused, hits.unfilled
+    ));
+}
+
+fn print_json(summary: &Summary) -> io::Result<()> {
+    let json = Json {
+        sources: summary
+            .sources
+            .iter()
+            .map(|s| SourceJson {
+                name: &s.name,
+                received: s.received,
+                stored: s.stored,
+                filtered: s.filtered,
+                lost: &s.lost,
+                cut: s.cut,
+                tagged: s.tagged,
+            })
+            .collect(),
+        analyzers: AnalyzersJson {
+            stored: summary.stored,
+            analyzed: summary.analyzed,
+            lapped: summary.lapped,
+            unread: summary.unread(),
+        },
+        triggers: summary.hits.triggers,
+        suppressed: summary.hits.suppressed,
+        refused: summary.hits.refused,
+        unfilled: summary.hits.unfilled,
+        dumps: &summary.dumps,
+    };
+    let mut line = serde_json::to_vec(&json)?;
+    line.push(b'\n');
+    broken_pipe_is_fine(stdout().write_all(&line))
+}
+
+/// `-D`.
+pub(crate) fn print_interfaces() -> Result<ExitCode, Failure> {
+    let mut text = String::new();
+    for interface in interfaces()
+        .map_err(|error| Failure::failed(format!("cannot list the interfaces: {error}")))?
+    {
+        let state = match (interface.up, interface.running) {
+            (false, _) => "down",
+            (true, false) => "up, no carrier",
+            (true, true) => "up",
+        };
+        let supported = if interface.link_type.is_some() {
+            ""
+        } else {
+            ", link type not supported"
+        };
+        text.push_str(&format!(
+            "{}\t{}, {state}{supported}\n",
+            interface.name, interface.kind
+        ));
+    }
+    broken_pipe_is_fine(stdout().write_all(text.as_bytes())).map_err(Failure::failed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn broken_pipe_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}

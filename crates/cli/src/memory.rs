@@ -1,0 +1,103 @@
+//! How much memory a ring may take.
+
+use std::{fs, path::PathBuf};
+
+/// The default ring where there is plenty of memory.
+const DEFAULT_BYTES: u64 = 1 << 30;
+
+/// Bytes that can still be used: what the kernel calls available, or what the control group leaves, if less.
+pub(crate) fn available() -> Option<u64> {
+    let meminfo = fs::read_to_string("/proc/meminfo").ok();
+    let available = meminfo
+        .as_deref()
+        .and_then(|text| field_kib(text, "MemAvailable:"));
+    match (available, cgroup_left()) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// The ring without `--ring`: 1 GiB, or a quarter of the available memory if that is less.
+pub(crate) fn default_ring(available: Option<u64>) -> u64 {
+    available.map_or(DEFAULT_BYTES, |bytes| DEFAULT_BYTES.min(bytes / 4))
+}
+
+/// The largest ring that leaves the rest of the system a tenth of what is available.
+pub(crate) fn largest_ring(available: u64) -> u64 {
+    let bytes = available / 10 * 9;
+    bytes - bytes % (2 << 20)
+}
+
+fn field_kib(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim()
+        .trim_end_matches("kB")
+        .trim()
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
+}
+
+/// The least that any control group above this process leaves: cgroup v2's `memory.max`, or v1's limit.
+fn cgroup_left() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let mut least: Option<u64> = None;
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        let (root, limit, used) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max", "memory.current"),
+            c if c.split(',').any(|c| c == "memory") => (
+                "/sys/fs/cgroup/memory",
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+            ),
+            _ => continue,
+        };
+        let mut group = PathBuf::from(format!("{root}{path}"));
+        while group.starts_with(root) {
+            let number = |name| {
+                fs::read_to_string(group.join(name))
+                    .ok()?
+                    .trim()
+                    .parse::<u64>()
+                    .ok()
+            };
+            if let (Some(limit), Some(used)) = (number(limit), number(used)) {
+                let left = limit.saturating_sub(used);
+                least = Some(least.map_or(left, |l| l.min(left)));
+            }
+            if !group.pop() {
+                break;
+            }
+        }
+    }
+    least
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_kib() {
+        assert_eq!(
+            field_kib("MemTotal: 5 kB\nMemAvailable:   2048 kB\n", "MemAvailable:"),
+            Some(2 << 20)
+        );
+        assert_eq!(field_kib("MemTotal: 5 kB\n", "MemAvailable:"), None);
+    }
+
+    #[test]
+    fn the_default_is_a_gibibyte_or_a_quarter() {
+        assert_eq!(default_ring(Some(64 << 30)), 1 << 30);
+        assert_eq!(default_ring(Some(2 << 30)), 512 << 20);
+        assert_eq!(default_ring(None), 1 << 30);
+        assert_eq!(largest_ring(20 << 20), 18 << 20);
+    }
+
+    #[test]
+    fn this_machine_has_memory() {
+        assert!(available().is_some_and(|bytes| bytes > 1 << 20));
+    }
+}
