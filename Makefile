@@ -1,0 +1,27 @@
+# The developer's commands. `make` alone lists them.
+#
+# Everything goes through cargo, so CARGO_TARGET_DIR and the other cargo variables mean what they always mean.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test lint bench verify clean
+
+help: ## list these commands
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+setup: ## check that Rust, a C compiler and libpcap are there (as root: install the latter two)
+	@scripts/setup.sh
+
+test: setup ## every test that needs no special hardware; as root also those in network namespaces
+	@scripts/test.sh
+
+lint: setup ## formatting, clippy, documentation, dependencies, file sizes
+	@scripts/lint.sh
+
+bench: setup ## the benchmarks, optimised build
+	@scripts/bench.sh
+
+verify: setup ## the slow checks: loom with more preemptions, many random runs (tens of minutes)
+	@scripts/verify.sh
+
+clean: ## remove what was built
+	@cargo clean

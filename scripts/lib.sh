@@ -1,0 +1,27 @@
+# Sourced by the scripts beside it: `. "$(dirname "$0")/lib.sh"`. Goes to the top of the checkout.
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# Prints a headline.
+step() {
+	printf '\n== %s\n' "$*"
+}
+
+# Prints a reason and ends.
+die() {
+	printf '%s\n' "$*" >&2
+	exit 1
+}
+
+# Prints cargo's target directory, wherever CARGO_TARGET_DIR or a configuration file put it.
+target_dir() {
+	cargo metadata --format-version 1 --no-deps --locked |
+		sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'
+}
+
+# Builds a program of the workspace and prints where cargo put it: `built -p retroscope-cli --bin retroscope`.
+built() {
+	cargo build --locked --release --message-format=json-render-diagnostics "$@" |
+		sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
+}

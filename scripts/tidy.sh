@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# What rustfmt and clippy do not say: sizes of files, blanks at line ends, scripts that do not parse.
+
+. "$(dirname "$0")/lib.sh"
+
+step "tidy"
+failed=0
+complain() {
+	echo "tidy: $*" >&2
+	failed=1
+}
+
+while IFS= read -r file; do
+	lines=$(wc -l <"$file")
+	[ "$lines" -le 700 ] || complain "$file has $lines lines: a file of more than 700 holds two nouns, split it"
+done < <(git ls-files -- '*.rs')
+
+lines=$(wc -l <ARCHITECTURE.md)
+[ "$lines" -le 300 ] || complain "ARCHITECTURE.md has $lines lines: 300 are the limit, move detail to docs/ or module docs"
+
+while IFS= read -r line; do
+	complain "blanks at the end of a line: $line"
+done < <(git grep -nI ' $' -- '*.md' '*.sh' '*.toml' '*.rs' Makefile .ci/run || true)
+
+for script in scripts/*.sh .ci/run; do
+	bash -n "$script" || complain "$script does not parse"
+done
+
+[ "$failed" -eq 0 ] || exit 1
+echo "tidy: ok"
