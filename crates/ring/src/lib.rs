@@ -1,5 +1,14 @@
 //! QQ, the queue of queues: keeps every packet in memory until a later one needs the place.
 //!
+//! The idea is that of the QQ thesis (2016) and of section V of the FlowScope paper (2017): an outer queue of large inner
+//! queues, each owned by one producer while it is filled, so that the price of synchronisation is paid once for megabytes.
+//! An inner queue is a *bucket* here. Different from the originals: readers see the published part of open buckets, they
+//! hold what they read instead of keeping a guard interval, a bucket closes when it is full and never because of time, and
+//! dumps reserve what they need.
+//!
+//! The crate knows bytes and times. It does not parse packets, open files, start threads, or read clocks except for the
+//! timeout of a sleeping reader.
+//!
 //! ```
 //! use retroscope_ring::{GroupKind, Record, Ring, RingConfig};
 //!
@@ -12,6 +21,67 @@
 //! assert_eq!(batch.iter().next().map(|packet| packet.data), Some(&b"a frame"[..]));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Roles
+//!
+//! | role | does | may wait for |
+//! |---|---|---|
+//! | [`Producer`] | stores into its open bucket, publishes | a bucket, where the mode says so |
+//! | [`Reader`], member of a group | sees each record of its producers once, also in open buckets | news |
+//! | [`Reservation`] | keeps the buckets of a window of packet time for a dump | |
+//! | [`BucketView`] | holds one bucket for as long as it is read | |
+//!
+//! # States of a bucket
+//!
+//! `free → claimed → open → closed → claimed → …`, in one control word with the number of holds and the generation
+//! (`storage/control.rs`). A producer claims a new bucket *before* it closes the old one, so that there is always a bucket
+//! to follow: the old one gets a link to the new one, then closes. When it finds none, the old one stays open, where it is
+//! readable and safe.
+//!
+//! # What is overwritten
+//!
+//! A bucket never used, else the closed one with the smallest largest time (between equals: closed first) that
+//!
+//! 1. every gating group has passed,
+//! 2. nobody holds,
+//! 3. no reservation wants.
+//!
+//! If there is none, [`Mode`] decides. Table 6.1 of the thesis knows a queue with a priority and tasks with one: on a full
+//! queue a task above the queue's priority goes on and the others block.
+//!
+//! | thesis | here | missing 1 | missing 2 | missing 3 |
+//! |---|---|---|---|---|
+//! | priority above the queue's | [`Mode::Record`] | waits | [`StoreError::Full`] | the oldest reservation in the way falls, and is told |
+//! | not above, may not block | [`Mode::Protect`] | `Full` | `Full` | `Full` |
+//! | not above, blocks | [`Mode::Wait`] | waits | waits | waits |
+//!
+//! # Who orders what
+//!
+//! | edge | store | load | what it carries |
+//! |---|---|---|---|
+//! | O–H | `Control::open` | `Control::hold` | the header of the new generation |
+//! | R–C | `Control::release` | `Control::claim` | the reader's last look before the writer's first store |
+//! | P1 | `BucketHeader::committed` | `Hold::committed` | records below the mark; times and bytes that cover them |
+//! | P2 | `ProducerHeader::published` | [`Ring::published`] | the same, per producer |
+//! | L | `Control::close` | `Control::is_closed` | the final mark, the link |
+//! | T | `ProducerHeader::watermark_ns` | [`Ring::watermark`] | all records before the watermark |
+//! | Q | a group's position | [`Positions::get`], search for a bucket | the group's work on the records |
+//! | G | fence in `Control::claim` | (a reader in another process) | the generation before the first new byte |
+//! | F1–F2 | fences in `storage/bell.rs` | | a writer's wait against whatever frees a bucket |
+//! | F3–F4 | fences in `sleep.rs` | | a reader's sleep against a publication |
+//!
+//! All else about buckets is under the mutex of the outer queue (`outer.rs`), which a producer takes once for each bucket
+//! (twice with a hook), a reader when it starts or was lapped, and a dump when it looks for its buckets.
+//!
+//! No byte of a record is stored again between its publication and the bucket's next claim. Every copy goes through one
+//! function, `Storage::copy_in`.
+//!
+//! # Cost
+//!
+//! Storing: two copies, a comparison with the end of the bucket, the smallest and largest time, in memory of the producer's
+//! own. Publishing: four stores, a fence, a load. Reading: one load for each run of records. There is no lock, system call,
+//! allocation or clock in any of them; `examples/throughput.rs` measures.
+//!
 mod config;
 mod error;
 mod group;

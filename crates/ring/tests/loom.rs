@@ -1,6 +1,6 @@
 //! Models of the protocol, run over the real code in every order that loom can think of.
 //!
-//! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test -p retroscope-ring --release --test loom`
+//! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test -p retroscope-ring --release --lib --test loom`
 //!
 //! Record bytes have shadow cells: to read a byte that was not committed, or to write one that can be read, fails the
 //! model, as does a thread that nobody wakes (under loom time does not pass). loom treats SeqCst accesses as AcqRel and
@@ -42,9 +42,10 @@ fn store(producer: &mut Producer, number: u8) -> Result<(), StoreError> {
 }
 
 fn check(packet: Packet<'_>, number: u64) {
-    assert_eq!(packet.time_ns, number as i64);
-    assert_eq!(u64::from(packet.wire_len), number);
-    assert_eq!(packet.data, [number as u8]);
+    let number = u8::try_from(number).expect("a model stores a few records");
+    assert_eq!(packet.time_ns, i64::from(number));
+    assert_eq!(packet.wire_len, u32::from(number));
+    assert_eq!(packet.data, [number]);
 }
 
 /// Reads what is there. Returns (records read, records missed).

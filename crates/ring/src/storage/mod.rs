@@ -299,11 +299,8 @@ mod shadow {
         }
     }
 
-    // Pointers to nothing are all that the cells hold.
-    const _: fn() = || {
-        fn shared<T: Send + Sync>() {}
-        shared::<super::Memory>();
-    };
+    // SAFETY: the cells hold nothing; loom itself watches who accesses them when, which is what they are for.
+    unsafe impl Sync for Shadow {}
 }
 
 #[cfg(not(loom))]
