@@ -1,0 +1,196 @@
+//! Single promises of the ring, through its public face.
+#![cfg(not(loom))]
+
+use retroscope_ring::{
+    GroupKind, InterfaceEntry, Mode, Pages, Record, Ring, RingConfig, RingError,
+};
+
+const SECOND_NS: i64 = 1_000_000_000;
+
+#[test]
+fn a_packet_of_an_hour_ago_is_there_on_sixteen_idle_links() {
+    let ring = Ring::new(&RingConfig::new(128 << 20, 16, 1), None).unwrap();
+    assert_eq!((ring.bytes(), ring.buckets()), (128 << 20, 128));
+    let mut producers: Vec<_> = (0..16).map(|_| ring.producer().unwrap()).collect();
+    let frame = [0x5a; 500];
+    let seconds = 4 * 3600;
+    for second in 0..seconds {
+        for producer in &mut producers {
+            producer
+                .store(&Record::whole(second * SECOND_NS, 0, &frame))
+                .unwrap();
+            producer.set_watermark(second * SECOND_NS);
+        }
+    }
+    let from = (seconds - 3600) * SECOND_NS;
+    let window = ring.reserve(from, from);
+    assert_eq!(window.evicted_before().packets, 0);
+    let mut buckets = Vec::new();
+    window.buckets(&mut buckets);
+    let found = buckets.iter().map(|info| {
+        let view = ring.hold(info.bucket).unwrap();
+        view.iter_from(0)
+            .filter(|packet| packet.time_ns == from && packet.data == frame)
+            .count()
+    });
+    assert_eq!(found.sum::<usize>(), 16);
+}
+
+#[test]
+fn a_lone_packet_is_seen_as_soon_as_it_is_published() {
+    let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+    let mut reader = ring.group("analyzers", GroupKind::Lapped).unwrap();
+    let mut producer = ring.producer().unwrap();
+    producer.store(&Record::whole(1, 0, b"lone")).unwrap();
+    assert!(reader.next().is_none(), "not published");
+    producer.publish();
+    let batch = reader.next().unwrap();
+    assert_eq!(
+        batch
+            .into_iter()
+            .map(|packet| packet.data)
+            .collect::<Vec<_>>(),
+        [b"lone"]
+    );
+    assert_eq!(ring.statistics().open_buckets, 1);
+}
+
+#[test]
+fn long_captures_are_cut_and_counted() {
+    let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+    let mut reader = ring.group("analyzers", GroupKind::Lapped).unwrap();
+    let mut producer = ring.producer().unwrap();
+    let parts = [vec![1; 100_000], vec![2; 200_000], vec![3; 10]];
+    let record = Record {
+        wire_len: 524_501,
+        parts: [&parts[0], &parts[1], &parts[2]],
+        ..Record::whole(1, 0, &[])
+    };
+    producer.store(&record).unwrap();
+    producer
+        .store(&Record {
+            parts: [&parts[0], &[], &[]],
+            ..record
+        })
+        .unwrap();
+    producer.publish();
+    assert_eq!(producer.cut_records(), 1);
+    let packets: Vec<_> = reader.next().unwrap().into_iter().collect();
+    assert_eq!(
+        (packets[0].data.len(), packets[0].wire_len),
+        (256 << 10, 524_501)
+    );
+    assert_eq!(packets[0].data, &parts.concat()[..256 << 10]);
+    assert_eq!(
+        (packets[1].data, packets[1].wire_len),
+        (&parts[0][..], 524_501)
+    );
+}
+
+#[test]
+fn what_is_stored_is_published_at_64_kib_by_itself() {
+    let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+    let mut producer = ring.producer().unwrap();
+    for _ in 0..64 {
+        assert_eq!(ring.published(0), 0);
+        producer.store(&Record::whole(1, 0, &[0; 1024])).unwrap();
+    }
+    assert_eq!(ring.published(0), 64);
+}
+
+#[test]
+fn interfaces_are_numbered_in_order() {
+    let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+    let entry = |name: &str| InterfaceEntry {
+        name: name.into(),
+        link_type: 1,
+        snaplen: 0,
+        time_domain: 0,
+    };
+    assert_eq!(ring.add_interface(entry("eth0")).unwrap(), 0);
+    assert_eq!(
+        ring.add_interface(entry("eth0")).unwrap(),
+        1,
+        "append only: no search for equals"
+    );
+    assert_eq!(ring.interface(1), Some(entry("eth0")));
+    assert_eq!(ring.interface(2), None);
+    for _ in 2..1 << 16 {
+        ring.add_interface(entry("")).unwrap();
+    }
+    assert_eq!(ring.interfaces().len(), 1 << 16);
+    assert!(matches!(
+        ring.add_interface(entry("")),
+        Err(RingError::Interfaces { max: 65_536 })
+    ));
+}
+
+#[test]
+fn members_divide_the_producers() {
+    let ring = Ring::new(&RingConfig::new(32 << 20, 5, 2), None).unwrap();
+    let readers = ring.group_of("pair", GroupKind::Lapped, 2).unwrap();
+    let served: Vec<Vec<usize>> = readers
+        .iter()
+        .map(|reader| reader.producers().collect())
+        .collect();
+    assert_eq!(served, [vec![0, 2, 4], vec![1, 3]]);
+    drop(readers);
+    assert!(matches!(
+        ring.group_of("none", GroupKind::Lapped, 0),
+        Err(RingError::Readers { .. })
+    ));
+}
+
+#[test]
+fn the_words_for_pages_are_those_of_the_recorder() {
+    let words = [Pages::Explicit, Pages::Transparent, Pages::Small].map(|pages| pages.to_string());
+    assert_eq!(words, ["explicit 2 MiB", "transparent", "4 KiB"]);
+}
+
+#[test]
+fn progress_is_told_up_to_the_end() {
+    let mut told = Vec::new();
+    let mut progress = |done, total| told.push((done, total));
+    let ring = Ring::new(&RingConfig::new(200 << 20, 1, 1), Some(&mut progress)).unwrap();
+    assert!(told.is_sorted() && told.len() > 2);
+    let (done, total) = told[told.len() - 1];
+    assert_eq!(done, total);
+    assert!(total > ring.bytes() && total <= ring.bytes() + (4 << 20));
+}
+
+#[test]
+#[should_panic(expected = "was not committed")]
+fn what_is_not_committed_cannot_be_read() {
+    let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+    let mut producer = ring.producer().unwrap();
+    let reservation = ring.reserve(0, 10);
+    producer.store(&Record::whole(1, 0, b"seen")).unwrap();
+    producer.publish();
+    producer.store(&Record::whole(2, 0, b"not yet")).unwrap();
+    let mut buckets = Vec::new();
+    reservation.buckets(&mut buckets);
+    let view = ring.hold(buckets[0].bucket).unwrap();
+    assert_eq!(view.packet(0).data, b"seen");
+    let _ = view.packet(1);
+}
+
+#[test]
+fn a_second_ring_is_another_ring() {
+    let config = RingConfig {
+        mode: Mode::Protect,
+        ..RingConfig::new(16 << 20, 1, 1)
+    };
+    let (one, two) = (
+        Ring::new(&config, None).unwrap(),
+        Ring::new(&config, None).unwrap(),
+    );
+    one.producer()
+        .unwrap()
+        .store(&Record::whole(1, 0, b"x"))
+        .unwrap();
+    assert_eq!((one.published(0), two.published(0)), (1, 0));
+    assert_eq!(
+        (one.clone().mode(), one.statistics().stored_bytes),
+        (Mode::Protect, 1)
+    );
+}
