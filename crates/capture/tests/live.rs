@@ -517,7 +517,6 @@ fn a_tun_interface_delivers_bare_ip() {
         ip("tuntap add dev t0 mode tun");
         ip("addr add 10.9.0.1/24 dev t0");
         ip("link set t0 up");
-        // Without a program behind it the interface has no carrier and drops what it is sent, after captures have seen it.
         let interface = interfaces()
             .unwrap()
             .into_iter()
@@ -574,6 +573,33 @@ fn what_cannot_be_recorded_is_refused() {
     });
 }
 
+#[test]
+fn without_the_capability_the_message_helps() {
+    let Some(namespace) = Namespace::new("cap") else {
+        return;
+    };
+    namespace.enter(|| {
+        // This thread's own; it ends with the closure.
+        let mut sets = rustix::thread::capabilities(None).unwrap();
+        sets.effective = rustix::thread::CapabilitySet::empty();
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        let error = try_open("lo", 1, None).unwrap_err();
+        assert!(matches!(error, SourceError::Permission { .. }), "{error:?}");
+        let message = error.to_string();
+        assert!(message.contains("'sudo retroscope …'"), "{message}");
+        assert!(
+            message.contains("setcap cap_net_raw,cap_net_admin=eip retroscope"),
+            "{message}"
+        );
+        let error = LiveSender::open("lo", Path::new("retroscope")).unwrap_err();
+        assert!(matches!(error, SourceError::Permission { .. }), "{error:?}");
+        assert!(
+            !interfaces().unwrap().is_empty(),
+            "listing needs no privilege"
+        );
+    });
+}
+
 fn ip_succeeds(arguments: &str) -> bool {
     let status = std::process::Command::new("ip")
         .args(arguments.split(' '))
@@ -621,5 +647,67 @@ fn a_sender_to_nowhere_gives_up() {
         let error = sender.send(queue.burst()).unwrap_err();
         assert!(error.to_string().starts_with("v0: sendmmsg: "), "{error}");
         assert_eq!(sender.sent(), 0);
+    });
+}
+
+#[test]
+#[ignore = "speed: run it alone, with `cargo test --release --test live -- --ignored --nocapture`"]
+fn the_sender_reaches_a_million_a_second() {
+    let Some(namespace) = Namespace::with_veth("mpps") else {
+        return;
+    };
+    namespace.enter(|| {
+        // Processor time: the other processes of a busy machine don't count.
+        let cpu_seconds = || {
+            let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+            time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+        };
+        let (start, start_cpu) = (Instant::now(), cpu_seconds());
+        let sent = generate("v0", "generate:flows=1000,count=3000000");
+        let cpu_mpps = sent as f64 / (cpu_seconds() - start_cpu) / 1e6;
+        let mpps = sent as f64 / start.elapsed().as_secs_f64() / 1e6;
+        println!("{cpu_mpps:.2} Mpps of processor time, {mpps:.2} Mpps of time");
+        assert!(cpu_mpps >= 1.0);
+    });
+}
+
+#[test]
+#[ignore = "10 seconds of full speed: run it alone, in a release build"]
+fn half_a_million_a_second_for_ten_seconds() {
+    let Some(namespace) = Namespace::with_veth("long") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut queue = open("v1");
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                namespace.enter(|| generate("v0", "generate:flows=1000,rate=500kpps,duration=10s"))
+            });
+            let (mut frames, mut next_sequence, mut bytes) = (0_u64, 0, 0);
+            let mut is_stopped = false;
+            loop {
+                match queue.next(WAIT).unwrap() {
+                    Status::End => break,
+                    Status::Idle if sender.is_finished() && !is_stopped => {
+                        is_stopped = true;
+                        queue.stop();
+                    }
+                    Status::Idle | Status::Frames => {}
+                }
+                for frame in queue.burst().iter() {
+                    frames += 1;
+                    bytes += frame.data.len();
+                    if is_udp_of_generator(frame.data) {
+                        let sequence = u64::from_be_bytes(frame.data[42..50].try_into().unwrap());
+                        assert_eq!(sequence, next_sequence, "a gap");
+                        next_sequence += 1;
+                    }
+                }
+            }
+            let sent = sender.join().unwrap();
+            println!("{sent} sent, {frames} frames of {bytes} bytes came");
+            assert_eq!((sent, next_sequence), (5_000_000, 5_000_000));
+            assert_eq!(queue.statistics().received, Some(frames));
+        });
     });
 }

@@ -456,7 +456,64 @@ impl Queue for LiveQueue {
             .bound_index()
             .and_then(|index| self.socket.bind(index.max(0), 0))
             .is_ok();
-        debug_assert!(is_filtered || is_unhooked);
+        if !is_filtered && !is_unhooked {
+            // The kernel refused both: frames would come for ever.
+            let name = &self.interfaces[0].name;
+            self.events.push_back(Event::Notice(format!(
+                "{name}: the kernel did not stop the capture"
+            )));
+            self.phase = Phase::Ended;
+            return;
+        }
         self.drain(if is_unhooked { 0 } else { PLACING_NS });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(last_ns: i64) -> BlockSummary {
+        BlockSummary {
+            packets: 1,
+            unreadable: 0,
+            last_ns,
+        }
+    }
+
+    #[test]
+    fn the_watermark_follows_what_was_given_back() {
+        let start_ns = 1_000 * SECOND_NS;
+        let mut watermark = Watermark::new(start_ns);
+        assert_eq!(watermark.time_ns, start_ns - PLACING_NS);
+        let before_ns = watermark.time_ns;
+        watermark.on_block(block(start_ns + SECOND_NS));
+        assert!(watermark.time_ns <= before_ns, "the block is being lent");
+        watermark.on_block(block(start_ns + 2 * SECOND_NS));
+        assert_eq!(watermark.time_ns, start_ns + SECOND_NS - PLACING_NS);
+        watermark.on_given_back();
+        assert_eq!(watermark.time_ns, start_ns + 2 * SECOND_NS - PLACING_NS);
+    }
+
+    #[test]
+    fn the_watermark_follows_the_clock_in_silence() {
+        let start_ns = 1_000 * SECOND_NS;
+        let mut watermark = Watermark::new(start_ns);
+        watermark.on_silence(start_ns + SECOND_NS);
+        assert_eq!(watermark.time_ns, start_ns + SECOND_NS - PLACING_NS);
+        watermark.on_silence(start_ns);
+        watermark.on_block(block(start_ns));
+        watermark.on_given_back();
+        assert_eq!(
+            watermark.time_ns,
+            start_ns + SECOND_NS - PLACING_NS,
+            "never back"
+        );
+        watermark.on_clock_set_back(start_ns - 60 * SECOND_NS);
+        assert_eq!(
+            watermark.time_ns,
+            start_ns - 60 * SECOND_NS - PLACING_NS,
+            "but with the clock"
+        );
     }
 }

@@ -58,14 +58,16 @@ impl InterfaceQuery {
     /// The interface's index. Fails with `ENODEV` where there is none of this name.
     pub(crate) fn index(&self, name: &str) -> io::Result<i32> {
         let mut request = request(name)?;
-        self.ask(libc::SIOCGIFINDEX, &mut request)?;
+        // SAFETY: SIOCGIFINDEX fills the ifreq and follows no pointer in it.
+        unsafe { self.ask(libc::SIOCGIFINDEX, &mut request) }?;
         // SAFETY: SIOCGIFINDEX filled this member of the union.
         Ok(unsafe { request.ifr_ifru.ifru_ifindex })
     }
 
     pub(crate) fn flags(&self, name: &str) -> io::Result<Flags> {
         let mut request = request(name)?;
-        self.ask(libc::SIOCGIFFLAGS, &mut request)?;
+        // SAFETY: SIOCGIFFLAGS fills the ifreq and follows no pointer in it.
+        unsafe { self.ask(libc::SIOCGIFFLAGS, &mut request) }?;
         // SAFETY: SIOCGIFFLAGS filled this member of the union.
         Ok(Flags(i32::from(unsafe { request.ifr_ifru.ifru_flags })))
     }
@@ -73,7 +75,8 @@ impl InterfaceQuery {
     /// Bytes of the largest packet above the link layer.
     pub(crate) fn mtu(&self, name: &str) -> io::Result<i32> {
         let mut request = request(name)?;
-        self.ask(libc::SIOCGIFMTU, &mut request)?;
+        // SAFETY: SIOCGIFMTU fills the ifreq and follows no pointer in it.
+        unsafe { self.ask(libc::SIOCGIFMTU, &mut request) }?;
         // SAFETY: SIOCGIFMTU filled this member of the union.
         Ok(unsafe { request.ifr_ifru.ifru_mtu })
     }
@@ -81,7 +84,8 @@ impl InterfaceQuery {
     /// The hardware type: an `ARPHRD_` value.
     pub(crate) fn hardware_type(&self, name: &str) -> io::Result<u16> {
         let mut request = request(name)?;
-        self.ask(libc::SIOCGIFHWADDR, &mut request)?;
+        // SAFETY: SIOCGIFHWADDR fills the ifreq and follows no pointer in it.
+        unsafe { self.ask(libc::SIOCGIFHWADDR, &mut request) }?;
         // SAFETY: SIOCGIFHWADDR filled this member of the union.
         Ok(unsafe { request.ifr_ifru.ifru_hwaddr.sa_family })
     }
@@ -103,7 +107,7 @@ impl InterfaceQuery {
             driver: [0; 32],
             rest: [0; 160],
         };
-        self.ask_ethtool(name, (&raw mut answer).cast())?;
+        self.ask_ethtool(name, &mut answer)?;
         let length = answer
             .driver
             .iter()
@@ -113,31 +117,47 @@ impl InterfaceQuery {
     }
 
     fn ethtool_value(&self, name: &str, command: u32) -> io::Result<u32> {
-        let mut answer = [command, 0];
-        self.ask_ethtool(name, (&raw mut answer).cast())?;
-        Ok(answer[1])
+        let mut answer = Value { command, data: 0 };
+        self.ask_ethtool(name, &mut answer)?;
+        Ok(answer.data)
     }
 
-    /// `answer` starts with the command and is as large as that command's structure.
-    fn ask_ethtool(&self, name: &str, answer: *mut c_char) -> io::Result<()> {
+    /// Asks what `answer` holds the command of.
+    fn ask_ethtool<A: Answer>(&self, name: &str, answer: &mut A) -> io::Result<()> {
         let mut request = request(name)?;
-        request.ifr_ifru.ifru_data = answer;
-        self.ask(libc::SIOCETHTOOL, &mut request)
+        request.ifr_ifru.ifru_data = std::ptr::from_mut(answer).cast();
+        // SAFETY: the pointer leads to a structure as large as its command fills (`Answer`), which lives across the call.
+        unsafe { self.ask(libc::SIOCETHTOOL, &mut request) }
     }
 
-    /// `call` is one of the calls above, which read and fill an ifreq and nothing behind it, except SIOCETHTOOL.
-    fn ask(&self, call: c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
-        // SAFETY: the ifreq lives across the call. For SIOCETHTOOL its pointer leads to a live structure of the size of
-        // the command in its first word: `ask_ethtool` is called with nothing else.
-        check(unsafe {
-            libc::ioctl(
-                self.descriptor.as_raw_fd(),
-                call as _,
-                std::ptr::from_mut(request),
-            )
-        })?;
+    /// One of the calls of netdevice(7).
+    ///
+    /// # Safety
+    /// Pointers in `request` that `call` follows must lead to what it reads and fills there.
+    unsafe fn ask(&self, call: c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
+        let descriptor = self.descriptor.as_raw_fd();
+        // SAFETY: the ifreq lives across the call, and the caller answers for its pointers.
+        check(unsafe { libc::ioctl(descriptor, call as _, std::ptr::from_mut(request)) })?;
         Ok(())
     }
+}
+
+/// What an ethtool command fills.
+///
+/// # Safety
+/// Starts with the command, a constant of the type, and is as large as that command's structure; any bytes are a value.
+unsafe trait Answer {}
+
+// SAFETY: `ethtool_drvinfo`, asserted to be as large, is only made with its command.
+unsafe impl Answer for DriverInfo {}
+// SAFETY: `ethtool_value`; only made with commands that fill one.
+unsafe impl Answer for Value {}
+
+/// `struct ethtool_value`.
+#[repr(C)]
+struct Value {
+    command: u32,
+    data: u32,
 }
 
 /// `struct ethtool_drvinfo`, of which only the name is read.
