@@ -1,21 +1,26 @@
 //! From pcap-filter(7) text to a program, by the system's libpcap.
 
-use std::ffi::CString;
+use std::{ffi::CString, ops::Range};
 
 use crate::{
     FilterError, Instruction, LinkContext, Mode, Place, Program,
     locate::{self, Refusal},
+    parts::Parts,
     sys::Handle,
+    words::{Word, WordKind, words},
 };
 
-/// Longest expression in bytes. libpcap needs time that grows with the square of the number of primitives: an
-/// expression of this length, made of or-ed hosts, takes it about half a minute without its optimizer.
-pub const EXPRESSION_BYTES_MAX: usize = 64 << 10;
+/// Longest expression in bytes.
+pub const EXPRESSION_BYTES_MAX: usize = 1 << 20;
 
-/// Longest expression in bytes that is optimized without a look at its size first.
+/// Longest expression in bytes that libpcap gets whole without a thought.
 const SHORT_BYTES: usize = 4 << 10;
-/// Largest program, in instructions before optimization, that is optimized. libpcap's optimizer takes time that grows
-/// with the cube: 2 s for 300 or-ed hosts (9,000 instructions), a minute for 1,000.
+/// Longest text in bytes that libpcap gets whole at all.
+const WHOLE_BYTES_MAX: usize = 16 << 10;
+/// Most primitives that libpcap gets at once. Its time grows with the cube of their number: some seconds for this many
+/// ports, minutes for three times as many.
+const WHOLE_PRIMITIVES_MAX: usize = 500;
+/// Largest program, in instructions before optimization, that libpcap's optimizer gets: it needs 2 s for 9,000.
 const OPTIMIZED_INSTRUCTIONS_MAX: usize = 10_000;
 /// libpcap's maximum snap length for all but a few link types (`MAXIMUM_SNAPLEN` of `pcap-int.h`).
 const SNAPLEN_MAX: u32 = 262_144;
@@ -30,8 +35,10 @@ const REJECTS_ALL: &str = "expression rejects all packets";
 ///
 /// Any thread may call this, several at a time. It may read `/etc/services`, `/etc/protocols` and the like, and where
 /// the expression names a host or network, the system's resolver is asked: that takes as long as the resolver takes
-/// (seconds, where a name server does not answer). Expressions that compile to more than 10,000 instructions are not
-/// optimized, whatever `link` says: the optimizer would take minutes.
+/// (seconds, where a name server does not answer).
+///
+/// libpcap's time grows steeply with the length of an expression. One above 4 KiB is compiled in parts that are linked
+/// together, where that cannot change its meaning; else, if it makes more than 10,000 instructions, it is not optimized.
 ///
 /// # Errors
 /// [`FilterError`], pointing into `expr`.
@@ -51,25 +58,66 @@ pub fn compile(expr: &str, link: LinkContext) -> Result<Program, FilterError> {
             limit_bytes: EXPRESSION_BYTES_MAX,
         });
     }
+    let mut handle = Handle::open(&link).map_err(|message| FilterError::Library {
+        place: whole(),
+        message,
+    })?;
+    let instructions = match (expr.len() > SHORT_BYTES)
+        .then(|| Parts::split(expr))
+        .flatten()
+    {
+        Some(parts) => parts.compile(|part| {
+            let here = |span: Range<usize>| span.start + part.start..span.end + part.start;
+            let compiled = compile_whole(&expr[part.clone()], &mut handle, link.optimize);
+            compiled.map_err(|error| error.relocated(expr, here))
+        })?,
+        None => compile_whole(expr, &mut handle, link.optimize)?,
+    };
+    Program::new(instructions, link.mode == Mode::Live).map_err(|error| FilterError::Program {
+        place: whole(),
+        error,
+    })
+}
+
+/// Lets libpcap compile the whole text.
+fn compile_whole(
+    expr: &str,
+    handle: &mut Handle,
+    optimize: bool,
+) -> Result<Vec<Instruction>, FilterError> {
+    if expr.len() > WHOLE_BYTES_MAX {
+        let place = Place::new(expr, 0..expr.len());
+        return Err(FilterError::TooLong {
+            place,
+            limit_bytes: WHOLE_BYTES_MAX,
+        });
+    }
+    let primitives = primitives(expr);
+    if primitives > WHOLE_PRIMITIVES_MAX {
+        let place = Place::new(expr, 0..expr.len());
+        return Err(FilterError::TooMany {
+            place,
+            primitives,
+            limit: WHOLE_PRIMITIVES_MAX,
+        });
+    }
     let text = CString::new(expr).map_err(|nul| {
         let at = nul.nul_position();
         FilterError::Syntax {
             place: Place::new(expr, at..at + 1),
         }
     })?;
-    let mut handle = Handle::open(&link).map_err(|message| FilterError::Library {
-        place: whole(),
-        message,
-    })?;
-    let instructions = match instructions(&mut handle, &text, link.optimize) {
-        Ok(instructions) => instructions,
-        Err(message) if message == REJECTS_ALL => return Ok(Program::constant(0)),
-        Err(message) => return Err(refusal(expr, &message, &mut handle)),
-    };
-    Program::new(instructions, link.mode == Mode::Live).map_err(|error| FilterError::Program {
-        place: whole(),
-        error,
-    })
+    match instructions(handle, &text, optimize) {
+        Ok(instructions) => Ok(instructions),
+        Err(message) if message == REJECTS_ALL => Ok(vec![Instruction::ret(0)]),
+        Err(message) => Err(refusal(expr, &message, handle)),
+    }
+}
+
+/// How many primitives `and` and `or` join.
+fn primitives(expr: &str) -> usize {
+    let joins = |word: &&Word| matches!(word.kind, WordKind::And | WordKind::Or);
+    words(expr).iter().filter(joins).count() + 1
 }
 
 fn instructions(

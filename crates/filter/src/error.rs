@@ -52,13 +52,26 @@ pub enum FilterError {
         /// What to write instead.
         message: String,
     },
-    /// More text than can be compiled in reasonable time.
-    #[error("the expression has {} bytes; at most {limit_bytes} can be compiled", place.text.len())]
+    /// More text than can be compiled in reasonable time: the whole, or a part that must be compiled at once.
+    #[error("{} bytes are too long to compile at once; the limit is {limit_bytes}", place.span.len())]
     TooLong {
-        /// The whole text.
+        /// The text or its part.
         place: Place,
-        /// The limit.
+        /// The limit in bytes.
         limit_bytes: usize,
+    },
+    /// More primitives than can be compiled in reasonable time, where the expression cannot be cut into parts.
+    #[error(
+        "{primitives} primitives are too many to compile at once; the limit is {limit}: \
+         write each with its qualifiers ('host A or host B'), without 'vlan', 'mpls', 'pppoes' or 'geneve'"
+    )]
+    TooMany {
+        /// The text or its part.
+        place: Place,
+        /// How many there are.
+        primitives: usize,
+        /// The limit.
+        limit: usize,
     },
     /// libpcap compiled the expression into something that recorded packets cannot answer.
     #[error("{error}")]
@@ -118,6 +131,7 @@ impl FilterError {
             | Self::NeedsTrigger { place, .. }
             | Self::Misplaced { place, .. }
             | Self::TooLong { place, .. }
+            | Self::TooMany { place, .. }
             | Self::Program { place, .. }
             | Self::Library { place, .. } => place,
         }
@@ -142,6 +156,7 @@ impl FilterError {
             | Self::NeedsTrigger { place, .. }
             | Self::Misplaced { place, .. }
             | Self::TooLong { place, .. }
+            | Self::TooMany { place, .. }
             | Self::Program { place, .. }
             | Self::Library { place, .. } => place,
         };
@@ -162,7 +177,11 @@ impl FilterError {
     #[must_use]
     pub fn render(&self) -> String {
         let mut out = format!("filter: {self}");
-        if matches!(self, Self::TooLong { .. } | Self::Library { .. }) {
+        let whole = matches!(
+            self,
+            Self::TooLong { .. } | Self::TooMany { .. } | Self::Library { .. }
+        );
+        if whole {
             return out;
         }
         let Place { text, span } = self.place();

@@ -23,6 +23,7 @@ mod instruction;
 mod interpreter;
 mod link;
 mod locate;
+mod parts;
 mod program;
 mod sys;
 mod tagged;

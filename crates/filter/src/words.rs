@@ -35,6 +35,8 @@ pub(crate) enum WordKind {
 const PAIRS: [&str; 9] = ["&&", "||", ">=", "<=", "==", "!=", "<<", ">>", "::"];
 
 /// Cuts `text` into words. They come in order, do not overlap, and leave out white space only.
+///
+/// In `src or dst port 80` the `or` is part of a qualifier, and of kind [`WordKind::Other`].
 pub(crate) fn words(text: &str) -> Vec<Word> {
     let mut words = Vec::new();
     let mut brackets = 0_u32;
@@ -53,6 +55,12 @@ pub(crate) fn words(text: &str) -> Vec<Word> {
             kind: kind(&rest[..len]),
         });
         rest = rest[len..].trim_start();
+    }
+    let is_direction = |word: &Word| matches!(&text[word.span.clone()], "src" | "dst");
+    for middle in 1..words.len().saturating_sub(1) {
+        if is_direction(&words[middle - 1]) && is_direction(&words[middle + 1]) {
+            words[middle].kind = WordKind::Other;
+        }
     }
     words
 }

@@ -10,6 +10,7 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::Reader;
 
 /// A file beside the checkout, or `None` with a loud line where it is absent.
+#[allow(clippy::print_stderr, reason = "a skipped test says so")]
 pub fn shared(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../../shared")

@@ -1,0 +1,471 @@
+//! Long expressions: cut into parts that libpcap compiles quickly, and linked again.
+//!
+//! A list of a thousand or-ed hosts takes libpcap a minute, twenty lists of fifty take it a fifth of a second. The
+//! meaning stays the same: a program that ends with "no match" goes on with what `or` joins, one that ends with a match
+//! with what `and` joins, and a load beyond the captured bytes rejects the packet wherever it happens. (Which such loads
+//! there are depends on libpcap's optimizer in any case.)
+//!
+//! Not cut are expressions in which a primitive changes what follows it: `vlan`, `mpls`, `pppoes`, `geneve`. Nor does
+//! a part begin with a primitive that leaves out its qualifiers and takes them from the one before.
+
+use std::ops::Range;
+
+use crate::{
+    FilterError, Instruction,
+    chain::Joiner,
+    instruction::op,
+    words::{Word, WordKind, words},
+};
+
+/// Bytes at which a part is long enough.
+const PART_BYTES: usize = 512;
+/// Parentheses inside each other that are looked into, at most.
+const DEPTH_MAX: usize = 50;
+/// Primitives that change the offsets of everything after them.
+const SHIFTING: [&str; 5] = ["vlan", "mpls", "pppoed", "pppoes", "geneve"];
+/// Words that begin a primitive with qualifiers of its own. Others may do so too; a part just does not begin there.
+const FRESH: [&str; 21] = [
+    "host",
+    "net",
+    "port",
+    "portrange",
+    "src",
+    "dst",
+    "ether",
+    "ip",
+    "ip6",
+    "arp",
+    "rarp",
+    "tcp",
+    "udp",
+    "sctp",
+    "icmp",
+    "icmp6",
+    "igmp",
+    "proto",
+    "len",
+    "less",
+    "greater",
+];
+
+/// An expression cut into parts.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Parts {
+    chain: Vec<(Joiner, Part)>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Part {
+    /// Bytes of the expression, for libpcap.
+    Text(Range<usize>),
+    /// Parentheses, with `not` in front or without.
+    Group {
+        negated: bool,
+        chain: Vec<(Joiner, Part)>,
+    },
+}
+
+impl Parts {
+    /// Cuts an expression; `None` if it must stay whole.
+    pub(crate) fn split(text: &str) -> Option<Self> {
+        let words = words(text);
+        if words
+            .iter()
+            .any(|word| SHIFTING.contains(&&text[word.span.clone()]))
+        {
+            return None;
+        }
+        let partners = partners(&words)?;
+        let cutter = Cutter {
+            text,
+            words: &words,
+            partners: &partners,
+        };
+        let chain = cutter.chain(0..words.len(), 0)?;
+        (chain.len() > 1 || matches!(chain[0].1, Part::Group { .. })).then_some(Self { chain })
+    }
+
+    /// Compiles each part with `compile` and links them.
+    ///
+    /// # Errors
+    /// The first error of `compile`.
+    pub(crate) fn compile(
+        &self,
+        mut compile: impl FnMut(Range<usize>) -> Result<Vec<Instruction>, FilterError>,
+    ) -> Result<Vec<Instruction>, FilterError> {
+        let mut linker = Linker::default();
+        let (accept, reject) = (linker.label(), linker.label());
+        linker.chain(&self.chain, accept, reject, &mut compile)?;
+        linker.place(accept);
+        linker.code.push(Instruction::ret(linker.accepted));
+        linker.place(reject);
+        linker.code.push(Instruction::ret(0));
+        Ok(linker.finish())
+    }
+}
+
+/// For each opening parenthesis the index of the closing one; `None` unless they pair up.
+fn partners(words: &[Word]) -> Option<Vec<usize>> {
+    let mut partners = vec![0; words.len()];
+    let mut open = Vec::new();
+    for (index, word) in words.iter().enumerate() {
+        match word.kind {
+            WordKind::Open => open.push(index),
+            WordKind::Close => partners[open.pop()?] = index,
+            _ => {}
+        }
+    }
+    open.is_empty().then_some(partners)
+}
+
+struct Cutter<'t> {
+    text: &'t str,
+    words: &'t [Word],
+    partners: &'t [usize],
+}
+
+impl Cutter<'_> {
+    /// Cuts the words of `range`. `None` where that would change the meaning.
+    fn chain(&self, range: Range<usize>, depth: usize) -> Option<Vec<(Joiner, Part)>> {
+        let mut chain: Vec<(Joiner, Part)> = Vec::new();
+        let mut joiner = Joiner::And;
+        let mut start = range.start;
+        loop {
+            let end = self.operand_end(start..range.end);
+            if end == start {
+                return None;
+            }
+            self.push(&mut chain, joiner, start..end, depth)?;
+            if end == range.end {
+                return Some(chain);
+            }
+            joiner = if self.words[end].kind == WordKind::And {
+                Joiner::And
+            } else {
+                Joiner::Or
+            };
+            start = end + 1;
+        }
+    }
+
+    /// Index of the first `and` or `or` outside parentheses.
+    fn operand_end(&self, range: Range<usize>) -> usize {
+        let mut at = range.start;
+        while at < range.end && !matches!(self.words[at].kind, WordKind::And | WordKind::Or) {
+            at = if self.words[at].kind == WordKind::Open {
+                self.partners[at]
+            } else {
+                at
+            } + 1;
+        }
+        at.min(range.end)
+    }
+
+    /// Appends an operand: to the text before it, or as a part of its own.
+    fn push(
+        &self,
+        chain: &mut Vec<(Joiner, Part)>,
+        joiner: Joiner,
+        operand: Range<usize>,
+        depth: usize,
+    ) -> Option<()> {
+        let fresh = chain.is_empty() || self.is_fresh(operand.clone());
+        let bytes = self.words[operand.start].span.start..self.words[operand.end - 1].span.end;
+        if fresh && let Some(group) = self.group(operand, bytes.len(), depth) {
+            chain.push((joiner, group));
+            return Some(());
+        }
+        let at_start = chain.len() == 1;
+        if let Some((opened, Part::Text(before))) = chain.last_mut()
+            && (at_start || *opened == joiner)
+            && (!fresh || bytes.end - before.start <= PART_BYTES)
+        {
+            before.end = bytes.end;
+            return Some(());
+        }
+        fresh.then(|| chain.push((joiner, Part::Text(bytes))))
+    }
+
+    /// The operand as parentheses to look into, if it is nothing else and worth it.
+    fn group(&self, operand: Range<usize>, bytes: usize, depth: usize) -> Option<Part> {
+        let nots = operand
+            .clone()
+            .take_while(|&index| self.words[index].kind == WordKind::Not)
+            .count();
+        let open = operand.start + nots;
+        let is_group = open < operand.end
+            && self.words[open].kind == WordKind::Open
+            && self.partners[open] + 1 == operand.end
+            && self.is_fresh(operand.clone());
+        if !is_group || bytes <= PART_BYTES || depth == DEPTH_MAX {
+            return None;
+        }
+        let chain = self.chain(open + 1..operand.end - 1, depth + 1)?;
+        Some(Part::Group {
+            negated: nots % 2 == 1,
+            chain,
+        })
+    }
+
+    /// Whether the operand brings its own qualifiers.
+    fn is_fresh(&self, operand: Range<usize>) -> bool {
+        let first = self.words[operand]
+            .iter()
+            .find(|word| !matches!(word.kind, WordKind::Not | WordKind::Open));
+        first.is_some_and(|word| FRESH.contains(&&self.text[word.span.clone()]))
+    }
+}
+
+/// A place that jumps go to; index into [`Linker::places`].
+type Label = usize;
+
+/// Puts programs behind each other, with jumps in the place of their returns.
+#[derive(Default)]
+struct Linker {
+    code: Vec<Instruction>,
+    /// Where each label is; set before [`Linker::finish`], behind every jump to it.
+    places: Vec<usize>,
+    /// Jumps with their labels.
+    jumps: Vec<(usize, Label)>,
+    /// What the parts return for a match.
+    accepted: u32,
+}
+
+impl Linker {
+    fn label(&mut self) -> Label {
+        self.places.push(0);
+        self.places.len() - 1
+    }
+
+    fn place(&mut self, label: Label) {
+        self.places[label] = self.code.len();
+    }
+
+    /// Adds a chain that goes to `on_true` or `on_false`.
+    fn chain(
+        &mut self,
+        chain: &[(Joiner, Part)],
+        on_true: Label,
+        on_false: Label,
+        compile: &mut impl FnMut(Range<usize>) -> Result<Vec<Instruction>, FilterError>,
+    ) -> Result<(), FilterError> {
+        let starts: Vec<Label> = chain.iter().map(|_| self.label()).collect();
+        // From the right: where a chain goes on that is true, or false, in front of each part.
+        let mut exits = vec![(on_true, on_false); chain.len()];
+        for index in (1..chain.len()).rev() {
+            let (after_true, after_false) = exits[index];
+            exits[index - 1] = match chain[index].0 {
+                Joiner::And => (starts[index], after_false),
+                Joiner::Or => (after_true, starts[index]),
+            };
+        }
+        for (index, (_, part)) in chain.iter().enumerate() {
+            self.place(starts[index]);
+            let (on_true, on_false) = exits[index];
+            match part {
+                Part::Text(bytes) => self.part(&compile(bytes.clone())?, on_true, on_false),
+                Part::Group {
+                    negated: false,
+                    chain,
+                } => self.chain(chain, on_true, on_false, compile)?,
+                Part::Group {
+                    negated: true,
+                    chain,
+                } => self.chain(chain, on_false, on_true, compile)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn part(&mut self, program: &[Instruction], on_true: Label, on_false: Label) {
+        for instruction in program {
+            if instruction.code == op::RET_K {
+                self.accepted = self.accepted.max(instruction.k);
+                let label = if instruction.k == 0 {
+                    on_false
+                } else {
+                    on_true
+                };
+                self.jumps.push((self.code.len(), label));
+            }
+            self.code.push(*instruction);
+        }
+    }
+
+    fn finish(mut self) -> Vec<Instruction> {
+        for (index, label) in self.jumps {
+            let distance = u32::try_from(self.places[label] - index - 1);
+            // A program has far fewer than 2^31 instructions: the text has at most a MiB.
+            let k = distance.unwrap_or(u32::MAX);
+            self.code[index] = Instruction {
+                code: op::JA,
+                jump_true: 0,
+                jump_false: 0,
+                k,
+            };
+        }
+        self.code
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+
+    use crate::{Aux, LinkContext, Mode, Program, compile, sys::Handle};
+    use retroscope_packet::LinkType;
+
+    const LINK: LinkContext = LinkContext {
+        link_type: LinkType::RAW,
+        snaplen: 65_535,
+        mode: Mode::Savefile,
+        optimize: true,
+    };
+
+    /// An IPv4 UDP packet to 10.0.`net`.1, port `port`.
+    fn packet(net: u8, port: u16) -> Vec<u8> {
+        let mut packet = vec![
+            0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, 1, 10, 0, net, 1, 0, 9,
+        ];
+        packet.extend(port.to_be_bytes());
+        packet.extend([0, 8, 0, 0]);
+        packet
+    }
+
+    fn list(range: Range<u32>, item: impl Fn(u32) -> String) -> String {
+        range.map(item).collect::<Vec<_>>().join(" or ")
+    }
+
+    #[test]
+    fn long_lists_mean_what_they_say() {
+        let hosts = list(0..256, |net| format!("host 10.0.{net}.1"));
+        let ports = list(1000..1500, |port| format!("port {port}"));
+        assert!(hosts.len() > PART_BYTES * 4);
+        let programs = [
+            hosts.clone(),
+            ports.clone(),
+            format!("udp and ({hosts}) and ({ports})"),
+            format!("udp and not ({ports}) and ({hosts})"),
+            format!("not ({hosts}) or not (tcp or ({ports}))"),
+            // These two group from the left: (hosts or ports) and tcp, (tcp and the first port) or the others.
+            format!("{hosts} or {ports} and tcp"),
+            format!("tcp and {ports} or host 10.0.7.1"),
+        ]
+        .map(|expr| compile(&expr, LINK).unwrap_or_else(|error| panic!("{}", error.render())));
+        for (net, port) in [(0, 1000), (255, 1499), (7, 1250), (7, 999), (7, 1500)] {
+            let listed = (1000..1500).contains(&port);
+            let packet = packet(net, port);
+            let expected = [
+                true,
+                listed,
+                listed,
+                !listed,
+                !listed,
+                false,
+                (listed && port != 1000) || net == 7,
+            ];
+            let matched = programs
+                .each_ref()
+                .map(|program| program.run(&packet, 28, Aux::default()) != 0);
+            assert_eq!(matched, expected, "net {net}, port {port}");
+        }
+        assert_eq!(programs[0].run(&[0x45; 3], 28, Aux::default()), 0);
+    }
+
+    #[test]
+    fn random_trees_mean_the_same_in_parts() {
+        let seed = fastrand::u64(..);
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut handle = Handle::open(&LINK).expect("libpcap works");
+        let mut compared = 0;
+        for _ in 0..60 {
+            let expr = tree(&mut random, 3);
+            let Some(parts) = Parts::split(&expr) else {
+                continue;
+            };
+            let mut libpcap = |text: &str| {
+                let text = CString::new(text).expect("no NUL");
+                handle
+                    .compile(&text, false)
+                    .unwrap_or_else(|error| panic!("seed {seed}: {error}: {text:?}"))
+            };
+            let whole = Program::new(libpcap(&expr), false).expect("libpcap's programs are valid");
+            let linked = parts
+                .compile(|bytes| Ok(libpcap(&expr[bytes])))
+                .expect("compiled");
+            let linked = Program::new(linked, false).expect("linked programs are valid");
+            compared += 1;
+            for net in 0..8 {
+                for port in 1000..1008 {
+                    let packet = packet(net, port);
+                    let (in_parts, at_once) = (
+                        linked.run(&packet, 28, Aux::default()),
+                        whole.run(&packet, 28, Aux::default()),
+                    );
+                    assert_eq!(
+                        in_parts != 0,
+                        at_once != 0,
+                        "seed {seed}, net {net}, port {port}:\n{expr}"
+                    );
+                }
+            }
+        }
+        assert!(
+            compared > 10,
+            "seed {seed}: {compared} expressions were compared"
+        );
+    }
+
+    /// A random expression; most primitives are short, so that the cuts of tests lie at many places.
+    fn tree(random: &mut fastrand::Rng, depth: u32) -> String {
+        let count = random.usize(1..9);
+        let mut text = String::new();
+        for index in 0..count {
+            if index > 0 {
+                text.push_str(if random.bool() { " and " } else { " or " });
+            }
+            if random.u8(..4) == 0 {
+                text.push_str("not ");
+            }
+            match random.u8(..5) {
+                0 | 1 if depth > 0 => text.push_str(&format!("({})", tree(random, depth - 1))),
+                2 => text.push_str(&format!("host 10.0.{}.1", random.u8(..8))),
+                3 => text.push_str(&format!(
+                    "udp dst port {}{}",
+                    random.u16(1000..1008),
+                    " ".repeat(300)
+                )),
+                _ => text.push_str(&format!(
+                    "src or dst port {} or {}",
+                    random.u16(1000..1008),
+                    random.u16(1000..1008)
+                )),
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn what_carries_over_stays_whole() {
+        let hosts = list(0..256, |net| format!("host 10.0.{net}.1"));
+        assert_eq!(Parts::split(&format!("vlan and ({hosts})")), None);
+        assert_eq!(
+            Parts::split(&format!(
+                "host {}",
+                list(0..256, |net| format!("10.0.{net}.1"))
+            )),
+            None
+        );
+        assert_eq!(Parts::split("tcp and ("), None);
+        assert_eq!(Parts::split("tcp and and udp"), None);
+        let error = compile(&format!("{hosts} or port 70000 or {hosts}"), LINK)
+            .expect_err("an illegal port");
+        assert_eq!(&error.place().text[error.span()], "70000");
+        let endless = format!("vlan and ({hosts} or {hosts})");
+        assert!(matches!(
+            compile(&endless, LINK),
+            Err(FilterError::TooMany { .. })
+        ));
+    }
+}
