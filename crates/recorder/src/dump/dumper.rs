@@ -14,86 +14,32 @@ use std::{
     sync::{Arc, atomic::Ordering, mpsc},
 };
 
-use retroscope_packet::FragmentKey;
-use retroscope_ring::{
-    BucketInfo, BucketRef, BucketView, Evicted, EvictedBucket, Packet, Reservation, Ring,
-};
+use retroscope_ring::{BucketInfo, BucketRef, BucketView, EvictedBucket, Ring};
 
 use super::{
-    encode::InterfaceTotals,
-    file::{DumpFile, FailedFile, FinishedFile, Shelf},
-    output::{DumpPacket, Key, Written},
-    report::{DumpReport, Missing, PROGRAM, Sidecar, SidecarInterface},
+    active::{
+        Active, Failure, Found, Lost, Place, SidecarFacts, Waiting, end, interface_totals,
+        verdict_line,
+    },
+    file::{DumpFile, FailedFile, FinishedFile, Label, Shelf},
+    order::{DumpOrder, Message},
+    output::{DumpPacket, Written},
+    report::{DumpReport, Missing, PROGRAM, Sidecar, file_name},
 };
 use crate::{
     Event,
     analyzer::AnalyzerCounters,
     clock::Clock,
-    director::{Clip, Suppressed},
     intake::Intake,
     interfaces::InterfaceCache,
-    predicate::{Decision, Predicate},
     progress::{Barrier, Progress, Reach},
     time::rfc3339,
 };
 
-/// Later fragments kept aside for their first fragment, per dump.
-const KEPT_FRAGMENTS: usize = 1024;
 /// Finished dumps that a late packet can still amend.
 const FINISHED_KEPT: usize = 1024;
 /// How long a closed live dump waits for loss counters that cover its window, ns of the monotonic clock.
 const COUNTERS_WAIT_NS: i64 = 40_000_000;
-
-/// To the dumper.
-#[derive(Debug)]
-pub(crate) enum Message {
-    /// Start a dump.
-    Open(Box<DumpOrder>),
-    /// No packet after `ends` belongs to the dump.
-    Close(Box<CloseOrder>),
-    /// Packets of a closed window arrived too late.
-    Late {
-        id: u64,
-        packets: u64,
-        first_ns: i64,
-        last_ns: i64,
-    },
-    /// Look again: a barrier waits.
-    Wake,
-}
-
-/// A dump to start.
-#[derive(Debug)]
-pub(crate) struct DumpOrder {
-    pub(crate) id: u64,
-    /// The trigger's text, for names and reports.
-    pub(crate) rule: String,
-    /// Where the trigger packet is: producer, record, interface. `None`: by hand.
-    pub(crate) trigger: Option<(usize, u64, u16)>,
-    pub(crate) trigger_ns: i64,
-    pub(crate) expression: String,
-    pub(crate) predicate: Predicate,
-    pub(crate) from_ns: i64,
-    pub(crate) to_ns: i64,
-    pub(crate) reservation: Reservation,
-}
-
-/// The end of a dump's window.
-#[derive(Debug)]
-pub(crate) struct CloseOrder {
-    pub(crate) id: u64,
-    pub(crate) clipped: Option<Clip>,
-    pub(crate) suppressed: Suppressed,
-    /// The first record of each producer that no longer belongs to the dump.
-    pub(crate) ends: Vec<u64>,
-    /// Packets seen so far by interface (offline, where that is a function of the input).
-    pub(crate) received: Option<Vec<u64>>,
-    /// Packet time at the close, ns.
-    pub(crate) clock_ns: i64,
-    /// The earliest packet time recorded so far, ns.
-    pub(crate) start_ns: i64,
-    pub(crate) notes: Vec<String>,
-}
 
 /// What the dumper is built from.
 #[derive(Debug)]
@@ -127,84 +73,6 @@ pub(crate) struct Dumper {
 struct HeldView {
     view: BucketView,
     waiting: usize,
-}
-
-/// A dump whose file is not complete yet.
-#[derive(Debug)]
-struct Active {
-    order: DumpOrder,
-    number: u64,
-    file: Result<DumpFile, Failure>,
-    /// How many records of a bucket were looked at.
-    scanned: HashMap<BucketRef, u32>,
-    waiting: Vec<Waiting>,
-    kept: VecDeque<(FragmentKey, Waiting)>,
-    before: Evicted,
-    lost: Lost,
-    late: Option<Missing>,
-    per_interface: HashMap<u16, u64>,
-    close: Option<CloseOrder>,
-    /// Live: not judged before the counters cover the window or this passed on the monotonic clock.
-    judge_by_ns: Option<i64>,
-}
-
-/// A dump that the disk refused.
-#[derive(Debug)]
-struct Failure {
-    error: String,
-    parts: Vec<std::path::PathBuf>,
-    safe: Written,
-    lost: u64,
-    first_ns: i64,
-    last_ns: i64,
-}
-
-/// Reserved buckets that were overwritten before they were written.
-#[derive(Debug, Default)]
-struct Lost {
-    packets: u64,
-    estimated: bool,
-    span_ns: Option<(i64, i64)>,
-}
-
-/// A packet of a dump that waits for its turn.
-#[derive(Debug)]
-struct Waiting {
-    key: Key,
-    wire_len: u32,
-    interface: u16,
-    direction: u8,
-    place: Place,
-}
-
-#[derive(Debug)]
-enum Place {
-    Ring(BucketRef, u32),
-    Copied(Box<[u8]>),
-}
-
-impl Waiting {
-    /// The packet, if its bytes were copied.
-    fn packet(&self) -> Option<Packet<'_>> {
-        let Place::Copied(data) = &self.place else {
-            return None;
-        };
-        Some(Packet {
-            time_ns: self.key.time_ns,
-            wire_len: self.wire_len,
-            interface: self.interface,
-            direction: self.direction,
-            tag_restored: false,
-            data,
-        })
-    }
-}
-
-#[derive(Debug, Clone)]
-struct SidecarFacts {
-    expression: String,
-    suppressed: Suppressed,
-    interfaces: Vec<SidecarInterface>,
 }
 
 /// A bucket to visit, and which dumps want which of its records.
@@ -346,8 +214,9 @@ impl Dumper {
             let text = format!("{}: {error}", shelf.directory.path().display());
             Failure::new(text, Vec::new(), Written::default(), order.from_ns)
         });
-        let before = order.reservation.evicted_before().clone();
+        let before = *order.reservation.evicted_before();
         self.active.push(Active {
+            label: file.as_ref().ok().map(DumpFile::label),
             order,
             number,
             file,
@@ -515,16 +384,14 @@ impl Dumper {
                 data,
                 trigger,
             };
-            match &mut dump.file {
-                Ok(file) => match file.push(&packet, &mut self.names) {
+            if let Ok(file) = &mut dump.file {
+                match file.push(&packet, &mut self.names) {
                     Ok(()) => *dump.per_interface.entry(interface).or_default() += 1,
                     Err(error) => {
-                        let failure = Failure::of(file, &error, key.time_ns);
-                        dump.file = Err(failure);
+                        dump.file = Err(Failure::of(file, &error, key.time_ns));
                         dump.count_unwritten();
                     }
-                },
-                Err(_) => {}
+                }
             }
             if let Err(failure) = &mut dump.file {
                 failure.lose(key.time_ns);
@@ -629,24 +496,21 @@ impl Dumper {
         let result = file.and_then(|file| {
             let verdict = verdict_line(&dump.report(&close, None, file.safe(), &intake));
             let totals = |id: u16| interface_totals(&close, &dump, &intake, id);
-            file.finish(&verdict, &totals, &mut self.names)
-                .map_err(|failed| {
-                    let FailedFile { error, parts, safe } = failed;
+            file.finish(&verdict, &totals, &mut self.names).map_err(
+                |FailedFile { error, parts, safe }| {
                     let mut failure = Failure::new(error.to_string(), parts, safe, close.clock_ns);
-                    failure.lost = dump
-                        .per_interface
-                        .values()
-                        .sum::<u64>()
-                        .saturating_sub(safe.packets);
+                    let taken: u64 = dump.per_interface.values().sum();
+                    failure.lost = taken.saturating_sub(safe.packets);
                     failure
-                })
+                },
+            )
         });
         match result {
             Ok(finished) => {
                 let mut report = dump.report(&close, None, finished.written, &intake);
                 report.file.clone_from(&finished.paths[0]);
                 report.more_files = finished.paths[1..].to_vec();
-                report.sidecar = self.write_sidecar(&finished, &report, &sidecar, false);
+                report.sidecar = self.write_sidecar(&finished.label, &report, &sidecar, false);
                 self.finished
                     .push_back((dump.order.id, report.clone(), finished, sidecar));
                 if self.finished.len() > FINISHED_KEPT {
@@ -655,7 +519,10 @@ impl Dumper {
                 self.tell(Event::Finished(report));
             }
             Err(failure) => {
-                let report = dump.report(&close, Some(&failure), failure.safe, &intake);
+                let mut report = dump.report(&close, Some(&failure), failure.safe, &intake);
+                if let Some(label) = &dump.label {
+                    report.sidecar = self.write_sidecar(label, &report, &sidecar, false);
+                }
                 self.tell(Event::Finished(report));
             }
         }
@@ -663,13 +530,21 @@ impl Dumper {
 
     fn write_sidecar(
         &mut self,
-        file: &FinishedFile,
+        label: &Label,
         report: &DumpReport,
         facts: &SidecarFacts,
         again: bool,
     ) -> bool {
+        // The sidecar lies beside its files: their names will do, and stay true when the directory moves.
+        let mut beside = report.clone();
+        beside.file = file_name(&report.file);
+        beside.more_files = report
+            .more_files
+            .iter()
+            .map(|path| file_name(path))
+            .collect();
         let sidecar = Sidecar {
-            report,
+            report: &beside,
             expression: &facts.expression,
             suppressed: facts.suppressed.count,
             suppressed_hits: facts
@@ -686,7 +561,7 @@ impl Dumper {
             .map_err(io::Error::other)
             .and_then(|mut json| {
                 json.push(b'\n');
-                file.write_sidecar(&json, again)
+                label.write_sidecar(&json, again)
             });
         if let Err(error) = &written {
             self.tell(Event::Notice(format!(
@@ -717,7 +592,7 @@ impl Dumper {
                 report.file.display()
             )));
         }
-        report.sidecar = self.write_sidecar(&file, &report, &facts, true);
+        report.sidecar = self.write_sidecar(&file.label, &report, &facts, true);
         self.tell(Event::Amended(report));
     }
 
@@ -730,306 +605,3 @@ impl Dumper {
 /// The pause between two rounds while dumps are open: short against the 100 ms that a first packet may take, long
 /// against the microseconds that an idle round costs.
 const ROUND: std::time::Duration = std::time::Duration::from_millis(5);
-
-fn end(ends: &[u64], producer: usize) -> u64 {
-    ends.get(producer).copied().unwrap_or(0)
-}
-
-/// The verdict as it stands in a capture file.
-fn verdict_line(report: &DumpReport) -> String {
-    let clipped = if report.clipped.is_empty() {
-        String::new()
-    } else {
-        format!("; clipped: {}", report.clipped.join(", "))
-    };
-    format!("verdict: {}{clipped}", report.reasons())
-}
-
-fn interface_totals(
-    close: &CloseOrder,
-    dump: &Active,
-    intake: &Intake,
-    id: u16,
-) -> InterfaceTotals {
-    let (received, dropped) = match &close.received {
-        Some(received) => (
-            Some(received.get(usize::from(id)).copied().unwrap_or(0)),
-            Some(0),
-        ),
-        None => intake.interface_totals(id),
-    };
-    InterfaceTotals {
-        start_ns: close.start_ns,
-        end_ns: close.clock_ns,
-        received,
-        dropped,
-        written: dump.per_interface.get(&id).copied().unwrap_or(0),
-    }
-}
-
-/// Where a packet was found.
-#[derive(Debug, Clone, Copy)]
-struct Found {
-    bucket: BucketRef,
-    index: u32,
-    producer: usize,
-    record: u64,
-}
-
-impl Active {
-    /// How many records of a bucket may be looked at: those within reach and before the dump's end.
-    fn limit(&self, info: &BucketInfo, reach: &Reach) -> u32 {
-        let mut limit = reach.limit(info.producer);
-        if let Some(close) = &self.close {
-            limit = limit.min(end(&close.ends, info.producer));
-        }
-        u32::try_from(limit.saturating_sub(info.first)).unwrap_or(u32::MAX)
-    }
-
-    /// Puts a packet among the waiting if the dump takes it; returns how many of them stay in its bucket.
-    fn consider(&mut self, packet: &Packet<'_>, found: Found, names: &mut InterfaceCache) -> usize {
-        if packet.time_ns < self.order.from_ns || packet.time_ns > self.order.to_ns {
-            return 0;
-        }
-        let Some(interface) = names.interface(packet.interface) else {
-            return 0;
-        };
-        let key = Key {
-            time_ns: packet.time_ns,
-            source: interface.source,
-            producer: found.producer,
-            record: found.record,
-        };
-        let waiting = |place| Waiting {
-            key,
-            wire_len: packet.wire_len,
-            interface: packet.interface,
-            direction: packet.direction,
-            place,
-        };
-        let answer = self.order.predicate.decide(interface, packet);
-        let in_bucket = match answer.decision {
-            Decision::Skip => 0,
-            Decision::Take => {
-                self.waiting
-                    .push(waiting(Place::Ring(found.bucket, found.index)));
-                1
-            }
-            Decision::Maybe(fragment) => {
-                if self.kept.len() >= KEPT_FRAGMENTS {
-                    self.kept.pop_front();
-                }
-                self.kept
-                    .push_back((fragment, waiting(Place::Copied(packet.data.into()))));
-                0
-            }
-        };
-        if let Some(fragment) = answer.resolves {
-            self.resolve(fragment, names);
-        }
-        in_bucket
-    }
-
-    /// A first fragment came: what was kept aside for it is decided now.
-    fn resolve(&mut self, fragment: FragmentKey, names: &mut InterfaceCache) {
-        if !self.kept.iter().any(|(key, _)| *key == fragment) {
-            return;
-        }
-        for (key, kept) in std::mem::take(&mut self.kept) {
-            if key != fragment {
-                self.kept.push_back((key, kept));
-            } else if let Some(interface) = names.interface(kept.interface)
-                && let Some(packet) = kept.packet()
-                && self.order.predicate.decide(interface, &packet).decision == Decision::Take
-            {
-                self.waiting.push(kept);
-            }
-        }
-    }
-
-    /// A reserved bucket was overwritten: what was not looked at is missing.
-    fn lose(&mut self, fallen: &EvictedBucket) {
-        let skip = self.scanned.remove(&fallen.bucket).unwrap_or(0);
-        let (from_ns, to_ns) = (self.order.from_ns, self.order.to_ns);
-        let count = fallen.count_in(from_ns, to_ns, skip);
-        if count.packets == 0 {
-            return;
-        }
-        self.lost.packets += count.packets;
-        self.lost.estimated |= !count.exact;
-        if let Some((first, last)) = fallen.span_in(from_ns, to_ns) {
-            self.lost.span_ns = Some(
-                self.lost
-                    .span_ns
-                    .map_or((first, last), |(a, b)| (a.min(first), b.max(last))),
-            );
-        }
-    }
-
-    /// After a failure: packets that were taken but never reached the disk.
-    fn count_unwritten(&mut self) {
-        let taken: u64 = self.per_interface.values().sum();
-        if let Err(failure) = &mut self.file {
-            failure.lost += taken.saturating_sub(failure.safe.packets);
-        }
-    }
-
-    fn never_closed(&self) -> CloseOrder {
-        CloseOrder {
-            id: self.order.id,
-            clipped: Some(Clip::Stop),
-            suppressed: Suppressed::default(),
-            ends: Vec::new(),
-            received: None,
-            clock_ns: self.order.trigger_ns,
-            start_ns: self.order.from_ns,
-            notes: Vec::new(),
-        }
-    }
-
-    fn report(
-        &self,
-        close: &CloseOrder,
-        failure: Option<&Failure>,
-        written: Written,
-        intake: &Intake,
-    ) -> DumpReport {
-        let order = &self.order;
-        let mut clipped = Vec::new();
-        if close.start_ns > order.from_ns
-            && self.before.packets == 0
-            && self.before.unknown_before_ns.is_none()
-        {
-            clipped.push("start");
-        }
-        match close.clipped {
-            Some(Clip::Stop) => clipped.push("stop"),
-            Some(Clip::End) => clipped.push("end"),
-            None => {}
-        }
-        let mut report = DumpReport {
-            file: failure
-                .and_then(|f| f.parts.first().cloned())
-                .unwrap_or_default(),
-            more_files: failure.map_or(Vec::new(), |f| f.parts.iter().skip(1).cloned().collect()),
-            rule: order.rule.clone(),
-            trigger_time: rfc3339(order.trigger_ns),
-            from: rfc3339(order.from_ns),
-            to: rfc3339(order.to_ns),
-            packets: written.packets,
-            bytes: written.bytes,
-            verdict: super::Verdict::Complete,
-            clipped,
-            missing: self.missing(close, failure, intake),
-            error: failure.map(|f| f.error.clone()),
-            notes: close.notes.clone(),
-            number: self.number,
-            trigger_ns: order.trigger_ns,
-            span_ns: written.first_ns.zip(written.last_ns),
-            sidecar: false,
-        };
-        report.notes.extend(order.predicate.notes());
-        report.notes.extend(intake.unknown_losses());
-        report.judge();
-        report
-    }
-
-    fn missing(
-        &self,
-        close: &CloseOrder,
-        failure: Option<&Failure>,
-        intake: &Intake,
-    ) -> Vec<Missing> {
-        let order = &self.order;
-        let mut missing = Vec::new();
-        let (mut packets, mut estimated, mut span) = (
-            self.before.packets,
-            !self.before.exact,
-            self.before.first_ns.zip(self.before.last_ns),
-        );
-        packets += self.lost.packets;
-        estimated |= self.lost.estimated;
-        if let Some((first, last)) = self.lost.span_ns {
-            span = Some(span.map_or((first, last), |(a, b)| (a.min(first), b.max(last))));
-        }
-        if packets > 0 || self.before.unknown_before_ns.is_some() {
-            let (first, last) = span.unwrap_or((order.from_ns, order.from_ns));
-            let first = if self.before.unknown_before_ns.is_some() {
-                order.from_ns
-            } else {
-                first.max(order.from_ns)
-            };
-            let known = self.before.unknown_before_ns.is_none();
-            let mut entry = Missing::new(
-                "evicted",
-                first,
-                last.min(order.to_ns),
-                known.then_some(packets),
-            );
-            entry.estimated = known && estimated;
-            missing.push(entry);
-        }
-        let until = close.clock_ns.min(order.to_ns);
-        missing.extend(intake.losses(order.from_ns, until));
-        missing.extend(self.late.clone());
-        if let Some(failure) = failure {
-            missing.push(Missing::new(
-                "disk",
-                failure.first_ns,
-                failure.last_ns.max(failure.first_ns),
-                Some(failure.lost),
-            ));
-        }
-        missing
-    }
-
-    fn sidecar_facts(
-        &self,
-        close: &CloseOrder,
-        names: &mut InterfaceCache,
-        interfaces: Vec<u16>,
-    ) -> SidecarFacts {
-        let describe = |id: u16| {
-            let interface = names.interface(id)?;
-            Some(SidecarInterface {
-                name: interface.name.clone(),
-                link_type: interface.link_type.0,
-                packets: self.per_interface.get(&id).copied().unwrap_or(0),
-                time_resolution_ns: interface.time_resolution_ns,
-            })
-        };
-        SidecarFacts {
-            expression: self.order.expression.clone(),
-            suppressed: close.suppressed.clone(),
-            interfaces: interfaces.into_iter().filter_map(describe).collect(),
-        }
-    }
-}
-
-impl Failure {
-    fn new(error: String, parts: Vec<std::path::PathBuf>, safe: Written, at_ns: i64) -> Self {
-        Self {
-            error,
-            parts,
-            safe,
-            lost: 0,
-            first_ns: at_ns,
-            last_ns: at_ns,
-        }
-    }
-
-    fn of(file: &DumpFile, error: &io::Error, at_ns: i64) -> Self {
-        let safe = file.safe();
-        Self::new(
-            error.to_string(),
-            file.parts(),
-            safe,
-            safe.last_ns.unwrap_or(at_ns),
-        )
-    }
-
-    fn lose(&mut self, time_ns: i64) {
-        self.lost += 1;
-        self.last_ns = self.last_ns.max(time_ns);
-    }
-}

@@ -34,11 +34,17 @@ pub(crate) struct DumpFile {
     outputs: Vec<(LinkType, Output)>,
 }
 
+/// Where a dump's files are and what their names begin with.
+#[derive(Debug, Clone)]
+pub(crate) struct Label {
+    shelf: Shelf,
+    stem: String,
+}
+
 /// A dump on disk.
 #[derive(Debug, Clone)]
 pub(crate) struct FinishedFile {
-    shelf: Shelf,
-    stem: String,
+    pub(crate) label: Label,
     pub(crate) paths: Vec<PathBuf>,
     pub(crate) written: Written,
 }
@@ -120,6 +126,14 @@ impl DumpFile {
             _ => format!("{}.{extension}", self.stem),
         };
         self.shelf.directory.path().join(name)
+    }
+
+    /// For the sidecar.
+    pub(crate) fn label(&self) -> Label {
+        Label {
+            shelf: self.shelf.clone(),
+            stem: self.stem.clone(),
+        }
     }
 
     /// The `.part` files as they are now.
@@ -218,8 +232,7 @@ impl DumpFile {
         // The files are complete and named; a directory that cannot be synced is no reason to call them failed.
         let _ = self.shelf.directory.sync();
         Ok(FinishedFile {
-            shelf: self.shelf,
-            stem: self.stem,
+            label: self.label(),
             paths: renamed,
             written,
         })
@@ -250,7 +263,7 @@ pub(crate) struct FailedFile {
     pub(crate) safe: Written,
 }
 
-impl FinishedFile {
+impl Label {
     /// Writes (or, after a late packet, writes again) the sidecar, by way of a `.part` file.
     pub(crate) fn write_sidecar(&self, json: &[u8], again: bool) -> io::Result<()> {
         let path = self
@@ -273,10 +286,12 @@ impl FinishedFile {
         }
         renamed
     }
+}
 
+impl FinishedFile {
     /// Changes the verdict that stands in the captures.
     pub(crate) fn amend(&self, verdict: &str) -> io::Result<()> {
-        if self.shelf.format == Format::PcapNg {
+        if self.label.shelf.format == Format::PcapNg {
             for path in &self.paths {
                 patch_verdict(
                     &fs::OpenOptions::new().read(true).write(true).open(path)?,

@@ -1,9 +1,11 @@
 //! Dumps: from a window of the ring to an ordered file with a verdict.
 
+mod active;
 mod dumper;
 mod encode;
 mod file;
 mod names;
+mod order;
 mod output;
 mod report;
 
@@ -11,5 +13,6 @@ pub use encode::Format;
 pub(crate) use names::Directory;
 pub use report::{DumpReport, Missing, PROGRAM, Verdict};
 
-pub(crate) use dumper::{CloseOrder, DumpOrder, Dumper, DumperParts, Message};
+pub(crate) use dumper::{Dumper, DumperParts};
 pub(crate) use file::Shelf;
+pub(crate) use order::{CloseOrder, DumpOrder, Message};

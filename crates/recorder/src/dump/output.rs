@@ -267,7 +267,7 @@ impl Output {
         let mut index = 0;
         while let Some(record) = main.next().map_err(io::Error::other)? {
             let meta = record.meta;
-            let interface = self.interfaces[usize::try_from(meta.interface).unwrap_or(0)];
+            let interface = self.interfaces[usize::from(meta.interface)];
             let source = described(names, interface)?.source;
             while let Some(packet) = next_late.as_ref()
                 && (packet.key.time_ns, packet.key.source) < (meta.time_ns, source)

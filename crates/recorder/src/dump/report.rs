@@ -1,6 +1,6 @@
 //! What a finished dump says about itself: verdict, losses, sidecar.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -210,6 +210,11 @@ pub(crate) struct SidecarInterface {
 
 /// The program's name and version, as files and pages show it.
 pub const PROGRAM: &str = concat!("retroscope ", env!("CARGO_PKG_VERSION"));
+
+/// A path without its directory.
+pub(crate) fn file_name(path: &Path) -> PathBuf {
+    path.file_name().map_or_else(PathBuf::new, PathBuf::from)
+}
 
 #[cfg(test)]
 mod tests {
