@@ -21,12 +21,14 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Record(commands::record::Args),
+    Filter(commands::filter::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Record(args) => commands::record::run(args),
+        Command::Filter(args) => commands::filter::run(args),
     };
     result.unwrap_or_else(|failure| failure.report())
 }

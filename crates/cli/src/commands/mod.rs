@@ -1,3 +1,4 @@
 //! One module a command.
 
+pub(crate) mod filter;
 pub(crate) mod record;

@@ -1,0 +1,157 @@
+//! `retroscope filter`: the packets of a capture file that an expression takes, counted, shown or copied.
+//!
+//! - `input`: the file or stdin,
+//! - `search`: reader, filter and output joined; decides when an expression is refused,
+//! - `output`: a count, `lines`, or a `capture` file, to a `target`,
+//! - `program`: `-d`, the compiled expression as text,
+//! - `link_type`: the names that `-y` takes.
+
+mod capture;
+mod input;
+mod lines;
+mod link_type;
+mod output;
+mod program;
+mod search;
+mod target;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use retroscope_filter::{Filter, FilterError};
+use retroscope_packet::LinkType;
+use retroscope_pcapfile::Reader;
+
+use self::{
+    input::Input,
+    output::Output,
+    search::{Found, SearchError},
+    target::Target,
+};
+use crate::failure::{Code, Failure, say};
+
+/// Show, count or copy the packets of a capture file that an expression takes.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "EXPR is a pcap-filter(7) expression; several words are joined by spaces, none takes every packet. \
+                  Put -- before it if it starts with a hyphen.\n\n\
+                  Exit codes: 0 done, 1 the file is damaged or something failed, 2 wrong arguments or expression."
+)]
+pub(crate) struct Args {
+    /// Capture file, pcap or pcapng, also inside gzip or zstd; - is stdin
+    #[arg(short, value_name = "FILE")]
+    read: Option<PathBuf>,
+
+    /// Print only the number of matching packets
+    #[arg(long, conflicts_with_all = ["write", "program"])]
+    count: bool,
+
+    /// Write the matching packets to OUT, in the format and time resolution of FILE but not compressed; - is stdout
+    #[arg(short, value_name = "OUT", conflicts_with = "program")]
+    write: Option<PathBuf>,
+
+    /// Print the compiled program as 'tcpdump -d' does, for the link types of FILE, else for Ethernet
+    #[arg(short = 'd')]
+    program: bool,
+
+    /// Link type for -d, by libpcap's name or the number in capture files
+    #[arg(short = 'y', value_name = "LINKTYPE", requires = "program", conflicts_with = "read",
+          value_parser = link_type::parse)]
+    link_type: Option<LinkType>,
+
+    /// pcap-filter(7) expression
+    #[arg(value_name = "EXPR", allow_negative_numbers = true)]
+    expression: Vec<String>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+    let expression = args.expression.join(" ");
+    let filter = Filter::plain(&expression).map_err(|error| refused(&error))?;
+    if args.program {
+        return program::print(&expression, args.read.as_deref(), args.link_type);
+    }
+    let path = args
+        .read
+        .ok_or_else(|| Failure::usage("name a capture file: -r FILE"))?;
+    let input = Input::open(&path)?;
+    let output = if args.count {
+        Output::count(Target::Stdout)
+    } else if let Some(out) = args.write {
+        let target = Target::new(out);
+        if input.is_same_file(&target) {
+            return Err(Failure::usage(format_args!(
+                "-w {target} is the file that is read: write to another one"
+            )));
+        }
+        Output::capture(target)
+    } else {
+        Output::lines(Target::Stdout)
+    };
+    let name = input.name().to_owned();
+    match search_input(input, filter, output) {
+        Ok(found) => report(&name, found),
+        Err(SearchError::Refused(error)) => Err(refused(&error)),
+        Err(SearchError::Output(error)) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
+        Err(SearchError::Output(error)) => Err(Failure::failed(format_args!("{error:#}"))),
+    }
+}
+
+/// Opens the input as a capture and searches it. One that is damaged before its first packet has none.
+fn search_input(input: Input, filter: Filter, output: Output) -> Result<Found, SearchError> {
+    match Reader::new(input.into_file()) {
+        Ok(mut reader) => search::search(&mut reader, filter, output),
+        Err(error) => {
+            if error.is_damage() {
+                output.finish_empty()?;
+            }
+            Ok(Found {
+                damage: Some(error),
+                unsupported: Vec::new(),
+            })
+        }
+    }
+}
+
+/// What is left to say when all packets were dealt with.
+fn report(name: &str, found: Found) -> Result<ExitCode, Failure> {
+    if let Some((_, error)) = found.unsupported.first() {
+        let link_types: Vec<_> = found
+            .unsupported
+            .iter()
+            .map(|(link_type, _)| link_type::describe(*link_type))
+            .collect();
+        say(&format!(
+            "{name}: packets of {} do not match, since the expression cannot be compiled for them\n{}",
+            link_types.join(", "),
+            error.render()
+        ));
+    }
+    match found.damage {
+        None => Ok(ExitCode::SUCCESS),
+        Some(error) => {
+            say(&format!("{name}: {error}"));
+            Ok(Code::Failed.into())
+        }
+    }
+}
+
+/// An expression that cannot be used.
+fn refused(error: &FilterError) -> Failure {
+    Failure::usage(error.render())
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Whether `-` was given: stdin or stdout.
+fn is_standard_stream(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}

@@ -1,0 +1,171 @@
+//! What becomes of the packets that match.
+
+use std::io::Write;
+
+use anyhow::Context;
+use retroscope_pcapfile::{Format, Interface, RecordMeta, WriteError};
+
+use super::{capture::Capture, lines::Lines, target::Target};
+
+/// Bytes gathered before they are written.
+pub(super) const BUFFER_BYTES: usize = 256 << 10;
+
+/// Takes the matching packets. Nothing is opened before the first call of [`Output::interfaces`] or a `finish`.
+#[derive(Debug)]
+pub(super) struct Output {
+    target: Target,
+    matches: u64,
+    sink: Sink,
+}
+
+#[derive(Debug)]
+enum Sink {
+    /// Nothing but their number at the end.
+    Count,
+    /// A line each, once it is opened.
+    Lines(Option<Lines>),
+    /// A capture file, once it is opened.
+    Capture(Option<Capture>),
+}
+
+impl Output {
+    /// The number of packets and a newline, at the end.
+    pub(super) fn count(target: Target) -> Self {
+        Self::new(target, Sink::Count)
+    }
+
+    /// One line a packet.
+    pub(super) fn lines(target: Target) -> Self {
+        Self::new(target, Sink::Lines(None))
+    }
+
+    /// A capture file in the format of the input.
+    pub(super) fn capture(target: Target) -> Self {
+        Self::new(target, Sink::Capture(None))
+    }
+
+    fn new(target: Target, sink: Sink) -> Self {
+        Self {
+            target,
+            matches: 0,
+            sink,
+        }
+    }
+
+    /// Takes note of all interfaces known so far, in file order, before packets of new ones are given. The first call
+    /// opens the target.
+    ///
+    /// # Errors
+    /// The target cannot be opened or written.
+    pub(super) fn interfaces(
+        &mut self,
+        format: Format,
+        interfaces: &[Interface],
+    ) -> anyhow::Result<()> {
+        let target = &self.target;
+        match &mut self.sink {
+            Sink::Count | Sink::Lines(Some(_)) => {}
+            Sink::Lines(lines) => *lines = Some(Lines::new(target.open()?)),
+            Sink::Capture(capture) => {
+                let capture = match capture {
+                    Some(capture) => capture,
+                    None => {
+                        let file = target.open()?;
+                        let started = Capture::start(file, format, interfaces);
+                        capture.insert(started.map_err(|error| cannot_write(target, error))?)
+                    }
+                };
+                capture
+                    .add_interfaces(interfaces)
+                    .map_err(|error| cannot_write(target, error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a packet of an interface that was noted. `data` is what was captured.
+    ///
+    /// # Errors
+    /// The target cannot be written.
+    #[inline]
+    pub(super) fn packet(
+        &mut self,
+        interface: &Interface,
+        record: &RecordMeta,
+        data: &[u8],
+    ) -> anyhow::Result<()> {
+        self.matches += 1;
+        let target = &self.target;
+        match &mut self.sink {
+            Sink::Lines(Some(lines)) => lines
+                .packet(interface, record, data)
+                .with_context(|| format!("cannot write {target}")),
+            Sink::Capture(Some(capture)) => capture
+                .packet(record, data)
+                .map_err(|error| cannot_write(target, error)),
+            Sink::Count | Sink::Lines(None) | Sink::Capture(None) => Ok(()),
+        }
+    }
+
+    /// The input may be silent for a while now.
+    ///
+    /// # Errors
+    /// The target cannot be written.
+    pub(super) fn burst_end(&mut self) -> anyhow::Result<()> {
+        match &mut self.sink {
+            Sink::Lines(Some(lines)) => lines
+                .burst_end()
+                .with_context(|| format!("cannot write {}", self.target)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes what is left, and the number if that is all there is to say.
+    ///
+    /// # Errors
+    /// The target cannot be written; or packets were written with other times than they had.
+    pub(super) fn finish(self) -> anyhow::Result<()> {
+        let Self {
+            target,
+            matches,
+            sink,
+        } = self;
+        let context = || format!("cannot write {target}");
+        match sink {
+            Sink::Count => writeln!(target.open()?, "{matches}").with_context(context),
+            Sink::Lines(Some(lines)) => lines.finish().with_context(context),
+            Sink::Lines(None) | Sink::Capture(None) => Ok(()),
+            Sink::Capture(Some(capture)) => {
+                let clamped = capture.times_clamped();
+                capture
+                    .finish()
+                    .map_err(|error| cannot_write(&target, error))?;
+                anyhow::ensure!(
+                    clamped == 0,
+                    "{target}: {clamped} packets have times that the file cannot hold; they got the nearest"
+                );
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends without the input's format: it could not be read. A capture file is not made then.
+    ///
+    /// # Errors
+    /// The target cannot be written.
+    pub(super) fn finish_empty(self) -> anyhow::Result<()> {
+        match self.sink {
+            Sink::Count => self.finish(),
+            Sink::Lines(_) | Sink::Capture(_) => Ok(()),
+        }
+    }
+}
+
+/// Leaves out how far the file got: the user asked for all of it.
+fn cannot_write(target: &Target, error: WriteError) -> anyhow::Error {
+    let cause = match error {
+        WriteError::Io { error, .. } => anyhow::Error::new(error),
+        error => anyhow::Error::new(error),
+    };
+    cause.context(format!("cannot write {target}"))
+}

@@ -1,0 +1,154 @@
+//! A pass over a capture file.
+
+use std::io::Read;
+
+use retroscope_filter::{Aux, Filter, FilterError, LinkContext, Mode, PacketView};
+use retroscope_packet::LinkType;
+use retroscope_pcapfile::{Interface, ReadError, Reader};
+
+use super::output::Output;
+
+/// How a pass ended.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// Why the file could not be read to its end; what stands before that place counts.
+    pub(super) damage: Option<ReadError>,
+    /// Link types of the file for which the expression does not compile, though it does for another.
+    pub(super) unsupported: Vec<(LinkType, FilterError)>,
+}
+
+/// Why a pass ended early.
+#[derive(Debug)]
+pub(super) enum SearchError {
+    /// The expression compiles for no link type of the file. Nothing was put out.
+    Refused(FilterError),
+    /// The output failed.
+    Output(anyhow::Error),
+}
+
+impl From<anyhow::Error> for SearchError {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+/// Gives every packet that `filter` takes to `output`.
+///
+/// The output is started by the first link type for which the expression compiles: a refused expression leaves an
+/// existing file alone. Nothing is allocated per packet.
+///
+/// # Errors
+/// [`SearchError`]. Damage of the file is none: it is in [`Found`].
+pub(super) fn search<R: Read>(
+    reader: &mut Reader<R>,
+    filter: Filter,
+    mut output: Output,
+) -> Result<Found, SearchError> {
+    let mut links = Links::new(filter);
+    let damage = loop {
+        let filled = reader.fill();
+        links
+            .learn(reader.interfaces())
+            .map_err(SearchError::Refused)?;
+        if links.compiled {
+            output.interfaces(reader.format(), reader.interfaces())?;
+        }
+        match filled {
+            Ok(0) => break None,
+            Ok(_) => {}
+            Err(error) => break Some(error),
+        }
+        let (interfaces, memory) = (reader.interfaces(), reader.memory());
+        for record in reader.records() {
+            let interface = &interfaces[usize::from(record.interface)];
+            let data = &memory[record.offset..record.offset + record.captured_len as usize];
+            if links.take(interface, record.interface, data, record.wire_len) {
+                output.packet(interface, record, data)?;
+            }
+        }
+        output.burst_end()?;
+    };
+    let unsupported = links.into_unsupported().map_err(SearchError::Refused)?;
+    output.interfaces(reader.format(), reader.interfaces())?;
+    output.finish()?;
+    Ok(Found {
+        damage,
+        unsupported,
+    })
+}
+
+/// The filter and the link types that it was compiled for.
+struct Links {
+    filter: Filter,
+    /// Interfaces that were looked at.
+    known: usize,
+    /// It compiled for one of them.
+    compiled: bool,
+    refused: Vec<(LinkType, FilterError)>,
+}
+
+impl Links {
+    fn new(filter: Filter) -> Self {
+        Self {
+            filter,
+            known: 0,
+            compiled: false,
+            refused: Vec::new(),
+        }
+    }
+
+    /// Compiles for interfaces that are new. Fails at once if the text is no expression, for no link type can help then.
+    fn learn(&mut self, interfaces: &[Interface]) -> Result<(), FilterError> {
+        for interface in &interfaces[self.known..] {
+            let link_type = interface.link_type;
+            let was_refused = |(other, _): &(LinkType, FilterError)| *other == link_type;
+            if self.refused.iter().any(was_refused) {
+                continue;
+            }
+            match self.filter.prepare(context(link_type, interface.snaplen)) {
+                Ok(()) => self.compiled = true,
+                Err(error @ FilterError::Syntax { .. }) => return Err(error),
+                Err(error) => self.refused.push((link_type, error)),
+            }
+        }
+        self.known = interfaces.len();
+        Ok(())
+    }
+
+    #[inline]
+    fn take(&self, interface: &Interface, index: u16, data: &[u8], wire_len: u32) -> bool {
+        self.filter.matches(&PacketView {
+            link_type: interface.link_type,
+            mode: Mode::Savefile,
+            interface: index,
+            aux: Aux::default(),
+            data,
+            wire_len,
+        })
+    }
+
+    /// The link types that do not count, if there are others that do. A file without interfaces has no say about the
+    /// expression, except that it must be one.
+    fn into_unsupported(mut self) -> Result<Vec<(LinkType, FilterError)>, FilterError> {
+        if self.known == 0
+            && let Err(error @ FilterError::Syntax { .. }) =
+                self.filter.prepare(context(LinkType::ETHERNET, 0))
+        {
+            return Err(error);
+        }
+        if !self.compiled && !self.refused.is_empty() {
+            return Err(self.refused.swap_remove(0).1);
+        }
+        Ok(self.refused)
+    }
+}
+
+/// What an expression is compiled for, as `tcpdump -r` does it.
+pub(super) fn context(link_type: LinkType, snaplen: u32) -> LinkContext {
+    LinkContext {
+        link_type,
+        snaplen,
+        mode: Mode::Savefile,
+        optimize: true,
+    }
+}
