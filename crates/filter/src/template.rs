@@ -119,7 +119,14 @@ impl Template {
                 piece.compile(&self.text, link).map(drop)
             })
         };
-        compile(Family::V4).or_else(|error| compile(Family::V6).map_err(|_| error))
+        let has_addresses = self
+            .variables
+            .iter()
+            .any(|(_, variable)| matches!(variable, Variable::SrcIp | Variable::DstIp));
+        match compile(Family::V4) {
+            Err(error) if has_addresses => compile(Family::V6).map_err(|_| error),
+            result => result,
+        }
     }
 
     /// Fills in a trigger packet's values.
