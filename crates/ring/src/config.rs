@@ -124,7 +124,7 @@ impl Mode {
 pub enum EvictionDetail {
     /// Up to 64 evenly spaced stamps of each of the last 8192 buckets, in memory taken at the start.
     Sampled,
-    /// Every stamp. Beyond the budget the oldest buckets are thinned to 64 stamps each, and when that is not enough,
+    /// Every stamp, which costs a walk over the descriptors of each bucket that is overwritten. Beyond the budget the oldest buckets are thinned to 64 stamps each, and when that is not enough,
     /// forgotten.
     Exact {
         /// Bytes of stamps to keep at most.
@@ -207,7 +207,7 @@ mod tests {
         let text = error.to_string();
         assert_eq!(
             text,
-            "a ring of 67 MiB is too small for 16 producers and 1 readers: it must have at least 68 MiB"
+            "a ring of 67 MiB is too small for its producers (16) and readers (1): it must have at least 68 MiB"
         );
         assert!(RingConfig::new(68 << 20, 16, 1).geometry().is_ok());
     }

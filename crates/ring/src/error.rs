@@ -8,7 +8,7 @@ use std::io;
 pub enum RingError {
     /// Environment or user: fewer than 4 buckets for each producer and reader.
     #[error(
-        "a ring of {} MiB is too small for {producers} producers and {readers} readers: \
+        "a ring of {} MiB is too small for its producers ({producers}) and readers ({readers}): \
          it must have at least {} MiB",
         bytes >> 20, bytes_min.div_ceil(1 << 20)
     )]

@@ -120,17 +120,20 @@ impl Reader {
         self.turn = (turn + 1) % count;
         self.lent = Some(turn);
         let cursor = &mut self.cursors[turn];
+        let producer = cursor.producer;
         let first = std::mem::replace(&mut cursor.position, end);
         let missed = std::mem::take(&mut cursor.missed);
-        let hold = self.cursors[turn].hold.as_ref()?; // advance() leaves a hold where it finds records
+        let hold = cursor.hold.as_ref();
+        let hold = hold.expect("advance() leaves a hold where it finds records");
         let start = hold.first();
         let packets = Packets::new(hold, in_bucket(first - start), in_bucket(end - start));
+        let bucket = hold.bucket();
         Some(Batch {
-            producer: self.cursors[turn].producer,
+            producer,
             first,
             missed,
             packets,
-            bucket: hold.bucket(),
+            bucket,
         })
     }
 

@@ -39,21 +39,23 @@ impl Memory {
         progress: Option<&mut dyn FnMut(u64, u64)>,
     ) -> Result<(Self, Pages), RingError> {
         assert!(bytes.is_multiple_of(ALIGNMENT) && bytes > 0);
-        let (memory, explicit) = match Self::map_explicit(bytes) {
-            Some(memory) => (memory, true),
-            None => (Self::map_aligned(bytes)?, false),
+        let mut progress = progress;
+        let mut report = |done, all| {
+            if let Some(progress) = &mut progress {
+                progress(done, all);
+            }
         };
-        if !explicit {
-            // Advice only: without huge pages the ring works the same.
-            let _ = memory.advise(0, bytes, Advice::LinuxHugepage);
+        if let Some(memory) = Self::map_explicit(bytes) {
+            // What the kernel promised when it mapped may still be refused, by a cgroup for example.
+            if memory.populate(&mut report).is_ok() {
+                return Ok((memory, Pages::Explicit));
+            }
         }
-        let _ = memory.advise(0, bytes, Advice::LinuxDontDump);
-        memory.populate(progress)?;
-        let pages = if explicit {
-            Pages::Explicit
-        } else {
-            memory.pages()
-        };
+        let memory = Self::map_aligned(bytes)?;
+        // Advice only: without huge pages the ring works the same.
+        let _ = memory.advise(0, bytes, Advice::LinuxHugepage);
+        memory.populate(&mut report)?;
+        let pages = memory.pages();
         Ok((memory, pages))
     }
 
@@ -86,7 +88,10 @@ impl Memory {
         Ok(Self { base, bytes })
     }
 
-    fn populate(&self, mut progress: Option<&mut dyn FnMut(u64, u64)>) -> Result<(), RingError> {
+    /// Backs all of the mapping with pages.
+    fn populate(&self, report: &mut dyn FnMut(u64, u64)) -> Result<(), RingError> {
+        // Without it a core dump would be as large as the ring, and hold other people's traffic.
+        let _ = self.advise(0, self.bytes, Advice::LinuxDontDump);
         let mut by_call = true;
         let mut done = 0;
         while done < self.bytes {
@@ -104,9 +109,7 @@ impl Memory {
                 self.touch(done, length);
             }
             done += length;
-            if let Some(progress) = progress.as_mut() {
-                progress(done as u64, self.bytes as u64);
-            }
+            report(done as u64, self.bytes as u64);
         }
         Ok(())
     }

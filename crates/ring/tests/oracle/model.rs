@@ -118,9 +118,7 @@ impl Bucket {
     }
 
     fn push(&mut self, record: Stored) {
-        let far = (record.time_ns - self.base_ns)
-            .checked_abs()
-            .is_none_or(|ns| ns > 1 << 46);
+        let far = !(-1 << 47..1 << 47).contains(&(record.time_ns - self.base_ns));
         let extended = far || record.wire_len >= 65_536 || record.interface >= 255;
         self.used += record.noise.len() + if extended { 16 } else { 0 };
         self.records.push(record);
