@@ -1,11 +1,15 @@
 //! The frames themselves: a pure function of the configuration.
 //!
-//! Making a frame is copying the 42 header bytes of its flow, writing 16 payload bytes and finishing the UDP checksum,
-//! whose constant part was summed up beforehand; the filler behind them lies in the caller's buffer already.
+//! Flows are drawn once from the seed. A frame is then its flow's template written over filler that lies in the caller's
+//! buffer already, with the sequence number that the schedule gives.
 
 use std::{collections::HashSet, fmt, net::Ipv4Addr};
 
-use super::config::{GeneratorConfig, Rate};
+use super::{
+    config::GeneratorConfig,
+    schedule::{Schedule, first_slot_at},
+    template::{HEADER_BYTES, MARK_BYTES, Template},
+};
 use crate::SourceError;
 
 /// UDP destination port of the trigger packet, outside the range of the background flows.
@@ -16,16 +20,6 @@ pub const TRIGGER_TEXT: [u8; 8] = *b"EXAMPLE\n";
 
 /// Ports of background flows.
 const PORTS: std::ops::RangeInclusive<u16> = 1_000..=10_000;
-
-const ETHERNET_BYTES: usize = 14;
-const IPV4_BYTES: usize = 20;
-const UDP_BYTES: usize = 8;
-/// Headers of a frame.
-const HEADER_BYTES: usize = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES;
-/// Payload bytes that are written for each frame: sequence number and filler, or trigger text and sequence number.
-const MARK_BYTES: usize = 16;
-/// Where the UDP checksum stands.
-const UDP_CHECKSUM_OFFSET: usize = HEADER_BYTES - 2;
 
 /// Addresses and ports of a flow, in the direction in which it sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -183,161 +177,6 @@ impl fmt::Debug for Generator {
     }
 }
 
-/// Slots of one share in steps of the whole schedule, each with its time. Slot `n` of the run is due at
-/// `floor(n * interval)`; whole and fraction are carried on by addition, which is exact.
-#[derive(Debug)]
-struct Schedule {
-    /// The next slot: also the sequence number.
-    slot: u64,
-    /// Slots from one frame of this share to its next.
-    stride: u64,
-    /// The first slot that is not made.
-    end: u64,
-    /// `floor(slot * interval)`, ns.
-    offset_ns: i64,
-    /// The fraction of it, in `1 / denominator` ns: `< denominator`.
-    fraction: u64,
-    step_ns: i64,
-    step_fraction: u64,
-    denominator: u64,
-}
-
-impl Schedule {
-    fn new(config: &GeneratorConfig, queue: usize, queues: usize) -> Self {
-        let (numerator, denominator) = rate(config).interval_ns(config.size);
-        let split = |slots: usize| {
-            let product = slots as u128 * u128::from(numerator);
-            let whole = i64::try_from(product / u128::from(denominator)).unwrap_or(i64::MAX);
-            (
-                whole,
-                u64::try_from(product % u128::from(denominator)).unwrap_or(0),
-            )
-        };
-        let (offset_ns, fraction) = split(queue);
-        let (step_ns, step_fraction) = split(queues);
-        Self {
-            slot: queue as u64,
-            stride: queues as u64,
-            end: config.duration.map_or(u64::MAX, |duration| {
-                first_slot_at(config, duration.as_nanos())
-            }),
-            offset_ns,
-            fraction,
-            step_ns,
-            step_fraction,
-            denominator,
-        }
-    }
-
-    fn advance(&mut self) {
-        self.slot = self.slot.saturating_add(self.stride);
-        self.offset_ns = self.offset_ns.saturating_add(self.step_ns);
-        self.fraction += self.step_fraction;
-        if self.fraction >= self.denominator {
-            self.fraction -= self.denominator;
-            self.offset_ns = self.offset_ns.saturating_add(1);
-        }
-    }
-}
-
-/// The rate of the schedule, also where none was given.
-fn rate(config: &GeneratorConfig) -> Rate {
-    config.rate.unwrap_or(Rate::FOR_FILES)
-}
-
-/// The first slot that is due at `time_ns` after the start or later.
-fn first_slot_at(config: &GeneratorConfig, time_ns: u128) -> u64 {
-    let (numerator, denominator) = rate(config).interval_ns(config.size);
-    let slot = time_ns
-        .saturating_mul(u128::from(denominator))
-        .div_ceil(u128::from(numerator));
-    u64::try_from(slot).unwrap_or(u64::MAX)
-}
-
-/// The headers of a flow and the constant part of its UDP checksum.
-#[derive(Debug)]
-struct Template {
-    header: [u8; HEADER_BYTES],
-    /// Sum of the 16-bit words of pseudo-header, UDP header and filler; below 2^31, so that a mark still fits.
-    sum: u32,
-}
-
-impl Template {
-    /// Headers for frames as long as `blank`, whose filler counts from the mark on.
-    fn new(flow: FlowAddresses, blank: &[u8]) -> Self {
-        let mut header = [0; HEADER_BYTES];
-        // At most 9000: the size was checked.
-        let ip_bytes = u16::try_from(blank.len() - ETHERNET_BYTES).unwrap_or(u16::MAX);
-        let udp_length = ip_bytes - 20;
-        header[..6].copy_from_slice(&hardware_address(flow.destination));
-        header[6..12].copy_from_slice(&hardware_address(flow.source));
-        header[12..14].copy_from_slice(&[0x08, 0x00]);
-        let ip = &mut header[ETHERNET_BYTES..ETHERNET_BYTES + IPV4_BYTES];
-        ip[0] = 0x45;
-        ip[2..4].copy_from_slice(&ip_bytes.to_be_bytes());
-        // Don't fragment: an identification of 0 is then allowed (RFC 6864, section 4.1).
-        ip[6] = 0x40;
-        ip[8] = 64;
-        ip[9] = 17;
-        ip[12..16].copy_from_slice(&flow.source.octets());
-        ip[16..20].copy_from_slice(&flow.destination.octets());
-        let ip_checksum = checksum(sum_words(ip));
-        ip[10..12].copy_from_slice(&ip_checksum.to_be_bytes());
-        let udp = &mut header[ETHERNET_BYTES + IPV4_BYTES..];
-        udp[0..2].copy_from_slice(&flow.source_port.to_be_bytes());
-        udp[2..4].copy_from_slice(&flow.destination_port.to_be_bytes());
-        udp[4..6].copy_from_slice(&udp_length.to_be_bytes());
-        let sum = sum_words(&flow.source.octets())
-            + sum_words(&flow.destination.octets())
-            + 17
-            + u32::from(udp_length)
-            + sum_words(udp)
-            + sum_words(&blank[HEADER_BYTES + MARK_BYTES..]);
-        Self { header, sum }
-    }
-
-    /// Writes headers and mark; the filler of `frame` is in place.
-    fn write(&self, frame: &mut [u8], first: [u8; 8], second: [u8; 8]) {
-        frame[..HEADER_BYTES].copy_from_slice(&self.header);
-        frame[HEADER_BYTES..HEADER_BYTES + 8].copy_from_slice(&first);
-        frame[HEADER_BYTES + 8..HEADER_BYTES + MARK_BYTES].copy_from_slice(&second);
-        let checksum = match checksum(self.sum + sum_words(&first) + sum_words(&second)) {
-            // Zero would mean "no checksum" (RFC 768).
-            0 => 0xffff,
-            sum => sum,
-        };
-        frame[UDP_CHECKSUM_OFFSET..HEADER_BYTES].copy_from_slice(&checksum.to_be_bytes());
-    }
-}
-
-/// Sum of big-endian 16-bit words, an odd last byte padded with zero (RFC 1071).
-fn sum_words(bytes: &[u8]) -> u32 {
-    let (words, rest) = bytes.as_chunks::<2>();
-    let sum: u32 = words
-        .iter()
-        .map(|word| u32::from(u16::from_be_bytes(*word)))
-        .sum();
-    sum + rest.first().map_or(0, |byte| u32::from(*byte) << 8)
-}
-
-/// The Internet checksum of a sum of words: folded to 16 bits and complemented.
-fn checksum(sum: u32) -> u16 {
-    let folded = (sum & 0xffff) + (sum >> 16);
-    let folded = (folded & 0xffff) + (folded >> 16);
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "two folds of 32 bits leave at most 16"
-    )]
-    let folded = folded as u16;
-    !folded
-}
-
-/// A locally administered hardware address that tells the IP address.
-fn hardware_address(ip: Ipv4Addr) -> [u8; 6] {
-    let [a, b, c, d] = ip.octets();
-    [0x02, 0x00, a, b, c, d]
-}
-
 /// The flows of a configuration: distinct in either direction.
 fn flows(config: &GeneratorConfig) -> Vec<FlowAddresses> {
     let count = config.flows as usize;
@@ -404,7 +243,10 @@ impl SplitMix64 {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::*;
+    use super::{
+        super::template::{checksum, sum_words},
+        *,
+    };
 
     fn config(text: &str) -> GeneratorConfig {
         text.parse().unwrap()
@@ -530,28 +372,6 @@ mod tests {
             all(&format!("{text},seed=1"))[0],
             all(&format!("{text},seed=2"))[0]
         );
-    }
-
-    #[test]
-    fn the_schedule_is_exact() {
-        for (rate, size) in [
-            ("3pps", 64_u128),
-            ("700kpps", 64),
-            ("1Gbit", 1514),
-            ("7bit", 61),
-        ] {
-            let config = config(&format!("generate:size={size},rate={rate},count=3000"));
-            let (numerator, denominator) = config.rate.unwrap().interval_ns(config.size);
-            let mut generator = Generator::new(&config).unwrap();
-            for slot in 0..3000_u128 {
-                let expected = slot * u128::from(numerator) / u128::from(denominator);
-                assert_eq!(
-                    generator.next_frame().unwrap().0 as u128,
-                    expected,
-                    "{rate}, slot {slot}"
-                );
-            }
-        }
     }
 
     #[test]

@@ -25,6 +25,8 @@ mod config;
 mod frames;
 mod quantity;
 mod queue;
+mod schedule;
+mod template;
 
 pub use config::{GeneratorConfig, Rate};
 pub use frames::{FlowAddresses, Generator, TRIGGER_PORT, TRIGGER_TEXT};

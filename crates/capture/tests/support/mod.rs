@@ -1,0 +1,56 @@
+//! What the tests of live interfaces share.
+
+pub(crate) mod namespace;
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use retroscope_capture::{
+    Queue, Source, SourceError, Status,
+    af_packet::{LiveConfig, LiveSource},
+    generator::GeneratorSource,
+    send::LiveSender,
+};
+
+/// Longer than anything here takes: a test that waits so long has failed.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const WAIT: Duration = Duration::from_millis(5);
+
+pub(crate) fn try_open(
+    interface: &str,
+    queues: usize,
+    buffer_bytes: Option<usize>,
+) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+    let config = LiveConfig {
+        interface: interface.to_owned(),
+        promiscuous: true,
+        buffer_bytes,
+        program: PathBuf::from("retroscope"),
+    };
+    Box::new(LiveSource::new(config)).open(queues)
+}
+
+pub(crate) fn open(interface: &str) -> Box<dyn Queue> {
+    try_open(interface, 1, None).unwrap().remove(0)
+}
+
+/// Sends what `text` generates.
+pub(crate) fn generate(interface: &str, text: &str) -> u64 {
+    let mut sender = LiveSender::open(interface, Path::new("retroscope")).unwrap();
+    let mut queue = Box::new(GeneratorSource::parse(text).unwrap())
+        .open(1)
+        .unwrap()
+        .remove(0);
+    while queue.next(DEADLINE).unwrap() != Status::End {
+        sender.send(queue.burst()).unwrap();
+    }
+    assert_eq!(queue.statistics().received, Some(sender.sent()));
+    sender.sent()
+}
+
+/// Whether a captured frame is one of the generator's.
+pub(crate) fn is_udp_of_generator(data: &[u8]) -> bool {
+    data.len() >= 42 && data[12..14] == [8, 0] && data[23] == 17 && data[26..28] == [10, 0]
+}
