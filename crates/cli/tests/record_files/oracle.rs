@@ -1,0 +1,197 @@
+//! What `record -r` must write, worked out the slow and obvious way: everything in memory, one window at a time.
+
+use std::path::Path;
+
+use retroscope_filter::{
+    Aux, Decision, Filled, Filter, LinkContext, Mode, PacketView, Template, TriggerFacts,
+};
+use retroscope_packet::{LinkType, parse};
+use retroscope_pcapfile::Reader;
+
+/// A packet with everything that a dump must keep of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Packet {
+    pub(crate) time_ns: i64,
+    pub(crate) wire_len: u32,
+    pub(crate) link_type: LinkType,
+    pub(crate) interface: String,
+    pub(crate) data: Vec<u8>,
+}
+
+/// A dump to be expected.
+#[derive(Debug)]
+pub(crate) struct Dump {
+    pub(crate) rule: String,
+    pub(crate) trigger_ns: i64,
+    pub(crate) from_ns: i64,
+    pub(crate) to_ns: i64,
+    pub(crate) packets: Vec<Packet>,
+}
+
+/// The question put to both the program and the oracle.
+#[derive(Debug, Clone)]
+pub(crate) struct Question {
+    pub(crate) triggers: Vec<String>,
+    pub(crate) dump: String,
+    pub(crate) past_ns: i64,
+    pub(crate) future_ns: i64,
+}
+
+/// Every packet of a capture file in the order of the file, and whether it was read to its end.
+pub(crate) fn read(path: &Path) -> (Vec<Packet>, bool) {
+    let mut packets = Vec::new();
+    let Ok(mut reader) = Reader::open(path) else {
+        return (packets, false);
+    };
+    loop {
+        let (meta, data) = match reader.next() {
+            Ok(Some(record)) => (record.meta, record.data.to_vec()),
+            Ok(None) => return (packets, true),
+            Err(_) => return (packets, false),
+        };
+        let interface = &reader.interfaces()[usize::from(meta.interface)];
+        packets.push(Packet {
+            time_ns: meta.time_ns,
+            wire_len: meta.wire_len,
+            link_type: interface.link_type,
+            interface: interface.name.clone(),
+            data,
+        });
+    }
+}
+
+/// The greatest distance that a packet lies behind an earlier one, ns.
+pub(crate) fn lateness_ns(packets: &[Packet]) -> i64 {
+    let mut clock = i64::MIN;
+    let mut late = 0;
+    for packet in packets {
+        clock = clock.max(packet.time_ns);
+        late = late.max(clock.saturating_sub(packet.time_ns));
+    }
+    late
+}
+
+/// Merges files by time stamp, ties by file, without changing the order within a file.
+pub(crate) fn merge(files: Vec<Vec<Packet>>) -> Vec<Packet> {
+    let mut queues: Vec<_> = files
+        .into_iter()
+        .map(|f| f.into_iter().peekable())
+        .collect();
+    let mut merged = Vec::new();
+    loop {
+        let heads = queues
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(i, q)| q.peek().map(|p| (p.time_ns, i)));
+        let Some((_, first)) = heads.min() else {
+            return merged;
+        };
+        merged.extend(queues[first].next());
+    }
+}
+
+fn view(packet: &Packet) -> PacketView<'_> {
+    PacketView {
+        link_type: packet.link_type,
+        mode: Mode::Savefile,
+        interface: 0,
+        aux: Aux::default(),
+        data: &packet.data,
+        wire_len: packet.wire_len,
+    }
+}
+
+fn prepared(mut filter: Filter, packets: &[Packet]) -> Option<Filter> {
+    let mut link_types: Vec<LinkType> = packets.iter().map(|p| p.link_type).collect();
+    link_types.sort_unstable();
+    link_types.dedup();
+    let context = |link_type| LinkContext {
+        link_type,
+        snaplen: 262_144,
+        mode: Mode::Savefile,
+        optimize: true,
+    };
+    let compiled = link_types
+        .into_iter()
+        .filter(|l| filter.prepare(context(*l)).is_ok())
+        .count();
+    (compiled > 0).then_some(filter)
+}
+
+/// The dumps of a recording whose packets are at most the hold time late; `None` where a trigger compiles for none of
+/// the link types.
+pub(crate) fn dumps(packets: &[Packet], question: &Question) -> Option<Vec<Dump>> {
+    let mut in_order: Vec<&Packet> = packets.iter().collect();
+    in_order.sort_by_key(|p| p.time_ns);
+    let template = Template::parse(&question.dump).expect("a template of the test");
+    let mut rules = Vec::new();
+    for text in &question.triggers {
+        rules.push(prepared(Filter::plain(text).ok()?, packets)?);
+    }
+    let mut open: Vec<(usize, Filled, i64)> = Vec::new();
+    let mut dumps = Vec::new();
+    for packet in &in_order {
+        for (rule, filter) in rules.iter().enumerate() {
+            if !filter.matches(&view(packet)) {
+                continue;
+            }
+            let facts = TriggerFacts {
+                parsed: parse(packet.link_type, &packet.data),
+                interface: 0,
+            };
+            let Ok(filled) = template.fill(&facts) else {
+                continue;
+            };
+            if open
+                .iter()
+                .any(|(r, f, to_ns)| (*r, f) == (rule, &filled) && packet.time_ns <= *to_ns)
+            {
+                continue;
+            }
+            let (from_ns, to_ns) = (
+                packet.time_ns - question.past_ns,
+                packet.time_ns + question.future_ns,
+            );
+            open.push((rule, filled.clone(), to_ns));
+            let packets = window(&in_order, filled, from_ns, to_ns);
+            dumps.push(Dump {
+                rule: question.triggers[rule].clone(),
+                trigger_ns: packet.time_ns,
+                from_ns,
+                to_ns,
+                packets,
+            });
+        }
+    }
+    Some(dumps)
+}
+
+/// What a filter takes of a closed interval, in order of time. A fragment that came before its first one is found too:
+/// the packets are asked again once everything is known.
+fn window(in_order: &[&Packet], filled: Filled, from_ns: i64, to_ns: i64) -> Vec<Packet> {
+    let inside: Vec<Packet> = in_order
+        .iter()
+        .filter(|p| (from_ns..=to_ns).contains(&p.time_ns))
+        .map(|p| (*p).clone())
+        .collect();
+    let Some(filter) = prepared(Filter::new(filled), &inside) else {
+        return Vec::new();
+    };
+    let mut state = filter.state();
+    let first: Vec<Decision> = inside
+        .iter()
+        .map(|p| filter.evaluate(&mut state, &view(p)).decision)
+        .collect();
+    let mut again = |p: &Packet| filter.evaluate(&mut state, &view(p)).decision == Decision::Take;
+    let taken = |(p, d): &(Packet, Decision)| match d {
+        Decision::Take => true,
+        Decision::Skip => false,
+        Decision::Maybe(_) => again(p),
+    };
+    inside
+        .into_iter()
+        .zip(first)
+        .filter(taken)
+        .map(|(p, _)| p)
+        .collect()
+}
