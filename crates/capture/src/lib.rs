@@ -3,6 +3,14 @@
 //! A [`Source`] opens into [`Queue`]s. Each queue is owned by one thread (a thread may serve several) and lends its
 //! frames, in the engine's own memory, one [`Burst`] at a time. An engine is one module here: what it needs from the
 //! kernel in `sys`, the ring or buffer it reads, and its `Queue`.
+//!
+//! - [`file`]: pcap and pcapng files,
+//! - [`af_packet`]: live interfaces through TPACKET_V3,
+//! - [`generator`]: FlowScope's experiment traffic, also as a pure core for files,
+//! - [`send`]: the other direction: bursts out of a live interface.
+//!
+//! All engines keep two rules that the recorder builds on: a watermark never passes the frames of the burst that is
+//! being lent, and after a drained stop `received` is what was lent and what was lost.
 
 pub mod af_packet;
 mod clock;
