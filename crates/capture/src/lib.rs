@@ -4,7 +4,7 @@
 //! frames, in the engine's own memory, one [`Burst`] at a time. An engine is one module here: what it needs from the
 //! kernel in `sys`, the ring or buffer it reads, and its `Queue`.
 //!
-//! - [`file`]: pcap and pcapng files,
+//! - [`mod@file`]: pcap and pcapng files,
 //! - [`af_packet`]: live interfaces through TPACKET_V3,
 //! - [`generator`]: FlowScope's experiment traffic, also as a pure core for files,
 //! - [`send`]: the other direction: bursts out of a live interface.

@@ -26,15 +26,20 @@ pub struct GeneratorSource {
 }
 
 impl GeneratorSource {
+    /// A source of what `config` says, under a name of the caller's. The limits are checked when it is opened.
+    pub fn new(name: impl Into<String>, config: GeneratorConfig) -> Self {
+        Self {
+            name: name.into(),
+            config,
+        }
+    }
+
     /// Reads `generate:flows=…,rate=…`; see [`GeneratorConfig`].
     ///
     /// # Errors
     /// [`SourceError::Usage`] with what to write instead.
     pub fn parse(text: &str) -> Result<Self, SourceError> {
-        Ok(Self {
-            name: text.to_owned(),
-            config: text.parse()?,
-        })
+        Ok(Self::new(text, text.parse()?))
     }
 }
 
