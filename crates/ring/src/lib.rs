@@ -84,6 +84,7 @@
 //!
 mod config;
 mod error;
+mod evicted;
 mod group;
 mod log;
 mod outer;
@@ -99,8 +100,8 @@ mod view;
 
 pub use config::{EvictionDetail, Mode, RingConfig};
 pub use error::{RingError, StoreError};
+pub use evicted::{Count, Evicted, EvictedBucket};
 pub use group::{GroupKind, Lapped, Positions};
-pub use log::{Count, Evicted, EvictedBucket};
 pub use producer::{NewBucket, Producer};
 pub use reader::{Batch, Reader};
 pub use record::{Packet, Record};

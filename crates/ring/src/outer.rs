@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use crate::{
     BucketInfo, BucketRef, Evicted, EvictedBucket, EvictionDetail, Mode,
+    evicted::Victim,
     group::Group,
-    log::{Log, Victim},
+    log::Log,
     storage::{Claimed, OpenBucket, Storage},
     sync::Ordering,
 };
@@ -334,9 +335,11 @@ impl Outer {
         let entry = self.log.add(victim, |record| claimed.old_time_ns(record));
         for claim in &mut self.reservations {
             if claim.wants.get(index) {
-                claim
-                    .lost
-                    .push(entry.cloned().unwrap_or_else(|| victim.without_stamps()));
+                claim.lost.push(
+                    entry
+                        .cloned()
+                        .unwrap_or_else(|| victim.with_stamps(Vec::new())),
+                );
             }
             claim.wants.clear(index);
             claim.given.clear(index);

@@ -1,0 +1,378 @@
+//! One overwritten bucket: what is still known of its packets.
+
+use crate::BucketRef;
+
+/// Stamps kept of a bucket unless all are.
+pub(crate) const SAMPLES: usize = if cfg!(loom) { 2 } else { 64 };
+
+/// A bucket that was overwritten.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EvictedBucket {
+    /// Which it was.
+    pub bucket: BucketRef,
+    /// Whose it was.
+    pub producer: usize,
+    /// The producer's number of its first record.
+    pub first: u64,
+    /// Its records.
+    pub packets: u32,
+    /// Their captured bytes.
+    pub bytes: u64,
+    /// Smallest time stamp, ns.
+    pub min_ns: i64,
+    /// Largest time stamp, ns.
+    pub max_ns: i64,
+    /// Stamps of `packets` records, or of at most [`SAMPLES`] evenly spaced ones, the first and the last among them.
+    pub(crate) stamps: Vec<i64>,
+}
+
+/// How many packets, and whether that is known or estimated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Count {
+    /// Packets.
+    pub packets: u64,
+    /// `false`: interpolated between samples.
+    pub exact: bool,
+}
+
+/// What was overwritten of an interval of packet time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Evicted {
+    /// Packets.
+    pub packets: u64,
+    /// `false`: estimated, or the log does not reach back far enough to know all.
+    pub exact: bool,
+    /// Time of the first of them, ns, as well as it is known.
+    pub first_ns: Option<i64>,
+    /// Time of the last of them, ns, as well as it is known.
+    pub last_ns: Option<i64>,
+    /// Buckets with stamps up to this one were forgotten; packets of the interval up to it may be missing here, uncounted.
+    /// `None`: nothing was forgotten.
+    pub unknown_before_ns: Option<i64>,
+}
+
+impl EvictedBucket {
+    /// How many of its packets lie in `from_ns..=to_ns`, without its first `skip_first` records (which a dump that read
+    /// the bucket while it was open has already).
+    #[must_use]
+    pub fn count_in(&self, from_ns: i64, to_ns: i64, skip_first: u32) -> Count {
+        let left = u64::from(self.packets.saturating_sub(skip_first));
+        if left == 0 || self.min_ns > to_ns || self.max_ns < from_ns {
+            return Count {
+                packets: 0,
+                exact: true,
+            };
+        }
+        if self.min_ns >= from_ns && self.max_ns <= to_ns {
+            return Count {
+                packets: left,
+                exact: true,
+            };
+        }
+        if self.knows_all() {
+            let inside = |stamp: &&i64| (from_ns..=to_ns).contains(*stamp);
+            let packets = self
+                .stamps
+                .iter()
+                .skip(skip_first as usize)
+                .filter(inside)
+                .count();
+            return Count {
+                packets: packets as u64,
+                exact: true,
+            };
+        }
+        Count {
+            packets: self
+                .estimate(from_ns, to_ns, u64::from(skip_first))
+                .min(left),
+            exact: false,
+        }
+    }
+
+    /// Time of the first and the last of its packets in `from_ns..=to_ns`: the outermost known stamps, or where none is
+    /// known but some packets are estimated, the part of the interval that the bucket covers.
+    #[must_use]
+    pub fn span_in(&self, from_ns: i64, to_ns: i64) -> Option<(i64, i64)> {
+        let ends = [self.min_ns, self.max_ns];
+        let known = self
+            .stamps
+            .iter()
+            .chain(&ends)
+            .filter(|&stamp| (from_ns..=to_ns).contains(stamp));
+        let span = known.fold(None, |span: Option<(i64, i64)>, &stamp| match span {
+            None => Some((stamp, stamp)),
+            Some((first, last)) => Some((first.min(stamp), last.max(stamp))),
+        });
+        if span.is_none() && self.count_in(from_ns, to_ns, 0).packets > 0 {
+            return Some((from_ns.max(self.min_ns), to_ns.min(self.max_ns)));
+        }
+        span
+    }
+
+    fn knows_all(&self) -> bool {
+        self.stamps.len() == self.packets as usize
+    }
+
+    /// Takes the packets between two samples for evenly spread over the time between them.
+    fn estimate(&self, from_ns: i64, to_ns: i64, skip_first: u64) -> u64 {
+        let count = self.packets as usize;
+        let ends = [self.min_ns, self.max_ns];
+        let stamps = if self.stamps.len() < 2 {
+            &ends
+        } else {
+            self.stamps.as_slice()
+        };
+        let samples = stamps.len();
+        let index = |sample| sample_index(sample, samples, count) as u64;
+        let mut packets = 0.0;
+        for (sample, pair) in stamps.windows(2).enumerate() {
+            let (start, end) = (index(sample).max(skip_first), index(sample + 1));
+            if start >= end {
+                continue;
+            }
+            let whole = (end - index(sample)) as f64;
+            let skipped = (start - index(sample)) as f64 / whole;
+            packets += (end - start) as f64 * share(pair[0], pair[1], skipped, from_ns, to_ns);
+        }
+        if stamps
+            .last()
+            .is_some_and(|last| (from_ns..=to_ns).contains(last))
+        {
+            packets += 1.0;
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a sum of non-negative shares of at most u32::MAX packets"
+        )]
+        let rounded = packets.round() as u64;
+        rounded
+    }
+
+    /// Keeps samples only.
+    pub(crate) fn thin(&mut self) {
+        let count = self.stamps.len();
+        if self.knows_all() && count > SAMPLES {
+            self.stamps = (0..SAMPLES)
+                .map(|sample| self.stamps[sample_index(sample, SAMPLES, count)])
+                .collect();
+        }
+    }
+
+    /// Memory that it takes.
+    pub(crate) fn log_bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val(self.stamps.as_slice())
+    }
+}
+
+/// The part of the way from `start` (its first `skipped` share left out) to `end` that lies in `from..=to`.
+fn share(start: i64, end: i64, skipped: f64, from: i64, to: i64) -> f64 {
+    let (low, high) = (start.min(end), start.max(end));
+    if low == high {
+        return if (from..=to).contains(&low) { 1.0 } else { 0.0 };
+    }
+    let length = i128::from(high) - i128::from(low);
+    let place = |time: i64| (i128::from(time) - i128::from(low)) as f64 / length as f64;
+    // Where times run backwards, the left-out records are those at the upper end.
+    let (mut first, mut last) = (place(from).max(0.0), place(to).min(1.0));
+    if start <= end {
+        first = first.max(skipped);
+    } else {
+        last = last.min(1.0 - skipped);
+    }
+    let rest = 1.0 - skipped;
+    if rest <= 0.0 {
+        0.0
+    } else {
+        ((last - first) / rest).clamp(0.0, 1.0)
+    }
+}
+
+/// Which of `count` records is sample number `sample` of `samples`.
+pub(crate) fn sample_index(sample: usize, samples: usize, count: usize) -> usize {
+    if samples <= 1 {
+        0
+    } else {
+        sample * (count - 1) / (samples - 1)
+    }
+}
+
+/// What is known of a bucket when it is overwritten.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Victim {
+    pub(crate) bucket: BucketRef,
+    pub(crate) producer: usize,
+    pub(crate) first: u64,
+    pub(crate) packets: u32,
+    pub(crate) bytes: u64,
+    pub(crate) min_ns: i64,
+    pub(crate) max_ns: i64,
+}
+
+impl Victim {
+    /// With the stamps of all its records, or of the samples that [`sample_index`] names, or (where the log has no room for
+    /// it) none: then counts for part of it are estimates.
+    pub(crate) fn with_stamps(self, stamps: Vec<i64>) -> EvictedBucket {
+        let Self {
+            bucket,
+            producer,
+            first,
+            packets,
+            bytes,
+            min_ns,
+            max_ns,
+        } = self;
+        EvictedBucket {
+            bucket,
+            producer,
+            first,
+            packets,
+            bytes,
+            min_ns,
+            max_ns,
+            stamps,
+        }
+    }
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn victim(stamps: &[i64]) -> Victim {
+        Victim {
+            bucket: BucketRef {
+                index: 0,
+                generation: 1,
+            },
+            producer: 0,
+            first: 0,
+            packets: u32::try_from(stamps.len()).unwrap(),
+            bytes: 100 * stamps.len() as u64,
+            min_ns: *stamps.iter().min().unwrap(),
+            max_ns: *stamps.iter().max().unwrap(),
+        }
+    }
+
+    /// An entry that knows all stamps, or samples of them.
+    fn entry(stamps: &[i64], all: bool) -> EvictedBucket {
+        let kept = if all {
+            stamps.len()
+        } else {
+            stamps.len().min(SAMPLES)
+        };
+        let kept = (0..kept).map(|sample| stamps[sample_index(sample, kept, stamps.len())]);
+        victim(stamps).with_stamps(kept.collect())
+    }
+
+    #[test]
+    fn all_stamps_count_exactly() {
+        let stamps: Vec<i64> = (0..1000).map(|n| (n * 37) % 1000).collect();
+        let entry = entry(&stamps, true);
+        for (from, to, skip) in [
+            (0, 999, 0),
+            (10, 20, 0),
+            (10, 20, 500),
+            (-5, 0, 0),
+            (1000, 2000, 0),
+            (0, 999, 1000),
+        ] {
+            let naive = stamps
+                .iter()
+                .skip(skip as usize)
+                .filter(|s| (from..=to).contains(*s))
+                .count();
+            assert_eq!(
+                entry.count_in(from, to, skip),
+                Count {
+                    packets: naive as u64,
+                    exact: true
+                }
+            );
+        }
+        assert_eq!(entry.span_in(10, 20), Some((10, 20)));
+        assert_eq!(entry.span_in(1000, 2000), None);
+    }
+
+    #[test]
+    fn samples_are_exact_only_for_whole_buckets() {
+        let stamps: Vec<i64> = (0..10_000).map(|n| n * 10).collect();
+        let entry = entry(&stamps, false);
+        assert_eq!(entry.stamps.len(), SAMPLES);
+        assert_eq!(
+            entry.count_in(0, 99_990, 0),
+            Count {
+                packets: 10_000,
+                exact: true
+            }
+        );
+        assert_eq!(
+            entry.count_in(0, 99_990, 4000),
+            Count {
+                packets: 6000,
+                exact: true
+            }
+        );
+        assert_eq!(
+            entry.count_in(99_991, i64::MAX, 0),
+            Count {
+                packets: 0,
+                exact: true
+            }
+        );
+        let half = entry.count_in(0, 49_999, 0);
+        assert!(!half.exact);
+        assert!(half.packets.abs_diff(5000) <= 1, "{half:?}");
+        let part = entry.count_in(20_000, 49_999, 3000);
+        assert!(part.packets.abs_diff(2000) <= 1, "{part:?}");
+        let tiny = entry.count_in(50_000, 50_049, 0);
+        assert!(tiny.packets.abs_diff(5) <= 1, "{tiny:?}");
+        assert_eq!(
+            entry.span_in(50_010, 50_030),
+            Some((50_010, 50_030)),
+            "no sample inside"
+        );
+    }
+
+    #[test]
+    fn backward_times_are_estimated_too() {
+        let stamps: Vec<i64> = (0..10_000).map(|n| (9999 - n) * 10).collect();
+        let entry = entry(&stamps, false);
+        assert!(entry.count_in(0, 49_999, 0).packets.abs_diff(5000) <= 1);
+        assert!(entry.count_in(0, 49_999, 7000).packets.abs_diff(3000) <= 1);
+        assert!(entry.count_in(50_000, i64::MAX, 7000).packets <= 1);
+    }
+
+    #[test]
+    fn few_packets_are_always_exact() {
+        let entry = entry(&[5, 1, 9], false);
+        assert_eq!(
+            entry.count_in(2, 9, 0),
+            Count {
+                packets: 2,
+                exact: true
+            }
+        );
+        assert_eq!(
+            entry.count_in(2, 9, 1),
+            Count {
+                packets: 1,
+                exact: true
+            }
+        );
+    }
+
+    #[test]
+    fn extreme_times_do_not_overflow() {
+        let stamps: Vec<i64> = (0..200)
+            .map(|n| if n % 2 == 0 { i64::MIN } else { i64::MAX })
+            .collect();
+        let entry = entry(&stamps, false);
+        assert!(entry.count_in(0, i64::MAX, 0).packets <= 200);
+        assert_eq!(entry.count_in(i64::MIN, i64::MAX, 0).packets, 200);
+    }
+}
