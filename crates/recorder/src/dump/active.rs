@@ -1,0 +1,416 @@
+//! A dump whose file is not complete yet: what it has read, what waits, what it lost.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    path::PathBuf,
+};
+
+use retroscope_packet::FragmentKey;
+use retroscope_ring::{BucketInfo, BucketRef, Evicted, EvictedBucket, Packet};
+
+use super::{
+    encode::InterfaceTotals,
+    file::{DumpFile, Label},
+    order::{CloseOrder, DumpOrder},
+    output::{Key, Written},
+    report::{DumpReport, Missing, SidecarInterface, Verdict},
+};
+use crate::{
+    director::{Clip, Suppressed},
+    intake::Intake,
+    interfaces::InterfaceCache,
+    predicate::Decision,
+    progress::Reach,
+    time::rfc3339,
+};
+
+/// Later fragments kept aside for their first fragment, per dump.
+const KEPT_FRAGMENTS: usize = 1024;
+/// A dump whose file is not complete yet.
+#[derive(Debug)]
+pub(super) struct Active {
+    pub(super) order: DumpOrder,
+    pub(super) number: u64,
+    /// For the sidecar; `None` if no file could be made.
+    pub(super) label: Option<Label>,
+    pub(super) file: Result<DumpFile, Failure>,
+    /// How many records of a bucket were looked at.
+    pub(super) scanned: HashMap<BucketRef, u32>,
+    pub(super) waiting: Vec<Waiting>,
+    pub(super) kept: VecDeque<(FragmentKey, Waiting)>,
+    pub(super) before: Evicted,
+    pub(super) lost: Lost,
+    pub(super) late: Option<Missing>,
+    pub(super) per_interface: HashMap<u16, u64>,
+    pub(super) close: Option<CloseOrder>,
+    /// Live: not judged before the counters cover the window or this passed on the monotonic clock.
+    pub(super) judge_by_ns: Option<i64>,
+}
+
+/// A dump that the disk refused.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) error: String,
+    pub(super) parts: Vec<PathBuf>,
+    pub(super) safe: Written,
+    pub(super) lost: u64,
+    pub(super) first_ns: i64,
+    pub(super) last_ns: i64,
+}
+
+/// Reserved buckets that were overwritten before they were written.
+#[derive(Debug, Default)]
+pub(super) struct Lost {
+    pub(super) packets: u64,
+    pub(super) estimated: bool,
+    pub(super) span_ns: Option<(i64, i64)>,
+}
+
+/// A packet of a dump that waits for its turn.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) key: Key,
+    pub(super) wire_len: u32,
+    pub(super) interface: u16,
+    pub(super) direction: u8,
+    pub(super) place: Place,
+}
+
+#[derive(Debug)]
+pub(super) enum Place {
+    Ring(BucketRef, u32),
+    Copied(Box<[u8]>),
+}
+
+impl Waiting {
+    /// The packet, if its bytes were copied.
+    fn packet(&self) -> Option<Packet<'_>> {
+        let Place::Copied(data) = &self.place else {
+            return None;
+        };
+        Some(Packet {
+            time_ns: self.key.time_ns,
+            wire_len: self.wire_len,
+            interface: self.interface,
+            direction: self.direction,
+            tag_restored: false,
+            data,
+        })
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct SidecarFacts {
+    pub(super) expression: String,
+    pub(super) suppressed: Suppressed,
+    pub(super) interfaces: Vec<SidecarInterface>,
+}
+
+pub(super) fn end(ends: &[u64], producer: usize) -> u64 {
+    ends.get(producer).copied().unwrap_or(0)
+}
+
+/// The verdict as it stands in a capture file.
+pub(super) fn verdict_line(report: &DumpReport) -> String {
+    let clipped = if report.clipped.is_empty() {
+        String::new()
+    } else {
+        format!("; clipped: {}", report.clipped.join(", "))
+    };
+    format!("verdict: {}{clipped}", report.reasons())
+}
+
+pub(super) fn interface_totals(
+    close: &CloseOrder,
+    dump: &Active,
+    intake: &Intake,
+    id: u16,
+) -> InterfaceTotals {
+    let (received, dropped) = match &close.received {
+        Some(received) => (
+            Some(received.get(usize::from(id)).copied().unwrap_or(0)),
+            Some(0),
+        ),
+        None => intake.interface_totals(id),
+    };
+    InterfaceTotals {
+        start_ns: close.start_ns,
+        end_ns: close.clock_ns,
+        received,
+        dropped,
+        written: dump.per_interface.get(&id).copied().unwrap_or(0),
+    }
+}
+
+/// Where a packet was found.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found {
+    pub(super) bucket: BucketRef,
+    pub(super) index: u32,
+    pub(super) producer: usize,
+    pub(super) record: u64,
+}
+
+impl Active {
+    /// How many records of a bucket may be looked at: those within reach and before the dump's end.
+    pub(super) fn limit(&self, info: &BucketInfo, reach: &Reach) -> u32 {
+        let mut limit = reach.limit(info.producer);
+        if let Some(close) = &self.close {
+            limit = limit.min(end(&close.ends, info.producer));
+        }
+        u32::try_from(limit.saturating_sub(info.first)).unwrap_or(u32::MAX)
+    }
+
+    /// Puts a packet among the waiting if the dump takes it; returns how many of them stay in its bucket.
+    pub(super) fn consider(
+        &mut self,
+        packet: &Packet<'_>,
+        found: Found,
+        names: &mut InterfaceCache,
+    ) -> usize {
+        if packet.time_ns < self.order.from_ns || packet.time_ns > self.order.to_ns {
+            return 0;
+        }
+        let Some(interface) = names.interface(packet.interface) else {
+            return 0;
+        };
+        let key = Key {
+            time_ns: packet.time_ns,
+            source: interface.source,
+            producer: found.producer,
+            record: found.record,
+        };
+        let waiting = |place| Waiting {
+            key,
+            wire_len: packet.wire_len,
+            interface: packet.interface,
+            direction: packet.direction,
+            place,
+        };
+        let answer = self.order.predicate.decide(interface, packet);
+        let in_bucket = match answer.decision {
+            Decision::Skip => 0,
+            Decision::Take => {
+                self.waiting
+                    .push(waiting(Place::Ring(found.bucket, found.index)));
+                1
+            }
+            Decision::Maybe(fragment) => {
+                if self.kept.len() >= KEPT_FRAGMENTS {
+                    self.kept.pop_front();
+                }
+                self.kept
+                    .push_back((fragment, waiting(Place::Copied(packet.data.into()))));
+                0
+            }
+        };
+        if let Some(fragment) = answer.resolves {
+            self.resolve(fragment, names);
+        }
+        in_bucket
+    }
+
+    /// A first fragment came: what was kept aside for it is decided now.
+    fn resolve(&mut self, fragment: FragmentKey, names: &mut InterfaceCache) {
+        if !self.kept.iter().any(|(key, _)| *key == fragment) {
+            return;
+        }
+        for (key, kept) in std::mem::take(&mut self.kept) {
+            if key != fragment {
+                self.kept.push_back((key, kept));
+            } else if let Some(interface) = names.interface(kept.interface)
+                && let Some(packet) = kept.packet()
+                && self.order.predicate.decide(interface, &packet).decision == Decision::Take
+            {
+                self.waiting.push(kept);
+            }
+        }
+    }
+
+    /// A reserved bucket was overwritten: what was not looked at is missing.
+    pub(super) fn lose(&mut self, fallen: &EvictedBucket) {
+        let skip = self.scanned.remove(&fallen.bucket).unwrap_or(0);
+        let (from_ns, to_ns) = (self.order.from_ns, self.order.to_ns);
+        let count = fallen.count_in(from_ns, to_ns, skip);
+        if count.packets == 0 {
+            return;
+        }
+        self.lost.packets += count.packets;
+        self.lost.estimated |= !count.exact;
+        if let Some((first, last)) = fallen.span_in(from_ns, to_ns) {
+            self.lost.span_ns = Some(
+                self.lost
+                    .span_ns
+                    .map_or((first, last), |(a, b)| (a.min(first), b.max(last))),
+            );
+        }
+    }
+
+    /// After a failure: packets that were taken but never reached the disk.
+    pub(super) fn count_unwritten(&mut self) {
+        let taken: u64 = self.per_interface.values().sum();
+        if let Err(failure) = &mut self.file {
+            failure.lost += taken.saturating_sub(failure.safe.packets);
+        }
+    }
+
+    pub(super) fn never_closed(&self) -> CloseOrder {
+        CloseOrder {
+            id: self.order.id,
+            clipped: Some(Clip::Stop),
+            suppressed: Suppressed::default(),
+            ends: Vec::new(),
+            received: None,
+            clock_ns: self.order.trigger_ns,
+            start_ns: self.order.from_ns,
+            notes: Vec::new(),
+        }
+    }
+
+    pub(super) fn report(
+        &self,
+        close: &CloseOrder,
+        failure: Option<&Failure>,
+        written: Written,
+        intake: &Intake,
+    ) -> DumpReport {
+        let order = &self.order;
+        let mut clipped = Vec::new();
+        if close.start_ns > order.from_ns
+            && self.before.packets == 0
+            && self.before.unknown_before_ns.is_none()
+        {
+            clipped.push("start");
+        }
+        match close.clipped {
+            Some(Clip::Stop) => clipped.push("stop"),
+            Some(Clip::End) => clipped.push("end"),
+            None => {}
+        }
+        let mut report = DumpReport {
+            file: failure
+                .and_then(|f| f.parts.first().cloned())
+                .unwrap_or_default(),
+            more_files: failure.map_or(Vec::new(), |f| f.parts.iter().skip(1).cloned().collect()),
+            rule: order.rule.clone(),
+            trigger_time: rfc3339(order.trigger_ns),
+            from: rfc3339(order.from_ns),
+            to: rfc3339(order.to_ns),
+            packets: written.packets,
+            bytes: written.bytes,
+            verdict: Verdict::Complete,
+            clipped,
+            missing: self.missing(close, failure, intake),
+            error: failure.map(|f| f.error.clone()),
+            notes: close.notes.clone(),
+            number: self.number,
+            trigger_ns: order.trigger_ns,
+            span_ns: written.first_ns.zip(written.last_ns),
+            sidecar: false,
+        };
+        report.notes.extend(order.predicate.notes());
+        report.notes.extend(intake.unknown_losses());
+        report.judge();
+        report
+    }
+
+    fn missing(
+        &self,
+        close: &CloseOrder,
+        failure: Option<&Failure>,
+        intake: &Intake,
+    ) -> Vec<Missing> {
+        let order = &self.order;
+        let mut missing = Vec::new();
+        let (mut packets, mut estimated, mut span) = (
+            self.before.packets,
+            !self.before.exact,
+            self.before.first_ns.zip(self.before.last_ns),
+        );
+        packets += self.lost.packets;
+        estimated |= self.lost.estimated;
+        if let Some((first, last)) = self.lost.span_ns {
+            span = Some(span.map_or((first, last), |(a, b)| (a.min(first), b.max(last))));
+        }
+        if packets > 0 || self.before.unknown_before_ns.is_some() {
+            let (first, last) = span.unwrap_or((order.from_ns, order.from_ns));
+            let first = if self.before.unknown_before_ns.is_some() {
+                order.from_ns
+            } else {
+                first.max(order.from_ns)
+            };
+            let known = self.before.unknown_before_ns.is_none();
+            let mut entry = Missing::new(
+                "evicted",
+                first,
+                last.min(order.to_ns),
+                known.then_some(packets),
+            );
+            entry.estimated = known && estimated;
+            missing.push(entry);
+        }
+        let until = close.clock_ns.min(order.to_ns);
+        missing.extend(intake.losses(order.from_ns, until));
+        missing.extend(self.late.clone());
+        if let Some(failure) = failure {
+            missing.push(Missing::new(
+                "disk",
+                failure.first_ns,
+                failure.last_ns.max(failure.first_ns),
+                Some(failure.lost),
+            ));
+        }
+        missing
+    }
+
+    pub(super) fn sidecar_facts(
+        &self,
+        close: &CloseOrder,
+        names: &mut InterfaceCache,
+        interfaces: Vec<u16>,
+    ) -> SidecarFacts {
+        let describe = |id: u16| {
+            let interface = names.interface(id)?;
+            Some(SidecarInterface {
+                name: interface.name.clone(),
+                link_type: interface.link_type.0,
+                packets: self.per_interface.get(&id).copied().unwrap_or(0),
+                time_resolution_ns: interface.time_resolution_ns,
+            })
+        };
+        SidecarFacts {
+            expression: self.order.expression.clone(),
+            suppressed: close.suppressed.clone(),
+            interfaces: interfaces.into_iter().filter_map(describe).collect(),
+        }
+    }
+}
+
+impl Failure {
+    pub(super) fn new(error: String, parts: Vec<PathBuf>, safe: Written, at_ns: i64) -> Self {
+        Self {
+            error,
+            parts,
+            safe,
+            lost: 0,
+            first_ns: at_ns,
+            last_ns: at_ns,
+        }
+    }
+
+    pub(super) fn of(file: &DumpFile, error: &io::Error, at_ns: i64) -> Self {
+        let safe = file.safe();
+        Self::new(
+            error.to_string(),
+            file.parts(),
+            safe,
+            safe.last_ns.unwrap_or(at_ns),
+        )
+    }
+
+    pub(super) fn lose(&mut self, time_ns: i64) {
+        self.lost += 1;
+        self.last_ns = self.last_ns.max(time_ns);
+    }
+}
