@@ -22,6 +22,7 @@ struct Cli {
 enum Command {
     Record(commands::record::Args),
     Filter(commands::filter::Args),
+    Generate(commands::generate::Args),
 }
 
 fn main() -> ExitCode {
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Record(args) => commands::record::run(args),
         Command::Filter(args) => commands::filter::run(args),
+        Command::Generate(args) => commands::generate::run(args),
     };
     result.unwrap_or_else(|failure| failure.report())
 }

@@ -1,4 +1,5 @@
 //! One module a command.
 
 pub(crate) mod filter;
+pub(crate) mod generate;
 pub(crate) mod record;

@@ -1,0 +1,259 @@
+//! `retroscope generate`: FlowScope's experiment traffic, into a file, out of a live interface, or both.
+//!
+//! A file is a function of the arguments: its first packet is always stamped [`FILE_START_NS`]. Live, the generator's queue
+//! does the pacing; with `-w` beside `-i` the file holds what was sent, stamped with the real-time clock as read just before
+//! the system call that sent it, [`SEND_FRAMES`] packets to a call at most.
+
+mod output;
+mod tally;
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use retroscope_capture::{
+    Burst, Queue, Source, Status,
+    generator::{Generator, GeneratorConfig, GeneratorSource, Rate},
+    send::{LiveSender, in_network_namespace_or_loopback},
+};
+use retroscope_recorder::{Clock, SystemClock};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    flag,
+};
+
+use output::{End, Output};
+use tally::Tally;
+
+use crate::{
+    failure::{Code, Failure, say},
+    units,
+};
+
+/// Stamp of the first packet of a file: 2026-01-01T00:00:00Z in ns since the UNIX epoch.
+const FILE_START_NS: i64 = 1_767_225_600 * 1_000_000_000;
+/// Rate of a file if none is asked for.
+const FILE_RATE: Rate = Rate::FramesPerSecond(1_000_000);
+/// Packets that share a stamp at most when they are sent: what one system call takes.
+const SEND_FRAMES: usize = 64;
+/// How long to wait for a frame before looking at the stop flag again.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Make test traffic: UDP flows within 10.0.0.0/16, and one trigger packet to UDP port 60000.
+///
+/// Each payload starts with a sequence number, so that a check finds every gap. The trigger packet has the addresses and the
+/// source port of the first flow. `record -i generate:flows=100,rate=500kpps` makes the same traffic without an interface.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Number of flows, 1 to 1000000.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    flows: u32,
+    /// Bytes of a frame without its frame check sequence, 60 to 9014.
+    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    size: u16,
+    /// How fast: 500kpps, 1Mpps, 1Gbit. Without it 1Mpps in a file, and as fast as it can on an interface.
+    #[arg(long)]
+    rate: Option<Rate>,
+    /// The same seed makes the same bytes.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Send the trigger packet this long after the start, for example 5s.
+    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    trigger_after: Option<Duration>,
+    /// Stop after this many packets.
+    #[arg(short, long, value_name = "N")]
+    count: Option<u64>,
+    /// Stop after this time, for example 10s.
+    #[arg(long, value_parser = units::duration)]
+    duration: Option<Duration>,
+    /// Write the packets to FILE: pcap with ns stamps, pcapng if the name ends so; `-` is stdout.
+    #[arg(short, long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Send them out of this interface. With -w, FILE gets what was sent, stamped with the time it was sent.
+    #[arg(short, long)]
+    interface: Option<String>,
+    /// Send on an interface of this machine's real network.
+    #[arg(long)]
+    yes: bool,
+    /// Print a summary as one line of JSON on stdout.
+    #[arg(long)]
+    json: bool,
+    /// No summary on stderr.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+    let config = config(&args)?;
+    let stop = stop_flag()?;
+    let mut tally = Tally::default();
+    let result = match &args.interface {
+        Some(interface) => send(&args, &config, interface, &stop, &mut tally),
+        None => write(&args, &config, &stop, &mut tally),
+    };
+    if let Err(End::Failure(failure)) = result {
+        return Err(failure);
+    }
+    if !args.quiet {
+        say(&tally.line(&args));
+    }
+    if args.json {
+        // Whoever closed stdout does not want it.
+        let _ = writeln!(io::stdout(), "{}", tally.json(&args));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Checks what the arguments mean together.
+fn config(args: &Args) -> Result<GeneratorConfig, Failure> {
+    let to_file_only = args.interface.is_none();
+    if args.write.is_none() && to_file_only {
+        return Err(Failure::usage("say where to: -w FILE or -i INTERFACE"));
+    }
+    if args.write.is_some() && args.count.is_none() && args.duration.is_none() {
+        return Err(Failure::usage(
+            "a file needs an end: add -c 1000000 or --duration 10s",
+        ));
+    }
+    if args.json && args.write.as_deref() == Some(Path::new("-")) {
+        return Err(Failure::usage(
+            "--json and -w - both write to stdout: name a file",
+        ));
+    }
+    let config = GeneratorConfig {
+        flows: args.flows,
+        size: args.size,
+        rate: args.rate.or(to_file_only.then_some(FILE_RATE)),
+        seed: args.seed,
+        trigger_after: args.trigger_after,
+        count: args.count,
+        duration: args.duration,
+    };
+    config.check().map_err(Failure::usage)?;
+    if let Some(interface) = &args.interface
+        && !args.yes
+        && !in_network_namespace_or_loopback(interface)
+        && !started_from_another_namespace()
+    {
+        return Err(Failure::usage(format!(
+            "{interface} may belong to a real network: add --yes to send there, or use a network namespace or lo"
+        )));
+    }
+    Ok(config)
+}
+
+/// Whether a process that started this one, however far back, lives in another network namespace: then ours was made for a
+/// purpose. The first process of a machine may often not be asked, one's own shell may.
+fn started_from_another_namespace() -> bool {
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+    let parent = |pid: &str| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+        Some(line.trim().to_owned())
+    };
+    // The first process has parent 0, which has no directory.
+    let mut ancestors = std::iter::successors(parent("self"), |pid| parent(pid));
+    namespace("self")
+        .is_some_and(|own| ancestors.any(|pid| namespace(&pid).is_some_and(|other| other != own)))
+}
+
+/// Set by INT and TERM; the second of them ends the program at once.
+fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        flag::register_conditional_shutdown(signal, Code::Failed as i32, Arc::clone(&stop))
+            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
+            .map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
+    }
+    Ok(stop)
+}
+
+/// Writes the schedule to a file.
+fn write(
+    args: &Args,
+    config: &GeneratorConfig,
+    stop: &AtomicBool,
+    tally: &mut Tally,
+) -> Result<(), End> {
+    let mut generator = Generator::new(config)?;
+    let mut output = Output::open(args.write.as_deref(), "generate")?;
+    while let Some((offset_ns, frame)) = generator.next_frame() {
+        let time_ns = FILE_START_NS.saturating_add(offset_ns);
+        tally.add(time_ns, frame);
+        output.record(time_ns, frame)?;
+        if tally.packets % 1024 == 0 && stop.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    output.finish()
+}
+
+/// Sends the schedule out of an interface as time passes.
+fn send(
+    args: &Args,
+    config: &GeneratorConfig,
+    interface: &str,
+    stop: &AtomicBool,
+    tally: &mut Tally,
+) -> Result<(), End> {
+    let source = GeneratorSource::new(interface, config.clone());
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("retroscope"));
+    let mut sender = LiveSender::open(interface, &program)?;
+    let mut output = Output::open(args.write.as_deref(), interface)?;
+    let clock = SystemClock::new();
+    for mut queue in Box::new(source).open(1)? {
+        drain(
+            queue.as_mut(),
+            &mut sender,
+            &mut output,
+            &clock,
+            stop,
+            tally,
+        )?;
+    }
+    tally.sending_ns = Some(clock.now().mono_ns);
+    tally.retries = Some(sender.retries());
+    output.finish()
+}
+
+fn drain(
+    queue: &mut dyn Queue,
+    sender: &mut LiveSender,
+    output: &mut Output,
+    clock: &SystemClock,
+    stop: &AtomicBool,
+    tally: &mut Tally,
+) -> Result<(), End> {
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            queue.stop();
+        }
+        match queue.next(PATIENCE)? {
+            Status::End => return Ok(()),
+            Status::Idle => continue,
+            Status::Frames => {}
+        }
+        let Burst { memory, frames } = queue.burst();
+        for frames in frames.chunks(SEND_FRAMES) {
+            let burst = Burst { memory, frames };
+            let time_ns = clock.now().wall_ns;
+            sender.send(burst).map_err(|error| {
+                let sent = sender.sent();
+                End::Failure(Failure::failed(format!("{error}, after {sent} packets")))
+            })?;
+            for frame in burst.iter() {
+                tally.add(time_ns, frame.data);
+                output.record(time_ns, frame.data)?;
+            }
+        }
+    }
+}

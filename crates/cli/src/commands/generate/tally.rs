@@ -1,0 +1,115 @@
+//! Counts what was generated, and sums it up.
+
+use std::net::Ipv4Addr;
+
+use retroscope_capture::generator::TRIGGER_PORT;
+use retroscope_recorder::rfc3339;
+use serde_json::{Value, json};
+
+use super::Args;
+
+/// What was sent or written.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) packets: u64,
+    bytes: u64,
+    /// Stamps of the first and last packet, ns since the UNIX epoch.
+    first_ns: i64,
+    last_ns: i64,
+    /// How long sending took, on the monotonic clock. A file has only packet time.
+    pub(super) sending_ns: Option<i64>,
+    /// Calls that were repeated because the interface had no room.
+    pub(super) retries: Option<u64>,
+    trigger: Option<TriggerSent>,
+}
+
+/// The trigger packet, read from its bytes.
+#[derive(Debug)]
+struct TriggerSent {
+    time_ns: i64,
+    /// How many packets went before it.
+    sequence: u64,
+    source: (Ipv4Addr, u16),
+    destination: Ipv4Addr,
+}
+
+impl Tally {
+    /// Counts a frame of the generator: Ethernet, IPv4 without options, UDP.
+    pub(super) fn add(&mut self, time_ns: i64, frame: &[u8]) {
+        if self.packets == 0 {
+            self.first_ns = time_ns;
+        }
+        self.last_ns = time_ns;
+        if frame[36..38] == TRIGGER_PORT.to_be_bytes() {
+            let address =
+                |at: usize| Ipv4Addr::new(frame[at], frame[at + 1], frame[at + 2], frame[at + 3]);
+            self.trigger = Some(TriggerSent {
+                time_ns,
+                sequence: self.packets,
+                source: (address(26), u16::from_be_bytes([frame[34], frame[35]])),
+                destination: address(30),
+            });
+        }
+        self.packets += 1;
+        self.bytes += frame.len() as u64;
+    }
+
+    fn seconds(&self) -> f64 {
+        self.sending_ns.unwrap_or(self.last_ns - self.first_ns) as f64 / 1e9
+    }
+
+    /// The summary for a person.
+    pub(super) fn line(&self, args: &Args) -> String {
+        let seconds = self.seconds();
+        let per_second = |amount: u64| {
+            if seconds > 0.0 {
+                amount as f64 / seconds
+            } else {
+                0.0
+            }
+        };
+        let what = match &args.interface {
+            Some(interface) => format!("sent {} packets on {interface}", self.packets),
+            None => format!("wrote {} packets", self.packets),
+        };
+        let trigger = match (&self.trigger, args.trigger_after) {
+            (Some(trigger), _) => format!(
+                "; trigger {}:{} > {}:{TRIGGER_PORT} at {}",
+                trigger.source.0,
+                trigger.source.1,
+                trigger.destination,
+                rfc3339(trigger.time_ns)
+            ),
+            (None, Some(due)) => format!("; no trigger packet, it was due after {due:?}"),
+            (None, None) => String::new(),
+        };
+        format!(
+            "{what} in {seconds:.3} s ({:.0} pps, {:.1} Mbit/s){trigger}",
+            per_second(self.packets),
+            per_second(self.bytes) * 8.0 / 1e6
+        )
+    }
+
+    /// The summary for a program.
+    pub(super) fn json(&self, args: &Args) -> Value {
+        let trigger = self.trigger.as_ref().map(|trigger| {
+            json!({
+                "time": rfc3339(trigger.time_ns),
+                "sequence": trigger.sequence,
+                "source_ip": trigger.source.0.to_string(),
+                "source_port": trigger.source.1,
+                "destination_ip": trigger.destination.to_string(),
+                "destination_port": TRIGGER_PORT,
+            })
+        });
+        json!({
+            "packets": self.packets,
+            "bytes": self.bytes,
+            "seconds": self.seconds(),
+            "interface": args.interface,
+            "file": args.write,
+            "retries": self.retries,
+            "trigger": trigger,
+        })
+    }
+}
