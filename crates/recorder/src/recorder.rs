@@ -370,6 +370,8 @@ fn ring_config(config: &Config, queues: usize) -> RingConfig {
     let mut ring = RingConfig::new(config.ring_bytes, producers, 1);
     if config.offline {
         ring.mode = Mode::Wait;
+        // A file waits; memory that it does not need stays free.
+        ring.prefault = false;
         ring.eviction_detail = EvictionDetail::Exact {
             budget_bytes: EVICTED_BYTES,
         };

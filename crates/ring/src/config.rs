@@ -37,6 +37,9 @@ pub struct RingConfig {
     pub readers: usize,
     /// What a writer does when every bucket is taken; can be changed later.
     pub mode: Mode,
+    /// Backs all memory with pages before the first store, as a live recorder needs: a first touch costs microseconds.
+    /// Without, a run that ends before the ring is full takes only what it used.
+    pub prefault: bool,
     /// How much is remembered of overwritten buckets.
     pub eviction_detail: EvictionDetail,
 }
@@ -51,6 +54,7 @@ impl RingConfig {
             producers,
             readers,
             mode: Mode::Record,
+            prefault: true,
             eviction_detail: EvictionDetail::Sampled,
         }
     }

@@ -96,7 +96,7 @@ impl Ring {
         progress: Option<&mut dyn FnMut(u64, u64)>,
     ) -> Result<Self, RingError> {
         let geometry = config.geometry()?;
-        let (storage, pages) = Storage::new(geometry, progress)?;
+        let (storage, pages) = Storage::new(geometry, config.prefault, progress)?;
         Ok(Self(Arc::new(Shared {
             storage: Arc::new(storage),
             outer: Mutex::new(Outer::new(geometry.buckets, config.eviction_detail)),

@@ -23,6 +23,7 @@ unsafe impl Sync for Memory {}
 impl Memory {
     pub(crate) fn new(
         bytes: usize,
+        _prefault: bool,
         progress: Option<&mut dyn FnMut(u64, u64)>,
     ) -> Result<(Self, Pages), RingError> {
         let words = vec![0_u128; bytes.div_ceil(16)].into_boxed_slice();

@@ -31,11 +31,12 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Maps and fills `bytes`, a multiple of [`ALIGNMENT`], and tells which pages were got.
+    /// Maps and, with `prefault`, fills `bytes`, a multiple of [`ALIGNMENT`], and tells which pages were got.
     ///
     /// `progress` is called with (bytes filled, bytes in all) after each 64 MiB.
     pub(crate) fn new(
         bytes: usize,
+        prefault: bool,
         progress: Option<&mut dyn FnMut(u64, u64)>,
     ) -> Result<(Self, Pages), RingError> {
         assert!(bytes.is_multiple_of(ALIGNMENT) && bytes > 0);
@@ -45,8 +46,9 @@ impl Memory {
                 progress(done, all);
             }
         };
-        if let Some(memory) = Self::map_explicit(bytes) {
-            // What the kernel promised when it mapped may still be refused, by a cgroup for example.
+        // What the kernel promises when it maps may still be refused, by a cgroup for example: such pages are taken only
+        // if they are filled at once.
+        if prefault && let Some(memory) = Self::map_explicit(bytes) {
             if memory.populate(&mut report).is_ok() {
                 return Ok((memory, Pages::Explicit));
             }
@@ -54,8 +56,15 @@ impl Memory {
         let memory = Self::map_aligned(bytes)?;
         // Advice only: without huge pages the ring works the same.
         let _ = memory.advise(0, bytes, Advice::LinuxHugepage);
-        memory.populate(&mut report)?;
-        let pages = memory.pages();
+        if prefault {
+            memory.populate(&mut report)?;
+            let pages = memory.pages(bytes);
+            return Ok((memory, pages));
+        }
+        memory.leave_out_of_core_dumps();
+        // The first page tells which ones the kernel gives.
+        memory.touch(0, PAGE_BYTES);
+        let pages = memory.pages(ALIGNMENT);
         Ok((memory, pages))
     }
 
@@ -90,8 +99,7 @@ impl Memory {
 
     /// Backs all of the mapping with pages.
     fn populate(&self, report: &mut dyn FnMut(u64, u64)) -> Result<(), RingError> {
-        // Without it a core dump would be as large as the ring, and hold other people's traffic.
-        let _ = self.advise(0, self.bytes, Advice::LinuxDontDump);
+        self.leave_out_of_core_dumps();
         let mut by_call = true;
         let mut done = 0;
         while done < self.bytes {
@@ -114,6 +122,11 @@ impl Memory {
         Ok(())
     }
 
+    /// Else a core dump would be as large as the ring, and hold other people's traffic.
+    fn leave_out_of_core_dumps(&self) {
+        let _ = self.advise(0, self.bytes, Advice::LinuxDontDump);
+    }
+
     fn advise(&self, offset: usize, bytes: usize, advice: Advice) -> Result<(), Errno> {
         assert!(offset + bytes <= self.bytes);
         // SAFETY: `offset` is inside the mapping, as asserted.
@@ -132,14 +145,14 @@ impl Memory {
         }
     }
 
-    /// What backs the mapping now, by the kernel's own account.
-    fn pages(&self) -> Pages {
+    /// What backs the first `filled` bytes of the mapping, by the kernel's own account.
+    fn pages(&self, filled: usize) -> Pages {
         let Ok(smaps) = fs::read_to_string("/proc/self/smaps") else {
             return Pages::Small;
         };
         let start = self.base.addr().get() as u64;
         let huge = anon_huge_bytes(&smaps, start, start + self.bytes as u64);
-        if huge >= self.bytes as u64 / 2 {
+        if huge >= filled as u64 / 2 {
             Pages::Transparent
         } else {
             Pages::Small
@@ -221,7 +234,8 @@ mod tests {
             last = (done, total);
             calls += 1;
         };
-        let (memory, _) = Memory::new(POPULATE_BYTES + ALIGNMENT, Some(&mut progress)).unwrap();
+        let (memory, _) =
+            Memory::new(POPULATE_BYTES + ALIGNMENT, true, Some(&mut progress)).unwrap();
         assert_eq!(
             last,
             (

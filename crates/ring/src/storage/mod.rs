@@ -51,9 +51,10 @@ pub(crate) struct Storage {
 }
 
 impl Storage {
-    /// Takes and fills the memory.
+    /// Takes the memory and, with `prefault`, fills it.
     pub(crate) fn new(
         geometry: Geometry,
+        prefault: bool,
         progress: Option<&mut dyn FnMut(u64, u64)>,
     ) -> Result<(Self, Pages), RingError> {
         let header_bytes = REGION_HEADER_BYTES
@@ -67,7 +68,7 @@ impl Storage {
         };
         let region_bytes =
             (buckets_offset + geometry.buckets * geometry.bucket_bytes).next_multiple_of(ALIGNMENT);
-        let (memory, pages) = Memory::new(region_bytes, progress)?;
+        let (memory, pages) = Memory::new(region_bytes, prefault, progress)?;
         let (producers, buckets) = tables(&memory, geometry, region_bytes, buckets_offset);
         let storage = Self {
             buckets,
@@ -324,7 +325,7 @@ mod tests {
             bucket_bytes: 1 << 20,
             producers: 2,
         };
-        let (storage, _) = Storage::new(geometry, None).unwrap();
+        let (storage, _) = Storage::new(geometry, true, None).unwrap();
         // SAFETY: written by `Storage::new`, never again.
         let header = unsafe { storage.memory.base().cast::<RegionHeader>().read() };
         assert_eq!(header.magic.to_be_bytes(), *b"retroQQ\x01");
