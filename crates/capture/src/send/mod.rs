@@ -141,8 +141,8 @@ fn is_no_room(error: &io::Error) -> bool {
 }
 
 /// Whether frames sent on `interface` stay away from the machine's real network: it is the loopback interface, or this
-/// process is in another network namespace than the first process. Where `/proc/1` cannot be read the answer is `false`:
-/// ask the user.
+/// process is in another network namespace than one of its ancestors, up to the first process. Ancestors that may not
+/// be looked at do not count: where none may, the answer is `false`, ask the user.
 #[must_use]
 pub fn in_network_namespace_or_loopback(interface: &str) -> bool {
     let is_loopback = || {
@@ -152,11 +152,20 @@ pub fn in_network_namespace_or_loopback(interface: &str) -> bool {
     };
     let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
     let is_elsewhere = || {
-        namespace("thread-self")
-            .zip(namespace("1"))
-            .is_some_and(|(own, first)| own != first)
+        let Some(own) = namespace("thread-self") else {
+            return false;
+        };
+        let mut ancestors = std::iter::successors(parent("self"), |process| parent(process));
+        ancestors.any(|process| namespace(&process).is_some_and(|theirs| theirs != own))
     };
     is_loopback() || is_elsewhere()
+}
+
+/// The parent of a process by the kernel's account; `None` for the first one.
+fn parent(process: &str) -> Option<String> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    Some(line.trim().to_owned()).filter(|parent| parent != "0")
 }
 
 #[cfg(test)]
