@@ -22,6 +22,7 @@ struct Cli {
 enum Command {
     Record(commands::record::Args),
     Filter(commands::filter::Args),
+    Doctor(commands::doctor::Args),
     Generate(commands::generate::Args),
 }
 
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Record(args) => commands::record::run(args),
         Command::Filter(args) => commands::filter::run(args),
+        Command::Doctor(args) => commands::doctor::run(args),
         Command::Generate(args) => commands::generate::run(args),
     };
     result.unwrap_or_else(|failure| failure.report())

@@ -1,0 +1,129 @@
+//! The clock that stamps packets: the kernel's real-time clock.
+//!
+//! Whether it is synchronised is told by systemd-timesyncd's flag file, else by a time daemon that runs. The kernel's own
+//! word (adjtimex(2)) is not asked: many daemons do not set it.
+
+use std::{fs, path::Path};
+
+use super::{finding::Finding, read};
+
+const CHECK: &str = "clock";
+
+/// Names of time daemons as `/proc/PID/comm` has them, which cuts at 15 bytes.
+const DAEMONS: [&str; 7] = [
+    "chronyd",
+    "ntpd",
+    "ntpsec",
+    "openntpd",
+    "ptp4l",
+    "phc2sys",
+    "VBoxService",
+];
+
+/// Clock sources that take microseconds to read, so that stamping each packet costs more than storing it.
+const SLOW: [&str; 4] = ["hpet", "acpi_pm", "jiffies", "refined-jiffies"];
+
+/// What was found.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    /// systemd-timesyncd says that it has set the clock since the system started.
+    pub(super) timesyncd: bool,
+    /// A time daemon that runs.
+    pub(super) daemon: Option<String>,
+    /// The kernel's clock source: `tsc`, `kvm-clock`, …
+    pub(super) source: Option<String>,
+}
+
+impl Facts {
+    pub(super) fn gather() -> Self {
+        Self {
+            timesyncd: Path::new("/run/systemd/timesync/synchronized").exists(),
+            daemon: running_daemon(),
+            source: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        }
+    }
+
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        let synchronised = match (&self.daemon, self.timesyncd) {
+            (_, true) => Finding::ok(CHECK, "is synchronised: systemd-timesyncd has set it"),
+            (Some(daemon), false) => Finding::ok(CHECK, format!("is looked after by {daemon}")),
+            (None, false) => Finding::note(
+                CHECK,
+                "no sign that the clock is synchronised: time stamps may not agree with other machines'",
+                "install and start chrony, or: sudo timedatectl set-ntp true",
+            ),
+        };
+        let source = match self.source.as_deref() {
+            None => Finding::note(
+                "clocksource",
+                "cannot tell which clock source the kernel uses",
+                "look at the kernel's messages: dmesg | grep clocksource",
+            ),
+            Some(source) if SLOW.contains(&source) => Finding::warn(
+                "clocksource",
+                format!(
+                    "the kernel reads {source}, which takes a microsecond or more for each packet's stamp"
+                ),
+                "boot without clocksource= and notsc, and see in dmesg why tsc is not used",
+            ),
+            Some(source) => Finding::ok("clocksource", format!("the kernel reads {source}")),
+        };
+        vec![synchronised, source]
+    }
+}
+
+/// The first time daemon among the processes that can be seen.
+fn running_daemon() -> Option<String> {
+    let processes = fs::read_dir("/proc").ok()?;
+    processes
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let is_process = entry
+                .file_name()
+                .to_str()?
+                .bytes()
+                .all(|b| b.is_ascii_digit());
+            is_process.then(|| read(entry.path().join("comm")))?
+        })
+        .find(|name| DAEMONS.contains(&name.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::finding::Severity, *};
+
+    fn severities(timesyncd: bool, daemon: Option<&str>, source: Option<&str>) -> [Severity; 2] {
+        let facts = Facts {
+            timesyncd,
+            daemon: daemon.map(str::to_owned),
+            source: source.map(str::to_owned),
+        };
+        let findings = facts.findings();
+        [findings[0].severity, findings[1].severity]
+    }
+
+    #[test]
+    fn a_clock_that_nobody_sets_is_a_note() {
+        assert_eq!(
+            severities(true, None, Some("tsc")),
+            [Severity::Ok, Severity::Ok]
+        );
+        let daemon = severities(false, Some("chronyd"), Some("kvm-clock"));
+        assert_eq!(daemon, [Severity::Ok, Severity::Ok]);
+        assert_eq!(
+            severities(false, None, None),
+            [Severity::Note, Severity::Note]
+        );
+    }
+
+    #[test]
+    fn a_slow_clock_source_loses_packets() {
+        for source in SLOW {
+            assert_eq!(
+                severities(true, None, Some(source))[1],
+                Severity::Warn,
+                "{source}"
+            );
+        }
+    }
+}

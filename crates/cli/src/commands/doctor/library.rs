@@ -1,0 +1,98 @@
+//! Which libpcap compiles the filters.
+
+use super::{finding::Finding, read};
+
+const CHECK: &str = "libpcap";
+
+/// What was found.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    /// The file that is mapped into this process; `None`: libpcap is part of the program.
+    pub(super) path: Option<String>,
+}
+
+impl Facts {
+    /// Looks at the mappings of this process.
+    pub(super) fn gather() -> Self {
+        let maps = read("/proc/self/maps").unwrap_or_default();
+        Self {
+            path: mapped(&maps).map(str::to_owned),
+        }
+    }
+
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        let finding = match (&self.path, self.path.as_deref().and_then(version)) {
+            (Some(path), Some(version)) if version < (1, 10) => Finding::note(
+                CHECK,
+                format!(
+                    "filters are compiled by libpcap {}.{}: {path}",
+                    version.0, version.1
+                ),
+                "install libpcap 1.10 or newer: older ones know fewer link types and expressions",
+            ),
+            (Some(path), _) => Finding::ok(CHECK, format!("filters are compiled by {path}")),
+            (None, _) => Finding::ok(
+                CHECK,
+                "filters are compiled by a libpcap inside this program",
+            ),
+        };
+        vec![finding]
+    }
+}
+
+/// The path of libpcap among the lines of `/proc/PID/maps`.
+fn mapped(maps: &str) -> Option<&str> {
+    maps.lines()
+        .filter_map(|line| line.find('/').map(|at| &line[at..]))
+        .find(|path| {
+            path.rsplit('/')
+                .next()
+                .is_some_and(|name| name.starts_with("libpcap.so"))
+        })
+}
+
+/// Major and minor version at the end of `libpcap.so.1.10.3`.
+fn version(path: &str) -> Option<(u32, u32)> {
+    let (_, numbers) = path.rsplit_once(".so.")?;
+    let mut numbers = numbers.split('.').map(|number| number.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::finding::Severity, *};
+
+    const MAPS: &str = "7f0000000000-7f0000001000 r--p 00000000 08:01 1 /usr/lib/libc.so.6\n\
+                        7f0000002000-7f0000003000 r--p 00000000 00:00 0\n\
+                        7f0000004000-7f0000005000 r-xp 00000000 08:01 2 /usr/lib/libpcap.so.1.10.3\n";
+
+    #[test]
+    fn the_mapped_library_is_named() {
+        assert_eq!(mapped(MAPS), Some("/usr/lib/libpcap.so.1.10.3"));
+        assert_eq!(
+            mapped("7f0000002000-7f0000003000 r--p 00000000 00:00 0\n"),
+            None
+        );
+    }
+
+    #[test]
+    fn old_libraries_are_noted() {
+        let severity = |path: Option<&str>| {
+            let facts = Facts {
+                path: path.map(str::to_owned),
+            };
+            facts.findings()[0].severity
+        };
+        assert_eq!(severity(Some("/usr/lib/libpcap.so.1.10.3")), Severity::Ok);
+        assert_eq!(severity(Some("/usr/lib/libpcap.so.2.0.0")), Severity::Ok);
+        assert_eq!(severity(Some("/usr/lib/libpcap.so.1.9.1")), Severity::Note);
+        assert_eq!(severity(Some("/usr/lib/libpcap.so")), Severity::Ok);
+        assert_eq!(severity(None), Severity::Ok);
+    }
+
+    #[test]
+    fn this_program_has_one() {
+        let finding = Facts::gather().findings().remove(0);
+        assert!(finding.what.contains("libpcap"), "{}", finding.what);
+    }
+}

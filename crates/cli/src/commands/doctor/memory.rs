@@ -1,0 +1,125 @@
+//! How large a ring this machine holds.
+
+use rustix::process::{Resource, getrlimit};
+
+use super::finding::Finding;
+use crate::{
+    memory::{available, default_ring, largest_ring},
+    units::show_size,
+};
+
+const CHECK: &str = "memory";
+
+/// The default ring where there is plenty of memory, in bytes.
+const RING_BYTES: u64 = 1 << 30;
+
+/// A ring that is too small to be of use: less than a tenth of a second at 10 Gbit/s.
+const RING_BYTES_MIN: u64 = 128 << 20;
+
+/// Bytes a second on a link of 1 Gbit/s.
+const GIGABIT_BYTES: u64 = 125_000_000;
+
+/// What was found.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Facts {
+    /// Bytes that can still be used, also under the limits of the control group; `None`: unknown.
+    pub(super) available: Option<u64>,
+    /// Soft limit for locked memory in bytes; `None`: no limit.
+    pub(super) locked_max: Option<u64>,
+}
+
+impl Facts {
+    pub(super) fn gather() -> Self {
+        Self {
+            available: available(),
+            locked_max: getrlimit(Resource::Memlock).current,
+        }
+    }
+
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        let locked = match self.locked_max {
+            None => "no limit on locked memory".to_owned(),
+            Some(bytes) => format!(
+                "at most {} may be locked, which recording does not need",
+                show_size(bytes)
+            ),
+        };
+        vec![self.ring(), Finding::ok("memlock", locked)]
+    }
+
+    fn ring(&self) -> Finding {
+        let Some(available) = self.available else {
+            return Finding::note(
+                CHECK,
+                "cannot tell how much memory is available",
+                "give the ring's size: record --ring 1GiB",
+            );
+        };
+        let ring = default_ring(Some(available));
+        let what = format!(
+            "{} available: the ring has {} unless told otherwise, {} s at 1 Gbit/s",
+            show_size(available),
+            show_size(ring),
+            ring / GIGABIT_BYTES
+        );
+        if ring < RING_BYTES_MIN {
+            Finding::warn(
+                CHECK,
+                what,
+                "free memory or raise the control group's memory.max; bursts do not fit into this ring",
+            )
+        } else if ring < RING_BYTES {
+            Finding::note(
+                CHECK,
+                what,
+                "free memory, or give the size: record --ring SIZE",
+            )
+        } else {
+            let largest = show_size(largest_ring(available));
+            Finding::new(
+                super::finding::Severity::Ok,
+                CHECK,
+                what,
+                format!("nothing to do; for more history: record --ring SIZE, up to {largest}"),
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::finding::Severity, *};
+
+    fn severity(available: Option<u64>) -> Severity {
+        let facts = Facts {
+            available,
+            locked_max: Some(8 << 20),
+        };
+        facts.findings()[0].severity
+    }
+
+    #[test]
+    fn the_default_ring_should_fit() {
+        assert_eq!(severity(Some(64 << 30)), Severity::Ok);
+        assert_eq!(severity(Some(4 << 30)), Severity::Ok);
+        assert_eq!(severity(Some(2 << 30)), Severity::Note);
+        assert_eq!(severity(Some(512 << 20)), Severity::Note);
+        assert_eq!(severity(Some(511 << 20)), Severity::Warn);
+        assert_eq!(severity(Some(0)), Severity::Warn);
+        assert_eq!(severity(None), Severity::Note);
+    }
+
+    #[test]
+    fn history_is_in_seconds() {
+        let facts = Facts {
+            available: Some(8 << 30),
+            locked_max: None,
+        };
+        let what = facts.findings()[0].what.clone();
+        assert!(
+            what.contains("1 GiB") && what.contains("8 s at 1 Gbit/s"),
+            "{what}"
+        );
+        assert!(facts.findings()[1].what.contains("no limit"));
+    }
+}

@@ -1,0 +1,95 @@
+//! `retroscope doctor`: what on this machine would lose packets, or change them before they are recorded.
+//!
+//! Each area is a module with its facts, a function that gathers them from the system, and a pure function that judges
+//! them:
+//!
+//! - `permission`: capabilities of this process and of the program's file,
+//! - `memory`: what a ring may take,
+//! - `pages`: huge pages for it,
+//! - `interface`: state, offloads and losses of each interface,
+//! - `clock`: who stamps the packets,
+//! - `library`: which libpcap compiles the filters.
+//!
+//! Nothing is changed, no packet is captured, and no privilege is needed.
+
+mod clock;
+mod finding;
+mod interface;
+mod library;
+mod memory;
+mod pages;
+mod permission;
+mod report;
+
+use std::{
+    io::{self, IsTerminal, Write},
+    process::ExitCode,
+};
+
+use self::{finding::Finding, report::Report};
+use crate::failure::{Code, Failure};
+
+/// Check this machine for what would lose packets, and say what to do.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 nothing would lose packets, 1 something would (or an interface does not exist), \
+                  2 wrong arguments."
+)]
+pub(crate) struct Args {
+    /// Look at this interface only; repeat for several
+    #[arg(short, value_name = "IFACE")]
+    interface: Vec<String>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+    let report = Report::new(findings(&args.interface)?);
+    let text = if args.json {
+        let line = serde_json::to_string(&report).map_err(Failure::failed)?;
+        line + "\n"
+    } else {
+        report.text(wants_colour())
+    };
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::failed(
+            format_args!("cannot write stdout: {error}"),
+        )),
+        _ if report.loses_packets() => Ok(Code::Failed.into()),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// All findings; of interfaces only those in `wanted`, unless it is empty.
+fn findings(wanted: &[String]) -> Result<Vec<Finding>, Failure> {
+    let mut findings = permission::Facts::gather().findings();
+    findings.extend(memory::Facts::gather().findings());
+    findings.extend(pages::Facts::gather().findings());
+    for facts in interface::gather(wanted)? {
+        findings.extend(facts.findings());
+    }
+    findings.extend(clock::Facts::gather().findings());
+    findings.extend(library::Facts::gather().findings());
+    Ok(findings)
+}
+
+/// Colour is for a terminal whose user did not forbid it (<https://no-color.org>).
+fn wants_colour() -> bool {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb
+}
+
+/// The text of a small file under `/proc` or `/sys`, without the newline; `None` if it is not there.
+fn read(path: impl AsRef<std::path::Path>) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    Some(text.trim_end().to_owned())
+}
+
+/// The number in such a file.
+fn read_number(path: impl AsRef<std::path::Path>) -> Option<u64> {
+    read(path)?.trim().parse().ok()
+}

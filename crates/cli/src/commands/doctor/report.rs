@@ -1,0 +1,137 @@
+//! All findings, as JSON or as text.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::finding::{Finding, Severity};
+
+/// All findings and what they come to.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    findings: Vec<Finding>,
+    loses_packets: bool,
+}
+
+impl Report {
+    pub(super) fn new(findings: Vec<Finding>) -> Self {
+        let loses_packets = findings
+            .iter()
+            .any(|finding| finding.severity == Severity::Warn);
+        Self {
+            findings,
+            loses_packets,
+        }
+    }
+
+    /// Whether a finding is a warning.
+    pub(super) fn loses_packets(&self) -> bool {
+        self.loses_packets
+    }
+
+    /// Columns for people: severity, what was looked at, what is; below, unless all is well, what to do.
+    pub(super) fn text(&self, colour: bool) -> String {
+        let label = |finding: &Finding| match &finding.interface {
+            Some(interface) => format!("{interface} {}", finding.check),
+            None => finding.check.to_owned(),
+        };
+        let width = self
+            .findings
+            .iter()
+            .map(|finding| label(finding).chars().count())
+            .max()
+            .unwrap_or(0);
+        let mut text = String::new();
+        for finding in &self.findings {
+            let Finding {
+                severity,
+                what,
+                advice,
+                ..
+            } = finding;
+            let word = paint(*severity, colour);
+            // Writing into a `String` cannot fail.
+            let _ = writeln!(text, "{word}  {:width$}  {what}", label(finding));
+            if *severity != Severity::Ok {
+                let _ = writeln!(text, "      {:width$}  → {advice}", "");
+            }
+        }
+        let warnings = self
+            .findings
+            .iter()
+            .filter(|finding| finding.severity == Severity::Warn)
+            .count();
+        let _ = match warnings {
+            0 => writeln!(text, "nothing found that would lose packets"),
+            1 => writeln!(text, "1 finding would lose packets"),
+            _ => writeln!(text, "{warnings} findings would lose packets"),
+        };
+        text
+    }
+}
+
+/// The severity in a column of four.
+fn paint(severity: Severity, colour: bool) -> String {
+    let word = severity.as_str();
+    let code = match severity {
+        Severity::Ok => 32,
+        Severity::Note => 33,
+        Severity::Warn => 31,
+    };
+    if colour {
+        format!("\x1b[{code}m{word:4}\x1b[0m")
+    } else {
+        format!("{word:4}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        Report::new(vec![
+            Finding::ok("clock", "is right"),
+            Finding::note("offload", "merges", "switch it off").on("eth0"),
+            Finding::warn("permission", "none", "run as root"),
+        ])
+    }
+
+    #[test]
+    fn text_is_aligned() {
+        assert_eq!(
+            report().text(false),
+            "ok    clock         is right\n\
+             note  eth0 offload  merges\n                    → switch it off\n\
+             warn  permission    none\n                    → run as root\n\
+             1 finding would lose packets\n"
+        );
+        assert!(
+            report()
+                .text(true)
+                .starts_with("\x1b[32mok  \x1b[0m  clock")
+        );
+    }
+
+    #[test]
+    fn json_has_every_field() {
+        let json = serde_json::to_value(report()).unwrap();
+        assert_eq!(json["loses_packets"], true);
+        assert_eq!(
+            json["findings"][1],
+            serde_json::json!({
+                "severity": "note", "check": "offload", "interface": "eth0", "what": "merges", "do": "switch it off",
+            })
+        );
+        assert_eq!(json["findings"][0]["interface"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn only_warnings_lose_packets() {
+        let mut findings = report().findings;
+        assert!(Report::new(findings.clone()).loses_packets());
+        findings.pop();
+        assert!(!Report::new(findings).loses_packets());
+        assert!(!Report::new(Vec::new()).loses_packets());
+    }
+}
