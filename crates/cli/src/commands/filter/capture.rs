@@ -11,7 +11,14 @@ use super::output::BUFFER_BYTES;
 
 /// A capture file under construction.
 #[derive(Debug)]
-pub(super) enum Capture {
+pub(super) struct Capture {
+    writer: Writer,
+    /// Packets whose time was clamped on reading, since it is after 2262. Those before 1970 the writer counts.
+    times_beyond: u64,
+}
+
+#[derive(Debug)]
+enum Writer {
     Pcap(PcapWriter<BufWriter<File>>),
     PcapNg {
         writer: PcapNgWriter<BufWriter<File>>,
@@ -28,7 +35,7 @@ impl Capture {
         interfaces: &[Interface],
     ) -> Result<Self, WriteError> {
         let out = BufWriter::with_capacity(BUFFER_BYTES, file);
-        match (format.kind, interfaces) {
+        let writer = match (format.kind, interfaces) {
             (Kind::Pcap, [interface]) => {
                 let options = PcapOptions {
                     link_type_extra: format.link_type_extra,
@@ -37,7 +44,7 @@ impl Capture {
                     byte_order: format.byte_order,
                     ..PcapOptions::new(interface.link_type)
                 };
-                PcapWriter::new(out, options).map(Self::Pcap)
+                PcapWriter::new(out, options).map(Writer::Pcap)?
             }
             _ => {
                 let options = SectionOptions {
@@ -46,17 +53,21 @@ impl Capture {
                     ..SectionOptions::default()
                 };
                 let writer = PcapNgWriter::new(out, &options)?;
-                Ok(Self::PcapNg {
+                Writer::PcapNg {
                     writer,
                     interfaces: 0,
-                })
+                }
             }
-        }
+        };
+        Ok(Self {
+            writer,
+            times_beyond: 0,
+        })
     }
 
     /// Describes interfaces that are not in the file yet.
     pub(super) fn add_interfaces(&mut self, all: &[Interface]) -> Result<(), WriteError> {
-        let Self::PcapNg { writer, interfaces } = self else {
+        let Writer::PcapNg { writer, interfaces } = &mut self.writer else {
             return Ok(());
         };
         for interface in &all[*interfaces..] {
@@ -75,9 +86,10 @@ impl Capture {
     /// Writes a packet: bytes, wire length, flags as they were.
     #[inline]
     pub(super) fn packet(&mut self, record: &RecordMeta, data: &[u8]) -> Result<(), WriteError> {
-        match self {
-            Self::Pcap(writer) => writer.record(record.time_ns, record.wire_len, data),
-            Self::PcapNg { writer, .. } => writer.packet(
+        self.times_beyond += u64::from(record.time_ns == i64::MAX);
+        match &mut self.writer {
+            Writer::Pcap(writer) => writer.record(record.time_ns, record.wire_len, data),
+            Writer::PcapNg { writer, .. } => writer.packet(
                 u32::from(record.interface),
                 record.time_ns,
                 record.wire_len,
@@ -90,20 +102,21 @@ impl Capture {
         }
     }
 
-    /// Packets whose time did not fit.
-    pub(super) fn times_clamped(&self) -> u64 {
-        match self {
-            Self::Pcap(writer) => writer.times_clamped(),
-            Self::PcapNg { writer, .. } => writer.times_clamped(),
-        }
-    }
-
-    /// Writes what is in the buffer.
-    pub(super) fn finish(self) -> Result<(), WriteError> {
-        match self {
-            Self::Pcap(writer) => writer.finish().map(drop),
-            Self::PcapNg { writer, .. } => writer.finish().map(drop),
-        }
+    /// Writes what is in the buffer. Returns how many packets have another time than in the input.
+    pub(super) fn finish(self) -> Result<u64, WriteError> {
+        let times_clamped = match self.writer {
+            Writer::Pcap(writer) => {
+                let times_clamped = writer.times_clamped();
+                writer.finish()?;
+                times_clamped
+            }
+            Writer::PcapNg { writer, .. } => {
+                let times_clamped = writer.times_clamped();
+                writer.finish()?;
+                times_clamped
+            }
+        };
+        Ok(times_clamped + self.times_beyond)
     }
 }
 

@@ -20,13 +20,10 @@ pub(super) fn parse(text: &str) -> Result<LinkType, String> {
     })
 }
 
-/// A link type for a sentence: `link type RAW`, or `link type 147` where libpcap has no name for it.
-pub(super) fn describe(link_type: LinkType) -> String {
+/// libpcap's name for a link type, or its number where there is no name.
+pub(super) fn name(link_type: LinkType) -> String {
     let found = NAMES.iter().find(|(_, number)| *number == link_type.0);
-    match found {
-        Some((name, _)) => format!("link type {name}"),
-        None => format!("link type {}", link_type.0),
-    }
+    found.map_or_else(|| link_type.0.to_string(), |(name, _)| (*name).to_owned())
 }
 
 /// libpcap's name of each link type (pcap_datalink_val_to_name(3) of libpcap 1.10) and its number in capture files.
@@ -220,8 +217,8 @@ mod tests {
     }
 
     #[test]
-    fn sentences_name_what_has_a_name() {
-        assert_eq!(describe(LinkType::RAW), "link type RAW");
-        assert_eq!(describe(LinkType(147)), "link type 147");
+    fn some_have_no_name() {
+        assert_eq!(name(LinkType::RAW), "RAW");
+        assert_eq!(name(LinkType(147)), "147");
     }
 }

@@ -111,6 +111,7 @@ fn search_input(input: Input, filter: Filter, output: Output) -> Result<Found, S
             Ok(Found {
                 damage: Some(error),
                 unsupported: Vec::new(),
+                times_changed: 0,
             })
         }
     }
@@ -122,12 +123,18 @@ fn report(name: &str, found: Found) -> Result<ExitCode, Failure> {
         let link_types: Vec<_> = found
             .unsupported
             .iter()
-            .map(|(link_type, _)| link_type::describe(*link_type))
+            .map(|(link_type, _)| link_type::name(*link_type))
             .collect();
         say(&format!(
-            "{name}: packets of {} do not match, since the expression cannot be compiled for them\n{}",
+            "{name}: packets of link type {} do not match, since the expression cannot be compiled for them\n{}",
             link_types.join(", "),
             error.render()
+        ));
+    }
+    if found.times_changed > 0 {
+        say(&format!(
+            "{name}: {} packets have time stamps that cannot be written (before 1970 or after 2262): they got the nearest",
+            found.times_changed
         ));
     }
     match found.damage {
@@ -155,3 +162,6 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 fn is_standard_stream(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
+
+#[cfg(test)]
+mod tests;

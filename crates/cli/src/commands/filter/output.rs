@@ -120,11 +120,12 @@ impl Output {
         }
     }
 
-    /// Writes what is left, and the number if that is all there is to say.
+    /// Writes what is left, and the number if that is all there is to say. Returns how many packets were written with
+    /// another time than they have, because the file cannot hold it.
     ///
     /// # Errors
-    /// The target cannot be written; or packets were written with other times than they had.
-    pub(super) fn finish(self) -> anyhow::Result<()> {
+    /// The target cannot be written.
+    pub(super) fn finish(self) -> anyhow::Result<u64> {
         let Self {
             target,
             matches,
@@ -132,21 +133,16 @@ impl Output {
         } = self;
         let context = || format!("cannot write {target}");
         match sink {
-            Sink::Count => writeln!(target.open()?, "{matches}").with_context(context),
-            Sink::Lines(Some(lines)) => lines.finish().with_context(context),
-            Sink::Lines(None) | Sink::Capture(None) => Ok(()),
+            Sink::Count => writeln!(target.open()?, "{matches}").with_context(context)?,
+            Sink::Lines(Some(lines)) => lines.finish().with_context(context)?,
+            Sink::Lines(None) | Sink::Capture(None) => {}
             Sink::Capture(Some(capture)) => {
-                let clamped = capture.times_clamped();
-                capture
+                return capture
                     .finish()
-                    .map_err(|error| cannot_write(&target, error))?;
-                anyhow::ensure!(
-                    clamped == 0,
-                    "{target}: {clamped} packets have times that the file cannot hold; they got the nearest"
-                );
-                Ok(())
+                    .map_err(|error| cannot_write(&target, error));
             }
         }
+        Ok(0)
     }
 
     /// Ends without the input's format: it could not be read. A capture file is not made then.
@@ -155,7 +151,7 @@ impl Output {
     /// The target cannot be written.
     pub(super) fn finish_empty(self) -> anyhow::Result<()> {
         match self.sink {
-            Sink::Count => self.finish(),
+            Sink::Count => self.finish().map(drop),
             Sink::Lines(_) | Sink::Capture(_) => Ok(()),
         }
     }

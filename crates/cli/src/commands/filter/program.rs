@@ -6,7 +6,7 @@ use retroscope_filter::{FilterError, LinkContext, Mode, Program, compile};
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{Kind, Reader};
 
-use super::{input::Input, is_broken_pipe, link_type::describe, refused, search, target::Target};
+use super::{input::Input, is_broken_pipe, link_type::name, refused, search, target::Target};
 use crate::failure::{Failure, say};
 
 /// The snap length that tcpdump gives to a capture that does not say one, in bytes. Accepting programs return it.
@@ -44,13 +44,17 @@ pub(super) fn print(
     let mut text = String::new();
     for (link_type, program) in &programs {
         text.push_str(&format!(
-            "{}:\n{}",
-            describe(*link_type),
+            "link type {}:\n{}",
+            name(*link_type),
             program.disassemble()
         ));
     }
     for (link_type, error) in &errors {
-        say(&format!("{}: {}", describe(*link_type), error.render()));
+        say(&format!(
+            "link type {}: {}",
+            name(*link_type),
+            error.render()
+        ));
     }
     put(&text)
 }
@@ -71,8 +75,8 @@ fn compile_alone(expression: &str, link_type: LinkType) -> Result<Program, Filte
 /// What the packets of a file need: one context for each link type, with the snap length of its first interface.
 fn contexts(path: &Path) -> Result<Vec<LinkContext>, Failure> {
     let input = Input::open(path)?;
-    let name = input.name().to_owned();
-    let failed = |error| Failure::failed(format_args!("{name}: {error}"));
+    let file = input.name().to_owned();
+    let failed = |error| Failure::failed(format_args!("{file}: {error}"));
     let mut reader = Reader::new(input.into_file()).map_err(failed)?;
     while reader.format().kind == Kind::PcapNg {
         match reader.fill() {
@@ -90,7 +94,7 @@ fn contexts(path: &Path) -> Result<Vec<LinkContext>, Failure> {
     }
     if contexts.is_empty() {
         return Err(Failure::failed(format_args!(
-            "{name}: the file describes no interface, so there is no link type to compile for"
+            "{file}: the file describes no interface, so there is no link type to compile for"
         )));
     }
     Ok(contexts)

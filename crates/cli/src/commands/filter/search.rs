@@ -15,6 +15,8 @@ pub(super) struct Found {
     pub(super) damage: Option<ReadError>,
     /// Link types of the file for which the expression does not compile, though it does for another.
     pub(super) unsupported: Vec<(LinkType, FilterError)>,
+    /// Packets that the output has with another time, because it cannot hold theirs.
+    pub(super) times_changed: u64,
 }
 
 /// Why a pass ended early.
@@ -70,10 +72,11 @@ pub(super) fn search<R: Read>(
     };
     let unsupported = links.into_unsupported().map_err(SearchError::Refused)?;
     output.interfaces(reader.format(), reader.interfaces())?;
-    output.finish()?;
+    let times_changed = output.finish()?;
     Ok(Found {
         damage,
         unsupported,
+        times_changed,
     })
 }
 
