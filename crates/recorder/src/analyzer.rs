@@ -20,7 +20,7 @@ use crate::{
     Event,
     clock::{Clock, Now},
     director::{Clip, Director, DirectorConfig, Hit, HitCounts, HitOrder, Order, Refusal},
-    dump::{CloseOrder, DumpOrder, Message},
+    dump::{CloseOrder, DumpOrder, Message, Step},
     intake::Intake,
     interfaces::InterfaceCache,
     predicate::{Decision, Expression, Predicate, Rule},
@@ -111,7 +111,10 @@ struct Core {
     start_ns: i64,
     analyzed: u64,
     lapped: u64,
-    offset_ns: Option<i64>,
+    /// Real-time minus monotonic clock, and the monotonic clock, at the last look.
+    offset_ns: Option<(i64, i64)>,
+    /// What was published at the last look.
+    published: Vec<u64>,
     /// Remarks for the dumps that are open.
     step_notes: Vec<(i64, String)>,
     refusals_told: usize,
@@ -174,6 +177,7 @@ impl Analyzer {
             analyzed: 0,
             lapped: 0,
             offset_ns: None,
+            published: Vec::new(),
             step_notes: Vec::new(),
             refusals_told: 0,
             ring,
@@ -211,6 +215,10 @@ impl Analyzer {
     pub(crate) fn step(&mut self) -> bool {
         // Asked before the reading: the writer that asks has published everything.
         let asked = self.core.barrier.asked_of_analyzer();
+        if self.core.live {
+            let mono_ns = self.core.clock.now().mono_ns;
+            self.core.director.set_mono(mono_ns);
+        }
         let mut batches = 0;
         while !self.core.live || batches < BATCHES {
             let Some(batch) = self.reader.next() else {
@@ -391,13 +399,11 @@ impl Core {
     /// A real-time clock that moved otherwise than the monotonic one was stepped: the windows' ends move with it.
     fn clock_step(&mut self, now: Now) {
         let offset_ns = now.wall_ns.saturating_sub(now.mono_ns);
-        let Some(before_ns) = self.offset_ns else {
-            self.offset_ns = Some(offset_ns);
-            return;
-        };
+        // A clock that is slewed drifts from look to look; only a jump between two looks is a step.
+        let before = self.offset_ns.replace((offset_ns, now.mono_ns));
+        let (before_ns, looked_ns) = before.unwrap_or((offset_ns, now.mono_ns));
         let step_ns = offset_ns.saturating_sub(before_ns);
         if step_ns.abs() > STEP_NS {
-            self.offset_ns = Some(offset_ns);
             self.director.clock_step(step_ns);
             self.shared.clock_steps.fetch_add(1, Ordering::Relaxed);
             let note = format!(
@@ -407,7 +413,20 @@ impl Core {
             );
             self.tell(Event::Notice(note.clone()));
             self.step_notes.push((now.mono_ns, note));
+            // It happened after the last look: stamps since then may be of the new scale.
+            let from_ns = now
+                .wall_ns
+                .saturating_sub(now.mono_ns.saturating_sub(looked_ns));
+            let starts = std::mem::take(&mut self.published);
+            self.send(Message::Step(Step {
+                step_ns,
+                from_ns,
+                starts,
+            }));
         }
+        self.published.clear();
+        self.published
+            .extend((0..self.ring.producers()).map(|p| self.ring.published(p)));
     }
 
     /// Offline: the ring is about to overwrite its oldest bucket. Hits that wait and want it must act first.

@@ -254,6 +254,11 @@ impl<K: PartialEq + Clone> Director<K> {
         }
     }
 
+    /// Live: what the monotonic clock shows when hits act.
+    pub(crate) fn set_mono(&mut self, mono_ns: i64) {
+        self.mono_ns = mono_ns;
+    }
+
     /// Live: moves the monotonic clock and closes the windows whose deadline it passed.
     pub(crate) fn advance_mono(&mut self, mono_ns: i64, orders: &mut Vec<Order<K>>) {
         self.mono_ns = mono_ns;

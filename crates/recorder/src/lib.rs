@@ -13,9 +13,13 @@ mod dump;
 mod inserter;
 mod intake;
 mod interfaces;
+#[cfg(test)]
+mod live_tests;
 mod predicate;
 mod progress;
 mod recorder;
+#[cfg(test)]
+mod rig;
 mod time;
 
 pub use clock::{Clock, Now, SystemClock};

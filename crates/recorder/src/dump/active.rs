@@ -12,7 +12,7 @@ use retroscope_ring::{BucketInfo, BucketRef, Evicted, EvictedBucket, Packet};
 use super::{
     encode::InterfaceTotals,
     file::{DumpFile, Label},
-    order::{CloseOrder, DumpOrder},
+    order::{CloseOrder, DumpOrder, Step},
     output::{Key, Written},
     report::{DumpReport, Missing, SidecarInterface, Verdict},
 };
@@ -39,6 +39,8 @@ pub(super) struct Active {
     pub(super) scanned: HashMap<BucketRef, u32>,
     pub(super) waiting: Vec<Waiting>,
     pub(super) kept: VecDeque<(FragmentKey, Waiting)>,
+    /// What the window became after each step of the clock.
+    pub(super) steps: Vec<SteppedWindow>,
     pub(super) before: Evicted,
     pub(super) lost: Lost,
     pub(super) late: Option<Missing>,
@@ -46,6 +48,14 @@ pub(super) struct Active {
     pub(super) close: Option<CloseOrder>,
     /// Live: not judged before the counters cover the window or this passed on the monotonic clock.
     pub(super) judge_by_ns: Option<i64>,
+}
+
+/// A window on the other side of a clock step: stamps of another scale, and only from records after the step.
+#[derive(Debug)]
+pub(super) struct SteppedWindow {
+    from_ns: i64,
+    to_ns: i64,
+    starts: Vec<u64>,
 }
 
 /// A dump that the disk refused.
@@ -169,7 +179,7 @@ impl Active {
         found: Found,
         names: &mut InterfaceCache,
     ) -> usize {
-        if packet.time_ns < self.order.from_ns || packet.time_ns > self.order.to_ns {
+        if !self.in_window(packet.time_ns, &found) {
             return 0;
         }
         let Some(interface) = names.interface(packet.interface) else {
@@ -209,6 +219,44 @@ impl Active {
             self.resolve(fragment, names);
         }
         in_bucket
+    }
+
+    fn in_window(&self, time_ns: i64, found: &Found) -> bool {
+        let within = |from_ns, to_ns| (from_ns..=to_ns).contains(&time_ns);
+        within(self.order.from_ns, self.order.to_ns)
+            || self.steps.iter().any(|window| {
+                within(window.from_ns, window.to_ns)
+                    && found.record >= end(&window.starts, found.producer)
+            })
+    }
+
+    /// The clock was stepped while the window is open: it goes on in the new stamps, for as long as it had left.
+    pub(super) fn follow_step(&mut self, step: &Step) {
+        let to_ns = self.last_ns().saturating_add(step.step_ns);
+        let window = SteppedWindow {
+            from_ns: step.from_ns,
+            to_ns,
+            starts: step.starts.clone(),
+        };
+        self.steps.push(window);
+        let from_ns = self
+            .steps
+            .iter()
+            .map(|w| w.from_ns)
+            .fold(self.order.from_ns, i64::min);
+        let to_ns = self
+            .steps
+            .iter()
+            .map(|w| w.to_ns)
+            .fold(self.order.to_ns, i64::max);
+        self.order.reservation.set_interval(from_ns, to_ns);
+    }
+
+    /// The end of the window in the stamps that packets carry now, ns.
+    pub(super) fn last_ns(&self) -> i64 {
+        self.steps
+            .last()
+            .map_or(self.order.to_ns, |window| window.to_ns)
     }
 
     /// A first fragment came: what was kept aside for it is decided now.
@@ -350,8 +398,16 @@ impl Active {
             entry.estimated = known && estimated;
             missing.push(entry);
         }
-        let until = close.clock_ns.min(order.to_ns);
+        let stepped = !self.steps.is_empty();
+        let until = if stepped {
+            order.to_ns
+        } else {
+            close.clock_ns.min(order.to_ns)
+        };
         missing.extend(intake.losses(order.from_ns, until));
+        for window in &self.steps {
+            missing.extend(intake.losses(window.from_ns, window.to_ns.min(close.clock_ns)));
+        }
         missing.extend(self.late.clone());
         if let Some(failure) = failure {
             missing.push(Missing::new(

@@ -181,6 +181,10 @@ impl Dumper {
             } => {
                 self.late(id, Missing::new("late", first_ns, last_ns, Some(packets)));
             }
+            Message::Step(step) => {
+                let open = self.active.iter_mut().filter(|dump| dump.close.is_none());
+                open.for_each(|dump| dump.follow_step(&step));
+            }
             Message::Wake => {}
         }
     }
@@ -212,7 +216,8 @@ impl Dumper {
         );
         let file = file.map_err(|error| {
             let text = format!("{}: {error}", shelf.directory.path().display());
-            Failure::new(text, Vec::new(), Written::default(), order.from_ns)
+            let planned = DumpFile::planned(shelf, order.trigger_ns, number, &order.rule);
+            Failure::new(text, vec![planned], Written::default(), order.from_ns)
         });
         let before = *order.reservation.evicted_before();
         self.active.push(Active {
@@ -223,6 +228,7 @@ impl Dumper {
             scanned: HashMap::new(),
             waiting: Vec::new(),
             kept: VecDeque::new(),
+            steps: Vec::new(),
             before,
             lost: Lost::default(),
             late: None,
@@ -462,8 +468,7 @@ impl Dumper {
         if !reach.covers(&close.ends) || !dump.waiting.is_empty() {
             return false;
         }
-        let known =
-            close.clipped.is_some() || self.parts.intake.losses_known_until(dump.order.to_ns);
+        let known = close.clipped.is_some() || self.parts.intake.losses_known_until(dump.last_ns());
         known
             || dump
                 .judge_by_ns

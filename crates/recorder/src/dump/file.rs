@@ -116,6 +116,16 @@ impl DumpFile {
         Ok(())
     }
 
+    /// The name that a dump would have had, had its file been made.
+    pub(crate) fn planned(shelf: &Shelf, trigger_ns: i64, number: u64, rule: &str) -> PathBuf {
+        let name = format!(
+            "{}.{}",
+            stem(trigger_ns, number, rule),
+            shelf.format.extension()
+        );
+        shelf.directory.path().join(name)
+    }
+
     /// The final name of the file for a link type: the first is the plain one.
     fn path(&self, link_type: LinkType) -> PathBuf {
         let extension = self.shelf.format.extension();

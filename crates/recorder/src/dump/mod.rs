@@ -15,4 +15,4 @@ pub use report::{DumpReport, Missing, PROGRAM, Verdict};
 
 pub(crate) use dumper::{Dumper, DumperParts};
 pub(crate) use file::Shelf;
-pub(crate) use order::{CloseOrder, DumpOrder, Message};
+pub(crate) use order::{CloseOrder, DumpOrder, Message, Step};

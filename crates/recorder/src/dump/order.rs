@@ -21,6 +21,8 @@ pub(crate) enum Message {
         first_ns: i64,
         last_ns: i64,
     },
+    /// The real-time clock was stepped while dumps are open.
+    Step(Step),
     /// Look again: a barrier waits.
     Wake,
 }
@@ -56,4 +58,15 @@ pub(crate) struct CloseOrder {
     /// The earliest packet time recorded so far, ns.
     pub(crate) start_ns: i64,
     pub(crate) notes: Vec<String>,
+}
+
+/// A step of the real-time clock: from here on packets carry other stamps.
+#[derive(Debug, Clone)]
+pub(crate) struct Step {
+    /// How far the clock was moved, ns.
+    pub(crate) step_ns: i64,
+    /// No packet after the step has an older stamp.
+    pub(crate) from_ns: i64,
+    /// No record of a producer before this one came after the step.
+    pub(crate) starts: Vec<u64>,
 }

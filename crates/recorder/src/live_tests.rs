@@ -1,0 +1,252 @@
+//! What a live recorder promises about time and loss, on injected clocks.
+
+use retroscope_pcapfile::Reader;
+
+use crate::{
+    Verdict,
+    rig::{MS, Plan, Rig, S, udp},
+};
+
+const START: i64 = 1_800_000_000 * S;
+
+fn plan() -> Plan<'static> {
+    Plan {
+        queues: 1,
+        ring_bytes: 16 << 20,
+        triggers: &["udp port 9"],
+        dump: "",
+        past_ns: 2 * S,
+        future_ns: S,
+    }
+}
+
+/// Ports and times of the packets in a finished dump.
+fn packets(report: &crate::DumpReport) -> Vec<(i64, u16, u32)> {
+    let mut reader = Reader::open(&report.file).unwrap();
+    let mut packets = Vec::new();
+    while let Some(record) = reader.next().unwrap() {
+        let port = u16::from_be_bytes([record.data[22], record.data[23]]);
+        let number = u32::from_be_bytes(record.data[28..32].try_into().unwrap());
+        packets.push((record.meta.time_ns, port, number));
+    }
+    packets
+}
+
+/// 16 producers at one packet a second, a ring of 128 MiB: a packet one hour old is still dumped. Stored time is ring
+/// bytes over rate, whatever the number of queues (the paper's c(r) forgets the producers).
+#[test]
+fn an_hour_of_slow_queues_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let hour = 3600;
+    let plan = Plan {
+        queues: 16,
+        ring_bytes: 128 << 20,
+        past_ns: hour * S,
+        future_ns: 0,
+        ..plan()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    for second in 0..=hour + 10 {
+        for queue in 0..16 {
+            rig.arrive(queue, udp(1, 7, u32::try_from(second).unwrap()));
+        }
+        rig.pass(S);
+        if second % 60 == 0 {
+            rig.step();
+        }
+    }
+    rig.arrive(3, udp(1, 9, 0));
+    rig.step();
+    rig.pass(100 * MS);
+    rig.step();
+    let report = &rig.reports[0];
+    assert_eq!(
+        (report.verdict, report.missing.len()),
+        (Verdict::Complete, 0),
+        "{report:?}"
+    );
+    let packets = packets(report);
+    let trigger_ns = START + (hour + 11) * S;
+    assert_eq!(packets[0].0, trigger_ns - hour * S, "exactly one hour old");
+    // Seconds 11 to 3610 of 16 queues, and the trigger.
+    assert_eq!(packets.len(), 16 * 3600 + 1);
+    assert!(packets.is_sorted_by_key(|p| p.0));
+}
+
+/// FlowScope's dumper waited for later traffic: on a silent link its dump never ended.
+#[test]
+fn a_dump_on_a_silent_link_ends_on_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(), START, dir.path());
+    rig.pass(MS);
+    rig.arrive(0, udp(1, 9, 1));
+    rig.step();
+    // The watermark is 1 ms behind the clock and must pass `to`.
+    rig.pass(S + MS);
+    rig.step();
+    assert!(
+        rig.reports.is_empty(),
+        "the window is open up to its last nanosecond"
+    );
+    rig.pass(1);
+    rig.step();
+    rig.step();
+    assert_eq!(rig.reports.len(), 1);
+    assert_eq!(
+        (rig.reports[0].verdict, rig.reports[0].packets),
+        (Verdict::Complete, 1)
+    );
+}
+
+/// A queue that promises nothing any more cannot keep a dump open for long.
+#[test]
+fn a_stuck_watermark_ends_50_ms_late() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(), START, dir.path());
+    rig.pass(MS);
+    rig.arrive(0, udp(1, 9, 1));
+    rig.step();
+    rig.pass(S + 50 * MS);
+    rig.feeds[0].lock().unwrap().watermark_ns = Some(START);
+    // The producer's watermark never went back: let it stand where it was.
+    rig.feeds[0].lock().unwrap().watermark_ns = None;
+    rig.step();
+    assert!(rig.reports.is_empty());
+    rig.pass(1);
+    rig.feeds[0].lock().unwrap().watermark_ns = None;
+    rig.step();
+    rig.step();
+    assert_eq!(rig.reports.len(), 1);
+}
+
+/// Two overlapping dumps both hold the packets they share.
+#[test]
+fn overlapping_dumps_share_packets() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = Plan {
+        triggers: &["udp port 9", "udp port 10"],
+        ..plan()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    for number in 0..40 {
+        let port = match number {
+            20 => 9,
+            25 => 10,
+            _ => 7,
+        };
+        rig.pass(100 * MS);
+        rig.arrive(0, udp(1, port, number));
+        rig.step();
+    }
+    rig.pass(2 * S);
+    rig.step();
+    rig.step();
+    let numbers = |i: usize| {
+        packets(&rig.reports[i])
+            .iter()
+            .map(|p| p.2)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(numbers(0), (0..=30).collect::<Vec<_>>());
+    assert_eq!(numbers(1), (5..=35).collect::<Vec<_>>());
+}
+
+/// Kernel loss inside the window makes the dump incomplete; outside, it does not touch it.
+#[test]
+fn loss_counts_where_it_happened() {
+    for (lost_before, lost_inside, verdict) in
+        [(7, 0, Verdict::Complete), (0, 5, Verdict::Incomplete)]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rig = Rig::new(&plan(), START, dir.path());
+        rig.pass(MS);
+        rig.step();
+        rig.feeds[0].lock().unwrap().lost += lost_before;
+        rig.pass(20 * MS);
+        rig.step();
+        rig.pass(10 * S);
+        rig.step();
+        rig.arrive(0, udp(1, 9, 1));
+        rig.step();
+        rig.feeds[0].lock().unwrap().lost += lost_inside;
+        rig.pass(100 * MS);
+        rig.step();
+        rig.pass(2 * S);
+        rig.step();
+        rig.step();
+        let report = &rig.reports[0];
+        assert_eq!(report.verdict, verdict, "{report:?}");
+        let missing: Vec<_> = report
+            .missing
+            .iter()
+            .map(|m| (m.cause, m.packets))
+            .collect();
+        let expected = if lost_inside > 0 {
+            vec![("kernel", Some(lost_inside))]
+        } else {
+            Vec::new()
+        };
+        assert_eq!(missing, expected);
+    }
+}
+
+/// A stop closes the window there, without waiting for its end, and calls it clipped, not incomplete.
+#[test]
+fn a_stop_clips() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(), START, dir.path());
+    rig.pass(500 * MS);
+    rig.arrive(0, udp(1, 7, 1));
+    rig.arrive(0, udp(1, 9, 2));
+    rig.step();
+    rig.pass(100 * MS);
+    rig.arrive(0, udp(1, 7, 3));
+    rig.stop();
+    let report = &rig.reports[0];
+    assert_eq!(
+        (report.verdict, report.clipped.as_slice(), report.packets),
+        (Verdict::Complete, &["start", "stop"][..], 3)
+    );
+    let snapshot = &rig.intake.snapshots()[0];
+    assert_eq!(
+        (snapshot.received, snapshot.stored, snapshot.in_flight()),
+        (Some(3), 3, Some(0))
+    );
+}
+
+/// A step of the real-time clock while a dump is open: it ends when it would have, and holds what arrived meanwhile.
+#[test]
+fn a_clock_step_loses_nothing() {
+    for step_ns in [3600 * S, -3600 * S] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rig = Rig::new(&plan(), START, dir.path());
+        rig.pass(MS);
+        rig.step();
+        for number in 0..20 {
+            rig.arrive(0, udp(1, if number == 5 { 9 } else { 7 }, number));
+            rig.pass(100 * MS);
+            rig.step();
+            if number == 9 {
+                rig.clock
+                    .wall_ns
+                    .fetch_add(step_ns, std::sync::atomic::Ordering::SeqCst);
+            }
+        }
+        rig.step();
+        rig.pass(100 * MS);
+        rig.step();
+        let report = &rig.reports[0];
+        let numbers: Vec<u32> = packets(report).iter().map(|p| p.2).collect();
+        let mut sorted = numbers.clone();
+        sorted.sort_unstable();
+        // Trigger at number 5, one second of future: numbers up to 15, the last one at its very end.
+        assert_eq!(
+            sorted,
+            (0..=15).collect::<Vec<_>>(),
+            "step of {step_ns} ns: {report:?}"
+        );
+        assert_eq!(report.notes.len(), 1, "{:?}", report.notes);
+        assert!(report.notes[0].contains("stepped"), "{:?}", report.notes);
+        assert_eq!(rig.notices.len(), 1, "{:?}", rig.notices);
+    }
+}

@@ -1,0 +1,339 @@
+//! A recorder without threads, for tests that own the time: fake queues, a fake clock, and the real inserters,
+//! analyzer and dumper, each stepped by hand.
+
+use std::{
+    collections::VecDeque,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
+
+use retroscope_capture::{
+    Burst, Direction, Event as SourceEvent, FrameMeta, InterfaceInfo, LossCause, Queue,
+    SourceError, SourceStatistics, Status, TimeDomain,
+};
+use retroscope_packet::LinkType;
+use retroscope_ring::{GroupKind, Ring, RingConfig};
+
+use crate::{
+    Event,
+    analyzer::{Analyzer, AnalyzerCounters, AnalyzerParts},
+    clock::{Clock, Now},
+    counters::{LossLog, QueueCounters},
+    director::{Clip, DirectorConfig},
+    dump::{Directory, DumpReport, Dumper, DumperParts, Format, Shelf},
+    inserter::{InserterShared, Lane, LiveInserter},
+    intake::{Intake, SourceIntake},
+    predicate::{Expressions, Texts},
+    progress::{Barrier, Control, Progress},
+};
+
+pub(crate) const S: i64 = 1_000_000_000;
+pub(crate) const MS: i64 = 1_000_000;
+
+/// Both clocks, set by the test.
+#[derive(Debug, Default)]
+pub(crate) struct FakeClock {
+    pub(crate) wall_ns: AtomicI64,
+    pub(crate) mono_ns: AtomicI64,
+}
+
+impl Clock for FakeClock {
+    fn now(&self) -> Now {
+        Now {
+            wall_ns: self.wall_ns.load(Ordering::SeqCst),
+            mono_ns: self.mono_ns.load(Ordering::SeqCst),
+        }
+    }
+}
+
+/// What a test feeds into a queue.
+#[derive(Debug, Default)]
+pub(crate) struct Feed {
+    pub(crate) frames: VecDeque<(i64, Vec<u8>)>,
+    pub(crate) watermark_ns: Option<i64>,
+    pub(crate) received: u64,
+    pub(crate) lost: u64,
+    pub(crate) known_ns: Option<i64>,
+    pub(crate) stopped: bool,
+}
+
+#[derive(Debug)]
+struct FakeQueue {
+    interfaces: Vec<InterfaceInfo>,
+    feed: Arc<Mutex<Feed>>,
+    memory: Vec<u8>,
+    frames: Vec<FrameMeta>,
+}
+
+impl Queue for FakeQueue {
+    fn interfaces(&self) -> &[InterfaceInfo] {
+        &self.interfaces
+    }
+
+    fn next(&mut self, _wait: Duration) -> Result<Status, SourceError> {
+        let mut feed = self.feed.lock().unwrap();
+        self.memory.clear();
+        self.frames.clear();
+        while let Some((time_ns, data)) = feed.frames.pop_front() {
+            let captured_len = u32::try_from(data.len()).unwrap();
+            self.frames.push(FrameMeta {
+                time_ns,
+                offset: self.memory.len(),
+                captured_len,
+                wire_len: captured_len,
+                interface: 0,
+                direction: Direction::Inbound,
+                vlan: None,
+            });
+            self.memory.extend(data);
+            feed.received += 1;
+        }
+        Ok(match (self.frames.is_empty(), feed.stopped) {
+            (false, _) => Status::Frames,
+            (true, true) => Status::End,
+            (true, false) => Status::Idle,
+        })
+    }
+
+    fn burst(&self) -> Burst<'_> {
+        Burst {
+            memory: &self.memory,
+            frames: &self.frames,
+        }
+    }
+
+    fn watermark(&self) -> Option<i64> {
+        self.feed.lock().unwrap().watermark_ns
+    }
+
+    fn event(&mut self) -> Option<SourceEvent> {
+        None
+    }
+
+    fn statistics(&mut self) -> SourceStatistics {
+        let feed = self.feed.lock().unwrap();
+        SourceStatistics {
+            received: Some(feed.received + feed.lost),
+            lost: vec![(LossCause::Kernel, Some(feed.lost))],
+            as_of_ns: feed.known_ns,
+        }
+    }
+
+    fn stop(&mut self) {
+        self.feed.lock().unwrap().stopped = true;
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Rig {
+    pub(crate) clock: Arc<FakeClock>,
+    pub(crate) feeds: Vec<Arc<Mutex<Feed>>>,
+    pub(crate) control: Arc<Control>,
+    pub(crate) intake: Arc<Intake>,
+    inserters: Vec<LiveInserter>,
+    analyzer: Option<Analyzer>,
+    dumper: Dumper,
+    events: mpsc::Receiver<Event>,
+    pub(crate) notices: Vec<String>,
+    pub(crate) reports: Vec<DumpReport>,
+}
+
+/// What a rig records and dumps.
+#[derive(Debug)]
+pub(crate) struct Plan<'a> {
+    pub(crate) queues: usize,
+    pub(crate) ring_bytes: u64,
+    pub(crate) triggers: &'a [&'a str],
+    pub(crate) dump: &'a str,
+    pub(crate) past_ns: i64,
+    pub(crate) future_ns: i64,
+}
+
+impl Rig {
+    /// A live recorder at `start_ns` on both clocks' own scales (the monotonic one starts at 0).
+    pub(crate) fn new(plan: &Plan<'_>, start_ns: i64, dir: &Path) -> Self {
+        let clock = Arc::new(FakeClock::default());
+        clock.wall_ns.store(start_ns, Ordering::SeqCst);
+        let ring = Ring::new(&RingConfig::new(plan.ring_bytes, plan.queues, 1), None).unwrap();
+        let sources = (0..plan.queues)
+            .map(|i| SourceIntake {
+                name: format!("fake{i}"),
+                queues: vec![Arc::new(QueueCounters::new())],
+            })
+            .collect();
+        let intake = Arc::new(Intake {
+            sources,
+            losses: LossLog::default(),
+            interfaces: Arc::default(),
+            offline: false,
+        });
+        let (control, barrier) = (Arc::new(Control::default()), Arc::new(Barrier::default()));
+        let shared = InserterShared {
+            ring: ring.clone(),
+            intake: Arc::clone(&intake),
+            control: Arc::clone(&control),
+            clock: clock.clone(),
+            snaplen: 0,
+            filter: None,
+            remaining: None,
+            duration_ns: None,
+        };
+        let mut feeds = Vec::new();
+        let mut inserters = Vec::new();
+        for index in 0..plan.queues {
+            let feed = Arc::new(Mutex::new(Feed::default()));
+            feeds.push(Arc::clone(&feed));
+            let info = InterfaceInfo {
+                name: format!("fake{index}"),
+                link_type: LinkType::RAW,
+                snaplen: 0,
+                time_domain: TimeDomain::KernelSoftware,
+                time_resolution_ns: 1,
+            };
+            let queue = FakeQueue {
+                interfaces: vec![info],
+                feed,
+                memory: Vec::new(),
+                frames: Vec::new(),
+            };
+            let counters = Arc::clone(&intake.sources[index].queues[0]);
+            let lane = Lane::new(Box::new(queue), index, counters, &shared).unwrap();
+            inserters.push(LiveInserter::new(
+                lane,
+                ring.producer().unwrap(),
+                shared.clone(),
+            ));
+        }
+        let triggers: Vec<String> = plan.triggers.iter().map(|t| (*t).to_owned()).collect();
+        let texts = Texts {
+            triggers: &triggers,
+            dump: plan.dump,
+            manual: "",
+            filter: None,
+        };
+        let expressions = Expressions::new(&texts, &[LinkType::RAW], &Vec::new, false).unwrap();
+        let (messages_tx, messages) = mpsc::channel();
+        let (events_tx, events) = mpsc::channel();
+        let counters = Arc::new(AnalyzerCounters::default());
+        let analyzer = Analyzer::new(AnalyzerParts {
+            ring: ring.clone(),
+            reader: ring.group("analyzer", GroupKind::Lapped).unwrap(),
+            rules: expressions.rules,
+            template: expressions.template,
+            manual: expressions.manual,
+            director: DirectorConfig {
+                past_ns: plan.past_ns,
+                future_ns: plan.future_ns,
+                hold_ns: 0,
+                max_dumps: 64,
+                single: false,
+                grace_ns: Some(50 * MS),
+            },
+            intake: Arc::clone(&intake),
+            control: Arc::clone(&control),
+            barrier: Arc::clone(&barrier),
+            clock: clock.clone(),
+            packet_clock: Arc::default(),
+            shared: Arc::clone(&counters),
+            messages: messages_tx,
+            events: events_tx.clone(),
+        });
+        let directory = Directory::open(dir).unwrap();
+        let dumper = Dumper::new(DumperParts {
+            ring: ring.clone(),
+            shelf: Shelf {
+                directory,
+                format: Format::PcapNg,
+            },
+            intake: Arc::clone(&intake),
+            progress: Progress::Live { ring: ring.clone() },
+            barrier,
+            clock: clock.clone(),
+            counters,
+            reproducible: true,
+            messages,
+            events: events_tx,
+        });
+        Self {
+            clock,
+            feeds,
+            control,
+            intake,
+            inserters,
+            analyzer: Some(analyzer),
+            dumper,
+            events,
+            notices: Vec::new(),
+            reports: Vec::new(),
+        }
+    }
+
+    /// Moves both clocks by `ns`; every queue's watermark and counters follow, as an engine's do on an idle link.
+    pub(crate) fn pass(&self, ns: i64) {
+        let wall_ns = self.clock.wall_ns.fetch_add(ns, Ordering::SeqCst) + ns;
+        self.clock.mono_ns.fetch_add(ns, Ordering::SeqCst);
+        for feed in &self.feeds {
+            let mut feed = feed.lock().unwrap();
+            feed.watermark_ns = Some(wall_ns - MS);
+            feed.known_ns = Some(wall_ns);
+        }
+    }
+
+    /// A packet stamped now arrives on a queue.
+    pub(crate) fn arrive(&self, queue: usize, data: Vec<u8>) {
+        let now_ns = self.clock.now().wall_ns;
+        self.feeds[queue]
+            .lock()
+            .unwrap()
+            .frames
+            .push_back((now_ns, data));
+    }
+
+    /// Every part does what it can.
+    pub(crate) fn step(&mut self) {
+        self.inserters
+            .iter_mut()
+            .for_each(|inserter| _ = inserter.step());
+        if let Some(analyzer) = &mut self.analyzer {
+            while analyzer.step() {}
+        }
+        self.dumper.step();
+        while let Ok(event) = self.events.try_recv() {
+            match event {
+                Event::Finished(report) | Event::Amended(report) => self.reports.push(report),
+                Event::Notice(text) => self.notices.push(text),
+                Event::Triggered { .. } => {}
+            }
+        }
+    }
+
+    /// Stops and finishes.
+    pub(crate) fn stop(&mut self) {
+        self.control.stop();
+        self.step();
+        self.step();
+        self.inserters.clear();
+        if let Some(analyzer) = self.analyzer.take() {
+            analyzer.end(Clip::Stop);
+        }
+        self.step();
+    }
+}
+
+/// A UDP packet over raw IPv4 with a number in it.
+pub(crate) fn udp(source_port: u16, port: u16, number: u32) -> Vec<u8> {
+    let mut packet = vec![
+        0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+    ];
+    packet.extend(source_port.to_be_bytes());
+    packet.extend(port.to_be_bytes());
+    packet.extend([0, 12, 0, 0]);
+    packet.extend(number.to_be_bytes());
+    packet
+}
