@@ -51,8 +51,52 @@ impl Failure {
     }
 }
 
+/// What clap has to say: help and version as they are, a wrong argument as one sentence and exit 2.
+pub(crate) fn arguments(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    let whole = ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if !error.use_stderr() || error.kind() == whole {
+        // Printing fails only if nobody listens.
+        let _ = error.print();
+        let code = u8::try_from(error.exit_code()).unwrap_or(Code::Usage as u8);
+        return ExitCode::from(code);
+    }
+    Failure::usage(sentence(&error.to_string())).report()
+}
+
+/// The first paragraph of a clap error, and its tips, in one line.
+fn sentence(rendered: &str) -> String {
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut paragraphs = rendered.split("\n\n");
+    let first = words(paragraphs.next().unwrap_or_default());
+    let first = first.strip_prefix("error: ").unwrap_or(&first);
+    let tips = paragraphs.filter_map(|p| p.trim_start().strip_prefix("tip: ").map(words));
+    let tips: String = tips.map(|tip| format!("; {tip}")).collect();
+    format!("{first}{tips} (see --help)")
+}
+
 /// A message for the user, on stderr, with the program's name. Several lines stay together.
 #[expect(clippy::print_stderr, reason = "words for the user go to stderr")]
 pub(crate) fn say(message: &str) {
     eprintln!("retroscope: {message}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_argument_is_one_sentence() {
+        let rendered = "error: unexpected argument '--trigge' found\n\n  tip: a similar argument exists: '--trigger'\n\nUsage: x\n";
+        assert_eq!(
+            sentence(rendered),
+            "unexpected argument '--trigge' found; a similar argument exists: '--trigger' (see --help)"
+        );
+        assert_eq!(
+            sentence(
+                "error: the following required arguments were not provided:\n  -r <FILE>\n\nUsage: x\n"
+            ),
+            "the following required arguments were not provided: -r <FILE> (see --help)"
+        );
+    }
 }

@@ -27,7 +27,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return failure::arguments(&error),
+    };
     let result = match cli.command {
         Command::Record(args) => commands::record::run(args),
         Command::Filter(args) => commands::filter::run(args),
