@@ -48,10 +48,11 @@ impl Memory {
         };
         // What the kernel promises when it maps may still be refused, by a cgroup for example: such pages are taken only
         // if they are filled at once.
-        if prefault && let Some(memory) = Self::map_explicit(bytes) {
-            if memory.populate(&mut report).is_ok() {
-                return Ok((memory, Pages::Explicit));
-            }
+        if prefault
+            && let Some(memory) = Self::map_explicit(bytes)
+            && memory.populate(&mut report).is_ok()
+        {
+            return Ok((memory, Pages::Explicit));
         }
         let memory = Self::map_aligned(bytes)?;
         // Advice only: without huge pages the ring works the same.
