@@ -1,6 +1,9 @@
 //! `retroscope doctor` as a user runs it.
 
-use std::process::{Command, Output};
+use std::{
+    os::unix::process::CommandExt,
+    process::{Command, Output},
+};
 
 use serde_json::Value;
 
@@ -110,6 +113,38 @@ fn text_says_the_same_without_colour() {
         .map(|f| f["severity"].as_str().unwrap())
         .collect();
     assert_eq!(severities, expected);
+}
+
+#[test]
+fn without_privilege_it_says_how_to_get_it() {
+    const NOBODY: u32 = 65_534;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_retroscope"));
+    command.args(["doctor", "--json"]);
+    if rustix::process::geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let output = match command.output() {
+        Ok(output) => output,
+        Err(error) => {
+            eprintln!("SKIP: cannot run the program as another user: {error}");
+            return;
+        }
+    };
+    let findings = checked(&output);
+    let permission = findings
+        .iter()
+        .find(|finding| finding["check"] == "permission")
+        .unwrap();
+    if permission["severity"] != "warn" {
+        eprintln!("SKIP: this user may capture without being root");
+        return;
+    }
+    let advice = permission["do"].as_str().unwrap();
+    assert!(
+        advice.contains("sudo") && advice.contains("setcap cap_net_raw"),
+        "{advice}"
+    );
+    assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]

@@ -10,10 +10,7 @@ use crate::{
 
 const CHECK: &str = "memory";
 
-/// The default ring where there is plenty of memory, in bytes.
-const RING_BYTES: u64 = 1 << 30;
-
-/// A ring that is too small to be of use: less than a tenth of a second at 10 Gbit/s.
+/// A smaller ring, in bytes, is too small to be of use: it holds a tenth of a second at 10 Gbit/s.
 const RING_BYTES_MIN: u64 = 128 << 20;
 
 /// Bytes a second on a link of 1 Gbit/s.
@@ -68,7 +65,7 @@ impl Facts {
                 what,
                 "free memory or raise the control group's memory.max; bursts do not fit into this ring",
             )
-        } else if ring < RING_BYTES {
+        } else if ring < default_ring(None) {
             Finding::note(
                 CHECK,
                 what,

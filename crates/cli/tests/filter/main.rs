@@ -1,0 +1,8 @@
+//! `retroscope filter` as a user runs it: arguments, exit codes, stdout and stderr.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
+
+mod copies;
+mod corpus;
+mod errors;
+mod output;
+mod support;
