@@ -3,13 +3,16 @@
 # Everything goes through cargo, so CARGO_TARGET_DIR and the other cargo variables mean what they always mean.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint bench verify clean
+.PHONY: help setup demo test lint bench verify soak clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 setup: ## check that Rust, a C compiler and libpcap are there (as root: install the latter two)
 	@scripts/setup.sh
+
+demo: setup ## build, and see the main job work: a trigger, and what happened before it (under a minute)
+	@scripts/demo.sh
 
 test: setup ## every test that needs no special hardware; as root also those in network namespaces
 	@scripts/test.sh
@@ -22,6 +25,9 @@ bench: setup ## the benchmarks, optimised build
 
 verify: setup ## the slow checks: loom with more preemptions, many random runs (tens of minutes)
 	@scripts/verify.sh
+
+soak: setup ## record generated traffic for minutes, trigger on it, check every counter (SOAK_SECONDS=120)
+	@scripts/soak.sh
 
 clean: ## remove what was built
 	@cargo clean

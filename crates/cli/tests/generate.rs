@@ -1,4 +1,9 @@
 //! `retroscope generate`, the program as a user runs it.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "helpers of tests, and what was skipped"
+)]
 
 use std::{
     collections::HashSet,

@@ -8,7 +8,6 @@ mod output;
 mod tally;
 
 use std::{
-    fs,
     io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -142,28 +141,12 @@ fn config(args: &Args) -> Result<GeneratorConfig, Failure> {
     if let Some(interface) = &args.interface
         && !args.yes
         && !in_network_namespace_or_loopback(interface)
-        && !started_from_another_namespace()
     {
         return Err(Failure::usage(format!(
             "{interface} may belong to a real network: add --yes to send there, or use a network namespace or lo"
         )));
     }
     Ok(config)
-}
-
-/// Whether a process that started this one, however far back, lives in another network namespace: then ours was made for a
-/// purpose. The first process of a machine may often not be asked, one's own shell may.
-fn started_from_another_namespace() -> bool {
-    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-    let parent = |pid: &str| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-        Some(line.trim().to_owned())
-    };
-    // The first process has parent 0, which has no directory.
-    let mut ancestors = std::iter::successors(parent("self"), |pid| parent(pid));
-    namespace("self")
-        .is_some_and(|own| ancestors.any(|pid| namespace(&pid).is_some_and(|other| other != own)))
 }
 
 /// Set by INT and TERM; the second of them ends the program at once.

@@ -1,0 +1,158 @@
+#!/usr/bin/env bash
+# The main job, seen working: a recorder keeps everything in memory, a trigger packet comes after some seconds, and the dump
+# is compared with what the generator sent from before the trigger until after it.
+#
+# Traffic goes over a veth pair in a network namespace of its own, which vanishes with this script: as root, or in an
+# unprivileged user namespace. Where neither is allowed, the generator runs inside the recorder.
+#
+# Inside the namespace the script runs itself for the live part: `demo.sh inside`, with DEMO and RETROSCOPE in the environment.
+
+. "$(dirname "$0")/lib.sh"
+
+# The experiment: one flow of 200 has 500 packets a second, so its window holds 1500 and the trigger. The trigger comes in the
+# middle between two packets of its flow, and so do the two ends of the window: busy machines may be late.
+flows=200 rate=100kpps seed=2017 trigger_after=4001ms duration=6s
+past=2s future=1s
+trigger='udp dst port 60000'
+# The trigger packet has a destination port of its own: the flow around it is what its sender's port talks about.
+# shellcheck disable=SC2016
+dump='host $srcIP and host $dstIP and port $srcPort'
+
+fail() {
+	printf 'demo: FAIL: %s\n' "$*"
+	trap - EXIT
+	exit 1
+}
+
+# Runs the recorder in the background, its words in record.log, and waits until it records.
+start_recorder() {
+	"$RETROSCOPE" record "$@" --ring 128MiB --trigger "$trigger" --dump "$dump" --past "$past" --future "$future" \
+		-w "$DEMO/dumps" --json >"$DEMO/record.json" 2>"$DEMO/record.log" &
+	recorder=$!
+	local waited
+	for ((waited = 0; waited < 300; waited++)); do
+		grep -q 'recording on' "$DEMO/record.log" && return
+		kill -0 "$recorder" 2>/dev/null || break
+		sleep 0.1
+	done
+	fail "the recorder did not start: $(tail -n 1 "$DEMO/record.log")"
+}
+
+# Waits for the recorder's end; its exit code is that of its dumps.
+finish_recorder() {
+	local code=0
+	wait "$recorder" || code=$?
+	recorder=
+	sed 's/^/  /' "$DEMO/record.log"
+	[ "$code" -eq 0 ] || fail "the recorder ended with exit code $code: see $DEMO/record.log"
+}
+
+over_veth() {
+	# Nobody but the generator shall speak on this link.
+	[ ! -e /proc/sys/net/ipv6 ] || echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6
+	ip link add rs0 type veth peer name rs1
+	ip link set rs0 up
+	ip link set rs1 up
+	step "recording on rs1, sending on rs0: $rate in $flows flows for $duration, the trigger after $trigger_after"
+	start_recorder -i rs1
+	"$RETROSCOPE" generate -i rs0 --yes --flows "$flows" --rate "$rate" --seed "$seed" --trigger-after "$trigger_after" \
+		--duration "$duration" -w "$DEMO/sent.pcap" --json >"$DEMO/sent.json" || fail "the generator failed"
+	kill -INT "$recorder"
+	finish_recorder
+}
+
+in_process() {
+	step "recording from the generator: $rate in $flows flows for $duration, the trigger after $trigger_after"
+	start_recorder -i "generate:flows=$flows,rate=$rate,seed=$seed,trigger-after=$trigger_after,duration=$duration"
+	"$RETROSCOPE" generate --flows "$flows" --rate "$rate" --seed "$seed" --trigger-after "$trigger_after" \
+		--duration "$duration" -w "$DEMO/sent.pcap" --json >"$DEMO/sent.json" || fail "the generator failed"
+	finish_recorder
+}
+
+# Compares the dump with what was sent, shows it, and sets `verdict`.
+verify() {
+	local sidecar file expression
+	sidecar=$(find "$DEMO/dumps" -name '*.json')
+	file=$(find "$DEMO/dumps" -name '*.pcapng')
+	[ -f "$sidecar" ] && [ -f "$file" ] || fail "expected one dump and its sidecar in $DEMO/dumps"
+	expression=$(sed -n 's/.*"expression": *"\([^"]*\)".*/\1/p' "$sidecar")
+	[ -n "$expression" ] || fail "the sidecar $sidecar has no dump expression"
+
+	step "what was sent that the dump filter takes: $expression"
+	"$RETROSCOPE" filter -r "$DEMO/sent.pcap" -w "$DEMO/flow.pcap" -- "$expression" || fail "filtering sent.pcap failed"
+
+	step "comparing"
+	verdict=$("$DEMO_CHECK" "$DEMO/record.json" "$DEMO/sent.json" "$DEMO/flow.pcap" "$@") || fail "$verdict"
+	cp "$file" "$DEMO/dump.pcapng"
+	cp "$sidecar" "$DEMO/dump.json"
+
+	if command -v tcpdump >/dev/null; then
+		step "tcpdump reads it (three packets around the trigger)"
+		tcpdump -tttt -nr "$DEMO/dump.pcapng" >"$DEMO/dump.txt" 2>"$DEMO/tcpdump.log" ||
+			fail "tcpdump does not read the dump: $(tail -n 1 "$DEMO/tcpdump.log")"
+		[ "$(wc -l <"$DEMO/dump.txt")" -eq "${verdict%% *}" ] || fail "tcpdump finds another number of packets"
+	else
+		step "three packets around the trigger"
+		"$RETROSCOPE" filter -r "$DEMO/dump.pcapng" -- '' >"$DEMO/dump.txt" || fail "the dump cannot be read"
+	fi
+	grep -m 1 -B 1 -A 1 '\.60000: ' "$DEMO/dump.txt" || fail "the trigger packet is not in the dump's text"
+}
+
+recorder=
+unexpected() {
+	local code=$?
+	[ -z "$recorder" ] || kill -KILL "$recorder" 2>/dev/null || true
+	printf 'demo: FAIL: stopped with exit code %s; what was said is in %s\n' "$code" "${DEMO:-the lines above}"
+	exit 1
+}
+trap unexpected EXIT
+trap 'exit 130' INT TERM
+
+if [ "${1:-}" = inside ]; then
+	over_veth
+	trap - EXIT
+	exit 0
+fi
+
+step "building"
+RETROSCOPE=$(built -p retroscope-cli --bin retroscope)
+DEMO_CHECK=$(built -p retroscope-cli --example demo_check)
+DEMO=$(target_dir)/demo
+export RETROSCOPE DEMO
+mkdir -p "$DEMO"
+rm -rf "$DEMO/dumps"
+rm -f "$DEMO"/*
+
+if ! command -v ip >/dev/null && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+	step "installing iproute2"
+	{ apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends iproute2; } \
+		>"$DEMO/apt.log" 2>&1 </dev/null || echo "iproute2 could not be installed"
+fi
+
+# Whether a veth pair can be made and a packet socket opened under this `unshare`.
+probe='ip link add rs0 type veth peer name rs1 && ip link set rs0 up && ip link set rs1 up &&
+	"$RETROSCOPE" generate -i rs0 --yes -c 1 -q'
+# The other side has said why it failed.
+inside() {
+	"$@" "scripts/demo.sh" inside || {
+		trap - EXIT
+		exit 1
+	}
+}
+if unshare -n sh -c "$probe" >"$DEMO/probe.log" 2>&1; then
+	echo "traffic: live, over a veth pair in a network namespace"
+	inside unshare -n
+	verify
+elif unshare -Urn sh -c "$probe" >>"$DEMO/probe.log" 2>&1; then
+	echo "traffic: live, over a veth pair in an unprivileged user namespace"
+	inside unshare -Urn
+	verify
+else
+	echo "traffic: from the generator inside the recorder, because no veth pair can be made here:"
+	sed 's/^/  /' "$DEMO/probe.log"
+	in_process
+	verify schedule
+fi
+
+trap - EXIT
+printf '\ndemo: PASS: %s: %s\n' "$verdict" "$DEMO/dump.pcapng"
