@@ -445,6 +445,25 @@ fn an_interface_that_goes_down_comes_back_or_is_removed() {
     });
 }
 
+/// The kernel raises no error for a socket that was not receiving any more when its interface was removed.
+#[test]
+fn an_interface_is_removed_after_it_went_down() {
+    let Some(namespace) = Namespace::with_veth("downgone") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut queue = open("v1");
+        let mut taken = Taken::default();
+        ip("link set v1 down");
+        take_until(queue.as_mut(), &mut taken, |taken| {
+            taken.events.contains(&Event::InterfaceDown(0))
+        });
+        ip("link del v1");
+        assert!(take_until(queue.as_mut(), &mut taken, |_| false), "it ends");
+        assert_eq!(taken.events.last(), Some(&Event::InterfaceGone(0)));
+    });
+}
+
 #[test]
 fn an_interface_may_be_down_at_the_start() {
     let Some(namespace) = Namespace::with_veth("late") else {

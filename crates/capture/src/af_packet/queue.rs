@@ -291,7 +291,7 @@ impl LiveQueue {
         if found.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
             self.on_socket_error()?;
         } else if !self.is_up && self.phase == Phase::Running {
-            self.look_whether_up();
+            self.look_after_down()?;
         }
         Ok(found.contains(PollFlags::IN))
     }
@@ -309,30 +309,29 @@ impl LiveQueue {
             return Err(self.error("poll", error));
         }
         self.set_up(false);
+        // It may have been down for an instant only.
+        self.look_after_down()
+    }
+
+    /// Looks whether an interface that went down was removed or came up. The socket reports neither: an error is raised
+    /// only where it was receiving until then. Where the name is gone (renamed), frames will tell.
+    fn look_after_down(&mut self) -> Result<(), SourceError> {
         let index = self
             .socket
             .bound_index()
             .map_err(|error| self.error("getsockname", error))?;
         if index < 0 {
             self.events.push_back(Event::InterfaceGone(0));
-            // The kernel took the socket out of the receive path before it reported the error.
+            // The kernel took the socket out of the receive path before it took its index away.
             self.drain(0);
-        } else {
-            // It may have been down for an instant only.
-            self.look_whether_up();
-        }
-        Ok(())
-    }
-
-    /// The socket does not report an interface that comes up. Where the name is gone (renamed), frames will tell.
-    fn look_whether_up(&mut self) {
-        if self
+        } else if self
             .query
             .flags(&self.interfaces[0].name)
             .is_ok_and(|flags| flags.is_up())
         {
             self.set_up(true);
         }
+        Ok(())
     }
 
     fn set_up(&mut self, is_up: bool) {
