@@ -10,7 +10,7 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::{PcapOptions, PcapWriter};
 
 use crate::support::{
-    TIME_NS, ethernet, filter, run, run_on, section, small_pcap, stderr, stdout, write,
+    TIME_NS, ethernet, filter, run, run_on, section, skip, small_pcap, stderr, stdout, write,
 };
 
 #[test]
@@ -132,7 +132,7 @@ fn programs_are_printed_for_each_link_type() {
 fn programs_are_those_of_tcpdump() {
     let tcpdump = |arguments: &[&str]| Command::new("tcpdump").arg("-d").args(arguments).output();
     if tcpdump(&[]).is_err() {
-        eprintln!("SKIP: there is no tcpdump to compare programs with");
+        skip("there is no tcpdump to compare programs with");
         return;
     }
     for arguments in [
