@@ -173,7 +173,7 @@ fn write(
         let time_ns = FILE_START_NS.saturating_add(offset_ns);
         tally.add(time_ns, frame);
         output.record(time_ns, frame)?;
-        if tally.packets % 1024 == 0 && stop.load(Ordering::Relaxed) {
+        if tally.packets.is_multiple_of(1024) && stop.load(Ordering::Relaxed) {
             break;
         }
     }
