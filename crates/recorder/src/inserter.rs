@@ -342,12 +342,13 @@ impl LiveInserter {
 
     /// Runs until the queue ends; `notify` gets sentences for the user as they come.
     pub(crate) fn run(mut self, notify: &mut dyn FnMut(String)) -> LaneEnd {
-        while self.step() {
-            for notice in self.end.notices.drain(..) {
-                notify(notice);
+        loop {
+            let more = self.step();
+            self.end.notices.drain(..).for_each(&mut *notify);
+            if !more {
+                return self.end;
             }
         }
-        self.end
     }
 
     /// Serves one burst, or an idle moment; false at the end.
