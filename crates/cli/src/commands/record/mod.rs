@@ -46,12 +46,16 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let signals = signals::Signals::install()
         .map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
     let mut screen = Screen::new(args.quiet);
-    let recorder = start(&args, &config, &mut screen)?;
-    signals.connect(recorder.handle());
+    let recorder = start(&args, &config, &signals, &mut screen)?;
     watch(recorder, &args, &signals, screen)
 }
 
-fn start(args: &Args, config: &Config, screen: &mut Screen) -> Result<Recorder, Failure> {
+fn start(
+    args: &Args,
+    config: &Config,
+    signals: &signals::Signals,
+    screen: &mut Screen,
+) -> Result<Recorder, Failure> {
     let sources = || open_sources(args);
     let clock = Arc::new(SystemClock::new());
     let result = {
@@ -59,6 +63,8 @@ fn start(args: &Args, config: &Config, screen: &mut Screen) -> Result<Recorder, 
         Recorder::start(config, &sources, &args.files, clock, Some(&mut progress))
     };
     let mut recorder = result.map_err(|error| refused(&error))?;
+    // Whoever reads that it records may send a signal at once.
+    signals.connect(recorder.handle());
     screen.started(&names(args).join(", "), engine(args), recorder.ring());
     for notice in recorder.take_notices() {
         screen.line(&notice);
