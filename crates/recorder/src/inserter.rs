@@ -106,10 +106,15 @@ impl Lane {
 
     fn register(&mut self, shared: &InserterShared) -> Result<(), retroscope_ring::RingError> {
         while let Some(info) = self.queue.interfaces().get(self.interfaces.len()) {
+            let mut info = info.clone();
+            if info.name.is_empty() {
+                // A classic pcap names no interface; the file's name tells merged ones apart.
+                info.name = file_name(&shared.intake.sources[self.source].name);
+            }
             let id = shared
                 .intake
                 .interfaces
-                .register(&shared.ring, self.source, info)?;
+                .register(&shared.ring, self.source, &info)?;
             self.interfaces.push((id, info.link_type));
         }
         Ok(())
@@ -230,6 +235,14 @@ impl Lane {
             }
         }
     }
+}
+
+/// The last part of a source's name, which is a path for files.
+fn file_name(source: &str) -> String {
+    let name = std::path::Path::new(source).file_name();
+    name.map_or(source.to_owned(), |name| {
+        name.to_string_lossy().into_owned()
+    })
 }
 
 /// Whether an Ethernet frame carries an 802.1Q, 802.1ad or QinQ tag.

@@ -37,9 +37,16 @@ pub(crate) struct Question {
     pub(crate) future_ns: i64,
 }
 
+/// An interface without a name goes by the file's.
+///
 /// Every packet of a capture file in the order of the file, and whether it was read to its end.
 pub(crate) fn read(path: &Path) -> (Vec<Packet>, bool) {
     let mut packets = Vec::new();
+    let file_name = path
+        .file_name()
+        .expect("a file")
+        .to_string_lossy()
+        .into_owned();
     let Ok(mut reader) = Reader::open(path) else {
         return (packets, false);
     };
@@ -54,7 +61,11 @@ pub(crate) fn read(path: &Path) -> (Vec<Packet>, bool) {
             time_ns: meta.time_ns,
             wire_len: meta.wire_len,
             link_type: interface.link_type,
-            interface: interface.name.clone(),
+            interface: if interface.name.is_empty() {
+                file_name.clone()
+            } else {
+                interface.name.clone()
+            },
             data,
         });
     }

@@ -162,6 +162,14 @@ pub(super) struct Found {
     pub(super) record: u64,
 }
 
+impl SidecarFacts {
+    pub(super) fn has_several_link_types(&self) -> bool {
+        let mut link_types = self.interfaces.iter().map(|interface| interface.link_type);
+        let first = link_types.next();
+        link_types.any(|link_type| Some(link_type) != first)
+    }
+}
+
 impl Active {
     /// How many records of a bucket may be looked at: those within reach and before the dump's end.
     pub(super) fn limit(&self, info: &BucketInfo, reach: &Reach) -> u32 {

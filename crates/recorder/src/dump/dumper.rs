@@ -36,6 +36,8 @@ use crate::{
     time::rfc3339,
 };
 
+/// Said of a pcapng file that Wireshark reads and tcpdump refuses.
+const SEVERAL_LINK_TYPES: &str = "several link types in one file: libpcap, and so tcpdump, will not read it (--format pcap splits it)";
 /// Finished dumps that a late packet can still amend.
 const FINISHED_KEPT: usize = 1024;
 /// How long a closed live dump waits for loss counters that cover its window, ns of the monotonic clock.
@@ -515,6 +517,9 @@ impl Dumper {
                 let mut report = dump.report(&close, None, finished.written, &intake);
                 report.file.clone_from(&finished.paths[0]);
                 report.more_files = finished.paths[1..].to_vec();
+                if finished.paths.len() == 1 && sidecar.has_several_link_types() {
+                    report.notes.push(SEVERAL_LINK_TYPES.to_owned());
+                }
                 report.sidecar = self.write_sidecar(&finished.label, &report, &sidecar, false);
                 self.finished
                     .push_back((dump.order.id, report.clone(), finished, sidecar));

@@ -128,6 +128,8 @@ impl Output {
         packet: &DumpPacket<'_>,
         names: &mut InterfaceCache,
     ) -> io::Result<()> {
+        // Counted first: a flush on the way calls everything counted safe, this packet included.
+        self.taken.count(packet);
         if self.last.is_some_and(|last| packet.key < last) {
             let directory = &self.directory;
             let late = match &mut self.late {
@@ -139,7 +141,6 @@ impl Output {
             self.append(packet, names)?;
             self.last = Some(packet.key);
         }
-        self.taken.count(packet);
         Ok(())
     }
 
