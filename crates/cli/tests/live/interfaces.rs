@@ -1,0 +1,242 @@
+//! Several interfaces, odd interfaces, and interfaces that come and go.
+
+use std::net::UdpSocket;
+
+use retroscope_pcapfile::LinkType;
+
+use crate::{
+    capture::{self, numbers_to},
+    namespace::Namespace,
+    recorder::Recorder,
+    shared,
+    traffic::{Sender, number_of, udp},
+    tun::Tun,
+};
+
+/// Ethernet and bare IP in one file, each under its name.
+#[test]
+fn a_veth_and_a_tun_go_into_one_file() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("two") else {
+        return;
+    };
+    let Some(mut tun) = Tun::new(&namespace, "t0", "10.9.0.1/24") else {
+        return;
+    };
+    let recorder = Recorder::start_with(
+        &namespace,
+        &[
+            "-i",
+            "v1",
+            "-i",
+            "t0",
+            "--ring",
+            "128MiB",
+            "--past",
+            "20s",
+            "--future",
+            "100ms",
+            "--dump",
+            "",
+            "--trigger",
+            "udp port 60000",
+        ],
+    );
+    let mut sender = Sender::new(&namespace, "v0");
+    for number in 0..10_u64 {
+        let frame = udp(1, 1000, 2000, &number.to_be_bytes());
+        sender.send(&frame);
+        tun.receive(&frame[14..50]);
+    }
+    // What this host sends is seen too.
+    let socket = namespace.enter(|| UdpSocket::bind("10.9.0.1:5000").unwrap());
+    socket.send_to(b"trigger!", "10.9.0.2:60000").unwrap();
+    recorder.dumps(1);
+    let outcome = recorder.stop();
+    outcome.expect_code(0);
+    assert_eq!(outcome.source_named("v1").stored, 10);
+    assert_eq!(outcome.source_named("t0").stored, 11);
+    let capture = capture::read(&outcome.dumps()[0]);
+    let mut numbers = [Vec::new(), Vec::new()];
+    for packet in &capture.packets {
+        let (name, link_type) = &capture.interfaces[usize::from(packet.interface)];
+        match (name.as_str(), *link_type) {
+            ("v1", LinkType::ETHERNET) => numbers[0].push(number_of(&packet.data)),
+            ("t0", LinkType::RAW) => {
+                numbers[1].push(u64::from_be_bytes(packet.data[28..36].try_into().unwrap()));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(numbers[0].iter().copied().eq(0..10), "{numbers:?}");
+    assert!(
+        numbers[1]
+            .iter()
+            .copied()
+            .eq((0..10).chain([u64::from_be_bytes(*b"trigger!")])),
+        "{numbers:?}"
+    );
+}
+
+/// The kernel shows a packet on `lo` going out and coming in: once is enough.
+#[test]
+fn loopback_shows_each_packet_once() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::new("lo") else {
+        return;
+    };
+    namespace.ip("link set lo up");
+    let recorder = Recorder::start_with(
+        &namespace,
+        &[
+            "-i",
+            "lo",
+            "--ring",
+            "128MiB",
+            "--past",
+            "20s",
+            "--future",
+            "100ms",
+            "--dump",
+            "",
+            "--trigger",
+            "udp port 60000",
+        ],
+    );
+    let (sender, receiver) = namespace.enter(|| {
+        let bind = |address| UdpSocket::bind(address).unwrap();
+        (bind("127.0.0.1:0"), bind("127.0.0.1:60000"))
+    });
+    for number in 0..100_u64 {
+        sender
+            .send_to(&number.to_be_bytes(), receiver.local_addr().unwrap())
+            .unwrap();
+    }
+    recorder.dumps(1);
+    let outcome = recorder.stop();
+    outcome.expect_code(0);
+    assert_eq!(outcome.source().stored, 100);
+    let capture = capture::read(&outcome.dumps()[0]);
+    assert!(numbers_to(&capture, 60000).into_iter().eq(0..100));
+}
+
+/// An interface that goes down says so, and goes on when it comes up.
+#[test]
+fn an_interface_goes_down_and_up() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("downup") else {
+        return;
+    };
+    let recorder = Recorder::start_with(
+        &namespace,
+        &[
+            "-i",
+            "v1",
+            "--ring",
+            "128MiB",
+            "--past",
+            "20s",
+            "--future",
+            "100ms",
+            "--trigger",
+            "udp port 60000",
+        ],
+    );
+    Sender::new(&namespace, "v0").send(&udp(1, 1000, 60001, &[1; 8]));
+    namespace.ip("link set v1 down");
+    recorder.line("down", |line| line.contains("v1: the interface went down"));
+    namespace.ip("link set v1 up");
+    recorder.line("up", |line| line.contains("v1: the interface is up again"));
+    namespace.wait_for_carrier("v0");
+    Sender::new(&namespace, "v0").send(&udp(1, 1000, 60000, &[1; 8]));
+    recorder.dumps(1);
+    let outcome = recorder.stop();
+    outcome.expect_code(0);
+    assert_eq!(outcome.source().stored, 2);
+    assert_eq!(outcome.dumps()[0]["verdict"], "complete");
+}
+
+/// One interface is removed; the other is recorded on, dumps end on time, the end is clean.
+#[test]
+fn an_interface_is_removed() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("gone") else {
+        return;
+    };
+    namespace.add_veth("w0", "w1");
+    let recorder = Recorder::start_with(
+        &namespace,
+        &[
+            "-i",
+            "v1",
+            "-i",
+            "w1",
+            "--ring",
+            "128MiB",
+            "--past",
+            "20s",
+            "--future",
+            "100ms",
+            "--dump",
+            "",
+            "--trigger",
+            "udp port 60000",
+        ],
+    );
+    Sender::new(&namespace, "v0").send(&udp(1, 1000, 2000, &[1; 8]));
+    namespace.ip("link del v0");
+    recorder.line("gone", |line| line.contains("v1: the interface is gone"));
+    let mut sender = Sender::new(&namespace, "w0");
+    sender.send(&udp(1, 1000, 60000, &[1; 8]));
+    recorder.dumps(1);
+    let outcome = recorder.stop();
+    outcome.expect_code(0);
+    assert_eq!(
+        (
+            outcome.source_named("v1").stored,
+            outcome.source_named("w1").stored
+        ),
+        (1, 1)
+    );
+    let capture = capture::read(&outcome.dumps()[0]);
+    assert_eq!(capture.packets.len(), 2);
+}
+
+/// The only interface is removed: nothing is left to record, and the end comes by itself.
+#[test]
+fn the_only_interface_is_removed() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("last") else {
+        return;
+    };
+    let recorder = Recorder::start_with(
+        &namespace,
+        &[
+            "-i",
+            "v1",
+            "--ring",
+            "128MiB",
+            "--past",
+            "0",
+            "--future",
+            "60s",
+            "--trigger",
+            "udp port 60000",
+        ],
+    );
+    Sender::new(&namespace, "v0").send(&udp(1, 1000, 60000, &[1; 8]));
+    recorder.line("the trigger", |line| line.starts_with("trigger "));
+    namespace.ip("link del v0");
+    let outcome = recorder.wait();
+    assert!(
+        outcome.said("v1: the interface is gone"),
+        "{:#?}",
+        outcome.words
+    );
+    outcome.expect_code(0);
+    let dump = &outcome.dumps()[0];
+    assert_eq!(
+        (&dump["verdict"], capture::read(dump).packets.len()),
+        (&"complete".into(), 1)
+    );
+}

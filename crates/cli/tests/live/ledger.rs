@@ -1,0 +1,320 @@
+//! Every packet is accounted for: at speed, in overload, over several threads; and what a dump holds is exactly what was sent.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+
+use crate::{
+    capture::{self, numbers_to},
+    namespace::Namespace,
+    quiet,
+    recorder::Recorder,
+    shared, soak,
+    traffic::{self, SMALL, Sender, udp},
+};
+
+const RATE: u64 = 500_000;
+
+/// Port of the numbered frames.
+const BACKGROUND: u16 = 2000;
+
+/// The host whose packets a trigger packet asks for.
+const HOST: u8 = 7;
+
+/// 500 kpps of 64-byte frames: nothing is lost, and dumps in the middle of it hold exactly their windows.
+///
+/// Three trigger packets in turn dump one host, and SIGUSR1 dumps everything. The windows of the first and the third dump
+/// together cover the second, so the second's edges are known to the packet. A busy machine may send slower than asked;
+/// what it sends must be there all the same.
+#[test]
+fn half_a_million_packets_a_second_are_all_there() {
+    let _machine = quiet();
+    let Some(namespace) = Namespace::with_veth("speed") else {
+        return;
+    };
+    let seconds = if soak() { 10 } else { 3 };
+    let count = RATE * seconds;
+    let recorder = Recorder::start_with(
+        &namespace,
+        &[
+            "-i",
+            "v1",
+            "--ring",
+            "512MiB",
+            "--past",
+            "500ms",
+            "--future",
+            "300ms",
+            "--dump",
+            "host $srcIP",
+            "--trigger",
+            "udp port 60000",
+            "--trigger",
+            "udp port 60001",
+            "--trigger",
+            "udp port 60002",
+        ],
+    );
+    let mut sender = Sender::new(&namespace, "v0");
+    let mut due: Vec<(u64, u16)> = vec![
+        (count * 13 / 20, 60002),
+        (count * 12 / 20, 60001),
+        (count * 11 / 20, 60000),
+    ];
+    let mut by_hand_at = Some(count / 2);
+    let took = sender.flood(count, Some(RATE), traffic::number, |sent, sender| {
+        if due.last().is_some_and(|(at, _)| sent >= *at) {
+            let (_, port) = due.pop().unwrap();
+            sender.send(&udp(HOST, 1000, port, b"trigger!"));
+        }
+        if by_hand_at.is_some_and(|at| sent >= at) {
+            by_hand_at = None;
+            recorder.signal(Signal::USR1);
+        }
+    });
+    recorder.dumps(4);
+    let sent = sender.sent();
+    let outcome = recorder.stop();
+    eprintln!(
+        "{sent} frames at {:.0} a second, {:.0} ns of receiver CPU each",
+        sent as f64 / took.as_secs_f64(),
+        outcome.cpu.as_nanos() as f64 / sent as f64
+    );
+    outcome.expect_code(0);
+    let ledger = outcome.source();
+    assert_eq!(
+        (ledger.received, ledger.lost, ledger.filtered),
+        (sent, 0, 0)
+    );
+    assert_eq!(ledger.stored, ledger.received);
+    assert_eq!(outcome.json["triggers"], 4);
+
+    let [first, second, third] = ["udp port 60000", "udp port 60001", "udp port 60002"]
+        .map(|rule| capture::read(outcome.dump_of(rule)));
+    for (capture, port) in [(&first, 60000), (&second, 60001), (&third, 60002)] {
+        let numbers = numbers_to(capture, BACKGROUND);
+        assert!(numbers.len() > 100, "{} packets of the host", numbers.len());
+        assert!(numbers.iter().all(|n| n % 256 == u64::from(HOST)));
+        assert!(numbers.windows(2).all(|two| two[1] == two[0] + 256), "gaps");
+        assert_eq!(numbers_to(capture, port).len(), 1, "the trigger packet");
+        // Beside the numbered frames there are but trigger packets, all of the same host.
+        assert!(capture.packets.len() - numbers.len() <= 3);
+    }
+    let dump = outcome.dump_of("udp port 60001");
+    let (from_ns, to_ns) = (
+        capture::time_ns(&dump["from"]),
+        capture::time_ns(&dump["to"]),
+    );
+    assert_eq!(to_ns - from_ns, 800_000_000);
+    let expected: BTreeSet<(i64, Vec<u8>)> = first
+        .packets
+        .iter()
+        .chain(&third.packets)
+        .filter(|p| (from_ns..=to_ns).contains(&p.time_ns))
+        .map(|p| (p.time_ns, p.data.clone()))
+        .collect();
+    let got: BTreeSet<(i64, Vec<u8>)> = second
+        .packets
+        .iter()
+        .map(|p| (p.time_ns, p.data.clone()))
+        .collect();
+    assert_eq!(got.len(), second.packets.len());
+    assert!(
+        got == expected,
+        "{} packets, {} expected",
+        got.len(),
+        expected.len()
+    );
+
+    let everything = capture::read(outcome.dump_of("manual"));
+    let numbers = numbers_to(&everything, BACKGROUND);
+    assert!(numbers.len() > 10_000, "{} packets", numbers.len());
+    assert!(numbers.windows(2).all(|two| two[1] == two[0] + 1), "gaps");
+}
+
+/// A recorder that is held up loses packets in the kernel. They are counted to the packet, and a dump whose window touches
+/// the loss says so.
+#[test]
+fn overload_is_counted_and_told() {
+    let _machine = quiet();
+    let Some(namespace) = Namespace::with_veth("overload") else {
+        return;
+    };
+    let recorder = Recorder::start_with(
+        &namespace,
+        &[
+            "-i",
+            "v1",
+            "--ring",
+            "256MiB",
+            "--past",
+            "20s",
+            "--future",
+            "10ms",
+            "--trigger",
+            "udp port 60000",
+        ],
+    );
+    let mut sender = Sender::new(&namespace, "v0");
+    stall(&recorder, &mut sender);
+    sender.send(&udp(1, 1000, 60000, b"trigger!"));
+    recorder.dumps(1);
+    let outcome = recorder.stop();
+    outcome.expect_code(3);
+    let ledger = outcome.source();
+    assert_eq!(ledger.received, sender.sent());
+    assert!(ledger.kernel > 0, "{}", outcome.json);
+    let dump = &outcome.dumps()[0];
+    assert_eq!(dump["verdict"], "incomplete");
+    let missing = dump["missing"].as_array().unwrap();
+    assert_eq!(missing.len(), 1, "{dump}");
+    assert_eq!(missing[0]["cause"], "kernel");
+    assert_eq!(missing[0]["packets"], ledger.kernel);
+    assert!(outcome.said("packets kernel"), "{:#?}", outcome.words);
+    assert!(outcome.said(&format!("{} packets dropped by kernel", ledger.kernel)));
+    capture::read(dump);
+}
+
+/// A loss that no window touches changes no verdict and no exit code.
+#[test]
+fn a_loss_outside_every_window_is_only_counted() {
+    let _machine = quiet();
+    let Some(namespace) = Namespace::with_veth("outside") else {
+        return;
+    };
+    let recorder = Recorder::start_with(
+        &namespace,
+        &[
+            "-i",
+            "v1",
+            "--ring",
+            "256MiB",
+            "--past",
+            "10ms",
+            "--future",
+            "10ms",
+            "--trigger",
+            "udp port 60000",
+        ],
+    );
+    let mut sender = Sender::new(&namespace, "v0");
+    sender.send(&udp(1, 1000, 60000, b"trigger!"));
+    recorder.dumps(1);
+    stall(&recorder, &mut sender);
+    let outcome = recorder.stop();
+    outcome.expect_code(0);
+    let ledger = outcome.source();
+    assert_eq!(ledger.received, sender.sent());
+    assert!(ledger.kernel > 0, "{}", outcome.json);
+    assert_eq!(outcome.dumps()[0]["verdict"], "complete");
+}
+
+/// Stops the process, sends more than the kernel can keep for it, and lets it go on.
+fn stall(recorder: &Recorder, sender: &mut Sender) {
+    recorder.signal(Signal::STOP);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !state(recorder).starts_with('T') {
+        assert!(Instant::now() < deadline, "it does not stop");
+        std::thread::yield_now();
+    }
+    // 64 MiB of kernel memory hold about 700 000 small frames.
+    sender.flood(1_500_000, None, traffic::number, |_, _| {});
+    recorder.signal(Signal::CONT);
+    // Until it caught up, the kernel may have no room for a packet that must come.
+    recorder.settle(sender.sent());
+}
+
+/// The state of the process in proc(5).
+fn state(recorder: &Recorder) -> String {
+    let path = format!("/proc/{}/stat", recorder.pid().as_raw_nonzero());
+    let stat = fs::read_to_string(path).unwrap();
+    stat[stat.rfind(')').unwrap() + 2..].to_owned()
+}
+
+/// Three capture threads share the flows; the dump is one file in order of time, with every packet.
+#[test]
+fn several_threads_write_one_ordered_file() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("threads") else {
+        return;
+    };
+    let recorder = Recorder::start_with(
+        &namespace,
+        &[
+            "-i",
+            "v1",
+            "--ring",
+            "128MiB",
+            "--rx-threads",
+            "3",
+            "--past",
+            "20s",
+            "--future",
+            "100ms",
+            "--dump",
+            "",
+            "--trigger",
+            "udp port 60000",
+        ],
+    );
+    let mut sender = Sender::new(&namespace, "v0");
+    let count = 30_000;
+    sender.flood(count, Some(100_000), traffic::number, |_, _| {});
+    sender.send(&udp(1, 1000, 60000, b"trigger!"));
+    recorder.dumps(1);
+    let outcome = recorder.stop();
+    outcome.expect_code(0);
+    let ledger = outcome.source();
+    assert_eq!((ledger.received, ledger.stored), (count + 1, count + 1));
+    // 256 hosts are 256 flows: if they had all gone one way, the threads would not have shared them.
+    let capture = capture::read(&outcome.dumps()[0]);
+    let mut numbers = numbers_to(&capture, BACKGROUND);
+    // Frames of different threads may bear the same stamp: then the queue's number decides.
+    numbers.sort_unstable();
+    assert!(numbers.into_iter().eq(0..count));
+    assert_eq!(capture.packets.len() as u64, count + 1);
+    assert!(capture.packets.iter().all(|p| p.data.len() == SMALL));
+}
+
+/// `-c N` stores N packets, and the rest of what was received is counted as filtered.
+#[test]
+fn a_count_is_exact() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("count") else {
+        return;
+    };
+    let recorder = Recorder::start(&namespace, "-i v1 --ring 128MiB -c 100 --rx-threads 2");
+    let mut sender = Sender::new(&namespace, "v0");
+    sender.flood(1000, None, traffic::number, |_, _| {});
+    let outcome = recorder.wait();
+    outcome.expect_code(0);
+    let ledger = outcome.source();
+    assert_eq!((ledger.stored, ledger.lost), (100, 0));
+    assert!(outcome.said("100 packets captured"));
+}
+
+/// A capture filter keeps packets out, counted.
+#[test]
+fn what_the_capture_filter_refuses_is_counted() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("filter") else {
+        return;
+    };
+    let recorder = Recorder::start_with(
+        &namespace,
+        &["-i", "v1", "--ring", "128MiB", "-f", "host 10.0.0.7"],
+    );
+    let mut sender = Sender::new(&namespace, "v0");
+    sender.flood(2560, None, traffic::number, |_, _| {});
+    let outcome = recorder.stop();
+    outcome.expect_code(0);
+    let ledger = outcome.source();
+    assert_eq!(
+        (ledger.received, ledger.stored, ledger.filtered),
+        (2560, 10, 2550)
+    );
+}

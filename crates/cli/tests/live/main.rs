@@ -1,0 +1,47 @@
+//! The whole program on live interfaces: `retroscope record -i` in network namespaces that each test makes and removes.
+//!
+//! Needs root and `ip`; says `SKIP:` where they are missing. Interfaces are veth pairs, a tun device and `lo`; traffic comes
+//! from a packet socket of the test's own, so what was sent is known to the byte. Nothing waits for time to pass: a test
+//! waits for a line on the recorder's stderr, or for its end, with a deadline.
+//!
+//! Tests that put the machine under load, or measure time, run alone (`quiet`). `RETROSCOPE_SOAK=1` makes them longer.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "test code, also outside of test functions"
+)]
+
+mod capture;
+mod disk;
+mod interfaces;
+mod ledger;
+mod namespace;
+mod recorder;
+mod refusals;
+mod signals;
+mod speed;
+mod traffic;
+mod tun;
+mod vlan;
+mod windows;
+
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Few tests may share the machine, a measurement may not.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+/// Held by a test that runs beside others.
+fn shared() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Held by a test that needs the machine to itself.
+fn quiet() -> RwLockWriteGuard<'static, ()> {
+    MACHINE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether the long variants were asked for.
+fn soak() -> bool {
+    std::env::var_os("RETROSCOPE_SOAK").is_some()
+}

@@ -1,0 +1,369 @@
+//! `retroscope record` as a child process: its words, its signals, its end.
+
+use std::{
+    ffi::OsString,
+    fs,
+    io::{BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::namespace::Namespace;
+
+/// Longer than anything here takes: a test that waits so long has failed.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+
+/// The program under test.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_retroscope");
+
+/// Ticks a second in /proc, on every architecture that this program knows.
+const USER_HZ: u64 = 100;
+
+/// A recorder that runs. It is killed when the value is dropped.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    child: Child,
+    words: Arc<Words>,
+    stdout: Option<JoinHandle<String>>,
+    directory: PathBuf,
+    // Removed with the recorder.
+    _temporary: TempDir,
+}
+
+/// What stderr said so far.
+#[derive(Debug, Default)]
+struct Words {
+    heard: Mutex<Heard>,
+    moved: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Heard {
+    lines: Vec<(Instant, String)>,
+    closed: bool,
+}
+
+/// How a recorder ended.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// Exit code.
+    pub(crate) code: i32,
+    /// The object of `--json`: the last line of stdout.
+    pub(crate) json: Value,
+    /// Lines of stderr.
+    pub(crate) words: Vec<String>,
+    /// From the call of `wait` or `stop` to the end of the process.
+    pub(crate) took: Duration,
+    /// CPU time of the process, user and system.
+    pub(crate) cpu: Duration,
+    directory: PathBuf,
+    _temporary: TempDir,
+}
+
+impl Recorder {
+    /// Starts `record --json -w DIR` with more `arguments` (split at spaces; none may hold one) and waits until it records.
+    pub(crate) fn start(namespace: &Namespace, arguments: &str) -> Self {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        Self::start_with(namespace, &arguments)
+    }
+
+    /// The same with arguments that may hold spaces.
+    pub(crate) fn start_with(namespace: &Namespace, arguments: &[&str]) -> Self {
+        Self::start_wrapped(namespace, &[], arguments)
+    }
+
+    /// The same run by another program: `wrapper` ends where the recorder's own command line begins. It must `exec`. An
+    /// argument `DIR` of it stands for the dump directory.
+    pub(crate) fn start_wrapped(
+        namespace: &Namespace,
+        wrapper: &[&str],
+        arguments: &[&str],
+    ) -> Self {
+        let recorder = Self::launch(namespace, wrapper, arguments);
+        recorder.line("recording on", |line| line.contains("recording on "));
+        recorder
+    }
+
+    fn launch(namespace: &Namespace, wrapper: &[&str], arguments: &[&str]) -> Self {
+        let temporary = TempDir::with_prefix("retroscope-live-").unwrap();
+        let directory = temporary.path().join("dumps");
+        let mut line: Vec<OsString> = wrapper
+            .iter()
+            .map(|word| {
+                if *word == "DIR" {
+                    directory.clone().into()
+                } else {
+                    word.into()
+                }
+            })
+            .collect();
+        line.extend([PROGRAM, "record", "--json", "-w"].map(OsString::from));
+        line.push(directory.clone().into());
+        line.extend(arguments.iter().map(OsString::from));
+        let mut command = Command::new(&line[0]);
+        command
+            .args(&line[1..])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = namespace.enter(|| command.spawn()).unwrap();
+        let words = Arc::new(Words::default());
+        let (stderr, listener) = (child.stderr.take().unwrap(), Arc::clone(&words));
+        std::thread::spawn(move || listener.listen(BufReader::new(stderr)));
+        let mut stdout = child.stdout.take().unwrap();
+        let stdout = std::thread::spawn(move || {
+            let mut text = String::new();
+            stdout.read_to_string(&mut text).unwrap();
+            text
+        });
+        Self {
+            child,
+            words,
+            stdout: Some(stdout),
+            directory,
+            _temporary: temporary,
+        }
+    }
+
+    /// Waits for a line on stderr and returns when it was heard, and the line.
+    pub(crate) fn line(&self, what: &str, is_it: impl Fn(&str) -> bool) -> (Instant, String) {
+        self.lines(1, what, is_it).remove(0)
+    }
+
+    /// Waits for `count` such lines.
+    pub(crate) fn lines(
+        &self,
+        count: usize,
+        what: &str,
+        is_it: impl Fn(&str) -> bool,
+    ) -> Vec<(Instant, String)> {
+        self.words.wait(what, |heard| {
+            let found: Vec<_> = heard
+                .lines
+                .iter()
+                .filter(|(_, line)| is_it(line))
+                .cloned()
+                .collect();
+            (found.len() >= count).then_some(found)
+        })
+    }
+
+    /// Waits until `count` dumps are finished, whatever their verdict.
+    pub(crate) fn dumps(&self, count: usize) -> Vec<(Instant, String)> {
+        self.lines(count, "finished dumps", |line| {
+            line.contains(" packets") && line.contains(&*self.directory.to_string_lossy())
+        })
+    }
+
+    /// Asks for statistics until `sent` packets of the only source are accounted for: nothing is on its way any more.
+    pub(crate) fn settle(&self, sent: u64) {
+        let is_statistics = |line: &str| line.contains(": received ");
+        let deadline = Instant::now() + DEADLINE;
+        let mut heard = 0;
+        loop {
+            self.signal(Signal::USR2);
+            let lines = self.lines(heard + 1, "statistics", is_statistics);
+            heard = lines.len();
+            // received, stored, filtered, cut, and losses by cause.
+            let (_, last) = &lines[heard - 1];
+            let numbers: Vec<u64> = last[last.find(": received ").unwrap()..]
+                .split(|c: char| !c.is_ascii_digit())
+                .filter_map(|digits| digits.parse().ok())
+                .collect();
+            if numbers[1] + numbers[2] + numbers[4..].iter().sum::<u64>() == sent {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{sent} sent: {last}");
+        }
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// The process.
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Where it writes.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Sends SIGINT and waits for the end.
+    pub(crate) fn stop(self) -> Outcome {
+        self.signal(Signal::INT);
+        self.wait()
+    }
+
+    /// Waits for the end.
+    pub(crate) fn wait(mut self) -> Outcome {
+        let start = Instant::now();
+        self.words
+            .wait("the end", |heard| heard.closed.then_some(()));
+        let took = start.elapsed();
+        // Before it is waited for, so that its times still stand in /proc.
+        let stdout = self.stdout.take().unwrap().join().unwrap();
+        let cpu = cpu_time(self.pid());
+        let status = self.child.wait().unwrap();
+        let last = stdout.lines().last().unwrap_or("null");
+        let words = self.words.heard().lines.clone();
+        Outcome {
+            code: status.code().unwrap_or(-1),
+            json: serde_json::from_str(last).unwrap_or_else(|e| panic!("{e}: {last:?}")),
+            words: words.into_iter().map(|(_, line)| line).collect(),
+            took,
+            cpu,
+            directory: std::mem::take(&mut self.directory),
+            _temporary: std::mem::replace(&mut self._temporary, TempDir::new().unwrap()),
+        }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Words {
+    fn listen(&self, stderr: impl BufRead) {
+        for line in stderr.lines() {
+            let Ok(line) = line else { break };
+            self.heard().lines.push((Instant::now(), line));
+            self.moved.notify_all();
+        }
+        self.heard().closed = true;
+        self.moved.notify_all();
+    }
+
+    /// A test that failed while waiting must not fail the listener as well.
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<T>(&self, what: &str, mut look: impl FnMut(&Heard) -> Option<T>) -> T {
+        let deadline = Instant::now() + DEADLINE;
+        let mut heard = self.heard();
+        loop {
+            if let Some(found) = look(&heard) {
+                return found;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(
+                !heard.closed && !left.is_zero(),
+                "waiting for {what}: {:#?}",
+                heard.lines
+            );
+            heard = self.moved.wait_timeout(heard, left).unwrap().0;
+        }
+    }
+}
+
+impl Outcome {
+    /// The one source's entry.
+    pub(crate) fn source(&self) -> Ledger {
+        let sources = self.json["sources"].as_array().unwrap();
+        assert_eq!(sources.len(), 1, "{}", self.json);
+        Ledger::of(&sources[0])
+    }
+
+    /// The entry of the source of that name.
+    pub(crate) fn source_named(&self, name: &str) -> Ledger {
+        let sources = self.json["sources"].as_array().unwrap();
+        let source = sources.iter().find(|source| source["name"] == name);
+        Ledger::of(source.unwrap())
+    }
+
+    /// The dumps, in the order of triggers.
+    pub(crate) fn dumps(&self) -> &[Value] {
+        self.json["dumps"].as_array().unwrap()
+    }
+
+    /// The dump of a rule; there must be exactly one.
+    pub(crate) fn dump_of(&self, rule: &str) -> &Value {
+        let found: Vec<&Value> = self.dumps().iter().filter(|d| d["rule"] == rule).collect();
+        assert_eq!(found.len(), 1, "{rule}: {}", self.json);
+        found[0]
+    }
+
+    /// Whether stderr said this.
+    pub(crate) fn said(&self, text: &str) -> bool {
+        self.words.iter().any(|line| line.contains(text))
+    }
+
+    /// The file names in the dump directory, sorted.
+    pub(crate) fn files(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.directory).unwrap();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Asserts an exit code and shows everything otherwise.
+    pub(crate) fn expect_code(&self, code: i32) {
+        assert_eq!(self.code, code, "{}\n{:#?}", self.json, self.words);
+    }
+}
+
+/// One source's intake ledger, closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ledger {
+    pub(crate) received: u64,
+    pub(crate) stored: u64,
+    pub(crate) filtered: u64,
+    pub(crate) lost: u64,
+    pub(crate) kernel: u64,
+}
+
+impl Ledger {
+    /// Reads it from `--json` and asserts that it closes: every test does.
+    fn of(source: &Value) -> Self {
+        let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{source}"));
+        let lost = source["lost"].as_object().unwrap();
+        let ledger = Self {
+            received: number(&source["received"]),
+            stored: number(&source["stored"]),
+            filtered: number(&source["filtered"]),
+            lost: lost.values().map(number).sum(),
+            kernel: number(&source["lost"]["kernel"]),
+        };
+        assert_eq!(
+            ledger.received,
+            ledger.stored + ledger.filtered + ledger.lost,
+            "the intake ledger does not close: {source}"
+        );
+        ledger
+    }
+}
+
+/// User and system time of a process that may be dead but was not waited for.
+pub(crate) fn cpu_time(pid: Pid) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap();
+    // proc(5): the name may hold anything, so count from its closing parenthesis; utime and stime are fields 14 and 15.
+    let fields: Vec<&str> = stat[stat.rfind(')').unwrap() + 2..].split(' ').collect();
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    Duration::from_millis(ticks * 1000 / USER_HZ)
+}
+
+/// Runs the program to its end with its standard output and error caught.
+pub(crate) fn run(namespace: &Namespace, wrapper: &[&str], arguments: &[&str]) -> (i32, String) {
+    let line: Vec<&str> = wrapper.iter().chain(arguments).copied().collect();
+    let mut command = Command::new(line[0]);
+    command.args(&line[1..]).stdin(Stdio::null());
+    let output = namespace.enter(|| command.output()).unwrap();
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code().unwrap_or(-1), words)
+}

@@ -1,0 +1,202 @@
+//! What cannot be recorded is refused by one sentence that says what to do; whom the files belong to.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    process::Command,
+};
+
+use tempfile::TempDir;
+
+use crate::{
+    capture,
+    namespace::Namespace,
+    recorder::{PROGRAM, Recorder, run},
+    shared,
+    traffic::{Sender, udp},
+};
+
+/// nobody.
+const NOBODY: u32 = 65534;
+
+/// The one sentence of a refusal.
+fn refusal(namespace: &Namespace, wrapper: &[&str], arguments: &[&str], code: i32) -> String {
+    let (got, words) = run(namespace, wrapper, arguments);
+    assert_eq!(got, code, "{arguments:?}: {words}");
+    let lines: Vec<&str> = words.lines().collect();
+    assert_eq!(lines.len(), 1, "{arguments:?}: {words}");
+    lines[0].to_owned()
+}
+
+/// Without the capability the message names both ways to get it.
+#[test]
+fn without_the_capability() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::new("nocap") else {
+        return;
+    };
+    if Command::new("setpriv").arg("--version").output().is_err() {
+        eprintln!("SKIP: no setpriv");
+        return;
+    }
+    // A copy that anyone may run, wherever the checkout lies.
+    let directory = TempDir::new().unwrap();
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+    let program = directory.path().join("retroscope");
+    fs::copy(PROGRAM, &program).unwrap();
+    let program = program.to_str().unwrap();
+    let line = refusal(
+        &namespace,
+        &[
+            "setpriv",
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+        ],
+        &[
+            program,
+            "record",
+            "-q",
+            "-i",
+            "lo",
+            "--trigger",
+            "udp",
+            "-w",
+            "/tmp",
+        ],
+        1,
+    );
+    assert!(line.contains(&format!("sudo {program}")), "{line}");
+    assert!(
+        line.contains(&format!(
+            "sudo setcap cap_net_raw,cap_net_admin=eip {program}"
+        )),
+        "{line}"
+    );
+}
+
+/// Interfaces that do not exist, or whose frames have no header that we know.
+#[test]
+fn interfaces_that_cannot_be_recorded() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("refuse") else {
+        return;
+    };
+    let directory = TempDir::new().unwrap();
+    let record = |interface: &str| {
+        let directory = directory.path().to_str().unwrap();
+        refusal(
+            &namespace,
+            &[],
+            &[
+                PROGRAM,
+                "record",
+                "-i",
+                interface,
+                "--trigger",
+                "udp",
+                "-w",
+                directory,
+            ],
+            1,
+        )
+    };
+    let line = record("nosuch");
+    assert!(
+        line.contains("no interface nosuch") && line.contains("v0, v1") || line.contains("v1, v0"),
+        "{line}"
+    );
+    assert!(record("any").contains("name each interface"));
+    if namespace
+        .try_ip("link add s0 type sit remote 10.1.1.1 local 10.1.1.2")
+        .unwrap()
+        .status
+        .success()
+    {
+        assert!(record("s0").contains("cannot record on s0 (SIT tunnel)"));
+    } else {
+        eprintln!("SKIP: no SIT tunnels here");
+    }
+}
+
+/// Neither `-i` nor `-r`: the interfaces to choose from.
+#[test]
+fn nothing_to_record() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("nothing") else {
+        return;
+    };
+    let line = refusal(&namespace, &[], &[PROGRAM, "record"], 2);
+    assert!(
+        line.contains("-i IFACE") && line.contains("v0") && line.contains("v1"),
+        "{line}"
+    );
+}
+
+/// A directory that cannot be made is said at the start.
+#[test]
+fn a_directory_that_cannot_be_written() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("nodir") else {
+        return;
+    };
+    let line = refusal(
+        &namespace,
+        &[],
+        &[
+            PROGRAM,
+            "record",
+            "-i",
+            "v1",
+            "--trigger",
+            "udp",
+            "-w",
+            "/proc/retroscope",
+        ],
+        1,
+    );
+    assert!(line.contains("/proc/retroscope"), "{line}");
+}
+
+/// Under sudo the dumps belong to the person who called it; nobody else can read them.
+#[test]
+fn under_sudo_files_belong_to_the_caller() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("sudo") else {
+        return;
+    };
+    let recorder = Recorder::start_wrapped(
+        &namespace,
+        &["env", "SUDO_UID=65534", "SUDO_GID=65534"],
+        &[
+            "-i",
+            "v1",
+            "--ring",
+            "128MiB",
+            "--past",
+            "1s",
+            "--future",
+            "10ms",
+            "--trigger",
+            "udp port 60000",
+        ],
+    );
+    Sender::new(&namespace, "v0").send(&udp(1, 1000, 60000, &[0; 8]));
+    recorder.dumps(1);
+    let directory = recorder.directory().to_owned();
+    let outcome = recorder.stop();
+    outcome.expect_code(0);
+    let file = capture::path(&outcome.dumps()[0]);
+    let rights = |path: &std::path::Path| {
+        let metadata = fs::metadata(path).unwrap();
+        (metadata.uid(), metadata.gid(), metadata.mode() & 0o7777)
+    };
+    assert_eq!(rights(&file), (NOBODY, NOBODY, 0o640));
+    assert_eq!(
+        rights(&file.with_extension("json")),
+        (NOBODY, NOBODY, 0o640)
+    );
+    assert_eq!(rights(&directory), (NOBODY, NOBODY, 0o750));
+}

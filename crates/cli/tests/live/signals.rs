@@ -1,0 +1,179 @@
+//! Signals: by hand, statistics, the end, the end at once.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::{
+    capture,
+    namespace::Namespace,
+    quiet,
+    recorder::Recorder,
+    shared,
+    traffic::{self, Sender, udp},
+};
+
+/// What an end under an open window may take.
+const PROMPT: Duration = Duration::from_millis(500);
+
+/// SIGINT under an open window: the window is closed there, its file completed and called complete.
+#[test]
+fn an_interrupt_closes_the_open_window() {
+    let _machine = quiet();
+    let Some(namespace) = Namespace::with_veth("int") else {
+        return;
+    };
+    let mut times = Vec::new();
+    // A loaded machine may need a second try.
+    for _ in 0..3 {
+        let recorder = Recorder::start_with(
+            &namespace,
+            &[
+                "-i",
+                "v1",
+                "--ring",
+                "128MiB",
+                "--past",
+                "0",
+                "--future",
+                "60s",
+                "--trigger",
+                "udp port 60000",
+            ],
+        );
+        let mut sender = Sender::new(&namespace, "v0");
+        for number in 0..1000_u64 {
+            sender.send(&udp(1, 1000, 60000, &number.to_be_bytes()));
+        }
+        recorder.line("the trigger", |line| line.starts_with("trigger "));
+        let outcome = recorder.stop();
+        outcome.expect_code(0);
+        assert_eq!(outcome.source().stored, 1000);
+        let dump = &outcome.dumps()[0];
+        assert_eq!(
+            (&dump["verdict"], &dump["clipped"]),
+            (&json!("complete"), &json!(["stop"]))
+        );
+        assert_eq!(capture::read(dump).packets.len(), 1000);
+        times.push(outcome.took);
+        if outcome.took <= PROMPT {
+            break;
+        }
+    }
+    eprintln!("from SIGINT to the end: {times:.1?}");
+    assert!(times.iter().any(|took| *took <= PROMPT), "{times:?}");
+}
+
+/// TERM and HUP end it as INT does.
+#[test]
+fn other_signals_end_it_too() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("term") else {
+        return;
+    };
+    for signal in [Signal::TERM, Signal::HUP] {
+        let recorder = Recorder::start(&namespace, "-i v1 --ring 128MiB");
+        recorder.signal(signal);
+        let outcome = recorder.wait();
+        outcome.expect_code(0);
+        assert_eq!(outcome.source().received, 0);
+    }
+}
+
+/// A second signal ends it at once: the open dump stays a `.part`, which is named, and the exit code tells.
+#[test]
+fn a_second_signal_aborts() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("abort") else {
+        return;
+    };
+    let recorder = Recorder::start_with(
+        &namespace,
+        &[
+            "-i",
+            "v1",
+            "--ring",
+            "128MiB",
+            "--past",
+            "0",
+            "--future",
+            "60s",
+            "--trigger",
+            "udp port 60000",
+        ],
+    );
+    let mut sender = Sender::new(&namespace, "v0");
+    sender.send(&udp(1, 1000, 60000, &[0; 8]));
+    recorder.line("the trigger", |line| line.starts_with("trigger "));
+    // Both are pending when it goes on, so that the second comes before the first is served.
+    recorder.signal(Signal::STOP);
+    recorder.signal(Signal::INT);
+    recorder.signal(Signal::TERM);
+    recorder.signal(Signal::CONT);
+    let outcome = recorder.wait();
+    outcome.expect_code(1);
+    let part = outcome.dumps()[0]["file"].as_str().unwrap();
+    assert!(part.ends_with(".pcapng.part"), "{part}");
+    assert!(
+        outcome.said(&format!("unfinished: {part}")),
+        "{:#?}",
+        outcome.words
+    );
+    assert_eq!(outcome.files().len(), 1, "{:?}", outcome.files());
+}
+
+/// SIGUSR1 dumps everything in the window, whatever `--dump` says; `--manual-dump` narrows it.
+#[test]
+fn a_trigger_by_hand_dumps_everything() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("hand") else {
+        return;
+    };
+    for (narrowed, packets) in [("", 512), ("host 10.0.0.9", 2)] {
+        let recorder = Recorder::start_with(
+            &namespace,
+            &[
+                "-i",
+                "v1",
+                "--ring",
+                "128MiB",
+                "--past",
+                "20s",
+                "--future",
+                "50ms",
+                "--manual-dump",
+                narrowed,
+            ],
+        );
+        assert!(narrowed.is_empty() || recorder.directory().is_dir());
+        let mut sender = Sender::new(&namespace, "v0");
+        sender.flood(512, None, traffic::number, |_, _| {});
+        recorder.signal(Signal::USR1);
+        recorder.dumps(1);
+        let outcome = recorder.stop();
+        outcome.expect_code(0);
+        assert!(outcome.said("only SIGUSR1"), "{:#?}", outcome.words);
+        let dump = outcome.dump_of("manual");
+        assert_eq!(dump["clipped"], json!(["start"]));
+        assert_eq!(capture::read(dump).packets.len(), packets, "{narrowed}");
+    }
+}
+
+/// SIGUSR2 prints the ledger so far.
+#[test]
+fn statistics_on_demand() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("usr2") else {
+        return;
+    };
+    let recorder = Recorder::start(&namespace, "-i v1 --ring 128MiB");
+    recorder.signal(Signal::USR2);
+    recorder.line("statistics", |line| {
+        line.contains("v1: received 0, stored 0, ")
+    });
+    let mut sender = Sender::new(&namespace, "v0");
+    sender.flood(100, None, traffic::number, |_, _| {});
+    recorder.settle(100);
+    recorder.stop().expect_code(0);
+}

@@ -1,0 +1,154 @@
+//! Frames of the test's own making, and sending them at a rate.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use retroscope_capture::{Burst, Direction, FrameMeta, send::LiveSender};
+
+use crate::namespace::Namespace;
+
+/// Bytes before the payload of [`udp`]: Ethernet, IPv4, UDP.
+pub(crate) const HEADERS: usize = 14 + 20 + 8;
+
+/// Bytes of a frame that is 64 bytes on the wire: without the frame check sequence.
+pub(crate) const SMALL: usize = 60;
+
+/// Frames to a system call at most.
+const BURST: usize = 64;
+
+/// An untagged UDP frame from `10.0.0.host:from_port` to `10.1.0.1:to_port`, padded to 60 bytes. No host has its address: nobody answers.
+pub(crate) fn udp(host: u8, from_port: u16, to_port: u16, payload: &[u8]) -> Vec<u8> {
+    let udp_len = u16::try_from(8 + payload.len()).unwrap();
+    let mut ip = vec![0x45, 0];
+    ip.extend((20 + udp_len).to_be_bytes());
+    ip.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, host, 10, 1, 0, 1]);
+    let checksum = internet_checksum(&ip);
+    ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+    let mut frame = vec![2, 0, 0, 0, 0, 99, 2, 0, 0, 0, 0, host, 8, 0];
+    frame.extend(ip);
+    frame.extend(from_port.to_be_bytes());
+    frame.extend(to_port.to_be_bytes());
+    frame.extend(udp_len.to_be_bytes());
+    frame.extend([0, 0]);
+    frame.extend(payload);
+    frame.resize(frame.len().max(SMALL), 0);
+    frame
+}
+
+/// The frame with tags behind its addresses: `(TPID, TCI)`, outer first.
+pub(crate) fn tagged(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
+    let mut out = frame[..12].to_vec();
+    for (tpid, tci) in tags {
+        out.extend(tpid.to_be_bytes());
+        out.extend(tci.to_be_bytes());
+    }
+    out.extend(&frame[12..]);
+    out
+}
+
+fn internet_checksum(header: &[u8]) -> u16 {
+    let words = header
+        .chunks(2)
+        .map(|c| u32::from(c[0]) << 8 | u32::from(c[1]));
+    let mut sum: u32 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !u16::try_from(sum).unwrap()
+}
+
+/// A packet socket on an interface of a namespace.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    socket: LiveSender,
+}
+
+impl Sender {
+    /// Opens it.
+    pub(crate) fn new(namespace: &Namespace, interface: &str) -> Self {
+        let open = || LiveSender::open(interface, Path::new("retroscope")).unwrap();
+        Self {
+            socket: namespace.enter(open),
+        }
+    }
+
+    /// Sends one frame; it is in the receiver's hands afterwards.
+    pub(crate) fn send(&mut self, frame: &[u8]) {
+        let frames = [meta(0, frame.len())];
+        let burst = Burst {
+            memory: frame,
+            frames: &frames,
+        };
+        self.socket.send(burst).unwrap();
+    }
+
+    /// Sends `count` small frames at `rate` a second (`None`: as fast as it goes). `fill` makes each from its number; it
+    /// gets a frame that was used before. `on_progress` is called between bursts with the number of frames sent. Returns
+    /// how long it took.
+    pub(crate) fn flood(
+        &mut self,
+        count: u64,
+        rate: Option<u64>,
+        fill: impl Fn(u64, &mut [u8]),
+        mut on_progress: impl FnMut(u64, &mut Self),
+    ) -> Duration {
+        let start = Instant::now();
+        let mut memory = udp(0, 1000, 2000, &[0; SMALL - HEADERS]).repeat(BURST);
+        let frames: Vec<FrameMeta> = (0..BURST).map(|index| meta(index * SMALL, SMALL)).collect();
+        let mut sent = 0;
+        while sent < count {
+            let due = rate.map_or(count, |rate| {
+                let elapsed_us = u64::try_from(start.elapsed().as_micros()).unwrap();
+                (elapsed_us * rate / 1_000_000).min(count)
+            });
+            let now = (due - sent).min(BURST as u64);
+            if now == 0 {
+                std::thread::yield_now();
+                continue;
+            }
+            for (number, frame) in (sent..sent + now).zip(memory.chunks_exact_mut(SMALL)) {
+                fill(number, frame);
+            }
+            let burst = Burst {
+                memory: &memory,
+                frames: &frames[..usize::try_from(now).unwrap()],
+            };
+            self.socket.send(burst).unwrap();
+            sent += now;
+            on_progress(sent, self);
+        }
+        start.elapsed()
+    }
+
+    /// Frames that the interface took.
+    pub(crate) fn sent(&self) -> u64 {
+        self.socket.sent()
+    }
+}
+
+/// Writes a sequence number into the payload of a small frame of [`udp`], and the number's low byte as sending host.
+pub(crate) fn number(number: u64, frame: &mut [u8]) {
+    // The checksum of the IPv4 header is left as it was: nobody on the way looks at it.
+    frame[29] = number.to_be_bytes()[7];
+    frame[HEADERS..HEADERS + 8].copy_from_slice(&number.to_be_bytes());
+}
+
+/// The sequence number of a frame that [`number`] or [`udp`] filled.
+pub(crate) fn number_of(frame: &[u8]) -> u64 {
+    u64::from_be_bytes(frame[HEADERS..HEADERS + 8].try_into().unwrap())
+}
+
+fn meta(offset: usize, len: usize) -> FrameMeta {
+    let len = u32::try_from(len).unwrap();
+    FrameMeta {
+        time_ns: 0,
+        offset,
+        captured_len: len,
+        wire_len: len,
+        interface: 0,
+        direction: Direction::Unknown,
+        vlan: None,
+    }
+}

@@ -1,0 +1,250 @@
+//! When dumps start and end: a lone packet, silent links, overlaps, suppressed hits, `--single`, `--duration`.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::{
+    capture::{self, numbers_to},
+    namespace::Namespace,
+    quiet,
+    recorder::Recorder,
+    shared, soak,
+    traffic::{Sender, udp},
+};
+
+const FUTURE: Duration = Duration::from_millis(400);
+
+/// What a dump may take beyond its window: DESIGN §6.
+const SLACK: Duration = Duration::from_millis(100);
+
+/// A lone packet on an idle link triggers, and its dump is complete on disk `--future` + 100 ms later, although nothing ever
+/// follows it. Machines that run other things miss it now and then, so the median of five counts.
+#[test]
+fn a_lone_packet_is_dumped_on_time() {
+    let _machine = quiet();
+    let Some(namespace) = Namespace::with_veth("lone") else {
+        return;
+    };
+    let recorder = Recorder::start_with(
+        &namespace,
+        &[
+            "-i",
+            "v1",
+            "--ring",
+            "128MiB",
+            "--past",
+            "1s",
+            "--future",
+            "400ms",
+            "--trigger",
+            "udp port 60000",
+        ],
+    );
+    let mut sender = Sender::new(&namespace, "v0");
+    let rounds = if soak() { 20 } else { 5 };
+    let mut late: Vec<Duration> = Vec::new();
+    for round in 0..rounds {
+        let sent_at = Instant::now();
+        sender.send(&udp(round, 1000, 60000, &[0; 8]));
+        let (finished_at, line) = recorder.dumps(usize::from(round) + 1).pop().unwrap();
+        assert!(line.contains(": 1 packets"), "{line}");
+        let took = finished_at - sent_at;
+        assert!(took >= FUTURE, "the window was open for {took:?} only");
+        late.push(took - FUTURE);
+    }
+    late.sort_unstable();
+    eprintln!("after the window, sorted: {late:.1?}");
+    assert!(late[late.len() / 2] <= SLACK, "{late:?}");
+    let outcome = recorder.stop();
+    outcome.expect_code(0);
+    assert_eq!(outcome.dumps().len(), usize::from(rounds));
+    for dump in outcome.dumps() {
+        assert_eq!(capture::read(dump).packets.len(), 1);
+    }
+}
+
+/// A window of nothing at all: by hand, on a link that never carried a packet.
+#[test]
+fn a_dump_on_a_silent_link_ends() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("silent") else {
+        return;
+    };
+    let recorder = Recorder::start(&namespace, "-i v1 --ring 128MiB --past 0 --future 200ms");
+    recorder.signal(Signal::USR1);
+    recorder.dumps(1);
+    let outcome = recorder.stop();
+    outcome.expect_code(0);
+    let dump = outcome.dump_of("manual");
+    assert_eq!(
+        (&dump["verdict"], &dump["packets"]),
+        (&"complete".into(), &0.into())
+    );
+    let capture = capture::read(dump);
+    assert_eq!(capture.interfaces[0].0, "v1");
+}
+
+/// Two dumps that overlap both hold what lies in both windows; further hits of the same rule start nothing and are counted.
+#[test]
+fn overlapping_dumps_share_their_packets() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("overlap") else {
+        return;
+    };
+    let recorder = Recorder::start_with(
+        &namespace,
+        &[
+            "-i",
+            "v1",
+            "--ring",
+            "128MiB",
+            "--past",
+            "10s",
+            "--future",
+            "500ms",
+            "--dump",
+            "",
+            "--trigger",
+            "udp port 60000",
+            "--trigger",
+            "udp port 60001",
+        ],
+    );
+    let mut sender = Sender::new(&namespace, "v0");
+    for number in 0..100_u64 {
+        let port = match number {
+            50 => 60000,
+            60 => 60001,
+            55 | 70 | 80 => 60000,
+            _ => 2000,
+        };
+        sender.send(&udp(1, 1000, port, &number.to_be_bytes()));
+    }
+    recorder.dumps(2);
+    let outcome = recorder.stop();
+    outcome.expect_code(0);
+    assert_eq!(
+        (&outcome.json["triggers"], &outcome.json["suppressed"]),
+        (&2.into(), &3.into())
+    );
+    for rule in ["udp port 60000", "udp port 60001"] {
+        let capture = capture::read(outcome.dump_of(rule));
+        let mut numbers: Vec<u64> = [2000, 60000, 60001]
+            .iter()
+            .flat_map(|port| numbers_to(&capture, *port))
+            .collect();
+        numbers.sort_unstable();
+        assert!(numbers.into_iter().eq(0..100), "{rule}");
+    }
+    let sidecar = capture::path(outcome.dump_of("udp port 60000")).with_extension("json");
+    let sidecar: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(sidecar).unwrap()).unwrap();
+    assert_eq!(sidecar["suppressed"], 3);
+}
+
+/// `--single`: the first hit of any rule disarms all, SIGUSR1 still works.
+#[test]
+fn single_disarms_after_the_first() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("single") else {
+        return;
+    };
+    let recorder = Recorder::start_with(
+        &namespace,
+        &[
+            "-i",
+            "v1",
+            "--ring",
+            "128MiB",
+            "--single",
+            "--past",
+            "10s",
+            "--future",
+            "50ms",
+            "--trigger",
+            "udp port 60000",
+            "--trigger",
+            "udp port 60001",
+        ],
+    );
+    let mut sender = Sender::new(&namespace, "v0");
+    sender.send(&udp(1, 1000, 60000, &[0; 8]));
+    recorder.dumps(1);
+    sender.send(&udp(1, 1000, 60000, &[0; 8]));
+    sender.send(&udp(1, 1000, 60001, &[0; 8]));
+    recorder.signal(Signal::USR1);
+    recorder.dumps(2);
+    let outcome = recorder.stop();
+    outcome.expect_code(0);
+    assert_eq!(outcome.source().stored, 3);
+    assert_eq!(outcome.json["triggers"], 2);
+    assert_eq!(outcome.dump_of("udp port 60000")["packets"], 1);
+    assert_eq!(capture::read(outcome.dump_of("manual")).packets.len(), 3);
+}
+
+/// `--duration` ends the recording by itself; the open window is cut by it and complete.
+#[test]
+fn a_duration_ends_the_recording() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("duration") else {
+        return;
+    };
+    let recorder = Recorder::start_with(
+        &namespace,
+        &[
+            "-i",
+            "v1",
+            "--ring",
+            "128MiB",
+            "--duration",
+            "1s",
+            "--past",
+            "0",
+            "--future",
+            "60",
+            "--trigger",
+            "udp port 60000",
+        ],
+    );
+    let mut sender = Sender::new(&namespace, "v0");
+    sender.send(&udp(1, 1000, 60000, &[0; 8]));
+    let outcome = recorder.wait();
+    outcome.expect_code(0);
+    assert!(outcome.took < Duration::from_secs(5), "{:?}", outcome.took);
+    let dump = &outcome.dumps()[0];
+    assert_eq!(dump["clipped"], serde_json::json!(["stop"]));
+    assert_eq!(
+        (&dump["verdict"], capture::read(dump).packets.len()),
+        (&"complete".into(), 1)
+    );
+}
+
+/// A recorder with nothing to do needs next to no CPU.
+#[test]
+fn an_idle_recorder_rests() {
+    let _machine = quiet();
+    let Some(namespace) = Namespace::with_veth("idle") else {
+        return;
+    };
+    let seconds = if soak() { 10 } else { 3 };
+    let recorder = Recorder::start_with(
+        &namespace,
+        &[
+            "-i",
+            "v1",
+            "--ring",
+            "128MiB",
+            "--duration",
+            &format!("{seconds}s"),
+            "--trigger",
+            "udp port 60000",
+        ],
+    );
+    let before = crate::recorder::cpu_time(recorder.pid());
+    let outcome = recorder.wait();
+    outcome.expect_code(0);
+    let percent = (outcome.cpu - before).as_secs_f64() / f64::from(seconds) * 100.0;
+    eprintln!("idle: {percent:.1} % of a core");
+    assert!(percent <= 5.0, "{percent} % of a core");
+}
