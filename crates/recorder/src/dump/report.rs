@@ -159,21 +159,27 @@ impl DumpReport {
         }
         for missing in &self.missing {
             let about = if missing.estimated { "about " } else { "" };
-            let packets = missing
+            let lost = missing
                 .packets
-                .map_or("unknown".to_owned(), |n| n.to_string());
+                .map_or("an unknown number of packets".to_owned(), packets);
             let source = missing
                 .source
                 .as_ref()
                 .map_or(String::new(), |s| format!(" at {s}"));
             text.push_str(&format!(
-                "{separator}{about}{packets} packets {}{source}",
+                "{separator}{about}{lost} {}{source}",
                 missing.cause
             ));
             separator = ", ";
         }
         text
     }
+}
+
+/// `1 packet`, `2 packets`.
+fn packets(count: u64) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} packet{plural}")
 }
 
 /// The JSON file beside a dump: the report and what only a reader of this dump wants to know.

@@ -54,6 +54,7 @@ impl Screen {
 
     /// Every source is open and the ring is filled.
     pub(crate) fn started(&mut self, names: &str, engine: &str, ring: &Ring) {
+        self.last = Some((Instant::now(), 0, 0));
         if !self.quiet {
             let size = show_size(ring.bytes());
             self.print(&format!(
