@@ -1,10 +1,6 @@
 //! Every packet is accounted for: at speed, in overload, over several threads; and what a dump holds is exactly what was sent.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, fs, time::Instant};
 
 use rustix::process::Signal;
 
@@ -12,7 +8,7 @@ use crate::{
     capture::{self, numbers_to},
     namespace::Namespace,
     quiet,
-    recorder::Recorder,
+    recorder::{DEADLINE, Recorder},
     shared, soak,
     traffic::{self, SMALL, Sender, udp},
 };
@@ -60,10 +56,12 @@ fn half_a_million_packets_a_second_are_all_there() {
         ],
     );
     let mut sender = Sender::new(&namespace, "v0");
+    // So close that the windows overlap also where the machine is slow.
+    let trigger_at = |n: u64| count / 2 + n * RATE / 20;
     let mut due: Vec<(u64, u16)> = vec![
-        (count * 13 / 20, 60002),
-        (count * 12 / 20, 60001),
-        (count * 11 / 20, 60000),
+        (trigger_at(3), 60002),
+        (trigger_at(2), 60001),
+        (trigger_at(1), 60000),
     ];
     let mut by_hand_at = Some(count / 2);
     let took = sender.flood(count, Some(RATE), traffic::number, |sent, sender| {
@@ -213,19 +211,82 @@ fn a_loss_outside_every_window_is_only_counted() {
     assert_eq!(outcome.dumps()[0]["verdict"], "complete");
 }
 
+/// A recorder that is held up while a window is open reads the window's packets after its end. The dump has them, or says
+/// how many came too late: a later dump of everything tells.
+#[test]
+fn a_dump_that_was_held_up_is_honest() {
+    let _machine = quiet();
+    let Some(namespace) = Namespace::with_veth("heldup") else {
+        return;
+    };
+    let recorder = Recorder::start_with(
+        &namespace,
+        &[
+            "-i",
+            "v1",
+            "--ring",
+            "256MiB",
+            "--past",
+            "20s",
+            "--future",
+            "150ms",
+            "--dump",
+            "",
+            "--trigger",
+            "udp port 60000",
+        ],
+    );
+    let mut sender = Sender::new(&namespace, "v0");
+    sender.send(&udp(1, 1000, 60000, b"trigger!"));
+    recorder.line("the trigger", |line| line.starts_with("trigger "));
+    hold(&recorder);
+    // Half of it within the window and half after it. The kernel keeps about half a second, then it may lose some.
+    sender.flood(30_000, Some(100_000), traffic::number, |_, _| {});
+    recorder.signal(Signal::CONT);
+    recorder.settle(sender.sent());
+    recorder.dumps(1);
+    recorder.signal(Signal::USR1);
+    recorder.dumps(2);
+    let outcome = recorder.stop();
+    let ledger = outcome.source();
+    assert_eq!(ledger.received, sender.sent());
+    let dump = outcome.dump_of("udp port 60000");
+    let to_ns = capture::time_ns(&dump["to"]);
+    let everything = capture::read(outcome.dump_of("manual"));
+    assert_eq!(everything.packets.len() as u64, ledger.stored);
+    let due = everything.packets.iter().filter(|p| p.time_ns <= to_ns);
+    let written = capture::read(dump).packets.len();
+    let missing = dump["missing"].as_array().unwrap();
+    let late = missing.iter().find(|missing| missing["cause"] == "late");
+    let late = late.map_or(0, |missing| missing["packets"].as_u64().unwrap());
+    eprintln!("{written} packets in time, {late} late");
+    assert_eq!(written as u64 + late, due.count() as u64, "{dump}");
+    let verdict = if missing.is_empty() {
+        "complete"
+    } else {
+        "incomplete"
+    };
+    assert_eq!(dump["verdict"], verdict);
+}
+
 /// Stops the process, sends more than the kernel can keep for it, and lets it go on.
 fn stall(recorder: &Recorder, sender: &mut Sender) {
-    recorder.signal(Signal::STOP);
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !state(recorder).starts_with('T') {
-        assert!(Instant::now() < deadline, "it does not stop");
-        std::thread::yield_now();
-    }
-    // 64 MiB of kernel memory hold about 700 000 small frames.
+    hold(recorder);
+    // 64 MiB of kernel memory hold about 500 000 small frames.
     sender.flood(1_500_000, None, traffic::number, |_, _| {});
     recorder.signal(Signal::CONT);
     // Until it caught up, the kernel may have no room for a packet that must come.
     recorder.settle(sender.sent());
+}
+
+/// Stops the process, until SIGCONT.
+fn hold(recorder: &Recorder) {
+    recorder.signal(Signal::STOP);
+    let deadline = Instant::now() + DEADLINE;
+    while !state(recorder).starts_with('T') {
+        assert!(Instant::now() < deadline, "it does not stop");
+        std::thread::yield_now();
+    }
 }
 
 /// The state of the process in proc(5).
@@ -233,6 +294,54 @@ fn state(recorder: &Recorder) -> String {
     let path = format!("/proc/{}/stat", recorder.pid().as_raw_nonzero());
     let stat = fs::read_to_string(path).unwrap();
     stat[stat.rfind(')').unwrap() + 2..].to_owned()
+}
+
+/// The ring is smaller than the window: what was overwritten before the trigger is missing, and counted.
+#[test]
+fn a_ring_smaller_than_the_window_is_told() {
+    let _machine = quiet();
+    let Some(namespace) = Namespace::with_veth("evicted") else {
+        return;
+    };
+    let recorder = Recorder::start_with(
+        &namespace,
+        &[
+            "-i",
+            "v1",
+            "--ring",
+            "32MiB",
+            "--past",
+            "60s",
+            "--future",
+            "10ms",
+            "--dump",
+            "",
+            "--trigger",
+            "udp port 60000",
+        ],
+    );
+    let mut sender = Sender::new(&namespace, "v0");
+    // 76 bytes each in the ring.
+    let count = 1_000_000;
+    sender.flood(count, Some(RATE), traffic::number, |_, _| {});
+    recorder.settle(count);
+    sender.send(&udp(1, 1000, 60000, b"trigger!"));
+    recorder.dumps(1);
+    let outcome = recorder.stop();
+    outcome.expect_code(3);
+    let ledger = outcome.source();
+    assert_eq!((ledger.stored, ledger.lost), (count + 1, 0));
+    let dump = &outcome.dumps()[0];
+    assert_eq!(dump["verdict"], "incomplete");
+    let missing = dump["missing"].as_array().unwrap();
+    assert_eq!(missing.len(), 1, "{dump}");
+    assert_eq!(missing[0]["cause"], "evicted");
+    let capture = capture::read(dump);
+    let written = capture.packets.len() as u64;
+    assert_eq!(missing[0]["packets"], count + 1 - written, "{dump}");
+    // The youngest are there, without a gap, to the trigger packet.
+    let numbers = numbers_to(&capture, BACKGROUND);
+    assert!(numbers.into_iter().eq(count + 1 - written..count));
 }
 
 /// Three capture threads share the flows; the dump is one file in order of time, with every packet.
