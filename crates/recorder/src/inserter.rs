@@ -60,6 +60,8 @@ pub(crate) struct Lane {
     refused_ns: Option<(i64, i64)>,
     /// Offline: the next frame of the burst.
     cursor: usize,
+    /// The first queue of its source, which tells for all what happens to their interface.
+    is_first: bool,
 }
 
 /// What became of the end of a queue.
@@ -90,6 +92,8 @@ impl Lane {
     ) -> Result<Self, retroscope_ring::RingError> {
         let start_ns = shared.clock.now().wall_ns;
         let watch = LossWatch::new(source, start_ns);
+        let first = shared.intake.sources[source].queues.first();
+        let is_first = first.is_none_or(|first| Arc::ptr_eq(first, &counters));
         let mut lane = Self {
             queue,
             source,
@@ -99,6 +103,7 @@ impl Lane {
             watch,
             refused_ns: None,
             cursor: 0,
+            is_first,
         };
         lane.register(shared)?;
         Ok(lane)
@@ -222,6 +227,8 @@ impl Lane {
             };
             match event {
                 Event::InterfaceAdded(_) => {}
+                Event::InterfaceDown(_) | Event::InterfaceUp(_) | Event::InterfaceGone(_)
+                    if !self.is_first => {}
                 Event::InterfaceDown(i) => {
                     notices.push(format!("{}: the interface went down", name(i)))
                 }

@@ -134,6 +134,8 @@ fn an_interface_goes_down_and_up() {
             "v1",
             "--ring",
             "128MiB",
+            "--rx-threads",
+            "2",
             "--past",
             "20s",
             "--future",
@@ -154,6 +156,9 @@ fn an_interface_goes_down_and_up() {
     outcome.expect_code(0);
     assert_eq!(outcome.source().stored, 2);
     assert_eq!(outcome.dumps()[0]["verdict"], "complete");
+    // Once, although each thread has a socket of its own.
+    let went_down = outcome.words.iter().filter(|w| w.contains("went down"));
+    assert_eq!(went_down.count(), 1, "{:#?}", outcome.words);
 }
 
 /// One interface is removed; the other is recorded on, dumps end on time, the end is clean.
