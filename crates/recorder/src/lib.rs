@@ -26,6 +26,7 @@ pub use clock::{Clock, Now, SystemClock};
 pub use counters::{LOST_NO_BUCKET, SourceSnapshot};
 pub use director::HitCounts;
 pub use dump::{DumpReport, Format, Missing, PROGRAM, Verdict};
+pub use predicate::ExpressionError;
 pub use recorder::{Config, Handle, Recorder, Sources, StartError, Status, Summary};
 pub use time::rfc3339;
 

@@ -318,6 +318,24 @@ fn mode(offline: bool) -> Mode {
     if offline { Mode::Savefile } else { Mode::Live }
 }
 
+/// An expression that compiles for none of the sources: the user's mistake.
+#[derive(Debug)]
+pub struct ExpressionError {
+    /// The option it stands in, for example `--trigger`.
+    pub option: &'static str,
+    /// What is wrong, and where.
+    pub error: FilterError,
+}
+
+impl fmt::Display for ExpressionError {
+    /// Several lines: the message, the expression, a caret under the offending word.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rendered = self.error.render();
+        let rendered = rendered.strip_prefix("filter: ").unwrap_or(&rendered);
+        write!(f, "{}: {rendered}", self.option)
+    }
+}
+
 /// The user's texts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Texts<'a> {
@@ -344,43 +362,55 @@ impl Expressions {
         link_types: &[LinkType],
         more: &dyn Fn() -> Vec<LinkType>,
         offline: bool,
-    ) -> Result<Self, FilterError> {
+    ) -> Result<Self, ExpressionError> {
         let mode = mode(offline);
-        let plain = |text: &str| {
-            let mut prepared = Prepared::new(Filter::plain(text)?, mode);
-            prepared.check(link_types, more)?;
-            Ok::<_, FilterError>(prepared)
+        let plain = |option, text: &str| {
+            let prepared = Filter::plain(text).and_then(|filter| {
+                let mut prepared = Prepared::new(filter, mode);
+                prepared.check(link_types, more)?;
+                Ok(prepared)
+            });
+            prepared.map_err(|error| ExpressionError { option, error })
         };
         let mut rules = Vec::new();
         for text in texts.triggers {
             rules.push(Rule {
                 text: text.clone(),
-                prepared: plain(text)?,
+                prepared: plain("--trigger", text)?,
                 hits: 0,
             });
         }
-        let template = Template::parse(texts.dump)?;
         let ethernet = [LinkType::ETHERNET];
         let known = if link_types.is_empty() {
             &ethernet[..]
         } else {
             link_types
         };
-        first_or_any(known, more, |link_type| {
-            template.check(context(link_type, mode))
+        let template = Template::parse(texts.dump).and_then(|template| {
+            first_or_any(known, more, |link_type| {
+                template.check(context(link_type, mode))
+            })?;
+            Ok(template)
+        });
+        let template = template.map_err(|error| ExpressionError {
+            option: "--dump",
+            error,
         })?;
         let manual = Expression {
-            filled: plain(texts.manual)?.filter.filled().clone(),
+            filled: plain("--manual-dump", texts.manual)?
+                .filter
+                .filled()
+                .clone(),
             interface: 0,
         };
         let filter = texts
             .filter
-            .map(plain)
-            .transpose()?
-            .map(|prepared| CaptureFilter {
-                prepared,
-                scratch: Vec::new(),
-            });
+            .map(|text| plain("--filter", text))
+            .transpose()?;
+        let filter = filter.map(|prepared| CaptureFilter {
+            prepared,
+            scratch: Vec::new(),
+        });
         Ok(Self {
             rules,
             template,

@@ -13,7 +13,6 @@ use std::{
 };
 
 use retroscope_capture::{Queue, Source, SourceError};
-use retroscope_filter::FilterError;
 use retroscope_packet::LinkType;
 use retroscope_ring::{
     EvictionDetail, GroupKind, Mode, Ring, RingConfig, RingError, RingStatistics, Waker,
@@ -28,7 +27,7 @@ use crate::{
     dump::{Directory, DumpReport, Dumper, DumperParts, Format, Shelf},
     inserter::{InserterShared, Lane, LaneEnd, LiveInserter, MergeInserter},
     intake::{Intake, SourceIntake},
-    predicate::{Expressions, Texts},
+    predicate::{ExpressionError, Expressions, Texts},
     progress::{Barrier, Control, Progress},
 };
 
@@ -85,8 +84,8 @@ pub struct Config {
 #[non_exhaustive]
 pub enum StartError {
     /// An expression is wrong: the user's mistake.
-    #[error("{}", .0.render())]
-    Expression(FilterError),
+    #[error("{0}")]
+    Expression(ExpressionError),
     /// A source did not open.
     #[error(transparent)]
     Source(#[from] SourceError),
