@@ -555,9 +555,8 @@ fn what_cannot_be_recorded_is_refused() {
             let message = try_open("s0", 1, None).unwrap_err().to_string();
             assert_eq!(message, "cannot record on s0 (SIT tunnel): only Ethernet, loopback and raw IP interfaces work");
         }
-        // Whose network it is cannot be told where the first process hides its own: then the answer is to ask.
-        let is_known = std::fs::read_link("/proc/1/ns/net").is_ok();
-        assert_eq!(in_network_namespace_or_loopback("whatever"), is_known);
+        // The test runner, an ancestor that may be looked at, is in another namespace.
+        assert!(in_network_namespace_or_loopback("whatever"));
     });
 }
 

@@ -13,9 +13,10 @@ use super::{
 };
 use crate::{Event, InterfaceInfo, Queue, Source, SourceError, TimeDomain};
 
-/// Bytes of a block. A frame must fit a block, or the kernel cuts it: this takes BigTCP's 512 KiB but for some headers.
-/// Smaller blocks mean more of them, and a block is the unit of waiting: even a single packet takes one at a retire time.
-const BLOCK_BYTES: usize = 512 * 1024;
+/// Bytes of a block. A frame must fit a block, or the kernel cuts it: this takes what the recorder's ring takes, 256 KiB,
+/// but for some headers. Even a single packet occupies a block from one retire time to the next, so the number of blocks
+/// times the retire time, about a second, is how long a held-up reader loses nothing on a link that is never idle.
+const BLOCK_BYTES: usize = 256 * 1024;
 
 /// Ring memory of a queue unless the user says otherwise.
 const RING_BYTES: usize = 64 * 1024 * 1024;
