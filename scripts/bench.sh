@@ -14,13 +14,13 @@ bench=$(target_dir)/bench
 mkdir -p "$bench"
 
 step "ring: one producer, one reader that touches every record"
-cargo run --locked --release -q -p retroscope-ring --example throughput
+cargo run --locked --release -q -p retroscope-ring --example ring_throughput
 
 step "generate: into a file"
 "$retroscope" generate -w "$bench/sample.pcap" -c 2000000 --flows 1000 --size 128 --trigger-after 1s
 
 step "pcapfile: parsing it from memory"
-cargo run --locked --release -q -p retroscope-pcapfile --example throughput "$bench/sample.pcap"
+cargo run --locked --release -q -p retroscope-pcapfile --example pcapfile_throughput "$bench/sample.pcap"
 
 step "filter: seconds for 2 million packets, the file in the page cache"
 expression='udp dst port 60000 or host 10.1.0.1 or net 192.168.0.0/16'

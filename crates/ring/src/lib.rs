@@ -80,7 +80,7 @@
 //!
 //! Storing: two copies, a comparison with the end of the bucket, the smallest and largest time, in memory of the producer's
 //! own. Publishing: four stores, a fence, a load. Reading: one load for each run of records. There is no lock, system call,
-//! allocation or clock in any of them; `examples/throughput.rs` measures.
+//! allocation or clock in any of them; `examples/ring_throughput.rs` measures.
 //!
 mod config;
 mod error;

@@ -1,6 +1,6 @@
 //! One producer stores frames of one length, one gating reader reads every record: Mpps and Gbit/s, by length.
 //!
-//! `cargo run --release -p retroscope-ring --example throughput [RING_MIB]`
+//! `cargo run --release -p retroscope-ring --example ring_throughput [RING_MIB]`
 #![expect(clippy::print_stdout, reason = "prints a table")]
 
 use std::{

@@ -1,4 +1,4 @@
-//! Measures how fast a capture is parsed from memory: `throughput FILE [REPEATS]`, best of five.
+//! Measures how fast a capture is parsed from memory: `pcapfile_throughput FILE [REPEATS]`, best of five.
 //!
 //! The records of a classic pcap file are repeated in memory until they are about 1 GiB; other files are read as they
 //! are. Compare with the copy of the same bytes, which is printed beside it.
