@@ -405,6 +405,11 @@ fn bad_arguments_get_a_sentence() {
             "cannot read /nonexistent",
         ),
         (&["-i", "nosuch0", "--trigger", "udp"], 1, "nosuch0"),
+        (
+            &["-i", "lo", "-i", "lo", "--trigger", "udp"],
+            2,
+            "name each interface once",
+        ),
         (&["-i", "generate:flows=x", "--trigger", "udp"], 2, "flows"),
         (
             &["-r", capture, "--trigger", "udp", "-w", "/proc/nosuch"],

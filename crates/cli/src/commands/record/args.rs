@@ -7,7 +7,7 @@ use retroscope_recorder::{Config, Format};
 
 use crate::{failure::Failure, memory, units};
 
-/// Longest window side, and longest hold: 100 years are no window.
+/// The connection of the trigger packet.
 const DEFAULT_DUMP: &str = "$flow";
 
 /// Record all traffic into memory; when a trigger matches, write what happened before and after it.
@@ -170,6 +170,12 @@ impl Args {
             return Err(Failure::usage(
                 "-r needs a trigger: say --trigger EXPR, for example --trigger 'udp port 53'",
             ));
+        }
+        let mut others = self.interfaces.iter().enumerate();
+        if let Some((_, name)) = others.find(|(i, name)| self.interfaces[..*i].contains(name)) {
+            return Err(Failure::usage(format!(
+                "-i {name} is given twice: name each interface once"
+            )));
         }
         self.check_directory()?;
         let mut notes = Vec::new();
