@@ -49,7 +49,7 @@ pub struct Evicted {
     /// Time of the last of them, ns, as well as it is known.
     pub last_ns: Option<i64>,
     /// Buckets with stamps up to this one were forgotten; packets of the interval up to it may be missing here, uncounted.
-    /// `None`: nothing was forgotten.
+    /// `None`: nothing of the interval was forgotten.
     pub unknown_before_ns: Option<i64>,
 }
 

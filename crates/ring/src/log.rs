@@ -77,25 +77,7 @@ impl Log {
         let mut stamps = self.spare.pop().unwrap_or_default();
         stamps.clear();
         stamps.extend((0..kept).map(|sample| stamp(sample_index(sample, kept, count))));
-        let Victim {
-            bucket,
-            producer,
-            first,
-            packets,
-            bytes,
-            min_ns,
-            max_ns,
-        } = victim;
-        let entry = EvictedBucket {
-            bucket,
-            producer,
-            first,
-            packets,
-            bytes,
-            min_ns,
-            max_ns,
-            stamps,
-        };
+        let entry = victim.with_stamps(stamps);
         self.bytes_used += entry.log_bytes();
         self.entries.push_back(entry);
         if let EvictionDetail::Exact { budget_bytes } = self.detail {
@@ -113,7 +95,7 @@ impl Log {
                 .is_none_or(|unknown| unknown < from_ns),
             first_ns: None,
             last_ns: None,
-            unknown_before_ns: self.unknown_before_ns,
+            unknown_before_ns: self.unknown_before_ns.filter(|unknown| *unknown >= from_ns),
         };
         for entry in &self.entries {
             let count = entry.count_in(from_ns, to_ns, 0);
@@ -179,9 +161,13 @@ mod tests {
         assert_eq!(recent.packets, 2);
         assert!(recent.exact);
         assert_eq!((recent.first_ns, recent.last_ns), (Some(1000), Some(1009)));
-        assert_eq!(recent.unknown_before_ns, Some(99));
+        assert_eq!(
+            recent.unknown_before_ns, None,
+            "what was forgotten is older than the interval"
+        );
         let old = log.evicted(0, 200);
         assert!(!old.exact);
+        assert_eq!(old.unknown_before_ns, Some(99));
         assert_eq!(old.packets, 21);
         assert_eq!(
             log.totals().0,
