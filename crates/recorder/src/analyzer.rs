@@ -4,7 +4,7 @@
 //! after the same packet in every run. Live it is the smallest watermark of the queues.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicI64, AtomicU64, Ordering},
@@ -23,15 +23,14 @@ use crate::{
     dump::{CloseOrder, DumpOrder, Message, Step},
     intake::Intake,
     interfaces::InterfaceCache,
-    predicate::{Decision, Expression, Predicate, Rule},
+    late::{ClosedWindows, OpenWindow},
+    predicate::{Expression, Predicate, Rule, SharedExpressions},
     progress::{Barrier, Control},
     time::{rfc3339, seconds},
 };
 
 /// Rule number of a trigger by hand.
 const MANUAL: usize = usize::MAX;
-/// Closed windows that a late packet is still checked against.
-const CLOSED_KEPT: usize = 1024;
 /// Batches between two looks at clocks and wishes while packets keep coming.
 const BATCHES: usize = 64;
 /// A difference between the clocks' advances beyond this is a step of the real-time clock, ns.
@@ -58,7 +57,8 @@ pub(crate) struct AnalyzerParts {
     pub(crate) events: mpsc::Sender<Event>,
 }
 
-/// The reading ledger and the hits, for status lines. One writer, the analyzer; each number stands alone.
+/// The reading ledger and the hits, for status lines. One writer each, the analyzer but where it says otherwise; each
+/// number stands alone.
 #[derive(Debug, Default)]
 pub(crate) struct AnalyzerCounters {
     pub(crate) analyzed: AtomicU64,
@@ -69,8 +69,19 @@ pub(crate) struct AnalyzerCounters {
     pub(crate) unfilled: AtomicU64,
     pub(crate) open_dumps: AtomicU64,
     pub(crate) clock_steps: AtomicU64,
-    /// Dumps closed by the analyzer that the dumper has not finished. The dumper subtracts.
-    pub(crate) in_flight: AtomicU64,
+    /// Dumps whose window the analyzer closed.
+    pub(crate) closed_dumps: AtomicU64,
+    /// Dumps that the dumper is done with. The dumper writes it.
+    pub(crate) finished_dumps: AtomicU64,
+}
+
+impl AnalyzerCounters {
+    /// Dumps whose window is closed and whose file is not finished.
+    pub(crate) fn in_flight(&self) -> u64 {
+        let finished = self.finished_dumps.load(Ordering::Relaxed);
+        let closed = self.closed_dumps.load(Ordering::Relaxed);
+        closed.saturating_sub(finished)
+    }
 }
 
 /// See the module.
@@ -98,12 +109,11 @@ struct Core {
     events: mpsc::Sender<Event>,
     names: InterfaceCache,
     orders: Vec<Order<Expression>>,
+    expressions: SharedExpressions,
     /// Keeps what waiting hits will want.
-    waiting: Option<Reservation>,
+    waiting: Option<(i64, Reservation)>,
     open: HashMap<u64, OpenWindow>,
-    closed: VecDeque<ClosedWindow>,
-    /// No packet after this can be late for a closed window.
-    closed_to_ns: i64,
+    closed: ClosedWindows,
     /// Offline: packets seen by interface.
     received: Vec<u64>,
     /// Offline: the packet being looked at, by producer.
@@ -118,25 +128,6 @@ struct Core {
     /// Remarks for the dumps that are open.
     step_notes: Vec<(i64, String)>,
     refusals_told: usize,
-}
-
-#[derive(Debug)]
-struct OpenWindow {
-    from_ns: i64,
-    to_ns: i64,
-    predicate: Predicate,
-    opened_mono_ns: i64,
-}
-
-/// A window that is over, for packets that come after all.
-#[derive(Debug)]
-struct ClosedWindow {
-    id: u64,
-    window: OpenWindow,
-    ends: Vec<u64>,
-    late: u64,
-    first_ns: i64,
-    last_ns: i64,
 }
 
 /// Refused hits told one by one; more are only counted.
@@ -167,10 +158,10 @@ impl Analyzer {
             director: Director::new(director),
             live,
             orders: Vec::new(),
+            expressions: SharedExpressions::default(),
             waiting: None,
             open: HashMap::new(),
-            closed: VecDeque::new(),
-            closed_to_ns: i64::MIN,
+            closed: ClosedWindows::default(),
             received: Vec::new(),
             here: Vec::new(),
             start_ns,
@@ -219,6 +210,8 @@ impl Analyzer {
             let mono_ns = self.core.clock.now().mono_ns;
             self.core.director.set_mono(mono_ns);
         }
+        // Read before the records: what a queue promised not to be older than has then been seen, if all was read.
+        let promised_ns = self.core.promised_ns();
         let mut batches = 0;
         while !self.core.live || batches < BATCHES {
             let Some(batch) = self.reader.next() else {
@@ -233,7 +226,7 @@ impl Analyzer {
         }
         self.core.lapped = self.reader.lapped().packets;
         let now = self.core.clock.now();
-        self.core.look_after(now);
+        self.core.look_after(now, promised_ns.filter(|_| !more));
         if let Some(asked) = asked {
             self.core.make_room();
             self.core.barrier.analyzer_done(asked);
@@ -274,6 +267,7 @@ impl Core {
         for (record, packet) in (batch.first..).zip(batch.iter()) {
             self.packet(producer, record, &packet);
         }
+        self.here.clear();
         self.analyzed += batch.len() as u64;
         if !self.live {
             // C0: Release, pairs with C1 in `Progress::reach`: the positions move after this, at the reader's next call.
@@ -287,8 +281,10 @@ impl Core {
         if !self.live {
             self.offline_clock(record, packet);
         }
-        if packet.time_ns <= self.closed_to_ns {
-            self.check_late(producer, record, packet);
+        if self.closed.concerns(packet.time_ns)
+            && let Some(interface) = self.names.interface(packet.interface)
+        {
+            self.closed.check(producer, record, interface, packet);
         }
         if !self.director.armed() {
             return;
@@ -299,7 +295,8 @@ impl Core {
             };
             if self.rules[rule].matches(interface, packet) {
                 let source = interface.source;
-                let expression = Expression::fill(&self.template, interface, packet);
+                let expression = Expression::fill(&self.template, interface, packet)
+                    .map(|expression| self.expressions.share(expression));
                 let order = HitOrder {
                     time_ns: packet.time_ns,
                     source,
@@ -321,27 +318,20 @@ impl Core {
             self.received.resize(interface + 1, 0);
         }
         self.start_ns = self.start_ns.min(packet.time_ns);
-        if packet.time_ns > self.director.due_ns() {
-            self.here = vec![record];
-            self.director.advance(packet.time_ns, &mut self.orders);
-            self.execute();
-        } else {
-            self.director.advance(packet.time_ns, &mut self.orders);
-        }
+        // Whatever is decided from here to the next packet is decided at this record.
+        self.here.clear();
+        self.here.push(record);
+        self.director.advance(packet.time_ns, &mut self.orders);
+        self.execute();
         self.received[interface] += 1;
     }
 
     /// Clocks and wishes, between batches.
-    fn look_after(&mut self, now: Now) {
+    fn look_after(&mut self, now: Now, promised_ns: Option<i64>) {
         if self.live {
             self.clock_step(now);
-            let producers = self.ring.producers();
-            let watermark = (0..producers)
-                .map(|p| self.ring.watermark(p))
-                .min()
-                .flatten();
-            if let Some(watermark_ns) = watermark.filter(|w| *w != i64::MAX) {
-                self.director.advance(watermark_ns, &mut self.orders);
+            if let Some(promised_ns) = promised_ns {
+                self.director.advance(promised_ns, &mut self.orders);
             }
             self.director.advance_mono(now.mono_ns, &mut self.orders);
         }
@@ -355,6 +345,15 @@ impl Core {
             }
         }
         self.publish_counters();
+    }
+
+    /// The smallest watermark of the queues that still run: no packet older than this comes any more, ns.
+    fn promised_ns(&self) -> Option<i64> {
+        if !self.live {
+            return None;
+        }
+        let watermarks = (0..self.ring.producers()).map(|p| self.ring.watermark(p));
+        watermarks.min().flatten().filter(|ns| *ns != i64::MAX)
     }
 
     fn trigger_by_hand(&mut self, now: Now) {
@@ -390,7 +389,7 @@ impl Core {
     /// Live dumps whose file is not finished count as open.
     fn in_flight(&self) -> usize {
         if self.live {
-            usize::try_from(self.shared.in_flight.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+            usize::try_from(self.shared.in_flight()).unwrap_or(usize::MAX)
         } else {
             0
         }
@@ -405,6 +404,8 @@ impl Core {
         let step_ns = offset_ns.saturating_sub(before_ns);
         if step_ns.abs() > STEP_NS {
             self.director.clock_step(step_ns);
+            // Stamps are used again now: a packet that looks late for a window before the step is not.
+            self.tell_late();
             self.shared.clock_steps.fetch_add(1, Ordering::Relaxed);
             let note = format!(
                 "the clock was stepped by {} at {}",
@@ -531,23 +532,11 @@ impl Core {
             .filter(|(at, _)| *at >= window.opened_mono_ns)
             .map(|(_, note)| note.clone())
             .collect();
-        self.shared.in_flight.fetch_add(1, Ordering::Relaxed);
-        self.closed_to_ns = self.closed_to_ns.max(window.to_ns);
-        let ends = order.ends.clone();
-        let closed = ClosedWindow {
-            id: order.id,
-            window,
-            ends,
-            late: 0,
-            first_ns: i64::MAX,
-            last_ns: i64::MIN,
-        };
+        self.shared.closed_dumps.fetch_add(1, Ordering::Relaxed);
+        let (id, ends) = (order.id, order.ends.clone());
         self.send(Message::Close(Box::new(order)));
-        self.closed.push_back(closed);
-        if self.closed.len() > CLOSED_KEPT
-            && let Some(closed) = self.closed.pop_front()
-        {
-            self.tell_late_of(&closed);
+        if let Some(late) = self.closed.add(id, window, ends) {
+            self.send(late);
         }
     }
 
@@ -588,53 +577,25 @@ impl Core {
 
     /// While hits wait, the ring keeps what they will want.
     fn keep_for_waiting(&mut self) {
-        match (self.director.waiting_from_ns(), &self.waiting) {
-            (None, None) => {}
-            (None, Some(_)) => self.waiting = None,
-            (Some(from_ns), None) => self.waiting = Some(self.ring.reserve(from_ns, i64::MAX)),
-            (Some(from_ns), Some(reservation)) => reservation.set_interval(from_ns, i64::MAX),
-        }
-    }
-
-    /// A packet that may belong to a window that is over.
-    fn check_late(&mut self, producer: usize, record: u64, packet: &Packet<'_>) {
-        for closed in &mut self.closed {
-            let in_window = (closed.window.from_ns..=closed.window.to_ns).contains(&packet.time_ns);
-            if !in_window || record < closed.ends.get(producer).copied().unwrap_or(0) {
-                continue;
+        let from_ns = self.director.waiting_from_ns();
+        match (from_ns, &mut self.waiting) {
+            (None, waiting) => *waiting = None,
+            (Some(from_ns), Some((kept_ns, reservation))) => {
+                if *kept_ns != from_ns {
+                    *kept_ns = from_ns;
+                    reservation.set_interval(from_ns, i64::MAX);
+                }
             }
-            let Some(interface) = self.names.interface(packet.interface) else {
-                return;
-            };
-            if closed.window.predicate.decide(interface, packet).decision == Decision::Take {
-                closed.late += 1;
-                closed.first_ns = closed.first_ns.min(packet.time_ns);
-                closed.last_ns = closed.last_ns.max(packet.time_ns);
+            (Some(from_ns), waiting) => {
+                *waiting = Some((from_ns, self.ring.reserve(from_ns, i64::MAX)));
             }
         }
     }
 
+    /// Tells which finished dumps lack packets that came too late, and checks no more against them.
     fn tell_late(&mut self) {
-        for closed in std::mem::take(&mut self.closed) {
-            self.tell_late_of(&closed);
-        }
-    }
-
-    fn tell_late_of(&self, closed: &ClosedWindow) {
-        if closed.late > 0 {
-            let &ClosedWindow {
-                id,
-                late: packets,
-                first_ns,
-                last_ns,
-                ..
-            } = closed;
-            self.send(Message::Late {
-                id,
-                packets,
-                first_ns,
-                last_ns,
-            });
+        for late in self.closed.drain() {
+            self.send(late);
         }
     }
 

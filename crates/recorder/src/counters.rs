@@ -73,6 +73,11 @@ impl QueueCounters {
         }
     }
 
+    /// The queue is at its end: it loses nothing any more.
+    pub(crate) fn set_ended(&self) {
+        self.known_until_ns.store(i64::MAX, Relaxed);
+    }
+
     /// Packet time up to which losses are known, in ns since the epoch; `None` before the first reading.
     pub(crate) fn known_until_ns(&self) -> Option<i64> {
         Some(self.known_until_ns.load(Relaxed)).filter(|ns| *ns != i64::MIN)

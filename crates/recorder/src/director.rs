@@ -151,8 +151,9 @@ pub(crate) struct Director<K> {
     clock_ns: i64,
     mono_ns: i64,
     waiting: BinaryHeap<Reverse<Waiting<K>>>,
-    /// The smallest `time_ns` waiting; windows of waiting hits reach back from here.
     open: Vec<Open<K>>,
+    /// Nothing is to be done while the clock has not passed this, ns.
+    due_ns: i64,
     next_id: u64,
     armed: bool,
     counts: HitCounts,
@@ -166,6 +167,7 @@ impl<K: PartialEq + Clone> Director<K> {
             mono_ns: 0,
             waiting: BinaryHeap::new(),
             open: Vec::new(),
+            due_ns: i64::MAX,
             next_id: 1,
             armed: true,
             counts: HitCounts::default(),
@@ -191,13 +193,16 @@ impl<K: PartialEq + Clone> Director<K> {
         self.clock_ns
     }
 
-    /// The clock value beyond which [`Director::advance`] has something to do. A caller with a packet at or below it
-    /// may skip the call.
-    pub(crate) fn due_ns(&self) -> i64 {
-        let act = self.waiting.peek().map_or(i64::MAX, |w| {
-            w.0.0.order.time_ns.saturating_add(self.config.hold_ns)
-        });
-        self.open.iter().map(|d| d.close_ns).fold(act, i64::min)
+    /// Works out again what is due next, after hits or dumps changed.
+    fn plan(&mut self) {
+        let close = self.open.iter().map(|d| d.close_ns).min();
+        self.due_ns = self.next_act_ns().min(close.unwrap_or(i64::MAX));
+    }
+
+    /// When the next waiting hit acts.
+    fn next_act_ns(&self) -> i64 {
+        let first = self.waiting.peek().map(|w| w.0.0.order.time_ns);
+        first.map_or(i64::MAX, |ns| ns.saturating_add(self.config.hold_ns))
     }
 
     /// The earliest packet time that hits still waiting will want, if there are any.
@@ -218,6 +223,7 @@ impl<K: PartialEq + Clone> Director<K> {
             self.act(hit, in_flight, orders);
         } else {
             self.waiting.push(Reverse(Waiting(hit)));
+            self.plan();
         }
     }
 
@@ -233,23 +239,14 @@ impl<K: PartialEq + Clone> Director<K> {
     /// Moves the clock to `clock_ns` (it never goes back) and does what became due, in order of time.
     pub(crate) fn advance(&mut self, clock_ns: i64, orders: &mut Vec<Order<K>>) {
         self.clock_ns = self.clock_ns.max(clock_ns);
-        loop {
-            let act = self.waiting.peek().map_or(i64::MAX, |w| {
-                w.0.0.order.time_ns.saturating_add(self.config.hold_ns)
-            });
-            let close = self
-                .open
-                .iter()
-                .map(|d| d.close_ns)
-                .min()
-                .unwrap_or(i64::MAX);
+        while self.clock_ns > self.due_ns {
+            let close = self.open.iter().map(|d| d.close_ns).min();
             // A hit at the very end of a window still belongs to it: hits first.
-            if act <= close && self.clock_ns > act {
-                self.act_next(orders);
-            } else if self.clock_ns > close {
-                self.close(|d| d.close_ns == close, None, orders);
-            } else {
-                return;
+            match close {
+                Some(close) if close < self.next_act_ns() => {
+                    self.close(|d| d.close_ns == close, None, orders);
+                }
+                _ => self.act_next(orders),
             }
         }
     }
@@ -273,6 +270,7 @@ impl<K: PartialEq + Clone> Director<K> {
         for dump in &mut self.open {
             dump.close_ns = dump.close_ns.saturating_add(step_ns);
         }
+        self.plan();
     }
 
     /// Lets every waiting hit act now, whatever the clock: at the end of input, or when the ring needs the room.
@@ -299,6 +297,7 @@ impl<K: PartialEq + Clone> Director<K> {
         if let Some(Reverse(Waiting(hit))) = self.waiting.pop() {
             self.act(hit, 0, orders);
         }
+        self.plan();
     }
 
     fn act(&mut self, hit: Hit<K>, in_flight: usize, orders: &mut Vec<Order<K>>) {
@@ -371,6 +370,7 @@ impl<K: PartialEq + Clone> Director<K> {
             from_ns,
             to_ns,
         });
+        self.plan();
     }
 
     fn close(
@@ -390,6 +390,7 @@ impl<K: PartialEq + Clone> Director<K> {
             });
             false
         });
+        self.plan();
     }
 }
 
@@ -547,7 +548,7 @@ mod tests {
         director.hit(hit(10 * S, 1, "a"), 0, &mut orders);
         director.advance(11 * S + S / 10, &mut orders);
         assert_eq!((orders.len(), director.open_dumps()), (1, 1));
-        assert_eq!(director.due_ns(), 11 * S + S / 10);
+        assert_eq!(director.due_ns, 11 * S + S / 10);
         director.advance(11 * S + S / 10 + 1, &mut orders);
         assert!(matches!(
             orders[1],

@@ -398,6 +398,9 @@ impl LiveInserter {
             self.lane.read_statistics(now.wall_ns, &self.shared.intake);
             self.statistics_due_ns = now.mono_ns + STATISTICS_NS;
         }
+        if status == Status::End {
+            self.lane.counters.set_ended();
+        }
         self.stop_if_due(now);
         status != Status::End
     }

@@ -44,6 +44,21 @@ impl Intake {
         self.offline || queues().all(|q| q.known_until_ns().is_some_and(|known| known >= to_ns))
     }
 
+    /// The sources whose losses are not known for all of the closed interval: their counters were not read since.
+    pub(crate) fn unknown(&self, from_ns: i64, to_ns: i64) -> Vec<Missing> {
+        if self.offline {
+            return Vec::new();
+        }
+        let entry = |source: &SourceIntake| {
+            let known = source.queues.iter().map(|q| q.known_until_ns()).min()?;
+            let known_ns = known.unwrap_or(from_ns).max(from_ns);
+            let mut missing = Missing::new("unknown", known_ns, to_ns, None);
+            missing.source = Some(source.name.clone());
+            (known_ns < to_ns).then_some(missing)
+        };
+        self.sources.iter().filter_map(entry).collect()
+    }
+
     /// What was lost at intake within the closed interval.
     pub(crate) fn losses(&self, from_ns: i64, to_ns: i64) -> Vec<Missing> {
         let entry = |event: crate::counters::LossEvent| {

@@ -13,6 +13,7 @@ mod dump;
 mod inserter;
 mod intake;
 mod interfaces;
+mod late;
 #[cfg(test)]
 mod live_tests;
 mod predicate;

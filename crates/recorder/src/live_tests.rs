@@ -250,3 +250,126 @@ fn a_clock_step_loses_nothing() {
         assert_eq!(rig.notices.len(), 1, "{:?}", rig.notices);
     }
 }
+
+/// A loss that the counters tell only after the window has closed still counts: the verdict waits for them.
+#[test]
+fn a_verdict_waits_for_the_counters() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(), START, dir.path());
+    rig.pass(MS);
+    rig.arrive(0, udp(1, 9, 1));
+    rig.step();
+    let stale_ns = START + 500 * MS;
+    for _ in 0..3 {
+        rig.pass(600 * MS);
+        rig.feeds[0].lock().unwrap().known_ns = Some(stale_ns);
+        rig.step();
+    }
+    assert!(
+        rig.reports.is_empty(),
+        "the window is over, its losses are not known"
+    );
+    rig.feeds[0].lock().unwrap().lost += 3;
+    rig.pass(20 * MS);
+    rig.step();
+    rig.step();
+    let report = &rig.reports[0];
+    let missing: Vec<_> = report
+        .missing
+        .iter()
+        .map(|m| (m.cause, m.packets))
+        .collect();
+    assert_eq!(
+        (report.verdict, missing),
+        (Verdict::Incomplete, vec![("kernel", Some(3))])
+    );
+}
+
+/// Counters that never come: the verdict says that it does not know, and never claims to be complete.
+#[test]
+fn unknown_losses_are_not_called_complete() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(), START, dir.path());
+    rig.pass(MS);
+    rig.arrive(0, udp(1, 9, 1));
+    rig.step();
+    for _ in 0..8 {
+        rig.pass(500 * MS);
+        rig.feeds[0].lock().unwrap().known_ns = Some(START + 500 * MS);
+        rig.step();
+    }
+    let report = &rig.reports[0];
+    let missing: Vec<_> = report
+        .missing
+        .iter()
+        .map(|m| (m.cause, m.packets))
+        .collect();
+    assert_eq!(
+        (report.verdict, missing),
+        (Verdict::Incomplete, vec![("unknown", None)])
+    );
+    assert_eq!(report.missing[0].source.as_deref(), Some("fake0"));
+}
+
+/// After a step back stamps are used again: packets that carry them are not late for dumps from before the step.
+#[test]
+fn a_step_back_makes_nobody_late() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(), START, dir.path());
+    rig.pass(MS);
+    rig.arrive(0, udp(1, 9, 1));
+    rig.step();
+    rig.pass(2 * S);
+    rig.step();
+    rig.step();
+    assert_eq!(rig.reports[0].verdict, Verdict::Complete);
+    rig.clock
+        .wall_ns
+        .fetch_sub(2 * S, std::sync::atomic::Ordering::SeqCst);
+    for number in 0..10 {
+        rig.pass(100 * MS);
+        rig.step();
+        rig.arrive(0, udp(1, 7, number));
+        rig.step();
+    }
+    rig.stop();
+    assert_eq!(
+        rig.reports.len(),
+        1,
+        "nothing was amended: {:?}",
+        rig.reports
+    );
+}
+
+/// More buckets overwritten than the log remembers: a window that they never touched is still complete.
+#[test]
+fn what_was_forgotten_long_ago_is_not_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = Plan {
+        past_ns: 10 * MS,
+        future_ns: 0,
+        ring_bytes: 8 << 20,
+        ..plan()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    // Four large packets fill a bucket of 1 MiB; the log remembers 8192 buckets.
+    let large = vec![0x45; 250_000];
+    for _ in 0..8300 {
+        for _ in 0..4 {
+            rig.arrive(0, large.clone());
+        }
+        rig.pass(S);
+        rig.step();
+    }
+    rig.arrive(0, udp(1, 9, 1));
+    rig.step();
+    rig.pass(20 * MS);
+    rig.step();
+    rig.step();
+    let report = &rig.reports[0];
+    assert_eq!(
+        (report.verdict, report.packets),
+        (Verdict::Complete, 1),
+        "{report:?}"
+    );
+}

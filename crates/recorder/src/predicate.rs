@@ -3,7 +3,7 @@
 //! An expression is compiled for each link type of the sources. Where it compiles for none, the user made a mistake;
 //! where it compiles for some, packets of the others do not match, and that is said once.
 
-use std::fmt;
+use std::{collections::HashSet, fmt, sync::Arc};
 
 use retroscope_filter::{
     Aux, Decision as FilterDecision, Direction, Filled, Filter, FilterError, FlowState,
@@ -169,7 +169,7 @@ impl Rule {
 /// A filled-in dump expression. Two are equal if they take the same packets for the same reason.
 #[derive(Debug, Clone)]
 pub(crate) struct Expression {
-    filled: Filled,
+    filled: Arc<Filled>,
     interface: u16,
 }
 
@@ -186,7 +186,7 @@ impl Expression {
         };
         match template.fill(&facts) {
             Ok(filled) => Ok(Self {
-                filled,
+                filled: Arc::new(filled),
                 interface: packet.interface,
             }),
             Err(error) => Err(error.to_string()),
@@ -196,6 +196,30 @@ impl Expression {
     /// The interface of the trigger packet.
     pub(crate) fn interface(&self) -> u16 {
         self.interface
+    }
+}
+
+/// Equal expressions of waiting hits share their memory: in a storm of triggers there are many hits and few expressions.
+#[derive(Debug, Default)]
+pub(crate) struct SharedExpressions(HashSet<Arc<Filled>>);
+
+impl SharedExpressions {
+    /// Expressions remembered at once.
+    const KEPT: usize = 4096;
+
+    /// The same expression, in the memory of an equal one if there is one.
+    pub(crate) fn share(&mut self, expression: Expression) -> Expression {
+        if let Some(filled) = self.0.get(&expression.filled) {
+            return Expression {
+                filled: Arc::clone(filled),
+                ..expression
+            };
+        }
+        if self.0.len() >= Self::KEPT {
+            self.0.clear();
+        }
+        self.0.insert(Arc::clone(&expression.filled));
+        expression
     }
 }
 
@@ -237,7 +261,7 @@ pub(crate) enum Decision {
 
 impl Predicate {
     pub(crate) fn new(expression: &Expression, offline: bool) -> Self {
-        let filter = Filter::new(expression.filled.clone());
+        let filter = Filter::new(Filled::clone(&expression.filled));
         let state = filter.state();
         Self {
             prepared: Prepared::new(filter, mode(offline)),
@@ -397,10 +421,12 @@ impl Expressions {
             error,
         })?;
         let manual = Expression {
-            filled: plain("--manual-dump", texts.manual)?
-                .filter
-                .filled()
-                .clone(),
+            filled: Arc::new(
+                plain("--manual-dump", texts.manual)?
+                    .filter
+                    .filled()
+                    .clone(),
+            ),
             interface: 0,
         };
         let filter = texts

@@ -298,7 +298,7 @@ impl Recorder {
                 refused: load(&counters.refused),
                 unfilled: load(&counters.unfilled),
             },
-            dumps_open: load(&counters.open_dumps) + load(&counters.in_flight),
+            dumps_open: load(&counters.open_dumps) + counters.in_flight(),
             clock_steps: load(&counters.clock_steps),
         }
     }
@@ -559,12 +559,15 @@ fn spawn_dumper(
     barrier: Arc<Barrier>,
 ) -> io::Result<JoinHandle<()>> {
     Builder::new().name("dumper".to_owned()).spawn(move || {
-        let _open = OpenGate(barrier);
+        let _open = OpenGate {
+            barrier,
+            control: Arc::clone(&control),
+        };
         while !control.aborting() && dumper.wait() {
             dumper.step();
         }
         if control.aborting() {
-            dumper.abandon();
+            dumper.abandon("stopped before it was complete");
         }
     })
 }
@@ -576,7 +579,10 @@ fn spawn_analyzer(
     left: Arc<AtomicUsize>,
 ) -> io::Result<JoinHandle<AnalyzerEnd>> {
     Builder::new().name("analyzer".to_owned()).spawn(move || {
-        let _open = OpenGate(barrier);
+        let _open = OpenGate {
+            barrier,
+            control: Arc::clone(&control),
+        };
         loop {
             // Read before the step: what the last inserter published is then seen by it.
             let last = left.load(Ordering::Acquire) == 0;
@@ -656,12 +662,19 @@ impl Drop for Gone {
     }
 }
 
-/// Lets the inserter pass its barrier when a thread that it would wait for ends, also by a panic.
+/// Lets the inserter pass its barrier when a thread that it would wait for ends. If that was a panic, the recording ends:
+/// nobody would look at it.
 #[derive(Debug)]
-struct OpenGate(Arc<Barrier>);
+struct OpenGate {
+    barrier: Arc<Barrier>,
+    control: Arc<Control>,
+}
 
 impl Drop for OpenGate {
     fn drop(&mut self) {
-        self.0.off();
+        self.barrier.off();
+        if std::thread::panicking() {
+            self.control.stop();
+        }
     }
 }

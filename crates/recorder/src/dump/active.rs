@@ -64,6 +64,9 @@ pub(super) struct Failure {
     pub(super) error: String,
     pub(super) parts: Vec<PathBuf>,
     pub(super) safe: Written,
+    /// `disk` or `stopped`.
+    cause: &'static str,
+    /// Packets that were taken and are not in the file; it means nothing for `stopped`.
     pub(super) lost: u64,
     pub(super) first_ns: i64,
     pub(super) last_ns: i64,
@@ -303,6 +306,12 @@ impl Active {
         }
     }
 
+    /// Takes the file out of a dump that is done with.
+    pub(super) fn take_file(&mut self) -> Result<DumpFile, Failure> {
+        let nothing = Failure::new(String::new(), Vec::new(), Written::default(), 0);
+        std::mem::replace(&mut self.file, Err(nothing))
+    }
+
     /// After a failure: packets that were taken but never reached the disk.
     pub(super) fn count_unwritten(&mut self) {
         let taken: u64 = self.per_interface.values().sum();
@@ -416,13 +425,14 @@ impl Active {
         for window in &self.steps {
             missing.extend(intake.losses(window.from_ns, window.to_ns.min(close.clock_ns)));
         }
+        missing.extend(intake.unknown(order.from_ns, self.last_ns()));
         missing.extend(self.late.clone());
         if let Some(failure) = failure {
             missing.push(Missing::new(
-                "disk",
+                failure.cause,
                 failure.first_ns,
                 failure.last_ns.max(failure.first_ns),
-                Some(failure.lost),
+                (failure.cause == DISK).then_some(failure.lost),
             ));
         }
         missing
@@ -451,15 +461,31 @@ impl Active {
     }
 }
 
+/// Why a dump failed, as `missing` names it: the file system refused it, …
+const DISK: &str = "disk";
+/// … or it was not to be completed.
+const STOPPED: &str = "stopped";
+
 impl Failure {
+    /// The file system refused.
     pub(super) fn new(error: String, parts: Vec<PathBuf>, safe: Written, at_ns: i64) -> Self {
         Self {
             error,
             parts,
             safe,
+            cause: DISK,
             lost: 0,
             first_ns: at_ns,
             last_ns: at_ns,
+        }
+    }
+
+    /// Nobody completes it.
+    pub(super) fn stopped(why: &str, parts: Vec<PathBuf>, safe: Written, at_ns: i64) -> Self {
+        let at_ns = safe.last_ns.unwrap_or(at_ns);
+        Self {
+            cause: STOPPED,
+            ..Self::new(why.to_owned(), parts, safe, at_ns)
         }
     }
 

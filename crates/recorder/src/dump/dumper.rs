@@ -40,8 +40,9 @@ use crate::{
 const SEVERAL_LINK_TYPES: &str = "several link types in one file: libpcap, and so tcpdump, will not read it (--format pcap splits it)";
 /// Finished dumps that a late packet can still amend.
 const FINISHED_KEPT: usize = 1024;
-/// How long a closed live dump waits for loss counters that cover its window, ns of the monotonic clock.
-const COUNTERS_WAIT_NS: i64 = 40_000_000;
+/// How long a closed live dump waits for loss counters that cover its window, ns of the monotonic clock. They are read
+/// every 10 ms; only an inserter that does not get to run is later. Then the verdict says that it does not know.
+const COUNTERS_WAIT_NS: i64 = 2_000_000_000;
 
 /// What the dumper is built from.
 #[derive(Debug)]
@@ -106,11 +107,23 @@ impl Dumper {
 
     /// Waits for a message, at most as long as open dumps allow; false when all senders are gone and nothing is open.
     pub(crate) fn wait(&mut self) -> bool {
+        // The last round may have taken the analyzer's wake before it could see what it was for.
+        if self.parts.barrier.asked_of_dumper().is_some() {
+            return true;
+        }
         let message = if self.busy() {
             match self.parts.messages.recv_timeout(ROUND) {
                 Ok(message) => Some(message),
                 Err(mpsc::RecvTimeoutError::Timeout) => None,
-                Err(mpsc::RecvTimeoutError::Disconnected) => return self.busy(),
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    if self.active.iter().any(|dump| dump.close.is_none()) {
+                        // Nobody is left to close them.
+                        self.abandon("the analyzer ended before it was complete");
+                        return false;
+                    }
+                    std::thread::park_timeout(ROUND);
+                    None
+                }
             }
         } else {
             match self.parts.messages.recv() {
@@ -142,25 +155,19 @@ impl Dumper {
     }
 
     /// Gives up: nothing is completed any more. The `.part` files that stay behind are reported as failed dumps.
-    pub(crate) fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self, why: &str) {
         self.views.clear();
         for mut dump in std::mem::take(&mut self.active) {
             let close = dump.close.take().unwrap_or_else(|| dump.never_closed());
-            let parts = dump.file.as_ref().map_or(Vec::new(), DumpFile::parts);
-            let safe = dump
-                .file
-                .as_ref()
-                .map_or(Written::default(), DumpFile::safe);
-            if let Ok(file) = &mut dump.file {
-                let _ = file.flush();
-            }
-            let failure = Failure::new(
-                "stopped before it was complete".to_owned(),
-                parts,
-                safe,
-                close.clock_ns,
-            );
-            let report = dump.report(&close, Some(&failure), safe, &self.parts.intake);
+            let failure = match dump.take_file() {
+                Ok(mut file) => {
+                    // What can still be flushed is; what cannot stays out of the count.
+                    let _ = file.flush();
+                    Failure::stopped(why, file.parts(), file.safe(), close.clock_ns)
+                }
+                Err(failure) => failure,
+            };
+            let report = dump.report(&close, Some(&failure), failure.safe, &self.parts.intake);
             self.tell(Event::Finished(report));
         }
     }
@@ -204,23 +211,27 @@ impl Dumper {
             || self.names.interface(0).map(|_| 0),
             |(_, _, interface)| Some(interface),
         );
-        let number = self.next_number;
-        self.next_number += 1;
+        let first_number = self.next_number;
         let shelf = &self.parts.shelf;
-        let file = DumpFile::create(
+        let created = DumpFile::create(
             shelf,
             order.trigger_ns,
-            number,
+            first_number,
             &order.rule,
             &headline,
             interface,
             &mut self.names,
         );
-        let file = file.map_err(|error| {
-            let text = format!("{}: {error}", shelf.directory.path().display());
-            let planned = DumpFile::planned(shelf, order.trigger_ns, number, &order.rule);
-            Failure::new(text, vec![planned], Written::default(), order.from_ns)
-        });
+        let (file, number) = match created {
+            Ok((file, number)) => (Ok(file), number),
+            Err(error) => {
+                let text = format!("{}: {error}", shelf.directory.path().display());
+                let planned = DumpFile::planned(shelf, order.trigger_ns, first_number, &order.rule);
+                let failure = Failure::new(text, vec![planned], Written::default(), order.from_ns);
+                (Err(failure), first_number)
+            }
+        };
+        self.next_number = number + 1;
         let before = *order.reservation.evicted_before();
         self.active.push(Active {
             label: file.as_ref().ok().map(DumpFile::label),
@@ -470,8 +481,7 @@ impl Dumper {
         if !reach.covers(&close.ends) || !dump.waiting.is_empty() {
             return false;
         }
-        let known = close.clipped.is_some() || self.parts.intake.losses_known_until(dump.last_ns());
-        known
+        self.parts.intake.losses_known_until(dump.last_ns())
             || dump
                 .judge_by_ns
                 .is_none_or(|by| self.parts.clock.now().mono_ns >= by)
@@ -481,20 +491,10 @@ impl Dumper {
         let Some(close) = dump.close.take() else {
             return;
         };
-        self.parts
-            .counters
-            .in_flight
-            .fetch_sub(1, Ordering::Relaxed);
+        let finished = &self.parts.counters.finished_dumps;
+        finished.fetch_add(1, Ordering::Relaxed);
         let intake = Arc::clone(&self.parts.intake);
-        let file = std::mem::replace(
-            &mut dump.file,
-            Err(Failure::new(
-                String::new(),
-                Vec::new(),
-                Written::default(),
-                0,
-            )),
-        );
+        let file = dump.take_file();
         let sidecar = dump.sidecar_facts(
             &close,
             &mut self.names,

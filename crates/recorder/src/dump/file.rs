@@ -50,7 +50,8 @@ pub(crate) struct FinishedFile {
 }
 
 impl DumpFile {
-    /// Creates the first file of a dump: `TIME-NUMBER-RULE.EXTENSION.part`, with the next number that is free.
+    /// Creates the first file of a dump: `TIME-NUMBER-RULE.EXTENSION.part`, with the next number that is free,
+    /// which is returned.
     ///
     /// `interface`, if any, gets its block at once, so that a dump without packets is still a capture of its link type.
     pub(crate) fn create(
@@ -61,7 +62,7 @@ impl DumpFile {
         headline: &str,
         interface: Option<u16>,
         names: &mut InterfaceCache,
-    ) -> io::Result<Self> {
+    ) -> io::Result<(Self, u64)> {
         let link_type = interface
             .and_then(|id| names.interface(id))
             .map_or(LinkType::ETHERNET, |i| i.link_type);
@@ -80,7 +81,7 @@ impl DumpFile {
                         file.outputs[0].1.interface(interface, names)?;
                         file.outputs[0].1.flush()?;
                     }
-                    return Ok(file);
+                    return Ok((file, number + tried));
                 }
                 Err(error)
                     if error.kind() == io::ErrorKind::AlreadyExists && tried < NAME_TRIES =>

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::time::{rfc3339, seconds};
 
@@ -34,7 +34,8 @@ impl Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Missing {
     /// `evicted` (overwritten in the ring before it was written), `kernel`, `nic`, `no-free-bucket` (lost at intake),
-    /// `late` (arrived after the window had closed), `disk`.
+    /// `unknown` (the source's counters were not read in time: it may have lost some), `late` (arrived after the window had
+    /// closed), `disk` (not written), `stopped` (not written because everything was to end at once).
     pub cause: &'static str,
     /// The source that lost them, for intake causes.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,9 +69,10 @@ impl Missing {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DumpReport {
     /// The file; its `.part` name if the dump failed.
+    #[serde(serialize_with = "lossy")]
     pub file: PathBuf,
     /// All files where one capture file cannot hold them (`--format pcap` with several link types).
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "lossy_all")]
     pub more_files: Vec<PathBuf>,
     /// The trigger expression, or `manual`.
     pub rule: String,
@@ -126,11 +128,23 @@ impl DumpReport {
         let span = self.span_ns.map_or(String::new(), |(first, last)| {
             let before = self.trigger_ns.saturating_sub(first);
             let after = last.saturating_sub(self.trigger_ns);
-            format!(
-                ", {} before and {} after the trigger",
-                seconds(before),
-                seconds(after)
-            )
+            match (before >= 0, after >= 0) {
+                (true, true) => format!(
+                    ", {} before and {} after the trigger",
+                    seconds(before),
+                    seconds(after)
+                ),
+                (true, false) => format!(
+                    ", {} to {} before the trigger",
+                    seconds(before),
+                    seconds(-after)
+                ),
+                (false, _) => format!(
+                    ", {} to {} after the trigger",
+                    seconds(-before),
+                    seconds(after)
+                ),
+            }
         });
         let clipped = match self.clipped.as_slice() {
             [] => String::new(),
@@ -174,6 +188,15 @@ impl DumpReport {
         }
         text
     }
+}
+
+/// JSON is UTF-8; a path need not be.
+fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
+}
+
+fn lossy_all<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
 }
 
 /// `1 packet`, `2 packets`.

@@ -1,0 +1,114 @@
+//! Windows that are over, for packets that come after all.
+
+use std::collections::VecDeque;
+
+use retroscope_ring::Packet;
+
+use crate::{
+    dump::Message,
+    interfaces::Interface,
+    predicate::{Decision, Predicate},
+};
+
+/// Windows that a late packet is still checked against.
+const KEPT: usize = 1024;
+
+/// The window of a dump that was started.
+#[derive(Debug)]
+pub(crate) struct OpenWindow {
+    pub(crate) from_ns: i64,
+    pub(crate) to_ns: i64,
+    pub(crate) predicate: Predicate,
+    /// When it was opened, on the monotonic clock.
+    pub(crate) opened_mono_ns: i64,
+}
+
+/// The last windows that were closed.
+#[derive(Debug, Default)]
+pub(crate) struct ClosedWindows {
+    windows: VecDeque<ClosedWindow>,
+    /// The latest end of them; `None`: there are none.
+    to_ns: Option<i64>,
+}
+
+#[derive(Debug)]
+struct ClosedWindow {
+    id: u64,
+    window: OpenWindow,
+    /// The first record of each producer that came after the close.
+    ends: Vec<u64>,
+    late: u64,
+    first_ns: i64,
+    last_ns: i64,
+}
+
+impl ClosedWindows {
+    /// Adds a window. If that leaves one too many, the oldest is given up, and what came late for it is returned.
+    pub(crate) fn add(&mut self, id: u64, window: OpenWindow, ends: Vec<u64>) -> Option<Message> {
+        self.to_ns = self.to_ns.max(Some(window.to_ns));
+        self.windows.push_back(ClosedWindow {
+            id,
+            window,
+            ends,
+            late: 0,
+            first_ns: i64::MAX,
+            last_ns: i64::MIN,
+        });
+        if self.windows.len() <= KEPT {
+            return None;
+        }
+        self.windows.pop_front()?.message()
+    }
+
+    /// Whether a packet of this time may belong to one of them. In order it does not.
+    pub(crate) fn concerns(&self, time_ns: i64) -> bool {
+        self.to_ns.is_some_and(|to_ns| time_ns <= to_ns)
+    }
+
+    /// Counts a packet for each window that it belongs to and came too late for.
+    pub(crate) fn check(
+        &mut self,
+        producer: usize,
+        record: u64,
+        interface: &Interface,
+        packet: &Packet<'_>,
+    ) {
+        for closed in &mut self.windows {
+            let window = &mut closed.window;
+            let came_after = record >= closed.ends.get(producer).copied().unwrap_or(0);
+            if came_after
+                && (window.from_ns..=window.to_ns).contains(&packet.time_ns)
+                && window.predicate.decide(interface, packet).decision == Decision::Take
+            {
+                closed.late += 1;
+                closed.first_ns = closed.first_ns.min(packet.time_ns);
+                closed.last_ns = closed.last_ns.max(packet.time_ns);
+            }
+        }
+    }
+
+    /// Gives all of them up; what came late is returned.
+    pub(crate) fn drain(&mut self) -> Vec<Message> {
+        self.to_ns = None;
+        let windows = std::mem::take(&mut self.windows);
+        windows.iter().filter_map(ClosedWindow::message).collect()
+    }
+}
+
+impl ClosedWindow {
+    fn message(&self) -> Option<Message> {
+        let &Self {
+            id,
+            late: packets,
+            first_ns,
+            last_ns,
+            ..
+        } = self;
+        (packets > 0).then_some(Message::Late {
+            id,
+            packets,
+            first_ns,
+            last_ns,
+        })
+    }
+}
