@@ -572,3 +572,78 @@ fn compressed_input_is_the_same() {
         assert_dumps(&expected, &json.unwrap(), tool);
     }
 }
+
+/// Hits that lie far behind the clock act at once: their dumps hold their own packet, and what came too late is counted.
+#[test]
+fn a_capture_that_runs_backwards_keeps_its_triggers() {
+    let dir = tempfile::tempdir().unwrap();
+    let capture = dir.path().join("in.pcap");
+    let mut writer = PcapWriter::new(
+        fs::File::create(&capture).unwrap(),
+        PcapOptions::new(LinkType::RAW),
+    )
+    .unwrap();
+    let stamps = [
+        (1000 * S, 5),
+        (1000 * S, 6),
+        (1010 * S, 5),
+        (10 * S, 7),
+        (19 * S / 2, 5),
+        (51 * S / 5, 5),
+    ];
+    for (time_ns, port) in stamps {
+        let data = [
+            0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 9, 0, port, 0,
+            8, 0, 0,
+        ];
+        writer.record(time_ns, 28, &data).unwrap();
+    }
+    writer.finish().unwrap();
+    let question = question(&["port 7", "port 6"], "", S, S);
+    let out = dir.path().join("out");
+    let (output, json) = run(&args(&[&capture], &question, &out), &["--ring", "8MiB"]);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    let json = json.unwrap();
+    let ports = |i: usize| -> Vec<u8> {
+        let file = json["dumps"][i]["file"].as_str().unwrap();
+        let packets = read(Path::new(file)).0;
+        packets.iter().map(|p| p.data[23]).collect()
+    };
+    assert_eq!((ports(0), ports(1)), (vec![5, 6], vec![7]));
+    assert_eq!(json["dumps"][0]["verdict"], "complete");
+    let missing = &json["dumps"][1]["missing"][0];
+    assert_eq!(
+        (&missing["cause"], &missing["packets"]),
+        (&"late".into(), &2.into())
+    );
+}
+
+/// The smallest ring, a file many times its size and dumps that come and go: no run may wait for ever.
+#[test]
+fn small_rings_do_not_hang() {
+    let dir = tempfile::tempdir().unwrap();
+    let capture = dir.path().join("in.pcap");
+    write_capture(&capture, 60_000, 600, 100_000, None);
+    let question = question(&["udp port 13"], "udp port 13", S / 100, S / 50);
+    for run_number in 0..20 {
+        let out = dir.path().join(format!("out{run_number}"));
+        let mut child = Command::new(env!("CARGO_BIN_EXE_retroscope"))
+            .args(["record", "--ring", "8MiB"])
+            .args(args(&[&capture], &question, &out))
+            .spawn()
+            .unwrap();
+        let deadline = Instant::now() + std::time::Duration::from_secs(60);
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            if Instant::now() > deadline {
+                child.kill().unwrap();
+                panic!("run {run_number} hangs");
+            }
+            std::thread::park_timeout(std::time::Duration::from_millis(5));
+        };
+        assert_eq!(status.code(), Some(0));
+        fs::remove_dir_all(out).unwrap();
+    }
+}
