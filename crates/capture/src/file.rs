@@ -5,10 +5,16 @@
 
 use std::{
     fs::File,
-    io,
+    io::{self, Read},
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use retroscope_pcapfile::{ReadError, Reader};
 
@@ -22,6 +28,7 @@ use crate::{
 pub struct FileSource {
     path: PathBuf,
     name: String,
+    stop: Arc<AtomicBool>,
 }
 
 impl FileSource {
@@ -31,7 +38,14 @@ impl FileSource {
         Self {
             name: path.display().to_string(),
             path,
+            stop: Arc::default(),
         }
+    }
+
+    /// Ends the reading of a silent pipe when another thread sets `stop`: its queue is then at its end, within 100 ms.
+    #[must_use]
+    pub fn stopped_by(self, stop: Arc<AtomicBool>) -> Self {
+        Self { stop, ..self }
     }
 }
 
@@ -46,8 +60,50 @@ impl Source for FileSource {
             path: self.path.clone(),
             error,
         })?;
+        let is_regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
+        let stop = self.stop;
+        let file = Stream {
+            file,
+            is_regular,
+            stop: Arc::clone(&stop),
+        };
         let reader = Reader::new(file).map_err(|error| source_error(&self.path, error))?;
-        Ok(vec![Box::new(FileQueue::new(self.path, reader))])
+        Ok(vec![Box::new(FileQueue::new(self.path, reader, stop))])
+    }
+}
+
+/// An open file or pipe.
+#[derive(Debug)]
+struct Stream {
+    file: File,
+    is_regular: bool,
+    stop: Arc<AtomicBool>,
+}
+
+/// How long a silent pipe is waited for between two looks at the stop flag.
+const PIPE_WAIT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
+
+impl Read for Stream {
+    /// Reads; at the end if a pipe is to be stopped.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.is_regular {
+            return self.file.read(buffer);
+        }
+        loop {
+            // The flag carries no data.
+            if self.stop.load(Ordering::Relaxed) {
+                return Ok(0);
+            }
+            let mut fds = [PollFd::new(&self.file, PollFlags::IN)];
+            match poll(&mut fds, Some(&PIPE_WAIT)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return self.file.read(buffer),
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 }
 
@@ -55,7 +111,8 @@ impl Source for FileSource {
 #[derive(Debug)]
 struct FileQueue {
     path: PathBuf,
-    reader: Reader<File>,
+    reader: Reader<Stream>,
+    stop: Arc<AtomicBool>,
     interfaces: Vec<InterfaceInfo>,
     /// Interfaces that were told: known at the opening, or reported by an event. `<= interfaces.len()`.
     interfaces_told: usize,
@@ -64,10 +121,11 @@ struct FileQueue {
 }
 
 impl FileQueue {
-    fn new(path: PathBuf, reader: Reader<File>) -> Self {
+    fn new(path: PathBuf, reader: Reader<Stream>, stop: Arc<AtomicBool>) -> Self {
         let mut queue = Self {
             path,
             reader,
+            stop,
             interfaces: Vec::new(),
             interfaces_told: 0,
             frames: Vec::new(),
@@ -110,6 +168,10 @@ impl Queue for FileQueue {
                 self.ended = true;
                 // What the file describes before its damage is known, even if no packet follows.
                 self.learn_interfaces();
+                // A pipe that was stopped ends anywhere.
+                if self.stop.load(Ordering::Relaxed) {
+                    return Ok(Status::End);
+                }
                 return Err(source_error(&self.path, error));
             }
         }

@@ -303,6 +303,22 @@ impl Recorder {
         }
     }
 
+    /// Sums up without waiting for threads that may hang; `dumps` as for [`Recorder::join`].
+    #[must_use]
+    pub fn abandon(self, dumps: Vec<DumpReport>) -> Summary {
+        let status = self.status();
+        Summary {
+            sources: status.sources,
+            stored: status.ring.stored_packets,
+            analyzed: status.analyzed,
+            lapped: status.lapped,
+            hits: status.hits,
+            dumps,
+            errors: Vec::new(),
+            panicked: false,
+        }
+    }
+
     /// Waits for all threads and sums up. `dumps` are the reports that the caller collected from the events.
     #[must_use]
     pub fn join(self, dumps: Vec<DumpReport>) -> Summary {

@@ -34,7 +34,7 @@ pub(super) struct Active {
     pub(super) number: u64,
     /// For the sidecar; `None` if no file could be made.
     pub(super) label: Option<Label>,
-    pub(super) file: Result<DumpFile, Failure>,
+    pub(super) file: Result<DumpFile, Box<Failure>>,
     /// How many records of a bucket were looked at.
     pub(super) scanned: HashMap<BucketRef, u32>,
     pub(super) waiting: Vec<Waiting>,
@@ -307,9 +307,9 @@ impl Active {
     }
 
     /// Takes the file out of a dump that is done with.
-    pub(super) fn take_file(&mut self) -> Result<DumpFile, Failure> {
+    pub(super) fn take_file(&mut self) -> Result<DumpFile, Box<Failure>> {
         let nothing = Failure::new(String::new(), Vec::new(), Written::default(), 0);
-        std::mem::replace(&mut self.file, Err(nothing))
+        std::mem::replace(&mut self.file, Err(Box::new(nothing)))
     }
 
     /// After a failure: packets that were taken but never reached the disk.

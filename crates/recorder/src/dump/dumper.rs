@@ -163,7 +163,12 @@ impl Dumper {
                 Ok(mut file) => {
                     // What can still be flushed is; what cannot stays out of the count.
                     let _ = file.flush();
-                    Failure::stopped(why, file.parts(), file.safe(), close.clock_ns)
+                    Box::new(Failure::stopped(
+                        why,
+                        file.parts(),
+                        file.safe(),
+                        close.clock_ns,
+                    ))
                 }
                 Err(failure) => failure,
             };
@@ -228,7 +233,7 @@ impl Dumper {
                 let text = format!("{}: {error}", shelf.directory.path().display());
                 let planned = DumpFile::planned(shelf, order.trigger_ns, first_number, &order.rule);
                 let failure = Failure::new(text, vec![planned], Written::default(), order.from_ns);
-                (Err(failure), first_number)
+                (Err(Box::new(failure)), first_number)
             }
         };
         self.next_number = number + 1;
@@ -407,7 +412,7 @@ impl Dumper {
                 match file.push(&packet, &mut self.names) {
                     Ok(()) => *dump.per_interface.entry(interface).or_default() += 1,
                     Err(error) => {
-                        dump.file = Err(Failure::of(file, &error, key.time_ns));
+                        dump.file = Err(Box::new(Failure::of(file, &error, key.time_ns)));
                         dump.count_unwritten();
                     }
                 }
@@ -432,7 +437,7 @@ impl Dumper {
             && let Err(error) = file.flush()
         {
             let failure = Failure::of(file, &error, dump.order.to_ns);
-            dump.file = Err(failure);
+            dump.file = Err(Box::new(failure));
             dump.count_unwritten();
         }
     }
@@ -508,7 +513,7 @@ impl Dumper {
                     let mut failure = Failure::new(error.to_string(), parts, safe, close.clock_ns);
                     let taken: u64 = dump.per_interface.values().sum();
                     failure.lost = taken.saturating_sub(safe.packets);
-                    failure
+                    Box::new(failure)
                 },
             )
         });

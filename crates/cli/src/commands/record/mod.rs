@@ -8,8 +8,8 @@ mod summary;
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::{Arc, mpsc::RecvTimeoutError},
-    time::Duration,
+    sync::{Arc, atomic::AtomicBool, mpsc::RecvTimeoutError},
+    time::{Duration, Instant},
 };
 
 use retroscope_capture::{
@@ -27,6 +27,9 @@ use crate::failure::{Failure, say};
 
 /// Between two looks at the clock while nothing happens.
 const TICK: Duration = Duration::from_millis(250);
+
+/// How long a second signal lets threads end by themselves.
+const ABORT_WAIT: Duration = Duration::from_secs(1);
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
@@ -56,12 +59,17 @@ fn start(
     signals: &signals::Signals,
     screen: &mut Screen,
 ) -> Result<Recorder, Failure> {
-    let sources = || open_sources(args);
+    let stop = signals.stop_flag();
+    let sources = || open_sources(args, &stop);
     let clock = Arc::new(SystemClock::new());
     let result = {
         let mut progress = |done, total| screen.filling(done, total);
         Recorder::start(config, &sources, &args.files, clock, Some(&mut progress))
     };
+    if args.json && matches!(result, Err(StartError::Source(_))) {
+        // Who reads the summary of a damaged file gets one, with nothing in it.
+        summary::print_nothing()?;
+    }
     let mut recorder = result.map_err(|error| refused(&error))?;
     // Whoever reads that it records may send a signal at once.
     signals.connect(recorder.handle());
@@ -92,6 +100,7 @@ fn watch(
     mut screen: Screen,
 ) -> Result<ExitCode, Failure> {
     let mut dumps: Vec<DumpReport> = Vec::new();
+    let mut aborted_at = None;
     loop {
         match recorder.event(TICK) {
             Ok(Event::Triggered {
@@ -112,6 +121,15 @@ fn watch(
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if signals.aborted() {
+            let since = *aborted_at.get_or_insert_with(Instant::now);
+            if since.elapsed() > ABORT_WAIT {
+                // A thread hangs in the system, on a dead disk for example. It ends with the process.
+                dumps.sort_by_key(|dump| dump.number);
+                let ring = recorder.ring().clone();
+                return summary::finish(args, &recorder.abandon(dumps), &ring, true);
+            }
         }
         if signals.take_statistics() {
             screen.statistics(&recorder.status());
@@ -150,10 +168,17 @@ fn is_generator(name: &str) -> bool {
     name == "generate" || name.starts_with("generate:")
 }
 
-fn open_sources(args: &Args) -> Result<Vec<Box<dyn Source>>, SourceError> {
+fn open_sources(args: &Args, stop: &Arc<AtomicBool>) -> Result<Vec<Box<dyn Source>>, SourceError> {
     let mut sources: Vec<Box<dyn Source>> = Vec::new();
     for path in &args.files {
-        sources.push(Box::new(FileSource::new(path)));
+        // As for tcpdump, - is stdin.
+        let path = if path.as_os_str() == "-" {
+            Path::new("/dev/stdin")
+        } else {
+            path
+        };
+        let source = FileSource::new(path).stopped_by(Arc::clone(stop));
+        sources.push(Box::new(source));
     }
     for name in &args.interfaces {
         if is_generator(name) {

@@ -25,6 +25,8 @@ pub(crate) struct Signals {
 #[derive(Debug, Default)]
 struct Shared {
     handle: OnceLock<Handle>,
+    /// For sources that wait in a read.
+    stop: Arc<AtomicBool>,
     statistics: AtomicBool,
     aborted: AtomicBool,
 }
@@ -52,6 +54,7 @@ impl Signals {
                     (signal, None) => _ = emulate_default_handler(signal),
                     (_, Some(handle)) => {
                         stops += 1;
+                        shared.stop.store(true, Ordering::SeqCst);
                         if stops == 1 {
                             handle.stop();
                         } else {
@@ -69,6 +72,11 @@ impl Signals {
     pub(crate) fn connect(&self, handle: Handle) {
         // A second recorder in one process does not exist.
         let _ = self.shared.handle.set(handle);
+    }
+
+    /// Set once the recording is to stop.
+    pub(crate) fn stop_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.shared.stop)
     }
 
     /// Whether USR2 came since the last call.

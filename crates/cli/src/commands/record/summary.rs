@@ -7,7 +7,7 @@ use std::{
 };
 
 use retroscope_capture::af_packet::interfaces;
-use retroscope_recorder::{DumpReport, Summary, Verdict};
+use retroscope_recorder::{DumpReport, HitCounts, Summary, Verdict};
 use retroscope_ring::Ring;
 use serde::Serialize;
 
@@ -165,6 +165,22 @@ fn print_json(summary: &Summary) -> io::Result<()> {
     let mut line = serde_json::to_vec(&json)?;
     line.push(b'\n');
     broken_pipe_is_fine(stdout().write_all(&line))
+}
+
+/// The object of `--json` for a recording that did not start.
+pub(crate) fn print_nothing() -> Result<(), Failure> {
+    let nothing = Summary {
+        sources: Vec::new(),
+        stored: 0,
+        analyzed: 0,
+        lapped: 0,
+        hits: HitCounts::default(),
+        dumps: Vec::new(),
+        errors: Vec::new(),
+        panicked: false,
+    };
+    print_json(&nothing)
+        .map_err(|error| Failure::failed(format!("cannot write the summary: {error}")))
 }
 
 /// `-D`.
