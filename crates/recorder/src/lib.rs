@@ -21,6 +21,7 @@ mod progress;
 mod recorder;
 #[cfg(test)]
 mod rig;
+mod start;
 mod time;
 
 pub use clock::{Clock, Now, SystemClock};

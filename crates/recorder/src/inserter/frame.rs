@@ -1,0 +1,139 @@
+//! Frames as they were on the wire.
+
+use retroscope_capture::Frame;
+use retroscope_packet::LinkType;
+
+/// Whether an Ethernet frame carries an 802.1Q, 802.1ad or QinQ tag.
+pub(super) fn has_tag(data: &[u8]) -> bool {
+    matches!(
+        data.get(12..14),
+        Some([0x81, 0x00] | [0x88, 0xa8] | [0x91, 0x00])
+    )
+}
+
+/// A frame as it was on the wire: a tag that the NIC took out stands in its place again.
+#[derive(Debug)]
+pub(crate) struct WireFrame<'a> {
+    head: &'a [u8],
+    tag: [u8; 4],
+    tag_len: usize,
+    tail: &'a [u8],
+    /// Bytes on the wire.
+    pub(crate) wire_len: u32,
+    pub(crate) direction: u8,
+}
+
+/// Bytes before a VLAN tag: two MAC addresses.
+const MACS: usize = 12;
+
+impl<'a> WireFrame<'a> {
+    pub(super) fn new(frame: &Frame<'a>, link_type: LinkType) -> Self {
+        let meta = &frame.meta;
+        let plain = Self {
+            head: frame.data,
+            tag: [0; 4],
+            tag_len: 0,
+            tail: &[],
+            wire_len: meta.wire_len,
+            direction: meta.direction as u8,
+        };
+        match meta.vlan {
+            Some(vlan) if link_type == LinkType::ETHERNET && frame.data.len() >= MACS => {
+                let ([a, b], [c, d]) = (vlan.tpid.to_be_bytes(), vlan.tci.to_be_bytes());
+                let (head, tail) = frame.data.split_at(MACS);
+                Self {
+                    head,
+                    tag: [a, b, c, d],
+                    tag_len: 4,
+                    tail,
+                    wire_len: meta.wire_len.saturating_add(4),
+                    ..plain
+                }
+            }
+            _ => plain,
+        }
+    }
+
+    /// The frame in stored order.
+    pub(crate) fn parts(&self) -> [&[u8]; 3] {
+        [self.head, &self.tag[..self.tag_len], self.tail]
+    }
+
+    pub(super) fn captured_len(&self) -> usize {
+        self.head.len() + self.tag_len + self.tail.len()
+    }
+
+    /// Keeps the first `snaplen` bytes (0: all); true if some were cut.
+    pub(super) fn cut(&mut self, snaplen: u32) -> bool {
+        let snaplen = snaplen as usize;
+        if snaplen == 0 || self.captured_len() <= snaplen {
+            return false;
+        }
+        self.head = &self.head[..self.head.len().min(snaplen)];
+        self.tag_len = self.tag_len.min(snaplen - self.head.len());
+        self.tail = &self.tail[..self
+            .tail
+            .len()
+            .min(snaplen - self.head.len() - self.tag_len)];
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use retroscope_capture::{Direction, FrameMeta, VlanTag};
+
+    fn frame(data: &[u8], vlan: Option<VlanTag>) -> Frame<'_> {
+        let captured_len = u32::try_from(data.len()).unwrap();
+        let meta = FrameMeta {
+            time_ns: 0,
+            offset: 0,
+            captured_len,
+            wire_len: 100,
+            interface: 0,
+            direction: Direction::Unknown,
+            vlan,
+        };
+        Frame { meta, data }
+    }
+
+    #[test]
+    fn a_stripped_tag_goes_back_behind_the_addresses() {
+        let data: Vec<u8> = (0..20).collect();
+        let tag = Some(VlanTag {
+            tpid: 0x88a8,
+            tci: 0x3123,
+        });
+        let wire = WireFrame::new(&frame(&data, tag), LinkType::ETHERNET);
+        let expected: Vec<u8> = (0..12)
+            .chain([0x88, 0xa8, 0x31, 0x23])
+            .chain(12..20)
+            .collect();
+        assert_eq!((wire.parts().concat(), wire.wire_len), (expected, 104));
+        let raw = WireFrame::new(&frame(&data, tag), LinkType::RAW);
+        assert_eq!((raw.parts().concat(), raw.wire_len), (data, 100));
+    }
+
+    #[test]
+    fn the_snap_length_counts_the_tag() {
+        let data: Vec<u8> = (0..20).collect();
+        let tag = Some(VlanTag {
+            tpid: 0x8100,
+            tci: 5,
+        });
+        let whole = WireFrame::new(&frame(&data, tag), LinkType::ETHERNET)
+            .parts()
+            .concat();
+        for snaplen in 1..30 {
+            let f = frame(&data, tag);
+            let mut wire = WireFrame::new(&f, LinkType::ETHERNET);
+            let cut = wire.cut(snaplen);
+            let kept = whole.len().min(snaplen as usize);
+            assert_eq!(
+                (wire.parts().concat().as_slice(), cut, wire.wire_len),
+                (&whole[..kept], kept < whole.len(), 104)
+            );
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Inserters: from an engine's burst into the ring.
+//!
+//! Live, one inserter thread serves one queue with its own producer; the ring overwrites. Offline, one thread serves
+//! the queues of all files with one producer and merges them by time stamp (ties by source, then record), so that the
+//! ring's contents do not depend on how threads were scheduled.
+
+mod frame;
+mod lane;
+mod live;
+mod merge;
+
+use std::{
+    sync::{Arc, atomic::AtomicI64},
+    time::Duration,
+};
+
+use retroscope_ring::Ring;
+
+pub(crate) use frame::WireFrame;
+pub(crate) use lane::{Lane, LaneEnd};
+pub(crate) use live::LiveInserter;
+pub(crate) use merge::MergeInserter;
+
+use crate::{clock::Clock, intake::Intake, predicate::CaptureFilter, progress::Control};
+
+/// Longest wait of an idle queue: also how often watermark and loss counters move at least.
+const IDLE: Duration = Duration::from_millis(5);
+
+/// What the inserters of a recorder have in common.
+#[derive(Debug, Clone)]
+pub(crate) struct InserterShared {
+    pub(crate) ring: Ring,
+    pub(crate) intake: Arc<Intake>,
+    pub(crate) control: Arc<Control>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Bytes kept of each frame; 0: all that were captured.
+    pub(crate) snaplen: u32,
+    /// `-f`, if any.
+    pub(crate) filter: Option<CaptureFilter>,
+    /// `-c`: packets still to be stored, shared by all inserters.
+    pub(crate) remaining: Option<Arc<AtomicI64>>,
+    /// `--duration`, ns: live of the monotonic clock, offline of packet time.
+    pub(crate) duration_ns: Option<i64>,
+}

@@ -1,0 +1,432 @@
+//! Opening sources, filling the ring, starting threads.
+
+use std::{
+    io,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread::{Builder, JoinHandle},
+    time::Duration,
+};
+
+use retroscope_capture::{Queue, Source, SourceError};
+use retroscope_packet::LinkType;
+use retroscope_ring::{EvictionDetail, GroupKind, Mode, Ring, RingConfig, RingError, Waker};
+
+use crate::{
+    Event,
+    analyzer::{Analyzer, AnalyzerCounters, AnalyzerEnd, AnalyzerParts},
+    clock::{Clock, duration_ns},
+    counters::{LossLog, QueueCounters},
+    director::{Clip, DirectorConfig},
+    dump::{Directory, Dumper, DumperParts, Shelf},
+    inserter::{InserterShared, Lane, LaneEnd, LiveInserter, MergeInserter},
+    intake::{Intake, SourceIntake},
+    predicate::{Expressions, Texts},
+    progress::{Barrier, Control, Progress},
+    recorder::{Config, Recorder, Sources, StartError},
+};
+
+/// How long a live window may outlast `future` on the monotonic clock: DESIGN §6.
+const GRACE: Duration = Duration::from_millis(50);
+/// How long an idle analyzer sleeps at most, for clocks and deadlines.
+const IDLE: Duration = Duration::from_millis(10);
+/// Stamps of overwritten buckets kept offline, so that `missing` is exact.
+const EVICTED_BYTES: usize = 256 << 20;
+
+/// See [`Recorder::start`].
+pub(crate) fn start(
+    config: &Config,
+    sources: &Sources<'_>,
+    files: &[PathBuf],
+    clock: Arc<dyn Clock>,
+    progress: Option<&mut dyn FnMut(u64, u64)>,
+) -> Result<Recorder, StartError> {
+    let opened = open(sources, config.rx_threads)?;
+    let texts = Texts {
+        triggers: &config.triggers,
+        dump: &config.dump,
+        manual: &config.manual_dump,
+        filter: config.filter.as_deref(),
+    };
+    let link_types = || {
+        files
+            .iter()
+            .filter_map(|path| retroscope_pcapfile::scan_link_types(path).ok())
+            .flatten()
+            .collect()
+    };
+    let expressions = Expressions::new(
+        &texts,
+        &known_link_types(&opened),
+        &link_types,
+        config.offline,
+    )
+    .map_err(StartError::Expression)?;
+    let path = &config.directory;
+    let directory = Directory::open(path).map_err(|error| StartError::Directory {
+        path: path.clone(),
+        error,
+    })?;
+    let queues = opened.iter().map(|s| s.queues.len()).sum();
+    let opened = if config.offline { Some(opened) } else { None };
+    let ring = Ring::new(&ring_config(config, queues), progress)?;
+    let opened = match opened {
+        Some(opened) => opened,
+        None => open(sources, config.rx_threads)?,
+    };
+    Starter {
+        config,
+        clock,
+        ring,
+    }
+    .start(opened, expressions, directory)
+}
+
+/// A source that was opened.
+#[derive(Debug)]
+struct Opened {
+    name: String,
+    queues: Vec<Box<dyn Queue>>,
+}
+
+fn open(sources: &Sources<'_>, rx_threads: usize) -> Result<Vec<Opened>, SourceError> {
+    let open = |source: Box<dyn Source>| {
+        let name = source.name().to_owned();
+        Ok(Opened {
+            name,
+            queues: source.open(rx_threads)?,
+        })
+    };
+    sources()?.into_iter().map(open).collect()
+}
+
+fn known_link_types(opened: &[Opened]) -> Vec<LinkType> {
+    let mut link_types: Vec<LinkType> = opened
+        .iter()
+        .flat_map(|s| &s.queues)
+        .flat_map(|q| q.interfaces())
+        .map(|i| i.link_type)
+        .collect();
+    link_types.sort_unstable();
+    link_types.dedup();
+    link_types
+}
+
+fn ring_config(config: &Config, queues: usize) -> RingConfig {
+    let producers = if config.offline { 1 } else { queues };
+    let mut ring = RingConfig::new(config.ring_bytes, producers, 1);
+    if config.offline {
+        ring.mode = Mode::Wait;
+        // A file waits; memory that it does not need stays free.
+        ring.prefault = false;
+        ring.eviction_detail = EvictionDetail::Exact {
+            budget_bytes: EVICTED_BYTES,
+        };
+    }
+    ring
+}
+
+/// Wires the threads together.
+struct Starter<'a> {
+    config: &'a Config,
+    clock: Arc<dyn Clock>,
+    ring: Ring,
+}
+
+impl Starter<'_> {
+    fn start(
+        self,
+        opened: Vec<Opened>,
+        expressions: Expressions,
+        directory: Directory,
+    ) -> Result<Recorder, StartError> {
+        let Self {
+            config,
+            clock,
+            ring,
+        } = self;
+        let counters_of = |s: &Opened| {
+            s.queues
+                .iter()
+                .map(|_| Arc::new(QueueCounters::new()))
+                .collect()
+        };
+        let sources = opened
+            .iter()
+            .map(|s| SourceIntake {
+                name: s.name.clone(),
+                queues: counters_of(s),
+            })
+            .collect();
+        let intake = Arc::new(Intake {
+            sources,
+            losses: LossLog::default(),
+            interfaces: Arc::default(),
+            offline: config.offline,
+        });
+        let (control, barrier, counters) = (
+            Arc::new(Control::default()),
+            Arc::new(Barrier::default()),
+            Arc::new(AnalyzerCounters::default()),
+        );
+        let (messages_tx, messages) = mpsc::channel();
+        let (events_tx, events) = mpsc::channel();
+        let packet_clock = Arc::new(AtomicI64::new(i64::MIN));
+        let mut expressions = expressions;
+        let notices = expressions.notices();
+
+        let kind = if config.offline {
+            GroupKind::Gating
+        } else {
+            GroupKind::Lapped
+        };
+        let reader = ring.group("analyzer", kind)?;
+        let shared = InserterShared {
+            ring: ring.clone(),
+            intake: Arc::clone(&intake),
+            control: Arc::clone(&control),
+            clock: Arc::clone(&clock),
+            snaplen: config.snaplen,
+            filter: expressions.filter,
+            remaining: config
+                .count
+                .map(|n| Arc::new(AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX)))),
+            duration_ns: config.duration.map(duration_ns),
+        };
+        let lanes = lanes(opened, &shared)?;
+        let analyzer = Analyzer::new(AnalyzerParts {
+            ring: ring.clone(),
+            reader,
+            rules: expressions.rules,
+            template: expressions.template,
+            manual: expressions.manual,
+            director: director_config(config),
+            intake: Arc::clone(&intake),
+            control: Arc::clone(&control),
+            barrier: Arc::clone(&barrier),
+            clock: Arc::clone(&clock),
+            packet_clock: Arc::clone(&packet_clock),
+            shared: Arc::clone(&counters),
+            messages: messages_tx,
+            events: events_tx.clone(),
+        });
+        let waker = analyzer.waker();
+        let progress = if config.offline {
+            Progress::Follow {
+                positions: analyzer.positions(),
+                clock: packet_clock,
+                hold_ns: duration_ns(config.hold),
+            }
+        } else {
+            Progress::Live { ring: ring.clone() }
+        };
+        let dumper = Dumper::new(DumperParts {
+            ring: ring.clone(),
+            shelf: Shelf {
+                directory,
+                format: config.format,
+            },
+            intake: Arc::clone(&intake),
+            progress,
+            barrier: Arc::clone(&barrier),
+            clock,
+            counters: Arc::clone(&counters),
+            reproducible: config.reproducible,
+            messages,
+            events: events_tx.clone(),
+        });
+
+        let dumper = spawn_dumper(dumper, Arc::clone(&control), Arc::clone(&barrier))?;
+        let left = Arc::new(AtomicUsize::new(if config.offline {
+            1
+        } else {
+            lanes.len()
+        }));
+        let analyzer = spawn_analyzer(
+            analyzer,
+            Arc::clone(&control),
+            Arc::clone(&barrier),
+            Arc::clone(&left),
+        )?;
+        let inserters = spawn_inserters(
+            lanes,
+            &shared,
+            config.offline,
+            &barrier,
+            &left,
+            &waker,
+            &events_tx,
+        )?;
+        Ok(Recorder {
+            ring,
+            intake,
+            counters,
+            control,
+            waker,
+            events,
+            inserters,
+            analyzer,
+            dumper,
+            notices,
+        })
+    }
+}
+
+fn director_config(config: &Config) -> DirectorConfig {
+    DirectorConfig {
+        past_ns: duration_ns(config.past),
+        future_ns: duration_ns(config.future),
+        hold_ns: if config.offline {
+            duration_ns(config.hold)
+        } else {
+            0
+        },
+        max_dumps: config.max_dumps,
+        single: config.single,
+        grace_ns: (!config.offline).then(|| duration_ns(GRACE)),
+    }
+}
+
+fn lanes(opened: Vec<Opened>, shared: &InserterShared) -> Result<Vec<Lane>, RingError> {
+    let mut lanes = Vec::new();
+    for (source, opened) in opened.into_iter().enumerate() {
+        for (queue, counters) in opened
+            .queues
+            .into_iter()
+            .zip(&shared.intake.sources[source].queues)
+        {
+            lanes.push(Lane::new(queue, source, Arc::clone(counters), shared)?);
+        }
+    }
+    Ok(lanes)
+}
+
+fn spawn_dumper(
+    mut dumper: Dumper,
+    control: Arc<Control>,
+    barrier: Arc<Barrier>,
+) -> io::Result<JoinHandle<()>> {
+    Builder::new().name("dumper".to_owned()).spawn(move || {
+        let _open = OpenGate {
+            barrier,
+            control: Arc::clone(&control),
+        };
+        while !control.aborting() && dumper.wait() {
+            dumper.step();
+        }
+        if control.aborting() {
+            dumper.abandon("stopped before it was complete");
+        }
+    })
+}
+
+fn spawn_analyzer(
+    mut analyzer: Analyzer,
+    control: Arc<Control>,
+    barrier: Arc<Barrier>,
+    left: Arc<AtomicUsize>,
+) -> io::Result<JoinHandle<AnalyzerEnd>> {
+    Builder::new().name("analyzer".to_owned()).spawn(move || {
+        let _open = OpenGate {
+            barrier,
+            control: Arc::clone(&control),
+        };
+        loop {
+            // Read before the step: what the last inserter published is then seen by it.
+            let last = left.load(Ordering::Acquire) == 0;
+            if !analyzer.step() {
+                if last {
+                    break;
+                }
+                analyzer.wait(IDLE);
+            }
+        }
+        analyzer.end(if control.stopping() {
+            Clip::Stop
+        } else {
+            Clip::End
+        })
+    })
+}
+
+fn spawn_inserters(
+    lanes: Vec<Lane>,
+    shared: &InserterShared,
+    offline: bool,
+    barrier: &Arc<Barrier>,
+    left: &Arc<AtomicUsize>,
+    waker: &Waker,
+    events: &mpsc::Sender<Event>,
+) -> Result<Vec<JoinHandle<Vec<LaneEnd>>>, StartError> {
+    let gone = || Gone {
+        left: Arc::clone(left),
+        waker: waker.clone(),
+    };
+    let notify = || {
+        let events = events.clone();
+        move |text| {
+            let _ = events.send(Event::Notice(text));
+        }
+    };
+    if offline {
+        let (mut producer, barrier, waker) =
+            (shared.ring.producer()?, Arc::clone(barrier), waker.clone());
+        producer.on_new_bucket(Box::new(move |_| barrier.wait(|| waker.wake())));
+        let inserter = MergeInserter::new(lanes, producer, shared.clone());
+        let (gone, mut notify) = (gone(), notify());
+        let thread = Builder::new().name("inserter".to_owned()).spawn(move || {
+            let _gone = gone;
+            inserter.run(&mut notify)
+        })?;
+        return Ok(vec![thread]);
+    }
+    let mut threads = Vec::new();
+    for (index, lane) in lanes.into_iter().enumerate() {
+        let inserter = LiveInserter::new(lane, shared.ring.producer()?, shared.clone());
+        let (gone, mut notify) = (gone(), notify());
+        threads.push(
+            Builder::new()
+                .name(format!("inserter-{index}"))
+                .spawn(move || {
+                    let _gone = gone;
+                    vec![inserter.run(&mut notify)]
+                })?,
+        );
+    }
+    Ok(threads)
+}
+
+/// Tells the analyzer that an inserter is gone, also by a panic. Dropped after the inserter and its producer.
+#[derive(Debug)]
+struct Gone {
+    left: Arc<AtomicUsize>,
+    waker: Waker,
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.left.fetch_sub(1, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
+/// Lets the inserter pass its barrier when a thread that it would wait for ends. If that was a panic, the recording ends:
+/// nobody would look at it.
+#[derive(Debug)]
+struct OpenGate {
+    barrier: Arc<Barrier>,
+    control: Arc<Control>,
+}
+
+impl Drop for OpenGate {
+    fn drop(&mut self) {
+        self.barrier.off();
+        if std::thread::panicking() {
+            self.control.stop();
+        }
+    }
+}
