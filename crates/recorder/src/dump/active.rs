@@ -41,6 +41,8 @@ pub(super) struct Active {
     pub(super) kept: VecDeque<(FragmentKey, Waiting)>,
     /// What the window became after each step of the clock.
     pub(super) steps: Vec<SteppedWindow>,
+    /// Later fragments given up because too many waited for their first one.
+    pub(super) forgotten_fragments: u64,
     pub(super) before: Evicted,
     pub(super) lost: Lost,
     pub(super) late: Option<Missing>,
@@ -220,6 +222,7 @@ impl Active {
             Decision::Maybe(fragment) => {
                 if self.kept.len() >= KEPT_FRAGMENTS {
                     self.kept.pop_front();
+                    self.forgotten_fragments += 1;
                 }
                 self.kept
                     .push_back((fragment, waiting(Place::Copied(packet.data.into()))));
@@ -376,6 +379,12 @@ impl Active {
         };
         report.notes.extend(order.predicate.notes());
         report.notes.extend(intake.unknown_losses());
+        if self.forgotten_fragments > 0 {
+            report.notes.push(format!(
+                "{} later fragments were given up: too many waited for their first one",
+                self.forgotten_fragments
+            ));
+        }
         report.judge();
         report
     }

@@ -247,6 +247,7 @@ impl Dumper {
             waiting: Vec::new(),
             kept: VecDeque::new(),
             steps: Vec::new(),
+            forgotten_fragments: 0,
             before,
             lost: Lost::default(),
             late: None,
