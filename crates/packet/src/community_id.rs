@@ -7,7 +7,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha1::{Digest as _, Sha1};
 
 use crate::proto::{ICMP, ICMPV6};
-use crate::{Icmp, Parsed};
+use crate::{FlowKey, Icmp, Parsed};
 
 /// The Community ID of a frame's flow, `1:` and 28 characters of base64. Tools that are to agree need the same `seed`,
 /// usually 0.
@@ -19,9 +19,7 @@ pub fn community_id(parsed: &Parsed, seed: u16) -> Option<String> {
     let ip = parsed.network?;
     let proto = ip.proto?;
     let (ports, one_way) = match (crate::flow_of(parsed)?, ip.src) {
-        (crate::FlowKey::Ports { .. }, _) => {
-            (parsed.transport.map(|ports| (ports.src, ports.dst)), false)
-        }
+        (FlowKey::Ports { .. }, _) => (parsed.transport.map(|ports| (ports.src, ports.dst)), false),
         (_, IpAddr::V4(_)) if proto == ICMP => icmp_ports(parsed.icmp?, icmp_counterpart),
         (_, IpAddr::V6(_)) if proto == ICMPV6 => icmp_ports(parsed.icmp?, icmpv6_counterpart),
         _ => (None, false),
@@ -33,18 +31,39 @@ pub fn community_id(parsed: &Parsed, seed: u16) -> Option<String> {
         (low, high) = (high, low);
     }
 
+    Some(identifier(
+        seed,
+        (low.0, high.0),
+        proto,
+        ports.map(|_| (low.1, high.1)),
+    ))
+}
+
+/// The Community ID of a flow between ports: what [`community_id`] says of each of its packets. `None` for other keys,
+/// which do not tell enough.
+#[must_use]
+pub fn community_id_of(flow: &FlowKey, seed: u16) -> Option<String> {
+    let &FlowKey::Ports { proto, low, high } = flow else {
+        return None;
+    };
+    let addrs = (low.addr, high.addr);
+    Some(identifier(seed, addrs, proto, Some((low.port, high.port))))
+}
+
+/// The hash of addresses and ports that are in order.
+fn identifier(seed: u16, addrs: (IpAddr, IpAddr), proto: u8, ports: Option<(u16, u16)>) -> String {
     let mut hash = Sha1::new();
     hash.update(seed.to_be_bytes());
-    add_address(&mut hash, low.0);
-    add_address(&mut hash, high.0);
+    add_address(&mut hash, addrs.0);
+    add_address(&mut hash, addrs.1);
     hash.update([proto, 0]);
-    if ports.is_some() {
-        hash.update(low.1.to_be_bytes());
-        hash.update(high.1.to_be_bytes());
+    if let Some((low, high)) = ports {
+        hash.update(low.to_be_bytes());
+        hash.update(high.to_be_bytes());
     }
     let mut id = String::from("1:");
     STANDARD.encode_string(hash.finalize(), &mut id);
-    Some(id)
+    id
 }
 
 /// Adds an address in network order.
@@ -128,6 +147,10 @@ mod tests {
             id(&packet(1, 2, 17, &[0, 54, 4, 210, 0, 8, 0, 0]))
         );
         assert_ne!(Some(id(&there)), community_id(&there, 1));
+        let key = crate::flow_of(&there).unwrap();
+        assert_eq!(community_id_of(&key, 1), community_id(&there, 1));
+        let icmp = crate::flow_of(&packet(1, 2, 1, &[8, 0, 0, 0])).unwrap();
+        assert_eq!(community_id_of(&icmp, 0), None, "the type is not known");
     }
 
     #[test]

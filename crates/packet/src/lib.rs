@@ -8,6 +8,7 @@
 
 mod community_id;
 mod flow;
+mod fragment;
 mod link_type;
 mod parse;
 mod parsed;
@@ -15,8 +16,9 @@ mod proto;
 mod summary;
 mod vlan;
 
-pub use community_id::community_id;
+pub use community_id::{community_id, community_id_of};
 pub use flow::{Endpoint, FlowKey, FragmentKey, flow_of, fragment_of};
+pub use fragment::may_be_fragment;
 pub use link_type::LinkType;
 pub use parse::{is_supported, parse};
 pub use parsed::{Fragment, Icmp, Ip, LinkProtocol, Llc, MacAddr, Outcome, Parsed, Ports, Snap};

@@ -13,7 +13,8 @@ use std::net::IpAddr;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use retroscope_packet::{
-    FlowKey, Outcome, Parsed, community_id, flow_of, fragment_of, is_supported, parse, summary,
+    FlowKey, Outcome, Parsed, community_id, flow_of, fragment_of, is_supported, may_be_fragment,
+    parse, summary,
 };
 
 /// Packets and wire bytes of one conversation.
@@ -302,6 +303,10 @@ fn mutated_frames_yield_no_fact_that_a_cut_changes() {
             whole
                 .payload_offset
                 .is_none_or(|offset| offset <= data.len())
+        );
+        assert!(
+            fragment_of(&whole).is_none() || may_be_fragment(record.link_type, &data),
+            "seed {seed} {data:02x?}"
         );
         let len = random.usize(..=data.len());
         let short = parse(record.link_type, &data[..len]);
