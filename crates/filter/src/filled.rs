@@ -48,6 +48,13 @@ impl Filled {
         &self.display
     }
 
+    /// Whether it also knows the same: equal expressions may come from fragments of different datagrams, and each
+    /// decides about its own from the start.
+    #[must_use]
+    pub fn knows_the_same(&self, other: &Self) -> bool {
+        self == other && self.terms.datagram() == other.terms.datagram()
+    }
+
     /// Compiles every piece of pcap-filter text.
     pub(crate) fn compile(&self, link: LinkContext) -> Result<Vec<Program>, FilterError> {
         self.pieces
@@ -96,6 +103,14 @@ impl Terms {
         self.flow.or_else(|| self.community.as_ref()?.flow)
     }
 
+    /// The datagram that the trigger packet is a fragment of, if one is followed.
+    pub(crate) fn datagram(&self) -> Option<FragmentKey> {
+        match self.followed()? {
+            FlowTerm::Key { trigger, .. } => trigger,
+            FlowTerm::Datagram(datagram) => Some(datagram),
+        }
+    }
+
     /// A term of our own with its value, as [`Filled`] shows it; `None` for other variables.
     pub(crate) fn display(&self, variable: Variable) -> Option<String> {
         match variable {
@@ -115,13 +130,14 @@ impl Terms {
 /// What `$flow` stands for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum FlowTerm {
-    /// The trigger packet told its flow.
+    /// The trigger packet told its flow, or the first fragment of its datagram did.
     Key {
         key: FlowKey,
-        /// The trigger packet's own datagram, if it was the first fragment of one.
+        /// The trigger packet's own datagram, if it was a fragment of one.
         trigger: Option<FragmentKey>,
     },
-    /// The trigger packet was a later fragment: its datagram, and its flow once the first fragment tells it.
+    /// The trigger packet was a later fragment, of unknown flow: its datagram, and its flow once the first fragment
+    /// tells it.
     Datagram(FragmentKey),
 }
 

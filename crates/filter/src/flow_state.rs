@@ -35,15 +35,7 @@ impl FlowState {
     /// What the trigger packet itself tells.
     pub(crate) fn new(terms: &Terms) -> Self {
         let mut state = Self::default();
-        let followed = terms.followed();
-        if let Some(
-            FlowTerm::Key {
-                trigger: Some(datagram),
-                ..
-            }
-            | FlowTerm::Datagram(datagram),
-        ) = followed
-        {
+        if let Some(datagram) = terms.datagram() {
             state.remember(datagram, true);
         }
         state

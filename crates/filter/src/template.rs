@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, ops::Range};
 
-use retroscope_packet::{FlowKey, Parsed, community_id, flow_of, fragment_of};
+use retroscope_packet::{FlowKey, Parsed, community_id, community_id_of, flow_of, fragment_of};
 
 use crate::{
     EXPRESSION_BYTES_MAX, FillError, Filled, FilterError, LinkContext, Place, Variable,
@@ -44,6 +44,9 @@ pub struct TriggerFacts {
     pub parsed: Parsed,
     /// The ring-wide number of its interface.
     pub interface: u16,
+    /// For a later fragment, which tells no ports: the flow of the first fragment of its datagram, where that is known.
+    /// `$flow` and `$communityId` are filled in with it, as by any other packet of that flow.
+    pub first_fragment: Option<FlowKey>,
 }
 
 impl Template {
@@ -207,21 +210,31 @@ impl Template {
         let has = |term: Variable| self.variables.iter().any(|(_, variable)| *variable == term);
         let mut terms = Terms::default();
         if has(Variable::Flow) {
-            terms.flow = Some(flow_term(&facts.parsed)?);
+            terms.flow = Some(flow_term(facts)?);
         }
         if has(Variable::Iface) {
             terms.interface = Some(facts.interface);
         }
         if has(Variable::CommunityId) {
-            terms.community = Some(community_term(&facts.parsed)?);
+            terms.community = Some(community_term(facts)?);
         }
         Ok(terms)
     }
 }
 
-fn flow_term(packet: &Parsed) -> Result<FlowTerm, FillError> {
-    let fragment = fragment_of(packet);
-    match (flow_of(packet), fragment) {
+impl TriggerFacts {
+    /// The flow of the packet, as it tells itself or by its first fragment.
+    fn flow(&self) -> Option<FlowKey> {
+        let first_fragment = || {
+            let is_later = self.parsed.is_later_fragment();
+            self.first_fragment.filter(|_| is_later)
+        };
+        flow_of(&self.parsed).or_else(first_fragment)
+    }
+}
+
+fn flow_term(facts: &TriggerFacts) -> Result<FlowTerm, FillError> {
+    match (facts.flow(), fragment_of(&facts.parsed)) {
         (Some(key), fragment) => Ok(FlowTerm::Key {
             key,
             trigger: fragment,
@@ -237,16 +250,19 @@ fn flow_term(packet: &Parsed) -> Result<FlowTerm, FillError> {
     }
 }
 
-fn community_term(packet: &Parsed) -> Result<CommunityTerm, FillError> {
+fn community_term(facts: &TriggerFacts) -> Result<CommunityTerm, FillError> {
     let reason = "the trigger packet has no Community ID";
-    let id = community_id(packet, 0).ok_or(FillError {
-        variable: Variable::CommunityId,
-        reason,
-    })?;
-    let flow = match flow_of(packet) {
+    let flow = facts.flow();
+    let id = community_id(&facts.parsed, 0)
+        .or_else(|| community_id_of(&flow?, 0))
+        .ok_or(FillError {
+            variable: Variable::CommunityId,
+            reason,
+        })?;
+    let flow = match flow {
         Some(key @ FlowKey::Ports { .. }) => Some(FlowTerm::Key {
             key,
-            trigger: fragment_of(packet),
+            trigger: fragment_of(&facts.parsed),
         }),
         _ => None,
     };

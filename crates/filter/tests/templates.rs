@@ -17,7 +17,7 @@ use retroscope_filter::{
     Aux, Decision, Filled, Filter, FilterError, FlowState, Mode, PacketView, Template,
     TriggerFacts, Variable, Verdict,
 };
-use retroscope_packet::{FragmentKey, LinkType, fragment_of, parse};
+use retroscope_packet::{FragmentKey, LinkType, flow_of, fragment_of, parse};
 
 const ENDS: Ends = Ends {
     src: (1, 1111),
@@ -32,7 +32,20 @@ fn facts(frame: &[u8], interface: u16) -> TriggerFacts {
     TriggerFacts {
         parsed: parse(LinkType::ETHERNET, frame),
         interface,
+        first_fragment: None,
     }
+}
+
+/// Filled in by a later fragment whose first one was seen before.
+fn fill_later(template: &str, trigger: &[u8], first: &[u8]) -> Filled {
+    let facts = TriggerFacts {
+        first_fragment: flow_of(&parse(LinkType::ETHERNET, first)),
+        ..facts(trigger, 3)
+    };
+    Template::parse(template)
+        .expect("a template")
+        .fill(&facts)
+        .expect("the flow is known")
 }
 
 fn fill(template: &str, trigger: &[u8]) -> Filled {
@@ -43,7 +56,11 @@ fn fill(template: &str, trigger: &[u8]) -> Filled {
 }
 
 fn filter(template: &str, trigger: &[u8]) -> Filter {
-    let mut filter = Filter::new(fill(template, trigger));
+    prepared(fill(template, trigger))
+}
+
+fn prepared(filled: Filled) -> Filter {
+    let mut filter = Filter::new(filled);
     filter
         .prepare(savefile(LinkType::ETHERNET, 65_535))
         .unwrap_or_else(|error| panic!("{}", error.render()));
@@ -379,6 +396,37 @@ fn a_fragment_as_trigger_brings_its_datagram() {
     assert_eq!(verdict.decision, Decision::Maybe(datagram(&frames[6])));
     // Pieces of one datagram fill in equally.
     assert_eq!(fill("$flow", &frames[1]), fill("$flow", &frames[3]));
+}
+
+#[test]
+fn a_later_fragment_whose_first_is_known_stands_for_its_flow() {
+    let first = ipv4(ENDS, 17, (1, 0, true), &[]);
+    let frames = [
+        udp(ENDS.reversed(), &[]),
+        udp(OTHER, &[]),
+        // The first fragment, which was before the window, is not here.
+        ipv4(ENDS, 17, (1, 2, true), &[]),
+        ipv4(ENDS, 17, (1, 4, false), &[]),
+        ipv4(ENDS, 17, (2, 2, false), &[]),
+        udp(ENDS, &[]),
+    ];
+    for template in ["$flow", "$communityId"] {
+        let filled = fill_later(template, &frames[3], &first);
+        assert_eq!(dump(&prepared(filled.clone()), &frames).0, [0, 2, 3, 5]);
+        // One flow is one expression, whichever packet of it triggers; but it knows the trigger's own datagram.
+        for trigger in [&frames[0], &first] {
+            assert_eq!(filled, fill(template, trigger));
+        }
+        assert!(filled.knows_the_same(&fill_later(template, &frames[2], &first)));
+        assert!(filled.knows_the_same(&fill(template, &first)));
+        assert!(!filled.knows_the_same(&fill(template, &frames[0])));
+        assert!(!filled.knows_the_same(&fill_later(template, &frames[4], &first)));
+    }
+    // Packets that tell their own flow are believed.
+    assert_eq!(
+        fill_later("$flow", &udp(OTHER, &[]), &first),
+        fill("$flow", &udp(OTHER, &[]))
+    );
 }
 
 #[test]

@@ -21,6 +21,7 @@ use crate::{
     clock::{Clock, Now},
     director::{Clip, Director, DirectorConfig, Hit, HitCounts, HitOrder, Order, Refusal},
     dump::{CloseOrder, DumpOrder, Message, Step},
+    fragments::FirstFragments,
     intake::Intake,
     interfaces::InterfaceCache,
     late::{ClosedWindows, OpenWindow},
@@ -110,6 +111,7 @@ struct Core {
     names: InterfaceCache,
     orders: Vec<Order<Expression>>,
     expressions: SharedExpressions,
+    fragments: FirstFragments,
     /// Keeps what waiting hits will want.
     waiting: Option<(i64, Reservation)>,
     open: HashMap<u64, OpenWindow>,
@@ -159,6 +161,7 @@ impl Analyzer {
             live,
             orders: Vec::new(),
             expressions: SharedExpressions::default(),
+            fragments: FirstFragments::new(&template),
             waiting: None,
             open: HashMap::new(),
             closed: ClosedWindows::default(),
@@ -289,14 +292,19 @@ impl Core {
         if !self.director.armed() {
             return;
         }
+        if let Some(interface) = self.names.interface(packet.interface) {
+            self.fragments
+                .see(interface.link_type, packet.time_ns, packet.data);
+        }
         for rule in 0..self.rules.len() {
             let Some(interface) = self.names.interface(packet.interface) else {
                 return;
             };
             if self.rules[rule].matches(interface, packet) {
                 let source = interface.source;
-                let expression = Expression::fill(&self.template, interface, packet)
-                    .map(|expression| self.expressions.share(expression));
+                let expression =
+                    Expression::fill(&self.template, interface, packet, &self.fragments)
+                        .map(|expression| self.expressions.share(expression));
                 let order = HitOrder {
                     time_ns: packet.time_ns,
                     source,

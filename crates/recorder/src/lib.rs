@@ -10,6 +10,7 @@ mod clock;
 mod counters;
 mod director;
 mod dump;
+mod fragments;
 mod inserter;
 mod intake;
 mod interfaces;

@@ -12,7 +12,7 @@ use retroscope_filter::{
 use retroscope_packet::{FragmentKey, LinkType, parse};
 use retroscope_ring::Packet;
 
-use crate::{inserter::WireFrame, interfaces::Interface};
+use crate::{fragments::FirstFragments, inserter::WireFrame, interfaces::Interface};
 
 /// Snap length told to libpcap: the most that the ring stores. It makes no difference to what matches.
 const SNAPLEN: u32 = 262_144;
@@ -174,15 +174,19 @@ pub(crate) struct Expression {
 }
 
 impl Expression {
-    /// What `template` says of a packet; the error is a sentence that names the variable it cannot supply.
+    /// What `template` says of a packet, with what is known of the datagram it may be a later fragment of; the error is
+    /// a sentence that names the variable it cannot supply.
     pub(crate) fn fill(
         template: &Template,
         interface: &Interface,
         packet: &Packet<'_>,
+        fragments: &FirstFragments,
     ) -> Result<Self, String> {
+        let parsed = parse(interface.link_type, packet.data);
         let facts = TriggerFacts {
-            parsed: parse(interface.link_type, packet.data),
+            parsed,
             interface: packet.interface,
+            first_fragment: fragments.flow(&parsed, packet.time_ns),
         };
         match template.fill(&facts) {
             Ok(filled) => Ok(Self {
@@ -209,7 +213,9 @@ impl SharedExpressions {
 
     /// The same expression, in the memory of an equal one if there is one.
     pub(crate) fn share(&mut self, expression: Expression) -> Expression {
-        if let Some(filled) = self.0.get(&expression.filled) {
+        if let Some(filled) = self.0.get(&expression.filled)
+            && filled.knows_the_same(&expression.filled)
+        {
             return Expression {
                 filled: Arc::clone(filled),
                 ..expression
@@ -218,7 +224,7 @@ impl SharedExpressions {
         if self.0.len() >= Self::KEPT {
             self.0.clear();
         }
-        self.0.insert(Arc::clone(&expression.filled));
+        self.0.replace(Arc::clone(&expression.filled));
         expression
     }
 }

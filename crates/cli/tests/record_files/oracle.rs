@@ -1,11 +1,11 @@
 //! What `record -r` must write, worked out the slow and obvious way: everything in memory, one window at a time.
 
-use std::path::Path;
+use std::{collections::HashMap, path::Path};
 
 use retroscope_filter::{
     Aux, Decision, Filled, Filter, LinkContext, Mode, PacketView, Template, TriggerFacts,
 };
-use retroscope_packet::{LinkType, parse};
+use retroscope_packet::{FlowKey, FragmentKey, LinkType, flow_of, fragment_of, parse};
 use retroscope_pcapfile::Reader;
 
 /// A packet with everything that a dump must keep of it.
@@ -129,19 +129,37 @@ fn prepared(mut filter: Filter, packets: &[Packet]) -> Option<Filter> {
     (compiled > 0).then_some(filter)
 }
 
+/// For each packet, in the order of the file: the flow that the last first fragment of its datagram told, at most a
+/// minute away. The program remembers 4096 datagrams, these captures have fewer.
+fn first_fragments(packets: &[Packet]) -> Vec<Option<FlowKey>> {
+    let mut first: HashMap<FragmentKey, (FlowKey, i64)> = HashMap::new();
+    let told = |packet: &Packet| {
+        let parsed = parse(packet.link_type, &packet.data);
+        let datagram = fragment_of(&parsed)?;
+        if let Some(flow) = flow_of(&parsed).filter(|_| !parsed.is_later_fragment()) {
+            first.insert(datagram, (flow, packet.time_ns));
+        }
+        let (flow, time_ns) = first.get(&datagram)?;
+        (packet.time_ns.abs_diff(*time_ns) <= 60_000_000_000).then_some(*flow)
+    };
+    packets.iter().map(told).collect()
+}
+
 /// The dumps of a recording whose packets are at most the hold time late; `None` where a trigger compiles for none of
 /// the link types.
 pub(crate) fn dumps(packets: &[Packet], question: &Question) -> Option<Vec<Dump>> {
-    let mut in_order: Vec<&Packet> = packets.iter().collect();
-    in_order.sort_by_key(|p| p.time_ns);
+    let mut order: Vec<usize> = (0..packets.len()).collect();
+    order.sort_by_key(|i| packets[*i].time_ns);
+    let in_order: Vec<&Packet> = order.iter().map(|i| &packets[*i]).collect();
     let template = Template::parse(&question.dump).expect("a template of the test");
     let mut rules = Vec::new();
     for text in &question.triggers {
         rules.push(prepared(Filter::plain(text).ok()?, packets)?);
     }
+    let first_fragments = first_fragments(packets);
     let mut open: Vec<(usize, Filled, i64)> = Vec::new();
     let mut dumps = Vec::new();
-    for packet in &in_order {
+    for (index, packet) in order.iter().zip(&in_order) {
         for (rule, filter) in rules.iter().enumerate() {
             if !filter.matches(&view(packet)) {
                 continue;
@@ -149,6 +167,7 @@ pub(crate) fn dumps(packets: &[Packet], question: &Question) -> Option<Vec<Dump>
             let facts = TriggerFacts {
                 parsed: parse(packet.link_type, &packet.data),
                 interface: 0,
+                first_fragment: first_fragments[*index],
             };
             let Ok(filled) = template.fill(&facts) else {
                 continue;

@@ -1,0 +1,153 @@
+//! Which flow a later fragment belongs to: what the first fragments of datagrams told, for triggers.
+//!
+//! A later fragment of TCP, UDP or SCTP carries no ports. A dump that it triggers would learn its flow only when its scan
+//! comes to the first fragment, and the flow's older packets are passed by then.
+
+use std::collections::{HashMap, VecDeque};
+
+use retroscope_filter::{Template, Variable};
+use retroscope_packet::{
+    FlowKey, FragmentKey, LinkType, Parsed, flow_of, fragment_of, may_be_fragment, parse,
+};
+
+/// Datagrams that are remembered; the one first seen longest ago is forgotten first.
+const DATAGRAMS_MAX: usize = 4096;
+/// Senders may use an identification again when no piece of its datagram is under way any more: a first fragment
+/// farther than this from a later one says nothing about it, ns. As long as IPv6 waits for the rest (RFC 8200, 4.5).
+const APART_MAX_NS: u64 = 60_000_000_000;
+
+/// The first fragments that were seen last. What it says depends on the packets and their order alone.
+#[derive(Debug)]
+pub(crate) struct FirstFragments {
+    /// Whether anyone asks; if not, it learns nothing.
+    wanted: bool,
+    /// The flow and the time stamp of each.
+    flows: HashMap<FragmentKey, (FlowKey, i64)>,
+    /// The keys of `flows`, oldest first.
+    order: VecDeque<FragmentKey>,
+}
+
+impl FirstFragments {
+    /// For the triggers that fill in `template`.
+    pub(crate) fn new(template: &Template) -> Self {
+        let variables = template.variables();
+        Self {
+            wanted: variables.contains(&Variable::Flow)
+                || variables.contains(&Variable::CommunityId),
+            flows: HashMap::new(),
+            order: VecDeque::new(),
+        }
+    }
+
+    /// Learns from a packet. Whole packets behind an untagged Ethernet header are told apart by a glance.
+    #[inline]
+    pub(crate) fn see(&mut self, link_type: LinkType, time_ns: i64, data: &[u8]) {
+        if self.wanted && may_be_fragment(link_type, data) {
+            self.learn(&parse(link_type, data), time_ns);
+        }
+    }
+
+    fn learn(&mut self, packet: &Parsed, time_ns: i64) {
+        if packet.is_later_fragment() {
+            return;
+        }
+        let (Some(datagram), Some(flow)) = (fragment_of(packet), flow_of(packet)) else {
+            return;
+        };
+        if self.flows.insert(datagram, (flow, time_ns)).is_some() {
+            return;
+        }
+        self.order.push_back(datagram);
+        if self.order.len() > DATAGRAMS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.flows.remove(&oldest);
+        }
+    }
+
+    /// The flow of a later fragment, if the first fragment of its datagram was seen.
+    pub(crate) fn flow(&self, packet: &Parsed, time_ns: i64) -> Option<FlowKey> {
+        if !packet.is_later_fragment() {
+            return None;
+        }
+        let (flow, first_ns) = self.flows.get(&fragment_of(packet)?)?;
+        (time_ns.abs_diff(*first_ns) <= APART_MAX_NS).then_some(*flow)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A UDP fragment from port `port`, if it is the first one.
+    fn fragment(id: u16, port: u16, is_later: bool) -> Vec<u8> {
+        let mut packet = vec![
+            0x45, 0, 0, 36, 0, 0, 0x20, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 0, 0, 9, 0,
+            40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        ];
+        packet[4..6].copy_from_slice(&id.to_be_bytes());
+        packet[20..22].copy_from_slice(&port.to_be_bytes());
+        if is_later {
+            packet[6..8].copy_from_slice(&[0, 2]);
+        }
+        packet
+    }
+
+    fn first_fragments(template: &str) -> FirstFragments {
+        FirstFragments::new(&Template::parse(template).unwrap())
+    }
+
+    /// What is known about the later fragment `id` at a time, as text.
+    fn told(fragments: &FirstFragments, id: u16, time_ns: i64) -> Option<String> {
+        let later = parse(LinkType::RAW, &fragment(id, 0xffff, true));
+        let flow = fragments.flow(&later, time_ns);
+        flow.map(|flow| flow.to_string())
+    }
+
+    #[test]
+    fn a_later_fragment_has_the_flow_of_its_first() {
+        let mut fragments = first_fragments("$flow and not port 9");
+        let later = fragment(1, 0xffff, true);
+        fragments.see(LinkType::RAW, 0, &later);
+        assert_eq!(told(&fragments, 1, 0), None, "an orphan");
+        fragments.see(LinkType::RAW, 5, &fragment(1, 7, false));
+        fragments.see(LinkType::RAW, 5, &fragment(2, 8, false));
+        let flow = |port| Some(format!("udp 10.0.0.1:{port} 10.0.0.2:9"));
+        assert_eq!(told(&fragments, 1, 6), flow(7));
+        assert_eq!(told(&fragments, 2, 4), flow(8), "stamped before its first");
+        assert_eq!(told(&fragments, 3, 6), None);
+        let whole = parse(LinkType::RAW, &fragment(1, 7, false));
+        assert_eq!(fragments.flow(&whole, 6), None, "it tells its flow itself");
+        fragments.see(LinkType::RAW, 7, &fragment(1, 70, false));
+        assert_eq!(told(&fragments, 1, 8), flow(70), "the last one counts");
+    }
+
+    #[test]
+    fn old_ones_say_nothing() {
+        let mut fragments = first_fragments("$communityId");
+        let apart_ns = i64::try_from(APART_MAX_NS).unwrap();
+        fragments.see(LinkType::RAW, 5, &fragment(1, 7, false));
+        assert!(told(&fragments, 1, 5 + apart_ns).is_some());
+        assert_eq!(told(&fragments, 1, 6 + apart_ns), None);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_the_first_is_forgotten_first() {
+        let mut fragments = first_fragments("$flow");
+        let limit = u16::try_from(DATAGRAMS_MAX).unwrap();
+        for id in 0..limit + 2 {
+            fragments.see(LinkType::RAW, 0, &fragment(id, 7, false));
+        }
+        assert_eq!(fragments.flows.len(), DATAGRAMS_MAX);
+        assert_eq!(fragments.order.len(), DATAGRAMS_MAX);
+        let known = |id| told(&fragments, id, 0).is_some();
+        assert_eq!((known(1), known(2), known(limit + 1)), (false, true, true));
+    }
+
+    #[test]
+    fn nothing_is_learned_for_templates_that_do_not_ask() {
+        let mut fragments = first_fragments("host $srcIP and $iface");
+        fragments.see(LinkType::RAW, 5, &fragment(1, 7, false));
+        assert_eq!(told(&fragments, 1, 5), None);
+    }
+}
