@@ -294,7 +294,8 @@ impl LossWatch {
         }
     }
 
-    /// Compares with the previous reading; `now_ns` is the reading's packet time.
+    /// Compares with the previous reading. A loss lies between what that one knew and `now_ns`, when this one was over:
+    /// it may be younger than the packet time up to which the counters are known to be complete.
     pub(crate) fn observe(&mut self, statistics: &SourceStatistics, now_ns: i64, log: &LossLog) {
         for &(cause, n) in &statistics.lost {
             let Some(n) = n else { continue };
@@ -316,7 +317,7 @@ impl LossWatch {
                 });
             }
         }
-        self.last_ns = now_ns;
+        self.last_ns = statistics.as_of_ns.unwrap_or(now_ns);
     }
 }
 
@@ -396,6 +397,20 @@ mod tests {
             }]
         );
         assert_eq!(log.within(301, 400), []);
+    }
+
+    #[test]
+    fn a_loss_may_be_younger_than_what_is_known() {
+        let log = LossLog::default();
+        let mut watch = LossWatch::new(0, 100);
+        let read = |lost, as_of_ns| SourceStatistics {
+            as_of_ns: Some(as_of_ns),
+            ..statistics(10, lost)
+        };
+        watch.observe(&read(0, 180), 200, &log);
+        watch.observe(&read(7, 280), 300, &log);
+        let found = log.within(290, 295);
+        assert_eq!((found[0].from_ns, found[0].to_ns), (180, 300));
     }
 
     #[test]

@@ -176,13 +176,12 @@ impl Lane {
     }
 
     /// Reads the engine's counters.
-    pub(super) fn read_statistics(&mut self, now_ns: i64, intake: &Intake) {
+    pub(super) fn read_statistics(&mut self, shared: &InserterShared) {
         let statistics = self.queue.statistics();
-        self.watch.observe(
-            &statistics,
-            statistics.as_of_ns.unwrap_or(now_ns),
-            &intake.losses,
-        );
+        // The clock comes after: no loss in the reading is younger.
+        let now_ns = shared.clock.now().wall_ns;
+        self.watch
+            .observe(&statistics, now_ns, &shared.intake.losses);
         self.counters.set_engine(&statistics);
     }
 

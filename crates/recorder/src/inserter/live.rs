@@ -78,7 +78,7 @@ impl LiveInserter {
         self.lane.flush(&self.shared.intake);
         self.lane.notices(&mut self.end.notices);
         if now.mono_ns >= self.statistics_due_ns || status == Status::End {
-            self.lane.read_statistics(now.wall_ns, &self.shared.intake);
+            self.lane.read_statistics(&self.shared);
             self.statistics_due_ns = now.mono_ns + STATISTICS_NS;
         }
         if status == Status::End {

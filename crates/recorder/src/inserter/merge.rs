@@ -64,7 +64,7 @@ impl MergeInserter {
             // Fetched but beyond the limit.
             lane.refuse(lane.queue.burst().frames.len() - lane.cursor);
             lane.flush(&self.shared.intake);
-            lane.read_statistics(i64::MAX, &self.shared.intake);
+            lane.read_statistics(&self.shared);
         }
         self.ends
     }
