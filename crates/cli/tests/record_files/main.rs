@@ -348,8 +348,11 @@ fn write_capture(path: &Path, count: u32, len: usize, step_ns: i64, jitter: Opti
     writer.finish().unwrap();
 }
 
+/// Files by name.
+type Contents = Vec<(String, Vec<u8>)>;
+
 /// The bytes of all files of a directory, by name.
-fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
+fn contents(dir: &Path) -> Contents {
     let mut files: Vec<_> = fs::read_dir(dir)
         .unwrap()
         .map(|entry| entry.unwrap())
@@ -388,7 +391,7 @@ fn runs_repeat_byte_for_byte() {
         future_ns: S / 20,
     };
     let stop = std::sync::atomic::AtomicBool::new(false);
-    let mut first: [Option<Vec<(String, Vec<u8>)>>; 2] = [None, None];
+    let mut first: [Option<Contents>; 2] = [None, None];
     std::thread::scope(|scope| {
         for worker in 0..3 {
             let stop = &stop;
