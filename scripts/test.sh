@@ -5,6 +5,13 @@
 
 step "tests"
 [ "$(id -u)" -eq 0 ] || echo "SKIP: tests in network namespaces (not root)" >&2
-cargo test --workspace --locked
+# The harness keeps what passing tests say, their SKIP lines among it, unless it is asked.
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+cargo test --workspace --locked -- --show-output 2>&1 | tee "$log"
+if grep -q '^SKIP' "$log"; then
+	step "what was skipped"
+	grep '^SKIP' "$log" | sort | uniq -c
+fi
 
 scripts/loom.sh 2
