@@ -1,0 +1,85 @@
+//! Measures a whole recorder: the generator at full speed, one inserter, the ring, one analyzer with trigger filters.
+//!
+//! `cargo run --release -p retroscope-recorder --example recorder_throughput [RING_MIB] [SIZE] [FILTER…]`
+//!
+//! So many frames are made that they fit the ring together: whatever the speed of the threads, nothing is overwritten
+//! before it was read, and the number of packets is the same in every run. Memory is filled before the clock starts. A run
+//! that stored, analyzed or hit another number of packets than expected fails.
+#![expect(clippy::print_stdout, reason = "prints a measurement")]
+
+use std::{env, error::Error, sync::Arc, time::Duration, time::Instant};
+
+use retroscope_capture::{
+    Source,
+    generator::{GeneratorConfig, GeneratorSource},
+};
+use retroscope_recorder::{Config, Event, Format, Recorder, SystemClock};
+
+/// Ring bytes that a frame takes beside its own: the descriptor, and some for what is left at the ends of buckets.
+const OVERHEAD_BYTES: u64 = 18;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = env::args().skip(1);
+    let ring_mib = args.next().map_or(Ok(2048), |text| text.parse::<u64>())?;
+    let size = args.next().map_or(Ok(64), |text| text.parse::<u16>())?;
+    let mut triggers: Vec<String> = args.filter(|text| !text.is_empty()).collect();
+    if env::args().len() < 4 {
+        triggers.push("udp port 60000".to_owned());
+    }
+    let ring_bytes = ring_mib << 20;
+    let count = ring_bytes * 15 / 16 / (u64::from(size) + OVERHEAD_BYTES);
+    let generator = GeneratorConfig {
+        size,
+        count: Some(count),
+        ..GeneratorConfig::default()
+    };
+    let directory = env::temp_dir();
+    let config = Config {
+        offline: false,
+        ring_bytes,
+        rx_threads: 1,
+        triggers,
+        dump: String::new(),
+        manual_dump: String::new(),
+        filter: None,
+        past: Duration::from_secs(1),
+        future: Duration::from_secs(1),
+        hold: Duration::ZERO,
+        single: false,
+        max_dumps: 1,
+        snaplen: 0,
+        count: None,
+        duration: None,
+        directory,
+        format: Format::PcapNg,
+        reproducible: false,
+    };
+    let sources = || {
+        let source = GeneratorSource::new("generate", generator.clone());
+        Ok(vec![Box::new(source) as Box<dyn Source>])
+    };
+    let clock = Arc::new(SystemClock::new());
+    let recorder = Recorder::start(&config, &sources, &[], clock, None)?;
+    let start = Instant::now();
+    while let Ok(event) = recorder.event(Duration::from_secs(60)) {
+        match event {
+            Event::Notice(text) => println!("{text}"),
+            other => return Err(format!("no packet should match: {other:?}").into()),
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let summary = recorder.join(Vec::new());
+    let packets = (summary.stored, summary.analyzed, summary.lapped);
+    println!(
+        "{size} B: {:.2} Mpps, {:.2} ns a packet; stored {}, analyzed {}, lapped {}",
+        count as f64 / seconds / 1e6,
+        seconds * 1e9 / count as f64,
+        packets.0,
+        packets.1,
+        packets.2,
+    );
+    if packets != (count, count, 0) {
+        return Err(format!("{count} packets were generated").into());
+    }
+    Ok(())
+}
