@@ -141,6 +141,16 @@ impl Filter {
         self.programs(link_type, mode).is_some()
     }
 
+    /// The program that alone decides about packets of this link type and mode. `None` where they cannot match, and for
+    /// an expression with terms of our own, which no program decides alone.
+    #[must_use]
+    pub fn program(&self, link_type: LinkType, mode: Mode) -> Option<&Program> {
+        match self.programs(link_type, mode) {
+            Some([program]) if self.is_plain => Some(program),
+            _ => None,
+        }
+    }
+
     /// What is known about fragments before the first packet: what the trigger packet tells.
     #[must_use]
     pub fn state(&self) -> FlowState {
@@ -205,10 +215,8 @@ impl Filter {
     }
 
     fn run_plain(&self, packet: &PacketView<'_>) -> bool {
-        match self.programs(packet.link_type, packet.mode) {
-            Some([program]) => program.run(packet.data, packet.wire_len, packet.aux) != 0,
-            _ => false,
-        }
+        self.program(packet.link_type, packet.mode)
+            .is_some_and(|program| program.run(packet.data, packet.wire_len, packet.aux) != 0)
     }
 
     fn programs(&self, link_type: LinkType, mode: Mode) -> Option<&[Program]> {

@@ -27,6 +27,7 @@ use crate::{
     late::{ClosedWindows, OpenWindow},
     predicate::{Expression, Predicate, Rule, SharedExpressions},
     progress::{Barrier, Control},
+    scan::{Scan, Wanted},
     time::{rfc3339, seconds},
 };
 
@@ -112,6 +113,7 @@ struct Core {
     orders: Vec<Order<Expression>>,
     expressions: SharedExpressions,
     fragments: FirstFragments,
+    scan: Scan,
     /// Keeps what waiting hits will want.
     waiting: Option<(i64, Reservation)>,
     open: HashMap<u64, OpenWindow>,
@@ -162,6 +164,7 @@ impl Analyzer {
             orders: Vec::new(),
             expressions: SharedExpressions::default(),
             fragments: FirstFragments::new(&template),
+            scan: Scan::default(),
             waiting: None,
             open: HashMap::new(),
             closed: ClosedWindows::default(),
@@ -267,8 +270,15 @@ pub(crate) struct AnalyzerEnd {
 impl Core {
     fn batch(&mut self, batch: &Batch<'_>) {
         let producer = batch.producer;
-        for (record, packet) in (batch.first..).zip(batch.iter()) {
-            self.packet(producer, record, &packet);
+        let mut packets = (batch.first..).zip(batch.iter());
+        if self.live {
+            while let Some((record, packet)) = self.next_of_concern(&mut packets) {
+                self.packet(producer, record, &packet);
+            }
+        } else {
+            for (record, packet) in packets {
+                self.packet(producer, record, &packet);
+            }
         }
         self.here.clear();
         self.analyzed += batch.len() as u64;
@@ -278,6 +288,21 @@ impl Core {
                 .store(self.director.clock_ns(), Ordering::Release);
         }
         self.publish_counters();
+    }
+
+    /// Live: the next packet that concerns anything; see [`Scan`].
+    fn next_of_concern<'p>(
+        &mut self,
+        packets: &mut impl Iterator<Item = (u64, Packet<'p>)>,
+    ) -> Option<(u64, Packet<'p>)> {
+        let armed = self.director.armed();
+        let wanted = Wanted {
+            hits: armed,
+            fragments: armed && self.fragments.wanted(),
+            until_ns: self.closed.until_ns(),
+        };
+        self.scan
+            .next(wanted, &mut self.rules, &mut self.names, packets)
     }
 
     fn packet(&mut self, producer: usize, record: u64, packet: &Packet<'_>) {

@@ -39,6 +39,11 @@ impl FirstFragments {
         }
     }
 
+    /// Whether it learns from packets at all.
+    pub(crate) fn wanted(&self) -> bool {
+        self.wanted
+    }
+
     /// Learns from a packet. Whole packets behind an untagged Ethernet header are told apart by a glance.
     #[inline]
     pub(crate) fn see(&mut self, link_type: LinkType, time_ns: i64, data: &[u8]) {

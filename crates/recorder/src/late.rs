@@ -60,6 +60,11 @@ impl ClosedWindows {
         self.windows.pop_front()?.message()
     }
 
+    /// The latest time of a packet that may belong to one of them, ns; `None`: there are none.
+    pub(crate) fn until_ns(&self) -> Option<i64> {
+        self.to_ns
+    }
+
     /// Whether a packet of this time may belong to one of them. In order it does not.
     pub(crate) fn concerns(&self, time_ns: i64) -> bool {
         self.to_ns.is_some_and(|to_ns| time_ns <= to_ns)

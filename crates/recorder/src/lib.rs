@@ -22,6 +22,7 @@ mod progress;
 mod recorder;
 #[cfg(test)]
 mod rig;
+mod scan;
 mod start;
 mod time;
 

@@ -7,7 +7,7 @@ use std::{collections::HashSet, fmt, sync::Arc};
 
 use retroscope_filter::{
     Aux, Decision as FilterDecision, Direction, Filled, Filter, FilterError, FlowState,
-    LinkContext, Mode, PacketView, Template, TriggerFacts,
+    LinkContext, Mode, PacketView, Program, Template, TriggerFacts,
 };
 use retroscope_packet::{FragmentKey, LinkType, parse};
 use retroscope_ring::Packet;
@@ -37,7 +37,7 @@ fn view<'p>(interface: &Interface, packet: &Packet<'p>, mode: Mode) -> PacketVie
     }
 }
 
-fn aux(direction: u8) -> Aux {
+pub(crate) fn aux(direction: u8) -> Aux {
     let direction = match direction {
         1 => Direction::Inbound,
         2 => Direction::Outbound,
@@ -151,6 +151,13 @@ impl Rule {
             .matches(&view(interface, packet, self.prepared.mode));
         self.hits += u64::from(hit);
         hit
+    }
+
+    /// The program that decides for packets of a link type; `None`: the rule does not apply to them.
+    pub(crate) fn program(&mut self, link_type: LinkType) -> Option<&Program> {
+        self.prepared.prepare(link_type);
+        let mode = self.prepared.mode;
+        self.prepared.filter.program(link_type, mode)
     }
 
     /// Link types that the rule does not apply to, said once each.
