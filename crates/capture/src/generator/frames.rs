@@ -124,7 +124,11 @@ impl Generator {
     pub fn next_frame(&mut self) -> Option<(i64, &[u8])> {
         let offset_ns = self.next_offset_ns()?;
         let mut frame = std::mem::take(&mut self.frame);
-        self.write_next(&mut frame);
+        if self.is_trigger_next() {
+            self.write_trigger(&mut frame);
+        } else {
+            self.write(&mut frame);
+        }
         self.frame = frame;
         Some((offset_ns, &self.frame))
     }
@@ -140,26 +144,63 @@ impl Generator {
         (self.schedule.slot < self.schedule.end).then_some(self.schedule.offset_ns)
     }
 
-    /// A frame with filler only: what `write_next` and `write` take to write on.
-    pub(crate) fn blank_frame(&self) -> &[u8] {
+    /// How many flows the frames go through in turn.
+    pub(super) fn flows(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// A frame with filler only: what the functions below take to write on.
+    pub(super) fn blank_frame(&self) -> &[u8] {
         &self.frame
     }
 
-    /// Writes the next frame of the schedule over a blank or earlier frame and advances.
-    pub(crate) fn write_next(&mut self, frame: &mut [u8]) {
-        let is_trigger = self.trigger_slot == Some(self.schedule.slot);
-        self.write(frame, is_trigger);
+    /// Frames of the schedule that are still to come.
+    pub(super) fn left(&self) -> u64 {
+        self.schedule.left()
     }
 
-    /// Writes the next frame, made the trigger or not by the caller's clock, and advances.
-    pub(crate) fn write(&mut self, frame: &mut [u8], is_trigger: bool) {
-        let sequence = self.schedule.slot.to_be_bytes();
+    /// Whether the schedule makes the next frame the trigger.
+    pub(super) fn is_trigger_next(&self) -> bool {
+        self.trigger_slot == Some(self.schedule.slot)
+    }
+
+    /// Writes what all frames of a flow have in common over a blank frame, for [`Self::renew`].
+    pub(super) fn lay_out(&self, flow: usize, frame: &mut [u8]) {
+        self.flows[flow].write(frame, [0; 8], self.filler);
+    }
+
+    /// Writes the next frame over a blank one or any other, and advances.
+    pub(super) fn write(&mut self, frame: &mut [u8]) {
+        let sequence = self.sequence();
+        self.flow().write(frame, sequence, self.filler);
+        self.advance();
+    }
+
+    /// As [`Self::write`], over an earlier frame of the same flow.
+    #[inline]
+    pub(super) fn renew(&mut self, frame: &mut [u8]) {
+        let sequence = self.sequence();
+        self.flow().renew(frame, sequence);
+        self.advance();
+    }
+
+    /// Writes the trigger with the number of the next frame, and advances. The flows' turns stay as they are.
+    pub(super) fn write_trigger(&mut self, frame: &mut [u8]) {
+        let sequence = self.sequence();
+        self.trigger.write(frame, TRIGGER_TEXT, sequence);
         self.schedule.advance();
-        if is_trigger {
-            self.trigger.write(frame, TRIGGER_TEXT, sequence);
-            return;
-        }
-        self.flows[self.next_flow].write(frame, sequence, self.filler);
+    }
+
+    fn sequence(&self) -> [u8; 8] {
+        self.schedule.slot.to_be_bytes()
+    }
+
+    fn flow(&self) -> &Template {
+        &self.flows[self.next_flow]
+    }
+
+    fn advance(&mut self) {
+        self.schedule.advance();
         self.next_flow += 1;
         if self.next_flow == self.flows.len() {
             self.next_flow = 0;

@@ -23,6 +23,7 @@
 
 mod config;
 mod frames;
+mod pool;
 mod quantity;
 mod queue;
 mod schedule;

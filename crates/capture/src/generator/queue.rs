@@ -8,15 +8,11 @@ use std::{fmt, time::Duration};
 
 use retroscope_packet::LinkType;
 
-use super::{GeneratorConfig, frames::Generator};
+use super::{GeneratorConfig, frames::Generator, pool::Pool};
 use crate::{
-    Burst, Direction, Event, FrameMeta, InterfaceInfo, Queue, Source, SourceError,
-    SourceStatistics, Status, TimeDomain, clock,
+    Burst, Event, InterfaceInfo, Queue, Source, SourceError, SourceStatistics, Status, TimeDomain,
+    clock,
 };
-
-/// Frames of a burst at most, and the memory they may take: a burst stays in the L2 cache.
-const BURST_FRAMES: usize = 512;
-const BURST_BYTES: usize = 256 * 1024;
 
 /// A generator behind the [`Source`] plug.
 #[derive(Debug)]
@@ -105,12 +101,7 @@ struct GeneratorQueue {
     generator: Generator,
     start: Start,
     pace: Pace,
-    /// Blank frames, `slot_bytes` apart, written over in each burst.
-    memory: Vec<u8>,
-    slot_bytes: usize,
-    frame_bytes: u32,
-    /// The burst being lent.
-    frames: Vec<FrameMeta>,
+    pool: Pool,
     frames_made: u64,
     watermark_ns: i64,
     ended: bool,
@@ -118,13 +109,6 @@ struct GeneratorQueue {
 
 impl GeneratorQueue {
     fn new(name: &str, generator: Generator, start: Start, pace: Pace) -> Self {
-        let blank = generator.blank_frame();
-        let slot_bytes = blank.len().next_multiple_of(64);
-        let slots = (BURST_BYTES / slot_bytes).clamp(1, BURST_FRAMES);
-        let mut memory = vec![0; slots * slot_bytes];
-        for slot in memory.chunks_exact_mut(slot_bytes) {
-            slot[..blank.len()].copy_from_slice(blank);
-        }
         let interface = InterfaceInfo {
             name: name.to_owned(),
             link_type: LinkType::ETHERNET,
@@ -134,13 +118,10 @@ impl GeneratorQueue {
         };
         Self {
             interfaces: [interface],
-            frame_bytes: u32::try_from(blank.len()).unwrap_or(u32::MAX),
+            pool: Pool::new(&generator),
             generator,
             start,
             pace,
-            memory,
-            slot_bytes,
-            frames: Vec::with_capacity(slots),
             frames_made: 0,
             watermark_ns: start.realtime_ns,
             ended: false,
@@ -149,37 +130,50 @@ impl GeneratorQueue {
 
     /// Makes the frames that are due `elapsed_ns` after the start, up to one burst.
     fn fill(&mut self, elapsed_ns: i64) {
-        for (index, slot) in self.memory.chunks_exact_mut(self.slot_bytes).enumerate() {
-            let Some(scheduled_ns) = self.generator.next_offset_ns() else {
-                break;
-            };
-            let frame = &mut slot[..self.frame_bytes as usize];
-            let offset_ns = match &mut self.pace {
-                Pace::Schedule if scheduled_ns > elapsed_ns => break,
-                Pace::Schedule => {
-                    self.generator.write_next(frame);
-                    scheduled_ns
-                }
-                Pace::Unlimited { end_ns, .. } if elapsed_ns >= *end_ns => break,
-                Pace::Unlimited { trigger_at_ns, .. } => {
-                    let is_trigger = trigger_at_ns
-                        .take_if(|due_ns| *due_ns <= elapsed_ns)
-                        .is_some();
-                    self.generator.write(frame, is_trigger);
-                    elapsed_ns
-                }
-            };
-            self.frames.push(FrameMeta {
-                time_ns: self.start.realtime_ns.saturating_add(offset_ns),
-                offset: index * self.slot_bytes,
-                captured_len: self.frame_bytes,
-                wire_len: self.frame_bytes,
-                interface: 0,
-                direction: Direction::Unknown,
-                vlan: None,
-            });
+        match self.pace {
+            Pace::Schedule => self.fill_scheduled(elapsed_ns),
+            Pace::Unlimited {
+                trigger_at_ns,
+                end_ns,
+            } => self.fill_unlimited(elapsed_ns, trigger_at_ns, end_ns),
         }
-        self.frames_made += self.frames.len() as u64;
+        self.frames_made += self.pool.burst().frames.len() as u64;
+    }
+
+    /// Each frame has its own time. The trigger is a burst of its own.
+    fn fill_scheduled(&mut self, elapsed_ns: i64) {
+        while let Some(offset_ns) = self.generator.next_offset_ns()
+            && offset_ns <= elapsed_ns
+        {
+            let time_ns = self.start.realtime_ns.saturating_add(offset_ns);
+            if self.generator.is_trigger_next() {
+                if self.pool.burst().frames.is_empty() {
+                    self.pool.push_trigger(&mut self.generator, time_ns);
+                }
+                return;
+            }
+            if self.pool.push(&mut self.generator, 1, time_ns) == 0 {
+                return;
+            }
+        }
+    }
+
+    /// All frames have the time of their burst.
+    fn fill_unlimited(&mut self, elapsed_ns: i64, trigger_at_ns: Option<i64>, end_ns: i64) {
+        let left = usize::try_from(self.generator.left()).unwrap_or(usize::MAX);
+        if elapsed_ns >= end_ns || left == 0 {
+            return;
+        }
+        let time_ns = self.start.realtime_ns.saturating_add(elapsed_ns);
+        if trigger_at_ns.is_some_and(|due_ns| due_ns <= elapsed_ns) {
+            self.pace = Pace::Unlimited {
+                trigger_at_ns: None,
+                end_ns,
+            };
+            self.pool.push_trigger(&mut self.generator, time_ns);
+        } else {
+            self.pool.push(&mut self.generator, left, time_ns);
+        }
     }
 
     /// When the next frame is due, in ns after the start; `None` at the end.
@@ -198,7 +192,7 @@ impl Queue for GeneratorQueue {
     }
 
     fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
-        self.frames.clear();
+        self.pool.take_back();
         let mut now_ns = clock::monotonic_ns();
         let deadline_ns = now_ns.saturating_add(clock::duration_ns(wait));
         while !self.ended {
@@ -211,7 +205,7 @@ impl Queue for GeneratorQueue {
                 .watermark_ns
                 .max(self.start.realtime_ns.saturating_add(silent_until_ns));
             self.fill(elapsed_ns);
-            if !self.frames.is_empty() {
+            if !self.pool.burst().frames.is_empty() {
                 return Ok(Status::Frames);
             }
             let Some(next_due_ns) = self.next_due_ns(elapsed_ns) else {
@@ -230,10 +224,7 @@ impl Queue for GeneratorQueue {
     }
 
     fn burst(&self) -> Burst<'_> {
-        Burst {
-            memory: &self.memory,
-            frames: &self.frames,
-        }
+        self.pool.burst()
     }
 
     fn watermark(&self) -> Option<i64> {

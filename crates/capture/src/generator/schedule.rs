@@ -48,6 +48,12 @@ impl Schedule {
         }
     }
 
+    /// Slots of this share that are still to come.
+    pub(super) fn left(&self) -> u64 {
+        self.end.saturating_sub(self.slot).div_ceil(self.stride)
+    }
+
+    #[inline]
     pub(super) fn advance(&mut self) {
         self.slot = self.slot.saturating_add(self.stride);
         self.offset_ns = self.offset_ns.saturating_add(self.step_ns);
@@ -102,6 +108,10 @@ mod tests {
                     );
                     schedule.advance();
                 }
+                schedule.end = schedule.slot + 1 + 4 * queues as u64;
+                assert_eq!(schedule.left(), 5, "the next one and four more");
+                schedule.end = schedule.slot;
+                assert_eq!(schedule.left(), 0);
             }
         }
     }

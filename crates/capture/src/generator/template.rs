@@ -1,7 +1,7 @@
 //! One flow's frames: headers and checksums.
 //!
 //! Making a frame is copying the 42 header bytes of its flow, writing 16 payload bytes and finishing the UDP checksum,
-//! whose constant part was summed up beforehand.
+//! whose constant part was summed up beforehand. Over an earlier frame of the flow only its number and checksum change.
 
 use std::net::Ipv4Addr;
 
@@ -21,8 +21,11 @@ const UDP_CHECKSUM_OFFSET: usize = HEADER_BYTES - 2;
 #[derive(Debug)]
 pub(super) struct Template {
     header: [u8; HEADER_BYTES],
-    /// Sum of the 16-bit words of pseudo-header, UDP header and filler; below 2^31, so that a mark still fits.
+    /// Sum of the 16-bit words of pseudo-header, UDP header and the filler behind the mark; below 2^31, so that a mark
+    /// still fits.
     sum: u32,
+    /// The same with the filler that ends the mark of a background frame.
+    sum_with_filler: u32,
 }
 
 impl Template {
@@ -56,7 +59,12 @@ impl Template {
             + u32::from(udp_length)
             + sum_words(udp)
             + sum_words(&blank[HEADER_BYTES + MARK_BYTES..]);
-        Self { header, sum }
+        let filler = &blank[HEADER_BYTES + 8..HEADER_BYTES + MARK_BYTES];
+        Self {
+            header,
+            sum,
+            sum_with_filler: sum + sum_words(filler),
+        }
     }
 
     /// Writes headers and mark; the filler of `frame` is in place.
@@ -64,16 +72,33 @@ impl Template {
         frame[..HEADER_BYTES].copy_from_slice(&self.header);
         frame[HEADER_BYTES..HEADER_BYTES + 8].copy_from_slice(&first);
         frame[HEADER_BYTES + 8..HEADER_BYTES + MARK_BYTES].copy_from_slice(&second);
-        let checksum = match checksum(self.sum + sum_words(&first) + sum_words(&second)) {
-            // Zero would mean "no checksum" (RFC 768).
-            0 => 0xffff,
-            sum => sum,
-        };
-        frame[UDP_CHECKSUM_OFFSET..HEADER_BYTES].copy_from_slice(&checksum.to_be_bytes());
+        let sum = self.sum + sum_words(&first) + sum_words(&second);
+        frame[UDP_CHECKSUM_OFFSET..HEADER_BYTES].copy_from_slice(&udp_checksum(sum));
+    }
+
+    /// Writes the sequence number and the checksum; the rest of `frame` is in place from [`Self::write`] with the same
+    /// filler.
+    #[inline]
+    pub(super) fn renew(&self, frame: &mut [u8], sequence: [u8; 8]) {
+        let sum = self.sum_with_filler + sum_words(&sequence);
+        frame[UDP_CHECKSUM_OFFSET..HEADER_BYTES].copy_from_slice(&udp_checksum(sum));
+        frame[HEADER_BYTES..HEADER_BYTES + 8].copy_from_slice(&sequence);
     }
 }
 
+/// The checksum field of a sum of words.
+#[inline]
+fn udp_checksum(sum: u32) -> [u8; 2] {
+    let checksum = match checksum(sum) {
+        // Zero would mean "no checksum" (RFC 768).
+        0 => 0xffff,
+        checksum => checksum,
+    };
+    checksum.to_be_bytes()
+}
+
 /// Sum of big-endian 16-bit words, an odd last byte padded with zero (RFC 1071).
+#[inline]
 pub(super) fn sum_words(bytes: &[u8]) -> u32 {
     let (words, rest) = bytes.as_chunks::<2>();
     let sum: u32 = words
@@ -84,6 +109,7 @@ pub(super) fn sum_words(bytes: &[u8]) -> u32 {
 }
 
 /// The Internet checksum of a sum of words: folded to 16 bits and complemented.
+#[inline]
 pub(super) fn checksum(sum: u32) -> u16 {
     let folded = (sum & 0xffff) + (sum >> 16);
     let folded = (folded & 0xffff) + (folded >> 16);
