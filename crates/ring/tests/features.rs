@@ -1,0 +1,320 @@
+//! The features that the QQ thesis (2016) and the FlowScope paper (2017) ask of such a queue, one test for each that no other
+//! file holds. `docs/features.md` is the matrix; the last test here keeps it honest.
+#![cfg(not(loom))]
+
+use std::{path::Path, thread};
+
+use retroscope_ring::{GroupKind, Mode, Packet, Producer, Reader, Record, Ring, RingConfig};
+
+/// One step of the time stamps of these tests.
+const STEP_NS: i64 = 1_000;
+
+fn ring(producers: usize, readers: usize, mode: Mode) -> Ring {
+    let bucket_bytes = 272 << 10;
+    let buckets = 4 * (producers + readers);
+    let config = RingConfig {
+        bucket_bytes: Some(bucket_bytes),
+        mode,
+        ..RingConfig::new((buckets * bucket_bytes) as u64, producers, readers)
+    };
+    Ring::new(&config, None).expect("some MiB")
+}
+
+fn store(producer: &mut Producer, number: i64, frame: &[u8]) {
+    let record = Record::whole(number * STEP_NS, 0, frame);
+    producer.store(&record).expect("the mode lets it");
+}
+
+/// The contents of record `number` with `length` bytes.
+fn frame(number: i64, length: usize) -> Vec<u8> {
+    let seed = number.to_le_bytes();
+    (0..length)
+        .map(|place| seed[place % 8] ^ place.to_le_bytes()[0])
+        .collect()
+}
+
+fn drain<T>(reader: &mut Reader, of: impl Fn(Packet<'_>) -> T) -> Vec<T> {
+    let mut all = Vec::new();
+    while let Some(batch) = reader.next() {
+        all.extend(batch.iter().map(&of));
+    }
+    all
+}
+
+/// Paper R1, thesis "multi-producer/-consumer": a record goes once to each group, and a producer's order is kept.
+#[test]
+fn every_producer_reaches_every_group_in_its_order() {
+    const PRODUCERS: u8 = 3;
+    const ROUNDS: i64 = 300;
+    let ring = ring(3, 3, Mode::Record);
+    let mut alone = ring.group("alone", GroupKind::Lapped).unwrap();
+    let mut pair = ring.group_of("pair", GroupKind::Lapped, 2).unwrap();
+    let mut producers: Vec<_> = (0..PRODUCERS).map(|_| ring.producer().unwrap()).collect();
+    for round in 0..ROUNDS {
+        for (producer, name) in producers.iter_mut().zip(0..PRODUCERS) {
+            store(producer, round, &[name]);
+        }
+    }
+    producers.iter_mut().for_each(Producer::publish);
+    let what = |packet: Packet<'_>| (packet.data[0], packet.time_ns / STEP_NS);
+    let seen = drain(&mut alone, what);
+    for name in 0..PRODUCERS {
+        let of_one = seen.iter().filter(|(by, _)| *by == name);
+        assert!(of_one.map(|(_, round)| *round).eq(0..ROUNDS));
+    }
+    let members = pair.iter_mut().flat_map(|member| drain(member, what));
+    let (mut divided, mut whole) = (members.collect::<Vec<_>>(), seen);
+    divided.sort_unstable();
+    whole.sort_unstable();
+    assert_eq!(divided, whole, "each to one member");
+}
+
+/// Paper R2, thesis "variable length objects": any length, and no byte of the ring is lost to the longest.
+#[test]
+fn packets_of_every_length_lie_back_to_back() {
+    let ring = ring(1, 1, Mode::Record);
+    let mut reader = ring.group("reader", GroupKind::Gating).unwrap();
+    let mut producer = ring.producer().unwrap();
+    let lengths = (0..=1514).chain([1518, 9_000, 65_535, 65_536, 200_000, 256 << 10]);
+    let mut expected = Vec::new();
+    for (number, length) in (0..).zip(lengths) {
+        let frame = frame(number, length);
+        store(&mut producer, number, &frame);
+        producer.publish();
+        expected.push(frame);
+        for got in drain(&mut reader, |packet| {
+            (packet.data.to_vec(), packet.wire_len)
+        }) {
+            let wanted = expected.remove(0);
+            assert_eq!((&got.0, got.1 as usize), (&wanted, wanted.len()));
+        }
+    }
+    assert!(expected.is_empty());
+}
+
+/// Thesis R2: several million packets, with 16 bytes of description each and nothing else worth mentioning.
+#[test]
+fn millions_of_packets_are_retained_at_81_bytes_each() {
+    let ring = Ring::new(&RingConfig::new(256 << 20, 1, 1), None).unwrap();
+    let mut producer = ring.producer().unwrap();
+    let frame = [0x5a; 64];
+    for number in 0..4_000_000 {
+        store(&mut producer, number, &frame);
+    }
+    producer.publish();
+    let statistics = ring.statistics();
+    assert!(statistics.evicted_packets > 0, "it went round");
+    let retained = statistics.stored_packets - statistics.evicted_packets;
+    assert!(retained > 3_000_000);
+    assert!(
+        ring.bytes() <= 81 * retained,
+        "{} bytes, {retained} packets",
+        ring.bytes()
+    );
+}
+
+/// Paper R6, thesis "roles": who peeks takes nothing away, neither from other groups nor from dumps.
+#[test]
+fn peeking_takes_nothing_away() {
+    let ring = ring(1, 2, Mode::Record);
+    let mut producer = ring.producer().unwrap();
+    let mut first = ring.group("first", GroupKind::Lapped).unwrap();
+    for number in 0..100 {
+        store(&mut producer, number, &frame(number, 500));
+    }
+    producer.publish();
+    let peeked = drain(&mut first, |packet| packet.data.to_vec());
+    assert_eq!(drain(&mut first, |packet| packet.time_ns), [], "each once");
+    let mut second = ring.group("second", GroupKind::Lapped).unwrap();
+    assert_eq!(drain(&mut second, |packet| packet.data.to_vec()), peeked);
+    let window = ring.reserve(0, i64::MAX);
+    let mut buckets = Vec::new();
+    window.buckets(&mut buckets);
+    let dumped: Vec<Vec<u8>> = buckets
+        .iter()
+        .filter_map(|info| ring.hold(info.bucket))
+        .flat_map(|view| {
+            view.iter_from(0)
+                .map(|packet| packet.data.to_vec())
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(dumped, peeked);
+}
+
+/// Paper R7, thesis "random access": every record of a bucket is one look away, from whichever end.
+#[test]
+fn any_record_is_one_look_away() {
+    let ring = ring(1, 1, Mode::Record);
+    let mut producer = ring.producer().unwrap();
+    let expected = |index: u32| frame(index.into(), 60 + index as usize);
+    for index in 0..200 {
+        store(&mut producer, index.into(), &expected(index));
+    }
+    producer.publish();
+    let window = ring.reserve(0, i64::MAX);
+    let mut buckets = Vec::new();
+    window.buckets(&mut buckets);
+    let view = ring.hold(buckets[0].bucket).unwrap();
+    assert_eq!(view.committed(), 200);
+    for index in (0..200).rev().chain([0, 199, 7, 150]) {
+        let packet = view.packet(index);
+        assert_eq!(packet.time_ns, i64::from(index) * STEP_NS);
+        assert_eq!(packet.data, expected(index));
+    }
+}
+
+/// Paper R7, thesis "context coherent storing": a time leads to the buckets that may hold it, and to no others.
+#[test]
+fn a_time_leads_to_its_bucket() {
+    let ring = ring(1, 1, Mode::Record);
+    let mut producer = ring.producer().unwrap();
+    let frame = [7; 20_000];
+    for number in 0..200 {
+        store(&mut producer, number, &frame);
+    }
+    producer.publish();
+    let oldest = ring.statistics().oldest_ns.unwrap() / STEP_NS;
+    assert!(oldest > 0, "it went round");
+    for number in oldest..200 {
+        let window = ring.reserve(number * STEP_NS, number * STEP_NS);
+        let mut buckets = Vec::new();
+        window.buckets(&mut buckets);
+        assert_eq!(buckets.len(), 1, "of {} buckets", ring.buckets());
+        let info = buckets[0];
+        assert!((info.min_ns..=info.max_ns).contains(&(number * STEP_NS)));
+    }
+    assert_eq!(ring.reserve(0, STEP_NS).evicted_before().packets, 2);
+}
+
+/// Thesis 6.4.3: there is no distance to keep. A reader at the writer's heels sees each record as it is published, from one
+/// bucket into the next, and the writer never finds it in its way.
+#[test]
+fn a_reader_follows_at_no_distance() {
+    let ring = ring(1, 1, Mode::Protect);
+    let mut reader = ring.group("reader", GroupKind::Gating).unwrap();
+    let mut producer = ring.producer().unwrap();
+    let frame = [1; 5_000];
+    for number in 0..2_000 {
+        store(&mut producer, number, &frame);
+        producer.publish();
+        assert_eq!(
+            drain(&mut reader, |packet| packet.time_ns),
+            [number * STEP_NS]
+        );
+    }
+    assert!(
+        ring.statistics().evicted_packets > 1_000,
+        "it went round many times"
+    );
+}
+
+/// Thesis table 6.1, first line: on a queue that is not full everybody goes on.
+#[test]
+fn a_ring_that_is_not_full_stores_in_every_mode() {
+    for mode in [Mode::Record, Mode::Protect, Mode::Wait] {
+        let ring = ring(1, 1, mode);
+        let mut producer = ring.producer().unwrap();
+        let _window = ring.reserve(i64::MIN, i64::MAX);
+        let frame = [3; 64 << 10];
+        // Four in each bucket, none overwritten.
+        let count = 4 * ring.buckets() as i64;
+        for number in 0..count {
+            store(&mut producer, number, &frame);
+        }
+        producer.publish();
+        let statistics = ring.statistics();
+        assert_eq!(
+            (statistics.stored_packets, statistics.evicted_packets),
+            (count as u64, 0)
+        );
+    }
+}
+
+/// Thesis table 6.1, second line, and 6.4.2: who is not above the queue waits "until either condition changes". Here it is the
+/// mode that changes, as the priority of the queue did there.
+#[test]
+fn a_waiting_writer_goes_on_when_the_mode_changes() {
+    let ring = ring(1, 1, Mode::Wait);
+    let mut producer = ring.producer().unwrap();
+    let window = ring.reserve(i64::MIN, i64::MAX);
+    let frame = [3; 64 << 10];
+    let count = 4 * ring.buckets() as i64;
+    for number in 0..count {
+        store(&mut producer, number, &frame);
+    }
+    thread::scope(|scope| {
+        // Whether it waits already or comes later, only the new mode lets it pass.
+        let writer = scope.spawn(|| store(&mut producer, count, &frame));
+        ring.set_mode(Mode::Record);
+        writer.join().unwrap();
+    });
+    let mut fallen = Vec::new();
+    window.fallen(&mut fallen);
+    assert_eq!(fallen.len(), 1, "and what fell is told");
+}
+
+/// The tests that `text` names as `FILE.rs::NAME`; FILE is a path below `crates`, or starts with `bench`.
+fn named_tests(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let quoted = text.split('`').skip(1).step_by(2);
+    quoted
+        .filter_map(|name| name.split_once("::"))
+        .filter(|(file, _)| file.ends_with(".rs"))
+}
+
+/// Whether `source` has a test of this name.
+fn has_test(source: &str, name: &str) -> bool {
+    let head = format!("fn {name}(");
+    let lines: Vec<&str> = source.lines().map(str::trim_start).collect();
+    let found = lines.iter().position(|line| line.starts_with(&head));
+    found.is_some_and(|at| {
+        let above = lines[..at]
+            .iter()
+            .rev()
+            .take_while(|line| line.starts_with('#'));
+        above.into_iter().any(|line| *line == "#[test]")
+    })
+}
+
+#[test]
+fn every_tick_names_a_test_that_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let matrix = std::fs::read_to_string(root.join("docs/features.md")).unwrap();
+    let mut ticks = 0;
+    for line in matrix.lines().filter(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        // In every table ours is the last column but one, and the tests are the last.
+        let [.., ours, tests] = cells[..] else {
+            panic!("a table of one column: {line}");
+        };
+        if ours.starts_with('✓') {
+            ticks += 1;
+            assert!(
+                named_tests(tests).next().is_some(),
+                "a tick without a test: {line}"
+            );
+        }
+    }
+    assert!(ticks > 20, "the tables were not understood");
+    for (file, name) in named_tests(&matrix) {
+        let path = match file.starts_with("bench/") {
+            true => root.join(file),
+            false => root.join("crates").join(file),
+        };
+        let source = std::fs::read_to_string(&path);
+        let source = source.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert!(has_test(&source, name), "{file} has no test {name}");
+    }
+}
+
+#[test]
+fn a_test_is_told_from_another_function() {
+    let source = "#[test]\n#[ignore]\nfn one() {}\n\nfn two() {}\n// #[test]\nfn three() {}";
+    assert!(has_test(source, "one"));
+    assert!(!has_test(source, "two") && !has_test(source, "three") && !has_test(source, "on"));
+    let text = "a `ring/tests/x.rs::one` and `Mode::Record`, `y.rs`";
+    assert_eq!(
+        named_tests(text).collect::<Vec<_>>(),
+        [("ring/tests/x.rs", "one")]
+    );
+}
