@@ -1,0 +1,70 @@
+//! Measures the ring: against what the machine's memory can do, against the QQ of 2016, and against other people's queues.
+//!
+//! `make bench-quick` measures the rows that the ring is judged by, `make bench` everything. Figures go to `results.json` in
+//! cargo's target directory under `bench/` ([`rows`]), facts about the machine to `machine.json` beside it ([`machine`]).
+//! docs/benchmarks.md says what each figure means.
+//!
+//! # How it measures
+//!
+//! A [`contest::Load`] says what to carry. A contestant implements [`contest::Contest`] and starts its threads through
+//! [`race::race`]; [`measure::interleave`] runs contestants in turns and makes medians and ratios; every run is checked by counts
+//! and checksums ([`contest::Run::check`]) and a failed check fails the row and the program. All contestants keep packets in the same
+//! [`memory::Memory`], except the ring, whose memory is its own and as large.
+//!
+//! # How to add a contestant
+//!
+//! ```
+//! use std::sync::mpsc;
+//!
+//! use retroscope_bench::{
+//!     contest::{Contest, Failure, Frames, Load, Run, Tally},
+//!     memory::Memory,
+//!     race::{Course, race},
+//! };
+//!
+//! /// The channel of the standard library, one allocation for each packet.
+//! struct Mpsc;
+//!
+//! impl Contest for Mpsc {
+//!     fn name(&self) -> &str {
+//!         "mpsc"
+//!     }
+//!
+//!     fn run(&mut self, load: &Load, _memory: &mut Memory) -> Result<Run, Failure> {
+//!         if (load.producers, load.consumers) != (1, 1) {
+//!             return Err(Failure::CannotRun("one producer and one consumer only".to_owned()));
+//!         }
+//!         let frames = Frames::new(load.packet_bytes);
+//!         let (sender, receiver) = mpsc::sync_channel(1024);
+//!         let producer = |_: &Course| {
+//!             for number in 0..load.packets_of(0) {
+//!                 let packet = (load.time(0, number), frames.get(number).to_vec());
+//!                 sender.send(packet).map_err(|error| Failure::system("send", error))?;
+//!             }
+//!             drop(sender);
+//!             Ok(())
+//!         };
+//!         let consumer = |_: &Course| {
+//!             let mut seen = Tally::default();
+//!             for (time, data) in receiver {
+//!                 seen.add(time, data.len());
+//!             }
+//!             Ok(seen)
+//!         };
+//!         race(load, &|| {}, vec![producer], vec![consumer])
+//!     }
+//! }
+//!
+//! let load = Load::pairs(64, 1000, 1);
+//! let run = Mpsc.run(&load, &mut Memory::new(2 << 20)?)?;
+//! run.check(&load)?;
+//! # Ok::<(), Failure>(())
+//! ```
+
+pub mod contest;
+pub mod machine;
+pub mod measure;
+pub mod memory;
+pub mod pin;
+pub mod race;
+pub mod rows;

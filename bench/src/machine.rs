@@ -1,0 +1,145 @@
+//! What the figures were measured on: `machine.json` beside `results.json`.
+//!
+//! A fact that the system does not tell is left out.
+
+use std::{fs, io, path::Path, process::Command};
+
+use serde_json::{Map, Value};
+
+use crate::pin;
+
+/// A file of facts, in the folder of results.
+pub const MACHINE: &str = "machine.json";
+
+/// Facts about machine and build, each a word or a sentence, in the order in which they should be read.
+#[derive(Debug, Clone, Default)]
+pub struct Machine(Vec<(String, String)>);
+
+impl Machine {
+    /// Looks around.
+    #[must_use]
+    pub fn look() -> Self {
+        let mut machine = Self::default();
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let field = |name: &str| {
+            let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        };
+        machine.fact("cpu", field("model name").or_else(|| field("CPU part")));
+        machine.fact("cores", Some(pin::cores().to_string()));
+        for (name, index) in [("l1d", "index0"), ("l2", "index2"), ("l3", "index3")] {
+            machine.fact(
+                name,
+                file(&format!("/sys/devices/system/cpu/cpu0/cache/{index}/size")),
+            );
+        }
+        machine.fact("memory", memory());
+        machine.fact("kernel", file("/proc/sys/kernel/osrelease"));
+        machine.fact("thp", chosen("/sys/kernel/mm/transparent_hugepage/enabled"));
+        machine.fact(
+            "governor",
+            file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        );
+        machine.fact("hypervisor", hypervisor(&cpuinfo));
+        machine.fact("rustc", rustc());
+        machine
+    }
+
+    /// Adds a fact, if there is one.
+    pub fn fact(&mut self, name: &str, fact: Option<String>) {
+        if let Some(fact) = fact.filter(|fact| !fact.is_empty()) {
+            self.0.push((name.to_owned(), fact));
+        }
+    }
+
+    /// All facts.
+    pub fn facts(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0
+            .iter()
+            .map(|(name, fact)| (name.as_str(), fact.as_str()))
+    }
+
+    /// Writes them into the folder as one flat object.
+    ///
+    /// # Errors
+    /// The system's, with the path.
+    pub fn write(&self, folder: &Path) -> io::Result<()> {
+        let lines: Vec<String> = self
+            .0
+            .iter()
+            .map(|(name, fact)| {
+                format!(
+                    "  {}: {}",
+                    Value::from(name.as_str()),
+                    Value::from(fact.as_str())
+                )
+            })
+            .collect();
+        let path = folder.join(MACHINE);
+        fs::write(&path, format!("{{\n{}\n}}\n", lines.join(",\n")))
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    }
+
+    /// Reads what [`Self::write`] wrote, sorted by name.
+    ///
+    /// # Errors
+    /// The system's, or what is wrong with the text.
+    pub fn read(folder: &Path) -> io::Result<Self> {
+        let text = fs::read_to_string(folder.join(MACHINE))?;
+        let facts: Map<String, Value> = serde_json::from_str(&text)?;
+        let fact =
+            |(name, fact): (&String, &Value)| Some((name.clone(), fact.as_str()?.to_owned()));
+        Ok(Self(facts.iter().filter_map(fact).collect()))
+    }
+}
+
+fn file(path: &str) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+/// The word in brackets: `always [madvise] never`.
+fn chosen(path: &str) -> Option<String> {
+    let text = file(path)?;
+    let (_, rest) = text.split_once('[')?;
+    Some(rest.split_once(']')?.0.to_owned())
+}
+
+fn memory() -> Option<String> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(format!("{:.1} GiB", kib as f64 / f64::from(1 << 20)))
+}
+
+fn hypervisor(cpuinfo: &str) -> Option<String> {
+    let flags = cpuinfo.lines().find(|line| line.starts_with("flags"))?;
+    flags
+        .split_whitespace()
+        .any(|flag| flag == "hypervisor")
+        .then(|| "yes".to_owned())
+}
+
+fn rustc() -> Option<String> {
+    let output = Command::new("rustc").arg("--version").output().ok()?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_survive_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut machine = Machine::look();
+        machine.fact("command", Some("make \"bench\"".to_owned()));
+        machine.fact("nothing", None);
+        machine.write(folder.path()).unwrap();
+        let read = Machine::read(folder.path()).unwrap();
+        let mut facts: Vec<_> = machine.facts().collect();
+        facts.sort_unstable();
+        assert_eq!(read.facts().collect::<Vec<_>>(), facts);
+        assert!(facts.contains(&("command", "make \"bench\"")));
+        assert!(facts.iter().any(|(name, _)| *name == "cores"));
+    }
+}

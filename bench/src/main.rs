@@ -1,0 +1,3 @@
+//! The program behind `make bench` and `make bench-quick`.
+
+fn main() {}

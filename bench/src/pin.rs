@@ -1,0 +1,79 @@
+//! One core for each thread, as long as there are enough.
+//!
+//! Thread `t` of a run (producers first, then consumers) goes to the core `t` modulo the number of cores. With a core for
+//! each, producers and consumers have cores of their own; with 2 producers and 2 consumers on 2 cores, producer `i` shares
+//! core `i` with consumer `i`, so that both cores do the same work. The rule is the same for all contestants.
+
+use std::{fs, sync::OnceLock};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// The CPUs that this process may use, one of each physical core before their siblings. Empty where the system does not
+/// tell.
+#[must_use]
+pub fn cpus() -> &'static [usize] {
+    static CPUS: OnceLock<Vec<usize>> = OnceLock::new();
+    CPUS.get_or_init(|| {
+        let allowed = sched_getaffinity(None).map_or_else(
+            |_| Vec::new(),
+            |set| {
+                (0..CpuSet::MAX_CPU)
+                    .filter(|&cpu| set.is_set(cpu))
+                    .collect()
+            },
+        );
+        cores_first(&allowed, |cpu| {
+            let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+            fs::read_to_string(path).ok()
+        })
+    })
+}
+
+/// How many threads can run at the same time.
+#[must_use]
+pub fn cores() -> usize {
+    cpus().len().max(1)
+}
+
+/// Pins the calling thread to the place of the thread with this number. Without effect where the system refuses.
+pub fn pin(thread: usize) {
+    let cpus = cpus();
+    if cpus.is_empty() {
+        return;
+    }
+    let mut set = CpuSet::new();
+    set.set(cpus[thread % cpus.len()]);
+    let _ = sched_setaffinity(None, &set);
+}
+
+/// Brings the first CPU of each core to the front. `siblings` gives the list of a CPU's core, like `0,4` or `0-1`.
+fn cores_first(allowed: &[usize], siblings: impl Fn(usize) -> Option<String>) -> Vec<usize> {
+    let is_first = |&cpu: &usize| {
+        let list = siblings(cpu);
+        let first = list
+            .as_deref()
+            .and_then(|list| list.trim().split([',', '-']).next()?.parse().ok());
+        first.is_none_or(|first: usize| first == cpu || !allowed.contains(&first))
+    };
+    let (firsts, others): (Vec<usize>, Vec<usize>) = allowed.iter().partition(|cpu| is_first(cpu));
+    [firsts, others].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn siblings_come_last() {
+        let pairs = |cpu: usize| Some(format!("{},{}\n", cpu % 2, cpu % 2 + 2));
+        assert_eq!(cores_first(&[0, 1, 2, 3], pairs), [0, 1, 2, 3]);
+        let neighbours = |cpu: usize| Some(format!("{}-{}\n", cpu & !1, cpu | 1));
+        assert_eq!(cores_first(&[0, 1, 2, 3], neighbours), [0, 2, 1, 3]);
+        assert_eq!(
+            cores_first(&[1, 3], neighbours),
+            [1, 3],
+            "the first may be forbidden"
+        );
+        assert_eq!(cores_first(&[5, 7], |_| None), [5, 7]);
+    }
+}
