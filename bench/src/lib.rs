@@ -66,5 +66,7 @@ pub mod machine;
 pub mod measure;
 pub mod memory;
 pub mod pin;
+pub mod plot;
 pub mod race;
 pub mod rows;
+pub mod tables;

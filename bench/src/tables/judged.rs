@@ -1,0 +1,182 @@
+//! The rows that are judged, with the least (or greatest) value that is good enough.
+
+use super::blocks::{NOT_RUN, spread};
+use super::names::find;
+use crate::plot::number;
+use crate::rows::Row;
+
+/// A bound on a row's value.
+#[derive(Clone, Copy, Debug)]
+enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Bound {
+    fn holds(self, value: f64) -> bool {
+        match self {
+            Bound::AtLeast(bound) => value >= bound,
+            Bound::AtMost(bound) => value <= bound,
+        }
+    }
+}
+
+impl std::fmt::Display for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Bound::AtLeast(bound) => write!(f, "≥ {bound}"),
+            Bound::AtMost(bound) => write!(f, "≤ {bound}"),
+        }
+    }
+}
+
+/// Row, what it measures, its bound.
+const GOALS: [(&str, &str, Bound); 16] = [
+    (
+        "ring/64B/1p1c/vs-qq2016",
+        "64 B, 1P1C, against QQ of 2016",
+        Bound::AtLeast(3.5),
+    ),
+    (
+        "ring/64B/1p1c/vs-best-peer",
+        "64 B, 1P1C, against the best queue used well",
+        Bound::AtLeast(1.5),
+    ),
+    (
+        "ring/64B/1p1c/vs-raw-insert",
+        "64 B, 1P1C, against a raw insert without any queue",
+        Bound::AtLeast(0.8),
+    ),
+    (
+        "ring/64B/2p2c/vs-qq2016",
+        "64 B, 2P2C, against QQ of 2016",
+        Bound::AtLeast(3.5),
+    ),
+    (
+        "ring/512B/1p1c/vs-qq2016",
+        "512 B, 1P1C, against QQ of 2016",
+        Bound::AtLeast(2.5),
+    ),
+    (
+        "ring/1514B/1p1c/vs-qq2016",
+        "1514 B, 1P1C, against QQ of 2016",
+        Bound::AtLeast(2.0),
+    ),
+    (
+        "ring/1514B/1p1c/vs-nt-fill",
+        "1514 B, 1P1C, against filling the same memory",
+        Bound::AtLeast(0.8),
+    ),
+    (
+        "ring/cold-scan/vs-length-walk",
+        "cold scan, against following lengths",
+        Bound::AtLeast(4.0),
+    ),
+    (
+        "ring/cold-scan/ns",
+        "cold scan, ns a packet",
+        Bound::AtMost(20.0),
+    ),
+    (
+        "ring/latency/idle-p99-us",
+        "store to peek on an idle link, p99, µs",
+        Bound::AtMost(1000.0),
+    ),
+    (
+        "ring/latency/1mpps-p99-us",
+        "store to peek at 1 Mpps, p99, µs",
+        Bound::AtMost(1000.0),
+    ),
+    (
+        "ring/latency/idle-cpu",
+        "CPU of an idle reader, percent",
+        Bound::AtMost(2.0),
+    ),
+    (
+        "ring/bytes-per-64B",
+        "ring bytes a 64-byte packet",
+        Bound::AtMost(81.0),
+    ),
+    (
+        "limits/raw-insert/vs-nt-fill",
+        "raw insert, bytes, of NT fill",
+        Bound::AtLeast(0.7),
+    ),
+    (
+        "limits/qq2016/vs-memcpy-insert",
+        "QQ of 2016, of a plain memcpy insert",
+        Bound::AtLeast(0.4),
+    ),
+    (
+        "limits/best-peer/vs-memcpy-insert",
+        "best queue used well, of a plain memcpy insert",
+        Bound::AtLeast(0.8),
+    ),
+];
+
+/// The whole recorder against the bare ring; its goal rises with native filters.
+const RECORDER: (&str, &str, Bound) = (
+    "recorder/64B/vs-ring",
+    "whole recorder, one trigger filter, against the bare ring",
+    Bound::AtLeast(0.15),
+);
+
+/// The table of judged rows.
+pub(super) fn table(rows: &[Row]) -> String {
+    let mut text =
+        String::from("| case | row | against | goal | measured | |\n|---|---|---|---|---|---|\n");
+    for (name, case, bound) in GOALS.into_iter().chain([RECORDER]) {
+        let (versus, measured, verdict) = match find(rows, name) {
+            None => ("", NOT_RUN.to_owned(), ""),
+            Some(row) => match row.value {
+                None => ("", format!("did not run: {}", reason(row)), ""),
+                Some(value) => (
+                    row.versus.as_deref().unwrap_or(""),
+                    spread(row, number),
+                    if bound.holds(value) {
+                        "met"
+                    } else {
+                        "**missed**"
+                    },
+                ),
+            },
+        };
+        text.push_str(&format!(
+            "| {case} | `{name}` | {versus} | {bound} | {measured} | {verdict} |\n"
+        ));
+    }
+    text
+}
+
+/// Why a row has no value, in its own words.
+pub(super) fn reason(row: &Row) -> &str {
+    row.versus.as_deref().unwrap_or("no reason given")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tables::names::made_up;
+
+    #[test]
+    fn met_missed_and_not_run_are_told_apart() {
+        let rows = [
+            made_up("ring/64B/1p1c/vs-qq2016", 3.5, "ratio"),
+            made_up("ring/512B/1p1c/vs-qq2016", 2.4, "ratio"),
+            made_up("ring/cold-scan/ns", 20.1, "ns"),
+            made_up("ring/latency/idle-cpu", 0.1, "percent"),
+        ];
+        let table = table(&rows);
+        let line = |name: &str| {
+            let line = table
+                .lines()
+                .find(|line| line.contains(&format!("`{name}`")));
+            line.expect("every judged row has a line").to_owned()
+        };
+        assert!(line("ring/64B/1p1c/vs-qq2016").ends_with("| ≥ 3.5 | 3.50 | met |"));
+        assert!(line("ring/512B/1p1c/vs-qq2016").ends_with("| **missed** |"));
+        assert!(line("ring/cold-scan/ns").ends_with("| **missed** |"));
+        assert!(line("ring/latency/idle-cpu").ends_with("| met |"));
+        assert!(line("recorder/64B/vs-ring").ends_with("| not run |  |"));
+    }
+}

@@ -1,0 +1,178 @@
+//! The tables of `docs/benchmarks.md`, made from rows, so that every number there is one that a run measured.
+//!
+//! The document is written by hand, but for blocks between two markers:
+//!
+//! ```text
+//! <!-- generated: limits -->
+//! …
+//! <!-- end -->
+//! ```
+//!
+//! [`update`] replaces what is between them. `blocks.rs` knows which names there are; `figure NAME` is one for each
+//! [`Figure`](crate::plot::Figure). Where no row of a block ran, the block says "not run": a partial run leaves no number of
+//! another run behind.
+
+pub(crate) mod blocks;
+mod inside;
+mod judged;
+pub(crate) mod names;
+mod queues;
+mod report;
+
+pub use report::report;
+
+use std::path::{Path, PathBuf};
+
+use crate::{machine::Machine, rows::Row};
+
+/// Why a report was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// A file or folder could not be used.
+    #[error("cannot {call} {}: {source}", path.display())]
+    File {
+        /// What was tried.
+        call: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The document asks for a block that nobody makes.
+    #[error("{}:{line}: there is no block '{name}'", path.display())]
+    Block {
+        /// The document.
+        path: PathBuf,
+        /// The line of the marker, from 1.
+        line: usize,
+        /// What stands in the marker.
+        name: String,
+    },
+    /// A block has no `<!-- end -->` before the next one or the end of the document.
+    #[error("{}:{line}: the block '{name}' does not end", path.display())]
+    Unclosed {
+        /// The document.
+        path: PathBuf,
+        /// The line of the marker, from 1.
+        line: usize,
+        /// What stands in the marker.
+        name: String,
+    },
+}
+
+const START: &str = "<!-- generated: ";
+const START_END: &str = " -->";
+const END: &str = "<!-- end -->";
+
+/// Replaces every generated block of the document at `path`. Its other lines stay as they are.
+///
+/// # Errors
+/// [`ReportError`]: the document cannot be read or written, or its markers are wrong; then it is left as it was.
+pub fn update(rows: &[Row], machine: &Machine, path: &Path) -> Result<(), ReportError> {
+    let fails = |call| {
+        move |source| ReportError::File {
+            call,
+            path: path.to_owned(),
+            source,
+        }
+    };
+    let before = std::fs::read_to_string(path).map_err(fails("read"))?;
+    let after = filled(&before, path, |name| blocks::block(name, rows, machine))?;
+    if after != before {
+        std::fs::write(path, after).map_err(fails("write"))?;
+    }
+    Ok(())
+}
+
+/// `document` with each block replaced by what `make` makes of its name.
+fn filled(
+    document: &str,
+    path: &Path,
+    make: impl Fn(&str) -> Option<String>,
+) -> Result<String, ReportError> {
+    let mut result = String::with_capacity(document.len());
+    let mut lines = document.lines().enumerate();
+    while let Some((index, line)) = lines.next() {
+        result.push_str(line);
+        result.push('\n');
+        let Some(name) = line
+            .strip_prefix(START)
+            .and_then(|l| l.strip_suffix(START_END))
+        else {
+            continue;
+        };
+        let body = make(name).ok_or_else(|| ReportError::Block {
+            path: path.to_owned(),
+            line: index + 1,
+            name: name.to_owned(),
+        })?;
+        let end = lines.find(|(_, line)| *line == END || line.starts_with(START));
+        if end.is_none_or(|(_, line)| line != END) {
+            return Err(ReportError::Unclosed {
+                path: path.to_owned(),
+                line: index + 1,
+                name: name.to_owned(),
+            });
+        }
+        result.push_str(body.trim_end());
+        result.push('\n');
+        result.push_str(END);
+        result.push('\n');
+    }
+    Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(document: &str) -> Result<String, ReportError> {
+        filled(document, Path::new("d.md"), |name| {
+            (name == "known").then(|| "new".to_owned())
+        })
+    }
+
+    #[test]
+    fn only_what_is_between_markers_changes() {
+        let document = "a\n<!-- generated: known -->\nold\nold\n<!-- end -->\nb\n";
+        let expected = "a\n<!-- generated: known -->\nnew\n<!-- end -->\nb\n";
+        assert_eq!(fill(document).expect("markers are right"), expected);
+        assert_eq!(fill(expected).expect("markers are right"), expected);
+    }
+
+    #[test]
+    fn wrong_markers_are_told_with_their_line() {
+        let unknown = fill("a\n<!-- generated: other -->\n<!-- end -->\n");
+        assert!(
+            matches!(unknown, Err(ReportError::Block { line: 2, name, .. }) if name == "other")
+        );
+        for open in [
+            "<!-- generated: known -->\nb\n",
+            "<!-- generated: known -->\n<!-- generated: known -->\n<!-- end -->\n",
+        ] {
+            assert!(matches!(
+                fill(open),
+                Err(ReportError::Unclosed { line: 1, .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn the_document_asks_for_every_block_once() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/benchmarks.md");
+        let document = std::fs::read_to_string(&path).expect("docs/benchmarks.md is there");
+        let machine = Machine::default();
+        let asked = std::cell::RefCell::new(Vec::new());
+        let made = filled(&document, &path, |name| {
+            asked.borrow_mut().push(name.to_owned());
+            blocks::block(name, &[], &machine)
+        });
+        let made = made.expect("its markers are right");
+        assert!(made.contains("not run"));
+        let mut asked = asked.into_inner();
+        asked.sort();
+        let mut known = blocks::all();
+        known.sort();
+        assert_eq!(asked, known);
+    }
+}
