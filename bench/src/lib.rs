@@ -62,6 +62,7 @@
 //! ```
 
 pub mod contest;
+pub mod limits;
 pub mod machine;
 pub mod measure;
 pub mod memory;
