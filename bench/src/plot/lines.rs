@@ -57,7 +57,7 @@ pub(super) struct Lines {
     pub(super) panels: Vec<Panel>,
 }
 
-const TOP: f64 = 74.0;
+const TOP: f64 = 84.0;
 const BOTTOM: f64 = 56.0;
 const LEFT: f64 = 62.0;
 const PLOT_HEIGHT: f64 = 300.0;
@@ -146,7 +146,7 @@ impl Lines {
         }
         let middle = left + width / 2.0;
         svg.text((middle, floor + 40.0), Anchor::Middle, NOTE, &self.x_label);
-        svg.text((left - 46.0, TOP - 10.0), Anchor::Start, NOTE, &panel.label);
+        svg.text((left - 46.0, TOP - 16.0), Anchor::Start, NOTE, &panel.label);
     }
 
     /// The points of one series, with their place in a panel.

@@ -202,7 +202,10 @@ pub(super) fn threads(rows: &[Row]) -> Option<String> {
                 })
             };
             series.push(Series {
-                name: format!("NT fill, {} threads", topology.producers),
+                name: match topology.producers {
+                    1 => "NT fill, 1 thread".to_owned(),
+                    threads => format!("NT fill, {threads} threads"),
+                },
                 style: Style::limit(limit),
                 points: sizes.iter().map(bits).collect(),
             });
