@@ -1,0 +1,201 @@
+//! The reading role: a member of a group, with its ledger.
+
+use std::{collections::BTreeMap, sync::atomic::Ordering, time::Duration};
+
+use fastrand::Rng;
+use retroscope_ring::{GroupKind, Reader};
+
+use crate::{
+    forbidden,
+    round::{Round, take},
+    sync::lock,
+    writer::promise_ns,
+};
+
+/// Far beyond any pause of the machine, or of the supervisor: a wait this long is a lost wake-up.
+const DEADLINE: Duration = Duration::from_secs(600);
+
+#[derive(Debug)]
+pub(crate) struct Follower {
+    reader: Reader,
+    kind: GroupKind,
+    /// By producer.
+    ledgers: BTreeMap<usize, Ledger>,
+}
+
+#[derive(Debug, Default)]
+struct Ledger {
+    start: u64,
+    /// What was published when the group was made. Of this, later buckets may have gone before earlier ones.
+    old: u64,
+    next: u64,
+    read: u64,
+    missed: u64,
+    /// The last promise that was seen, and the number from which on it holds.
+    promised: Option<(u64, i64)>,
+}
+
+/// Takes up the role for one step.
+pub(crate) fn follow(round: &Round, rng: &mut Rng) {
+    if rng.u8(0..20) == 0 {
+        enter(round, rng);
+    }
+    let Some(mut follower) = take(&round.followers, rng) else {
+        return enter(round, rng);
+    };
+    follower.look_for_promises(round);
+    for _ in 0..rng.u8(1..30) {
+        if !follower.read_one(round, Some(rng)) {
+            if rng.u8(0..3) == 0 && !round.is_over() {
+                follower.sleep(round);
+            }
+            break;
+        }
+    }
+    match rng.u8(0..8) {
+        0 => follower.reader.finish(),
+        1 => round.stall(rng), // with a batch that is not done
+        _ => {}
+    }
+    if rng.u8(0..60) == 0 {
+        follower.leave(round); // in the middle of a bucket
+    } else {
+        lock(&round.followers).push(follower);
+    }
+}
+
+/// Makes a group of any kind, if the ring serves more readers.
+fn enter(round: &Round, rng: &mut Rng) {
+    let kind = if rng.u8(0..3) == 0 {
+        GroupKind::Gating
+    } else {
+        GroupKind::Lapped
+    };
+    let members = rng.usize(1..=2).min(round.rules.producers);
+    let Ok(readers) = round.ring.group_of("group", kind, members) else {
+        return;
+    };
+    for reader in readers {
+        let ledger = |producer| {
+            let start = reader.position(producer);
+            let ledger = Ledger {
+                start,
+                old: round.ring.published(producer),
+                next: start,
+                ..Ledger::default()
+            };
+            (producer, ledger)
+        };
+        let ledgers: BTreeMap<usize, Ledger> = reader.producers().map(ledger).collect();
+        lock(&round.wakers).push(reader.waker());
+        let starts = vec![0; round.rules.producers];
+        lock(&round.watched)
+            .positions
+            .push((reader.positions(), starts));
+        lock(&round.followers).push(Follower {
+            reader,
+            kind,
+            ledgers,
+        });
+    }
+}
+
+impl Follower {
+    /// Watermarks first, then what is published: all that they promise must be there.
+    fn look_for_promises(&mut self, round: &Round) {
+        for (&producer, ledger) in &mut self.ledgers {
+            let Some(watermark_ns) = round.ring.watermark(producer) else {
+                continue;
+            };
+            let published = round.ring.published(producer);
+            ledger.promised = Some((published, watermark_ns));
+            if watermark_ns == i64::MAX {
+                let begun = round.begun[producer].load(Ordering::Relaxed); // ordered by the watermark
+                assert!(
+                    begun - published <= 1,
+                    "it left, and its last record was stored or refused"
+                );
+            } else {
+                let promised = u64::try_from(watermark_ns / promise_ns(1)).expect("not negative");
+                forbidden::watermark_before_records(producer, published, promised);
+            }
+        }
+    }
+
+    /// Reads one batch and checks all of it; may stall in the middle where there is a generator.
+    fn read_one(&mut self, round: &Round, mut rng: Option<&mut Rng>) -> bool {
+        let Some(batch) = self.reader.next() else {
+            return false;
+        };
+        let producer = batch.producer;
+        let ledger = self
+            .ledgers
+            .get_mut(&producer)
+            .expect("a producer of this member's");
+        forbidden::untold_gap(producer, batch.first, ledger.next, batch.missed.packets);
+        if self.kind == GroupKind::Gating && batch.first > ledger.old {
+            forbidden::gating_loss(producer, batch.missed.packets);
+        }
+        ledger.missed += batch.missed.packets;
+        round.happened.lapped.add(batch.missed.packets);
+        ledger.next = batch.first + batch.len() as u64;
+        ledger.read += batch.len() as u64;
+        let begun = round.begun[producer].load(Ordering::Relaxed); // ordered by what was published
+        forbidden::early_record(producer, ledger.next - 1, begun);
+        let stall_at = rng
+            .as_mut()
+            .and_then(|rng| (rng.u8(0..40) == 0).then(|| rng.usize(0..batch.len())));
+        let (first, promised) = (batch.first, ledger.promised);
+        for (index, packet) in batch.into_iter().enumerate() {
+            let number = first + index as u64;
+            forbidden::torn_record(&round.rules.names, &packet, producer, number);
+            if let Some((_, watermark_ns)) = promised.filter(|&(from, _)| number >= from) {
+                forbidden::older_than_watermark(producer, number, packet.time_ns, watermark_ns);
+            }
+            if let Some(rng) = rng.as_mut().filter(|_| stall_at == Some(index)) {
+                round.stall(rng);
+                forbidden::torn_record(&round.rules.names, &packet, producer, number);
+            }
+        }
+        true
+    }
+
+    /// Sleeps for as long as it takes: a publication, a waker or the end must come.
+    fn sleep(&mut self, round: &Round) {
+        round.happened.slept.add(1);
+        assert!(self.reader.wait(DEADLINE), "FORBIDDEN lost_wake_up");
+    }
+
+    /// Reads all that there is.
+    pub(crate) fn drain(&mut self, round: &Round) {
+        while self.read_one(round, None) {}
+        self.reader.finish();
+    }
+
+    /// Closes the ledger, wherever it is, and leaves the group.
+    pub(crate) fn leave(self, round: &Round) {
+        let told = self.ledgers.values().map(|ledger| ledger.missed).sum();
+        // What was missed last is told with the next batch, which may never come.
+        assert!(
+            self.reader.lapped().packets >= told,
+            "told more than lapped() says"
+        );
+        for (&producer, ledger) in &self.ledgers {
+            let published = round.ring.published(producer);
+            let (stored, unread) = (published - ledger.start, published - ledger.next);
+            forbidden::open_ledger_of_a_reader(stored, ledger.read, ledger.missed, unread);
+        }
+    }
+
+    /// At the end, drained: nothing is unread.
+    pub(crate) fn check_end(&self, round: &Round) {
+        let (mut stored, mut read) = (0, 0);
+        for (&producer, ledger) in &self.ledgers {
+            let published = round.ring.published(producer);
+            assert_eq!(self.reader.position(producer), published);
+            stored += published - ledger.start;
+            read += ledger.read;
+        }
+        forbidden::open_ledger_of_a_reader(stored, read, self.reader.lapped().packets, 0);
+    }
+}

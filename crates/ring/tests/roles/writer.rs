@@ -1,0 +1,102 @@
+//! The writing role. It wanders from thread to thread with its producer.
+
+use std::sync::atomic::Ordering;
+
+use fastrand::Rng;
+use retroscope_ring::{Producer, StoreError};
+
+use crate::{
+    forbidden,
+    names::STEP_NS,
+    round::{Round, take},
+    sync::lock,
+};
+
+#[derive(Debug)]
+pub(crate) struct Writer {
+    producer: Producer,
+    /// Number of the next record: what was refused takes it again.
+    next: u64,
+    cut: u64,
+}
+
+/// Takes up the role for one step.
+pub(crate) fn write(round: &Round, rng: &mut Rng) {
+    let writer = take(&round.writers, rng).or_else(|| {
+        // Refused when all have been opened.
+        round.ring.producer().ok().map(|producer| Writer {
+            producer,
+            next: 0,
+            cut: 0,
+        })
+    });
+    let Some(mut writer) = writer else { return };
+    match rng.u8(0..8) {
+        0 => writer.store_some(round, rng, 1), // a lone packet
+        1..=3 => writer.store_some(round, rng, 400),
+        _ => writer.store_some(round, rng, 64),
+    }
+    match rng.u8(0..6) {
+        0..=2 => writer.producer.publish(),
+        3 if !round.rules.names.far_behind => {
+            // No record is older than its number says.
+            writer.producer.set_watermark(promise_ns(writer.next));
+            round.happened.promised.add(1);
+        }
+        4 => round.stall(rng), // with records that nobody sees yet
+        _ => {}
+    }
+    // The last producers leave late, so that there is something to write till then.
+    let last = round.steps() > round.rules.steps / 2;
+    if rng.u8(0..200) == 0 && (last || round.ring.producers() < round.rules.producers) {
+        writer.leave();
+    } else {
+        lock(&round.writers).push(writer);
+    }
+}
+
+/// The watermark behind which all records from `number` on are.
+pub(crate) fn promise_ns(number: u64) -> i64 {
+    i64::try_from(number).expect("a round is short") * STEP_NS
+}
+
+impl Writer {
+    fn store_some(&mut self, round: &Round, rng: &mut Rng, records_max: u64) {
+        for _ in 0..rng.u64(1..=records_max) {
+            if self.store(round, rng).is_err() {
+                break;
+            }
+            match rng.u16(0..400) {
+                0..10 => self.producer.publish(),
+                10 => std::thread::yield_now(),
+                _ => {}
+            }
+        }
+    }
+
+    fn store(&mut self, round: &Round, rng: &mut Rng) -> Result<(), StoreError> {
+        let id = self.producer.id();
+        let named = round.rules.names.record(id, self.next);
+        round.begun[id].store(self.next + 1, Ordering::Relaxed); // before the store, as is what it publishes
+        let stored = self.producer.store(&named.record());
+        match stored {
+            Ok(()) => {
+                self.next += 1;
+                self.cut += u64::from(named.is_cut());
+                round.happened.stored.add(1);
+                round.happened.cut.add(u64::from(named.is_cut()));
+            }
+            Err(StoreError::Full) => round.happened.refused.add(1),
+            Err(StoreError::Closed) => round.happened.closed.add(1),
+        }
+        if stored.is_err() && rng.bool() {
+            std::thread::yield_now();
+        }
+        stored
+    }
+
+    /// Checks what the producer counted, and drops it.
+    pub(crate) fn leave(self) {
+        forbidden::uncounted_cut(self.producer.cut_records(), self.cut);
+    }
+}

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Runs tests under a sanitizer: `scripts/sanitize.sh thread|address`. Where there is none it says SKIP.
+#
+# The sanitizers need a nightly switch, which RUSTC_BOOTSTRAP opens in the stable compiler. The standard library stays as it is,
+# compiled without them; what that hides from ThreadSanitizer is spelled out in crates/ring/src/sync.rs, and what is
+# left in scripts/tsan.supp. `cfg(retroscope_sanitize)` replaces what they cannot see, which is inline assembly.
+
+. "$(dirname "$0")/lib.sh"
+
+sanitizer=${1:?thread or address}
+export RUSTC_BOOTSTRAP=1
+flags="-Zsanitizer=$sanitizer -Cunsafe-allow-abi-mismatch=sanitizer"
+target=$(rustc -vV | sed -n 's/^host: //p')
+
+# A program that does nothing tells whether the compiler has the sanitizer, and whether it starts here: ThreadSanitizer does not
+# like every arrangement of addresses.
+probe=$(mktemp -d)
+trap 'rm -rf "$probe"' EXIT
+wrap=()
+echo 'fn main() {}' >"$probe/probe.rs"
+# shellcheck disable=SC2086 # several flags
+if ! rustc $flags --target "$target" -o "$probe/probe" "$probe/probe.rs" 2>"$probe/log"; then
+	echo "SKIP: $sanitizer sanitizer: this compiler has none for $target: $(head -n 1 "$probe/log")" >&2
+	exit 0
+fi
+if ! "$probe/probe" 2>"$probe/log"; then
+	wrap=(setarch "$(uname -m)" -R)
+	if ! "${wrap[@]}" "$probe/probe" 2>"$probe/log"; then
+		echo "SKIP: $sanitizer sanitizer: it does not start here: $(head -n 1 "$probe/log")" >&2
+		exit 0
+	fi
+fi
+
+# Leaks are another matter, and to look for them takes a right (ptrace) that not every place gives.
+export ASAN_OPTIONS="detect_leaks=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}"
+export TSAN_OPTIONS="suppressions=$PWD/scripts/tsan.supp:history_size=7${TSAN_OPTIONS:+:$TSAN_OPTIONS}"
+export RUSTFLAGS="${RUSTFLAGS:-} $flags --cfg retroscope_sanitize --cfg retroscope_sanitize=\"$sanitizer\""
+CARGO_TARGET_DIR="$(target_dir)/sanitize-$sanitizer"
+export CARGO_TARGET_DIR
+
+packages=(-p retroscope-ring)
+if [ "$sanitizer" = address ]; then
+	packages+=(-p retroscope-packet -p retroscope-pcapfile -p retroscope-filter)
+fi
+step "$sanitizer sanitizer: ${packages[*]//-p /}"
+"${wrap[@]}" cargo test --locked --target "$target" "${packages[@]}" --lib --tests -- --test-threads=1
