@@ -1,4 +1,6 @@
-//! How large a ring is, how it is cut into buckets, and what happens when it is full.
+//! How large a ring is, where its memory comes from, how it is cut into buckets, and what happens when it is full.
+
+use std::path::PathBuf;
 
 use crate::{
     RingError,
@@ -42,10 +44,16 @@ pub struct RingConfig {
     pub prefault: bool,
     /// How much is remembered of overwritten buckets.
     pub eviction_detail: EvictionDetail,
+    /// What the region is made of.
+    pub backing: Backing,
+    /// The NUMA node whose memory is preferred, `0..1024`. What became of it: [`Ring::numa`](crate::Ring::numa).
+    pub numa_node: Option<u32>,
+    /// When the ring was made, for its header: ns since the UNIX epoch, 0 for unknown. The ring reads no clock.
+    pub created_ns: i64,
 }
 
 impl RingConfig {
-    /// A ring in [`Mode::Record`] with [`EvictionDetail::Sampled`] and a chosen bucket size.
+    /// A ring of anonymous memory, in [`Mode::Record`] with [`EvictionDetail::Sampled`] and a chosen bucket size.
     #[must_use]
     pub fn new(bytes: u64, producers: usize, readers: usize) -> Self {
         Self {
@@ -56,6 +64,9 @@ impl RingConfig {
             mode: Mode::Record,
             prefault: true,
             eviction_detail: EvictionDetail::Sampled,
+            backing: Backing::Anonymous,
+            numa_node: None,
+            created_ns: 0,
         }
     }
 
@@ -95,6 +106,25 @@ impl RingConfig {
             producers: self.producers,
         })
     }
+}
+
+/// What the region is made of, and so who else can see it. It is left out of core dumps in every case.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Backing {
+    /// Memory of this process alone.
+    #[default]
+    Anonymous,
+    /// A file without a name (memfd_create(2)), of mode 0600 and sealed against shrinking and growing. Another process
+    /// of the same user opens it as `/proc/PID/fd/N` ([`Ring::path`](crate::Ring::path)). It ends with its last user.
+    ///
+    /// # Minimum kernel version
+    /// Linux 3.17.
+    Memfd,
+    /// A file that stays when the process ends, however it ends: on tmpfs or hugetlbfs for speed, on a disk where the
+    /// page cache may follow. It is made anew, with mode 0600, and locked (flock(2)) as long as the ring lives. In the
+    /// place of an older ring file of the same user that nobody has locked the new one is made, and the old one is gone;
+    /// anything else that is there is refused, a symbolic link too.
+    File(PathBuf),
 }
 
 /// What a writer does when no bucket is free and none may be overwritten at once.

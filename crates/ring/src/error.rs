@@ -1,6 +1,6 @@
 //! What can go wrong, and whose turn it is to act.
 
-use std::io;
+use std::{io, path::PathBuf};
 
 /// Why a ring could not be made or a role not be taken. The text is one sentence for the user.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +64,40 @@ pub enum RingError {
     Interfaces {
         /// The most.
         max: usize,
+    },
+    /// Environment: the file for the ring cannot be used.
+    #[error("cannot keep the ring in {}: {call}: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system call, with its option.
+        call: &'static str,
+        /// What it returned.
+        #[source]
+        error: io::Error,
+    },
+    /// User: the file holds the ring of a process that runs.
+    #[error("{} holds the ring of a running recorder: stop it, or choose another file", path.display())]
+    FileHeld {
+        /// The file.
+        path: PathBuf,
+    },
+    /// User: the file exists and is not a ring that may be replaced.
+    #[error(
+        "{} exists and is not a ring file of this user, so it is not replaced: remove it, or choose another file",
+        path.display()
+    )]
+    FileForeign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Environment: a hugetlbfs of other pages.
+    #[error("{} is on a hugetlbfs with pages of {page_bytes} bytes: the ring needs one of 2 MiB", path.display())]
+    FilePages {
+        /// The file.
+        path: PathBuf,
+        /// Bytes of its pages.
+        page_bytes: u64,
     },
     /// Environment: a system call failed.
     #[error("cannot take {bytes} bytes for the ring: {call}: {error}")]

@@ -6,8 +6,8 @@
 //! hold what they read instead of keeping a guard interval, a bucket closes when it is full and never because of time, and
 //! dumps reserve what they need.
 //!
-//! The crate knows bytes and times. It does not parse packets, open files, start threads, or read clocks except for the
-//! timeout of a sleeping reader.
+//! The crate knows bytes and times. It does not parse packets, or read clocks except for the timeout of a sleeping reader.
+//! It starts threads only to fill its memory, and opens no file but the one that holds it.
 //!
 //! ```
 //! use retroscope_ring::{GroupKind, Record, Ring, RingConfig};
@@ -30,6 +30,7 @@
 //! | [`Reader`], member of a group | sees each record of its producers once, also in open buckets | news |
 //! | [`Reservation`] | keeps the buckets of a window of packet time for a dump | |
 //! | [`BucketView`] | holds one bucket for as long as it is read | |
+//! | [`Attached`], in another process | copies buckets, and looks whether they were still there | |
 //!
 //! # States of a bucket
 //!
@@ -66,7 +67,7 @@
 //! | L | `Control::close` | `Control::is_closed` | the final mark, the link |
 //! | T | `ProducerHeader::watermark_ns` | [`Ring::watermark`] | all records before the watermark |
 //! | Q | a group's position | [`Positions::get`], search for a bucket | the group's work on the records |
-//! | G | fence in `Control::claim` | (a reader in another process) | the generation before the first new byte |
+//! | G | fence in `Control::claim` | fence in `Attached::copy_bucket` | the generation before the first new byte |
 //! | F1–F2 | fences in `storage/bell.rs` | | a writer's wait against whatever frees a bucket |
 //! | F3–F4 | fences in `sleep.rs` | | a reader's sleep against a publication |
 //!
@@ -82,6 +83,8 @@
 //! own. Publishing: four stores, a fence, a load. Reading: one load for each run of records. There is no lock, system call,
 //! allocation or clock in any of them; `examples/ring_throughput.rs` measures.
 //!
+#[cfg(not(loom))]
+mod attach;
 mod config;
 mod error;
 mod evicted;
@@ -98,7 +101,12 @@ mod storage;
 mod sync;
 mod view;
 
-pub use config::{EvictionDetail, Mode, RingConfig};
+#[cfg(not(loom))]
+pub use attach::{
+    AttachError, Attached, AttachedBucket, AttachedProducer, AttachedState, Buffer, CopyError,
+    RegionInfo, Writer,
+};
+pub use config::{Backing, EvictionDetail, Mode, RingConfig};
 pub use error::{RingError, StoreError};
 pub use evicted::{Count, Evicted, EvictedBucket};
 pub use group::{GroupKind, Lapped, Positions};
@@ -106,6 +114,6 @@ pub use producer::{NewBucket, Producer};
 pub use reader::{Batch, Reader};
 pub use record::{Packet, Record};
 pub use reservation::Reservation;
-pub use ring::{InterfaceEntry, Pages, Ring, RingStatistics};
+pub use ring::{InterfaceEntry, Numa, Pages, Ring, RingStatistics};
 pub use sleep::Waker;
 pub use view::{BucketInfo, BucketRef, BucketView, Packets};

@@ -1,6 +1,6 @@
 //! The ring: one region and everybody who works on it.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, path::PathBuf, sync::Arc};
 
 use crate::{
     BucketRef, BucketView, Evicted, GroupKind, Mode, Producer, Reader, Reservation, RingConfig,
@@ -9,12 +9,9 @@ use crate::{
     outer::Outer,
     reader::Cursor,
     sleep::Dormitory,
-    storage::{Hold, Storage},
+    storage::{Hold, INTERFACES_MAX, Placement, Storage},
     sync::{AtomicBool, AtomicU8, Mutex, Ordering, Padded, lock},
 };
-
-/// Interface numbers have 16 bits.
-const INTERFACES_MAX: usize = 1 << 16;
 
 /// The queue of queues. A handle: clones are the same ring. Any thread may call any method.
 #[derive(Debug, Clone)]
@@ -30,7 +27,7 @@ pub(crate) struct Shared {
     mode: AtomicU8,
     closed: AtomicBool,
     interfaces: Mutex<Vec<InterfaceEntry>>,
-    pages: Pages,
+    placement: Placement,
     readers_max: usize,
 }
 
@@ -43,6 +40,25 @@ pub enum Pages {
     Transparent,
     /// 4 KiB pages.
     Small,
+}
+
+/// What became of [`RingConfig::numa_node`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Numa {
+    /// None was asked for.
+    Unset,
+    /// Pages come from this node as long as it has some.
+    Preferred {
+        /// Its number.
+        node: u32,
+    },
+    /// The kernel took no advice: it has no such node, or a sandbox forbids mbind(2). The ring works the same.
+    Refused {
+        /// The number asked for.
+        node: u32,
+        /// What mbind returned, an `errno` value.
+        errno: i32,
+    },
 }
 
 /// One line of the append-only table of interfaces.
@@ -96,7 +112,7 @@ impl Ring {
         progress: Option<&mut dyn FnMut(u64, u64)>,
     ) -> Result<Self, RingError> {
         let geometry = config.geometry()?;
-        let (storage, pages) = Storage::new(geometry, config.prefault, progress)?;
+        let (storage, placement) = Storage::new(geometry, config, progress)?;
         Ok(Self(Arc::new(Shared {
             storage: Arc::new(storage),
             outer: Mutex::new(Outer::new(geometry.buckets, config.eviction_detail)),
@@ -106,7 +122,7 @@ impl Ring {
             mode: AtomicU8::new(config.mode as u8),
             closed: AtomicBool::new(false),
             interfaces: Mutex::new(Vec::new()),
-            pages,
+            placement,
             readers_max: config.readers,
         })))
     }
@@ -132,7 +148,20 @@ impl Ring {
     /// Which pages were got.
     #[must_use]
     pub fn pages(&self) -> Pages {
-        self.0.pages
+        self.0.placement.pages
+    }
+
+    /// Which NUMA node its memory was asked for from, and whether the kernel agreed.
+    #[must_use]
+    pub fn numa(&self) -> Numa {
+        self.0.placement.numa
+    }
+
+    /// Where another process can open the region ([`Attached::open`](crate::Attached::open)): the file, or
+    /// `/proc/PID/fd/N` of a memfd. `None` for anonymous memory.
+    #[must_use]
+    pub fn path(&self) -> Option<PathBuf> {
+        self.0.storage.path()
     }
 
     /// Opens the next producer, with the next number.
@@ -217,6 +246,10 @@ impl Ring {
 
     /// Appends to the table of interfaces and returns the number for [`Record::interface`](crate::Record::interface).
     ///
+    /// The region's own table, which other processes read, has at least 1024 places, and in a ring of up to 4096 buckets
+    /// more than 16,000; it keeps 56 bytes of a name. What finds no place is known to this process only
+    /// ([`Self::interfaces_unlisted`]).
+    ///
     /// # Errors
     /// [`RingError::Interfaces`] after 65,536 of them.
     pub fn add_interface(&self, interface: InterfaceEntry) -> Result<u16, RingError> {
@@ -224,8 +257,15 @@ impl Ring {
         let id = u16::try_from(interfaces.len()).map_err(|_| RingError::Interfaces {
             max: INTERFACES_MAX,
         })?;
+        self.0.storage.list_interface(id, &interface);
         interfaces.push(interface);
         Ok(id)
+    }
+
+    /// Interfaces that found no place in the region's own table.
+    #[must_use]
+    pub fn interfaces_unlisted(&self) -> u64 {
+        self.0.storage.interfaces_unlisted()
     }
 
     /// An interface by its number.

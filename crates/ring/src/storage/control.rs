@@ -28,6 +28,28 @@ const GENERATION_SHIFT: u32 = 16;
 /// Generations wrap after 2⁴⁸ claims: 89 years at 100 ns each.
 const GENERATION_MASK: u64 = (1 << 48) - 1;
 
+/// What the word says about a bucket, for a reader of another process.
+#[cfg(not(loom))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Free,
+    Claimed,
+    Open,
+    Closed,
+}
+
+/// Phase and generation in a word, whatever it holds.
+#[cfg(not(loom))]
+pub(crate) fn decode(word: u64) -> (Phase, u64) {
+    let phase = match word & STATE_MASK {
+        FREE => Phase::Free,
+        CLAIMED => Phase::Claimed,
+        OPEN => Phase::Open,
+        _ => Phase::Closed,
+    };
+    (phase, word >> GENERATION_SHIFT)
+}
+
 /// State, holds and generation of a bucket.
 #[derive(Debug)]
 #[repr(transparent)]
@@ -148,7 +170,12 @@ mod tests {
         assert!(control.hold(1));
         assert!(control.hold(1));
         control.close();
-        assert_eq!(control.0.load(Ordering::Relaxed), (1 << 16) | (2 << 2) | 3);
+        let word = control.0.load(Ordering::Relaxed);
+        assert_eq!(word, (1 << 16) | (2 << 2) | 3);
+        assert_eq!(decode(word), (Phase::Closed, 1));
+        assert_eq!(decode(word ^ 1), (Phase::Open, 1));
+        assert_eq!(decode(1), (Phase::Claimed, 0));
+        assert_eq!(decode(7 << 16), (Phase::Free, 7));
     }
 
     #[test]

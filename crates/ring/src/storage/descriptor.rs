@@ -100,6 +100,12 @@ impl Descriptor {
         bytes
     }
 
+    /// From its words in a region of another process, whatever they hold.
+    #[cfg(not(loom))]
+    pub(crate) fn from_words(words: [u64; 2]) -> Self {
+        Self(words)
+    }
+
     /// Where the payload (with its extension) starts in the bucket, in bytes.
     pub(crate) fn offset(self) -> usize {
         (self.0[1] & OFFSET_MASK) as usize

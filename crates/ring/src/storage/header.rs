@@ -1,28 +1,49 @@
-//! What stands in front of the buckets: the region's own description, a header for each producer and one for each bucket.
+//! What stands in front of the buckets: the region's own description, a header for each producer and one for each bucket,
+//! and the interfaces. Whoever maps the region read-only (`attach/`) needs nothing else.
 //!
 //! ```text
-//! offset 0        RegionHeader     4096 bytes, written once
+//! offset 0        RegionHeader     16 words of 8 bytes, written once, before RegionState::state is set
+//!           0     magic              8  version          16  region bytes       24  producers
+//!          32     producers' offset 40  buckets          48  headers' offset    56  bytes of a bucket
+//!          64     buckets' offset   72  interfaces' off. 80  interfaces at most 88  time of creation, ns
+//!          96     boot id, 16 bytes                     112  process id        120  pages: 1 small, 2 transparent, 3 explicit
+//!        1024     RegionState      128 bytes: state, interfaces listed, interfaces that did not fit
 //!        4096     ProducerHeader   128 bytes × producers
 //!        …        BucketHeader     128 bytes × buckets
-//!        …        padding to a multiple of 2 MiB
-//!        buckets  bucket_bytes × buckets
+//!        …        InterfaceSlot     64 bytes × interfaces at most: all that is left up to the buckets, 1024 or more
+//!        buckets  bucket_bytes × buckets, from a multiple of 2 MiB
 //! ```
 //!
-//! Headers of producers and buckets are structs of atomics only. Where they stand, in the mapping or on the heap, is the
-//! choice of [`Storage`](super::Storage): loom's atomics are larger than real ones and do not live in mappings.
+//! All numbers are in native byte order; the magic tells which. Headers of producers and buckets are structs of atomics
+//! only. Where they stand, in the mapping or on the heap, is the choice of [`Storage`](super::Storage): loom's atomics are
+//! larger than real ones and do not live in mappings.
 
-use super::control::Control;
+use super::{control::Control, interfaces::InterfaceSlot};
 use crate::sync::{AtomicI64, AtomicU64};
 
-/// Bytes of the region header.
+/// Bytes in front of the headers of the producers.
 pub(crate) const REGION_HEADER_BYTES: usize = 4096;
-/// "retroQQ" and a 1 for this layout; also tells the byte order.
+/// Where [`RegionState`] stands.
+pub(crate) const REGION_STATE_OFFSET: usize = 1024;
+/// Places for interfaces, at least.
+pub(crate) const INTERFACES_MIN: usize = 1024;
+/// "retroQQ" and a 1 for this kind of header; also tells the byte order.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"retroQQ\x01");
 /// Changes whenever a byte of the region changes its meaning.
-pub(crate) const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 2;
+/// 64-bit words of [`RegionHeader`].
+#[cfg(not(loom))]
+pub(crate) const REGION_HEADER_WORDS: usize = size_of::<RegionHeader>() / 8;
+
+/// [`RegionState::state`]: the headers are not written yet.
+pub(crate) const STATE_UNREADY: u64 = 0;
+/// [`RegionState::state`]: in use, or its process was killed.
+pub(crate) const STATE_LIVE: u64 = 1;
+/// [`RegionState::state`]: its ring ended in good order.
+pub(crate) const STATE_ENDED: u64 = 2;
 
 /// The first bytes of the region. Plain numbers: written before anybody else knows the region, never again.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct RegionHeader {
     pub(crate) magic: u64,
@@ -35,6 +56,55 @@ pub(crate) struct RegionHeader {
     pub(crate) headers_offset: u64,
     pub(crate) bucket_bytes: u64,
     pub(crate) buckets_offset: u64,
+    pub(crate) interfaces_offset: u64,
+    pub(crate) interfaces_max: u64,
+    /// ns since the UNIX epoch; 0 is unknown.
+    pub(crate) created_ns: i64,
+    /// `/proc/sys/kernel/random/boot_id`; zero if unknown. In the order in which it is written.
+    pub(crate) boot_id: [u8; 16],
+    /// The process that made the region, as it saw itself.
+    pub(crate) process: u64,
+    /// 1 small, 2 transparent, 3 explicit.
+    pub(crate) pages: u64,
+}
+
+#[cfg(not(loom))]
+impl RegionHeader {
+    /// From its words, whatever they hold.
+    pub(crate) fn from_words(words: &[u64; REGION_HEADER_WORDS]) -> Self {
+        let mut boot_id = [0; 16];
+        boot_id[..8].copy_from_slice(&words[12].to_ne_bytes());
+        boot_id[8..].copy_from_slice(&words[13].to_ne_bytes());
+        Self {
+            magic: words[0],
+            version: words[1],
+            region_bytes: words[2],
+            producers: words[3],
+            producers_offset: words[4],
+            buckets: words[5],
+            headers_offset: words[6],
+            bucket_bytes: words[7],
+            buckets_offset: words[8],
+            interfaces_offset: words[9],
+            interfaces_max: words[10],
+            created_ns: words[11].cast_signed(),
+            boot_id,
+            process: words[14],
+            pages: words[15],
+        }
+    }
+}
+
+/// What changes about the region as a whole.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(crate) struct RegionState {
+    /// One of `STATE_…`. Stored with Release: live after all headers, ended after the last record.
+    pub(crate) state: AtomicU64,
+    /// Interfaces in the table. Stored with Release after their slots; never falls.
+    pub(crate) interfaces: AtomicU64,
+    /// Interfaces that found no slot: the process knows them, the region does not.
+    pub(crate) interfaces_unlisted: AtomicU64,
 }
 
 /// What one producer tells about itself. Written by that producer only.
@@ -81,10 +151,23 @@ pub(crate) struct BucketHeader {
 
 #[cfg(not(loom))]
 const _: () = {
-    assert!(size_of::<RegionHeader>() <= REGION_HEADER_BYTES);
+    assert!(size_of::<RegionHeader>() == 128 && size_of::<RegionHeader>() <= REGION_STATE_OFFSET);
+    assert!(REGION_STATE_OFFSET + size_of::<RegionState>() <= REGION_HEADER_BYTES);
+    assert!(size_of::<InterfaceSlot>() == 64);
     assert!(size_of::<ProducerHeader>() == 128);
     assert!(size_of::<BucketHeader>() == 128);
 };
+
+impl RegionState {
+    /// Not ready, no interfaces.
+    pub(crate) fn new() -> Self {
+        Self {
+            state: AtomicU64::new(STATE_UNREADY),
+            interfaces: AtomicU64::new(0),
+            interfaces_unlisted: AtomicU64::new(0),
+        }
+    }
+}
 
 impl ProducerHeader {
     /// As at the start of a region.
@@ -125,8 +208,28 @@ mod tests {
 
     #[test]
     fn the_layout_is_pinned() {
-        assert_eq!(offset_of!(RegionHeader, region_bytes), 16);
-        assert_eq!(offset_of!(RegionHeader, buckets_offset), 64);
+        let region = [
+            offset_of!(RegionHeader, magic),
+            offset_of!(RegionHeader, version),
+            offset_of!(RegionHeader, region_bytes),
+            offset_of!(RegionHeader, producers),
+            offset_of!(RegionHeader, producers_offset),
+            offset_of!(RegionHeader, buckets),
+            offset_of!(RegionHeader, headers_offset),
+            offset_of!(RegionHeader, bucket_bytes),
+            offset_of!(RegionHeader, buckets_offset),
+            offset_of!(RegionHeader, interfaces_offset),
+            offset_of!(RegionHeader, interfaces_max),
+            offset_of!(RegionHeader, created_ns),
+            offset_of!(RegionHeader, boot_id),
+            offset_of!(RegionHeader, process),
+            offset_of!(RegionHeader, pages),
+        ];
+        let words = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15];
+        assert_eq!(region, words.map(|word| word * 8));
+        assert_eq!(offset_of!(RegionState, state), 0);
+        assert_eq!(offset_of!(RegionState, interfaces), 8);
+        assert_eq!(offset_of!(RegionState, interfaces_unlisted), 16);
         assert_eq!(offset_of!(ProducerHeader, published), 0);
         assert_eq!(offset_of!(ProducerHeader, published_bytes), 8);
         assert_eq!(offset_of!(ProducerHeader, watermark_ns), 16);

@@ -1,9 +1,10 @@
 //! The region's memory under loom: a few hundred bytes on the heap, made anew for every execution of a model.
 #![expect(unsafe_code, reason = "hands out the address of memory that it owns")]
 
-use std::ptr::NonNull;
+use std::{path::PathBuf, ptr::NonNull};
 
-use crate::{Pages, RingError};
+use super::Placement;
+use crate::{Numa, Pages, RingConfig, RingError};
 
 /// Region and buckets start on this boundary.
 pub(crate) const ALIGNMENT: usize = 16;
@@ -23,15 +24,23 @@ unsafe impl Sync for Memory {}
 impl Memory {
     pub(crate) fn new(
         bytes: usize,
-        _prefault: bool,
+        _config: &RingConfig,
         progress: Option<&mut dyn FnMut(u64, u64)>,
-    ) -> Result<(Self, Pages), RingError> {
+    ) -> Result<(Self, Placement), RingError> {
         let words = vec![0_u128; bytes.div_ceil(16)].into_boxed_slice();
         if let Some(progress) = progress {
             progress(bytes as u64, bytes as u64);
         }
         let base = NonNull::from(Box::leak(words));
-        Ok((Self { base }, Pages::Small))
+        let placement = Placement {
+            pages: Pages::Small,
+            numa: Numa::Unset,
+        };
+        Ok((Self { base }, placement))
+    }
+
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        None
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {

@@ -13,6 +13,8 @@ pub(crate) mod control;
 pub(crate) mod descriptor;
 pub(crate) mod header;
 mod hold;
+pub(crate) mod interfaces;
+pub(crate) mod layout;
 mod open;
 mod table;
 
@@ -29,16 +31,28 @@ use mapping::{ALIGNMENT, Memory};
 pub(crate) use hold::Hold;
 pub(crate) use open::{Claimed, OpenBucket, Opening};
 
-use crate::{BucketRef, Packet, Pages, RingError, config::Geometry};
+use std::path::PathBuf;
+
+use crate::{
+    BucketRef, InterfaceEntry, Numa, Packet, Pages, RingConfig, RingError, config::Geometry,
+    sync::Ordering,
+};
 use bell::Bell;
 use descriptor::{DESCRIPTOR_BYTES, Descriptor, EXTENSION_BYTES, Extension};
-use header::{BucketHeader, MAGIC, ProducerHeader, REGION_HEADER_BYTES, RegionHeader, VERSION};
+use header::{BucketHeader, ProducerHeader, RegionState, STATE_ENDED, STATE_LIVE};
+use interfaces::InterfaceSlot;
+use layout::{Offsets, Tables};
 use table::Table;
+
+/// Interface numbers have 16 bits.
+pub(crate) const INTERFACES_MAX: usize = 1 << 16;
 
 /// The region of one ring: memory, headers, and the bell that tells writers when a bucket may have become free.
 #[derive(Debug)]
 pub(crate) struct Storage {
     // The tables may point into the memory: they are declared, and so dropped, before it.
+    state: Table<RegionState>,
+    interfaces: Table<InterfaceSlot>,
     buckets: Table<BucketHeader>,
     producers: Table<ProducerHeader>,
     memory: Memory,
@@ -51,36 +65,60 @@ pub(crate) struct Storage {
 }
 
 impl Storage {
-    /// Takes the memory and, with `prefault`, fills it.
+    /// Takes the memory and, as the configuration says, fills it.
     pub(crate) fn new(
         geometry: Geometry,
-        prefault: bool,
+        config: &RingConfig,
         progress: Option<&mut dyn FnMut(u64, u64)>,
-    ) -> Result<(Self, Pages), RingError> {
-        let header_bytes = REGION_HEADER_BYTES
-            + geometry.producers * size_of::<ProducerHeader>()
-            + geometry.buckets * size_of::<BucketHeader>();
-        // Under loom the tables stand on the heap.
-        let buckets_offset = if cfg!(loom) {
-            0
-        } else {
-            header_bytes.next_multiple_of(ALIGNMENT)
-        };
-        let region_bytes =
-            (buckets_offset + geometry.buckets * geometry.bucket_bytes).next_multiple_of(ALIGNMENT);
-        let (memory, pages) = Memory::new(region_bytes, prefault, progress)?;
-        let (producers, buckets) = tables(&memory, geometry, region_bytes, buckets_offset);
+    ) -> Result<(Self, Placement), RingError> {
+        let offsets = Offsets::new(geometry);
+        let (memory, placement) = Memory::new(offsets.end, config, progress)?;
+        let tables = Tables::new(
+            &memory,
+            geometry,
+            &offsets,
+            config.created_ns,
+            placement.pages,
+        );
         let storage = Self {
-            buckets,
-            producers,
+            state: tables.state,
+            interfaces: tables.interfaces,
+            buckets: tables.buckets,
+            producers: tables.producers,
             memory,
             geometry,
-            buckets_offset,
+            buckets_offset: offsets.buckets,
             bell: Bell::new(),
             #[cfg(loom)]
             shadow: shadow::Shadow::new(geometry),
         };
-        Ok((storage, pages))
+        // Release: whoever sees it live sees the headers.
+        storage.state[0].state.store(STATE_LIVE, Ordering::Release);
+        Ok((storage, placement))
+    }
+
+    /// Where another process finds the region, if it can.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        self.memory.path()
+    }
+
+    /// Puts an interface into the region's table; `false`: no place is left, which is counted there. The caller is the
+    /// only one at a time, and numbers come in order.
+    pub(crate) fn list_interface(&self, id: u16, entry: &InterfaceEntry) -> bool {
+        let state = &self.state[0];
+        let Some(slot) = self.interfaces.get(usize::from(id)) else {
+            state.interfaces_unlisted.fetch_add(1, Ordering::Relaxed); // a count
+            return false;
+        };
+        slot.write(entry);
+        // Release: pairs with the load in `attach`.
+        state.interfaces.store(u64::from(id) + 1, Ordering::Release);
+        true
+    }
+
+    /// Interfaces that the region's table had no place for.
+    pub(crate) fn interfaces_unlisted(&self) -> u64 {
+        self.state[0].interfaces_unlisted.load(Ordering::Relaxed) // a count
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
@@ -107,10 +145,7 @@ impl Storage {
     /// The record is committed in the present generation of the bucket, the caller has synchronised with the commitment
     /// (edge P1), and the bucket cannot be claimed, or not be written after a claim, while the result lives.
     unsafe fn packet(&self, bucket: usize, index: usize) -> Packet<'_> {
-        let base_ns = self
-            .bucket(bucket)
-            .base_ns
-            .load(crate::sync::Ordering::Relaxed); // ordered by the caller
+        let base_ns = self.bucket(bucket).base_ns.load(Ordering::Relaxed); // ordered by the caller
         // SAFETY: the caller's promise covers the record's descriptor.
         let descriptor = unsafe { self.descriptor(bucket, index) };
         let offset = descriptor.offset();
@@ -193,47 +228,18 @@ impl Storage {
     }
 }
 
-/// Lays out the headers: in the mapping, with the region's description in front.
-fn tables(
-    memory: &Memory,
-    geometry: Geometry,
-    region_bytes: usize,
-    buckets_offset: usize,
-) -> (Table<ProducerHeader>, Table<BucketHeader>) {
-    if cfg!(loom) {
-        let producers = Table::on_heap(geometry.producers, ProducerHeader::new);
-        return (
-            producers,
-            Table::on_heap(geometry.buckets, BucketHeader::new),
-        );
+/// What was got for a region.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Placement {
+    pub(crate) pages: Pages,
+    pub(crate) numa: Numa,
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        // Release: whoever sees the end sees everything that was stored.
+        self.state[0].state.store(STATE_ENDED, Ordering::Release);
     }
-    let producers_offset = REGION_HEADER_BYTES;
-    let headers_offset = producers_offset + geometry.producers * size_of::<ProducerHeader>();
-    let header = RegionHeader {
-        magic: MAGIC,
-        version: VERSION,
-        region_bytes: region_bytes as u64,
-        producers: geometry.producers as u64,
-        producers_offset: producers_offset as u64,
-        buckets: geometry.buckets as u64,
-        headers_offset: headers_offset as u64,
-        bucket_bytes: geometry.bucket_bytes as u64,
-        buckets_offset: buckets_offset as u64,
-    };
-    let base = memory.base();
-    // SAFETY: the region is aligned to more than the header needs, larger than it, and known to nobody else yet.
-    unsafe { base.cast::<RegionHeader>().write(header) };
-    // SAFETY: `producers_offset` lies before `buckets_offset`, inside the region.
-    let producers = unsafe { base.add(producers_offset) };
-    // SAFETY: as above.
-    let buckets = unsafe { base.add(headers_offset) };
-    // SAFETY: `geometry.producers` headers fit before `headers_offset`, which is a multiple of 128 as their alignment asks;
-    // `Storage` keeps the memory as long as the table and gives no other access to these bytes.
-    let producers =
-        unsafe { Table::in_region(producers.cast(), geometry.producers, ProducerHeader::new) };
-    // SAFETY: `geometry.buckets` headers fit before `buckets_offset`; otherwise as above.
-    let buckets = unsafe { Table::in_region(buckets.cast(), geometry.buckets, BucketHeader::new) };
-    (producers, buckets)
 }
 
 /// The successor of a bucket in its producer's chain, as one word: index + 1 in the low 16 bits, generation above.
@@ -316,35 +322,5 @@ mod tests {
             assert_eq!(Link::to(bucket).target(), Some(bucket));
         }
         assert_eq!(Link(0).target(), None);
-    }
-
-    #[test]
-    fn the_region_describes_itself() {
-        let geometry = Geometry {
-            buckets: 3,
-            bucket_bytes: 1 << 20,
-            producers: 2,
-        };
-        let (storage, _) = Storage::new(geometry, true, None).unwrap();
-        // SAFETY: written by `Storage::new`, never again.
-        let header = unsafe { storage.memory.base().cast::<RegionHeader>().read() };
-        assert_eq!(header.magic.to_be_bytes(), *b"retroQQ\x01");
-        assert_eq!(
-            (header.version, header.producers, header.buckets),
-            (1, 2, 3)
-        );
-        assert_eq!(
-            (header.producers_offset, header.headers_offset),
-            (4096, 4096 + 2 * 128)
-        );
-        assert_eq!(
-            (header.bucket_bytes, header.buckets_offset),
-            (1 << 20, 2 << 20)
-        );
-        assert_eq!(header.region_bytes, 6 << 20);
-        assert_eq!(
-            std::ptr::from_ref(storage.bucket(1)).addr() - storage.memory.base().addr().get(),
-            4096 + 3 * 128
-        );
     }
 }

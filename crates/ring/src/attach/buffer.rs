@@ -1,0 +1,282 @@
+//! A copy of one bucket, checked: what stands in it is the caller's own memory.
+
+use std::ops::Range;
+
+use super::CopyError;
+use crate::{
+    BucketRef, Packet,
+    storage::descriptor::{
+        CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, Descriptor, EXTENSION_BYTES, Extension,
+    },
+};
+
+/// Takes the records of one bucket at a time. Keep it for the next bucket: it grows to the largest and then allocates no
+/// more.
+#[derive(Debug, Default)]
+pub struct Buffer {
+    bucket: Option<BucketRef>,
+    payload: Vec<u8>,
+    records: Vec<Copied>,
+}
+
+/// A record whose payload range lies in the buffer.
+#[derive(Debug, Clone)]
+struct Copied {
+    time_ns: i64,
+    wire_len: u32,
+    interface: u16,
+    direction: u8,
+    tag_restored: bool,
+    data: Range<usize>,
+}
+
+/// One bucket as somebody's memory has it: two ways to read, both giving whatever stands there.
+pub(super) trait Source {
+    /// The two words of a descriptor.
+    fn descriptor(&self, index: usize) -> [u64; 2];
+    /// Bytes from an offset in the bucket on; the caller keeps to the bucket.
+    fn payload(&self, offset: usize, out: &mut [u8]);
+}
+
+impl Buffer {
+    /// An empty one.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Which bucket was copied; `None` before the first copy and after one that failed.
+    #[must_use]
+    pub fn bucket(&self) -> Option<BucketRef> {
+        self.bucket
+    }
+
+    /// Records in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether there is no record in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// The records, in the order in which they were stored.
+    pub fn packets(&self) -> impl ExactSizeIterator<Item = Packet<'_>> + Clone {
+        self.records.iter().map(|record| Packet {
+            time_ns: record.time_ns,
+            wire_len: record.wire_len,
+            interface: record.interface,
+            direction: record.direction,
+            tag_restored: record.tag_restored,
+            data: &self.payload[record.data.clone()],
+        })
+    }
+
+    /// Forgets the contents, keeps the memory.
+    pub(super) fn clear(&mut self) {
+        self.bucket = None;
+        self.payload.clear();
+        self.records.clear();
+    }
+
+    /// The copy is of this bucket, whole.
+    pub(super) fn confirm(&mut self, bucket: BucketRef) {
+        self.bucket = Some(bucket);
+    }
+
+    /// Copies `count` records. The source may change meanwhile: then the contents are anything, and an error nothing to
+    /// go by; the caller finds out, and clears. Every range kept lies in the copy, whatever was read.
+    pub(super) fn fill(
+        &mut self,
+        source: &impl Source,
+        count: u64,
+        bucket_bytes: usize,
+        base_ns: i64,
+    ) -> Result<(), Fault> {
+        self.clear();
+        let count = usize::try_from(count)
+            .ok()
+            .filter(|&count| count <= bucket_bytes / DESCRIPTOR_BYTES)
+            .ok_or(Fault::Damaged(
+                "it counts more records than it has room for",
+            ))?;
+        let room = bucket_bytes - count * DESCRIPTOR_BYTES;
+        let reserved = self.records.try_reserve(count);
+        reserved.map_err(|_| Fault::Memory(count * size_of::<Copied>()))?;
+        let mut end = 0;
+        for index in 0..count {
+            let record = Copied::read(source, index, room, base_ns)?;
+            end = end.max(record.data.end);
+            self.records.push(record);
+        }
+        let reserved = self.payload.try_reserve(end);
+        reserved.map_err(|_| Fault::Memory(end))?;
+        self.payload.resize(end, 0);
+        source.payload(0, &mut self.payload);
+        Ok(())
+    }
+}
+
+/// What is wrong with what was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    Damaged(&'static str),
+    Memory(usize),
+}
+
+impl Fault {
+    pub(super) fn of(self, bucket: BucketRef) -> CopyError {
+        match self {
+            Self::Damaged(what) => CopyError::Damaged { bucket, what },
+            Self::Memory(bytes) => CopyError::Memory { bytes },
+        }
+    }
+}
+
+impl Copied {
+    /// Reads one descriptor, and its extension; payloads end before `room`.
+    fn read(source: &impl Source, index: usize, room: usize, base_ns: i64) -> Result<Self, Fault> {
+        let inside = |start: usize, length: usize| {
+            let end = start.checked_add(length).filter(|&end| end <= room);
+            end.ok_or(Fault::Damaged("a record ends outside of it"))
+        };
+        let descriptor = Descriptor::from_words(source.descriptor(index));
+        let captured = descriptor.captured();
+        if captured > CAPTURED_BYTES_MAX {
+            return Err(Fault::Damaged("a record is longer than any can be"));
+        }
+        let mut start = descriptor.offset();
+        let mut record = Self {
+            time_ns: descriptor.time_ns(base_ns),
+            wire_len: descriptor.wire_len(),
+            interface: descriptor.interface(),
+            direction: descriptor.direction(),
+            tag_restored: descriptor.tag_restored(),
+            data: 0..0,
+        };
+        if descriptor.extended() {
+            inside(start, EXTENSION_BYTES)?;
+            let mut extension = Extension([0; EXTENSION_BYTES]);
+            source.payload(start, &mut extension.0);
+            if extension.len() < EXTENSION_BYTES {
+                return Err(Fault::Damaged("an extension is too short"));
+            }
+            record.time_ns = extension.time_ns();
+            record.wire_len = extension.wire_len();
+            record.interface = extension.interface();
+            start = inside(start, extension.len())?;
+        }
+        record.data = start..inside(start, captured)?;
+        Ok(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Record, storage::descriptor::encode};
+
+    /// A bucket in memory.
+    struct Bytes(Vec<u8>);
+
+    impl Source for Bytes {
+        fn descriptor(&self, index: usize) -> [u64; 2] {
+            let start = self.0.len() - (index + 1) * DESCRIPTOR_BYTES;
+            let word = |at: usize| u64::from_ne_bytes(self.0[at..at + 8].try_into().unwrap());
+            [word(start), word(start + 8)]
+        }
+
+        fn payload(&self, offset: usize, out: &mut [u8]) {
+            out.copy_from_slice(&self.0[offset..offset + out.len()]);
+        }
+    }
+
+    impl Bytes {
+        fn put(&mut self, index: usize, offset: usize, record: &Record<'_>) {
+            let at = u32::try_from(offset).unwrap();
+            let (descriptor, extension) = encode(record, 1000, at, record.parts[0].len());
+            let place = self.0.len() - (index + 1) * DESCRIPTOR_BYTES;
+            self.0[place..place + DESCRIPTOR_BYTES].copy_from_slice(&descriptor.to_bytes());
+            let mut offset = offset;
+            if let Some(Extension(extension)) = extension {
+                self.0[offset..offset + 16].copy_from_slice(&extension);
+                offset += 16;
+            }
+            self.0[offset..offset + record.parts[0].len()].copy_from_slice(record.parts[0]);
+        }
+    }
+
+    #[test]
+    fn both_forms_are_copied() {
+        let mut bytes = Bytes(vec![0; 256]);
+        bytes.put(0, 0, &Record::whole(1007, 3, b"compact"));
+        bytes.put(1, 7, &Record::whole(i64::MIN, 300, b"far"));
+        let mut buffer = Buffer::new();
+        buffer.fill(&bytes, 2, 256, 1000).unwrap();
+        let packets: Vec<_> = buffer.packets().collect();
+        assert_eq!((packets[0].time_ns, packets[0].interface), (1007, 3));
+        assert_eq!(packets[0].data, b"compact");
+        assert_eq!((packets[1].time_ns, packets[1].interface), (i64::MIN, 300));
+        assert_eq!(
+            (packets[1].wire_len, packets[1].data),
+            (3, b"far".as_slice())
+        );
+    }
+
+    #[test]
+    fn nothing_outside_of_the_bucket_is_believed() {
+        let mut buffer = Buffer::new();
+        let mut damaged = |bytes: &Bytes, count| match buffer.fill(bytes, count, 256, 0) {
+            Err(Fault::Damaged(what)) => what,
+            other => panic!("{other:?}"),
+        };
+        let empty = Bytes(vec![0; 256]);
+        assert!(damaged(&empty, 17).contains("room for"));
+        assert!(damaged(&empty, u64::MAX).contains("room for"));
+        let mut bytes = Bytes(vec![0; 256]);
+        bytes.put(0, 236, &Record::whole(1000, 0, b"12345"));
+        assert_eq!(
+            damaged(&bytes, 1),
+            "a record ends outside of it",
+            "one byte in the descriptor"
+        );
+        bytes.put(0, 220, &Record::whole(i64::MIN, 0, b"12345"));
+        assert_eq!(damaged(&bytes, 1), "a record ends outside of it");
+        bytes.put(0, 0, &Record::whole(i64::MIN, 0, b"12345"));
+        bytes.0[0..2].copy_from_slice(&15_u16.to_ne_bytes());
+        assert_eq!(damaged(&bytes, 1), "an extension is too short");
+        bytes.0[0..2].copy_from_slice(&u16::MAX.to_ne_bytes());
+        assert_eq!(damaged(&bytes, 1), "a record ends outside of it");
+        bytes.0[248..256].copy_from_slice(&(((1_u64 << 19) - 1) << 32).to_ne_bytes());
+        assert_eq!(damaged(&bytes, 1), "a record is longer than any can be");
+    }
+
+    #[test]
+    fn random_buckets_never_lead_outside() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut buffer = Buffer::new();
+        let mut taken = 0;
+        for _ in 0..20_000 {
+            let mut bytes = Bytes((0..256).map(|_| random.u8(..)).collect());
+            // Small numbers in the descriptors, so that some make sense.
+            for index in 0..4 {
+                let word = u64::from(random.u8(..)) | (u64::from(random.u8(..64)) << 32);
+                let place = 256 - index * 16 - 8;
+                bytes.0[place..place + 8].copy_from_slice(&word.to_ne_bytes());
+            }
+            if buffer
+                .fill(&bytes, random.u64(0..5), 256, random.i64(..))
+                .is_ok()
+            {
+                taken += buffer
+                    .packets()
+                    .map(|packet| packet.data.len())
+                    .sum::<usize>();
+            }
+        }
+        assert!(taken > 0);
+    }
+}

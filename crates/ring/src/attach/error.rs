@@ -1,0 +1,103 @@
+//! Why a region of another process cannot be read.
+
+use std::{io, path::PathBuf};
+
+use crate::{BucketRef, storage::header::VERSION};
+
+/// Why a file is not a ring that can be read. The text is one sentence for the user.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// Environment: a system call failed.
+    #[error("cannot read the ring {}: {call}: {error}", path.display())]
+    System {
+        /// The file.
+        path: PathBuf,
+        /// The system call.
+        call: &'static str,
+        /// What it returned.
+        #[source]
+        error: io::Error,
+    },
+    /// Input: a directory, a pipe, a device.
+    #[error("{} is not a regular file, so it holds no ring", path.display())]
+    NotAFile {
+        /// What was named.
+        path: PathBuf,
+    },
+    /// Input: does not start as a ring does.
+    #[error("{} is not a ring of retroscope", path.display())]
+    NotARing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Input: written by a machine of the other byte order.
+    #[error("the ring {} was written with the other byte order: read it on such a machine", path.display())]
+    ByteOrder {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Input: written by another version of the program.
+    #[error(
+        "the ring {} has layout {found}, this program reads layout {VERSION}: use the program that wrote it",
+        path.display()
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The layout that it names.
+        found: u64,
+    },
+    /// Environment: the memory is still being filled, or the recorder was killed at that.
+    #[error("the ring {} was not ready yet: its recorder is starting, or was stopped while it did", path.display())]
+    NotReady {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Input: shorter than it says, or than a header.
+    #[error("the ring {} is cut short: it has {bytes} bytes and needs {needed}", path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Bytes of the file.
+        bytes: u64,
+        /// The least that it needs.
+        needed: u64,
+    },
+    /// Input: the header contradicts itself.
+    #[error("the header of the ring {} is damaged: its {field} cannot be {value}", path.display())]
+    Header {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        field: &'static str,
+        /// What stands there.
+        value: u64,
+    },
+}
+
+/// Why a bucket of another process was not copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CopyError {
+    /// The writer took the bucket for new records: what was asked for is gone. Not an error of anybody.
+    #[error("bucket {} was overwritten", .0.index)]
+    Overwritten(BucketRef),
+    /// Input: the contents contradict themselves, though the bucket did not change meanwhile.
+    #[error("bucket {} is damaged: {what}", bucket.index)]
+    Damaged {
+        /// Which bucket.
+        bucket: BucketRef,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Environment: the file became shorter after it was opened.
+    #[error("the ring's file became shorter while it was read")]
+    Shrunk,
+    /// Environment: no memory for the copy.
+    #[error("no memory for a copy of {bytes} bytes")]
+    Memory {
+        /// Bytes asked for.
+        bytes: usize,
+    },
+}

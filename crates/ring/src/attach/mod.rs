@@ -1,0 +1,493 @@
+//! Reading the ring of another process: live, or left behind by one that was killed.
+//!
+//! A region in a memfd or a file ([`Backing`](crate::Backing)) describes itself (`storage/header.rs`). [`Attached`] maps it
+//! read-only. It can not hold a bucket, since a hold is a store, so the writer may take any bucket away at any moment. So
+//! it copies, and then looks whether what it copied was still there:
+//!
+//! 1. load the control word (Acquire, pairs with O in `Control::open`): state and generation;
+//! 2. load the committed mark (Acquire, pairs with P1): what is below it is written;
+//! 3. copy descriptors and payload, word by word, relaxed;
+//! 4. fence (Acquire, pairs with G, the fence in `Control::claim`), load the control word again: the same generation, or
+//!    the copy is thrown away as [`CopyError::Overwritten`].
+//!
+//! Everything read is foreign input: a header is checked against itself and the length of the file, a record against the
+//! copy, and errors say what is wrong. Nothing is believed because the magic is right. `sys.rs` says what remains: a file
+//! that its owner shortens at the wrong moment.
+//!
+//! ```
+//! use retroscope_ring::{Attached, Backing, Buffer, Record, Ring, RingConfig};
+//!
+//! let config = RingConfig { backing: Backing::Memfd, ..RingConfig::new(16 << 20, 1, 1) };
+//! let ring = Ring::new(&config, None)?;
+//! let mut producer = ring.producer()?;
+//! producer.store(&Record::whole(1_000, 0, b"a frame"))?;
+//! producer.publish();
+//!
+//! // In another process:
+//! let attached = Attached::open(&ring.path().expect("a memfd has one"))?;
+//! let mut buffer = Buffer::new();
+//! for bucket in attached.buckets()? {
+//!     if bucket.packets > 0 {
+//!         attached.copy_bucket(bucket.bucket, &mut buffer)?;
+//!         assert_eq!(buffer.packets().next().map(|packet| packet.data), Some(&b"a frame"[..]));
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod buffer;
+mod error;
+mod layout;
+mod sys;
+
+use std::{
+    path::Path,
+    sync::atomic::{Ordering, fence},
+};
+
+pub use self::{
+    buffer::Buffer,
+    error::{AttachError, CopyError},
+};
+
+use self::{buffer::Source, layout::Layout, sys::Mapped};
+use crate::{
+    BucketRef, InterfaceEntry, Pages,
+    storage::{
+        control::{self, Phase},
+        descriptor::DESCRIPTOR_BYTES,
+        header::{
+            BucketHeader, ProducerHeader, REGION_HEADER_BYTES, REGION_HEADER_WORDS,
+            REGION_STATE_OFFSET, RegionHeader, RegionState, STATE_ENDED, STATE_UNREADY,
+        },
+        interfaces,
+        layout::boot_id,
+    },
+};
+
+/// How often a header that changes under the reader's eyes is read again before it counts as being overwritten.
+const ATTEMPTS: usize = 8;
+
+/// The ring of another process, read-only. Any thread may call any method.
+#[derive(Debug)]
+pub struct Attached {
+    mapped: Mapped,
+    layout: Layout,
+    header: RegionHeader,
+}
+
+/// What a region says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RegionInfo {
+    /// Bytes of all buckets together.
+    pub bytes: u64,
+    /// Bytes of one bucket.
+    pub bucket_bytes: usize,
+    /// Number of buckets.
+    pub buckets: usize,
+    /// Producers that it was made for.
+    pub producers: usize,
+    /// The pages it was given; `None`: a number that this program does not know.
+    pub pages: Option<Pages>,
+    /// When it was made, ns since the UNIX epoch; `None`: not told.
+    pub created_ns: Option<i64>,
+    /// The process that made it, by its own number (in its PID namespace).
+    pub process: u64,
+    /// It was made since this machine started; `None`: not known.
+    pub this_boot: Option<bool>,
+}
+
+/// What became of the process that writes a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writer {
+    /// It runs.
+    Running,
+    /// It ended its ring in good order.
+    Ended,
+    /// It was killed. What it had published is there.
+    Killed,
+}
+
+/// One producer of another process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AttachedProducer {
+    /// Records published, ever.
+    pub published: u64,
+    /// Their captured bytes; of at most these records.
+    pub published_bytes: u64,
+    /// It promised to store nothing older, ns since the UNIX epoch; `None`: no promise yet.
+    pub watermark_ns: Option<i64>,
+}
+
+/// What a bucket of another process is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttachedState {
+    /// Never used.
+    Free,
+    /// Being taken for new records: nothing is known about it.
+    Claimed,
+    /// Being filled.
+    Open,
+    /// Full.
+    Closed,
+    /// Its header contradicts itself.
+    Damaged,
+}
+
+/// One bucket of another process at some moment. Numbers are 0 where the state is neither open nor closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AttachedBucket {
+    /// Its name, for [`Attached::copy_bucket`].
+    pub bucket: BucketRef,
+    /// What it is doing.
+    pub state: AttachedState,
+    /// Whose records.
+    pub producer: usize,
+    /// How many buckets the producer had before.
+    pub sequence: u64,
+    /// The producer's number of the first record.
+    pub first: u64,
+    /// Records that can be copied.
+    pub packets: u64,
+    /// Captured bytes of at least these.
+    pub bytes: u64,
+    /// Smallest and largest time of at least these, ns since the UNIX epoch; `None` where there are none.
+    pub span_ns: Option<(i64, i64)>,
+}
+
+impl Attached {
+    /// Maps a ring's file, also `/proc/PID/fd/N` of a memfd ([`Ring::path`](crate::Ring::path)). Reading the memory of a
+    /// process takes its user or root.
+    ///
+    /// # Errors
+    /// [`AttachError`]: it cannot be opened, or is no ring of this layout, or is damaged.
+    pub fn open(path: &Path) -> Result<Self, AttachError> {
+        let mapped = Mapped::open(path, REGION_HEADER_BYTES)?;
+        // Acquire: pairs with the store in `Storage::new`. Before the header, so that a ready one is whole.
+        let state = mapped.load(state_offset(), Ordering::Acquire);
+        let words: [u64; REGION_HEADER_WORDS] =
+            std::array::from_fn(|word| mapped.load(word * 8, Ordering::Relaxed)); // ordered by it
+        let header = RegionHeader::from_words(&words);
+        let layout = Layout::check(&header, mapped.bytes(), path)?;
+        if state == STATE_UNREADY {
+            return Err(AttachError::NotReady {
+                path: path.to_owned(),
+            });
+        }
+        Ok(Self {
+            mapped,
+            layout,
+            header,
+        })
+    }
+
+    /// What the region says about itself.
+    #[must_use]
+    pub fn info(&self) -> RegionInfo {
+        let Layout {
+            buckets,
+            bucket_bytes,
+            producers,
+            ..
+        } = self.layout;
+        let unknown = [0; 16];
+        let (theirs, ours) = (self.header.boot_id, boot_id());
+        RegionInfo {
+            bytes: buckets as u64 * bucket_bytes as u64,
+            bucket_bytes,
+            buckets,
+            producers,
+            pages: layout::pages(self.header.pages),
+            created_ns: (self.header.created_ns != 0).then_some(self.header.created_ns),
+            process: self.header.process,
+            this_boot: (theirs != unknown && ours != unknown).then(|| theirs == ours),
+        }
+    }
+
+    /// What became of the writer. By its lock on the file, so neither a reused process number nor another PID namespace
+    /// deceives.
+    ///
+    /// # Errors
+    /// [`CopyError::Shrunk`].
+    pub fn writer(&self) -> Result<Writer, CopyError> {
+        // The lock first: a ring says that it ended before it gives up the lock.
+        let running = self.mapped.is_locked();
+        self.whole()?;
+        let state = self.mapped.load(state_offset(), Ordering::Acquire); // pairs with the end of `Storage`
+        Ok(match (state, running) {
+            (STATE_ENDED, _) => Writer::Ended,
+            (_, true) => Writer::Running,
+            (_, false) => Writer::Killed,
+        })
+    }
+
+    /// The interfaces in the region's table, by number; a name of more than 56 bytes ends in `…`. The second value counts
+    /// those that found no place in it.
+    ///
+    /// # Errors
+    /// [`CopyError::Shrunk`].
+    pub fn interfaces(&self) -> Result<(Vec<InterfaceEntry>, u64), CopyError> {
+        self.whole()?;
+        let offset = REGION_STATE_OFFSET + std::mem::offset_of!(RegionState, interfaces);
+        let count = self.mapped.load(offset, Ordering::Acquire); // pairs with `Storage::list_interface`
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let read = |id| {
+            let slot = self.layout.interface(id);
+            // Relaxed: ordered by the count, and never written again.
+            let words =
+                std::array::from_fn(|word| self.mapped.load(slot + word * 8, Ordering::Relaxed));
+            interfaces::decode(&words)
+        };
+        let listed = (0..count.min(self.layout.interfaces_max))
+            .map(read)
+            .collect();
+        let offset = REGION_STATE_OFFSET + std::mem::offset_of!(RegionState, interfaces_unlisted);
+        Ok((listed, self.mapped.load(offset, Ordering::Relaxed))) // a count
+    }
+
+    /// All producers that the ring was made for.
+    ///
+    /// # Errors
+    /// [`CopyError::Shrunk`].
+    pub fn producers(&self) -> Result<Vec<AttachedProducer>, CopyError> {
+        self.whole()?;
+        let read = |id| {
+            let header = self.layout.producer(id);
+            let at = |field, order| self.mapped.load(header + field, order);
+            let watermark = std::mem::offset_of!(ProducerHeader, watermark_ns);
+            let bytes = std::mem::offset_of!(ProducerHeader, published_bytes);
+            let published = std::mem::offset_of!(ProducerHeader, published);
+            let watermark_ns = at(watermark, Ordering::Acquire).cast_signed(); // pairs with T
+            AttachedProducer {
+                published: at(published, Ordering::Acquire), // pairs with P2
+                published_bytes: at(bytes, Ordering::Relaxed), // ordered by it; may be newer
+                watermark_ns: (watermark_ns != i64::MIN).then_some(watermark_ns),
+            }
+        };
+        Ok((0..self.layout.producers).map(read).collect())
+    }
+
+    /// All buckets, by position.
+    ///
+    /// # Errors
+    /// [`CopyError::Shrunk`].
+    pub fn buckets(&self) -> Result<Vec<AttachedBucket>, CopyError> {
+        self.whole()?;
+        Ok((0..self.layout.buckets)
+            .map(|index| self.bucket(index))
+            .collect())
+    }
+
+    /// Copies the committed records of a bucket; of an open one those that are there now. `buffer` holds nothing
+    /// afterwards if this fails.
+    ///
+    /// # Errors
+    /// [`CopyError::Overwritten`] where the bucket is not, or no longer, of this generation; else what is wrong with it.
+    pub fn copy_bucket(&self, bucket: BucketRef, buffer: &mut Buffer) -> Result<(), CopyError> {
+        buffer.clear();
+        self.whole()?;
+        let index = bucket.index as usize;
+        if index >= self.layout.buckets {
+            return Err(CopyError::Damaged {
+                bucket,
+                what: "the ring has no such bucket",
+            });
+        }
+        if self.phase_of(bucket, Ordering::Acquire).is_none() {
+            return Err(CopyError::Overwritten(bucket)); // pairs with O
+        }
+        let header = Header {
+            mapped: &self.mapped,
+            offset: self.layout.header(index),
+        };
+        let committed = header.committed(); // pairs with P1
+        let source = Bucket {
+            mapped: &self.mapped,
+            offset: self.layout.bucket(index),
+            bytes: self.layout.bucket_bytes,
+        };
+        let filled = buffer.fill(
+            &source,
+            committed,
+            self.layout.bucket_bytes,
+            header.base_ns(),
+        );
+        // G: Acquire, pairs with the fence in Control::claim(): if any load above saw a byte of a later generation, the
+        // load below sees that generation.
+        fence(Ordering::Acquire);
+        let result = if self.phase_of(bucket, Ordering::Relaxed).is_none() {
+            Err(CopyError::Overwritten(bucket))
+        } else {
+            filled.map_err(|fault| fault.of(bucket))
+        };
+        match result {
+            Ok(()) => buffer.confirm(bucket),
+            Err(_) => buffer.clear(),
+        }
+        result
+    }
+
+    /// What the header of a bucket says, all of one generation.
+    fn bucket(&self, index: usize) -> AttachedBucket {
+        let header = Header {
+            mapped: &self.mapped,
+            offset: self.layout.header(index),
+        };
+        for _ in 0..ATTEMPTS {
+            let word = header.control(Ordering::Acquire); // pairs with O
+            let entry = self.read_bucket(index, &header, word);
+            fence(Ordering::Acquire); // G, as in copy_bucket()
+            let (_, generation) = control::decode(header.control(Ordering::Relaxed));
+            if generation == entry.bucket.generation {
+                return entry;
+            }
+        }
+        let (_, generation) = control::decode(header.control(Ordering::Relaxed)); // a name, perhaps old
+        self.empty(index, generation, AttachedState::Claimed)
+    }
+
+    fn read_bucket(&self, index: usize, header: &Header<'_>, word: u64) -> AttachedBucket {
+        let (phase, generation) = control::decode(word);
+        let state = match phase {
+            Phase::Free => AttachedState::Free,
+            Phase::Claimed => AttachedState::Claimed,
+            Phase::Open => AttachedState::Open,
+            Phase::Closed => AttachedState::Closed,
+        };
+        let nothing = self.empty(index, generation, state);
+        if !matches!(phase, Phase::Open | Phase::Closed) {
+            return nothing;
+        }
+        let packets = header.committed();
+        let room = (self.layout.bucket_bytes / DESCRIPTOR_BYTES) as u64;
+        let producer = usize::try_from(header.producer()).ok();
+        let producer = producer.filter(|&producer| producer < self.layout.producers);
+        let Some(producer) = producer.filter(|_| packets <= room) else {
+            let state = AttachedState::Damaged;
+            return AttachedBucket { state, ..nothing };
+        };
+        AttachedBucket {
+            producer,
+            sequence: header.sequence(),
+            first: header.first(),
+            packets,
+            bytes: header.bytes(),
+            span_ns: (packets > 0).then(|| header.span_ns()),
+            ..nothing
+        }
+    }
+
+    fn empty(&self, index: usize, generation: u64, state: AttachedState) -> AttachedBucket {
+        AttachedBucket {
+            bucket: BucketRef {
+                index: u32::try_from(index).unwrap_or(u32::MAX), // at most 65,535 buckets
+                generation,
+            },
+            state,
+            producer: 0,
+            sequence: 0,
+            first: 0,
+            packets: 0,
+            bytes: 0,
+            span_ns: None,
+        }
+    }
+
+    /// Open or closed, if the bucket still is of its generation.
+    fn phase_of(&self, bucket: BucketRef, order: Ordering) -> Option<Phase> {
+        let header = Header {
+            mapped: &self.mapped,
+            offset: self.layout.header(bucket.index as usize),
+        };
+        let (phase, generation) = control::decode(header.control(order));
+        let readable = matches!(phase, Phase::Open | Phase::Closed);
+        (readable && generation == bucket.generation).then_some(phase)
+    }
+
+    fn whole(&self) -> Result<(), CopyError> {
+        if self.mapped.still_whole() {
+            Ok(())
+        } else {
+            Err(CopyError::Shrunk)
+        }
+    }
+}
+
+fn state_offset() -> usize {
+    REGION_STATE_OFFSET + std::mem::offset_of!(RegionState, state)
+}
+
+/// The words of one bucket's header. Relaxed ones are ordered by the control word or the committed mark, and by the fence
+/// before the control word is looked at again.
+struct Header<'m> {
+    mapped: &'m Mapped,
+    offset: usize,
+}
+
+macro_rules! word {
+    ($self:ident, $field:ident, $order:expr) => {
+        $self.mapped.load(
+            $self.offset + std::mem::offset_of!(BucketHeader, $field),
+            $order,
+        )
+    };
+}
+
+impl Header<'_> {
+    fn control(&self, order: Ordering) -> u64 {
+        word!(self, control, order)
+    }
+
+    /// Acquire: pairs with P1.
+    fn committed(&self) -> u64 {
+        word!(self, committed, Ordering::Acquire)
+    }
+
+    fn bytes(&self) -> u64 {
+        word!(self, bytes, Ordering::Relaxed)
+    }
+
+    fn span_ns(&self) -> (i64, i64) {
+        let min = word!(self, min_ns, Ordering::Relaxed);
+        let max = word!(self, max_ns, Ordering::Relaxed);
+        (min.cast_signed(), max.cast_signed())
+    }
+
+    fn base_ns(&self) -> i64 {
+        word!(self, base_ns, Ordering::Relaxed).cast_signed()
+    }
+
+    fn producer(&self) -> u64 {
+        word!(self, producer, Ordering::Relaxed)
+    }
+
+    fn sequence(&self) -> u64 {
+        word!(self, sequence, Ordering::Relaxed)
+    }
+
+    fn first(&self) -> u64 {
+        word!(self, first, Ordering::Relaxed)
+    }
+}
+
+/// The bytes of one bucket.
+struct Bucket<'m> {
+    mapped: &'m Mapped,
+    offset: usize,
+    bytes: usize,
+}
+
+impl Source for Bucket<'_> {
+    fn descriptor(&self, index: usize) -> [u64; 2] {
+        let start = self.offset + self.bytes - DESCRIPTOR_BYTES * (index + 1);
+        [0, 8].map(|word| self.mapped.load(start + word, Ordering::Relaxed)) // ordered by the fence
+    }
+
+    fn payload(&self, offset: usize, out: &mut [u8]) {
+        assert!(offset + out.len() <= self.bytes);
+        self.mapped.copy(self.offset + offset, out);
+    }
+}

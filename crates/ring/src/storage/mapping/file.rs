@@ -1,0 +1,228 @@
+//! The files that a region may live in: a memfd, or a file with a name. Only system calls through safe wrappers.
+//!
+//! A ring file is made anew (`O_EXCL`, 0600), so nobody has it open or mapped from before. It is locked with flock(2) while
+//! its ring lives. A name that is taken is freed only where it is a ring file of the same user that nobody has locked; a
+//! process that still reads the old one keeps it, unchanged, until it lets go.
+
+use std::{
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::fs::FileExt,
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{
+        FallocateFlags, FileType, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags, Stat,
+        fallocate, fchmod, fcntl_add_seals, flock, fstat, fstatfs, ftruncate, lstat, memfd_create,
+        open, unlink,
+    },
+    io::{Errno, pwrite},
+    process::geteuid,
+};
+
+use crate::{RingError, storage::header::MAGIC};
+
+/// `f_type` of statfs(2), from the kernel's include/uapi/linux/magic.h.
+const HUGETLBFS: u64 = 0x958_458f6;
+const TMPFS: u64 = 0x0102_1994;
+/// The pages that are wanted of a hugetlbfs, in bytes.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
+/// An open file that holds a region, locked until it is dropped.
+#[derive(Debug)]
+pub(super) struct RegionFile {
+    pub(super) fd: OwnedFd,
+    /// Its name, if it has one.
+    pub(super) path: Option<PathBuf>,
+    pub(super) medium: Medium,
+}
+
+/// What a region file stands on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Medium {
+    /// hugetlbfs: the kernel sets pages aside when it maps.
+    HugePages,
+    /// tmpfs or memfd: a page is taken at the first touch.
+    Memory,
+    /// Anything else: blocks are to be set aside before.
+    Disk,
+}
+
+impl RegionFile {
+    /// A file without a name, of `bytes`, sealed.
+    pub(super) fn memfd(bytes: usize, huge_pages: bool) -> Result<Self, Errno> {
+        let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        if huge_pages {
+            flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        }
+        let make = |flags| memfd_create("retroscope-ring", flags);
+        // Before Linux 6.3 there is no flag against executing it.
+        let fd = match make(flags | MemfdFlags::NOEXEC_SEAL) {
+            Err(Errno::INVAL) => make(flags)?,
+            made => made?,
+        };
+        fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
+        flock(&fd, FlockOperation::LockExclusive)?;
+        ftruncate(&fd, bytes as u64)?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let medium = if huge_pages {
+            Medium::HugePages
+        } else {
+            Medium::Memory
+        };
+        Ok(Self {
+            fd,
+            path: None,
+            medium,
+        })
+    }
+
+    /// A new file of `bytes` with a name.
+    pub(super) fn create(path: &Path, bytes: usize) -> Result<Self, RingError> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let make = || open(path, flags, Mode::RUSR | Mode::WUSR);
+        let made = match make() {
+            Err(Errno::EXIST) => {
+                make_room(path)?;
+                make()
+            }
+            made => made,
+        };
+        let fd = made.map_err(|error| failed(path, "open", error))?;
+        let mut created = Self {
+            fd,
+            path: Some(path.to_owned()),
+            medium: Medium::Disk,
+        };
+        match created.prepare(path, bytes) {
+            Ok(()) => Ok(created),
+            Err(error) => {
+                created.remove();
+                Err(error)
+            }
+        }
+    }
+
+    /// Locks, sizes and marks a file that was just created.
+    fn prepare(&mut self, path: &Path, bytes: usize) -> Result<(), RingError> {
+        let fail = |call, error| failed(path, call, error);
+        // Waits for nobody but a process that looks whether it is locked.
+        flock(&self.fd, FlockOperation::LockExclusive).map_err(|error| fail("flock", error))?;
+        self.medium = medium(&self.fd, path)?;
+        ftruncate(&self.fd, bytes as u64).map_err(|error| fail("ftruncate", error))?;
+        // Whoever is killed while the ring is filled leaves a file that may be replaced. hugetlbfs has no write(2).
+        if self.medium != Medium::HugePages {
+            pwrite(&self.fd, &MAGIC.to_ne_bytes(), 0).map_err(|error| fail("write", error))?;
+        }
+        Ok(())
+    }
+
+    /// Sets blocks or pages aside, so that no later store into the mapping can fail.
+    pub(super) fn reserve(&self, bytes: usize) -> Result<(), Errno> {
+        fallocate(&self.fd, FallocateFlags::empty(), 0, bytes as u64)
+    }
+
+    /// The file among the descriptors of this process.
+    pub(super) fn proc_path(&self) -> PathBuf {
+        let (process, descriptor) = (std::process::id(), self.fd.as_raw_fd());
+        PathBuf::from(format!("/proc/{process}/fd/{descriptor}"))
+    }
+
+    /// The error of a system call on a region of `bytes` in this file.
+    pub(super) fn error(&self, call: &'static str, bytes: usize, error: Errno) -> RingError {
+        match &self.path {
+            Some(path) => failed(path, call, error),
+            None => super::system(call, bytes, error),
+        }
+    }
+
+    /// Takes the name away from a file that did not become a ring.
+    pub(super) fn remove(&self) {
+        if let Some(path) = &self.path
+            && let (Ok(ours), Ok(named)) = (fstat(&self.fd), lstat(path))
+            && same(&ours, &named)
+        {
+            // What cannot be removed stays, and can be replaced by the next ring.
+            let _ = unlink(path);
+        }
+    }
+}
+
+/// The error of a system call on a ring file.
+fn failed(path: &Path, call: &'static str, error: Errno) -> RingError {
+    RingError::File {
+        path: path.to_owned(),
+        call,
+        error: io::Error::from(error),
+    }
+}
+
+fn medium(fd: impl AsFd, path: &Path) -> Result<Medium, RingError> {
+    let system = fstatfs(fd).map_err(|error| failed(path, "fstatfs", error))?;
+    #[expect(
+        clippy::cast_sign_loss,
+        reason = "a magic number and a block size, of another type on each architecture"
+    )]
+    let (kind, page_bytes) = (system.f_type as u64 & 0xffff_ffff, system.f_bsize as u64);
+    match kind {
+        HUGETLBFS if page_bytes == HUGE_PAGE_BYTES => Ok(Medium::HugePages),
+        HUGETLBFS => Err(RingError::FilePages {
+            path: path.to_owned(),
+            page_bytes,
+        }),
+        TMPFS => Ok(Medium::Memory),
+        _ => Ok(Medium::Disk),
+    }
+}
+
+/// Removes a ring file of this user that nobody has locked; everything else stays and is an error.
+fn make_room(path: &Path) -> Result<(), RingError> {
+    let foreign = || RingError::FileForeign {
+        path: path.to_owned(),
+    };
+    let fail = |call, error| failed(path, call, error);
+    // Not blocking: what has the name may be a pipe.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd = match open(path, flags, Mode::empty()) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Ok(()), // gone meanwhile
+        Err(Errno::LOOP | Errno::ACCESS | Errno::NXIO) => return Err(foreign()),
+        Err(error) => return Err(fail("open", error)),
+    };
+    let opened = fstat(&fd).map_err(|error| fail("fstat", error))?;
+    let regular = FileType::from_raw_mode(opened.st_mode) == FileType::RegularFile;
+    if !regular || opened.st_uid != geteuid().as_raw() {
+        return Err(foreign());
+    }
+    let file = File::from(fd);
+    let mut magic = [0; 8];
+    if file.read_exact_at(&mut magic, 0).is_err() || u64::from_ne_bytes(magic) != MAGIC {
+        return Err(foreign());
+    }
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => {
+            return Err(RingError::FileHeld {
+                path: path.to_owned(),
+            });
+        }
+        Err(error) => return Err(fail("flock", error)),
+    }
+    // Another recorder may have replaced it between open and lock.
+    let named = lstat(path).map_err(|error| fail("lstat", error))?;
+    if !same(&opened, &named) {
+        return Err(RingError::FileHeld {
+            path: path.to_owned(),
+        });
+    }
+    unlink(path).map_err(|error| fail("unlink", error))
+}
+
+fn same(a: &Stat, b: &Stat) -> bool {
+    (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
+}

@@ -1,0 +1,295 @@
+//! The region's memory: one mapping, in the largest pages that the system gives, filled before first use.
+//!
+//! | backing | explicit huge pages | else |
+//! |---|---|---|
+//! | anonymous | `MAP_HUGETLB` | `MADV_HUGEPAGE`: transparent ones, where `transparent_hugepage/enabled` allows |
+//! | memfd | `MFD_HUGETLB` | the same, where `transparent_hugepage/shmem_enabled` allows |
+//! | file | a path on hugetlbfs | the same, on a tmpfs mounted with `huge=advise` or more; elsewhere 4 KiB |
+//!
+//! Which ones were got is read from the kernel, not concluded. A node is preferred before the first touch.
+#![expect(unsafe_code, reason = "maps memory and hands out its address")]
+
+mod file;
+mod numa;
+mod pages;
+mod populate;
+
+use std::{ffi::c_void, io, ops::Range, os::fd::AsFd, path::PathBuf, ptr::NonNull};
+
+use rustix::{
+    io::Errno,
+    mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap},
+};
+
+use self::{
+    file::{Medium, RegionFile},
+    populate::Progress,
+};
+use super::Placement;
+use crate::{Backing, Numa, Pages, RingConfig, RingError};
+
+/// Region and buckets start on this boundary.
+pub(crate) const ALIGNMENT: usize = 2 << 20;
+/// The smallest page, in bytes: one store into each fills the region where the kernel has no call for it.
+const PAGE_BYTES: usize = 4096;
+
+/// An owned mapping, aligned to [`ALIGNMENT`], zeroed, backed by pages, left out of core dumps.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    base: NonNull<u8>,
+    bytes: usize,
+    /// What is mapped, unless it is anonymous. Its lock lasts as long as the mapping.
+    file: Option<RegionFile>,
+}
+
+// SAFETY: the mapping belongs to this value and is not tied to a thread; who may access which of its bytes is the
+// business of `Storage`, whose accessors are unsafe or exclusive.
+unsafe impl Send for Memory {}
+// SAFETY: as above; `&Memory` gives an address only.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Maps and, with `config.prefault`, fills `bytes`, a multiple of [`ALIGNMENT`].
+    ///
+    /// `progress` is called with (bytes filled, bytes in all) after each 64 MiB.
+    pub(crate) fn new(
+        bytes: usize,
+        config: &RingConfig,
+        progress: Option<&mut dyn FnMut(u64, u64)>,
+    ) -> Result<(Self, Placement), RingError> {
+        assert!(bytes.is_multiple_of(ALIGNMENT) && bytes > 0);
+        let mut progress = Progress::new(bytes, progress);
+        // What the kernel promises when it maps may still be refused, by a cgroup for example: such pages are taken only
+        // if they are filled at once.
+        if config.prefault
+            && let Some(memory) = Self::explicit(bytes, &config.backing)
+        {
+            let numa = memory.settle(config.numa_node);
+            if memory.populate(&mut progress).is_ok() {
+                let pages = Pages::Explicit;
+                return Ok((memory, Placement { pages, numa }));
+            }
+        }
+        let memory = Self::ordinary(bytes, &config.backing)?;
+        let numa = memory.settle(config.numa_node);
+        // Advice only: without huge pages the ring works the same.
+        let _ = memory.advise(0, bytes, Advice::LinuxHugepage);
+        let filled = memory.fill(config.prefault, &mut progress);
+        filled.inspect_err(|_| memory.file.iter().for_each(RegionFile::remove))?;
+        let pages = memory.pages(if config.prefault { bytes } else { ALIGNMENT });
+        Ok((memory, Placement { pages, numa }))
+    }
+
+    /// The first byte. Valid for `bytes` as long as the value lives.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Where another process finds the region: its file, or the memfd among this process's descriptors.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        let file = self.file.as_ref()?;
+        Some(file.path.clone().unwrap_or_else(|| file.proc_path()))
+    }
+
+    /// Pages set aside by the administrator, if enough of them are free: the kernel counts them when it maps.
+    fn explicit(bytes: usize, backing: &Backing) -> Option<Self> {
+        match backing {
+            Backing::Anonymous => {
+                let base = map(bytes, MapFlags::HUGETLB | MapFlags::HUGE_2MB).ok()?;
+                Some(Self {
+                    base,
+                    bytes,
+                    file: None,
+                })
+            }
+            Backing::Memfd => Self::shared(bytes, RegionFile::memfd(bytes, true).ok()?).ok(),
+            Backing::File(_) => None, // its file system decides
+        }
+    }
+
+    fn ordinary(bytes: usize, backing: &Backing) -> Result<Self, RingError> {
+        match backing {
+            Backing::Anonymous => Self::aligned(bytes, MapFlags::empty()),
+            Backing::Memfd => {
+                let file = RegionFile::memfd(bytes, false);
+                let file = file.map_err(|error| system("memfd_create", bytes, error))?;
+                Self::shared(bytes, file)
+            }
+            Backing::File(path) => Self::shared(bytes, RegionFile::create(path, bytes)?),
+        }
+    }
+
+    /// Ordinary anonymous pages; what the alignment leaves over at both ends is given back.
+    fn aligned(bytes: usize, flags: MapFlags) -> Result<Self, RingError> {
+        let error = |error| system("mmap", bytes, error);
+        let total = bytes
+            .checked_add(ALIGNMENT)
+            .ok_or_else(|| error(Errno::NOMEM))?;
+        let start = map(total, flags).map_err(error)?;
+        let before = start.as_ptr().align_offset(ALIGNMENT);
+        let after = ALIGNMENT - before;
+        unmap(start, before);
+        // SAFETY: `before <= ALIGNMENT`, so this stays inside the `bytes + ALIGNMENT` just mapped.
+        let base = unsafe { start.add(before) };
+        // SAFETY: `before + bytes + after` is the length of the mapping, whose end this may at most reach.
+        let end = unsafe { base.add(bytes) };
+        unmap(end, after);
+        Ok(Self {
+            base,
+            bytes,
+            file: None,
+        })
+    }
+
+    /// A file of `bytes`, mapped in place of a reservation of aligned addresses.
+    fn shared(bytes: usize, file: RegionFile) -> Result<Self, RingError> {
+        let mut memory = Self::aligned(bytes, MapFlags::NORESERVE)?;
+        // SAFETY: replaces exactly the pages of `memory`, which this function owns and nobody has touched.
+        let mapped = unsafe {
+            mmap(
+                memory.base.as_ptr().cast::<c_void>(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::FIXED,
+                file.fd.as_fd(),
+                0,
+            )
+        };
+        if let Err(error) = mapped {
+            file.remove();
+            return Err(file.error("mmap", bytes, error));
+        }
+        memory.file = Some(file);
+        Ok(memory)
+    }
+
+    /// What is to be said of the mapping before its first touch.
+    fn settle(&self, numa_node: Option<u32>) -> Numa {
+        // Else a core dump would be as large as the ring, and hold other people's traffic.
+        let _ = self.advise(0, self.bytes, Advice::LinuxDontDump);
+        numa_node.map_or(Numa::Unset, |node| {
+            numa::prefer(self.base, self.bytes, node)
+        })
+    }
+
+    /// Backs the mapping: all of it, or as much as a store into it needs not to fail.
+    fn fill(&self, prefault: bool, progress: &mut Progress<'_>) -> Result<(), RingError> {
+        if let Some(file) = &self.file {
+            // A page that is touched takes room on a file system in memory; elsewhere, and later, it might not find any.
+            let by_touch = file.medium == Medium::Memory && prefault && self.populates();
+            if !by_touch && file.medium != Medium::HugePages {
+                let reserved = file.reserve(self.bytes);
+                reserved.map_err(|error| file.error("fallocate", self.bytes, error))?;
+            }
+        }
+        if prefault {
+            return self.populate(progress);
+        }
+        // One page tells which ones the kernel gives. Not the first: of a file that is there already.
+        self.touch(self.bytes - ALIGNMENT..self.bytes - ALIGNMENT + PAGE_BYTES);
+        Ok(())
+    }
+
+    /// Whether the kernel fills a range on request: since Linux 5.14.
+    fn populates(&self) -> bool {
+        self.advise(0, ALIGNMENT, Advice::LinuxPopulateWrite) != Err(Errno::INVAL)
+    }
+
+    /// Backs all of the mapping with pages, on all cores.
+    fn populate(&self, progress: &mut Progress<'_>) -> Result<(), RingError> {
+        let by_call = self.populates();
+        let fill = |range: Range<usize>| {
+            if by_call {
+                return self.advise(range.start, range.len(), Advice::LinuxPopulateWrite);
+            }
+            self.touch(range);
+            Ok(())
+        };
+        populate::in_parallel(self.bytes, populate::threads(self.bytes), progress, fill).map_err(
+            |error| match &self.file {
+                // The kernel's word for "a store here would end the process": no room for the page.
+                Some(file) if error == Errno::FAULT => {
+                    file.error("madvise(MADV_POPULATE_WRITE)", self.bytes, Errno::NOSPC)
+                }
+                Some(file) => file.error("madvise(MADV_POPULATE_WRITE)", self.bytes, error),
+                None => system("madvise(MADV_POPULATE_WRITE)", self.bytes, error),
+            },
+        )
+    }
+
+    fn advise(&self, offset: usize, bytes: usize, advice: Advice) -> Result<(), Errno> {
+        assert!(offset + bytes <= self.bytes);
+        // SAFETY: `offset` is inside the mapping, as asserted.
+        let start = unsafe { self.base.add(offset) };
+        // SAFETY: the range is ours, as asserted, and no advice given here changes contents.
+        unsafe { madvise(start.as_ptr().cast::<c_void>(), bytes, advice) }
+    }
+
+    fn touch(&self, range: Range<usize>) {
+        assert!(range.end <= self.bytes);
+        for page in range.step_by(PAGE_BYTES) {
+            // SAFETY: `page` is inside the mapping, as asserted.
+            let byte = unsafe { self.base.add(page) };
+            // SAFETY: valid for writes, and done before anybody else knows the mapping. All of it is zero but the first bytes of a
+            // new file, and these are written again with the header.
+            unsafe { byte.write_volatile(0) };
+        }
+    }
+
+    /// What backs the mapping, of which `filled` bytes were touched.
+    fn pages(&self, filled: usize) -> Pages {
+        if self
+            .file
+            .as_ref()
+            .is_some_and(|file| file.medium == Medium::HugePages)
+        {
+            return Pages::Explicit;
+        }
+        let start = self.base.addr().get() as u64;
+        let huge = pages::transparent_bytes(start..start + self.bytes as u64);
+        if huge.is_some_and(|huge| huge >= filled as u64 / 2) {
+            Pages::Transparent
+        } else {
+            Pages::Small
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        unmap(self.base, self.bytes);
+    }
+}
+
+fn map(bytes: usize, flags: MapFlags) -> Result<NonNull<u8>, Errno> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new private mapping at an address of the kernel's choice touches no existing memory.
+    let address = unsafe {
+        mmap_anonymous(
+            std::ptr::null_mut(),
+            bytes,
+            protection,
+            MapFlags::PRIVATE | flags,
+        )?
+    };
+    NonNull::new(address.cast::<u8>()).ok_or(Errno::NOMEM)
+}
+
+/// Gives pages back. Callers in this file pass ranges that they mapped and that nobody uses any more.
+fn unmap(start: NonNull<u8>, bytes: usize) {
+    if bytes > 0 {
+        // SAFETY: see above; an error would mean a wrong range, and then the memory stays mapped, which is safe.
+        let _ = unsafe { munmap(start.as_ptr().cast::<c_void>(), bytes) };
+    }
+}
+
+fn system(call: &'static str, bytes: usize, error: Errno) -> RingError {
+    RingError::System {
+        call,
+        bytes: bytes as u64,
+        error: io::Error::from(error),
+    }
+}
+
+#[cfg(test)]
+mod tests;

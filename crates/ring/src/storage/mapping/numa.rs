@@ -1,0 +1,49 @@
+//! Asks the kernel to take the pages of a mapping from one NUMA node, as long as that node has some. See mbind(2).
+#![expect(unsafe_code, reason = "makes a system call on an address")]
+
+use std::{io, ptr::NonNull};
+
+use crate::Numa;
+
+/// Nodes that the mask has a bit for: more than any Linux is built with (`CONFIG_NODES_SHIFT` is at most 10).
+const NODES_MAX: u32 = 1024;
+const WORD_BITS: u32 = libc::c_ulong::BITS;
+
+/// Prefers a node for all pages of a mapping that have not been touched yet. Refusals are told, not failed on: a ring on
+/// the other node is slower, and works.
+pub(super) fn prefer(base: NonNull<u8>, bytes: usize, node: u32) -> Numa {
+    match mbind(base, bytes, node) {
+        Ok(()) => Numa::Preferred { node },
+        Err(error) => Numa::Refused {
+            node,
+            errno: error.raw_os_error().unwrap_or(libc::EINVAL),
+        },
+    }
+}
+
+fn mbind(base: NonNull<u8>, bytes: usize, node: u32) -> io::Result<()> {
+    if node >= NODES_MAX {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    let mut mask: [libc::c_ulong; (NODES_MAX / WORD_BITS) as usize] =
+        [0; (NODES_MAX / WORD_BITS) as usize];
+    mask[(node / WORD_BITS) as usize] = 1 << (node % WORD_BITS);
+    // SAFETY: the call reads `NODES_MAX` bits of `mask` (it takes one less than it is told) and changes no memory, only
+    // where pages of this range will come from; for a range that is not mapped it returns an error.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mbind,
+            base.as_ptr(),
+            bytes,
+            libc::MPOL_PREFERRED,
+            mask.as_ptr(),
+            libc::c_ulong::from(NODES_MAX) + 1,
+            0,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

@@ -1,0 +1,216 @@
+use std::{fs, os::unix::fs::PermissionsExt};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, SealFlags, fcntl_get_seals, flock, open};
+
+use super::*;
+use crate::storage::header::MAGIC;
+
+const BYTES: usize = 2 * ALIGNMENT;
+
+fn config(backing: Backing) -> RingConfig {
+    RingConfig {
+        backing,
+        ..RingConfig::new(0, 0, 0)
+    }
+}
+
+fn memory(config: &RingConfig) -> Memory {
+    Memory::new(BYTES, config, None).unwrap().0
+}
+
+/// Reads a byte of a mapping.
+fn byte(memory: &Memory, offset: usize) -> u8 {
+    assert!(offset < memory.bytes);
+    // SAFETY: inside the mapping, as asserted.
+    let place = unsafe { memory.base().add(offset) };
+    // SAFETY: mapped, and only this test knows it.
+    unsafe { place.read() }
+}
+
+#[test]
+fn memory_is_aligned_zeroed_and_filled() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ring");
+    let bytes = populate::PIECE_BYTES + ALIGNMENT;
+    for backing in [Backing::Anonymous, Backing::Memfd, Backing::File(path)] {
+        let mut told = Vec::new();
+        let mut progress = |done, all| told.push((done, all));
+        let (memory, _) = Memory::new(bytes, &config(backing), Some(&mut progress)).unwrap();
+        assert_eq!(told.last(), Some(&(bytes as u64, bytes as u64)));
+        assert_eq!(told.len(), 2);
+        assert!(memory.base().as_ptr().addr().is_multiple_of(ALIGNMENT));
+        assert_eq!(byte(&memory, memory.bytes - 1), 0);
+    }
+}
+
+#[test]
+fn touching_fills_as_well() {
+    let memory = Memory::aligned(ALIGNMENT, MapFlags::empty()).unwrap();
+    memory.touch(0..ALIGNMENT);
+    assert_eq!(byte(&memory, 0), 0);
+}
+
+#[test]
+fn a_size_beyond_memory_is_an_error() {
+    let error = Memory::aligned(1 << 62, MapFlags::empty()).unwrap_err();
+    assert!(matches!(error, RingError::System { call: "mmap", .. }));
+}
+
+#[test]
+fn no_backing_is_in_core_dumps() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ring");
+    for backing in [Backing::Anonymous, Backing::Memfd, Backing::File(path)] {
+        let memory = memory(&config(backing));
+        let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
+        let address = format!("{:x}-", memory.base().addr());
+        let ours = smaps.split_once(&format!("\n{address}")).unwrap().1;
+        let flags = ours
+            .lines()
+            .find(|line| line.starts_with("VmFlags:"))
+            .unwrap();
+        assert!(flags.split_whitespace().any(|flag| flag == "dd"), "{flags}");
+    }
+}
+
+#[test]
+fn a_memfd_is_sealed_locked_and_found_under_proc() {
+    let memory = memory(&config(Backing::Memfd));
+    let path = memory.path().unwrap();
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .unwrap();
+    let seals = fcntl_get_seals(&file).unwrap();
+    assert!(seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL));
+    assert!(file.set_len(0).is_err());
+    assert!(file.set_len(1 << 40).is_err());
+    assert_eq!(file.metadata().unwrap().len(), BYTES as u64);
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(flock(&file, FlockOperation::NonBlockingLockShared).is_err());
+    drop(memory);
+    flock(&file, FlockOperation::NonBlockingLockShared).unwrap();
+}
+
+#[test]
+fn a_file_is_ours_alone_and_has_its_blocks() {
+    use std::os::unix::fs::MetadataExt;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ring");
+    for prefault in [true, false] {
+        let config = RingConfig {
+            prefault,
+            ..config(Backing::File(path.clone()))
+        };
+        let memory = memory(&config);
+        assert_eq!(memory.path(), Some(path.clone()));
+        let found = fs::metadata(&path).unwrap();
+        assert_eq!(found.permissions().mode() & 0o777, 0o600);
+        assert_eq!(found.len(), BYTES as u64);
+        assert!(found.blocks() * 512 >= BYTES as u64, "set aside");
+    }
+    assert!(path.exists(), "it stays");
+}
+
+#[test]
+fn only_an_abandoned_ring_file_is_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ring");
+    let config = config(Backing::File(path.clone()));
+    let again = || Memory::new(BYTES, &config, None).map(|_| ());
+
+    let running = memory(&config);
+    assert!(matches!(again(), Err(RingError::FileHeld { .. })));
+    let reader = open(&path, OFlags::RDONLY, Mode::empty()).unwrap();
+    drop(running);
+    again().unwrap();
+    let mut magic = [0; 8];
+    rustix::io::pread(&reader, &mut magic, 0).unwrap();
+    assert_eq!(
+        u64::from_ne_bytes(magic),
+        MAGIC,
+        "the old one is still there for its reader"
+    );
+
+    let foreign = |what: &str| {
+        let error = again().unwrap_err();
+        assert!(
+            matches!(error, RingError::FileForeign { .. }),
+            "{what}: {error}"
+        );
+        assert!(path.symlink_metadata().is_ok(), "{what} was removed");
+    };
+    for contents in ["", "short", "a letter to a friend, longer than eight bytes"] {
+        fs::write(&path, contents).unwrap();
+        foreign(contents);
+        assert_eq!(fs::read_to_string(&path).unwrap(), contents);
+    }
+    let other = directory.path().join("other");
+    fs::write(&other, MAGIC.to_ne_bytes()).unwrap();
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(&other, &path).unwrap();
+    foreign("a symbolic link");
+    assert_eq!(fs::read(&other).unwrap().len(), 8);
+    fs::remove_file(&path).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::RUSR | Mode::WUSR).unwrap();
+    foreign("a pipe");
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    foreign("a directory");
+    fs::remove_dir(&path).unwrap();
+    again().unwrap();
+}
+
+#[test]
+fn a_ring_that_was_never_finished_is_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ring");
+    drop(RegionFile::create(&path, BYTES).unwrap());
+    memory(&config(Backing::File(path)));
+}
+
+#[test]
+fn a_file_system_without_room_is_an_error_at_the_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ring");
+    let bytes = 1 << 50; // more than any file system that a test runs on has left
+    for prefault in [true, false] {
+        let config = RingConfig {
+            prefault,
+            ..config(Backing::File(path.clone()))
+        };
+        let error = Memory::new(bytes, &config, None).unwrap_err();
+        assert!(matches!(error, RingError::File { .. }), "{error}");
+        assert!(!path.exists(), "nothing is left behind");
+    }
+    let nowhere = config(Backing::File("/nonexistent/ring".into()));
+    let error = Memory::new(BYTES, &nowhere, None).unwrap_err();
+    assert!(
+        error.to_string().contains("/nonexistent/ring: open"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_node_is_preferred_or_the_refusal_is_told() {
+    let place = |node| {
+        let config = RingConfig {
+            numa_node: node,
+            ..config(Backing::Memfd)
+        };
+        Memory::new(BYTES, &config, None).unwrap().1.numa
+    };
+    assert_eq!(place(None), Numa::Unset);
+    match place(Some(0)) {
+        Numa::Preferred { node: 0 } => {}
+        // A kernel without NUMA, or a container that forbids the call.
+        Numa::Refused { node: 0, errno } => {
+            assert!([libc::ENOSYS, libc::EPERM].contains(&errno), "{errno}");
+        }
+        other => panic!("{other:?}"),
+    }
+    for node in [1023, 1024, u32::MAX] {
+        assert!(matches!(place(Some(node)), Numa::Refused { .. }), "{node}");
+    }
+}

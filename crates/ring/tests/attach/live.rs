@@ -1,0 +1,146 @@
+//! Two processes: one writes at full speed or is killed, the other reads.
+
+use std::{
+    io::{BufReader, Read},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use retroscope_ring::{
+    Attached, AttachedState, Backing, Buffer, CopyError, Ring, RingConfig, Writer,
+};
+
+use crate::{
+    pattern::{FRAME_BYTES_MAX, check, record},
+    role::{line, small, start},
+};
+
+/// Writes as fast as it can while another process reads, and returns how many packets that one checked.
+fn overwrite_under_a_reader(backing: Backing) -> u64 {
+    let config = RingConfig { backing, ..small() };
+    let ring = Ring::new(&config, None).unwrap();
+    let mut producer = ring.producer().unwrap();
+    let mut child = start("reader", &ring.path().unwrap());
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut frame = [0; FRAME_BYTES_MAX];
+            let mut stamp = 0;
+            while !done.load(Ordering::Relaxed) {
+                for _ in 0..64 {
+                    producer.store(&record(stamp, &mut frame)).unwrap();
+                    stamp += 1;
+                }
+                producer.publish();
+            }
+        });
+        let mut said = String::new();
+        let read = child.stdout.take().unwrap().read_to_string(&mut said);
+        let status = child.wait();
+        done.store(true, Ordering::Relaxed);
+        read.unwrap();
+        assert!(status.unwrap().success(), "the reader failed: {said}");
+        let checked = said.lines().find_map(|line| line.strip_prefix("checked "));
+        checked.expect("it says how many").parse().unwrap()
+    })
+}
+
+#[test]
+fn another_process_reads_a_memfd_under_a_writer() {
+    assert!(overwrite_under_a_reader(Backing::Memfd) >= 300_000);
+}
+
+#[test]
+fn another_process_reads_a_file_under_a_writer() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ring");
+    assert!(overwrite_under_a_reader(Backing::File(path)) >= 300_000);
+}
+
+#[test]
+fn a_killed_writer_leaves_what_it_had_published() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ring");
+    let mut child = start("writer", &path);
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    line(&mut out, "lapped");
+    let attached = Attached::open(&path).unwrap();
+    assert_eq!(attached.writer(), Ok(Writer::Running));
+    assert_eq!(attached.info().process, u64::from(child.id()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+
+    for attached in [attached, Attached::open(&path).unwrap()] {
+        assert_eq!(attached.writer(), Ok(Writer::Killed));
+        let published = attached.producers().unwrap()[0].published;
+        assert!(published >= 99_000);
+        let mut buffer = Buffer::new();
+        let mut readable = Vec::new();
+        for bucket in attached.buckets().unwrap() {
+            if bucket.packets > 0 {
+                attached.copy_bucket(bucket.bucket, &mut buffer).unwrap();
+                assert_eq!(buffer.len() as u64, bucket.packets);
+                buffer.packets().for_each(|packet| check(&packet));
+                readable.push((bucket.first, bucket.first + bucket.packets));
+            }
+        }
+        // One after the other without a gap, up to the last packet published.
+        readable.sort_unstable();
+        assert!(readable.windows(2).all(|pair| pair[0].1 == pair[1].0));
+        assert!(readable.len() >= 7, "{}", readable.len());
+        let end = readable.last().unwrap().1;
+        // Its end may be in the middle of a publication: first the bucket's mark, then the producer's.
+        assert!(
+            (published..=published + 64).contains(&end),
+            "{end} of {published}"
+        );
+    }
+
+    // And the next recorder takes its place.
+    let config = RingConfig {
+        backing: Backing::File(path.clone()),
+        ..small()
+    };
+    let ring = Ring::new(&config, None).unwrap();
+    let attached = Attached::open(&path).unwrap();
+    assert_eq!(attached.writer(), Ok(Writer::Running));
+    let free = |bucket: &retroscope_ring::AttachedBucket| bucket.state == AttachedState::Free;
+    assert!(attached.buckets().unwrap().iter().all(free));
+    drop(ring);
+    assert_eq!(attached.writer(), Ok(Writer::Ended));
+}
+
+#[test]
+fn a_name_of_a_bucket_dies_with_its_contents() {
+    let ring = Ring::new(
+        &RingConfig {
+            backing: Backing::Memfd,
+            ..small()
+        },
+        None,
+    )
+    .unwrap();
+    let attached = Attached::open(&ring.path().unwrap()).unwrap();
+    let mut producer = ring.producer().unwrap();
+    let mut frame = [0; FRAME_BYTES_MAX];
+    let mut buffer = Buffer::new();
+    producer.store(&record(0, &mut frame)).unwrap();
+    assert_eq!(attached.buckets().unwrap()[0].packets, 0, "not published");
+    producer.publish();
+    let first = attached.buckets().unwrap()[0];
+    assert_eq!((first.state, first.packets), (AttachedState::Open, 1));
+    attached.copy_bucket(first.bucket, &mut buffer).unwrap();
+    assert_eq!(buffer.bucket(), Some(first.bucket));
+    let mut stamp = 1;
+    while ring.statistics().evicted_packets == 0 {
+        producer.store(&record(stamp, &mut frame)).unwrap();
+        stamp += 1;
+    }
+    let gone = Err(CopyError::Overwritten(first.bucket));
+    assert_eq!(attached.copy_bucket(first.bucket, &mut buffer), gone);
+    assert!(buffer.is_empty() && buffer.bucket().is_none());
+    let second = attached.buckets().unwrap()[1];
+    assert_eq!((second.state, second.sequence), (AttachedState::Closed, 1));
+    attached.copy_bucket(second.bucket, &mut buffer).unwrap();
+    buffer.packets().for_each(|packet| check(&packet));
+}

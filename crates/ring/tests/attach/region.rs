@@ -1,0 +1,95 @@
+//! What a region says about itself.
+
+use retroscope_ring::{Attached, Backing, InterfaceEntry, Ring, RingConfig, Writer};
+
+use crate::role::small;
+
+fn memfd() -> (Ring, Attached) {
+    let config = RingConfig {
+        backing: Backing::Memfd,
+        ..small()
+    };
+    let ring = Ring::new(&config, None).unwrap();
+    let attached = Attached::open(&ring.path().unwrap()).unwrap();
+    (ring, attached)
+}
+
+#[test]
+fn a_region_tells_what_its_ring_is() {
+    let (ring, attached) = memfd();
+    let info = attached.info();
+    assert_eq!(info.bytes, ring.bytes());
+    assert_eq!((info.buckets, info.bucket_bytes), (8, 272 << 10));
+    assert_eq!((info.producers, info.pages), (1, Some(ring.pages())));
+    assert_eq!(info.created_ns, Some(1_700_000_000_000_000_000));
+    assert_eq!(info.process, u64::from(std::process::id()));
+    assert_eq!(info.this_boot, Some(true));
+    assert_eq!(attached.writer(), Ok(Writer::Running));
+    drop(ring);
+    assert_eq!(attached.writer(), Ok(Writer::Ended));
+    let anonymous = Ring::new(&small(), None).unwrap();
+    assert_eq!(anonymous.path(), None);
+}
+
+#[test]
+fn producers_tell_their_watermark() {
+    let (ring, attached) = memfd();
+    assert_eq!(attached.producers().unwrap()[0].watermark_ns, None);
+    let mut producer = ring.producer().unwrap();
+    producer.set_watermark(-5);
+    assert_eq!(attached.producers().unwrap()[0].watermark_ns, Some(-5));
+    drop(producer);
+    assert_eq!(
+        attached.producers().unwrap()[0].watermark_ns,
+        Some(i64::MAX)
+    );
+}
+
+#[test]
+fn interfaces_stand_in_the_region() {
+    let (ring, attached) = memfd();
+    assert_eq!(attached.interfaces().unwrap(), (vec![], 0));
+    let entry = |name: &str| InterfaceEntry {
+        name: name.to_owned(),
+        link_type: 1,
+        snaplen: 262_144,
+        time_domain: 2,
+    };
+    assert_eq!(ring.add_interface(entry("eth0")).unwrap(), 0);
+    let long = "/a/rather/long/path/of/a/capture/file/that/somebody/once/made.pcapng";
+    assert_eq!(ring.add_interface(entry(long)).unwrap(), 1);
+    let (listed, unlisted) = attached.interfaces().unwrap();
+    assert_eq!(listed[0], entry("eth0"));
+    assert_eq!(listed[1].name, format!("{}…", &long[..56]));
+    assert_eq!((listed.len(), unlisted), (2, 0));
+    assert_eq!(
+        ring.interface(1),
+        Some(entry(long)),
+        "whole in its own process"
+    );
+}
+
+#[test]
+fn what_finds_no_place_in_the_table_is_counted() {
+    let (ring, attached) = memfd();
+    let entry = |number: u32| InterfaceEntry {
+        name: number.to_string(),
+        link_type: 1,
+        snaplen: 0,
+        time_domain: 0,
+    };
+    for number in 0..1 << 16 {
+        assert_eq!(
+            u32::from(ring.add_interface(entry(number)).unwrap()),
+            number
+        );
+    }
+    assert!(ring.add_interface(entry(0)).is_err());
+    let (listed, unlisted) = attached.interfaces().unwrap();
+    // 2 MiB less 4096 bytes, and 128 for each of 1 producer and 8 buckets.
+    assert_eq!(listed.len(), ((2 << 20) - 4096 - 9 * 128) / 64);
+    assert_eq!(listed.len() as u64 + unlisted, 1 << 16);
+    assert_eq!(ring.interfaces_unlisted(), unlisted);
+    assert_eq!(ring.interface(u16::MAX), Some(entry(65_535)));
+    assert_eq!(listed.last().unwrap().name, (listed.len() - 1).to_string());
+}

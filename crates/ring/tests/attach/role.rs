@@ -1,0 +1,144 @@
+//! The other process: this test program once more, told by a variable what to be.
+//!
+//! `other_process` does nothing unless it is started with that variable, so it is ignored among the tests.
+
+use std::{
+    env, fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use retroscope_ring::{
+    Attached, AttachedState, Backing, Buffer, CopyError, Ring, RingConfig, Writer,
+};
+
+use crate::pattern::{FRAME_BYTES_MAX, check, record};
+
+const ROLE: &str = "RETROSCOPE_ATTACH_ROLE";
+const RING: &str = "RETROSCOPE_ATTACH_RING";
+/// Every `true` role ends well before this.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Starts this program as `role` on a ring.
+pub(crate) fn start(role: &str, ring: &Path) -> Child {
+    Command::new(env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "role::other_process",
+            "--ignored",
+            "--nocapture",
+            "--quiet",
+        ])
+        .env(ROLE, role)
+        .env(RING, ring)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Reads what the other process says up to a line that starts with `word`, and returns the rest of that line.
+pub(crate) fn line(out: &mut BufReader<ChildStdout>, word: &str) -> String {
+    for line in out.lines() {
+        if let Some(rest) = line.unwrap().strip_prefix(word) {
+            return rest.trim().to_owned();
+        }
+    }
+    panic!("the other process ended before it said {word}");
+}
+
+#[test]
+#[ignore = "a part in other tests"]
+fn other_process() {
+    let Some(ring) = env::var_os(RING).map(PathBuf::from) else {
+        panic!("started by other tests of this file only");
+    };
+    match env::var(ROLE).as_deref() {
+        Ok("reader") => read(&ring),
+        Ok("writer") => write(&ring),
+        other => panic!("unknown role {other:?}"),
+    }
+}
+
+/// Copies whatever it can and checks it, until the writer has gone round many times.
+fn read(ring: &Path) {
+    let attached = Attached::open(ring).unwrap();
+    let mut buffer = Buffer::new();
+    let (mut packets, mut overwritten, mut open) = (0_u64, 0_u64, 0_u64);
+    let start = Instant::now();
+    let mut last = 0;
+    while packets < 300_000 || overwritten < 20 || open < 20 {
+        assert!(
+            start.elapsed() < DEADLINE,
+            "only {packets} packets, {overwritten} overwritten, {open} open"
+        );
+        for bucket in attached.buckets().unwrap() {
+            assert_ne!(bucket.state, AttachedState::Damaged);
+            if bucket.packets == 0 {
+                continue;
+            }
+            match attached.copy_bucket(bucket.bucket, &mut buffer) {
+                Ok(()) => {
+                    assert!(buffer.len() as u64 >= bucket.packets, "a mark never falls");
+                    let (min_ns, max_ns) = bucket.span_ns.unwrap();
+                    // The writer of this test counts its records in their stamps.
+                    let stamps = (bucket.first.cast_signed()..).take(buffer.len());
+                    for (packet, stamp) in buffer.packets().zip(stamps) {
+                        assert_eq!(packet.time_ns, stamp);
+                        check(&packet);
+                    }
+                    assert!(min_ns == bucket.first.cast_signed() && max_ns >= min_ns);
+                    packets += buffer.len() as u64;
+                    open += u64::from(bucket.state == AttachedState::Open);
+                }
+                Err(CopyError::Overwritten(gone)) => {
+                    assert_eq!(gone, bucket.bucket);
+                    assert!(buffer.is_empty() && buffer.bucket().is_none());
+                    overwritten += 1;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let published = attached.producers().unwrap()[0].published;
+        assert!(published >= last);
+        last = published;
+    }
+    assert_eq!(attached.writer(), Ok(Writer::Running));
+    println!("\nchecked {packets}");
+}
+
+/// Makes a ring file, and writes until it is killed.
+fn write(path: &Path) {
+    let config = RingConfig {
+        backing: Backing::File(path.to_owned()),
+        ..small()
+    };
+    let ring = Ring::new(&config, None).unwrap();
+    let mut producer = ring.producer().unwrap();
+    let mut frame = [0; FRAME_BYTES_MAX];
+    let start = Instant::now();
+    for stamp in 0.. {
+        producer.store(&record(stamp, &mut frame)).unwrap();
+        if stamp % 64 == 63 {
+            producer.publish();
+        }
+        if stamp == 100_000 {
+            println!("\nlapped");
+        }
+        // Nobody may have killed it.
+        if stamp % 1024 == 0 && (start.elapsed() > DEADLINE || !path.exists()) {
+            break;
+        }
+    }
+    let _ = fs::remove_file(path);
+}
+
+/// A ring that is lapped every few thousand packets.
+pub(crate) fn small() -> RingConfig {
+    RingConfig {
+        bucket_bytes: Some(272 << 10),
+        created_ns: 1_700_000_000_000_000_000,
+        ..RingConfig::new(8 * (272 << 10), 1, 1)
+    }
+}
