@@ -1,8 +1,8 @@
 //! The interpreter against libpcap's own, on programs that libpcap would never make and on packets cut anywhere.
 
 use crate::{
-    Aux, Instruction, LinkContext, Mode, Program, compile, instruction::op, program::is_known,
-    sys::reference,
+    Aux, Instruction, LinkContext, Mode, Program, compile, instruction::op, lockstep,
+    program::is_known, sys::reference,
 };
 use retroscope_packet::LinkType;
 
@@ -78,6 +78,73 @@ fn random_programs_give_what_libpcap_gives() {
     assert!(
         accepted > PROGRAMS,
         "only {accepted} runs gave anything but 0"
+    );
+}
+
+/// Packets cut anywhere, with lengths on the wire.
+fn random_packets(random: &mut fastrand::Rng, count: usize) -> Vec<(Vec<u8>, u32)> {
+    let packet = |_| {
+        let len = random.usize(..64);
+        let packet = (0..len).map(|_| random.u8(..)).collect();
+        (packet, random.u32(..100_000))
+    };
+    (0..count).map(packet).collect()
+}
+
+/// What each packet alone gives, as `run_many` tells it.
+fn one_by_one(program: &Program, packets: &[(Vec<u8>, u32)]) -> u64 {
+    let runs = packets
+        .iter()
+        .map(|(data, wire_len)| program.run(data, *wire_len, Aux::default()));
+    (0..)
+        .zip(runs)
+        .fold(0, |set, (index, kept)| set | u64::from(kept != 0) << index)
+}
+
+#[test]
+fn many_packets_give_what_each_gives_alone() {
+    let seed = fastrand::u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut usable = codes();
+    usable.retain(|code| !matches!(*code, op::ST | op::STX | op::LD_MEM | op::LDX_MEM));
+    usable.extend([op::LSH_K, op::RSH_K, op::JA]);
+    let (mut together, mut kept, mut refused) = (0, 0, 0);
+    for number in 0..PROGRAMS {
+        let len = random.usize(1..24);
+        let mut instructions: Vec<Instruction> = (0..len)
+            .map(|index| {
+                let mut instruction = random_instruction(&mut random, &usable, len - index);
+                if instruction.code == op::JA {
+                    instruction.k %= u32::try_from(len - index).expect("at most 24");
+                }
+                instruction
+            })
+            .collect();
+        let mut last = plain(op::RET_A, 0);
+        if random.bool() {
+            last = Instruction::ret(1);
+        }
+        instructions.push(last);
+        let program = Program::new(instructions, false).expect("made to be valid");
+        let count = random.usize(..=Program::MANY);
+        let packets = random_packets(&mut random, count);
+        let set = program.run_many(count, |index| {
+            let (data, wire_len) = &packets[index];
+            (data, *wire_len, Aux::default())
+        });
+        assert_eq!(
+            set,
+            one_by_one(&program, &packets),
+            "seed {seed}, program {number}:\n{}on {packets:?}",
+            program.disassemble()
+        );
+        together += usize::from(lockstep::fits(program.instructions()));
+        kept += set.count_ones() as usize;
+        refused += count - set.count_ones() as usize;
+    }
+    assert!(
+        together > PROGRAMS / 2 && kept > PROGRAMS && refused > PROGRAMS,
+        "{together} programs, {kept} kept, {refused} refused"
     );
 }
 

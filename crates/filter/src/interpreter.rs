@@ -122,7 +122,8 @@ fn skip(instruction: &Instruction, condition: bool) -> usize {
 
 /// `a` and `operand` under the operation of `code`; `None` for a division by zero. The shift of 32 bits or more that C
 /// leaves open gives 0, as libpcap's interpreter has it for `X`.
-fn arithmetic(code: u16, a: u32, operand: u32) -> Option<u32> {
+#[inline]
+pub(crate) fn arithmetic(code: u16, a: u32, operand: u32) -> Option<u32> {
     Some(match code {
         op::ADD_K | op::ADD_X => a.wrapping_add(operand),
         op::SUB_K | op::SUB_X => a.wrapping_sub(operand),
@@ -144,21 +145,24 @@ fn scratch(k: u32) -> usize {
     k as usize & (MEMORY_WORDS - 1)
 }
 
-fn word(packet: &[u8], at: u32) -> Option<u32> {
+#[inline]
+pub(crate) fn word(packet: &[u8], at: u32) -> Option<u32> {
     packet
         .get(at as usize..)?
         .first_chunk()
         .map(|bytes| u32::from_be_bytes(*bytes))
 }
 
-fn half(packet: &[u8], at: u32) -> Option<u32> {
+#[inline]
+pub(crate) fn half(packet: &[u8], at: u32) -> Option<u32> {
     packet
         .get(at as usize..)?
         .first_chunk()
         .map(|bytes| u32::from(u16::from_be_bytes(*bytes)))
 }
 
-fn byte(packet: &[u8], at: u32) -> Option<u32> {
+#[inline]
+pub(crate) fn byte(packet: &[u8], at: u32) -> Option<u32> {
     packet.get(at as usize).map(|byte| u32::from(*byte))
 }
 

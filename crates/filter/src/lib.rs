@@ -23,6 +23,7 @@ mod instruction;
 mod interpreter;
 mod link;
 mod locate;
+mod lockstep;
 mod parts;
 mod program;
 mod sys;
