@@ -15,6 +15,11 @@ pub struct Now {
 pub trait Clock: Send + Sync + std::fmt::Debug {
     /// Reads both clocks. Any thread.
     fn now(&self) -> Now;
+
+    /// Reads the clock that only goes forward. Any thread.
+    fn mono_ns(&self) -> i64 {
+        self.now().mono_ns
+    }
 }
 
 /// The system's clocks.
@@ -47,8 +52,12 @@ impl Clock for SystemClock {
                 .tv_sec
                 .saturating_mul(1_000_000_000)
                 .saturating_add(wall.tv_nsec),
-            mono_ns: duration_ns(self.start.elapsed()),
+            mono_ns: self.mono_ns(),
         }
+    }
+
+    fn mono_ns(&self) -> i64 {
+        duration_ns(self.start.elapsed())
     }
 }
 

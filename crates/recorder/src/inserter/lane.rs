@@ -1,14 +1,16 @@
 //! One queue on its way into the ring.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{ops::Range, sync::Arc};
 
 use retroscope_capture::{Event, Queue, SourceError};
-use retroscope_packet::LinkType;
-use retroscope_ring::{Producer, Record, StoreError};
+use retroscope_ring::Producer;
 
-use super::{InserterShared, WireFrame, frame::has_tag};
+use super::{
+    InserterShared,
+    tally::{Known, Stored, Tally, plain},
+};
 use crate::{
-    counters::{BurstCount, LOST_NO_BUCKET, LossEvent, LossWatch, QueueCounters},
+    counters::{LOST_NO_BUCKET, LossEvent, LossWatch, QueueCounters},
     intake::Intake,
 };
 
@@ -18,12 +20,10 @@ pub(crate) struct Lane {
     pub(super) queue: Box<dyn Queue>,
     source: usize,
     pub(super) counters: Arc<QueueCounters>,
-    /// Ring-wide identifiers and link types of the queue's interfaces.
-    interfaces: Vec<(u16, LinkType)>,
-    pub(super) count: BurstCount,
+    /// The queue's interfaces.
+    interfaces: Vec<Known>,
+    tally: Tally,
     watch: LossWatch,
-    /// First and last stamp of packets that found no bucket since the last flush.
-    refused_ns: Option<(i64, i64)>,
     /// Offline: the next frame of the burst.
     pub(super) cursor: usize,
     /// The first queue of its source, which tells for all what happens to their interface.
@@ -37,15 +37,6 @@ pub(crate) struct LaneEnd {
     pub(crate) error: Option<SourceError>,
     /// Sentences for the user.
     pub(crate) notices: Vec<String>,
-}
-
-/// What to do with one more frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stored {
-    /// Go on.
-    Yes,
-    /// `-c` is reached, or the recorder is closing.
-    Enough,
 }
 
 impl Lane {
@@ -65,9 +56,8 @@ impl Lane {
             source,
             counters,
             interfaces: Vec::new(),
-            count: BurstCount::default(),
+            tally: Tally::default(),
             watch,
-            refused_ns: None,
             cursor: 0,
             is_first,
         };
@@ -89,90 +79,55 @@ impl Lane {
                 .intake
                 .interfaces
                 .register(&shared.ring, self.source, &info)?;
-            self.interfaces.push((id, info.link_type));
+            let link_type = info.link_type;
+            self.interfaces.push(Known { id, link_type });
         }
         Ok(())
     }
 
-    /// Stores one frame of the burst, or counts why not.
+    /// Stores frames of the burst, or counts why not. Returns how many it dealt with: fewer than there are in `range` if
+    /// `-c` is reached, and then nothing behind them is to be stored.
     pub(super) fn store(
         &mut self,
-        index: usize,
+        range: Range<usize>,
         producer: &mut Producer,
         shared: &mut InserterShared,
-    ) -> Stored {
-        let frame = self.queue.burst().frame(index);
-        let Some(&(id, link_type)) = self.interfaces.get(usize::from(frame.meta.interface)) else {
-            // An engine that lends a frame of an interface it never announced: counted as refused by nobody's filter.
-            self.count.filtered += 1;
-            return Stored::Yes;
-        };
-        let tagged =
-            link_type == LinkType::ETHERNET && (frame.meta.vlan.is_some() || has_tag(frame.data));
-        let mut wire = WireFrame::new(&frame, link_type);
-        if let Some(filter) = &mut shared.filter
-            && !filter.takes(link_type, id, &wire)
+    ) -> usize {
+        let burst = self.queue.burst();
+        let frames = &burst.frames[range.clone()];
+        if shared.filter.is_none()
+            && let Some(interface) = plain(frames, &self.interfaces, shared.snaplen)
         {
-            self.count.filtered += 1;
-            return Stored::Yes;
+            let granted = &frames[..shared.reserve(frames.len())];
+            self.tally.store_plain(&burst, granted, interface, producer);
+            return granted.len();
         }
-        if let Some(remaining) = &shared.remaining
-            && remaining.fetch_sub(1, Ordering::Relaxed) <= 0
-        {
-            self.count.filtered += 1;
-            return Stored::Enough;
-        }
-        let cut = wire.cut(shared.snaplen);
-        let length = wire.captured_len();
-        let record = Record {
-            time_ns: frame.meta.time_ns,
-            wire_len: wire.wire_len,
-            interface: id,
-            direction: frame.meta.direction as u8,
-            tag_restored: frame.meta.vlan.is_some(),
-            parts: wire.parts(),
+        let tally = &mut self.tally;
+        let mut is_stored = |index: &usize| {
+            let frame = burst.frame(*index);
+            tally.store(&frame, &self.interfaces, producer, shared) == Stored::Yes
         };
-        match producer.store(&record) {
-            Ok(()) => {
-                self.count.stored += 1;
-                self.count.stored_bytes += length as u64;
-                self.count.cut += u64::from(cut);
-                self.count.tagged += u64::from(tagged);
-                Stored::Yes
-            }
-            Err(StoreError::Full) => {
-                self.count.no_bucket += 1;
-                let time_ns = frame.meta.time_ns;
-                self.refused_ns = Some(self.refused_ns.map_or((time_ns, time_ns), |(a, b)| {
-                    (a.min(time_ns), b.max(time_ns))
-                }));
-                Stored::Yes
-            }
-            Err(_) => {
-                self.count.no_bucket += 1;
-                Stored::Enough
-            }
-        }
+        range.take_while(|index| is_stored(index)).count()
     }
 
     /// Frames that came after `-c` was reached are refused, as by a filter.
     pub(super) fn refuse(&mut self, frames: usize) {
-        self.count.filtered += frames as u64;
+        self.tally.count.filtered += frames as u64;
     }
 
     /// Tells the shared counters.
     pub(super) fn flush(&mut self, intake: &Intake) {
-        if let Some((from_ns, to_ns)) = self.refused_ns.take() {
-            let packets = self.count.no_bucket;
+        let Tally { count, refused_ns } = std::mem::take(&mut self.tally);
+        if let Some((from_ns, to_ns)) = refused_ns {
             intake.losses.push(LossEvent {
                 source: self.source,
                 cause: LOST_NO_BUCKET,
                 from_ns,
                 to_ns,
-                packets,
+                packets: count.no_bucket,
             });
         }
-        self.counters.add(std::mem::take(&mut self.count));
+        self.counters.add(count);
     }
 
     /// Reads the engine's counters.

@@ -1,15 +1,17 @@
 //! The inserter of a live queue.
 
-use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use retroscope_capture::Status;
 use retroscope_ring::Producer;
 
-use super::{IDLE, InserterShared, Lane, LaneEnd, lane::Stored};
-use crate::clock::Now;
+use super::{IDLE, InserterShared, Lane, LaneEnd};
 
 /// Time between two readings of an engine's counters, ns.
 const STATISTICS_NS: i64 = 10_000_000;
+/// Time that a source that never runs dry may go without a publication and a watermark, ns. Bursts of it that are small fill
+/// the 32 KiB slowly after which the ring publishes by itself.
+const UNTOLD_NS: i64 = 1_000_000;
 
 /// The inserter of one live queue.
 #[derive(Debug)]
@@ -26,7 +28,7 @@ pub(crate) struct LiveInserter {
 
 impl LiveInserter {
     pub(crate) fn new(lane: Lane, producer: Producer, shared: InserterShared) -> Self {
-        let now = shared.clock.now();
+        let start_mono_ns = shared.clock.mono_ns();
         let end = LaneEnd {
             error: None,
             notices: Vec::new(),
@@ -35,7 +37,7 @@ impl LiveInserter {
             lane,
             producer,
             shared,
-            start_mono_ns: now.mono_ns,
+            start_mono_ns,
             statistics_due_ns: 0,
             stopped: false,
             enough: false,
@@ -54,70 +56,226 @@ impl LiveInserter {
         }
     }
 
-    /// Serves one burst, or an idle moment; false at the end.
+    /// Serves the bursts that are there, for [`UNTOLD_NS`] at most, or an idle moment; false at the end.
+    ///
+    /// What was stored is published, and the watermark moved, when the source has run dry: not behind each of many small
+    /// bursts. The ring publishes by itself when much is waiting.
     pub(crate) fn step(&mut self) -> bool {
-        let status = match self.lane.queue.next(IDLE) {
-            Ok(status) => status,
-            Err(error) => {
-                self.end.error = Some(error);
-                Status::End
-            }
-        };
-        let now = self.shared.clock.now();
-        if let Err(error) = self.lane.register(&self.shared) {
-            self.end.notices.push(error.to_string());
-        }
-        if status == Status::Frames {
+        let (mut status, mut now_ns) = self.fetch(IDLE);
+        let until_ns = now_ns.saturating_add(UNTOLD_NS);
+        while status == Status::Frames {
             self.store_burst();
+            self.stop_if_due(now_ns);
+            if now_ns >= until_ns {
+                break;
+            }
+            (status, now_ns) = self.fetch(Duration::ZERO);
         }
-        if let Some(watermark_ns) = self.lane.queue.watermark() {
-            self.producer.set_watermark(watermark_ns);
-        } else {
-            self.producer.publish();
+        match self.lane.queue.watermark() {
+            // The burst that is lent may be older than the watermark, and is in the ring.
+            Some(watermark_ns) => self.producer.set_watermark(watermark_ns),
+            None => self.producer.publish(),
         }
-        self.lane.flush(&self.shared.intake);
         self.lane.notices(&mut self.end.notices);
-        if now.mono_ns >= self.statistics_due_ns || status == Status::End {
+        if now_ns >= self.statistics_due_ns || status == Status::End {
             self.lane.read_statistics(&self.shared);
-            self.statistics_due_ns = now.mono_ns + STATISTICS_NS;
+            self.statistics_due_ns = now_ns + STATISTICS_NS;
         }
         if status == Status::End {
             self.lane.counters.set_ended();
         }
-        self.stop_if_due(now);
+        self.stop_if_due(now_ns);
         status != Status::End
     }
 
-    fn store_burst(&mut self) {
-        let frames = self.lane.queue.burst().frames.len();
-        for index in 0..frames {
-            if self.enough
-                || self.lane.store(index, &mut self.producer, &mut self.shared) == Stored::Enough
-            {
-                // The frame that found the limit is counted; the rest of the burst comes after it.
-                self.lane.refuse(frames - index - usize::from(!self.enough));
-                self.enough = true;
-                return;
-            }
+    /// Fetches the next burst; also gives the monotonic clock after it.
+    fn fetch(&mut self, wait: Duration) -> (Status, i64) {
+        let status = self.lane.queue.next(wait).unwrap_or_else(|error| {
+            self.end.error = Some(error);
+            Status::End
+        });
+        if let Err(error) = self.lane.register(&self.shared) {
+            self.end.notices.push(error.to_string());
         }
+        (status, self.shared.clock.mono_ns())
     }
 
-    fn stop_if_due(&mut self, now: Now) {
-        let spent = self
-            .shared
-            .remaining
-            .as_ref()
-            .is_some_and(|r| r.load(Ordering::Relaxed) <= 0);
-        let over = self
-            .shared
-            .duration_ns
-            .is_some_and(|d| now.mono_ns - self.start_mono_ns >= d);
-        if spent || over {
+    /// Stores the burst that is lent, or counts why not.
+    fn store_burst(&mut self) {
+        let frames = self.lane.queue.burst().frames.len();
+        let mut dealt_with = 0;
+        if !self.enough {
+            dealt_with = self
+                .lane
+                .store(0..frames, &mut self.producer, &mut self.shared);
+            self.enough = dealt_with < frames;
+        }
+        self.lane.refuse(frames - dealt_with);
+        self.lane.flush(&self.shared.intake);
+    }
+
+    fn stop_if_due(&mut self, now_ns: i64) {
+        let duration_ns = self.shared.duration_ns;
+        let is_over = duration_ns.is_some_and(|d| now_ns - self.start_mono_ns >= d);
+        if self.shared.is_spent() || is_over {
             self.shared.control.stop();
         }
         if self.shared.control.stopping() && !self.stopped {
             self.stopped = true;
             self.lane.queue.stop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    };
+
+    use retroscope_capture::{
+        Burst, Direction, Event, FrameMeta, InterfaceInfo, Queue, SourceError, SourceStatistics,
+        TimeDomain,
+    };
+    use retroscope_packet::LinkType;
+    use retroscope_ring::{Ring, RingConfig};
+
+    use super::*;
+    use crate::{
+        counters::{LossLog, QueueCounters},
+        intake::{Intake, SourceIntake},
+        progress::Control,
+        rig::FakeClock,
+    };
+
+    /// Time between two frames, ns.
+    const INTERVAL_NS: i64 = 100_000;
+
+    /// A link with a frame every 100 µs, by the clock that it moves.
+    #[derive(Debug)]
+    struct SteadyQueue {
+        interfaces: [InterfaceInfo; 1],
+        clock: Arc<FakeClock>,
+        frame: [FrameMeta; 1],
+        /// Frames left; then it is idle.
+        left: Arc<AtomicU64>,
+        lent: usize,
+    }
+
+    impl Queue for SteadyQueue {
+        fn interfaces(&self) -> &[InterfaceInfo] {
+            &self.interfaces
+        }
+
+        fn next(&mut self, _wait: Duration) -> Result<Status, SourceError> {
+            let now_ns = self.clock.mono_ns.fetch_add(INTERVAL_NS, Ordering::SeqCst) + INTERVAL_NS;
+            self.frame[0].time_ns = now_ns;
+            let left = self.left.load(Ordering::SeqCst);
+            self.left.store(left.saturating_sub(1), Ordering::SeqCst);
+            self.lent = usize::from(left > 0);
+            Ok(if left > 0 {
+                Status::Frames
+            } else {
+                Status::Idle
+            })
+        }
+
+        fn burst(&self) -> Burst<'_> {
+            Burst {
+                memory: &[0; 60],
+                frames: &self.frame[..self.lent],
+            }
+        }
+
+        fn watermark(&self) -> Option<i64> {
+            Some(self.frame[0].time_ns)
+        }
+
+        fn event(&mut self) -> Option<Event> {
+            None
+        }
+
+        fn statistics(&mut self) -> SourceStatistics {
+            SourceStatistics::default()
+        }
+
+        fn stop(&mut self) {}
+    }
+
+    /// An inserter of a queue with `frames` frames, and what to watch it by.
+    fn inserter(frames: u64) -> (LiveInserter, Ring, Arc<AtomicU64>) {
+        let clock = Arc::new(FakeClock {
+            wall_ns: AtomicI64::new(0),
+            mono_ns: AtomicI64::new(0),
+        });
+        let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+        let counters = Arc::new(QueueCounters::new());
+        let source = SourceIntake {
+            name: "steady".to_owned(),
+            queues: vec![Arc::clone(&counters)],
+        };
+        let shared = InserterShared {
+            ring: ring.clone(),
+            intake: Arc::new(Intake {
+                sources: vec![source],
+                losses: LossLog::default(),
+                interfaces: Arc::default(),
+                offline: false,
+            }),
+            control: Arc::new(Control::default()),
+            clock: clock.clone(),
+            snaplen: 0,
+            filter: None,
+            remaining: None,
+            duration_ns: None,
+        };
+        let left = Arc::new(AtomicU64::new(frames));
+        let queue = SteadyQueue {
+            interfaces: [InterfaceInfo {
+                name: "steady".to_owned(),
+                link_type: LinkType::ETHERNET,
+                snaplen: 0,
+                time_domain: TimeDomain::KernelSoftware,
+                time_resolution_ns: 1,
+            }],
+            clock,
+            frame: [FrameMeta {
+                time_ns: 0,
+                offset: 0,
+                captured_len: 60,
+                wire_len: 60,
+                interface: 0,
+                direction: Direction::Inbound,
+                vlan: None,
+            }],
+            left: Arc::clone(&left),
+            lent: 0,
+        };
+        let lane = Lane::new(Box::new(queue), 0, counters, &shared).unwrap();
+        let inserter = LiveInserter::new(lane, ring.producer().unwrap(), shared);
+        (inserter, ring, left)
+    }
+
+    #[test]
+    fn a_source_that_runs_dry_is_told_at_once() {
+        let (mut inserter, ring, _) = inserter(3);
+        assert!(inserter.step());
+        assert_eq!(ring.published(0), 3);
+        assert_eq!(ring.watermark(0), Some(4 * INTERVAL_NS), "of the idle look");
+    }
+
+    #[test]
+    fn a_source_that_never_runs_dry_is_told_once_a_millisecond() {
+        let (mut inserter, ring, left) = inserter(u64::MAX);
+        for round in 1..=20 {
+            assert!(inserter.step());
+            let served = u64::MAX - left.load(Ordering::SeqCst);
+            assert_eq!(ring.published(0), served, "all that was stored");
+            let now_ns = i64::try_from(served).unwrap() * INTERVAL_NS;
+            assert_eq!(ring.watermark(0), Some(now_ns));
+            // A frame at the start, and those of a millisecond.
+            assert_eq!(served, round * (1 + 10));
         }
     }
 }

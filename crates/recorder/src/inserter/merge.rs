@@ -1,9 +1,11 @@
 //! The inserter of files.
 
+use std::ops::Range;
+
 use retroscope_capture::Status;
 use retroscope_ring::Producer;
 
-use super::{IDLE, InserterShared, Lane, LaneEnd, lane::Stored};
+use super::{IDLE, InserterShared, Lane, LaneEnd};
 
 /// The inserter of all files.
 #[derive(Debug)]
@@ -78,33 +80,45 @@ impl MergeInserter {
         let Some((first, bound)) = self.first() else {
             return Merge::Drained;
         };
+        let (run, is_over) = self.run_of(first, bound);
         let lane = &mut self.lanes[first];
-        let frames = lane.queue.burst().frames.len();
-        while lane.cursor < frames {
-            let time_ns = lane.queue.burst().frames[lane.cursor].time_ns;
-            if bound.is_some_and(|(other_ns, other)| (time_ns, first) > (other_ns, other)) {
-                break;
-            }
-            if let Some(duration_ns) = self.shared.duration_ns {
+        let wanted = run.len();
+        let dealt_with = lane.store(run, &mut self.producer, &mut self.shared);
+        lane.cursor += dealt_with;
+        if lane.cursor == lane.queue.burst().frames.len() {
+            // To fetch more may take long.
+            self.producer.publish();
+        }
+        lane.flush(&self.shared.intake);
+        if is_over || dealt_with < wanted {
+            self.shared.control.stop();
+            return Merge::Enough;
+        }
+        Merge::More
+    }
+
+    /// The frames of a lane's burst that come before the next frame of another, and whether `--duration` ends behind them.
+    fn run_of(&mut self, lane: usize, bound: Option<(i64, usize)>) -> (Range<usize>, bool) {
+        let cursor = self.lanes[lane].cursor;
+        let frames = &self.lanes[lane].queue.burst().frames[cursor..];
+        let comes_first = |time_ns| bound.is_none_or(|other| (time_ns, lane) <= other);
+        let run = frames
+            .iter()
+            .take_while(|meta| comes_first(meta.time_ns))
+            .count();
+        let run = &frames[..run];
+        let in_time = match (self.shared.duration_ns, run.first()) {
+            (Some(duration_ns), Some(first)) => {
                 let stop_after_ns = *self
                     .stop_after_ns
-                    .get_or_insert(time_ns.saturating_add(duration_ns));
-                if time_ns > stop_after_ns {
-                    self.shared.control.stop();
-                    return Merge::Enough;
-                }
+                    .get_or_insert(first.time_ns.saturating_add(duration_ns));
+                run.iter()
+                    .take_while(|meta| meta.time_ns <= stop_after_ns)
+                    .count()
             }
-            if lane.store(lane.cursor, &mut self.producer, &mut self.shared) == Stored::Enough {
-                // It stays in the burst and is counted with the rest of it.
-                lane.count.filtered -= 1;
-                self.shared.control.stop();
-                return Merge::Enough;
-            }
-            lane.cursor += 1;
-        }
-        self.producer.publish();
-        self.lanes[first].flush(&self.shared.intake);
-        Merge::More
+            _ => run.len(),
+        };
+        (cursor..cursor + in_time, in_time < run.len())
     }
 
     /// The lane whose next frame is first, and the next frame of the best other lane.

@@ -8,9 +8,13 @@ mod frame;
 mod lane;
 mod live;
 mod merge;
+mod tally;
 
 use std::{
-    sync::{Arc, atomic::AtomicI64},
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
     time::Duration,
 };
 
@@ -41,4 +45,24 @@ pub(crate) struct InserterShared {
     pub(crate) remaining: Option<Arc<AtomicI64>>,
     /// `--duration`, ns: live of the monotonic clock, offline of packet time.
     pub(crate) duration_ns: Option<i64>,
+}
+
+impl InserterShared {
+    /// Takes up to `wanted` packets off what `-c` still lets in, and returns how many there were.
+    fn reserve(&self, wanted: usize) -> usize {
+        let Some(remaining) = &self.remaining else {
+            return wanted;
+        };
+        let taken = i64::try_from(wanted).unwrap_or(i64::MAX);
+        // Relaxed: nothing but the number is shared. Below 0 it says by how much more was wanted.
+        let before = remaining.fetch_sub(taken, Ordering::Relaxed);
+        usize::try_from(before.clamp(0, taken)).unwrap_or(0)
+    }
+
+    /// Whether `-c` lets nothing in any more.
+    fn is_spent(&self) -> bool {
+        // Relaxed: as above.
+        let remaining = self.remaining.as_ref();
+        remaining.is_some_and(|remaining| remaining.load(Ordering::Relaxed) <= 0)
+    }
 }

@@ -1,0 +1,351 @@
+//! Frames on their way into the ring, and the count of what became of them.
+//!
+//! Most bursts are *plain*: one interface, no tag to put back, nothing to cut, no capture filter. That is decided once for a
+//! burst, and its frames then go to the ring in one loop. The frames of other bursts are looked at one by one.
+
+use retroscope_capture::{Burst, Frame, FrameMeta};
+use retroscope_packet::LinkType;
+use retroscope_ring::{Producer, Record, StoreError};
+
+use super::{InserterShared, WireFrame, frame::has_tag};
+use crate::counters::BurstCount;
+
+/// An interface of a queue: its ring-wide identifier and its link type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) id: u16,
+    pub(super) link_type: LinkType,
+}
+
+/// What became of the frames of a queue since the last flush.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) count: BurstCount,
+    /// First and last stamp of packets that found no bucket.
+    pub(super) refused_ns: Option<(i64, i64)>,
+}
+
+/// What to do behind a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stored {
+    /// Go on.
+    Yes,
+    /// The frame was beyond `-c`: it was neither stored nor counted, and nothing behind it is to be.
+    Enough,
+}
+
+/// The interface of all `frames`, if they are plain but for the capture filter; `snaplen` 0 cuts nothing.
+pub(super) fn plain(frames: &[FrameMeta], interfaces: &[Known], snaplen: u32) -> Option<Known> {
+    let index = frames.first()?.interface;
+    let longest = if snaplen == 0 { u32::MAX } else { snaplen };
+    let is_plain = |meta: &FrameMeta| {
+        meta.interface == index && meta.vlan.is_none() && meta.captured_len <= longest
+    };
+    let known = *interfaces.get(usize::from(index))?;
+    frames.iter().all(is_plain).then_some(known)
+}
+
+impl Tally {
+    /// Stores plain frames of `burst`.
+    pub(super) fn store_plain(
+        &mut self,
+        burst: &Burst<'_>,
+        frames: &[FrameMeta],
+        interface: Known,
+        producer: &mut Producer,
+    ) {
+        let data =
+            |meta: &FrameMeta| &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
+        let record = |meta: &FrameMeta| Record {
+            time_ns: meta.time_ns,
+            wire_len: meta.wire_len,
+            interface: interface.id,
+            direction: meta.direction as u8,
+            tag_restored: false,
+            parts: [data(meta), &[], &[]],
+        };
+        let mut rest = frames;
+        while !rest.is_empty() {
+            let result = store_burst(producer, rest.iter().map(record));
+            let stored = &rest[..result.unwrap_or_else(|(stored, _)| stored)];
+            rest = &rest[stored.len()..];
+            self.count.stored += stored.len() as u64;
+            self.count.stored_bytes += stored
+                .iter()
+                .map(|meta| u64::from(meta.captured_len))
+                .sum::<u64>();
+            if interface.link_type == LinkType::ETHERNET {
+                let tagged = stored.iter().filter(|meta| has_tag(data(meta))).count();
+                self.count.tagged += tagged as u64;
+            }
+            if let Err(_) = result
+                && let Some((refused, behind)) = rest.split_first()
+            {
+                self.refuse(refused.time_ns);
+                rest = behind;
+            }
+        }
+    }
+
+    /// Stores any frame, or counts why not.
+    pub(super) fn store(
+        &mut self,
+        frame: &Frame<'_>,
+        interfaces: &[Known],
+        producer: &mut Producer,
+        shared: &mut InserterShared,
+    ) -> Stored {
+        let Some(&Known { id, link_type }) = interfaces.get(usize::from(frame.meta.interface))
+        else {
+            // An engine that lends a frame of an interface it never announced: counted as refused by nobody's filter.
+            self.count.filtered += 1;
+            return Stored::Yes;
+        };
+        let mut wire = WireFrame::new(frame, link_type);
+        if let Some(filter) = &mut shared.filter
+            && !filter.takes(link_type, id, &wire)
+        {
+            self.count.filtered += 1;
+            return Stored::Yes;
+        }
+        if shared.reserve(1) == 0 {
+            return Stored::Enough;
+        }
+        let is_cut = wire.cut(shared.snaplen);
+        let is_tagged =
+            link_type == LinkType::ETHERNET && (frame.meta.vlan.is_some() || has_tag(frame.data));
+        let record = Record {
+            time_ns: frame.meta.time_ns,
+            wire_len: wire.wire_len,
+            interface: id,
+            direction: frame.meta.direction as u8,
+            tag_restored: frame.meta.vlan.is_some(),
+            parts: wire.parts(),
+        };
+        match producer.store(&record) {
+            Ok(()) => {
+                self.count.stored += 1;
+                self.count.stored_bytes += wire.captured_len() as u64;
+                self.count.cut += u64::from(is_cut);
+                self.count.tagged += u64::from(is_tagged);
+            }
+            Err(_) => self.refuse(frame.meta.time_ns),
+        }
+        Stored::Yes
+    }
+
+    /// A frame stamped `time_ns` found no bucket.
+    fn refuse(&mut self, time_ns: i64) {
+        self.count.no_bucket += 1;
+        let (first_ns, last_ns) = self.refused_ns.unwrap_or((time_ns, time_ns));
+        self.refused_ns = Some((first_ns.min(time_ns), last_ns.max(time_ns)));
+    }
+}
+
+fn store_burst<'a>(
+    producer: &mut Producer,
+    records: impl Iterator<Item = Record<'a>>,
+) -> Result<usize, (usize, StoreError)> {
+    let mut stored = 0;
+    for record in records {
+        producer.store(&record).map_err(|error| (stored, error))?;
+        stored += 1;
+    }
+    Ok(stored)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, atomic::AtomicI64};
+
+    use retroscope_capture::{Direction, VlanTag};
+    use retroscope_ring::{GroupKind, Mode, Ring, RingConfig};
+
+    use super::*;
+    use crate::{clock::SystemClock, counters::LossLog, intake::Intake, progress::Control};
+
+    const INTERFACES: [Known; 2] = [
+        Known {
+            id: 4,
+            link_type: LinkType::ETHERNET,
+        },
+        Known {
+            id: 5,
+            link_type: LinkType::RAW,
+        },
+    ];
+
+    fn ring(mode: Mode) -> Ring {
+        let config = RingConfig {
+            mode,
+            ..RingConfig::new(16 << 20, 1, 1)
+        };
+        Ring::new(&config, None).unwrap()
+    }
+
+    fn shared(ring: &Ring) -> InserterShared {
+        InserterShared {
+            ring: ring.clone(),
+            intake: Arc::new(Intake {
+                sources: Vec::new(),
+                losses: LossLog::default(),
+                interfaces: Arc::default(),
+                offline: false,
+            }),
+            control: Arc::new(Control::default()),
+            clock: Arc::new(SystemClock::new()),
+            snaplen: 0,
+            filter: None,
+            remaining: None,
+            duration_ns: None,
+        }
+    }
+
+    /// Frames of 60 to 99 bytes, stamped by their number, every third with a tag in it.
+    fn burst(memory: &mut Vec<u8>, count: usize) -> Vec<FrameMeta> {
+        let mut frames = Vec::new();
+        for number in 0..count {
+            let offset = memory.len();
+            let length = 60 + number % 40;
+            memory.extend((0..length).map(|at| (at * 7 + number).to_le_bytes()[0]));
+            memory[offset + 12..offset + 14].copy_from_slice(match number % 3 {
+                0 => &[0x81, 0x00],
+                _ => &[0x08, 0x00],
+            });
+            frames.push(FrameMeta {
+                time_ns: i64::try_from(number).unwrap(),
+                offset,
+                captured_len: u32::try_from(length).unwrap(),
+                wire_len: u32::try_from(length + number % 2).unwrap(),
+                interface: 0,
+                direction: Direction::Inbound,
+                vlan: None,
+            });
+        }
+        frames
+    }
+
+    /// Everything that a ring holds, as text.
+    fn contents(ring: &Ring, producer: &mut Producer) -> Vec<String> {
+        producer.publish();
+        let mut reader = ring.group("test", GroupKind::Lapped).unwrap();
+        let mut packets = Vec::new();
+        while let Some(batch) = reader.next() {
+            packets.extend(batch.iter().map(|packet| format!("{packet:?}")));
+        }
+        packets
+    }
+
+    #[test]
+    fn plain_frames_end_up_as_others_do() {
+        let mut memory = Vec::new();
+        let frames = burst(&mut memory, 500);
+        let burst = Burst {
+            memory: &memory,
+            frames: &frames,
+        };
+        let (plain_ring, other_ring) = (ring(Mode::Record), ring(Mode::Record));
+        let (mut plain_producer, mut other_producer) = (
+            plain_ring.producer().unwrap(),
+            other_ring.producer().unwrap(),
+        );
+        let (mut plain_tally, mut other_tally) = (Tally::default(), Tally::default());
+        let interface = plain(&frames, &INTERFACES, 0).unwrap();
+        plain_tally.store_plain(&burst, &frames, interface, &mut plain_producer);
+        let mut shared = shared(&other_ring);
+        for frame in burst.iter() {
+            let stored = other_tally.store(&frame, &INTERFACES, &mut other_producer, &mut shared);
+            assert_eq!(stored, Stored::Yes);
+        }
+        let packets = contents(&plain_ring, &mut plain_producer);
+        assert_eq!(packets.len(), 500);
+        assert!(packets == contents(&other_ring, &mut other_producer));
+        let counts = format!("{:?}", plain_tally.count);
+        assert_eq!(counts, format!("{:?}", other_tally.count));
+        assert_eq!(plain_tally.count.tagged, 167);
+        assert_eq!(plain_tally.count.stored_bytes, memory.len() as u64);
+    }
+
+    #[test]
+    fn what_is_not_plain() {
+        let mut memory = Vec::new();
+        let frames = burst(&mut memory, 50);
+        assert_eq!(plain(&[], &INTERFACES, 0), None);
+        assert_eq!(plain(&frames, &INTERFACES, 99), Some(INTERFACES[0]));
+        assert_eq!(plain(&frames, &INTERFACES, 98), None, "one would be cut");
+        assert_eq!(plain(&frames, &[], 0), None, "never announced");
+        let with = |change: fn(&mut FrameMeta)| {
+            let mut frames = frames.clone();
+            change(&mut frames[49]);
+            plain(&frames, &INTERFACES, 0)
+        };
+        assert_eq!(with(|meta| meta.interface = 1), None);
+        let tag = |meta: &mut FrameMeta| {
+            meta.vlan = Some(VlanTag {
+                tpid: 0x8100,
+                tci: 1,
+            });
+        };
+        assert_eq!(with(tag), None);
+        let mut all = frames.clone();
+        all.iter_mut().for_each(|meta| meta.interface = 1);
+        assert_eq!(plain(&all, &INTERFACES, 0), Some(INTERFACES[1]));
+    }
+
+    #[test]
+    fn frames_without_a_bucket_are_counted_and_the_others_stored() {
+        let ring = ring(Mode::Protect);
+        let mut producer = ring.producer().unwrap();
+        let everything = ring.reserve(i64::MIN, i64::MAX);
+        let mut memory = Vec::new();
+        let frames = burst(&mut memory, 1000);
+        let burst = Burst {
+            memory: &memory,
+            frames: &frames,
+        };
+        let mut tally = Tally::default();
+        let mut bursts = 0;
+        while tally.count.no_bucket == 0 {
+            tally.store_plain(&burst, &frames, INTERFACES[0], &mut producer);
+            bursts += 1;
+        }
+        let BurstCount {
+            stored, no_bucket, ..
+        } = tally.count;
+        assert_eq!(stored + no_bucket, bursts * 1000);
+        // A longer frame may find no place where a shorter one still does.
+        let (first_ns, last_ns) = tally.refused_ns.unwrap();
+        assert!(first_ns < last_ns && last_ns == 999, "{first_ns} {last_ns}");
+        assert!(u64::try_from(last_ns - first_ns).unwrap() + 1 >= no_bucket);
+        drop(everything);
+        tally.store_plain(&burst, &frames[..10], INTERFACES[0], &mut producer);
+        assert_eq!(tally.count.stored, stored + 10);
+        drop(producer);
+        assert_eq!(ring.statistics().stored_packets, stored + 10);
+    }
+
+    #[test]
+    fn the_count_lets_so_many_in() {
+        let ring = ring(Mode::Record);
+        let mut producer = ring.producer().unwrap();
+        let mut shared = shared(&ring);
+        shared.remaining = Some(Arc::new(AtomicI64::new(12)));
+        assert!(!shared.is_spent());
+        assert_eq!((shared.reserve(10), shared.is_spent()), (10, false));
+        let mut memory = Vec::new();
+        let frames = burst(&mut memory, 1);
+        let frame = Burst {
+            memory: &memory,
+            frames: &frames,
+        }
+        .frame(0);
+        let mut tally = Tally::default();
+        let mut store = || tally.store(&frame, &INTERFACES, &mut producer, &mut shared);
+        assert_eq!(store(), Stored::Yes);
+        assert_eq!(store(), Stored::Yes);
+        assert_eq!(store(), Stored::Enough);
+        assert_eq!(tally.count.stored, 2);
+        assert!(shared.is_spent());
+        assert_eq!(shared.reserve(5), 0);
+    }
+}
