@@ -145,6 +145,33 @@ impl Barrier {
     }
 }
 
+/// The reading ledger and the hits, for status lines. One writer each, the analyzer but where it says otherwise; each
+/// number stands alone.
+#[derive(Debug, Default)]
+pub(crate) struct AnalyzerCounters {
+    pub(crate) analyzed: AtomicU64,
+    pub(crate) lapped: AtomicU64,
+    pub(crate) triggers: AtomicU64,
+    pub(crate) suppressed: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) unfilled: AtomicU64,
+    pub(crate) open_dumps: AtomicU64,
+    pub(crate) clock_steps: AtomicU64,
+    /// Dumps whose window the analyzer closed.
+    pub(crate) closed_dumps: AtomicU64,
+    /// Dumps that the dumper is done with. The dumper writes it.
+    pub(crate) finished_dumps: AtomicU64,
+}
+
+impl AnalyzerCounters {
+    /// Dumps whose window is closed and whose file is not finished.
+    pub(crate) fn in_flight(&self) -> u64 {
+        let finished = self.finished_dumps.load(Ordering::Relaxed);
+        let closed = self.closed_dumps.load(Ordering::Relaxed);
+        closed.saturating_sub(finished)
+    }
+}
+
 /// Wishes from outside, read by the threads. The flags carry no data with them; SeqCst for simplicity, they are read
 /// once a burst at most.
 #[derive(Debug, Default)]

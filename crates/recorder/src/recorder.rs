@@ -13,7 +13,7 @@ use retroscope_ring::{Ring, RingError, RingStatistics, Waker};
 
 use crate::{
     Event,
-    analyzer::{AnalyzerCounters, AnalyzerEnd},
+    analyzer::AnalyzerEnd,
     clock::Clock,
     counters::SourceSnapshot,
     director::HitCounts,
@@ -21,7 +21,7 @@ use crate::{
     inserter::LaneEnd,
     intake::Intake,
     predicate::ExpressionError,
-    progress::Control,
+    progress::{AnalyzerCounters, Control},
     start,
 };
 

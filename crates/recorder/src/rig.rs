@@ -21,7 +21,7 @@ use retroscope_ring::{GroupKind, Ring, RingConfig};
 
 use crate::{
     Event,
-    analyzer::{Analyzer, AnalyzerCounters, AnalyzerParts},
+    analyzer::{Analyzer, AnalyzerParts},
     clock::{Clock, Now},
     counters::{LossLog, QueueCounters},
     director::{Clip, DirectorConfig},
@@ -29,7 +29,7 @@ use crate::{
     inserter::{InserterShared, Lane, LiveInserter},
     intake::{Intake, SourceIntake},
     predicate::{Expressions, Texts},
-    progress::{Barrier, Control, Progress},
+    progress::{AnalyzerCounters, Barrier, Control, Progress},
 };
 
 pub(crate) const S: i64 = 1_000_000_000;

@@ -18,7 +18,7 @@ use retroscope_ring::{EvictionDetail, GroupKind, Mode, Ring, RingConfig, RingErr
 
 use crate::{
     Event,
-    analyzer::{Analyzer, AnalyzerCounters, AnalyzerEnd, AnalyzerParts},
+    analyzer::{Analyzer, AnalyzerEnd, AnalyzerParts},
     clock::{Clock, duration_ns},
     counters::{LossLog, QueueCounters},
     director::{Clip, DirectorConfig},
@@ -26,7 +26,7 @@ use crate::{
     inserter::{InserterShared, Lane, LaneEnd, LiveInserter, MergeInserter},
     intake::{Intake, SourceIntake},
     predicate::{Expressions, Texts},
-    progress::{Barrier, Control, Progress},
+    progress::{AnalyzerCounters, Barrier, Control, Progress},
     recorder::{Config, Recorder, Sources, StartError},
 };
 

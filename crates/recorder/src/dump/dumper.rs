@@ -28,11 +28,10 @@ use super::{
 };
 use crate::{
     Event,
-    analyzer::AnalyzerCounters,
     clock::Clock,
     intake::Intake,
     interfaces::InterfaceCache,
-    progress::{Barrier, Progress, Reach},
+    progress::{AnalyzerCounters, Barrier, Progress, Reach},
     time::rfc3339,
 };
 
