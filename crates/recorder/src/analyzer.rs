@@ -27,7 +27,7 @@ use crate::{
     late::{ClosedWindows, OpenWindow},
     predicate::{Expression, Predicate, Rule, SharedExpressions},
     progress::{AnalyzerCounters, Barrier, Control},
-    scan::{Scan, Wanted},
+    scan::{MANY, Scan, Wanted},
     time::{rfc3339, seconds},
 };
 
@@ -37,6 +37,18 @@ const MANUAL: usize = usize::MAX;
 const BATCHES: usize = 64;
 /// A difference between the clocks' advances beyond this is a step of the real-time clock, ns.
 const STEP_NS: i64 = 100_000_000;
+
+/// Shorter batches are not worth a scan: each packet goes the long way.
+const SCANNED_MIN: usize = 8;
+/// Fills the places for packets of a scan.
+const NO_PACKET: Packet<'static> = Packet {
+    time_ns: 0,
+    wire_len: 0,
+    interface: 0,
+    direction: 0,
+    tag_restored: false,
+    data: &[],
+};
 
 /// What the analyzer is built from.
 #[derive(Debug)]
@@ -243,13 +255,10 @@ pub(crate) struct AnalyzerEnd {
 impl Core {
     fn batch(&mut self, batch: &Batch<'_>) {
         let producer = batch.producer;
-        let mut packets = (batch.first..).zip(batch.iter());
-        if self.live {
-            while let Some((record, packet)) = self.next_of_concern(&mut packets) {
-                self.packet(producer, record, &packet);
-            }
+        if self.live && batch.len() >= SCANNED_MIN {
+            self.scan(batch);
         } else {
-            for (record, packet) in packets {
+            for (record, packet) in (batch.first..).zip(batch.iter()) {
                 self.packet(producer, record, &packet);
             }
         }
@@ -263,19 +272,53 @@ impl Core {
         self.publish_counters();
     }
 
-    /// Live: the next packet that concerns anything; see [`Scan`].
-    fn next_of_concern<'p>(
-        &mut self,
-        packets: &mut impl Iterator<Item = (u64, Packet<'p>)>,
-    ) -> Option<(u64, Packet<'p>)> {
+    /// Live: looks at the packets of a batch that concern anything; see [`Scan`].
+    fn scan(&mut self, batch: &Batch<'_>) {
+        let mut packets = batch.iter();
+        let mut record = batch.first;
+        let mut some = [NO_PACKET; MANY];
+        loop {
+            let mut count = 0;
+            for (slot, packet) in some.iter_mut().zip(&mut packets) {
+                *slot = packet;
+                count += 1;
+            }
+            if count == 0 {
+                return;
+            }
+            self.scan_some(batch.producer, record, &some[..count]);
+            record += count as u64;
+        }
+    }
+
+    fn scan_some(&mut self, producer: usize, first: u64, packets: &[Packet<'_>]) {
+        let (mut wanted, mut behind) = (self.wanted(), u64::MAX);
+        let mut found = self.find(wanted, packets);
+        while found & behind != 0 {
+            let index = (found & behind).trailing_zeros();
+            behind = (u64::MAX << index) << 1;
+            let packet = &packets[index as usize];
+            self.packet(producer, first + u64::from(index), packet);
+            let wanted_now = self.wanted();
+            if wanted_now != wanted {
+                wanted = wanted_now;
+                found = self.find(wanted, packets);
+            }
+        }
+    }
+
+    fn wanted(&self) -> Wanted {
         let armed = self.director.armed();
-        let wanted = Wanted {
+        Wanted {
             hits: armed,
             fragments: armed && self.fragments.wanted(),
             until_ns: self.closed.until_ns(),
-        };
-        self.scan
-            .next(wanted, &mut self.rules, &mut self.names, packets)
+        }
+    }
+
+    fn find(&mut self, wanted: Wanted, packets: &[Packet<'_>]) -> u64 {
+        let (rules, names) = (&mut self.rules, &mut self.names);
+        self.scan.find(wanted, rules, names, packets)
     }
 
     fn packet(&mut self, producer: usize, record: u64, packet: &Packet<'_>) {

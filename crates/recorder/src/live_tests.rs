@@ -151,6 +151,33 @@ fn overlapping_dumps_share_packets() {
     assert_eq!(numbers(1), (5..=35).collect::<Vec<_>>());
 }
 
+/// Packets that are looked at together trigger as they do alone: each hit its own dump, in their order.
+#[test]
+fn every_hit_of_a_large_batch_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = Plan {
+        dump: "src port $srcPort",
+        ..plan()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    let hits = [5_u16, 63, 64, 65, 128, 299];
+    for number in 0..300 {
+        rig.pass(1);
+        let port = if hits.contains(&number) { 9 } else { 7 };
+        rig.arrive(0, udp(1000 + number, port, u32::from(number)));
+    }
+    rig.step();
+    rig.pass(2 * S);
+    rig.step();
+    rig.step();
+    let triggers: Vec<_> = rig.reports.iter().map(|report| report.trigger_ns).collect();
+    assert_eq!(triggers, hits.map(|number| START + 1 + i64::from(number)));
+    for (report, number) in rig.reports.iter().zip(hits) {
+        let packet = (report.trigger_ns, 9, u32::from(number));
+        assert_eq!(packets(report), [packet]);
+    }
+}
+
 /// Kernel loss inside the window makes the dump incomplete; outside, it does not touch it.
 #[test]
 fn loss_counts_where_it_happened() {

@@ -1,10 +1,8 @@
-//! The analyzer's quick look: finds the few packets that concern anything, and passes the others by.
+//! The analyzer's quick look: finds the few packets that concern anything, so that the others can be passed by.
 //!
-//! Live, most packets match no rule, are no fragments, and come after every window that is over. That can be told from a
-//! packet alone, without the analyzer's state, so it is one loop over a batch. What it finds goes the long way, which
-//! looks at everything again. From files every packet goes the long way: there it moves the clock.
-//!
-//! Cost: a packet is two comparisons and one run of each rule's program.
+//! Live, most packets match no rule, are no fragments, and come after every window that is over. That can be told from
+//! packets alone, without the analyzer's state, for up to 64 of them at once. What is found goes the long way, which looks
+//! at everything again. From files every packet goes the long way: there it moves the clock.
 
 use retroscope_filter::Program;
 use retroscope_packet::{LinkType, may_be_fragment};
@@ -15,16 +13,19 @@ use crate::{
     predicate::{Rule, aux},
 };
 
-/// What a scan stops at. Decided again after every packet that it stopped at.
-#[derive(Debug, Clone, Copy)]
+/// What a scan finds. Any packet may change it that goes the long way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// Packets that may match a rule.
+    /// Packets that match a rule.
     pub(crate) hits: bool,
     /// Packets that may be fragments.
     pub(crate) fragments: bool,
     /// Packets of this time or before, ns.
     pub(crate) until_ns: Option<i64>,
 }
+
+/// Packets of one scan at most.
+pub(crate) const MANY: usize = Program::MANY;
 
 /// The rules' programs by ring-wide interface, filled in as packets of new interfaces come.
 #[derive(Debug, Default)]
@@ -41,42 +42,34 @@ struct Known {
 }
 
 impl Wanted {
-    /// Whether a scan would pass every packet by.
+    /// Whether a scan would find nothing.
     fn nothing(self) -> bool {
         !self.hits && !self.fragments && self.until_ns.is_none()
     }
 }
 
 impl Scan {
-    /// The first packet that concerns anything, with its record number. `packets` goes on behind it.
-    pub(crate) fn next<'p>(
+    /// Which of at most [`MANY`] packets concern anything: bit `n` is that of packet `n`.
+    pub(crate) fn find(
         &mut self,
         wanted: Wanted,
         rules: &mut [Rule],
         names: &mut InterfaceCache,
-        packets: &mut impl Iterator<Item = (u64, Packet<'p>)>,
-    ) -> Option<(u64, Packet<'p>)> {
+        packets: &[Packet<'_>],
+    ) -> u64 {
         if wanted.nothing() {
-            return None;
+            return 0;
         }
-        let mut next = packets.next()?;
-        loop {
-            let interface = next.1.interface;
-            let Some(known) = self.known(interface, rules, names) else {
-                // An interface that no inserter registered: the long way knows no more of it.
-                next = packets.next()?;
-                continue;
-            };
-            loop {
-                if known.concerns(&wanted, &next.1) {
-                    return Some(next);
-                }
-                next = packets.next()?;
-                if next.1.interface != interface {
-                    break;
-                }
+        let mut found = 0;
+        let mut start = 0;
+        for run in packets.chunk_by(|a, b| a.interface == b.interface) {
+            // The long way knows no more of an interface that no inserter registered.
+            if let Some(known) = self.known(run[0].interface, rules, names) {
+                found |= known.find(wanted, run) << start;
             }
+            start += run.len();
         }
+        found
     }
 
     fn known(
@@ -103,22 +96,34 @@ impl Scan {
 }
 
 impl Known {
-    #[inline]
-    fn concerns(&self, wanted: &Wanted, packet: &Packet<'_>) -> bool {
-        if wanted
-            .until_ns
-            .is_some_and(|until_ns| packet.time_ns <= until_ns)
-        {
-            return true;
+    /// As [`Scan::find`], of packets of this interface.
+    fn find(&self, wanted: Wanted, packets: &[Packet<'_>]) -> u64 {
+        let mut found = 0;
+        if let Some(until_ns) = wanted.until_ns {
+            found |= those(packets, |packet| packet.time_ns <= until_ns);
         }
-        if wanted.fragments && may_be_fragment(self.link_type, packet.data) {
-            return true;
+        if wanted.fragments {
+            found |= those(packets, |packet| {
+                may_be_fragment(self.link_type, packet.data)
+            });
         }
-        wanted.hits
-            && self.programs.iter().any(|program| {
-                program.run(packet.data, packet.wire_len, aux(packet.direction)) != 0
-            })
+        if wanted.hits {
+            for program in &self.programs {
+                found |= program.run_many(packets.len(), |index| {
+                    let packet = &packets[index];
+                    (packet.data, packet.wire_len, aux(packet.direction))
+                });
+            }
+        }
+        found
     }
+}
+
+fn those(packets: &[Packet<'_>], is_one: impl Fn(&Packet<'_>) -> bool) -> u64 {
+    let found = packets.iter().map(|packet| u64::from(is_one(packet)));
+    (0..)
+        .zip(found)
+        .fold(0, |set, (index, is_one)| set | is_one << index)
 }
 
 #[cfg(test)]
@@ -172,17 +177,15 @@ mod tests {
         }
     }
 
-    /// The records that a scan stops at.
-    fn stops(wanted: Wanted, packets: &[Packet<'_>]) -> Vec<u64> {
+    /// The packets that a scan finds.
+    fn found(wanted: Wanted, packets: &[Packet<'_>]) -> Vec<u32> {
         let (mut rules, mut names) = rules_and_names();
-        let mut scan = Scan::default();
-        let mut packets = (0..).zip(packets.iter().copied());
-        let mut next = || scan.next(wanted, &mut rules, &mut names, &mut packets);
-        std::iter::from_fn(|| next().map(|(record, _)| record)).collect()
+        let found = Scan::default().find(wanted, &mut rules, &mut names, packets);
+        (0..u64::BITS).filter(|n| found >> n & 1 == 1).collect()
     }
 
     #[test]
-    fn it_stops_at_what_is_wanted_and_at_nothing_else() {
+    fn it_finds_what_is_wanted_and_nothing_else() {
         let (hit, other) = (udp(1, 9, 0), udp(1, 7, 0));
         let mut ethernet = vec![0; 34];
         ethernet[11..14].copy_from_slice(&[1, 8, 0]);
@@ -202,21 +205,21 @@ mod tests {
             fragments: false,
             until_ns: None,
         };
-        assert!(stops(none, &packets).is_empty());
-        assert_eq!(stops(Wanted { hits: true, ..none }, &packets), [1, 3, 7]);
+        assert!(found(none, &packets).is_empty());
+        assert_eq!(found(Wanted { hits: true, ..none }, &packets), [1, 3, 7]);
         let late = Wanted {
             until_ns: Some(11),
             ..none
         };
-        assert_eq!(stops(late, &packets), [0, 1, 5]);
+        assert_eq!(found(late, &packets), [0, 1, 5]);
         let fragments = Wanted {
             fragments: true,
             ..none
         };
         // Of raw IP every packet may be one.
-        assert_eq!(stops(fragments, &packets), [0, 3, 6, 7]);
+        assert_eq!(found(fragments, &packets), [0, 3, 6, 7]);
         ethernet[20] = 0x20;
         let fragment = [packet(0, 1, &arp), packet(0, 1, &ethernet)];
-        assert_eq!(stops(fragments, &fragment), [1]);
+        assert_eq!(found(fragments, &fragment), [1]);
     }
 }
