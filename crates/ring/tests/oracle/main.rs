@@ -1,6 +1,7 @@
 //! The ring against the model, with generated operations, one thread.
 //!
-//! A failure prints its seed; `ORACLE_SEED=n cargo test -p retroscope-ring --test oracle` runs that one again.
+//! A failure prints its seed; `ORACLE_SEED=n cargo test -p retroscope-ring --test oracle` runs that one again, and with
+//! `ORACLE_SEEDS=m` the m seeds from there on.
 #![cfg(not(loom))]
 
 mod model;
@@ -49,13 +50,15 @@ struct Happened {
 
 #[test]
 fn generated_operations_agree_with_the_model() {
-    let seeds = match std::env::var("ORACLE_SEED") {
-        Ok(seed) => vec![seed.parse().expect("ORACLE_SEED is a number")],
-        Err(_) => (0..SEEDS).collect(),
+    let number = |name| {
+        let text = std::env::var(name).ok()?;
+        Some(text.parse::<u64>().expect("a number"))
     };
+    let first = number("ORACLE_SEED");
+    let count = number("ORACLE_SEEDS").unwrap_or(if first.is_some() { 1 } else { SEEDS });
+    let all = count >= SEEDS;
     let mut total = Happened::default();
-    let all = seeds.len() > 1;
-    for seed in seeds {
+    for seed in (first.unwrap_or(0)..).take(usize::try_from(count).expect("not that many")) {
         eprintln!("ORACLE_SEED={seed}");
         let gating = [seed % 3 == 1, seed % 3 == 2 && seed % 2 == 0];
         let mut pair = Pair::new(seed, gating);
