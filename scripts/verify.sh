@@ -1,18 +1,53 @@
 #!/usr/bin/env bash
-# The slow checks: loom with more preemptions, longer load on the ring, and generated operations with seeds that `make test`
-# does not run. LOOM_PREEMPTIONS (4), STRESS_RECORDS (5 million) and ORACLE_SEEDS (500) say how slow.
+# The slow checks of the ring: loom with more preemptions, generated operations against the model, threads with random roles, load,
+# and the sanitizers. docs/verification.md says which of them looks for what. All of them run, also after one failed; at the
+# end stands what ran, how long, and what was skipped.
+#
+# STRESS_SECONDS (600), SANITIZE_SECONDS (90), STRESS_RECORDS (5 million), ORACLE_SEEDS (500) and LOOM_PREEMPTIONS (its own for each
+# model) say how slow; STRESS_SEED (the time of day) where the random roles begin.
 
 . "$(dirname "$0")/lib.sh"
 
-scripts/loom.sh "${LOOM_PREEMPTIONS:-4}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+ran=()
+skipped=()
+failed=0
 
+# Runs one judge: `judge NAME COMMAND…`.
+judge() {
+	local name=$1 start=$SECONDS result=ok
+	shift
+	step "$name"
+	"$@" 2>&1 | tee "$log" || result=FAILED
+	[ "$result" = ok ] || failed=1
+	if grep -q '^SKIP' "$log"; then
+		skipped+=("$(grep '^SKIP' "$log" | sort -u)")
+		result="skipped, or in part"
+	fi
+	ran+=("$(printf '%5d s  %-7s %s' $((SECONDS - start)) "$result" "$name")")
+}
+
+seconds=${STRESS_SECONDS:-600}
+seed=${STRESS_SEED:-$(date +%s)}
 export STRESS_RECORDS=${STRESS_RECORDS:-5000000}
-step "ring under load, $STRESS_RECORDS records"
-cargo test --locked --release -q -p retroscope-ring --test stress
+ring=(cargo test --locked --release -q -p retroscope-ring)
 
-seeds=${ORACLE_SEEDS:-500}
-step "ring against the model, $seeds more seeds"
-for ((seed = 1000; seed < 1000 + seeds; seed++)); do
-	# A failure prints its seed and stops here.
-	ORACLE_SEED=$seed cargo test --locked --release -q -p retroscope-ring --test oracle
+judge "loom" scripts/loom.sh "${LOOM_PREEMPTIONS:-deep}"
+ORACLE_SEED=1000 ORACLE_SEEDS=${ORACLE_SEEDS:-500} \
+	judge "the ring against the model, ${ORACLE_SEEDS:-500} more seeds" "${ring[@]}" --test oracle
+judge "the ring under load, $STRESS_RECORDS records" "${ring[@]}" --test stress
+STRESS_SECONDS=$seconds STRESS_SEED=$seed \
+	judge "random roles, $seconds s, from seed $seed" "${ring[@]}" --test roles -- --show-output
+for sanitizer in thread address; do
+	STRESS_SECONDS=${SANITIZE_SECONDS:-90} STRESS_SEED=$seed STRESS_RECORDS=50000 \
+		judge "$sanitizer sanitizer" scripts/sanitize.sh "$sanitizer"
 done
+
+step "what ran"
+printf '%s\n' "${ran[@]}"
+if [ "${#skipped[@]}" -gt 0 ]; then
+	step "what was skipped"
+	printf '%s\n' "${skipped[@]}"
+fi
+exit "$failed"
