@@ -27,7 +27,7 @@
 //! | role | does | may wait for |
 //! |---|---|---|
 //! | [`Producer`] | stores into its open bucket, publishes | a bucket, where the mode says so |
-//! | [`Reader`], member of a group | sees each record of its producers once, also in open buckets | news |
+//! | [`Reader`], member of a group | is handed each record of its producers, or its share of the buckets, once, also in open buckets | news |
 //! | [`Reservation`] | keeps the buckets of a window of packet time for a dump | |
 //! | [`BucketView`] | holds one bucket for as long as it is read | |
 //! | [`Attached`], in another process | copies buckets, and looks whether they were still there | |
@@ -68,8 +68,11 @@
 //! | T | `ProducerHeader::watermark_ns` | [`Ring::watermark`] | all records before the watermark |
 //! | Q | a group's position | [`Positions::get`], search for a bucket | the group's work on the records |
 //! | G | fence in `Control::claim` | fence in `Attached::copy_bucket` | the generation before the first new byte |
+//! | M | `Group::start` | a group's position | where a member of a sharing group begins (`group.rs`) |
+//! | N | exchange of a tail in `share.rs` | | what a member did before it took a bucket from a peer |
 //! | F1–F2 | fences in `storage/bell.rs` | | a writer's wait against whatever frees a bucket |
 //! | F3–F4 | fences in `sleep.rs` | | a reader's sleep against a publication |
+//! | W | `Beds::wake` | the end of a sleep | what the waker did before |
 //!
 //! All else about buckets is under the mutex of the outer queue (`outer.rs`), which a producer takes once for each bucket
 //! (twice with a hook), a reader when it starts or was lapped, and a dump when it looks for its buckets.
@@ -80,14 +83,18 @@
 //! # Cost
 //!
 //! Storing: two copies, a comparison with the end of the bucket, the smallest and largest time, in memory of the producer's
-//! own. Publishing: four stores, a fence, a load. Reading: one load for each run of records. There is no lock, system call,
-//! allocation or clock in any of them; `examples/ring_throughput.rs` measures.
+//! own. Publishing: six stores and a load; the full fence between is run by readers that go to sleep (`barrier.rs`).
+//! Reading: one load for each run of records. There is no lock, system call, allocation or clock in any of them;
+//! `examples/ring_throughput.rs` measures.
 //!
 #[cfg(not(loom))]
 mod attach;
+mod barrier;
 mod config;
+mod cursor;
 mod error;
 mod evicted;
+mod futex;
 mod group;
 mod log;
 mod outer;
@@ -96,8 +103,14 @@ mod reader;
 mod record;
 mod reservation;
 mod ring;
+mod share;
 mod sleep;
 mod storage;
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "`tests/roles` compiles this file as its own, and needs all of it"
+)]
 mod sync;
 mod view;
 

@@ -32,7 +32,8 @@ pub(crate) struct Outer {
     /// Buckets closed ever.
     closings: u64,
     pub(crate) producers_opened: usize,
-    pub(crate) readers_open: usize,
+    /// Beds (see `sleep.rs`) that no reader has: as many readers may still be opened.
+    pub(crate) beds_free: Vec<usize>,
 }
 
 /// What the outer queue knows about a bucket.
@@ -111,7 +112,7 @@ pub(crate) struct Tally {
 }
 
 impl Outer {
-    pub(crate) fn new(buckets: usize, detail: EvictionDetail) -> Self {
+    pub(crate) fn new(buckets: usize, readers: usize, detail: EvictionDetail) -> Self {
         let slot = Slot {
             state: State::Free,
             generation: 0,
@@ -138,7 +139,7 @@ impl Outer {
             gating: Vec::new(),
             closings: 0,
             producers_opened: 0,
-            readers_open: 0,
+            beds_free: (0..readers).rev().collect(),
         }
     }
 

@@ -4,40 +4,32 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     BucketRef, GroupKind, Lapped, Packets, Positions, Waker,
-    group::Group,
-    outer::Place,
+    cursor::{Ahead, Cursor},
+    group::{Group, Lane},
     ring::Shared,
     sleep::Sleeper,
-    storage::Hold,
     sync::{Ordering, lock},
 };
 
-/// One member of a group: sees each record of its producers once, in the order of each producer. One thread at a time.
+/// One member of a group: is handed each record that falls to it once. One thread at a time.
+///
+/// In a group that divides producers ([`Ring::group_of`](crate::Ring::group_of)) a member sees all records of its producers,
+/// in the order of each producer. In one that divides buckets ([`Ring::sharing_group`](crate::Ring::sharing_group)) records
+/// of one bucket stay in order and with one member, and nothing else is promised.
 #[derive(Debug)]
 pub struct Reader {
     shared: Arc<Shared>,
     group: Arc<Group>,
-    sleeper: Arc<Sleeper>,
+    /// Its number in the group.
+    member: usize,
+    sleeper: Sleeper,
+    /// Producers, or parts of what they stored, in which this member has the next record; room for all there can be.
     cursors: Vec<Cursor>,
     /// The cursor to be asked first.
     turn: usize,
     /// The cursor whose batch was handed out and is not done yet.
     lent: Option<usize>,
     lapped: Lapped,
-}
-
-/// Where a reader is in the chain of one producer's buckets.
-#[derive(Debug)]
-pub(crate) struct Cursor {
-    producer: usize,
-    /// The bucket that `position` lies in or at the end of. `None`: `position` is at the start of a bucket yet to be found.
-    hold: Option<Hold>,
-    /// Number of the first record not handed out.
-    position: u64,
-    /// The producer's captured bytes before `position`; kept up at the ends of buckets only.
-    bytes: u64,
-    /// Lost since the last batch of this producer.
-    missed: Lapped,
 }
 
 /// A run of records of one producer, in one bucket. The bucket is held as long as the reader has not moved on.
@@ -48,7 +40,8 @@ pub struct Batch<'r> {
     pub producer: usize,
     /// The producer's number of the first of them.
     pub first: u64,
-    /// Lost between the producer's last batch and this one.
+    /// Lost between the producer's last batch and this one. In a group that divides buckets that last batch may have been
+    /// handed to another member.
     pub missed: Lapped,
     packets: Packets<'r>,
     bucket: BucketRef,
@@ -86,16 +79,22 @@ impl<'r> IntoIterator for Batch<'r> {
 }
 
 impl Reader {
-    pub(crate) fn new(shared: &Arc<Shared>, group: &Arc<Group>, cursors: Vec<Cursor>) -> Self {
-        let sleeper = Arc::new(Sleeper::new());
-        for cursor in &cursors {
-            shared.dormitories[cursor.producer].0.enter(&sleeper);
-        }
+    /// A member of a new group. `cursors` of the producers with which it starts; `cursors_max` it may come to have.
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        group: &Arc<Group>,
+        (member, bed): (usize, usize),
+        cursors: impl Iterator<Item = Cursor>,
+        cursors_max: usize,
+    ) -> Self {
+        let mut room = Vec::with_capacity(cursors_max);
+        room.extend(cursors);
         Self {
             shared: Arc::clone(shared),
             group: Arc::clone(group),
-            sleeper,
-            cursors,
+            member,
+            sleeper: Sleeper::new(&shared.beds, bed, shared.barrier),
+            cursors: room,
             turn: 0,
             lent: None,
             lapped: Lapped::default(),
@@ -111,16 +110,14 @@ impl Reader {
     )]
     pub fn next(&mut self) -> Option<Batch<'_>> {
         self.finish();
-        let count = self.cursors.len();
-        let (turn, end) = (0..count).find_map(|step| {
-            let turn = (self.turn + step) % count;
-            let end = self.advance(turn)?;
-            Some((turn, end))
-        })?;
-        self.turn = (turn + 1) % count;
+        let (turn, end) = self.find().or_else(|| self.help())?;
+        self.turn = turn + 1;
         self.lent = Some(turn);
         let cursor = &mut self.cursors[turn];
-        let producer = cursor.producer;
+        let producer = cursor.lane.producer;
+        if let Some(share) = &self.group.share {
+            share.call_peer(producer, &self.shared.storage);
+        }
         let first = std::mem::replace(&mut cursor.position, end);
         let missed = std::mem::take(&mut cursor.missed);
         let hold = cursor.hold.as_ref();
@@ -137,14 +134,17 @@ impl Reader {
         })
     }
 
-    /// Declares the last batch done, which moves the group's position past it, without fetching another.
+    /// Declares the last batch done, which moves the group's position past it, without fetching another. Where members share
+    /// buckets, the position goes on behind this one's bucket only when it calls [`Self::next`] again (or is dropped).
     pub fn finish(&mut self) {
         if let Some(turn) = self.lent.take() {
-            self.pass(turn);
+            let cursor = &self.cursors[turn];
+            self.shared.pass(&self.group, cursor.lane, cursor.position);
         }
     }
 
-    /// Records of a producer that the group is done with, or missed; counted over the producer's life.
+    /// Records of a producer that the group is done with, or missed: all of them up to this number, counted over the
+    /// producer's life. Where members share buckets, later ones may be done as well.
     ///
     /// # Panics
     /// Unless `producer` is below the ring's number of producers.
@@ -159,155 +159,134 @@ impl Reader {
         Positions::new(&self.group)
     }
 
-    /// All that this reader missed.
+    /// All that this reader found missing. The group has missed the sum over its members; nothing is counted twice.
     #[must_use]
     pub fn lapped(&self) -> Lapped {
         self.lapped
     }
 
-    /// The producers that this member serves.
+    /// The producers whose records this member may be handed.
     pub fn producers(&self) -> impl Iterator<Item = usize> {
-        self.cursors.iter().map(|cursor| cursor.producer)
+        let all = self.group.share.is_some();
+        (0..self.shared.dormitories.len()).filter(move |&producer| {
+            all || self
+                .cursors
+                .iter()
+                .any(|cursor| cursor.lane.producer == producer)
+        })
     }
 
     /// Sleeps until one of its producers has published something that was not handed out yet, somebody wakes it, or
     /// `timeout`. `false`: the timeout came first. The last batch stays lent.
+    ///
+    /// On a busy link it sleeps about 100 µs whatever is published meanwhile, so that nobody has to wake it: see "Batched
+    /// wake-ups" in `sleep.rs`. To poll instead, call [`Self::next`] again.
     pub fn wait(&mut self, timeout: Duration) -> bool {
-        let shared = &self.shared;
+        let (shared, share) = (&self.shared, &self.group.share);
+        let behind = |cursor: &Cursor| shared.published(cursor.lane.producer) > cursor.position;
+        let news = || {
+            self.cursors.iter().any(behind)
+                || share
+                    .as_ref()
+                    .is_some_and(|share| share.has_work(&shared.storage))
+        };
+        let offer = || {
+            if let Some(share) = share {
+                share.offer(self.member);
+            }
+        };
         let rooms = self
             .cursors
             .iter()
-            .map(|cursor| &shared.dormitories[cursor.producer].0);
-        let news = || {
-            self.cursors
-                .iter()
-                .any(|cursor| shared.published(cursor.producer) > cursor.position)
-        };
-        self.sleeper.sleep(rooms, news, timeout)
+            .map(|cursor| &shared.dormitories[cursor.lane.producer].0);
+        self.sleeper.sleep(rooms, news, offer, timeout)
     }
 
     /// A handle that wakes this reader.
     #[must_use]
     pub fn waker(&self) -> Waker {
-        Waker::new(&self.sleeper)
+        self.sleeper.waker()
     }
 
-    /// Finds records behind a cursor, and returns the number behind the last of them. The cursor then holds their bucket.
-    fn advance(&mut self, turn: usize) -> Option<u64> {
-        loop {
-            let cursor = &mut self.cursors[turn];
-            let Some(hold) = &cursor.hold else {
-                if self.shared.published(cursor.producer) == cursor.position {
-                    return None;
+    /// The first cursor from `turn` on that has records, and the number behind the last of them.
+    fn find(&mut self) -> Option<(usize, u64)> {
+        let mut asked = 0;
+        while asked < self.cursors.len() {
+            let turn = (self.turn + asked) % self.cursors.len();
+            let ahead = self.cursors[turn].advance(&self.shared, &self.group, &mut self.lapped);
+            match ahead {
+                Ahead::Records(end) => return Some((turn, end)),
+                Ahead::Nothing => asked += 1,
+                Ahead::Over => {
+                    let cursor = self.cursors.swap_remove(turn);
+                    self.group.end(cursor.lane);
+                    if self.group.kind == GroupKind::Gating {
+                        self.shared.storage.bell.ring();
+                    }
                 }
-                let missed = cursor.find_place(&self.shared);
-                self.lapped += missed;
-                if missed.packets > 0 {
-                    self.pass(turn);
-                }
-                continue;
-            };
-            let end = hold.first() + hold.committed() as u64;
-            if end > cursor.position {
-                return Some(end);
             }
-            if !hold.header().control.is_closed() {
-                return None;
-            }
-            let end = hold.first() + hold.committed() as u64;
-            if end > cursor.position {
-                return Some(end); // committed between the first look and the closing
-            }
-            cursor.leave_bucket(&self.shared);
         }
+        None
     }
 
-    /// The group is done with all that a cursor has handed out.
-    fn pass(&self, turn: usize) {
-        let cursor = &self.cursors[turn];
-        self.group.set_position(cursor.producer, cursor.position);
-        if self.group.kind == GroupKind::Gating {
-            self.shared.storage.bell.ring();
+    /// Has no records: where members share buckets, takes over what others left or have not come to yet.
+    fn help(&mut self) -> Option<(usize, u64)> {
+        while let Some(cursor) = self.group.share.as_ref()?.adopt() {
+            self.cursors.push(cursor);
+            if let Some(found) = self.find() {
+                return Some(found);
+            }
         }
+        for producer in 0..self.shared.dormitories.len() {
+            if let Some(cursor) = self.take(producer) {
+                self.cursors.push(cursor);
+                if let Some(found) = self.find() {
+                    return Some(found);
+                }
+            }
+        }
+        None
+    }
+
+    fn take(&self, producer: usize) -> Option<Cursor> {
+        let mut mine = self.cursors.iter().map(|cursor| cursor.lane.producer);
+        if mine.any(|mine| mine == producer) {
+            return None; // it follows this one itself
+        }
+        let lane = Lane {
+            row: self.member,
+            producer,
+        };
+        let share = self.group.share.as_ref()?;
+        share.take(lane, &self.group, &self.shared.storage)
     }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        for cursor in &self.cursors {
-            self.shared.dormitories[cursor.producer]
-                .0
-                .leave(&self.sleeper);
-            self.group.set_position(cursor.producer, u64::MAX);
+        self.finish();
+        if let Some(share) = &self.group.share {
+            share.abandon(self.cursors.drain(..));
+        }
+        for cursor in self.cursors.drain(..) {
+            self.group.end(cursor.lane); // gives the hold back, too
         }
         let mut outer = lock(&self.shared.outer);
-        outer.readers_open -= 1;
+        outer.beds_free.push(self.sleeper.bed());
         // Relaxed: the outer mutex orders the members.
         if self.group.members_open.fetch_sub(1, Ordering::Relaxed) == 1 {
             outer
                 .gating
                 .retain(|group| !Arc::ptr_eq(group, &self.group));
+            self.group.end_all();
         }
         drop(outer);
-        self.cursors.clear(); // gives the holds back
+        if let Some(share) = &self.group.share
+            && self.group.members_open.load(Ordering::Relaxed) == 0
+        {
+            share.forget_orphans();
+        }
         self.shared.storage.bell.ring();
-    }
-}
-
-impl Cursor {
-    pub(crate) fn new(producer: usize, position: u64, bytes: u64) -> Self {
-        Self {
-            producer,
-            hold: None,
-            position,
-            bytes,
-            missed: Lapped::default(),
-        }
-    }
-
-    /// All of the closed bucket was handed out: goes on to the next one, if that was not overwritten meanwhile.
-    fn leave_bucket(&mut self, shared: &Shared) {
-        let Some(hold) = self.hold.take() else { return };
-        let header = hold.header();
-        // Relaxed: final since the closing that the caller has seen (edge L).
-        self.bytes =
-            header.first_bytes.load(Ordering::Relaxed) + header.bytes.load(Ordering::Relaxed);
-        // The next bucket is held before this one is given back, and opened before this one was closed.
-        self.hold = hold
-            .next()
-            .and_then(|next| Hold::new(&shared.storage, next));
-        if let Some(next) = &self.hold {
-            assert_eq!(
-                next.first(),
-                self.position,
-                "buckets of a producer follow each other"
-            );
-        }
-    }
-
-    /// Without a bucket, and behind the producer: finds the oldest bucket with later records, and returns what was lost
-    /// before it.
-    fn find_place(&mut self, shared: &Shared) -> Lapped {
-        let outer = lock(&shared.outer);
-        let place = outer.place(self.producer, self.position);
-        // The mutex keeps the bucket from being claimed.
-        self.hold = place.and_then(|place| Hold::new(&shared.storage, place.bucket));
-        let (first, first_bytes) = match place {
-            Some(Place {
-                first, first_bytes, ..
-            }) => (first, first_bytes),
-            None => shared.published_with_bytes(self.producer), // its last bucket is gone, and so is the producer
-        };
-        drop(outer);
-        let missed = Lapped {
-            packets: first.saturating_sub(self.position),
-            bytes: first_bytes.saturating_sub(self.bytes),
-        };
-        if missed.packets > 0 {
-            (self.position, self.bytes) = (first, first_bytes);
-        }
-        self.missed += missed;
-        missed
     }
 }
 

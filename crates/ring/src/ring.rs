@@ -5,10 +5,12 @@ use std::{fmt, path::PathBuf, sync::Arc};
 use crate::{
     BucketRef, BucketView, Evicted, GroupKind, Mode, Producer, Reader, Reservation, RingConfig,
     RingError,
-    group::Group,
+    barrier::Barrier,
+    cursor::Cursor,
+    group::{Group, Lane},
     outer::Outer,
-    reader::Cursor,
-    sleep::Dormitory,
+    share::Share,
+    sleep::{Beds, Dormitory},
     storage::{Hold, INTERFACES_MAX, Placement, Storage},
     sync::{AtomicBool, AtomicU8, Mutex, Ordering, Padded, lock},
 };
@@ -24,6 +26,8 @@ pub(crate) struct Shared {
     pub(crate) outer: Mutex<Outer>,
     /// By producer.
     pub(crate) dormitories: Box<[Padded<Dormitory>]>,
+    pub(crate) beds: Arc<Beds>,
+    pub(crate) barrier: Barrier,
     mode: AtomicU8,
     closed: AtomicBool,
     interfaces: Mutex<Vec<InterfaceEntry>>,
@@ -113,12 +117,19 @@ impl Ring {
     ) -> Result<Self, RingError> {
         let geometry = config.geometry()?;
         let (storage, placement) = Storage::new(geometry, config, progress)?;
+        let (barrier, beds) = (Barrier::new(), Arc::new(Beds::new(config.readers)));
         Ok(Self(Arc::new(Shared {
             storage: Arc::new(storage),
-            outer: Mutex::new(Outer::new(geometry.buckets, config.eviction_detail)),
+            outer: Mutex::new(Outer::new(
+                geometry.buckets,
+                config.readers,
+                config.eviction_detail,
+            )),
             dormitories: (0..geometry.producers)
-                .map(|_| Padded(Dormitory::new()))
+                .map(|_| Padded(Dormitory::new(&beds, barrier)))
                 .collect(),
+            beds,
+            barrier,
             mode: AtomicU8::new(config.mode as u8),
             closed: AtomicBool::new(false),
             interfaces: Mutex::new(Vec::new()),
@@ -197,7 +208,8 @@ impl Ring {
         })
     }
 
-    /// Makes a group. Member `m` serves the producers whose number modulo `members` is `m`, opened already or not.
+    /// Makes a group that divides producers, so that what one stored stays in order. Member `m` serves the producers whose
+    /// number modulo `members` is `m`, opened already or not.
     ///
     /// The group starts with the oldest record that is in the ring: what was overwritten before counts neither as read
     /// nor as lapped, and [`Reader::position`] starts behind it.
@@ -210,38 +222,65 @@ impl Ring {
         kind: GroupKind,
         members: usize,
     ) -> Result<Vec<Reader>, RingError> {
+        self.members(name, kind, members, false)
+    }
+
+    /// Makes a group that divides buckets: for work to which the order of records does not matter, and which one thread
+    /// cannot do alone even for one producer. A member that has read its buckets takes the next one of any producer. The
+    /// newest bucket of a producer has one member, which follows it while it is open.
+    ///
+    /// Each record is handed to one member, once, or counted as lapped by one. When a member is dropped, the others go on
+    /// with what it was not handed; what it was handed is done. A group starts as in [`Self::group_of`].
+    ///
+    /// # Errors
+    /// [`RingError::Readers`] if `members` is 0, or more readers would be open than the ring was made for.
+    pub fn sharing_group(
+        &self,
+        name: &str,
+        kind: GroupKind,
+        members: usize,
+    ) -> Result<Vec<Reader>, RingError> {
+        self.members(name, kind, members, true)
+    }
+
+    fn members(
+        &self,
+        name: &str,
+        kind: GroupKind,
+        members: usize,
+        share: bool,
+    ) -> Result<Vec<Reader>, RingError> {
         let shared = &self.0;
         let producers = shared.storage.geometry().producers;
         let mut outer = lock(&shared.outer);
-        if members == 0 || members > shared.readers_max.saturating_sub(outer.readers_open) {
+        if members == 0 || members > outer.beds_free.len() {
             return Err(RingError::Readers {
                 max: shared.readers_max,
                 asked: members,
             });
         }
+        let beds_left = outer.beds_free.len() - members;
+        let beds = outer.beds_free.split_off(beds_left);
         let start = |producer| match outer.place(producer, 0) {
             Some(place) => (place.first, place.first_bytes),
             None => shared.published_with_bytes(producer),
         };
-        let starts: Vec<(u64, u64)> = (0..producers).map(start).collect();
-        let group = Arc::new(Group::new(
-            name,
-            kind,
-            starts.iter().map(|&(first, _)| first),
-            members,
-        ));
-        outer.readers_open += members;
+        let (positions, bytes): (Vec<u64>, Vec<u64>) = (0..producers).map(start).unzip();
+        let share = share.then(|| Share::new(producers, &shared.beds, &beds));
+        let group = Arc::new(Group::new(name, kind, members, &positions, share));
         if kind == GroupKind::Gating {
             outer.gating.push(Arc::clone(&group));
         }
         drop(outer);
-        let member = |member| {
-            let mine = starts.iter().enumerate().skip(member).step_by(members);
-            let cursors =
-                mine.map(|(producer, &(first, bytes))| Cursor::new(producer, first, bytes));
-            Reader::new(shared, &group, cursors.collect())
+        let reader = |(member, &bed): (usize, &usize)| {
+            let row = if group.share.is_some() { member } else { 0 };
+            let cursors = (member..producers).step_by(members).map(|producer| {
+                Cursor::new(Lane { row, producer }, positions[producer], bytes[producer])
+            });
+            let cursors_max = group.lanes();
+            Reader::new(shared, &group, (member, bed), cursors, cursors_max)
         };
-        Ok((0..members).map(member).collect())
+        Ok(beds.iter().enumerate().map(reader).collect())
     }
 
     /// Appends to the table of interfaces and returns the number for [`Record::interface`](crate::Record::interface).
@@ -374,9 +413,7 @@ impl Ring {
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::Relaxed); // ordered by the bell
         self.0.storage.bell.ring();
-        for dormitory in &self.0.dormitories {
-            dormitory.0.wake_all();
-        }
+        self.0.beds.wake_all();
     }
 }
 
@@ -387,6 +424,14 @@ impl Shared {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed) // ordered by the bell
+    }
+
+    /// A group is done with a lane's records before `position`.
+    pub(crate) fn pass(&self, group: &Group, lane: Lane, position: u64) {
+        group.set_mark(lane, position);
+        if group.kind == GroupKind::Gating {
+            self.storage.bell.ring();
+        }
     }
 
     pub(crate) fn published(&self, producer: usize) -> u64 {

@@ -11,8 +11,14 @@
 //!
 //! Whichever fence comes later in their total order: after F1 the writer sees the bucket, after F2 the freer sees the
 //! writer. A writer that does not wait (protect mode) uses the epoch to fail at once until something changed.
+//!
+//! The epoch is the word that writers sleep on, so that there is no mutex which a writer could keep from a freer. It wraps
+//! after 2³² rings; a writer would have to be stopped for all of them, between its search and its sleep, to miss the last.
 
-use crate::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, fence, lock, wait};
+use crate::{
+    futex::Futex,
+    sync::{AtomicUsize, Ordering, fence},
+};
 
 /// See the module.
 #[derive(Debug)]
@@ -20,18 +26,14 @@ pub(crate) struct Bell {
     /// Producers that found no bucket since they last got one.
     waiting: AtomicUsize,
     /// Counts rings that somebody could have waited for.
-    epoch: AtomicU64,
-    mutex: Mutex<()>,
-    condition: Condvar,
+    epoch: Futex,
 }
 
 impl Bell {
     pub(crate) fn new() -> Self {
         Self {
             waiting: AtomicUsize::new(0),
-            epoch: AtomicU64::new(0),
-            mutex: Mutex::new(()),
-            condition: Condvar::new(),
+            epoch: Futex::new(0),
         }
     }
 
@@ -41,10 +43,8 @@ impl Bell {
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return; // ordered by F2
         }
-        let guard = lock(&self.mutex);
         self.epoch.fetch_add(1, Ordering::Release); // B: pairs with epoch()
-        drop(guard);
-        self.condition.notify_all();
+        self.epoch.wake();
     }
 
     /// Writer: counts itself as waiting. It must look for a bucket once more before it sleeps.
@@ -60,15 +60,13 @@ impl Bell {
 
     /// Writer: to be read before it looks for a bucket.
     pub(crate) fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Acquire) // pairs with B
+        self.epoch.load(Ordering::Acquire).into() // pairs with B
     }
 
-    /// Writer, enlisted: sleeps until the bell rang after `epoch` was read.
+    /// Writer, enlisted: sleeps until the bell rang after `epoch` was read; may return early.
     pub(crate) fn wait(&self, epoch: u64) {
-        let mut guard = lock(&self.mutex);
-        while self.epoch.load(Ordering::Relaxed) == epoch {
-            // the mutex orders it
-            guard = wait(&self.condition, guard);
+        if let Ok(epoch) = u32::try_from(epoch) {
+            self.epoch.wait(epoch, None);
         }
     }
 }

@@ -1,0 +1,107 @@
+//! A word that a thread can sleep on: futex(2). Waking is one system call and takes no lock of ours, so that neither side
+//! ever waits for a thread that was preempted in between.
+//!
+//! Under loom a mutex and a condition variable stand for the kernel. Time does not pass there: a lost wake-up is a deadlock.
+
+use std::time::Duration;
+
+use crate::sync::{AtomicU32, Ordering};
+
+/// See the module. Any thread may call any method.
+#[derive(Debug)]
+pub(crate) struct Futex {
+    word: AtomicU32,
+    #[cfg(loom)]
+    sleepers: (crate::sync::Mutex<()>, crate::sync::Condvar),
+}
+
+impl Futex {
+    pub(crate) fn new(value: u32) -> Self {
+        Self {
+            word: AtomicU32::new(value),
+            #[cfg(loom)]
+            sleepers: (crate::sync::Mutex::new(()), crate::sync::Condvar::new()),
+        }
+    }
+
+    pub(crate) fn load(&self, order: Ordering) -> u32 {
+        self.word.load(order)
+    }
+
+    pub(crate) fn swap(&self, value: u32, order: Ordering) -> u32 {
+        self.word.swap(value, order)
+    }
+
+    pub(crate) fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
+        self.word.fetch_add(value, order)
+    }
+
+    /// Stores `new` if the word is `old`, and tells whether it was. Both outcomes are ordered by `order`.
+    pub(crate) fn replace(&self, old: u32, new: u32, order: Ordering) -> bool {
+        self.word
+            .compare_exchange(old, new, order, Ordering::Acquire)
+            .is_ok()
+    }
+
+    /// Sleeps while the word is `value`, at most `timeout` (`None`: without end). May return early for no reason.
+    #[cfg(not(loom))]
+    pub(crate) fn wait(&self, value: u32, timeout: Option<Duration>) {
+        use rustix::thread::futex::{self, Flags, Timespec};
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        // EAGAIN (another value), EINTR, ETIMEDOUT: each a reason to look again, which is the caller's to do.
+        let _ = futex::wait(&self.word, Flags::PRIVATE, value, timeout.as_ref());
+    }
+
+    /// Wakes every thread that sleeps on the word. The word was changed before.
+    #[cfg(not(loom))]
+    pub(crate) fn wake(&self) {
+        use rustix::thread::futex::{self, Flags};
+        // Cannot fail on a word of ours; what it returns is the number of threads woken.
+        let _ = futex::wake(&self.word, Flags::PRIVATE, i32::MAX.unsigned_abs());
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn wait(&self, value: u32, _timeout: Option<Duration>) {
+        let guard = crate::sync::lock(&self.sleepers.0);
+        // Relaxed: the kernel compares under the lock that wake() takes too.
+        if self.word.load(Ordering::Relaxed) == value {
+            drop(crate::sync::wait(&self.sleepers.1, guard));
+        }
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn wake(&self) {
+        let _guard = crate::sync::lock(&self.sleepers.0);
+        self.sleepers.1.notify_all();
+    }
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, thread};
+
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_at_another_value_at_the_timeout_and_when_woken() {
+        let futex = Arc::new(Futex::new(1));
+        futex.wait(2, None);
+        futex.wait(1, Some(Duration::from_micros(1)));
+        let other = Arc::clone(&futex);
+        let waker = thread::spawn(move || {
+            other.swap(2, Ordering::Release);
+            other.wake();
+        });
+        while futex.load(Ordering::Acquire) == 1 {
+            futex.wait(1, None);
+        }
+        waker.join().unwrap();
+        assert!(!futex.replace(1, 3, Ordering::AcqRel));
+        assert!(futex.replace(2, 3, Ordering::AcqRel));
+        assert_eq!(futex.fetch_add(1, Ordering::Relaxed), 3);
+    }
+}
