@@ -3,6 +3,7 @@
 mod commands;
 mod failure;
 mod memory;
+mod numa;
 mod units;
 
 use std::process::ExitCode;
@@ -20,10 +21,11 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Record(commands::record::Args),
+    Record(Box<commands::record::Args>),
     Filter(commands::filter::Args),
     Doctor(commands::doctor::Args),
     Generate(commands::generate::Args),
+    Status(commands::status::Args),
 }
 
 fn main() -> ExitCode {
@@ -32,10 +34,11 @@ fn main() -> ExitCode {
         Err(error) => return failure::arguments(&error),
     };
     let result = match cli.command {
-        Command::Record(args) => commands::record::run(args),
+        Command::Record(args) => commands::record::run(*args),
         Command::Filter(args) => commands::filter::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Generate(args) => commands::generate::run(args),
+        Command::Status(args) => commands::status::run(&args),
     };
     result.unwrap_or_else(|failure| failure.report())
 }

@@ -64,6 +64,7 @@ fn every_area_is_reported() {
         "memory",
         "memlock",
         "pages",
+        "shared-pages",
         "clock",
         "clocksource",
         "libpcap",

@@ -14,6 +14,7 @@ use retroscope_capture::{
     generator::{GeneratorConfig, GeneratorSource},
 };
 use retroscope_recorder::{Config, Event, Format, Recorder, SystemClock};
+use retroscope_ring::Backing;
 
 /// Ring bytes that a frame takes beside its own: the descriptor, and some for what is left at the ends of buckets.
 const OVERHEAD_BYTES: u64 = 18;
@@ -37,6 +38,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let config = Config {
         offline: false,
         ring_bytes,
+        ring_backing: Backing::Anonymous,
+        numa_node: None,
         rx_threads: 1,
         triggers,
         dump: String::new(),

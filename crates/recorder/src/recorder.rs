@@ -9,7 +9,7 @@ use std::{
 };
 
 use retroscope_capture::{Source, SourceError};
-use retroscope_ring::{Ring, RingError, RingStatistics, Waker};
+use retroscope_ring::{Backing, Ring, RingError, RingStatistics, Waker};
 
 use crate::{
     Event,
@@ -32,6 +32,10 @@ pub struct Config {
     pub offline: bool,
     /// Bytes of the ring.
     pub ring_bytes: u64,
+    /// What its memory is made of.
+    pub ring_backing: Backing,
+    /// The NUMA node that it should come from.
+    pub numa_node: Option<u32>,
     /// Threads that each live source may use, at least 1.
     pub rx_threads: usize,
     /// Trigger expressions.

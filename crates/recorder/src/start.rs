@@ -73,7 +73,8 @@ pub(crate) fn start(
     })?;
     let queues = opened.iter().map(|s| s.queues.len()).sum();
     let opened = if config.offline { Some(opened) } else { None };
-    let ring = Ring::new(&ring_config(config, queues), progress)?;
+    let ring_config = ring_config(config, queues, clock.now().wall_ns);
+    let ring = Ring::new(&ring_config, progress)?;
     let opened = match opened {
         Some(opened) => opened,
         None => open(sources, config.rx_threads)?,
@@ -116,9 +117,12 @@ fn known_link_types(opened: &[Opened]) -> Vec<LinkType> {
     link_types
 }
 
-fn ring_config(config: &Config, queues: usize) -> RingConfig {
+fn ring_config(config: &Config, queues: usize, now_ns: i64) -> RingConfig {
     let producers = if config.offline { 1 } else { queues };
     let mut ring = RingConfig::new(config.ring_bytes, producers, 1);
+    ring.backing = config.ring_backing.clone();
+    ring.numa_node = config.numa_node;
+    ring.created_ns = now_ns;
     if config.offline {
         ring.mode = Mode::Wait;
         // A file waits; memory that it does not need stays free.

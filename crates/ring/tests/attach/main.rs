@@ -1,7 +1,10 @@
 //! Rings read from outside: what a file or memfd tells to whoever maps it, live, damaged, or left by a killed writer.
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
-#![expect(clippy::print_stdout, reason = "a process of the test talks to the other")]
+#![expect(
+    clippy::print_stdout,
+    reason = "a process of the test talks to the other"
+)]
 
 mod foreign;
 mod live;

@@ -6,6 +6,7 @@
 //! - `permission`: capabilities of this process and of the program's file,
 //! - `memory`: what a ring may take,
 //! - `pages`: huge pages for it,
+//! - `numa`: on which node the interfaces are,
 //! - `interface`: state, offloads and losses of each interface,
 //! - `clock`: who stamps the packets,
 //! - `library`: which libpcap compiles the filters.
@@ -17,6 +18,7 @@ mod finding;
 mod interface;
 mod library;
 mod memory;
+mod numa;
 mod pages;
 mod permission;
 mod report;
@@ -68,6 +70,7 @@ fn findings(wanted: &[String]) -> Result<Vec<Finding>, Failure> {
     let mut findings = permission::Facts::gather().findings();
     findings.extend(memory::Facts::gather().findings());
     findings.extend(pages::Facts::gather().findings());
+    findings.extend(numa::findings(&numa::gather(wanted)));
     for facts in interface::gather(wanted)? {
         findings.extend(facts.findings());
     }

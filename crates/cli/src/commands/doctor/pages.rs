@@ -2,13 +2,17 @@
 //!
 //! See the kernel's Documentation/admin-guide/mm/hugetlbpage.rst and transhuge.rst.
 
-use super::{finding::Finding, read, read_number};
+use super::{
+    finding::{Finding, Severity},
+    read, read_number,
+};
 use crate::{
     memory::{available, default_ring},
     units::show_size,
 };
 
 const CHECK: &str = "pages";
+const CHECK_SHARED: &str = "shared-pages";
 
 /// The huge pages that the ring asks for, in bytes.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -18,6 +22,8 @@ const HUGE_PAGE_BYTES: u64 = 2 << 20;
 pub(super) struct Facts {
     /// The line in `transparent_hugepage/enabled`, which marks one of `always madvise never`; `None`: not built in.
     pub(super) transparent: Option<String>,
+    /// The line in `transparent_hugepage/shmem_enabled`, for rings in a memfd; `None`: not built in.
+    pub(super) shared: Option<String>,
     /// Explicit huge pages of 2 MiB that nobody uses.
     pub(super) free: Option<u64>,
     /// Bytes of the default ring.
@@ -28,6 +34,7 @@ impl Facts {
     pub(super) fn gather() -> Self {
         Self {
             transparent: read("/sys/kernel/mm/transparent_hugepage/enabled"),
+            shared: read("/sys/kernel/mm/transparent_hugepage/shmem_enabled"),
             free: read_number("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"),
             ring_bytes: default_ring(available()),
         }
@@ -64,7 +71,29 @@ impl Facts {
                 ),
             )
         };
-        vec![finding]
+        vec![finding, self.shared()]
+    }
+
+    /// A memfd has a setting of its own.
+    fn shared(&self) -> Finding {
+        let free = self.free.unwrap_or(0);
+        let needed = self.ring_bytes.div_ceil(HUGE_PAGE_BYTES);
+        match self.shared.as_deref().and_then(marked) {
+            _ if free > 0 && free >= needed => {
+                Finding::ok(CHECK_SHARED, "a ring in a memfd has explicit huge pages")
+            }
+            Some(mode @ ("always" | "within_size" | "advise" | "force")) => Finding::ok(
+                CHECK_SHARED,
+                format!("transparent huge pages ({mode}) hold a ring in a memfd"),
+            ),
+            _ => Finding::new(
+                Severity::Ok,
+                CHECK_SHARED,
+                "a ring in a memfd has 4 KiB pages: filling it at the start takes longer",
+                "for record --ring-memfd: \
+                 echo advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+            ),
+        }
     }
 }
 
@@ -76,16 +105,41 @@ fn marked(line: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::finding::Severity, *};
+    use super::*;
 
     fn finding(transparent: Option<&str>, free: Option<u64>) -> Finding {
         let facts = Facts {
             transparent: transparent.map(str::to_owned),
+            shared: None,
             free,
             ring_bytes: 1 << 30,
         };
-        let [finding] = <[_; 1]>::try_from(facts.findings()).unwrap();
+        let [finding, _] = <[_; 2]>::try_from(facts.findings()).unwrap();
         finding
+    }
+
+    #[test]
+    fn a_memfd_has_a_setting_of_its_own() {
+        let shared = |line: &str, free| {
+            let facts = Facts {
+                transparent: None,
+                shared: Some(line.to_owned()),
+                free: Some(free),
+                ring_bytes: 1 << 30,
+            };
+            facts.findings().remove(1)
+        };
+        let advise = shared("always within_size [advise] never deny force", 0);
+        assert!(advise.what.starts_with("transparent"), "{}", advise.what);
+        let never = shared("always within_size advise [never] deny force", 511);
+        assert!(never.advice.contains("shmem_enabled"), "{}", never.advice);
+        assert_eq!(
+            never.severity,
+            Severity::Ok,
+            "not every recorder has such a ring"
+        );
+        let explicit = shared("always within_size advise [never] deny force", 512);
+        assert!(explicit.what.contains("explicit"), "{}", explicit.what);
     }
 
     #[test]

@@ -1,11 +1,17 @@
 //! The arguments of `retroscope record`, and what they mean together.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::ValueEnum;
 use retroscope_recorder::{Config, Format};
+use retroscope_ring::Backing;
 
-use crate::{failure::Failure, memory, units};
+use super::is_generator;
+use crate::{failure::Failure, memory, numa, units};
 
 /// The connection of the trigger packet.
 const DEFAULT_DUMP: &str = "$flow";
@@ -28,6 +34,15 @@ pub(crate) struct Args {
     /// Memory for packets, like 4GiB [default: 1GiB, or a quarter of the available memory if less]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub(crate) ring: Option<u64>,
+
+    /// Keep the ring in this file, on tmpfs or hugetlbfs, where `retroscope status` reads it and where it stays after the
+    /// end. An older ring file in its place is replaced, unless a recorder holds it
+    #[arg(long, value_name = "PATH", conflicts_with = "ring_memfd")]
+    pub(crate) ring_file: Option<PathBuf>,
+
+    /// Keep the ring in a file without a name, which `retroscope status` reads as /proc/PID/fd/N while this runs
+    #[arg(long)]
+    pub(crate) ring_memfd: bool,
 
     /// The ring in GiB: FlowScope's name
     #[arg(long, value_name = "GIB", conflicts_with = "ring", hide = true)]
@@ -192,6 +207,8 @@ impl Args {
         let config = Config {
             offline,
             ring_bytes,
+            ring_backing: self.backing(),
+            numa_node: self.numa_node(&mut notes),
             rx_threads: self.rx_threads as usize,
             triggers: self.triggers.clone(),
             dump: self.dump.clone(),
@@ -252,6 +269,27 @@ impl Args {
             }
             _ => asked,
         }
+    }
+
+    fn backing(&self) -> Backing {
+        match &self.ring_file {
+            Some(path) => Backing::File(path.clone()),
+            None if self.ring_memfd => Backing::Memfd,
+            None => Backing::Anonymous,
+        }
+    }
+
+    /// The node that all live interfaces are on, where the machine has several.
+    fn numa_node(&self, notes: &mut Vec<String>) -> Option<u32> {
+        let live = self.interfaces.iter().filter(|name| !is_generator(name));
+        let topology = numa::Topology::read(Path::new("/sys"), live.map(String::as_str));
+        let node = topology.common_node();
+        if node.is_none() && topology.nodes > 1 && topology.known().count() > 1 {
+            notes.push(
+                "the interfaces are on several NUMA nodes: the ring's memory is on any".to_owned(),
+            );
+        }
+        node
     }
 
     fn filter_text(&self) -> Result<Option<String>, Failure> {

@@ -19,6 +19,7 @@ use retroscope_capture::{
     generator::GeneratorSource,
 };
 use retroscope_recorder::{Config, DumpReport, Event, Recorder, StartError, SystemClock};
+use retroscope_ring::RingError;
 
 pub(crate) use args::Args;
 use screen::Screen;
@@ -83,6 +84,9 @@ fn start(
 /// An expression is a usage error, and so is an interface that cannot be meant; the rest could not be done.
 fn refused(error: &StartError) -> Failure {
     match error {
+        StartError::Ring(RingError::File { .. } | RingError::FileHeld { .. }) => {
+            Failure::failed(error)
+        }
         StartError::Expression(_) | StartError::Ring(_) => Failure::usage(error),
         StartError::Source(SourceError::Usage { .. }) => Failure::usage(error),
         StartError::Source(SourceError::NoInterface { .. }) => {

@@ -4,14 +4,17 @@
 //! plain line appears every 10 seconds.
 
 use std::{
-    io::{IsTerminal, Write, stderr},
+    io::{self, IsTerminal, Write, stderr},
     time::{Duration, Instant},
 };
 
 use retroscope_recorder::{DumpReport, Recorder, Status, Verdict, rfc3339};
-use retroscope_ring::Ring;
+use retroscope_ring::{Numa, Ring};
 
 use crate::{failure::say, units::show_size};
+
+/// Filling that lasts no longer is not shown.
+const FILLING_QUIET: Duration = Duration::from_millis(200);
 
 /// See the module.
 #[derive(Debug)]
@@ -20,6 +23,7 @@ pub(crate) struct Screen {
     terminal: bool,
     drawn: bool,
     filled_told: bool,
+    filling_since: Option<Instant>,
     last: Option<(Instant, u64, u64)>,
 }
 
@@ -31,16 +35,21 @@ impl Screen {
             terminal,
             drawn: false,
             filled_told: false,
+            filling_since: None,
             last: None,
         }
     }
 
     /// Memory is being filled: shown on a terminal, because a large ring takes seconds.
     pub(crate) fn filling(&mut self, done: u64, total: u64) {
-        if self.quiet || !self.terminal || total < 4 << 30 {
+        if self.quiet || !self.terminal {
             return;
         }
+        let since = *self.filling_since.get_or_insert_with(Instant::now);
         if done < total {
+            if since.elapsed() < FILLING_QUIET {
+                return;
+            }
             self.draw(&format!(
                 "filling the ring: {} of {}",
                 show_size(done),
@@ -61,6 +70,24 @@ impl Screen {
                 "recording on {names} ({engine}, {size} ring, huge pages: {})",
                 ring.pages()
             ));
+            if let Some(path) = ring.path() {
+                let path = path.display();
+                self.print(&format!(
+                    "the ring is {path}: retroscope status --ring-file {path}"
+                ));
+            }
+            match ring.numa() {
+                Numa::Unset => {}
+                Numa::Preferred { node } => {
+                    self.print(&format!("the ring's memory comes from NUMA node {node}"));
+                }
+                Numa::Refused { node, errno } => {
+                    let error = io::Error::from_raw_os_error(errno);
+                    self.print(&format!(
+                        "the kernel does not take memory from NUMA node {node}: {error}; the ring is on any node"
+                    ));
+                }
+            }
         }
     }
 

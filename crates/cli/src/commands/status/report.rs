@@ -1,0 +1,334 @@
+//! What is told about a ring: one object for programs, a few lines for people.
+
+use std::{fmt::Write, path::Path};
+
+use retroscope_recorder::rfc3339;
+use retroscope_ring::{
+    Attached, AttachedBucket, AttachedProducer, AttachedState, CopyError, InterfaceEntry, Writer,
+};
+use serde::Serialize;
+
+use crate::units::show_size;
+
+/// The object of `--json`. Times are RFC 3339, UTC; what is unknown is `null`.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    ring_file: String,
+    bytes: u64,
+    bucket_bytes: u64,
+    /// `explicit`, `transparent` or `small`.
+    pages: Option<&'static str>,
+    created: Option<String>,
+    writer: WriterJson,
+    buckets: Counts,
+    /// In the ring now.
+    packets: u64,
+    /// Their captured bytes.
+    packet_bytes: u64,
+    /// Published since the start, present or overwritten.
+    stored_packets: u64,
+    stored_bytes: u64,
+    oldest: Option<String>,
+    newest: Option<String>,
+    held_seconds: Option<f64>,
+    producers: Vec<ProducerJson>,
+    interfaces: Vec<InterfaceJson>,
+    /// Interfaces that the region's table had no place for.
+    interfaces_unlisted: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bucket_list: Option<Vec<BucketJson>>,
+}
+
+#[derive(Debug, Serialize)]
+struct WriterJson {
+    /// As it saw itself: in a container another number than outside.
+    process: u64,
+    /// `running`, `ended` or `killed`.
+    state: &'static str,
+    /// It ran since this machine started.
+    this_boot: Option<bool>,
+}
+
+/// Buckets by state.
+#[derive(Debug, Default, Serialize)]
+struct Counts {
+    total: usize,
+    free: usize,
+    claimed: usize,
+    open: usize,
+    closed: usize,
+    damaged: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct ProducerJson {
+    published: u64,
+    published_bytes: u64,
+    /// `null`: no promise yet, or no more packets to come.
+    watermark: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct InterfaceJson {
+    name: String,
+    link_type: u16,
+    snaplen: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct BucketJson {
+    index: u32,
+    generation: u64,
+    state: &'static str,
+    producer: usize,
+    sequence: u64,
+    first: u64,
+    packets: u64,
+    bytes: u64,
+    from: String,
+    to: String,
+}
+
+impl Report {
+    pub(super) fn new(
+        path: &Path,
+        attached: &Attached,
+        list_buckets: bool,
+    ) -> Result<Self, CopyError> {
+        let info = attached.info();
+        let (interfaces, interfaces_unlisted) = attached.interfaces()?;
+        let producers = attached.producers()?;
+        let mut buckets = attached.buckets()?;
+        let mut counts = Counts {
+            total: buckets.len(),
+            ..Counts::default()
+        };
+        for bucket in &buckets {
+            *counts.of(bucket.state) += 1;
+        }
+        buckets.retain(|bucket| bucket.span_ns.is_some());
+        buckets.sort_unstable_by_key(|bucket| (bucket.span_ns, bucket.producer, bucket.sequence));
+        let oldest = buckets.iter().filter_map(|b| b.span_ns).map(|s| s.0).min();
+        let newest = buckets.iter().filter_map(|b| b.span_ns).map(|s| s.1).max();
+        // Foreign numbers: their sums may be anything.
+        let sum =
+            |of: fn(&AttachedBucket) -> u64| buckets.iter().map(of).fold(0, u64::saturating_add);
+        let total = |of: fn(&AttachedProducer) -> u64| {
+            producers.iter().map(of).fold(0, u64::saturating_add)
+        };
+        Ok(Self {
+            ring_file: path.display().to_string(),
+            bytes: info.bytes,
+            bucket_bytes: info.bucket_bytes as u64,
+            pages: info.pages.map(|pages| match pages {
+                retroscope_ring::Pages::Explicit => "explicit",
+                retroscope_ring::Pages::Transparent => "transparent",
+                retroscope_ring::Pages::Small => "small",
+            }),
+            created: info.created_ns.map(rfc3339),
+            writer: WriterJson {
+                process: info.process,
+                state: match attached.writer()? {
+                    Writer::Running => "running",
+                    Writer::Ended => "ended",
+                    Writer::Killed => "killed",
+                },
+                this_boot: info.this_boot,
+            },
+            buckets: counts,
+            packets: sum(|bucket| bucket.packets),
+            packet_bytes: sum(|bucket| bucket.bytes),
+            stored_packets: total(|producer| producer.published),
+            stored_bytes: total(|producer| producer.published_bytes),
+            oldest: oldest.map(rfc3339),
+            newest: newest.map(rfc3339),
+            held_seconds: oldest
+                .zip(newest)
+                .map(|(oldest, newest)| newest.saturating_sub(oldest) as f64 / 1e9),
+            producers: producers.iter().map(ProducerJson::new).collect(),
+            interfaces: interfaces.into_iter().map(InterfaceJson::new).collect(),
+            interfaces_unlisted,
+            bucket_list: list_buckets.then(|| buckets.iter().filter_map(BucketJson::new).collect()),
+        })
+    }
+
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = self.write_text(&mut text);
+        text
+    }
+
+    fn write_text(&self, text: &mut String) -> std::fmt::Result {
+        let pages = match self.pages {
+            Some("small") => "4 KiB",
+            Some(pages) => pages,
+            None => "unknown",
+        };
+        writeln!(
+            text,
+            "ring      {} of {}, {} buckets of {}, huge pages: {pages}",
+            self.ring_file,
+            show_size(self.bytes),
+            self.buckets.total,
+            show_size(self.bucket_bytes)
+        )?;
+        let boot = if self.writer.this_boot == Some(false) {
+            ", before this machine was started"
+        } else {
+            ""
+        };
+        let state = match self.writer.state {
+            "running" => "is running",
+            "ended" => "ended in good order",
+            _ => "was killed, and left what it had stored",
+        };
+        let created = self
+            .created
+            .as_ref()
+            .map_or(String::new(), |time| format!(", made {time}"));
+        writeln!(
+            text,
+            "recorder  process {} {state}{created}{boot}",
+            self.writer.process
+        )?;
+        writeln!(
+            text,
+            "packets   {} in the ring ({}), {} stored since the start",
+            self.packets,
+            show_size(self.packet_bytes),
+            self.stored_packets
+        )?;
+        match (self.held_seconds, &self.oldest, &self.newest) {
+            (Some(seconds), Some(oldest), Some(newest)) => {
+                writeln!(text, "history   {seconds:.3} s, from {oldest} to {newest}")?;
+            }
+            _ => writeln!(text, "history   none: the ring is empty")?,
+        }
+        self.write_buckets(text)?;
+        let names: Vec<&str> = self
+            .interfaces
+            .iter()
+            .map(|entry| entry.name.as_str())
+            .collect();
+        let more = match self.interfaces_unlisted {
+            0 => String::new(),
+            count => format!(" and {count} more"),
+        };
+        writeln!(
+            text,
+            "captured  {}{more}",
+            if names.is_empty() {
+                "no interface".into()
+            } else {
+                names.join(", ")
+            }
+        )
+    }
+
+    fn write_buckets(&self, text: &mut String) -> std::fmt::Result {
+        let counts = &self.buckets;
+        write!(
+            text,
+            "buckets   {} closed, {} open, {} free",
+            counts.closed, counts.open, counts.free
+        )?;
+        for (count, what) in [
+            (counts.claimed, "being overwritten"),
+            (counts.damaged, "damaged"),
+        ] {
+            if count > 0 {
+                write!(text, ", {count} {what}")?;
+            }
+        }
+        writeln!(text)?;
+        let Some(list) = &self.bucket_list else {
+            return Ok(());
+        };
+        writeln!(
+            text,
+            "{:>6} {:>10} {:6} {:>8} {:>12} {:>9} {:>11}  {:30}  to",
+            "bucket", "generation", "state", "producer", "first", "packets", "bytes", "from"
+        )?;
+        for bucket in list {
+            writeln!(
+                text,
+                "{:>6} {:>10} {:6} {:>8} {:>12} {:>9} {:>11}  {:30}  {}",
+                bucket.index,
+                bucket.generation,
+                bucket.state,
+                bucket.producer,
+                bucket.first,
+                bucket.packets,
+                bucket.bytes,
+                bucket.from,
+                bucket.to
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Counts {
+    fn of(&mut self, state: AttachedState) -> &mut usize {
+        match state {
+            AttachedState::Free => &mut self.free,
+            AttachedState::Claimed => &mut self.claimed,
+            AttachedState::Open => &mut self.open,
+            AttachedState::Closed => &mut self.closed,
+            AttachedState::Damaged => &mut self.damaged,
+        }
+    }
+}
+
+impl ProducerJson {
+    fn new(producer: &AttachedProducer) -> Self {
+        Self {
+            published: producer.published,
+            published_bytes: producer.published_bytes,
+            watermark: producer
+                .watermark_ns
+                .filter(|&ns| ns != i64::MAX)
+                .map(rfc3339),
+        }
+    }
+}
+
+impl InterfaceJson {
+    fn new(entry: InterfaceEntry) -> Self {
+        // The name is foreign: it goes to a terminal.
+        let name = entry
+            .name
+            .chars()
+            .map(|c| if c.is_control() { '?' } else { c });
+        Self {
+            name: name.collect(),
+            link_type: entry.link_type,
+            snaplen: entry.snaplen,
+        }
+    }
+}
+
+impl BucketJson {
+    /// `None`: there is nothing in it.
+    fn new(bucket: &AttachedBucket) -> Option<Self> {
+        let (from_ns, to_ns) = bucket.span_ns?;
+        Some(Self {
+            index: bucket.bucket.index,
+            generation: bucket.bucket.generation,
+            state: if bucket.state == AttachedState::Open {
+                "open"
+            } else {
+                "closed"
+            },
+            producer: bucket.producer,
+            sequence: bucket.sequence,
+            first: bucket.first,
+            packets: bucket.packets,
+            bytes: bucket.bytes,
+            from: rfc3339(from_ns),
+            to: rfc3339(to_ns),
+        })
+    }
+}

@@ -1,0 +1,114 @@
+//! On which NUMA nodes the interfaces are: a ring is best on the node of the card that fills it.
+//!
+//! See the kernel's Documentation/ABI/stable/sysfs-devices-node and, for `numa_node` of a device, testing/sysfs-bus-pci.
+
+use std::{fs, path::Path};
+
+/// The machine's nodes and interfaces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Topology {
+    /// Nodes that are online, at least 1.
+    pub(crate) nodes: usize,
+    /// Interfaces and their node; `None`: the interface has none (a virtual one), or the kernel does not know.
+    pub(crate) interfaces: Vec<(String, Option<u32>)>,
+}
+
+impl Topology {
+    /// Reads them from sysfs, mounted at `sys`.
+    pub(crate) fn read<'a>(sys: &Path, interfaces: impl Iterator<Item = &'a str>) -> Self {
+        let online = fs::read_to_string(sys.join("devices/system/node/online"));
+        let node_of = |name: &str| {
+            // A name with a slash would lead elsewhere.
+            let name = Some(name).filter(|name| !name.contains('/'))?;
+            let path = sys.join("class/net").join(name).join("device/numa_node");
+            fs::read_to_string(path).ok()?.trim().parse::<u32>().ok() // -1: unknown
+        };
+        Self {
+            nodes: online.map_or(1, |list| count(&list).max(1)),
+            interfaces: interfaces
+                .map(|name| (name.to_owned(), node_of(name)))
+                .collect(),
+        }
+    }
+
+    /// The node that every interface is on, where there is a choice of nodes.
+    pub(crate) fn common_node(&self) -> Option<u32> {
+        let (_, first) = self.interfaces.first()?;
+        let same = self.interfaces.iter().all(|(_, node)| node == first);
+        first.filter(|_| same && self.nodes > 1)
+    }
+
+    /// The interfaces whose node is known.
+    pub(crate) fn known(&self) -> impl Iterator<Item = (&str, u32)> {
+        self.interfaces
+            .iter()
+            .filter_map(|(name, node)| Some((name.as_str(), (*node)?)))
+    }
+}
+
+/// How many numbers a list like `0-3,8` has.
+fn count(list: &str) -> usize {
+    let numbers = |part: &str| {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        let (from, to) = (from.parse::<u32>().ok()?, to.parse::<u32>().ok()?);
+        to.checked_sub(from).map(|length| length as usize + 1)
+    };
+    list.trim().split(',').filter_map(numbers).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sysfs with these nodes and interfaces.
+    fn topology(online: Option<&str>, interfaces: &[(&str, Option<&str>)]) -> Topology {
+        let sys = tempfile::tempdir().unwrap();
+        let nodes = sys.path().join("devices/system/node");
+        fs::create_dir_all(&nodes).unwrap();
+        if let Some(online) = online {
+            fs::write(nodes.join("online"), online).unwrap();
+        }
+        for (name, node) in interfaces {
+            let interface = sys.path().join("class/net").join(name);
+            fs::create_dir_all(interface.join("device")).unwrap();
+            if let Some(node) = node {
+                fs::write(interface.join("device/numa_node"), node).unwrap();
+            }
+        }
+        Topology::read(sys.path(), interfaces.iter().map(|(name, _)| *name))
+    }
+
+    #[test]
+    fn lists_of_nodes_are_counted() {
+        let counts = ["0\n", "0-1\n", "0,2-3,8\n", "", "x", "3-1", "0-"].map(count);
+        assert_eq!(counts, [1, 2, 4, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn one_node_for_all_interfaces_is_chosen() {
+        let (zero, one) = (Some("0\n"), Some("1\n"));
+        let common = |online, interfaces: &[_]| topology(online, interfaces).common_node();
+        assert_eq!(common(Some("0-1"), &[("eth0", one)]), Some(1));
+        assert_eq!(
+            common(Some("0-1"), &[("eth0", zero), ("eth1", zero)]),
+            Some(0)
+        );
+        assert_eq!(common(Some("0-1"), &[("eth0", zero), ("eth1", one)]), None);
+        assert_eq!(common(Some("0-1"), &[("eth0", one), ("veth0", None)]), None);
+        assert_eq!(common(Some("0-1"), &[("eth0", Some("-1\n"))]), None);
+        assert_eq!(common(Some("0-1"), &[]), None);
+        assert_eq!(common(Some("0"), &[("eth0", zero)]), None, "no choice");
+        assert_eq!(common(None, &[("eth0", zero)]), None, "no NUMA");
+    }
+
+    #[test]
+    fn what_is_not_known_is_left_out() {
+        let machine = topology(
+            Some("0-1"),
+            &[("eth0", Some("1\n")), ("lo", None), ("eth1", Some("junk"))],
+        );
+        assert_eq!(machine.known().collect::<Vec<_>>(), [("eth0", 1)]);
+        let elsewhere = Topology::read(Path::new("/sys"), ["../../x"].into_iter());
+        assert_eq!(elsewhere.interfaces, [("../../x".to_owned(), None)]);
+    }
+}
