@@ -1,0 +1,186 @@
+//! The QQ of 2016, written from the thesis, as the peer that the ring descends from.
+//!
+//! | here | thesis (2016) | paper (2017) |
+//! |---|---|---|
+//! | [`Storage`]: header of 16 bytes, padding to 8, a vector of references, copies with `memcpy` | 5.2, 6.1, figures 5.2, 6.1; 6.2 | V-E, figure 5 |
+//! | maximum hold time, checked with a clock read for each packet | 6.2.1 | V-B, V-D |
+//! | [`Pointer`]: a storage whose mutex is locked | 6.3 | V-B |
+//! | [`Queue`]: storages in a circle under one mutex, with head, tail and peek | 5.2, figure 5.1; 6.4, listing 6.3 | V-B |
+//! | priorities | 6.4.2, table 6.1 | V-A, R5 |
+//! | guard interval | 6.4.3, figure 6.2; 7.5, equation 7.1 | V-D |
+//! | one block of memory in transparent huge pages | 6.4, listing 6.2 | V-C |
+//! | several inserters and readers, each with a storage of its own | 4.2, 7.2 | V-A, R1 |
+//! | any packet in constant time | 4.3.3, 5.2 | V-A, R7 |
+//!
+//! Different: the vector holds positions instead of pointers (as large, and needs no unsafe code); closing the queue lifts the guard, so
+//! that a benchmark can count what was carried. The pcap writer (6.5) and the Lua bindings (6.6) are no part of the queue.
+//!
+//! [`Qq2016`] makes it a contestant. Storages have 2 MiB and the guard interval is the number of inserters, as the paper and the thesis
+//! recommend; the priority is such that inserters wait when the queue is full, which makes runs lossless.
+
+mod queue;
+mod storage;
+mod ticks;
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+pub use queue::{Config, Pointer, Queue};
+pub use storage::{Denied, HEADER_BYTES, Storage, Stored};
+
+use crate::{
+    contest::{Contest, Failure, Frames, Load, Run, Tally},
+    memory::Memory,
+    race::{Course, race},
+};
+
+/// The paper's default (V-C).
+pub const STORAGE_BYTES: usize = 2 << 20;
+/// The paper's example (V-D): ten producers, between 1 and 100 Gbit/s.
+pub const HOLD: Duration = Duration::from_micros(16_770);
+/// Every task has this priority, and so does the queue: inserters wait (table 6.1).
+const PRIORITY: u8 = 1;
+
+/// The contestant.
+#[derive(Debug)]
+pub struct Qq2016 {
+    storage_bytes: usize,
+    guard: Option<usize>,
+    /// The vectors of the last run, whose pages are there.
+    offsets: Vec<Vec<usize>>,
+}
+
+impl Qq2016 {
+    /// As the papers recommend.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with(STORAGE_BYTES, None)
+    }
+
+    /// With other storages and another guard interval; `None`: the number of inserters.
+    #[must_use]
+    pub fn with(storage_bytes: usize, guard: Option<usize>) -> Self {
+        Self {
+            storage_bytes,
+            guard,
+            offsets: Vec::new(),
+        }
+    }
+}
+
+impl Default for Qq2016 {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Contest for Qq2016 {
+    fn name(&self) -> &str {
+        "qq2016"
+    }
+
+    fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
+        let config = Config {
+            storage_bytes: self.storage_bytes,
+            hold: HOLD,
+            guard: self.guard.unwrap_or(load.producers),
+            priority: PRIORITY,
+        };
+        let offsets = std::mem::take(&mut self.offsets);
+        let queue = Queue::new(memory.bytes_mut(), &config, offsets);
+        let storing = AtomicUsize::new(load.producers);
+        let (queue_ref, storing) = (&queue, &storing);
+        let producers = (0..load.producers).map(|producer| {
+            move |_: &Course| {
+                let stored = store(queue_ref, load, producer);
+                // AcqRel: whoever is the last has seen the others finish.
+                if storing.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    queue_ref.close();
+                }
+                stored
+            }
+        });
+        let consumers =
+            (0..load.consumers).map(|_| move |_: &Course| Ok(read(queue_ref, load.touch_payload)));
+        let run = race(
+            load,
+            &|| queue_ref.close(),
+            producers.collect(),
+            consumers.collect(),
+        );
+        self.offsets = queue.into_offsets();
+        run
+    }
+}
+
+/// One inserter: acquires storages and fills them, packet by packet (the thesis has no call for bursts, section 4.2).
+fn store(queue: &Queue<'_>, load: &Load, producer: usize) -> Result<(), Failure> {
+    let frames = Frames::new(load.packet_bytes);
+    let packets = load.packets_of(producer);
+    let mut number = 0;
+    while number < packets {
+        let Some(mut storage) = queue.enqueue(PRIORITY) else {
+            return Err(Failure::system("enqueue", "the queue was closed"));
+        };
+        let first = number;
+        while number < packets
+            && storage
+                .store(load.time(producer, number), 0, frames.get(number))
+                .is_ok()
+        {
+            number += 1;
+        }
+        if storage.is_empty() && first == number && !storage.is_overdue() {
+            return Err(Failure::CannotRun(
+                "a packet is larger than a storage".to_owned(),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// One reader: dequeues storages and reads every header.
+fn read(queue: &Queue<'_>, touch_payload: bool) -> Tally {
+    let mut seen = Tally::default();
+    while let Some(storage) = queue.dequeue(PRIORITY) {
+        for stored in storage.iter() {
+            seen.add(stored.time, stored.frame.len());
+            if touch_payload {
+                seen.touch(stored.frame);
+            }
+        }
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_load_is_carried() {
+        let mut memory = Memory::new(4 << 20).unwrap();
+        for (packet_bytes, packets, producers, consumers, touch_payload) in [
+            (64, 5_000, 1, 1, false),
+            (64, 200_000, 1, 1, true),
+            (1514, 10_000, 2, 2, true),
+            (512, 20_001, 3, 1, true),
+            (16, 1, 1, 1, true),
+        ] {
+            let load = Load {
+                packets,
+                producers,
+                consumers,
+                touch_payload,
+                ..Load::pairs(packet_bytes, packets, 1)
+            };
+            let mut queue = Qq2016::with(64 << 10, None);
+            for _ in 0..2 {
+                let run = queue.run(&load, &mut memory).unwrap();
+                assert_eq!(run.check(&load), Ok(()), "{load}");
+            }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Our ring as a contestant: lossless, in bursts, with open buckets read while they are filled.
+//!
+//! The reader group gates, and the mode is [`Mode::Wait`], so a producer that is a lap ahead waits. Producer `i` is read by
+//! member `i` modulo the number of consumers. Producers hand over bursts and publish when the source runs dry, which
+//! it never does at full speed: the ring publishes by itself then, every 32 KiB. After its last packet a producer publishes.
+
+use std::time::Duration;
+
+use retroscope_ring::{GroupKind, Mode, Producer, Reader, Record, Ring, RingConfig, StoreError};
+
+use crate::{
+    contest::{Contest, Failure, Frames, Load, Run, Tally},
+    memory::Memory,
+    pin,
+    race::{Course, race},
+};
+
+/// Sleeps of a reader end after this at the latest, to see whether the run was given up.
+const NAP: Duration = Duration::from_millis(10);
+/// Looks for news before a reader sleeps, where it has a core of its own.
+const LOOKS_ALONE: u32 = 4000;
+/// The same where it shares its core with the producer that it waits for.
+const LOOKS_SHARED: u32 = 4;
+
+/// The contestant: a ring with its producers and readers, which live through all runs.
+#[derive(Debug)]
+pub struct RingContest {
+    ring: Ring,
+    producers: Vec<Producer>,
+    readers: Vec<Reader>,
+    /// The ring was closed because a run was given up.
+    closed: bool,
+}
+
+impl RingContest {
+    /// A ring of its own, pre-faulted. `bucket_bytes`: `None` for the usual ones.
+    ///
+    /// # Errors
+    /// [`Failure::System`]: the ring is too small for so many, or the memory is not there.
+    pub fn new(
+        bytes: u64,
+        bucket_bytes: Option<usize>,
+        producers: usize,
+        consumers: usize,
+    ) -> Result<Self, Failure> {
+        let config = RingConfig {
+            bucket_bytes,
+            mode: Mode::Wait,
+            ..RingConfig::new(bytes, producers, consumers)
+        };
+        let failure = |error| Failure::system("making a ring", error);
+        let ring = Ring::new(&config, None).map_err(failure)?;
+        let readers = ring
+            .group_of("bench", GroupKind::Gating, consumers)
+            .map_err(failure)?;
+        let producers = (0..producers)
+            .map(|_| ring.producer())
+            .collect::<Result<_, _>>();
+        Ok(Self {
+            producers: producers.map_err(failure)?,
+            readers,
+            ring,
+            closed: false,
+        })
+    }
+
+    /// The ring.
+    #[must_use]
+    pub fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// How many packets a consumer will see.
+    fn share(&self, load: &Load, consumer: usize) -> u64 {
+        let producers = (0..load.producers)
+            .skip(consumer)
+            .step_by(self.readers.len());
+        producers.map(|producer| load.packets_of(producer)).sum()
+    }
+}
+
+impl Contest for RingContest {
+    fn name(&self) -> &str {
+        "ring"
+    }
+
+    fn run(&mut self, load: &Load, _memory: &mut Memory) -> Result<Run, Failure> {
+        let (producers, readers) = (self.producers.len(), self.readers.len());
+        let members_idle = load.consumers < readers && load.consumers < load.producers;
+        if load.producers > producers || load.consumers > readers || members_idle {
+            return Err(Failure::CannotRun(format!(
+                "a ring for {producers} producers and {readers} readers cannot carry {load}"
+            )));
+        }
+        if self.closed {
+            return Err(Failure::CannotRun("an earlier run was given up".to_owned()));
+        }
+        let looks = if pin::cores() >= load.producers + load.consumers {
+            LOOKS_ALONE
+        } else {
+            LOOKS_SHARED
+        };
+        let shares: Vec<u64> = (0..load.consumers)
+            .map(|consumer| self.share(load, consumer))
+            .collect();
+        let storing = self.producers.iter_mut().take(load.producers).enumerate();
+        let storing = storing
+            .map(|(number, producer)| move |_: &Course| store(producer, load, number))
+            .collect();
+        let reading = self.readers.iter_mut().zip(shares);
+        let reading = reading
+            .map(|(reader, share)| move |course: &Course| read(reader, load, share, looks, course))
+            .collect();
+        let ring = &self.ring;
+        let run = race(load, &|| ring.close(), storing, reading);
+        self.closed = run.is_err();
+        run
+    }
+}
+
+/// One producer: bursts until all is stored.
+fn store(producer: &mut Producer, load: &Load, number: usize) -> Result<(), Failure> {
+    let frames = Frames::new(load.packet_bytes);
+    let packets = load.packets_of(number);
+    let start = load.time(number, 0).cast_signed();
+    let mut stored = 0;
+    while stored < packets {
+        let end = packets.min(stored + load.burst as u64);
+        let burst = (stored..end)
+            .map(|packet| Record::whole(start + packet.cast_signed(), 0, frames.get(packet)));
+        store_burst(producer, burst).map_err(|error| Failure::system("store", error))?;
+        stored = end;
+    }
+    producer.publish();
+    Ok(())
+}
+
+/// Hands a burst over.
+#[inline(always)]
+pub(crate) fn store_burst<'f>(
+    producer: &mut Producer,
+    burst: impl Iterator<Item = Record<'f>>,
+) -> Result<(), StoreError> {
+    for record in burst {
+        producer.store(&record)?;
+    }
+    Ok(())
+}
+
+/// One consumer: reads every descriptor (stamp and captured length).
+fn read(
+    reader: &mut Reader,
+    load: &Load,
+    packets: u64,
+    looks_max: u32,
+    course: &Course,
+) -> Result<Tally, Failure> {
+    let lapped = reader.lapped().packets;
+    let mut seen = Tally::default();
+    let mut looks = 0;
+    while seen.packets < packets {
+        let Some(batch) = reader.next() else {
+            looks += 1;
+            if looks < looks_max {
+                std::hint::spin_loop();
+            } else if !reader.wait(NAP) && course.stopped() {
+                return Ok(seen);
+            }
+            continue;
+        };
+        looks = 0;
+        if load.touch_payload {
+            for packet in batch {
+                seen.add(packet.time_ns.cast_unsigned(), packet.data.len());
+                seen.touch(packet.data);
+            }
+        } else {
+            for packet in batch {
+                seen.add(packet.time_ns.cast_unsigned(), packet.data.len());
+            }
+        }
+    }
+    reader.finish();
+    let missed = reader.lapped().packets - lapped;
+    if missed > 0 {
+        return Err(Failure::Lapped { packets: missed });
+    }
+    Ok(seen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_load_is_carried_more_than_a_lap() {
+        let mut memory = Memory::new(1).unwrap();
+        let mut two = RingContest::new(32 << 20, None, 2, 2).unwrap();
+        let mut three = RingContest::new(32 << 20, None, 3, 1).unwrap();
+        for (packet_bytes, packets, producers, consumers) in [
+            (64, 1_000_000, 1, 1),
+            (1514, 50_000, 2, 2),
+            (512, 100_001, 3, 1),
+            (16, 1, 1, 1),
+        ] {
+            let load = Load {
+                packets,
+                producers,
+                consumers,
+                touch_payload: true,
+                ..Load::pairs(packet_bytes, packets, 1)
+            };
+            let contest = if producers == 3 { &mut three } else { &mut two };
+            for _ in 0..2 {
+                let run = contest.run(&load, &mut memory).unwrap();
+                assert_eq!(run.check(&load), Ok(()), "{load}");
+            }
+        }
+        let load = Load {
+            consumers: 1,
+            ..Load::pairs(64, 10, 2)
+        };
+        let refused = two.run(&load, &mut memory);
+        assert!(matches!(refused, Err(Failure::CannotRun(_))), "{refused:?}");
+    }
+}
