@@ -67,6 +67,7 @@ pub mod machine;
 pub mod measure;
 pub mod memory;
 pub mod pace;
+pub mod peers;
 pub mod pin;
 pub mod plot;
 pub mod qq2016;

@@ -1,0 +1,126 @@
+/* DPDK's rte_ring without the rest of DPDK: no EAL is started, the ring lies in memory of our own.
+ *
+ * rte_ring_create() takes its memory from EAL's zones; rte_ring_init() takes a pointer. The inline functions of
+ * rte_ring_elem.h then copy items of any size that is a multiple of 4.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include <rte_ring.h>
+#include <rte_ring_elem.h>
+#include <rte_version.h>
+
+#include "queues.h"
+
+/* Memory for `capacity` items of `item_bytes`, rounded up to a power of two by rte_ring itself. */
+static void *ring_create(uint32_t capacity, uint32_t item_bytes, unsigned int flags)
+{
+	/* A capacity that is not a power of two needs the next larger one in memory: see rte_ring_init(). */
+	const uint32_t slots = rte_align32pow2(capacity + 1);
+	const ssize_t bytes = rte_ring_get_memsize_elem(item_bytes, slots);
+	if (bytes < 0)
+		return NULL;
+	struct rte_ring *ring = aligned_alloc(RTE_CACHE_LINE_SIZE, RTE_ALIGN_CEIL((size_t)bytes, RTE_CACHE_LINE_SIZE));
+	if (ring == NULL)
+		return NULL;
+	/* The slots are touched here, so that no page is touched first while time is taken. */
+	memset(ring, 0, (size_t)bytes);
+	if (rte_ring_init(ring, "bench", capacity, flags | RING_F_EXACT_SZ) != 0) {
+		free(ring);
+		return NULL;
+	}
+	return ring;
+}
+
+/* rte_ring knows no ends: the ring itself stands for each. */
+static void *end_open(void *ring)
+{
+	return ring;
+}
+
+static void end_close(void *ring)
+{
+	(void)ring;
+}
+
+/* The functions of one mode for one size. `rte_ring_enqueue_elem` would branch on the mode at each call. */
+#define FUNCTIONS(MODE, FLAGS, ENQUEUE, DEQUEUE, BYTES)                                                                    \
+	static void *MODE##_create_##BYTES(uint32_t capacity, uint32_t producers, uint32_t consumers)                      \
+	{                                                                                                                  \
+		(void)producers;                                                                                           \
+		(void)consumers;                                                                                           \
+		return ring_create(capacity, BYTES, FLAGS);                                                                \
+	}                                                                                                                  \
+	static bool MODE##_try_send_##BYTES(void *ring, void *sender, const void *item)                                    \
+	{                                                                                                                  \
+		(void)sender;                                                                                              \
+		return ENQUEUE(ring, item, BYTES, 1, NULL) == 1;                                                           \
+	}                                                                                                                  \
+	static bool MODE##_try_receive_##BYTES(void *ring, void *receiver, void *item)                                     \
+	{                                                                                                                  \
+		(void)receiver;                                                                                            \
+		return DEQUEUE(ring, item, BYTES, 1, NULL) == 1;                                                           \
+	}                                                                                                                  \
+	static const struct queue_functions MODE##_functions_##BYTES = {                                                   \
+		.create = MODE##_create_##BYTES,                                                                           \
+		.destroy = free,                                                                                           \
+		.sender_open = end_open,                                                                                   \
+		.sender_close = end_close,                                                                                 \
+		.receiver_open = end_open,                                                                                 \
+		.receiver_close = end_close,                                                                               \
+		.try_send = MODE##_try_send_##BYTES,                                                                       \
+		.try_receive = MODE##_try_receive_##BYTES,                                                                 \
+	};
+
+#define SP_FUNCTIONS(BYTES)                                                                                                \
+	FUNCTIONS(sp, RING_F_SP_ENQ | RING_F_SC_DEQ, rte_ring_sp_enqueue_bulk_elem, rte_ring_sc_dequeue_bulk_elem, BYTES)
+#define MP_FUNCTIONS(BYTES) FUNCTIONS(mp, 0, rte_ring_mp_enqueue_bulk_elem, rte_ring_mc_dequeue_bulk_elem, BYTES)
+#define RTS_FUNCTIONS(BYTES)                                                                                               \
+	FUNCTIONS(rts, RING_F_MP_RTS_ENQ | RING_F_MC_RTS_DEQ, rte_ring_mp_rts_enqueue_bulk_elem,                           \
+		  rte_ring_mc_rts_dequeue_bulk_elem, BYTES)
+
+FOR_EACH_ITEM_BYTES(SP_FUNCTIONS)
+FOR_EACH_ITEM_BYTES(MP_FUNCTIONS)
+FOR_EACH_ITEM_BYTES(RTS_FUNCTIONS)
+
+#define SP_CASE(BYTES)                                                                                                     \
+	case BYTES:                                                                                                        \
+		return &sp_functions_##BYTES;
+#define MP_CASE(BYTES)                                                                                                     \
+	case BYTES:                                                                                                        \
+		return &mp_functions_##BYTES;
+#define RTS_CASE(BYTES)                                                                                                    \
+	case BYTES:                                                                                                        \
+		return &rts_functions_##BYTES;
+
+const struct queue_functions *rte_ring_sp_functions(uint32_t item_bytes)
+{
+	switch (item_bytes) {
+		FOR_EACH_ITEM_BYTES(SP_CASE)
+	default:
+		return NULL;
+	}
+}
+
+const struct queue_functions *rte_ring_mp_functions(uint32_t item_bytes)
+{
+	switch (item_bytes) {
+		FOR_EACH_ITEM_BYTES(MP_CASE)
+	default:
+		return NULL;
+	}
+}
+
+const struct queue_functions *rte_ring_rts_functions(uint32_t item_bytes)
+{
+	switch (item_bytes) {
+		FOR_EACH_ITEM_BYTES(RTS_CASE)
+	default:
+		return NULL;
+	}
+}
+
+const char *dpdk_version(void)
+{
+	return rte_version();
+}

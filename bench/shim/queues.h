@@ -1,0 +1,57 @@
+/* Queues that come as C or C++ headers, behind one table of functions for each queue and size of item.
+ *
+ * The Rust side is bench/src/peers/native/sys.rs; what is declared here is declared there again, field by field.
+ *
+ * Items are plain bytes of a size that is known when this is compiled, aligned to 8. An item that was sent belongs to the
+ * queue until it is received; destroying a queue forgets the items in it.
+ *
+ * Threads: create and destroy from one; each sender and each receiver from one thread at a time.
+ */
+#ifndef RETROSCOPE_BENCH_QUEUES_H
+#define RETROSCOPE_BENCH_QUEUES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct queue_functions {
+	/* An empty queue for `capacity` items (1 ... 2^30), or NULL: no memory. */
+	void *(*create)(uint32_t capacity, uint32_t producers, uint32_t consumers);
+	/* Every sender and receiver was closed before. */
+	void (*destroy)(void *queue);
+	/* An end for one thread, or NULL: no memory. Closed before its queue is destroyed. */
+	void *(*sender_open)(void *queue);
+	void (*sender_close)(void *sender);
+	void *(*receiver_open)(void *queue);
+	void (*receiver_close)(void *receiver);
+	/* Copies one item in; false: the queue is full, nothing was copied. */
+	bool (*try_send)(void *queue, void *sender, const void *item);
+	/* Copies one item out; false: the queue is empty, nothing was written. */
+	bool (*try_receive)(void *queue, void *receiver, void *item);
+};
+
+/* Sizes of items: a pointer or token, and a header of 16 bytes with 64, 128, 256, 512, 1024 and 1514 bytes of packet (the
+ * last one padded to a multiple of 8). */
+#define FOR_EACH_ITEM_BYTES(F) F(8) F(80) F(144) F(272) F(528) F(1040) F(1536)
+
+/* The functions of a queue for items of that many bytes, or NULL: not one of the sizes above. Valid for ever. */
+const struct queue_functions *readerwriterqueue_functions(uint32_t item_bytes);
+const struct queue_functions *concurrentqueue_functions(uint32_t item_bytes);
+/* One producer and one consumer. */
+const struct queue_functions *rte_ring_sp_functions(uint32_t item_bytes);
+/* Any number of each, DPDK's default: a thread that was preempted between its two steps holds up the others. */
+const struct queue_functions *rte_ring_mp_functions(uint32_t item_bytes);
+/* Any number of each, "relaxed tail synchronisation": the last thread to finish moves the tail for all. */
+const struct queue_functions *rte_ring_rts_functions(uint32_t item_bytes);
+
+/* The version of DPDK whose headers this was compiled with, e.g. "DPDK 22.11.11". Valid for ever. */
+const char *dpdk_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
