@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`queue`] | what a peer must offer: [`Engine`](queue::Engine) and its two ends |
+//! | [`queue`] | what a peer must offer: [`Engine`] and its two ends |
 //! | [`crates`] | rtrb, `ArrayQueue`, crossbeam-channel, kanal, flume: always there |
 //! | `native` | ReaderWriterQueue, ConcurrentQueue, rte_ring: with feature `peers` |
 //! | [`well`], [`buffers`] | used well: buffers of 64 packets that cycle through the whole region |
