@@ -8,7 +8,7 @@ use std::{
     fs::File,
     io,
     os::{
-        fd::{AsFd, AsRawFd, OwnedFd},
+        fd::{AsRawFd, OwnedFd},
         unix::fs::FileExt,
     },
     path::{Path, PathBuf},
@@ -17,8 +17,8 @@ use std::{
 use rustix::{
     fs::{
         FallocateFlags, FileType, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags, Stat,
-        fallocate, fchmod, fcntl_add_seals, flock, fstat, fstatfs, ftruncate, lstat, memfd_create,
-        open, unlink,
+        StatFs, fallocate, fchmod, fcntl_add_seals, flock, fstat, fstatfs, ftruncate, lstat,
+        memfd_create, open, unlink,
     },
     io::{Errno, pwrite},
     process::geteuid,
@@ -113,7 +113,12 @@ impl RegionFile {
         let fail = |call, error| failed(path, call, error);
         // Waits for nobody but a process that looks whether it is locked.
         flock(&self.fd, FlockOperation::LockExclusive).map_err(|error| fail("flock", error))?;
-        self.medium = medium(&self.fd, path)?;
+        let system = fstatfs(&self.fd).map_err(|error| fail("fstatfs", error))?;
+        self.medium = medium(&system, path)?;
+        // Said before memory is filled up to the last page. 0 blocks: without a limit.
+        if system.f_blocks > 0 && bytes as u64 / block_bytes(&system) > system.f_bfree {
+            return Err(fail("fstatfs", Errno::NOSPC));
+        }
         ftruncate(&self.fd, bytes as u64).map_err(|error| fail("ftruncate", error))?;
         // Whoever is killed while the ring is filled leaves a file that may be replaced. hugetlbfs has no write(2).
         if self.medium != Medium::HugePages {
@@ -162,13 +167,13 @@ fn failed(path: &Path, call: &'static str, error: Errno) -> RingError {
     }
 }
 
-fn medium(fd: impl AsFd, path: &Path) -> Result<Medium, RingError> {
-    let system = fstatfs(fd).map_err(|error| failed(path, "fstatfs", error))?;
+fn medium(system: &StatFs, path: &Path) -> Result<Medium, RingError> {
     #[expect(
         clippy::cast_sign_loss,
-        reason = "a magic number and a block size, of another type on each architecture"
+        reason = "a magic number, of another type on each architecture"
     )]
-    let (kind, page_bytes) = (system.f_type as u64 & 0xffff_ffff, system.f_bsize as u64);
+    let kind = system.f_type as u64 & 0xffff_ffff;
+    let page_bytes = block_bytes(system);
     match kind {
         HUGETLBFS if page_bytes == HUGE_PAGE_BYTES => Ok(Medium::HugePages),
         HUGETLBFS => Err(RingError::FilePages {
@@ -178,6 +183,14 @@ fn medium(fd: impl AsFd, path: &Path) -> Result<Medium, RingError> {
         TMPFS => Ok(Medium::Memory),
         _ => Ok(Medium::Disk),
     }
+}
+
+#[expect(
+    clippy::cast_sign_loss,
+    reason = "a size, of another type on each architecture"
+)]
+fn block_bytes(system: &StatFs) -> u64 {
+    (system.f_bsize as u64).max(1)
 }
 
 /// Removes a ring file of this user that nobody has locked; everything else stays and is an error.

@@ -33,6 +33,8 @@ pub(crate) const ALIGNMENT: usize = 2 << 20;
 /// The smallest page, in bytes: one store into each fills the region where the kernel has no call for it.
 const PAGE_BYTES: usize = 4096;
 
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
 /// An owned mapping, aligned to [`ALIGNMENT`], zeroed, backed by pages, left out of core dumps.
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -95,7 +97,8 @@ impl Memory {
     fn explicit(bytes: usize, backing: &Backing) -> Option<Self> {
         match backing {
             Backing::Anonymous => {
-                let base = map(bytes, MapFlags::HUGETLB | MapFlags::HUGE_2MB).ok()?;
+                let flags = MapFlags::HUGETLB | MapFlags::HUGE_2MB;
+                let base = map(bytes, READ_WRITE, flags).ok()?;
                 Some(Self {
                     base,
                     bytes,
@@ -109,7 +112,7 @@ impl Memory {
 
     fn ordinary(bytes: usize, backing: &Backing) -> Result<Self, RingError> {
         match backing {
-            Backing::Anonymous => Self::aligned(bytes, MapFlags::empty()),
+            Backing::Anonymous => Self::aligned(bytes, READ_WRITE),
             Backing::Memfd => {
                 let file = RegionFile::memfd(bytes, false);
                 let file = file.map_err(|error| system("memfd_create", bytes, error))?;
@@ -120,12 +123,12 @@ impl Memory {
     }
 
     /// Ordinary anonymous pages; what the alignment leaves over at both ends is given back.
-    fn aligned(bytes: usize, flags: MapFlags) -> Result<Self, RingError> {
+    fn aligned(bytes: usize, protection: ProtFlags) -> Result<Self, RingError> {
         let error = |error| system("mmap", bytes, error);
         let total = bytes
             .checked_add(ALIGNMENT)
             .ok_or_else(|| error(Errno::NOMEM))?;
-        let start = map(total, flags).map_err(error)?;
+        let start = map(total, protection, MapFlags::empty()).map_err(error)?;
         let before = start.as_ptr().align_offset(ALIGNMENT);
         let after = ALIGNMENT - before;
         unmap(start, before);
@@ -143,13 +146,15 @@ impl Memory {
 
     /// A file of `bytes`, mapped in place of a reservation of aligned addresses.
     fn shared(bytes: usize, file: RegionFile) -> Result<Self, RingError> {
-        let mut memory = Self::aligned(bytes, MapFlags::NORESERVE)?;
+        // Addresses only: no page stands behind them.
+        let reserved = Self::aligned(bytes, ProtFlags::empty());
+        let mut memory = reserved.inspect_err(|_| file.remove())?;
         // SAFETY: replaces exactly the pages of `memory`, which this function owns and nobody has touched.
         let mapped = unsafe {
             mmap(
                 memory.base.as_ptr().cast::<c_void>(),
                 bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
+                READ_WRITE,
                 MapFlags::SHARED | MapFlags::FIXED,
                 file.fd.as_fd(),
                 0,
@@ -261,8 +266,7 @@ impl Drop for Memory {
     }
 }
 
-fn map(bytes: usize, flags: MapFlags) -> Result<NonNull<u8>, Errno> {
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
+fn map(bytes: usize, protection: ProtFlags, flags: MapFlags) -> Result<NonNull<u8>, Errno> {
     // SAFETY: a new private mapping at an address of the kernel's choice touches no existing memory.
     let address = unsafe {
         mmap_anonymous(

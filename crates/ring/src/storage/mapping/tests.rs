@@ -45,14 +45,14 @@ fn memory_is_aligned_zeroed_and_filled() {
 
 #[test]
 fn touching_fills_as_well() {
-    let memory = Memory::aligned(ALIGNMENT, MapFlags::empty()).unwrap();
+    let memory = Memory::aligned(ALIGNMENT, READ_WRITE).unwrap();
     memory.touch(0..ALIGNMENT);
     assert_eq!(byte(&memory, 0), 0);
 }
 
 #[test]
 fn a_size_beyond_memory_is_an_error() {
-    let error = Memory::aligned(1 << 62, MapFlags::empty()).unwrap_err();
+    let error = Memory::aligned(1 << 62, READ_WRITE).unwrap_err();
     assert!(matches!(error, RingError::System { call: "mmap", .. }));
 }
 
@@ -181,6 +181,7 @@ fn a_file_system_without_room_is_an_error_at_the_start() {
             ..config(Backing::File(path.clone()))
         };
         let error = Memory::new(bytes, &config, None).unwrap_err();
+        assert!(error.to_string().contains("No space left"), "{error}");
         assert!(matches!(error, RingError::File { .. }), "{error}");
         assert!(!path.exists(), "nothing is left behind");
     }
