@@ -23,7 +23,7 @@ lint: setup ## formatting, clippy, documentation, dependencies, file sizes
 bench: setup ## the benchmarks, optimised build
 	@scripts/bench.sh
 
-verify: setup ## the slow checks: loom with more preemptions, load, random runs (ten minutes)
+verify: setup ## the slow checks of the ring: loom, model, random roles, sanitizers (half an hour, STRESS_SECONDS=600)
 	@scripts/verify.sh
 
 soak: setup ## record generated traffic for minutes, trigger on it, check every counter (SOAK_SECONDS=120)
