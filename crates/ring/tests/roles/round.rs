@@ -88,34 +88,42 @@ pub(crate) struct Happened {
 }
 
 impl Happened {
-    fn counts(&self) -> [&Count; 15] {
+    /// What a dozen rounds see many times.
+    fn usual(&self) -> [&Count; 12] {
         [
             &self.stored,
             &self.cut,
             &self.refused,
-            &self.closed,
             &self.lapped,
             &self.slept,
             &self.stalled,
-            &self.relieved,
             &self.accounted,
             &self.gone_before,
             &self.fallen,
-            &self.overwritten_before_held,
             &self.held_on,
             &self.evicted,
             &self.promised,
         ]
     }
 
+    /// What needs two threads to meet.
+    fn rare(&self) -> [&Count; 3] {
+        [&self.closed, &self.relieved, &self.overwritten_before_held]
+    }
+
+    fn counts(&self) -> impl Iterator<Item = &Count> {
+        self.usual().into_iter().chain(self.rare())
+    }
+
     pub(crate) fn add(&self, other: &Self) {
-        for (sum, count) in self.counts().into_iter().zip(other.counts()) {
+        for (sum, count) in self.counts().zip(other.counts()) {
             sum.add(count.value());
         }
     }
 
-    pub(crate) fn all(&self) -> bool {
-        self.counts().into_iter().all(|count| count.value() > 0)
+    pub(crate) fn all(&self, also_rare: bool) -> bool {
+        let seen = |count: &Count| count.value() > 0;
+        self.usual().into_iter().all(seen) && (!also_rare || self.rare().into_iter().all(seen))
     }
 }
 
