@@ -35,16 +35,20 @@ fn ring(bucket_bytes: usize, buckets: u64, mode: Mode) -> Ring {
     Ring::new(&config, None).expect("a few cells")
 }
 
-/// Stores a record whose time, length and only byte are its number.
+/// Stores a record whose time, length and only byte are its number, and publishes it.
 fn store(producer: &mut Producer, number: u8) -> Result<(), StoreError> {
+    store_unpublished(producer, number)?;
+    producer.publish();
+    Ok(())
+}
+
+fn store_unpublished(producer: &mut Producer, number: u8) -> Result<(), StoreError> {
     let data = [number];
     let record = Record {
         wire_len: u32::from(number),
         ..Record::whole(i64::from(number), 0, &data)
     };
-    producer.store(&record)?;
-    producer.publish();
-    Ok(())
+    producer.store(&record)
 }
 
 fn check(packet: Packet<'_>, number: u64) {
@@ -91,6 +95,62 @@ fn the_committed_part_of_an_open_bucket_is_read() {
         drain(&mut reader, &mut expected);
         assert_eq!((expected, reader.lapped().packets), (2, 0));
         drop(producer);
+    });
+}
+
+#[test]
+fn what_is_published_together_is_seen_together() {
+    loom::model(|| {
+        let ring = ring(TWO, 2, Mode::Record);
+        let mut reader = ring.group("reader", GroupKind::Lapped).unwrap();
+        let mut producer = ring.producer().unwrap();
+        let writer = thread::spawn(move || {
+            for number in 0..3 {
+                // The third does not fit: its bucket is published with it, or before.
+                store_unpublished(&mut producer, number).unwrap();
+            }
+            producer.publish();
+            producer
+        });
+        let mut expected = 0;
+        for _ in 0..2 {
+            drain(&mut reader, &mut expected);
+            assert!(
+                [0, 2, 3].contains(&expected),
+                "{expected} records of 2 and then 1"
+            );
+        }
+        let _producer = writer.join().unwrap();
+        drain(&mut reader, &mut expected);
+        assert_eq!((expected, reader.lapped().packets), (3, 0));
+    });
+}
+
+#[test]
+fn times_of_an_open_bucket_cover_what_is_committed() {
+    loom::model(|| {
+        let ring = ring(TWO, 2, Mode::Record);
+        let mut producer = ring.producer().unwrap();
+        store(&mut producer, 1).unwrap();
+        let writer = thread::spawn(move || {
+            store(&mut producer, 0).unwrap(); // older: the smallest time moves
+            producer
+        });
+        let reservation = ring.reserve(0, 0);
+        let mut listed = Vec::new();
+        reservation.buckets(&mut listed);
+        let view = ring.hold(BucketRef {
+            index: 0,
+            generation: 1,
+        });
+        let view = view.expect("it is open");
+        let info = view.info();
+        for packet in view.iter_from(0).take(info.committed as usize) {
+            assert!((info.min_ns..=info.max_ns).contains(&packet.time_ns));
+        }
+        let _producer = writer.join().unwrap();
+        reservation.buckets(&mut listed);
+        assert_eq!(listed.len(), 1, "record 0 is in the window");
     });
 }
 
