@@ -7,6 +7,7 @@ use retroscope_ring::{GroupKind, Reader};
 
 use crate::{
     forbidden,
+    handed::Handed,
     round::{Round, take},
     sync::lock,
     writer::promise_ns,
@@ -19,6 +20,8 @@ const DEADLINE: Duration = Duration::from_secs(600);
 pub(crate) struct Follower {
     reader: Reader,
     kind: GroupKind,
+    /// Of the group, where its members share buckets.
+    handed: Option<Handed>,
     /// By producer.
     ledgers: BTreeMap<usize, Ledger>,
 }
@@ -58,7 +61,7 @@ pub(crate) fn follow(round: &Round, rng: &mut Rng) {
         _ => {}
     }
     if rng.u8(0..60) == 0 {
-        follower.leave(round); // in the middle of a bucket
+        follower.leave(round, false); // in the middle of a bucket
     } else {
         lock(&round.followers).push(follower);
     }
@@ -71,10 +74,15 @@ fn enter(round: &Round, rng: &mut Rng) {
     } else {
         GroupKind::Lapped
     };
-    let members = rng.usize(1..=2).min(round.rules.producers);
-    let Ok(readers) = round.ring.group_of("group", kind, members) else {
-        return;
+    let members = rng.usize(1..=3);
+    let sharing = rng.bool();
+    let readers = if sharing {
+        round.ring.sharing_group("sharing", kind, members)
+    } else {
+        round.ring.group_of("dividing", kind, members)
     };
+    let Ok(readers) = readers else { return };
+    let handed = sharing.then(|| Handed::new(round, &readers));
     for reader in readers {
         let ledger = |producer| {
             let start = reader.position(producer);
@@ -86,7 +94,11 @@ fn enter(round: &Round, rng: &mut Rng) {
             };
             (producer, ledger)
         };
-        let ledgers: BTreeMap<usize, Ledger> = reader.producers().map(ledger).collect();
+        // A member that shares may be handed records of any producer.
+        let ledgers: BTreeMap<usize, Ledger> = (0..round.rules.producers)
+            .filter(|producer| sharing || reader.producers().any(|served| served == *producer))
+            .map(ledger)
+            .collect();
         lock(&round.wakers).push(reader.waker());
         let starts = vec![0; round.rules.producers];
         lock(&round.watched)
@@ -95,6 +107,7 @@ fn enter(round: &Round, rng: &mut Rng) {
         lock(&round.followers).push(Follower {
             reader,
             kind,
+            handed: handed.clone(),
             ledgers,
         });
     }
@@ -132,7 +145,11 @@ impl Follower {
             .ledgers
             .get_mut(&producer)
             .expect("a producer of this member's");
-        forbidden::untold_gap(producer, batch.first, ledger.next, batch.missed.packets);
+        if let Some(handed) = &self.handed {
+            handed.add(producer, batch.first, batch.first + batch.len() as u64);
+        } else {
+            forbidden::untold_gap(producer, batch.first, ledger.next, batch.missed.packets);
+        }
         if self.kind == GroupKind::Gating && batch.first > ledger.old {
             forbidden::gating_loss(producer, batch.missed.packets);
         }
@@ -173,13 +190,16 @@ impl Follower {
     }
 
     /// Closes the ledger, wherever it is, and leaves the group.
-    pub(crate) fn leave(self, round: &Round) {
+    pub(crate) fn leave(self, round: &Round, at_end: bool) {
         let told = self.ledgers.values().map(|ledger| ledger.missed).sum();
         // What was missed last is told with the next batch, which may never come.
         assert!(
             self.reader.lapped().packets >= told,
             "told more than lapped() says"
         );
+        if let Some(handed) = &self.handed {
+            return handed.leave(round, &self.reader, at_end);
+        }
         for (&producer, ledger) in &self.ledgers {
             let published = round.ring.published(producer);
             let (stored, unread) = (published - ledger.start, published - ledger.next);
@@ -196,6 +216,8 @@ impl Follower {
             stored += published - ledger.start;
             read += ledger.read;
         }
-        forbidden::open_ledger_of_a_reader(stored, read, self.reader.lapped().packets, 0);
+        if self.handed.is_none() {
+            forbidden::open_ledger_of_a_reader(stored, read, self.reader.lapped().packets, 0);
+        }
     }
 }
