@@ -1,5 +1,5 @@
-//! After the start nothing allocates: not storing, publishing, reading, sleeping, waking, overwriting or being lapped, nor
-//! the work of a dump on its buckets. Allocations are counted by thread, so that the harness and the other tests do not
+//! After the start nothing allocates: not storing, publishing, reading, sharing buckets, sleeping, waking, overwriting or
+//! being lapped, nor the work of a dump on its buckets. Allocations are counted by thread, so that the harness and the other tests do not
 //! disturb.
 #![cfg(not(loom))]
 #![expect(unsafe_code, reason = "an allocator that counts is an unsafe trait")]
@@ -137,6 +137,37 @@ fn sleeping_and_waking_do_not_allocate() {
     let (allocated, sleeps) = reading.join().unwrap();
     assert_eq!(allocated, 0, "sleeping");
     assert!(sleeps > 10, "it slept {sleeps} times only");
+}
+
+#[test]
+fn sharing_buckets_does_not_allocate() {
+    let ring = ring(1, 3);
+    let mut members = ring.sharing_group("workers", GroupKind::Gating, 2).unwrap();
+    let mut producer = ring.producer().unwrap();
+    let mut reads = [0, 0];
+    let mut run = |rounds: i64| {
+        for time in 0..rounds {
+            for _ in 0..400 {
+                producer.store(&Record::whole(time, 0, &FRAME)).unwrap(); // more than two buckets
+            }
+            producer.publish();
+            let mut more = true;
+            while more {
+                more = false;
+                for (member, read) in members.iter_mut().zip(&mut reads) {
+                    if let Some(batch) = member.next() {
+                        *read += batch.iter().filter(|packet| packet.data == FRAME).count();
+                        more = true;
+                    }
+                }
+            }
+            members.iter_mut().for_each(retroscope_ring::Reader::finish);
+        }
+    };
+    run(5);
+    assert_eq!(allocations(|| run(200)), 0);
+    assert_eq!(reads.iter().sum::<usize>(), 205 * 400);
+    assert!(reads.iter().all(|&read| read > 0), "both worked: {reads:?}");
 }
 
 #[test]
