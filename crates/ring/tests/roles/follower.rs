@@ -8,7 +8,7 @@ use retroscope_ring::{GroupKind, Reader};
 use crate::{
     forbidden,
     handed::Handed,
-    round::{Round, take},
+    round::{Bedside, Round, take},
     sync::lock,
     writer::promise_ns,
 };
@@ -99,7 +99,15 @@ fn enter(round: &Round, rng: &mut Rng) {
             .filter(|producer| sharing || reader.producers().any(|served| served == *producer))
             .map(ledger)
             .collect();
-        lock(&round.wakers).push(reader.waker());
+        lock(&round.wakers).push(Bedside {
+            waker: reader.waker(),
+            positions: reader.positions(),
+            producers: if sharing {
+                Vec::new()
+            } else {
+                reader.producers().collect()
+            },
+        });
         let starts = vec![0; round.rules.producers];
         lock(&round.watched)
             .positions

@@ -33,8 +33,8 @@
 //! | `lost_wake_up` | a thread sleeps although what it waits for has come |
 //!
 //! The last one shows as a round in which nothing moves any more. A supervisor then gives back whatever lies in the pools:
-//! it wakes readers, drains them, drops windows. If that does not help within a minute, the seed is named and the
-//! test aborts.
+//! it drains readers, drops windows, and wakes those who sleep without news. If that does not help within a minute, the seed
+//! is named and the test aborts.
 //!
 //! # Running
 //!
@@ -161,9 +161,9 @@ fn step(round: &Round, rng: &mut Rng) {
             round.ring.set_mode(modes[rng.usize(0..modes.len())]);
         }
         91 => {
-            if let Some(waker) = take(&round.wakers, rng) {
-                waker.wake();
-                lock(&round.wakers).push(waker);
+            if let Some(bedside) = take(&round.wakers, rng) {
+                bedside.waker.wake();
+                lock(&round.wakers).push(bedside);
             }
         }
         92 => round.stall(rng),
@@ -223,7 +223,6 @@ fn supervise(round: &Round, seed: u64, description: &str) {
 fn relieve(round: &Round, rng: &mut Rng) {
     round.happened.relieved.add(1);
     round.relieve();
-    lock(&round.wakers).iter().for_each(|waker| waker.wake());
     while let Some(window) = take(&round.windows, rng) {
         window.leave(round);
     }
@@ -232,6 +231,12 @@ fn relieve(round: &Round, rng: &mut Rng) {
     }
     if !round.never_records() {
         round.ring.set_mode(Mode::Record);
+    }
+    // A reader with news was woken by who published it, or never will be.
+    for bedside in lock(&round.wakers).iter() {
+        if !bedside.has_news(round) {
+            bedside.waker.wake();
+        }
     }
 }
 

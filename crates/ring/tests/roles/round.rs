@@ -47,7 +47,7 @@ pub(crate) struct Round {
     pub(crate) writers: Mutex<Vec<Writer>>,
     pub(crate) followers: Mutex<Vec<Follower>>,
     pub(crate) windows: Mutex<Vec<Window>>,
-    pub(crate) wakers: Mutex<Vec<Waker>>,
+    pub(crate) wakers: Mutex<Vec<Bedside>>,
     pub(crate) watched: Mutex<Watched>,
     /// By producer: records that somebody began to store.
     pub(crate) begun: Vec<AtomicU64>,
@@ -57,6 +57,15 @@ pub(crate) struct Round {
     relief: AtomicU64,
     over: AtomicBool,
     ticks: (Mutex<u64>, Condvar),
+}
+
+/// How to wake a reader, and where it is.
+#[derive(Debug)]
+pub(crate) struct Bedside {
+    pub(crate) waker: Waker,
+    pub(crate) positions: Positions,
+    /// Whose records it alone is to read; none where the group shares.
+    pub(crate) producers: Vec<usize>,
 }
 
 /// What was seen of the counts before.
@@ -288,6 +297,15 @@ impl Round {
         while *ticks == now && !self.is_over() {
             ticks = crate::sync::wait(&self.ticks.1, ticks);
         }
+    }
+}
+
+impl Bedside {
+    /// Something was published that the reader has not read: somebody else must have woken it.
+    pub(crate) fn has_news(&self, round: &Round) -> bool {
+        self.producers
+            .iter()
+            .any(|&producer| self.positions.get(producer) < round.ring.published(producer))
     }
 }
 
