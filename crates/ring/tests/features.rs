@@ -303,7 +303,10 @@ fn every_tick_names_a_test_that_exists() {
         };
         let source = std::fs::read_to_string(&path);
         let source = source.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        assert!(has_test(&source, name), "{file} has no test {name}");
+        assert!(
+            has_test(&source, name),
+            "docs/features.md names {file}::{name}, which is no test"
+        );
     }
 }
 
