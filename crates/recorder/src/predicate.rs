@@ -5,6 +5,7 @@
 
 use std::{collections::HashSet, fmt, sync::Arc};
 
+use retroscope_capture::{Burst, FrameMeta};
 use retroscope_filter::{
     Aux, Decision as FilterDecision, Direction, Filled, Filter, FilterError, FlowState,
     LinkContext, Mode, PacketView, Program, Template, TriggerFacts,
@@ -320,6 +321,28 @@ pub(crate) struct CaptureFilter {
 }
 
 impl CaptureFilter {
+    /// Frames of one [`Self::takes_many`] at most.
+    pub(crate) const MANY: usize = Program::MANY;
+
+    /// Which of at most [`Self::MANY`] frames of `burst` are to be recorded, as they stand there: bit `n` is that of frame
+    /// `n`.
+    pub(crate) fn takes_many(
+        &mut self,
+        link_type: LinkType,
+        burst: &Burst<'_>,
+        frames: &[FrameMeta],
+    ) -> u64 {
+        self.prepared.prepare(link_type);
+        let program = self.prepared.filter.program(link_type, self.prepared.mode);
+        program.map_or(0, |program| {
+            program.run_many(frames.len(), |index| {
+                let meta = &frames[index];
+                let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
+                (data, meta.wire_len, aux(meta.direction as u8))
+            })
+        })
+    }
+
     /// Whether a frame is to be recorded.
     pub(crate) fn takes(
         &mut self,

@@ -95,12 +95,17 @@ impl Lane {
     ) -> usize {
         let burst = self.queue.burst();
         let frames = &burst.frames[range.clone()];
-        if shared.filter.is_none()
-            && let Some(interface) = plain(frames, &self.interfaces, shared.snaplen)
-        {
-            let granted = &frames[..shared.reserve(frames.len())];
-            self.tally.store_plain(&burst, granted, interface, producer);
-            return granted.len();
+        if let Some(interface) = plain(frames, &self.interfaces, shared.snaplen) {
+            return match shared.filter {
+                None => {
+                    let granted = &frames[..shared.reserve(frames.len())];
+                    self.tally.store_plain(&burst, granted, interface, producer);
+                    granted.len()
+                }
+                Some(_) => self
+                    .tally
+                    .store_filtered(&burst, frames, interface, producer, shared),
+            };
         }
         let tally = &mut self.tally;
         let mut is_stored = |index: &usize| {

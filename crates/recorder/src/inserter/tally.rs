@@ -1,14 +1,15 @@
 //! Frames on their way into the ring, and the count of what became of them.
 //!
-//! Most bursts are *plain*: one interface, no tag to put back, nothing to cut, no capture filter. That is decided once for a
-//! burst, and its frames then go to the ring in one loop. The frames of other bursts are looked at one by one.
+//! Most bursts are *plain*: one interface, no tag to put back, nothing to cut. That is decided once for a burst, and its
+//! frames then go to the ring in one loop, or in one for each run of them that the capture filter takes. The frames of other
+//! bursts are looked at one by one.
 
 use retroscope_capture::{Burst, Frame, FrameMeta};
 use retroscope_packet::LinkType;
 use retroscope_ring::{Producer, Record, StoreError};
 
 use super::{InserterShared, WireFrame, frame::has_tag};
-use crate::counters::BurstCount;
+use crate::{counters::BurstCount, predicate::CaptureFilter};
 
 /// An interface of a queue: its ring-wide identifier and its link type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +35,7 @@ pub(super) enum Stored {
     Enough,
 }
 
-/// The interface of all `frames`, if they are plain but for the capture filter; `snaplen` 0 cuts nothing.
+/// The interface of all `frames`, if they are plain; `snaplen` 0 cuts nothing.
 pub(super) fn plain(frames: &[FrameMeta], interfaces: &[Known], snaplen: u32) -> Option<Known> {
     let index = frames.first()?.interface;
     let longest = if snaplen == 0 { u32::MAX } else { snaplen };
@@ -85,6 +86,45 @@ impl Tally {
                 rest = behind;
             }
         }
+    }
+
+    /// Stores those plain frames of `burst` that the capture filter takes. Returns how many it dealt with: fewer than all if
+    /// `-c` is reached.
+    pub(super) fn store_filtered(
+        &mut self,
+        burst: &Burst<'_>,
+        frames: &[FrameMeta],
+        interface: Known,
+        producer: &mut Producer,
+        shared: &mut InserterShared,
+    ) -> usize {
+        let mut dealt_with = 0;
+        for some in frames.chunks(CaptureFilter::MANY) {
+            let taken = match &mut shared.filter {
+                Some(filter) => filter.takes_many(interface.link_type, burst, some),
+                None => u64::MAX,
+            };
+            let is_taken = |index: usize| taken >> index & 1 == 1;
+            let mut left = some;
+            while !left.is_empty() {
+                let start = some.len() - left.len();
+                let same = |index: &usize| is_taken(*index) == is_taken(start);
+                let (run, behind) = left.split_at((start..some.len()).take_while(same).count());
+                if is_taken(start) {
+                    let granted = &run[..shared.reserve(run.len())];
+                    self.store_plain(burst, granted, interface, producer);
+                    dealt_with += granted.len();
+                    if granted.len() < run.len() {
+                        return dealt_with;
+                    }
+                } else {
+                    self.count.filtered += run.len() as u64;
+                    dealt_with += run.len();
+                }
+                left = behind;
+            }
+        }
+        dealt_with
     }
 
     /// Stores any frame, or counts why not.
@@ -142,6 +182,7 @@ impl Tally {
     }
 }
 
+/// Stores records up to the first that finds no bucket; the error tells how many were stored before it.
 fn store_burst<'a>(
     producer: &mut Producer,
     records: impl Iterator<Item = Record<'a>>,
@@ -162,7 +203,13 @@ mod tests {
     use retroscope_ring::{GroupKind, Mode, Ring, RingConfig};
 
     use super::*;
-    use crate::{clock::SystemClock, counters::LossLog, intake::Intake, progress::Control};
+    use crate::{
+        clock::SystemClock,
+        counters::LossLog,
+        intake::Intake,
+        predicate::{Expressions, Texts},
+        progress::Control,
+    };
 
     const INTERFACES: [Known; 2] = [
         Known {
@@ -264,6 +311,55 @@ mod tests {
         assert_eq!(counts, format!("{:?}", other_tally.count));
         assert_eq!(plain_tally.count.tagged, 167);
         assert_eq!(plain_tally.count.stored_bytes, memory.len() as u64);
+    }
+
+    #[test]
+    fn filtered_frames_end_up_as_one_by_one() {
+        let mut memory = Vec::new();
+        let frames = burst(&mut memory, 500);
+        let burst = Burst {
+            memory: &memory,
+            frames: &frames,
+        };
+        let texts = Texts {
+            triggers: &[],
+            dump: "",
+            manual: "",
+            filter: Some("less 85 and not vlan or ether[0] < 10"),
+        };
+        let link_types = [LinkType::ETHERNET];
+        // From its number of packets on, `-c` cuts the burst short.
+        for limit in [0, 1, 77, 100_000] {
+            let mut ends = Vec::new();
+            for together in [true, false] {
+                let ring = ring(Mode::Record);
+                let mut producer = ring.producer().unwrap();
+                let expressions = Expressions::new(&texts, &link_types, &Vec::new, true).unwrap();
+                let mut shared = InserterShared {
+                    filter: expressions.filter,
+                    remaining: Some(Arc::new(AtomicI64::new(limit))),
+                    ..shared(&ring)
+                };
+                let mut tally = Tally::default();
+                let dealt_with = if together {
+                    let interface = plain(&frames, &INTERFACES, 0).unwrap();
+                    tally.store_filtered(&burst, &frames, interface, &mut producer, &mut shared)
+                } else {
+                    let store =
+                        |frame| tally.store(&frame, &INTERFACES, &mut producer, &mut shared);
+                    let stored = burst.iter().map(store);
+                    stored.take_while(|stored| *stored == Stored::Yes).count()
+                };
+                let packets = contents(&ring, &mut producer);
+                ends.push((dealt_with, format!("{:?}", tally.count), packets));
+            }
+            assert!(ends[0] == ends[1], "{:?} and {:?}", ends[0].1, ends[1].1);
+            let (dealt_with, _, packets) = &ends[0];
+            match limit {
+                100_000 => assert!(*dealt_with == 500 && (100..400).contains(&packets.len())),
+                _ => assert!(*dealt_with < 500 && packets.len() as i64 == limit),
+            }
+        }
     }
 
     #[test]
