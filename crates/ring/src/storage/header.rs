@@ -18,7 +18,7 @@
 //! only. Where they stand, in the mapping or on the heap, is the choice of [`Storage`](super::Storage): loom's atomics are
 //! larger than real ones and do not live in mappings.
 
-use super::{control::Control, interfaces::InterfaceSlot};
+use super::control::Control;
 use crate::sync::{AtomicI64, AtomicU64};
 
 /// Bytes in front of the headers of the producers.
@@ -153,7 +153,7 @@ pub(crate) struct BucketHeader {
 const _: () = {
     assert!(size_of::<RegionHeader>() == 128 && size_of::<RegionHeader>() <= REGION_STATE_OFFSET);
     assert!(REGION_STATE_OFFSET + size_of::<RegionState>() <= REGION_HEADER_BYTES);
-    assert!(size_of::<InterfaceSlot>() == 64);
+    assert!(size_of::<super::interfaces::InterfaceSlot>() == 64);
     assert!(size_of::<ProducerHeader>() == 128);
     assert!(size_of::<BucketHeader>() == 128);
 };
