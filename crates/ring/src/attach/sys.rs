@@ -33,7 +33,9 @@ use super::AttachError;
 #[derive(Debug)]
 pub(super) struct Mapped {
     base: NonNull<AtomicU64>,
-    /// Whole words.
+    /// Bytes of the mapping.
+    length: usize,
+    /// Whole words in it.
     words: usize,
     file: File,
     /// The kernel lets nobody shrink the file.
@@ -87,6 +89,7 @@ impl Mapped {
         let base = NonNull::new(address.cast::<AtomicU64>());
         let mapped = Self {
             base: base.ok_or_else(|| system("mmap", Errno::NOMEM))?,
+            length,
             words: length / 8,
             file: File::from(fd),
             sealed,
@@ -153,13 +156,13 @@ impl Mapped {
     fn leave_out_of_core_dumps(&self) {
         let start = self.base.as_ptr().cast::<c_void>();
         // SAFETY: the range was mapped by `open`, and the advice changes no contents.
-        let _ = unsafe { madvise(start, self.bytes(), Advice::LinuxDontDump) };
+        let _ = unsafe { madvise(start, self.length, Advice::LinuxDontDump) };
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: mapped by `open` and not used after this; the kernel rounds the length up to pages as it did there.
-        let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.bytes()) };
+        // SAFETY: this is the range that `open` mapped, and it is not used after this.
+        let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.length) };
     }
 }

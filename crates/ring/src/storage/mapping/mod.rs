@@ -14,7 +14,9 @@ mod numa;
 mod pages;
 mod populate;
 
-use std::{ffi::c_void, io, ops::Range, os::fd::AsFd, path::PathBuf, ptr::NonNull};
+use std::{
+    ffi::c_void, io, mem::ManuallyDrop, ops::Range, os::fd::AsFd, path::PathBuf, ptr::NonNull,
+};
 
 use rustix::{
     io::Errno,
@@ -144,28 +146,41 @@ impl Memory {
         })
     }
 
-    /// A file of `bytes`, mapped in place of a reservation of aligned addresses.
+    /// A file of `bytes`, mapped at an aligned address.
     fn shared(bytes: usize, file: RegionFile) -> Result<Self, RingError> {
-        // Addresses only: no page stands behind them.
-        let reserved = Self::aligned(bytes, ProtFlags::empty());
-        let mut memory = reserved.inspect_err(|_| file.remove())?;
-        // SAFETY: replaces exactly the pages of `memory`, which this function owns and nobody has touched.
-        let mapped = unsafe {
-            mmap(
-                memory.base.as_ptr().cast::<c_void>(),
-                bytes,
-                READ_WRITE,
-                MapFlags::SHARED | MapFlags::FIXED,
-                file.fd.as_fd(),
-                0,
+        // hugetlbfs aligns by itself; elsewhere the file takes the place of addresses reserved without pages.
+        let (reserved, flags) = if file.medium == Medium::HugePages {
+            (None, MapFlags::empty())
+        } else {
+            let reserved = Self::aligned(bytes, ProtFlags::empty());
+            (
+                Some(reserved.inspect_err(|_| file.remove())?),
+                MapFlags::FIXED,
             )
         };
-        if let Err(error) = mapped {
-            file.remove();
-            return Err(file.error("mmap", bytes, error));
+        // A failed MAP_FIXED may have unmapped what was there, and another thread may have got the addresses: from here on
+        // they are the new mapping's, or nobody's.
+        let reserved = reserved.map(ManuallyDrop::new);
+        let wanted = reserved.as_ref().map_or(std::ptr::null_mut(), |memory| {
+            memory.base.as_ptr().cast::<c_void>()
+        });
+        let (fd, flags) = (file.fd.as_fd(), MapFlags::SHARED | flags);
+        // SAFETY: at an address of the kernel's choice it touches no existing memory; else it replaces exactly the pages of
+        // `reserved`, which this function owns, nobody has touched, and nobody unmaps later but as the new mapping.
+        let mapped = unsafe { mmap(wanted, bytes, READ_WRITE, flags, fd, 0) };
+        let base =
+            mapped.and_then(|address| NonNull::new(address.cast::<u8>()).ok_or(Errno::NOMEM));
+        match base {
+            Ok(base) => {
+                assert!(base.as_ptr().addr().is_multiple_of(ALIGNMENT));
+                let file = Some(file);
+                Ok(Self { base, bytes, file })
+            }
+            Err(error) => {
+                file.remove();
+                Err(file.error("mmap", bytes, error))
+            }
         }
-        memory.file = Some(file);
-        Ok(memory)
     }
 
     /// What is to be said of the mapping before its first touch.
