@@ -74,7 +74,7 @@ fn the_counter_counts() {
 }
 
 #[test]
-fn nothing_allocates_after_the_start() {
+fn storing_reading_and_being_lapped_do_not_allocate() {
     let ring = ring(2, 2);
     let mut prompt = ring.group("prompt", GroupKind::Gating).unwrap();
     let mut late = ring.group("late", GroupKind::Lapped).unwrap();
