@@ -3,10 +3,10 @@
 # Everything goes through cargo, so CARGO_TARGET_DIR and the other cargo variables mean what they always mean.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench verify soak clean
+.PHONY: help setup demo test lint bench bench-quick verify soak clean
 
 help: ## list these commands
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 setup: ## check that Rust, a C compiler and libpcap are there (as root: install the latter two)
 	@scripts/setup.sh
@@ -20,8 +20,11 @@ test: setup ## every test that needs no special hardware; as root also those in 
 lint: setup ## formatting, clippy, documentation, dependencies, file sizes
 	@scripts/lint.sh
 
-bench: setup ## the benchmarks, optimised build
-	@scripts/bench.sh
+bench: setup ## every benchmark: queues, memory, latency, then files and filters (fifteen minutes)
+	@scripts/bench.sh full
+
+bench-quick: setup ## the rows that the ring is judged by, into bench/results.json of the target directory (ROWS=ring selects)
+	@scripts/bench.sh quick
 
 verify: setup ## the slow checks of the ring: loom, model, random roles, sanitizers (half an hour, STRESS_SECONDS=600)
 	@scripts/verify.sh

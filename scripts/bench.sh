@@ -1,20 +1,33 @@
 #!/usr/bin/env bash
-# Throughput, optimised build: the ring, the reader of capture files, filters, and the generator over a veth pair. Figures
-# compare with each other inside one run, not with those of another machine.
+# Benchmarks, optimised build: `bench.sh quick` measures the judged rows, `bench.sh full` all rows, then what is not the ring: the
+# reader of capture files, filters, and the generator over a veth pair. Figures compare with each other inside one run.
+#
+# Rows go to bench/results.json in cargo's target directory. ROWS selects some: ROWS=ring,limits/raw-insert.
 
 . "$(dirname "$0")/lib.sh"
 
-step "machine"
-uname -srm
-sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | sort | uniq -c
-
-step "building"
-retroscope=$(built -p retroscope-cli --bin retroscope)
+what=${1:-quick}
 bench=$(target_dir)/bench
 mkdir -p "$bench"
+rm -f "$bench/results.json"
 
-step "ring: one producer, one reader that touches every record"
-cargo run --locked --release -q -p retroscope-ring --example ring_throughput
+step "building"
+features=()
+if [ "$what" = full ] && pkg-config --exists libdpdk 2>/dev/null && [ -e /usr/include/concurrentqueue ] && [ -e /usr/include/readerwriterqueue ]; then
+	features=(--features peers)
+fi
+program=$(built -p retroscope-bench --bin retroscope-bench "${features[@]}")
+
+step "measuring"
+"$program" "$what" --out "$bench" && failed=0 || failed=$?
+[ ! -e "$bench/results.json" ] || echo "rows: $bench/results.json"
+[ "$what" = full ] || exit "$failed"
+
+step "drawing"
+"$program" report --out "$bench"
+
+step "building what is not the ring"
+retroscope=$(built -p retroscope-cli --bin retroscope)
 
 step "generate: into a file"
 "$retroscope" generate -w "$bench/sample.pcap" -c 2000000 --flows 1000 --size 128 --trigger-after 1s
@@ -39,3 +52,4 @@ live='ip link add rs0 type veth peer name rs1 && ip link set rs0 up && ip link s
 unshare -n sh -c "$live" "$retroscope" || unshare -Urn sh -c "$live" "$retroscope" ||
 	echo "SKIP: no veth pair can be made here (needs root or user namespaces, and iproute2)" >&2
 rm -rf "$bench/dumps" "$bench/sample.pcap"
+exit "$failed"

@@ -61,7 +61,10 @@
 //! # Ok::<(), Failure>(())
 //! ```
 
+pub mod cold_scan;
 pub mod contest;
+pub mod judged;
+pub mod latency;
 pub mod limits;
 pub mod machine;
 pub mod measure;
@@ -72,6 +75,9 @@ pub mod pin;
 pub mod plot;
 pub mod qq2016;
 pub mod race;
+pub mod recorder;
+pub mod retention;
 pub mod ring;
 pub mod rows;
+pub mod session;
 pub mod tables;

@@ -1,3 +1,92 @@
-//! The program behind `make bench` and `make bench-quick`.
+//! The program behind `make bench-quick` and `make bench`.
+//!
+//! `retroscope-bench [quick | full | report] [--out FOLDER] [--docs FOLDER]`. `ROWS` selects rows: a comma list of names or of beginnings of
+//! names up to a slash.
 
-fn main() {}
+use std::{env, path::PathBuf, process::ExitCode};
+
+use retroscope_bench::{
+    judged,
+    machine::Machine,
+    pace::Scale,
+    peers,
+    rows::Selection,
+    session::{Session, say},
+    tables,
+};
+
+/// A ring of 1 GiB; a quarter of a second for each run.
+const QUICK: Scale = Scale {
+    ring_bytes: 1 << 30,
+    seconds: 0.25,
+    repetitions: 5,
+};
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => {
+            say("a check failed: see the rows without figures");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            say(&format!("retroscope-bench: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<bool, Failure> {
+    let mut command = "quick".to_owned();
+    let (mut out, mut docs) = (None, None);
+    let mut arguments = env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut folder = || {
+            arguments
+                .next()
+                .map(PathBuf::from)
+                .ok_or(format!("{argument} needs a folder"))
+        };
+        match argument.as_str() {
+            "quick" | "full" | "report" => command = argument,
+            "--out" => out = Some(folder()?),
+            "--docs" => docs = Some(folder()?),
+            _ => {
+                return Err(format!(
+                    "what is '{argument}'? Known: quick, full, report, --out FOLDER, --docs FOLDER"
+                )
+                .into());
+            }
+        }
+    }
+    let out = out.ok_or("--out FOLDER is missing: scripts/bench.sh knows which")?;
+    if command == "report" {
+        for path in tables::report(&out, docs.as_deref())? {
+            say(&path.display().to_string());
+        }
+        return Ok(true);
+    }
+    let rows = env::var("ROWS").unwrap_or_default();
+    let selection = Selection::parse(&rows);
+    let made_by = if command == "full" {
+        "make bench"
+    } else {
+        "make bench-quick"
+    };
+    judged::check(&selection)?;
+    let mut session = Session::start(&out, QUICK, selection)?;
+    let mut machine = Machine::look();
+    let versions: Vec<String> = peers::versions()
+        .iter()
+        .map(|(name, version)| format!("{name} {version}"))
+        .collect();
+    machine.fact("peers", Some(versions.join(", ")));
+    machine.fact("ring", Some(format!("{} GiB", QUICK.ring_bytes >> 30)));
+    machine.fact("repetitions", Some(QUICK.repetitions.to_string()));
+    machine.fact("command", Some(made_by.to_owned()));
+    machine.write(&out)?;
+    judged::run(&mut session)?;
+    Ok(!session.results().failed())
+}

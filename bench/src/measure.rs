@@ -88,6 +88,16 @@ impl Series {
         Spread::of(figures).ok_or_else(|| no_figures(&self.name))
     }
 
+    /// The same figures in another unit.
+    #[must_use]
+    pub fn scaled(&self, factor: f64) -> Self {
+        let figures = self.figures.clone();
+        Self {
+            name: self.name.clone(),
+            figures: figures.map(|figures| figures.iter().map(|figure| figure * factor).collect()),
+        }
+    }
+
     /// How many times the figures of `other` these are, repetition by repetition.
     ///
     /// # Errors

@@ -1,0 +1,206 @@
+//! From store to peek: how long until a reader has a packet in its hands.
+//!
+//! The producer stamps each packet with the monotonic clock just before it stores it, and publishes when nothing more is due,
+//! as an inserter does when its source runs dry. The reader sleeps whenever there is nothing new ([`Reader::wait`]), at every
+//! rate, as an idle recorder does, and reads the clock once for each run of packets that it is handed.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use retroscope_ring::{GroupKind, Producer, Reader, Record, Ring, RingConfig};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::{
+    contest::{Failure, Frames},
+    pin,
+};
+
+/// A reader looks around after this at the latest, as the recorder's analyzer does.
+const NAP: Duration = Duration::from_millis(10);
+/// A producer sleeps until a packet is due if that is further away than this, else it watches the clock.
+const SLEEP_MIN: Duration = Duration::from_micros(200);
+/// Bytes of the packets.
+const PACKET_BYTES: usize = 64;
+/// More than any of the runs can store, so that nobody is lapped.
+const RING_BYTES: u64 = 256 << 20;
+
+/// What a run found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Latency {
+    /// Half of the packets were seen after this, in microseconds.
+    pub p50_us: f64,
+    /// 99 of 100 packets were.
+    pub p99_us: f64,
+    /// All were.
+    pub max_us: f64,
+    /// Processor time of the reader's thread, in percent of the time that the run took.
+    pub reader_cpu_percent: f64,
+}
+
+/// Stores packets at a rate for a while and reads them.
+///
+/// # Errors
+/// [`Failure`]: what was seen is not what was stored, or a call failed.
+pub fn paced(packets_per_second: u32, time: Duration) -> Result<Latency, Failure> {
+    let interval = Duration::from_secs(1) / packets_per_second;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "seconds and rates of this module are small"
+    )]
+    let packets = (time.as_secs_f64() * f64::from(packets_per_second)) as u64;
+    run(packets, interval)
+}
+
+/// Percent of a core that a reader takes while nothing is stored.
+///
+/// # Errors
+/// [`Failure`]: a call failed.
+pub fn silent(time: Duration) -> Result<f64, Failure> {
+    // The only packet comes at the end, and ends the run.
+    Ok(run(1, time)?.reader_cpu_percent)
+}
+
+/// The first packet is due after one interval.
+fn run(packets: u64, interval: Duration) -> Result<Latency, Failure> {
+    let failure = |error| Failure::system("making a ring", error);
+    let ring = Ring::new(&RingConfig::new(RING_BYTES, 1, 1), None).map_err(failure)?;
+    let mut reader = ring.group("latency", GroupKind::Lapped).map_err(failure)?;
+    let producer = ring.producer().map_err(failure)?;
+    let start = Instant::now();
+    thread::scope(|scope| {
+        let writer = scope.spawn(move || {
+            pin::pin(0);
+            store(producer, packets, start, interval)
+        });
+        let reader = scope.spawn(move || {
+            pin::pin(1);
+            read(&mut reader, packets, start)
+        });
+        let stored = writer.join().map_err(|_| Failure::Panicked)?;
+        let read = reader.join().map_err(|_| Failure::Panicked)?;
+        stored.and(read)
+    })
+}
+
+fn store(
+    mut producer: Producer,
+    packets: u64,
+    start: Instant,
+    interval: Duration,
+) -> Result<(), Failure> {
+    let frames = Frames::new(PACKET_BYTES);
+    let interval_ns = interval.as_nanos();
+    let mut stored = 0;
+    while stored < packets {
+        let due = interval_ns * u128::from(stored + 1);
+        let mut now = start.elapsed();
+        while now.as_nanos() < due {
+            let left =
+                Duration::from_nanos(u64::try_from(due - now.as_nanos()).unwrap_or(u64::MAX));
+            if left > SLEEP_MIN {
+                thread::park_timeout(left);
+            } else {
+                std::hint::spin_loop();
+            }
+            now = start.elapsed();
+        }
+        let time_ns = ns(now);
+        while stored < packets && interval_ns * u128::from(stored + 1) <= now.as_nanos() {
+            producer
+                .store(&Record::whole(time_ns, 0, frames.get(stored)))
+                .map_err(|error| Failure::system("store", error))?;
+            stored += 1;
+        }
+        producer.publish();
+    }
+    Ok(())
+}
+
+fn read(reader: &mut Reader, packets: u64, start: Instant) -> Result<Latency, Failure> {
+    // Not zeros, so that the pages are there before the first packet.
+    let mut latencies = vec![u32::MAX; usize::try_from(packets).unwrap_or(usize::MAX)];
+    let mut seen = 0;
+    let (cpu, begin) = (cpu_time(), Instant::now());
+    while seen < latencies.len() {
+        let Some(batch) = reader.next() else {
+            reader.wait(NAP);
+            continue;
+        };
+        let now = ns(start.elapsed());
+        for packet in batch {
+            let Some(latency) = latencies.get_mut(seen) else {
+                return Err(Failure::Count {
+                    expected: packets,
+                    seen: packets + 1,
+                });
+            };
+            *latency = u32::try_from(now - packet.time_ns).unwrap_or(u32::MAX);
+            seen += 1;
+        }
+    }
+    let cpu_seconds = (cpu_time().saturating_sub(cpu)).as_secs_f64();
+    let seconds = begin.elapsed().as_secs_f64();
+    let missed = reader.lapped().packets;
+    if missed > 0 {
+        return Err(Failure::Lapped { packets: missed });
+    }
+    latencies.sort_unstable();
+    let us = |part: f64| f64::from(quantile(&latencies, part)) / 1e3;
+    Ok(Latency {
+        p50_us: us(0.50),
+        p99_us: us(0.99),
+        max_us: us(1.0),
+        reader_cpu_percent: cpu_seconds / seconds * 100.0,
+    })
+}
+
+/// The least figure that so large a part of `sorted` does not exceed; 0 of none.
+fn quantile(sorted: &[u32], part: f64) -> u32 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 0 and the length"
+    )]
+    let rank = (sorted.len() as f64 * part).ceil() as usize;
+    sorted
+        .get(rank.saturating_sub(1))
+        .copied()
+        .unwrap_or_default()
+}
+
+/// Processor time of the calling thread.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+fn ns(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_those_of_the_list() {
+        let hundred: Vec<u32> = (1..=100).collect();
+        assert_eq!(quantile(&hundred, 0.5), 50);
+        assert_eq!(quantile(&hundred, 0.99), 99);
+        assert_eq!(quantile(&hundred, 1.0), 100);
+        assert_eq!(quantile(&[7], 0.5), 7);
+    }
+
+    #[test]
+    fn a_latency_is_positive_and_ordered() {
+        let latency = paced(10_000, Duration::from_millis(50)).unwrap();
+        assert!(latency.p50_us > 0.0 && latency.p50_us <= latency.p99_us);
+        assert!(latency.p99_us <= latency.max_us);
+        assert!(latency.reader_cpu_percent > 0.0);
+        assert!(silent(Duration::from_millis(20)).unwrap() < 100.0);
+    }
+}
