@@ -11,9 +11,9 @@ use crate::race::{Course, LIMIT};
 ///
 /// Every look at an empty queue takes the producer's cache line away from it, to be fetched back before the next item can
 /// be sent: a consumer that is the faster side and looks all the time slows the producer down, and itself with it. Measured
-/// on two cores whose caches are far apart, 64 bytes, used well: looking again at once left rte_ring and ReaderWriterQueue
-/// 20 to 60 of the 220 Mpps that they reach with pauses of 10 µs; 20 µs made no difference, 40 µs cost a fifth.
-const PAUSE: Duration = Duration::from_micros(10);
+/// on two cores of an EPYC guest, 64 bytes, used well: looking again at once left rte_ring and ReaderWriterQueue 20 to 60 of
+/// the 220 Mpps that they reach with pauses; rtrb does 248 with 10 µs and 256 with 20 µs; 40 µs cost a fifth.
+const PAUSE: Duration = Duration::from_micros(20);
 
 /// Pauses before the first that also yields: where more threads run than there are CPUs, the side that is waited for may
 /// need this one.

@@ -9,6 +9,8 @@
 //! fetched out of the other core's cache. Sending several buffers with one operation made no difference that could be told
 //! from noise, so each is sent as soon as it is full.
 
+use std::ops::Range;
+
 use super::buffers::{Buffers, Full, PACKETS, Turn};
 use super::header::{HEADER_BYTES, Header};
 use super::lanes::{Lanes, send, until};
@@ -123,20 +125,37 @@ fn produce(
     let (mut number, end) = (0, load.packets_of(producer));
     while number < end {
         let mut empty = until(course, || turn.take())?;
-        let records = empty
-            .bytes()
-            .chunks_exact_mut(insert.record_bytes(load.packet_bytes))
-            .take(PACKETS);
-        let first = number;
-        for (record, this) in records.zip(first..end) {
-            let header = Header::whole(load.time(producer, this), load.packet_bytes);
-            insert.insert(record, header, frames, this);
-            number = this + 1;
-        }
+        let packets = fill(empty.bytes(), insert, load, producer, frames, number..end);
         insert.finish();
-        send(course, &mut sender, empty.seal(number - first))?;
+        send(course, &mut sender, empty.seal(packets))?;
+        number += packets;
     }
     Ok(())
+}
+
+/// Fills a buffer with the next packets of a producer, and returns how many.
+///
+/// Not inlined: as an argument the buffer is known to overlap nothing, so that what is read for each packet stays in registers.
+#[inline(never)]
+fn fill(
+    buffer: &mut [u8],
+    insert: impl Insert,
+    load: &Load,
+    producer: usize,
+    frames: &Frames,
+    numbers: Range<u64>,
+) -> u64 {
+    let records = buffer
+        .chunks_exact_mut(insert.record_bytes(load.packet_bytes))
+        .take(PACKETS);
+    let first = numbers.start;
+    let mut next = first;
+    for (record, number) in records.zip(numbers) {
+        let header = Header::whole(load.time(producer, number), load.packet_bytes);
+        insert.insert(record, header, frames, number);
+        next = number + 1;
+    }
+    next - first
 }
 
 /// Reads every header of every buffer that comes.
