@@ -5,6 +5,7 @@
 
 use std::{
     ops::Range,
+    panic::resume_unwind,
     sync::mpsc,
     thread::{Builder, available_parallelism, scope},
 };
@@ -75,26 +76,38 @@ pub(super) fn in_parallel(
         }
     };
     scope(|scope| {
+        let mut fillers = Vec::with_capacity(threads);
         for _ in 0..threads {
             let (work, sender) = (&work, sender.clone());
             // Without a thread the others do its share.
-            let _ = Builder::new()
+            let filler = Builder::new()
                 .name("ring-fill".to_owned())
                 .spawn_scoped(scope, move || work(sender));
+            fillers.extend(filler);
         }
         drop(sender);
-        let mut done = 0;
-        for length in filled {
-            done += length?;
-            progress.at(done);
+        let collect = || {
+            let mut done = 0;
+            for length in filled {
+                done += length?;
+                progress.at(done);
+            }
+            // No thread could be started at all.
+            while let Some(piece) = take() {
+                done += piece.len();
+                fill(piece)?;
+                progress.at(done);
+            }
+            Ok(())
+        };
+        let result = collect();
+        // The scope would wait as well, but ThreadSanitizer sees joins only.
+        for filler in fillers {
+            if let Err(panic) = filler.join() {
+                resume_unwind(panic);
+            }
         }
-        // No thread could be started at all.
-        while let Some(piece) = take() {
-            done += piece.len();
-            fill(piece)?;
-            progress.at(done);
-        }
-        Ok(())
+        result
     })
 }
 
