@@ -93,10 +93,12 @@ pub(crate) fn queues(rows: &[Row]) -> Vec<QueueRow<'_>> {
     rows.iter().filter_map(parse).collect()
 }
 
-/// The largest topology that ran beside one to one: most producers, then most consumers.
+/// The largest topology beside one to one that has as many consumers as producers: all queues run with those, while only
+/// our ring and QQ of 2016 run with a single sink.
 pub(crate) fn most_threads(rows: &[Row]) -> Option<Topology> {
     let all = queues(rows).into_iter().map(|queue| queue.topology);
-    all.filter(|topology| *topology != Topology::ONE).max()
+    all.filter(|t| t.producers == t.consumers && *t != Topology::ONE)
+        .max()
 }
 
 /// The row of this name.
@@ -180,7 +182,13 @@ mod tests {
             (queue.topology.to_string(), queue.usage),
             ("2P3C".to_owned(), Use::Naive)
         );
-        assert_eq!(most_threads(&rows), Some(queue.topology));
+        assert_eq!(most_threads(&rows), None, "no pairs");
+        let pairs = made_up("queue/ring/64B/2p2c/well", 1.0, "Mpps");
+        let most = most_threads(&[rows[0].clone(), pairs]);
+        assert_eq!(
+            most.map(|topology| topology.to_string()),
+            Some("2P2C".to_owned())
+        );
         assert_eq!(
             parts::<2>(&rows[3], "ring/64B/"),
             Some(["1p1c", "vs-qq2016"])
