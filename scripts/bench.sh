@@ -3,6 +3,7 @@
 # reader of capture files, filters, and the generator over a veth pair. Figures compare with each other inside one run.
 #
 # Rows go to bench/results.json in cargo's target directory. ROWS selects some: ROWS=ring,limits/raw-insert.
+# UPDATE_DOCS=1 with full: docs/benchmarks.md and docs/plots are made anew from this run.
 
 . "$(dirname "$0")/lib.sh"
 
@@ -24,7 +25,7 @@ step "measuring"
 [ "$what" = full ] || exit "$failed"
 
 step "drawing"
-"$program" report --out "$bench"
+"$program" report --out "$bench" ${UPDATE_DOCS:+--docs docs}
 
 step "building what is not the ring"
 retroscope=$(built -p retroscope-cli --bin retroscope)
