@@ -239,6 +239,14 @@ pub enum Failure {
     /// A denominator is not what it must be, so nothing is compared with it.
     #[error("{0}")]
     Unsound(String),
+    /// Packets were seen later than they may be.
+    #[error("99 of 100 packets were seen after at most {p99:?}, which must be {limit:?} or less")]
+    Late {
+        /// What was measured.
+        p99: Duration,
+        /// What is promised.
+        limit: Duration,
+    },
     /// A call that should work did not.
     #[error("{what}: {error}")]
     System {

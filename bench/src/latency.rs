@@ -9,12 +9,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_ring::{GroupKind, Producer, Reader, Record, Ring, RingConfig};
+use retroscope_ring::{GroupKind, Mode, Producer, Reader, Record, Ring, RingConfig};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::{
     contest::{Failure, Frames},
+    limits::DESCRIPTOR_BYTES,
     pin,
+    ring::store_burst,
 };
 
 /// A reader looks around after this at the latest, as the recorder's analyzer does.
@@ -23,6 +25,12 @@ const NAP: Duration = Duration::from_millis(10);
 const SLEEP_MIN: Duration = Duration::from_micros(200);
 /// Bytes of the packets.
 const PACKET_BYTES: usize = 64;
+/// Bytes that a packet takes in the ring.
+const RECORD_BYTES: u64 = (DESCRIPTOR_BYTES + PACKET_BYTES) as u64;
+/// Packets between two looks at the clock at saturation.
+const BURST: u64 = 64;
+/// Latencies that memory is prepared for where not every packet's is taken.
+const ROOM_MAX: u64 = 1 << 20;
 /// More than any of the runs can store, so that nobody is lapped.
 const RING_BYTES: u64 = 256 << 20;
 
@@ -37,6 +45,8 @@ pub struct Latency {
     pub max_us: f64,
     /// Processor time of the reader's thread, in percent of the time that the run took.
     pub reader_cpu_percent: f64,
+    /// How long it took to fill two buckets at the rate of the run: what latency may be at saturation.
+    pub two_buckets_us: f64,
 }
 
 /// Stores packets at a rate for a while and reads them.
@@ -51,7 +61,21 @@ pub fn paced(packets_per_second: u32, time: Duration) -> Result<Latency, Failure
         reason = "seconds and rates of this module are small"
     )]
     let packets = (time.as_secs_f64() * f64::from(packets_per_second)) as u64;
-    run(packets, interval)
+    run(&live(), GroupKind::Lapped, packets, interval)
+}
+
+/// Stores packets as fast as they can be, for two laps of a ring, which waits for the reader; the clock is read once a burst. Of each run of
+/// packets that the reader is handed, the first is taken: the one that waited longest.
+///
+/// # Errors
+/// [`Failure`]: what was seen is not what was stored, or a call failed.
+pub fn saturated(ring_bytes: u64) -> Result<Latency, Failure> {
+    let config = RingConfig {
+        mode: Mode::Wait,
+        ..RingConfig::new(ring_bytes, 1, 1)
+    };
+    let packets = ring_bytes * 2 / RECORD_BYTES;
+    run(&config, GroupKind::Gating, packets, Duration::ZERO)
 }
 
 /// Percent of a core that a reader takes while nothing is stored.
@@ -60,29 +84,59 @@ pub fn paced(packets_per_second: u32, time: Duration) -> Result<Latency, Failure
 /// [`Failure`]: a call failed.
 pub fn silent(time: Duration) -> Result<f64, Failure> {
     // The only packet comes at the end, and ends the run.
-    Ok(run(1, time)?.reader_cpu_percent)
+    Ok(run(&live(), GroupKind::Lapped, 1, time)?.reader_cpu_percent)
 }
 
-/// The first packet is due after one interval.
-fn run(packets: u64, interval: Duration) -> Result<Latency, Failure> {
+/// A ring as a live recorder has it.
+fn live() -> RingConfig {
+    RingConfig::new(RING_BYTES, 1, 1)
+}
+
+/// The first packet is due after one interval; an interval of 0: all of them at once, in bursts.
+fn run(
+    config: &RingConfig,
+    kind: GroupKind,
+    packets: u64,
+    interval: Duration,
+) -> Result<Latency, Failure> {
     let failure = |error| Failure::system("making a ring", error);
-    let ring = Ring::new(&RingConfig::new(RING_BYTES, 1, 1), None).map_err(failure)?;
-    let mut reader = ring.group("latency", GroupKind::Lapped).map_err(failure)?;
+    let ring = Ring::new(config, None).map_err(failure)?;
+    let mut reader = ring.group("latency", kind).map_err(failure)?;
     let producer = ring.producer().map_err(failure)?;
+    let bucket_bytes = ring.bucket_bytes();
     let start = Instant::now();
     thread::scope(|scope| {
         let writer = scope.spawn(move || {
             pin::pin(0);
-            store(producer, packets, start, interval)
+            if interval.is_zero() {
+                flood(producer, packets, start)
+            } else {
+                store(producer, packets, start, interval)
+            }
         });
         let reader = scope.spawn(move || {
             pin::pin(1);
-            read(&mut reader, packets, start)
+            let each = if interval.is_zero() { 0 } else { packets };
+            read(&mut reader, packets, each, start, bucket_bytes)
         });
         let stored = writer.join().map_err(|_| Failure::Panicked)?;
         let read = reader.join().map_err(|_| Failure::Panicked)?;
         stored.and(read)
     })
+}
+
+fn flood(mut producer: Producer, packets: u64, start: Instant) -> Result<(), Failure> {
+    let frames = Frames::new(PACKET_BYTES);
+    let mut stored = 0;
+    while stored < packets {
+        let time_ns = ns(start.elapsed());
+        let end = packets.min(stored + BURST);
+        let burst = (stored..end).map(|number| Record::whole(time_ns, 0, frames.get(number)));
+        store_burst(&mut producer, burst).map_err(|error| Failure::system("store", error))?;
+        stored = end;
+    }
+    producer.publish();
+    Ok(())
 }
 
 fn store(
@@ -107,53 +161,68 @@ fn store(
             }
             now = start.elapsed();
         }
+        let all_due = u64::try_from(now.as_nanos() / interval_ns)
+            .unwrap_or(u64::MAX)
+            .min(packets);
         let time_ns = ns(now);
-        while stored < packets && interval_ns * u128::from(stored + 1) <= now.as_nanos() {
-            producer
-                .store(&Record::whole(time_ns, 0, frames.get(stored)))
-                .map_err(|error| Failure::system("store", error))?;
-            stored += 1;
-        }
+        let burst = (stored..all_due).map(|number| Record::whole(time_ns, 0, frames.get(number)));
+        store_burst(&mut producer, burst).map_err(|error| Failure::system("store", error))?;
+        stored = all_due;
         producer.publish();
     }
     Ok(())
 }
 
-fn read(reader: &mut Reader, packets: u64, start: Instant) -> Result<Latency, Failure> {
+/// Reads all packets. Takes the latency of so many of them as `each` says, and of the first of each run of packets behind
+/// those.
+fn read(
+    reader: &mut Reader,
+    packets: u64,
+    each: u64,
+    start: Instant,
+    bucket_bytes: usize,
+) -> Result<Latency, Failure> {
     // Not zeros, so that the pages are there before the first packet.
-    let mut latencies = vec![u32::MAX; usize::try_from(packets).unwrap_or(usize::MAX)];
+    let room = packets.max(1).min(ROOM_MAX.max(each));
+    let mut latencies = vec![u32::MAX; usize::try_from(room).unwrap_or(usize::MAX)];
+    latencies.clear();
     let mut seen = 0;
     let (cpu, begin) = (cpu_time(), Instant::now());
-    while seen < latencies.len() {
+    while seen < packets {
         let Some(batch) = reader.next() else {
             reader.wait(NAP);
             continue;
         };
         let now = ns(start.elapsed());
-        for packet in batch {
-            let Some(latency) = latencies.get_mut(seen) else {
-                return Err(Failure::Count {
-                    expected: packets,
-                    seen: packets + 1,
-                });
-            };
-            *latency = u32::try_from(now - packet.time_ns).unwrap_or(u32::MAX);
+        for (index, packet) in batch.into_iter().enumerate() {
             seen += 1;
+            if seen <= each || index == 0 {
+                latencies.push(u32::try_from(now - packet.time_ns).unwrap_or(u32::MAX));
+            }
         }
     }
-    let cpu_seconds = (cpu_time().saturating_sub(cpu)).as_secs_f64();
     let seconds = begin.elapsed().as_secs_f64();
+    let cpu_seconds = cpu_time().saturating_sub(cpu).as_secs_f64();
+    reader.finish();
     let missed = reader.lapped().packets;
     if missed > 0 {
         return Err(Failure::Lapped { packets: missed });
     }
+    if seen != packets {
+        return Err(Failure::Count {
+            expected: packets,
+            seen,
+        });
+    }
     latencies.sort_unstable();
     let us = |part: f64| f64::from(quantile(&latencies, part)) / 1e3;
+    let bytes_per_us = packets as f64 * RECORD_BYTES as f64 / seconds / 1e6;
     Ok(Latency {
         p50_us: us(0.50),
         p99_us: us(0.99),
         max_us: us(1.0),
         reader_cpu_percent: cpu_seconds / seconds * 100.0,
+        two_buckets_us: 2.0 * bucket_bytes as f64 / bytes_per_us,
     })
 }
 
@@ -201,6 +270,8 @@ mod tests {
         assert!(latency.p50_us > 0.0 && latency.p50_us <= latency.p99_us);
         assert!(latency.p99_us <= latency.max_us);
         assert!(latency.reader_cpu_percent > 0.0);
+        let flooded = saturated(32 << 20).unwrap();
+        assert!(flooded.p50_us > 0.0 && flooded.two_buckets_us > 0.0);
         assert!(silent(Duration::from_millis(20)).unwrap() < 100.0);
     }
 }

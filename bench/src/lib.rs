@@ -63,6 +63,7 @@
 
 pub mod cold_scan;
 pub mod contest;
+pub mod full;
 pub mod judged;
 pub mod latency;
 pub mod limits;

@@ -59,6 +59,12 @@ impl<'a> Entrant<'a> {
             run: Box::new(run),
         }
     }
+
+    /// As given.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 impl std::fmt::Debug for Entrant<'_> {

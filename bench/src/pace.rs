@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use crate::{
-    contest::{Contest, Load},
+    contest::{Contest, Failure, Load, Run},
     measure::Entrant,
     memory::Memory,
 };
@@ -82,7 +82,18 @@ pub fn entrant<'a>(
     load: Load,
     scale: &Scale,
 ) -> Entrant<'a> {
-    let mut pace = Pace::of_packets(scale, load.packet_bytes);
+    let pace = Pace::of_packets(scale, load.packet_bytes);
+    entrant_paced(contest, name, memory, load, pace)
+}
+
+/// The same, with runs of another length.
+pub fn entrant_paced<'a>(
+    contest: &'a Shared,
+    name: impl Into<String>,
+    memory: &'a RefCell<Memory>,
+    load: Load,
+    mut pace: Pace,
+) -> Entrant<'a> {
     Entrant::new(name, move || {
         let load = Load {
             packets: pace.next(),
@@ -95,15 +106,26 @@ pub fn entrant<'a>(
     })
 }
 
+/// Stands for a contestant that could not be made.
+#[derive(Debug)]
+pub struct Broken(pub Failure);
+
+impl Contest for Broken {
+    fn name(&self) -> &str {
+        "broken"
+    }
+
+    fn run(&mut self, _: &Load, _: &mut Memory) -> Result<Run, Failure> {
+        Err(self.0.clone())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{cell::Cell, rc::Rc};
 
     use super::*;
-    use crate::{
-        contest::{Failure, Run, Tally},
-        measure::interleave,
-    };
+    use crate::{contest::Tally, measure::interleave};
 
     /// Loses one packet in its third run.
     struct Leaky(Rc<Cell<u32>>);

@@ -10,6 +10,7 @@ use retroscope_ring::{GroupKind, Mode, Producer, Reader, Record, Ring, RingConfi
 
 use crate::{
     contest::{Contest, Failure, Frames, Load, Run, Tally},
+    limits::DESCRIPTOR_BYTES,
     memory::Memory,
     pin,
     race::{Course, race},
@@ -28,6 +29,8 @@ pub struct RingContest {
     ring: Ring,
     producers: Vec<Producer>,
     readers: Vec<Reader>,
+    /// Buckets that readers stay behind on purpose.
+    distance: u64,
     /// The ring was closed because a run was given up.
     closed: bool,
 }
@@ -60,8 +63,16 @@ impl RingContest {
             producers: producers.map_err(failure)?,
             readers,
             ring,
+            distance: 0,
             closed: false,
         })
+    }
+
+    /// Keeps readers so many buckets behind the producers, until those are done. Needs one producer for each consumer.
+    #[must_use]
+    pub fn at_distance(mut self, buckets: usize) -> Self {
+        self.distance = buckets as u64;
+        self
     }
 
     /// The ring.
@@ -95,23 +106,32 @@ impl Contest for RingContest {
         if self.closed {
             return Err(Failure::CannotRun("an earlier run was given up".to_owned()));
         }
-        let looks = if pin::cores() >= load.producers + load.consumers {
+        let ring = &self.ring;
+        let looks_max = if pin::cores() >= load.producers + load.consumers {
             LOOKS_ALONE
         } else {
             LOOKS_SHARED
         };
-        let shares: Vec<u64> = (0..load.consumers)
-            .map(|consumer| self.share(load, consumer))
+        let in_bucket = ring.bucket_bytes() / (DESCRIPTOR_BYTES + load.packet_bytes);
+        let views: Vec<View<'_>> = (0..load.consumers)
+            .map(|consumer| View {
+                load,
+                packets: self.share(load, consumer),
+                looks_max,
+                ring,
+                producer: consumer,
+                published: ring.published(consumer),
+                behind: self.distance * in_bucket as u64,
+            })
             .collect();
         let storing = self.producers.iter_mut().take(load.producers).enumerate();
         let storing = storing
             .map(|(number, producer)| move |_: &Course| store(producer, load, number))
             .collect();
-        let reading = self.readers.iter_mut().zip(shares);
+        let reading = self.readers.iter_mut().zip(views);
         let reading = reading
-            .map(|(reader, share)| move |course: &Course| read(reader, load, share, looks, course))
+            .map(|(reader, view)| move |course: &Course| view.read(reader, course))
             .collect();
-        let ring = &self.ring;
         let run = race(load, &|| ring.close(), storing, reading);
         self.closed = run.is_err();
         run
@@ -147,45 +167,69 @@ pub(crate) fn store_burst<'f>(
     Ok(())
 }
 
-/// One consumer: reads every descriptor (stamp and captured length).
-fn read(
-    reader: &mut Reader,
-    load: &Load,
+/// What a consumer is to read.
+#[derive(Debug)]
+struct View<'l> {
+    load: &'l Load,
+    /// Of all producers that it serves.
     packets: u64,
     looks_max: u32,
-    course: &Course,
-) -> Result<Tally, Failure> {
-    let lapped = reader.lapped().packets;
-    let mut seen = Tally::default();
-    let mut looks = 0;
-    while seen.packets < packets {
-        let Some(batch) = reader.next() else {
-            looks += 1;
-            if looks < looks_max {
-                std::hint::spin_loop();
-            } else if !reader.wait(NAP) && course.stopped() {
-                return Ok(seen);
+    ring: &'l Ring,
+    /// The one to stay behind, and what it had published before the run.
+    producer: usize,
+    published: u64,
+    /// Packets to stay behind; 0: follows as it can.
+    behind: u64,
+}
+
+impl View<'_> {
+    /// Reads every descriptor (stamp and captured length).
+    fn read(&self, reader: &mut Reader, course: &Course) -> Result<Tally, Failure> {
+        let lapped = reader.lapped().packets;
+        let mut seen = Tally::default();
+        let mut looks = 0;
+        while seen.packets < self.packets {
+            if self.behind > 0 {
+                self.stay_behind(seen.packets, course)?;
             }
-            continue;
-        };
-        looks = 0;
-        if load.touch_payload {
-            for packet in batch {
-                seen.add(packet.time_ns.cast_unsigned(), packet.data.len());
-                seen.touch(packet.data);
-            }
-        } else {
-            for packet in batch {
-                seen.add(packet.time_ns.cast_unsigned(), packet.data.len());
+            let Some(batch) = reader.next() else {
+                looks += 1;
+                if looks < self.looks_max {
+                    std::hint::spin_loop();
+                } else if !reader.wait(NAP) && course.stopped() {
+                    return Ok(seen);
+                }
+                continue;
+            };
+            looks = 0;
+            if self.load.touch_payload {
+                for packet in batch {
+                    seen.add(packet.time_ns.cast_unsigned(), packet.data.len());
+                    seen.touch(packet.data);
+                }
+            } else {
+                for packet in batch {
+                    seen.add(packet.time_ns.cast_unsigned(), packet.data.len());
+                }
             }
         }
+        reader.finish();
+        let missed = reader.lapped().packets - lapped;
+        if missed > 0 {
+            return Err(Failure::Lapped { packets: missed });
+        }
+        Ok(seen)
     }
-    reader.finish();
-    let missed = reader.lapped().packets - lapped;
-    if missed > 0 {
-        return Err(Failure::Lapped { packets: missed });
+
+    /// Waits until the producer is far enough ahead, or done.
+    fn stay_behind(&self, seen: u64, course: &Course) -> Result<(), Failure> {
+        let wanted = (seen + self.behind).min(self.packets);
+        let mut looks = 0;
+        while self.ring.published(self.producer) - self.published < wanted {
+            course.wait(&mut looks)?;
+        }
+        Ok(())
     }
-    Ok(seen)
 }
 
 #[cfg(test)]

@@ -99,10 +99,16 @@ impl Selection {
         self.0.is_empty() || self.0.iter().any(|item| below(row, item))
     }
 
-    /// Whether a row in this group may be: the group contains the row, or the selection names something in the group.
+    /// Whether one of these is.
     #[must_use]
     pub fn wants_any(&self, rows: &[&str]) -> bool {
         rows.iter().any(|row| self.wants(row))
+    }
+
+    /// Whether a row may be that begins with `group` and a slash.
+    #[must_use]
+    pub fn wants_below(&self, group: &str) -> bool {
+        self.wants(group) || self.0.iter().any(|item| below(item, group))
     }
 
     /// What of the selection names none of `rows`.
@@ -256,6 +262,8 @@ mod tests {
         assert!(!Selection::parse("ring/6").wants("ring/64B/1p1c/vs-qq2016"));
         let rows = ["ring/latency/idle-cpu", "limits/x"];
         assert!(some.wants_any(&rows));
+        assert!(some.wants_below("recorder") && some.wants_below("limits"));
+        assert!(!some.wants_below("queue"));
         assert_eq!(
             some.unknown(&rows).collect::<Vec<_>>(),
             ["recorder/64B/vs-ring"]

@@ -71,6 +71,12 @@ impl Session {
         self.selection.wants_any(rows)
     }
 
+    /// Whether a row is wanted that begins with `group` and a slash.
+    #[must_use]
+    pub fn wants_below(&self, group: &str) -> bool {
+        self.selection.wants_below(group)
+    }
+
     /// Whether this row is wanted.
     #[must_use]
     pub fn wants(&self, row: &str) -> bool {

@@ -3,11 +3,11 @@
 use std::cell::RefCell;
 
 use crate::{
-    contest::{Contest, Failure, Load},
+    contest::{Failure, Load},
     limits::{self, DESCRIPTOR_BYTES, Insert, Stream},
     measure::{Entrant, Heat, Series, Spread, interleave},
     memory::Memory,
-    pace::{Pace, Scale, Shared, entrant},
+    pace::{Broken, Pace, Scale, Shared, entrant},
     peers, pin,
     qq2016::Qq2016,
     recorder,
@@ -325,19 +325,6 @@ fn nt_fill<'a>(memory: &'a RefCell<Memory>, scale: &Scale) -> Entrant<'a> {
 /// Mpps as the bytes of descriptors and payloads, in GB/s.
 fn in_gigabytes(series: &Series, packet_bytes: usize) -> Series {
     series.scaled((DESCRIPTOR_BYTES + packet_bytes) as f64 / 1e3)
-}
-
-/// Stands for a contestant that could not be made.
-struct Broken(Failure);
-
-impl Contest for Broken {
-    fn name(&self) -> &str {
-        "broken"
-    }
-
-    fn run(&mut self, _: &Load, _: &mut Memory) -> Result<crate::contest::Run, Failure> {
-        Err(self.0.clone())
-    }
 }
 
 #[cfg(test)]

@@ -20,14 +20,14 @@
 
 mod queue;
 mod storage;
-mod ticks;
+pub(crate) mod ticks;
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
-pub use queue::{Config, Pointer, Queue};
+pub use queue::{Config, Inner, Pointer, Queue};
 pub use storage::{Denied, HEADER_BYTES, Storage, Stored};
 
 use crate::{
@@ -41,7 +41,7 @@ pub const STORAGE_BYTES: usize = 2 << 20;
 /// The paper's example (V-D): ten producers, between 1 and 100 Gbit/s.
 pub const HOLD: Duration = Duration::from_micros(16_770);
 /// Every task has this priority, and so does the queue: inserters wait (table 6.1).
-const PRIORITY: u8 = 1;
+pub const PRIORITY: u8 = 1;
 
 /// The contestant.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ impl Contest for Qq2016 {
 }
 
 /// One inserter: acquires storages and fills them, packet by packet (the thesis has no call for bursts, section 4.2).
-fn store(queue: &Queue<'_>, load: &Load, producer: usize) -> Result<(), Failure> {
+fn store(queue: &Queue<Storage<'_>>, load: &Load, producer: usize) -> Result<(), Failure> {
     let frames = Frames::new(load.packet_bytes);
     let packets = load.packets_of(producer);
     let mut number = 0;
@@ -142,7 +142,7 @@ fn store(queue: &Queue<'_>, load: &Load, producer: usize) -> Result<(), Failure>
 }
 
 /// One reader: dequeues storages and reads every header.
-fn read(queue: &Queue<'_>, touch_payload: bool) -> Tally {
+fn read(queue: &Queue<Storage<'_>>, touch_payload: bool) -> Tally {
     let mut seen = Tally::default();
     while let Some(storage) = queue.dequeue(PRIORITY) {
         for stored in storage.iter() {

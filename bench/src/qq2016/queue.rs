@@ -22,9 +22,11 @@ pub struct Config {
 }
 
 /// The queue of queues. Any thread may call any method.
+///
+/// `S` is the inner queue: [`Storage`], or one that differs in one thing (the ablation).
 #[derive(Debug)]
-pub struct Queue<'m> {
-    storages: Vec<Mutex<Storage<'m>>>,
+pub struct Queue<S> {
+    storages: Vec<Mutex<S>>,
     /// The queue-wide mutex. Also held while the mutex of a storage is awaited (listing 6.3, line 5): that is what the guard
     /// interval is for.
     positions: Mutex<Positions>,
@@ -49,43 +51,73 @@ struct Positions {
     overwritten: u64,
 }
 
+/// What the outer queue does with an inner one.
+pub trait Inner {
+    /// Makes it empty, in constant time (section 5.2), and notes when it was given out.
+    fn give_out(&mut self);
+}
+
 /// A storage with its mutex locked (thesis, 6.3). Dropping it unlocks.
 #[derive(Debug)]
-pub struct Pointer<'q, 'm>(MutexGuard<'q, Storage<'m>>);
+pub struct Pointer<'q, S>(MutexGuard<'q, S>);
 
-impl Pointer<'_, '_> {
+impl<S> Pointer<'_, S> {
     /// Gives the storage back, as dropping does.
     pub fn release(self) {}
 }
 
-impl<'m> Deref for Pointer<'_, 'm> {
-    type Target = Storage<'m>;
+impl<S> Deref for Pointer<'_, S> {
+    type Target = S;
 
-    fn deref(&self) -> &Storage<'m> {
+    fn deref(&self) -> &S {
         &self.0
     }
 }
 
-impl<'m> DerefMut for Pointer<'_, 'm> {
-    fn deref_mut(&mut self) -> &mut Storage<'m> {
+impl<S> DerefMut for Pointer<'_, S> {
+    fn deref_mut(&mut self) -> &mut S {
         &mut self.0
     }
 }
 
-impl<'m> Queue<'m> {
+impl<'m> Queue<Storage<'m>> {
     /// Over memory that begins on a multiple of 8, cut into storages; what is left over is not used. `offsets` may hold the vectors
     /// of an earlier queue ([`Self::into_offsets`]), so that their pages are there already.
     #[must_use]
     pub fn new(memory: &'m mut [u8], config: &Config, offsets: Vec<Vec<usize>>) -> Self {
         let hold_ticks = ticks::of(config.hold);
         let mut offsets = offsets.into_iter();
-        let storages: Vec<_> = memory
-            .chunks_exact_mut(config.storage_bytes)
-            .map(|part| {
-                let offsets = offsets.next().unwrap_or_default();
-                Mutex::new(Storage::new(part, offsets, hold_ticks))
+        let parts = memory.chunks_exact_mut(config.storage_bytes);
+        let storages = parts.map(|part| {
+            let offsets = offsets.next().unwrap_or_default();
+            Storage::new(part, offsets, hold_ticks)
+        });
+        Self::of(storages, config)
+    }
+
+    /// The vectors of references, for a later queue over memory of the same size.
+    #[must_use]
+    pub fn into_offsets(self) -> Vec<Vec<usize>> {
+        let storages = self.storages.into_iter();
+        storages
+            .map(|storage| {
+                storage
+                    .into_inner()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .into_offsets()
             })
-            .collect();
+            .collect()
+    }
+}
+
+impl<S: Inner> Queue<S> {
+    /// Of these inner queues.
+    ///
+    /// # Panics
+    /// Unless there are more of them than the guard interval has.
+    #[must_use]
+    pub fn of(storages: impl Iterator<Item = S>, config: &Config) -> Self {
+        let storages: Vec<_> = storages.map(Mutex::new).collect();
         assert!(storages.len() > config.guard, "readers would wait for ever");
         Self {
             storages,
@@ -107,7 +139,7 @@ impl<'m> Queue<'m> {
 
     /// An empty storage to be filled. A call with a priority above the queue's (a smaller number) overwrites the oldest
     /// storage when the queue is full; others wait (table 6.1). `None`: the queue was closed.
-    pub fn enqueue(&self, priority: u8) -> Option<Pointer<'_, 'm>> {
+    pub fn enqueue(&self, priority: u8) -> Option<Pointer<'_, S>> {
         let mut positions = lock(&self.positions);
         loop {
             if positions.closed {
@@ -135,7 +167,7 @@ impl<'m> Queue<'m> {
 
     /// The oldest storage, which leaves the queue (listing 6.3). Waits for one outside the guard interval, and, with a priority below
     /// the queue's, for a change of it. `None`: the queue was closed, and is empty.
-    pub fn dequeue(&self, priority: u8) -> Option<Pointer<'_, 'm>> {
+    pub fn dequeue(&self, priority: u8) -> Option<Pointer<'_, S>> {
         let mut positions = lock(&self.positions);
         loop {
             if priority > positions.priority && !positions.closed {
@@ -158,7 +190,7 @@ impl<'m> Queue<'m> {
 
     /// The next storage that was not peeked at yet; it stays in the queue (thesis, 6.4). `None`: the queue was closed, and there
     /// is no other.
-    pub fn peek(&self) -> Option<Pointer<'_, 'm>> {
+    pub fn peek(&self) -> Option<Pointer<'_, S>> {
         let mut positions = lock(&self.positions);
         loop {
             if self.reachable(&positions, positions.peek) {
@@ -200,27 +232,13 @@ impl<'m> Queue<'m> {
         lock(&self.positions).overwritten
     }
 
-    /// The vectors of references, for a later queue over memory of the same size.
-    #[must_use]
-    pub fn into_offsets(self) -> Vec<Vec<usize>> {
-        let storages = self.storages.into_iter();
-        storages
-            .map(|storage| {
-                storage
-                    .into_inner()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .into_offsets()
-            })
-            .collect()
-    }
-
     /// Whether a reader at this position is far enough behind the head (thesis, 6.4.3).
     fn reachable(&self, positions: &Positions, position: u64) -> bool {
         let guard = if positions.closed { 0 } else { self.guard };
         positions.head - position > guard
     }
 
-    fn place(&self, position: u64) -> &Mutex<Storage<'m>> {
+    fn place(&self, position: u64) -> &Mutex<S> {
         let count = self.storages.len() as u64;
         #[expect(
             clippy::cast_possible_truncation,
@@ -259,12 +277,12 @@ mod tests {
     }
 
     /// Fills one storage with a packet of this number.
-    fn put(queue: &Queue<'_>, number: u64) {
+    fn put(queue: &Queue<Storage<'_>>, number: u64) {
         let mut storage = queue.enqueue(1).unwrap();
         storage.store(number, 0, &[0; 64]).unwrap();
     }
 
-    fn number(storage: Option<Pointer<'_, '_>>) -> Option<u64> {
+    fn number(storage: Option<Pointer<'_, Storage<'_>>>) -> Option<u64> {
         Some(storage?.packet(0).time)
     }
 

@@ -1,6 +1,6 @@
 //! The inner queue: packets one behind the other, and a vector of references to them (thesis, sections 5.2, 6.1, 6.2).
 
-use super::ticks;
+use super::{queue::Inner, ticks};
 
 /// Bytes of a header (figure 6.1): stamp and VLAN in the first eight, the captured length in the next two; the frame begins in the
 /// tenth byte, so that what follows 14 bytes of Ethernet is aligned. The record is sized as if the frame came after
@@ -155,9 +155,10 @@ impl<'m> Storage<'m> {
             self.used = offset;
         }
     }
+}
 
-    /// Makes it empty, in constant time (section 5.2), and notes when it was given out.
-    pub(super) fn give_out(&mut self) {
+impl Inner for Storage<'_> {
+    fn give_out(&mut self) {
         self.used = 0;
         self.offsets.clear();
         self.given_out = ticks::now();

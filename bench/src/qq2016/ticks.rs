@@ -13,7 +13,7 @@ const CALIBRATION: Duration = Duration::from_millis(20);
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 #[must_use]
-pub(super) fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     // SAFETY: RDTSC reads a counter; it touches no memory. Systems that forbid it to programs do not run this one.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
@@ -22,7 +22,7 @@ pub(super) fn now() -> u64 {
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
 #[must_use]
-pub(super) fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let ticks;
     // SAFETY: reads a counter that the system lets programs read; touches no memory, stack or flags.
     unsafe {
@@ -38,14 +38,14 @@ pub(super) fn now() -> u64 {
 /// Nanoseconds of the monotonic clock, where no counter is known.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[must_use]
-pub(super) fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Ticks of so much time. The frequency is measured once, which takes 20 ms.
 #[must_use]
-pub(super) fn of(time: Duration) -> u64 {
+pub(crate) fn of(time: Duration) -> u64 {
     static PER_SECOND: OnceLock<f64> = OnceLock::new();
     let per_second = PER_SECOND.get_or_init(|| {
         let (start, first) = (Instant::now(), now());
