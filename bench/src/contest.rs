@@ -17,8 +17,6 @@ const FRAMES_BYTES_MAX: usize = 16 << 10;
 const FRAMES_MAX: usize = 64;
 /// Frames start on a cache line, and may be read up to a multiple of this.
 const FRAME_ALIGNMENT: usize = 64;
-/// The stamps of a producer start at its number times this: they stay below 2^48, the range of the QQ of 2016.
-const PRODUCER_STRIDE: u64 = 1 << 40;
 
 /// A queue in the competition. Used from one thread; it starts its own.
 pub trait Contest {
@@ -77,10 +75,11 @@ impl Load {
         self.packets / producers + u64::from((producer as u64) < rest)
     }
 
-    /// The stamp of a producer's packet: below 2^48.
+    /// The stamp of a producer's packet: its place if producers took turns. Below 2^48, the range of the QQ of 2016.
     #[must_use]
+    #[inline(always)]
     pub fn time(&self, producer: usize, number: u64) -> u64 {
-        producer as u64 * PRODUCER_STRIDE + number
+        number * self.producers as u64 + producer as u64
     }
 
     /// What consumers must see.
@@ -91,8 +90,8 @@ impl Load {
         for producer in 0..self.producers {
             let packets = self.packets_of(producer);
             let (rounds, rest) = (packets / frames, packets % frames);
-            let times =
-                u128::from(self.time(producer, 0)) * u128::from(packets) + sum_below(packets);
+            let times = self.producers as u128 * sum_below(packets)
+                + producer as u128 * u128::from(packets);
             let lengths = u128::from(packets) * self.packet_bytes as u128;
             let payloads = if self.touch_payload {
                 u128::from(rounds) * sum_below(frames) + sum_below(rest)

@@ -3,6 +3,9 @@
 //! The reader group gates, and the mode is [`Mode::Wait`], so a producer that is a lap ahead waits. Producer `i` is read by
 //! member `i` modulo the number of consumers. Producers hand over bursts and publish when the source runs dry, which
 //! it never does at full speed: the ring publishes by itself then, every 32 KiB. After its last packet a producer publishes.
+//!
+//! The ring overwrites the bucket with the oldest stamps first, so stamps go on from run to run: if each run began at 0 again,
+//! it would be its own buckets that are the oldest, and a few of them, warm from reading, would be used over and over.
 
 use std::time::Duration;
 
@@ -31,6 +34,8 @@ pub struct RingContest {
     readers: Vec<Reader>,
     /// Buckets that readers stay behind on purpose.
     distance: u64,
+    /// Stamps below this were used.
+    time: u64,
     /// The ring was closed because a run was given up.
     closed: bool,
 }
@@ -64,6 +69,7 @@ impl RingContest {
             readers,
             ring,
             distance: 0,
+            time: 0,
             closed: false,
         })
     }
@@ -112,6 +118,8 @@ impl Contest for RingContest {
         } else {
             LOOKS_SHARED
         };
+        let base = self.time;
+        self.time += load.packets + load.producers as u64;
         let in_bucket = ring.bucket_bytes() / (DESCRIPTOR_BYTES + load.packet_bytes);
         let views: Vec<View<'_>> = (0..load.consumers)
             .map(|consumer| View {
@@ -121,12 +129,13 @@ impl Contest for RingContest {
                 ring,
                 producer: consumer,
                 published: ring.published(consumer),
+                base,
                 behind: self.distance * in_bucket as u64,
             })
             .collect();
         let storing = self.producers.iter_mut().take(load.producers).enumerate();
         let storing = storing
-            .map(|(number, producer)| move |_: &Course| store(producer, load, number))
+            .map(|(number, producer)| move |_: &Course| store(producer, load, number, base))
             .collect();
         let reading = self.readers.iter_mut().zip(views);
         let reading = reading
@@ -139,15 +148,16 @@ impl Contest for RingContest {
 }
 
 /// One producer: bursts until all is stored.
-fn store(producer: &mut Producer, load: &Load, number: usize) -> Result<(), Failure> {
+fn store(producer: &mut Producer, load: &Load, number: usize, base: u64) -> Result<(), Failure> {
     let frames = Frames::new(load.packet_bytes);
     let packets = load.packets_of(number);
-    let start = load.time(number, 0).cast_signed();
     let mut stored = 0;
     while stored < packets {
         let end = packets.min(stored + load.burst as u64);
-        let burst = (stored..end)
-            .map(|packet| Record::whole(start + packet.cast_signed(), 0, frames.get(packet)));
+        let burst = (stored..end).map(|packet| {
+            let time = base + load.time(number, packet);
+            Record::whole(time.cast_signed(), 0, frames.get(packet))
+        });
         store_burst(producer, burst).map_err(|error| Failure::system("store", error))?;
         stored = end;
     }
@@ -178,6 +188,8 @@ struct View<'l> {
     /// The one to stay behind, and what it had published before the run.
     producer: usize,
     published: u64,
+    /// The stamp of the run's first packet.
+    base: u64,
     /// Packets to stay behind; 0: follows as it can.
     behind: u64,
 }
@@ -218,6 +230,8 @@ impl View<'_> {
         if missed > 0 {
             return Err(Failure::Lapped { packets: missed });
         }
+        let bases = self.base.wrapping_mul(seen.packets);
+        seen.checksum = seen.checksum.wrapping_sub(bases);
         Ok(seen)
     }
 
