@@ -21,7 +21,7 @@
 //! | row | at least |
 //! |---|---|
 //! | `limits/raw-insert/vs-nt-fill`, in bytes | 0.7 |
-//! | `limits/qq2016/vs-memcpy-insert`, same size of packet | 0.4 |
+//! | `limits/qq2016/vs-memcpy-insert`, of one thread, same size of packet | 0.4 |
 //! | `limits/best-peer/vs-memcpy-insert` | 0.8 |
 //!
 //! A selection of rows brings the rows of its denominators with it.

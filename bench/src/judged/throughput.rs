@@ -50,7 +50,7 @@ pub(super) fn queues(session: &mut Session) -> Result<(), SessionError> {
     if !session.wants_any(&at_64) && !session.wants_any(&others) {
         return Ok(());
     }
-    let ring = RingContest::new(session.scale().ring_bytes, None, 2, 2);
+    let ring = two_cores().and_then(|()| RingContest::new(session.scale().ring_bytes, None, 2, 2));
     let ring: Shared = RefCell::new(match ring {
         Ok(ring) => Box::new(ring),
         Err(failure) => Box::new(Broken(failure)),
@@ -188,18 +188,12 @@ fn against_qq(
     packet_bytes: usize,
     pairs: usize,
 ) -> Result<Heat, Failure> {
-    if pairs > pin::cores() {
-        let cores = pin::cores();
-        return Err(Failure::CannotRun(format!(
-            "{pairs} producers need as many cores; there are {cores}"
-        )));
-    }
     let (memory, scale) = (session.memory(), session.scale());
     let load = Load::pairs(packet_bytes, 0, pairs);
     let entrants = vec![
         entrant(ring, "ring", memory, load, &scale),
         entrant(qq, "qq2016", memory, load, &scale),
-        on_threads(Insert::Memcpy, packet_bytes, pairs, memory, &scale),
+        insert(Insert::Memcpy, packet_bytes, memory, &scale),
         nt_fill(memory, &scale),
     ];
     Ok(run(
@@ -230,6 +224,7 @@ pub(super) fn recorder(session: &mut Session) -> Result<(), SessionError> {
 }
 
 fn recorder_over_ring(session: &Session) -> Result<Spread, Failure> {
+    two_cores()?;
     let (memory, scale) = (session.memory(), session.scale());
     let folder = tempfile::tempdir().map_err(|error| Failure::system("making a folder", error))?;
     let ring = RingContest::new(scale.ring_bytes, None, 1, 1)?;
@@ -261,6 +256,15 @@ fn given(
     )))
 }
 
+/// Two threads that hand packets over are not faster than one core.
+fn two_cores() -> Result<(), Failure> {
+    if pin::cores() >= 2 {
+        return Ok(());
+    }
+    let why = "a producer and a consumer need two cores; there is one";
+    Err(Failure::CannotRun(why.to_owned()))
+}
+
 fn run(what: &str, scale: &Scale, entrants: Vec<Entrant<'_>>) -> Heat {
     say(&format!(
         "{what}: {} turns of {entrants:?}",
@@ -279,33 +283,18 @@ fn run(what: &str, scale: &Scale, entrants: Vec<Entrant<'_>>) -> Heat {
     heat
 }
 
+/// An insert on one thread, in Mpps.
 fn insert<'a>(
     way: Insert,
     packet_bytes: usize,
     memory: &'a RefCell<Memory>,
     scale: &Scale,
 ) -> Entrant<'a> {
-    on_threads(way, packet_bytes, 1, memory, scale)
-}
-
-/// An insert, in Mpps.
-fn on_threads<'a>(
-    way: Insert,
-    packet_bytes: usize,
-    threads: usize,
-    memory: &'a RefCell<Memory>,
-    scale: &Scale,
-) -> Entrant<'a> {
     let lap_packets = scale.ring_bytes as f64 / way.record_bytes(packet_bytes) as f64;
     let mut pace = Pace::new(scale, 1);
     Entrant::new(way.name(), move || {
-        let per_second = limits::insert(
-            way,
-            packet_bytes,
-            &mut memory.borrow_mut(),
-            threads,
-            pace.next(),
-        )?;
+        let laps = pace.next();
+        let per_second = limits::insert(way, packet_bytes, &mut memory.borrow_mut(), 1, laps)?;
         pace.was(per_second / lap_packets);
         Ok(per_second / 1e6)
     })
