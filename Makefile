@@ -6,7 +6,7 @@
 .PHONY: help setup demo test lint bench bench-quick verify soak clean
 
 help: ## list these commands
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: ## check that Rust, a C compiler and libpcap are there (as root: install the latter two)
 	@scripts/setup.sh
@@ -20,7 +20,7 @@ test: setup ## every test that needs no special hardware; as root also those in 
 lint: setup ## formatting, clippy, documentation, dependencies, file sizes
 	@scripts/lint.sh
 
-bench: setup ## every benchmark: queues, memory, latency, then files and filters (fifteen minutes)
+bench: setup ## every benchmark: queues, memory, latency, then files and filters (ten minutes)
 	@scripts/bench.sh full
 
 bench-quick: setup ## the rows that the ring is judged by, into bench/results.json of the target directory (ROWS=ring selects)
