@@ -122,3 +122,14 @@ pub enum StoreError {
     #[error("the ring was closed")]
     Closed,
 }
+
+/// A burst that was stored in part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{error} after {stored} records of a burst")]
+pub struct BurstError {
+    /// Records stored before the one that was not.
+    pub stored: usize,
+    /// Why that one was not.
+    #[source]
+    pub error: StoreError,
+}

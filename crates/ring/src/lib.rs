@@ -120,13 +120,13 @@ pub use attach::{
     RegionInfo, Writer,
 };
 pub use config::{Backing, EvictionDetail, Mode, RingConfig};
-pub use error::{RingError, StoreError};
+pub use error::{BurstError, RingError, StoreError};
 pub use evicted::{Count, Evicted, EvictedBucket};
 pub use group::{GroupKind, Lapped, Positions};
 pub use producer::{NewBucket, Producer};
 pub use reader::{Batch, Reader};
-pub use record::{Packet, Record};
+pub use record::{Packet, Record, Summary};
 pub use reservation::Reservation;
 pub use ring::{InterfaceEntry, Numa, Pages, Ring, RingStatistics};
 pub use sleep::Waker;
-pub use view::{BucketInfo, BucketRef, BucketView, Packets};
+pub use view::{BucketInfo, BucketRef, BucketView, Packets, Summaries};

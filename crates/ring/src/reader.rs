@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    BucketRef, GroupKind, Lapped, Packets, Positions, Waker,
+    BucketRef, GroupKind, Lapped, Packets, Positions, Summaries, Waker,
     cursor::{Ahead, Cursor},
     group::{Group, Lane},
     ring::Shared,
@@ -63,6 +63,11 @@ impl Batch<'_> {
 }
 
 impl<'r> Batch<'r> {
+    /// What is known of the records without touching their payload, in order.
+    pub fn summaries(&self) -> Summaries<'r> {
+        self.packets.summaries()
+    }
+
     /// The records, in order.
     pub fn iter(&self) -> Packets<'r> {
         self.packets.clone()

@@ -20,6 +20,7 @@ pub struct Record<'a> {
 impl<'a> Record<'a> {
     /// A frame captured whole, in one piece, of unknown direction.
     #[must_use]
+    #[inline]
     pub fn whole(time_ns: i64, interface: u16, frame: &'a [u8]) -> Self {
         Self {
             time_ns,
@@ -47,4 +48,18 @@ pub struct Packet<'r> {
     pub tag_restored: bool,
     /// The captured bytes.
     pub data: &'r [u8],
+}
+
+/// What the ring knows of a stored frame without touching it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// Nanoseconds since the UNIX epoch.
+    pub time_ns: i64,
+    /// Bytes stored, 0..=262,144.
+    pub captured_len: u32,
+    /// Bytes on the wire.
+    pub wire_len: u32,
+    /// Number in the ring's table of interfaces.
+    pub interface: u16,
 }

@@ -1,6 +1,6 @@
 //! Single buckets, as dumps see them.
 
-use crate::{Packet, storage::Hold, sync::Ordering};
+use crate::{Packet, Summary, storage::Hold, sync::Ordering};
 
 /// Names a bucket in one of its generations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -90,7 +90,11 @@ impl BucketView {
     }
 }
 
-/// Records of one bucket, in the order in which they were stored.
+/// How many records ahead payload is asked for: as many reads of memory go on at a time as a CPU core usually can.
+const PREFETCH_RECORDS: usize = 16;
+
+/// Records of one bucket, in the order in which they were stored. The first bytes of each are asked for some records
+/// ahead, so that reading headers does not wait for memory.
 #[derive(Debug, Clone)]
 pub struct Packets<'r> {
     hold: &'r Hold,
@@ -98,22 +102,34 @@ pub struct Packets<'r> {
     end: usize,
 }
 
+/// The same without touching payload: times and lengths.
+#[derive(Debug, Clone)]
+pub struct Summaries<'r>(Packets<'r>);
+
 impl<'r> Packets<'r> {
     pub(crate) fn new(hold: &'r Hold, next: usize, end: usize) -> Self {
-        Self {
-            hold,
-            next: next.min(end),
-            end,
-        }
+        let next = next.min(end);
+        Self { hold, next, end }
+    }
+
+    /// What is known of the records that are left, without touching their payload.
+    #[must_use]
+    pub fn summaries(&self) -> Summaries<'r> {
+        Summaries(self.clone())
     }
 }
 
 impl<'r> Iterator for Packets<'r> {
     type Item = Packet<'r>;
 
+    #[inline(always)]
     fn next(&mut self) -> Option<Packet<'r>> {
         if self.next == self.end {
             return None;
+        }
+        let ahead = self.next + PREFETCH_RECORDS;
+        if ahead < self.end {
+            self.hold.prefetch(ahead);
         }
         let packet = self.hold.packet(self.next);
         self.next += 1;
@@ -126,3 +142,24 @@ impl<'r> Iterator for Packets<'r> {
 }
 
 impl ExactSizeIterator for Packets<'_> {}
+
+impl Iterator for Summaries<'_> {
+    type Item = Summary;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Summary> {
+        let Packets { hold, next, end } = &mut self.0;
+        if next == end {
+            return None;
+        }
+        let summary = hold.summary(*next);
+        *next += 1;
+        Some(summary)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Summaries<'_> {}

@@ -88,14 +88,14 @@ fn long_captures_are_cut_and_counted() {
 }
 
 #[test]
-fn what_is_stored_is_published_at_64_kib_by_itself() {
+fn what_is_stored_is_published_at_32_kib_by_itself() {
     let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
     let mut producer = ring.producer().unwrap();
-    for _ in 0..64 {
+    for _ in 0..32 {
         assert_eq!(ring.published(0), 0);
         producer.store(&Record::whole(1, 0, &[0; 1024])).unwrap();
     }
-    assert_eq!(ring.published(0), 64);
+    assert_eq!(ring.published(0), 32);
 }
 
 #[test]

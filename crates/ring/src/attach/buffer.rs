@@ -199,7 +199,8 @@ mod tests {
             let at = u32::try_from(offset).unwrap();
             let (descriptor, extension) = encode(record, 1000, at, record.parts[0].len());
             let place = self.0.len() - (index + 1) * DESCRIPTOR_BYTES;
-            self.0[place..place + DESCRIPTOR_BYTES].copy_from_slice(&descriptor.to_bytes());
+            self.0[place..place + DESCRIPTOR_BYTES]
+                .copy_from_slice(Descriptor::as_bytes(&[descriptor]));
             let mut offset = offset;
             if let Some(Extension(extension)) = extension {
                 self.0[offset..offset + 16].copy_from_slice(&extension);

@@ -21,6 +21,8 @@
 //!           8..16   time, ns since the UNIX epoch
 //! ```
 
+#![expect(unsafe_code, reason = "shows descriptors as the bytes they are")]
+
 use crate::Record;
 
 /// Bytes of one descriptor.
@@ -57,24 +59,17 @@ pub(crate) struct Extension(pub(crate) [u8; EXTENSION_BYTES]);
 /// Describes a record of `captured` bytes at `offset` in a bucket of base time `base_ns`.
 ///
 /// `captured <= CAPTURED_BYTES_MAX` is the caller's to see to.
+#[inline]
 pub(crate) fn encode(
     record: &Record<'_>,
     base_ns: i64,
     offset: u32,
     captured: usize,
 ) -> (Descriptor, Option<Extension>) {
-    let common = u64::from(offset)
-        | ((captured as u64) << CAPTURED_SHIFT)
-        | ((u64::from(record.direction) & DIRECTION_MASK) << DIRECTION_SHIFT)
-        | if record.tag_restored { TAG_RESTORED } else { 0 };
-    if let Some(delta) = near(record.time_ns, base_ns)
-        && let Ok(wire) = u16::try_from(record.wire_len)
-        && u64::from(record.interface) < INTERFACE_ESCAPE
-    {
-        let time_and_wire = (delta.cast_unsigned() & TIME_MASK) | (u64::from(wire) << TIME_BITS);
-        let rest = common | (u64::from(record.interface) << INTERFACE_SHIFT);
-        return (Descriptor([time_and_wire, rest]), None);
+    if let Some(descriptor) = compact(record, base_ns, offset, captured) {
+        return (descriptor, None);
     }
+    let common = common(record, offset, captured);
     let rest = common | (INTERFACE_ESCAPE << INTERFACE_SHIFT) | EXTENDED;
     let mut extension = [0; EXTENSION_BYTES];
     extension[0..2].copy_from_slice(&16_u16.to_ne_bytes());
@@ -84,20 +79,43 @@ pub(crate) fn encode(
     (Descriptor([0, rest]), Some(Extension(extension)))
 }
 
-/// `time − base`, if 48 bits hold it.
-fn near(time_ns: i64, base_ns: i64) -> Option<i64> {
-    let delta = time_ns.checked_sub(base_ns)?;
-    let limit = 1 << (TIME_BITS - 1);
-    (-limit..limit).contains(&delta).then_some(delta)
+/// The compact form, if the record fits it.
+#[inline(always)]
+pub(crate) fn compact(
+    record: &Record<'_>,
+    base_ns: i64,
+    offset: u32,
+    captured: usize,
+) -> Option<Descriptor> {
+    // Reading adds modulo 2⁶⁴ as well, so that a difference which overflows comes out right all the same.
+    let delta = record.time_ns.wrapping_sub(base_ns);
+    let far = delta.wrapping_add(1 << (TIME_BITS - 1)).cast_unsigned() >> TIME_BITS;
+    let wire = u64::from(record.wire_len);
+    if far | (wire >> 16) != 0 || u64::from(record.interface) >= INTERFACE_ESCAPE {
+        return None;
+    }
+    let time_and_wire = (delta.cast_unsigned() & TIME_MASK) | (wire << TIME_BITS);
+    let rest = common(record, offset, captured) | (u64::from(record.interface) << INTERFACE_SHIFT);
+    Some(Descriptor([time_and_wire, rest]))
+}
+
+/// What both forms say in the same bits.
+#[inline(always)]
+fn common(record: &Record<'_>, offset: u32, captured: usize) -> u64 {
+    u64::from(offset)
+        | ((captured as u64) << CAPTURED_SHIFT)
+        | ((u64::from(record.direction) & DIRECTION_MASK) << DIRECTION_SHIFT)
+        | if record.tag_restored { TAG_RESTORED } else { 0 }
 }
 
 impl Descriptor {
-    /// As it is stored.
-    pub(crate) fn to_bytes(self) -> [u8; DESCRIPTOR_BYTES] {
-        let mut bytes = [0; DESCRIPTOR_BYTES];
-        bytes[..8].copy_from_slice(&self.0[0].to_ne_bytes());
-        bytes[8..].copy_from_slice(&self.0[1].to_ne_bytes());
-        bytes
+    /// Describes nothing.
+    pub(crate) const ZERO: Self = Self([0; 2]);
+
+    /// As they are stored.
+    pub(crate) fn as_bytes(descriptors: &[Self]) -> &[u8] {
+        // SAFETY: a descriptor is two words without padding, any byte of which may be read.
+        unsafe { std::slice::from_raw_parts(descriptors.as_ptr().cast(), size_of_val(descriptors)) }
     }
 
     /// From its words in a region of another process, whatever they hold.
@@ -107,40 +125,54 @@ impl Descriptor {
     }
 
     /// Where the payload (with its extension) starts in the bucket, in bytes.
+    #[inline(always)]
     pub(crate) fn offset(self) -> usize {
         (self.0[1] & OFFSET_MASK) as usize
     }
 
     /// Captured bytes, without the extension.
+    #[inline(always)]
     pub(crate) fn captured(self) -> usize {
         ((self.0[1] >> CAPTURED_SHIFT) & CAPTURED_MASK) as usize
     }
 
+    /// The same, as a length of 19 bits.
+    #[inline(always)]
+    pub(crate) fn captured_len(self) -> u32 {
+        ((self.0[1] >> CAPTURED_SHIFT) & CAPTURED_MASK) as u32
+    }
+
     /// Whether the payload starts with an extension.
+    #[inline(always)]
     pub(crate) fn extended(self) -> bool {
         self.0[1] & EXTENDED != 0
     }
 
     /// The time stamp in the compact form.
+    #[inline(always)]
     pub(crate) fn time_ns(self, base_ns: i64) -> i64 {
         // The shifts extend the sign; the sum was representable when it was taken apart.
         base_ns.wrapping_add((self.0[0] << (64 - TIME_BITS)).cast_signed() >> (64 - TIME_BITS))
     }
 
     /// The wire length in the compact form.
+    #[inline(always)]
     pub(crate) fn wire_len(self) -> u32 {
         (self.0[0] >> TIME_BITS) as u32
     }
 
     /// The interface in the compact form.
+    #[inline(always)]
     pub(crate) fn interface(self) -> u16 {
         ((self.0[1] >> INTERFACE_SHIFT) & 0xff) as u16
     }
 
+    #[inline(always)]
     pub(crate) fn direction(self) -> u8 {
         ((self.0[1] >> DIRECTION_SHIFT) & DIRECTION_MASK) as u8
     }
 
+    #[inline(always)]
     pub(crate) fn tag_restored(self) -> bool {
         self.0[1] & TAG_RESTORED != 0
     }
@@ -216,6 +248,7 @@ mod tests {
             (far - 1, 0),
             (-far, 0),
             (i64::MAX, i64::MAX - 5),
+            (i64::MAX, i64::MIN),
             (i64::MIN, i64::MIN),
         ] {
             for (wire, interface) in [(0, 0), (65_535, 254)] {
@@ -240,7 +273,6 @@ mod tests {
         let rest = [
             (record(far, 60, 0), 0),
             (record(-far - 1, 60, 0), 0),
-            (record(i64::MAX, 60, 0), i64::MIN),
             (record(0, 65_536, 0), 0),
             (record(0, u32::MAX, 0), 0),
             (record(0, 60, 255), 0),

@@ -4,13 +4,15 @@
 use std::{cell::Cell, sync::Arc};
 
 use super::{Link, Storage, header::BucketHeader};
-use crate::{BucketRef, Packet, sync::Ordering};
+use crate::{BucketRef, Packet, Summary, sync::Ordering};
 
 /// Keeps a bucket from being overwritten until it is dropped, and lends what was committed.
 #[derive(Debug)]
 pub(crate) struct Hold {
     storage: Arc<Storage>,
     bucket: BucketRef,
+    /// What times are relative to.
+    base_ns: i64,
     /// Of the committed mark, what this reader has loaded (Acquire).
     seen: Cell<usize>,
 }
@@ -22,6 +24,7 @@ impl Hold {
         header.control.hold(bucket.generation).then(|| Self {
             storage: Arc::clone(storage),
             bucket,
+            base_ns: header.base_ns.load(Ordering::Relaxed), // ordered by the hold
             seen: Cell::new(0),
         })
     }
@@ -57,14 +60,60 @@ impl Hold {
     ///
     /// # Panics
     /// Unless it was committed.
+    #[inline(always)]
     pub(crate) fn packet(&self, index: usize) -> Packet<'_> {
+        self.check(index);
+        // SAFETY: `committed` synchronised with the commitment (P1) of this generation, since the hold keeps the bucket in
+        // it; no claim succeeds while the hold lives, and the result borrows it.
+        unsafe {
+            self.storage
+                .packet(self.bucket.index as usize, self.base_ns, index)
+        }
+    }
+
+    /// The first bytes of the record at `index` will be wanted soon.
+    ///
+    /// # Panics
+    /// Unless it was committed.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, index: usize) {
+        self.check(index);
+        // SAFETY: as in `packet`.
+        unsafe { self.storage.prefetch(self.bucket.index as usize, index) };
+    }
+
+    /// What the descriptor of the record at `index` says.
+    ///
+    /// # Panics
+    /// Unless it was committed.
+    #[inline(always)]
+    pub(crate) fn summary(&self, index: usize) -> Summary {
+        self.check(index);
+        // SAFETY: as in `packet`.
+        let descriptor = unsafe { self.storage.descriptor(self.bucket.index as usize, index) };
+        if descriptor.extended() {
+            let packet = self.packet(index);
+            return Summary {
+                time_ns: packet.time_ns,
+                captured_len: descriptor.captured_len(),
+                wire_len: packet.wire_len,
+                interface: packet.interface,
+            };
+        }
+        Summary {
+            time_ns: descriptor.time_ns(self.base_ns),
+            captured_len: descriptor.captured_len(),
+            wire_len: descriptor.wire_len(),
+            interface: descriptor.interface(),
+        }
+    }
+
+    #[inline(always)]
+    fn check(&self, index: usize) {
         assert!(
             index < self.seen.get() || index < self.committed(),
             "record {index} was not committed"
         );
-        // SAFETY: `committed` synchronised with the commitment (P1) of this generation, since the hold keeps the bucket in
-        // it; no claim succeeds while the hold lives, and the result borrows it.
-        unsafe { self.storage.packet(self.bucket.index as usize, index) }
     }
 }
 

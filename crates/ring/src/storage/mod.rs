@@ -16,6 +16,8 @@ mod hold;
 pub(crate) mod interfaces;
 pub(crate) mod layout;
 mod open;
+mod stage;
+mod stream;
 mod table;
 
 #[cfg(loom)]
@@ -29,7 +31,7 @@ use heap::{ALIGNMENT, Memory};
 use mapping::{ALIGNMENT, Memory};
 
 pub(crate) use hold::Hold;
-pub(crate) use open::{Claimed, OpenBucket, Opening};
+pub(crate) use open::{Claimed, OpenBucket, Opening, Stop};
 
 use std::path::PathBuf;
 
@@ -121,6 +123,7 @@ impl Storage {
         self.state[0].interfaces_unlisted.load(Ordering::Relaxed) // a count
     }
 
+    #[inline(always)]
     pub(crate) fn geometry(&self) -> Geometry {
         self.geometry
     }
@@ -143,38 +146,64 @@ impl Storage {
     ///
     /// # Safety
     /// The record is committed in the present generation of the bucket, the caller has synchronised with the commitment
-    /// (edge P1), and the bucket cannot be claimed, or not be written after a claim, while the result lives.
-    unsafe fn packet(&self, bucket: usize, index: usize) -> Packet<'_> {
-        let base_ns = self.bucket(bucket).base_ns.load(Ordering::Relaxed); // ordered by the caller
+    /// (edge P1), and the bucket cannot be claimed, or not be written after a claim, while the result lives. `base_ns` is
+    /// the bucket's.
+    #[inline(always)]
+    unsafe fn packet(&self, bucket: usize, base_ns: i64, index: usize) -> Packet<'_> {
         // SAFETY: the caller's promise covers the record's descriptor.
         let descriptor = unsafe { self.descriptor(bucket, index) };
         let offset = descriptor.offset();
-        let mut packet = Packet {
+        if descriptor.extended() {
+            // SAFETY: the caller's promise covers the whole record.
+            return unsafe { self.extended(bucket, descriptor) };
+        }
+        Packet {
             time_ns: descriptor.time_ns(base_ns),
             wire_len: descriptor.wire_len(),
             interface: descriptor.interface(),
             direction: descriptor.direction(),
             tag_restored: descriptor.tag_restored(),
-            data: &[],
-        };
-        let mut skip = 0;
-        if descriptor.extended() {
-            // SAFETY: the extension belongs to the record.
-            let bytes = unsafe { self.bytes(bucket, offset, EXTENSION_BYTES) };
-            let mut extension = Extension([0; EXTENSION_BYTES]);
-            extension.0.copy_from_slice(bytes);
-            skip = extension.len();
-            packet.time_ns = extension.time_ns();
-            packet.wire_len = extension.wire_len();
-            packet.interface = extension.interface();
+            // SAFETY: the payload belongs to the record.
+            data: unsafe { self.bytes(bucket, offset, descriptor.captured()) },
         }
-        // SAFETY: the payload belongs to the record.
-        packet.data = unsafe { self.bytes(bucket, offset + skip, descriptor.captured()) };
-        packet
+    }
+
+    /// A record of the extended form.
+    ///
+    /// # Safety
+    /// As for [`Storage::packet`], of the record that `descriptor` was read from.
+    #[cold]
+    unsafe fn extended(&self, bucket: usize, descriptor: Descriptor) -> Packet<'_> {
+        let offset = descriptor.offset();
+        // SAFETY: the extension belongs to the record.
+        let bytes = unsafe { self.bytes(bucket, offset, EXTENSION_BYTES) };
+        let mut extension = Extension([0; EXTENSION_BYTES]);
+        extension.0.copy_from_slice(bytes);
+        Packet {
+            time_ns: extension.time_ns(),
+            wire_len: extension.wire_len(),
+            interface: extension.interface(),
+            direction: descriptor.direction(),
+            tag_restored: descriptor.tag_restored(),
+            // SAFETY: the payload belongs to the record.
+            data: unsafe { self.bytes(bucket, offset + extension.len(), descriptor.captured()) },
+        }
+    }
+
+    /// Asks for the first bytes of a record, which a reader will soon want.
+    ///
+    /// # Safety
+    /// As for [`Storage::packet`].
+    #[inline(always)]
+    unsafe fn prefetch(&self, bucket: usize, index: usize) {
+        // SAFETY: the caller's promise covers the record's descriptor.
+        let descriptor = unsafe { self.descriptor(bucket, index) };
+        stream::prefetch(self.place(bucket, descriptor.offset(), 0));
     }
 
     /// # Safety
     /// As for [`Storage::packet`].
+    #[inline(always)]
     unsafe fn descriptor(&self, bucket: usize, index: usize) -> Descriptor {
         let offset = self.descriptor_offset(index);
         let place = self.place(bucket, offset, DESCRIPTOR_BYTES);
@@ -187,6 +216,7 @@ impl Storage {
 
     /// # Safety
     /// The range belongs to a record for which the caller gives the promise of [`Storage::packet`].
+    #[inline(always)]
     unsafe fn bytes(&self, bucket: usize, offset: usize, length: usize) -> &[u8] {
         let place = self.place(bucket, offset, length);
         #[cfg(loom)]
@@ -196,7 +226,7 @@ impl Storage {
         unsafe { std::slice::from_raw_parts(place, length) }
     }
 
-    /// Copies into a bucket: the one function through which all record bytes go.
+    /// Copies into a bucket. All record bytes go through this function or the next.
     ///
     /// # Safety
     /// The caller owns the bucket (claimed or open) and no byte of the range was committed in this generation.
@@ -209,12 +239,29 @@ impl Storage {
         unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
+    /// Copies whole lines into a bucket, past the cache; `offset` is a multiple of a line. [`stream::fence`] before they
+    /// are published.
+    ///
+    /// # Safety
+    /// As for [`Storage::copy_in`].
+    unsafe fn stream_in(&self, bucket: usize, offset: usize, lines: &[u8]) {
+        let place = self.place(bucket, offset, lines.len());
+        assert!(place.addr().is_multiple_of(stream::LINE_BYTES) || cfg!(loom));
+        assert!(lines.len().is_multiple_of(stream::LINE_BYTES));
+        #[cfg(loom)]
+        self.shadow.write(bucket, offset, lines.len());
+        // SAFETY: as in `copy_in`; alignment was asserted.
+        unsafe { stream::copy_lines(place, lines.as_ptr(), lines.len()) };
+    }
+
     /// Where the descriptor of a record stands in its bucket. Panics if it would lie outside.
+    #[inline(always)]
     fn descriptor_offset(&self, index: usize) -> usize {
         self.geometry.bucket_bytes - DESCRIPTOR_BYTES * (index + 1)
     }
 
     /// The address of a range of a bucket. Panics if the range leaves the bucket.
+    #[inline(always)]
     fn place(&self, bucket: usize, offset: usize, length: usize) -> *mut u8 {
         let Geometry {
             buckets,

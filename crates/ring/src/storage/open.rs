@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
-use super::{Link, Storage, descriptor};
+use super::{
+    Link, Storage, descriptor,
+    stage::{DESCRIPTORS, SHORT_BYTES, Stage, Target},
+};
 use crate::{BucketRef, Record, sync::Ordering};
 use descriptor::{CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, EXTENSION_BYTES, Extension};
 
@@ -47,13 +50,14 @@ impl<'s> Claimed<'s> {
         let bucket = self.bucket.index as usize;
         let header = self.storage.bucket(bucket);
         assert!((index as u64) < header.committed.load(Ordering::Relaxed)); // ours since the claim
+        let base_ns = header.base_ns.load(Ordering::Relaxed); // as above
         // SAFETY: the record was committed; the claim (edge C) comes after the end of the generation in which it was,
         // which the outer mutex ordered before it, and nothing is written before `open`, which takes `self`.
-        unsafe { self.storage.packet(bucket, index) }.time_ns
+        unsafe { self.storage.packet(bucket, base_ns, index) }.time_ns
     }
 
-    /// Writes the header and lets readers in.
-    pub(crate) fn open(self, opening: Opening) -> OpenBucket {
+    /// Writes the header and lets readers in. `streaming`: [`OpenBucket::is_streaming`] of the producer's bucket before.
+    pub(crate) fn open(self, opening: Opening, streaming: bool) -> OpenBucket {
         let header = self.storage.bucket(self.bucket.index as usize);
         // Relaxed: ordered before the opening (edge O).
         header.committed.store(0, Ordering::Relaxed);
@@ -75,12 +79,10 @@ impl<'s> Claimed<'s> {
             storage: Arc::clone(self.storage),
             bucket: self.bucket,
             opening,
-            count: 0,
+            stored: Stored::EMPTY,
             committed: 0,
-            payload_end: 0,
-            bytes: 0,
-            min_ns: i64::MAX,
-            max_ns: i64::MIN,
+            committed_bytes: 0,
+            stage: Stage::new(streaming),
         }
     }
 }
@@ -88,19 +90,39 @@ impl<'s> Claimed<'s> {
 /// The one writer of an open bucket.
 #[derive(Debug)]
 pub(crate) struct OpenBucket {
+    stage: Stage,
     storage: Arc<Storage>,
     bucket: BucketRef,
     opening: Opening,
-    /// Records stored, `committed <= count`.
-    count: usize,
-    /// Records published.
+    stored: Stored,
+    /// Records published, `committed <= stored.count`.
     committed: usize,
-    /// Bytes from the start that payloads have used.
-    payload_end: usize,
-    /// Captured bytes stored.
-    bytes: u64,
-    min_ns: i64,
-    max_ns: i64,
+    /// Their captured bytes.
+    committed_bytes: u64,
+}
+
+/// What an open bucket holds so far. A value of its own so that a burst can keep it in registers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stored {
+    /// Records.
+    pub(super) count: usize,
+    /// Bytes from the start that payloads use.
+    pub(super) end: usize,
+    /// Captured bytes.
+    pub(super) bytes: u64,
+    pub(super) min_ns: i64,
+    pub(super) max_ns: i64,
+}
+
+/// Why a burst came no further.
+#[derive(Debug)]
+pub(crate) enum Stop<'a> {
+    /// It is all stored.
+    End,
+    /// As many bytes as asked for are unpublished.
+    Publish,
+    /// This record may not fit, or be too long.
+    Other(Record<'a>),
 }
 
 impl OpenBucket {
@@ -114,17 +136,27 @@ impl OpenBucket {
 
     /// Number of the record that would come next, counted over the producer's life.
     pub(crate) fn end(&self) -> u64 {
-        self.opening.first + self.count as u64
+        self.opening.first + self.stored.count as u64
     }
 
     /// Captured bytes before that record, counted over the producer's life.
     pub(crate) fn end_bytes(&self) -> u64 {
-        self.opening.first_bytes + self.bytes
+        self.opening.first_bytes + self.stored.bytes
     }
 
     /// Smallest and largest time of the records stored; `(i64::MAX, i64::MIN)` while there are none.
     pub(crate) fn span_ns(&self) -> (i64, i64) {
-        (self.min_ns, self.max_ns)
+        (self.stored.min_ns, self.stored.max_ns)
+    }
+
+    /// Captured bytes stored and not published.
+    pub(crate) fn unpublished_bytes(&self) -> u64 {
+        self.stored.bytes - self.committed_bytes
+    }
+
+    /// Whether stores go past the cache at the moment.
+    pub(crate) fn is_streaming(&self) -> bool {
+        self.stage.streaming()
     }
 
     /// Stores a record of at most [`CAPTURED_BYTES_MAX`] bytes, unless it does not fit any more. An empty bucket takes
@@ -132,11 +164,9 @@ impl OpenBucket {
     pub(crate) fn append(&mut self, record: &Record<'_>) -> bool {
         let captured = record.parts.iter().map(|part| part.len()).sum::<usize>();
         assert!(captured <= CAPTURED_BYTES_MAX);
-        let start = self.payload_end.next_multiple_of(PAYLOAD_ALIGNMENT);
-        let descriptors = DESCRIPTOR_BYTES * (self.count + 1);
-        // An extension is counted whether it is needed or not: the test is made for every packet, the loss is 16 bytes.
-        let room = self.storage.geometry().bucket_bytes;
-        if start + EXTENSION_BYTES + captured + descriptors > room {
+        let stored = self.stored;
+        let start = stored.end.next_multiple_of(PAYLOAD_ALIGNMENT);
+        if !self.has_room(start, captured, stored.count) {
             return false;
         }
         #[expect(
@@ -145,46 +175,102 @@ impl OpenBucket {
         )]
         let (descriptor, extension) =
             descriptor::encode(record, self.opening.base_ns, start as u32, captured);
+        // SAFETY: this value is the only writer of the bucket; it is made by a claim and given up by `close`.
+        let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
+        self.stage.skip(stored.end, start);
         let mut end = start;
         if let Some(Extension(extension)) = extension {
-            self.copy_in(end, &extension);
-            end += extension.len();
+            end = self.stage.put(target, end, &extension);
         }
         for part in record.parts {
-            self.copy_in(end, part);
-            end += part.len();
+            end = self.stage.put(target, end, part);
         }
-        self.copy_in(
-            self.storage.descriptor_offset(self.count),
-            &descriptor.to_bytes(),
-        );
-        self.payload_end = end;
-        self.count += 1;
-        self.bytes += captured as u64;
-        self.min_ns = self.min_ns.min(record.time_ns);
-        self.max_ns = self.max_ns.max(record.time_ns);
+        self.stage.put_descriptor(target, stored.count, descriptor);
+        self.stored = stored.with(record.time_ns, captured, end);
         true
+    }
+
+    /// Stores records until one of the reasons to stop. Returns how many were stored, and the reason.
+    #[inline]
+    pub(crate) fn append_burst<'a>(
+        &mut self,
+        records: &mut impl Iterator<Item = Record<'a>>,
+        publish_bytes: u64,
+    ) -> (usize, Stop<'a>) {
+        let before = self.stored.count;
+        let publish_at = self.committed_bytes + publish_bytes;
+        let stop = loop {
+            // At the end of a group: a line of descriptors that is half published has to be read again to be completed, and
+            // the next fence waits for that.
+            if self.stored.bytes >= publish_at && self.stored.count.is_multiple_of(DESCRIPTORS) {
+                break Stop::Publish;
+            }
+            match self.append_group(records) {
+                None => {}
+                Some(Stop::Other(record)) => {
+                    let captured = record.parts.iter().map(|part| part.len()).sum::<usize>();
+                    if captured > CAPTURED_BYTES_MAX || !self.append(&record) {
+                        break Stop::Other(record);
+                    }
+                }
+                Some(stop) => break stop,
+            }
+        };
+        (self.stored.count - before, stop)
+    }
+
+    /// The short way, for up to 16 records.
+    #[inline(always)]
+    fn append_group<'a>(
+        &mut self,
+        records: &mut impl Iterator<Item = Record<'a>>,
+    ) -> Option<Stop<'a>> {
+        let stored = self.stored;
+        let room = self.storage.geometry().bucket_bytes;
+        let left = room.saturating_sub(needed(stored.end, 0, stored.count));
+        let records_max = left / (SHORT_BYTES + DESCRIPTOR_BYTES);
+        if records_max == 0 || cfg!(loom) {
+            return Some(records.next().map_or(Stop::End, Stop::Other));
+        }
+        // SAFETY: as in `append`.
+        let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
+        let base_ns = self.opening.base_ns;
+        let (stored, stop) = self
+            .stage
+            .put_group(target, stored, base_ns, records_max, records);
+        self.stored = stored;
+        stop
     }
 
     /// Publishes what was stored; `false` if that was nothing.
     pub(crate) fn commit(&mut self) -> bool {
-        if self.committed == self.count {
+        let stored = self.stored;
+        if self.committed == stored.count {
             return false;
         }
-        self.committed = self.count;
+        // SAFETY: as in `append`.
+        let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
+        self.stage.drain(target, stored.end, stored.count);
+        self.committed = stored.count;
+        self.committed_bytes = stored.bytes;
         let header = self.header();
         // Relaxed: ordered before the mark.
-        header.min_ns.store(self.min_ns, Ordering::Relaxed);
-        header.max_ns.store(self.max_ns, Ordering::Relaxed);
-        header.bytes.store(self.bytes, Ordering::Relaxed);
-        // P1: Release, pairs with Hold::committed().
-        header.committed.store(self.count as u64, Ordering::Release);
+        header.min_ns.store(stored.min_ns, Ordering::Relaxed);
+        header.max_ns.store(stored.max_ns, Ordering::Relaxed);
+        header.bytes.store(stored.bytes, Ordering::Relaxed);
+        // P1: Release, pairs with Hold::committed(). What went past the cache was fenced by `drain`.
+        header
+            .committed
+            .store(stored.count as u64, Ordering::Release);
         true
     }
 
     /// Ends the bucket; everything stored must have been committed. `next` is where the producer goes on.
     pub(crate) fn close(self, next: Option<BucketRef>) {
-        assert_eq!(self.committed, self.count, "committed before it is closed");
+        assert_eq!(
+            self.committed, self.stored.count,
+            "committed before it is closed"
+        );
         let header = self.header();
         if let Some(next) = next {
             header.next.store(Link::to(next).0, Ordering::Relaxed); // ordered before the closing (edge L)
@@ -196,12 +282,37 @@ impl OpenBucket {
         self.storage.bucket(self.bucket.index as usize)
     }
 
-    fn copy_in(&self, offset: usize, bytes: &[u8]) {
-        // SAFETY: this value is the only writer of the bucket; it is made by a claim and given up by `close`. `append`,
-        // the only caller, writes between `payload_end` and the last descriptor, where nothing was committed.
-        unsafe {
-            self.storage
-                .copy_in(self.bucket.index as usize, offset, bytes)
-        };
+    fn has_room(&self, start: usize, captured: usize, count: usize) -> bool {
+        needed(start, captured, count) <= self.storage.geometry().bucket_bytes
+    }
+}
+
+/// Bytes of a bucket that one more record asks for. An extension is counted whether it is needed or not: the test is made
+/// for every packet, the loss is 16 bytes a bucket.
+#[inline(always)]
+fn needed(start: usize, captured: usize, count: usize) -> usize {
+    start + EXTENSION_BYTES + captured + DESCRIPTOR_BYTES * (count + 1)
+}
+
+impl Stored {
+    /// Nothing yet.
+    pub(super) const EMPTY: Self = Self {
+        count: 0,
+        end: 0,
+        bytes: 0,
+        min_ns: i64::MAX,
+        max_ns: i64::MIN,
+    };
+
+    /// With one record more, whose payload ends at `end`.
+    #[inline(always)]
+    fn with(self, time_ns: i64, captured: usize, end: usize) -> Self {
+        Self {
+            count: self.count + 1,
+            end,
+            bytes: self.bytes + captured as u64,
+            min_ns: self.min_ns.min(time_ns),
+            max_ns: self.max_ns.max(time_ns),
+        }
     }
 }

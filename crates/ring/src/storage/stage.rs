@@ -1,0 +1,378 @@
+//! Where a writer's bytes wait, in the L1 cache, until whole cache lines can go to memory at once.
+//!
+//! Payloads are packed byte by byte and descriptors have 16 bytes, so that a record seldom ends with a line. A store that
+//! goes past the cache (non-temporal) wants whole lines, and runs of them: written line by line, payload and descriptors in
+//! turn, they cost about twice as much. So both wait here: payloads until 1 KiB is together, descriptors until there are
+//! 16. What is longer than 512 bytes passes by the buffer but for its first and last line.
+//!
+//! The writer chooses the kind of store by what it sees. Between two publications it takes regular stores for the first
+//! 4 KiB, because a reader that is awake finds them in the cache, and a fence after so few bytes costs more than it
+//! saves; then, and at once after a run of at least 8 KiB, it takes non-temporal ones, which need not read a line before
+//! they replace it. An idle link therefore never meets them. Short records that need no such
+//! store go straight to their place.
+//!
+//! At a publication what waits is written with regular stores, up to the last byte. A line may then be half published;
+//! its second half is written later without touching the first (promise 6 of the design: no byte below the committed mark
+//! is stored again).
+#![expect(unsafe_code, reason = "writes into the region")]
+
+use super::{
+    Storage,
+    descriptor::{self, DESCRIPTOR_BYTES, Descriptor},
+    open::{Stop, Stored},
+    stream::LINE_BYTES,
+};
+use crate::Record;
+
+/// Payload bytes that wait at most, before a record is added.
+const PAYLOAD_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 1024 };
+/// Longer pieces pass by the stage. Loom's stacks are small, and so are its records.
+pub(super) const SHORT_BYTES: usize = if cfg!(loom) { 16 } else { 512 };
+/// Descriptors that wait at most, before one is added: a group.
+pub(super) const DESCRIPTORS: usize = 16;
+/// The most that the short records of a group can have together.
+const GROUP_BYTES: usize = DESCRIPTORS * SHORT_BYTES;
+/// From so many bytes after a publication on, stores go past the cache …
+const STREAM_AFTER_BYTES: usize = 4 << 10;
+/// … and from the first on, if the run before was at least as long as this.
+const STREAM_AGAIN_BYTES: usize = 8 << 10;
+
+const _: () = assert!((DESCRIPTORS * DESCRIPTOR_BYTES).is_multiple_of(LINE_BYTES));
+const _: () = assert!(PAYLOAD_BYTES.is_multiple_of(LINE_BYTES));
+
+/// What was stored into one open bucket and is not in its memory yet. Offsets are bytes from the start of the bucket.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct Stage {
+    /// Payload from `base` on. Less than `PAYLOAD_BYTES` waits when a group of records begins; a group adds at most
+    /// `GROUP_BYTES`; and a whole line is moved at a time.
+    payload: [u8; PAYLOAD_BYTES + GROUP_BYTES + LINE_BYTES],
+    /// The group of 16 that the next descriptor belongs to, in the order of memory: the first one last.
+    descriptors: [Descriptor; DESCRIPTORS],
+    /// Offset of the first byte of `payload`; a multiple of a line.
+    base: usize,
+    /// Payload before this is in memory; `base <= written` unless nothing waits.
+    written: usize,
+    /// Descriptors with smaller numbers are in memory.
+    written_descriptors: usize,
+    /// Where the run since the last publication began.
+    run_start: usize,
+    streaming: bool,
+    /// Non-temporal stores were made since the last fence.
+    unfenced: bool,
+}
+
+/// Which bucket a stage belongs to. The holder of an open bucket makes it, and is thereby the only writer there.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target<'s> {
+    storage: &'s Storage,
+    bucket: usize,
+}
+
+impl<'s> Target<'s> {
+    /// # Safety
+    /// The caller owns the bucket (open), and gives the target to its own stage only, which began with the bucket.
+    pub(super) unsafe fn new(storage: &'s Storage, bucket: usize) -> Self {
+        Self { storage, bucket }
+    }
+
+    fn write(self, offset: usize, bytes: &[u8]) {
+        // SAFETY: the bucket is the caller's (`new`), and the stage writes each offset once, in rising order for payload
+        // and numbers for descriptors, before it is committed.
+        unsafe { self.storage.copy_in(self.bucket, offset, bytes) };
+    }
+
+    /// The address of a range, which lies inside the bucket.
+    #[inline(always)]
+    fn range(self, offset: usize, length: usize) -> *mut u8 {
+        self.storage.place(self.bucket, offset, length)
+    }
+
+    fn stream(self, offset: usize, lines: &[u8]) {
+        // SAFETY: as for `write`; `drain` fences before anything is published.
+        unsafe { self.storage.stream_in(self.bucket, offset, lines) };
+    }
+}
+
+impl Stage {
+    /// For a bucket that was just opened. `streaming`: what [`Self::streaming`] said of the bucket before.
+    pub(super) fn new(streaming: bool) -> Self {
+        Self {
+            payload: [0; PAYLOAD_BYTES + GROUP_BYTES + LINE_BYTES],
+            descriptors: [Descriptor::ZERO; DESCRIPTORS],
+            base: 0,
+            written: 0,
+            written_descriptors: 0,
+            run_start: 0,
+            streaming,
+            unfenced: false,
+        }
+    }
+
+    /// Whether stores go past the cache at the moment.
+    pub(super) fn streaming(&self) -> bool {
+        self.streaming
+    }
+
+    /// Adds records while they are short, in one part, and fit the compact form: at most `records_max` of them, and at most
+    /// to the end of the group of 16 that `stored.count` belongs to. All of them fit the bucket, as the caller knows.
+    #[inline(always)]
+    pub(super) fn put_group<'a>(
+        &mut self,
+        target: Target<'_>,
+        mut stored: Stored,
+        base_ns: i64,
+        records_max: usize,
+        records: &mut impl Iterator<Item = Record<'a>>,
+    ) -> (Stored, Option<Stop<'a>>) {
+        let first = stored.count % DESCRIPTORS;
+        let last = DESCRIPTORS.min(first + records_max);
+        let begin = stored.end;
+        let room = (last - first) * SHORT_BYTES;
+        let cached = !self.streaming;
+        // Where offset 0 of the bucket would be.
+        let mut settled = !cached || self.written == begin;
+        let origin = if cached {
+            target.range(begin, room).wrapping_sub(begin)
+        } else {
+            assert!(begin - self.base < PAYLOAD_BYTES);
+            self.payload.as_mut_ptr().wrapping_sub(self.base)
+        };
+        let mut end = begin;
+        let mut stop = None;
+        let mut slot = first;
+        while slot < last {
+            let Some(record) = records.next() else {
+                stop = Some(Stop::End);
+                break;
+            };
+            let [data, second, third] = record.parts;
+            let length = data.len();
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "buckets have at most 2 GiB"
+            )]
+            let descriptor = descriptor::compact(&record, base_ns, end as u32, length);
+            let plain = second.is_empty() && third.is_empty() && length <= SHORT_BYTES;
+            let Some(descriptor) = descriptor.filter(|_| plain) else {
+                stop = Some(Stop::Other(record));
+                break;
+            };
+            if !settled {
+                // Not before a short record is there: long ones leave their last line in the buffer for the next.
+                self.settle(target, begin);
+                settled = true;
+            }
+            // SAFETY: at most 16 pieces of at most `SHORT_BYTES` are added in one call, this one included. In the bucket,
+            // `room` bytes from `begin` on were checked by `range`, and are this writer's; in the buffer there is place for
+            // `GROUP_BYTES` behind the less than `PAYLOAD_BYTES` that waited.
+            unsafe { copy_short(origin.wrapping_add(end), data) };
+            end += length;
+            self.descriptors[DESCRIPTORS - 1 - slot] = descriptor;
+            stored.min_ns = stored.min_ns.min(record.time_ns);
+            stored.max_ns = stored.max_ns.max(record.time_ns);
+            slot += 1;
+        }
+        stored.count += slot - first;
+        stored.end = end;
+        stored.bytes += (end - begin) as u64;
+        if cached && slot > first {
+            (self.base, self.written) = (end & !(LINE_BYTES - 1), end);
+            self.choose(end);
+        } else if !cached && end - self.base >= PAYLOAD_BYTES {
+            self.write_lines(target, end);
+        }
+        if slot == DESCRIPTORS {
+            self.write_descriptors(target, stored.count);
+        }
+        (stored, stop)
+    }
+
+    /// Brings the payload up to `end` into memory.
+    #[inline(never)]
+    fn settle(&mut self, target: Target<'_>, end: usize) {
+        if self.written < end {
+            self.write_lines(target, end);
+        }
+        if self.written < end {
+            let waiting = self.written - self.base..end - self.base;
+            target.write(self.written, &self.payload[waiting]);
+            self.written = end;
+        }
+    }
+
+    /// Adds payload at `end`, the offset behind what was added before, and returns the new end.
+    #[inline(always)]
+    pub(super) fn put(&mut self, target: Target<'_>, end: usize, bytes: &[u8]) -> usize {
+        let start = end - self.base;
+        if bytes.len() > SHORT_BYTES {
+            return self.put_long(target, end, bytes);
+        }
+        self.keep(start, bytes);
+        let end = end + bytes.len();
+        if end - self.base >= PAYLOAD_BYTES {
+            self.write_lines(target, end);
+        }
+        end
+    }
+
+    /// Adds the descriptor with this number; they come in order.
+    #[inline(always)]
+    pub(super) fn put_descriptor(
+        &mut self,
+        target: Target<'_>,
+        number: usize,
+        descriptor: Descriptor,
+    ) {
+        self.descriptors[DESCRIPTORS - 1 - number % DESCRIPTORS] = descriptor;
+        if (number + 1).is_multiple_of(DESCRIPTORS) {
+            self.write_descriptors(target, number + 1);
+        }
+    }
+
+    /// The next payload starts at `start`, not at `end`. Only loom leaves gaps.
+    pub(super) fn skip(&mut self, end: usize, start: usize) {
+        if self.written == end {
+            self.written = start;
+        }
+    }
+
+    /// Brings everything up to payload offset `end` and descriptor `count` into memory, before it is published.
+    pub(super) fn drain(&mut self, target: Target<'_>, end: usize, count: usize) {
+        self.settle(target, end);
+        self.write_descriptors(target, count);
+        if std::mem::take(&mut self.unfenced) {
+            super::stream::fence();
+        }
+        self.streaming = end - self.run_start >= STREAM_AGAIN_BYTES;
+        self.run_start = end;
+    }
+
+    /// Writes the whole lines before `end`, and moves what is left to the front.
+    #[inline(never)]
+    fn write_lines(&mut self, target: Target<'_>, end: usize) {
+        let full = end & !(LINE_BYTES - 1);
+        let base = self.base;
+        if self.written < full {
+            if !self.written.is_multiple_of(LINE_BYTES) {
+                // The rest of a line whose first part was published.
+                let line_end = self.written.next_multiple_of(LINE_BYTES);
+                target.write(
+                    self.written,
+                    &self.payload[self.written - base..line_end - base],
+                );
+                self.written = line_end;
+            }
+            if self.written < full {
+                self.choose(end);
+                let lines = &self.payload[self.written - base..full - base];
+                if self.streaming {
+                    target.stream(self.written, lines);
+                    self.unfenced = true;
+                } else {
+                    target.write(self.written, lines);
+                }
+                self.written = full;
+            }
+        }
+        if full > base {
+            self.payload
+                .copy_within(full - base..full - base + LINE_BYTES, 0);
+            self.base = full;
+        }
+    }
+
+    /// A piece longer than 512 bytes: ends the line that waits, goes to memory itself, and leaves its last line here.
+    #[inline(never)]
+    fn put_long(&mut self, target: Target<'_>, end: usize, bytes: &[u8]) -> usize {
+        let to_line = end.next_multiple_of(LINE_BYTES) - end;
+        let (head, rest) = bytes.split_at(to_line);
+        self.keep(end - self.base, head);
+        let end = end + to_line;
+        self.write_lines(target, end);
+        let (lines, tail) = rest.split_at(rest.len() & !(LINE_BYTES - 1));
+        // Nothing waits: `written` and `base` are at `end`, or `end` is 0.
+        self.choose(end + lines.len());
+        if self.streaming {
+            target.stream(end, lines);
+            self.unfenced = true;
+        } else {
+            target.write(end, lines);
+        }
+        let end = end + lines.len();
+        (self.base, self.written) = (end, end);
+        self.keep(0, tail);
+        end + tail.len()
+    }
+
+    /// Writes the descriptors before `count`, which belong to one group.
+    #[inline(never)]
+    fn write_descriptors(&mut self, target: Target<'_>, count: usize) {
+        let first = self.written_descriptors;
+        if first == count {
+            return;
+        }
+        // In memory the later ones come first.
+        let group_end = count.next_multiple_of(DESCRIPTORS);
+        let bytes = Descriptor::as_bytes(&self.descriptors[group_end - count..group_end - first]);
+        let offset = target.storage.descriptor_offset(count - 1);
+        if self.streaming && count - first == DESCRIPTORS {
+            target.stream(offset, bytes);
+            self.unfenced = true;
+        } else {
+            target.write(offset, bytes);
+        }
+        self.written_descriptors = count;
+    }
+
+    /// Puts bytes into the buffer.
+    fn keep(&mut self, place: usize, bytes: &[u8]) {
+        self.payload[place..place + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Past the cache from here on, if the run is long enough.
+    fn choose(&mut self, end: usize) {
+        self.streaming |= end - self.run_start >= STREAM_AFTER_BYTES;
+    }
+}
+
+/// Copies a short piece. The shortest frames, with and without their checksum, are copied in two halves that may overlap: a
+/// call to `memcpy` costs as much as the copy.
+///
+/// # Safety
+/// `to` is valid for writes of `from.len()` bytes, and does not overlap `from`.
+#[inline(always)]
+unsafe fn copy_short(to: *mut u8, from: &[u8]) {
+    const HALF: usize = 32;
+    let length = from.len();
+    if !(HALF + 1..=2 * HALF).contains(&length) {
+        // SAFETY: the caller's promise.
+        return unsafe { to.copy_from_nonoverlapping(from.as_ptr(), length) };
+    }
+    let (head, tail) = (&from[..HALF], &from[length - HALF..]);
+    // SAFETY: the first half of what the caller vouches for.
+    unsafe { to.copy_from_nonoverlapping(head.as_ptr(), HALF) };
+    // SAFETY: `length > HALF`, so this is inside, and so is its end.
+    let second = unsafe { to.add(length - HALF) };
+    // SAFETY: as above; where the halves overlap, the same bytes are written again.
+    unsafe { second.copy_from_nonoverlapping(tail.as_ptr(), HALF) };
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_copies_copy_their_bytes_and_no_others() {
+        let from: Vec<u8> = (1..=251_u8).cycle().take(SHORT_BYTES).collect();
+        for length in 0..=SHORT_BYTES {
+            let mut to = vec![0; SHORT_BYTES + 64];
+            // SAFETY: the target is longer than 7 more than the source.
+            unsafe { copy_short(to[7..].as_mut_ptr(), &from[..length]) };
+            assert_eq!(to[7..7 + length], from[..length]);
+            let outside = to[..7].iter().chain(&to[7 + length..]);
+            assert!(outside.copied().all(|byte| byte == 0), "{length}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Bursts: what `store_burst` stores is what `store` would have stored, whatever is published in between.
+#![cfg(not(loom))]
+
+use retroscope_ring::{BurstError, GroupKind, Mode, Packet, Record, Ring, RingConfig, StoreError};
+
+/// What one record is made of; the bytes are a window of [`noise`].
+#[derive(Debug, Clone)]
+struct Made {
+    time_ns: i64,
+    wire_len: u32,
+    interface: u16,
+    data: Vec<u8>,
+    /// Where it is cut into parts.
+    cuts: [usize; 2],
+}
+
+impl Made {
+    fn random(rng: &mut fastrand::Rng, number: usize) -> Self {
+        let length = match rng.u8(0..20) {
+            0 => 0,
+            1..=10 => rng.usize(1..200),
+            11..=15 => rng.usize(1..2000),
+            16 | 17 => 64,
+            18 => rng.usize(480..560),
+            _ => rng.usize(2000..70_000),
+        };
+        let first = rng.usize(0..=length);
+        let cuts = match rng.u8(0..8) {
+            0 => [first, rng.usize(first..=length)],
+            _ => [length, length],
+        };
+        Self {
+            time_ns: match rng.u8(0..30) {
+                0 => i64::MAX - number as i64,
+                _ => number as i64,
+            },
+            wire_len: u32::try_from(length).expect("at most 70,000")
+                + u32::from(rng.u8(0..30) == 0) * 70_000,
+            interface: if rng.u8(0..30) == 0 {
+                300
+            } else {
+                rng.u16(0..4)
+            },
+            data: std::iter::repeat_with(|| rng.u8(..)).take(length).collect(),
+            cuts,
+        }
+    }
+
+    fn record(&self) -> Record<'_> {
+        let [first, second] = self.cuts;
+        let parts = [
+            &self.data[..first],
+            &self.data[first..second],
+            &self.data[second..],
+        ];
+        Record {
+            wire_len: self.wire_len,
+            parts,
+            ..Record::whole(self.time_ns, self.interface, &[])
+        }
+    }
+
+    fn assert_is(&self, packet: &Packet<'_>) {
+        assert_eq!(
+            (packet.time_ns, packet.wire_len, packet.interface),
+            (self.time_ns, self.wire_len, self.interface)
+        );
+        assert!(packet.data == self.data, "{} bytes differ", self.data.len());
+    }
+}
+
+#[test]
+fn bursts_store_what_single_stores_would() {
+    for seed in 0..40 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let config = RingConfig {
+            bucket_bytes: Some(272 << 10),
+            mode: Mode::Wait,
+            ..RingConfig::new(200 * (272 << 10), 1, 1)
+        };
+        let ring = Ring::new(&config, None).unwrap();
+        let mut reader = ring.group("all", GroupKind::Gating).unwrap();
+        let mut producer = ring.producer().unwrap();
+        let made: Vec<Made> = (0..3000).map(|n| Made::random(&mut rng, n)).collect();
+        let mut stored = 0;
+        let mut read = 0;
+        while stored < made.len() {
+            let end = made.len().min(stored + rng.usize(0..200));
+            let burst = made[stored..end].iter().map(Made::record);
+            assert_eq!(producer.store_burst(burst), Ok(end - stored), "seed {seed}");
+            stored = end;
+            if rng.u8(0..3) == 0 {
+                producer.store(&made[end - 1].record()).unwrap();
+                producer.publish();
+                // The copy stands for a published record whose line is still being filled.
+                let again = &made[end - 1];
+                while let Some(batch) = reader.next() {
+                    for packet in batch {
+                        if read < end {
+                            made[read].assert_is(&packet);
+                            read += 1;
+                        } else {
+                            again.assert_is(&packet);
+                        }
+                    }
+                }
+                assert_eq!(read, end, "seed {seed}");
+            }
+        }
+        producer.publish();
+        while let Some(batch) = reader.next() {
+            let summaries: Vec<_> = batch.summaries().collect();
+            for (packet, summary) in batch.iter().zip(summaries) {
+                made[read].assert_is(&packet);
+                assert_eq!(
+                    (summary.time_ns, summary.captured_len as usize),
+                    (packet.time_ns, packet.data.len())
+                );
+                assert_eq!(
+                    (summary.wire_len, summary.interface),
+                    (packet.wire_len, packet.interface)
+                );
+                read += 1;
+            }
+        }
+        assert_eq!(read, made.len(), "seed {seed}");
+    }
+}
+
+#[test]
+fn what_was_published_stays_as_it_was_while_the_bucket_fills() {
+    let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+    let mut producer = ring.producer().unwrap();
+    let mut rng = fastrand::Rng::with_seed(5);
+    let mut published: Vec<Made> = Vec::new();
+    let mut bucket = None;
+    for number in 0..=255_u8 {
+        let count = rng.usize(1..40);
+        let made: Vec<Made> = (0..count)
+            .map(|_| Made {
+                data: vec![number; rng.usize(1..130)],
+                ..Made::random(&mut rng, usize::from(number))
+            })
+            .map(|made| Made {
+                cuts: [made.data.len(); 2],
+                ..made
+            })
+            .collect();
+        producer.store_burst(made.iter().map(Made::record)).unwrap();
+        producer.publish();
+        published.extend(made);
+        let reservation = ring.reserve(i64::MIN, i64::MAX);
+        let mut buckets = Vec::new();
+        reservation.buckets(&mut buckets);
+        bucket = bucket.or(buckets.first().map(|info| info.bucket));
+        let view = ring.hold(bucket.unwrap()).unwrap();
+        for (packet, made) in view.iter_from(0).zip(&published) {
+            made.assert_is(&packet);
+        }
+    }
+    assert!(published.len() > 3000);
+}
+
+#[test]
+fn a_burst_that_finds_no_bucket_tells_how_far_it_came() {
+    let config = RingConfig {
+        bucket_bytes: Some(272 << 10),
+        mode: Mode::Protect,
+        ..RingConfig::new(8 * (272 << 10), 1, 1)
+    };
+    let ring = Ring::new(&config, None).unwrap();
+    let mut reader = ring.group("all", GroupKind::Gating).unwrap();
+    let mut producer = ring.producer().unwrap();
+    let frame = [9; 1000];
+    let mut records = (0..4000).map(|time| Record::whole(time, 0, &frame));
+    let Err(BurstError { stored, error }) = producer.store_burst(records.by_ref()) else {
+        panic!("the ring is smaller than the burst");
+    };
+    assert_eq!(error, StoreError::Full);
+    assert!((2000..2300).contains(&stored), "{stored}");
+    // That one is lost; the iterator stands behind it.
+    assert_eq!(
+        records.next().map(|record| record.time_ns),
+        Some(stored as i64 + 1)
+    );
+    let mut read = 0;
+    while let Some(batch) = reader.next() {
+        read += batch.len();
+    }
+    assert_eq!(read, stored);
+    assert_eq!(producer.store_burst(records.take(10)), Ok(10));
+    drop(producer);
+    assert_eq!(ring.statistics().stored_packets, stored as u64 + 10);
+}
+
+#[test]
+fn longer_than_may_be_is_cut_and_counted() {
+    let ring = Ring::new(&RingConfig::new(32 << 20, 1, 1), None).unwrap();
+    let mut reader = ring.group("all", GroupKind::Gating).unwrap();
+    let mut producer = ring.producer().unwrap();
+    let frame = vec![1; (256 << 10) + 1];
+    let records = [&frame[..], &frame[..5], &frame[..256 << 10]];
+    let records = records.map(|frame| Record::whole(0, 0, frame));
+    assert_eq!(producer.store_burst(records), Ok(3));
+    assert_eq!(producer.cut_records(), 1);
+    producer.publish();
+    let mut lengths = Vec::new();
+    while let Some(batch) = reader.next() {
+        lengths.extend(batch.iter().map(|packet| packet.data.len()));
+    }
+    assert_eq!(lengths, [256 << 10, 5, 256 << 10]);
+}
