@@ -6,7 +6,7 @@
 
 use retroscope_capture::{Burst, Frame, FrameMeta};
 use retroscope_packet::LinkType;
-use retroscope_ring::{Producer, Record, StoreError};
+use retroscope_ring::{Producer, Record};
 
 use super::{InserterShared, WireFrame, frame::has_tag};
 use crate::{counters::BurstCount, predicate::CaptureFilter};
@@ -67,8 +67,8 @@ impl Tally {
         };
         let mut rest = frames;
         while !rest.is_empty() {
-            let result = store_burst(producer, rest.iter().map(record));
-            let stored = &rest[..result.unwrap_or_else(|(stored, _)| stored)];
+            let result = producer.store_burst(rest.iter().map(record));
+            let stored = &rest[..result.unwrap_or_else(|burst| burst.stored)];
             rest = &rest[stored.len()..];
             self.count.stored += stored.len() as u64;
             self.count.stored_bytes += stored
@@ -79,7 +79,7 @@ impl Tally {
                 let tagged = stored.iter().filter(|meta| has_tag(data(meta))).count();
                 self.count.tagged += tagged as u64;
             }
-            if let Err(_) = result
+            if result.is_err()
                 && let Some((refused, behind)) = rest.split_first()
             {
                 self.refuse(refused.time_ns);
@@ -180,19 +180,6 @@ impl Tally {
         let (first_ns, last_ns) = self.refused_ns.unwrap_or((time_ns, time_ns));
         self.refused_ns = Some((first_ns.min(time_ns), last_ns.max(time_ns)));
     }
-}
-
-/// Stores records up to the first that finds no bucket; the error tells how many were stored before it.
-fn store_burst<'a>(
-    producer: &mut Producer,
-    records: impl Iterator<Item = Record<'a>>,
-) -> Result<usize, (usize, StoreError)> {
-    let mut stored = 0;
-    for record in records {
-        producer.store(&record).map_err(|error| (stored, error))?;
-        stored += 1;
-    }
-    Ok(stored)
 }
 
 #[cfg(test)]
