@@ -171,10 +171,10 @@ pub(crate) fn store_burst<'f>(
     producer: &mut Producer,
     burst: impl Iterator<Item = Record<'f>>,
 ) -> Result<(), StoreError> {
-    for record in burst {
-        producer.store(&record)?;
-    }
-    Ok(())
+    producer
+        .store_burst(burst)
+        .map(drop)
+        .map_err(|burst| burst.error)
 }
 
 /// What a consumer is to read.
@@ -220,8 +220,8 @@ impl View<'_> {
                     seen.touch(packet.data);
                 }
             } else {
-                for packet in batch {
-                    seen.add(packet.time_ns.cast_unsigned(), packet.data.len());
+                for packet in batch.summaries() {
+                    seen.add(packet.time_ns.cast_unsigned(), packet.captured_len as usize);
                 }
             }
         }
