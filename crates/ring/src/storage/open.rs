@@ -304,6 +304,16 @@ impl Stored {
         max_ns: i64::MIN,
     };
 
+    /// With the time of one record more.
+    #[inline(always)]
+    pub(super) fn seen(self, time_ns: i64) -> Self {
+        Self {
+            min_ns: self.min_ns.min(time_ns),
+            max_ns: self.max_ns.max(time_ns),
+            ..self
+        }
+    }
+
     /// With one record more, whose payload ends at `end`.
     #[inline(always)]
     fn with(self, time_ns: i64, captured: usize, end: usize) -> Self {
@@ -311,8 +321,7 @@ impl Stored {
             count: self.count + 1,
             end,
             bytes: self.bytes + captured as u64,
-            min_ns: self.min_ns.min(time_ns),
-            max_ns: self.max_ns.max(time_ns),
+            ..self.seen(time_ns)
         }
     }
 }

@@ -18,7 +18,7 @@
 
 use super::{
     Storage,
-    descriptor::{self, DESCRIPTOR_BYTES, Descriptor},
+    descriptor::{self, CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, Descriptor},
     open::{Stop, Stored},
     stream::LINE_BYTES,
 };
@@ -115,7 +115,8 @@ impl Stage {
     }
 
     /// Adds records while they are short, in one part, and fit the compact form: at most `records_max` of them, and at most
-    /// to the end of the group of 16 that `stored.count` belongs to. All of them fit the bucket, as the caller knows.
+    /// to the end of the group of 16 that `stored.count` belongs to. So many fit the bucket, as the caller knows. While
+    /// stores go past the cache, a long one may be the last.
     #[inline(always)]
     pub(super) fn put_group<'a>(
         &mut self,
@@ -126,7 +127,7 @@ impl Stage {
         records: &mut impl Iterator<Item = Record<'a>>,
     ) -> (Stored, Option<Stop<'a>>) {
         let first = stored.count % DESCRIPTORS;
-        let last = DESCRIPTORS.min(first + records_max);
+        let mut last = DESCRIPTORS.min(first + records_max);
         let begin = stored.end;
         let room = (last - first) * SHORT_BYTES;
         let cached = !self.streaming;
@@ -153,11 +154,25 @@ impl Stage {
                 reason = "buckets have at most 2 GiB"
             )]
             let descriptor = descriptor::compact(&record, base_ns, end as u32, length);
-            let plain = second.is_empty() && third.is_empty() && length <= SHORT_BYTES;
+            let short = length <= SHORT_BYTES;
+            // What the short ones before it did not take of their share.
+            let long = || {
+                let left = (records_max - (slot - first)) * SHORT_BYTES;
+                !cached && length <= CAPTURED_BYTES_MAX.min(left)
+            };
+            let plain = second.is_empty() && third.is_empty() && (short || long());
             let Some(descriptor) = descriptor.filter(|_| plain) else {
                 stop = Some(Stop::Other(record));
                 break;
             };
+            if !short {
+                end = self.put_long(target, end, data);
+                self.descriptors[DESCRIPTORS - 1 - slot] = descriptor;
+                stored = stored.seen(record.time_ns);
+                slot += 1;
+                last = slot; // the rest was reckoned with short ones
+                continue;
+            }
             if !settled {
                 // Not before a short record is there: long ones leave their last line in the buffer for the next.
                 self.settle(target, begin);
@@ -169,8 +184,7 @@ impl Stage {
             unsafe { copy_short(origin.wrapping_add(end), data) };
             end += length;
             self.descriptors[DESCRIPTORS - 1 - slot] = descriptor;
-            stored.min_ns = stored.min_ns.min(record.time_ns);
-            stored.max_ns = stored.max_ns.max(record.time_ns);
+            stored = stored.seen(record.time_ns);
             slot += 1;
         }
         stored.count += slot - first;
