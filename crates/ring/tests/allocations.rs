@@ -1,4 +1,4 @@
-//! After the start nothing allocates: not storing, publishing, reading, sharing buckets, sleeping, waking, overwriting or
+//! After the start nothing allocates: not storing one by one or in bursts, publishing, reading, sharing buckets, sleeping, waking, overwriting or
 //! being lapped, nor the work of a dump on its buckets. Allocations are counted by thread, so that the harness and the other tests do not
 //! disturb.
 #![cfg(not(loom))]
@@ -98,6 +98,46 @@ fn storing_reading_and_being_lapped_do_not_allocate() {
     run(10);
     assert_eq!(allocations(|| run(20_000)), 0);
     assert!(ring.statistics().evicted_packets > 10_000 && late.lapped().packets > 0);
+}
+
+#[test]
+fn storing_bursts_does_not_allocate() {
+    let ring = ring(1, 1);
+    let mut reader = ring.group("all", GroupKind::Gating).unwrap();
+    let mut producer = ring.producer().unwrap();
+    let mut run = |rounds: usize| {
+        let mut read = 0;
+        for round in 0..rounds {
+            // Short and long ones, in one piece and in two: every way into the bucket.
+            let burst = (0..64_usize).map(|number| {
+                let (first, second) = match number % 16 {
+                    5 => FRAME.split_at(700),
+                    9 => FRAME.split_at(100),
+                    _ if round % 3 == 0 => (&FRAME[..], &FRAME[..0]),
+                    _ => (&FRAME[..64], &FRAME[..0]),
+                };
+                Record {
+                    parts: [first, second, &[]],
+                    ..Record::whole(round as i64, 0, &FRAME)
+                }
+            });
+            assert_eq!(producer.store_burst(burst), Ok(64));
+            if round % 5 == 0 {
+                producer.publish();
+            }
+            while let Some(batch) = reader.next() {
+                read += batch.iter().filter(|packet| packet.data[0] == 7).count();
+            }
+        }
+        producer.publish();
+        while let Some(batch) = reader.next() {
+            read += batch.len();
+        }
+        assert_eq!(read, 64 * rounds);
+    };
+    run(10);
+    assert_eq!(allocations(|| run(500)), 0);
+    assert!(ring.statistics().evicted_packets > 10_000);
 }
 
 #[test]

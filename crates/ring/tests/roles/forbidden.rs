@@ -172,6 +172,20 @@ pub(crate) fn open_ledger_of_a_reader(stored: u64, analyzed: u64, lapped: u64, u
     );
 }
 
+/// A burst tells another number of records than it stored: all of them, or fewer and why.
+#[track_caller]
+pub(crate) fn miscounted_burst(records: u64, stored: u64, all: bool) {
+    assert_eq!(
+        all,
+        stored == records,
+        "FORBIDDEN miscounted_burst: {stored} of {records}"
+    );
+    assert!(
+        stored <= records,
+        "FORBIDDEN miscounted_burst: {stored} of {records}"
+    );
+}
+
 /// A capture was cut and not counted, or counted and not cut.
 #[track_caller]
 pub(crate) fn uncounted_cut(counted: u64, cut: u64) {

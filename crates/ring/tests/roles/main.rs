@@ -27,6 +27,7 @@
 //! | `watermark_before_records` | a promise is seen before what it promises |
 //! | `impossible_counts` | counts go back, or buckets vanish |
 //! | `impossible_position` | a group's position goes back, or beyond what is published |
+//! | `miscounted_burst` | of a burst another number is stored than is told |
 //! | `uncounted_cut` | captures cut ≠ captures longer than 256 KiB |
 //! | `open_ledger_of_the_ring` | at the end stored ≠ evicted + there, in packets or bytes |
 //! | `open_ledger_of_a_reader` | stored since it came ≠ analyzed + lapped + unread |

@@ -80,6 +80,7 @@ pub(crate) struct Watched {
 #[derive(Debug, Default)]
 pub(crate) struct Happened {
     pub(crate) stored: Count,
+    pub(crate) stored_in_bursts: Count,
     pub(crate) cut: Count,
     pub(crate) refused: Count,
     pub(crate) closed: Count,
@@ -98,9 +99,10 @@ pub(crate) struct Happened {
 
 impl Happened {
     /// What a dozen rounds see many times.
-    fn usual(&self) -> [&Count; 12] {
+    fn usual(&self) -> [&Count; 13] {
         [
             &self.stored,
+            &self.stored_in_bursts,
             &self.cut,
             &self.refused,
             &self.lapped,

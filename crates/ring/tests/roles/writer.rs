@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use fastrand::Rng;
-use retroscope_ring::{Producer, StoreError};
+use retroscope_ring::{BurstError, Producer, StoreError};
 
 use crate::{
     forbidden,
-    names::STEP_NS,
+    names::{Named, STEP_NS},
     round::{Round, take},
     sync::lock,
 };
@@ -33,8 +33,10 @@ pub(crate) fn write(round: &Round, rng: &mut Rng) {
     let Some(mut writer) = writer else { return };
     match rng.u8(0..8) {
         0 => writer.store_some(round, rng, 1), // a lone packet
-        1..=3 => writer.store_some(round, rng, 400),
-        _ => writer.store_some(round, rng, 64),
+        1..=2 => writer.store_some(round, rng, 400),
+        3..=4 => writer.store_some(round, rng, 64),
+        5 => writer.store_burst(round, rng, 400),
+        _ => (0..4).for_each(|_| writer.store_burst(round, rng, 64)),
     }
     match rng.u8(0..6) {
         0..=2 => writer.producer.publish(),
@@ -52,6 +54,17 @@ pub(crate) fn write(round: &Round, rng: &mut Rng) {
         writer.leave();
     } else {
         lock(&round.writers).push(writer);
+    }
+}
+
+/// Counts a record that the ring did not take.
+fn refused(round: &Round, rng: &mut Rng, error: StoreError) {
+    match error {
+        StoreError::Full => round.happened.refused.add(1),
+        StoreError::Closed => round.happened.closed.add(1),
+    }
+    if rng.bool() {
+        std::thread::yield_now();
     }
 }
 
@@ -80,19 +93,41 @@ impl Writer {
         round.begun[id].store(self.next + 1, Ordering::Relaxed); // before the store, as is what it publishes
         let stored = self.producer.store(&named.record());
         match stored {
-            Ok(()) => {
-                self.next += 1;
-                self.cut += u64::from(named.is_cut());
-                round.happened.stored.add(1);
-                round.happened.cut.add(u64::from(named.is_cut()));
-            }
-            Err(StoreError::Full) => round.happened.refused.add(1),
-            Err(StoreError::Closed) => round.happened.closed.add(1),
-        }
-        if stored.is_err() && rng.bool() {
-            std::thread::yield_now();
+            Ok(()) => self.has_stored(round, 1),
+            Err(error) => refused(round, rng, error),
         }
         stored
+    }
+
+    fn store_burst(&mut self, round: &Round, rng: &mut Rng, records_max: u64) {
+        let (id, next) = (self.producer.id(), self.next);
+        let count = rng.u64(1..=records_max);
+        let records = (next..next + count).map(|number| {
+            round.begun[id].store(number + 1, Ordering::Relaxed); // as in `store`
+            round.rules.names.record(id, number).record()
+        });
+        let result = self.producer.store_burst(records);
+        let stored = match result {
+            Ok(stored) => stored as u64,
+            Err(BurstError { stored, .. }) => stored as u64,
+        };
+        forbidden::miscounted_burst(count, stored, result.is_ok());
+        self.has_stored(round, stored);
+        round.happened.stored_in_bursts.add(stored);
+        if let Err(BurstError { error, .. }) = result {
+            refused(round, rng, error);
+        }
+    }
+
+    fn has_stored(&mut self, round: &Round, records: u64) {
+        let id = self.producer.id();
+        let numbers = self.next..self.next + records;
+        let named = numbers.map(|number| round.rules.names.record(id, number));
+        let cut = named.filter(Named::is_cut).count() as u64;
+        self.next += records;
+        self.cut += cut;
+        round.happened.stored.add(records);
+        round.happened.cut.add(cut);
     }
 
     /// Checks what the producer counted, and drops it.
