@@ -226,7 +226,8 @@ impl Storage {
         unsafe { std::slice::from_raw_parts(place, length) }
     }
 
-    /// Copies into a bucket. All record bytes go through this function or the next.
+    /// Copies into a bucket. All record bytes go through this function or the next, but for the short ones that the stage
+    /// copies to their place itself ([`OpenBucket::append_burst`]).
     ///
     /// # Safety
     /// The caller owns the bucket (claimed or open) and no byte of the range was committed in this generation.
