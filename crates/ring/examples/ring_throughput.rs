@@ -1,4 +1,4 @@
-//! One producer stores frames of one length, one gating reader reads every record: Mpps and Gbit/s, by length.
+//! One producer stores frames of one length, one gating reader reads every descriptor: Mpps and Gbit/s, by length.
 //!
 //! `cargo run --release -p retroscope-ring --example ring_throughput [RING_MIB]`
 #![expect(clippy::print_stdout, reason = "prints a table")]
@@ -11,8 +11,8 @@ use std::{
 
 use retroscope_ring::{GroupKind, Mode, Producer, Reader, Record, Ring, RingConfig};
 
-/// Published after this many records, as an inserter does after a burst.
-const BURST: u64 = 256;
+/// Stored together, as an inserter does with what its source lends. The ring publishes by itself.
+const BURST: usize = 64;
 /// Stored for each length, descriptors included.
 const BYTES: u64 = 4 << 30;
 
@@ -56,12 +56,12 @@ fn main() -> Result<(), Failure> {
 
 fn store(mut producer: Producer, length: usize, count: u64) -> Result<(), Failure> {
     let frame = vec![0x55; length];
-    for number in 0..count {
-        producer.store(&Record::whole(number.cast_signed(), 0, &frame))?;
-        if number.is_multiple_of(BURST) {
-            producer.publish();
-        }
+    for start in (0..count).step_by(BURST) {
+        let numbers = start..count.min(start + BURST as u64);
+        producer
+            .store_burst(numbers.map(|number| Record::whole(number.cast_signed(), 0, &frame)))?;
     }
+    producer.publish();
     Ok(())
 }
 
@@ -75,8 +75,8 @@ fn read(mut reader: Reader, count: u64) -> Result<u64, Failure> {
         };
         read += batch.len() as u64;
         sum += batch
-            .iter()
-            .map(|packet| packet.time_ns.cast_unsigned())
+            .summaries()
+            .map(|summary| summary.time_ns.cast_unsigned())
             .sum::<u64>();
     }
     Ok(sum)
