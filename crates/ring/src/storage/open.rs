@@ -190,7 +190,8 @@ impl OpenBucket {
         true
     }
 
-    /// Stores records until one of the reasons to stop. Returns how many were stored, and the reason.
+    /// Stores records until one of the reasons to stop. Returns how many were stored, and the reason. With `publish_bytes`
+    /// unpublished it goes on to the end of a group of 16 records, but to no more than twice as many bytes and a record.
     #[inline]
     pub(crate) fn append_burst<'a>(
         &mut self,
@@ -201,8 +202,10 @@ impl OpenBucket {
         let publish_at = self.committed_bytes + publish_bytes;
         let stop = loop {
             // At the end of a group: a line of descriptors that is half published has to be read again to be completed, and
-            // the next fence waits for that.
-            if self.stored.bytes >= publish_at && self.stored.count.is_multiple_of(DESCRIPTORS) {
+            // the next fence waits for that. Long records do not wait for it.
+            let beyond = self.stored.bytes.checked_sub(publish_at);
+            let whole = self.stored.count.is_multiple_of(DESCRIPTORS);
+            if beyond.is_some_and(|beyond| whole || beyond >= publish_bytes) {
                 break Stop::Publish;
             }
             match self.append_group(records) {
