@@ -144,7 +144,8 @@ impl Sleeper {
         }
         // Under loom, which knows no time, every model is one of a busy link.
         self.naps = cfg!(loom) || start.elapsed() < SLOW;
-        self.rise() || found || news()
+        // A sleep cut short because F3 was unsure is no timeout.
+        self.rise() || found || news() || (!sure && start.elapsed() < timeout)
     }
 
     /// Sleeps for [`NAP`] or `timeout`, whichever is less; `true` if somebody wanted the reader.
