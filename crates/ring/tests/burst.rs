@@ -210,3 +210,14 @@ fn longer_than_may_be_is_cut_and_counted() {
     }
     assert_eq!(lengths, [256 << 10, 5, 256 << 10]);
 }
+
+/// Long records are many bytes in few records: they are not kept back until a group of 16 is together.
+#[test]
+fn long_records_are_published_when_much_is_waiting() {
+    let ring = Ring::new(&RingConfig::new(32 << 20, 1, 1), None).unwrap();
+    let mut producer = ring.producer().unwrap();
+    let frame = vec![1; 60_000];
+    let records = [Record::whole(0, 0, &frame); 12];
+    assert_eq!(producer.store_burst(records), Ok(12));
+    assert!(ring.published(0) >= 10, "{} only", ring.published(0));
+}
