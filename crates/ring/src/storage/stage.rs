@@ -16,6 +16,8 @@
 //! is stored again).
 #![expect(unsafe_code, reason = "writes into the region")]
 
+use std::fmt;
+
 use super::{
     Storage,
     descriptor::{self, CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, Descriptor},
@@ -41,7 +43,6 @@ const _: () = assert!((DESCRIPTORS * DESCRIPTOR_BYTES).is_multiple_of(LINE_BYTES
 const _: () = assert!(PAYLOAD_BYTES.is_multiple_of(LINE_BYTES));
 
 /// What was stored into one open bucket and is not in its memory yet. Offsets are bytes from the start of the bucket.
-#[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Stage {
     /// Payload from `base` on. Less than `PAYLOAD_BYTES` waits when a group of records begins; a group adds at most
@@ -347,6 +348,20 @@ impl Stage {
     /// Past the cache from here on, if the run is long enough.
     fn choose(&mut self, end: usize) {
         self.streaming |= end - self.run_start >= STREAM_AFTER_BYTES;
+    }
+}
+
+/// Without the bytes that wait: they are somebody's traffic, and many.
+impl fmt::Debug for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stage")
+            .field("base", &self.base)
+            .field("written", &self.written)
+            .field("written_descriptors", &self.written_descriptors)
+            .field("run_start", &self.run_start)
+            .field("streaming", &self.streaming)
+            .field("unfenced", &self.unfenced)
+            .finish_non_exhaustive()
     }
 }
 
