@@ -112,6 +112,26 @@ impl Descriptor {
     /// Describes nothing.
     pub(crate) const ZERO: Self = Self([0; 2]);
 
+    /// Puts it into its place in one piece. In two, a load of both that comes soon after, as when a group of descriptors is
+    /// written, waits until the stores have left the processor's store buffer, and all stores past the cache before them.
+    #[inline(always)]
+    pub(crate) fn store(self, place: &mut Self) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{__m128i, _mm_set_epi64x, _mm_storeu_si128};
+            let [low, high] = self.0.map(u64::cast_signed);
+            // SAFETY: every x86-64 has SSE2.
+            let words = unsafe { _mm_set_epi64x(high, low) };
+            let place = std::ptr::from_mut(place).cast::<__m128i>();
+            // SAFETY: as above; the place is a descriptor, 16 bytes that are lent exclusively.
+            unsafe { _mm_storeu_si128(place, words) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            *place = self;
+        }
+    }
+
     /// As they are stored.
     pub(crate) fn as_bytes(descriptors: &[Self]) -> &[u8] {
         // SAFETY: a descriptor is two words without padding, any byte of which may be read.

@@ -22,7 +22,7 @@ use super::{
     Storage,
     descriptor::{self, CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, Descriptor},
     open::{Stop, Stored},
-    stream::LINE_BYTES,
+    stream::{self, LINE_BYTES},
 };
 use crate::Record;
 
@@ -134,8 +134,11 @@ impl Stage {
         let cached = !self.streaming;
         // Where offset 0 of the bucket would be.
         let mut settled = !cached || self.written == begin;
-        let origin = if cached {
-            target.range(begin, room).wrapping_sub(begin)
+        // Nothing waits and a line begins: records of whole lines need not wait either.
+        let mut straight = !cached && self.written == begin && begin.is_multiple_of(LINE_BYTES);
+        let memory = target.range(begin, room).wrapping_sub(begin);
+        let mut origin = if cached {
+            memory
         } else {
             assert!(begin - self.base < PAYLOAD_BYTES);
             self.payload.as_mut_ptr().wrapping_sub(self.base)
@@ -167,8 +170,12 @@ impl Stage {
                 break;
             };
             if !short {
+                if straight {
+                    straight = false;
+                    self.streamed(begin, end);
+                }
                 end = self.put_long(target, end, data);
-                self.descriptors[DESCRIPTORS - 1 - slot] = descriptor;
+                descriptor.store(&mut self.descriptors[DESCRIPTORS - 1 - slot]);
                 stored = stored.seen(record.time_ns);
                 slot += 1;
                 last = slot; // the rest was reckoned with short ones
@@ -179,14 +186,34 @@ impl Stage {
                 self.settle(target, begin);
                 settled = true;
             }
+            if straight {
+                if length.is_multiple_of(LINE_BYTES) {
+                    // SAFETY: `range` checked `room` bytes from `begin` on, which are this writer's, and at most 16 records of
+                    // at most `SHORT_BYTES` are added in one call; `end` is a multiple of a line.
+                    unsafe {
+                        stream::copy_lines(memory.wrapping_add(end), data.as_ptr(), length);
+                    }
+                    end += length;
+                    descriptor.store(&mut self.descriptors[DESCRIPTORS - 1 - slot]);
+                    stored = stored.seen(record.time_ns);
+                    slot += 1;
+                    continue;
+                }
+                straight = false;
+                self.streamed(begin, end);
+                origin = self.payload.as_mut_ptr().wrapping_sub(end);
+            }
             // SAFETY: at most 16 pieces of at most `SHORT_BYTES` are added in one call, this one included. In the bucket,
             // `room` bytes from `begin` on were checked by `range`, and are this writer's; in the buffer there is place for
             // `GROUP_BYTES` behind the less than `PAYLOAD_BYTES` that waited.
             unsafe { copy_short(origin.wrapping_add(end), data) };
             end += length;
-            self.descriptors[DESCRIPTORS - 1 - slot] = descriptor;
+            descriptor.store(&mut self.descriptors[DESCRIPTORS - 1 - slot]);
             stored = stored.seen(record.time_ns);
             slot += 1;
+        }
+        if straight {
+            self.streamed(begin, end);
         }
         stored.count += slot - first;
         stored.end = end;
@@ -201,6 +228,12 @@ impl Stage {
             self.write_descriptors(target, stored.count);
         }
         (stored, stop)
+    }
+
+    /// Records of whole lines went from `begin` to `end` past the buffer, which is empty.
+    fn streamed(&mut self, begin: usize, end: usize) {
+        (self.base, self.written) = (end, end);
+        self.unfenced |= end > begin;
     }
 
     /// Brings the payload up to `end` into memory.
@@ -239,7 +272,7 @@ impl Stage {
         number: usize,
         descriptor: Descriptor,
     ) {
-        self.descriptors[DESCRIPTORS - 1 - number % DESCRIPTORS] = descriptor;
+        descriptor.store(&mut self.descriptors[DESCRIPTORS - 1 - number % DESCRIPTORS]);
         if (number + 1).is_multiple_of(DESCRIPTORS) {
             self.write_descriptors(target, number + 1);
         }
@@ -257,7 +290,7 @@ impl Stage {
         self.settle(target, end);
         self.write_descriptors(target, count);
         if std::mem::take(&mut self.unfenced) {
-            super::stream::fence();
+            stream::fence();
         }
         self.streaming = end - self.run_start >= STREAM_AGAIN_BYTES;
         self.run_start = end;
