@@ -26,6 +26,10 @@ use rustix::{
 
 use crate::{RingError, storage::header::MAGIC};
 
+/// What is missing where the file system is too small.
+const ROOM: &str = "room for all of it";
+/// The unit of `st_blocks`; see stat(3type).
+const STAT_BLOCK_BYTES: u64 = 512;
 /// `f_type` of statfs(2), from the kernel's include/uapi/linux/magic.h.
 const HUGETLBFS: u64 = 0x958_458f6;
 const TMPFS: u64 = 0x0102_1994;
@@ -88,7 +92,7 @@ impl RegionFile {
         let make = || open(path, flags, Mode::RUSR | Mode::WUSR);
         let made = match make() {
             Err(Errno::EXIST) => {
-                make_room(path)?;
+                make_room(path, bytes)?;
                 make()
             }
             made => made,
@@ -115,9 +119,9 @@ impl RegionFile {
         flock(&self.fd, FlockOperation::LockExclusive).map_err(|error| fail("flock", error))?;
         let system = fstatfs(&self.fd).map_err(|error| fail("fstatfs", error))?;
         self.medium = medium(&system, path)?;
-        // Said before memory is filled up to the last page. 0 blocks: without a limit.
-        if system.f_blocks > 0 && bytes as u64 / block_bytes(&system) > system.f_bfree {
-            return Err(fail("fstatfs", Errno::NOSPC));
+        // Said before memory is filled up to the last page.
+        if !has_room(&system, bytes, 0) {
+            return Err(fail(ROOM, Errno::NOSPC));
         }
         ftruncate(&self.fd, bytes as u64).map_err(|error| fail("ftruncate", error))?;
         // Whoever is killed while the ring is filled leaves a file that may be replaced. hugetlbfs has no write(2).
@@ -193,8 +197,15 @@ fn block_bytes(system: &StatFs) -> u64 {
     (system.f_bsize as u64).max(1)
 }
 
-/// Removes a ring file of this user that nobody has locked; everything else stays and is an error.
-fn make_room(path: &Path) -> Result<(), RingError> {
+/// Whether a file system has place for `bytes` once `freed_bytes` are given back. 0 blocks: it has no limit.
+fn has_room(system: &StatFs, bytes: usize, freed_bytes: u64) -> bool {
+    let free = system.f_bfree.saturating_mul(block_bytes(system));
+    system.f_blocks == 0 || bytes as u64 <= free.saturating_add(freed_bytes)
+}
+
+/// Removes a ring file of this user that nobody has locked, if a ring of `bytes` then has place; everything else stays and
+/// is an error.
+fn make_room(path: &Path, bytes: usize) -> Result<(), RingError> {
     let foreign = || RingError::FileForeign {
         path: path.to_owned(),
     };
@@ -232,6 +243,12 @@ fn make_room(path: &Path) -> Result<(), RingError> {
         return Err(RingError::FileHeld {
             path: path.to_owned(),
         });
+    }
+    // What it holds may be wanted still, if nothing can take its place.
+    let system = fstatfs(&file).map_err(|error| fail("fstatfs", error))?;
+    let freed_bytes = u64::try_from(opened.st_blocks).unwrap_or(0) * STAT_BLOCK_BYTES;
+    if !has_room(&system, bytes, freed_bytes) {
+        return Err(fail(ROOM, Errno::NOSPC));
     }
     unlink(path).map_err(|error| fail("unlink", error))
 }

@@ -171,6 +171,17 @@ fn a_ring_that_was_never_finished_is_replaced() {
 }
 
 #[test]
+fn an_older_ring_stays_where_a_new_one_has_no_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ring");
+    drop(RegionFile::create(&path, BYTES).unwrap());
+    let before = fs::read(&path).unwrap();
+    let error = RegionFile::create(&path, 1 << 60).unwrap_err();
+    assert!(error.to_string().contains("room"), "{error}");
+    assert_eq!(fs::read(&path).unwrap(), before);
+}
+
+#[test]
 fn a_file_system_without_room_is_an_error_at_the_start() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ring");
