@@ -10,6 +10,9 @@ use serde::Serialize;
 
 use crate::units::show_size;
 
+/// Names of interfaces on the line for people; a damaged file may claim any number of them.
+const NAMES_MAX: usize = 16;
+
 /// The object of `--json`. Times are RFC 3339, UTC; what is unknown is `null`.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
@@ -211,8 +214,11 @@ impl Report {
             .interfaces
             .iter()
             .map(|entry| entry.name.as_str())
+            .filter(|name| !name.is_empty())
+            .take(NAMES_MAX)
             .collect();
-        let more = match self.interfaces_unlisted {
+        let unnamed = (self.interfaces.len() - names.len()) as u64;
+        let more = match self.interfaces_unlisted.saturating_add(unnamed) {
             0 => String::new(),
             count => format!(" and {count} more"),
         };
