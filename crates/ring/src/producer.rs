@@ -17,7 +17,8 @@ const PUBLISH_BYTES: u64 = 32 << 10;
 /// Called before a bucket is overwritten.
 type Hook = Box<dyn FnMut(NewBucket) + Send>;
 
-/// The right to store under one number. Belongs to one thread at a time; dropping it closes the open bucket and sets the
+/// The right to store under one number. Belongs to one thread at a time: publish before you hand it to another, because
+/// stores past the cache are fenced by the thread that made them; dropping it closes the open bucket and sets the
 /// watermark to `i64::MAX`.
 pub struct Producer {
     shared: Arc<Shared>,

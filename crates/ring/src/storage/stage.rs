@@ -3,13 +3,14 @@
 //! Payloads are packed byte by byte and descriptors have 16 bytes, so that a record seldom ends with a line. A store that
 //! goes past the cache (non-temporal) wants whole lines, and runs of them: written line by line, payload and descriptors in
 //! turn, they cost about twice as much. So both wait here: payloads until 1 KiB is together, descriptors until there are
-//! 16. What is longer than 512 bytes passes by the buffer but for its first and last line.
+//! 16. What is longer than 512 bytes passes by the buffer but for its first and last line, and so does a record of whole
+//! lines where nothing waits.
 //!
 //! The writer chooses the kind of store by what it sees. Between two publications it takes regular stores for the first
 //! 4 KiB, because a reader that is awake finds them in the cache, and a fence after so few bytes costs more than it
 //! saves; then, and at once after a run of at least 8 KiB, it takes non-temporal ones, which need not read a line before
-//! they replace it. An idle link therefore never meets them. Short records that need no such
-//! store go straight to their place.
+//! they replace it. An idle link therefore never meets them. Short records that need no such store go straight to their
+//! place.
 //!
 //! At a publication what waits is written with regular stores, up to the last byte. A line may then be half published;
 //! its second half is written later without touching the first (promise 6 of the design: no byte below the committed mark
