@@ -49,6 +49,11 @@ impl Barrier {
         fence(Ordering::SeqCst);
         self == Self::Symmetric || everywhere()
     }
+
+    /// Whether [`Self::heavy`] is a fence for other threads, too.
+    pub(crate) fn reaches_others(self) -> bool {
+        self == Self::Asymmetric
+    }
 }
 
 #[cfg(not(loom))]

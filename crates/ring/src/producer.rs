@@ -17,8 +17,7 @@ const PUBLISH_BYTES: u64 = 32 << 10;
 /// Called before a bucket is overwritten.
 type Hook = Box<dyn FnMut(NewBucket) + Send>;
 
-/// The right to store under one number. Belongs to one thread at a time: publish before you hand it to another, because
-/// stores past the cache are fenced by the thread that made them; dropping it closes the open bucket and sets the
+/// The right to store under one number. Belongs to one thread at a time; dropping it closes the open bucket and sets the
 /// watermark to `i64::MAX`.
 pub struct Producer {
     shared: Arc<Shared>,
@@ -247,7 +246,7 @@ impl Producer {
             base_ns,
         };
         let streaming = self.open.as_ref().is_some_and(OpenBucket::is_streaming);
-        let open = claimed.open(opening, streaming);
+        let open = claimed.open(opening, streaming, self.shared.barrier);
         outer.opened(&open);
         let bucket = open.bucket();
         if let Some(old) = self.open.replace(open) {

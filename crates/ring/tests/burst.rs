@@ -221,3 +221,37 @@ fn long_records_are_published_when_much_is_waiting() {
     assert_eq!(producer.store_burst(records), Ok(12));
     assert!(ring.published(0) >= 10, "{} only", ring.published(0));
 }
+
+#[test]
+fn a_producer_may_change_threads_before_it_publishes() {
+    let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+    let mut reader = ring.group("all", GroupKind::Lapped).unwrap();
+    let mut producer = ring.producer().unwrap();
+    let frame = |number: i64| [number.to_ne_bytes()[0]; 100];
+    for turn in 0..200 {
+        // Less than is published by itself, and enough that stores go past the cache.
+        producer = std::thread::scope(|scope| {
+            let mut producer = producer;
+            let stored = scope.spawn(move || {
+                let frames: Vec<_> = (0..200).map(|n| frame(turn + n)).collect();
+                let records = frames.iter().map(|frame| Record::whole(turn, 0, frame));
+                producer.store_burst(records).unwrap();
+                producer
+            });
+            stored.join().unwrap()
+        });
+        producer
+            .store(&Record::whole(turn, 0, &frame(turn)))
+            .unwrap();
+        producer.publish();
+        let mut seen = 0;
+        while let Some(batch) = reader.next() {
+            for packet in batch {
+                let number = if seen < 200 { turn + seen } else { turn };
+                assert_eq!(packet.data, frame(number), "turn {turn}, record {seen}");
+                seen += 1;
+            }
+        }
+        assert_eq!(seen, 201);
+    }
+}

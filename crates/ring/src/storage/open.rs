@@ -7,7 +7,7 @@ use super::{
     Link, Storage, descriptor,
     stage::{DESCRIPTORS, SHORT_BYTES, Stage, Target},
 };
-use crate::{BucketRef, Record, sync::Ordering};
+use crate::{BucketRef, Record, barrier::Barrier, sync::Ordering};
 use descriptor::{CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, EXTENSION_BYTES, Extension};
 
 /// Payloads are packed byte by byte; under loom no two records share a granule of the shadow.
@@ -57,7 +57,7 @@ impl<'s> Claimed<'s> {
     }
 
     /// Writes the header and lets readers in. `streaming`: [`OpenBucket::is_streaming`] of the producer's bucket before.
-    pub(crate) fn open(self, opening: Opening, streaming: bool) -> OpenBucket {
+    pub(crate) fn open(self, opening: Opening, streaming: bool, barrier: Barrier) -> OpenBucket {
         let header = self.storage.bucket(self.bucket.index as usize);
         // Relaxed: ordered before the opening (edge O).
         header.committed.store(0, Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl<'s> Claimed<'s> {
             stored: Stored::EMPTY,
             committed: 0,
             committed_bytes: 0,
-            stage: Stage::new(streaming),
+            stage: Stage::new(streaming, barrier),
         }
     }
 }
@@ -164,6 +164,7 @@ impl OpenBucket {
     pub(crate) fn append(&mut self, record: &Record<'_>) -> bool {
         let captured = record.parts.iter().map(|part| part.len()).sum::<usize>();
         assert!(captured <= CAPTURED_BYTES_MAX);
+        self.stage.enter();
         let stored = self.stored;
         let start = stored.end.next_multiple_of(PAYLOAD_ALIGNMENT);
         if !self.has_room(start, captured, stored.count) {
@@ -198,6 +199,7 @@ impl OpenBucket {
         records: &mut impl Iterator<Item = Record<'a>>,
         publish_bytes: u64,
     ) -> (usize, Stop<'a>) {
+        self.stage.enter();
         let before = self.stored.count;
         let publish_at = self.committed_bytes + publish_bytes;
         let stop = loop {
@@ -253,6 +255,7 @@ impl OpenBucket {
         }
         // SAFETY: as in `append`.
         let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
+        self.stage.enter();
         self.stage.drain(target, stored.end, stored.count);
         self.committed = stored.count;
         self.committed_bytes = stored.bytes;

@@ -12,6 +12,10 @@
 //! they replace it. An idle link therefore never meets them. Short records that need no such store go straight to their
 //! place.
 //!
+//! A store fence counts for the thread that runs it. Where a producer was handed to another thread with stores that were not
+//! fenced, the next call has a fence run on every processor ([`Barrier::heavy`]); where the kernel cannot do that, all
+//! stores are regular ones.
+//!
 //! At a publication what waits is written with regular stores, up to the last byte. A line may then be half published;
 //! its second half is written later without touching the first (promise 6 of the design: no byte below the committed mark
 //! is stored again).
@@ -23,9 +27,9 @@ use super::{
     Storage,
     descriptor::{self, CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, Descriptor},
     open::{Stop, Stored},
-    stream::{self, LINE_BYTES},
+    stream::{self, LINE_BYTES, Thread},
 };
-use crate::Record;
+use crate::{Record, barrier::Barrier};
 
 /// Payload bytes that wait at most, before a record is added.
 const PAYLOAD_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 1024 };
@@ -60,8 +64,10 @@ pub(super) struct Stage {
     /// Where the run since the last publication began.
     run_start: usize,
     streaming: bool,
-    /// Non-temporal stores were made since the last fence.
+    /// Non-temporal stores were made since the last fence, by `thread`.
     unfenced: bool,
+    thread: Thread,
+    barrier: Barrier,
 }
 
 /// Which bucket a stage belongs to. The holder of an open bucket makes it, and is thereby the only writer there.
@@ -98,7 +104,7 @@ impl<'s> Target<'s> {
 
 impl Stage {
     /// For a bucket that was just opened. `streaming`: what [`Self::streaming`] said of the bucket before.
-    pub(super) fn new(streaming: bool) -> Self {
+    pub(super) fn new(streaming: bool, barrier: Barrier) -> Self {
         Self {
             payload: [0; PAYLOAD_BYTES + GROUP_BYTES + LINE_BYTES],
             descriptors: [Descriptor::ZERO; DESCRIPTORS],
@@ -108,6 +114,8 @@ impl Stage {
             run_start: 0,
             streaming,
             unfenced: false,
+            thread: Thread::current(),
+            barrier,
         }
     }
 
@@ -231,6 +239,28 @@ impl Stage {
         (stored, stop)
     }
 
+    /// The calling thread goes on. Before every row of calls: what the thread before left unfenced is fenced now.
+    #[inline(always)]
+    pub(super) fn enter(&mut self) {
+        let here = Thread::current();
+        if self.thread != here {
+            if std::mem::take(&mut self.unfenced) {
+                self.fence_everywhere();
+            }
+            self.thread = here;
+        }
+    }
+
+    /// The producer moved to this thread, whose own fence does not reach the stores of the one before.
+    #[cold]
+    fn fence_everywhere(&self) {
+        let done = self.barrier.heavy();
+        assert!(
+            done,
+            "membarrier(2) was there at the start and is forbidden now"
+        );
+    }
+
     /// Records of whole lines went from `begin` to `end` past the buffer, which is empty.
     fn streamed(&mut self, begin: usize, end: usize) {
         (self.base, self.written) = (end, end);
@@ -293,7 +323,8 @@ impl Stage {
         if std::mem::take(&mut self.unfenced) {
             stream::fence();
         }
-        self.streaming = end - self.run_start >= STREAM_AGAIN_BYTES;
+        self.streaming =
+            end - self.run_start >= STREAM_AGAIN_BYTES && self.barrier.reaches_others();
         self.run_start = end;
     }
 
@@ -381,7 +412,8 @@ impl Stage {
 
     /// Past the cache from here on, if the run is long enough.
     fn choose(&mut self, end: usize) {
-        self.streaming |= end - self.run_start >= STREAM_AFTER_BYTES;
+        self.streaming |=
+            end - self.run_start >= STREAM_AFTER_BYTES && self.barrier.reaches_others();
     }
 }
 
