@@ -5,6 +5,10 @@ use std::net::IpAddr;
 
 use crate::{LinkType, VlanStack};
 
+/// Bytes of an ICMP header behind its first four: RFC 792 calls them the rest of the header, in RFC 4443 they begin the
+/// body.
+const ICMP_BODY: usize = 4;
+
 /// The facts of one frame. It borrows nothing; a fact that is not in the captured bytes is `None`, never a guess.
 ///
 /// A shorter capture of the same frame yields the same facts or fewer of them, never different ones.
@@ -34,9 +38,13 @@ pub struct Parsed {
     pub tcp_flags: Option<u8>,
     /// ICMP over IPv4 or ICMPv6 over IPv6. Never set for a later fragment.
     pub icmp: Option<Icmp>,
-    /// Where the bytes start that no header parsed here covers: behind TCP, UDP, SCTP or ICMP, else behind the last
-    /// header that was understood. `<= data.len()`. Ethernet padding may follow the payload.
+    /// Where the bytes start that no header parsed here covers: behind TCP, UDP, SCTP or the first 4 bytes of ICMP,
+    /// else behind the last header that was understood. `<= data.len()`. See [`Parsed::payload`].
     pub payload_offset: Option<usize>,
+    /// Where the payload ends on the wire, as the innermost header with a length tells: padding and checksums of the
+    /// link may follow. It may lie beyond the captured bytes. `None` without `payload_offset`, and where no header
+    /// tells an end (ARP on Ethernet, packets before segmentation offload).
+    pub payload_end: Option<usize>,
 }
 
 /// A 48-bit hardware address, in the order of transmission.
@@ -187,7 +195,38 @@ impl Parsed {
             tcp_flags: None,
             icmp: None,
             payload_offset: None,
+            payload_end: None,
         }
+    }
+
+    /// The payload, as far as it is in `data`, the captured bytes that were parsed.
+    ///
+    /// TCP, UDP and SCTP: what follows their header (options included; of SCTP that is the chunks). ICMP and ICMPv6:
+    /// what follows their first 8 bytes. Other IP: what follows the IP header and its extension headers. A later
+    /// fragment: what follows the headers in it. Not IP: what follows the link header, its tags and LLC. It ends where
+    /// the packet does, before the padding of a short frame.
+    ///
+    /// `None` where the headers were not captured whole, make no sense, or belong to an unknown link type: no header is
+    /// ever taken for payload.
+    #[must_use]
+    pub fn payload<'d>(&self, data: &'d [u8]) -> Option<&'d [u8]> {
+        let after_headers = self.payload_offset?;
+        let start = if self.icmp.is_some() {
+            after_headers + ICMP_BODY
+        } else {
+            after_headers
+        };
+        let end = self.payload_end.unwrap_or(usize::MAX).min(data.len());
+        if start > data.len() && self.payload_end.is_none_or(|end| end >= start) {
+            return None;
+        }
+        Some(data.get(start..end).unwrap_or_default())
+    }
+
+    /// Notes that a packet inside the frame ends at `end` on the wire.
+    #[inline]
+    pub(crate) fn ends_at(&mut self, end: usize) {
+        self.payload_end = Some(self.payload_end.map_or(end, |outer| outer.min(end)));
     }
 
     /// Whether this is a fragment other than the first: it has no transport header.

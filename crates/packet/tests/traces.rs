@@ -197,6 +197,7 @@ fn assert_fewer_facts(short: &Parsed, whole: &Parsed, context: &dyn Fn() -> Stri
         short.tcp_flags, whole.tcp_flags;
         short.icmp, whole.icmp;
         short.payload_offset, whole.payload_offset;
+        short.payload_end, whole.payload_end;
         flow_of(short), flow_of(whole);
         fragment_of(short), fragment_of(whole);
         community_id(short, 0), community_id(whole, 0);

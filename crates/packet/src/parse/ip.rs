@@ -17,6 +17,9 @@ const CHAIN_MAX: usize = 128;
 /// Bytes of the fixed IPv6 header.
 const IPV6_HEADER: usize = 40;
 
+/// Bytes of a UDP header.
+const UDP_HEADER: usize = 8;
+
 /// Bytes of a TCP header without options.
 const TCP_HEADER: usize = 20;
 
@@ -70,6 +73,9 @@ pub(super) fn v4(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, S
         return Err(Stop::Malformed);
     }
     within(data, body)?;
+    if total_len != 0 {
+        parsed.ends_at(end);
+    }
     bounded(data, end, |data| {
         if piece.is_later() {
             return Ok(body);
@@ -103,7 +109,9 @@ pub(super) fn v6(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, S
         len: known_len.then_some(u32::from(payload_len) + 40),
     });
     let end = if known_len {
-        body + usize::from(payload_len)
+        let end = body + usize::from(payload_len);
+        parsed.ends_at(end);
+        end
     } else {
         // A jumbogram (RFC 2675) or a segment before offload ends with the frame. The latter must show a whole TCP
         // header, which Ethernet's padding of at most 6 bytes behind IPv6 cannot imitate.
@@ -234,7 +242,7 @@ fn transport(
             });
             match proto {
                 TCP => tcp(parsed, data, at),
-                UDP => within(data, at + 8),
+                UDP => udp(parsed, data, at),
                 _ => within(data, at + 12),
             }
         }
@@ -245,6 +253,17 @@ fn transport(
         }
         _ => within(data, at),
     }
+}
+
+/// Reads the length in a UDP header (RFC 768). One that cannot be (0 is a jumbogram's or an offload's) tells no end.
+#[inline]
+fn udp(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
+    let body = within(data, at + UDP_HEADER)?;
+    let len = usize::from(u16_at(data, at + 4)?);
+    if len >= UDP_HEADER {
+        parsed.ends_at(at + len);
+    }
+    Ok(body)
 }
 
 /// Reads the flags and the length of a TCP header (RFC 9293).

@@ -111,7 +111,10 @@ fn after_type(
             }
             ETHER_E_TAG => at += 6,
             ETHER_VN_TAG => at += 4,
-            0..=LENGTH_MAX => return llc(parsed, data, at),
+            0..=LENGTH_MAX => {
+                parsed.ends_at(at + usize::from(ether_type));
+                return llc(parsed, data, at);
+            }
             _ => {
                 parsed.ether_type = Some(ether_type);
                 parsed.link_protocol = Some(LinkProtocol::EtherType(ether_type));
@@ -238,7 +241,8 @@ fn pppoe(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
     if version_type != 0x11 {
         return Err(Stop::Malformed);
     }
-    within(data, at + 6)?;
+    let body = within(data, at + 6)?;
+    parsed.ends_at(body + usize::from(u16_at(data, at + 4)?));
     if code != 0 {
         return Ok(at + 6); // discovery, on the link type that carries both
     }

@@ -50,6 +50,9 @@ pub fn parse(link_type: LinkType, data: &[u8]) -> Parsed {
         Err(Stop::Malformed) => Outcome::Malformed,
         Err(Stop::UnknownLinkType) => Outcome::UnknownLinkType,
     };
+    if parsed.payload_offset.is_none() {
+        parsed.payload_end = None;
+    }
     parsed
 }
 

@@ -2,6 +2,7 @@
 
 mod ip;
 mod link;
+mod payload;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
