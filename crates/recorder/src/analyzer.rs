@@ -5,6 +5,7 @@
 
 use std::{
     collections::HashMap,
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering},
@@ -18,6 +19,7 @@ use retroscope_ring::{Batch, Packet, Positions, Reader, Reservation, Ring, Waker
 
 use crate::{
     Event,
+    chunk::{Chunk, Walk},
     clock::{Clock, Now},
     director::{Clip, Director, DirectorConfig, Hit, HitCounts, HitOrder, Order, Refusal},
     dump::{CloseOrder, DumpOrder, Message, Step},
@@ -27,7 +29,7 @@ use crate::{
     late::{ClosedWindows, OpenWindow},
     predicate::{Expression, Predicate, Rule, SharedExpressions},
     progress::{AnalyzerCounters, Barrier, Control},
-    scan::{MANY, Scan, Wanted},
+    scan::{Scan, Wanted},
     time::{rfc3339, seconds},
 };
 
@@ -40,16 +42,6 @@ const STEP_NS: i64 = 100_000_000;
 
 /// Shorter batches are not worth a scan: each packet goes the long way.
 const SCANNED_MIN: usize = 8;
-/// Fills the places for packets of a scan.
-const NO_PACKET: Packet<'static> = Packet {
-    time_ns: 0,
-    wire_len: 0,
-    interface: 0,
-    direction: 0,
-    tag_restored: false,
-    data: &[],
-};
-
 /// What the analyzer is built from.
 #[derive(Debug)]
 pub(crate) struct AnalyzerParts {
@@ -274,35 +266,51 @@ impl Core {
 
     /// Live: looks at the packets of a batch that concern anything; see [`Scan`].
     fn scan(&mut self, batch: &Batch<'_>) {
+        if self.wanted().nothing() {
+            return;
+        }
+        let mut chunk = Chunk::new();
         let mut packets = batch.iter();
         let mut record = batch.first;
-        let mut some = [NO_PACKET; MANY];
         loop {
-            let mut count = 0;
-            for (slot, packet) in some.iter_mut().zip(&mut packets) {
-                *slot = packet;
-                count += 1;
-            }
+            let mut walk = Walk::new(packets.clone());
+            let count = chunk.fill(&mut packets);
             if count == 0 {
                 return;
             }
-            self.scan_some(batch.producer, record, &some[..count]);
+            for (interface, run) in chunk.runs() {
+                self.scan_run(
+                    (batch.producer, record),
+                    &chunk,
+                    (interface, run),
+                    &mut walk,
+                );
+            }
             record += count as u64;
         }
     }
 
-    fn scan_some(&mut self, producer: usize, first: u64, packets: &[Packet<'_>]) {
+    fn scan_run(
+        &mut self,
+        (producer, first): (usize, u64),
+        chunk: &Chunk<'_>,
+        (interface, run): (u16, Range<usize>),
+        walk: &mut Walk<'_>,
+    ) {
         let (mut wanted, mut behind) = (self.wanted(), u64::MAX);
-        let mut found = self.find(wanted, packets);
+        let mut found = self.find(wanted, chunk, (interface, run.clone()));
         while found & behind != 0 {
             let index = (found & behind).trailing_zeros();
             behind = (u64::MAX << index) << 1;
-            let packet = &packets[index as usize];
-            self.packet(producer, first + u64::from(index), packet);
+            let index = run.start + index as usize;
+            let Some(packet) = walk.to(index) else {
+                return;
+            };
+            self.packet(producer, first + index as u64, &packet);
             let wanted_now = self.wanted();
             if wanted_now != wanted {
                 wanted = wanted_now;
-                found = self.find(wanted, packets);
+                found = self.find(wanted, chunk, (interface, run.clone()));
             }
         }
     }
@@ -316,9 +324,9 @@ impl Core {
         }
     }
 
-    fn find(&mut self, wanted: Wanted, packets: &[Packet<'_>]) -> u64 {
+    fn find(&mut self, wanted: Wanted, chunk: &Chunk<'_>, run: (u16, Range<usize>)) -> u64 {
         let (rules, names) = (&mut self.rules, &mut self.names);
-        self.scan.find(wanted, rules, names, packets)
+        self.scan.find(wanted, rules, names, chunk, run)
     }
 
     fn packet(&mut self, producer: usize, record: u64, packet: &Packet<'_>) {

@@ -4,11 +4,13 @@
 //! packets alone, without the analyzer's state, for up to 64 of them at once. What is found goes the long way, which looks
 //! at everything again. From files every packet goes the long way: there it moves the clock.
 
+use std::ops::Range;
+
 use retroscope_filter::Program;
 use retroscope_packet::{LinkType, may_be_fragment};
-use retroscope_ring::Packet;
 
 use crate::{
+    chunk::{Chunk, Frame},
     interfaces::InterfaceCache,
     predicate::{Rule, aux},
 };
@@ -23,9 +25,6 @@ pub(crate) struct Wanted {
     /// Packets of this time or before, ns.
     pub(crate) until_ns: Option<i64>,
 }
-
-/// Packets of one scan at most.
-pub(crate) const MANY: usize = Program::MANY;
 
 /// The rules' programs by ring-wide interface, filled in as packets of new interfaces come.
 #[derive(Debug, Default)]
@@ -43,33 +42,27 @@ struct Known {
 
 impl Wanted {
     /// Whether a scan would find nothing.
-    fn nothing(self) -> bool {
+    pub(crate) fn nothing(self) -> bool {
         !self.hits && !self.fragments && self.until_ns.is_none()
     }
 }
 
 impl Scan {
-    /// Which of at most [`MANY`] packets concern anything: bit `n` is that of packet `n`.
+    /// Which of the records of `chunk` at `run`, all of `interface`, concern anything: bit `n` is that of the `n`th of them.
     pub(crate) fn find(
         &mut self,
         wanted: Wanted,
         rules: &mut [Rule],
         names: &mut InterfaceCache,
-        packets: &[Packet<'_>],
+        chunk: &Chunk<'_>,
+        (interface, run): (u16, Range<usize>),
     ) -> u64 {
         if wanted.nothing() {
             return 0;
         }
-        let mut found = 0;
-        let mut start = 0;
-        for run in packets.chunk_by(|a, b| a.interface == b.interface) {
-            // The long way knows no more of an interface that no inserter registered.
-            if let Some(known) = self.known(run[0].interface, rules, names) {
-                found |= known.find(wanted, run) << start;
-            }
-            start += run.len();
-        }
-        found
+        // The long way knows no more of an interface that no inserter registered.
+        let known = self.known(interface, rules, names);
+        known.map_or(0, |known| known.find(wanted, chunk, run))
     }
 
     fn known(
@@ -96,34 +89,33 @@ impl Scan {
 }
 
 impl Known {
-    /// As [`Scan::find`], of packets of this interface.
-    fn find(&self, wanted: Wanted, packets: &[Packet<'_>]) -> u64 {
+    /// As [`Scan::find`], of records of this interface.
+    fn find(&self, wanted: Wanted, chunk: &Chunk<'_>, run: Range<usize>) -> u64 {
         let mut found = 0;
         if let Some(until_ns) = wanted.until_ns {
-            found |= those(packets, |packet| packet.time_ns <= until_ns);
+            found |= chunk.those(run.clone(), |time_ns| time_ns <= until_ns);
         }
+        let frames = chunk.frames(run);
         if wanted.fragments {
-            found |= those(packets, |packet| {
-                may_be_fragment(self.link_type, packet.data)
-            });
+            found |= self.fragments(frames);
         }
         if wanted.hits {
             for program in &self.programs {
-                found |= program.run_many(packets.len(), |index| {
-                    let packet = &packets[index];
-                    (packet.data, packet.wire_len, aux(packet.direction))
+                found |= program.run_many(frames.len(), |index| {
+                    let frame = &frames[index];
+                    (frame.data, frame.wire_len, aux(frame.direction))
                 });
             }
         }
         found
     }
-}
 
-fn those(packets: &[Packet<'_>], is_one: impl Fn(&Packet<'_>) -> bool) -> u64 {
-    let found = packets.iter().map(|packet| u64::from(is_one(packet)));
-    (0..)
-        .zip(found)
-        .fold(0, |set, (index, is_one)| set | is_one << index)
+    fn fragments(&self, frames: &[Frame<'_>]) -> u64 {
+        frames.iter().enumerate().fold(0, |set, (index, frame)| {
+            let may_be = may_be_fragment(self.link_type, frame.data);
+            set | u64::from(may_be) << index
+        })
+    }
 }
 
 #[cfg(test)]
@@ -131,7 +123,7 @@ mod tests {
     use std::sync::Arc;
 
     use retroscope_capture::{InterfaceInfo, TimeDomain};
-    use retroscope_ring::{Ring, RingConfig};
+    use retroscope_ring::{Packet, Ring, RingConfig};
 
     use super::*;
     use crate::{
@@ -178,10 +170,23 @@ mod tests {
     }
 
     /// The packets that a scan finds.
-    fn found(wanted: Wanted, packets: &[Packet<'_>]) -> Vec<u32> {
+    fn found(wanted: Wanted, packets: &[Packet<'_>]) -> Vec<usize> {
         let (mut rules, mut names) = rules_and_names();
-        let found = Scan::default().find(wanted, &mut rules, &mut names, packets);
-        (0..u64::BITS).filter(|n| found >> n & 1 == 1).collect()
+        let mut scan = Scan::default();
+        let mut chunk = Chunk::new();
+        chunk.fill(packets.iter().copied());
+        let mut found = Vec::new();
+        for (interface, run) in chunk.runs() {
+            let set = scan.find(
+                wanted,
+                &mut rules,
+                &mut names,
+                &chunk,
+                (interface, run.clone()),
+            );
+            found.extend(run.clone().filter(|n| set >> (n - run.start) & 1 == 1));
+        }
+        found
     }
 
     #[test]
