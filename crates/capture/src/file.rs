@@ -1,4 +1,4 @@
-//! Capture files as a source: pcap and pcapng, compressed or not, also from a pipe.
+//! Capture files as a source: pcap and pcapng, compressed or not, also from a pipe or stdin.
 //!
 //! A file is one queue in file order. It lends the reader's own buffer. Its watermark promises nothing before the end,
 //! because capture files may run backwards. Merging several files by time is the recorder's work.
@@ -6,6 +6,7 @@
 use std::{
     fs::File,
     io::{self, Read},
+    os::fd::AsFd,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -19,15 +20,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use retroscope_pcapfile::{ReadError, Reader};
 
 use crate::{
-    Burst, Direction, Event, FrameMeta, InterfaceInfo, Queue, Source, SourceError,
-    SourceStatistics, Status, TimeDomain,
+    Burst, Event, InterfaceInfo, Queue, Source, SourceError, SourceStatistics, Status, TimeDomain,
+    records::Records,
 };
 
 /// A capture file behind the [`Source`] plug.
 #[derive(Debug)]
 pub struct FileSource {
+    /// What is read; for stdin, what messages call it.
     path: PathBuf,
     name: String,
+    is_stdin: bool,
     stop: Arc<AtomicBool>,
 }
 
@@ -38,8 +41,28 @@ impl FileSource {
         Self {
             name: path.display().to_string(),
             path,
+            is_stdin: false,
             stop: Arc::default(),
         }
+    }
+
+    /// A source that will read standard input: a file, a pipe, a socket. It takes the descriptor as it is, so that it
+    /// works where `/dev/stdin` cannot be opened (a socket, another user's terminal, no `/dev`).
+    #[must_use]
+    pub fn stdin() -> Self {
+        Self {
+            path: PathBuf::from("stdin"),
+            name: "-".to_owned(),
+            is_stdin: true,
+            stop: Arc::default(),
+        }
+    }
+
+    fn open_file(&self) -> io::Result<File> {
+        if self.is_stdin {
+            return Ok(File::from(io::stdin().as_fd().try_clone_to_owned()?));
+        }
+        File::open(&self.path)
     }
 
     /// Ends the reading of a silent pipe when another thread sets `stop`: its queue is then at its end, within 100 ms.
@@ -56,7 +79,7 @@ impl Source for FileSource {
 
     /// Opens one queue. A pipe is waited for until its first packet is there.
     fn open(self: Box<Self>, _queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError> {
-        let file = File::open(&self.path).map_err(|error| SourceError::File {
+        let file = self.open_file().map_err(|error| SourceError::File {
             path: self.path.clone(),
             error,
         })?;
@@ -111,92 +134,49 @@ impl Read for Stream {
 #[derive(Debug)]
 struct FileQueue {
     path: PathBuf,
-    reader: Reader<Stream>,
+    records: Records<Stream>,
     stop: Arc<AtomicBool>,
-    interfaces: Vec<InterfaceInfo>,
-    /// Interfaces that were told: known at the opening, or reported by an event. `<= interfaces.len()`.
-    interfaces_told: usize,
-    frames: Vec<FrameMeta>,
     ended: bool,
 }
 
 impl FileQueue {
     fn new(path: PathBuf, reader: Reader<Stream>, stop: Arc<AtomicBool>) -> Self {
-        let mut queue = Self {
+        Self {
             path,
-            reader,
+            records: Records::new(reader, TimeDomain::File, ""),
             stop,
-            interfaces: Vec::new(),
-            interfaces_told: 0,
-            frames: Vec::new(),
             ended: false,
-        };
-        queue.learn_interfaces();
-        queue.interfaces_told = queue.interfaces.len();
-        queue
-    }
-
-    /// Takes over the interfaces that the reader has met since the last call.
-    fn learn_interfaces(&mut self) {
-        for interface in &self.reader.interfaces()[self.interfaces.len()..] {
-            self.interfaces.push(InterfaceInfo {
-                name: interface.name.clone(),
-                link_type: interface.link_type,
-                snaplen: interface.snaplen,
-                time_domain: TimeDomain::File,
-                time_resolution_ns: interface.resolution_ns,
-            });
         }
     }
 }
 
 impl Queue for FileQueue {
     fn interfaces(&self) -> &[InterfaceInfo] {
-        &self.interfaces
+        self.records.interfaces()
     }
 
     /// Reads the next records. A pipe is waited for longer than `_wait` if it delivers nothing.
     fn next(&mut self, _wait: Duration) -> Result<Status, SourceError> {
-        self.frames.clear();
         if self.ended {
+            self.records.clear();
             return Ok(Status::End);
         }
-        match self.reader.fill() {
+        match self.records.fill() {
             Ok(0) => self.ended = true,
-            Ok(_) => {}
+            Ok(_) => return Ok(Status::Frames),
             Err(error) => {
                 self.ended = true;
-                // What the file describes before its damage is known, even if no packet follows.
-                self.learn_interfaces();
                 // A pipe that was stopped ends anywhere.
-                if self.stop.load(Ordering::Relaxed) {
-                    return Ok(Status::End);
+                if !self.stop.load(Ordering::Relaxed) {
+                    return Err(source_error(&self.path, error));
                 }
-                return Err(source_error(&self.path, error));
             }
         }
-        self.learn_interfaces();
-        if self.ended {
-            return Ok(Status::End);
-        }
-        self.frames
-            .extend(self.reader.records().iter().map(|record| FrameMeta {
-                time_ns: record.time_ns,
-                offset: record.offset,
-                captured_len: record.captured_len,
-                wire_len: record.wire_len,
-                interface: record.interface,
-                direction: direction(record.flags),
-                vlan: None,
-            }));
-        Ok(Status::Frames)
+        Ok(Status::End)
     }
 
     fn burst(&self) -> Burst<'_> {
-        Burst {
-            memory: self.reader.memory(),
-            frames: &self.frames,
-        }
+        self.records.burst()
     }
 
     fn watermark(&self) -> Option<i64> {
@@ -204,17 +184,12 @@ impl Queue for FileQueue {
     }
 
     fn event(&mut self) -> Option<Event> {
-        if self.interfaces_told == self.interfaces.len() {
-            return None;
-        }
-        let index = u16::try_from(self.interfaces_told).ok()?;
-        self.interfaces_told += 1;
-        Some(Event::InterfaceAdded(index))
+        self.records.event()
     }
 
     fn statistics(&mut self) -> SourceStatistics {
         SourceStatistics {
-            received: Some(self.reader.records_read()),
+            received: Some(self.records.read()),
             lost: Vec::new(),
             as_of_ns: self.watermark(),
         }
@@ -223,21 +198,12 @@ impl Queue for FileQueue {
     fn stop(&mut self) {
         // Records are received when they are read: there is nothing to drain.
         self.ended = true;
-        self.frames.clear();
-    }
-}
-
-/// Bits 0 and 1 of pcapng's `epb_flags`.
-fn direction(flags: Option<u32>) -> Direction {
-    match flags.map(|flags| flags & 3) {
-        Some(1) => Direction::Inbound,
-        Some(2) => Direction::Outbound,
-        _ => Direction::Unknown,
+        self.records.clear();
     }
 }
 
 /// Tells the file's faults from the system's.
-fn source_error(path: &Path, error: ReadError) -> SourceError {
+pub(crate) fn source_error(path: &Path, error: ReadError) -> SourceError {
     let path = path.to_owned();
     match error {
         ReadError::Open { error, .. }
@@ -262,6 +228,7 @@ mod tests {
     use retroscope_packet::LinkType;
 
     use super::*;
+    use crate::{Direction, FrameMeta};
 
     /// A pcap file (little-endian, microseconds, Ethernet) with packets of `lengths` bytes, one a second.
     fn pcap(lengths: &[u32]) -> Vec<u8> {

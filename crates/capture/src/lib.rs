@@ -16,6 +16,7 @@ pub mod af_packet;
 mod clock;
 pub mod file;
 pub mod generator;
+mod records;
 pub mod send;
 mod source;
 

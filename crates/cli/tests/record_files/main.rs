@@ -4,6 +4,7 @@
 mod fragments;
 mod options;
 mod oracle;
+mod stdin;
 
 use std::{
     fs,

@@ -175,14 +175,13 @@ fn is_generator(name: &str) -> bool {
 fn open_sources(args: &Args, stop: &Arc<AtomicBool>) -> Result<Vec<Box<dyn Source>>, SourceError> {
     let mut sources: Vec<Box<dyn Source>> = Vec::new();
     for path in &args.files {
-        // As for tcpdump, - is stdin.
-        let path = if path.as_os_str() == "-" {
-            Path::new("/dev/stdin")
+        // As for tcpdump.
+        let source = if path.as_os_str() == "-" {
+            FileSource::stdin()
         } else {
-            path
+            FileSource::new(path)
         };
-        let source = FileSource::new(path).stopped_by(Arc::clone(stop));
-        sources.push(Box::new(source));
+        sources.push(Box::new(source.stopped_by(Arc::clone(stop))));
     }
     for name in &args.interfaces {
         if is_generator(name) {
