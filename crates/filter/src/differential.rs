@@ -1,7 +1,7 @@
 //! The interpreter against libpcap's own, on programs that libpcap would never make and on packets cut anywhere.
 
 use crate::{
-    Aux, Instruction, LinkContext, Mode, Program, compile, instruction::op, lockstep,
+    Aux, Frame, Instruction, LinkContext, Mode, Program, compile, instruction::op, lockstep,
     program::is_known, sys::reference,
 };
 use retroscope_packet::LinkType;
@@ -91,6 +91,13 @@ fn random_packets(random: &mut fastrand::Rng, count: usize) -> Vec<(Vec<u8>, u32
     (0..count).map(packet).collect()
 }
 
+fn frames(packets: &[(Vec<u8>, u32)]) -> Vec<Frame<'_>> {
+    packets
+        .iter()
+        .map(|(data, wire_len)| Frame::new(data, *wire_len, Aux::default()))
+        .collect()
+}
+
 /// What each packet alone gives, as `run_many` tells it.
 fn one_by_one(program: &Program, packets: &[(Vec<u8>, u32)]) -> u64 {
     let runs = packets
@@ -128,10 +135,7 @@ fn many_packets_give_what_each_gives_alone() {
         let program = Program::new(instructions, false).expect("made to be valid");
         let count = random.usize(..=Program::MANY);
         let packets = random_packets(&mut random, count);
-        let set = program.run_many(count, |index| {
-            let (data, wire_len) = &packets[index];
-            (data, *wire_len, Aux::default())
-        });
+        let set = program.run_many(&frames(&packets));
         assert_eq!(
             set,
             one_by_one(&program, &packets),

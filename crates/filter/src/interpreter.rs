@@ -4,7 +4,7 @@
 //! 32-bit wrapping arithmetic, a load beyond the captured bytes or a division by zero ends with 0.
 
 use crate::{
-    Aux, Direction,
+    frame::PackedAux,
     instruction::{
         ANCILLARY, ANCILLARY_INTERFACE, ANCILLARY_PACKET_TYPE, Instruction, MEMORY_WORDS, op,
     },
@@ -13,18 +13,14 @@ use crate::{
 
 /// Backward jumps before a run gives up with 0. `ip6 protochain` makes one for each extension header; the smallest has
 /// 8 bytes, and a packet at most 256 KiB.
-const BACKWARD_JUMPS_MAX: u32 = 65_536;
-
-/// `PACKET_HOST` and `PACKET_OUTGOING` of `linux/if_packet.h`.
-const PACKET_HOST: u32 = 0;
-const PACKET_OUTGOING: u32 = 4;
+pub(crate) const BACKWARD_JUMPS_MAX: u32 = 65_536;
 
 /// Runs validated instructions. `aux` is `None` where absolute loads always mean the packet.
 pub(crate) fn run(
     instructions: &[Instruction],
     packet: &[u8],
     wire_len: u32,
-    aux: Option<Aux>,
+    aux: Option<PackedAux>,
 ) -> u32 {
     let mut a = 0_u32;
     let mut x = 0_u32;
@@ -166,11 +162,10 @@ pub(crate) fn byte(packet: &[u8], at: u32) -> Option<u32> {
     packet.get(at as usize).map(|byte| u32::from(*byte))
 }
 
-fn ancillary(k: u32, aux: Aux) -> Option<u32> {
-    match (k, aux.direction) {
-        (ANCILLARY_PACKET_TYPE, Direction::Inbound) => Some(PACKET_HOST),
-        (ANCILLARY_PACKET_TYPE, Direction::Outbound) => Some(PACKET_OUTGOING),
-        (ANCILLARY_INTERFACE, _) => aux.ifindex,
+fn ancillary(k: u32, aux: PackedAux) -> Option<u32> {
+    match k {
+        ANCILLARY_PACKET_TYPE => aux.packet_type(),
+        ANCILLARY_INTERFACE => aux.interface(),
         _ => None,
     }
 }

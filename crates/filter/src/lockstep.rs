@@ -9,6 +9,7 @@
 //! with scratch memory, ancillary data, or backward jumps.
 
 use crate::{
+    Frame,
     instruction::{ANCILLARY, Instruction, op},
     interpreter::{arithmetic, byte, half, word},
 };
@@ -36,14 +37,11 @@ fn is_known(instruction: &Instruction) -> bool {
     }
 }
 
-/// Runs instructions that fit on `count` packets; bit `n` of the result tells whether packet `n` is kept. `packet` gives
-/// captured bytes and wire length. Panics if `count` is above [`LANES`].
+/// Runs instructions that fit on the packets of `frames`; bit `n` of the result tells whether packet `n` is kept. Panics if
+/// there are more than [`LANES`].
 #[inline]
-pub(crate) fn run<'p>(
-    instructions: &[Instruction],
-    count: usize,
-    packet: impl Fn(usize) -> (&'p [u8], u32),
-) -> u64 {
+pub(crate) fn run(instructions: &[Instruction], frames: &[Frame<'_>]) -> u64 {
+    let count = frames.len();
     assert!(count <= LANES);
     let mut a: Values = [0; LANES];
     let mut x: Values = [0; LANES];
@@ -56,7 +54,7 @@ pub(crate) fn run<'p>(
             continue;
         }
         let k = instruction.k;
-        let data = |lane: usize| packet(lane).0;
+        let data = |lane: usize| frames[lane].data();
         let behind = |lane: usize| x[lane].checked_add(k);
         let on = match instruction.code {
             op::RET_K => {
@@ -86,8 +84,8 @@ pub(crate) fn run<'p>(
             op::LDX_B_MSH => set(&mut x, here, |lane, _| {
                 byte(data(lane), k).map(|byte| (byte & 0x0f) << 2)
             }),
-            op::LD_LEN => set(&mut a, here, |lane, _| Some(packet(lane).1)),
-            op::LDX_LEN => set(&mut x, here, |lane, _| Some(packet(lane).1)),
+            op::LD_LEN => set(&mut a, here, |lane, _| Some(frames[lane].wire_len())),
+            op::LDX_LEN => set(&mut x, here, |lane, _| Some(frames[lane].wire_len())),
             op::LD_IMM => set(&mut a, here, |_, _| Some(k)),
             op::LDX_IMM => set(&mut x, here, |_, _| Some(k)),
             op::TAX => set(&mut x, here, |lane, _| Some(a[lane])),

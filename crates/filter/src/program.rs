@@ -1,7 +1,9 @@
 //! A validated classic BPF program.
 
+use std::{fmt, sync::Arc};
+
 use crate::{
-    Aux,
+    Aux, Frame,
     instruction::{
         ANCILLARY, ANCILLARY_INTERFACE, ANCILLARY_PACKET_TYPE, Instruction, MEMORY_WORDS, op,
     },
@@ -12,9 +14,15 @@ use crate::{
 ///
 /// Checked once when it is made: every operation code is known, every jump stays inside, scratch indexes are in range,
 /// no constant divides by zero, and the last instruction returns. A program without end cannot happen either: the only
-/// backward jumps are those of `ip6 protochain`, and the interpreter counts them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// backward jumps are those of `ip6 protochain`, and they are counted.
+///
+/// A clone is the same program and costs nothing.
+#[derive(Clone)]
 pub struct Program {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
     instructions: Vec<Instruction>,
     ancillary: bool,
     /// `run_many` may take them together.
@@ -41,27 +49,30 @@ impl Program {
         for (index, instruction) in instructions.iter().enumerate() {
             check(instruction, index, instructions.len(), ancillary)?;
         }
-        Ok(Self {
-            lockstep: lockstep::fits(&instructions),
-            instructions,
-            ancillary,
-        })
+        Ok(Self::of_checked(instructions, ancillary))
     }
 
     /// A program that returns `bytes` for every packet.
     #[must_use]
     pub fn constant(bytes: u32) -> Self {
+        Self::of_checked(vec![Instruction::ret(bytes)], false)
+    }
+
+    fn of_checked(instructions: Vec<Instruction>, ancillary: bool) -> Self {
+        let shared = Shared {
+            lockstep: lockstep::fits(&instructions),
+            instructions,
+            ancillary,
+        };
         Self {
-            instructions: vec![Instruction::ret(bytes)],
-            ancillary: false,
-            lockstep: true,
+            shared: Arc::new(shared),
         }
     }
 
     /// The instructions, at least one.
     #[must_use]
     pub fn instructions(&self) -> &[Instruction] {
-        &self.instructions
+        &self.shared.instructions
     }
 
     /// Runs the program: how many bytes of the packet to keep, 0 for a packet that does not match.
@@ -70,34 +81,53 @@ impl Program {
     /// gives: a load beyond the captured bytes, or a division by zero, rejects the packet whatever stands around it.
     #[must_use]
     pub fn run(&self, packet: &[u8], wire_len: u32, aux: Aux) -> u32 {
-        let aux = self.ancillary.then_some(aux);
-        interpreter::run(&self.instructions, packet, wire_len, aux)
+        self.run_frame(&Frame::new(packet, wire_len, aux))
     }
 
-    /// Runs the program on `count` packets, at most [`Self::MANY`]: bit `n` of the result tells whether [`Self::run`] keeps
-    /// any byte of packet `n`. `packet` gives captured bytes, wire length and the rest, and may be asked several times.
-    ///
-    /// Two to three times as fast as one by one where there are 64, and no slower where there are few.
+    fn run_frame(&self, frame: &Frame<'_>) -> u32 {
+        let Shared {
+            instructions,
+            ancillary,
+            ..
+        } = &*self.shared;
+        let aux = ancillary.then(|| frame.packed_aux());
+        interpreter::run(instructions, frame.data(), frame.wire_len(), aux)
+    }
+
+    /// Runs the program on at most [`Self::MANY`] packets: bit `n` of the result tells whether [`Self::run`] keeps any byte of
+    /// packet `n`.
     ///
     /// # Panics
-    /// If `count` is above [`Self::MANY`].
+    /// If there are more than [`Self::MANY`].
     #[must_use]
-    pub fn run_many<'p>(
-        &self,
-        count: usize,
-        packet: impl Fn(usize) -> (&'p [u8], u32, Aux),
-    ) -> u64 {
-        assert!(count <= Self::MANY);
-        if self.lockstep && count >= LOCKSTEP_MIN {
-            return lockstep::run(&self.instructions, count, |index| {
-                let (data, wire_len, _) = packet(index);
-                (data, wire_len)
-            });
+    pub fn run_many(&self, frames: &[Frame<'_>]) -> u64 {
+        assert!(frames.len() <= Self::MANY);
+        if self.shared.lockstep && frames.len() >= LOCKSTEP_MIN {
+            return lockstep::run(&self.shared.instructions, frames);
         }
-        (0..count).fold(0, |kept, index| {
-            let (data, wire_len, aux) = packet(index);
-            kept | u64::from(self.run(data, wire_len, aux) != 0) << index
+        (0..).zip(frames).fold(0, |kept, (index, frame)| {
+            kept | u64::from(self.run_frame(frame) != 0) << index
         })
+    }
+}
+
+impl PartialEq for Program {
+    /// The same instructions with the same meaning, however they are run.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+            || (self.shared.instructions == other.shared.instructions
+                && self.shared.ancillary == other.shared.ancillary)
+    }
+}
+
+impl Eq for Program {}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program")
+            .field("instructions", &self.shared.instructions)
+            .field("ancillary", &self.shared.ancillary)
+            .finish_non_exhaustive()
     }
 }
 

@@ -7,7 +7,7 @@ use std::{collections::HashSet, fmt, sync::Arc};
 
 use retroscope_capture::{Burst, FrameMeta};
 use retroscope_filter::{
-    Aux, Decision as FilterDecision, Direction, Filled, Filter, FilterError, FlowState,
+    Aux, Decision as FilterDecision, Direction, Filled, Filter, FilterError, FlowState, Frame,
     LinkContext, Mode, PacketView, Program, Template, TriggerFacts,
 };
 use retroscope_packet::{FragmentKey, LinkType, parse};
@@ -335,11 +335,12 @@ impl CaptureFilter {
         self.prepared.prepare(link_type);
         let program = self.prepared.filter.program(link_type, self.prepared.mode);
         program.map_or(0, |program| {
-            program.run_many(frames.len(), |index| {
-                let meta = &frames[index];
+            let mut views = [Frame::new(&[], 0, Aux::default()); Self::MANY];
+            for (view, meta) in views.iter_mut().zip(frames) {
                 let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
-                (data, meta.wire_len, aux(meta.direction as u8))
-            })
+                *view = Frame::new(data, meta.wire_len, aux(meta.direction as u8));
+            }
+            program.run_many(&views[..frames.len()])
         })
     }
 

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use retroscope_filter::Program;
+use retroscope_filter::{self as filter, Aux, Program};
 use retroscope_packet::{LinkType, may_be_fragment};
 
 use crate::{
@@ -100,11 +100,12 @@ impl Known {
             found |= self.fragments(frames);
         }
         if wanted.hits {
+            let mut views = [filter::Frame::new(&[], 0, Aux::default()); Program::MANY];
+            for (view, frame) in views.iter_mut().zip(frames) {
+                *view = filter::Frame::new(frame.data, frame.wire_len, aux(frame.direction));
+            }
             for program in &self.programs {
-                found |= program.run_many(frames.len(), |index| {
-                    let frame = &frames[index];
-                    (frame.data, frame.wire_len, aux(frame.direction))
-                });
+                found |= program.run_many(&views[..frames.len()]);
             }
         }
         found

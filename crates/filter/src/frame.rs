@@ -1,0 +1,171 @@
+//! A packet as programs see it, laid out for machine code.
+//!
+//! Machine code walks an array of these ([`Program::run_many`](crate::Program::run_many)), so the layout is fixed: 24 bytes,
+//! with what a packet of a live interface knows beside its bytes packed into the last word.
+#![expect(
+    unsafe_code,
+    reason = "a frame keeps its slice as pointer and length, whose order in memory Rust leaves open for a slice"
+)]
+
+use std::{fmt, marker::PhantomData, ptr::NonNull, slice};
+
+use crate::{Aux, Direction};
+
+/// `PACKET_HOST` and `PACKET_OUTGOING` of `linux/if_packet.h`.
+const PACKET_HOST: u32 = 0;
+const PACKET_OUTGOING: u32 = 4;
+
+/// One packet: captured bytes, length on the wire, and [`Aux`].
+///
+/// Cheap to make and to copy; any thread may read it. It borrows the bytes, which nobody may change meanwhile.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Frame<'p> {
+    data: NonNull<u8>,
+    captured: u32,
+    wire_len: u32,
+    aux: PackedAux,
+    borrow: PhantomData<&'p [u8]>,
+}
+
+/// [`Aux`] in one word: bits 0..32 interface index, 32 whether it is known, 33 whether the packet type is known, 34..37 the
+/// packet type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct PackedAux(u64);
+
+const _: () = assert!(size_of::<Frame<'_>>() == 24);
+
+// SAFETY: a frame is a `&'p [u8]` and three numbers; nothing is written through it, and such references may go to other
+// threads.
+unsafe impl Send for Frame<'_> {}
+// SAFETY: as above: no method changes anything.
+unsafe impl Sync for Frame<'_> {}
+
+impl<'p> Frame<'p> {
+    /// A packet of which `data` was captured, and which had `wire_len` bytes on the wire. Of more than 4 GiB the first 4 GiB
+    /// count.
+    #[must_use]
+    #[inline]
+    pub fn new(data: &'p [u8], wire_len: u32, aux: Aux) -> Self {
+        Self {
+            data: NonNull::from(data).cast(),
+            captured: u32::try_from(data.len()).unwrap_or(u32::MAX),
+            wire_len,
+            aux: PackedAux::new(aux),
+            borrow: PhantomData,
+        }
+    }
+
+    /// The captured bytes.
+    #[must_use]
+    #[inline]
+    pub fn data(&self) -> &'p [u8] {
+        // SAFETY: pointer and length come from a slice that is borrowed for `'p`, in `new`, the only constructor; the length
+        // was made smaller at most, so the bytes lie in that slice, are initialized, and do not change during `'p`.
+        unsafe { slice::from_raw_parts(self.data.as_ptr(), self.captured as usize) }
+    }
+
+    /// Bytes on the wire.
+    #[must_use]
+    #[inline]
+    pub fn wire_len(&self) -> u32 {
+        self.wire_len
+    }
+
+    /// What a live filter may ask for beside the bytes.
+    #[must_use]
+    #[inline]
+    pub fn aux(&self) -> Aux {
+        self.aux.unpack()
+    }
+
+    pub(crate) fn packed_aux(&self) -> PackedAux {
+        self.aux
+    }
+}
+
+impl fmt::Debug for Frame<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frame")
+            .field("data", &self.data())
+            .field("wire_len", &self.wire_len)
+            .field("aux", &self.aux())
+            .finish()
+    }
+}
+
+impl PackedAux {
+    /// Bit that says that the interface index is known.
+    pub(crate) const HAS_INTERFACE: u64 = 1 << 32;
+    /// Bit that says that the packet type is known.
+    pub(crate) const HAS_TYPE: u64 = 1 << 33;
+    /// Lowest of the bits of the packet type.
+    pub(crate) const TYPE_SHIFT: u32 = 34;
+
+    #[inline]
+    pub(crate) fn new(aux: Aux) -> Self {
+        let packet_type = match aux.direction {
+            Direction::Unknown => 0,
+            Direction::Inbound => Self::HAS_TYPE | u64::from(PACKET_HOST) << Self::TYPE_SHIFT,
+            Direction::Outbound => Self::HAS_TYPE | u64::from(PACKET_OUTGOING) << Self::TYPE_SHIFT,
+        };
+        let interface = aux
+            .ifindex
+            .map_or(0, |index| u64::from(index) | Self::HAS_INTERFACE);
+        Self(packet_type | interface)
+    }
+
+    /// The packet type as the kernel numbers it.
+    #[inline]
+    pub(crate) fn packet_type(self) -> Option<u32> {
+        let value = (self.0 >> Self::TYPE_SHIFT) & 0b111;
+        (self.0 & Self::HAS_TYPE != 0).then_some(if value == 0 {
+            PACKET_HOST
+        } else {
+            PACKET_OUTGOING
+        })
+    }
+
+    /// The interface index.
+    #[inline]
+    pub(crate) fn interface(self) -> Option<u32> {
+        let [a, b, c, d, ..] = self.0.to_le_bytes();
+        (self.0 & Self::HAS_INTERFACE != 0).then_some(u32::from_le_bytes([a, b, c, d]))
+    }
+
+    #[inline]
+    fn unpack(self) -> Aux {
+        let direction = match self.packet_type() {
+            None => Direction::Unknown,
+            Some(PACKET_HOST) => Direction::Inbound,
+            Some(_) => Direction::Outbound,
+        };
+        Aux {
+            direction,
+            ifindex: self.interface(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_gives_back_what_it_was_made_of() {
+        let bytes = [1, 2, 3];
+        for direction in [Direction::Unknown, Direction::Inbound, Direction::Outbound] {
+            for ifindex in [None, Some(0), Some(7), Some(u32::MAX)] {
+                for data in [&bytes[..], &bytes[1..2], &[]] {
+                    let aux = Aux { direction, ifindex };
+                    let frame = Frame::new(data, 1500, aux);
+                    assert_eq!(
+                        (frame.data(), frame.wire_len(), frame.aux()),
+                        (data, 1500, aux)
+                    );
+                }
+            }
+        }
+    }
+}
