@@ -16,10 +16,12 @@ pub mod af_packet;
 mod clock;
 pub mod file;
 pub mod generator;
+mod offer;
 mod records;
 pub mod send;
 mod source;
 
+pub use offer::{Instruction, Offer};
 pub use source::{
     Burst, Direction, Event, Frame, FrameMeta, InterfaceInfo, LossCause, Queue, Source,
     SourceError, SourceStatistics, Status, TimeDomain, VlanTag,

@@ -4,12 +4,17 @@ use std::{fmt, io, path::PathBuf, time::Duration};
 
 use retroscope_packet::LinkType;
 
+use crate::Offer;
+
 /// Where packets come from, before it is opened.
 ///
 /// Opening takes the privileges, memory and kernel objects that the engine needs; afterwards the queues need none.
 pub trait Source: Send + fmt::Debug {
     /// The name that a user gave or would recognise: `eth0`, `big.pcapng`, `generate:flows=10`.
     fn name(&self) -> &str;
+
+    /// Offers the engine to filter and to cut frames itself, before it is opened. One that cannot ignores it.
+    fn offer(&mut self, _offer: &Offer) {}
 
     /// Opens into at least one queue. `queues` is how many threads the caller would like to run, at least 1; an engine
     /// that cannot spread its traffic returns fewer.
@@ -36,6 +41,12 @@ pub trait Queue: Send + fmt::Debug {
 
     /// The burst that the last `next` fetched; empty unless that returned [`Status::Frames`].
     fn burst(&self) -> Burst<'_>;
+
+    /// Whether every frame that is lent has passed the filter that was [offered](Source::offer). What it refused is then
+    /// not in [`SourceStatistics::received`], and nobody has counted it.
+    fn is_filtered(&self) -> bool {
+        false
+    }
 
     /// The packet time before which nothing more will come, in ns since the UNIX epoch. Live engines move it on while
     /// idle too. `None`: no promise yet, or none possible (a file in any order).

@@ -15,7 +15,7 @@ use std::{
 };
 
 use retroscope_capture::{
-    Burst, Direction, Event, FrameMeta, LossCause, Queue, Source, SourceError, Status, VlanTag,
+    Direction, Event, Source, SourceError, Status,
     af_packet::{interfaces, offloads},
     generator::GeneratorSource,
     send::{LiveSender, in_network_namespace_or_loopback},
@@ -24,129 +24,10 @@ use retroscope_packet::LinkType;
 use support::{
     DEADLINE, WAIT, generate, is_udp_of_generator,
     namespace::{Namespace, ip},
-    open, try_open,
+    open,
+    traffic::{Taken, frame, is_ours, now_ns, send, stop_and_drain, take_until, with_tag},
+    try_open,
 };
-
-/// The system clock in ns since the UNIX epoch.
-fn now_ns() -> i64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    time.tv_sec * 1_000_000_000 + time.tv_nsec
-}
-
-/// What came out of a queue.
-#[derive(Debug, Default)]
-struct Taken {
-    frames: Vec<(FrameMeta, Vec<u8>)>,
-    events: Vec<Event>,
-}
-
-/// Takes from a queue until `enough` or the end; returns whether it ended.
-fn take_until(
-    queue: &mut dyn Queue,
-    taken: &mut Taken,
-    mut enough: impl FnMut(&Taken) -> bool,
-) -> bool {
-    let deadline = Instant::now() + DEADLINE;
-    loop {
-        let watermark_ns = queue.watermark().unwrap();
-        let status = queue.next(WAIT).unwrap();
-        for frame in queue.burst().iter() {
-            assert!(
-                frame.meta.time_ns >= watermark_ns,
-                "older than the watermark"
-            );
-            assert!(
-                frame.meta.time_ns >= queue.watermark().unwrap(),
-                "older than its own watermark"
-            );
-            taken.frames.push((frame.meta, frame.data.to_vec()));
-        }
-        taken.events.extend(std::iter::from_fn(|| queue.event()));
-        if status == Status::End {
-            return true;
-        }
-        if enough(taken) {
-            return false;
-        }
-        assert!(
-            Instant::now() < deadline,
-            "{} frames, {:?}",
-            taken.frames.len(),
-            taken.events
-        );
-    }
-}
-
-/// Stops a queue, takes the rest, and checks the ledger: received = lent + lost.
-fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, u64) {
-    queue.stop();
-    assert!(take_until(queue, taken, |_| false));
-    assert!(queue.burst().frames.is_empty());
-    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
-    let statistics = queue.statistics();
-    let [(LossCause::Kernel, Some(lost))] = statistics.lost[..] else {
-        panic!("{statistics:?}")
-    };
-    let received = statistics.received.unwrap();
-    assert_eq!(
-        received,
-        taken.frames.len() as u64 + lost,
-        "the ledger does not close"
-    );
-    (received, lost)
-}
-
-/// Sends one frame.
-fn send(interface: &str, frame: &[u8]) {
-    let length = u32::try_from(frame.len()).unwrap();
-    let meta = FrameMeta {
-        time_ns: 0,
-        offset: 0,
-        captured_len: length,
-        wire_len: length,
-        interface: 0,
-        direction: Direction::Unknown,
-        vlan: None,
-    };
-    let mut sender = LiveSender::open(interface, Path::new("retroscope")).unwrap();
-    sender
-        .send(Burst {
-            memory: frame,
-            frames: &[meta],
-        })
-        .unwrap();
-}
-
-/// An Ethernet frame with a local experimental EtherType behind `tags`.
-fn frame(tags: &[u8], marker: u8) -> Vec<u8> {
-    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
-    frame.extend(tags);
-    frame.extend([0x88, 0xb5, marker]);
-    frame.resize(80, marker);
-    frame
-}
-
-/// Whether a captured frame, behind its tags, is one of `frame`'s.
-fn is_ours(data: &[u8]) -> bool {
-    data.windows(2)
-        .skip(12)
-        .take(9)
-        .any(|kind| kind == [0x88, 0xb5])
-}
-
-/// The frame as it was on the wire.
-fn with_tag(meta: &FrameMeta, data: &[u8]) -> Vec<u8> {
-    let Some(VlanTag { tpid, tci }) = meta.vlan else {
-        return data.to_vec();
-    };
-    [
-        &data[..12],
-        &tpid.to_be_bytes(),
-        &tci.to_be_bytes(),
-        &data[12..],
-    ]
-    .concat()
-}
 
 #[test]
 fn everything_that_is_sent_at_speed_comes() {
@@ -471,10 +352,7 @@ fn an_interface_may_be_down_at_the_start() {
     };
     namespace.enter(|| {
         ip("link set v1 down");
-        let mut queues = try_open("v1", 4, None).unwrap();
-        let [queue] = &mut queues[..] else {
-            panic!("{} queues", queues.len())
-        };
+        let mut queue = open("v1");
         let mut taken = Taken::default();
         take_until(queue.as_mut(), &mut taken, |taken| {
             taken.events == [Event::InterfaceDown(0)]

@@ -4,6 +4,9 @@
 //! - `block`: one block's bytes to frame descriptors,
 //! - `ring`: whose turn each block is,
 //! - `interface`: what interfaces there are, and which of them can be recorded,
+//! - `config`: what a user chooses,
+//! - `classic`: the programs in front of the ring,
+//! - `port`: an interface by its name, and how sockets are made to receive from it,
 //! - `source` and `queue`: the [`Source`](crate::Source) plug.
 //!
 //! # Counting
@@ -18,12 +21,16 @@
 //! 3.14 for VLAN identifiers other than 0x8100; 4.12 for several queues.
 
 mod block;
+mod classic;
+mod config;
 mod interface;
+mod port;
 mod queue;
 mod ring;
 mod source;
 pub(crate) mod sys;
 
+pub use config::{Fanout, FanoutMode, LiveConfig, Sides};
 pub use interface::{InterfaceSummary, Offloads, interfaces, offloads};
-pub(crate) use source::permission;
-pub use source::{LiveConfig, LiveSource};
+pub(crate) use port::permission;
+pub use source::LiveSource;

@@ -23,9 +23,10 @@ use rustix::{
 
 use super::{
     block::BlockSummary,
+    classic::REJECT_ALL,
+    port::{Found, Port},
     ring::BlockRing,
-    source::REJECT_ALL,
-    sys::{InterfaceQuery, PacketSocket},
+    sys::PacketSocket,
 };
 use crate::{
     Burst, Event, InterfaceInfo, LossCause, Queue, SourceError, SourceStatistics, Status,
@@ -51,18 +52,11 @@ const CLOCK_READING_NS: i64 = 1_000_000;
 /// The kernel's counters have 32 bits: they are read before as many packets went by.
 const PACKETS_BETWEEN_READINGS: u64 = 1 << 30;
 
-/// What a queue is told at its start.
-#[derive(Debug, Clone)]
-pub(super) struct Setup {
-    pub(super) interface: InterfaceInfo,
-    pub(super) is_up: bool,
-}
-
 /// One socket of a live interface.
 #[derive(Debug)]
 pub(super) struct LiveQueue {
     interfaces: [InterfaceInfo; 1],
-    query: Arc<InterfaceQuery>,
+    port: Arc<Port>,
     socket: PacketSocket,
     ring: BlockRing,
     events: VecDeque<Event>,
@@ -146,25 +140,27 @@ impl Watermark {
 impl LiveQueue {
     /// A queue of a socket that may be receiving already.
     pub(super) fn new(
-        setup: Setup,
-        query: Arc<InterfaceQuery>,
+        port: Arc<Port>,
+        found: Found,
+        info: InterfaceInfo,
         socket: PacketSocket,
         ring: BlockRing,
         notice: Option<Event>,
     ) -> Self {
         let now_ns = clock::realtime_ns();
         let mut events = VecDeque::from_iter(notice);
-        if !setup.is_up {
+        let is_up = found.flags.is_up();
+        if !is_up {
             events.push_back(Event::InterfaceDown(0));
         }
         Self {
-            interfaces: [setup.interface],
-            query,
+            interfaces: [info],
+            port,
             socket,
             ring,
             events,
             phase: Phase::Running,
-            is_up: setup.is_up,
+            is_up,
             counters: Counters::default(),
             // Frames that came since the socket was started are older than this queue: two seconds are plenty.
             watermark: Watermark::new(now_ns.saturating_sub(2 * SECOND_NS)),
@@ -324,11 +320,7 @@ impl LiveQueue {
             self.events.push_back(Event::InterfaceGone(0));
             // The kernel took the socket out of the receive path before it took its index away.
             self.drain(0);
-        } else if self
-            .query
-            .flags(&self.interfaces[0].name)
-            .is_ok_and(|flags| flags.is_up())
-        {
+        } else if self.port.is_up() {
             self.set_up(true);
         }
         Ok(())
@@ -356,11 +348,7 @@ impl LiveQueue {
     }
 
     fn error(&self, call: &'static str, error: io::Error) -> SourceError {
-        SourceError::System {
-            interface: self.interfaces[0].name.clone(),
-            call,
-            error,
-        }
+        self.port.error(call, error)
     }
 
     fn try_next(&mut self, wait: Duration) -> Result<Status, SourceError> {

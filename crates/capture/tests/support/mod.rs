@@ -1,11 +1,10 @@
 //! What the tests of live interfaces share.
+#![allow(dead_code, reason = "no test needs all of it")]
 
 pub(crate) mod namespace;
+pub(crate) mod traffic;
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
 use retroscope_capture::{
     Queue, Source, SourceError, Status,
@@ -23,12 +22,19 @@ pub(crate) fn try_open(
     queues: usize,
     buffer_bytes: Option<usize>,
 ) -> Result<Vec<Box<dyn Queue>>, SourceError> {
-    let config = LiveConfig {
-        interface: interface.to_owned(),
-        promiscuous: true,
-        buffer_bytes,
-        program: PathBuf::from("retroscope"),
-    };
+    open_as(
+        LiveConfig {
+            buffer_bytes,
+            ..LiveConfig::new(interface, "retroscope")
+        },
+        queues,
+    )
+}
+
+pub(crate) fn open_as(
+    config: LiveConfig,
+    queues: usize,
+) -> Result<Vec<Box<dyn Queue>>, SourceError> {
     Box::new(LiveSource::new(config)).open(queues)
 }
 

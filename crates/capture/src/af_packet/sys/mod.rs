@@ -7,6 +7,6 @@ mod interface;
 mod mapping;
 mod socket;
 
-pub(crate) use interface::{InterfaceQuery, names};
+pub(crate) use interface::{Flags, InterfaceQuery, names};
 pub(crate) use mapping::Mapping;
-pub(crate) use socket::{Instruction, PacketSocket, RingRequest};
+pub(crate) use socket::{PacketSocket, RingRequest};

@@ -12,14 +12,24 @@ use std::{
 
 use libc::{c_int, c_void, socklen_t};
 
+use crate::Instruction;
+
 /// `AF_PACKET` and `PACKET_MR_PROMISC` in the width that the structures have.
 const FAMILY: u16 = 17;
 const MEMBERSHIP_PROMISCUOUS: u16 = 1;
 const _: () = assert!(FAMILY as c_int == libc::AF_PACKET);
 const _: () = assert!(MEMBERSHIP_PROMISCUOUS as c_int == libc::PACKET_MR_PROMISC as c_int);
 
-/// A classic BPF instruction.
-pub(crate) type Instruction = libc::sock_filter;
+// A program goes to the kernel as it stands.
+const _: () = assert!(
+    size_of::<Instruction>() == size_of::<libc::sock_filter>()
+        && std::mem::offset_of!(Instruction, code) == std::mem::offset_of!(libc::sock_filter, code)
+        && std::mem::offset_of!(Instruction, jump_true)
+            == std::mem::offset_of!(libc::sock_filter, jt)
+        && std::mem::offset_of!(Instruction, jump_false)
+            == std::mem::offset_of!(libc::sock_filter, jf)
+        && std::mem::offset_of!(Instruction, k) == std::mem::offset_of!(libc::sock_filter, k)
+);
 
 /// A raw packet socket that does not block. It receives nothing until it is bound with a protocol.
 #[derive(Debug)]
@@ -138,7 +148,7 @@ impl PacketSocket {
         // The kernel copies the program and does not write to it, in spite of the pointer's type.
         let program = libc::sock_fprog {
             len: length,
-            filter: program.as_ptr().cast_mut(),
+            filter: program.as_ptr().cast_mut().cast(),
         };
         self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
     }

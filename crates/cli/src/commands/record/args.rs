@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use retroscope_recorder::{Config, Format};
 use retroscope_ring::Backing;
 
-use super::is_generator;
+use super::{is_generator, live::LiveArgs};
 use crate::{failure::Failure, memory, numa, units};
 
 /// The connection of the trigger packet.
@@ -151,9 +151,8 @@ pub(crate) struct Args {
     #[arg(short = 'D', long = "list-interfaces")]
     pub(crate) list: bool,
 
-    /// Do not put the interface into promiscuous mode
-    #[arg(short = 'p', long = "no-promiscuous-mode")]
-    pub(crate) no_promiscuous: bool,
+    #[command(flatten)]
+    pub(crate) live: LiveArgs,
 
     /// Say only what went wrong
     #[arg(short = 'q', long)]

@@ -1,6 +1,7 @@
 //! `retroscope record`: arguments to a running recorder, and what a person sees of it.
 
 mod args;
+mod live;
 mod screen;
 mod signals;
 mod summary;
@@ -14,7 +15,7 @@ use std::{
 
 use retroscope_capture::{
     Source, SourceError,
-    af_packet::{LiveConfig, LiveSource, interfaces},
+    af_packet::{LiveSource, interfaces},
     file::FileSource,
     generator::GeneratorSource,
 };
@@ -188,13 +189,7 @@ fn open_sources(args: &Args, stop: &Arc<AtomicBool>) -> Result<Vec<Box<dyn Sourc
             sources.push(Box::new(GeneratorSource::parse(name)?));
         } else {
             let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("retroscope"));
-            let promiscuous = !args.no_promiscuous;
-            let config = LiveConfig {
-                interface: name.clone(),
-                promiscuous,
-                buffer_bytes: None,
-                program,
-            };
+            let config = args.live.config(name, program);
             sources.push(Box::new(LiveSource::new(config)));
         }
     }

@@ -1,0 +1,256 @@
+//! An interface by its name, and how sockets are made to receive from it.
+//!
+//! A socket is hooked into the receive path while it still rejects everything, joins its group, and is admitted when all
+//! its siblings are there: so no frame reaches two of them.
+
+use std::{
+    io,
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
+
+use super::{
+    classic::REJECT_ALL,
+    config::{LiveConfig, Sides},
+    interface::{hardware_text, link_type},
+    sys::{Flags, InterfaceQuery, PacketSocket},
+};
+use crate::{Instruction, SourceError};
+use retroscope_packet::LinkType;
+
+/// All EtherTypes.
+const ALL_PROTOCOLS: u16 = 3;
+
+/// Let the kernel choose a group number that is free: `PACKET_FANOUT_FLAG_UNIQUEID`.
+const FANOUT_UNIQUE: u16 = 0x2000;
+/// Spare the group copies of what this host sends: `PACKET_FANOUT_FLAG_IGNORE_OUTGOING`.
+const FANOUT_IGNORE_OUTGOING: u16 = 0x4000;
+/// `PACKET_FANOUT_FLAG_DEFRAG`.
+const FANOUT_DEFRAGMENT: u16 = 0x8000;
+
+/// An interface, and what its sockets have in common.
+#[derive(Debug)]
+pub(super) struct Port {
+    config: LiveConfig,
+    query: InterfaceQuery,
+    /// The frames that `program` takes are of these.
+    sides: Sides,
+    /// What every socket takes; `None`: all that comes.
+    program: Option<Vec<Instruction>>,
+    /// Several sockets share what comes.
+    is_shared: bool,
+    group: Mutex<Option<Group>>,
+}
+
+/// The fanout group of the sockets.
+#[derive(Debug, Clone, Copy)]
+struct Group {
+    /// The interface that it belongs to.
+    index: i32,
+    number: u16,
+}
+
+/// An interface that was looked up.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found {
+    pub(super) index: i32,
+    pub(super) link_type: LinkType,
+    pub(super) flags: Flags,
+}
+
+impl Port {
+    /// A port in the network namespace of the calling thread.
+    pub(super) fn new(config: LiveConfig) -> Result<Self, SourceError> {
+        let query = InterfaceQuery::new()
+            .map_err(|error| system(&config.interface, "socket(AF_UNIX)", error))?;
+        Ok(Self {
+            config,
+            query,
+            sides: Sides::Both,
+            program: None,
+            is_shared: false,
+            group: Mutex::default(),
+        })
+    }
+
+    /// Sockets take what `program` takes, which is frames of `sides` only.
+    pub(super) fn set_program(&mut self, sides: Sides, program: Option<Vec<Instruction>>) {
+        self.sides = sides;
+        self.program = program;
+    }
+
+    /// Several sockets are to share what comes.
+    pub(super) fn share(&mut self) {
+        self.is_shared = true;
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.config.interface
+    }
+
+    pub(super) fn config(&self) -> &LiveConfig {
+        &self.config
+    }
+
+    /// The interface of this name, if there is one.
+    ///
+    /// # Errors
+    /// Everything that keeps it from being recorded.
+    pub(super) fn look_up(&self) -> Result<Found, SourceError> {
+        let name = self.name();
+        if name == "any" {
+            let message = "cannot record on 'any', whose frames differ in link type: name each interface with its own -i";
+            return Err(SourceError::Unsupported {
+                message: message.to_owned(),
+            });
+        }
+        let gone = |call| {
+            move |error: io::Error| match error.raw_os_error() {
+                Some(libc::ENODEV) => SourceError::NoInterface {
+                    interface: name.to_owned(),
+                },
+                _ => system(name, call, error),
+            }
+        };
+        let query = &self.query;
+        let index = query.index(name).map_err(gone("ioctl(SIOCGIFINDEX)"))?;
+        let hardware_type = query
+            .hardware_type(name)
+            .map_err(gone("ioctl(SIOCGIFHWADDR)"))?;
+        let Some(link_type) = link_type(hardware_type) else {
+            let kind = hardware_text(hardware_type);
+            let message = format!(
+                "cannot record on {name} ({kind}): only Ethernet, loopback and raw IP interfaces work"
+            );
+            return Err(SourceError::Unsupported { message });
+        };
+        let flags = query.flags(name).map_err(gone("ioctl(SIOCGIFFLAGS)"))?;
+        Ok(Found {
+            index,
+            link_type,
+            flags,
+        })
+    }
+
+    /// Whether the interface is switched on.
+    pub(super) fn is_up(&self) -> bool {
+        let flags = self.query.flags(self.name());
+        flags.is_ok_and(|flags| flags.is_up())
+    }
+
+    /// A socket, or the sentence about privileges.
+    pub(super) fn open_socket(&self) -> Result<PacketSocket, SourceError> {
+        PacketSocket::new().map_err(|error| match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => {
+                permission("record on", self.name(), &self.config.program)
+            }
+            _ => self.error("socket(AF_PACKET)", error),
+        })
+    }
+
+    /// Puts a socket into the receive path of the interface. It still rejects everything: members of a group come one by one,
+    /// and until all are there some would get what others got too.
+    ///
+    /// Calling it again after an error is allowed.
+    pub(super) fn hook(&self, socket: &PacketSocket, found: &Found) -> Result<(), SourceError> {
+        socket
+            .attach_filter(&REJECT_ALL)
+            .map_err(|error| self.error("setsockopt(SO_ATTACH_FILTER)", error))?;
+        if self.ignores_outgoing() && !self.is_shared {
+            // Before Linux 4.20 the filter alone rejects them.
+            let _ = socket.ignore_outgoing();
+        }
+        socket
+            .bind(found.index, ALL_PROTOCOLS)
+            .map_err(|error| self.error("bind", error))?;
+        if self.is_shared {
+            self.join_group(socket, found.index)?;
+        }
+        if self.config.promiscuous && !found.flags.is_loopback() {
+            socket
+                .set_promiscuous(found.index)
+                .map_err(|error| self.error("setsockopt(PACKET_ADD_MEMBERSHIP)", error))?;
+        }
+        Ok(())
+    }
+
+    /// Lets a hooked socket receive.
+    pub(super) fn admit(&self, socket: &PacketSocket) -> Result<(), SourceError> {
+        match &self.program {
+            Some(program) => socket
+                .attach_filter(program)
+                .map_err(|error| self.error("setsockopt(SO_ATTACH_FILTER)", error)),
+            None => socket
+                .detach_filter()
+                .map_err(|error| self.error("setsockopt(SO_DETACH_FILTER)", error)),
+        }
+    }
+
+    /// The program rejects what this host sends.
+    fn ignores_outgoing(&self) -> bool {
+        self.sides == Sides::In
+    }
+
+    /// Joins the group of the interface, or founds it.
+    fn join_group(&self, socket: &PacketSocket, index: i32) -> Result<(), SourceError> {
+        let call = "setsockopt(PACKET_FANOUT)";
+        let mut group = self.group.lock().unwrap_or_else(PoisonError::into_inner);
+        let fanout = self.config.fanout;
+        let mut mode = fanout.mode.code();
+        if fanout.defragment {
+            mode |= FANOUT_DEFRAGMENT;
+        }
+        if self.ignores_outgoing() {
+            mode |= FANOUT_IGNORE_OUTGOING;
+        }
+        if let Some(Group { number, .. }) = group.filter(|group| group.index == index) {
+            return socket
+                .join_fanout(number, mode)
+                .map_err(|error| self.error(call, error));
+        }
+        socket
+            .join_fanout(0, mode | FANOUT_UNIQUE)
+            .map_err(|error| self.error(call, error))?;
+        let number = socket
+            .fanout_group()
+            .map_err(|error| self.error(call, error))?;
+        *group = Some(Group { index, number });
+        Ok(())
+    }
+
+    pub(super) fn error(&self, call: &'static str, error: io::Error) -> SourceError {
+        system(self.name(), call, error)
+    }
+}
+
+fn system(interface: &str, call: &'static str, error: io::Error) -> SourceError {
+    SourceError::System {
+        interface: interface.to_owned(),
+        call,
+        error,
+    }
+}
+
+/// The sentence for a process that may not open a packet socket, with the commands that help.
+pub(crate) fn permission(what: &str, interface: &str, program: &Path) -> SourceError {
+    let program = program.display();
+    let message = format!(
+        "no permission to {what} {interface}: run it as 'sudo {program} …', or once \
+         'sudo setcap cap_net_raw,cap_net_admin=eip {program}'"
+    );
+    SourceError::Permission { message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_permission_sentence_helps() {
+        assert_eq!(
+            permission("record on", "eth0", Path::new("/usr/bin/retroscope")).to_string(),
+            "no permission to record on eth0: run it as 'sudo /usr/bin/retroscope …', or once \
+             'sudo setcap cap_net_raw,cap_net_admin=eip /usr/bin/retroscope'"
+        );
+    }
+}

@@ -1,0 +1,251 @@
+//! Which frames an AF_PACKET queue gets: both ways or one, by flow, receive queue or CPU, whole or in fragments. Needs root
+//! and `ip`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "test code, also outside of test functions"
+)]
+
+mod support;
+
+use std::collections::HashSet;
+
+use retroscope_capture::{
+    Direction, Queue,
+    af_packet::{Fanout, FanoutMode, LiveConfig, Sides},
+};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use support::{
+    generate, is_udp_of_generator,
+    namespace::{Namespace, ip},
+    open_as,
+    traffic::{Taken, frame, is_ours, send, stop_and_drain, take_until},
+};
+
+/// Everything that the queues still have, one after the other; each ledger is checked.
+fn drain(queues: &mut [Box<dyn Queue>]) -> Vec<Taken> {
+    let drain = |queue: &mut Box<dyn Queue>| {
+        let mut taken = Taken::default();
+        let (_, lost) = stop_and_drain(queue.as_mut(), &mut taken);
+        assert_eq!(lost, 0);
+        taken
+    };
+    queues.iter_mut().map(drain).collect()
+}
+
+/// How many of the generator's frames each queue got.
+fn shares(taken: &[Taken]) -> Vec<usize> {
+    let ours = |taken: &Taken| {
+        let frames = taken.frames.iter();
+        frames.filter(|(_, data)| is_udp_of_generator(data)).count()
+    };
+    taken.iter().map(ours).collect()
+}
+
+fn spread(mode: FanoutMode) -> LiveConfig {
+    LiveConfig {
+        fanout: Fanout {
+            mode,
+            defragment: false,
+        },
+        ..LiveConfig::new("v1", "retroscope")
+    }
+}
+
+#[test]
+fn one_way_or_both() {
+    let Some(namespace) = Namespace::with_veth("ways") else {
+        return;
+    };
+    namespace.enter(|| {
+        ip("addr add 10.8.0.1/24 dev v1");
+        ip("neigh add 10.8.0.2 lladdr 02:00:00:00:00:02 dev v1");
+        let ways = [
+            (Sides::Both, [true, true]),
+            (Sides::In, [true, false]),
+            (Sides::Out, [false, true]),
+        ];
+        for (queues, (sides, expected)) in [1, 2].into_iter().flat_map(|n| ways.map(|way| (n, way)))
+        {
+            let config = LiveConfig {
+                sides,
+                ..LiveConfig::new("v1", "retroscope")
+            };
+            let mut queues = open_as(config, queues).unwrap();
+            let socket = std::net::UdpSocket::bind("10.8.0.1:0").unwrap();
+            socket.send_to(b"out", "10.8.0.2:9").unwrap();
+            send("v0", &frame(&[], 3));
+            let taken = drain(&mut queues);
+            let frames = || taken.iter().flat_map(|taken| &taken.frames);
+            let is_in = frames().filter(|(_, data)| is_ours(data)).count();
+            let is_out = frames()
+                .filter(|(meta, data)| data.len() == 45 && meta.direction == Direction::Outbound);
+            assert_eq!(
+                [is_in == 1, is_out.count() == 1],
+                expected,
+                "{sides:?} with {} queues",
+                queues.len()
+            );
+        }
+    });
+}
+
+#[test]
+fn the_sent_side_of_loopback() {
+    let Some(namespace) = Namespace::new("loout") else {
+        return;
+    };
+    namespace.enter(|| {
+        ip("link set lo up");
+        let config = LiveConfig {
+            sides: Sides::Out,
+            ..LiveConfig::new("lo", "retroscope")
+        };
+        let mut queues = open_as(config, 1).unwrap();
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket
+            .send_to(b"once", socket.local_addr().unwrap())
+            .unwrap();
+        let taken = drain(&mut queues).remove(0);
+        let ours = |(_, data): &&(_, Vec<u8>)| data.ends_with(b"once");
+        let directions = taken.frames.iter().filter(ours);
+        assert_eq!(
+            directions
+                .map(|(meta, _)| meta.direction)
+                .collect::<Vec<_>>(),
+            [Direction::Outbound]
+        );
+    });
+}
+
+/// One CPU sends, one receive queue gets it: with these modes nothing is shared, whatever the flows.
+#[test]
+fn by_cpu_or_receive_queue_flows_stay_together() {
+    let Some(namespace) = Namespace::with_veth("modes") else {
+        return;
+    };
+    namespace.enter(|| {
+        // veth receives on the CPU that sends, and this pair has one receive queue.
+        let mut first = CpuSet::new();
+        first.set(0);
+        sched_setaffinity(None, &first).unwrap();
+        for (mode, is_shared) in [
+            (FanoutMode::Hash, true),
+            (FanoutMode::Queue, false),
+            (FanoutMode::Cpu, false),
+        ] {
+            let mut queues = open_as(spread(mode), 2).unwrap();
+            let sent = generate("v0", "generate:flows=64,count=2000,rate=400kpps");
+            let shares = shares(&drain(&mut queues));
+            assert_eq!(shares.iter().sum::<usize>() as u64, sent, "{mode:?}");
+            assert_eq!(
+                shares.iter().all(|share| *share > 0),
+                is_shared,
+                "{mode:?}: {shares:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn receive_queues_go_to_sockets_of_their_own() {
+    let Some(namespace) = Namespace::new("queues") else {
+        return;
+    };
+    namespace.enter(|| {
+        ip("link add v0 numtxqueues 2 numrxqueues 2 type veth peer name v1 numtxqueues 2 numrxqueues 2");
+        ip("link set v0 up");
+        ip("link set v1 up");
+        namespace.wait_for_carrier("v0");
+        let mut queues = open_as(spread(FanoutMode::Queue), 2).unwrap();
+        // The sender's queue, and with it the receiver's, is that of its CPU.
+        let cpus = std::thread::available_parallelism().unwrap().get().min(2);
+        for cpu in 0..cpus {
+            let mut one = CpuSet::new();
+            one.set(cpu);
+            sched_setaffinity(None, &one).unwrap();
+            generate("v0", "generate:flows=8,count=500,rate=100kpps");
+        }
+        let shares = shares(&drain(&mut queues));
+        assert_eq!(shares.iter().sum::<usize>(), 500 * cpus);
+        let used: HashSet<_> = shares.into_iter().filter(|share| *share > 0).collect();
+        assert_eq!(used, HashSet::from([500]), "a queue each");
+    });
+}
+
+/// An Ethernet frame with a fragment of a UDP datagram, whose payload is `more` and the rest.
+fn fragment(offset: u16, more: bool, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+    let length = u16::try_from(20 + payload.len()).unwrap();
+    let flags = (offset / 8) | if more { 0x2000 } else { 0 };
+    let mut header = vec![0x45, 0];
+    header.extend(length.to_be_bytes());
+    header.extend([0x12, 0x34]);
+    header.extend(flags.to_be_bytes());
+    header.extend([64, 17, 0, 0, 10, 8, 0, 1, 10, 8, 0, 2]);
+    let sum: u32 = header
+        .chunks(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+        .sum();
+    let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    frame.extend(header);
+    frame.extend(payload);
+    frame
+}
+
+#[test]
+fn fragments_are_joined_only_on_request() {
+    let Some(namespace) = Namespace::with_veth("frag") else {
+        return;
+    };
+    namespace.enter(|| {
+        // UDP from port 9 to port 9 with 1200 bytes behind the header, without a checksum.
+        let mut datagram = vec![0, 9, 0, 9, 0x04, 0xb8, 0, 0];
+        datagram.resize(1208, 0xaa);
+        let (first, rest) = datagram.split_at(800);
+        for (defragment, lengths) in [(false, vec![834, 442]), (true, vec![1242])] {
+            let mut config = spread(FanoutMode::Hash);
+            config.fanout.defragment = defragment;
+            let mut queues = open_as(config, 2).unwrap();
+            send("v0", &fragment(0, true, first));
+            send("v0", &fragment(800, false, rest));
+            // A pair of joined fragments goes to one queue: wait for neither, a drained stop has all.
+            let taken = drain(&mut queues);
+            let mut came: Vec<_> = taken
+                .iter()
+                .flat_map(|taken| &taken.frames)
+                .filter(|(_, data)| data.len() > 34 && data[23] == 17)
+                .map(|(_, data)| data.len())
+                .collect();
+            came.sort_unstable_by(|a, b| b.cmp(a));
+            assert_eq!(came, lengths, "defragment: {defragment}");
+        }
+    });
+}
+
+#[test]
+fn an_interface_that_is_down_is_shared_where_the_kernel_allows() {
+    let Some(namespace) = Namespace::with_veth("downfan") else {
+        return;
+    };
+    namespace.enter(|| {
+        ip("link set v1 down");
+        let mut queues = open_as(spread(FanoutMode::Hash), 2).unwrap();
+        assert!([1, 2].contains(&queues.len()));
+        ip("link set v1 up");
+        namespace.wait_for_carrier("v0");
+        let sent = generate("v0", "generate:flows=64,count=1000,rate=100kpps");
+        // The queues notice that it is up, and share.
+        let mut total = 0;
+        for queue in &mut queues {
+            let mut taken = Taken::default();
+            take_until(queue.as_mut(), &mut taken, |taken| !taken.frames.is_empty());
+            stop_and_drain(queue.as_mut(), &mut taken);
+            total += shares(std::slice::from_ref(&taken)).iter().sum::<usize>();
+        }
+        assert_eq!(total as u64, sent);
+    });
+}

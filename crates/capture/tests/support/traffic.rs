@@ -1,0 +1,130 @@
+//! Frames by hand, and taking everything that a queue lends.
+
+use std::{path::Path, time::Instant};
+
+use retroscope_capture::{
+    Burst, Direction, Event, FrameMeta, LossCause, Queue, Status, VlanTag, send::LiveSender,
+};
+
+use super::{DEADLINE, WAIT};
+
+/// The system clock in ns since the UNIX epoch.
+pub(crate) fn now_ns() -> i64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
+}
+
+/// What came out of a queue.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    pub(crate) frames: Vec<(FrameMeta, Vec<u8>)>,
+    pub(crate) events: Vec<Event>,
+}
+
+/// Takes from a queue until `enough` or the end; returns whether it ended.
+pub(crate) fn take_until(
+    queue: &mut dyn Queue,
+    taken: &mut Taken,
+    mut enough: impl FnMut(&Taken) -> bool,
+) -> bool {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let watermark_ns = queue.watermark().unwrap();
+        let status = queue.next(WAIT).unwrap();
+        for frame in queue.burst().iter() {
+            assert!(
+                frame.meta.time_ns >= watermark_ns,
+                "older than the watermark"
+            );
+            assert!(
+                frame.meta.time_ns >= queue.watermark().unwrap(),
+                "older than its own watermark"
+            );
+            taken.frames.push((frame.meta, frame.data.to_vec()));
+        }
+        taken.events.extend(std::iter::from_fn(|| queue.event()));
+        if status == Status::End {
+            return true;
+        }
+        if enough(taken) {
+            return false;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "{} frames, {:?}",
+            taken.frames.len(),
+            taken.events
+        );
+    }
+}
+
+/// Stops a queue, takes the rest, and checks the ledger: received = lent + lost.
+pub(crate) fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, u64) {
+    queue.stop();
+    assert!(take_until(queue, taken, |_| false));
+    assert!(queue.burst().frames.is_empty());
+    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    let statistics = queue.statistics();
+    let [(LossCause::Kernel, Some(lost))] = statistics.lost[..] else {
+        panic!("{statistics:?}")
+    };
+    let received = statistics.received.unwrap();
+    assert_eq!(
+        received,
+        taken.frames.len() as u64 + lost,
+        "the ledger does not close"
+    );
+    (received, lost)
+}
+
+/// Sends one frame.
+pub(crate) fn send(interface: &str, frame: &[u8]) {
+    let length = u32::try_from(frame.len()).unwrap();
+    let meta = FrameMeta {
+        time_ns: 0,
+        offset: 0,
+        captured_len: length,
+        wire_len: length,
+        interface: 0,
+        direction: Direction::Unknown,
+        vlan: None,
+    };
+    let mut sender = LiveSender::open(interface, Path::new("retroscope")).unwrap();
+    sender
+        .send(Burst {
+            memory: frame,
+            frames: &[meta],
+        })
+        .unwrap();
+}
+
+/// An Ethernet frame with a local experimental EtherType behind `tags`.
+pub(crate) fn frame(tags: &[u8], marker: u8) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+    frame.extend(tags);
+    frame.extend([0x88, 0xb5, marker]);
+    frame.resize(80, marker);
+    frame
+}
+
+/// Whether a captured frame, behind its tags, is one of `frame`'s.
+pub(crate) fn is_ours(data: &[u8]) -> bool {
+    data.windows(2)
+        .skip(12)
+        .take(9)
+        .any(|kind| kind == [0x88, 0xb5])
+}
+
+/// The frame as it was on the wire.
+pub(crate) fn with_tag(meta: &FrameMeta, data: &[u8]) -> Vec<u8> {
+    let Some(VlanTag { tpid, tci }) = meta.vlan else {
+        return data.to_vec();
+    };
+    [
+        &data[..12],
+        &tpid.to_be_bytes(),
+        &tci.to_be_bytes(),
+        &data[12..],
+    ]
+    .concat()
+}

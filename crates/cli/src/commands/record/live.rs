@@ -1,0 +1,76 @@
+//! The arguments of `retroscope record` about live interfaces.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use retroscope_capture::af_packet::{Fanout, FanoutMode, LiveConfig, Sides};
+
+use crate::units;
+
+/// How live interfaces are captured.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct LiveArgs {
+    /// Do not put the interface into promiscuous mode
+    #[arg(short = 'p', long = "no-promiscuous-mode")]
+    no_promiscuous: bool,
+
+    /// Which packets, seen from this host: received, sent, or both
+    #[arg(short = 'Q', long, value_name = "WAY", value_enum, default_value_t = Way::Inout)]
+    direction: Way,
+
+    /// How the capture threads of an interface share its packets: by flow, NIC queue or CPU
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = Spread::Hash)]
+    fanout: Spread,
+
+    /// Join IP fragments before they are shared out. Joined packets were never on the wire
+    #[arg(long)]
+    fanout_defrag: bool,
+
+    /// Kernel memory of each capture thread, for packets that came and were not read yet [default: 128MiB]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    capture_buffer: Option<u64>,
+}
+
+/// `-Q`, in tcpdump's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Way {
+    In,
+    Out,
+    Inout,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Spread {
+    /// By flow, both directions alike
+    Hash,
+    /// By receive queue of the NIC
+    Qm,
+    /// By the CPU that received the packet
+    Cpu,
+}
+
+impl LiveArgs {
+    /// How to capture from `interface`.
+    pub(crate) fn config(&self, interface: &str, program: PathBuf) -> LiveConfig {
+        LiveConfig {
+            promiscuous: !self.no_promiscuous,
+            buffer_bytes: self
+                .capture_buffer
+                .map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
+            fanout: Fanout {
+                mode: match self.fanout {
+                    Spread::Hash => FanoutMode::Hash,
+                    Spread::Qm => FanoutMode::Queue,
+                    Spread::Cpu => FanoutMode::Cpu,
+                },
+                defragment: self.fanout_defrag,
+            },
+            sides: match self.direction {
+                Way::Inout => Sides::Both,
+                Way::In => Sides::In,
+                Way::Out => Sides::Out,
+            },
+            ..LiveConfig::new(interface, program)
+        }
+    }
+}
