@@ -55,36 +55,42 @@ impl Tally {
         interface: Known,
         producer: &mut Producer,
     ) {
+        let is_ethernet = interface.link_type == LinkType::ETHERNET;
         let data =
             |meta: &FrameMeta| &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
-        let record = |meta: &FrameMeta| Record {
-            time_ns: meta.time_ns,
-            wire_len: meta.wire_len,
-            interface: interface.id,
-            direction: meta.direction as u8,
-            tag_restored: false,
-            parts: [data(meta), &[], &[]],
-        };
+        let is_tagged = |data: &[u8]| is_ethernet && has_tag(data);
         let mut rest = frames;
         while !rest.is_empty() {
+            // Counted on the way, while the frames are in the first-level cache.
+            let (mut bytes, mut tagged) = (0, 0);
+            let record = |meta: &FrameMeta| {
+                let data = data(meta);
+                bytes += u64::from(meta.captured_len);
+                tagged += u64::from(is_tagged(data));
+                Record {
+                    time_ns: meta.time_ns,
+                    wire_len: meta.wire_len,
+                    interface: interface.id,
+                    direction: meta.direction as u8,
+                    tag_restored: false,
+                    parts: [data, &[], &[]],
+                }
+            };
             let result = producer.store_burst(rest.iter().map(record));
-            let stored = &rest[..result.unwrap_or_else(|burst| burst.stored)];
-            rest = &rest[stored.len()..];
-            self.count.stored += stored.len() as u64;
-            self.count.stored_bytes += stored
-                .iter()
-                .map(|meta| u64::from(meta.captured_len))
-                .sum::<u64>();
-            if interface.link_type == LinkType::ETHERNET {
-                let tagged = stored.iter().filter(|meta| has_tag(data(meta))).count();
-                self.count.tagged += tagged as u64;
-            }
+            let (stored, behind) = rest.split_at(result.unwrap_or_else(|burst| burst.stored));
+            rest = behind;
             if result.is_err()
                 && let Some((refused, behind)) = rest.split_first()
             {
+                // It was taken, and so counted, but not stored.
+                bytes -= u64::from(refused.captured_len);
+                tagged -= u64::from(is_tagged(data(refused)));
                 self.refuse(refused.time_ns);
                 rest = behind;
             }
+            self.count.stored += stored.len() as u64;
+            self.count.stored_bytes += bytes;
+            self.count.tagged += tagged;
         }
     }
 
