@@ -6,19 +6,13 @@
 
 use std::ops::Range;
 
-use retroscope_filter::Program;
+use retroscope_filter::{Aux, Frame, Program};
 use retroscope_ring::{Packet, Packets};
+
+use crate::predicate::aux;
 
 /// Records of a chunk at most: a set of them is the bits of a `u64`.
 pub(crate) const MANY: usize = Program::MANY;
-
-/// A captured frame as a filter sees it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Frame<'r> {
-    pub(crate) data: &'r [u8],
-    pub(crate) wire_len: u32,
-    pub(crate) direction: u8,
-}
 
 /// See the module.
 #[derive(Debug)]
@@ -32,13 +26,8 @@ pub(crate) struct Chunk<'r> {
 
 impl<'r> Chunk<'r> {
     pub(crate) fn new() -> Self {
-        let nothing = Frame {
-            data: &[],
-            wire_len: 0,
-            direction: 0,
-        };
         Self {
-            frames: [nothing; MANY],
+            frames: [Frame::new(&[], 0, Aux::default()); MANY],
             times_ns: [0; MANY],
             interfaces: [0; MANY],
             len: 0,
@@ -52,9 +41,7 @@ impl<'r> Chunk<'r> {
         let places = places.zip(&mut self.interfaces);
         self.len = 0;
         for (((frame, time_ns), interface), packet) in places.zip(packets) {
-            frame.data = packet.data;
-            frame.wire_len = packet.wire_len;
-            frame.direction = packet.direction;
+            *frame = Frame::new(packet.data, packet.wire_len, aux(packet.direction));
             *time_ns = packet.time_ns;
             *interface = packet.interface;
             self.len += 1;
@@ -110,6 +97,8 @@ impl<'r> Walk<'r> {
 
 #[cfg(test)]
 mod tests {
+    use retroscope_filter::Direction;
+
     use super::*;
 
     fn packet(time_ns: i64, interface: u16, data: &[u8]) -> Packet<'_> {
@@ -130,13 +119,15 @@ mod tests {
         let mut packets = packets.into_iter();
         let mut chunk = Chunk::new();
         assert_eq!(chunk.fill(&mut packets), MANY);
-        assert_eq!(chunk.frames(2..4)[1].data, [3]);
+        assert_eq!(chunk.frames(2..4)[1].data(), [3]);
         assert_eq!(chunk.fill(&mut packets), 6, "none was dropped in between");
         let frame = chunk.frames(0..6)[0];
-        assert_eq!(
-            (frame.data, frame.wire_len, frame.direction),
-            (&[64][..], 100, 2)
-        );
+        let aux = Aux {
+            direction: Direction::Outbound,
+            ifindex: None,
+        };
+        assert_eq!((frame.data(), frame.wire_len()), (&[64][..], 100));
+        assert_eq!(frame.aux(), aux);
         assert_eq!(chunk.runs().collect::<Vec<_>>(), [(3, 0..6)]);
         assert_eq!(chunk.fill(&mut packets), 0);
         assert_eq!(chunk.runs().count(), 0);

@@ -6,14 +6,10 @@
 
 use std::ops::Range;
 
-use retroscope_filter::{self as filter, Aux, Program};
+use retroscope_filter::{Frame, Program};
 use retroscope_packet::{LinkType, may_be_fragment};
 
-use crate::{
-    chunk::{Chunk, Frame},
-    interfaces::InterfaceCache,
-    predicate::{Rule, aux},
-};
+use crate::{chunk::Chunk, interfaces::InterfaceCache, predicate::Rule};
 
 /// What a scan finds. Any packet may change it that goes the long way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,12 +96,8 @@ impl Known {
             found |= self.fragments(frames);
         }
         if wanted.hits {
-            let mut views = [filter::Frame::new(&[], 0, Aux::default()); Program::MANY];
-            for (view, frame) in views.iter_mut().zip(frames) {
-                *view = filter::Frame::new(frame.data, frame.wire_len, aux(frame.direction));
-            }
             for program in &self.programs {
-                found |= program.run_many(&views[..frames.len()]);
+                found |= program.run_many(frames);
             }
         }
         found
@@ -113,7 +105,7 @@ impl Known {
 
     fn fragments(&self, frames: &[Frame<'_>]) -> u64 {
         frames.iter().enumerate().fold(0, |set, (index, frame)| {
-            let may_be = may_be_fragment(self.link_type, frame.data);
+            let may_be = may_be_fragment(self.link_type, frame.data());
             set | u64::from(may_be) << index
         })
     }
