@@ -8,7 +8,7 @@ use std::{collections::HashSet, fmt, net::Ipv4Addr};
 use super::{
     config::GeneratorConfig,
     schedule::{Schedule, first_slot_at},
-    template::{HEADER_BYTES, MARK_BYTES, Template},
+    template::{self, HEADER_BYTES, MARK_BYTES, Template},
 };
 use crate::SourceError;
 
@@ -176,12 +176,21 @@ impl Generator {
         self.advance();
     }
 
-    /// As [`Self::write`], over an earlier frame of the same flow.
-    #[inline]
-    pub(super) fn renew(&mut self, frame: &mut [u8]) {
-        let sequence = self.sequence();
-        self.flow().renew(frame, sequence);
-        self.advance();
+    /// The constant part of the checksum of a flow's background frames, for [`Numbers::renew`].
+    pub(super) fn sum(&self, flow: usize) -> u32 {
+        self.flows[flow].sum_with_filler()
+    }
+
+    /// Advances by `count` background frames and gives their numbers. The caller writes each over an earlier frame of the
+    /// flow whose turn it is.
+    pub(super) fn take(&mut self, count: usize) -> Numbers {
+        let numbers = Numbers {
+            next: self.schedule.slot,
+            stride: self.schedule.stride(),
+        };
+        self.schedule.advance_by(count);
+        self.next_flow = (self.next_flow + count) % self.flows.len();
+        numbers
     }
 
     /// Writes the trigger with the number of the next frame, and advances. The flows' turns stay as they are.
@@ -205,6 +214,22 @@ impl Generator {
         if self.next_flow == self.flows.len() {
             self.next_flow = 0;
         }
+    }
+}
+
+/// The sequence numbers of frames of one share, one after the other.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Numbers {
+    next: u64,
+    stride: u64,
+}
+
+impl Numbers {
+    /// Writes the next frame over an earlier one of the same flow, whose checksum has this constant part.
+    #[inline]
+    pub(super) fn renew(&mut self, frame: &mut [u8], sum: u32) {
+        template::renew(frame, sum, self.next);
+        self.next = self.next.saturating_add(self.stride);
     }
 }
 

@@ -23,8 +23,9 @@ pub(super) struct Pool {
     /// One a slot; their time stamps are those of the burst that they were last lent in.
     frames: Vec<FrameMeta>,
     trigger: FrameMeta,
-    /// Every slot belongs to a flow: that of slot `n` is flow `n` modulo the number of flows.
-    is_by_flow: bool,
+    /// Every slot belongs to a flow: that of slot `n` is flow `n` modulo the number of flows. The constant parts of their
+    /// checksums by slot; empty where the slots are shared.
+    sums: Vec<u32>,
     /// The slot of the next frame: `<= frames.len()`.
     next: usize,
     lent: Lent,
@@ -72,15 +73,23 @@ impl Pool {
             frame_bytes: blank.len(),
             frames: (0..slots).map(meta).collect(),
             trigger: meta(slots),
-            is_by_flow,
+            sums: if is_by_flow {
+                (0..slots).map(|slot| generator.sum(slot % flows)).collect()
+            } else {
+                Vec::new()
+            },
             next: 0,
             lent: Lent::Slots(0..0),
         }
     }
 
+    fn is_by_flow(&self) -> bool {
+        !self.sums.is_empty()
+    }
+
     /// Takes back what is lent, to lend another burst.
     pub(super) fn take_back(&mut self) {
-        let is_used_up = self.next == self.frames.len() || !self.is_by_flow;
+        let is_used_up = self.next == self.frames.len() || !self.is_by_flow();
         self.next = if is_used_up { 0 } else { self.next };
         self.lent = Lent::Slots(self.next..self.next);
     }
@@ -111,13 +120,17 @@ impl Pool {
         let slots = self.next..self.next + count;
         let bytes = slots.start * self.slot_bytes..slots.end * self.slot_bytes;
         let memory = self.memory[bytes].chunks_exact_mut(self.slot_bytes);
-        for (slot, meta) in memory.zip(&mut self.frames[slots.clone()]) {
-            let frame = &mut slot[..self.frame_bytes];
-            if self.is_by_flow {
-                generator.renew(frame);
-            } else {
-                generator.write(frame);
+        if self.sums.is_empty() {
+            for slot in memory {
+                generator.write(&mut slot[..self.frame_bytes]);
             }
+        } else {
+            let mut numbers = generator.take(count);
+            for (slot, sum) in memory.zip(&self.sums[slots.clone()]) {
+                numbers.renew(&mut slot[..self.frame_bytes], *sum);
+            }
+        }
+        for meta in &mut self.frames[slots.clone()] {
             meta.time_ns = time_ns;
         }
         self.next = slots.end;
@@ -149,7 +162,7 @@ mod tests {
         let mut reference = Generator::new(&config).unwrap();
         let mut generator = Generator::new(&config).unwrap();
         let mut pool = Pool::new(&generator);
-        assert_eq!(pool.is_by_flow, is_by_flow, "{text}");
+        assert_eq!(pool.is_by_flow(), is_by_flow, "{text}");
         for round in 0.. {
             pool.take_back();
             assert!(pool.burst().frames.is_empty());

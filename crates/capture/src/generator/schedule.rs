@@ -53,6 +53,31 @@ impl Schedule {
         self.end.saturating_sub(self.slot).div_ceil(self.stride)
     }
 
+    /// The next `count` frames are made.
+    pub(super) fn advance_by(&mut self, count: usize) {
+        if count <= 1 {
+            // On the schedule frames come one by one, and a division of this width is dear.
+            (0..count).for_each(|_| self.advance());
+            return;
+        }
+        let count = count as u64;
+        self.slot = self.slot.saturating_add(self.stride.saturating_mul(count));
+        let steps_ns = i128::from(self.step_ns) * i128::from(count);
+        let fraction =
+            u128::from(self.fraction) + u128::from(self.step_fraction) * u128::from(count);
+        let denominator = u128::from(self.denominator);
+        let whole_ns = (fraction / denominator).cast_signed();
+        let offset_ns = i128::from(self.offset_ns) + steps_ns + whole_ns;
+        self.offset_ns = i64::try_from(offset_ns).unwrap_or(i64::MAX);
+        // Below the denominator.
+        self.fraction = u64::try_from(fraction % denominator).unwrap_or(0);
+    }
+
+    /// Slots from one frame to the next.
+    pub(super) fn stride(&self) -> u64 {
+        self.stride
+    }
+
     #[inline]
     pub(super) fn advance(&mut self) {
         self.slot = self.slot.saturating_add(self.stride);
@@ -108,6 +133,11 @@ mod tests {
                     );
                     schedule.advance();
                 }
+                let mut at_once = Schedule::new(&config, queue, queues);
+                at_once.advance_by(0);
+                at_once.advance_by(2999);
+                at_once.advance_by(1);
+                assert_eq!(format!("{at_once:?}"), format!("{schedule:?}"));
                 schedule.end = schedule.slot + 1 + 4 * queues as u64;
                 assert_eq!(schedule.left(), 5, "the next one and four more");
                 schedule.end = schedule.slot;

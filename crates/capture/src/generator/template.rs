@@ -76,14 +76,22 @@ impl Template {
         frame[UDP_CHECKSUM_OFFSET..HEADER_BYTES].copy_from_slice(&udp_checksum(sum));
     }
 
-    /// Writes the sequence number and the checksum; the rest of `frame` is in place from [`Self::write`] with the same
-    /// filler.
-    #[inline]
-    pub(super) fn renew(&self, frame: &mut [u8], sequence: [u8; 8]) {
-        let sum = self.sum_with_filler + sum_words(&sequence);
-        frame[UDP_CHECKSUM_OFFSET..HEADER_BYTES].copy_from_slice(&udp_checksum(sum));
-        frame[HEADER_BYTES..HEADER_BYTES + 8].copy_from_slice(&sequence);
+    /// For [`renew`].
+    pub(super) fn sum_with_filler(&self) -> u32 {
+        self.sum_with_filler
     }
+}
+
+/// Writes sequence number and checksum; the rest of `frame` is in place from [`Template::write`] with the filler of
+/// background frames, and `sum_with_filler` is that template's.
+#[inline]
+pub(super) fn renew(frame: &mut [u8], sum_with_filler: u32, sequence: u64) {
+    let word = |shift: u32| (sequence >> shift & 0xffff) as u32;
+    let sum = sum_with_filler + word(48) + word(32) + word(16) + word(0);
+    let [a, b] = udp_checksum(sum);
+    let [c, d, e, f, g, h, i, j] = sequence.to_be_bytes();
+    const END: usize = HEADER_BYTES + 8;
+    frame[UDP_CHECKSUM_OFFSET..END].copy_from_slice(&[a, b, c, d, e, f, g, h, i, j]);
 }
 
 /// The checksum field of a sum of words.
