@@ -264,6 +264,17 @@ pub(crate) struct Answer {
     pub(crate) resolves: Option<FragmentKey>,
 }
 
+/// See [`Predicate::quick`].
+#[derive(Debug)]
+pub(crate) enum Quick<'a> {
+    /// No packet is taken.
+    Nothing,
+    /// This program alone.
+    Program(&'a Program),
+    /// [`Predicate::decide`], for each packet.
+    Ask,
+}
+
 /// See [`Answer`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
@@ -280,6 +291,17 @@ impl Predicate {
         Self {
             prepared: Prepared::new(filter, mode(offline)),
             state,
+        }
+    }
+
+    /// What decides for most packets of a link type.
+    pub(crate) fn quick(&mut self, link_type: LinkType) -> Quick<'_> {
+        self.prepared.prepare(link_type);
+        let (filter, mode) = (&self.prepared.filter, self.prepared.mode);
+        match filter.program(link_type, mode) {
+            Some(program) => Quick::Program(program),
+            None if filter.is_prepared(link_type, mode) => Quick::Ask,
+            None => Quick::Nothing,
         }
     }
 

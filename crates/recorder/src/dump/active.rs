@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     io,
+    ops::Range,
     path::PathBuf,
 };
 
@@ -17,9 +18,10 @@ use super::{
     report::{DumpReport, Missing, SidecarInterface, Verdict},
 };
 use crate::{
+    chunk::Chunk,
     director::{Clip, Suppressed},
     intake::Intake,
-    interfaces::InterfaceCache,
+    interfaces::{Interface, InterfaceCache},
     predicate::Decision,
     progress::Reach,
     time::rfc3339,
@@ -99,6 +101,21 @@ pub(super) enum Place {
 }
 
 impl Waiting {
+    fn new(packet: &Packet<'_>, found: &Found, interface: &Interface, place: Place) -> Self {
+        Self {
+            key: Key {
+                time_ns: packet.time_ns,
+                source: interface.source,
+                producer: found.producer,
+                record: found.record,
+            },
+            wire_len: packet.wire_len,
+            interface: packet.interface,
+            direction: packet.direction,
+            place,
+        }
+    }
+
     /// The packet, if its bytes were copied.
     fn packet(&self) -> Option<Packet<'_>> {
         let Place::Copied(data) = &self.place else {
@@ -185,47 +202,68 @@ impl Active {
         u32::try_from(limit.saturating_sub(info.first)).unwrap_or(u32::MAX)
     }
 
-    /// Puts a packet among the waiting if the dump takes it; returns how many of them stay in its bucket.
-    pub(super) fn consider(
+    /// Which of the records of `chunk` at `range` may lie in the window: bit `n` is that of the `n`th of them.
+    pub(super) fn in_window(&self, chunk: &Chunk<'_>, range: Range<usize>) -> u64 {
+        let window = self.order.from_ns..=self.order.to_ns;
+        let mut set = chunk.those(range.clone(), |time_ns| window.contains(&time_ns));
+        for stepped in &self.steps {
+            let window = stepped.from_ns..=stepped.to_ns;
+            set |= chunk.those(range.clone(), |time_ns| window.contains(&time_ns));
+        }
+        set
+    }
+
+    /// Whether a record lies in the window.
+    fn wants(&self, time_ns: i64, found: &Found) -> bool {
+        let within = |from_ns, to_ns| (from_ns..=to_ns).contains(&time_ns);
+        within(self.order.from_ns, self.order.to_ns)
+            || self.steps.iter().any(|window| {
+                within(window.from_ns, window.to_ns)
+                    && found.record >= end(&window.starts, found.producer)
+            })
+    }
+
+    /// Puts a packet that the filter takes among the waiting, if it lies in the window; returns how many of them stay in
+    /// its bucket.
+    pub(super) fn take(
         &mut self,
         packet: &Packet<'_>,
         found: Found,
-        names: &mut InterfaceCache,
+        interface: &Interface,
     ) -> usize {
-        if !self.in_window(packet.time_ns, &found) {
+        if !self.wants(packet.time_ns, &found) {
             return 0;
         }
-        let Some(interface) = names.interface(packet.interface) else {
+        let place = Place::Ring(found.bucket, found.index);
+        self.waiting
+            .push(Waiting::new(packet, &found, interface, place));
+        1
+    }
+
+    /// Asks the filter, with what it learned about fragments, whether to take a packet of the window; returns how many
+    /// packets more wait in its bucket.
+    pub(super) fn ask(
+        &mut self,
+        packet: &Packet<'_>,
+        found: Found,
+        interface: &Interface,
+        names: &mut InterfaceCache,
+    ) -> usize {
+        if !self.wants(packet.time_ns, &found) {
             return 0;
-        };
-        let key = Key {
-            time_ns: packet.time_ns,
-            source: interface.source,
-            producer: found.producer,
-            record: found.record,
-        };
-        let waiting = |place| Waiting {
-            key,
-            wire_len: packet.wire_len,
-            interface: packet.interface,
-            direction: packet.direction,
-            place,
-        };
+        }
         let answer = self.order.predicate.decide(interface, packet);
         let in_bucket = match answer.decision {
             Decision::Skip => 0,
-            Decision::Take => {
-                self.waiting
-                    .push(waiting(Place::Ring(found.bucket, found.index)));
-                1
-            }
+            Decision::Take => self.take(packet, found, interface),
             Decision::Maybe(fragment) => {
                 if self.kept.len() >= KEPT_FRAGMENTS {
                     self.kept.pop_front();
                     self.forgotten_fragments += 1;
                 }
-                self.kept
-                    .push_back((fragment, waiting(Place::Copied(packet.data.into()))));
+                let place = Place::Copied(packet.data.into());
+                let waiting = Waiting::new(packet, &found, interface, place);
+                self.kept.push_back((fragment, waiting));
                 0
             }
         };
@@ -233,15 +271,6 @@ impl Active {
             self.resolve(fragment, names);
         }
         in_bucket
-    }
-
-    fn in_window(&self, time_ns: i64, found: &Found) -> bool {
-        let within = |from_ns, to_ns| (from_ns..=to_ns).contains(&time_ns);
-        within(self.order.from_ns, self.order.to_ns)
-            || self.steps.iter().any(|window| {
-                within(window.from_ns, window.to_ns)
-                    && found.record >= end(&window.starts, found.producer)
-            })
     }
 
     /// The clock was stepped while the window is open: it goes on in the new stamps, for as long as it had left.

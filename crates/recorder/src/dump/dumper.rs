@@ -18,13 +18,13 @@ use retroscope_ring::{BucketInfo, BucketRef, BucketView, EvictedBucket, Ring};
 
 use super::{
     active::{
-        Active, Failure, Found, Lost, Place, SidecarFacts, Waiting, end, interface_totals,
-        verdict_line,
+        Active, Failure, Lost, Place, SidecarFacts, Waiting, end, interface_totals, verdict_line,
     },
     file::{DumpFile, FailedFile, FinishedFile, Label, Shelf},
     order::{DumpOrder, Message},
     output::{DumpPacket, Written},
     report::{DumpReport, Missing, PROGRAM, Sidecar, file_name},
+    scan::{Visit, Want, scan},
 };
 use crate::{
     Event,
@@ -75,13 +75,6 @@ pub(crate) struct Dumper {
 struct HeldView {
     view: BucketView,
     waiting: usize,
-}
-
-/// A bucket to visit, and which dumps want which of its records.
-#[derive(Debug)]
-struct Visit {
-    info: BucketInfo,
-    wanted: Vec<(usize, u32, u32)>,
 }
 
 impl Dumper {
@@ -267,11 +260,11 @@ impl Dumper {
                 visit
                     .wanted
                     .iter()
-                    .map(|&(dump, _, _)| (dump, next_ns[dump]))
+                    .map(|want| (want.dump, next_ns[want.dump]))
                     .collect(),
             );
-            for &(dump, _, _) in &visit.wanted {
-                next_ns[dump] = next_ns[dump].min(visit.info.min_ns);
+            for want in &visit.wanted {
+                next_ns[want.dump] = next_ns[want.dump].min(visit.info.min_ns);
             }
         }
         let patience = self.parts.ring.buckets() / 8;
@@ -314,7 +307,10 @@ impl Dumper {
                         info: *info,
                         wanted: Vec::new(),
                     });
-                    visit.wanted.push((index, from, to));
+                    visit.wanted.push(Want {
+                        dump: index,
+                        records: from..to,
+                    });
                 }
             }
         }
@@ -329,32 +325,11 @@ impl Dumper {
         let Some(view) = self.parts.ring.hold(bucket) else {
             return;
         };
-        let from = visit.wanted.iter().map(|w| w.1).min().unwrap_or(0);
-        let to = visit
-            .wanted
-            .iter()
-            .map(|w| w.2)
-            .max()
-            .unwrap_or(0)
-            .min(view.committed());
-        let mut waiting = 0;
-        for index in from..to {
-            let packet = view.packet(index);
-            let record = visit.info.first + u64::from(index);
-            for &(dump, wanted_from, wanted_to) in &visit.wanted {
-                if (wanted_from..wanted_to).contains(&index) {
-                    let place = Found {
-                        bucket,
-                        index,
-                        producer: visit.info.producer,
-                        record,
-                    };
-                    waiting += self.active[dump].consider(&packet, place, &mut self.names);
-                }
-            }
-        }
-        for &(dump, _, wanted_to) in &visit.wanted {
-            self.active[dump].scanned.insert(bucket, wanted_to.min(to));
+        let (waiting, to) = scan(&view, visit, &mut self.active, &mut self.names);
+        for want in &visit.wanted {
+            self.active[want.dump]
+                .scanned
+                .insert(bucket, want.records.end.min(to));
         }
         if waiting > 0 {
             self.views

@@ -8,6 +8,7 @@ mod names;
 mod order;
 mod output;
 mod report;
+mod scan;
 
 pub use encode::Format;
 pub(crate) use names::Directory;
