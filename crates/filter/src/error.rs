@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, ops::Range};
 
-use crate::{ProgramError, Variable};
+use crate::{PayloadError, ProgramError, Variable};
 
 /// Characters of a long line that [`FilterError::render`] shows before the offending word.
 const CONTEXT_CHARS_BEFORE: usize = 60;
@@ -44,13 +44,31 @@ pub enum FilterError {
         /// The variable.
         variable: Variable,
     },
-    /// `$flow`, `$iface` or `$communityId` where a term of our own cannot stand.
+    /// `$flow`, `$iface`, `$communityId` or a payload term where a term of our own cannot stand.
     #[error("{message}")]
     Misplaced {
         /// Where.
         place: Place,
         /// What to write instead.
         message: String,
+    },
+    /// A payload term that is none.
+    #[error("{error}")]
+    Payload {
+        /// The part of it that is wrong.
+        place: Place,
+        /// What is wrong.
+        error: PayloadError,
+    },
+    /// More terms of our own, or pieces of text between them, than an expression may have.
+    #[error("more than {limit} {what} in one expression")]
+    TooManyTerms {
+        /// The first that is too many.
+        place: Place,
+        /// Of what there are too many, in the plural.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
     },
     /// More text than can be compiled in reasonable time: the whole, or a part that must be compiled at once.
     #[error("{} bytes are too long to compile at once; the limit is {limit_bytes}", place.span.len())]
@@ -130,6 +148,8 @@ impl FilterError {
             | Self::UnknownVariable { place, .. }
             | Self::NeedsTrigger { place, .. }
             | Self::Misplaced { place, .. }
+            | Self::Payload { place, .. }
+            | Self::TooManyTerms { place, .. }
             | Self::TooLong { place, .. }
             | Self::TooMany { place, .. }
             | Self::Program { place, .. }
@@ -155,6 +175,8 @@ impl FilterError {
             | Self::UnknownVariable { place, .. }
             | Self::NeedsTrigger { place, .. }
             | Self::Misplaced { place, .. }
+            | Self::Payload { place, .. }
+            | Self::TooManyTerms { place, .. }
             | Self::TooLong { place, .. }
             | Self::TooMany { place, .. }
             | Self::Program { place, .. }

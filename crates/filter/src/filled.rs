@@ -4,11 +4,12 @@ use std::{
     fmt,
     hash::{Hash, Hasher},
     ops::Range,
+    sync::Arc,
 };
 
 use retroscope_packet::{FlowKey, FragmentKey};
 
-use crate::{FilterError, LinkContext, Program, Variable, chain::Chain, compile};
+use crate::{FilterError, LinkContext, Program, Variable, chain::Chain, compile, plan::Plan};
 
 /// A template with a trigger packet's values in it, or a plain expression.
 ///
@@ -21,6 +22,8 @@ pub struct Filled {
     /// The template as it was typed, for errors to point into.
     source: String,
     pub(crate) chain: Chain,
+    /// The chain as it is evaluated; all that one template becomes have it in common.
+    pub(crate) plan: Arc<Plan>,
     pub(crate) pieces: Vec<Piece>,
     pub(crate) terms: Terms,
 }
@@ -30,6 +33,7 @@ impl Filled {
         display: String,
         source: String,
         chain: Chain,
+        plan: Arc<Plan>,
         pieces: Vec<Piece>,
         terms: Terms,
     ) -> Self {
@@ -37,6 +41,7 @@ impl Filled {
             display,
             source,
             chain,
+            plan,
             pieces,
             terms,
         }
@@ -93,11 +98,6 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// Whether evaluation needs a packet's headers.
-    pub(crate) fn need_headers(&self) -> bool {
-        self.flow.is_some() || self.community.is_some()
-    }
-
     /// The flow whose fragments are followed. Both terms name the same one: that of the trigger packet.
     pub(crate) fn followed(&self) -> Option<FlowTerm> {
         self.flow.or_else(|| self.community.as_ref()?.flow)
@@ -178,10 +178,10 @@ struct Segment {
 }
 
 impl Piece {
-    /// A whole text without variables.
-    pub(crate) fn verbatim(text: &str) -> Self {
+    /// Bytes of a text without variables.
+    pub(crate) fn verbatim(text: &str, bytes: Range<usize>) -> Self {
         let mut piece = Self::default();
-        piece.push_source(text, 0..text.len());
+        piece.push_source(text, bytes);
         piece
     }
 

@@ -1,11 +1,12 @@
 //! What the recorder evaluates: an expression, compiled for each link type of the sources.
 
-use retroscope_packet::{FragmentKey, LinkType, Parsed, community_id, parse};
+use std::cell::OnceCell;
+
+use retroscope_packet::{FragmentKey, LinkType, Parsed, community_id, fragment_of, parse};
 
 use crate::{
     Aux, Filled, FilterError, FlowState, LinkContext, Mode, Program, Template, Variable,
-    chain::{Chain, Joiner, Node},
-    truth::Truth,
+    chain::Node, plan::Plan, truth::Truth,
 };
 
 /// An expression ready to be evaluated.
@@ -186,27 +187,20 @@ impl Filter {
                 resolves: None,
             };
         };
-        let parsed = self
-            .filled
-            .terms
-            .need_headers()
-            .then(|| parse(packet.link_type, packet.data));
-        let followed = self.filled.terms.followed();
-        let resolves = match (followed, &parsed) {
-            (Some(term), Some(parsed)) => state.observe(term, parsed),
-            _ => None,
-        };
         let evaluation = Evaluation {
             filled: &self.filled,
             programs,
             packet,
-            parsed: parsed.as_ref(),
-            state,
+            parsed: OnceCell::new(),
         };
-        let decision = match evaluation.chain(&self.filled.chain) {
+        let resolves = match self.filled.terms.followed() {
+            Some(term) => state.observe(term, evaluation.parsed()),
+            None => None,
+        };
+        let decision = match evaluation.truth(&self.filled.plan, state) {
             Truth::True => Decision::Take,
             Truth::False => Decision::Skip,
-            Truth::Unknown => match parsed.as_ref().and_then(retroscope_packet::fragment_of) {
+            Truth::Unknown => match fragment_of(evaluation.parsed()) {
                 Some(datagram) => Decision::Maybe(datagram),
                 None => Decision::Skip,
             },
@@ -233,60 +227,81 @@ struct Evaluation<'e> {
     filled: &'e Filled,
     programs: &'e [Program],
     packet: &'e PacketView<'e>,
-    parsed: Option<&'e Parsed>,
-    state: &'e FlowState,
+    /// Filled in where a term asks for it.
+    parsed: OnceCell<Parsed>,
 }
 
 impl Evaluation<'_> {
-    fn chain(&self, chain: &Chain) -> Truth {
-        let mut result: Option<Truth> = None;
-        for operand in &chain.operands {
-            let value = || {
-                let value = self.node(&operand.node);
-                if operand.negated { !value } else { value }
-            };
-            result = Some(match (result, operand.joiner) {
-                (None, _) => value(),
-                (Some(Truth::False), Joiner::And) => Truth::False,
-                (Some(Truth::True), Joiner::Or) => Truth::True,
-                (Some(left), Joiner::And) => left.min(value()),
-                (Some(left), Joiner::Or) => left.max(value()),
-            });
-        }
-        result.unwrap_or(Truth::False)
+    fn parsed(&self) -> &Parsed {
+        let PacketView {
+            link_type, data, ..
+        } = *self.packet;
+        self.parsed.get_or_init(|| parse(link_type, data))
     }
 
-    fn node(&self, node: &Node) -> Truth {
-        match node {
-            Node::Group(chain) => self.chain(chain),
-            Node::Term(term) => self.term(*term),
-            Node::Piece(index) => {
-                let PacketView {
-                    data,
-                    wire_len,
-                    aux,
-                    ..
-                } = *self.packet;
-                let program = self.programs.get(*index);
-                Truth::from(program.is_some_and(|program| program.run(data, wire_len, aux) != 0))
+    fn truth(&self, plan: &Plan, state: &FlowState) -> Truth {
+        match plan {
+            Plan::Piece(index) => Truth::from(self.piece(*index)),
+            Plan::Term(term) => self.term(*term, state),
+            Plan::Payload(test) => Truth::from(self.payload(|payload| test.holds(payload))),
+            Plan::AnyString(strings) => Truth::from(self.payload(|payload| strings.holds(payload))),
+            Plan::Not(inner) => !self.truth(inner, state),
+            Plan::All(parts) => self.fold(parts, state, Truth::False, Truth::min),
+            Plan::Any(parts) => self.fold(parts, state, Truth::True, Truth::max),
+        }
+    }
+
+    /// Joins the truths of `parts`, until one is `enough`: nothing changes after it.
+    fn fold(
+        &self,
+        parts: &[Plan],
+        state: &FlowState,
+        enough: Truth,
+        join: fn(Truth, Truth) -> Truth,
+    ) -> Truth {
+        let mut result = !enough;
+        for part in parts {
+            result = join(result, self.truth(part, state));
+            if result == enough {
+                break;
             }
         }
+        result
     }
 
-    fn term(&self, term: Variable) -> Truth {
+    fn piece(&self, index: usize) -> bool {
+        let PacketView {
+            data,
+            wire_len,
+            aux,
+            ..
+        } = *self.packet;
+        let program = self.programs.get(index);
+        program.is_some_and(|program| program.run(data, wire_len, aux) != 0)
+    }
+
+    fn payload(&self, holds: impl FnOnce(&[u8]) -> bool) -> bool {
+        self.parsed().payload(self.packet.data).is_some_and(holds)
+    }
+
+    fn term(&self, term: Variable, state: &FlowState) -> Truth {
         let terms = &self.filled.terms;
-        match (term, self.parsed) {
-            (Variable::Iface, _) => Truth::from(terms.interface == Some(self.packet.interface)),
-            (Variable::Flow, Some(parsed)) => terms
+        match term {
+            Variable::Iface => Truth::from(terms.interface == Some(self.packet.interface)),
+            Variable::Flow => terms
                 .flow
-                .map_or(Truth::False, |flow| self.state.belongs(flow, parsed)),
-            (Variable::CommunityId, Some(parsed)) => match &terms.community {
+                .map_or(Truth::False, |flow| state.belongs(flow, self.parsed())),
+            Variable::CommunityId => match &terms.community {
                 Some(community) => match community.flow {
-                    Some(flow) => self.state.belongs(flow, parsed),
-                    None => Truth::from(community_id(parsed, 0).as_ref() == Some(&community.id)),
+                    Some(flow) => state.belongs(flow, self.parsed()),
+                    None => {
+                        let id = community_id(self.parsed(), 0);
+                        Truth::from(id.as_ref() == Some(&community.id))
+                    }
                 },
                 None => Truth::False,
             },
+            // The others stand for pcap-filter text.
             _ => Truth::False,
         }
     }

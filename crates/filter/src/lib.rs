@@ -2,8 +2,8 @@
 //! from a trigger packet.
 //!
 //! - [`compile()`] turns text into a [`Program`]; errors point at the offending word.
-//! - [`Template`] is an expression with variables (`host $srcIP`) and terms of our own (`$flow`); with the facts of a
-//!   trigger packet it becomes a [`Filled`] expression.
+//! - [`Template`] is an expression with variables (`host $srcIP`) and terms of our own (`$flow`, `payload contains "…"`);
+//!   with the facts of a trigger packet it becomes a [`Filled`] expression.
 //! - [`Filter`] is either, compiled for each link type of the sources, and says what to do with a packet.
 //!
 //! Pure: bytes in, verdicts out. No sockets, threads or clocks; the only way out is libpcap's look at the system's
@@ -26,6 +26,8 @@ mod link;
 mod locate;
 mod lockstep;
 mod parts;
+mod payload;
+mod plan;
 mod program;
 mod sys;
 mod tagged;
@@ -43,6 +45,7 @@ pub use flow_state::FlowState;
 pub use frame::Frame;
 pub use instruction::Instruction;
 pub use link::{LinkContext, Mode};
+pub use payload::PayloadError;
 pub use program::{Program, ProgramError};
 pub use tagged::is_tagged;
 pub use template::{Template, TriggerFacts};

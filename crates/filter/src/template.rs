@@ -1,6 +1,6 @@
 //! Expressions with variables that a trigger packet fills in.
 
-use std::{collections::BTreeSet, ops::Range};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use retroscope_packet::{FlowKey, Parsed, community_id, community_id_of, flow_of, fragment_of};
 
@@ -8,14 +8,16 @@ use crate::{
     EXPRESSION_BYTES_MAX, FillError, Filled, FilterError, LinkContext, Place, Variable,
     chain::Chain,
     filled::{CommunityTerm, FlowTerm, Piece, Terms},
+    plan::Plan,
     variable::Family,
-    words::{WordKind, words},
+    words::{WordKind, words_and_tests},
 };
 
 /// An expression with variables: pcap-filter(7) text in which [`Variable`]s may stand.
 ///
-/// `$srcIP` and its like stand for pcap-filter text. `$flow`, `$iface` and `$communityId` are terms of our own, joined
-/// to pcap-filter text by `and or not ( )`. Without such terms libpcap sees the whole text as it is. With them, each
+/// `$srcIP` and its like stand for pcap-filter text. `$flow`, `$iface`, `$communityId` and the payload terms (`payload
+/// contains "…"`, `payload startswith "…"`, `payload matches /…/`) are terms of our own, joined to pcap-filter text by
+/// `and or not ( )`. Without such terms libpcap sees the whole text as it is. With them, each
 /// maximal piece of pcap-filter text is compiled by itself: what `vlan` or `mpls` do to the offsets of what follows
 /// them, and a load beyond the captured bytes, reach to the end of the piece and no further; a primitive that leaves
 /// out its qualifiers (`port 80 or 443`) takes them from its own piece.
@@ -27,7 +29,7 @@ use crate::{
 /// assert_eq!(template.variables(), [Variable::Flow, Variable::SrcPort]);
 /// # Ok::<(), retroscope_filter::FilterError>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Template {
     text: String,
     /// Every variable with its bytes in `text`, in order.
@@ -35,7 +37,17 @@ pub struct Template {
     chain: Chain,
     /// Bytes of each piece of pcap-filter text, in order.
     pieces: Vec<Range<usize>>,
+    plan: Arc<Plan>,
 }
+
+impl PartialEq for Template {
+    /// Two are equal if their texts are: all else is made of them.
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Template {}
 
 /// The trigger packet, as far as variables ask for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +66,8 @@ impl Template {
     /// [`Template::check`].
     ///
     /// # Errors
-    /// [`FilterError::UnknownVariable`]; a term of our own in the wrong place; a text that is too long.
+    /// [`FilterError::UnknownVariable`]; a payload term that is none; a term of our own in the wrong place; a text that is
+    /// too long, or has too many such terms.
     pub fn parse(text: &str) -> Result<Self, FilterError> {
         if text.len() > EXPRESSION_BYTES_MAX {
             let place = Place::new(text, 0..text.len());
@@ -63,7 +76,7 @@ impl Template {
                 limit_bytes: EXPRESSION_BYTES_MAX,
             });
         }
-        let words = words(text);
+        let (words, tests) = words_and_tests(text)?;
         let mut variables = Vec::new();
         for word in words.iter().filter(|word| word.kind == WordKind::Dollar) {
             let name = &text[word.span.clone()];
@@ -74,17 +87,20 @@ impl Template {
                 })?;
             variables.push((word.span.clone(), variable));
         }
-        let has_terms = variables.iter().any(|(_, variable)| variable.is_term());
+        let has_terms =
+            !tests.is_empty() || variables.iter().any(|(_, variable)| variable.is_term());
         let (chain, pieces) = if has_terms {
             Chain::parse(text, &words)?
         } else {
             (Chain::piece(), std::iter::once(0..text.len()).collect())
         };
+        let plan = Arc::new(Plan::new(&chain, &tests));
         Ok(Self {
             text: text.to_owned(),
             variables,
             chain,
             pieces,
+            plan,
         })
     }
 
@@ -94,7 +110,13 @@ impl Template {
         &self.text
     }
 
-    /// The variables and terms of our own that it holds, each once, in the order of their first places.
+    /// How its terms of our own and its pieces are evaluated.
+    #[cfg(test)]
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The variables and terms about the trigger packet that it holds, each once, in the order of their first places.
     #[must_use]
     pub fn variables(&self) -> Vec<Variable> {
         let mut seen = BTreeSet::new();
@@ -158,6 +180,7 @@ impl Template {
             display,
             self.text.clone(),
             self.chain.clone(),
+            self.plan.clone(),
             pieces,
             terms,
         ))
@@ -175,11 +198,15 @@ impl Template {
                 variable: *variable,
             });
         }
-        let pieces = vec![Piece::verbatim(&self.text)];
+        let pieces = self.pieces.into_iter();
+        let pieces = pieces
+            .map(|bytes| Piece::verbatim(&self.text, bytes))
+            .collect();
         Ok(Filled::new(
             self.text.clone(),
             self.text,
             self.chain,
+            self.plan,
             pieces,
             Terms::default(),
         ))
@@ -191,12 +218,13 @@ impl Template {
         bytes: &Range<usize>,
         value: impl Fn(Variable) -> Result<String, E>,
     ) -> Result<Piece, E> {
-        let inside = |(span, _): &&(Range<usize>, Variable)| {
-            bytes.start <= span.start && span.end <= bytes.end
-        };
+        let first = self
+            .variables
+            .partition_point(|(span, _)| span.start < bytes.start);
+        let inside = |(span, _): &&(Range<usize>, Variable)| span.end <= bytes.end;
         let mut piece = Piece::default();
         let mut copied = bytes.start;
-        for (span, variable) in self.variables.iter().filter(inside) {
+        for (span, variable) in self.variables[first..].iter().take_while(inside) {
             piece.push_source(&self.text, copied..span.start);
             piece.push_value(&value(*variable)?, span.clone());
             copied = span.end;

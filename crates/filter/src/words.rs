@@ -1,7 +1,12 @@
-//! Cutting pcap-filter text into words, near enough to libpcap's scanner to point at places and to see the boolean
-//! structure. Nothing is judged here: libpcap has the last word on every expression.
+//! Cutting an expression into words. pcap-filter text is cut near enough to libpcap's scanner to point at places and to
+//! see the boolean structure; it is not judged here: libpcap has the last word on it. A payload term is one word.
 
 use std::ops::Range;
+
+use crate::{
+    FilterError,
+    payload::{self, Test},
+};
 
 /// A word of the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +32,8 @@ pub(crate) enum WordKind {
     Close,
     /// `$name`, unless it is an ARCnet address (`$` and one or two hexadecimal digits).
     Dollar,
+    /// A payload term, from `payload` to the end of its string or pattern; the index counts such words.
+    Payload(usize),
     /// Anything else.
     Other,
 }
@@ -34,35 +41,108 @@ pub(crate) enum WordKind {
 /// Operators of two characters.
 const PAIRS: [&str; 9] = ["&&", "||", ">=", "<=", "==", "!=", "<<", ">>", "::"];
 
-/// Cuts `text` into words. They come in order, do not overlap, and leave out white space only.
+/// Cuts pcap-filter text into words. They come in order, do not overlap, and leave out white space only.
 ///
 /// In `src or dst port 80` the `or` is part of a qualifier, and of kind [`WordKind::Other`].
 pub(crate) fn words(text: &str) -> Vec<Word> {
-    let mut words = Vec::new();
-    let mut brackets = 0_u32;
-    let mut rest = text.trim_start();
-    while let Some(first) = rest.chars().next() {
-        let start = text.len() - rest.len();
+    let mut scanner = Scanner::new(text);
+    while let Some(len) = scanner.next_len() {
+        scanner.push(len);
+    }
+    scanner.finish()
+}
+
+/// Cuts an expression that may hold payload terms into words, and gives their tests in order.
+///
+/// # Errors
+/// [`FilterError::Payload`] for a payload term that is none.
+pub(crate) fn words_and_tests(text: &str) -> Result<(Vec<Word>, Vec<Test>), FilterError> {
+    let mut scanner = Scanner::new(text);
+    let mut tests = payload::Tests::default();
+    while let Some(len) = scanner.next_len() {
+        let start = scanner.at;
+        // No address or name: with a word behind it, `payload` is no pcap-filter text anywhere.
+        match &text[start..start + len] {
+            payload::KEYWORD => match tests.parse(text, start)? {
+                Some(len) => scanner.push_as(len, WordKind::Payload(tests.count() - 1)),
+                None => scanner.push(len),
+            },
+            _ => scanner.push(len),
+        }
+    }
+    Ok((scanner.finish(), tests.into_vec()))
+}
+
+/// A way through a text, word by word.
+struct Scanner<'t> {
+    text: &'t str,
+    words: Vec<Word>,
+    /// Where the next word starts; the end of the text if there is none.
+    at: usize,
+    /// Square brackets that are open.
+    brackets: u32,
+}
+
+impl<'t> Scanner<'t> {
+    fn new(text: &'t str) -> Self {
+        let mut scanner = Self {
+            text,
+            words: Vec::new(),
+            at: 0,
+            brackets: 0,
+        };
+        scanner.go_to(0);
+        scanner
+    }
+
+    /// Bytes of the next word.
+    fn next_len(&self) -> Option<usize> {
+        let rest = &self.text[self.at..];
         // In `ip[2:2]` the colon stands alone; elsewhere it belongs to an address.
-        let len = word_len(rest, first, brackets == 0);
-        match first {
-            '[' => brackets += 1,
-            ']' => brackets = brackets.saturating_sub(1),
+        let len = |first| word_len(rest, first, self.brackets == 0);
+        rest.chars().next().map(len)
+    }
+
+    fn push(&mut self, len: usize) {
+        let word = &self.text[self.at..self.at + len];
+        match word {
+            "[" => self.brackets += 1,
+            "]" => self.brackets = self.brackets.saturating_sub(1),
             _ => {}
         }
-        words.push(Word {
-            span: start..start + len,
-            kind: kind(&rest[..len]),
-        });
-        rest = rest[len..].trim_start();
+        self.push_as(len, kind(word));
     }
-    let is_direction = |word: &Word| matches!(&text[word.span.clone()], "src" | "dst");
-    for middle in 1..words.len().saturating_sub(1) {
-        if is_direction(&words[middle - 1]) && is_direction(&words[middle + 1]) {
-            words[middle].kind = WordKind::Other;
+
+    fn push_as(&mut self, len: usize, kind: WordKind) {
+        let span = self.at..self.at + len;
+        self.go_to(span.end);
+        self.words.push(Word { span, kind });
+    }
+
+    /// Goes to the first word from `at` on.
+    fn go_to(&mut self, at: usize) {
+        self.at = self.text.len() - self.text[at..].trim_start().len();
+    }
+
+    fn finish(self) -> Vec<Word> {
+        let Self {
+            text, mut words, ..
+        } = self;
+        let is_direction = |word: &Word| matches!(&text[word.span.clone()], "src" | "dst");
+        for middle in 1..words.len().saturating_sub(1) {
+            if is_direction(&words[middle - 1]) && is_direction(&words[middle + 1]) {
+                words[middle].kind = WordKind::Other;
+            }
         }
+        words
     }
-    words
+}
+
+/// Bytes of the word that `rest` starts with; 0 at its end.
+pub(crate) fn first_word_len(rest: &str) -> usize {
+    rest.chars()
+        .next()
+        .map_or(0, |first| word_len(rest, first, true))
 }
 
 fn word_len(rest: &str, first: char, colon_joins: bool) -> usize {

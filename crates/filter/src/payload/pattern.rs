@@ -1,0 +1,179 @@
+//! Patterns of payload terms: `/^GET [^ ]*\.exe/i`.
+//!
+//! The language is that of the regex crate, over bytes: `.` is any byte but a line feed, `\xNN` is one byte, classes such
+//! as `\w` are ASCII. There are no back references and no look-around, so no pattern takes more than linear time. A slash
+//! inside is written `\/`.
+
+use std::ops::Range;
+
+use regex::bytes::{Regex, RegexBuilder};
+use regex_syntax::ParserBuilder;
+
+use super::PayloadError;
+
+/// Longest pattern in bytes.
+const PATTERN_BYTES_MAX: usize = 4 << 10;
+/// Parentheses and the like inside each other.
+const NEST_MAX: u32 = 50;
+/// Largest program that a pattern may make, in bytes. One pass over a payload may look at all of it for each byte.
+const PROGRAM_BYTES_MAX: usize = 256 << 10;
+/// Memory for what a search remembers between payloads, in bytes.
+const CACHE_BYTES_MAX: usize = 1 << 20;
+
+/// Parses the pattern at `start` and compiles it; gives it and where the text goes on.
+///
+/// # Errors
+/// What is wrong, and where.
+pub(super) fn parse(
+    text: &str,
+    start: usize,
+) -> Result<(Regex, usize), (Range<usize>, PayloadError)> {
+    if !text[start..].starts_with('/') {
+        return Err((start..start, PayloadError::NoPattern));
+    }
+    let (what, closing) = ("pattern", '/');
+    let Some(len) = len(&text[start + 1..]) else {
+        return Err((start..start + 1, PayloadError::Unclosed { what, closing }));
+    };
+    let span = start + 1..start + 1 + len;
+    let flags_start = span.end + 1;
+    let flags_end = text[flags_start..]
+        .find(|c: char| !c.is_alphanumeric())
+        .map_or(text.len(), |len| flags_start + len);
+    let ignores_case = match &text[flags_start..flags_end] {
+        "" => false,
+        "i" => true,
+        _ => return Err((flags_start..flags_end, PayloadError::UnknownFlag)),
+    };
+    if span.is_empty() {
+        return Err((start..flags_start, PayloadError::EmptyPattern));
+    }
+    let pattern = compile(&text[span.clone()], ignores_case)
+        .map_err(|(inside, error)| (span.start + inside.start..span.start + inside.end, error))?;
+    Ok((pattern, flags_end))
+}
+
+/// Bytes before the slash that ends a pattern.
+fn len(pattern: &str) -> Option<usize> {
+    let mut is_escaped = false;
+    pattern.bytes().position(|byte| {
+        let ends = byte == b'/' && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+        ends
+    })
+}
+
+fn compile(pattern: &str, ignores_case: bool) -> Result<Regex, (Range<usize>, PayloadError)> {
+    let whole = 0..pattern.len();
+    if pattern.len() > PATTERN_BYTES_MAX {
+        let (bytes, limit_bytes) = (pattern.len(), PATTERN_BYTES_MAX);
+        let error = PayloadError::PatternTooLong { bytes, limit_bytes };
+        return Err((whole, error));
+    }
+    // The parser alone tells where a pattern is wrong.
+    let syntax = ParserBuilder::new()
+        .unicode(false)
+        .utf8(false)
+        .case_insensitive(ignores_case)
+        .nest_limit(NEST_MAX)
+        .build()
+        .parse(pattern);
+    if let Err(error) = syntax {
+        return Err(bad(pattern, &error));
+    }
+    let compiled = RegexBuilder::new(pattern)
+        .unicode(false)
+        .case_insensitive(ignores_case)
+        .nest_limit(NEST_MAX)
+        .size_limit(PROGRAM_BYTES_MAX)
+        .dfa_size_limit(CACHE_BYTES_MAX)
+        .build();
+    compiled.map_err(|error| {
+        let error = match error {
+            regex::Error::CompiledTooBig(limit_bytes) => {
+                PayloadError::PatternTooBig { limit_bytes }
+            }
+            other => PayloadError::BadPattern {
+                message: other.to_string(),
+            },
+        };
+        (whole, error)
+    })
+}
+
+/// The place that the parser names, and its message in one line.
+fn bad(pattern: &str, error: &regex_syntax::Error) -> (Range<usize>, PayloadError) {
+    let (span, message) = match error {
+        regex_syntax::Error::Parse(error) => (Some(error.span()), error.kind().to_string()),
+        regex_syntax::Error::Translate(error) => (Some(error.span()), error.kind().to_string()),
+        other => (None, other.to_string()),
+    };
+    let span = span.map_or(0..pattern.len(), |span| span.start.offset..span.end.offset);
+    (span, PayloadError::BadPattern { message })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn pattern(text: &str) -> Regex {
+        parse(text, 0).expect(text).0
+    }
+
+    #[test]
+    fn patterns_are_about_bytes() {
+        assert!(pattern(r"/\xff\x00./").is_match(b"\xff\x00\xc2"));
+        assert!(!pattern(r"/a.b/").is_match(b"a\nb"));
+        assert!(pattern(r"/(?s)a.b/").is_match(b"a\nb"));
+        assert!(pattern(r"/^GET \/[^ ]*\.exe/").is_match(b"GET /a.exe HTTP/1.1"));
+        assert!(pattern("/§/").is_match("§".as_bytes()));
+        assert!(!pattern(r"/^\w$/").is_match("ä".as_bytes()));
+        assert!(!pattern("/get/").is_match(b"GET"));
+        assert!(pattern("/get/i").is_match(b"GET"));
+        assert_eq!(parse("/a/i and", 0).unwrap().1, 4);
+        assert_eq!(parse(r"/a\\/) or", 0).unwrap().1, 5);
+    }
+
+    #[test]
+    fn what_is_wrong_is_marked() {
+        for (text, marked, words) in [
+            ("x", "", "between slashes"),
+            ("/abc", "/", "no closing /"),
+            (r"/abc\/", "/", "no closing /"),
+            ("//", "//", "empty pattern"),
+            ("/a/x", "x", "unknown flag"),
+            ("/a/ii", "ii", "unknown flag"),
+            ("/ab(c/", "(", "unclosed group"),
+            ("/a**?+{2/", "{2", "unclosed counted repetition"),
+            ("/[z-a]/", "z-a", "range"),
+            (r"/a(?=b)/", "(?=", "look-around"),
+            (r"/(a)\1/", r"\1", "backreferences"),
+            (r"/\p{Greek}/", r"\p{Greek}", "Unicode"),
+        ] {
+            let (span, error) = parse(text, 0).map(drop).expect_err(text);
+            let message = error.to_string();
+            assert!(message.contains(words), "{text}: {message}");
+            assert!(!message.contains('\n'), "{text}: {message}");
+            assert_eq!(&text[span], marked, "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn patterns_that_would_cost_too_much_are_refused_quickly() {
+        let start = Instant::now();
+        let nested = format!("/{}{}/", "(".repeat(60), ")".repeat(60));
+        let long = format!("/{}/", "a".repeat(PATTERN_BYTES_MAX + 1));
+        for (text, words) in [
+            ("/((a{100}){100}){100}/", "program of more than"),
+            (r"/(\w{1000}){1000}/", "program of more than"),
+            (nested.as_str(), "nest"),
+            (long.as_str(), "too long"),
+        ] {
+            let (_, error) = parse(text, 0).map(drop).expect_err(text);
+            assert!(error.to_string().contains(words), "{error}");
+        }
+        assert!(start.elapsed() < Duration::from_secs(1));
+    }
+}

@@ -1,0 +1,195 @@
+//! The order in which an expression with terms of our own is evaluated.
+//!
+//! No operand has side effects, so any order of `and` and `or` gives the same answer; what is cheap goes first: programs
+//! before tests of the payload, these by what they cost. Strings that are or-ed become one automaton that looks for all of
+//! them in one pass.
+
+use crate::{
+    Variable,
+    chain::{Chain, Joiner, Node, Operand},
+    payload::{AnyString, Test},
+};
+
+/// Or-ed strings from which on one pass for all of them is worth it.
+const STRINGS_MIN: usize = 3;
+
+/// An expression as a tree. Its depth is bounded by the chain's levels.
+#[derive(Debug, Clone)]
+pub(crate) enum Plan {
+    /// The program of a piece of pcap-filter text.
+    Piece(usize),
+    /// A term about the trigger packet.
+    Term(Variable),
+    /// A payload term.
+    Payload(Test),
+    /// Or-ed `payload contains`.
+    AnyString(AnyString),
+    Not(Box<Plan>),
+    /// At least two, cheap ones first.
+    All(Vec<Plan>),
+    /// At least two, cheap ones first.
+    Any(Vec<Plan>),
+}
+
+/// What evaluation costs, in order: dearer than everything before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Cost {
+    /// A program or a comparison, without parsing the packet.
+    Program,
+    /// Headers must be parsed.
+    Headers,
+    /// The payload is read.
+    Search,
+    /// The payload is read byte by byte.
+    Pattern,
+}
+
+impl Plan {
+    /// The tree of a chain whose payload terms are `tests`.
+    pub(crate) fn new(chain: &Chain, tests: &[Test]) -> Self {
+        let mut parts: Vec<Self> = Vec::new();
+        let mut joined_by = Joiner::And;
+        for operand in &chain.operands {
+            if parts.len() > 1 && operand.joiner != joined_by {
+                parts = vec![Self::join(joined_by, parts)];
+            }
+            joined_by = operand.joiner;
+            parts.push(Self::operand(operand, tests));
+        }
+        Self::join(joined_by, parts)
+    }
+
+    fn operand(operand: &Operand, tests: &[Test]) -> Self {
+        let plan = match &operand.node {
+            Node::Piece(index) => Self::Piece(*index),
+            Node::Term(variable) => Self::Term(*variable),
+            Node::Payload(index) => Self::Payload(tests[*index].clone()),
+            Node::Group(chain) => Self::new(chain, tests),
+        };
+        if operand.negated {
+            Self::Not(Box::new(plan))
+        } else {
+            plan
+        }
+    }
+
+    fn join(joiner: Joiner, parts: Vec<Self>) -> Self {
+        let mut flat = Vec::with_capacity(parts.len());
+        for part in parts {
+            match (joiner, part) {
+                (Joiner::And, Self::All(inner)) | (Joiner::Or, Self::Any(inner)) => {
+                    flat.extend(inner);
+                }
+                (_, other) => flat.push(other),
+            }
+        }
+        if joiner == Joiner::Or {
+            join_strings(&mut flat);
+        }
+        flat.sort_by_key(Self::cost);
+        match (flat.len(), joiner) {
+            (1, _) => flat.remove(0),
+            (_, Joiner::And) => Self::All(flat),
+            (_, Joiner::Or) => Self::Any(flat),
+        }
+    }
+
+    fn cost(&self) -> Cost {
+        match self {
+            Self::Piece(_) | Self::Term(Variable::Iface) => Cost::Program,
+            Self::Term(_) | Self::Payload(Test::StartsWith(_)) => Cost::Headers,
+            Self::Payload(Test::Contains(_)) | Self::AnyString(_) => Cost::Search,
+            Self::Payload(Test::Matches(_)) => Cost::Pattern,
+            Self::Not(inner) => inner.cost(),
+            Self::All(parts) | Self::Any(parts) => {
+                let costs = parts.iter().map(Self::cost);
+                costs.max().unwrap_or(Cost::Program)
+            }
+        }
+    }
+}
+
+/// Puts one automaton in the place of or-ed strings, where there are enough of them.
+fn join_strings(parts: &mut Vec<Plan>) {
+    fn needle(part: &Plan) -> Option<&[u8]> {
+        match part {
+            Plan::Payload(test) => test.needle(),
+            _ => None,
+        }
+    }
+    if parts.iter().filter_map(needle).count() >= STRINGS_MIN
+        && let Some(any) = AnyString::new(parts.iter().filter_map(needle))
+    {
+        parts.retain(|part| needle(part).is_none());
+        parts.push(Plan::AnyString(any));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Template;
+
+    /// What a plan looks like, in short.
+    fn shape(plan: &Plan) -> String {
+        let list = |parts: &[Plan]| parts.iter().map(shape).collect::<Vec<_>>().join(" ");
+        match plan {
+            Plan::Piece(index) => format!("{index}"),
+            Plan::Term(variable) => variable.to_string(),
+            Plan::Payload(Test::Contains(_)) => "contains".to_owned(),
+            Plan::Payload(Test::StartsWith(_)) => "starts".to_owned(),
+            Plan::Payload(Test::Matches(_)) => "matches".to_owned(),
+            Plan::AnyString(_) => "strings".to_owned(),
+            Plan::Not(inner) => format!("!{}", shape(inner)),
+            Plan::All(parts) => format!("and({})", list(parts)),
+            Plan::Any(parts) => format!("or({})", list(parts)),
+        }
+    }
+
+    fn planned(text: &str) -> String {
+        let template = Template::parse(text).unwrap_or_else(|error| panic!("{}", error.render()));
+        shape(template.plan())
+    }
+
+    #[test]
+    fn what_is_cheap_goes_first() {
+        for (text, expected) in [
+            ("tcp and port 80", "0"),
+            ("payload contains \"a\" and tcp", "and(0 contains)"),
+            (
+                "payload matches /a/ or payload contains \"a\" or payload startswith \"a\" or $iface",
+                "or($iface starts contains matches)",
+            ),
+            (
+                "not payload contains \"a\" and (not not $flow and tcp)",
+                "and(0 $flow !contains)",
+            ),
+            // From the left: ((search or udp) and tcp) or ip6.
+            (
+                "payload contains \"a\" or udp and tcp or ip6",
+                "or(2 and(1 or(0 contains)))",
+            ),
+        ] {
+            assert_eq!(planned(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn or_ed_strings_are_looked_for_at_once() {
+        let (a, b, c) = (
+            "payload contains \"a\"",
+            "payload contains \"b\"",
+            "payload contains \"c\"",
+        );
+        assert_eq!(planned(&format!("{a} or {b}")), "or(contains contains)");
+        assert_eq!(planned(&format!("{a} or ({b} or {c})")), "strings");
+        assert_eq!(
+            planned(&format!("{a} or {b} or tcp or not {c} or {c}")),
+            "or(0 !contains strings)"
+        );
+        assert_eq!(
+            planned(&format!("{a} and {b} and {c}")),
+            "and(contains contains contains)"
+        );
+    }
+}
