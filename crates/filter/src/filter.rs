@@ -1,12 +1,12 @@
 //! What the recorder evaluates: an expression, compiled for each link type of the sources.
 
-use std::cell::OnceCell;
+use std::{cell::OnceCell, sync::Arc};
 
 use retroscope_packet::{FragmentKey, LinkType, Parsed, community_id, fragment_of, parse};
 
 use crate::{
-    Aux, Filled, FilterError, FlowState, LinkContext, Mode, Program, Template, Variable,
-    chain::Node, plan::Plan, truth::Truth,
+    Aux, Filled, FilterError, FlowState, Frame, LinkContext, Mode, Program, Template, Variable,
+    batch::Batch, chain::Node, plan::Plan, truth::Truth,
 };
 
 /// An expression ready to be evaluated.
@@ -34,12 +34,27 @@ use crate::{
 /// assert!(filter.matches(&view));
 /// # Ok::<(), retroscope_filter::FilterError>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Filter {
     filled: Filled,
     prepared: Vec<Prepared>,
     /// Whether the expression is one piece of pcap-filter text and nothing else.
     is_plain: bool,
+}
+
+impl Clone for Filter {
+    /// The clone remembers the searches of its patterns for itself: clones on several threads do not wait for each other.
+    fn clone(&self) -> Self {
+        let mut filled = self.filled.clone();
+        if filled.plan.has_patterns() {
+            filled.plan = Arc::new(Plan::clone(&filled.plan));
+        }
+        Self {
+            filled,
+            prepared: self.prepared.clone(),
+            is_plain: self.is_plain,
+        }
+    }
 }
 
 /// The programs for one link type.
@@ -166,6 +181,44 @@ impl Filter {
             return self.run_plain(packet);
         }
         self.evaluate(&mut self.state(), packet).decision == Decision::Take
+    }
+
+    /// [`Filter::matches`] for at most [`Program::MANY`] packets of one link type, mode and interface: bit `n` of the result
+    /// is that of packet `n`. Programs run on all together, and only what they leave undecided is looked at more closely.
+    ///
+    /// # Panics
+    /// If there are more than [`Program::MANY`].
+    #[must_use]
+    pub fn matches_many(
+        &self,
+        (link_type, mode): (LinkType, Mode),
+        interface: u16,
+        frames: &[Frame<'_>],
+    ) -> u64 {
+        let Some(programs) = self.programs(link_type, mode) else {
+            return 0;
+        };
+        if self.is_plain {
+            return programs
+                .first()
+                .map_or(0, |program| program.run_many(frames));
+        }
+        if self.filled.terms.followed().is_none() && self.filled.terms.community.is_none() {
+            let is_interface = self.filled.terms.interface == Some(interface);
+            let mut batch = Batch::new(link_type, is_interface, programs, frames);
+            return batch.find(&self.filled.plan, batch.all());
+        }
+        (0..).zip(frames).fold(0, |found, (index, frame)| {
+            let matches = self.matches(&PacketView {
+                link_type,
+                mode,
+                interface,
+                aux: frame.aux(),
+                data: frame.data(),
+                wire_len: frame.wire_len(),
+            });
+            found | u64::from(matches) << index
+        })
     }
 
     /// Decides about a packet, in the order of the packets, with what earlier ones told.

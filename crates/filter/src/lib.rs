@@ -10,6 +10,7 @@
 //! tables of names. Native code for programs is not here yet.
 
 mod aux;
+mod batch;
 mod chain;
 mod compile;
 #[cfg(test)]

@@ -59,6 +59,11 @@ impl Plan {
         Self::join(joined_by, parts)
     }
 
+    /// Whether it searches for patterns, which remember what they saw.
+    pub(crate) fn has_patterns(&self) -> bool {
+        self.cost() == Cost::Pattern
+    }
+
     fn operand(operand: &Operand, tests: &[Test]) -> Self {
         let plan = match &operand.node {
             Node::Piece(index) => Self::Piece(*index),

@@ -154,11 +154,13 @@ impl Rule {
         hit
     }
 
-    /// The program that decides for packets of a link type; `None`: the rule does not apply to them.
-    pub(crate) fn program(&mut self, link_type: LinkType) -> Option<&Program> {
+    /// The filter that decides for packets of a link type, and its mode; `None`: the rule does not apply to them.
+    pub(crate) fn filter(&mut self, link_type: LinkType) -> Option<(&Filter, Mode)> {
         self.prepared.prepare(link_type);
-        let mode = self.prepared.mode;
-        self.prepared.filter.program(link_type, mode)
+        let Prepared { filter, mode, .. } = &self.prepared;
+        filter
+            .is_prepared(link_type, *mode)
+            .then_some((filter, *mode))
     }
 
     /// Link types that the rule does not apply to, said once each.
@@ -355,15 +357,16 @@ impl CaptureFilter {
         frames: &[FrameMeta],
     ) -> u64 {
         self.prepared.prepare(link_type);
-        let program = self.prepared.filter.program(link_type, self.prepared.mode);
-        program.map_or(0, |program| {
-            let mut views = [Frame::new(&[], 0, Aux::default()); Self::MANY];
-            for (view, meta) in views.iter_mut().zip(frames) {
-                let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
-                *view = Frame::new(data, meta.wire_len, aux(meta.direction as u8));
-            }
-            program.run_many(&views[..frames.len()])
-        })
+        let mut views = [Frame::new(&[], 0, Aux::default()); Self::MANY];
+        for (view, meta) in views.iter_mut().zip(frames) {
+            let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
+            *view = Frame::new(data, meta.wire_len, aux(meta.direction as u8));
+        }
+        let link = (link_type, self.prepared.mode);
+        // A capture filter is no template, so it does not ask for interfaces.
+        self.prepared
+            .filter
+            .matches_many(link, 0, &views[..frames.len()])
     }
 
     /// Whether a frame is to be recorded.

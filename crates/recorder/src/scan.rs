@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use retroscope_filter::{Frame, Program};
+use retroscope_filter::{Filter, Frame, Mode};
 use retroscope_packet::{LinkType, may_be_fragment};
 
 use crate::{chunk::Chunk, interfaces::InterfaceCache, predicate::Rule};
@@ -22,7 +22,7 @@ pub(crate) struct Wanted {
     pub(crate) until_ns: Option<i64>,
 }
 
-/// The rules' programs by ring-wide interface, filled in as packets of new interfaces come.
+/// The rules' filters by ring-wide interface, filled in as packets of new interfaces come.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     by_interface: Vec<Option<Known>>,
@@ -32,8 +32,8 @@ pub(crate) struct Scan {
 #[derive(Debug)]
 struct Known {
     link_type: LinkType,
-    /// Of the rules that apply to the link type.
-    programs: Vec<Program>,
+    /// Of the rules that apply to the link type, with the mode they are compiled for.
+    filters: Vec<(Filter, Mode)>,
 }
 
 impl Wanted {
@@ -58,7 +58,7 @@ impl Scan {
         }
         // The long way knows no more of an interface that no inserter registered.
         let known = self.known(interface, rules, names);
-        known.map_or(0, |known| known.find(wanted, chunk, run))
+        known.map_or(0, |known| known.find(wanted, chunk, (interface, run)))
     }
 
     fn known(
@@ -74,10 +74,12 @@ impl Scan {
         let known = &mut self.by_interface[index];
         if known.is_none() {
             let link_type = names.interface(interface)?.link_type;
-            let programs = rules.iter_mut().filter_map(|rule| rule.program(link_type));
+            let filters = rules.iter_mut().filter_map(|rule| rule.filter(link_type));
             *known = Some(Known {
                 link_type,
-                programs: programs.cloned().collect(),
+                filters: filters
+                    .map(|(filter, mode)| (filter.clone(), mode))
+                    .collect(),
             });
         }
         known.as_ref()
@@ -86,7 +88,12 @@ impl Scan {
 
 impl Known {
     /// As [`Scan::find`], of records of this interface.
-    fn find(&self, wanted: Wanted, chunk: &Chunk<'_>, run: Range<usize>) -> u64 {
+    fn find(
+        &self,
+        wanted: Wanted,
+        chunk: &Chunk<'_>,
+        (interface, run): (u16, Range<usize>),
+    ) -> u64 {
         let mut found = 0;
         if let Some(until_ns) = wanted.until_ns {
             found |= chunk.those(run.clone(), |time_ns| time_ns <= until_ns);
@@ -96,8 +103,9 @@ impl Known {
             found |= self.fragments(frames);
         }
         if wanted.hits {
-            for program in &self.programs {
-                found |= program.run_many(frames);
+            for (filter, mode) in &self.filters {
+                let link = (self.link_type, *mode);
+                found |= filter.matches_many(link, interface, frames);
             }
         }
         found
@@ -125,7 +133,7 @@ mod tests {
         rig::udp,
     };
 
-    /// Rules `udp port 9` and, for Ethernet only, a sender; interfaces 0 (raw IP) and 1 (Ethernet).
+    /// Rules `udp port 9`, for Ethernet only a sender, and a string in the payload; interfaces 0 (raw IP) and 1 (Ethernet).
     fn rules_and_names() -> (Vec<Rule>, InterfaceCache) {
         let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
         let interfaces = Arc::new(Interfaces::default());
@@ -139,7 +147,12 @@ mod tests {
             };
             interfaces.register(&ring, 0, &info).unwrap();
         }
-        let triggers = ["udp port 9", "ether src 00:00:00:00:00:01"].map(str::to_owned);
+        let triggers = [
+            "udp port 9",
+            "ether src 00:00:00:00:00:01",
+            "payload contains \"hay!\" and udp",
+        ]
+        .map(str::to_owned);
         let texts = Texts {
             triggers: &triggers,
             dump: "",
@@ -185,6 +198,7 @@ mod tests {
     #[test]
     fn it_finds_what_is_wanted_and_nothing_else() {
         let (hit, other) = (udp(1, 9, 0), udp(1, 7, 0));
+        let word = udp(1, 7, u32::from_be_bytes(*b"hay!"));
         let mut ethernet = vec![0; 34];
         ethernet[11..14].copy_from_slice(&[1, 8, 0]);
         let arp = [&[0; 12][..], &[8, 6], &[0; 20]].concat();
@@ -197,6 +211,7 @@ mod tests {
             packet(5, 1, &arp),
             packet(15, 0, &hit[..10]),
             packet(16, 0, &hit),
+            packet(17, 0, &word),
         ];
         let none = Wanted {
             hits: false,
@@ -204,7 +219,7 @@ mod tests {
             until_ns: None,
         };
         assert!(found(none, &packets).is_empty());
-        assert_eq!(found(Wanted { hits: true, ..none }, &packets), [1, 3, 7]);
+        assert_eq!(found(Wanted { hits: true, ..none }, &packets), [1, 3, 7, 8]);
         let late = Wanted {
             until_ns: Some(11),
             ..none
@@ -215,7 +230,7 @@ mod tests {
             ..none
         };
         // Of raw IP every packet may be one.
-        assert_eq!(found(fragments, &packets), [0, 3, 6, 7]);
+        assert_eq!(found(fragments, &packets), [0, 3, 6, 7, 8]);
         ethernet[20] = 0x20;
         let fragment = [packet(0, 1, &arp), packet(0, 1, &ethernet)];
         assert_eq!(found(fragments, &fragment), [1]);
