@@ -6,6 +6,7 @@
 //!
 //! - [`mod@file`]: pcap and pcapng files,
 //! - [`af_packet`]: live interfaces through TPACKET_V3,
+//! - [`pcap_live`]: whatever the system's libpcap opens,
 //! - [`generator`]: FlowScope's experiment traffic, also as a pure core for files,
 //! - [`send`]: the other direction: bursts out of a live interface.
 //!
@@ -17,9 +18,11 @@ mod clock;
 pub mod file;
 pub mod generator;
 mod offer;
+pub mod pcap_live;
 mod records;
 pub mod send;
 mod source;
+mod watermark;
 
 pub use offer::{Instruction, Offer};
 pub use source::{

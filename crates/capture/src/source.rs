@@ -178,6 +178,8 @@ pub enum TimeDomain {
     File,
     /// The kernel's software stamp of each packet, from the system's real-time clock.
     KernelSoftware,
+    /// A clock that is not this system's: a capture card's, another host's.
+    Foreign,
     /// The generator's schedule.
     Generator,
 }

@@ -14,6 +14,7 @@
 
 mod capture;
 mod disk;
+mod engines;
 mod interfaces;
 mod ledger;
 mod namespace;

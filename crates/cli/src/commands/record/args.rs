@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use retroscope_recorder::{Config, Format};
 use retroscope_ring::Backing;
 
-use super::{is_generator, live::LiveArgs};
+use super::{engine::Engine, is_generator, live::LiveArgs};
 use crate::{failure::Failure, memory, numa, units};
 
 /// The connection of the trigger packet.
@@ -30,6 +30,10 @@ pub(crate) struct Args {
     /// Capture file to read instead (repeat to merge several by time): pcap or pcapng, also gzip or zstd
     #[arg(short = 'r', long = "read", value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
+
+    /// What captures from interfaces
+    #[arg(long, value_enum, default_value_t, value_name = "ENGINE")]
+    pub(crate) engine: Engine,
 
     /// Memory for packets, like 4GiB [default: 1GiB, or a quarter of the available memory if less]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]

@@ -1,6 +1,7 @@
 //! `retroscope record`: arguments to a running recorder, and what a person sees of it.
 
 mod args;
+mod engine;
 mod live;
 mod screen;
 mod signals;
@@ -14,10 +15,7 @@ use std::{
 };
 
 use retroscope_capture::{
-    Source, SourceError,
-    af_packet::{LiveSource, interfaces},
-    file::FileSource,
-    generator::GeneratorSource,
+    Source, SourceError, af_packet::interfaces, file::FileSource, generator::GeneratorSource,
 };
 use retroscope_recorder::{Config, DumpReport, Event, Recorder, StartError, SystemClock};
 use retroscope_ring::RingError;
@@ -75,7 +73,7 @@ fn start(
     let mut recorder = result.map_err(|error| refused(&error))?;
     // Whoever reads that it records may send a signal at once.
     signals.connect(recorder.handle());
-    screen.started(&names(args).join(", "), engine(args), recorder.ring());
+    screen.started(&names(args).join(", "), &engine(args), recorder.ring());
     for notice in recorder.take_notices() {
         screen.line(&notice);
     }
@@ -153,19 +151,17 @@ fn names(args: &Args) -> Vec<String> {
     args.interfaces.iter().cloned().chain(files).collect()
 }
 
-fn engine(args: &Args) -> &'static str {
+/// What delivers the packets, in words.
+fn engine(args: &Args) -> String {
     if !args.files.is_empty() {
-        return "file";
+        return "file".to_owned();
     }
-    match args
-        .interfaces
-        .iter()
-        .filter(|name| is_generator(name))
-        .count()
-    {
-        0 => "af-packet",
-        n if n == args.interfaces.len() => "generator",
-        _ => "af-packet and generator",
+    let (made_up, live): (Vec<&String>, Vec<&String>) =
+        args.interfaces.iter().partition(|name| is_generator(name));
+    match (live.is_empty(), made_up.is_empty()) {
+        (true, _) => "generator".to_owned(),
+        (false, true) => args.engine.as_str().to_owned(),
+        (false, false) => format!("{} and generator", args.engine.as_str()),
     }
 }
 
@@ -190,7 +186,7 @@ fn open_sources(args: &Args, stop: &Arc<AtomicBool>) -> Result<Vec<Box<dyn Sourc
         } else {
             let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("retroscope"));
             let config = args.live.config(name, program);
-            sources.push(Box::new(LiveSource::new(config)));
+            sources.push(args.engine.source(config)?);
         }
     }
     Ok(sources)

@@ -1,0 +1,182 @@
+//! libpcap as an engine: any device that the system's libpcap opens.
+//!
+//! Where the other engines know one interface of the kernel each, this one knows none: PF_RING, netmap, DAG and SNF bring
+//! libpcap builds of their own, and `any`, `usbmon0`, `bluetooth0` or `nflog:5` are devices of the common one.
+//!
+//! - `sys`: the C library,
+//! - `stage`: where its packets wait,
+//! - `queue`: waiting, watermark, counters, drained stop,
+//! - `link_type`: its names for link-layer headers.
+//!
+//! # Copies
+//! One into a buffer of 128 KiB that stays in the cache, one from there into the recorder's ring. libpcap lends a packet
+//! during its callback only: its AF_PACKET code gives a block back to the kernel before pcap_dispatch(3PCAP) returns, so
+//! that a burst that was lent without a copy could change while it is read. `af-packet` copies once.
+//!
+//! # Counting
+//! pcap_stats(3PCAP) leaves its meaning to the platform. On Linux packet sockets `ps_recv` counts what passed, with what
+//! `ps_drop` counts: packets for which the kernel's ring had no room. `ps_ifdrop` is what the NIC missed, read from sysfs,
+//! known only where that shows this network namespace. For other devices `received` is unknown, and what is dropped is
+//! what they say.
+//!
+//! # What it does not do
+//! Kernel filters: libpcap compiles them for frames whose VLAN tag was taken out, which is another language than that of
+//! frames on the wire. The recorder filters in user space, and counts what it refuses. One queue for a device: libpcap has
+//! no fanout. The direction of a frame is not told.
+
+mod link_type;
+mod queue;
+mod stage;
+mod sys;
+
+use std::{
+    ffi::{CString, c_int},
+    io,
+    path::PathBuf,
+};
+
+use self::{
+    queue::PcapQueue,
+    sys::{ActivateError, Handle, Options},
+};
+use crate::{InterfaceInfo, Queue, Source, SourceError, TimeDomain, af_packet::permission};
+
+/// libpcap's own limit (`MAXIMUM_SNAPLEN`), and what the recorder's ring takes.
+const SNAPLEN: c_int = 262_144;
+
+/// How long the kernel may keep a packet in a block that is not full: the retire time of the AF_PACKET engine.
+const TIMEOUT_MS: c_int = 4;
+
+/// Kernel memory unless the user says otherwise: libpcap's own 2 MiB hold 8 of its blocks.
+const BUFFER_BYTES: c_int = 64 << 20;
+
+/// How to capture from a device of libpcap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PcapConfig {
+    /// The device, as libpcap names it: `eth0`, `any`, `zc:eth0`, `netmap:eth0`, …
+    pub device: String,
+    /// Whether to take frames for other hosts too.
+    pub promiscuous: bool,
+    /// Bytes of kernel or device memory; `None`: 64 MiB. A device may take less.
+    pub buffer_bytes: Option<usize>,
+    /// The program's path, for the commands that a message names.
+    pub program: PathBuf,
+}
+
+/// A device of the system's libpcap behind the [`Source`] plug.
+///
+/// Opening needs what libpcap needs, CAP_NET_RAW for network interfaces; the queue needs no privilege. It captures in the
+/// network namespace of the thread that calls [`Source::open`].
+#[derive(Debug)]
+pub struct PcapSource {
+    config: PcapConfig,
+}
+
+impl PcapSource {
+    /// A source that will capture as `config` says. Nothing is opened yet.
+    #[must_use]
+    pub fn new(config: PcapConfig) -> Self {
+        Self { config }
+    }
+
+    fn error(&self, call: &'static str, message: String) -> SourceError {
+        SourceError::System {
+            interface: self.config.device.clone(),
+            call,
+            error: io::Error::other(message),
+        }
+    }
+
+    fn activate(&self) -> Result<(Handle, Option<String>), SourceError> {
+        let device = &self.config.device;
+        let no_interface = || SourceError::NoInterface {
+            interface: device.clone(),
+        };
+        let name = CString::new(device.as_str()).map_err(|_| no_interface())?;
+        let buffer_bytes = self.config.buffer_bytes.map_or(BUFFER_BYTES, |bytes| {
+            c_int::try_from(bytes).unwrap_or(c_int::MAX)
+        });
+        let options = Options {
+            snaplen: SNAPLEN,
+            promiscuous: self.config.promiscuous,
+            timeout_ms: TIMEOUT_MS,
+            buffer_bytes: Some(buffer_bytes),
+        };
+        Handle::open(&name, options).map_err(|error| match error {
+            ActivateError::NoDevice(_) => no_interface(),
+            ActivateError::Permission(_) => permission("record on", device, &self.config.program),
+            ActivateError::Other(message) => self.error("pcap_activate", message),
+        })
+    }
+}
+
+impl Source for PcapSource {
+    fn name(&self) -> &str {
+        &self.config.device
+    }
+
+    /// Opens one queue, whatever `queues` says.
+    fn open(self: Box<Self>, queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+        let (handle, warning) = self.activate()?;
+        let device = &self.config.device;
+        let dlt = handle.dlt();
+        let link_type = link_type::of_dlt(dlt).ok_or_else(|| SourceError::Unsupported {
+            message: format!(
+                "cannot record on {device}: its link type, DLT {dlt}, has no number in files"
+            ),
+        })?;
+        let is_packet_socket = handle.descriptor().is_some_and(sys::is_packet_socket);
+        let interface = InterfaceInfo {
+            name: device.clone(),
+            link_type,
+            snaplen: u32::try_from(handle.snaplen()).unwrap_or(0),
+            time_domain: if is_packet_socket {
+                TimeDomain::KernelSoftware
+            } else {
+                TimeDomain::Foreign
+            },
+            time_resolution_ns: if handle.is_nanoseconds() { 1 } else { 1000 },
+        };
+        let mut notices = Vec::new();
+        if let Some(warning) = warning {
+            notices.push(format!("{device}: libpcap warns: {warning}"));
+        }
+        if queues > 1 {
+            notices.push(format!(
+                "{device}: libpcap has one queue, so one thread captures"
+            ));
+        }
+        let queue = PcapQueue::new(handle, interface, is_packet_socket, notices);
+        Ok(vec![Box::new(queue)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(device: &str) -> SourceError {
+        let config = PcapConfig {
+            device: device.to_owned(),
+            promiscuous: true,
+            buffer_bytes: None,
+            program: PathBuf::from("retroscope"),
+        };
+        Box::new(PcapSource::new(config)).open(1).unwrap_err()
+    }
+
+    #[test]
+    fn refusals_are_one_sentence() {
+        // Without privileges libpcap says that before it looks for the device.
+        for device in ["no-such-if", "nul\0", ""] {
+            let error = open(device);
+            assert!(
+                matches!(
+                    error,
+                    SourceError::NoInterface { .. } | SourceError::Permission { .. }
+                ),
+                "{device:?}: {error:?}"
+            );
+        }
+    }
+}

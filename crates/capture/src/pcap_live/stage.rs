@@ -1,0 +1,104 @@
+//! Where packets wait between libpcap's callback and the caller: one buffer that stays in the cache.
+
+use crate::{Burst, Direction, FrameMeta};
+
+/// Bytes of a burst from which on no more packets are taken. With the largest packet behind it, it fits the second-level
+/// cache of a processor of today.
+const BYTES_ENOUGH: usize = 128 << 10;
+
+/// Packets of a burst at most.
+const FRAMES_ENOUGH: usize = 1024;
+
+/// Packets that libpcap delivered and that are lent until the next look.
+#[derive(Debug)]
+pub(super) struct Stage {
+    memory: Vec<u8>,
+    frames: Vec<FrameMeta>,
+    /// Newest stamp of the burst; `i64::MIN` if it is empty.
+    newest_ns: i64,
+}
+
+impl Stage {
+    /// Takes memory for bursts of packets of up to `snaplen` bytes: it does not grow while libpcap keeps to both limits.
+    pub(super) fn new(snaplen: usize) -> Self {
+        Self {
+            memory: Vec::with_capacity(BYTES_ENOUGH + snaplen),
+            frames: Vec::with_capacity(FRAMES_ENOUGH),
+            newest_ns: i64::MIN,
+        }
+    }
+
+    /// Takes a packet. Returns whether there is room for more.
+    pub(super) fn push(&mut self, time_ns: i64, wire_len: u32, data: &[u8]) -> bool {
+        // A length that libpcap cannot have: it counts in 32 bits.
+        let Ok(captured_len) = u32::try_from(data.len()) else {
+            return true;
+        };
+        self.frames.push(FrameMeta {
+            time_ns,
+            offset: self.memory.len(),
+            captured_len,
+            wire_len,
+            interface: 0,
+            direction: Direction::Unknown,
+            vlan: None,
+        });
+        self.memory.extend_from_slice(data);
+        self.newest_ns = self.newest_ns.max(time_ns);
+        self.frames.len() < FRAMES_ENOUGH && self.memory.len() < BYTES_ENOUGH
+    }
+
+    /// Gives the burst back.
+    pub(super) fn clear(&mut self) {
+        self.memory.clear();
+        self.frames.clear();
+        self.newest_ns = i64::MIN;
+    }
+
+    /// Packets of the burst.
+    pub(super) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Newest stamp of the burst, if it has packets.
+    pub(super) fn newest_ns(&self) -> Option<i64> {
+        (!self.frames.is_empty()).then_some(self.newest_ns)
+    }
+
+    /// The burst.
+    pub(super) fn burst(&self) -> Burst<'_> {
+        Burst {
+            memory: &self.memory,
+            frames: &self.frames,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_full_by_bytes_or_by_packets_and_does_not_grow() {
+        for (length, count) in [(60, FRAMES_ENOUGH), (65_536, 2), (262_144, 1)] {
+            let mut stage = Stage::new(262_144);
+            let capacities = (stage.memory.capacity(), stage.frames.capacity());
+            let data = vec![7; length];
+            let mut taken = 1;
+            while stage.push(taken, 9000, &data) {
+                taken += 1;
+            }
+            assert_eq!(stage.len(), count);
+            assert_eq!(stage.newest_ns(), Some(taken));
+            assert_eq!(
+                (stage.memory.capacity(), stage.frames.capacity()),
+                capacities
+            );
+            for frame in stage.burst().iter() {
+                assert_eq!((frame.data, frame.meta.wire_len), (&data[..], 9000));
+            }
+            stage.clear();
+            assert_eq!((stage.len(), stage.newest_ns()), (0, None));
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! The door to the system's libpcap: live handles.
+//!
+//! Everything `unsafe` of this engine is in this file. A handle belongs to one thread at a time, which `&mut` says here;
+//! libpcap does not tie it to the thread that opened it.
+#![expect(unsafe_code, reason = "calls into the C library libpcap")]
+
+use std::{
+    ffi::{CStr, c_char, c_int, c_uint, c_void},
+    fmt, io,
+    os::fd::{AsRawFd, BorrowedFd},
+    ptr::NonNull,
+    slice,
+    time::Duration,
+};
+
+use super::stage::Stage;
+
+/// `PCAP_ERRBUF_SIZE` of `pcap/pcap.h`.
+const ERRBUF_BYTES: usize = 256;
+/// `PCAP_TSTAMP_PRECISION_NANO`.
+const PRECISION_NANO: c_int = 1;
+/// `PCAP_ERROR_BREAK`: the loop was left on request.
+const ERROR_BREAK: c_int = -2;
+/// `PCAP_ERROR_NO_SUCH_DEVICE`, `PCAP_ERROR_PERM_DENIED`, `PCAP_ERROR_PROMISC_PERM_DENIED`.
+const ERROR_NO_SUCH_DEVICE: c_int = -5;
+const ERROR_PERMISSION: c_int = -8;
+const ERROR_PROMISCUOUS_PERMISSION: c_int = -11;
+
+/// `pcap_t`, which only libpcap looks into.
+#[repr(C)]
+struct Pcap {
+    _private: [u8; 0],
+}
+
+/// `struct pcap_pkthdr`.
+#[repr(C)]
+struct PacketHeader {
+    time: libc::timeval,
+    captured_len: u32,
+    wire_len: u32,
+}
+
+/// `struct pcap_stat`. The counters have 32 bits and wrap around.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub(super) struct PcapStatistics {
+    pub(super) received: c_uint,
+    pub(super) dropped: c_uint,
+    pub(super) interface_dropped: c_uint,
+}
+
+type Callback = unsafe extern "C" fn(*mut u8, *const PacketHeader, *const u8);
+
+// Signatures as in pcap/pcap.h of libpcap 1.10.3.
+#[link(name = "pcap")]
+unsafe extern "C" {
+    fn pcap_create(device: *const c_char, errbuf: *mut c_char) -> *mut Pcap;
+    fn pcap_set_snaplen(handle: *mut Pcap, snaplen: c_int) -> c_int;
+    fn pcap_set_promisc(handle: *mut Pcap, promiscuous: c_int) -> c_int;
+    fn pcap_set_timeout(handle: *mut Pcap, milliseconds: c_int) -> c_int;
+    fn pcap_set_buffer_size(handle: *mut Pcap, bytes: c_int) -> c_int;
+    fn pcap_set_tstamp_precision(handle: *mut Pcap, precision: c_int) -> c_int;
+    fn pcap_get_tstamp_precision(handle: *mut Pcap) -> c_int;
+    fn pcap_activate(handle: *mut Pcap) -> c_int;
+    fn pcap_setnonblock(handle: *mut Pcap, nonblocking: c_int, errbuf: *mut c_char) -> c_int;
+    fn pcap_get_selectable_fd(handle: *mut Pcap) -> c_int;
+    fn pcap_get_required_select_timeout(handle: *mut Pcap) -> *const libc::timeval;
+    fn pcap_datalink(handle: *mut Pcap) -> c_int;
+    fn pcap_snapshot(handle: *mut Pcap) -> c_int;
+    fn pcap_dispatch(handle: *mut Pcap, count: c_int, callback: Callback, user: *mut u8) -> c_int;
+    fn pcap_breakloop(handle: *mut Pcap);
+    fn pcap_stats(handle: *mut Pcap, statistics: *mut PcapStatistics) -> c_int;
+    fn pcap_geterr(handle: *mut Pcap) -> *mut c_char;
+    fn pcap_statustostr(status: c_int) -> *const c_char;
+    fn pcap_close(handle: *mut Pcap);
+}
+
+/// How a handle is to be opened. All are requests: a device may have its own mind.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Options {
+    /// Bytes of a packet to keep at most.
+    pub(super) snaplen: c_int,
+    pub(super) promiscuous: bool,
+    /// How long the device may collect packets before it hands them over, in ms.
+    pub(super) timeout_ms: c_int,
+    /// Bytes of kernel or device memory; `None`: libpcap's own default, which some devices need.
+    pub(super) buffer_bytes: Option<c_int>,
+}
+
+/// Why a handle was not activated, with libpcap's words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ActivateError {
+    /// There is no such device.
+    NoDevice(String),
+    /// The process may not capture on it.
+    Permission(String),
+    /// Anything else.
+    Other(String),
+}
+
+/// An active live handle that does not block.
+pub(super) struct Handle {
+    pcap: NonNull<Pcap>,
+}
+
+// SAFETY: a pcap_t has no ties to the thread that made it (pcap(3PCAP) asks only that one thread at a time uses a handle), and
+// every method that changes it takes `&mut self`.
+unsafe impl Send for Handle {}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").finish_non_exhaustive()
+    }
+}
+
+impl Handle {
+    /// Opens `device`. The second value is what libpcap warns of.
+    pub(super) fn open(
+        device: &CStr,
+        options: Options,
+    ) -> Result<(Self, Option<String>), ActivateError> {
+        let mut errbuf: [c_char; ERRBUF_BYTES] = [0; ERRBUF_BYTES];
+        // SAFETY: `device` ends with a NUL and is copied; `errbuf` has the size that libpcap asks for.
+        let pcap = unsafe { pcap_create(device.as_ptr(), errbuf.as_mut_ptr()) };
+        let Some(pcap) = NonNull::new(pcap) else {
+            return Err(ActivateError::Other(text(&errbuf)));
+        };
+        let mut handle = Self { pcap };
+        handle.set_options(options);
+        let warning = handle.activate()?;
+        handle.set_nonblocking().map_err(ActivateError::Other)?;
+        Ok((handle, warning))
+    }
+
+    /// The setters fail on handles that are active only, and this one is not; a precision that the device lacks is left as
+    /// it is.
+    fn set_options(&mut self, options: Options) {
+        let pcap = self.pcap.as_ptr();
+        // SAFETY: the handle is open and not active.
+        unsafe { pcap_set_snaplen(pcap, options.snaplen) };
+        // SAFETY: as above.
+        unsafe { pcap_set_promisc(pcap, c_int::from(options.promiscuous)) };
+        // SAFETY: as above.
+        unsafe { pcap_set_timeout(pcap, options.timeout_ms) };
+        // SAFETY: as above.
+        unsafe { pcap_set_tstamp_precision(pcap, PRECISION_NANO) };
+        if let Some(bytes) = options.buffer_bytes {
+            // SAFETY: as above.
+            unsafe { pcap_set_buffer_size(pcap, bytes) };
+        }
+    }
+
+    fn activate(&mut self) -> Result<Option<String>, ActivateError> {
+        // SAFETY: the handle is open and not active.
+        let status = unsafe { pcap_activate(self.pcap.as_ptr()) };
+        if status == 0 {
+            return Ok(None);
+        }
+        let mut words = self.last_error();
+        if words.is_empty() {
+            // SAFETY: takes an integer.
+            let general = unsafe { pcap_statustostr(status) };
+            // SAFETY: pcap_statustostr returns a NUL-terminated string of static storage for every integer.
+            words = unsafe { CStr::from_ptr(general) }
+                .to_string_lossy()
+                .into_owned();
+        }
+        match status {
+            1.. => Ok(Some(words)),
+            ERROR_NO_SUCH_DEVICE => Err(ActivateError::NoDevice(words)),
+            ERROR_PERMISSION | ERROR_PROMISCUOUS_PERMISSION => {
+                Err(ActivateError::Permission(words))
+            }
+            _ => Err(ActivateError::Other(words)),
+        }
+    }
+
+    fn set_nonblocking(&mut self) -> Result<(), String> {
+        let mut errbuf: [c_char; ERRBUF_BYTES] = [0; ERRBUF_BYTES];
+        // SAFETY: the handle is active, `errbuf` has the size that libpcap asks for.
+        match unsafe { pcap_setnonblock(self.pcap.as_ptr(), 1, errbuf.as_mut_ptr()) } {
+            0 => Ok(()),
+            _ => Err(text(&errbuf)),
+        }
+    }
+
+    /// The `DLT_` value of its packets.
+    pub(super) fn dlt(&self) -> c_int {
+        // SAFETY: the handle is active; only reads.
+        unsafe { pcap_datalink(self.pcap.as_ptr()) }
+    }
+
+    /// Bytes of a packet that are kept at most.
+    pub(super) fn snaplen(&self) -> c_int {
+        // SAFETY: the handle is active; only reads.
+        unsafe { pcap_snapshot(self.pcap.as_ptr()) }
+    }
+
+    /// Whether stamps count nanoseconds; else microseconds.
+    pub(super) fn is_nanoseconds(&self) -> bool {
+        // SAFETY: the handle is active; only reads.
+        unsafe { pcap_get_tstamp_precision(self.pcap.as_ptr()) == PRECISION_NANO }
+    }
+
+    /// What to poll for packets; `None`: the device has no such descriptor.
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the handle is active; only reads.
+        let descriptor = unsafe { pcap_get_selectable_fd(self.pcap.as_ptr()) };
+        if descriptor < 0 {
+            return None;
+        }
+        // SAFETY: an open descriptor of the handle, which keeps it open until it is closed: that takes `self`.
+        Some(unsafe { BorrowedFd::borrow_raw(descriptor) })
+    }
+
+    /// How long to poll at most, because the descriptor does not tell of every packet; `None`: it does.
+    pub(super) fn poll_limit(&self) -> Option<Duration> {
+        // SAFETY: the handle is active; only reads.
+        let limit = unsafe { pcap_get_required_select_timeout(self.pcap.as_ptr()) };
+        // SAFETY: null, or a timeval inside the handle, which nothing changes while `self` is borrowed.
+        let limit = unsafe { limit.as_ref() }?;
+        let seconds = u64::try_from(limit.tv_sec).ok()?;
+        let microseconds = u64::try_from(limit.tv_usec).ok()?;
+        Some(Duration::from_secs(seconds) + Duration::from_micros(microseconds))
+    }
+
+    /// Lets packets that are there come into `stage`, until it is full.
+    ///
+    /// # Errors
+    /// libpcap's message. What came before is in `stage`.
+    pub(super) fn dispatch(&mut self, stage: &mut Stage) -> Result<(), String> {
+        let mut delivery = Delivery {
+            stage,
+            pcap: self.pcap,
+            ns_per_unit: if self.is_nanoseconds() { 1 } else { 1000 },
+        };
+        let user: *mut Delivery<'_> = &raw mut delivery;
+        // SAFETY: the handle is active and `&mut self` keeps other threads from it; libpcap calls `on_packet` during this
+        // call only, with `user`, which points at `delivery` and is used by nobody else meanwhile.
+        let status = unsafe { pcap_dispatch(self.pcap.as_ptr(), -1, on_packet, user.cast()) };
+        match status {
+            0.. | ERROR_BREAK => Ok(()),
+            _ => Err(self.last_error()),
+        }
+    }
+
+    /// Reads the counters.
+    ///
+    /// # Errors
+    /// libpcap's message: the device has none.
+    pub(super) fn statistics(&mut self) -> Result<PcapStatistics, String> {
+        let mut statistics = PcapStatistics::default();
+        // SAFETY: the handle is active, `statistics` is laid out as libpcap's structure and writable.
+        match unsafe { pcap_stats(self.pcap.as_ptr(), &raw mut statistics) } {
+            0 => Ok(statistics),
+            _ => Err(self.last_error()),
+        }
+    }
+
+    fn last_error(&mut self) -> String {
+        // SAFETY: the handle is open; the result is a NUL-terminated string inside it.
+        let message = unsafe { pcap_geterr(self.pcap.as_ptr()) };
+        // SAFETY: as above, and nothing changes it while `&mut self` is held.
+        let message = unsafe { CStr::from_ptr(message) };
+        message.to_string_lossy().into_owned()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: the handle is open, used nowhere else, and closed once.
+        unsafe { pcap_close(self.pcap.as_ptr()) };
+    }
+}
+
+/// What the callback works with.
+struct Delivery<'s> {
+    stage: &'s mut Stage,
+    pcap: NonNull<Pcap>,
+    /// What `tv_usec` counts.
+    ns_per_unit: i64,
+}
+
+/// Copies one packet out: libpcap may give its memory back to the kernel as soon as this returns.
+///
+/// # Safety
+/// As `pcap_dispatch` calls it: `user` is the [`Delivery`] of the running call, `header` a packet's header and `data` its
+/// `captured_len` bytes.
+unsafe extern "C" fn on_packet(user: *mut u8, header: *const PacketHeader, data: *const u8) {
+    // SAFETY: the caller answers for `user`; nobody else uses the value during the call.
+    let delivery = unsafe { &mut *user.cast::<Delivery<'_>>() };
+    // SAFETY: the caller answers for `header`.
+    let header = unsafe { &*header };
+    let data = if data.is_null() {
+        &[]
+    } else {
+        // SAFETY: the caller answers for `data`, and nothing writes to it before this returns.
+        unsafe { slice::from_raw_parts(data, header.captured_len as usize) }
+    };
+    let time_ns = header
+        .time
+        .tv_sec
+        .saturating_mul(1_000_000_000)
+        .saturating_add(header.time.tv_usec.saturating_mul(delivery.ns_per_unit));
+    if !delivery.stage.push(time_ns, header.wire_len, data) {
+        // SAFETY: the handle is active; the call sets a flag of it, which pcap_breakloop(3PCAP) allows from callbacks.
+        unsafe { pcap_breakloop(delivery.pcap.as_ptr()) };
+    }
+}
+
+/// Whether a descriptor is a packet socket of Linux, where libpcap's counters and clock have a known meaning.
+pub(super) fn is_packet_socket(descriptor: BorrowedFd<'_>) -> bool {
+    let mut domain: c_int = 0;
+    let mut size = SIZE_OF_INT;
+    let value: *mut c_void = (&raw mut domain).cast();
+    // SAFETY: `value` has room for `size` bytes, both live across the call, and any bytes are an integer.
+    let status = unsafe {
+        libc::getsockopt(
+            descriptor.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_DOMAIN,
+            value,
+            &raw mut size,
+        )
+    };
+    status == 0 && domain == libc::AF_PACKET
+}
+
+/// Lets a socket receive nothing more. It is done behind libpcap's back on purpose: pcap_setfilter(3PCAP) would also apply
+/// the filter to packets that wait in the ring already.
+pub(super) fn reject_all(descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    let mut program = [libc::sock_filter {
+        code: 0x06,
+        jt: 0,
+        jf: 0,
+        k: 0,
+    }];
+    let program = libc::sock_fprog {
+        len: 1,
+        filter: program.as_mut_ptr(),
+    };
+    // SAFETY: `program` is a sock_fprog that points at one instruction; both live across the call, which copies them.
+    let status = unsafe {
+        libc::setsockopt(
+            descriptor.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            SIZE_OF_PROGRAM,
+        )
+    };
+    if status < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+const SIZE_OF_INT: libc::socklen_t = 4;
+const _: () = assert!(size_of::<c_int>() == 4);
+
+/// A length and a pointer.
+const SIZE_OF_PROGRAM: libc::socklen_t = if cfg!(target_pointer_width = "64") {
+    16
+} else {
+    8
+};
+const _: () = assert!(size_of::<libc::sock_fprog>() == SIZE_OF_PROGRAM as usize);
+
+/// What libpcap wrote into a buffer that was zeroed before.
+fn text(errbuf: &[c_char; ERRBUF_BYTES]) -> String {
+    let bytes: Vec<u8> = errbuf
+        .iter()
+        .map(|byte| byte.to_ne_bytes()[0])
+        .take_while(|byte| *byte != 0)
+        .collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -1,0 +1,162 @@
+//! What live engines have in common about time: the watermark, and a look at the system clock.
+//!
+//! An engine says when it looked and how long a packet may take from its stamp to where it can be seen; the rules are
+//! here. All times are ns since the UNIX epoch.
+
+use crate::clock;
+
+/// A difference between system clock and monotonic clock that is a step and not a slew.
+const CLOCK_STEP_NS: i64 = 100_000_000;
+
+/// Readings of both clocks that are further apart are not compared.
+const CLOCK_READING_NS: i64 = 1_000_000;
+
+/// The promise of a queue that nothing older will come. It moves on only, but for a system clock that is set back.
+#[derive(Debug)]
+pub(crate) struct Watermark {
+    time_ns: i64,
+    /// The last stamp of the burst that is being lent, or was lent last.
+    burst_ns: i64,
+    /// From the stamp of a packet to when the engine can see it, at most.
+    placing_ns: i64,
+}
+
+impl Watermark {
+    /// Starts at `now_ns`, of which no stamp is older by more than `placing_ns`.
+    pub(crate) fn new(now_ns: i64, placing_ns: i64) -> Self {
+        let time_ns = now_ns.saturating_sub(placing_ns);
+        Self {
+            time_ns,
+            burst_ns: time_ns,
+            placing_ns,
+        }
+    }
+
+    /// What is promised.
+    pub(crate) fn time_ns(&self) -> i64 {
+        self.time_ns
+    }
+
+    /// A burst is lent whose newest stamp is `newest_ns`: only those before it are behind us.
+    pub(crate) fn on_burst(&mut self, newest_ns: i64) {
+        self.on_given_back();
+        self.burst_ns = self.burst_ns.max(newest_ns);
+    }
+
+    /// All bursts were given back.
+    pub(crate) fn on_given_back(&mut self) {
+        self.time_ns = self
+            .time_ns
+            .max(self.burst_ns.saturating_sub(self.placing_ns));
+    }
+
+    /// The engine had nothing at `looked_ns`.
+    pub(crate) fn on_silence(&mut self, looked_ns: i64) {
+        self.on_given_back();
+        self.time_ns = self.time_ns.max(looked_ns.saturating_sub(self.placing_ns));
+    }
+
+    /// The system clock was set back to `now_ns`.
+    pub(crate) fn on_clock_set_back(&mut self, now_ns: i64) {
+        *self = Self::new(now_ns, self.placing_ns);
+    }
+}
+
+/// Notices steps of the system clock, by reading it against the clock that cannot be set.
+#[derive(Debug)]
+pub(crate) struct ClockWatch {
+    /// System clock minus monotonic clock when last looked.
+    offset_ns: i64,
+}
+
+/// The system clock was set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ClockStep {
+    /// By how much; negative: back.
+    pub(crate) step_ns: i64,
+    /// What it shows now.
+    pub(crate) now_ns: i64,
+}
+
+impl ClockStep {
+    /// A sentence for the user.
+    pub(crate) fn sentence(self, interface: &str) -> String {
+        let way = if self.step_ns < 0 { "back" } else { "forward" };
+        let milliseconds = self.step_ns.abs() / 1_000_000;
+        format!("{interface}: the system clock was set {way} by {milliseconds} ms")
+    }
+}
+
+impl ClockWatch {
+    /// Starts to watch.
+    pub(crate) fn new() -> Self {
+        Self {
+            offset_ns: clock::realtime_ns() - clock::monotonic_ns(),
+        }
+    }
+
+    /// Reads both clocks.
+    pub(crate) fn look(&mut self) -> Option<ClockStep> {
+        let before_ns = clock::monotonic_ns();
+        let now_ns = clock::realtime_ns();
+        let after_ns = clock::monotonic_ns();
+        // Where the thread was descheduled between the readings, they do not belong together.
+        if after_ns - before_ns > CLOCK_READING_NS {
+            return None;
+        }
+        self.compare(now_ns, before_ns)
+    }
+
+    fn compare(&mut self, now_ns: i64, monotonic_ns: i64) -> Option<ClockStep> {
+        let offset_ns = now_ns - monotonic_ns;
+        let step_ns = offset_ns - self.offset_ns;
+        self.offset_ns = offset_ns;
+        (step_ns.abs() > CLOCK_STEP_NS).then_some(ClockStep { step_ns, now_ns })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLACING_NS: i64 = 10;
+
+    #[test]
+    fn it_never_passes_the_burst_that_is_lent() {
+        let mut watermark = Watermark::new(1000, PLACING_NS);
+        assert_eq!(watermark.time_ns(), 990);
+        watermark.on_burst(2000);
+        assert_eq!(watermark.time_ns(), 990, "the burst is being lent");
+        watermark.on_burst(3000);
+        assert_eq!(watermark.time_ns(), 1990);
+        watermark.on_given_back();
+        assert_eq!(watermark.time_ns(), 2990);
+    }
+
+    #[test]
+    fn it_follows_the_clock_in_silence_and_goes_back_with_it_only() {
+        let mut watermark = Watermark::new(1000, PLACING_NS);
+        watermark.on_silence(5000);
+        assert_eq!(watermark.time_ns(), 4990);
+        watermark.on_silence(4000);
+        watermark.on_burst(4500);
+        watermark.on_given_back();
+        assert_eq!(watermark.time_ns(), 4990, "never back");
+        watermark.on_clock_set_back(100);
+        assert_eq!(watermark.time_ns(), 90);
+    }
+
+    #[test]
+    fn steps_are_told_and_slews_are_not() {
+        let mut watch = ClockWatch { offset_ns: 1000 };
+        assert_eq!(watch.compare(51_000, 50_000), None);
+        assert_eq!(watch.compare(60_000 + CLOCK_STEP_NS, 59_000), None);
+        let step = watch.compare(0, 70_000).unwrap();
+        assert_eq!(step.step_ns, -CLOCK_STEP_NS - 71_000);
+        assert_eq!(
+            step.sentence("eth0"),
+            "eth0: the system clock was set back by 100 ms"
+        );
+        assert_eq!(watch.compare(10_000, 80_000), None, "a step is told once");
+    }
+}

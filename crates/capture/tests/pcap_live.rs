@@ -1,0 +1,373 @@
+//! libpcap as an engine over veth interfaces in network namespaces of their own. Needs root and `ip`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "test code, also outside of test functions"
+)]
+
+mod support;
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Instant,
+};
+
+use retroscope_capture::{
+    Burst, Direction, Event, FrameMeta, LossCause, Queue, Source, SourceError, Status, TimeDomain,
+    pcap_live::{PcapConfig, PcapSource},
+    send::LiveSender,
+};
+use retroscope_packet::LinkType;
+use retroscope_pcapfile::Reader;
+use rustix::process::{Pid, Signal, kill_process};
+use support::{
+    DEADLINE, WAIT, generate, is_udp_of_generator,
+    namespace::{Namespace, ip},
+};
+
+fn try_open(device: &str, buffer_bytes: Option<usize>) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+    let config = PcapConfig {
+        device: device.to_owned(),
+        promiscuous: true,
+        buffer_bytes,
+        program: PathBuf::from("retroscope"),
+    };
+    Box::new(PcapSource::new(config)).open(1)
+}
+
+fn open(device: &str) -> Box<dyn Queue> {
+    try_open(device, None).unwrap().remove(0)
+}
+
+/// What came out of a queue.
+#[derive(Debug, Default)]
+struct Taken {
+    frames: Vec<(FrameMeta, Vec<u8>)>,
+    events: Vec<Event>,
+}
+
+/// Takes from a queue until `enough` or the end; returns whether it ended.
+fn take_until(
+    queue: &mut dyn Queue,
+    taken: &mut Taken,
+    mut enough: impl FnMut(&Taken) -> bool,
+) -> bool {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let before_ns = queue.watermark();
+        let status = queue.next(WAIT).unwrap();
+        let now_ns = queue.watermark();
+        for frame in queue.burst().iter() {
+            assert!(before_ns.is_none_or(|ns| frame.meta.time_ns >= ns));
+            assert!(now_ns.is_none_or(|ns| frame.meta.time_ns >= ns));
+            taken.frames.push((frame.meta, frame.data.to_vec()));
+        }
+        taken.events.extend(std::iter::from_fn(|| queue.event()));
+        if status == Status::End {
+            return true;
+        }
+        if enough(taken) {
+            return false;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "{} frames, {:?}",
+            taken.frames.len(),
+            taken.events
+        );
+    }
+}
+
+/// Stops a queue, takes the rest, and checks the ledger: received = lent + lost. Returns received and lost.
+fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, u64) {
+    queue.stop();
+    assert!(take_until(queue, taken, |_| false));
+    assert!(queue.burst().frames.is_empty());
+    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    let statistics = queue.statistics();
+    let [(LossCause::Kernel, Some(kernel)), (LossCause::Nic, nic)] = statistics.lost[..] else {
+        panic!("{statistics:?}")
+    };
+    let received = statistics.received.unwrap();
+    let lost = kernel + nic.unwrap_or(0);
+    assert_eq!(
+        received,
+        taken.frames.len() as u64 + lost,
+        "the ledger does not close"
+    );
+    (received, lost)
+}
+
+/// An Ethernet frame with a local experimental EtherType behind `tags`.
+fn frame(tags: &[u8], marker: u8, length: usize) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+    frame.extend(tags);
+    frame.extend([0x88, 0xb5, marker]);
+    frame.resize(length, marker);
+    frame
+}
+
+fn send(interface: &str, frame: &[u8]) {
+    let length = u32::try_from(frame.len()).unwrap();
+    let meta = FrameMeta {
+        time_ns: 0,
+        offset: 0,
+        captured_len: length,
+        wire_len: length,
+        interface: 0,
+        direction: Direction::Unknown,
+        vlan: None,
+    };
+    let mut sender = LiveSender::open(interface, Path::new("retroscope")).unwrap();
+    sender
+        .send(Burst {
+            memory: frame,
+            frames: &[meta],
+        })
+        .unwrap();
+}
+
+/// tcpdump on `interface`, listening; `None`, said, where there is none.
+fn tcpdump(interface: &str, file: &Path) -> Option<Child> {
+    let child = Command::new("tcpdump")
+        .args(["-n", "-U", "-B", "65536", "-Z", "root", "-i", interface])
+        .args(["--time-stamp-precision", "nano", "-w"])
+        .arg(file)
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut child) = child else {
+        eprintln!("SKIP: no tcpdump to compare with");
+        return None;
+    };
+    let mut words = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("listening on") {
+        line.clear();
+        assert!(words.read_line(&mut line).unwrap() > 0, "tcpdump ended");
+    }
+    // Keeps the pipe open for what it says at the end.
+    std::thread::spawn(move || words.read_to_string(&mut String::new()));
+    Some(child)
+}
+
+fn interrupt(child: &mut Child) {
+    let id = i32::try_from(child.id()).unwrap();
+    kill_process(Pid::from_raw(id).unwrap(), Signal::INT).unwrap();
+    child.wait().unwrap();
+}
+
+/// Records of a capture file so far: stamp, wire length, bytes.
+fn records(path: &Path) -> Vec<(i64, u32, Vec<u8>)> {
+    let mut reader = Reader::open(path).unwrap();
+    let mut records = Vec::new();
+    while let Ok(Some(record)) = reader.next() {
+        let meta = record.meta;
+        records.push((meta.time_ns, meta.wire_len, record.data.to_vec()));
+    }
+    records
+}
+
+#[test]
+fn everything_that_is_sent_comes_in_order() {
+    let Some(namespace) = Namespace::with_veth("plspeed") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut queue = open("v1");
+        let interface = &queue.interfaces()[0];
+        assert_eq!(interface.link_type, LinkType::ETHERNET);
+        assert_eq!(interface.time_domain, TimeDomain::KernelSoftware);
+        assert_eq!(interface.time_resolution_ns, 1);
+        let mut taken = Taken::default();
+        let sent = generate("v0", "generate:flows=100,count=100000,seed=5");
+        take_until(queue.as_mut(), &mut taken, |taken| {
+            taken.frames.len() >= 100_000
+        });
+        let (received, lost) = stop_and_drain(queue.as_mut(), &mut taken);
+        assert_eq!((sent, lost), (100_000, 0));
+        assert!(received >= sent);
+        let ours = || {
+            taken
+                .frames
+                .iter()
+                .filter(|(_, data)| is_udp_of_generator(data))
+        };
+        let sequence = |data: &[u8]| u64::from_be_bytes(data[42..50].try_into().unwrap());
+        assert!(ours().map(|(_, data)| sequence(data)).eq(0..100_000));
+        assert!(
+            ours().any(|(meta, _)| meta.time_ns % 1000 != 0),
+            "nanoseconds"
+        );
+    });
+}
+
+/// What tcpdump sees beside us, to the byte and, on the same kernel stamps, to the nanosecond.
+#[test]
+fn contents_are_those_of_tcpdump() {
+    let Some(namespace) = Namespace::with_veth("plsame") else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tcpdump.pcap");
+    namespace.enter(|| {
+        ip("link set v0 mtu 9000");
+        ip("link set v1 mtu 9000");
+        let Some(mut tcpdump) = tcpdump("v1", &file) else {
+            return;
+        };
+        let mut queue = open("v1");
+        generate("v0", "generate:flows=100,count=5000,rate=50kpps");
+        for (tags, length) in [
+            (&[][..], 60),
+            (&[0x81, 0, 0, 10], 64),
+            (&[0x88, 0xa8, 0, 20, 0x81, 0, 0xe0, 10], 68),
+            (&[0x81, 0, 0, 10], 1518),
+            (&[], 9014),
+        ] {
+            send("v0", &frame(tags, 7, length));
+        }
+        let mut taken = Taken::default();
+        take_until(queue.as_mut(), &mut taken, |taken| {
+            taken.frames.len() >= 5005
+        });
+        stop_and_drain(queue.as_mut(), &mut taken);
+        let deadline = Instant::now() + DEADLINE;
+        while records(&file).len() < 5005 {
+            assert!(Instant::now() < deadline, "tcpdump wrote less");
+            std::thread::yield_now();
+        }
+        interrupt(&mut tcpdump);
+        let ours: Vec<_> = taken
+            .frames
+            .into_iter()
+            .map(|(meta, data)| (meta.time_ns, meta.wire_len, data))
+            .collect();
+        let theirs = records(&file);
+        assert_eq!(ours.len(), theirs.len());
+        for (index, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
+            assert_eq!((ours.1, &ours.2), (theirs.1, &theirs.2), "frame {index}");
+            // Both sockets took the stamp of the packet, or the clock when they placed it.
+            assert!(ours.0.abs_diff(theirs.0) < 1_000_000_000, "frame {index}");
+        }
+    });
+}
+
+/// A reader that does not read: the kernel's ring overflows, and every packet is accounted for.
+#[test]
+fn a_stalled_reader_loses_what_is_counted() {
+    let Some(namespace) = Namespace::with_veth("plstall") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut queue = try_open("v1", Some(1 << 20)).unwrap().remove(0);
+        let sent = generate("v0", "generate:flows=10,count=50000");
+        let mut taken = Taken::default();
+        let (received, lost) = stop_and_drain(queue.as_mut(), &mut taken);
+        assert!(received >= sent, "{received} of {sent}");
+        assert!(lost > 10_000, "{lost} lost: the ring was to overflow");
+        assert!(taken.frames.len() > 1000, "{} kept", taken.frames.len());
+    });
+}
+
+#[test]
+fn an_interface_that_goes_down_comes_back() {
+    let Some(namespace) = Namespace::with_veth("pldown") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut queue = open("v1");
+        let mut taken = Taken::default();
+        let has = |event: Event| move |taken: &Taken| taken.events.contains(&event);
+        send("v0", &frame(&[], 1, 60));
+        take_until(queue.as_mut(), &mut taken, |taken| !taken.frames.is_empty());
+        ip("link set v1 down");
+        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceDown(0)));
+        ip("link set v1 up");
+        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+        namespace.wait_for_carrier("v0");
+        send("v0", &frame(&[], 2, 60));
+        let second = |taken: &Taken| taken.frames.iter().any(|(_, data)| data[14] == 2);
+        take_until(queue.as_mut(), &mut taken, second);
+        ip("link del v0");
+        assert!(take_until(queue.as_mut(), &mut taken, |_| false), "ended");
+        assert!(taken.events.contains(&Event::InterfaceGone(0)));
+    });
+}
+
+/// Devices that only libpcap knows.
+#[test]
+fn the_any_device_is_cooked() {
+    let Some(namespace) = Namespace::with_veth("plany") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut queue = open("any");
+        assert_eq!(queue.interfaces()[0].link_type, LinkType::LINUX_SLL);
+        send("v0", &frame(&[], 9, 60));
+        let mut taken = Taken::default();
+        // 16 bytes of header instead of 14.
+        let is_ours = |data: &[u8]| data.len() >= 17 && data[14..17] == [0x88, 0xb5, 9];
+        take_until(queue.as_mut(), &mut taken, |taken| {
+            taken.frames.iter().any(|(_, data)| is_ours(data))
+        });
+        stop_and_drain(queue.as_mut(), &mut taken);
+    });
+}
+
+#[test]
+fn what_cannot_be_opened_is_told() {
+    let Some(namespace) = Namespace::new("plcap") else {
+        return;
+    };
+    namespace.enter(|| {
+        assert!(matches!(
+            try_open("no-such-if", None).unwrap_err(),
+            SourceError::NoInterface { .. }
+        ));
+        let error = try_open("lo", None).unwrap_err().to_string();
+        assert!(error.starts_with("lo: pcap_activate: "), "{error}");
+        assert!(error.contains("not up"), "{error}");
+        // This thread's own; it ends with the closure.
+        let mut sets = rustix::thread::capabilities(None).unwrap();
+        sets.effective = rustix::thread::CapabilitySet::empty();
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        let error = try_open("lo", None).unwrap_err();
+        assert!(matches!(error, SourceError::Permission { .. }), "{error:?}");
+    });
+}
+
+#[test]
+#[ignore = "10 seconds of full speed: run it alone, in a release build"]
+fn half_a_million_a_second_for_ten_seconds() {
+    let Some(namespace) = Namespace::with_veth("pllong") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut queue = open("v1");
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                namespace.enter(|| generate("v0", "generate:flows=1000,rate=500kpps,duration=10s"))
+            });
+            let (mut frames, mut is_stopped) = (0_u64, false);
+            loop {
+                match queue.next(WAIT).unwrap() {
+                    Status::End => break,
+                    Status::Idle if sender.is_finished() && !is_stopped => {
+                        is_stopped = true;
+                        queue.stop();
+                    }
+                    Status::Idle | Status::Frames => {}
+                }
+                frames += queue.burst().frames.len() as u64;
+            }
+            let sent = sender.join().unwrap();
+            let statistics = queue.statistics();
+            println!("{sent} sent, {frames} came: {statistics:?}");
+            assert_eq!((sent, frames), (5_000_000, 5_000_000));
+        });
+    });
+}
