@@ -12,6 +12,8 @@ pub struct Offer {
     /// they were on the wire, with every VLAN tag in its place, and return 0 for a frame that is not wanted. Empty: there
     /// is no filter, or none that a program decides alone.
     pub programs: Vec<(LinkType, Vec<Instruction>)>,
+    /// There is a filter that is not in `programs`: frames are wanted whole, to be decided behind the engine.
+    pub is_filtered_behind: bool,
     /// Bytes wanted of each frame as it was on the wire; 0: all. An engine that hands over more does no harm, one that cuts
     /// a frame hands over at least one byte more than this, so that the cut is counted.
     pub snaplen: u32,

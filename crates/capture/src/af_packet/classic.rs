@@ -7,7 +7,7 @@ const LOAD_BYTE: u16 = 0x30;
 const JUMP_EQUAL: u16 = 0x15;
 
 /// Loads beyond here ask the kernel about a frame (`SKF_AD_OFF` of `linux/filter.h`).
-const ANCILLARY: u32 = 0xffff_f000;
+pub(super) const ANCILLARY: u32 = 0xffff_f000;
 /// The packet type (`SKF_AD_PKTTYPE`).
 const PACKET_TYPE: u32 = ANCILLARY + 4;
 /// `PACKET_OUTGOING` of packet(7).
@@ -35,7 +35,7 @@ pub(super) fn program(sides: Sides, filter: Option<&[Instruction]>) -> Option<Ve
 }
 
 /// An instruction.
-const fn instruction(code: u16, jump_true: u8, jump_false: u8, k: u32) -> Instruction {
+pub(super) const fn instruction(code: u16, jump_true: u8, jump_false: u8, k: u32) -> Instruction {
     Instruction {
         code,
         jump_true,

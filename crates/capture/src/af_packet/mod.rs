@@ -5,7 +5,7 @@
 //! - `ring`: whose turn each block is,
 //! - `interface`: what interfaces there are, and which of them can be recorded,
 //! - `config`: what a user chooses,
-//! - `classic`: the programs in front of the ring,
+//! - `classic` and `kernel_filter`: the programs in front of the ring,
 //! - `port`: an interface by its name, and how sockets are made to receive from it,
 //! - `source` and `queue`: the [`Source`](crate::Source) plug.
 //!
@@ -24,6 +24,7 @@ mod block;
 mod classic;
 mod config;
 mod interface;
+mod kernel_filter;
 mod port;
 mod queue;
 mod ring;

@@ -37,6 +37,7 @@ pub(super) struct Port {
     sides: Sides,
     /// What every socket takes; `None`: all that comes.
     program: Option<Vec<Instruction>>,
+    is_filtered: bool,
     /// Several sockets share what comes.
     is_shared: bool,
     group: Mutex<Option<Group>>,
@@ -68,15 +69,28 @@ impl Port {
             query,
             sides: Sides::Both,
             program: None,
+            is_filtered: false,
             is_shared: false,
             group: Mutex::default(),
         })
     }
 
-    /// Sockets take what `program` takes, which is frames of `sides` only.
-    pub(super) fn set_program(&mut self, sides: Sides, program: Option<Vec<Instruction>>) {
+    /// Sockets take what `program` takes, which is frames of `sides` only, and only what the user's filter takes if
+    /// `is_filtered`.
+    pub(super) fn set_program(
+        &mut self,
+        sides: Sides,
+        program: Option<Vec<Instruction>>,
+        is_filtered: bool,
+    ) {
         self.sides = sides;
         self.program = program;
+        self.is_filtered = is_filtered;
+    }
+
+    /// Whether sockets take only what the user's filter takes.
+    pub(super) fn is_filtered(&self) -> bool {
+        self.is_filtered
     }
 
     /// Several sockets are to share what comes.

@@ -401,6 +401,10 @@ impl Queue for LiveQueue {
         self.ring.burst()
     }
 
+    fn is_filtered(&self) -> bool {
+        self.port.is_filtered()
+    }
+
     fn watermark(&self) -> Option<i64> {
         Some(self.watermark.time_ns)
     }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use super::{
     classic,
     config::{LiveConfig, Sides},
+    kernel_filter,
     port::{Found, Port},
     queue::LiveQueue,
     ring::BlockRing,
     sys::{Mapping, PacketSocket, RingRequest},
 };
-use crate::{Event, InterfaceInfo, Queue, Source, SourceError, TimeDomain};
+use crate::{Event, Instruction, InterfaceInfo, Offer, Queue, Source, SourceError, TimeDomain};
+use retroscope_packet::LinkType;
 
 /// Bytes of a block. A frame must fit a block, or the kernel cuts it: this takes what the recorder's ring takes, 256 KiB,
 /// but for some headers. Even a single packet occupies a block from one retire time to the next, so the number of blocks
@@ -34,13 +36,17 @@ const RETIRE_MS: u32 = 4;
 #[derive(Debug)]
 pub struct LiveSource {
     config: LiveConfig,
+    offer: Offer,
 }
 
 impl LiveSource {
     /// A source that will capture as `config` says. Nothing is opened yet.
     #[must_use]
     pub fn new(config: LiveConfig) -> Self {
-        Self { config }
+        Self {
+            config,
+            offer: Offer::default(),
+        }
     }
 }
 
@@ -49,15 +55,21 @@ impl Source for LiveSource {
         &self.config.interface
     }
 
+    /// Takes a filter that the kernel decides as we would ([`kernel_filter`]), and cuts frames in the kernel unless a filter
+    /// behind it wants to see all of them.
+    fn offer(&mut self, offer: &Offer) {
+        self.offer = offer.clone();
+    }
+
     /// Opens `queues` queues, each with its own kernel memory, that share what comes. One if the interface is down and the
     /// kernel, before Linux 6.13, lets only running sockets share.
     fn open(self: Box<Self>, queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError> {
         let queues = queues.clamp(1, 256);
-        let (port, found, opened) = match open_port(&self.config, queues) {
+        let (port, found, opened) = match open_port(&self.config, &self.offer, queues) {
             Err(SourceError::System { error, .. })
                 if queues > 1 && error.raw_os_error() == Some(libc::EINVAL) =>
             {
-                open_port(&self.config, 1)?
+                open_port(&self.config, &self.offer, 1)?
             }
             result => result?,
         };
@@ -90,6 +102,7 @@ type Opened = (PacketSocket, BlockRing, Option<Event>);
 /// Opens the interface with `queues` sockets that receive.
 fn open_port(
     config: &LiveConfig,
+    offer: &Offer,
     queues: usize,
 ) -> Result<(Port, Found, Vec<Opened>), SourceError> {
     let mut port = Port::new(config.clone())?;
@@ -99,7 +112,6 @@ fn open_port(
         Sides::Both if found.flags.is_loopback() => Sides::In,
         sides => sides,
     };
-    port.set_program(sides, classic::program(sides, None));
     if queues > 1 {
         port.share();
     }
@@ -110,6 +122,13 @@ fn open_port(
             Ok((socket, ring, notice))
         })
         .collect::<Result<_, SourceError>>()?;
+    let (socket, ..) = &opened[0];
+    choose_program(
+        &mut port,
+        socket,
+        sides,
+        kernel_part(offer, found.link_type),
+    );
     for (socket, ..) in &opened {
         port.hook(socket, &found)?;
     }
@@ -117,6 +136,56 @@ fn open_port(
         port.admit(socket)?;
     }
     Ok((port, found, opened))
+}
+
+/// What the kernel can do of an offer.
+#[derive(Debug, PartialEq, Eq)]
+struct KernelPart {
+    /// What a socket takes, and how much of it; `None`: everything.
+    program: Option<Vec<Instruction>>,
+    /// The offered filter is in it.
+    is_filtered: bool,
+}
+
+fn kernel_part(offer: &Offer, link_type: LinkType) -> KernelPart {
+    // Four bytes for a tag that is put back, and at least one more, so that a frame that is cut is longer than wanted.
+    let keep = match offer.snaplen {
+        0 => u32::MAX,
+        snaplen => snaplen.saturating_add(5),
+    };
+    let whole = KernelPart {
+        program: None,
+        is_filtered: false,
+    };
+    if offer.is_filtered_behind {
+        return whole;
+    }
+    let mut programs = offer.programs.iter();
+    let Some((_, filter)) = programs.find(|(of, _)| *of == link_type) else {
+        return KernelPart {
+            program: (offer.snaplen > 0).then(|| vec![Instruction::ret(keep)]),
+            ..whole
+        };
+    };
+    let program = kernel_filter::for_socket(filter, link_type == LinkType::ETHERNET, keep);
+    KernelPart {
+        is_filtered: program.is_some(),
+        program,
+    }
+}
+
+/// Sets the port's program. The kernel may refuse a filter all the same: then it is left to user space.
+fn choose_program(port: &mut Port, socket: &PacketSocket, sides: Sides, part: KernelPart) {
+    let program = classic::program(sides, part.program.as_deref());
+    // The socket is bound to nothing yet.
+    let is_refused = program
+        .as_ref()
+        .is_some_and(|program| socket.attach_filter(program).is_err());
+    if is_refused && part.is_filtered {
+        port.set_program(sides, classic::program(sides, None), false);
+    } else {
+        port.set_program(sides, program, part.is_filtered);
+    }
 }
 
 /// Gives a socket its ring. The second value is a notice if that is smaller than wanted.
@@ -183,5 +252,30 @@ mod tests {
         );
         assert_eq!(open("no-such-if").to_string(), "no interface no-such-if");
         assert_eq!(open("").to_string(), "no interface ");
+    }
+
+    #[test]
+    fn the_kernel_cuts_only_what_nobody_wants_whole() {
+        let ret = |k| vec![Instruction::ret(k)];
+        let mut offer = Offer {
+            snaplen: 96,
+            ..Offer::default()
+        };
+        let part = kernel_part(&offer, LinkType::ETHERNET);
+        assert_eq!((part.program, part.is_filtered), (Some(ret(101)), false));
+        offer.is_filtered_behind = true;
+        assert_eq!(kernel_part(&offer, LinkType::ETHERNET).program, None);
+        offer.is_filtered_behind = false;
+        offer.programs.push((LinkType::RAW, ret(262_144)));
+        let part = kernel_part(&offer, LinkType::RAW);
+        assert_eq!(part.program.unwrap().last(), Some(&Instruction::ret(101)));
+        assert!(part.is_filtered);
+        // What user space has to decide is handed over whole.
+        offer.programs[0].1 = vec![Instruction {
+            code: 0x16,
+            ..Instruction::ret(0)
+        }];
+        let part = kernel_part(&offer, LinkType::RAW);
+        assert_eq!((part.program, part.is_filtered), (None, false));
     }
 }
