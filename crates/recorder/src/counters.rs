@@ -7,7 +7,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Mutex,
-        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -25,6 +25,8 @@ pub(crate) struct QueueCounters {
     stored: AtomicU64,
     stored_bytes: AtomicU64,
     filtered: AtomicU64,
+    /// The engine filters, and nobody counts what it refuses.
+    is_filtered_before: AtomicBool,
     no_bucket: AtomicU64,
     cut: AtomicU64,
     tagged: AtomicU64,
@@ -73,6 +75,11 @@ impl QueueCounters {
         }
     }
 
+    /// The engine filters: what it refuses is never received, and so unknown.
+    pub(crate) fn set_filtered_before(&self) {
+        self.is_filtered_before.store(true, Relaxed);
+    }
+
     /// The queue is at its end: it loses nothing any more.
     pub(crate) fn set_ended(&self) {
         self.known_until_ns.store(i64::MAX, Relaxed);
@@ -95,7 +102,9 @@ impl QueueCounters {
     fn add_to(&self, snapshot: &mut SourceSnapshot) {
         snapshot.stored += self.stored();
         snapshot.stored_bytes += self.stored_bytes.load(Relaxed);
-        snapshot.filtered += self.filtered.load(Relaxed);
+        let filtered = self.filtered.load(Relaxed);
+        let is_known = !self.is_filtered_before.load(Relaxed);
+        snapshot.filtered = snapshot.filtered.filter(|_| is_known).map(|n| n + filtered);
         snapshot.cut += self.cut.load(Relaxed);
         snapshot.tagged += self.tagged();
         let Ok(engine) = self.engine.lock() else {
@@ -132,8 +141,9 @@ pub struct SourceSnapshot {
     pub stored: u64,
     /// Captured bytes of the stored packets.
     pub stored_bytes: u64,
-    /// Packets that the capture filter refused, or that came after `-c N` was reached.
-    pub filtered: u64,
+    /// Packets that the capture filter refused, or that came after `-c N` was reached. `None`: the kernel filters, and what it
+    /// refuses is neither received nor counted.
+    pub filtered: Option<u64>,
     /// Packets lost by cause; `None`: unknown.
     pub lost: BTreeMap<&'static str, Option<u64>>,
     /// Stored packets that the snap length (or the ring's limit of 256 KiB) cut. Not a loss of packets.
@@ -150,7 +160,7 @@ impl SourceSnapshot {
             received: Some(0),
             stored: 0,
             stored_bytes: 0,
-            filtered: 0,
+            filtered: Some(0),
             lost: BTreeMap::new(),
             cut: 0,
             tagged: 0,
@@ -174,8 +184,9 @@ impl SourceSnapshot {
         if self.lost.values().any(Option::is_none) {
             return None;
         }
-        let accounted =
-            i128::from(self.stored) + i128::from(self.filtered) + i128::from(self.lost_known());
+        let accounted = i128::from(self.stored)
+            + i128::from(self.filtered.unwrap_or(0))
+            + i128::from(self.lost_known());
         self.received
             .map(|received| i128::from(received) - accounted)
     }
@@ -351,7 +362,7 @@ mod tests {
         let snapshot = SourceSnapshot::of("eth0", queues.iter());
         assert_eq!(
             (snapshot.received, snapshot.stored, snapshot.filtered),
-            (Some(16), 6, 2)
+            (Some(16), 6, Some(2))
         );
         assert_eq!(
             snapshot.lost,

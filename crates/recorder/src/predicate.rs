@@ -5,7 +5,7 @@
 
 use std::{collections::HashSet, fmt, sync::Arc};
 
-use retroscope_capture::{Burst, FrameMeta};
+use retroscope_capture::{Burst, FrameMeta, Instruction};
 use retroscope_filter::{
     Aux, Decision as FilterDecision, Direction, Filled, Filter, FilterError, FlowState, Frame,
     LinkContext, Mode, PacketView, Program, Template, TriggerFacts,
@@ -347,6 +347,27 @@ pub(crate) struct CaptureFilter {
 impl CaptureFilter {
     /// Frames of one [`Self::takes_many`] at most.
     pub(crate) const MANY: usize = Program::MANY;
+
+    /// The programs that decide alone, one for each of these link types that has one.
+    pub(crate) fn programs(
+        &mut self,
+        link_types: &[LinkType],
+    ) -> Vec<(LinkType, Vec<Instruction>)> {
+        let convert = |one: &retroscope_filter::Instruction| Instruction {
+            code: one.code,
+            jump_true: one.jump_true,
+            jump_false: one.jump_false,
+            k: one.k,
+        };
+        let mut programs = Vec::new();
+        for &link_type in link_types {
+            self.prepared.prepare(link_type);
+            let program = self.prepared.filter.program(link_type, self.prepared.mode);
+            let instructions = program.map(|program| program.instructions().iter().map(convert));
+            programs.extend(instructions.map(|all| (link_type, all.collect())));
+        }
+        programs
+    }
 
     /// Which of at most [`Self::MANY`] frames of `burst` are to be recorded, as they stand there: bit `n` is that of frame
     /// `n`.

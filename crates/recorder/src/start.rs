@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use retroscope_capture::{Queue, Source, SourceError};
+use retroscope_capture::{Offer, Queue, Source, SourceError};
 use retroscope_packet::LinkType;
 use retroscope_ring::{EvictionDetail, GroupKind, Mode, Ring, RingConfig, RingError, Waker};
 
@@ -45,7 +45,7 @@ pub(crate) fn start(
     clock: Arc<dyn Clock>,
     progress: Option<&mut dyn FnMut(u64, u64)>,
 ) -> Result<Recorder, StartError> {
-    let opened = open(sources, config.rx_threads)?;
+    let opened = open(sources, config.rx_threads, &Offer::default())?;
     let texts = Texts {
         triggers: &config.triggers,
         dump: &config.dump,
@@ -59,13 +59,9 @@ pub(crate) fn start(
             .flatten()
             .collect()
     };
-    let expressions = Expressions::new(
-        &texts,
-        &known_link_types(&opened),
-        &link_types,
-        config.offline,
-    )
-    .map_err(StartError::Expression)?;
+    let known = known_link_types(&opened);
+    let mut expressions = Expressions::new(&texts, &known, &link_types, config.offline)
+        .map_err(StartError::Expression)?;
     let path = &config.directory;
     let directory = Directory::open(path).map_err(|error| StartError::Directory {
         path: path.clone(),
@@ -77,7 +73,11 @@ pub(crate) fn start(
     let ring = Ring::new(&ring_config, progress)?;
     let opened = match opened {
         Some(opened) => opened,
-        None => open(sources, config.rx_threads)?,
+        None => open(
+            sources,
+            config.rx_threads,
+            &offer(config, &mut expressions, &known),
+        )?,
     };
     Starter {
         config,
@@ -94,8 +94,27 @@ struct Opened {
     queues: Vec<Box<dyn Queue>>,
 }
 
-fn open(sources: &Sources<'_>, rx_threads: usize) -> Result<Vec<Opened>, SourceError> {
-    let open = |source: Box<dyn Source>| {
+/// What engines may take over. With `-c` they filter nothing: what comes behind the last packet is counted as filtered.
+fn offer(config: &Config, expressions: &mut Expressions, link_types: &[LinkType]) -> Offer {
+    let filter = expressions.filter.as_mut();
+    let programs = match filter {
+        Some(filter) if config.count.is_none() => filter.programs(link_types),
+        _ => Vec::new(),
+    };
+    Offer {
+        is_filtered_behind: expressions.filter.is_some() && programs.is_empty(),
+        programs,
+        snaplen: config.snaplen,
+    }
+}
+
+fn open(
+    sources: &Sources<'_>,
+    rx_threads: usize,
+    offer: &Offer,
+) -> Result<Vec<Opened>, SourceError> {
+    let open = |mut source: Box<dyn Source>| {
+        source.offer(offer);
         let name = source.name().to_owned();
         Ok(Opened {
             name,

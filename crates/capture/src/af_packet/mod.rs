@@ -15,7 +15,7 @@
 //! to `received`.
 //!
 //! # What it does not do
-//! Hardware time stamps, kernel filters, and the `any` device, whose frames have no common link type.
+//! Hardware time stamps, and the `any` device, whose frames have no common link type.
 //!
 //! # Minimum kernel version
 //! 3.14 for VLAN identifiers other than 0x8100; 4.12 for several queues.

@@ -79,23 +79,30 @@ pub(crate) fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, 
 
 /// Sends one frame.
 pub(crate) fn send(interface: &str, frame: &[u8]) {
-    let length = u32::try_from(frame.len()).unwrap();
-    let meta = FrameMeta {
-        time_ns: 0,
-        offset: 0,
-        captured_len: length,
-        wire_len: length,
-        interface: 0,
-        direction: Direction::Unknown,
-        vlan: None,
-    };
+    send_all(interface, &[frame.to_vec()]);
+}
+
+/// Sends frames, one after the other.
+pub(crate) fn send_all(interface: &str, frames: &[Vec<u8>]) {
     let mut sender = LiveSender::open(interface, Path::new("retroscope")).unwrap();
-    sender
-        .send(Burst {
-            memory: frame,
-            frames: &[meta],
-        })
-        .unwrap();
+    for frame in frames {
+        let length = u32::try_from(frame.len()).unwrap();
+        let meta = FrameMeta {
+            time_ns: 0,
+            offset: 0,
+            captured_len: length,
+            wire_len: length,
+            interface: 0,
+            direction: Direction::Unknown,
+            vlan: None,
+        };
+        sender
+            .send(Burst {
+                memory: frame,
+                frames: &[meta],
+            })
+            .unwrap();
+    }
 }
 
 /// An Ethernet frame with a local experimental EtherType behind `tags`.

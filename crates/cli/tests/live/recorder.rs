@@ -323,7 +323,8 @@ impl Outcome {
 pub(crate) struct Ledger {
     pub(crate) received: u64,
     pub(crate) stored: u64,
-    pub(crate) filtered: u64,
+    /// `None`: the kernel filtered.
+    pub(crate) filtered: Option<u64>,
     pub(crate) lost: u64,
     pub(crate) kernel: u64,
 }
@@ -336,13 +337,13 @@ impl Ledger {
         let ledger = Self {
             received: number(&source["received"]),
             stored: number(&source["stored"]),
-            filtered: number(&source["filtered"]),
+            filtered: source["filtered"].as_u64(),
             lost: lost.values().map(number).sum(),
             kernel: number(&source["lost"]["kernel"]),
         };
         assert_eq!(
             ledger.received,
-            ledger.stored + ledger.filtered + ledger.lost,
+            ledger.stored + ledger.filtered.unwrap_or(0) + ledger.lost,
             "the intake ledger does not close: {source}"
         );
         ledger

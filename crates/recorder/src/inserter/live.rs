@@ -27,7 +27,11 @@ pub(crate) struct LiveInserter {
 }
 
 impl LiveInserter {
-    pub(crate) fn new(lane: Lane, producer: Producer, shared: InserterShared) -> Self {
+    pub(crate) fn new(lane: Lane, producer: Producer, mut shared: InserterShared) -> Self {
+        if lane.queue.is_filtered() {
+            shared.filter = None;
+            lane.counters.set_filtered_before();
+        }
         let start_mono_ns = shared.clock.mono_ns();
         let end = LaneEnd {
             error: None,

@@ -199,7 +199,9 @@ pub(crate) fn source_line(source: &retroscope_recorder::SourceSnapshot) -> Strin
         source.name,
         number(source.received),
         source.stored,
-        source.filtered,
+        source
+            .filtered
+            .map_or("by the kernel".to_owned(), |n| n.to_string()),
         source.cut
     )
 }

@@ -34,7 +34,8 @@ struct SourceJson<'a> {
     name: &'a str,
     received: Option<u64>,
     stored: u64,
-    filtered: u64,
+    /// `null`: the kernel filters, and `received` is what it accepted.
+    filtered: Option<u64>,
     lost: &'a BTreeMap<&'static str, Option<u64>>,
     cut: u64,
     tagged: u64,
