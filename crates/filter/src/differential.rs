@@ -61,11 +61,15 @@ fn random_programs_give_what_libpcap_gives() {
         let mut instructions: Vec<Instruction> = stores.chain(body).collect();
         instructions.push(plain(op::RET_A, 0));
         let program = Program::new(instructions.clone(), false).expect("made to be valid");
+        program.make_native().expect("x86-64");
         for _ in 0..PACKETS_EACH {
             let packet: Vec<u8> = (0..random.usize(..64)).map(|_| random.u8(..)).collect();
             let wire_len = random.u32(..100_000);
             let ours = program.run(&packet, wire_len, Aux::default());
             let theirs = reference::run(&instructions, &packet, wire_len);
+            let frame = Frame::new(&packet, wire_len, Aux::default());
+            assert_eq!(program.interpret(&frame), theirs);
+            assert_eq!(program.run_many(&[frame]), u64::from(theirs != 0));
             assert_eq!(
                 ours,
                 theirs,
@@ -215,7 +219,10 @@ fn real_packets_give_what_libpcap_gives() {
                     mode: Mode::Savefile,
                     optimize,
                 };
-                compile(filter, link).unwrap_or_else(|error| panic!("{}", error.render()))
+                let program =
+                    compile(filter, link).unwrap_or_else(|error| panic!("{}", error.render()));
+                program.make_native().expect("x86-64");
+                program
             })
             .collect();
         // Every eighth packet of the large capture is plenty.

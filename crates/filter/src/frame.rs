@@ -34,7 +34,24 @@ pub struct Frame<'p> {
 #[repr(transparent)]
 pub(crate) struct PackedAux(u64);
 
-const _: () = assert!(size_of::<Frame<'_>>() == 24);
+/// Where machine code finds the parts of a [`Frame`], in bytes.
+pub(crate) mod layout {
+    use std::mem::offset_of;
+
+    use super::Frame;
+
+    pub(crate) const DATA: i32 = 0;
+    pub(crate) const CAPTURED: i32 = 8;
+    pub(crate) const WIRE_LEN: i32 = 12;
+    pub(crate) const AUX: i32 = 16;
+    pub(crate) const BYTES: i32 = 24;
+
+    const _: () = assert!(DATA as usize == offset_of!(Frame<'_>, data));
+    const _: () = assert!(CAPTURED as usize == offset_of!(Frame<'_>, captured));
+    const _: () = assert!(WIRE_LEN as usize == offset_of!(Frame<'_>, wire_len));
+    const _: () = assert!(AUX as usize == offset_of!(Frame<'_>, aux));
+    const _: () = assert!(BYTES as usize == size_of::<Frame<'_>>());
+}
 
 // SAFETY: a frame is a `&'p [u8]` and three numbers; nothing is written through it, and such references may go to other
 // threads.
@@ -102,6 +119,8 @@ impl PackedAux {
     pub(crate) const HAS_TYPE: u64 = 1 << 33;
     /// Lowest of the bits of the packet type.
     pub(crate) const TYPE_SHIFT: u32 = 34;
+    /// These bits, shifted down.
+    pub(crate) const TYPE_MASK: u32 = 0b111;
 
     #[inline]
     pub(crate) fn new(aux: Aux) -> Self {
@@ -119,12 +138,8 @@ impl PackedAux {
     /// The packet type as the kernel numbers it.
     #[inline]
     pub(crate) fn packet_type(self) -> Option<u32> {
-        let value = (self.0 >> Self::TYPE_SHIFT) & 0b111;
-        (self.0 & Self::HAS_TYPE != 0).then_some(if value == 0 {
-            PACKET_HOST
-        } else {
-            PACKET_OUTGOING
-        })
+        let value = u32::try_from(self.0 >> Self::TYPE_SHIFT).unwrap_or(0);
+        (self.0 & Self::HAS_TYPE != 0).then_some(value & Self::TYPE_MASK)
     }
 
     /// The interface index.

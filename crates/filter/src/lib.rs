@@ -1,13 +1,14 @@
-//! pcap-filter(7) expressions: the system's libpcap compiles them, a safe interpreter runs them, templates fill them in
-//! from a trigger packet.
+//! pcap-filter(7) expressions: the system's libpcap compiles them to classic BPF, machine code or a safe interpreter runs
+//! that, templates fill them in from a trigger packet.
 //!
-//! - [`compile()`] turns text into a [`Program`]; errors point at the offending word.
+//! - [`compile()`] turns text into a [`Program`]; errors point at the offending word. [`Program::make_native`] turns that into
+//!   machine code; a [`Compiler`] does it beside the data path.
 //! - [`Template`] is an expression with variables (`host $srcIP`) and terms of our own (`$flow`, `payload contains "…"`);
 //!   with the facts of a trigger packet it becomes a [`Filled`] expression.
 //! - [`Filter`] is either, compiled for each link type of the sources, and says what to do with a packet.
 //!
-//! Pure: bytes in, verdicts out. No sockets, threads or clocks; the only way out is libpcap's look at the system's
-//! tables of names. Native code for programs is not here yet.
+//! Pure: bytes in, verdicts out. No sockets, and no threads but the [`Compiler`]'s; the only ways out are libpcap's look at
+//! the system's tables of names, and memory for machine code.
 
 mod aux;
 mod batch;
@@ -26,6 +27,7 @@ mod interpreter;
 mod link;
 mod locate;
 mod lockstep;
+mod native;
 mod parts;
 mod payload;
 mod plan;
@@ -46,6 +48,7 @@ pub use flow_state::FlowState;
 pub use frame::Frame;
 pub use instruction::Instruction;
 pub use link::{LinkContext, Mode};
+pub use native::{Compiler, CompilerCounts, NativeError, NativeInfo};
 pub use payload::PayloadError;
 pub use program::{Program, ProgramError};
 pub use tagged::is_tagged;

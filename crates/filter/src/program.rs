@@ -1,13 +1,17 @@
 //! A validated classic BPF program.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use crate::{
-    Aux, Frame,
+    Aux, Frame, NativeError, NativeInfo,
     instruction::{
         ANCILLARY, ANCILLARY_INTERFACE, ANCILLARY_PACKET_TYPE, Instruction, MEMORY_WORDS, op,
     },
     interpreter, lockstep,
+    native::Native,
 };
 
 /// A classic BPF program that is safe to run on any packet.
@@ -27,6 +31,8 @@ struct Shared {
     ancillary: bool,
     /// `run_many` may take them together.
     lockstep: bool,
+    /// Set once, and used from then on.
+    native: OnceLock<Native>,
 }
 
 /// Fewer packets are run one by one.
@@ -63,6 +69,7 @@ impl Program {
             lockstep: lockstep::fits(&instructions),
             instructions,
             ancillary,
+            native: OnceLock::new(),
         };
         Self {
             shared: Arc::new(shared),
@@ -85,6 +92,14 @@ impl Program {
     }
 
     fn run_frame(&self, frame: &Frame<'_>) -> u32 {
+        match self.shared.native.get() {
+            Some(native) => native.run(frame),
+            None => self.interpret(frame),
+        }
+    }
+
+    /// As [`Self::run`], by the interpreter even where there is machine code.
+    pub(crate) fn interpret(&self, frame: &Frame<'_>) -> u32 {
         let Shared {
             instructions,
             ancillary,
@@ -102,12 +117,41 @@ impl Program {
     #[must_use]
     pub fn run_many(&self, frames: &[Frame<'_>]) -> u64 {
         assert!(frames.len() <= Self::MANY);
+        if let Some(native) = self.shared.native.get() {
+            return native.run_many(frames);
+        }
         if self.shared.lockstep && frames.len() >= LOCKSTEP_MIN {
             return lockstep::run(&self.shared.instructions, frames);
         }
         (0..).zip(frames).fold(0, |kept, (index, frame)| {
-            kept | u64::from(self.run_frame(frame) != 0) << index
+            kept | u64::from(self.interpret(frame) != 0) << index
         })
+    }
+
+    /// Compiles the program to machine code, on this thread, and lets every clone use it from then on. Does nothing where that
+    /// was done before. Takes a fraction of a millisecond for ordinary filters; a [`Compiler`](crate::Compiler) does it on a
+    /// thread of its own.
+    ///
+    /// # Errors
+    /// [`NativeError`]; the program is interpreted as before.
+    pub fn make_native(&self) -> Result<(), NativeError> {
+        if self.shared.native.get().is_none() {
+            let native = Native::new(&self.shared.instructions, self.shared.ancillary)?;
+            // Another thread may have been faster: its code is as good.
+            let _ = self.shared.native.set(native);
+        }
+        Ok(())
+    }
+
+    /// What became of the program, if it runs as machine code.
+    #[must_use]
+    pub fn native(&self) -> Option<NativeInfo> {
+        self.shared.native.get().map(Native::info)
+    }
+
+    /// Whether nobody else has this program.
+    pub(crate) fn is_last(&self) -> bool {
+        Arc::strong_count(&self.shared) == 1
     }
 }
 

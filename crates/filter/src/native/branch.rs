@@ -1,0 +1,302 @@
+//! Instructions that decide: conditional jumps, and long chains of comparisons with constants.
+
+use cranelift_codegen::ir::{
+    InstBuilder, Value,
+    condcodes::IntCC,
+    types::{I32, I64},
+};
+use cranelift_frontend::Switch;
+
+use super::{
+    known::{Bytes, Content, Known},
+    operate::load_flags,
+    plan,
+    table::{self, Table},
+    translate::Translator,
+};
+use crate::instruction::{Instruction, op};
+
+/// Constants with the same target from which on a table is faster than comparing one by one.
+const TABLE_MIN: usize = 6;
+/// Targets of a chain from which on it is searched instead of walked.
+const TARGETS_MAX: usize = 8;
+
+/// A condition.
+enum Test {
+    Always(bool),
+    /// 1 or 0, of 8 bits.
+    Is(Value),
+}
+
+/// Comparisons of one value with different constants, one after the other.
+struct Chain {
+    /// For each constant where it leads.
+    cases: Vec<(u32, usize)>,
+    /// Where all others lead.
+    otherwise: usize,
+}
+
+impl Translator<'_, '_> {
+    /// A conditional jump.
+    pub(super) fn branch(&mut self, index: usize, mut known: Known) {
+        let instruction = self.program.instructions[index];
+        let Some((if_true, if_false)) = plan::targets(index, &instruction) else {
+            return self.exit(0); // cannot be: the instruction is a jump
+        };
+        if instruction.code == op::JEQ_K {
+            let chain = self.chain(index);
+            if chain.cases.len() > 1 {
+                return self.walk(&chain, &mut known);
+            }
+        }
+        let test = self.test(&instruction, &mut known);
+        self.decide(test, if_true, if_false, &known);
+    }
+
+    /// Ends the block with a jump to one of two targets.
+    fn decide(&mut self, test: Test, if_true: usize, if_false: usize, known: &Known) {
+        let (if_true, if_false) = (self.through_jumps(if_true), self.through_jumps(if_false));
+        let condition = match test {
+            _ if if_true == if_false => return self.go(if_true, known),
+            Test::Always(true) => return self.go(if_true, known),
+            Test::Always(false) => return self.go(if_false, known),
+            Test::Is(condition) => condition,
+        };
+        if let (Some(if_true), Some(if_false)) = (self.fate(if_true), self.fate(if_false)) {
+            return self.exit_either(condition, if_true, if_false);
+        }
+        let (if_true, if_false) = (self.way(if_true, known), self.way(if_false, known));
+        self.builder
+            .ins()
+            .brif(condition, if_true, &[], if_false, &[]);
+    }
+
+    fn test(&mut self, instruction: &Instruction, known: &mut Known) -> Test {
+        let k = instruction.k;
+        let operand = match instruction.code {
+            op::JEQ_K | op::JGT_K | op::JGE_K | op::JSET_K => Content::Constant(k),
+            _ => {
+                self.x(known);
+                known.x
+            }
+        };
+        let Content::Constant(number) = operand else {
+            let (a, x) = (self.a(known), self.x(known));
+            return self.compare(instruction.code, a, x);
+        };
+        match known.a {
+            Content::Constant(a) => Test::Always(match instruction.code {
+                op::JEQ_K | op::JEQ_X => a == number,
+                op::JGT_K | op::JGT_X => a > number,
+                op::JGE_K | op::JGE_X => a >= number,
+                _ => a & number != 0,
+            }),
+            Content::Bytes(bytes) => match instruction.code {
+                op::JEQ_K | op::JEQ_X => self.equals(bytes, number),
+                op::JSET_K | op::JSET_X => self.has_bits(bytes, number),
+                _ => self.compare_with(instruction.code, number, known),
+            },
+            _ => self.compare_with(instruction.code, number, known),
+        }
+    }
+
+    fn compare_with(&mut self, code: u16, number: u32, known: &mut Known) -> Test {
+        let a = self.a(known);
+        let number = self.number(number);
+        self.compare(code, a, number)
+    }
+
+    fn compare(&mut self, code: u16, a: Value, b: Value) -> Test {
+        let condition = match code {
+            op::JEQ_K | op::JEQ_X => IntCC::Equal,
+            op::JGT_K | op::JGT_X => IntCC::UnsignedGreaterThan,
+            op::JGE_K | op::JGE_X => IntCC::UnsignedGreaterThanOrEqual,
+            _ => {
+                let common = self.builder.ins().band(a, b);
+                return self.is_not_zero(common);
+            }
+        };
+        Test::Is(self.builder.ins().icmp(condition, a, b))
+    }
+
+    fn is_not_zero(&mut self, value: Value) -> Test {
+        let zero = self.number(0);
+        Test::Is(self.builder.ins().icmp(IntCC::NotEqual, value, zero))
+    }
+
+    /// Whether bytes of the packet are a number, without turning them around.
+    fn equals(&mut self, bytes: Bytes, number: u32) -> Test {
+        if number & !bytes.mask != 0 {
+            return Test::Always(false);
+        }
+        let raw = self.masked(bytes, bytes.mask);
+        let number = self.number(bytes.turned(number));
+        Test::Is(self.builder.ins().icmp(IntCC::Equal, raw, number))
+    }
+
+    /// Whether bytes of the packet have one of some bits.
+    fn has_bits(&mut self, bytes: Bytes, bits: u32) -> Test {
+        if bits & bytes.mask == 0 {
+            return Test::Always(false);
+        }
+        let raw = self.masked(bytes, bits & bytes.mask);
+        self.is_not_zero(raw)
+    }
+
+    /// Bytes as they were read, with the bits of `mask` left.
+    fn masked(&mut self, bytes: Bytes, mask: u32) -> Value {
+        if mask == bytes.largest() {
+            return bytes.raw;
+        }
+        let mask = self.number(bytes.turned(mask));
+        self.builder.ins().band(bytes.raw, mask)
+    }
+
+    /// The comparisons that follow each other from `index` on as long as none holds.
+    fn chain(&self, index: usize) -> Chain {
+        let mut cases: Vec<(u32, usize)> = Vec::new();
+        let mut seen = std::collections::HashSet::new();
+        let mut at = index;
+        loop {
+            let instruction = &self.program.instructions[at];
+            let targets = (instruction.code == op::JEQ_K)
+                .then(|| plan::targets(at, instruction))
+                .flatten();
+            let Some((if_true, if_false)) = targets else {
+                break;
+            };
+            // The first comparison with a constant counts.
+            if seen.insert(instruction.k) {
+                cases.push((instruction.k, self.through_jumps(if_true)));
+            }
+            at = self.through_jumps(if_false);
+        }
+        Chain {
+            cases,
+            otherwise: at,
+        }
+    }
+
+    /// Ends the block with a chain of comparisons. The constants are different, so any order is as good.
+    fn walk(&mut self, chain: &Chain, known: &mut Known) {
+        let otherwise = chain.otherwise;
+        let cases = match known.a {
+            Content::Constant(a) => {
+                let case = chain.cases.iter().find(|(number, _)| *number == a);
+                return self.go(case.map_or(otherwise, |(_, target)| *target), known);
+            }
+            Content::Bytes(bytes) => chain
+                .cases
+                .iter()
+                .filter(|(number, _)| number & !bytes.mask == 0)
+                .map(|(number, target)| (bytes.turned(*number), *target))
+                .collect(),
+            _ => chain.cases.clone(),
+        };
+        let value = match known.a {
+            Content::Bytes(bytes) => self.masked(bytes, bytes.mask),
+            _ => self.a(known),
+        };
+        let groups = by_target(cases);
+        if groups.len() > TARGETS_MAX {
+            return self.search(value, &groups, otherwise, known);
+        }
+        let mut tests: Vec<(Group, usize)> = Vec::new();
+        for (target, numbers) in groups {
+            if numbers.len() < TABLE_MIN {
+                tests.extend(
+                    numbers
+                        .into_iter()
+                        .map(|number| (Group::One(number), target)),
+                );
+                continue;
+            }
+            for numbers in numbers.chunks(table::CONSTANTS_MAX) {
+                match Table::new(numbers) {
+                    Some(table) => tests.push((Group::Table(table), target)),
+                    None => {
+                        let one = |number: &u32| (Group::One(*number), target);
+                        tests.extend(numbers.iter().map(one));
+                    }
+                }
+            }
+        }
+        let last = tests.len().saturating_sub(1);
+        if tests.is_empty() {
+            return self.go(otherwise, known);
+        }
+        for (index, (group, target)) in tests.into_iter().enumerate() {
+            let is_in = match group {
+                Group::One(number) => {
+                    let number = self.number(number);
+                    self.builder.ins().icmp(IntCC::Equal, value, number)
+                }
+                Group::Table(table) => self.look_up(value, table),
+            };
+            if index == last {
+                return self.decide(Test::Is(is_in), target, otherwise, known);
+            }
+            let target = self.way(target, known);
+            let on = self.builder.create_block();
+            self.builder.ins().brif(is_in, target, &[], on, &[]);
+            self.builder.switch_to_block(on);
+            self.builder.seal_block(on);
+        }
+    }
+
+    /// Whether a value is in a table.
+    fn look_up(&mut self, value: Value, table: Table) -> Value {
+        let (multiplier, shift) = (self.number(table.multiplier()), self.number(table.shift()));
+        // The table moves into the code's own list, its slots stay where they are.
+        let address = table.slots().as_ptr().expose_provenance() as u64;
+        self.tables.push(table);
+        let product = self.builder.ins().imul(value, multiplier);
+        let slot = self.builder.ins().ushr(product, shift);
+        let slot = self.builder.ins().uextend(I64, slot);
+        let two = self.builder.ins().iconst(I64, 2);
+        let offset = self.builder.ins().ishl(slot, two);
+        let base = self.builder.ins().iconst(I64, address.cast_signed());
+        let slot = self.builder.ins().iadd(base, offset);
+        let constant = self.builder.ins().load(I32, load_flags(), slot, 0);
+        self.builder.ins().icmp(IntCC::Equal, value, constant)
+    }
+
+    /// Many targets: a search among the constants.
+    fn search(
+        &mut self,
+        value: Value,
+        groups: &[(usize, Vec<u32>)],
+        otherwise: usize,
+        known: &Known,
+    ) {
+        let mut switch = Switch::new();
+        for (target, numbers) in groups {
+            let block = self.way(*target, known);
+            for number in numbers {
+                switch.set_entry(u128::from(*number), block);
+            }
+        }
+        let otherwise = self.way(otherwise, known);
+        switch.emit(self.builder, value, otherwise);
+    }
+}
+
+/// Constants that lead to the same place.
+enum Group {
+    One(u32),
+    Table(Table),
+}
+
+/// The constants of each target, in the order of the program.
+fn by_target(cases: Vec<(u32, usize)>) -> Vec<(usize, Vec<u32>)> {
+    let mut groups: Vec<(usize, Vec<u32>)> = Vec::new();
+    let mut places = std::collections::HashMap::new();
+    for (number, target) in cases {
+        let place = *places.entry(target).or_insert_with(|| {
+            groups.push((target, Vec::new()));
+            groups.len() - 1
+        });
+        groups[place].1.push(number);
+    }
+    groups
+}

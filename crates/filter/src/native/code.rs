@@ -1,0 +1,175 @@
+//! Memory for machine code, and calling it.
+//!
+//! Memory is written first and made executable then, never both at once. It belongs to its [`Code`], which gives it back once,
+//! when it is dropped; to run it is to borrow it, so no thread can be in it then.
+#![expect(
+    unsafe_code,
+    reason = "maps memory for machine code and calls it: 5 to 10 times as fast as the interpreter"
+)]
+
+use std::{ffi::c_void, fmt, io, mem, ptr, ptr::NonNull};
+
+use super::{NativeError, emit::Compiled};
+use crate::{Frame, Program};
+
+/// One packet: its frame.
+type Single = unsafe extern "C" fn(*const u8) -> u32;
+/// First frame, number of frames.
+type Many = unsafe extern "C" fn(*const u8, u64) -> u64;
+
+/// Machine code that may run.
+pub(super) struct Code {
+    memory: Memory,
+    single: Single,
+    many: Many,
+    /// Where the code looks constants up; it knows their addresses.
+    _tables: Vec<Box<[u32]>>,
+}
+
+/// A mapping of its own.
+struct Memory {
+    start: NonNull<c_void>,
+    bytes: usize,
+}
+
+// SAFETY: code and tables do not change once `Code::new` returned, belong to no thread, and are unmapped by whoever drops the
+// last reference.
+unsafe impl Send for Code {}
+// SAFETY: as above; running writes nothing but the stack of the thread that runs it.
+unsafe impl Sync for Code {}
+
+impl Code {
+    /// Maps what the generator made.
+    ///
+    /// # Errors
+    /// [`NativeError::Memory`]
+    pub(super) fn new(compiled: Compiled) -> Result<Self, NativeError> {
+        let memory = Memory::executable(compiled.code())?;
+        let start = memory.start.as_ptr().cast::<u8>();
+        // SAFETY: `Compiled` says that its function for one packet begins at this offset, inside the code just copied.
+        let single = unsafe { start.add(compiled.single_offset()) };
+        // SAFETY: as above, for the function over many.
+        let many = unsafe { start.add(compiled.many_offset()) };
+        Ok(Self {
+            // SAFETY: the memory holds a function of this signature and calling convention, which `emit` declared; it was
+            // generated for this processor, and stays mapped as long as `memory`, beside which the pointer is kept.
+            single: unsafe { mem::transmute::<*mut u8, Single>(single) },
+            // SAFETY: as above.
+            many: unsafe { mem::transmute::<*mut u8, Many>(many) },
+            memory,
+            _tables: compiled.into_tables(),
+        })
+    }
+
+    #[inline]
+    pub(super) fn run(&self, frame: &Frame<'_>) -> u32 {
+        // SAFETY: the code reads the frame, whose layout it was made for, captured bytes that it checked against the frame's
+        // length, and tables that live beside it; all of them are borrowed until it returns. It writes to its own stack
+        // frame only and calls nothing.
+        unsafe { (self.single)(ptr::from_ref(frame).cast()) }
+    }
+
+    /// Panics if there are more than [`Program::MANY`] frames.
+    #[inline]
+    pub(super) fn run_many(&self, frames: &[Frame<'_>]) -> u64 {
+        assert!(frames.len() <= Program::MANY);
+        // SAFETY: as in `run`, for each of as many frames as there are.
+        unsafe { (self.many)(frames.as_ptr().cast(), frames.len() as u64) }
+    }
+}
+
+impl fmt::Debug for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Code")
+            .field("bytes", &self.memory.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Memory {
+    /// New memory that holds `code`, to read and to execute.
+    fn executable(code: &[u8]) -> Result<Self, NativeError> {
+        let bytes = code.len();
+        let failed = |call| NativeError::Memory {
+            call,
+            bytes,
+            source: io::Error::last_os_error(),
+        };
+        // SAFETY: a private anonymous mapping wherever the kernel likes; nothing that exists is touched.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(failed("mmap"));
+        }
+        let Some(start) = NonNull::new(start) else {
+            return Err(failed("mmap"));
+        };
+        // From here on `Drop` gives it back.
+        let memory = Self { start, bytes };
+        // SAFETY: the mapping is writable, at least `bytes` long, new, and so apart from `code`.
+        unsafe { ptr::copy_nonoverlapping(code.as_ptr(), start.as_ptr().cast::<u8>(), bytes) };
+        // SAFETY: the mapping is ours, from its first page to its last; no reference into it exists.
+        let status =
+            unsafe { libc::mprotect(start.as_ptr(), bytes, libc::PROT_READ | libc::PROT_EXEC) };
+        if status != 0 {
+            return Err(failed("mprotect"));
+        }
+        Ok(memory)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `executable` with this start and length, unmapped here only; whoever runs the code borrows the
+        // `Code` that owns it, so nobody does now.
+        unsafe { libc::munmap(self.start.as_ptr(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Aux, Frame, Instruction, native::Native};
+
+    /// The line of `/proc/self/maps` that `address` is in.
+    fn mapping(address: usize) -> Option<String> {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux");
+        let contains = |line: &&str| {
+            let (start, end) = line.split(' ').next()?.split_once('-')?;
+            let number = |text| usize::from_str_radix(text, 16).ok();
+            Some((number(start)?..number(end)?).contains(&address))
+        };
+        maps.lines()
+            .find(|line| contains(line) == Some(true))
+            .map(str::to_owned)
+    }
+
+    #[test]
+    fn code_is_never_writable_and_given_back() {
+        let native = Native::new(&[Instruction::ret(7)], false).expect("x86-64 Linux");
+        assert_eq!(native.run(&Frame::new(&[], 0, Aux::default())), 7);
+        let address = native.code.memory.start.as_ptr().addr();
+        let line = mapping(address).expect("mapped");
+        assert_eq!(line.split(' ').nth(1), Some("r-xp"), "{line}");
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux");
+        let both = maps.lines().find(|line| {
+            line.split(' ')
+                .nth(1)
+                .is_some_and(|flags| flags.starts_with("rwx"))
+        });
+        assert_eq!(both, None, "writable and executable");
+        drop(native);
+        // Another thread may map something there at once, but nothing of this program that is executable and has no name.
+        assert!(
+            mapping(address).is_none_or(|new| new != line),
+            "still mapped: {line}"
+        );
+    }
+}

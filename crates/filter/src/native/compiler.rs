@@ -1,0 +1,203 @@
+//! A thread that makes machine code while the data path runs on with the interpreter.
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{Sender, channel},
+    },
+    thread::{Builder, JoinHandle},
+};
+
+use super::NativeError;
+use crate::Program;
+
+/// Failures that are kept for [`Compiler::failures`] at most; more are counted only.
+const FAILURES_MAX: usize = 16;
+
+/// The thread `filter-compiler`. Programs that are submitted run as machine code from some moment on, in every clone.
+///
+/// Any thread may submit; nobody waits for the result. Dropping it finishes the program being compiled, leaves the others to the
+/// interpreter, and joins the thread.
+///
+/// ```
+/// use retroscope_filter::{Compiler, Program};
+///
+/// let compiler = Compiler::new()?;
+/// let program = Program::constant(0);
+/// compiler.submit(&program);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Compiler {
+    /// `None` once the thread is told to end.
+    queue: Option<Sender<Program>>,
+    thread: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+}
+
+// The counters and the flag order nothing else: Relaxed everywhere. What is compiled reaches other threads through the
+// program's own slot.
+#[derive(Debug, Default)]
+struct Shared {
+    ends: AtomicBool,
+    made: AtomicU64,
+    failed: AtomicU64,
+    skipped: AtomicU64,
+    failures: Mutex<Vec<NativeError>>,
+}
+
+/// What a [`Compiler`] did with the programs that were submitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CompilerCounts {
+    /// Programs that run as machine code now.
+    pub made: u64,
+    /// Programs that stay with the interpreter.
+    pub failed: u64,
+    /// Programs that nobody had any more when their turn came.
+    pub skipped: u64,
+}
+
+impl Compiler {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The system's, if it gives no thread.
+    pub fn new() -> io::Result<Self> {
+        let (queue, programs) = channel::<Program>();
+        let shared = Arc::new(Shared::default());
+        let worker = Arc::clone(&shared);
+        let thread = Builder::new()
+            .name("filter-compiler".to_owned())
+            .spawn(move || {
+                for program in programs {
+                    worker.take(&program);
+                }
+            })?;
+        Ok(Self {
+            queue: Some(queue),
+            thread: Some(thread),
+            shared,
+        })
+    }
+
+    /// Queues a program. Nothing happens to one that runs as machine code already.
+    pub fn submit(&self, program: &Program) {
+        if program.native().is_some() {
+            return;
+        }
+        // The queue is there until `drop`, and the thread takes from it until the queue is gone.
+        if let Some(queue) = &self.queue {
+            let _ = queue.send(program.clone());
+        }
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn counts(&self) -> CompilerCounts {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CompilerCounts {
+            made: count(&self.shared.made),
+            failed: count(&self.shared.failed),
+            skipped: count(&self.shared.skipped),
+        }
+    }
+
+    /// The failures since this was last asked, the first 16 of them; a failure tells of no other program's.
+    #[must_use]
+    pub fn failures(&self) -> Vec<NativeError> {
+        let mut failures = self
+            .shared
+            .failures
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut failures)
+    }
+}
+
+impl Drop for Compiler {
+    fn drop(&mut self) {
+        self.shared.ends.store(true, Ordering::Relaxed);
+        self.queue = None;
+        if let Some(thread) = self.thread.take() {
+            // It panics on nothing; if it did, the programs would stay with the interpreter.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn take(&self, program: &Program) {
+        let add = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
+        if self.ends.load(Ordering::Relaxed) || program.is_last() {
+            add(&self.skipped);
+            return;
+        }
+        match program.make_native() {
+            Ok(()) => {
+                add(&self.made);
+            }
+            Err(error) => {
+                let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+                if failures.len() < FAILURES_MAX {
+                    failures.push(error);
+                }
+                // Counted while the list is locked, so that whoever sees the count finds the failure.
+                add(&self.failed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::{Aux, Instruction};
+
+    /// Waits until the compiler did something with `total` programs.
+    fn wait(compiler: &Compiler, total: u64) -> CompilerCounts {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let counts = compiler.counts();
+            if counts.made + counts.failed + counts.skipped >= total {
+                return counts;
+            }
+            assert!(Instant::now() < deadline, "{counts:?}");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_submitted_program_becomes_native_in_every_clone() {
+        let compiler = Compiler::new().expect("a thread");
+        let program = Program::new(vec![Instruction::ret(5)], false).expect("valid");
+        let clone = program.clone();
+        compiler.submit(&program);
+        let counts = wait(&compiler, 1);
+        assert_eq!((counts.made, counts.failed), (1, 0));
+        assert!(clone.native().is_some() && compiler.failures().is_empty());
+        assert_eq!(clone.run(&[], 0, Aux::default()), 5);
+        // Once more is nothing to do.
+        compiler.submit(&clone);
+        assert_eq!(compiler.counts(), counts);
+    }
+
+    #[test]
+    fn a_program_that_is_too_long_stays_with_the_interpreter() {
+        let compiler = Compiler::new().expect("a thread");
+        let long = vec![Instruction::ret(5); super::super::emit::INSTRUCTIONS_MAX + 1];
+        let program = Program::new(long, false).expect("valid");
+        compiler.submit(&program);
+        assert_eq!(wait(&compiler, 1).failed, 1);
+        assert!(matches!(
+            compiler.failures().as_slice(),
+            [NativeError::TooLong { .. }]
+        ));
+        assert!(compiler.failures().is_empty() && program.native().is_none());
+        assert_eq!(program.run(&[], 0, Aux::default()), 5);
+    }
+}

@@ -1,0 +1,163 @@
+//! What the translator knows when it stands at an instruction: on every way that leads there.
+
+use cranelift_codegen::ir::Value;
+
+/// Loads that are remembered at most, the latest ones: programs look at few places, and knowledge is compared where ways meet.
+const LOADS_MAX: usize = 24;
+
+/// Facts that hold at an instruction, whatever way led there.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    /// Captured bytes that were checked.
+    pub(super) captured: u64,
+    /// Captured bytes behind the offset in `X` that were checked.
+    pub(super) behind_x: u64,
+    pub(super) a: Content,
+    pub(super) x: Content,
+    loads: Vec<(Place, Value)>,
+}
+
+/// What a register holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Content {
+    /// Depends on the way; its variable has it.
+    Variable,
+    /// This value, of 32 bits.
+    Value(Value),
+    /// A number.
+    Constant(u32),
+    /// Bytes read and not yet turned around, and what is left of them.
+    Bytes(Bytes),
+    /// Four times the lower half of a byte read: the length of an IPv4 header.
+    HeaderLen(Value),
+}
+
+/// A load as the processor made it: its value has the first byte lowest. Comparing turns the constant around instead, when
+/// the program is compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Bytes {
+    /// Zero above the bytes that were read.
+    pub(super) raw: Value,
+    /// 1, 2 or 4.
+    pub(super) bytes: u32,
+    /// Bits that count, as the program sees them. Never above [`Self::largest`].
+    pub(super) mask: u32,
+}
+
+/// A place in the packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) base: Base,
+    pub(super) offset: u32,
+    pub(super) bytes: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Base {
+    Start,
+    /// The offset in `X`.
+    X,
+}
+
+impl Bytes {
+    /// All of what a load of `bytes` read.
+    pub(super) fn whole(raw: Value, bytes: u32) -> Self {
+        let mask = Self {
+            raw,
+            bytes,
+            mask: 0,
+        }
+        .largest();
+        Self { raw, bytes, mask }
+    }
+
+    /// The largest number that so many bytes hold.
+    pub(super) fn largest(self) -> u32 {
+        u32::MAX >> (32 - 8 * self.bytes)
+    }
+
+    /// A number of the program as it would stand in `raw`.
+    pub(super) fn turned(self, number: u32) -> u32 {
+        number.swap_bytes() >> (32 - 8 * self.bytes)
+    }
+
+    pub(super) fn masked(self, mask: u32) -> Self {
+        Self {
+            mask: self.mask & mask,
+            ..self
+        }
+    }
+
+    pub(super) fn is_whole(self) -> bool {
+        self.mask == self.largest()
+    }
+}
+
+impl Known {
+    /// At the start of a program: both registers hold 0.
+    pub(super) fn at_start() -> Self {
+        Self {
+            captured: 0,
+            behind_x: 0,
+            a: Content::Constant(0),
+            x: Content::Constant(0),
+            loads: Vec::new(),
+        }
+    }
+
+    /// Keeps what `other` knows too: two ways meet.
+    pub(super) fn meet(&mut self, other: &Self) {
+        self.captured = self.captured.min(other.captured);
+        self.a.meet(other.a);
+        if self.x == other.x && self.x != Content::Variable {
+            self.behind_x = self.behind_x.min(other.behind_x);
+            self.loads.retain(|load| other.loads.contains(load));
+        } else {
+            self.forget_x();
+            self.loads.retain(|load| other.loads.contains(load));
+        }
+    }
+
+    /// Forgets what may be different the next time around a loop. Checked lengths and bytes of fixed places stay: the packet
+    /// is the same.
+    pub(super) fn enter_loop(&mut self) {
+        self.a = Content::Variable;
+        self.forget_x();
+    }
+
+    /// `X` gets a value.
+    pub(super) fn set_x(&mut self, x: Content) {
+        if x == self.x && x != Content::Variable {
+            return;
+        }
+        self.forget_x();
+        self.x = x;
+    }
+
+    fn forget_x(&mut self) {
+        self.x = Content::Variable;
+        self.behind_x = 0;
+        self.loads.retain(|(place, _)| place.base == Base::Start);
+    }
+
+    /// What was read at a place before.
+    pub(super) fn load(&self, place: Place) -> Option<Value> {
+        let found = self.loads.iter().find(|(known, _)| *known == place);
+        found.map(|(_, value)| *value)
+    }
+
+    pub(super) fn remember(&mut self, place: Place, value: Value) {
+        if self.loads.len() == LOADS_MAX {
+            self.loads.remove(0);
+        }
+        self.loads.push((place, value));
+    }
+}
+
+impl Content {
+    fn meet(&mut self, other: Self) {
+        if *self != other {
+            *self = Self::Variable;
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Native code for programs: classic BPF through Cranelift to machine code.
+//!
+//! One file a pass:
+//! - `plan` looks at the program backwards: how many captured bytes must there be for a packet to be accepted from here?
+//! - `known` is what the translator knows when it stands at an instruction: lengths that were checked, bytes that were read.
+//! - `translate` makes Cranelift's intermediate code from instructions, with `operate` for those that compute and `branch` for
+//!   those that decide; `table` is for long lists of constants.
+//! - `emit` wraps that into two functions, one for a packet and one with the loop over many, and lets Cranelift compile
+//!   them.
+//! - `code` maps the result and calls it: the only unsafe code here.
+//! - `compiler` is a thread that does all this beside the data path.
+//!
+//! The meaning is that of the interpreter, to the bit. A load beyond the captured bytes ends with 0, so a check may be merged
+//! with a later and larger one wherever every way to an accepted packet leads through both: nobody can see the difference
+//! between two ways to be rejected.
+
+mod branch;
+mod code;
+mod compiler;
+mod emit;
+mod error;
+mod known;
+mod operate;
+mod plan;
+mod table;
+mod translate;
+
+use std::time::Duration;
+
+pub use compiler::{Compiler, CompilerCounts};
+pub use error::NativeError;
+
+use crate::{Frame, instruction::Instruction};
+
+/// What became of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NativeInfo {
+    /// Bytes of machine code.
+    pub code_bytes: usize,
+    /// Bytes of tables that the code looks constants up in.
+    pub table_bytes: usize,
+    /// How long it took to make.
+    pub compile_time: Duration,
+}
+
+/// A program as machine code.
+#[derive(Debug)]
+pub(crate) struct Native {
+    code: code::Code,
+    info: NativeInfo,
+}
+
+impl Native {
+    /// Compiles checked instructions; `ancillary` as in [`crate::Program::new`].
+    ///
+    /// # Errors
+    /// [`NativeError`]
+    pub(crate) fn new(instructions: &[Instruction], ancillary: bool) -> Result<Self, NativeError> {
+        let start = std::time::Instant::now();
+        let compiled = emit::compile(instructions, ancillary)?;
+        let (code_bytes, table_bytes) = (compiled.code_bytes(), compiled.table_bytes());
+        let code = code::Code::new(compiled)?;
+        let info = NativeInfo {
+            code_bytes,
+            table_bytes,
+            compile_time: start.elapsed(),
+        };
+        Ok(Self { code, info })
+    }
+
+    pub(crate) fn info(&self) -> NativeInfo {
+        self.info
+    }
+
+    /// As [`crate::Program::run`].
+    #[inline]
+    pub(crate) fn run(&self, frame: &Frame<'_>) -> u32 {
+        self.code.run(frame)
+    }
+
+    /// As [`crate::Program::run_many`]; panics if there are more than 64.
+    #[inline]
+    pub(crate) fn run_many(&self, frames: &[Frame<'_>]) -> u64 {
+        self.code.run_many(frames)
+    }
+}

@@ -1,0 +1,251 @@
+//! What a program needs, seen from its ends.
+//!
+//! For each instruction: the captured bytes without which no way from here leads to an accepted packet. A check for that many
+//! is a check for every load it covers, and where the packet is shorter the answer is 0 whichever load would have failed.
+
+use crate::{
+    instruction::{ANCILLARY, Instruction, op},
+    program::jump_target,
+};
+
+/// Captured bytes that an accepted packet has, seen from an instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Need {
+    /// From the start of the packet; [`Self::NEVER`] where every way ends with 0.
+    pub(super) captured: u64,
+    /// Behind the offset in `X`, as long as that keeps its value.
+    pub(super) behind_x: u64,
+}
+
+impl Need {
+    /// No packet is long enough.
+    pub(super) const NEVER: u64 = u64::MAX;
+
+    const NOTHING: Self = Self {
+        captured: 0,
+        behind_x: 0,
+    };
+
+    /// Whether every way from here ends with 0.
+    pub(super) fn is_never(self) -> bool {
+        self.captured == Self::NEVER
+    }
+
+    fn either(self, other: Self) -> Self {
+        Self {
+            captured: self.captured.min(other.captured),
+            behind_x: self.behind_x.min(other.behind_x),
+        }
+    }
+
+    /// The need in front of an instruction that gives `X` another value.
+    fn before_new_x(self) -> Self {
+        let behind_x = if self.is_never() { Self::NEVER } else { 0 };
+        Self { behind_x, ..self }
+    }
+}
+
+/// What is known of a program before it is translated.
+#[derive(Debug)]
+pub(super) struct Plan {
+    needs: Vec<Need>,
+    roles: Vec<Role>,
+    /// Whether any jump leads backwards.
+    pub(super) has_loops: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Role {
+    /// A jump leads here, or a jump stands before.
+    starts_block: bool,
+    /// A jump from behind leads here.
+    is_loop_head: bool,
+}
+
+impl Plan {
+    /// Looks at checked instructions.
+    pub(super) fn new(instructions: &[Instruction], ancillary: bool) -> Self {
+        let mut plan = Self {
+            needs: vec![Need::NOTHING; instructions.len()],
+            roles: vec![Role::default(); instructions.len()],
+            has_loops: false,
+        };
+        for (index, instruction) in instructions.iter().enumerate().rev() {
+            plan.needs[index] = plan.look(index, instruction, ancillary);
+            plan.mark(index, instruction);
+        }
+        plan
+    }
+
+    pub(super) fn need(&self, index: usize) -> Need {
+        self.needs[index]
+    }
+
+    pub(super) fn starts_block(&self, index: usize) -> bool {
+        self.roles[index].starts_block
+    }
+
+    pub(super) fn is_loop_head(&self, index: usize) -> bool {
+        self.roles[index].is_loop_head
+    }
+
+    /// The need in front of an instruction, from the needs behind it.
+    fn look(&self, index: usize, instruction: &Instruction, ancillary: bool) -> Need {
+        let k = instruction.k;
+        if let Some(targets) = targets(index, instruction) {
+            // What stands before is not known yet, and might need nothing.
+            let need = |target: usize| {
+                if target > index {
+                    self.needs[target]
+                } else {
+                    Need::NOTHING
+                }
+            };
+            return need(targets.0).either(need(targets.1));
+        }
+        let never = Need {
+            captured: Need::NEVER,
+            behind_x: Need::NEVER,
+        };
+        match instruction.code {
+            op::RET_K if k == 0 => return never,
+            op::RET_K | op::RET_A => return Need::NOTHING,
+            _ => {}
+        }
+        // Checked instructions end with a return: there is one behind every other.
+        let next = self.needs[index + 1];
+        match instruction.code {
+            op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS if ancillary && k >= ANCILLARY => next,
+            op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS => Need {
+                captured: next.captured.max(end(instruction)),
+                ..next
+            },
+            op::LD_W_IND | op::LD_H_IND | op::LD_B_IND => Need {
+                behind_x: next.behind_x.max(end(instruction)),
+                ..next
+            },
+            op::LDX_B_MSH => Need {
+                captured: next.captured.max(end(instruction)),
+                ..next.before_new_x()
+            },
+            op::TAX | op::LDX_IMM | op::LDX_LEN | op::LDX_MEM => next.before_new_x(),
+            _ => next,
+        }
+    }
+
+    fn mark(&mut self, index: usize, instruction: &Instruction) {
+        let Some(targets) = targets(index, instruction) else {
+            return;
+        };
+        for target in [targets.0, targets.1] {
+            self.roles[target].starts_block = true;
+            if target <= index {
+                self.roles[target].is_loop_head = true;
+                self.has_loops = true;
+            }
+        }
+    }
+}
+
+/// Where a jump leads to if its condition holds, and if not. `None` for anything but a jump.
+pub(super) fn targets(index: usize, instruction: &Instruction) -> Option<(usize, usize)> {
+    if instruction.code == op::JA {
+        let target = jump_target(index, instruction.k)?;
+        return Some((target, target));
+    }
+    instruction.is_conditional().then(|| {
+        let behind = |skip: u8| index + 1 + usize::from(skip);
+        (
+            behind(instruction.jump_true),
+            behind(instruction.jump_false),
+        )
+    })
+}
+
+/// Bytes that a load reads; 0 for anything but a load from the packet.
+pub(super) fn load_bytes(code: u16) -> u32 {
+    match code {
+        op::LD_W_ABS | op::LD_W_IND => 4,
+        op::LD_H_ABS | op::LD_H_IND => 2,
+        op::LD_B_ABS | op::LD_B_IND | op::LDX_B_MSH => 1,
+        _ => 0,
+    }
+}
+
+/// First byte behind what a load reads, from where it counts.
+pub(super) fn end(instruction: &Instruction) -> u64 {
+    u64::from(instruction.k) + u64::from(load_bytes(instruction.code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(code: u16, k: u32) -> Instruction {
+        jump(code, k, 0, 0)
+    }
+
+    fn jump(code: u16, k: u32, jump_true: u8, jump_false: u8) -> Instruction {
+        Instruction {
+            code,
+            jump_true,
+            jump_false,
+            k,
+        }
+    }
+
+    fn need(captured: u64, behind_x: u64) -> Need {
+        Need { captured, behind_x }
+    }
+
+    #[test]
+    fn a_need_is_what_every_accepted_packet_has() {
+        let program = [
+            plain(op::LD_H_ABS, 12),
+            jump(op::JEQ_K, 0x800, 0, 5),
+            plain(op::LDX_B_MSH, 14),
+            plain(op::LD_H_IND, 14),
+            jump(op::JEQ_K, 80, 1, 0),
+            plain(op::LD_H_IND, 16),
+            plain(op::RET_A, 0),
+            plain(op::RET_K, 0),
+        ];
+        let plan = Plan::new(&program, false);
+        let needs: Vec<Need> = (0..program.len()).map(|index| plan.need(index)).collect();
+        let never = need(Need::NEVER, Need::NEVER);
+        let expected = [
+            need(15, 0),
+            need(15, 0),
+            need(15, 0),
+            need(0, 16),
+            need(0, 0),
+            need(0, 18),
+            need(0, 0),
+            never,
+        ];
+        assert_eq!(needs, expected);
+    }
+
+    #[test]
+    fn a_way_back_needs_nothing_and_starts_a_block() {
+        let program = [
+            plain(op::LD_B_ABS, 9),
+            jump(op::JEQ_K, 6, 0, 1),
+            plain(op::JA, (-3_i32).cast_unsigned()),
+            plain(op::LD_B_ABS, 99),
+            plain(op::RET_K, 1),
+        ];
+        let plan = Plan::new(&program, false);
+        assert!(plan.has_loops && plan.is_loop_head(0) && plan.starts_block(0));
+        assert_eq!(plan.need(0), need(10, 0));
+        assert_eq!(plan.need(3), need(100, 0));
+    }
+
+    #[test]
+    fn live_ancillary_data_is_no_byte_of_the_packet() {
+        let program = [plain(op::LD_W_ABS, ANCILLARY + 4), plain(op::RET_A, 0)];
+        assert_eq!(Plan::new(&program, true).need(0), need(0, 0));
+        let beyond = u64::from(ANCILLARY) + 8;
+        assert_eq!(Plan::new(&program, false).need(0), need(beyond, 0));
+    }
+}

@@ -1,0 +1,123 @@
+//! Long lists of constants: is a number one of them? One multiplication and one look, however long the list.
+//!
+//! `host a or host b or …` becomes a chain of comparisons in classic BPF, one for each host. In a table where each constant
+//! has a slot of its own a number can only be the constant in its slot.
+
+/// A set of numbers without collisions.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// A power of two of them. Free ones hold a constant whose slot is another one, so nothing is found there.
+    slots: Box<[u32]>,
+    multiplier: u32,
+    /// Bits of the product below the slot's index, in `1..32`.
+    shift: u32,
+}
+
+/// Constants of one table at most. More would need a table out of proportion.
+pub(super) const CONSTANTS_MAX: usize = 256;
+/// Slots of a table at least and at most.
+const SLOT_BITS: std::ops::RangeInclusive<u32> = 3..=16;
+/// Multipliers that are tried for a size of table.
+const TRIES: u32 = 400;
+
+impl Table {
+    /// A table of `constants`, which are different. `None` where no multiplier does it, which gets less likely the fewer
+    /// there are: below [`CONSTANTS_MAX`] it does not happen in practice.
+    pub(super) fn new(constants: &[u32]) -> Option<Self> {
+        let first = *constants.first()?;
+        // Numbers that differ in their upper bits only, as addresses do on this side of the wire, need a mixing multiplier:
+        // odd ones from a fixed sequence (Knuth's 2^32 over the golden ratio), so that a program always gets the same code.
+        let multipliers = || (1..=TRIES).map(|n| 0x9e37_79b9_u32.wrapping_mul(2 * n - 1));
+        let roomy = constants.len().next_power_of_two().trailing_zeros() + 1;
+        for bits in roomy.max(*SLOT_BITS.start())..=*SLOT_BITS.end() {
+            for multiplier in multipliers() {
+                let shift = 32 - bits;
+                if let Some(slots) = place(constants, first, multiplier, shift) {
+                    return Some(Self {
+                        slots,
+                        multiplier,
+                        shift,
+                    });
+                }
+            }
+        }
+        None
+    }
+
+    pub(super) fn slots(&self) -> &[u32] {
+        &self.slots
+    }
+
+    pub(super) fn into_slots(self) -> Box<[u32]> {
+        self.slots
+    }
+
+    pub(super) fn multiplier(&self) -> u32 {
+        self.multiplier
+    }
+
+    pub(super) fn shift(&self) -> u32 {
+        self.shift
+    }
+}
+
+fn slot(number: u32, multiplier: u32, shift: u32) -> usize {
+    (number.wrapping_mul(multiplier) >> shift) as usize
+}
+
+/// The slots, if no two constants want the same.
+fn place(constants: &[u32], first: u32, multiplier: u32, shift: u32) -> Option<Box<[u32]>> {
+    let mut taken = vec![false; 1 << (32 - shift)];
+    let mut slots = vec![first; taken.len()];
+    for constant in constants {
+        let slot = slot(*constant, multiplier, shift);
+        if taken[slot] {
+            return None;
+        }
+        taken[slot] = true;
+        slots[slot] = *constant;
+    }
+    let home = slot(first, multiplier, shift);
+    debug_assert_eq!(slots[home], first);
+    Some(slots.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn contains(table: &Table, number: u32) -> bool {
+        table.slots[slot(number, table.multiplier, table.shift)] == number
+    }
+
+    #[test]
+    fn a_table_holds_its_constants_and_no_other_number() {
+        let mut random = fastrand::Rng::with_seed(7);
+        const _: () = assert!(CONSTANTS_MAX == 256);
+        for len in [1_u32, 2, 5, 10, 100, 256] {
+            let kinds: [Vec<u32>; 3] = [
+                (0..len).map(|_| random.u32(..)).collect(),
+                (0..len).map(|n| n.swap_bytes()).collect(),
+                (0..len).map(|n| 0x0a00_0001 + n).collect(),
+            ];
+            for mut constants in kinds {
+                constants.sort_unstable();
+                constants.dedup();
+                let table = Table::new(&constants).expect("a multiplier is found");
+                for constant in &constants {
+                    assert!(contains(&table, *constant));
+                    for bit in 0..32 {
+                        let other = constant ^ (1 << bit);
+                        let is_in = constants.binary_search(&other).is_ok();
+                        assert_eq!(contains(&table, other), is_in, "{other:#x}");
+                    }
+                }
+                for _ in 0..1000 {
+                    let number = random.u32(..);
+                    let is_in = constants.binary_search(&number).is_ok();
+                    assert_eq!(contains(&table, number), is_in, "{number:#x}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! From instructions to Cranelift's intermediate code: blocks, and the ways between them.
+//!
+//! Instructions are translated in their order. Jumps lead forward, but for the loop of `ip6 protochain`, so what is known
+//! where ways meet is known when the translator comes there. `operate` does the instructions that compute, `branch` those
+//! that decide.
+
+use cranelift_codegen::ir::{
+    Block, BlockArg, InstBuilder, Value,
+    condcodes::IntCC,
+    types::{I32, I64},
+};
+use cranelift_frontend::{FunctionBuilder, Variable};
+
+use super::{
+    known::{Content, Known},
+    plan::{self, Plan},
+    table::Table,
+};
+use crate::{
+    instruction::{Instruction, MEMORY_WORDS, op},
+    interpreter::BACKWARD_JUMPS_MAX,
+};
+
+/// A checked program, and what was found out about it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Program<'p> {
+    pub(super) instructions: &'p [Instruction],
+    /// Whether absolute loads far out ask for ancillary data.
+    pub(super) ancillary: bool,
+    pub(super) plan: &'p Plan,
+}
+
+/// The packet that the program runs on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Packet {
+    /// Address of its [`crate::Frame`].
+    pub(super) frame: Value,
+    /// Address of its bytes.
+    pub(super) data: Value,
+    /// Captured bytes, of 64 bits.
+    pub(super) captured: Value,
+}
+
+/// Where a run ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Exits {
+    /// The function returns the number of bytes to keep.
+    Return,
+    /// Whether any byte is kept is all that counts.
+    Verdict {
+        accept: Block,
+        reject: Block,
+        /// Takes 1 or 0, of 64 bits.
+        decide: Block,
+    },
+}
+
+/// The translation of one program into one function.
+pub(super) struct Translator<'t, 'f> {
+    pub(super) program: Program<'t>,
+    pub(super) builder: &'t mut FunctionBuilder<'f>,
+    pub(super) packet: Packet,
+    pub(super) tables: &'t mut Vec<Table>,
+    exits: Exits,
+    a: Variable,
+    x: Variable,
+    /// Scratch words.
+    memory: [Variable; MEMORY_WORDS],
+    /// Backward jumps so far.
+    jumped_back: Variable,
+    /// By index of the first instruction.
+    blocks: Vec<Option<Block>>,
+    /// What all ways know that were found so far.
+    arrivals: Vec<Option<Known>>,
+    /// Blocks that return a constant.
+    returns: Vec<(u32, Block)>,
+}
+
+impl<'t, 'f> Translator<'t, 'f> {
+    pub(super) fn new(
+        program: Program<'t>,
+        builder: &'t mut FunctionBuilder<'f>,
+        packet: Packet,
+        exits: Exits,
+        tables: &'t mut Vec<Table>,
+    ) -> Self {
+        let len = program.instructions.len();
+        Self {
+            a: builder.declare_var(I32),
+            x: builder.declare_var(I32),
+            memory: std::array::from_fn(|_| builder.declare_var(I32)),
+            jumped_back: builder.declare_var(I32),
+            program,
+            builder,
+            packet,
+            tables,
+            exits,
+            blocks: vec![None; len],
+            arrivals: vec![None; len],
+            returns: Vec::new(),
+        }
+    }
+
+    /// Translates the program, from the builder's place on. All ways end at an exit.
+    pub(super) fn translate(mut self) {
+        let zero = self.number(0);
+        for variable in self
+            .memory
+            .into_iter()
+            .chain([self.a, self.x, self.jumped_back])
+        {
+            self.builder.def_var(variable, zero);
+        }
+        let mut here = Some(Known::at_start());
+        for index in 0..self.program.instructions.len() {
+            if self.program.plan.starts_block(index) {
+                if let Some(known) = here.take() {
+                    self.go(index, &known);
+                }
+                here = self.enter(index);
+            }
+            here = here.and_then(|known| self.instruction(index, known));
+        }
+        self.fill_returns();
+    }
+
+    /// Begins the block at an instruction; `None` if no way leads there.
+    fn enter(&mut self, index: usize) -> Option<Known> {
+        let mut known = self.arrivals[index].take()?;
+        let block = self.block(index);
+        self.builder.switch_to_block(block);
+        if self.program.plan.is_loop_head(index) {
+            known.enter_loop();
+        } else {
+            self.builder.seal_block(block);
+        }
+        Some(known)
+    }
+
+    /// Translates an instruction; gives what is known behind it, if the next one follows.
+    fn instruction(&mut self, index: usize, known: Known) -> Option<Known> {
+        let instruction = self.program.instructions[index];
+        if self.program.plan.need(index).is_never() {
+            self.exit(0);
+            return None;
+        }
+        match instruction.code {
+            op::RET_K => self.exit(instruction.k),
+            op::RET_A => self.exit_with_a(known),
+            op::JA => self.jump(index, &known),
+            _ if instruction.is_conditional() => self.branch(index, known),
+            _ => return self.operate(index, known),
+        }
+        None
+    }
+
+    /// An unconditional jump.
+    fn jump(&mut self, index: usize, known: &Known) {
+        let Some((target, _)) = plan::targets(index, &self.program.instructions[index]) else {
+            return self.exit(0); // cannot be: the instruction is a jump
+        };
+        if target > index {
+            return self.go(target, known);
+        }
+        let count = self.builder.use_var(self.jumped_back);
+        let one = self.number(1);
+        let count = self.builder.ins().iadd(count, one);
+        self.builder.def_var(self.jumped_back, count);
+        let limit = self.number(BACKWARD_JUMPS_MAX);
+        let is_over = self
+            .builder
+            .ins()
+            .icmp(IntCC::UnsignedGreaterThan, count, limit);
+        self.reject_if(is_over);
+        let head = self.block(target);
+        self.builder.ins().jump(head, &[]);
+    }
+
+    /// Ends the block with a jump forward.
+    pub(super) fn go(&mut self, target: usize, known: &Known) {
+        let block = self.way(target, known);
+        self.builder.ins().jump(block, &[]);
+    }
+
+    /// The block at a forward target, for a jump that takes `known` there.
+    pub(super) fn way(&mut self, target: usize, known: &Known) -> Block {
+        let target = self.through_jumps(target);
+        if let Some(bytes) = self.fate(target) {
+            return self.exit_block(bytes);
+        }
+        match &mut self.arrivals[target] {
+            Some(arrival) => arrival.meet(known),
+            arrival => *arrival = Some(known.clone()),
+        }
+        self.block(target)
+    }
+
+    /// Where a target leads that is nothing but a jump forward.
+    pub(super) fn through_jumps(&self, mut target: usize) -> usize {
+        while let instruction = &self.program.instructions[target]
+            && instruction.code == op::JA
+            && let Some((next, _)) = plan::targets(target, instruction)
+            && next > target
+        {
+            target = next;
+        }
+        target
+    }
+
+    /// What a run gives that has come to `target`, where that is settled.
+    pub(super) fn fate(&self, target: usize) -> Option<u32> {
+        let instruction = &self.program.instructions[target];
+        match instruction.code {
+            op::RET_K => Some(instruction.k),
+            _ if self.program.plan.need(target).is_never() => Some(0),
+            _ => None,
+        }
+    }
+
+    fn block(&mut self, index: usize) -> Block {
+        *self.blocks[index].get_or_insert_with(|| self.builder.create_block())
+    }
+
+    /// Ends the run unless the condition is false.
+    pub(super) fn reject_if(&mut self, condition: Value) {
+        let reject = self.exit_block(0);
+        let on = self.builder.create_block();
+        self.builder.ins().brif(condition, reject, &[], on, &[]);
+        self.builder.switch_to_block(on);
+        self.builder.seal_block(on);
+    }
+
+    /// Ends the run with a number of bytes.
+    pub(super) fn exit(&mut self, bytes: u32) {
+        let block = self.exit_block(bytes);
+        self.builder.ins().jump(block, &[]);
+    }
+
+    fn exit_with_a(&mut self, mut known: Known) {
+        let a = self.a(&mut known);
+        match self.exits {
+            Exits::Return => {
+                self.builder.ins().return_(&[a]);
+            }
+            Exits::Verdict { accept, reject, .. } => {
+                self.builder.ins().brif(a, accept, &[], reject, &[]);
+            }
+        }
+    }
+
+    /// Ends the run with one of two numbers of bytes, whichever the condition (1 or 0, of 8 bits) says, without a jump that
+    /// the processor would have to guess.
+    pub(super) fn exit_either(&mut self, condition: Value, if_true: u32, if_false: u32) {
+        match self.exits {
+            Exits::Return => {
+                let (if_true, if_false) = (self.number(if_true), self.number(if_false));
+                let bytes = self.builder.ins().select(condition, if_true, if_false);
+                self.builder.ins().return_(&[bytes]);
+            }
+            Exits::Verdict { .. } if (if_true == 0) == (if_false == 0) => self.exit(if_true),
+            Exits::Verdict { decide, .. } => {
+                let condition = if if_true == 0 {
+                    let zero = self
+                        .builder
+                        .ins()
+                        .iconst(cranelift_codegen::ir::types::I8, 0);
+                    self.builder.ins().icmp(IntCC::Equal, condition, zero)
+                } else {
+                    condition
+                };
+                let bit = self.builder.ins().uextend(I64, condition);
+                self.builder.ins().jump(decide, &[BlockArg::Value(bit)]);
+            }
+        }
+    }
+
+    /// A block that ends the run.
+    pub(super) fn exit_block(&mut self, bytes: u32) -> Block {
+        match self.exits {
+            Exits::Verdict { reject, .. } if bytes == 0 => reject,
+            Exits::Verdict { accept, .. } => accept,
+            Exits::Return => {
+                if let Some((_, block)) = self.returns.iter().find(|(known, _)| *known == bytes) {
+                    return *block;
+                }
+                let block = self.builder.create_block();
+                self.returns.push((bytes, block));
+                block
+            }
+        }
+    }
+
+    fn fill_returns(&mut self) {
+        for (bytes, block) in std::mem::take(&mut self.returns) {
+            self.builder.switch_to_block(block);
+            let bytes = self.number(bytes);
+            self.builder.ins().return_(&[bytes]);
+        }
+    }
+
+    /// A number of 32 bits.
+    pub(super) fn number(&mut self, number: u32) -> Value {
+        self.builder.ins().iconst(I32, i64::from(number))
+    }
+
+    /// The value of `A`.
+    pub(super) fn a(&mut self, known: &mut Known) -> Value {
+        let value = self.value(known.a, self.a);
+        if known.a == Content::Variable {
+            known.a = Content::Value(value);
+        }
+        value
+    }
+
+    /// The value of `X`.
+    pub(super) fn x(&mut self, known: &mut Known) -> Value {
+        let value = self.value(known.x, self.x);
+        if known.x == Content::Variable {
+            known.x = Content::Value(value);
+        }
+        value
+    }
+
+    pub(super) fn set_a(&mut self, known: &mut Known, content: Content) {
+        known.a = content;
+        let value = self.value(content, self.a);
+        self.builder.def_var(self.a, value);
+    }
+
+    pub(super) fn set_x(&mut self, known: &mut Known, content: Content) {
+        known.set_x(content);
+        let value = self.value(content, self.x);
+        self.builder.def_var(self.x, value);
+    }
+
+    /// The scratch word that an instruction names.
+    pub(super) fn word(&self, k: u32) -> Variable {
+        self.memory[k as usize % MEMORY_WORDS]
+    }
+
+    /// What a register holds, as a value of 32 bits. Cranelift makes code of it only where it is used.
+    pub(super) fn value(&mut self, content: Content, variable: Variable) -> Value {
+        match content {
+            Content::Variable => self.builder.use_var(variable),
+            Content::Value(value) => value,
+            Content::Constant(number) => self.number(number),
+            Content::Bytes(bytes) => self.turned_around(bytes),
+            Content::HeaderLen(byte) => {
+                let lower = self.number(0x0f);
+                let words = self.builder.ins().band(byte, lower);
+                let two = self.number(2);
+                self.builder.ins().ishl(words, two)
+            }
+        }
+    }
+}
