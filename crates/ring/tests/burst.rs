@@ -255,3 +255,74 @@ fn a_producer_may_change_threads_before_it_publishes() {
         assert_eq!(seen, 201);
     }
 }
+
+/// Records of whole lines take a way of their own. Bases near the end of time, stamps that go back, and lengths that
+/// leave that way and come back to it.
+#[test]
+fn records_of_whole_lines_keep_their_bytes_and_the_span_of_their_bucket() {
+    for seed in 0..60 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let config = RingConfig {
+            mode: Mode::Wait,
+            ..RingConfig::new(64 << 20, 1, 1)
+        };
+        let ring = Ring::new(&config, None).unwrap();
+        let mut reader = ring.group("all", GroupKind::Gating).unwrap();
+        let mut producer = ring.producer().unwrap();
+        let base = *rng
+            .choice(&[0, -5_000, i64::MAX - 2_000, i64::MAX - (1 << 47), i64::MIN])
+            .unwrap();
+        let mut end = 0_usize;
+        let made: Vec<Made> = (0..6000_i64)
+            .map(|number| {
+                let length = match rng.u16(0..400) {
+                    0 => rng.usize(0..700),
+                    1 => 1024,
+                    2..=49 => 64 * rng.usize(1..=8),
+                    _ if !end.is_multiple_of(64) => end.next_multiple_of(64) - end,
+                    _ => 64,
+                };
+                end += length;
+                let step = match rng.u16(0..300) {
+                    0 => -number,
+                    1 if seed % 3 == 0 => 1 << 47,
+                    _ => number,
+                };
+                Made {
+                    time_ns: base.wrapping_add(step),
+                    cuts: [length; 2],
+                    data: std::iter::repeat_with(|| rng.u8(..)).take(length).collect(),
+                    ..Made::random(&mut rng, 0)
+                }
+            })
+            .collect();
+        let mut stored = 0;
+        while stored < made.len() {
+            let end = made.len().min(stored + rng.usize(1..400));
+            let burst = made[stored..end].iter().map(Made::record);
+            assert_eq!(producer.store_burst(burst), Ok(end - stored), "seed {seed}");
+            stored = end;
+        }
+        producer.publish();
+        let mut read = 0;
+        while let Some(batch) = reader.next() {
+            for packet in batch {
+                made[read].assert_is(&packet);
+                read += 1;
+            }
+        }
+        assert_eq!(read, made.len(), "seed {seed}");
+        let mut buckets = Vec::new();
+        ring.reserve(i64::MIN, i64::MAX).buckets(&mut buckets);
+        let mut counted = 0;
+        for bucket in buckets {
+            let first = usize::try_from(bucket.first).unwrap();
+            let records = &made[first..first + bucket.committed as usize];
+            let times = || records.iter().map(|made| made.time_ns);
+            let span = (times().min().unwrap(), times().max().unwrap());
+            assert_eq!((bucket.min_ns, bucket.max_ns), span, "seed {seed}");
+            counted += records.len();
+        }
+        assert_eq!(counted, made.len());
+    }
+}

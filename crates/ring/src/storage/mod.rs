@@ -44,6 +44,7 @@ use descriptor::{DESCRIPTOR_BYTES, Descriptor, EXTENSION_BYTES, Extension};
 use header::{BucketHeader, ProducerHeader, RegionState, STATE_ENDED, STATE_LIVE};
 use interfaces::InterfaceSlot;
 use layout::{Offsets, Tables};
+use stream::{Lines, Width};
 use table::Table;
 
 /// Interface numbers have 16 bits.
@@ -62,6 +63,8 @@ pub(crate) struct Storage {
     /// Where bucket 0 starts in the region.
     buckets_offset: usize,
     pub(crate) bell: Bell,
+    /// How lines go past the cache here.
+    width: Width,
     #[cfg(loom)]
     shadow: shadow::Shadow,
 }
@@ -91,6 +94,7 @@ impl Storage {
             geometry,
             buckets_offset: offsets.buckets,
             bell: Bell::new(),
+            width: Width::detect(),
             #[cfg(loom)]
             shadow: shadow::Shadow::new(geometry),
         };
@@ -252,7 +256,7 @@ impl Storage {
         #[cfg(loom)]
         self.shadow.write(bucket, offset, lines.len());
         // SAFETY: as in `copy_in`; alignment was asserted.
-        unsafe { stream::copy_lines(place, lines.as_ptr(), lines.len()) };
+        unsafe { Lines::NARROW.copy(place, lines.as_ptr(), lines.len()) };
     }
 
     /// Where the descriptor of a record stands in its bucket. Panics if it would lie outside.

@@ -27,7 +27,7 @@ use super::{
     Storage,
     descriptor::{self, CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, Descriptor},
     open::{Stop, Stored},
-    stream::{self, LINE_BYTES, Thread},
+    stream::{self, LINE_BYTES, Lines, Thread},
 };
 use crate::{Record, barrier::Barrier};
 
@@ -45,6 +45,9 @@ const STREAM_AFTER_BYTES: usize = 4 << 10;
 const STREAM_AGAIN_BYTES: usize = 8 << 10;
 
 const _: () = assert!((DESCRIPTORS * DESCRIPTOR_BYTES).is_multiple_of(LINE_BYTES));
+/// `1 << LINE_BITS` bytes are a line.
+const LINE_BITS: u32 = LINE_BYTES.trailing_zeros();
+
 const _: () = assert!(PAYLOAD_BYTES.is_multiple_of(LINE_BYTES));
 
 /// What was stored into one open bucket and is not in its memory yet. Offsets are bytes from the start of the bucket.
@@ -143,10 +146,23 @@ impl Stage {
         let cached = !self.streaming;
         // Where offset 0 of the bucket would be.
         let mut settled = !cached || self.written == begin;
-        // Nothing waits and a line begins: records of whole lines need not wait either.
-        let mut straight = !cached && self.written == begin && begin.is_multiple_of(LINE_BYTES);
+        if !cached
+            && stored.count > 0
+            && base_ns <= descriptor::COMPACT_BASE_NS_MAX
+            && self.written == begin
+            && begin.is_multiple_of(LINE_BYTES)
+        {
+            return match Lines::wide(target.storage.width) {
+                Some(lines) => {
+                    self.put_straight(lines, target, stored, base_ns, records_max, records)
+                }
+                None => {
+                    self.put_straight(Lines::NARROW, target, stored, base_ns, records_max, records)
+                }
+            };
+        }
         let memory = target.range(begin, room).wrapping_sub(begin);
-        let mut origin = if cached {
+        let origin = if cached {
             memory
         } else {
             assert!(begin - self.base < PAYLOAD_BYTES);
@@ -179,10 +195,6 @@ impl Stage {
                 break;
             };
             if !short {
-                if straight {
-                    straight = false;
-                    self.streamed(begin, end);
-                }
                 end = self.put_long(target, end, data);
                 descriptor.store(&mut self.descriptors[DESCRIPTORS - 1 - slot]);
                 stored = stored.seen(record.time_ns);
@@ -195,23 +207,6 @@ impl Stage {
                 self.settle(target, begin);
                 settled = true;
             }
-            if straight {
-                if length.is_multiple_of(LINE_BYTES) {
-                    // SAFETY: `range` checked `room` bytes from `begin` on, which are this writer's, and at most 16 records of
-                    // at most `SHORT_BYTES` are added in one call; `end` is a multiple of a line.
-                    unsafe {
-                        stream::copy_lines(memory.wrapping_add(end), data.as_ptr(), length);
-                    }
-                    end += length;
-                    descriptor.store(&mut self.descriptors[DESCRIPTORS - 1 - slot]);
-                    stored = stored.seen(record.time_ns);
-                    slot += 1;
-                    continue;
-                }
-                straight = false;
-                self.streamed(begin, end);
-                origin = self.payload.as_mut_ptr().wrapping_sub(end);
-            }
             // SAFETY: at most 16 pieces of at most `SHORT_BYTES` are added in one call, this one included. In the bucket,
             // `room` bytes from `begin` on were checked by `range`, and are this writer's; in the buffer there is place for
             // `GROUP_BYTES` behind the less than `PAYLOAD_BYTES` that waited.
@@ -220,9 +215,6 @@ impl Stage {
             descriptor.store(&mut self.descriptors[DESCRIPTORS - 1 - slot]);
             stored = stored.seen(record.time_ns);
             slot += 1;
-        }
-        if straight {
-            self.streamed(begin, end);
         }
         stored.count += slot - first;
         stored.end = end;
@@ -237,6 +229,105 @@ impl Stage {
             self.write_descriptors(target, stored.count);
         }
         (stored, stop)
+    }
+
+    /// As [`Self::put_group`], where nothing waits and a line begins: short records of whole lines go to their place at once.
+    /// Others, and those older than the bucket's first, are left to the caller. The bucket holds a record already.
+    ///
+    /// Its speed is the number of its instructions.
+    #[inline(always)]
+    fn put_straight<'a, const WIDE: bool>(
+        &mut self,
+        lines: Lines<WIDE>,
+        target: Target<'_>,
+        mut stored: Stored,
+        base_ns: i64,
+        records_max: usize,
+        records: &mut impl Iterator<Item = Record<'a>>,
+    ) -> (Stored, Option<Stop<'a>>) {
+        let begin = stored.end;
+        let first = stored.count % DESCRIPTORS;
+        let last = DESCRIPTORS.min(first + records_max);
+        let mut place = target.range(begin, (last - first) * SHORT_BYTES);
+        // Where offset 0 of the bucket would be.
+        let origin = place.wrapping_sub(begin).addr();
+        let mut max_ns = stored.max_ns;
+        let group = &mut self.descriptors[DESCRIPTORS - last..DESCRIPTORS - first];
+        let mut slots = group.iter_mut().rev();
+        let left;
+        let stop = loop {
+            let Some(slot) = slots.next() else {
+                left = 0;
+                break None;
+            };
+            let Some(record) = records.next() else {
+                left = slots.len() + 1;
+                break Some(Stop::End);
+            };
+            let [data, second, third] = record.parts;
+            let length = data.len();
+            // One comparison: what is no multiple of a line comes out huge.
+            let lines_but_one = length.wrapping_sub(LINE_BYTES).rotate_right(LINE_BITS);
+            let fits =
+                lines_but_one < SHORT_BYTES >> LINE_BITS && second.is_empty() && third.is_empty();
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "buckets have at most 2 GiB"
+            )]
+            let offset = (place.addr() - origin) as u32;
+            let descriptor = descriptor::compact_later(&record, base_ns, offset, length);
+            let Some(descriptor) = descriptor.filter(|_| fits) else {
+                left = slots.len() + 1;
+                break Some(Stop::Other(record));
+            };
+            // SAFETY: `range` checked `SHORT_BYTES` for each slot, and they are this writer's. `place` is a multiple of a line,
+            // as `begin` and all lengths are.
+            unsafe { lines.copy_one(place, data.as_ptr()) };
+            if length != LINE_BYTES {
+                let rest = &data[LINE_BYTES..];
+                // SAFETY: as above; `length` is checked, and no smaller than a line.
+                unsafe { lines.copy(place.wrapping_add(LINE_BYTES), rest.as_ptr(), rest.len()) };
+            }
+            place = place.wrapping_add(length);
+            descriptor.store(slot);
+            max_ns = max_ns.max(record.time_ns);
+        };
+        let added = last - first - left;
+        if added > 0 {
+            let end = place.addr() - origin;
+            // None is older than the base, which is the time of the bucket's first record.
+            stored.max_ns = max_ns;
+            stored.count += added;
+            stored.bytes += (end - begin) as u64;
+            stored.end = end;
+            (self.base, self.written) = (end, end);
+            self.unfenced = true;
+        }
+        if first + added == DESCRIPTORS {
+            self.write_group(lines, target, stored.count);
+        }
+        (stored, stop)
+    }
+
+    /// Writes the group of descriptors that ends before `count`.
+    #[inline(always)]
+    fn write_group<const WIDE: bool>(
+        &mut self,
+        lines: Lines<WIDE>,
+        target: Target<'_>,
+        count: usize,
+    ) {
+        if !self.streaming || count - self.written_descriptors != DESCRIPTORS {
+            return self.write_descriptors(target, count);
+        }
+        let offset = target.storage.descriptor_offset(count - 1);
+        let place = target.range(offset, DESCRIPTORS * DESCRIPTOR_BYTES);
+        let bytes = Descriptor::as_bytes(&self.descriptors);
+        // SAFETY: as `Target::stream`, and `range` checked so many bytes. They begin with a line, since buckets end with one
+        // and groups are whole lines.
+        unsafe { lines.copy(place, bytes.as_ptr(), DESCRIPTORS * DESCRIPTOR_BYTES) };
+        self.unfenced = true;
+        self.written_descriptors = count;
     }
 
     /// The calling thread goes on. Before every row of calls: what the thread before left unfenced is fenced now.
@@ -259,12 +350,6 @@ impl Stage {
             done,
             "membarrier(2) was there at the start and is forbidden now"
         );
-    }
-
-    /// Records of whole lines went from `begin` to `end` past the buffer, which is empty.
-    fn streamed(&mut self, begin: usize, end: usize) {
-        (self.base, self.written) = (end, end);
-        self.unfenced |= end > begin;
     }
 
     /// Brings the payload up to `end` into memory.
