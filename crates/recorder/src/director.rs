@@ -10,7 +10,9 @@
 //!   of the same rule and expression within `to` starts nothing and does not lengthen it.
 //! - A step of the real-time clock moves the closing moment with it, so that it neither ends nor prolongs a dump.
 
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::{cmp::Reverse, collections::BinaryHeap, hash::Hash};
+
+use crate::open_dumps::{OpenDump, OpenDumps};
 
 /// What the director needs to know.
 #[derive(Debug, Clone, Copy)]
@@ -110,19 +112,6 @@ pub struct HitCounts {
     pub unfilled: u64,
 }
 
-#[derive(Debug)]
-struct Open<K> {
-    id: u64,
-    rule: usize,
-    expression: K,
-    to_ns: i64,
-    /// The clock closes the window when it passes this: `to` + hold, moved by clock steps.
-    close_ns: i64,
-    /// Live: the monotonic clock closes it at the latest here.
-    deadline_ns: i64,
-    suppressed: Suppressed,
-}
-
 /// A queued hit, ordered by [`HitOrder`] alone: it is unique.
 #[derive(Debug)]
 struct Waiting<K>(Hit<K>);
@@ -151,7 +140,7 @@ pub(crate) struct Director<K> {
     clock_ns: i64,
     mono_ns: i64,
     waiting: BinaryHeap<Reverse<Waiting<K>>>,
-    open: Vec<Open<K>>,
+    open: OpenDumps<K>,
     /// Nothing is to be done while the clock has not passed this, ns.
     due_ns: i64,
     next_id: u64,
@@ -159,14 +148,14 @@ pub(crate) struct Director<K> {
     counts: HitCounts,
 }
 
-impl<K: PartialEq + Clone> Director<K> {
+impl<K: Eq + Hash + Clone> Director<K> {
     pub(crate) fn new(config: DirectorConfig) -> Self {
         Self {
             config,
             clock_ns: i64::MIN,
             mono_ns: 0,
             waiting: BinaryHeap::new(),
-            open: Vec::new(),
+            open: OpenDumps::new(),
             due_ns: i64::MAX,
             next_id: 1,
             armed: true,
@@ -195,8 +184,8 @@ impl<K: PartialEq + Clone> Director<K> {
 
     /// Works out again what is due next, after hits or dumps changed.
     fn plan(&mut self) {
-        let close = self.open.iter().map(|d| d.close_ns).min();
-        self.due_ns = self.next_act_ns().min(close.unwrap_or(i64::MAX));
+        let close_ns = self.open.next_close_ns().unwrap_or(i64::MAX);
+        self.due_ns = self.next_act_ns().min(close_ns);
     }
 
     /// When the next waiting hit acts.
@@ -240,11 +229,11 @@ impl<K: PartialEq + Clone> Director<K> {
     pub(crate) fn advance(&mut self, clock_ns: i64, orders: &mut Vec<Order<K>>) {
         self.clock_ns = self.clock_ns.max(clock_ns);
         while self.clock_ns > self.due_ns {
-            let close = self.open.iter().map(|d| d.close_ns).min();
             // A hit at the very end of a window still belongs to it: hits first.
-            match close {
-                Some(close) if close < self.next_act_ns() => {
-                    self.close(|d| d.close_ns == close, None, orders);
+            match self.open.next_close_ns() {
+                Some(close_ns) if close_ns < self.next_act_ns() => {
+                    let closed = self.open.take_closed(close_ns);
+                    self.close(closed, None, orders);
                 }
                 _ => self.act_next(orders),
             }
@@ -260,16 +249,15 @@ impl<K: PartialEq + Clone> Director<K> {
     pub(crate) fn advance_mono(&mut self, mono_ns: i64, orders: &mut Vec<Order<K>>) {
         self.mono_ns = mono_ns;
         if self.config.grace_ns.is_some() {
-            self.close(|d| d.deadline_ns < mono_ns, None, orders);
+            let overdue = self.open.take_overdue(mono_ns);
+            self.close(overdue, None, orders);
         }
     }
 
     /// The real-time clock stepped by `step_ns`: the moment at which open windows close moves with it.
     pub(crate) fn clock_step(&mut self, step_ns: i64) {
         self.clock_ns = self.clock_ns.saturating_add(step_ns);
-        for dump in &mut self.open {
-            dump.close_ns = dump.close_ns.saturating_add(step_ns);
-        }
+        self.open.step(step_ns);
         self.plan();
     }
 
@@ -283,14 +271,11 @@ impl<K: PartialEq + Clone> Director<K> {
     /// The end: waiting hits act, open windows close. A window that the clock had not passed is clipped.
     pub(crate) fn end(&mut self, clip: Clip, orders: &mut Vec<Order<K>>) {
         self.act_all(orders);
-        let clock_ns = self.clock_ns;
-        let hold_ns = self.config.hold_ns;
-        self.close(
-            |d| d.close_ns.saturating_sub(hold_ns) <= clock_ns,
-            None,
-            orders,
-        );
-        self.close(|_| true, Some(clip), orders);
+        let over = self.clock_ns.saturating_add(self.config.hold_ns);
+        let over = self.open.take_closed(over);
+        self.close(over, None, orders);
+        let rest = self.open.take_all();
+        self.close(rest, Some(clip), orders);
     }
 
     fn act_next(&mut self, orders: &mut Vec<Order<K>>) {
@@ -317,10 +302,7 @@ impl<K: PartialEq + Clone> Director<K> {
                 return;
             }
         };
-        let same = |d: &&mut Open<K>| {
-            d.rule == order.rule && order.time_ns <= d.to_ns && d.expression == expression
-        };
-        if let Some(dump) = self.open.iter_mut().find(same) {
+        if let Some(dump) = self.open.same(order.rule, &expression, order.time_ns) {
             self.counts.suppressed += 1;
             dump.suppressed.count += 1;
             if dump.suppressed.times_ns.len() < SUPPRESSED_LISTED {
@@ -351,7 +333,7 @@ impl<K: PartialEq + Clone> Director<K> {
         let from_ns = hit.time_ns.saturating_sub(self.config.past_ns);
         let to_ns = hit.time_ns.saturating_add(self.config.future_ns);
         let grace_ns = self.config.grace_ns.unwrap_or(0);
-        self.open.push(Open {
+        self.open.add(OpenDump {
             id,
             rule: hit.rule,
             expression: expression.clone(),
@@ -375,21 +357,18 @@ impl<K: PartialEq + Clone> Director<K> {
 
     fn close(
         &mut self,
-        which: impl Fn(&Open<K>) -> bool,
+        closed: Vec<OpenDump<K>>,
         clipped: Option<Clip>,
         orders: &mut Vec<Order<K>>,
     ) {
-        self.open.retain_mut(|dump| {
-            if !which(dump) {
-                return true;
-            }
-            orders.push(Order::Close {
-                id: dump.id,
-                clipped,
-                suppressed: std::mem::take(&mut dump.suppressed),
-            });
-            false
-        });
+        if closed.is_empty() {
+            return;
+        }
+        orders.extend(closed.into_iter().map(|dump| Order::Close {
+            id: dump.id,
+            clipped,
+            suppressed: dump.suppressed,
+        }));
         self.plan();
     }
 }

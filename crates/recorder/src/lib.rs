@@ -18,6 +18,7 @@ mod interfaces;
 mod late;
 #[cfg(test)]
 mod live_tests;
+mod open_dumps;
 mod predicate;
 mod progress;
 mod recorder;

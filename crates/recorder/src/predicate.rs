@@ -3,7 +3,12 @@
 //! An expression is compiled for each link type of the sources. Where it compiles for none, the user made a mistake;
 //! where it compiles for some, packets of the others do not match, and that is said once.
 
-use std::{collections::HashSet, fmt, sync::Arc};
+use std::{
+    collections::HashSet,
+    fmt,
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
 use retroscope_capture::{Burst, FrameMeta, Instruction};
 use retroscope_filter::{
@@ -242,6 +247,14 @@ impl SharedExpressions {
 impl PartialEq for Expression {
     fn eq(&self, other: &Self) -> bool {
         self.filled == other.filled
+    }
+}
+
+impl Eq for Expression {}
+
+impl Hash for Expression {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.filled.hash(state);
     }
 }
 
