@@ -1,0 +1,72 @@
+//! What can go wrong with a script.
+
+use std::{io, path::PathBuf, time::Duration};
+
+/// Why a script cannot be used, or is used no more.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScriptError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {error}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The text is not Lua: the user's mistake.
+    #[error("{message}")]
+    Syntax {
+        /// Name, line and what the compiler said.
+        message: String,
+    },
+    /// The file does not return a function: the user's mistake.
+    #[error("{name}: returns {found}, and should return function(pkt) … end")]
+    NoFunction {
+        /// Of the script.
+        name: String,
+        /// The type of what it returned.
+        found: String,
+    },
+    /// A dump function returned neither a predicate nor an expression: the user's mistake.
+    #[error(
+        "{name}: the dump function returned {found}, and should return function(pkt) … end or an expression"
+    )]
+    NoPredicate {
+        /// Of the script.
+        name: String,
+        /// The type of what it returned.
+        found: String,
+    },
+    /// It raised an error: the user's mistake, most often a value that a packet does not have.
+    #[error("{message}")]
+    Failed {
+        /// Name, line and what Lua said.
+        message: String,
+    },
+    /// One call took longer than it may.
+    #[error("{name}: stopped, one call took more than {budget:?}")]
+    Time {
+        /// Of the script.
+        name: String,
+        /// What a call may take.
+        budget: Duration,
+    },
+    /// It wanted more memory than it may have.
+    #[error("{name}: stopped, it wanted more than {budget_bytes} bytes of memory")]
+    Memory {
+        /// Of the script.
+        name: String,
+        /// What it may have.
+        budget_bytes: usize,
+    },
+    /// The thread that watches over the time cannot be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+    /// LuaJIT refused our own part of the work: a bug of ours or of the build.
+    #[error("LuaJIT cannot be set up: {message}")]
+    Setup {
+        /// What Lua said.
+        message: String,
+    },
+}

@@ -1,0 +1,387 @@
+//! A Lua state for one script, with our prelude, the user's function, and budgets.
+//!
+//! The state belongs to one owner and runs on whichever thread calls it. What crosses the border is little: Rust fills
+//! slots in memory whose address the prelude knows, calls one function for a batch, and reads back numbers. The packets'
+//! addresses in the slots are good during that call; afterwards the count is 0 and nothing of ours runs that would read
+//! them.
+//!
+//! **Budgets.** Memory: the state's allocator refuses more than [`Limits::memory_bytes`], and the script gets an error.
+//! Time: see [`crate::watchdog`]. What cannot be stopped is a single library function that runs for long; the prelude
+//! leaves out those whose time is not in proportion to the memory that they touch.
+
+use std::{
+    cell::Cell,
+    path::Path,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use mlua::{Function, Lua, Table, Value, chunk::ChunkMode};
+
+use crate::{
+    Packet, ScriptError, address,
+    slot::Slot,
+    sys::{self, Stopper},
+    watchdog::Watchdog,
+};
+
+/// Packets of one call at most.
+pub const MANY: usize = 64;
+
+/// What is said of a script by `print`, kept until it is taken, lines.
+const NOTES_MAX: usize = 100;
+
+/// A script's text.
+#[derive(Debug, Clone)]
+pub struct Script {
+    name: String,
+    text: String,
+    trusted: bool,
+}
+
+/// What a script may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Time of one call: of the file itself, of one batch, of one dump function. A call that takes longer is stopped within
+    /// a quarter more.
+    pub time: Duration,
+    /// Memory of the script's state in all, our own part of about 150 KiB included; machine code that LuaJIT makes is not.
+    pub memory_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            time: Duration::from_millis(500),
+            memory_bytes: 64 << 20,
+        }
+    }
+}
+
+impl Script {
+    /// A script by its text. `name` is what errors call it, for example its file name.
+    ///
+    /// A `trusted` script runs with all of Lua's libraries, FFI included: it can do whatever the program can. Any other runs
+    /// in a sandbox.
+    #[must_use]
+    pub fn new(name: impl Into<String>, text: impl Into<String>, trusted: bool) -> Self {
+        Self {
+            name: name.into(),
+            text: text.into(),
+            trusted,
+        }
+    }
+
+    /// A script from a file; see [`Script::new`].
+    ///
+    /// # Errors
+    /// [`ScriptError::Read`] also of a file that is not UTF-8.
+    pub fn read(path: &Path, trusted: bool) -> Result<Self, ScriptError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ScriptError::Read {
+            path: path.to_owned(),
+            error,
+        })?;
+        Ok(Self::new(path.display().to_string(), text, trusted))
+    }
+
+    /// What errors call it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    /// Before `lua`: it stops the state from its own thread, and ends with it.
+    watchdog: Watchdog,
+    batch: Function,
+    derive: Function,
+    /// What the file returned.
+    main: Function,
+    slots: Box<[Slot]>,
+    /// How many packets were taken, and which.
+    hits: Box<[Cell<u32>]>,
+    notes: Notes,
+    name: String,
+    limits: Limits,
+    /// Last: everything above is of this state.
+    lua: Lua,
+}
+
+/// What scripts print, until it is taken.
+type Notes = Arc<Mutex<Vec<String>>>;
+
+impl Machine {
+    /// Runs the file and keeps the function that it returns.
+    pub(crate) fn new(script: &Script, limits: Limits) -> Result<Self, ScriptError> {
+        let setup = |error: mlua::Error| ScriptError::Setup {
+            message: error.to_string(),
+        };
+        let lua = sys::new_lua(script.trusted);
+        let stopper = Stopper::new(&lua).map_err(setup)?;
+        let watchdog = Watchdog::start(stopper, limits.time).map_err(ScriptError::Thread)?;
+        let slots = vec![Slot::EMPTY; MANY].into_boxed_slice();
+        let hits = vec![Cell::new(0); MANY + 1].into_boxed_slice();
+        let notes = Notes::default();
+        let (env, batch, derive) = Prelude {
+            slots: slots.as_ptr().expose_provenance(),
+            hits: hits.as_ptr().expose_provenance(),
+            notes: &notes,
+            trusted: script.trusted,
+        }
+        .load(&lua)
+        .map_err(setup)?;
+        lua.set_memory_limit(limits.memory_bytes).map_err(setup)?;
+        let judge = Judge {
+            name: &script.name,
+            limits,
+        };
+        let chunk = lua
+            .load(script.text.as_str())
+            .set_name(format!("={}", script.name))
+            .set_mode(ChunkMode::Text)
+            .set_environment(env)
+            .into_function();
+        let chunk = judge.result((chunk, false))?;
+        let returned = judge.result(watchdog.watch(|| chunk.call::<Value>(())))?;
+        let Value::Function(main) = returned else {
+            return Err(ScriptError::NoFunction {
+                name: script.name.clone(),
+                found: kind(&returned).to_owned(),
+            });
+        };
+        Ok(Self {
+            watchdog,
+            batch,
+            derive,
+            main,
+            slots,
+            hits,
+            notes,
+            name: script.name.clone(),
+            limits,
+            lua,
+        })
+    }
+
+    /// What the file returned.
+    pub(crate) fn main(&self) -> &Function {
+        &self.main
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Which of at most [`MANY`] packets `keep` takes: bit `n` is that of packet `n`. With an error, those before the
+    /// packet that it came with.
+    pub(crate) fn run(
+        &mut self,
+        keep: &Function,
+        packets: &[Packet<'_>],
+    ) -> (u64, Result<(), ScriptError>) {
+        self.show(packets);
+        self.hits[0].set(0);
+        let called = self
+            .watchdog
+            .watch(|| self.batch.call::<()>((keep, packets.len())));
+        let count = self.hits[0].get() as usize;
+        let hits = self.hits[1..].iter().take(count);
+        let found = hits.fold(0, |found, hit| {
+            found | 1_u64.checked_shl(hit.get()).unwrap_or(0)
+        });
+        (found, self.judge().result(called))
+    }
+
+    /// What the file's function returns for one packet, of which Lua keeps a copy.
+    pub(crate) fn derive(&mut self, packet: &Packet<'_>) -> Result<(Value, Value), ScriptError> {
+        self.show(std::slice::from_ref(packet));
+        let called = self.watchdog.watch(|| self.derive.call(&self.main));
+        self.judge().result(called)
+    }
+
+    /// Fills the slots.
+    fn show(&mut self, packets: &[Packet<'_>]) {
+        assert!(
+            packets.len() <= MANY,
+            "{} packets for one call",
+            packets.len()
+        );
+        for (slot, packet) in self.slots.iter_mut().zip(packets) {
+            slot.fill(packet);
+        }
+        // Lua reads what was written just now, at the address that it knows.
+        let _ = self.slots.as_ptr().expose_provenance();
+    }
+
+    fn judge(&self) -> Judge<'_> {
+        Judge {
+            name: &self.name,
+            limits: self.limits,
+        }
+    }
+
+    /// What the script printed since the last time.
+    pub(crate) fn take_notes(&self) -> Vec<String> {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *notes)
+    }
+
+    /// Bytes that the state uses now.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.lua.used_memory()
+    }
+}
+
+/// What the prelude is given.
+struct Prelude<'a> {
+    slots: usize,
+    hits: usize,
+    notes: &'a Notes,
+    trusted: bool,
+}
+
+impl Prelude<'_> {
+    /// The user's environment, and the functions `batch` and `derive`.
+    fn load(&self, lua: &Lua) -> mlua::Result<(Table, Function, Function)> {
+        let notes = Arc::clone(self.notes);
+        let note = lua.create_function(move |_, text: mlua::LuaString| {
+            let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
+            if notes.len() < NOTES_MAX {
+                notes.push(text.to_string_lossy());
+            }
+            Ok(())
+        })?;
+        if !compiles() {
+            lua.load("jit.off()").exec()?;
+        }
+        lua.load(include_str!("prelude.lua"))
+            .set_name("=prelude")
+            .call((
+                self.slots,
+                self.hits,
+                sys::find_address(),
+                lua.create_function(address::text)?,
+                lua.create_function(address::network)?,
+                note,
+                self.trusted,
+            ))
+    }
+}
+
+/// Whether scripts are compiled to machine code. Not if LuaJIT was built so that compiled loops cannot be stopped.
+#[must_use]
+pub fn compiles() -> bool {
+    static COMPILES: OnceLock<bool> = OnceLock::new();
+    *COMPILES.get_or_init(|| sys::hooks_reach_compiled_code().unwrap_or(false))
+}
+
+/// A value's type, as Lua calls it.
+pub(crate) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Integer(_) => "number",
+        other => other.type_name(),
+    }
+}
+
+/// Tells what a call that failed did wrong.
+struct Judge<'a> {
+    name: &'a str,
+    limits: Limits,
+}
+
+impl Judge<'_> {
+    /// Of a call's result, and whether it was stopped.
+    fn result<R>(&self, (result, stopped): (mlua::Result<R>, bool)) -> Result<R, ScriptError> {
+        if stopped {
+            return Err(ScriptError::Time {
+                name: self.name.to_owned(),
+                budget: self.limits.time,
+            });
+        }
+        result.map_err(|error| self.fault(&error))
+    }
+
+    fn fault(&self, error: &mlua::Error) -> ScriptError {
+        match error {
+            mlua::Error::SyntaxError { message, .. } => ScriptError::Syntax {
+                message: message.clone(),
+            },
+            mlua::Error::MemoryError(_) => ScriptError::Memory {
+                name: self.name.to_owned(),
+                budget_bytes: self.limits.memory_bytes,
+            },
+            mlua::Error::CallbackError { cause, .. } => self.fault(cause),
+            mlua::Error::RuntimeError(message) => ScriptError::Failed {
+                message: self.place(message),
+            },
+            other => ScriptError::Failed {
+                message: format!("{}: {other}", self.name),
+            },
+        }
+    }
+
+    /// A message as Lua gives it, without the trace through our own functions behind it, and with the script's name before
+    /// it. Where the user's function ends with a call of an accessor, Lua only knows a line of the prelude.
+    fn place(&self, message: &str) -> String {
+        let text = message.split("\nstack traceback:").next();
+        let text = text.unwrap_or(message);
+        if text.starts_with(&format!("{}:", self.name)) {
+            return text.to_owned();
+        }
+        let ours = text.strip_prefix("prelude:");
+        let text = ours
+            .and_then(|rest| rest.split_once(": "))
+            .map_or(text, |(_, text)| text);
+        format!("{}: {text}", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::{offset_of, size_of};
+
+    use super::*;
+
+    #[test]
+    fn lua_and_rust_agree_about_slots() {
+        let text = "
+            local ffi = require('ffi')
+            local slot = ffi.typeof('struct retroscope_slot')
+            local places = { ffi.sizeof(slot) }
+            for name in ([[data time_ns len wire_len interface link_type direction ip later_fragment proto tcp_flags vlan
+                ether_type src_port dst_port payload payload_len src dst]]):gmatch('%S+') do
+                places[#places + 1] = ffi.offsetof(slot, name)
+            end
+            print(table.concat(places, ' '))
+            return function() end";
+        let script = Script::new("layout.lua", text, true);
+        let machine = Machine::new(&script, Limits::default()).unwrap();
+        let places = [
+            size_of::<Slot>(),
+            offset_of!(Slot, data),
+            offset_of!(Slot, time_ns),
+            offset_of!(Slot, len),
+            offset_of!(Slot, wire_len),
+            offset_of!(Slot, interface),
+            offset_of!(Slot, link_type),
+            offset_of!(Slot, direction),
+            offset_of!(Slot, ip),
+            offset_of!(Slot, later_fragment),
+            offset_of!(Slot, proto),
+            offset_of!(Slot, tcp_flags),
+            offset_of!(Slot, vlan),
+            offset_of!(Slot, ether_type),
+            offset_of!(Slot, src_port),
+            offset_of!(Slot, dst_port),
+            offset_of!(Slot, payload),
+            offset_of!(Slot, payload_len),
+            offset_of!(Slot, src),
+            offset_of!(Slot, dst),
+        ];
+        let places: Vec<String> = places.iter().map(usize::to_string).collect();
+        assert_eq!(machine.take_notes(), [places.join(" ")]);
+    }
+}

@@ -1,0 +1,295 @@
+-- The trusted part of every script's state. It alone holds `ffi`; user code gets accessors that check every offset.
+--
+-- Rules for this file, because whoever breaks one gives user code the memory of the process:
+-- 1. No cdata pointer leaves: results are numbers, strings, booleans, tables of ours, and 64-bit integers.
+-- 2. A value from user code is used as an offset or a length only after `type(value) == "number"`: `1ULL` and `-1LL` are
+--    literals of LuaJIT, and their comparisons and sums wrap.
+-- 3. Nothing is looked up in a table that user code can write to, nor through a string's metatable.
+--
+-- Called once with what `machine.rs` names in the same order; returns the functions that it calls.
+local slots_at, hits_at, find_at, address_text, network, note, trusted = ...
+
+local ffi, bit = ffi, bit
+local band = bit.band
+local type, error, select, setmetatable, getmetatable = type, error, select, setmetatable, getmetatable
+local pairs, tonumber, tostring = pairs, tonumber, tostring
+local byte, find = string.byte, string.find
+
+-- As `slot.rs` has it.
+ffi.cdef [[
+  struct retroscope_slot {
+    const uint8_t *data;
+    int64_t time_ns;
+    uint32_t len, wire_len;
+    uint16_t interface, link_type;
+    uint8_t direction, ip, later_fragment;
+    int16_t proto, tcp_flags, vlan;
+    int32_t ether_type, src_port, dst_port, payload, payload_len;
+    uint32_t src[4], dst[4];
+  };
+  struct retroscope_view { const struct retroscope_slot *slot; };
+  typedef int64_t (*retroscope_find)(const uint8_t *data, size_t len, const char *needle, size_t needle_len);
+]]
+
+local slots = ffi.cast("const struct retroscope_slot *", slots_at)
+local hits = ffi.cast("uint32_t *", hits_at)
+local find_bytes = ffi.cast("retroscope_find", find_at)
+local int64 = ffi.typeof("int64_t")
+
+-- Raised with the position of the caller's caller: the line in the user's script.
+local function wrong(what, value)
+  error(what .. " expected, got " .. type(value), 3)
+end
+
+-- The accessors of what `view` shows. User code calls them as methods of the packet; what it passes as `self` is ignored,
+-- so that `pkt.len` means the same for whomever it is called.
+local function accessors(view)
+  local pkt = {}
+
+  function pkt.len() return view.slot.len end
+  function pkt.wire_len() return view.slot.wire_len end
+  function pkt.interface() return view.slot.interface end
+  function pkt.link_type() return view.slot.link_type end
+  function pkt.inbound() return view.slot.direction == 1 end
+  function pkt.outbound() return view.slot.direction == 2 end
+  -- Seconds, to about a quarter of a microsecond: a double holds no more.
+  function pkt.time() return tonumber(view.slot.time_ns) * 1e-9 end
+  function pkt.time_ns() return int64(view.slot.time_ns) end
+
+  function pkt.u8(_, offset)
+    if type(offset) ~= "number" then wrong("an offset", offset) end
+    local slot = view.slot
+    if offset >= 0 and offset + 1 <= slot.len then
+      return slot.data[offset]
+    end
+    return nil
+  end
+  function pkt.u16(_, offset)
+    if type(offset) ~= "number" then wrong("an offset", offset) end
+    local slot = view.slot
+    if offset >= 0 and offset + 2 <= slot.len then
+      local at = slot.data + offset
+      return at[0] * 0x100 + at[1]
+    end
+    return nil
+  end
+  function pkt.u32(_, offset)
+    if type(offset) ~= "number" then wrong("an offset", offset) end
+    local slot = view.slot
+    if offset >= 0 and offset + 4 <= slot.len then
+      local at = slot.data + offset
+      return ((at[0] * 0x100 + at[1]) * 0x100 + at[2]) * 0x100 + at[3]
+    end
+    return nil
+  end
+  function pkt.bytes(_, offset, length)
+    if type(offset) ~= "number" then wrong("an offset", offset) end
+    if type(length) ~= "number" then wrong("a length", length) end
+    local slot = view.slot
+    if offset >= 0 and length >= 0 and offset + length <= slot.len then
+      return ffi.string(slot.data + offset, length)
+    end
+    return nil
+  end
+
+  function pkt.ip()
+    local ip = view.slot.ip
+    if ip ~= 0 then return ip end
+    return nil
+  end
+  function pkt.proto()
+    local proto = view.slot.proto
+    if proto >= 0 then return proto end
+    return nil
+  end
+  function pkt.is_tcp() return view.slot.proto == 6 end
+  function pkt.is_udp() return view.slot.proto == 17 end
+  function pkt.is_later_fragment() return view.slot.later_fragment == 1 end
+  function pkt.src_port()
+    local port = view.slot.src_port
+    if port >= 0 then return port end
+    return nil
+  end
+  function pkt.dst_port()
+    local port = view.slot.dst_port
+    if port >= 0 then return port end
+    return nil
+  end
+  function pkt.has_port(_, port)
+    if type(port) ~= "number" then wrong("a port", port) end
+    local slot = view.slot
+    return port >= 0 and (slot.src_port == port or slot.dst_port == port)
+  end
+  function pkt.tcp_flags()
+    local flags = view.slot.tcp_flags
+    if flags >= 0 then return flags end
+    return nil
+  end
+  function pkt.vlan()
+    local vlan = view.slot.vlan
+    if vlan >= 0 then return vlan end
+    return nil
+  end
+  function pkt.ether_type()
+    local ether_type = view.slot.ether_type
+    if ether_type >= 0 then return ether_type end
+    return nil
+  end
+
+  function pkt.src()
+    local slot = view.slot
+    if slot.ip ~= 0 then
+      return address_text(slot.ip, slot.src[0], slot.src[1], slot.src[2], slot.src[3])
+    end
+    return nil
+  end
+  function pkt.dst()
+    local slot = view.slot
+    if slot.ip ~= 0 then
+      return address_text(slot.ip, slot.dst[0], slot.dst[1], slot.dst[2], slot.dst[3])
+    end
+    return nil
+  end
+  local function within(ip, address, net)
+    if type(net) ~= "table" then wrong("a network, as net() makes it,", net) end
+    if ip ~= net.ip then return false end
+    local mask, of = net.mask, net.address
+    return band(address[0], mask[1]) == of[1]
+      and (ip == 4 or (band(address[1], mask[2]) == of[2] and band(address[2], mask[3]) == of[3]
+        and band(address[3], mask[4]) == of[4]))
+  end
+  function pkt.from(_, net) return within(view.slot.ip, view.slot.src, net) end
+  function pkt.to(_, net) return within(view.slot.ip, view.slot.dst, net) end
+  function pkt.host(_, net)
+    local slot = view.slot
+    return within(slot.ip, slot.src, net) or within(slot.ip, slot.dst, net)
+  end
+
+  function pkt.payload_offset()
+    local at = view.slot.payload
+    if at >= 0 then return at end
+    return nil
+  end
+  function pkt.payload_len()
+    local slot = view.slot
+    if slot.payload >= 0 then return slot.payload_len end
+    return nil
+  end
+  function pkt.payload(_, length)
+    local slot = view.slot
+    local have = slot.payload_len
+    if length ~= nil then
+      if type(length) ~= "number" then wrong("a length", length) end
+      if not (length >= 0) then return nil end
+      if length < have then have = length end
+    end
+    if slot.payload >= 0 then return ffi.string(slot.data + slot.payload, have) end
+    return nil
+  end
+  function pkt.startswith(_, text)
+    if type(text) ~= "string" then wrong("a string", text) end
+    local slot = view.slot
+    local n = #text
+    if slot.payload < 0 or slot.payload_len < n then return false end
+    local at = slot.data + slot.payload
+    -- The first byte tells most packets apart without making a string.
+    return n == 0 or (at[0] == byte(text, 1) and ffi.string(at, n) == text)
+  end
+  function pkt.contains(_, text)
+    if type(text) ~= "string" then wrong("a string", text) end
+    local slot = view.slot
+    return slot.payload >= 0 and find_bytes(slot.data + slot.payload, slot.payload_len, text, #text) >= 0
+  end
+  return pkt
+end
+
+-- Standard output is for data: what is printed becomes a message.
+local concat = table.concat
+local function print_note(...)
+  local words = {}
+  for n = 1, select("#", ...) do words[n] = tostring((select(n, ...))) end
+  note(concat(words, "\t"))
+end
+
+-- The environment of user code: what is listed here and nothing else.
+--
+-- Left out on purpose: everything that reaches other environments, byte code, files or the machine (debug, io, os, package,
+-- ffi, jit, load, dofile, require, getfenv, setfenv, newproxy, string.dump, collectgarbage), coroutines, and the functions
+-- that run for long without executing a Lua instruction, since nothing can stop those: patterns, and sort.
+local function sandbox()
+  local function some_of(library, names)
+    local some = {}
+    for name in names:gmatch("%w+") do some[name] = library[name] end
+    return some
+  end
+  local env = some_of(_G, "assert error ipairs next pairs pcall rawequal rawget rawset select setmetatable tonumber tostring type unpack")
+  env.bit = some_of(bit, "arshift band bnot bor bswap bxor lshift rol ror rshift tobit tohex")
+  env.math = some_of(math, "abs ceil cos deg exp floor fmod frexp huge ldexp log log10 max min modf pi pow rad random sin sqrt tan")
+  env.string = some_of(string, "byte char format len lower rep reverse sub upper")
+  env.table = some_of(table, "concat insert maxn remove")
+  env._G = env
+
+  function env.getmetatable(value)
+    if type(value) == "table" then return getmetatable(value) end
+  end
+  -- Plain search only, and of a bounded number of steps.
+  function env.string.find(text, needle, from, plain)
+    if type(text) ~= "string" then wrong("a string", text) end
+    if type(needle) ~= "string" then wrong("a string", needle) end
+    if not plain and find(needle, "[%^%$%*%+%?%.%(%)%[%]%%%-]") then
+      error("string.find without patterns only: pass true as the fourth argument", 2)
+    end
+    if #text * #needle > 16777216 then error("string.find in so much text", 2) end
+    return find(text, needle, from, true)
+  end
+  env.print = print_note
+  -- ("text"):find(…) reaches the same functions.
+  local strings = getmetatable("")
+  strings.__index = env.string
+  strings.__metatable = false
+  return env
+end
+
+local env = trusted and _G or sandbox()
+env.net = network
+if trusted then env.print = print_note end
+
+local function new_view()
+  local view = ffi.new("struct retroscope_view")
+  local pkt = accessors(view)
+  if trusted then
+    function pkt.pointer() return view.slot.data end
+  end
+  return view, pkt
+end
+
+local view, pkt = new_view()
+
+-- Which of the first `count` packets `keep` takes: hits[0] of them, their numbers behind. The count is right at any moment:
+-- what was found before an error counts.
+local function batch(keep, count)
+  local found = 0
+  for n = 0, count - 1 do
+    view.slot = slots + n
+    if keep(pkt) then
+      found = found + 1
+      hits[found] = n
+      hits[0] = found
+    end
+  end
+end
+
+-- What `main` returns for the first packet, whose bytes stay with it: a predicate may ask the trigger packet later.
+local copies = setmetatable({}, { __mode = "k" })
+local function derive(main)
+  local held, pkt = new_view()
+  local text = ffi.string(slots[0].data, slots[0].len)
+  local slot = ffi.new("struct retroscope_slot", slots[0])
+  slot.data = ffi.cast("const uint8_t *", text)
+  held.slot = slot
+  copies[held] = { text, slot }
+  local value, name = main(pkt)
+  return value, name
+end
+
+return env, batch, derive

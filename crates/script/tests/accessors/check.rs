@@ -1,0 +1,154 @@
+//! What the accessors say of any packet, against the packet crate and slices: shared by the tests and the fuzz target
+//! `lua_accessors`.
+
+use std::{cell::RefCell, fmt::Display, net::IpAddr};
+
+use retroscope_packet::{LinkType, parse};
+use retroscope_script::{Limits, Packet, Script, Trigger};
+
+/// Link types worth trying; the first byte of an input chooses.
+const LINK_TYPES: [LinkType; 8] = [
+    LinkType::ETHERNET,
+    LinkType::ETHERNET,
+    LinkType::ETHERNET,
+    LinkType::RAW,
+    LinkType::LINUX_SLL,
+    LinkType::NULL,
+    LinkType::PPP,
+    LinkType(147),
+];
+
+thread_local! {
+    static SHOW: RefCell<Trigger> = RefCell::new(
+        Trigger::new(&Script::new("show.lua", include_str!("show.lua"), false), Limits::default())
+            .expect("the script is right"),
+    );
+}
+
+/// Checks all accessors on a packet made of any bytes: one chooses the link type, two an offset, the rest is the packet.
+///
+/// # Panics
+/// If an accessor says anything else than it should.
+pub fn check_input(input: &[u8]) {
+    let Some((&[choice, low, high], data)) = input.split_first_chunk() else {
+        return;
+    };
+    let offset = i64::from(i16::from_le_bytes([low, high]));
+    let link_type = LINK_TYPES[usize::from(choice) % LINK_TYPES.len()];
+    check(link_type, offset, data);
+}
+
+/// Checks all accessors on one packet, at one offset.
+///
+/// # Panics
+/// If an accessor says anything else than it should.
+pub fn check(link_type: LinkType, offset: i64, data: &[u8]) {
+    let packet = Packet {
+        data,
+        wire_len: u32::try_from(data.len()).expect("short") + 7,
+        time_ns: offset,
+        interface: 3,
+        link_type,
+        direction: u8::from(offset & 1 == 1),
+    };
+    let said = SHOW.with_borrow_mut(|show| {
+        let taken = show.match_many(&[packet]);
+        assert!(show.fault().is_none(), "{:?}: {data:02x?}", show.fault());
+        assert_eq!(
+            taken, 1,
+            "the payload's offset lies in the packet: {data:02x?}"
+        );
+        show.take_notes()
+    });
+    let expected = expected(&packet);
+    assert_eq!(
+        said, expected,
+        "{link_type:?}, offset {offset}: {data:02x?}"
+    );
+}
+
+/// Words of a line, as Lua's `print` has them.
+macro_rules! line {
+    ($($word:expr),+) => { [$($word.to_string()),+].join("\t") };
+}
+
+fn expected(packet: &Packet<'_>) -> Vec<String> {
+    let Packet { data, .. } = *packet;
+    let parsed = parse(packet.link_type, data);
+    let at = |len: usize| {
+        let start = usize::try_from(packet.time_ns).ok()?;
+        data.get(start..start.checked_add(len)?)
+    };
+    let number = |len| at(len).map(|bytes| bytes.iter().fold(0_u64, |n, b| n << 8 | u64::from(*b)));
+    // An offset between two bytes is rounded down, if the byte behind it is there, too.
+    let between = at(2).map(|bytes| bytes[0]);
+    let ip = parsed.network;
+    let (src, dst) = (ip.map(|ip| ip.src), ip.map(|ip| ip.dst));
+    let proto = ip.and_then(|ip| ip.proto);
+    let ports = parsed.transport;
+    let has_port = ports.is_some_and(|p| [p.src, p.dst].map(i64::from).contains(&packet.time_ns));
+    let half = |addr: Option<IpAddr>| matches!(addr, Some(IpAddr::V4(a)) if a.to_bits() >> 31 == 1);
+    let low = |addr: Option<IpAddr>| matches!(addr, Some(IpAddr::V6(a)) if a.to_bits() >> 127 == 0);
+    let payload = parsed.payload(data);
+    let some = at(3).unwrap_or(b"none");
+    let starts = |with| payload.is_some_and(|payload| payload.starts_with(with));
+    let contains = payload.is_some_and(|payload| payload.windows(some.len()).any(|w| w == some));
+    vec![
+        line!(
+            data.len(),
+            packet.wire_len,
+            packet.interface,
+            packet.link_type.0,
+            packet.direction == 1,
+            false
+        ),
+        line!(
+            word(number(1)),
+            word(number(2)),
+            word(number(4)),
+            hex(at(3)),
+            hex(at(0)),
+            word(between)
+        ),
+        line!(
+            word(ip.map(|ip| if ip.src.is_ipv4() { 4 } else { 6 })),
+            word(proto),
+            proto == Some(6),
+            proto == Some(17),
+            parsed.is_later_fragment(),
+            word(src),
+            word(dst)
+        ),
+        line!(
+            word(ports.map(|p| p.src)),
+            word(ports.map(|p| p.dst)),
+            has_port,
+            word(parsed.tcp_flags),
+            word(parsed.vlan.outer().map(|tag| tag.id())),
+            word(parsed.ether_type)
+        ),
+        line!(
+            half(src),
+            half(dst),
+            half(src) || half(dst),
+            low(src),
+            low(dst),
+            low(src) || low(dst)
+        ),
+        line!(
+            word(payload.map(<[u8]>::len)),
+            hex(payload),
+            hex(payload.map(|payload| &payload[..payload.len().min(2)]))
+        ),
+        line!(starts(some), contains, payload.is_some(), payload.is_some()),
+    ]
+}
+
+fn word(value: Option<impl Display>) -> String {
+    value.map_or("nil".to_owned(), |value| value.to_string())
+}
+
+fn hex(bytes: Option<&[u8]>) -> String {
+    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    bytes.map_or("nil".to_owned(), |bytes| format!("<{}>", hex(bytes)))
+}

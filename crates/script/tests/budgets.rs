@@ -1,0 +1,132 @@
+//! Scripts that run for too long, or want too much memory: they are stopped, and say so.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a test"
+)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{packet, run_until_fault, trigger};
+use retroscope_script::{Limits, Script, ScriptError, Trigger};
+
+/// Short enough for tests, long enough for a busy machine to load a script in.
+const LIMITS: Limits = Limits {
+    time: Duration::from_millis(200),
+    memory_bytes: 8 << 20,
+};
+
+fn fault(text: &str) -> ScriptError {
+    match Trigger::new(&Script::new("t.lua", text, false), LIMITS) {
+        Ok(trigger) => run_until_fault(trigger),
+        Err(error) => error,
+    }
+}
+
+#[test]
+fn endless_loops_are_stopped_compiled_or_not() {
+    for text in [
+        // The first packets are fine: the loop over them is compiled before it hangs.
+        "local n = 0 return function() n = n + 1 if n > 5000 then while true do end end return false end",
+        "local n = 0 return function(pkt) n = n + 1 while n > 5000 do n = n + pkt:len() end return false end",
+        "return function() for i = 1, 1e18 do end return true end",
+        "local t = {1, 2} return function() repeat for k in pairs(t) do t[k] = k end until false end",
+        "local function f(n) return f(n + 1) end return function() return f(1) end",
+        "while true do end return function() end",
+    ] {
+        let fault = fault(text);
+        assert!(
+            matches!(fault, ScriptError::Time { budget, .. } if budget == LIMITS.time),
+            "{text}: {fault}"
+        );
+    }
+}
+
+#[test]
+fn catching_the_error_does_not_help() {
+    for text in [
+        "return function() while true do pcall(function() while true do end end) end end",
+        "local function f() pcall(f) return f() end return function() return f() end",
+        "return function() while true do pcall(pcall, pcall, error) end end",
+        "local t = setmetatable({}, {__index = function(t, k) while true do end end})
+         return function() while true do pcall(function() return t.x end) end end",
+        "local t = setmetatable({}, {__tostring = function() while true do end end})
+         return function() for i = 1, 1e9 do pcall(tostring, t) end end",
+    ] {
+        let fault = fault(text);
+        assert!(matches!(fault, ScriptError::Time { .. }), "{text}: {fault}");
+    }
+}
+
+#[test]
+fn memory_is_bounded() {
+    for text in [
+        "local s = 'x' return function() s = s .. s return false end",
+        "return function() local t = {} for i = 1, 1e9 do t[i] = {} end end",
+        "return function() return ('x'):rep(1e9) == '' end",
+        "local all = {} return function(pkt) all[#all + 1] = pkt:bytes(0, 20) .. #all end",
+        "local t = {} return function() for i = 1, 1e9 do t[i] = i end end",
+        "local s = ('x'):rep(1e6) return function() local t = {} for i = 1, 1000 do t[i] = s end return table.concat(t) end",
+        "local t = ('x'):rep(1e9) return function() end",
+    ] {
+        let fault = fault(text);
+        assert!(
+            matches!(fault, ScriptError::Memory { budget_bytes, .. } if budget_bytes == LIMITS.memory_bytes),
+            "{text}: {fault}"
+        );
+    }
+}
+
+#[test]
+fn a_script_that_catches_its_lack_of_memory_stays_within_it() {
+    let text = "local s = 'x' return function() pcall(function() while true do s = s .. s end end) return true end";
+    let mut trigger = Trigger::new(&Script::new("t.lua", text, false), LIMITS).unwrap();
+    for _ in 0..10 {
+        assert_eq!(trigger.match_many(&[packet(&[0; 60])]), 1);
+        assert!(trigger.memory_bytes() <= LIMITS.memory_bytes);
+    }
+}
+
+#[test]
+fn what_was_found_before_an_error_counts() {
+    let text = "local n = 0 return function(pkt) n = n + 1 if n == 6 then error('enough') end return n % 2 == 1 end";
+    let mut trigger = trigger(text);
+    let packets = [packet(&[0; 60]); 10];
+    assert_eq!(trigger.match_many(&packets), 0b10101);
+    let fault = trigger.fault().unwrap().to_string();
+    assert_eq!(fault, "test.lua:1: enough");
+    assert_eq!(trigger.match_many(&packets), 0, "it is disabled");
+}
+
+#[test]
+fn a_stopped_script_leaves_others_alone() {
+    let mut other = trigger("return function(pkt) return pkt:len() == 60 end");
+    assert!(matches!(
+        fault("while true do end"),
+        ScriptError::Time { .. }
+    ));
+    assert_eq!(other.match_many(&[packet(&[0; 60]); 64]), u64::MAX);
+    assert!(other.fault().is_none());
+}
+
+#[test]
+fn idle_time_is_not_counted() {
+    let mut trigger = Trigger::new(
+        &Script::new("t.lua", "return function() return true end", false),
+        Limits {
+            time: Duration::from_millis(20),
+            ..LIMITS
+        },
+    )
+    .unwrap();
+    // Far longer in all than one call may take; each call is short.
+    let start = std::time::Instant::now();
+    while start.elapsed() < Duration::from_millis(100) {
+        assert_eq!(trigger.match_many(&[packet(&[0; 60])]), 1);
+    }
+    assert!(trigger.fault().is_none());
+}

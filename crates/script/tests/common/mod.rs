@@ -1,0 +1,47 @@
+//! What the tests share.
+#![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
+
+use retroscope_packet::LinkType;
+use retroscope_script::{Limits, Packet, Script, ScriptError, Trigger};
+
+/// An Ethernet packet, whole.
+pub fn packet(data: &[u8]) -> Packet<'_> {
+    Packet {
+        data,
+        wire_len: u32::try_from(data.len()).unwrap(),
+        time_ns: 0,
+        interface: 0,
+        link_type: LinkType::ETHERNET,
+        direction: 0,
+    }
+}
+
+/// A sandboxed script called `test.lua`.
+pub fn trigger(text: &str) -> Trigger {
+    Trigger::new(&Script::new("test.lua", text, false), Limits::default()).unwrap()
+}
+
+/// Gives a script packets until it fails.
+pub fn run_until_fault(mut trigger: Trigger) -> ScriptError {
+    let data = [0; 60];
+    for _ in 0..100_000 {
+        trigger.match_many(&[packet(&data); 64]);
+        if trigger.fault().is_some() {
+            break;
+        }
+    }
+    trigger.into_fault().expect("it ran through")
+}
+
+/// UDP over IPv4 over Ethernet from 10.0.0.1:1234 to 10.0.0.2:`port`, with lengths and no checksums.
+pub fn udp(port: u16, payload: &[u8]) -> Vec<u8> {
+    let [p0, p1] = port.to_be_bytes();
+    let length = |more: usize| u16::try_from(payload.len() + more).unwrap().to_be_bytes();
+    let ([t0, t1], [u0, u1]) = (length(28), length(8));
+    let headers = [
+        2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, // Ethernet
+        0x45, 0, t0, t1, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, // IPv4
+        4, 210, p0, p1, u0, u1, 0, 0, // UDP
+    ];
+    [&headers, payload].concat()
+}

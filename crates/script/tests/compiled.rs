@@ -1,0 +1,90 @@
+//! LuaJIT compiles what it should: the loop over a batch with the user's function in it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a test"
+)]
+
+mod common;
+
+use common::{packet, udp};
+use retroscope_script::{Limits, Packet, Script, Trigger, compiles};
+
+/// Counts what LuaJIT does while the script runs, and prints it when a packet is one byte long.
+const COUNTERS: &str = "
+    local stops, aborts = 0, 0
+    local function event(what)
+        if what == 'stop' then stops = stops + 1 elseif what == 'abort' then aborts = aborts + 1 end
+    end
+    require('jit').attach(event, 'trace')
+    local function count(pkt)
+        if pkt:len() == 1 then print(stops, aborts) end
+    end
+";
+
+/// Traces compiled and given up, in the first batches and in later ones.
+fn traces(text: &str) -> [(u32, u32); 2] {
+    let text = format!(
+        "{COUNTERS} local keep = (function() {text} end)() return function(pkt) count(pkt) return keep(pkt) end"
+    );
+    let mut trigger = Trigger::new(&Script::new("t.lua", &text, true), Limits::default()).unwrap();
+    let frames: Vec<Vec<u8>> = (0..64_u16)
+        .map(|n| {
+            udp(
+                if n % 16 == 3 { 60_000 } else { n },
+                if n % 8 == 0 { b"EXAMPLE" } else { b"another" },
+            )
+        })
+        .collect();
+    let packets: Vec<Packet<'_>> = frames.iter().map(|frame| packet(frame)).collect();
+    let mut counts = [200, 2000].map(|batches| {
+        let mut found = 0;
+        for _ in 0..batches {
+            found += trigger.match_many(&packets).count_ones();
+        }
+        assert!(found > 0, "{text}: {:?}", trigger.fault());
+        trigger.match_many(&[packet(&[0])]);
+        let note = trigger.take_notes().pop().unwrap();
+        let (stops, aborts) = note.split_once('\t').unwrap();
+        (stops.parse().unwrap(), aborts.parse().unwrap())
+    });
+    counts[1].0 -= counts[0].0;
+    counts[1].1 -= counts[0].1;
+    counts
+}
+
+#[test]
+fn filters_are_compiled_and_stay_so() {
+    if !compiles() {
+        eprintln!(
+            "SKIPPED: LuaJIT was built without LUAJIT_ENABLE_CHECKHOOK (build from the workspace's folder)"
+        );
+        return;
+    }
+    for text in [
+        "return function(pkt) return pkt:is_udp() and pkt:has_port(60000) end",
+        "return function(pkt) return pkt:src_port() == 60000 or pkt:dst_port() == 60000 end",
+        "return function(pkt) return pkt:u16(36) == 60000 end",
+        "local n = net('10.0.0.0/16') return function(pkt) return pkt:host(n) end",
+        "return function(pkt) return pkt:startswith('EXAMPLE') end",
+        "return function(pkt) return pkt:contains('AMP') end",
+        "return function(pkt) for at = 0, 20 do if pkt:u8(at) == 6 then return false end end return true end",
+        "local n = 0 return function(pkt) n = n + pkt:len() return pkt:time_ns() >= 0 and n % 3 ~= 0 end",
+    ] {
+        let counts = traces(text);
+        println!("{counts:?} {text}");
+        let [(stops, aborts), (later_stops, later_aborts)] = counts;
+        assert!(stops >= 1, "nothing was compiled: {text}");
+        assert!(
+            aborts <= stops,
+            "{aborts} given up, {stops} compiled: {text}"
+        );
+        // A rare way out of the loop may become hot late; nothing may be tried again and again.
+        assert!(
+            later_stops <= 2 && later_aborts == 0,
+            "it still tries: {text}"
+        );
+    }
+}

@@ -1,0 +1,119 @@
+//! Dump scripts: what they may return, and what happens when they fail.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a test"
+)]
+
+mod common;
+
+use common::packet;
+use retroscope_script::{Derived, DumpScript, Limits, Packet, Script, ScriptError};
+
+fn script(text: &str) -> DumpScript {
+    DumpScript::new(&Script::new("dump.lua", text, false), Limits::default()).unwrap()
+}
+
+fn predicate(script: &mut DumpScript, trigger: &Packet<'_>) -> retroscope_script::PredicateId {
+    match script.derive(trigger) {
+        Some(Derived::Predicate { id, .. }) => id,
+        other => panic!("{other:?} {:?}", script.fault()),
+    }
+}
+
+#[test]
+fn a_predicate_keeps_its_trigger_packet() {
+    let text = "return function(trigger) return function(pkt) return pkt:u8(0) == trigger:u8(0) and trigger:len() == 60 end end";
+    let mut script = script(text);
+    let ids: Vec<_> = (0..5_u8)
+        .map(|n| predicate(&mut script, &packet(&[n; 60])))
+        .collect();
+    // What the trigger packets were read from is gone; a collection of garbage must not take the copies along.
+    let mut garbage = self::script(
+        "return function() local t = {} for n = 1, 1e5 do t[n] = {n} end return nil end",
+    );
+    assert_eq!(garbage.derive(&packet(&[])), Some(Derived::Nothing));
+    let frames: Vec<Vec<u8>> = (0..5_u8).map(|n| vec![n; 30]).collect();
+    let packets: Vec<Packet<'_>> = frames.iter().map(|frame| packet(frame)).collect();
+    for round in 0..2000 {
+        let n = round % 5;
+        assert_eq!(
+            script.match_many(ids[n], &packets),
+            1 << n,
+            "{:?}",
+            script.fault()
+        );
+    }
+}
+
+#[test]
+fn copies_live_as_long_as_their_predicates() {
+    let text =
+        "return function(trigger) return function(pkt) return trigger:u8(59) == pkt:u8(0) end end";
+    let mut script = script(text);
+    let kept = predicate(&mut script, &packet(&[9; 60]));
+    let data = vec![7; 100_000];
+    // In all 200 MB of copies, in a state that may have 64 MiB.
+    for _ in 0..2000 {
+        let id = predicate(&mut script, &packet(&data));
+        assert_eq!(script.match_many(id, &[packet(&[7])]), 1);
+        script.forget(id);
+    }
+    assert_eq!(script.match_many(kept, &[packet(&[9]), packet(&[7])]), 0b01);
+}
+
+#[test]
+fn what_it_may_return() {
+    let returns = |what: &str| {
+        let mut script = script(&format!("return function(trigger) return {what} end"));
+        (script.derive(&packet(&[0; 60])), script.into_fault())
+    };
+    assert_eq!(returns("nil").0, Some(Derived::Nothing));
+    assert_eq!(returns("false").0, Some(Derived::Nothing));
+    assert_eq!(
+        returns("'host ' .. 1").0,
+        Some(Derived::Expression("host 1".to_owned()))
+    );
+    let named = |what: &str| match returns(what).0 {
+        Some(Derived::Predicate { name, .. }) => name,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(named("function() end"), None);
+    assert_eq!(named("function() end, 'a\\nb'").as_deref(), Some("a b"));
+    assert_eq!(
+        named("function() end, ('ä'):rep(200)").map(|name| name.len()),
+        Some(256)
+    );
+    for wrong in ["5", "true", "{}"] {
+        let (derived, fault) = returns(wrong);
+        assert_eq!(derived, None);
+        assert!(
+            matches!(fault, Some(ScriptError::NoPredicate { .. })),
+            "{wrong}: {fault:?}"
+        );
+    }
+}
+
+#[test]
+fn a_predicate_that_fails_disables_the_script() {
+    let text = "return function(trigger) return function(pkt) return pkt:u8(0) + 1 == 2 end end";
+    let mut script = script(text);
+    let id = predicate(&mut script, &packet(&[1; 60]));
+    let packets = [
+        packet(&[1]),
+        packet(&[2]),
+        packet(&[1]),
+        packet(&[]),
+        packet(&[1]),
+    ];
+    assert_eq!(script.match_many(id, &packets), 0b101);
+    let fault = script.fault().unwrap().to_string();
+    assert!(
+        fault.starts_with("dump.lua:1: attempt to perform arithmetic"),
+        "{fault}"
+    );
+    assert_eq!(script.match_many(id, &packets), 0);
+    assert_eq!(script.derive(&packet(&[1])), None);
+}

@@ -1,0 +1,225 @@
+//! What user code cannot reach, and what happens when it tries.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a test"
+)]
+
+mod common;
+
+use common::{packet, trigger};
+use retroscope_script::{Limits, Script, ScriptError, Trigger};
+
+/// Whether an expression is true in a script, for a packet of 60 bytes.
+fn holds(expression: &str) -> bool {
+    let mut trigger = trigger(&format!("return function(pkt) return ({expression}) end"));
+    let found = trigger.match_many(&[packet(&[7; 60])]);
+    assert!(
+        trigger.fault().is_none(),
+        "{expression}: {:?}",
+        trigger.fault()
+    );
+    found == 1
+}
+
+#[test]
+fn what_reaches_other_environments_or_the_system_is_not_there() {
+    for name in [
+        "ffi",
+        "debug",
+        "io",
+        "os",
+        "package",
+        "jit",
+        "load",
+        "loadstring",
+        "loadfile",
+        "dofile",
+        "require",
+        "module",
+        "getfenv",
+        "setfenv",
+        "newproxy",
+        "collectgarbage",
+        "coroutine",
+        "gcinfo",
+        "string.dump",
+        "string.gsub",
+        "string.gmatch",
+        "string.match",
+        "table.sort",
+        "_G.ffi",
+        "_G._G.debug",
+        "xpcall",
+        "math.randomseed",
+    ] {
+        assert!(holds(&format!("{name} == nil")), "{name}");
+    }
+}
+
+#[test]
+fn the_environment_is_what_is_listed() {
+    let text = "return function() local names = {} for name in pairs(_G) do names[#names + 1] = name end print(table.concat(names, ' ')) end";
+    let mut trigger = trigger(text);
+    trigger.match_many(&[packet(&[])]);
+    let notes = trigger.take_notes();
+    let mut names: Vec<&str> = notes[0].split(' ').collect();
+    names.sort_unstable();
+    let expected = "_G assert bit error getmetatable ipairs math net next pairs pcall print rawequal rawget rawset select \
+                    setmetatable string table tonumber tostring type unpack";
+    assert_eq!(names.join(" "), expected);
+}
+
+#[test]
+fn strings_lead_nowhere_else() {
+    for expression in [
+        "getmetatable('') == nil",
+        "('').dump == nil and ('').gsub == nil and ('').match == nil",
+        "('').format == string.format",
+        "('a.b'):find('.', 1, true) == 2",
+        "not pcall(string.find, 'aaa', 'a*')",
+        "not pcall(string.find, ('a'):rep(1e5), ('a'):rep(1e4), 1, true)",
+        "select('#', pcall(setmetatable, '', {})) == 2 and not pcall(setmetatable, '', {})",
+    ] {
+        assert!(holds(expression), "{expression}");
+    }
+}
+
+#[test]
+fn what_a_script_does_to_its_own_strings_reaches_no_accessor() {
+    // The accessors hold the functions they need; replacing these fools nobody but the script.
+    let text = "string.byte = function() return 7 end type = function() return 'number' end bit.band = nil
+        tonumber = nil error = nil
+        return function(pkt) return not pcall(pkt.u8, pkt, -1LL) and not pcall(pkt.u8, pkt, '1') and pkt:u8(0) == 7
+            and pkt:startswith('xyz') == false end";
+    let mut trigger = trigger(text);
+    assert_eq!(
+        trigger.match_many(&[packet(&[7; 60])]),
+        1,
+        "{:?}",
+        trigger.fault()
+    );
+}
+
+#[test]
+fn cdata_of_literals_are_numbers_and_nothing_more() {
+    for expression in [
+        "not pcall(function() return (1LL)[0] end)",
+        "not pcall(function() return (1LL).x end)",
+        "not pcall(function() return (1LL)() end)",
+        "getmetatable(1LL) == nil",
+        "not pcall(setmetatable, 1LL, {})",
+        "type(pkt:time_ns()) == 'cdata' and not pcall(function() return pkt:time_ns()[0] end)",
+    ] {
+        assert!(holds(expression), "{expression}");
+    }
+}
+
+#[test]
+fn no_accessor_gives_a_pointer() {
+    let text = "return function(pkt)
+        for name, read in pairs(pkt) do
+            local ok, value = pcall(read, pkt, 1, 2)
+            local kind = type(value)
+            if kind == 'userdata' or kind == 'function' or (kind == 'cdata' and name ~= 'time_ns') then
+                error(name .. ' gives ' .. kind)
+            end
+        end
+        return pkt.pointer == nil
+    end";
+    let mut trigger = trigger(text);
+    let frame = common::udp(9, b"payload");
+    assert_eq!(
+        trigger.match_many(&[packet(&frame)]),
+        1,
+        "{:?}",
+        trigger.fault()
+    );
+}
+
+#[test]
+fn a_packet_kept_for_later_shows_the_packet_of_its_call() {
+    let text =
+        "local kept return function(pkt) kept = kept or pkt return kept:u8(0) == pkt:u8(0) end";
+    let mut trigger = trigger(text);
+    let (one, two) = ([1; 60], [2; 20]);
+    assert_eq!(trigger.match_many(&[packet(&one), packet(&two)]), 0b11);
+    assert_eq!(trigger.match_many(&[packet(&two)]), 0b1);
+}
+
+#[test]
+fn byte_code_is_refused() {
+    let byte_code = "\u{1b}LJ\u{2}\u{2}";
+    let error =
+        Trigger::new(&Script::new("b.lua", byte_code, false), Limits::default()).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            ScriptError::Syntax { .. } | ScriptError::Failed { .. }
+        ),
+        "{error}"
+    );
+    assert!(error.to_string().contains("binary"), "{error}");
+}
+
+#[test]
+fn trusted_scripts_have_it_all() {
+    let text = "local ffi = require('ffi') return function(pkt)
+        return ffi.cast('const uint8_t *', pkt:pointer())[1] == 7 and debug ~= nil and os ~= nil end";
+    let script = Script::new("t.lua", text, true);
+    let mut trigger = Trigger::new(&script, Limits::default()).unwrap();
+    assert_eq!(
+        trigger.match_many(&[packet(&[7; 60])]),
+        1,
+        "{:?}",
+        trigger.fault()
+    );
+}
+
+#[test]
+fn mistakes_name_their_place() {
+    let error =
+        |text| match Trigger::new(&Script::new("dir/my.lua", text, false), Limits::default()) {
+            Ok(mut trigger) => {
+                trigger.match_many(&[packet(&[7; 60])]);
+                trigger.into_fault().expect("it fails")
+            }
+            Err(error) => error,
+        };
+    for (text, said) in [
+        (
+            "return function(pkt)\n  return pkt:len( end",
+            "dir/my.lua:2: unexpected symbol near 'end'",
+        ),
+        (
+            "return 5",
+            "dir/my.lua: returns number, and should return function(pkt) … end",
+        ),
+        (
+            "",
+            "dir/my.lua: returns nil, and should return function(pkt) … end",
+        ),
+        (
+            "return function(pkt)\n  return pkt:length() == 1\nend",
+            "dir/my.lua:2: attempt to call method 'length' (a nil value)",
+        ),
+        ("error('no', 0)", "dir/my.lua: no"),
+        ("return function() error({}) end", "dir/my.lua: table: "),
+    ] {
+        let error = error(text).to_string();
+        assert!(error.starts_with(said), "{error}\nexpected {said}");
+        assert!(!error.contains("traceback"), "{error}");
+    }
+}
+
+#[test]
+fn what_is_printed_is_kept_within_bounds() {
+    let mut trigger = trigger("return function(pkt) print('n', pkt:len(), nil, true) end");
+    trigger.match_many(&[packet(&[0; 9]); 64]);
+    trigger.match_many(&[packet(&[0; 9]); 64]);
+    let notes = trigger.take_notes();
+    assert_eq!((notes.len(), notes[0].as_str()), (100, "n\t9\tnil\ttrue"));
+    assert!(trigger.take_notes().is_empty());
+}
