@@ -279,7 +279,7 @@ impl Parser<'_> {
                 }
             };
             let changes =
-                operands.len() == 1 || operands.last().is_some_and(|last| last.joiner != joiner);
+                operands.len() > 1 && operands.last().is_some_and(|last| last.joiner != joiner);
             levels = (levels + usize::from(changes)).max(inside + 1);
             operands.push(Operand {
                 joiner,

@@ -1,7 +1,7 @@
 //! Long expressions: cut into parts that libpcap compiles quickly, and linked again.
 //!
-//! A list of a thousand or-ed hosts takes libpcap a minute, twenty lists of fifty take it a fifth of a second. The
-//! meaning stays the same: a program that ends with "no match" goes on with what `or` joins, one that ends with a match
+//! A list of a thousand or-ed hosts takes libpcap a minute, lists of seven hosts take it 10 µs a host. The meaning
+//! stays the same: a program that ends with "no match" goes on with what `or` joins, one that ends with a match
 //! with what `and` joins, and a load beyond the captured bytes rejects the packet wherever it happens. (Which such loads
 //! there are depends on libpcap's optimizer in any case.)
 //!
@@ -17,8 +17,9 @@ use crate::{
     words::{Word, WordKind, words},
 };
 
-/// Bytes at which a part is long enough.
-const PART_BYTES: usize = 512;
+/// Bytes at which a part is long enough. With 512, lists of hosts or ports take five times as long to compile and make
+/// 30 % fewer instructions.
+const PART_BYTES: usize = 128;
 /// Parentheses inside each other that are looked into, at most.
 const DEPTH_MAX: usize = 50;
 /// Primitives that change the offsets of everything after them.
@@ -295,7 +296,7 @@ impl Linker {
     fn finish(mut self) -> Vec<Instruction> {
         for (index, label) in self.jumps {
             let distance = u32::try_from(self.places[label] - index - 1);
-            // A program has far fewer than 2^31 instructions: the text has at most a MiB.
+            // A program has far fewer than 2^31 instructions: the text has at most half a MiB.
             let k = distance.unwrap_or(u32::MAX);
             self.code[index] = Instruction {
                 code: op::JA,
