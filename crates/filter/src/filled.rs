@@ -205,6 +205,11 @@ impl Piece {
         });
     }
 
+    /// The text with the values in it.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Compiles the piece; errors point into the template that it came from.
     pub(crate) fn compile(
         &self,

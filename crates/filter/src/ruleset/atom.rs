@@ -1,0 +1,244 @@
+//! The primitives of pcap-filter(7) that look-ups understand, and the boolean expressions made of them.
+
+use std::ops::RangeInclusive;
+
+use crate::filled::FlowTerm;
+
+use super::key::{Key, SCTP, TCP, UDP, View, has, kind, traits};
+
+/// Which end of a packet a primitive looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Ends {
+    Src,
+    Dst,
+    Either,
+    Both,
+}
+
+/// One primitive.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Atom {
+    /// `ip`, `ip6`, `arp`, `rarp`: one of these [`kind`]s.
+    Kinds(u8),
+    /// `tcp`, `proto 17`, `ip proto 1`: IPv4's protocol, IPv6's next header, also behind one fragment header.
+    Proto { number: u8, kinds: u8 },
+    /// `host`, `net` with an IPv4 address: `bits` of it, 1 to 32, in these [`kind`]s.
+    V4 {
+        ends: Ends,
+        addr: u32,
+        bits: u8,
+        kinds: u8,
+    },
+    /// `host`, `net` with an IPv6 address: `bits` of it, 1 to 128.
+    V6 { ends: Ends, addr: u128, bits: u8 },
+    /// `port`, `portrange`: `low <= high`, in a packet of one of these protocols (bits of [`traits`]).
+    Ports {
+        ends: Ends,
+        low: u16,
+        high: u16,
+        protos: u16,
+    },
+    /// `ether host`.
+    Mac { ends: Ends, addr: u64 },
+    /// `vlan`, with an identifier or any.
+    Vlan(Option<u16>),
+    /// `$iface`.
+    Interface(u16),
+    /// `$flow`, or `$communityId` of a flow with ports. May hold: fragments need the caller's state.
+    Flow(FlowTerm),
+    /// Anything else. May hold.
+    Opaque,
+}
+
+/// Primitives joined by `and`, `or`, `not`, in the order of the text.
+#[derive(Debug, Clone)]
+pub(super) enum Expr {
+    Atom(Atom),
+    Not(Box<Expr>),
+    And(Vec<Expr>),
+    Or(Vec<Expr>),
+}
+
+/// A frame with what primitives ask beside its headers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Subject<'p> {
+    pub(super) key: &'p Key,
+    pub(super) data: &'p [u8],
+    pub(super) interface: u16,
+}
+
+impl Expr {
+    /// Calls `see` with every primitive.
+    pub(super) fn atoms(&self, see: &mut impl FnMut(&Atom)) {
+        match self {
+            Self::Atom(atom) => see(atom),
+            Self::Not(inner) => inner.atoms(see),
+            Self::And(list) | Self::Or(list) => list.iter().for_each(|expr| expr.atoms(see)),
+        }
+    }
+
+    /// Whether a packet matches, as libpcap's program without optimization tells it: primitives are asked from left to
+    /// right, as far as needed, and a load beyond the captured bytes (`None`) rejects the packet whatever stands around.
+    pub(super) fn holds(&self, view: View, subject: &Subject<'_>) -> Option<bool> {
+        match self {
+            Self::Atom(atom) => atom.holds(view, subject),
+            Self::Not(inner) => inner.holds(view, subject).map(|holds| !holds),
+            Self::And(list) => {
+                for expr in list {
+                    if !expr.holds(view, subject)? {
+                        return Some(false);
+                    }
+                }
+                Some(true)
+            }
+            Self::Or(list) => {
+                for expr in list {
+                    if expr.holds(view, subject)? {
+                        return Some(true);
+                    }
+                }
+                Some(false)
+            }
+        }
+    }
+
+    /// The expression and another one behind it, joined from the left.
+    pub(super) fn and(self, right: Self) -> Self {
+        match self {
+            Self::And(mut list) => {
+                list.push(right);
+                Self::And(list)
+            }
+            left => Self::And(vec![left, right]),
+        }
+    }
+
+    /// As [`Expr::and`].
+    pub(super) fn or(self, right: Self) -> Self {
+        match self {
+            Self::Or(mut list) => {
+                list.push(right);
+                Self::Or(list)
+            }
+            left => Self::Or(vec![left, right]),
+        }
+    }
+
+    pub(super) fn negated_if(self, negated: bool) -> Self {
+        if negated {
+            Self::Not(Box::new(self))
+        } else {
+            self
+        }
+    }
+}
+
+impl Atom {
+    /// Whether the primitive holds; `None` where it needs bytes that were not captured. [`Atom::Opaque`] and
+    /// [`Atom::Flow`] are taken to hold.
+    pub(super) fn holds(&self, view: View, subject: &Subject<'_>) -> Option<bool> {
+        let Subject { key, data, .. } = *subject;
+        match *self {
+            Self::Kinds(kinds) => Some(key.kind_in(view)? & kinds != 0),
+            Self::Proto { number, kinds } => {
+                if key.kind_in(view)? & kinds == 0 {
+                    return Some(false);
+                }
+                if !key.has(has::PROTO) {
+                    return None;
+                }
+                if key.proto == number {
+                    return Some(true);
+                }
+                key.has(has::INNER_PROTO)
+                    .then_some(key.inner_proto == number)
+            }
+            Self::V4 {
+                ends,
+                addr,
+                bits,
+                kinds,
+            } => {
+                if key.kind_in(view)? & kinds == 0 {
+                    return Some(false);
+                }
+                let differs = |one: u32| (one ^ addr) >> (32 - u32::from(bits)) != 0;
+                ends.hold(
+                    || key.has(has::SRC).then(|| !differs(key.src)),
+                    || key.has(has::DST).then(|| !differs(key.dst)),
+                )
+            }
+            Self::V6 { ends, addr, bits } => {
+                if key.kind_in(view)? & kind::V6 == 0 {
+                    return Some(false);
+                }
+                ends.hold(
+                    || key.v6_begins_with(data, false, addr, bits),
+                    || key.v6_begins_with(data, true, addr, bits),
+                )
+            }
+            Self::Ports {
+                ends,
+                low,
+                high,
+                protos,
+            } => ports(key, view, ends, protos, low..=high),
+            Self::Mac { ends, addr } => ends.hold(
+                || key.mac(data, false).map(|mac| mac == addr),
+                || key.mac(data, true).map(|mac| mac == addr),
+            ),
+            Self::Vlan(None) => Some(key.is_tagged()),
+            Self::Vlan(Some(_)) if !key.is_tagged() => Some(false),
+            Self::Vlan(Some(id)) => key.has(has::VLAN).then_some(key.vlan == id),
+            Self::Interface(interface) => Some(subject.interface == interface),
+            Self::Flow(_) | Self::Opaque => Some(true),
+        }
+    }
+}
+
+fn ports(
+    key: &Key,
+    view: View,
+    ends: Ends,
+    protos: u16,
+    range: RangeInclusive<u16>,
+) -> Option<bool> {
+    if key.kind_in(view)? & (kind::V4 | kind::V6) == 0 {
+        return Some(false);
+    }
+    if !key.has(has::PROTO) {
+        return None;
+    }
+    let is_asked = match key.proto {
+        TCP => protos & traits::TCP != 0,
+        UDP => protos & traits::UDP != 0,
+        SCTP => protos & traits::SCTP != 0,
+        _ => false,
+    };
+    // A later fragment has no ports; one that was cut before its header tells is `NO_PORTS` as well, and short.
+    if !is_asked || key.traits & traits::NO_PORTS != 0 {
+        return Some(false);
+    }
+    ends.hold(
+        || {
+            key.has(has::SRC_PORT)
+                .then(|| range.contains(&key.src_port))
+        },
+        || {
+            key.has(has::DST_PORT)
+                .then(|| range.contains(&key.dst_port))
+        },
+    )
+}
+
+impl Ends {
+    /// Both ends in libpcap's order: the source first.
+    fn hold(self, src: impl Fn() -> Option<bool>, dst: impl Fn() -> Option<bool>) -> Option<bool> {
+        match self {
+            Self::Src => src(),
+            Self::Dst => dst(),
+            Self::Either => Some(src()? || dst()?),
+            Self::Both => Some(src()? && dst()?),
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! All rules in tables: one version of them, shared by the writer and every reader that still uses it.
+
+use std::sync::Arc;
+
+use retroscope_packet::LinkType;
+
+use crate::Program;
+
+use super::{
+    atom::Expr,
+    chunked::{Chunked, Numbers},
+    key::{View, traits},
+    masks::{MaskCounts, Masks},
+    plan::{Part, Rest},
+    sought::{Flow4Slot, SmallSlot, Sought, TableKey, tag, tag_of},
+    table::{Seeds, Table},
+};
+
+/// What a rule found by a look-up still needs.
+pub(super) mod flags {
+    /// The caller must evaluate the filter.
+    pub(in crate::ruleset) const ASK: u8 = 1;
+    /// The whole expression must be asked about every packet found.
+    pub(in crate::ruleset) const PARTIAL: u8 = 2;
+    /// The whole expression must be asked about short frames: what `or` and `not` make of loads beyond the captured bytes
+    /// depends on their order.
+    pub(in crate::ruleset) const ORDERED: u8 = 4;
+    /// libpcap refuses the expression where there are no Ethernet addresses and tags.
+    pub(in crate::ruleset) const ETHERNET: u8 = 8;
+}
+
+/// A rule as the data path needs it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RuleInfo {
+    pub(super) id: u64,
+    pub(super) flags: u8,
+    /// Set where [`flags`] say that it is needed.
+    pub(super) body: Option<Arc<Body>>,
+}
+
+/// The whole of a rule.
+#[derive(Debug)]
+pub(super) struct Body {
+    pub(super) expr: Expr,
+    pub(super) view: View,
+    /// By link type; none where nothing of it is opaque and nobody compiled it.
+    pub(super) programs: Vec<(LinkType, Program)>,
+    /// Whether a part of the expression is opaque: without a program it matches nothing.
+    pub(super) is_opaque: bool,
+}
+
+impl Body {
+    pub(super) fn program(&self, link_type: LinkType) -> Option<&Program> {
+        let mut programs = self.programs.iter();
+        programs
+            .find(|(of, _)| *of == link_type)
+            .map(|(_, program)| program)
+    }
+}
+
+/// One of the rules under a key.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) rule: u32,
+    pub(super) need: u16,
+    pub(super) ways: u8,
+    pub(super) rest: Option<Arc<Rest>>,
+}
+
+/// Rules whose programs see every packet of a link type.
+#[derive(Debug, Clone)]
+pub(super) struct Residue {
+    pub(super) link_type: LinkType,
+    pub(super) programs: Vec<(u32, Program)>,
+}
+
+/// One version of the tables. Cloning it copies some thousand pointers, whatever it holds.
+#[derive(Debug, Clone)]
+pub(super) struct Index {
+    pub(super) seeds: Seeds,
+    pub(super) flows: Table<Flow4Slot>,
+    pub(super) small: Table<SmallSlot>,
+    pub(super) addresses: Masks,
+    pub(super) ports: Masks,
+    groups: Chunked<Arc<Vec<Entry>>>,
+    pub(super) rules: Chunked<RuleInfo>,
+    /// Keys of each [`tag`]; those of flows over IPv4 at 0.
+    present: [u32; tag::COUNT],
+    /// Keys of each prefix length of IPv6.
+    v6_lengths: [u32; 129],
+    /// Rules that ask for something outside libpcap's view.
+    pub(super) followed: u32,
+    pub(super) residues: Arc<Vec<Residue>>,
+    /// Rules whose filter must be evaluated on every packet.
+    pub(super) asked_always: Arc<Vec<u32>>,
+    /// Rules whose filter must be evaluated on every packet of a link type that look-ups do not know.
+    pub(super) asked_elsewhere: Arc<Vec<u32>>,
+}
+
+/// What only the writer needs.
+#[derive(Debug, Default)]
+pub(super) struct Books {
+    groups: Numbers,
+    addresses: MaskCounts,
+    ports: MaskCounts,
+}
+
+impl Index {
+    pub(super) fn new(seeds: Seeds) -> Self {
+        Self {
+            seeds,
+            flows: Table::new(seeds),
+            small: Table::new(seeds),
+            addresses: Masks::new(),
+            ports: Masks::new(),
+            groups: Chunked::new(),
+            rules: Chunked::new(),
+            present: [0; tag::COUNT],
+            v6_lengths: [0; 129],
+            followed: 0,
+            residues: Arc::default(),
+            asked_always: Arc::default(),
+            asked_elsewhere: Arc::default(),
+        }
+    }
+
+    /// Whether any rule is looked up by keys of this tag.
+    #[inline]
+    pub(super) fn has(&self, tag: u8) -> bool {
+        self.present[usize::from(tag)] != 0
+    }
+
+    #[inline]
+    pub(super) fn has_flows(&self) -> bool {
+        self.present[0] != 0
+    }
+
+    /// Whether any rule is looked up by more than flows, addresses and ports of IPv4.
+    pub(super) fn has_more(&self) -> bool {
+        let is_more = |tag: usize| tag > usize::from(tag::PORT) && self.present[tag] != 0;
+        self.followed != 0 || (0..tag::COUNT).any(is_more)
+    }
+
+    /// The prefix lengths of IPv6 that rules ask for.
+    pub(super) fn v6_lengths(&self) -> impl Iterator<Item = u8> {
+        (1..=128_u8).filter(|bits| self.v6_lengths[usize::from(*bits)] != 0)
+    }
+
+    #[inline]
+    pub(super) fn group(&self, group: u32) -> &[Entry] {
+        self.groups.get(group).map_or(&[], |group| group.as_slice())
+    }
+
+    /// How many entries there are for what is sought.
+    pub(super) fn crowd(&self, sought: &Sought) -> usize {
+        let Some(key) = sought.keys(self.seeds).first().copied() else {
+            return 0;
+        };
+        match self.group_of(key) {
+            Some(group) => self.group(group).len(),
+            None => self.entries(key).len(),
+        }
+    }
+
+    /// Files a part of a rule under its keys.
+    pub(super) fn add(&mut self, books: &mut Books, rule: u32, part: &Part) {
+        for key in part.sought.keys(self.seeds) {
+            let entry = Entry {
+                rule,
+                need: part.need,
+                ways: part.ways,
+                rest: part.rest.clone(),
+            };
+            if let Some(group) = self.group_of(key) {
+                Arc::make_mut(self.groups.get_mut(group)).push(entry);
+                continue;
+            }
+            let mut entries = self.entries(key);
+            if entries.is_empty() {
+                self.count(books, key, true);
+            }
+            entries.push(entry);
+            self.file(books, key, merged(entries));
+        }
+    }
+
+    /// Takes all of a rule's entries away from the keys of one of its parts.
+    pub(super) fn remove(&mut self, books: &mut Books, rule: u32, sought: &Sought) {
+        for key in sought.keys(self.seeds) {
+            if let Some(group) = self.group_of(key) {
+                let entries = Arc::make_mut(self.groups.get_mut(group));
+                entries.retain(|entry| entry.rule != rule);
+                if entries.len() > 1 {
+                    continue;
+                }
+                let entries = std::mem::take(entries);
+                books.groups.give_back(group);
+                self.file(books, key, entries);
+            } else {
+                let mut entries = self.entries(key);
+                let before = entries.len();
+                entries.retain(|entry| entry.rule != rule);
+                if entries.len() == before {
+                    continue;
+                }
+                self.file(books, key, entries);
+            }
+            if self.entries(key).is_empty() {
+                self.count(books, key, false);
+            }
+        }
+    }
+
+    /// Notes a key that is new, or gone.
+    fn count(&mut self, books: &mut Books, key: TableKey, is_new: bool) {
+        let add = |count: &mut u32| {
+            *count = if is_new { *count + 1 } else { *count - 1 };
+        };
+        let TableKey::Small(key) = key else {
+            return add(&mut self.present[0]);
+        };
+        let tag = tag_of(key);
+        add(&mut self.present[usize::from(tag)]);
+        let [_, bits_v6, _, bits_v4, a, b, c, d] = key.to_be_bytes();
+        let (masks, counts, first, bits) = match tag {
+            tag::V6 => return add(&mut self.v6_lengths[usize::from(bits_v6)]),
+            tag::V4 => {
+                let first = u16::from_be_bytes([a, b]);
+                (&mut self.addresses, &mut books.addresses, first, bits_v4)
+            }
+            tag::PORT => {
+                let first = u16::from_be_bytes([c, d]);
+                (&mut self.ports, &mut books.ports, first, b)
+            }
+            _ => return,
+        };
+        if is_new {
+            masks.add(counts, first, bits);
+        } else {
+            masks.remove(counts, first, bits);
+        }
+    }
+
+    fn group_of(&self, key: TableKey) -> Option<u32> {
+        match key {
+            TableKey::Flow(key) => {
+                let hash = self.flows.hash(key);
+                self.flows.find(key, hash)?.value().err()
+            }
+            TableKey::Small(key) => {
+                let hash = self.small.hash(key);
+                self.small.find(key, hash)?.value().err()
+            }
+        }
+    }
+
+    /// The entries under a key, copied.
+    fn entries(&self, key: TableKey) -> Vec<Entry> {
+        if let Some(group) = self.group_of(key) {
+            return self.group(group).to_vec();
+        }
+        let one = |rule, need, ways| Entry {
+            rule,
+            need,
+            ways,
+            rest: None,
+        };
+        let entry = match key {
+            TableKey::Flow(key) => {
+                let hash = self.flows.hash(key);
+                self.flows
+                    .find(key, hash)
+                    .and_then(|slot| Some(one(slot.value().ok()?, slot.need(), slot.ways())))
+            }
+            TableKey::Small(key) => {
+                let hash = self.small.hash(key);
+                self.small
+                    .find(key, hash)
+                    .and_then(|slot| Some(one(slot.value().ok()?, slot.need(), 0b1111)))
+            }
+        };
+        entry.into_iter().collect()
+    }
+
+    /// Makes these the entries of a key which has no group.
+    fn file(&mut self, books: &mut Books, key: TableKey, entries: Vec<Entry>) {
+        match key {
+            TableKey::Flow(key) => self.flows.remove(key),
+            TableKey::Small(key) => self.small.remove(key),
+        }
+        match (key, entries.as_slice()) {
+            (_, []) => {}
+            (TableKey::Flow(key), [one]) if is_simple_flow(one) => {
+                let slot = Flow4Slot::one(key, one.rule, one.need, one.ways);
+                self.flows.insert(slot);
+            }
+            (TableKey::Small(key), [one]) if one.rest.is_none() => {
+                self.small.insert(SmallSlot::one(key, one.rule, one.need));
+            }
+            _ => {
+                let group = books.groups.take();
+                *self.groups.get_mut(group) = Arc::new(entries);
+                match key {
+                    TableKey::Flow(key) => self.flows.insert(Flow4Slot::group(key, group)),
+                    TableKey::Small(key) => self.small.insert(SmallSlot::group(key, group)),
+                }
+            }
+        }
+    }
+
+    /// Bytes of memory of this version's tables, without the programs of rules.
+    pub(super) fn bytes(&self) -> usize {
+        self.flows.bytes()
+            + self.small.bytes()
+            + 2 * Masks::bytes()
+            + self.groups.bytes()
+            + self.rules.bytes()
+    }
+}
+
+/// Entries that say the same of one flow, as one.
+fn merged(mut entries: Vec<Entry>) -> Vec<Entry> {
+    if let [one, other] = entries.as_mut_slice()
+        && one.rule == other.rule
+        && one.need == other.need
+        && one.rest.is_none()
+        && other.rest.is_none()
+    {
+        one.ways |= other.ways;
+        entries.truncate(1);
+    }
+    entries
+}
+
+/// Whether a slot has room for all that an entry says.
+fn is_simple_flow(entry: &Entry) -> bool {
+    let views = traits::PLAIN | traits::TAGGED;
+    entry.rest.is_none() && entry.need | views == traits::ALL && entry.rule <= Flow4Slot::VALUE_MAX
+}

@@ -1,0 +1,432 @@
+//! What the look-ups ask a frame: its headers as libpcap's programs see them, read once for all rules.
+//!
+//! This is not [`retroscope_packet::parse`]: pcap-filter(7) looks at fixed places. It follows no IPv6 extension header, skips
+//! no VLAN tag unless the expression says `vlan`, checks no length and no version, and takes the ports of first fragments
+//! only. A load beyond the captured bytes rejects the packet; so a field that was not captured is absent here, and a frame
+//! that lacks any that its headers promise is *short*.
+
+use retroscope_packet::LinkType;
+
+/// A set of network protocols or one of them, as bits.
+pub(super) mod kind {
+    pub(in crate::ruleset) const V4: u8 = 1;
+    pub(in crate::ruleset) const V6: u8 = 2;
+    pub(in crate::ruleset) const ARP: u8 = 4;
+    pub(in crate::ruleset) const RARP: u8 = 8;
+    /// Something else; never part of a set that a rule asks for.
+    pub(in crate::ruleset) const OTHER: u8 = 16;
+    /// The field that tells it was not captured.
+    pub(in crate::ruleset) const UNKNOWN: u8 = 0;
+}
+
+/// Facts of a frame as bits, for one comparison with what an entry allows: see [`Key::traits`].
+pub(super) mod traits {
+    /// The low bits are those of [`super::kind`], without `OTHER`.
+    pub(in crate::ruleset) const KINDS: u16 = 0x000f;
+    pub(in crate::ruleset) const PLAIN: u16 = 0x0010;
+    pub(in crate::ruleset) const TAGGED: u16 = 0x0020;
+    pub(in crate::ruleset) const NO_PORTS: u16 = 0x0040;
+    pub(in crate::ruleset) const TCP: u16 = 0x0080;
+    pub(in crate::ruleset) const UDP: u16 = 0x0100;
+    pub(in crate::ruleset) const SCTP: u16 = 0x0200;
+    /// The look-up was made with the source's address or port.
+    pub(in crate::ruleset) const SRC: u16 = 0x0400;
+    /// The look-up was made with the destination's.
+    pub(in crate::ruleset) const DST: u16 = 0x0800;
+    pub(in crate::ruleset) const ALL: u16 = 0x0fff;
+}
+
+/// Protocols with ports, as the number of the `TCP`, `UDP` and `SCTP` bits.
+pub(super) const TCP: u8 = 6;
+pub(super) const UDP: u8 = 17;
+pub(super) const SCTP: u8 = 132;
+/// Next header of an IPv6 fragment header.
+const FRAGMENT: u8 = 44;
+/// IPv4's authentication header, behind which `retroscope-packet` looks and pcap-filter does not.
+const AH: u8 = 51;
+const ICMPV6: u8 = 58;
+
+const ETHER_IPV4: u16 = 0x0800;
+const ETHER_ARP: u16 = 0x0806;
+const ETHER_RARP: u16 = 0x8035;
+const ETHER_IPV6: u16 = 0x86dd;
+
+/// The place of rules' primitives: right behind the link header, or behind one VLAN tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum View {
+    Plain,
+    Tagged,
+}
+
+/// Link headers that are read here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    Ethernet,
+    /// The version nibble tells IPv4 from IPv6.
+    Raw,
+    RawV4,
+    RawV6,
+    Sll,
+    Sll2,
+}
+
+impl Shape {
+    /// The link header of a link type; `None`: each rule's own program decides.
+    pub(super) fn of(link_type: LinkType) -> Option<Self> {
+        Some(match link_type {
+            LinkType::ETHERNET => Self::Ethernet,
+            LinkType::RAW | LinkType::RAW_BSD => Self::Raw,
+            LinkType::IPV4 => Self::RawV4,
+            LinkType::IPV6 => Self::RawV6,
+            LinkType::LINUX_SLL => Self::Sll,
+            LinkType::LINUX_SLL2 => Self::Sll2,
+            _ => return None,
+        })
+    }
+}
+
+/// The headers of one frame.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Key {
+    /// IPv4 addresses, or the protocol addresses of ARP and RARP.
+    pub(super) src: u32,
+    pub(super) dst: u32,
+    pub(super) src_port: u16,
+    pub(super) dst_port: u16,
+    /// Bits of [`traits`], without `SRC` and `DST`. The kind is what is behind a tag, if there is one.
+    pub(super) traits: u16,
+    /// Identifier of the tag right behind an Ethernet header.
+    pub(super) vlan: u16,
+    /// Where the network header starts.
+    pub(super) network: u8,
+    /// One bit of [`kind`], or `UNKNOWN`. Behind the tag, if there is one.
+    pub(super) kind: u8,
+    /// IPv4 protocol or IPv6 next header.
+    pub(super) proto: u8,
+    /// The next header of a fragment header right behind the IPv6 header, else [`Key::proto`].
+    pub(super) inner_proto: u8,
+    /// Bits of [`has`].
+    pub(super) has: u16,
+}
+
+/// What of a frame was captured, and what it is.
+pub(super) mod has {
+    pub(in crate::ruleset) const SRC: u16 = 1;
+    pub(in crate::ruleset) const DST: u16 = 2;
+    pub(in crate::ruleset) const SRC_PORT: u16 = 4;
+    pub(in crate::ruleset) const DST_PORT: u16 = 8;
+    pub(in crate::ruleset) const PROTO: u16 = 0x10;
+    pub(in crate::ruleset) const INNER_PROTO: u16 = 0x20;
+    pub(in crate::ruleset) const SRC_MAC: u16 = 0x40;
+    pub(in crate::ruleset) const DST_MAC: u16 = 0x80;
+    pub(in crate::ruleset) const VLAN: u16 = 0x100;
+    /// A VLAN tag follows the Ethernet addresses, captured or not.
+    pub(in crate::ruleset) const TAG: u16 = 0x200;
+    /// A load that some primitive makes of such a frame lies beyond the captured bytes.
+    pub(in crate::ruleset) const SHORT: u16 = 0x400;
+    /// An IPv4 fragment, first or later.
+    pub(in crate::ruleset) const FRAGMENT: u16 = 0x800;
+    /// `retroscope-packet` may see another flow than the fields here tell.
+    pub(in crate::ruleset) const UNUSUAL: u16 = 0x1000;
+    /// A field with ports should be there: its protocol is in [`super::traits`], whether captured or not.
+    pub(in crate::ruleset) const ADDRESSES: u16 = SRC | DST;
+    pub(in crate::ruleset) const PORTS: u16 = SRC_PORT | DST_PORT;
+    pub(in crate::ruleset) const FLOW: u16 = ADDRESSES | PORTS;
+}
+
+impl Key {
+    pub(super) fn has(&self, bits: u16) -> bool {
+        self.has & bits == bits
+    }
+
+    pub(super) fn is_tagged(&self) -> bool {
+        self.has & has::TAG != 0
+    }
+
+    /// The network protocol as a rule of that view sees it; `None` where the bytes that tell it were not captured.
+    pub(super) fn kind_in(&self, view: View) -> Option<u8> {
+        match (view, self.is_tagged()) {
+            // A tag's EtherType is no network protocol to a program that does not look behind tags.
+            (View::Plain, true) => Some(kind::OTHER),
+            (View::Tagged, false) => Some(kind::OTHER),
+            _ => (self.kind != kind::UNKNOWN).then_some(self.kind),
+        }
+    }
+
+    /// Reads a frame.
+    #[inline]
+    pub(super) fn of(shape: Shape, data: &[u8]) -> Self {
+        if shape == Shape::Ethernet
+            && let Some(header) = data.first_chunk::<38>()
+            && header[12] == 8
+            && header[13] == 0
+            && header[14] & 0x0f == 5
+            && u16::from_be_bytes([header[20], header[21]]) & 0x3fff == 0
+        {
+            return Self::common(header);
+        }
+        Self::any(shape, data)
+    }
+
+    /// Most frames: Ethernet, IPv4 without options, no fragment.
+    #[inline]
+    fn common(header: &[u8; 38]) -> Self {
+        let word = |at: usize| {
+            u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        let proto = header[23];
+        let ports = word(34);
+        let (ports_trait, ports_has) = ports_of(proto);
+        let unusual = if proto == AH { has::UNUSUAL } else { 0 };
+        let ports = if ports_has == 0 { 0 } else { ports };
+        Self {
+            src: word(26),
+            dst: word(30),
+            src_port: (ports >> 16) as u16,
+            #[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
+            dst_port: ports as u16,
+            traits: u16::from(kind::V4) | traits::PLAIN | ports_trait,
+            vlan: 0,
+            network: 14,
+            kind: kind::V4,
+            proto,
+            inner_proto: proto,
+            has: has::ADDRESSES
+                | has::PROTO
+                | has::INNER_PROTO
+                | has::SRC_MAC
+                | has::DST_MAC
+                | ports_has
+                | unusual,
+        }
+    }
+
+    #[cold]
+    fn any(shape: Shape, data: &[u8]) -> Self {
+        let mut key = Self {
+            traits: traits::NO_PORTS,
+            ..Self::default()
+        };
+        let reader = Reader { data };
+        key.link(shape, reader);
+        key.traits |= if key.is_tagged() {
+            traits::TAGGED
+        } else {
+            traits::PLAIN
+        };
+        key.traits |= u16::from(key.kind) & traits::KINDS;
+        let usual_link = matches!(
+            shape,
+            Shape::Ethernet | Shape::Raw | Shape::RawV4 | Shape::RawV6
+        );
+        let usual = usual_link
+            && match key.kind {
+                kind::V4 => key.proto != AH,
+                kind::V6 => matches!(key.proto, TCP | UDP | SCTP | ICMPV6),
+                _ => false,
+            };
+        if !usual {
+            key.has |= has::UNUSUAL;
+        }
+        key
+    }
+
+    fn link(&mut self, shape: Shape, reader: Reader<'_>) {
+        let (type_at, network) = match shape {
+            Shape::Ethernet => {
+                if reader.data.len() >= 6 {
+                    self.has |= has::DST_MAC;
+                }
+                if reader.data.len() >= 12 {
+                    self.has |= has::SRC_MAC;
+                }
+                (12, 14)
+            }
+            Shape::Sll => (14, 16),
+            Shape::Sll2 => (0, 20),
+            Shape::Raw => {
+                let version = reader.byte(0).map(|byte| match byte >> 4 {
+                    4 => kind::V4,
+                    6 => kind::V6,
+                    _ => kind::OTHER,
+                });
+                return self.network(version, 0, reader);
+            }
+            Shape::RawV4 => return self.network(Some(kind::V4), 0, reader),
+            Shape::RawV6 => return self.network(Some(kind::V6), 0, reader),
+        };
+        let ether_type = reader.half(type_at);
+        // The identifiers that pcap-filter's `vlan` takes.
+        if shape == Shape::Ethernet && matches!(ether_type, Some(0x8100 | 0x88a8 | 0x9100)) {
+            self.has |= has::TAG;
+            match reader.half(14) {
+                Some(tci) => {
+                    self.vlan = tci & 0x0fff;
+                    self.has |= has::VLAN;
+                }
+                None => self.has |= has::SHORT,
+            }
+            return self.network(reader.half(16).map(kind_of), 18, reader);
+        }
+        self.network(ether_type.map(kind_of), network, reader);
+    }
+
+    fn network(&mut self, kind: Option<u8>, at: u8, reader: Reader<'_>) {
+        self.network = at;
+        let at = usize::from(at);
+        self.kind = kind.unwrap_or(kind::UNKNOWN);
+        match self.kind {
+            kind::V4 => self.v4(at, reader),
+            kind::V6 => self.v6(at, reader),
+            kind::ARP | kind::RARP => self.v4_addresses(at + 14, at + 24, reader),
+            kind::UNKNOWN => self.has |= has::SHORT,
+            _ => {}
+        }
+    }
+
+    fn v4_addresses(&mut self, src: usize, dst: usize, reader: Reader<'_>) {
+        self.src = self.take(reader.word(src), has::SRC);
+        self.dst = self.take(reader.word(dst), has::DST);
+    }
+
+    fn v4(&mut self, at: usize, reader: Reader<'_>) {
+        self.v4_addresses(at + 12, at + 16, reader);
+        self.proto = self.take(reader.byte(at + 9), has::PROTO | has::INNER_PROTO);
+        self.inner_proto = self.proto;
+        let Some(fragment) = reader.half(at + 6) else {
+            self.has |= has::SHORT;
+            return;
+        };
+        if fragment & 0x3fff != 0 {
+            self.has |= has::FRAGMENT;
+        }
+        if fragment & 0x1fff == 0
+            && self.has(has::PROTO)
+            && let Some(first) = reader.byte(at)
+        {
+            self.ports(at + usize::from(first & 0x0f) * 4, reader);
+        }
+    }
+
+    fn v6(&mut self, at: usize, reader: Reader<'_>) {
+        // The addresses stay where they are: `Key::v6_address`.
+        for (end, bit) in [(at + 24, has::SRC), (at + 40, has::DST)] {
+            self.has |= if reader.data.len() >= end {
+                bit
+            } else {
+                has::SHORT
+            };
+        }
+        self.proto = self.take(reader.byte(at + 6), has::PROTO);
+        if !self.has(has::PROTO) {
+            return;
+        }
+        self.inner_proto = if self.proto == FRAGMENT {
+            self.take(reader.byte(at + 40), has::INNER_PROTO)
+        } else {
+            self.has |= has::INNER_PROTO;
+            self.proto
+        };
+        self.ports(at + 40, reader);
+    }
+
+    fn ports(&mut self, at: usize, reader: Reader<'_>) {
+        let (ports_trait, ports_has) = ports_of(self.proto);
+        if ports_has == 0 {
+            return;
+        }
+        self.traits = self.traits & !traits::NO_PORTS | ports_trait;
+        self.src_port = self.take(reader.half(at), has::SRC_PORT);
+        self.dst_port = self.take(reader.half(at + 2), has::DST_PORT);
+    }
+
+    fn take<T: Default>(&mut self, value: Option<T>, bits: u16) -> T {
+        self.has |= if value.is_some() { bits } else { has::SHORT };
+        value.unwrap_or_default()
+    }
+
+    /// The source or destination address of an IPv6 frame that has it.
+    pub(super) fn v6_address(&self, data: &[u8], is_dst: bool) -> Option<u128> {
+        let at = usize::from(self.network) + if is_dst { 24 } else { 8 };
+        let bytes = data.get(at..)?.first_chunk()?;
+        Some(u128::from_be_bytes(*bytes))
+    }
+
+    /// Whether an address of an IPv6 frame has these first bits. libpcap compares word by word, up to the first difference or
+    /// the last bit; `None`: up to the end of the captured bytes.
+    pub(super) fn v6_begins_with(
+        &self,
+        data: &[u8],
+        is_dst: bool,
+        addr: u128,
+        bits: u8,
+    ) -> Option<bool> {
+        let mut at = usize::from(self.network) + if is_dst { 24 } else { 8 };
+        let mask = u128::MAX << (128 - u32::from(bits));
+        let words = |value: u128| {
+            #[expect(clippy::cast_possible_truncation, reason = "one word of four")]
+            [96, 64, 32, 0].map(|shift| (value >> shift) as u32)
+        };
+        let reader = Reader { data };
+        for (word, mask) in words(addr).into_iter().zip(words(mask)) {
+            if mask == 0 {
+                break;
+            }
+            if reader.word(at)? & mask != word {
+                return Some(false);
+            }
+            at += 4;
+        }
+        Some(true)
+    }
+
+    /// The destination or source hardware address of an Ethernet frame that has it.
+    pub(super) fn mac(&self, data: &[u8], is_dst: bool) -> Option<u64> {
+        if !self.has(if is_dst { has::DST_MAC } else { has::SRC_MAC }) {
+            return None;
+        }
+        let [a, b, c, d, e, f] = *data.get(if is_dst { 0 } else { 6 }..)?.first_chunk()?;
+        Some(u64::from_be_bytes([0, 0, a, b, c, d, e, f]))
+    }
+}
+
+/// The trait of a protocol, and whether it has ports.
+#[inline]
+fn ports_of(proto: u8) -> (u16, u16) {
+    match proto {
+        TCP => (traits::TCP, has::PORTS),
+        UDP => (traits::UDP, has::PORTS),
+        SCTP => (traits::SCTP, has::PORTS),
+        _ => (traits::NO_PORTS, 0),
+    }
+}
+
+fn kind_of(ether_type: u16) -> u8 {
+    match ether_type {
+        ETHER_IPV4 => kind::V4,
+        ETHER_IPV6 => kind::V6,
+        ETHER_ARP => kind::ARP,
+        ETHER_RARP => kind::RARP,
+        _ => kind::OTHER,
+    }
+}
+
+/// Checked reads in network order.
+#[derive(Clone, Copy)]
+struct Reader<'p> {
+    data: &'p [u8],
+}
+
+impl Reader<'_> {
+    fn byte(self, at: usize) -> Option<u8> {
+        self.data.get(at).copied()
+    }
+
+    fn half(self, at: usize) -> Option<u16> {
+        Some(u16::from_be_bytes(*self.data.get(at..)?.first_chunk()?))
+    }
+
+    fn word(self, at: usize) -> Option<u32> {
+        Some(u32::from_be_bytes(*self.data.get(at..)?.first_chunk()?))
+    }
+}

@@ -1,0 +1,425 @@
+//! From pcap-filter(7) text to primitives, as far as we are certain what libpcap makes of it.
+//!
+//! Taken are lists of primitives such as `tcp`, `host 10.0.0.1`, `dst net 10.0.0.0/8`, `udp src port 53`, `ether host
+//! 0:1:2:3:4:5`, with `and`, `or`, `not`, parentheses, and values that leave out their qualifiers (`port 80 or 443`); `vlan`
+//! only as the first of primitives that `and` joins. Numbers are decimal, addresses complete. Everything else is
+//! [`Atom::Opaque`]: names, other spellings of numbers, offsets into headers. Nothing is refused here: whether a text with
+//! opaque parts is an expression at all is libpcap's to say.
+
+use std::{
+    net::{Ipv4Addr, Ipv6Addr},
+    ops::Range,
+};
+
+use crate::words::{Word, WordKind, words};
+
+use super::{
+    atom::{Atom, Ends, Expr},
+    key::{View, kind, traits},
+};
+
+/// Parentheses inside each other that are looked into, at most.
+const DEPTH_MAX: usize = 50;
+/// Primitives that change the offsets of everything behind them.
+const SHIFTING: [&str; 5] = ["vlan", "mpls", "pppoed", "pppoes", "geneve"];
+/// Bits of [`traits`] for `port` without a protocol.
+const ANY_PORTS: u16 = traits::TCP | traits::UDP | traits::SCTP;
+
+/// Reads a piece of pcap-filter text.
+pub(super) fn parse(text: &str) -> (Expr, View) {
+    let opaque = (Expr::Atom(Atom::Opaque), View::Plain);
+    let words = words(text);
+    let is_shifting = |word: &Word| SHIFTING.contains(&&text[word.span.clone()]);
+    let Some(partners) = partners(&words) else {
+        return opaque;
+    };
+    let parser = Parser {
+        text,
+        words: &words,
+        partners: &partners,
+    };
+    let expr = match words.iter().rposition(is_shifting) {
+        None => parser
+            .chain(0..words.len(), 0)
+            .map(|expr| (expr, View::Plain)),
+        Some(0) if parser.word(0) == Some("vlan") => parser.behind_tag(),
+        Some(_) => None,
+    };
+    expr.unwrap_or(opaque)
+}
+
+/// For each opening parenthesis the index of the closing one; `None` unless they pair up.
+fn partners(words: &[Word]) -> Option<Vec<usize>> {
+    let mut partners = vec![0; words.len()];
+    let mut open = Vec::new();
+    for (index, word) in words.iter().enumerate() {
+        match word.kind {
+            WordKind::Open => open.push(index),
+            WordKind::Close => partners[open.pop()?] = index,
+            _ => {}
+        }
+    }
+    open.is_empty().then_some(partners)
+}
+
+/// The qualifiers of a primitive, which the next ones may leave out.
+#[derive(Debug, Clone, Copy)]
+struct Head<'t> {
+    proto: Option<&'t str>,
+    ends: Option<Ends>,
+    kind: ValueKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ValueKind {
+    Host,
+    Net,
+    Port,
+    PortRange,
+    Proto,
+    Mac,
+}
+
+struct Parser<'t> {
+    text: &'t str,
+    words: &'t [Word],
+    partners: &'t [usize],
+}
+
+impl<'t> Parser<'t> {
+    fn word(&self, index: usize) -> Option<&'t str> {
+        self.words
+            .get(index)
+            .map(|word| &self.text[word.span.clone()])
+    }
+
+    fn kind(&self, index: usize) -> Option<WordKind> {
+        self.words.get(index).map(|word| word.kind)
+    }
+
+    /// `vlan`, an identifier or none, and what `and` joins to it. An `or` beside it would be tried on frames without a tag
+    /// too, at offsets behind one.
+    fn behind_tag(&self) -> Option<(Expr, View)> {
+        let end = self.words.len();
+        let (id, at) = match self.word(1).and_then(|word| number(word, 0x0fff)) {
+            Some(id) => (Some(id), 2),
+            None => (None, 1),
+        };
+        let tag = Expr::Atom(Atom::Vlan(id));
+        if at == end {
+            return Some((tag, View::Tagged));
+        }
+        if self.kind(at) != Some(WordKind::And) || self.joins_or(at..end) {
+            return None;
+        }
+        let rest = self.chain(at + 1..end, 0)?;
+        Some((tag.and(rest), View::Tagged))
+    }
+
+    /// Whether an `or` stands in `range` outside parentheses.
+    fn joins_or(&self, range: Range<usize>) -> bool {
+        let mut at = range.start;
+        while at < range.end {
+            match self.words[at].kind {
+                WordKind::Or => return true,
+                WordKind::Open => at = self.partners[at],
+                _ => {}
+            }
+            at += 1;
+        }
+        false
+    }
+
+    /// Operands joined by `and` and `or`, which have the same precedence and group from the left. `None`: too deep, or
+    /// no expression at all.
+    fn chain(&self, range: Range<usize>, depth: usize) -> Option<Expr> {
+        let mut expr: Option<Expr> = None;
+        let mut joiner = WordKind::And;
+        let mut head = None;
+        let mut at = range.start;
+        loop {
+            let (operand, next) = self.operand(at..range.end, depth, &mut head)?;
+            expr = Some(match (expr, joiner) {
+                (None, _) => operand,
+                (Some(left), WordKind::And) => left.and(operand),
+                (Some(left), _) => left.or(operand),
+            });
+            if next >= range.end {
+                return expr;
+            }
+            joiner = self.words[next].kind;
+            at = next + 1;
+        }
+    }
+
+    /// One operand at the start of `range`; also gives the index of the `and` or `or` behind it, or the range's end.
+    fn operand(
+        &self,
+        range: Range<usize>,
+        depth: usize,
+        head: &mut Option<Head<'t>>,
+    ) -> Option<(Expr, usize)> {
+        let is_not = |index: &usize| self.words[*index].kind == WordKind::Not;
+        let nots = range.clone().take_while(is_not).count();
+        let first = range.start + nots;
+        if first >= range.end {
+            return None;
+        }
+        let end = self.operand_end(first..range.end);
+        let expr = if self.words[first].kind == WordKind::Open && self.partners[first] + 1 == end {
+            *head = None;
+            if depth == DEPTH_MAX {
+                return None;
+            }
+            self.chain(first + 1..end - 1, depth + 1)?
+        } else {
+            match self.primitive(first..end, *head) {
+                Some((expr, its_head)) => {
+                    *head = its_head;
+                    expr
+                }
+                None => {
+                    *head = None;
+                    Expr::Atom(Atom::Opaque)
+                }
+            }
+        };
+        Some((expr.negated_if(nots % 2 == 1), end))
+    }
+
+    fn operand_end(&self, range: Range<usize>) -> usize {
+        let mut at = range.start;
+        while at < range.end && !matches!(self.words[at].kind, WordKind::And | WordKind::Or) {
+            if self.words[at].kind == WordKind::Open {
+                at = self.partners[at];
+            }
+            at += 1;
+        }
+        at.min(range.end)
+    }
+
+    /// The words of `range` as one primitive, with the qualifiers it leaves to those behind it.
+    fn primitive(
+        &self,
+        range: Range<usize>,
+        before: Option<Head<'t>>,
+    ) -> Option<(Expr, Option<Head<'t>>)> {
+        if range.len() == 1
+            && let Some(atom) = protocol(self.word(range.start)?)
+        {
+            return Some((Expr::Atom(atom), None));
+        }
+        let mut at = range.start;
+        let first = self.word(at)?;
+        if first.starts_with(|c: char| c.is_ascii_digit() || c == ':') {
+            let head = before?;
+            return Some((Expr::Atom(self.value(range, head)?), Some(head)));
+        }
+        let proto = matches!(
+            first,
+            "ip" | "ip6" | "arp" | "rarp" | "tcp" | "udp" | "sctp" | "ether"
+        )
+        .then_some(first);
+        at += usize::from(proto.is_some());
+        let ends = self.ends(&mut at);
+        let kind = match self.word(at) {
+            Some("host") if proto == Some("ether") => Some(ValueKind::Mac),
+            Some("host") => Some(ValueKind::Host),
+            Some("net") => Some(ValueKind::Net),
+            Some("port") => Some(ValueKind::Port),
+            Some("portrange") => Some(ValueKind::PortRange),
+            Some("proto") => Some(ValueKind::Proto),
+            _ => None,
+        };
+        at += usize::from(kind.is_some());
+        let kind = match (kind, proto, ends) {
+            (Some(kind), ..) => kind,
+            (None, None, Some(_)) => ValueKind::Host,
+            (None, Some("ether"), Some(_)) => ValueKind::Mac,
+            _ => return None,
+        };
+        if at >= range.end {
+            return None;
+        }
+        let head = Head { proto, ends, kind };
+        let is_list = self.words[at].kind == WordKind::Open;
+        if is_list && self.partners[at] + 1 == range.end {
+            return Some((self.values(at + 1..range.end - 1, head)?, None));
+        }
+        Some((Expr::Atom(self.value(at..range.end, head)?), Some(head)))
+    }
+
+    /// `src`, `dst`, `src or dst`, `src and dst`.
+    fn ends(&self, at: &mut usize) -> Option<Ends> {
+        let side = |index| {
+            self.word(index)
+                .filter(|word| matches!(*word, "src" | "dst"))
+        };
+        let first = side(*at)?;
+        let joined = side(*at + 2).filter(|second| *second != first);
+        let ends = match (first, self.word(*at + 1), joined) {
+            (_, Some("or" | "||"), Some(_)) => Some(Ends::Either),
+            (_, Some("and" | "&&"), Some(_)) => Some(Ends::Both),
+            _ => None,
+        };
+        *at += if ends.is_some() { 3 } else { 1 };
+        ends.or(Some(if first == "src" { Ends::Src } else { Ends::Dst }))
+    }
+
+    /// Values in parentheses, which share the qualifiers in front of them.
+    fn values(&self, range: Range<usize>, head: Head<'t>) -> Option<Expr> {
+        let mut expr: Option<Expr> = None;
+        let mut joiner = WordKind::And;
+        let mut at = range.start;
+        loop {
+            let end = self.operand_end(at..range.end);
+            let atom = Expr::Atom(self.value(at..end, head)?);
+            expr = Some(match (expr, joiner) {
+                (None, _) => atom,
+                (Some(left), WordKind::And) => left.and(atom),
+                (Some(left), _) => left.or(atom),
+            });
+            if end >= range.end {
+                return expr;
+            }
+            joiner = self.words[end].kind;
+            at = end + 1;
+        }
+    }
+
+    /// The words of `range` as a value of these qualifiers.
+    fn value(&self, range: Range<usize>, head: Head<'t>) -> Option<Atom> {
+        let first = self.word(range.start).filter(|_| !range.is_empty())?;
+        let ends = head.ends.unwrap_or(Ends::Either);
+        let is_alone = range.len() == 1;
+        match head.kind {
+            ValueKind::Host if is_alone => address(head.proto, ends, first, None),
+            ValueKind::Net if is_alone => address(head.proto, ends, first, None),
+            ValueKind::Net if range.len() == 3 && self.word(range.start + 1) == Some("/") => {
+                let bits = number(self.word(range.start + 2)?, 128)?;
+                address(head.proto, ends, first, Some(bits))
+            }
+            ValueKind::Port if is_alone => {
+                let port = number(first, u16::MAX)?;
+                ports(head.proto, ends, port, port)
+            }
+            ValueKind::PortRange if is_alone => {
+                let (low, high) = first.split_once('-')?;
+                ports(
+                    head.proto,
+                    ends,
+                    number(low, u16::MAX)?,
+                    number(high, u16::MAX)?,
+                )
+            }
+            ValueKind::Proto if is_alone && head.ends.is_none() => {
+                let kinds = match head.proto {
+                    None => kind::V4 | kind::V6,
+                    Some("ip") => kind::V4,
+                    Some("ip6") => kind::V6,
+                    _ => return None,
+                };
+                let number = u8::try_from(number(first, 255)?).ok()?;
+                Some(Atom::Proto { number, kinds })
+            }
+            ValueKind::Mac if is_alone => Some(Atom::Mac {
+                ends,
+                addr: mac(first)?,
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// A protocol's name as a primitive of its own.
+fn protocol(word: &str) -> Option<Atom> {
+    let both = kind::V4 | kind::V6;
+    let (number, kinds) = match word {
+        "ip" => return Some(Atom::Kinds(kind::V4)),
+        "ip6" => return Some(Atom::Kinds(kind::V6)),
+        "arp" => return Some(Atom::Kinds(kind::ARP)),
+        "rarp" => return Some(Atom::Kinds(kind::RARP)),
+        "tcp" => (6, both),
+        "udp" => (17, both),
+        "sctp" => (132, both),
+        "icmp" => (1, kind::V4),
+        "icmp6" => (58, kind::V6),
+        "igmp" => (2, kind::V4),
+        "ah" => (51, both),
+        "esp" => (50, both),
+        "pim" => (103, both),
+        _ => return None,
+    };
+    Some(Atom::Proto { number, kinds })
+}
+
+/// A complete address; `bits` of it where a prefix length stands behind it.
+fn address(proto: Option<&str>, ends: Ends, word: &str, bits: Option<u16>) -> Option<Atom> {
+    if let Ok(addr) = word.parse::<Ipv4Addr>() {
+        let kinds = match proto {
+            None => kind::V4 | kind::ARP | kind::RARP,
+            Some("ip") => kind::V4,
+            Some("arp") => kind::ARP,
+            Some("rarp") => kind::RARP,
+            _ => return None,
+        };
+        let bits = u8::try_from(bits.unwrap_or(32)).ok()?;
+        let addr = addr.to_bits();
+        // Bits behind the mask are an error, which is libpcap's to report.
+        let is_whole = (1..=32).contains(&bits) && (bits == 32 || addr << bits == 0);
+        return is_whole.then_some(Atom::V4 {
+            ends,
+            addr,
+            bits,
+            kinds,
+        });
+    }
+    let is_plain_v6 = word.contains(':') && !word.contains('.');
+    let addr = is_plain_v6
+        .then(|| word.parse::<Ipv6Addr>().ok())
+        .flatten()?;
+    if !matches!(proto, None | Some("ip6")) {
+        return None;
+    }
+    let bits = u8::try_from(bits.unwrap_or(128)).ok()?;
+    let addr = addr.to_bits();
+    let is_whole = (1..=128).contains(&bits) && (bits == 128 || addr << bits == 0);
+    is_whole.then_some(Atom::V6 { ends, addr, bits })
+}
+
+fn ports(proto: Option<&str>, ends: Ends, low: u16, high: u16) -> Option<Atom> {
+    let protos = match proto {
+        None => ANY_PORTS,
+        Some("tcp") => traits::TCP,
+        Some("udp") => traits::UDP,
+        Some("sctp") => traits::SCTP,
+        _ => return None,
+    };
+    (low <= high).then_some(Atom::Ports {
+        ends,
+        low,
+        high,
+        protos,
+    })
+}
+
+/// A decimal number without leading zeros, `<= max`.
+fn number(word: &str, max: u16) -> Option<u16> {
+    let is_decimal = word.bytes().all(|byte| byte.is_ascii_digit())
+        && (word.len() == 1 || !word.starts_with('0'));
+    let number = word.parse().ok().filter(|_| is_decimal)?;
+    (number <= max).then_some(number)
+}
+
+/// Six bytes of one or two hexadecimal digits between colons.
+fn mac(word: &str) -> Option<u64> {
+    let mut addr = 0;
+    let mut count = 0;
+    for byte in word.split(':') {
+        let is_byte =
+            matches!(byte.len(), 1 | 2) && byte.bytes().all(|digit| digit.is_ascii_hexdigit());
+        addr = addr << 8 | u64::from_str_radix(byte, 16).ok().filter(|_| is_byte)?;
+        count += 1;
+    }
+    (count == 6).then_some(addr)
+}

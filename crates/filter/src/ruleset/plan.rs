@@ -1,0 +1,568 @@
+//! From an expression to entries of tables.
+//!
+//! An expression becomes an `or` of conjunctions. Of each, the part that fewest packets and fewest other rules share is
+//! looked up; what remains of the conjunction is compared with the headers. Where an expression would become too many
+//! conjunctions, they are taken from one operand of each `and` only, and the whole expression is asked about what they find.
+//! An expression of which some conjunction has nothing to look up (`not port 22`, `ip[8] < 5`) is left to its program.
+
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
+};
+
+use retroscope_packet::{Endpoint, FlowKey};
+
+use crate::filled::FlowTerm;
+
+use super::{
+    atom::{Atom, Ends, Expr, Subject},
+    key::{SCTP, TCP, UDP, View, kind, traits},
+    sought::{Flow4Key, Sought, proto_trait},
+};
+
+/// Conjunctions that an expression of few primitives may become.
+const CONJUNCTIONS: usize = 64;
+/// The traits of packets with ports.
+const ANY_PORTS: u16 = traits::TCP | traits::UDP | traits::SCTP;
+/// All four ways of a flow's addresses and ports, ordered or exchanged.
+const ALL_WAYS: u8 = 0b1111;
+
+/// A primitive or its opposite.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Literal {
+    pub(super) atom: Atom,
+    pub(super) negated: bool,
+}
+
+/// What a look-up leaves to be compared.
+#[derive(Debug, Clone)]
+pub(super) struct Rest {
+    pub(super) view: View,
+    pub(super) literals: Box<[Literal]>,
+}
+
+/// One look-up of a rule.
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    pub(super) sought: Sought,
+    /// Traits beyond which a packet does not match.
+    pub(super) need: u16,
+    /// Of flows over IPv4: which of the four ways match.
+    pub(super) ways: u8,
+    pub(super) rest: Option<Arc<Rest>>,
+}
+
+/// What becomes of an expression.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// Its look-ups; `None`: it has none, every packet must be asked.
+    pub(super) parts: Option<Vec<Part>>,
+    /// Finding a part does not decide: the whole expression must be asked.
+    pub(super) is_partial: bool,
+}
+
+impl Rest {
+    /// Whether all of it holds, with every byte that it needs.
+    #[inline]
+    pub(super) fn holds(&self, subject: &Subject<'_>) -> bool {
+        self.literals
+            .iter()
+            .all(|literal| literal.atom.holds(self.view, subject) == Some(!literal.negated))
+    }
+}
+
+type Conjunction = Vec<Literal>;
+
+/// Plans an expression. `crowd` tells how many entries there are under a key already.
+pub(super) fn plan(expr: &Expr, view: View, crowd: &dyn Fn(&Sought) -> usize) -> Plan {
+    let mut atoms = 0;
+    let mut has_opaque = false;
+    expr.atoms(&mut |atom| {
+        atoms += 1;
+        has_opaque |= matches!(atom, Atom::Opaque);
+    });
+    let limit = CONJUNCTIONS + 2 * atoms;
+    let whole = conjunctions(expr, false, limit);
+    let is_partial = has_opaque || whole.is_none();
+    let covering = whole.or_else(|| covering(expr, limit));
+    let planner = Planner { view, crowd };
+    let parts = covering.and_then(|covering| {
+        let mut parts = Vec::with_capacity(covering.len());
+        for conjunction in &covering {
+            parts.extend(planner.parts(conjunction)?);
+        }
+        Some(parts)
+    });
+    Plan { parts, is_partial }
+}
+
+/// The expression as an `or` of at most `limit` conjunctions.
+fn conjunctions(expr: &Expr, negated: bool, limit: usize) -> Option<Vec<Conjunction>> {
+    let (list, is_or) = match expr {
+        Expr::Atom(atom) => {
+            let literal = Literal {
+                atom: *atom,
+                negated,
+            };
+            return Some(vec![vec![literal]]);
+        }
+        Expr::Not(inner) => return conjunctions(inner, !negated, limit),
+        // De Morgan's laws.
+        Expr::And(list) => (list, negated),
+        Expr::Or(list) => (list, !negated),
+    };
+    let mut all: Vec<Conjunction> = if is_or { Vec::new() } else { vec![Vec::new()] };
+    for expr in list {
+        let its = conjunctions(expr, negated, limit)?;
+        if is_or {
+            all.extend(its);
+        } else if let [only] = its.as_slice() {
+            all.iter_mut().for_each(|left| left.extend(only));
+        } else {
+            if all.len() * its.len() > limit {
+                return None;
+            }
+            let product = all.iter().flat_map(|left| {
+                let joined = |right: &Conjunction| left.iter().chain(right).copied().collect();
+                its.iter().map(joined)
+            });
+            all = product.collect();
+        }
+        if all.len() > limit {
+            return None;
+        }
+    }
+    Some(all)
+}
+
+/// Conjunctions one of which holds wherever the expression does, though not only there.
+fn covering(expr: &Expr, limit: usize) -> Option<Vec<Conjunction>> {
+    if let Some(all) = conjunctions(expr, false, limit) {
+        let is_useful = |all: &Conjunction| all.iter().any(|literal| rank(literal) < RANKS);
+        return all.iter().all(is_useful).then_some(all);
+    }
+    match expr {
+        Expr::And(list) => {
+            let each = list.iter().filter_map(|expr| covering(expr, limit));
+            let worst = |all: &Vec<Conjunction>| {
+                let best = |one: &Conjunction| one.iter().map(rank).min();
+                (all.iter().filter_map(best).max(), all.len())
+            };
+            each.min_by_key(worst)
+        }
+        Expr::Or(list) => {
+            let mut all = Vec::new();
+            for expr in list {
+                all.extend(covering(expr, limit)?);
+            }
+            Some(all)
+        }
+        Expr::Atom(_) | Expr::Not(_) => None,
+    }
+}
+
+/// [`rank`] of what cannot be looked up.
+const RANKS: usize = 1 << 20;
+
+/// How many packets a primitive lets through, in no unit; from [`RANKS`] on it cannot be looked up.
+fn rank(literal: &Literal) -> usize {
+    if literal.negated {
+        return RANKS;
+    }
+    match literal.atom {
+        Atom::Flow(_) => 0,
+        Atom::V4 { bits, .. } => 4 << ((32 - usize::from(bits)) / 4),
+        Atom::V6 { bits, .. } => 4 << ((128 - usize::from(bits)) / 16),
+        Atom::Mac { .. } => 6,
+        Atom::Ports { low, high, .. } if low == high => {
+            if low < 1024 {
+                32
+            } else {
+                8
+            }
+        }
+        Atom::Ports { low, high, .. } => 64 + usize::from(high - low) / 8,
+        Atom::Vlan(Some(_)) => 128,
+        Atom::Kinds(kinds) if kinds & (kind::V4 | kind::V6) == 0 => 128,
+        Atom::Proto { number, .. } => {
+            if matches!(number, TCP | UDP) {
+                8192
+            } else {
+                128
+            }
+        }
+        Atom::Interface(_) => 16_384,
+        Atom::Kinds(_) => 16_384,
+        Atom::Vlan(None) | Atom::Opaque => RANKS,
+    }
+}
+
+struct Planner<'c> {
+    view: View,
+    crowd: &'c dyn Fn(&Sought) -> usize,
+}
+
+/// A way to find a conjunction: the look-up, and the literals that it takes care of.
+struct Candidate {
+    part: Part,
+    done: Vec<usize>,
+}
+
+impl Planner<'_> {
+    /// The look-ups of a conjunction, without those that others make needless; `None` if it has none.
+    fn parts(&self, conjunction: &Conjunction) -> Option<Vec<Part>> {
+        let term = conjunction.iter().find_map(|literal| match literal.atom {
+            Atom::Flow(term) if !literal.negated => Some(term),
+            _ => None,
+        });
+        if let Some(term) = term {
+            return Some(followed(term));
+        }
+        let candidate = self
+            .flow4(conjunction)
+            .or_else(|| self.flow6(conjunction))
+            .or_else(|| self.least(conjunction))?;
+        let left = |index: &usize| {
+            let literal = &conjunction[*index];
+            !candidate.done.contains(index) && !self.is_implied(literal, &candidate.part.sought)
+        };
+        let left = (0..conjunction.len()).filter(left);
+        let literals: Box<[Literal]> = left.map(|index| conjunction[index]).collect();
+        let rest = (!literals.is_empty()).then(|| {
+            Arc::new(Rest {
+                view: self.view,
+                literals,
+            })
+        });
+        Some(vec![Part {
+            rest,
+            ..candidate.part
+        }])
+    }
+
+    /// Whether a packet found by `sought` in this view cannot but satisfy the literal.
+    fn is_implied(&self, literal: &Literal, sought: &Sought) -> bool {
+        // The whole expression is asked about what is opaque.
+        if matches!(literal.atom, Atom::Opaque) {
+            return true;
+        }
+        if literal.negated {
+            return false;
+        }
+        match (literal.atom, *sought) {
+            // Only packets of the view are found.
+            (Atom::Vlan(None), sought) => {
+                self.view == View::Tagged && !matches!(sought, Sought::Interface(_))
+            }
+            (Atom::Kinds(kinds), Sought::Flow4 { .. }) => kinds & kind::V4 != 0,
+            (Atom::Kinds(kinds), Sought::Flow6 { .. } | Sought::V6 { .. }) => kinds & kind::V6 != 0,
+            (Atom::Proto { number, kinds }, Sought::Flow4 { proto, .. }) => {
+                number == proto && kinds & kind::V4 != 0
+            }
+            (Atom::Proto { number, kinds }, Sought::Flow6 { proto, .. }) => {
+                number == proto && kinds & kind::V6 != 0
+            }
+            _ => false,
+        }
+    }
+
+    fn need(&self, of_view: u16) -> u16 {
+        let view = match self.view {
+            View::Plain => traits::PLAIN,
+            View::Tagged => traits::TAGGED,
+        };
+        of_view & !(traits::PLAIN | traits::TAGGED) | view
+    }
+
+    fn flow4(&self, conjunction: &Conjunction) -> Option<Candidate> {
+        let address = |literal: &Literal| match literal.atom {
+            Atom::V4 {
+                ends,
+                addr,
+                bits: 32,
+                kinds,
+            } if kinds & kind::V4 != 0 => Some((ends, addr)),
+            _ => None,
+        };
+        let proto = proto(conjunction)?;
+        let addresses = fixed(conjunction, address)?;
+        let ports = fixed(conjunction, port)?;
+        let sought = Sought::Flow4 {
+            proto,
+            low: addresses.low,
+            high: addresses.high,
+            low_port: ports.low,
+            high_port: ports.high,
+        };
+        // Bit `addresses exchanged + 2 * ports exchanged`.
+        let mut ways = 0;
+        for (bit, exchanged) in [(1, false), (2, true)] {
+            if ports.ways & bit != 0 {
+                ways |= addresses.ways << (2 * u8::from(exchanged));
+            }
+        }
+        let part = Part {
+            sought,
+            need: self.need(traits::ALL),
+            ways,
+            rest: None,
+        };
+        let mut done = addresses.done;
+        done.extend(ports.done);
+        Some(Candidate { part, done })
+    }
+
+    /// IPv6 flows are found by a hash, so all that the conjunction says is compared.
+    fn flow6(&self, conjunction: &Conjunction) -> Option<Candidate> {
+        let address = |literal: &Literal| match literal.atom {
+            Atom::V6 {
+                ends,
+                addr,
+                bits: 128,
+            } => Some((ends, addr)),
+            _ => None,
+        };
+        let proto = proto(conjunction)?;
+        let addresses = fixed(conjunction, address)?;
+        let ports = fixed(conjunction, port)?;
+        let part = Part {
+            sought: Sought::Flow6 {
+                proto,
+                low: addresses.low,
+                high: addresses.high,
+                low_port: ports.low,
+                high_port: ports.high,
+            },
+            need: self.need(traits::ALL),
+            ways: ALL_WAYS,
+            rest: None,
+        };
+        Some(Candidate {
+            part,
+            done: Vec::new(),
+        })
+    }
+
+    /// The one literal that lets the fewest packets and rules through.
+    fn least(&self, conjunction: &Conjunction) -> Option<Candidate> {
+        let useful = (0..conjunction.len()).filter(|index| rank(&conjunction[*index]) < RANKS);
+        let candidates = useful.filter_map(|index| {
+            let (part, is_done) = self.by_literal(&conjunction[index])?;
+            let crowd = (self.crowd)(&part.sought);
+            let weight = rank(&conjunction[index]).saturating_mul(1 + crowd);
+            let done = if is_done { vec![index] } else { Vec::new() };
+            Some((weight, Candidate { part, done }))
+        });
+        let least = candidates.min_by_key(|(weight, _)| *weight);
+        least.map(|(_, candidate)| candidate)
+    }
+
+    /// The look-up of a literal, and whether nothing of the literal remains.
+    fn by_literal(&self, literal: &Literal) -> Option<(Part, bool)> {
+        let any = traits::ALL;
+        let (sought, need, is_done) = match literal.atom {
+            Atom::V4 {
+                ends,
+                addr,
+                bits,
+                kinds,
+            } => {
+                let kinds = u16::from(kinds) | any & !traits::KINDS;
+                let (sides, is_done) = sides(ends);
+                (Sought::V4 { addr, bits }, kinds & sides, is_done)
+            }
+            Atom::V6 { ends, addr, bits } => (Sought::V6 { addr, bits }, sides(ends).0, false),
+            Atom::Ports {
+                ends,
+                low,
+                high,
+                protos,
+            } => {
+                let protos = any & !(ANY_PORTS | traits::NO_PORTS) | protos;
+                let (sides, is_done) = sides(ends);
+                (Sought::Ports { low, high }, protos & sides, is_done)
+            }
+            Atom::Mac { ends, addr } => {
+                let (sides, is_done) = sides(ends);
+                let need = match self.view {
+                    // Hardware addresses stand in front of tags.
+                    View::Plain => sides,
+                    View::Tagged => self.need(sides),
+                };
+                let part = Part {
+                    sought: Sought::Mac(addr),
+                    need,
+                    ways: ALL_WAYS,
+                    rest: None,
+                };
+                return Some((part, is_done));
+            }
+            Atom::Vlan(Some(id)) => (Sought::Vlan(id), any, true),
+            Atom::Proto { number, kinds } => (Sought::Proto { number, kinds }, any, true),
+            Atom::Kinds(kinds) => (Sought::Kinds(kinds), any, true),
+            Atom::Interface(interface) => {
+                let part = Part {
+                    sought: Sought::Interface(interface),
+                    need: any,
+                    ways: ALL_WAYS,
+                    rest: None,
+                };
+                return Some((part, true));
+            }
+            Atom::Vlan(None) | Atom::Flow(_) | Atom::Opaque => return None,
+        };
+        let part = Part {
+            sought,
+            need: self.need(need),
+            ways: ALL_WAYS,
+            rest: None,
+        };
+        Some((part, is_done))
+    }
+}
+
+/// Which look-ups find a literal about these ends, and whether that decides it.
+fn sides(ends: Ends) -> (u16, bool) {
+    let other = traits::ALL & !(traits::SRC | traits::DST);
+    match ends {
+        Ends::Src => (other | traits::SRC, true),
+        Ends::Dst => (other | traits::DST, true),
+        Ends::Either => (traits::ALL, true),
+        Ends::Both => (other | traits::SRC, false),
+    }
+}
+
+fn port(literal: &Literal) -> Option<(Ends, u16)> {
+    match literal.atom {
+        Atom::Ports {
+            ends, low, high, ..
+        } if low == high => Some((ends, low)),
+        _ => None,
+    }
+}
+
+/// The only protocol with ports that a conjunction allows.
+fn proto(conjunction: &Conjunction) -> Option<u8> {
+    let mut allowed = ANY_PORTS;
+    for literal in conjunction.iter().filter(|literal| !literal.negated) {
+        match literal.atom {
+            Atom::Proto { number, .. } => allowed &= proto_trait(number),
+            Atom::Ports { protos, .. } => allowed &= protos,
+            _ => {}
+        }
+    }
+    [TCP, UDP, SCTP]
+        .into_iter()
+        .find(|proto| allowed == proto_trait(*proto))
+}
+
+/// Two values that a conjunction fixes at both ends.
+struct Fixed<T> {
+    low: T,
+    high: T,
+    /// Bit 0: the source has the low one; bit 1: the high one.
+    ways: u8,
+    /// Literals that say so.
+    done: Vec<usize>,
+}
+
+fn fixed<T: Copy + Ord>(
+    conjunction: &Conjunction,
+    value: impl Fn(&Literal) -> Option<(Ends, T)>,
+) -> Option<Fixed<T>> {
+    let mut src: Option<(usize, T)> = None;
+    let mut dst: Option<(usize, T)> = None;
+    let mut either: Vec<(usize, T)> = Vec::new();
+    for (index, literal) in conjunction.iter().enumerate() {
+        let Some((ends, value)) = value(literal).filter(|_| !literal.negated) else {
+            continue;
+        };
+        match ends {
+            Ends::Src => _ = src.get_or_insert((index, value)),
+            Ends::Dst => _ = dst.get_or_insert((index, value)),
+            Ends::Either => either.push((index, value)),
+            Ends::Both => {}
+        }
+    }
+    let other = |than: T| either.iter().copied().find(|(_, value)| *value != than);
+    let (a, b, is_directed) = match (src, dst) {
+        (Some(src), Some(dst)) => (src, dst, true),
+        (Some(src), None) => (src, other(src.1)?, true),
+        (None, Some(dst)) => (other(dst.1)?, dst, true),
+        (None, None) => {
+            let first = *either.first()?;
+            (first, other(first.1)?, false)
+        }
+    };
+    let ways = match (is_directed, a.1 > b.1) {
+        (false, _) => 0b11,
+        (true, false) => 0b01,
+        (true, true) => 0b10,
+    };
+    Some(Fixed {
+        low: a.1.min(b.1),
+        high: a.1.max(b.1),
+        ways,
+        done: vec![a.0, b.0],
+    })
+}
+
+/// Where packets of a flow are found, and those that may be its fragments.
+fn followed(term: FlowTerm) -> Vec<Part> {
+    let part = |sought, ways| Part {
+        sought,
+        need: traits::ALL,
+        ways,
+        rest: None,
+    };
+    let pair = |low, high| vec![part(Sought::Pair { low, high }, ALL_WAYS)];
+    let key = match term {
+        FlowTerm::Datagram(datagram) => return pair(datagram.src, datagram.dst),
+        FlowTerm::Key { key, .. } => key,
+    };
+    match key {
+        FlowKey::Ip { low, high, .. } => pair(low, high),
+        FlowKey::Mac { .. } | FlowKey::Link { .. } => vec![part(Sought::Link(key), ALL_WAYS)],
+        FlowKey::Ports { proto, low, high } => {
+            let (low_port, high_port) = (low.port.min(high.port), low.port.max(high.port));
+            let flow = match (low.addr, high.addr) {
+                (IpAddr::V4(a), IpAddr::V4(b)) => Sought::Flow4 {
+                    proto,
+                    low: a.to_bits(),
+                    high: b.to_bits(),
+                    low_port,
+                    high_port,
+                },
+                (IpAddr::V6(a), IpAddr::V6(b)) => Sought::Flow6 {
+                    proto,
+                    low: a.to_bits(),
+                    high: b.to_bits(),
+                    low_port,
+                    high_port,
+                },
+                // Keys of packets have one family.
+                _ => return pair(low.addr, high.addr),
+            };
+            let fragments = Sought::Fragments {
+                low: low.addr,
+                high: high.addr,
+            };
+            vec![
+                part(flow, ways(proto, low, high)),
+                part(fragments, ALL_WAYS),
+            ]
+        }
+    }
+}
+
+/// The two ways of a flow over IPv4, forth and back.
+fn ways(proto: u8, a: Endpoint, b: Endpoint) -> u8 {
+    let (IpAddr::V4(a_addr), IpAddr::V4(b_addr)) = (a.addr, b.addr) else {
+        return ALL_WAYS;
+    };
+    let way = |src: (Ipv4Addr, u16), dst: (Ipv4Addr, u16)| {
+        let ports = (src.1, dst.1);
+        Flow4Key::new(proto_trait(proto), src.0.to_bits(), dst.0.to_bits(), ports).1
+    };
+    way((a_addr, a.port), (b_addr, b.port)) | way((b_addr, b.port), (a_addr, a.port))
+}

@@ -1,0 +1,500 @@
+//! The control side: rules in and out.
+
+use std::{
+    borrow::Borrow,
+    collections::HashMap,
+    fmt,
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+};
+
+use retroscope_packet::LinkType;
+
+use crate::{Filled, Filter, FilterError, LinkContext, Mode, Program};
+
+use super::{
+    Explanation, Placed, Placement, RuleReader,
+    chunked::Numbers,
+    index::{Body, Books, Index, Residue, RuleInfo, flags},
+    key::{Shape, traits},
+    plan::{Part, plan},
+    reader::Shared,
+    sought::Sought,
+    table::Seeds,
+    understand::{Understood, understand},
+};
+
+/// Snap length told to libpcap; it makes no difference to what matches.
+const SNAPLEN: u32 = 262_144;
+
+/// The caller's number for a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RuleId(pub u64);
+
+/// Rules to match packets against; see [the module](crate::RuleSet). One thread changes it; [`RuleReader`]s on other threads
+/// use what it published last.
+///
+/// ```
+/// use retroscope_filter::{Aux, Filter, Frame, Matches, Mode, RuleId, RuleSet};
+/// use retroscope_packet::LinkType;
+///
+/// let mut rules = RuleSet::new(Mode::Savefile);
+/// rules.insert(RuleId(1), &Filter::plain("udp port 53")?)?;
+/// rules.insert(RuleId(2), &Filter::plain("net 10.0.0.0/8")?)?;
+/// let mut reader = rules.reader();
+///
+/// let packet = [
+///     0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 192, 0, 2, 1, // IPv4
+///     0x04, 0xd2, 0, 53, 0, 8, 0, 0, // UDP
+/// ];
+/// let frames = [Frame::new(&packet, 28, Aux::default())];
+/// let mut matches = Matches::default();
+/// reader.match_many(LinkType::RAW, 0, &frames, &mut matches);
+/// let rules: Vec<RuleId> = matches.iter().map(|(_, rule, _)| rule).collect();
+/// assert_eq!(rules, [RuleId(1), RuleId(2)]);
+/// # Ok::<(), retroscope_filter::FilterError>(())
+/// ```
+pub struct RuleSet {
+    mode: Mode,
+    link_types: Vec<LinkType>,
+    work: Index,
+    books: Books,
+    numbers: Numbers,
+    ids: HashMap<u64, u32>,
+    kept: Vec<Option<Kept>>,
+    shared: Arc<Shared>,
+    /// Versions that a reader may still use.
+    retired: Vec<Arc<Index>>,
+}
+
+/// What the control side keeps of a rule.
+struct Kept {
+    /// To compile it for more link types; none where the caller is asked.
+    filled: Option<Filled>,
+    placement: Placement,
+    parts: Box<[KeptPart]>,
+    /// Bits of [`flags`].
+    flags: u8,
+    body: Arc<Body>,
+}
+
+/// A look-up of a rule.
+struct KeptPart {
+    sought: Sought,
+    /// How many primitives are compared after it.
+    compared: usize,
+    /// Whether it is one of `$flow`, made on every link type and under any tags.
+    is_of_term: bool,
+}
+
+/// A rule on its way into the tables.
+struct Prepared {
+    parts: Option<Vec<Part>>,
+    flags: u8,
+    body: Body,
+    placed: Placed,
+}
+
+impl fmt::Debug for RuleSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RuleSet")
+            .field("rules", &self.ids.len())
+            .field("link_types", &self.link_types)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RuleSet {
+    /// No rules yet.
+    #[must_use]
+    pub fn new(mode: Mode) -> Self {
+        let random = RandomState::new();
+        let seeds = Seeds(random.hash_one(0), random.hash_one(1));
+        let work = Index::new(seeds);
+        let shared = Arc::new(Shared::new(Arc::new(work.clone())));
+        Self {
+            mode,
+            link_types: Vec::new(),
+            work,
+            books: Books::default(),
+            numbers: Numbers::default(),
+            ids: HashMap::new(),
+            kept: Vec::new(),
+            shared,
+            retired: Vec::new(),
+        }
+    }
+
+    /// A reader for a thread of the data path.
+    #[must_use]
+    pub fn reader(&self) -> RuleReader {
+        RuleReader::new(Arc::clone(&self.shared))
+    }
+
+    /// Rules in the set.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// Makes the set ready for packets of a link type: compiles the rules that need a program there. Rules that look-ups
+    /// decide match without it, on Ethernet, raw IP and Linux cooked capture. Gives the rules that libpcap refuses there.
+    pub fn add_link_type(&mut self, link_type: LinkType) -> Vec<(RuleId, FilterError)> {
+        if self.link_types.contains(&link_type) {
+            return Vec::new();
+        }
+        self.link_types.push(link_type);
+        let mut all = Vec::new();
+        for (id, rule) in &self.ids {
+            if let Some(kept) = self.kept.get(*rule as usize).and_then(Option::as_ref)
+                && let Some(filled) = &kept.filled
+                && kept.needs_program(link_type)
+            {
+                all.push((RuleId(*id), filled.clone(), Arc::clone(&kept.body)));
+            }
+        }
+        let mut refused = Vec::new();
+        for (id, filled, body) in all {
+            let known = |link_type| body.program(link_type).cloned();
+            match self.put(id, &filled, &known) {
+                Ok(placed) => {
+                    let mut its = placed.refused.into_iter();
+                    let here = its.find(|(of, _)| *of == link_type);
+                    refused.extend(here.map(|(_, error)| (id, error)));
+                }
+                Err(error) => refused.push((id, error)),
+            }
+        }
+        self.publish();
+        refused.sort_by_key(|(id, _)| *id);
+        refused
+    }
+
+    /// Adds a rule, in the place of one of the same number. Readers see it at their next [`RuleReader::refresh`].
+    ///
+    /// Programs that the filter was prepared with are used; others that the rule needs are compiled here, for the link types
+    /// of [`Self::add_link_type`]. A rule that look-ups decide needs none.
+    ///
+    /// # Errors
+    /// The first [`FilterError`] if the rule needs programs and libpcap refuses it for every link type of the set; the set is
+    /// as before then.
+    pub fn insert(&mut self, id: RuleId, filter: &Filter) -> Result<Placed, FilterError> {
+        let placed = self.put_filter(id, filter)?;
+        self.publish();
+        Ok(placed)
+    }
+
+    /// Adds many rules; readers see all of them at once. Gives those that could not be added, with the errors of
+    /// [`Self::insert`].
+    pub fn insert_many<F: Borrow<Filter>>(
+        &mut self,
+        rules: impl IntoIterator<Item = (RuleId, F)>,
+    ) -> Vec<(RuleId, FilterError)> {
+        let mut failed = Vec::new();
+        for (id, filter) in rules {
+            if let Err(error) = self.put_filter(id, filter.borrow()) {
+                failed.push((id, error));
+            }
+        }
+        self.publish();
+        failed
+    }
+
+    /// Takes a rule out; whether it was there.
+    pub fn remove(&mut self, id: RuleId) -> bool {
+        self.remove_many([id]) == 1
+    }
+
+    /// Takes many rules out; readers see that at once. Gives how many were there.
+    pub fn remove_many(&mut self, ids: impl IntoIterator<Item = RuleId>) -> usize {
+        let removed = ids.into_iter().filter(|id| self.take_out(*id)).count();
+        if removed != 0 {
+            self.publish();
+        }
+        removed
+    }
+
+    /// What became of a rule.
+    #[must_use]
+    pub fn explain(&self, id: RuleId) -> Option<Explanation> {
+        let kept = self.kept.get(*self.ids.get(&id.0)? as usize)?.as_ref()?;
+        let look_ups = kept.parts.iter();
+        Some(Explanation {
+            placement: kept.placement,
+            look_ups: look_ups
+                .map(|part| (part.sought.to_string(), part.compared))
+                .collect(),
+            programs: kept.body.programs.clone(),
+        })
+    }
+
+    /// The programs of a rule that the data path may run: those worth compiling to machine code.
+    pub fn programs(&self, id: RuleId) -> impl Iterator<Item = &Program> {
+        let rule = self.ids.get(&id.0);
+        let kept = rule.and_then(|rule| self.kept.get(*rule as usize)?.as_ref());
+        let programs = kept.map_or(&[][..], |kept| &kept.body.programs);
+        programs.iter().map(|(_, program)| program)
+    }
+
+    /// Bytes of memory in tables, without expressions, programs, and what old versions still hold.
+    #[must_use]
+    pub fn table_bytes(&self) -> usize {
+        self.work.bytes()
+    }
+
+    fn put_filter(&mut self, id: RuleId, filter: &Filter) -> Result<Placed, FilterError> {
+        let mode = self.mode;
+        let known = |link_type| filter.program(link_type, mode).cloned();
+        self.put(id, filter.filled(), &known)
+    }
+
+    /// Changes the tables, not yet for readers. `known` are programs that need not be compiled.
+    fn put(
+        &mut self,
+        id: RuleId,
+        filled: &Filled,
+        known: &dyn Fn(LinkType) -> Option<Program>,
+    ) -> Result<Placed, FilterError> {
+        let prepared = self.prepare(filled, known)?;
+        self.take_out(id);
+        let rule = self.numbers.take();
+        let body = Arc::new(prepared.body);
+        let needs_body = prepared.flags & (flags::PARTIAL | flags::ORDERED) != 0;
+        *self.work.rules.get_mut(rule) = RuleInfo {
+            id: id.0,
+            flags: prepared.flags,
+            body: needs_body.then(|| Arc::clone(&body)),
+        };
+        let parts = prepared.parts.unwrap_or_default();
+        for part in &parts {
+            self.work.add(&mut self.books, rule, part);
+        }
+        let placement = prepared.placed.placement;
+        let kept = Kept {
+            filled: (prepared.flags & flags::ASK == 0).then(|| filled.clone()),
+            placement,
+            parts: parts.iter().map(KeptPart::new).collect(),
+            flags: prepared.flags,
+            body,
+        };
+        self.add_residue(rule, &kept);
+        if kept.is_followed() {
+            self.work.followed += 1;
+        }
+        if self.kept.len() <= rule as usize {
+            self.kept.resize_with(rule as usize + 1, || None);
+        }
+        self.kept[rule as usize] = Some(kept);
+        self.ids.insert(id.0, rule);
+        Ok(prepared.placed)
+    }
+
+    /// Notes a rule where every packet of a link type must be shown to it.
+    fn add_residue(&mut self, rule: u32, kept: &Kept) {
+        match kept.placement {
+            Placement::Asked => Arc::make_mut(&mut self.work.asked_always).push(rule),
+            Placement::NarrowedAsked if !kept.is_flow_only() => {
+                Arc::make_mut(&mut self.work.asked_elsewhere).push(rule);
+            }
+            Placement::NarrowedAsked => {}
+            Placement::LookedUp | Placement::Narrowed | Placement::Compiled => {
+                for (link_type, program) in &kept.body.programs {
+                    if !kept.sees_all(*link_type) {
+                        continue;
+                    }
+                    let residues = Arc::make_mut(&mut self.work.residues);
+                    let at = residues.iter().position(|one| one.link_type == *link_type);
+                    let at = at.unwrap_or_else(|| {
+                        residues.push(Residue {
+                            link_type: *link_type,
+                            programs: Vec::new(),
+                        });
+                        residues.len() - 1
+                    });
+                    residues[at].programs.push((rule, program.clone()));
+                }
+            }
+        }
+    }
+
+    /// Takes a rule out of the tables, not yet for readers; whether it was there.
+    fn take_out(&mut self, id: RuleId) -> bool {
+        let Some(rule) = self.ids.remove(&id.0) else {
+            return false;
+        };
+        let Some(kept) = self.kept[rule as usize].take() else {
+            return false;
+        };
+        for part in &kept.parts {
+            self.work.remove(&mut self.books, rule, &part.sought);
+        }
+        if kept.is_followed() {
+            self.work.followed -= 1;
+        }
+        if kept.placement == Placement::Asked {
+            Arc::make_mut(&mut self.work.asked_always).retain(|one| *one != rule);
+        }
+        if kept.placement == Placement::NarrowedAsked && !kept.is_flow_only() {
+            Arc::make_mut(&mut self.work.asked_elsewhere).retain(|one| *one != rule);
+        }
+        if !kept.body.programs.is_empty() {
+            let residues = Arc::make_mut(&mut self.work.residues);
+            for residue in residues.iter_mut() {
+                residue.programs.retain(|(one, _)| *one != rule);
+            }
+            residues.retain(|residue| !residue.programs.is_empty());
+        }
+        *self.work.rules.get_mut(rule) = RuleInfo::default();
+        self.numbers.give_back(rule);
+        true
+    }
+
+    fn prepare(
+        &self,
+        filled: &Filled,
+        known: &dyn Fn(LinkType) -> Option<Program>,
+    ) -> Result<Prepared, FilterError> {
+        let understood = understand(filled);
+        let plan = plan(&understood.expr, understood.view, &|sought| {
+            self.work.crowd(sought)
+        });
+        let placement = match (plan.parts.is_some(), understood.asks) {
+            (true, true) => Placement::NarrowedAsked,
+            (false, true) => Placement::Asked,
+            (true, false) if understood.is_opaque => Placement::Narrowed,
+            (true, false) => Placement::LookedUp,
+            (false, false) => Placement::Compiled,
+        };
+        let mut its_flags = 0;
+        for (is_set, flag) in [
+            (understood.asks, flags::ASK),
+            (plan.is_partial, flags::PARTIAL),
+            (understood.is_ordered, flags::ORDERED),
+            (understood.needs_ethernet, flags::ETHERNET),
+        ] {
+            its_flags |= if is_set { flag } else { 0 };
+        }
+        let mut parts = plan.parts;
+        if understood.asks {
+            // What the caller's filter makes of bytes that were not captured is its own matter.
+            for part in parts.iter_mut().flatten() {
+                part.rest = None;
+            }
+        }
+        let (programs, refused) = self.programs_of(filled, known, &understood, placement)?;
+        Ok(Prepared {
+            parts,
+            flags: its_flags,
+            body: Body {
+                is_opaque: understood.is_opaque,
+                expr: understood.expr,
+                view: understood.view,
+                programs,
+            },
+            placed: Placed { placement, refused },
+        })
+    }
+
+    /// The programs that a rule needs, or has already, and link types that it does not apply to.
+    #[expect(clippy::type_complexity, reason = "two lists by link type")]
+    fn programs_of(
+        &self,
+        filled: &Filled,
+        known: &dyn Fn(LinkType) -> Option<Program>,
+        understood: &Understood,
+        placement: Placement,
+    ) -> Result<(Vec<(LinkType, Program)>, Vec<(LinkType, FilterError)>), FilterError> {
+        let (mut programs, mut refused) = (Vec::new(), Vec::new());
+        if understood.asks {
+            return Ok((programs, refused));
+        }
+        let needs_program = placement != Placement::LookedUp;
+        for link_type in &self.link_types {
+            let is_needed = needs_program
+                || Shape::of(*link_type).is_none()
+                || (understood.needs_ethernet && *link_type != LinkType::ETHERNET);
+            let program = match known(*link_type) {
+                Some(program) => Ok(program),
+                None if is_needed => self.compiled(filled, *link_type),
+                None => continue,
+            };
+            match program {
+                Ok(program) => programs.push((*link_type, program)),
+                Err(error) => refused.push((*link_type, error)),
+            }
+        }
+        if refused.len() == self.link_types.len() && !refused.is_empty() {
+            return Err(refused.remove(0).1);
+        }
+        Ok((programs, refused))
+    }
+
+    fn compiled(&self, filled: &Filled, link_type: LinkType) -> Result<Program, FilterError> {
+        let mut filter = Filter::new(filled.clone());
+        filter.prepare(LinkContext {
+            link_type,
+            snaplen: SNAPLEN,
+            mode: self.mode,
+            optimize: true,
+        })?;
+        let program = filter.program(link_type, self.mode);
+        // Only expressions of several pieces have no program of their own; these ask.
+        Ok(program.cloned().unwrap_or_else(|| Program::constant(0)))
+    }
+
+    /// Shows readers the tables as they are.
+    fn publish(&mut self) {
+        let before = self.shared.publish(Arc::new(self.work.clone()));
+        self.retired.push(before);
+        // A version that only this list holds is used by no reader, and none can take it up any more.
+        self.retired
+            .retain(|version| Arc::strong_count(version) > 1);
+    }
+}
+
+impl Kept {
+    fn needs_program(&self, link_type: LinkType) -> bool {
+        self.placement == Placement::Narrowed || self.sees_all(link_type)
+    }
+
+    /// Whether look-ups cannot find it in packets of a link type, so that its program there must see all of them.
+    fn sees_all(&self, link_type: LinkType) -> bool {
+        self.placement == Placement::Compiled
+            || Shape::of(link_type).is_none()
+            || (self.flags & flags::ETHERNET != 0 && link_type != LinkType::ETHERNET)
+    }
+
+    /// Whether its look-ups are those of `$flow`, which know every link type.
+    fn is_flow_only(&self) -> bool {
+        self.parts.iter().all(|part| part.is_of_term)
+    }
+
+    /// Whether it must be sought in what only a whole parse sees.
+    fn is_followed(&self) -> bool {
+        self.flags & flags::ASK != 0 && self.parts.iter().any(|part| part.is_of_term)
+    }
+}
+
+impl KeptPart {
+    fn new(part: &Part) -> Self {
+        let is_flow = matches!(
+            part.sought,
+            Sought::Flow4 { .. }
+                | Sought::Flow6 { .. }
+                | Sought::Fragments { .. }
+                | Sought::Pair { .. }
+                | Sought::Link(_)
+        );
+        Self {
+            sought: part.sought,
+            compared: part.rest.as_ref().map_or(0, |rest| rest.literals.len()),
+            is_of_term: is_flow && part.need == traits::ALL,
+        }
+    }
+}

@@ -1,0 +1,521 @@
+//! What an entry is looked up by, and the keys of the tables that stand for it.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+use retroscope_packet::FlowKey;
+
+use super::{
+    key::{kind, traits},
+    table::{Seeds, Slot},
+};
+
+/// The fixed part of a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sought {
+    /// TCP, UDP or SCTP over IPv4 between two addresses and two ports, each pair ordered by itself.
+    Flow4 {
+        proto: u8,
+        low: u32,
+        high: u32,
+        low_port: u16,
+        high_port: u16,
+    },
+    /// The same over IPv6.
+    Flow6 {
+        proto: u8,
+        low: u128,
+        high: u128,
+        low_port: u16,
+        high_port: u16,
+    },
+    V4 {
+        addr: u32,
+        bits: u8,
+    },
+    V6 {
+        addr: u128,
+        bits: u8,
+    },
+    Ports {
+        low: u16,
+        high: u16,
+    },
+    Mac(u64),
+    Vlan(u16),
+    /// In these kinds: `V4`, `V6` or both.
+    Proto {
+        number: u8,
+        kinds: u8,
+    },
+    Kinds(u8),
+    Interface(u16),
+    /// IP fragments between two addresses, for `$flow`.
+    Fragments {
+        low: IpAddr,
+        high: IpAddr,
+    },
+    /// Any IP between two addresses, for `$flow`.
+    Pair {
+        low: IpAddr,
+        high: IpAddr,
+    },
+    /// A flow that is not IP, for `$flow`.
+    Link(FlowKey),
+}
+
+/// A key of one of the tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TableKey {
+    Flow(Flow4Key),
+    Small(u64),
+}
+
+/// What [`SmallSlot`]s hold, in the upper 8 bits of their keys.
+pub(super) mod tag {
+    pub(in crate::ruleset) const V4: u8 = 1;
+    pub(in crate::ruleset) const PORT: u8 = 2;
+    pub(in crate::ruleset) const MAC: u8 = 3;
+    pub(in crate::ruleset) const VLAN: u8 = 4;
+    pub(in crate::ruleset) const PROTO: u8 = 5;
+    pub(in crate::ruleset) const KIND: u8 = 6;
+    pub(in crate::ruleset) const V6: u8 = 7;
+    pub(in crate::ruleset) const FLOW6: u8 = 8;
+    pub(in crate::ruleset) const PAIR: u8 = 9;
+    pub(in crate::ruleset) const FRAGMENTS: u8 = 10;
+    pub(in crate::ruleset) const LINK: u8 = 11;
+    pub(in crate::ruleset) const INTERFACE: u8 = 12;
+    /// One more than the largest.
+    pub(in crate::ruleset) const COUNT: usize = 13;
+}
+
+/// The value of a small key's lower 56 bits, under a tag.
+#[inline]
+pub(super) fn small(tag: u8, value: u64) -> u64 {
+    u64::from(tag) << 56 | value & (u64::MAX >> 8)
+}
+
+/// The tag of a small key.
+pub(super) fn tag_of(key: u64) -> u8 {
+    key.to_be_bytes()[0]
+}
+
+#[inline]
+pub(super) fn v4_key(addr: u32, bits: u8) -> u64 {
+    let masked = addr & (u32::MAX << (32 - u32::from(bits)));
+    small(tag::V4, u64::from(bits) << 32 | u64::from(masked))
+}
+
+#[inline]
+pub(super) fn port_key(port: u16, bits: u8) -> u64 {
+    let masked = u32::from(port) & (u32::MAX << (16 - u32::from(bits)));
+    small(tag::PORT, u64::from(bits) << 16 | u64::from(masked))
+}
+
+#[inline]
+pub(super) fn proto_key(kind: u8, number: u8) -> u64 {
+    small(tag::PROTO, u64::from(kind) << 8 | u64::from(number))
+}
+
+/// IPv6 addresses do not fit: 48 bits of a hash stand for them, and the entry compares.
+pub(super) fn v6_key(seeds: Seeds, addr: u128, bits: u8) -> u64 {
+    let masked = addr & (u128::MAX << (128 - u32::from(bits)));
+    small(tag::V6, u64::from(bits) << 48 | wide(seeds, masked) >> 16)
+}
+
+pub(super) fn flow6_key(seeds: Seeds, proto: u8, low: u128, high: u128, ports: u32) -> u64 {
+    let rest = u64::from(ports) << 8 | u64::from(proto);
+    let hash = seeds.hash(wide(seeds, low) ^ rest, wide(seeds, high));
+    small(tag::FLOW6, hash)
+}
+
+/// Two addresses in any order.
+pub(super) fn pair_key(seeds: Seeds, tag: u8, a: IpAddr, b: IpAddr) -> u64 {
+    let bits = |addr: IpAddr| match addr {
+        IpAddr::V4(addr) => u128::from(addr.to_bits()) | 1 << 127,
+        IpAddr::V6(addr) => addr.to_bits(),
+    };
+    let (a, b) = (bits(a), bits(b));
+    small(
+        tag,
+        seeds.hash(wide(seeds, a.min(b)), wide(seeds, a.max(b))),
+    )
+}
+
+/// A flow that is not IP.
+pub(super) fn link_key(seeds: Seeds, flow: &FlowKey) -> Option<u64> {
+    let mac = |mac: [u8; 6]| {
+        let [a, b, c, d, e, f] = mac;
+        u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+    };
+    let hash = match *flow {
+        FlowKey::Mac {
+            ether_type,
+            low,
+            high,
+        } => {
+            let ether_type = ether_type.map_or(0, |ether_type| u64::from(ether_type) | 1 << 16);
+            seeds.hash(mac(low) | ether_type << 48, mac(high) ^ ether_type >> 16)
+        }
+        FlowKey::Link {
+            link_type,
+            protocol,
+        } => seeds.hash(u64::from(link_type.0), u64::from(protocol)),
+        FlowKey::Ports { .. } | FlowKey::Ip { .. } => return None,
+    };
+    Some(small(tag::LINK, hash))
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the two halves are folded")]
+fn wide(seeds: Seeds, value: u128) -> u64 {
+    seeds.hash(value as u64, (value >> 64) as u64)
+}
+
+impl Sought {
+    /// The keys that entries for it are filed under.
+    pub(super) fn keys(&self, seeds: Seeds) -> Vec<TableKey> {
+        let one = |key| vec![TableKey::Small(key)];
+        match *self {
+            Self::Flow4 {
+                proto,
+                low,
+                high,
+                low_port,
+                high_port,
+            } => vec![TableKey::Flow(Flow4Key::ordered(
+                proto, low, high, low_port, high_port,
+            ))],
+            Self::Flow6 {
+                proto,
+                low,
+                high,
+                low_port,
+                high_port,
+            } => one(flow6_key(
+                seeds,
+                proto,
+                low,
+                high,
+                u32::from(low_port) << 16 | u32::from(high_port),
+            )),
+            Self::V4 { addr, bits } => one(v4_key(addr, bits)),
+            Self::V6 { addr, bits } => one(v6_key(seeds, addr, bits)),
+            Self::Ports { low, high } => prefixes(low, high)
+                .into_iter()
+                .map(|(port, bits)| TableKey::Small(port_key(port, bits)))
+                .collect(),
+            Self::Mac(addr) => one(small(tag::MAC, addr)),
+            Self::Vlan(id) => one(small(tag::VLAN, u64::from(id))),
+            Self::Proto { number, kinds } => each(kinds)
+                .map(|kind| TableKey::Small(proto_key(kind, number)))
+                .collect(),
+            Self::Kinds(kinds) => each(kinds)
+                .map(|kind| TableKey::Small(small(tag::KIND, u64::from(kind))))
+                .collect(),
+            Self::Interface(interface) => one(small(tag::INTERFACE, u64::from(interface))),
+            Self::Fragments { low, high } => one(pair_key(seeds, tag::FRAGMENTS, low, high)),
+            Self::Pair { low, high } => one(pair_key(seeds, tag::PAIR, low, high)),
+            Self::Link(flow) => link_key(seeds, &flow)
+                .map(TableKey::Small)
+                .into_iter()
+                .collect(),
+        }
+    }
+}
+
+fn each(kinds: u8) -> impl Iterator<Item = u8> {
+    [kind::V4, kind::V6, kind::ARP, kind::RARP]
+        .into_iter()
+        .filter(move |kind| kinds & kind != 0)
+}
+
+/// A range of ports as prefixes: port and length, the least number of them. The whole range is two of length 1.
+fn prefixes(low: u16, high: u16) -> Vec<(u16, u8)> {
+    let mut prefixes = Vec::new();
+    let (mut at, end) = (u32::from(low), u32::from(high) + 1);
+    while at < end {
+        // The largest block that starts here and does not go beyond the end; not above half of all.
+        let aligned = at.trailing_zeros().min(15);
+        let fits = (end - at).ilog2();
+        let size = aligned.min(fits);
+        let bits = 16 - u8::try_from(size).unwrap_or(0);
+        prefixes.push((u16::try_from(at).unwrap_or(u16::MAX), bits));
+        at += 1 << size;
+    }
+    prefixes
+}
+
+/// Key of a [`Flow4Slot`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Flow4Key {
+    addresses: u64,
+    ports: u32,
+    /// 1 TCP, 2 UDP, 3 SCTP.
+    proto: u32,
+}
+
+impl Flow4Key {
+    /// From ends in any order; also whether the addresses and the ports were exchanged, as a bit of a slot's `ways`.
+    #[inline]
+    pub(super) fn new(traits: u16, src: u32, dst: u32, ports: (u16, u16)) -> (Self, u8) {
+        let swapped = u8::from(src > dst);
+        let ports_swapped = u8::from(ports.0 > ports.1);
+        let (low, high) = (src.min(dst), src.max(dst));
+        let (low_port, high_port) = (ports.0.min(ports.1), ports.0.max(ports.1));
+        let key = Self {
+            addresses: u64::from(low) << 32 | u64::from(high),
+            ports: u32::from(low_port) << 16 | u32::from(high_port),
+            proto: u32::from((traits & (traits::TCP | traits::UDP | traits::SCTP)) / traits::TCP)
+                .trailing_zeros()
+                + 1,
+        };
+        (key, 1 << (swapped | ports_swapped << 1))
+    }
+
+    fn ordered(proto: u8, low: u32, high: u32, low_port: u16, high_port: u16) -> Self {
+        Self::new(proto_trait(proto), low, high, (low_port, high_port)).0
+    }
+}
+
+/// The trait of a protocol with ports; `NO_PORTS` of others.
+pub(super) fn proto_trait(proto: u8) -> u16 {
+    match proto {
+        super::key::TCP => traits::TCP,
+        super::key::UDP => traits::UDP,
+        super::key::SCTP => traits::SCTP,
+        _ => traits::NO_PORTS,
+    }
+}
+
+/// An entry, or a group of them, for a flow over IPv4: the whole key and what is needed to decide, in 16 bytes.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct Flow4Slot {
+    addresses: u64,
+    ports: u32,
+    /// From the lowest bit: protocol (2), views (2), ways (4), whether the value is a group (1), value (23).
+    word: u32,
+}
+
+impl Flow4Slot {
+    pub(super) const VALUE_MAX: u32 = (1 << 23) - 1;
+
+    pub(super) fn one(key: Flow4Key, rule: u32, need: u16, ways: u8) -> Self {
+        let views = u32::from(need & (traits::PLAIN | traits::TAGGED)) / u32::from(traits::PLAIN);
+        Self::with(key, views << 2 | u32::from(ways) << 4 | rule << 9)
+    }
+
+    pub(super) fn group(key: Flow4Key, group: u32) -> Self {
+        Self::with(key, 0x100 | group << 9)
+    }
+
+    fn with(key: Flow4Key, word: u32) -> Self {
+        Self {
+            addresses: key.addresses,
+            ports: key.ports,
+            word: word | key.proto,
+        }
+    }
+
+    /// The rule that takes packets of these traits and this way; `Err` with a group of entries.
+    #[inline]
+    pub(super) fn value(&self) -> Result<u32, u32> {
+        if self.word & 0x100 != 0 {
+            Err(self.word >> 9)
+        } else {
+            Ok(self.word >> 9)
+        }
+    }
+
+    /// Whether a slot of one entry takes packets of these traits (views of them only) and this way.
+    #[inline]
+    pub(super) fn takes(&self, traits: u16, way: u8) -> bool {
+        let views = u32::from(traits & (traits::PLAIN | traits::TAGGED)) / u32::from(traits::PLAIN);
+        let asked = views << 2 | u32::from(way) << 4;
+        self.word & asked == asked
+    }
+
+    pub(super) fn need(&self) -> u16 {
+        let views = u16::try_from(self.word >> 2 & 3).unwrap_or(0) * traits::PLAIN;
+        traits::ALL & !(traits::PLAIN | traits::TAGGED) | views
+    }
+
+    pub(super) fn ways(&self) -> u8 {
+        u8::try_from(self.word >> 4 & 15).unwrap_or(0)
+    }
+}
+
+impl Slot for Flow4Slot {
+    type Key = Flow4Key;
+
+    fn key(&self) -> Flow4Key {
+        Flow4Key {
+            addresses: self.addresses,
+            ports: self.ports,
+            proto: self.word & 3,
+        }
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.word & 3 == 0
+    }
+
+    #[inline]
+    fn has_key(&self, key: Flow4Key) -> bool {
+        self.addresses == key.addresses && self.ports == key.ports && self.word & 3 == key.proto
+    }
+
+    #[inline]
+    fn hash(key: Flow4Key, seeds: Seeds) -> u64 {
+        seeds.hash(
+            key.addresses,
+            u64::from(key.ports) | u64::from(key.proto) << 32,
+        )
+    }
+}
+
+/// An entry, or a group of them, for a key that fits into 56 bits with a tag.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct SmallSlot {
+    key: u64,
+    value: u32,
+    /// What the traits of a packet must not go beyond.
+    need: u16,
+    is_group: u16,
+}
+
+impl SmallSlot {
+    pub(super) fn one(key: u64, rule: u32, need: u16) -> Self {
+        Self {
+            key,
+            value: rule,
+            need,
+            is_group: 0,
+        }
+    }
+
+    pub(super) fn group(key: u64, group: u32) -> Self {
+        Self {
+            key,
+            value: group,
+            need: 0,
+            is_group: 1,
+        }
+    }
+
+    /// The rule; `Err` with a group of entries.
+    #[inline]
+    pub(super) fn value(&self) -> Result<u32, u32> {
+        if self.is_group == 0 {
+            Ok(self.value)
+        } else {
+            Err(self.value)
+        }
+    }
+
+    #[inline]
+    pub(super) fn takes(&self, traits: u16) -> bool {
+        traits & !self.need == 0
+    }
+
+    pub(super) fn need(&self) -> u16 {
+        self.need
+    }
+}
+
+impl Slot for SmallSlot {
+    type Key = u64;
+
+    fn key(&self) -> u64 {
+        self.key
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.key == 0
+    }
+
+    #[inline]
+    fn has_key(&self, key: u64) -> bool {
+        self.key == key
+    }
+
+    #[inline]
+    fn hash(key: u64, seeds: Seeds) -> u64 {
+        seeds.hash(key, 0)
+    }
+}
+
+impl fmt::Display for Sought {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |proto: u8| match proto {
+            super::key::TCP => "tcp",
+            super::key::UDP => "udp",
+            _ => "sctp",
+        };
+        match *self {
+            Self::Flow4 {
+                proto,
+                low,
+                high,
+                low_port,
+                high_port,
+            } => {
+                let [low, high] = [low, high].map(Ipv4Addr::from);
+                write!(
+                    f,
+                    "flow {} {low} {high} ports {low_port} {high_port}",
+                    name(proto)
+                )
+            }
+            Self::Flow6 {
+                proto,
+                low,
+                high,
+                low_port,
+                high_port,
+            } => {
+                let [low, high] = [low, high].map(Ipv6Addr::from);
+                write!(
+                    f,
+                    "flow {} {low} {high} ports {low_port} {high_port}",
+                    name(proto)
+                )
+            }
+            Self::V4 { addr, bits: 32 } => write!(f, "host {}", Ipv4Addr::from(addr)),
+            Self::V4 { addr, bits } => write!(f, "net {}/{bits}", Ipv4Addr::from(addr)),
+            Self::V6 { addr, bits: 128 } => write!(f, "host {}", Ipv6Addr::from(addr)),
+            Self::V6 { addr, bits } => write!(f, "net {}/{bits}", Ipv6Addr::from(addr)),
+            Self::Ports { low, high } if low == high => write!(f, "port {low}"),
+            Self::Ports { low, high } => write!(f, "ports {low}-{high}"),
+            Self::Mac(addr) => {
+                let [_, _, a, b, c, d, e, g] = addr.to_be_bytes();
+                write!(
+                    f,
+                    "ether host {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}"
+                )
+            }
+            Self::Vlan(id) => write!(f, "vlan {id}"),
+            Self::Proto { number, .. } => write!(f, "protocol {number}"),
+            Self::Kinds(kinds) => {
+                let names = [
+                    (kind::V4, "ip"),
+                    (kind::V6, "ip6"),
+                    (kind::ARP, "arp"),
+                    (kind::RARP, "rarp"),
+                ];
+                let names = names.into_iter().filter(|(kind, _)| kinds & kind != 0);
+                let names: Vec<&str> = names.map(|(_, name)| name).collect();
+                f.write_str(&names.join(" or "))
+            }
+            Self::Interface(interface) => write!(f, "interface {interface}"),
+            Self::Fragments { low, high } => write!(f, "fragments between {low} and {high}"),
+            Self::Pair { low, high } => write!(f, "packets between {low} and {high}"),
+            Self::Link(flow) => write!(f, "{flow}"),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Rule sets against the rules' own programs.
+
+mod packets;
+mod rules;
+
+use retroscope_filter::{
+    Aux, Filter, FilterError, Frame, LinkContext, Matches, Mode, Program, RuleId, RuleReader,
+    RuleSet, Sure, compile,
+};
+use retroscope_packet::LinkType;
+
+/// Those that look-ups read, and two that they leave to programs.
+const LINK_TYPES: [LinkType; 10] = [
+    LinkType::ETHERNET,
+    LinkType::RAW,
+    LinkType::RAW_BSD,
+    LinkType::IPV4,
+    LinkType::IPV6,
+    LinkType::LINUX_SLL,
+    LinkType::LINUX_SLL2,
+    LinkType::NULL,
+    LinkType::LOOP,
+    LinkType::PPP,
+];
+
+fn context(link_type: LinkType, mode: Mode, optimize: bool) -> LinkContext {
+    LinkContext {
+        link_type,
+        snaplen: 262_144,
+        mode,
+        optimize,
+    }
+}
+
+/// A rule with its own programs, with and without libpcap's optimizer.
+struct Reference {
+    id: RuleId,
+    text: String,
+    programs: Result<[Program; 2], FilterError>,
+}
+
+impl Reference {
+    fn new(id: u64, text: String, link_type: LinkType, mode: Mode) -> Self {
+        let programs =
+            [true, false].map(|optimize| compile(&text, context(link_type, mode, optimize)));
+        let [optimized, plain] = programs;
+        Self {
+            id: RuleId(id),
+            text,
+            programs: optimized.and_then(|optimized| Ok([optimized, plain?])),
+        }
+    }
+
+    /// What the programs say; equal but for loads that the optimizer leaves out.
+    fn matches(&self, frame: &Frame<'_>) -> [bool; 2] {
+        match &self.programs {
+            Ok(programs) => programs
+                .each_ref()
+                .map(|program| program.run(frame.data(), frame.wire_len(), frame.aux()) != 0),
+            Err(_) => [false; 2],
+        }
+    }
+}
+
+fn random_packets(
+    random: &mut fastrand::Rng,
+    link_type: LinkType,
+    count: usize,
+) -> Vec<(Vec<u8>, u32)> {
+    (0..count)
+        .map(|_| packets::packet(random, link_type))
+        .collect()
+}
+
+/// Compares what a reader finds with the rules' own programs; gives how many matches there were.
+fn compare(
+    reader: &mut RuleReader,
+    link_type: LinkType,
+    rules: &[Reference],
+    packets: &[(Vec<u8>, u32)],
+    seed: u64,
+) -> usize {
+    let mut matches = Matches::default();
+    let mut count = 0;
+    for some in packets.chunks(RuleReader::MANY) {
+        let frames: Vec<Frame<'_>> = some
+            .iter()
+            .map(|(data, wire_len)| Frame::new(data, *wire_len, Aux::default()))
+            .collect();
+        reader.match_many(link_type, 0, &frames, &mut matches);
+        let found: Vec<(usize, RuleId, Sure)> = matches.iter().collect();
+        assert!(
+            found.is_sorted_by_key(|(frame, id, _)| (*frame, *id)),
+            "in order, each once"
+        );
+        for (number, frame) in frames.iter().enumerate() {
+            let mut any = false;
+            for rule in rules {
+                let is_found = found
+                    .binary_search_by_key(&(number, rule.id), |(frame, id, _)| (*frame, *id))
+                    .is_ok();
+                any |= is_found;
+                let expected = rule.matches(frame);
+                assert!(
+                    expected.contains(&is_found),
+                    "seed {seed}, link type {}: '{}' is {}, with {} bytes of {:02x?}",
+                    link_type.0,
+                    rule.text,
+                    if is_found {
+                        "found and should not be"
+                    } else {
+                        "not found"
+                    },
+                    frame.data().len(),
+                    frame.data(),
+                );
+                count += usize::from(is_found);
+            }
+            assert_eq!(matches.any() >> number & 1 == 1, any);
+        }
+    }
+    count
+}
+
+/// A set of these rules, and whether each could be added.
+fn set_of(rules: &[Reference], link_type: LinkType, mode: Mode, prepare: bool) -> RuleSet {
+    let mut set = RuleSet::new(mode);
+    set.add_link_type(link_type);
+    for rule in rules {
+        let mut filter =
+            Filter::plain(&rule.text).unwrap_or_else(|error| panic!("{}", error.render()));
+        if prepare {
+            _ = filter.prepare(context(link_type, mode, true));
+        }
+        match (set.insert(rule.id, &filter), &rule.programs) {
+            (Err(error), Err(expected)) => assert_eq!(error.to_string(), expected.to_string()),
+            (Err(error), Ok(_)) => panic!("{}", error.render()),
+            (Ok(_), _) => {}
+        }
+    }
+    set
+}
+
+#[test]
+fn every_rule_is_found_where_its_own_program_matches() {
+    let seed = fastrand::u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    for link_type in LINK_TYPES {
+        for mode in [Mode::Savefile, Mode::Live] {
+            let rules: Vec<Reference> = (0..250)
+                .map(|id| Reference::new(id, rules::rule(&mut random), link_type, mode))
+                .collect();
+            let packets = random_packets(&mut random, link_type, 640);
+            for prepare in [false, true] {
+                let set = set_of(&rules, link_type, mode, prepare);
+                let count = compare(&mut set.reader(), link_type, &rules, &packets, seed);
+                assert!(
+                    count > 2000,
+                    "seed {seed}, link type {}: {count} matches",
+                    link_type.0
+                );
+            }
+        }
+    }
+}
