@@ -212,7 +212,7 @@ impl Translator<'_, '_> {
                 continue;
             }
             for numbers in numbers.chunks(table::CONSTANTS_MAX) {
-                match Table::new(numbers) {
+                match self.table(numbers) {
                     Some(table) => tests.push((Group::Table(table), target)),
                     None => {
                         let one = |number: &u32| (Group::One(*number), target);
@@ -244,12 +244,22 @@ impl Translator<'_, '_> {
         }
     }
 
+    /// The index of the table of some numbers, if one can be made. Source and destination are often compared with the same.
+    fn table(&mut self, numbers: &[u32]) -> Option<usize> {
+        if let Some(known) = self.tables.iter().position(|table| table.is_of(numbers)) {
+            return Some(known);
+        }
+        self.tables.push(Table::new(numbers)?);
+        Some(self.tables.len() - 1)
+    }
+
     /// Whether a value is in a table.
-    fn look_up(&mut self, value: Value, table: Table) -> Value {
-        let (multiplier, shift) = (self.number(table.multiplier()), self.number(table.shift()));
-        // The table moves into the code's own list, its slots stay where they are.
+    fn look_up(&mut self, value: Value, table: usize) -> Value {
+        let table = &self.tables[table];
+        let (multiplier, shift) = (table.multiplier(), table.shift());
+        // The table will move into the code's own list; its slots stay where they are.
         let address = table.slots().as_ptr().expose_provenance() as u64;
-        self.tables.push(table);
+        let (multiplier, shift) = (self.number(multiplier), self.number(shift));
         let product = self.builder.ins().imul(value, multiplier);
         let slot = self.builder.ins().ushr(product, shift);
         let slot = self.builder.ins().uextend(I64, slot);
@@ -284,7 +294,8 @@ impl Translator<'_, '_> {
 /// Constants that lead to the same place.
 enum Group {
     One(u32),
-    Table(Table),
+    /// Index of their table.
+    Table(usize),
 }
 
 /// The constants of each target, in the order of the program.

@@ -1,5 +1,7 @@
 //! Two functions around a program, compiled: one for a packet, one with the loop over many.
 
+use std::sync::OnceLock;
+
 use cranelift_codegen::{
     Context,
     control::ControlPlane,
@@ -235,8 +237,17 @@ fn packet(builder: &mut FunctionBuilder<'_>, frame: Value) -> Packet {
     }
 }
 
-/// The code generator for this processor.
+/// The code generator for this processor, made once: to find out what the processor can do takes as long as a short program.
 fn isa() -> Result<OwnedTargetIsa, NativeError> {
+    static ISA: OnceLock<OwnedTargetIsa> = OnceLock::new();
+    if let Some(isa) = ISA.get() {
+        return Ok(isa.clone());
+    }
+    let isa = new_isa()?;
+    Ok(ISA.get_or_init(|| isa).clone())
+}
+
+fn new_isa() -> Result<OwnedTargetIsa, NativeError> {
     let unknown = || NativeError::Processor {
         architecture: std::env::consts::ARCH,
     };
@@ -251,7 +262,14 @@ fn isa() -> Result<OwnedTargetIsa, NativeError> {
     } else {
         "false"
     };
-    for (name, value) in [("opt_level", "speed"), ("enable_verifier", verifies)] {
+    let values = [
+        ("opt_level", "speed"),
+        ("enable_verifier", verifies),
+        // A program without end of variables would grow its stack frame past the guard page otherwise, or call for help.
+        ("probestack_strategy", "inline"),
+        ("unwind_info", "false"),
+    ];
+    for (name, value) in values {
         flags
             .set(name, value)
             .map_err(|error| failed(error.to_string()))?;

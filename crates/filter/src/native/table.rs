@@ -6,6 +6,8 @@
 /// A set of numbers without collisions.
 #[derive(Debug)]
 pub(super) struct Table {
+    /// What it was made of, in that order.
+    constants: Box<[u32]>,
     /// A power of two of them. Free ones hold a constant whose slot is another one, so nothing is found there.
     slots: Box<[u32]>,
     multiplier: u32,
@@ -34,6 +36,7 @@ impl Table {
                 let shift = 32 - bits;
                 if let Some(slots) = place(constants, first, multiplier, shift) {
                     return Some(Self {
+                        constants: constants.into(),
                         slots,
                         multiplier,
                         shift,
@@ -42,6 +45,11 @@ impl Table {
             }
         }
         None
+    }
+
+    /// Whether it was made of these.
+    pub(super) fn is_of(&self, constants: &[u32]) -> bool {
+        *self.constants == *constants
     }
 
     pub(super) fn slots(&self) -> &[u32] {
