@@ -89,7 +89,7 @@ impl Producer {
     }
 
     /// Stores records one behind the other, as [`Self::store`] does, with less work for each: the way for frames that came
-    /// together. It publishes when 32 KiB are unpublished, at the next multiple of 16 records, or when 64 KiB are; the caller
+    /// together. It publishes when 32 KiB are unpublished, at the next multiple of 32 records, or when 64 KiB are; the caller
     /// publishes ([`Self::publish`] or [`Self::set_watermark`]) when its source runs dry, so that a small burst on a busy
     /// link costs no fence of its own.
     ///

@@ -211,7 +211,7 @@ fn longer_than_may_be_is_cut_and_counted() {
     assert_eq!(lengths, [256 << 10, 5, 256 << 10]);
 }
 
-/// Long records are many bytes in few records: they are not kept back until a group of 16 is together.
+/// Long records are many bytes in few records: they are not kept back until a group of 32 is together.
 #[test]
 fn long_records_are_published_when_much_is_waiting() {
     let ring = Ring::new(&RingConfig::new(32 << 20, 1, 1), None).unwrap();

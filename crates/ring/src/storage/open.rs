@@ -192,7 +192,7 @@ impl OpenBucket {
     }
 
     /// Stores records until one of the reasons to stop. Returns how many were stored, and the reason. With `publish_bytes`
-    /// unpublished it goes on to the end of a group of 16 records, but to no more than twice as many bytes and a record.
+    /// unpublished it goes on to the end of a group of 32 records, but to no more than twice as many bytes and a record.
     #[inline]
     pub(crate) fn append_burst<'a>(
         &mut self,
@@ -224,7 +224,7 @@ impl OpenBucket {
         (self.stored.count - before, stop)
     }
 
-    /// The short way, for up to 16 records.
+    /// The short way, for up to 32 records.
     #[inline(always)]
     fn append_group<'a>(
         &mut self,

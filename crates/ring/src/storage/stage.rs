@@ -3,7 +3,7 @@
 //! Payloads are packed byte by byte and descriptors have 16 bytes, so that a record seldom ends with a line. A store that
 //! goes past the cache (non-temporal) wants whole lines, and runs of them: written line by line, payload and descriptors in
 //! turn, they cost about twice as much. So both wait here: payloads until 1 KiB is together, descriptors until there are
-//! 16. What is longer than 512 bytes passes by the buffer but for its first and last line, and so does a record of whole
+//! 32. What is longer than 512 bytes passes by the buffer but for its first and last line, and so does a record of whole
 //! lines where nothing waits.
 //!
 //! The writer chooses the kind of store by what it sees. Between two publications it takes regular stores for the first
@@ -36,7 +36,7 @@ const PAYLOAD_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 1024 };
 /// Longer pieces pass by the stage. Loom's stacks are small, and so are its records.
 pub(super) const SHORT_BYTES: usize = if cfg!(loom) { 16 } else { 512 };
 /// Descriptors that wait at most, before one is added: a group.
-pub(super) const DESCRIPTORS: usize = 16;
+pub(super) const DESCRIPTORS: usize = 32;
 /// The most that the short records of a group can have together.
 const GROUP_BYTES: usize = DESCRIPTORS * SHORT_BYTES;
 /// From so many bytes after a publication on, stores go past the cache …
@@ -56,7 +56,7 @@ pub(super) struct Stage {
     /// Payload from `base` on. Less than `PAYLOAD_BYTES` waits when a group of records begins; a group adds at most
     /// `GROUP_BYTES`; and a whole line is moved at a time.
     payload: [u8; PAYLOAD_BYTES + GROUP_BYTES + LINE_BYTES],
-    /// The group of 16 that the next descriptor belongs to, in the order of memory: the first one last.
+    /// The group of 32 that the next descriptor belongs to, in the order of memory: the first one last.
     descriptors: [Descriptor; DESCRIPTORS],
     /// Offset of the first byte of `payload`; a multiple of a line.
     base: usize,
@@ -128,7 +128,7 @@ impl Stage {
     }
 
     /// Adds records while they are short, in one part, and fit the compact form: at most `records_max` of them, and at most
-    /// to the end of the group of 16 that `stored.count` belongs to. So many fit the bucket, as the caller knows. While
+    /// to the end of the group of 32 that `stored.count` belongs to. So many fit the bucket, as the caller knows. While
     /// stores go past the cache, a long one may be the last.
     #[inline(always)]
     pub(super) fn put_group<'a>(
@@ -207,7 +207,7 @@ impl Stage {
                 self.settle(target, begin);
                 settled = true;
             }
-            // SAFETY: at most 16 pieces of at most `SHORT_BYTES` are added in one call, this one included. In the bucket,
+            // SAFETY: at most 32 pieces of at most `SHORT_BYTES` are added in one call, this one included. In the bucket,
             // `room` bytes from `begin` on were checked by `range`, and are this writer's; in the buffer there is place for
             // `GROUP_BYTES` behind the less than `PAYLOAD_BYTES` that waited.
             unsafe { copy_short(origin.wrapping_add(end), data) };
@@ -270,13 +270,16 @@ impl Stage {
             let lines_but_one = length.wrapping_sub(LINE_BYTES).rotate_right(LINE_BITS);
             let fits =
                 lines_but_one < SHORT_BYTES >> LINE_BITS && second.is_empty() && third.is_empty();
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "buckets have at most 2 GiB"
-            )]
-            let offset = (place.addr() - origin) as u32;
-            let descriptor = descriptor::compact_later(&record, base_ns, offset, length);
-            let Some(descriptor) = descriptor.filter(|_| fits) else {
+            // The length first: it bounds the others.
+            let described = fits.then(|| {
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    reason = "buckets have at most 2 GiB"
+                )]
+                let offset = (place.addr() - origin) as u32;
+                descriptor::compact_later(&record, base_ns, offset, length)
+            });
+            let Some(Some(descriptor)) = described else {
                 left = slots.len() + 1;
                 break Some(Stop::Other(record));
             };
