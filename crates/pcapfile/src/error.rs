@@ -64,6 +64,12 @@ impl ReadError {
         !matches!(self, Self::Open { .. } | Self::Io { .. })
     }
 
+    /// Whether the stream merely has nothing to give at this moment, and reading can go on later.
+    #[must_use]
+    pub fn is_would_block(&self) -> bool {
+        matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
     /// Where in the capture data (decompressed, if it is compressed) the error lies, if it has a place.
     #[must_use]
     pub fn offset(&self) -> Option<u64> {

@@ -101,7 +101,7 @@ pub(super) struct Tap<R> {
     magic_len: usize,
     /// Bytes of `magic` given again; `<= magic_len`.
     given: usize,
-    /// `inner` returned an error.
+    /// The last call of `inner` returned an error.
     failed: bool,
 }
 
@@ -141,7 +141,10 @@ impl<R: Read> Read for Tap<R> {
         }
         loop {
             match self.inner.read(bytes) {
-                Ok(count) => return Ok(count),
+                Ok(count) => {
+                    self.failed = false;
+                    return Ok(count);
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
                     self.failed = true;

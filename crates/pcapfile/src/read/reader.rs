@@ -152,7 +152,8 @@ impl<R: Read> Reader<R> {
     ///
     /// # Errors
     /// [`ReadError`] when the next record cannot be read, after all records before it were lent. The reader is then at its
-    /// end: further calls return `Ok(0)`.
+    /// end: further calls return `Ok(0)`. The one exception is a stream that says [`WouldBlock`](std::io::ErrorKind::WouldBlock): nothing is
+    /// lost then, and the next call goes on where this one was ([`ReadError::is_would_block`]).
     pub fn fill(&mut self) -> Result<usize, ReadError> {
         (self.lent, self.taken) = (0, 0);
         if !std::mem::take(&mut self.primed) {
@@ -238,6 +239,10 @@ impl<R: Read> Reader<R> {
                             self.end((there > 0).then(|| self.locate(cut)));
                         }
                         Ok(_) => {}
+                        Err(error) if error.is_would_block() => {
+                            self.pending = Some(error);
+                            return;
+                        }
                         Err(error) => self.end(Some(error)),
                     }
                 }
@@ -402,6 +407,70 @@ mod tests {
         let error = reader.fill().unwrap_err();
         assert!(error.is_damage());
         (error.to_string(), reader.buffer.capacity())
+    }
+
+    /// A stream of which, behind the first bytes, one byte is there at a time, and nothing between.
+    struct Hesitant {
+        bytes: Vec<u8>,
+        /// Bytes that come without a pause.
+        steady: usize,
+        given: usize,
+        ready: bool,
+    }
+
+    impl Read for Hesitant {
+        fn read(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
+            self.ready = !self.ready || self.given < self.steady;
+            if !self.ready {
+                return Err(std::io::ErrorKind::WouldBlock.into());
+            }
+            let there = &self.bytes[self.given..];
+            let count = there.len().min(room.len()).min(1);
+            room[..count].copy_from_slice(&there[..count]);
+            self.given += count;
+            Ok(count)
+        }
+    }
+
+    #[test]
+    fn a_stream_that_would_block_loses_nothing() {
+        let mut writer = PcapWriter::new(Vec::new(), PcapOptions::new(LinkType::ETHERNET)).unwrap();
+        for length in 0..200_u8 {
+            let data = vec![length; usize::from(length)];
+            writer.record(i64::from(length), 500, &data).unwrap();
+        }
+        let plain = writer.finish().unwrap();
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut gzip, &plain).unwrap();
+        // Two frames, because one comes out as a whole.
+        let pack = |bytes: &[u8]| zstd::stream::encode_all(bytes, 1).unwrap();
+        let first = pack(&plain[..5000]);
+        let zstd = [&first[..], &pack(&plain[5000..])].concat();
+        let gzip = gzip.finish().unwrap();
+        // `Reader::new` wants to see a header.
+        let half = gzip.len() / 2;
+        for (bytes, steady) in [(plain, 24), (gzip, half), (zstd, first.len())] {
+            let mut reader = Reader::new(Hesitant {
+                bytes,
+                steady,
+                given: 0,
+                ready: false,
+            })
+            .unwrap();
+            let (mut lengths, mut blocked) = (Vec::new(), 0);
+            loop {
+                match reader.fill() {
+                    Ok(0) => break,
+                    Ok(_) => lengths.extend(reader.records().iter().map(|one| one.captured_len)),
+                    Err(error) => {
+                        assert!(error.is_would_block(), "{error}");
+                        blocked += 1;
+                    }
+                }
+            }
+            assert!(blocked > 100, "{blocked}");
+            assert!(lengths.into_iter().eq(0..200));
+        }
     }
 
     #[test]
