@@ -7,6 +7,7 @@
 //! - [`mod@file`]: pcap and pcapng files,
 //! - [`af_packet`]: live interfaces through TPACKET_V3,
 //! - [`pcap_live`]: whatever the system's libpcap opens,
+//! - [`pcap_over_ip`]: pcap and pcapng streams over TCP,
 //! - [`generator`]: FlowScope's experiment traffic, also as a pure core for files,
 //! - [`send`]: the other direction: bursts out of a live interface.
 //!
@@ -19,6 +20,7 @@ pub mod file;
 pub mod generator;
 mod offer;
 pub mod pcap_live;
+pub mod pcap_over_ip;
 mod records;
 pub mod send;
 mod source;

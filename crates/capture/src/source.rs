@@ -16,6 +16,12 @@ pub trait Source: Send + fmt::Debug {
     /// Offers the engine to filter and to cut frames itself, before it is opened. One that cannot ignores it.
     fn offer(&mut self, _offer: &Offer) {}
 
+    /// Whether opening takes something that cannot be had again: a stream, an interface that is taken away from the host. A
+    /// recorder opens others twice, to look and to record.
+    fn opens_once(&self) -> bool {
+        false
+    }
+
     /// Opens into at least one queue. `queues` is how many threads the caller would like to run, at least 1; an engine
     /// that cannot spread its traffic returns fewer.
     ///
@@ -206,6 +212,8 @@ pub enum LossCause {
     Nic,
     /// The kernel's capture ring was full.
     Kernel,
+    /// Before it came to this host: lost by whoever captured it.
+    Upstream,
 }
 
 impl LossCause {
@@ -215,6 +223,7 @@ impl LossCause {
         match self {
             Self::Nic => "nic",
             Self::Kernel => "kernel",
+            Self::Upstream => "upstream",
         }
     }
 }

@@ -97,7 +97,8 @@ pub enum StartError {
 }
 
 /// Makes the sources, in the order the user gave. Called twice for a live recorder: to look, and, once the ring stands,
-/// to record; packets that arrive while memory is being filled then do not count as lost.
+/// to record; packets that arrive while memory is being filled then do not count as lost. Sources that open only once
+/// ([`Source::opens_once`]) stay open in between.
 pub type Sources<'a> = dyn Fn() -> Result<Vec<Box<dyn Source>>, SourceError> + 'a;
 
 /// The recorder's threads.

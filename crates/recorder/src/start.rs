@@ -68,17 +68,15 @@ pub(crate) fn start(
         error,
     })?;
     let queues = opened.iter().map(|s| s.queues.len()).sum();
-    let opened = if config.offline { Some(opened) } else { None };
+    // The others are closed: what arrives while memory is being filled does not count as lost then.
+    let kept: Vec<Option<Opened>> = opened
+        .into_iter()
+        .map(|source| (config.offline || source.opens_once).then_some(source))
+        .collect();
     let ring_config = ring_config(config, queues, clock.now().wall_ns);
     let ring = Ring::new(&ring_config, progress)?;
-    let opened = match opened {
-        Some(opened) => opened,
-        None => open(
-            sources,
-            config.rx_threads,
-            &offer(config, &mut expressions, &known),
-        )?,
-    };
+    let offer = offer(config, &mut expressions, &known);
+    let opened = reopen(kept, sources, config.rx_threads, &offer)?;
     Starter {
         config,
         clock,
@@ -91,7 +89,23 @@ pub(crate) fn start(
 #[derive(Debug)]
 struct Opened {
     name: String,
+    opens_once: bool,
     queues: Vec<Box<dyn Queue>>,
+}
+
+impl Opened {
+    fn new(
+        mut source: Box<dyn Source>,
+        rx_threads: usize,
+        offer: &Offer,
+    ) -> Result<Self, SourceError> {
+        source.offer(offer);
+        Ok(Self {
+            name: source.name().to_owned(),
+            opens_once: source.opens_once(),
+            queues: source.open(rx_threads)?,
+        })
+    }
 }
 
 /// What engines may take over. With `-c` they filter nothing: what comes behind the last packet is counted as filtered.
@@ -113,15 +127,22 @@ fn open(
     rx_threads: usize,
     offer: &Offer,
 ) -> Result<Vec<Opened>, SourceError> {
-    let open = |mut source: Box<dyn Source>| {
-        source.offer(offer);
-        let name = source.name().to_owned();
-        Ok(Opened {
-            name,
-            queues: source.open(rx_threads)?,
-        })
-    };
+    let open = |source| Opened::new(source, rx_threads, offer);
     sources()?.into_iter().map(open).collect()
+}
+
+/// Opens what was closed in between. What stayed open was offered nothing.
+fn reopen(
+    kept: Vec<Option<Opened>>,
+    sources: &Sources<'_>,
+    rx_threads: usize,
+    offer: &Offer,
+) -> Result<Vec<Opened>, SourceError> {
+    let open = |(source, kept): (_, Option<Opened>)| match kept {
+        Some(opened) => Ok(opened),
+        None => Opened::new(source, rx_threads, offer),
+    };
+    sources()?.into_iter().zip(kept).map(open).collect()
 }
 
 fn known_link_types(opened: &[Opened]) -> Vec<LinkType> {

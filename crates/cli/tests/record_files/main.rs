@@ -4,6 +4,7 @@
 mod fragments;
 mod options;
 mod oracle;
+mod over_ip;
 mod stdin;
 
 use std::{

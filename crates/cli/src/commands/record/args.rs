@@ -23,7 +23,8 @@ const DEFAULT_DUMP: &str = "$flow";
 #[derive(Debug, Clone, clap::Args)]
 #[command(disable_version_flag = true)]
 pub(crate) struct Args {
-    /// Interface to record (repeat for several), or `generate:flows=…,size=…,rate=…` for made-up traffic
+    /// Interface to record (repeat for several); `TCP@HOST:PORT` for a stream of pcap or pcapng from there, or
+    /// `generate:flows=…,size=…,rate=…` for made-up traffic
     #[arg(short = 'i', long = "interface", value_name = "IFACE")]
     pub(crate) interfaces: Vec<String>,
 

@@ -15,7 +15,11 @@ use std::{
 };
 
 use retroscope_capture::{
-    Source, SourceError, af_packet::interfaces, file::FileSource, generator::GeneratorSource,
+    Source, SourceError,
+    af_packet::interfaces,
+    file::FileSource,
+    generator::GeneratorSource,
+    pcap_over_ip::{TcpSource, is_address},
 };
 use retroscope_recorder::{Config, DumpReport, Event, Recorder, StartError, SystemClock};
 use retroscope_ring::RingError;
@@ -156,13 +160,15 @@ fn engine(args: &Args) -> String {
     if !args.files.is_empty() {
         return "file".to_owned();
     }
-    let (made_up, live): (Vec<&String>, Vec<&String>) =
-        args.interfaces.iter().partition(|name| is_generator(name));
-    match (live.is_empty(), made_up.is_empty()) {
-        (true, _) => "generator".to_owned(),
-        (false, true) => args.engine.as_str().to_owned(),
-        (false, false) => format!("{} and generator", args.engine.as_str()),
-    }
+    let engine_of = |name: &String| match name {
+        name if is_generator(name) => "generator",
+        name if is_address(name) => "pcap over IP",
+        _ => args.engine.as_str(),
+    };
+    let mut engines: Vec<&str> = args.interfaces.iter().map(engine_of).collect();
+    engines.sort_unstable();
+    engines.dedup();
+    engines.join(" and ")
 }
 
 fn is_generator(name: &str) -> bool {
@@ -183,6 +189,8 @@ fn open_sources(args: &Args, stop: &Arc<AtomicBool>) -> Result<Vec<Box<dyn Sourc
     for name in &args.interfaces {
         if is_generator(name) {
             sources.push(Box::new(GeneratorSource::parse(name)?));
+        } else if is_address(name) {
+            sources.push(Box::new(TcpSource::parse(name)?));
         } else {
             let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("retroscope"));
             let config = args.live.config(name, program);

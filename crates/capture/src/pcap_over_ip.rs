@@ -1,0 +1,294 @@
+//! pcap over IP: a pcap or pcapng stream from a TCP server, as Wireshark's `TCP@host:port`.
+//!
+//! The other end is a program that captures (`tcpdump -U -w - | nc -l 57012`, a sensor, a TLS proxy that hands out what it
+//! decrypted); whoever connects gets the stream, compressed with gzip or zstd or not. The protocol has nothing else: no
+//! authentication, no counters, no end mark.
+//!
+//! # One connection
+//! A stream is connected to once, and its end is the end of the source. What happens between two streams would be a gap of
+//! unknown size that looks like silence, and a stream of a server that serves one file would come again and again. Whoever
+//! wants the next stream starts the next recording.
+//!
+//! # Counting and time
+//! `received` is the records that were read. What the sender lost cannot be known: the cause `upstream` is `null`. The
+//! stamps are the sender's, by its clock and in any order: there is no watermark.
+
+use std::{
+    io::{self, Read},
+    net::{TcpStream, ToSocketAddrs},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use retroscope_pcapfile::Reader;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::{
+    Burst, Event, InterfaceInfo, LossCause, Queue, Source, SourceError, SourceStatistics, Status,
+    TimeDomain,
+    clock::{self, SECOND_NS},
+    file::source_error,
+    records::Records,
+};
+
+/// What a source's name starts with.
+const PREFIX: &str = "TCP@";
+
+/// How long to wait for a connection, and then for the start of the stream.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+const HEADER_NS: i64 = 10 * SECOND_NS;
+
+/// How long to wait behind the stream's first bytes for what follows them: interfaces of pcapng come at once, a first
+/// packet may take hours.
+const INTERFACES_NS: i64 = SECOND_NS;
+
+/// Bytes that tell the format: a pcap file header.
+const HEADER_BYTES: usize = 24;
+
+/// Whether `name` is meant for this engine.
+#[must_use]
+pub fn is_address(name: &str) -> bool {
+    name.get(..PREFIX.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
+}
+
+/// A server of pcap over IP behind the [`Source`] plug.
+#[derive(Debug)]
+pub struct TcpSource {
+    name: String,
+    host: String,
+    port: u16,
+}
+
+impl TcpSource {
+    /// Parses `TCP@host:port`; an IPv6 address stands in brackets.
+    ///
+    /// # Errors
+    /// [`SourceError::Usage`].
+    pub fn parse(name: &str) -> Result<Self, SourceError> {
+        let usage = || SourceError::Usage {
+            message: format!(
+                "-i {name}: write TCP@HOST:PORT, for example TCP@192.0.2.7:57012 or TCP@[2001:db8::7]:57012"
+            ),
+        };
+        let address = name.get(PREFIX.len()..).filter(|_| is_address(name));
+        let (host, port) = address
+            .and_then(|address| address.rsplit_once(':'))
+            .ok_or_else(usage)?;
+        let host = match host.strip_prefix('[') {
+            Some(rest) => rest.strip_suffix(']').ok_or_else(usage)?,
+            None if host.contains(':') => return Err(usage()),
+            None => host,
+        };
+        let port = port.parse().map_err(|_| usage())?;
+        if host.is_empty() || port == 0 {
+            return Err(usage());
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            host: host.to_owned(),
+            port,
+        })
+    }
+
+    /// Tries the host's addresses in turn.
+    fn connect(&self) -> io::Result<TcpStream> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+        for address in (self.host.as_str(), self.port).to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, CONNECT_TIME) {
+                Ok(socket) => return Ok(socket),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn error(&self, call: &'static str, error: io::Error) -> SourceError {
+        SourceError::System {
+            interface: self.name.clone(),
+            call,
+            error,
+        }
+    }
+}
+
+impl Source for TcpSource {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A second connection would get another stream, or none.
+    fn opens_once(&self) -> bool {
+        true
+    }
+
+    /// Connects, and waits up to 10 s for the start of the stream. Opens one queue.
+    fn open(self: Box<Self>, _queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+        let socket = self
+            .connect()
+            .map_err(|error| self.error("connect", error))?;
+        let until_ns = Arc::new(AtomicI64::new(clock::monotonic_ns() + HEADER_NS));
+        let stream = Stream {
+            socket,
+            until_ns: Arc::clone(&until_ns),
+            read: 0,
+        };
+        let reader = Reader::new(stream).map_err(|error| {
+            if !error.is_would_block() {
+                return source_error(Path::new(&self.name), error);
+            }
+            let message = "connected, but no capture with an interface came";
+            self.error("read", io::Error::new(io::ErrorKind::TimedOut, message))
+        })?;
+        Ok(vec![Box::new(TcpQueue {
+            records: Records::new(reader, TimeDomain::Foreign, &self.name),
+            name: self.name,
+            until_ns,
+            ended: false,
+        })])
+    }
+}
+
+/// A connection that is read until a time, and says [`io::ErrorKind::WouldBlock`] then.
+#[derive(Debug)]
+struct Stream {
+    socket: TcpStream,
+    /// On the monotonic clock. Set by the queue, which owns the reader that owns this.
+    until_ns: Arc<AtomicI64>,
+    /// Bytes read, up to [`HEADER_BYTES`].
+    read: usize,
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let now_ns = clock::monotonic_ns();
+            // Relaxed: the same thread stores it.
+            let wait_ns = self.until_ns.load(Ordering::Relaxed).saturating_sub(now_ns);
+            let timeout = Timespec {
+                tv_sec: wait_ns.max(0) / SECOND_NS,
+                tv_nsec: wait_ns.max(0) % SECOND_NS,
+            };
+            match poll(
+                &mut [PollFd::new(&self.socket, PollFlags::IN)],
+                Some(&timeout),
+            ) {
+                Ok(0) => return Err(io::ErrorKind::WouldBlock.into()),
+                Ok(_) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let count = self.socket.read(buffer)?;
+        if self.read < HEADER_BYTES {
+            self.read += count;
+            if self.read >= HEADER_BYTES {
+                let until_ns = clock::monotonic_ns() + INTERFACES_NS;
+                self.until_ns.store(until_ns, Ordering::Relaxed);
+            }
+        }
+        Ok(count)
+    }
+}
+
+/// A stream that is connected.
+#[derive(Debug)]
+struct TcpQueue {
+    name: String,
+    records: Records<Stream>,
+    until_ns: Arc<AtomicI64>,
+    ended: bool,
+}
+
+impl Queue for TcpQueue {
+    fn interfaces(&self) -> &[InterfaceInfo] {
+        self.records.interfaces()
+    }
+
+    fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
+        if self.ended {
+            self.records.clear();
+            return Ok(Status::End);
+        }
+        let until_ns = clock::monotonic_ns().saturating_add(clock::duration_ns(wait));
+        self.until_ns.store(until_ns, Ordering::Relaxed);
+        match self.records.fill() {
+            Ok(0) => {
+                self.ended = true;
+                Ok(Status::End)
+            }
+            Ok(_) => Ok(Status::Frames),
+            Err(error) if error.is_would_block() => Ok(Status::Idle),
+            Err(error) => {
+                self.ended = true;
+                Err(source_error(Path::new(&self.name), error))
+            }
+        }
+    }
+
+    fn burst(&self) -> Burst<'_> {
+        self.records.burst()
+    }
+
+    fn watermark(&self) -> Option<i64> {
+        self.ended.then_some(i64::MAX)
+    }
+
+    fn event(&mut self) -> Option<Event> {
+        self.records.event()
+    }
+
+    fn statistics(&mut self) -> SourceStatistics {
+        SourceStatistics {
+            received: Some(self.records.read()),
+            lost: vec![(LossCause::Upstream, None)],
+            as_of_ns: self.watermark(),
+        }
+    }
+
+    /// What waits in the connection was not received yet: records are received when they are read.
+    fn stop(&mut self) {
+        self.ended = true;
+        self.records.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        let parse = |name| TcpSource::parse(name).map(|source| (source.host, source.port));
+        for (name, host, port) in [
+            ("TCP@sensor.example:57012", "sensor.example", 57012),
+            ("tcp@192.0.2.7:1", "192.0.2.7", 1),
+            ("TCP@[2001:db8::7]:65535", "2001:db8::7", 65535),
+        ] {
+            assert!(is_address(name));
+            assert_eq!(parse(name).unwrap(), (host.to_owned(), port), "{name}");
+        }
+        for wrong in [
+            "TCP@",
+            "TCP@host",
+            "TCP@:1",
+            "TCP@host:",
+            "TCP@host:0",
+            "TCP@host:65536",
+            "TCP@2001:db8::7:1",
+            "TCP@[::1:1",
+            "TCP@host:one",
+            "eth0",
+        ] {
+            assert!(
+                matches!(parse(wrong), Err(SourceError::Usage { .. })),
+                "{wrong}"
+            );
+        }
+        assert!(!is_address("eth0") && !is_address("") && !is_address("TCP"));
+    }
+}
