@@ -6,7 +6,7 @@ use retroscope_capture::{
     Source,
     generator::{GeneratorConfig, GeneratorSource},
 };
-use retroscope_recorder::{Config, Event, Format, Recorder, SystemClock};
+use retroscope_recorder::{Config, Event, Format, Recorder, Scripts, SystemClock};
 use retroscope_ring::Backing;
 
 use crate::contest::Failure;
@@ -92,6 +92,7 @@ fn config(ring_bytes: u64, directory: &Path) -> Config {
         triggers: vec![TRIGGER.to_owned()],
         dump: String::new(),
         manual_dump: String::new(),
+        scripts: Scripts::default(),
         filter: None,
         past: Duration::from_secs(1),
         future: Duration::from_secs(1),

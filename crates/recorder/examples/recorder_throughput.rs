@@ -13,7 +13,7 @@ use retroscope_capture::{
     Source,
     generator::{GeneratorConfig, GeneratorSource},
 };
-use retroscope_recorder::{Config, Event, Format, Recorder, SystemClock};
+use retroscope_recorder::{Config, Event, Format, Recorder, Scripts, SystemClock};
 use retroscope_ring::Backing;
 
 /// Ring bytes that a frame takes beside its own: the descriptor, and some for what is left at the ends of buckets.
@@ -44,6 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         triggers,
         dump: String::new(),
         manual_dump: String::new(),
+        scripts: Scripts::default(),
         filter: None,
         past: Duration::from_secs(1),
         future: Duration::from_secs(1),

@@ -3,6 +3,8 @@
 //! It also keeps packet time. Offline that is the highest stamp seen, moved packet by packet, so that a window ends
 //! after the same packet in every run. Live it is the smallest watermark of the queues.
 
+mod rules;
+
 use std::{
     collections::HashMap,
     ops::Range,
@@ -19,7 +21,7 @@ use retroscope_ring::{Batch, Packet, Positions, Reader, Reservation, Ring, Waker
 
 use crate::{
     Event,
-    chunk::{Chunk, Walk},
+    chunk::{Chunk, MANY, Walk},
     clock::{Clock, Now},
     director::{Clip, Director, DirectorConfig, Hit, HitCounts, HitOrder, Order, Refusal},
     dump::{CloseOrder, DumpOrder, Message, Step},
@@ -33,6 +35,8 @@ use crate::{
     time::{rfc3339, seconds},
 };
 
+pub(crate) use rules::Functions;
+
 /// Rule number of a trigger by hand.
 const MANUAL: usize = usize::MAX;
 /// Batches between two looks at clocks and wishes while packets keep coming.
@@ -42,6 +46,7 @@ const STEP_NS: i64 = 100_000_000;
 
 /// Shorter batches are not worth a scan: each packet goes the long way.
 const SCANNED_MIN: usize = 8;
+
 /// What the analyzer is built from.
 #[derive(Debug)]
 pub(crate) struct AnalyzerParts {
@@ -51,6 +56,7 @@ pub(crate) struct AnalyzerParts {
     pub(crate) template: Template,
     /// What a trigger by hand dumps.
     pub(crate) manual: Expression,
+    pub(crate) scripts: Functions,
     pub(crate) director: DirectorConfig,
     pub(crate) intake: Arc<Intake>,
     pub(crate) control: Arc<Control>,
@@ -76,6 +82,7 @@ struct Core {
     rules: Vec<Rule>,
     template: Template,
     manual: Expression,
+    scripts: Functions,
     director: Director<Expression>,
     live: bool,
     intake: Arc<Intake>,
@@ -122,6 +129,7 @@ impl Analyzer {
             rules,
             template,
             manual,
+            scripts,
             director,
             intake,
             control,
@@ -158,6 +166,7 @@ impl Analyzer {
             rules,
             template,
             manual,
+            scripts,
             intake,
             control,
             barrier,
@@ -226,6 +235,7 @@ impl Analyzer {
         core.director.end(clip, &mut core.orders);
         core.execute();
         core.tell_late();
+        core.tell_notices();
         core.hint_at_tags();
         core.publish_counters();
         AnalyzerEnd {
@@ -250,8 +260,13 @@ impl Core {
         if self.live && batch.len() >= SCANNED_MIN {
             self.scan(batch);
         } else {
-            for (record, packet) in (batch.first..).zip(batch.iter()) {
-                self.packet(producer, record, &packet);
+            let mut packets = batch.iter();
+            for (n, record) in (batch.first..).enumerate() {
+                if n % MANY == 0 {
+                    self.ask_scripts(packets.clone());
+                }
+                let Some(packet) = packets.next() else { break };
+                self.packet(producer, record, &packet, n % MANY);
             }
         }
         self.here.clear();
@@ -274,6 +289,7 @@ impl Core {
         let mut record = batch.first;
         loop {
             let mut walk = Walk::new(packets.clone());
+            self.ask_scripts(packets.clone());
             let count = chunk.fill(&mut packets);
             if count == 0 {
                 return;
@@ -306,7 +322,7 @@ impl Core {
             let Some(packet) = walk.to(index) else {
                 return;
             };
-            self.packet(producer, first + index as u64, &packet);
+            self.packet(producer, first + index as u64, &packet, index);
             let wanted_now = self.wanted();
             if wanted_now != wanted {
                 wanted = wanted_now;
@@ -325,11 +341,14 @@ impl Core {
     }
 
     fn find(&mut self, wanted: Wanted, chunk: &Chunk<'_>, run: (u16, Range<usize>)) -> u64 {
+        let scripted = self.scripts.triggers.found(&run.1);
         let (rules, names) = (&mut self.rules, &mut self.names);
-        self.scan.find(wanted, rules, names, chunk, run)
+        let found = self.scan.find(wanted, rules, names, chunk, run);
+        found | if wanted.hits { scripted } else { 0 }
     }
 
-    fn packet(&mut self, producer: usize, record: u64, packet: &Packet<'_>) {
+    /// Looks at a packet, the one at `place` of its chunk.
+    fn packet(&mut self, producer: usize, record: u64, packet: &Packet<'_>, place: usize) {
         if !self.live {
             self.offline_clock(record, packet);
         }
@@ -345,27 +364,8 @@ impl Core {
             self.fragments
                 .see(interface.link_type, packet.time_ns, packet.data);
         }
-        for rule in 0..self.rules.len() {
-            let Some(interface) = self.names.interface(packet.interface) else {
-                return;
-            };
-            if self.rules[rule].matches(interface, packet) {
-                let source = interface.source;
-                let expression =
-                    Expression::fill(&self.template, interface, packet, &self.fragments)
-                        .map(|expression| self.expressions.share(expression));
-                let order = HitOrder {
-                    time_ns: packet.time_ns,
-                    source,
-                    producer,
-                    record,
-                    rule,
-                };
-                let in_flight = self.in_flight();
-                self.director
-                    .hit(Hit { order, expression }, in_flight, &mut self.orders);
-                self.execute();
-            }
+        for rule in 0..self.rules.len() + self.scripts.triggers.len() {
+            self.try_rule(rule, (producer, record), packet, place);
         }
     }
 
@@ -396,11 +396,7 @@ impl Core {
             self.trigger_by_hand(now);
         }
         self.execute();
-        for rule in 0..self.rules.len() {
-            for notice in self.rules[rule].take_notices() {
-                self.tell(Event::Notice(notice));
-            }
-        }
+        self.tell_notices();
         self.publish_counters();
     }
 
@@ -543,11 +539,7 @@ impl Core {
     }
 
     fn open(&mut self, id: u64, hit: HitOrder, expression: &Expression, from_ns: i64, to_ns: i64) {
-        let rule = self
-            .rules
-            .get(hit.rule)
-            .map_or("manual", |rule| rule.text())
-            .to_owned();
+        let rule = self.rule_name(hit.rule).to_owned();
         let predicate = Predicate::new(expression, !self.live);
         let trigger =
             (hit.rule != MANUAL).then_some((hit.producer, hit.record, expression.interface()));
@@ -613,10 +605,7 @@ impl Core {
         if self.refusals_told > REFUSALS_TOLD {
             return;
         }
-        let rule = self
-            .rules
-            .get(hit.rule)
-            .map_or("manual", |rule| rule.text());
+        let rule = self.rule_name(hit.rule).to_owned();
         let at = rfc3339(hit.time_ns);
         let text = match why {
             Refusal::TooMany => {

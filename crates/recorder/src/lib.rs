@@ -11,6 +11,7 @@ mod clock;
 mod counters;
 mod director;
 mod dump;
+mod dump_script;
 mod fragments;
 mod inserter;
 mod intake;
@@ -25,15 +26,18 @@ mod recorder;
 #[cfg(test)]
 mod rig;
 mod scan;
+#[cfg(test)]
+mod script_tests;
 mod start;
 mod time;
+mod trigger_scripts;
 
 pub use clock::{Clock, Now, SystemClock};
 pub use counters::{LOST_NO_BUCKET, SourceSnapshot};
 pub use director::HitCounts;
 pub use dump::{DumpReport, Format, Missing, PROGRAM, Verdict};
 pub use predicate::ExpressionError;
-pub use recorder::{Config, Handle, Recorder, Sources, StartError, Status, Summary};
+pub use recorder::{Config, Handle, Recorder, Scripts, Sources, StartError, Status, Summary};
 pub use time::rfc3339;
 
 /// News from a running recorder, in the order they happened.

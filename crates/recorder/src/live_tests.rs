@@ -3,7 +3,7 @@
 use retroscope_pcapfile::Reader;
 
 use crate::{
-    Verdict,
+    Scripts, Verdict,
     rig::{MS, Plan, Rig, S, udp},
 };
 
@@ -15,6 +15,7 @@ fn plan() -> Plan<'static> {
         ring_bytes: 16 << 20,
         triggers: &["udp port 9"],
         dump: "",
+        scripts: Scripts::default(),
         past_ns: 2 * S,
         future_ns: S,
     }

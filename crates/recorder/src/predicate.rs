@@ -18,12 +18,15 @@ use retroscope_filter::{
 use retroscope_packet::{FragmentKey, LinkType, parse};
 use retroscope_ring::Packet;
 
-use crate::{fragments::FirstFragments, inserter::WireFrame, interfaces::Interface};
+use crate::{
+    dump_script::ScriptPredicate, fragments::FirstFragments, inserter::WireFrame,
+    interfaces::Interface, trigger_scripts::shown,
+};
 
 /// Snap length told to libpcap: the most that the ring stores. It makes no difference to what matches.
 const SNAPLEN: u32 = 262_144;
 
-fn context(link_type: LinkType, mode: Mode) -> LinkContext {
+pub(crate) fn context(link_type: LinkType, mode: Mode) -> LinkContext {
     LinkContext {
         link_type,
         snaplen: SNAPLEN,
@@ -181,11 +184,18 @@ impl Rule {
     }
 }
 
-/// A filled-in dump expression. Two are equal if they take the same packets for the same reason.
+/// What a dump takes: a filled-in expression, or a script's predicate. Two are equal if they take the same packets for the
+/// same reason.
 #[derive(Debug, Clone)]
 pub(crate) struct Expression {
-    filled: Arc<Filled>,
+    what: What,
     interface: u16,
+}
+
+#[derive(Debug, Clone)]
+enum What {
+    Filled(Arc<Filled>),
+    Script(ScriptPredicate),
 }
 
 impl Expression {
@@ -205,10 +215,26 @@ impl Expression {
         };
         match template.fill(&facts) {
             Ok(filled) => Ok(Self {
-                filled: Arc::new(filled),
+                what: What::Filled(Arc::new(filled)),
                 interface: packet.interface,
             }),
             Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// What a dump script made of a packet of `interface`.
+    pub(crate) fn scripted(predicate: ScriptPredicate, interface: u16) -> Self {
+        Self {
+            what: What::Script(predicate),
+            interface,
+        }
+    }
+
+    /// As people read it, and as it is compared.
+    fn as_str(&self) -> &str {
+        match &self.what {
+            What::Filled(filled) => filled.as_str(),
+            What::Script(predicate) => predicate.name(),
         }
     }
 
@@ -228,25 +254,28 @@ impl SharedExpressions {
 
     /// The same expression, in the memory of an equal one if there is one.
     pub(crate) fn share(&mut self, expression: Expression) -> Expression {
-        if let Some(filled) = self.0.get(&expression.filled)
-            && filled.knows_the_same(&expression.filled)
+        let What::Filled(filled) = &expression.what else {
+            return expression;
+        };
+        if let Some(known) = self.0.get(filled)
+            && known.knows_the_same(filled)
         {
             return Expression {
-                filled: Arc::clone(filled),
+                what: What::Filled(Arc::clone(known)),
                 ..expression
             };
         }
         if self.0.len() >= Self::KEPT {
             self.0.clear();
         }
-        self.0.replace(Arc::clone(&expression.filled));
+        self.0.replace(Arc::clone(filled));
         expression
     }
 }
 
 impl PartialEq for Expression {
     fn eq(&self, other: &Self) -> bool {
-        self.filled == other.filled
+        self.as_str() == other.as_str()
     }
 }
 
@@ -254,19 +283,26 @@ impl Eq for Expression {}
 
 impl Hash for Expression {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.filled.hash(state);
+        self.as_str().hash(state);
     }
 }
 
 impl fmt::Display for Expression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.filled.as_str())
+        f.write_str(self.as_str())
     }
 }
 
-/// What a dump takes, with what it has learned about fragments.
+/// What a dump takes.
 #[derive(Debug, Clone)]
-pub(crate) struct Predicate {
+pub(crate) enum Predicate {
+    Filter(Box<FilterPredicate>),
+    Script(ScriptPredicate),
+}
+
+/// A filter, with what it has learned about fragments.
+#[derive(Debug, Clone)]
+pub(crate) struct FilterPredicate {
     prepared: Prepared,
     state: FlowState,
 }
@@ -286,6 +322,8 @@ pub(crate) enum Quick<'a> {
     Nothing,
     /// This program alone.
     Program(&'a Program),
+    /// This script alone.
+    Script(&'a ScriptPredicate),
     /// [`Predicate::decide`], for each packet.
     Ask,
 }
@@ -301,16 +339,63 @@ pub(crate) enum Decision {
 
 impl Predicate {
     pub(crate) fn new(expression: &Expression, offline: bool) -> Self {
-        let filter = Filter::new(Filled::clone(&expression.filled));
+        let filled = match &expression.what {
+            What::Filled(filled) => filled,
+            What::Script(predicate) => return Self::Script(predicate.clone()),
+        };
+        let filter = Filter::new(Filled::clone(filled));
         let state = filter.state();
-        Self {
+        Self::Filter(Box::new(FilterPredicate {
             prepared: Prepared::new(filter, mode(offline)),
             state,
-        }
+        }))
     }
 
     /// What decides for most packets of a link type.
     pub(crate) fn quick(&mut self, link_type: LinkType) -> Quick<'_> {
+        match self {
+            Self::Filter(filter) => filter.quick(link_type),
+            Self::Script(script) => Quick::Script(script),
+        }
+    }
+
+    /// Whether the dump takes a packet.
+    pub(crate) fn decide(&mut self, interface: &Interface, packet: &Packet<'_>) -> Answer {
+        match self {
+            Self::Filter(filter) => filter.decide(interface, packet),
+            Self::Script(script) => {
+                let taken = script.match_many(&[shown(packet, interface.link_type)]);
+                Answer {
+                    decision: if taken == 0 {
+                        Decision::Skip
+                    } else {
+                        Decision::Take
+                    },
+                    resolves: None,
+                }
+            }
+        }
+    }
+
+    /// Link types that the dump takes nothing of.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        match self {
+            Self::Filter(filter) => filter.notes(),
+            Self::Script(_) => Vec::new(),
+        }
+    }
+
+    /// Why it may not have taken all that it should.
+    pub(crate) fn fault(&self) -> Option<String> {
+        match self {
+            Self::Filter(_) => None,
+            Self::Script(script) => script.fault(),
+        }
+    }
+}
+
+impl FilterPredicate {
+    fn quick(&mut self, link_type: LinkType) -> Quick<'_> {
         self.prepared.prepare(link_type);
         let (filter, mode) = (&self.prepared.filter, self.prepared.mode);
         match filter.program(link_type, mode) {
@@ -320,8 +405,7 @@ impl Predicate {
         }
     }
 
-    /// Whether the dump takes a packet.
-    pub(crate) fn decide(&mut self, interface: &Interface, packet: &Packet<'_>) -> Answer {
+    fn decide(&mut self, interface: &Interface, packet: &Packet<'_>) -> Answer {
         self.prepared.prepare(interface.link_type);
         let verdict = self.prepared.filter.evaluate(
             &mut self.state,
@@ -338,8 +422,7 @@ impl Predicate {
         }
     }
 
-    /// Link types that the dump takes nothing of.
-    pub(crate) fn notes(&self) -> Vec<String> {
+    fn notes(&self) -> Vec<String> {
         let refused = &self.prepared.refused;
         refused
             .iter()
@@ -434,7 +517,7 @@ impl CaptureFilter {
     }
 }
 
-fn mode(offline: bool) -> Mode {
+pub(crate) fn mode(offline: bool) -> Mode {
     if offline { Mode::Savefile } else { Mode::Live }
 }
 
@@ -517,12 +600,12 @@ impl Expressions {
             error,
         })?;
         let manual = Expression {
-            filled: Arc::new(
+            what: What::Filled(Arc::new(
                 plain("--manual-dump", texts.manual)?
                     .filter
                     .filled()
                     .clone(),
-            ),
+            )),
             interface: 0,
         };
         let filter = texts

@@ -157,6 +157,10 @@ pub(crate) struct AnalyzerCounters {
     pub(crate) unfilled: AtomicU64,
     pub(crate) open_dumps: AtomicU64,
     pub(crate) clock_steps: AtomicU64,
+    /// Trigger scripts that are disabled.
+    pub(crate) trigger_scripts_failed: AtomicU64,
+    /// Whether the dump script is: 0 or 1. Whoever holds the script writes it.
+    pub(crate) dump_script_failed: AtomicU64,
     /// Dumps whose window the analyzer closed.
     pub(crate) closed_dumps: AtomicU64,
     /// Dumps that the dumper is done with. The dumper writes it.
@@ -164,6 +168,12 @@ pub(crate) struct AnalyzerCounters {
 }
 
 impl AnalyzerCounters {
+    /// Scripts that are disabled.
+    pub(crate) fn scripts_failed(&self) -> u64 {
+        let triggers = self.trigger_scripts_failed.load(Ordering::Relaxed);
+        triggers + self.dump_script_failed.load(Ordering::Relaxed)
+    }
+
     /// Dumps whose window is closed and whose file is not finished.
     pub(crate) fn in_flight(&self) -> u64 {
         let finished = self.finished_dumps.load(Ordering::Relaxed);

@@ -10,6 +10,7 @@ use std::{
 
 use retroscope_capture::{Source, SourceError};
 use retroscope_ring::{Backing, Ring, RingError, RingStatistics, Waker};
+use retroscope_script::{Script, ScriptError};
 
 use crate::{
     Event,
@@ -44,6 +45,8 @@ pub struct Config {
     pub dump: String,
     /// What a trigger by hand dumps; empty: everything.
     pub manual_dump: String,
+    /// Scripts that trigger or dump.
+    pub scripts: Scripts,
     /// Capture filter.
     pub filter: Option<String>,
     /// Packet time before and after a trigger.
@@ -70,6 +73,15 @@ pub struct Config {
     pub reproducible: bool,
 }
 
+/// Lua functions of the user.
+#[derive(Debug, Clone, Default)]
+pub struct Scripts {
+    /// Triggers, beside the trigger expressions.
+    pub triggers: Vec<Script>,
+    /// What makes a predicate of a trigger packet, in place of the dump template.
+    pub dump: Option<Script>,
+}
+
 /// Why a recorder did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -77,6 +89,9 @@ pub enum StartError {
     /// An expression is wrong: the user's mistake.
     #[error("{0}")]
     Expression(ExpressionError),
+    /// A script is wrong: the user's mistake, unless it is [`ScriptError::Setup`] or [`ScriptError::Thread`].
+    #[error(transparent)]
+    Script(#[from] ScriptError),
     /// A source did not open.
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -140,6 +155,8 @@ pub struct Status {
     pub dumps_open: u64,
     /// Steps of the real-time clock beyond 100 ms.
     pub clock_steps: u64,
+    /// Scripts that failed or exceeded a budget, and do nothing any more.
+    pub scripts_failed: u64,
 }
 
 /// What a recorder did.
@@ -155,6 +172,8 @@ pub struct Summary {
     pub lapped: u64,
     /// What hits became.
     pub hits: HitCounts,
+    /// See [`Status::scripts_failed`].
+    pub scripts_failed: u64,
     /// Every dump, in the order of triggers.
     pub dumps: Vec<DumpReport>,
     /// Sources that ended by an error.
@@ -254,6 +273,7 @@ impl Recorder {
             },
             dumps_open: load(&counters.open_dumps) + counters.in_flight(),
             clock_steps: load(&counters.clock_steps),
+            scripts_failed: counters.scripts_failed(),
         }
     }
 
@@ -267,6 +287,7 @@ impl Recorder {
             analyzed: status.analyzed,
             lapped: status.lapped,
             hits: status.hits,
+            scripts_failed: status.scripts_failed,
             dumps,
             errors: Vec::new(),
             panicked: false,
@@ -297,6 +318,7 @@ impl Recorder {
             analyzed: end.analyzed,
             lapped: end.lapped,
             hits: end.hits,
+            scripts_failed: self.counters.scripts_failed(),
             dumps,
             errors,
             panicked,

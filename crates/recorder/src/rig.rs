@@ -20,8 +20,8 @@ use retroscope_packet::LinkType;
 use retroscope_ring::{GroupKind, Ring, RingConfig};
 
 use crate::{
-    Event,
-    analyzer::{Analyzer, AnalyzerParts},
+    Event, Scripts,
+    analyzer::{Analyzer, AnalyzerParts, Functions},
     clock::{Clock, Now},
     counters::{LossLog, QueueCounters},
     director::{Clip, DirectorConfig},
@@ -142,6 +142,7 @@ pub(crate) struct Rig {
     events: mpsc::Receiver<Event>,
     pub(crate) notices: Vec<String>,
     pub(crate) reports: Vec<DumpReport>,
+    pub(crate) counters: Arc<AnalyzerCounters>,
 }
 
 /// What a rig records and dumps.
@@ -151,6 +152,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) ring_bytes: u64,
     pub(crate) triggers: &'a [&'a str],
     pub(crate) dump: &'a str,
+    pub(crate) scripts: Scripts,
     pub(crate) past_ns: i64,
     pub(crate) future_ns: i64,
 }
@@ -227,6 +229,7 @@ impl Rig {
             rules: expressions.rules,
             template: expressions.template,
             manual: expressions.manual,
+            scripts: Functions::new(&plan.scripts, &counters).unwrap(),
             director: DirectorConfig {
                 past_ns: plan.past_ns,
                 future_ns: plan.future_ns,
@@ -255,7 +258,7 @@ impl Rig {
             progress: Progress::Live { ring: ring.clone() },
             barrier,
             clock: clock.clone(),
-            counters,
+            counters: Arc::clone(&counters),
             reproducible: true,
             messages,
             events: events_tx,
@@ -271,6 +274,7 @@ impl Rig {
             events,
             notices: Vec::new(),
             reports: Vec::new(),
+            counters,
         }
     }
 

@@ -18,7 +18,7 @@ use retroscope_ring::{EvictionDetail, GroupKind, Mode, Ring, RingConfig, RingErr
 
 use crate::{
     Event,
-    analyzer::{Analyzer, AnalyzerEnd, AnalyzerParts},
+    analyzer::{Analyzer, AnalyzerEnd, AnalyzerParts, Functions},
     clock::{Clock, duration_ns},
     counters::{LossLog, QueueCounters},
     director::{Clip, DirectorConfig},
@@ -48,7 +48,12 @@ pub(crate) fn start(
     let opened = open(sources, config.rx_threads, &Offer::default())?;
     let texts = Texts {
         triggers: &config.triggers,
-        dump: &config.dump,
+        // A dump script may answer with this, and fragments are followed for it.
+        dump: if config.scripts.dump.is_some() {
+            "$flow"
+        } else {
+            &config.dump
+        },
         manual: &config.manual_dump,
         filter: config.filter.as_deref(),
     };
@@ -62,6 +67,8 @@ pub(crate) fn start(
     let known = known_link_types(&opened);
     let mut expressions = Expressions::new(&texts, &known, &link_types, config.offline)
         .map_err(StartError::Expression)?;
+    let counters = Arc::new(AnalyzerCounters::default());
+    let scripts = Functions::new(&config.scripts, &counters)?;
     let path = &config.directory;
     let directory = Directory::open(path).map_err(|error| StartError::Directory {
         path: path.clone(),
@@ -81,8 +88,9 @@ pub(crate) fn start(
         config,
         clock,
         ring,
+        counters,
     }
-    .start(opened, expressions, directory)
+    .start(opened, expressions, scripts, directory)
 }
 
 /// A source that was opened.
@@ -179,6 +187,7 @@ struct Starter<'a> {
     config: &'a Config,
     clock: Arc<dyn Clock>,
     ring: Ring,
+    counters: Arc<AnalyzerCounters>,
 }
 
 impl Starter<'_> {
@@ -186,12 +195,14 @@ impl Starter<'_> {
         self,
         opened: Vec<Opened>,
         expressions: Expressions,
+        scripts: Functions,
         directory: Directory,
     ) -> Result<Recorder, StartError> {
         let Self {
             config,
             clock,
             ring,
+            counters,
         } = self;
         let counters_of = |s: &Opened| {
             s.queues
@@ -212,16 +223,13 @@ impl Starter<'_> {
             interfaces: Arc::default(),
             offline: config.offline,
         });
-        let (control, barrier, counters) = (
-            Arc::new(Control::default()),
-            Arc::new(Barrier::default()),
-            Arc::new(AnalyzerCounters::default()),
-        );
+        let (control, barrier) = (Arc::new(Control::default()), Arc::new(Barrier::default()));
         let (messages_tx, messages) = mpsc::channel();
         let (events_tx, events) = mpsc::channel();
         let packet_clock = Arc::new(AtomicI64::new(i64::MIN));
         let mut expressions = expressions;
-        let notices = expressions.notices();
+        let mut notices = expressions.notices();
+        notices.extend(scripts.start_notice());
 
         let kind = if config.offline {
             GroupKind::Gating
@@ -248,6 +256,7 @@ impl Starter<'_> {
             rules: expressions.rules,
             template: expressions.template,
             manual: expressions.manual,
+            scripts,
             director: director_config(config),
             intake: Arc::clone(&intake),
             control: Arc::clone(&control),

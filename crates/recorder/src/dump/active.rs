@@ -407,6 +407,7 @@ impl Active {
             sidecar: false,
         };
         report.notes.extend(order.predicate.notes());
+        report.notes.extend(order.predicate.fault());
         report.notes.extend(intake.unknown_losses());
         if self.forgotten_fragments > 0 {
             report.notes.push(format!(
@@ -426,6 +427,9 @@ impl Active {
     ) -> Vec<Missing> {
         let order = &self.order;
         let mut missing = Vec::new();
+        if order.predicate.fault().is_some() {
+            missing.push(Missing::new("script", order.from_ns, order.to_ns, None));
+        }
         let (mut packets, mut estimated, mut span) = (
             self.before.packets,
             !self.before.exact,

@@ -35,7 +35,8 @@ impl Verdict {
 pub struct Missing {
     /// `evicted` (overwritten in the ring before it was written), `kernel`, `nic`, `no-free-bucket` (lost at intake),
     /// `unknown` (the source's counters were not read in time: it may have lost some), `late` (arrived after the window had
-    /// closed), `disk` (not written), `stopped` (not written because everything was to end at once).
+    /// closed), `disk` (not written), `script` (the dump script failed, and takes nothing from then on), `stopped` (not
+    /// written because everything was to end at once).
     pub cause: &'static str,
     /// The source that lost them, for intake causes.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -9,8 +9,10 @@ use retroscope_ring::{BucketInfo, BucketView};
 use super::active::{Active, Found};
 use crate::{
     chunk::Chunk,
+    dump_script::ScriptPredicate,
     interfaces::{Interface, InterfaceCache},
     predicate::Quick,
+    trigger_scripts::shown,
 };
 
 /// A bucket to visit, and which dumps want which of its records.
@@ -99,6 +101,7 @@ impl Run<'_> {
                 let kept = program.run_many(self.chunk.frames(range.clone()));
                 (in_window & kept, true)
             }
+            Quick::Script(script) => (self.scripted(script, &range, in_window), true),
             Quick::Ask => (in_window, false),
         };
         let mut waiting = 0;
@@ -120,6 +123,21 @@ impl Run<'_> {
             };
         }
         waiting
+    }
+
+    /// Which of the records at `range` that are `in_window` a script takes: bit `n` is that of the `n`th of them. It is asked
+    /// about no others, and about each once.
+    fn scripted(&self, script: &ScriptPredicate, range: &Range<usize>, in_window: u64) -> u64 {
+        let places = (0..u64::BITS).filter(|place| in_window >> place & 1 == 1);
+        let first = self.base + offset(range.start);
+        let link_type = self.interface.link_type;
+        let packets: Vec<_> = places
+            .clone()
+            .map(|place| shown(&self.view.packet(first + place), link_type))
+            .collect();
+        let taken = script.match_many(&packets);
+        let taken = places.enumerate().filter(|(n, _)| taken >> n & 1 == 1);
+        taken.fold(0, |set, (_, place)| set | 1 << place)
     }
 
     /// Which part of the run a dump wants.

@@ -7,8 +7,9 @@ use std::{
 };
 
 use clap::ValueEnum;
-use retroscope_recorder::{Config, Format};
+use retroscope_recorder::{Config, Format, Scripts};
 use retroscope_ring::Backing;
+use retroscope_script::Script;
 
 use super::{engine::Engine, is_generator, live::LiveArgs};
 use crate::{failure::Failure, memory, numa, units};
@@ -84,10 +85,28 @@ pub(crate) struct Args {
     )]
     pub(crate) triggers: Vec<String>,
 
+    /// Trigger: a Lua file that returns function(pkt), which says whether a packet triggers; repeat for several
+    #[arg(long, visible_alias = "trigger-code", value_name = "FILE")]
+    pub(crate) trigger_lua: Vec<PathBuf>,
+
     /// What to dump: pcap-filter(7) with $srcIP $dstIP $srcPort $dstPort $proto $srcMAC $dstMAC $vlan of the trigger
     /// packet, and the terms $flow $iface $communityId; empty: everything
     #[arg(long, visible_alias = "dumper-expr", value_name = "TEMPLATE", default_value = DEFAULT_DUMP)]
     dump: String,
+
+    /// What to dump: a Lua file that returns function(trigger), which makes of the trigger packet a function(pkt), or the text
+    /// of a --dump expression
+    #[arg(
+        long,
+        visible_alias = "dumper-code",
+        value_name = "FILE",
+        conflicts_with = "dump"
+    )]
+    dump_lua: Option<PathBuf>,
+
+    /// Let the Lua files do whatever this program can: raw memory (FFI), files, commands
+    #[arg(long)]
+    lua_trusted: bool,
 
     /// What SIGUSR1 dumps [default: everything]
     #[arg(
@@ -185,7 +204,8 @@ impl Args {
                 "choose -i or -r: a recording is either live or from files",
             ));
         }
-        if offline && self.triggers.is_empty() {
+        let no_trigger = self.triggers.is_empty() && self.trigger_lua.is_empty();
+        if offline && no_trigger {
             return Err(Failure::usage(
                 "-r needs a trigger: say --trigger EXPR, for example --trigger 'udp port 53'",
             ));
@@ -199,7 +219,7 @@ impl Args {
         self.check_directory()?;
         let mut notes = Vec::new();
         let ring_bytes = self.ring_bytes(&mut notes);
-        if !offline && self.triggers.is_empty() {
+        if !offline && no_trigger {
             notes.push(format!(
                 "no --trigger: only SIGUSR1 starts a dump (kill -USR1 {})",
                 std::process::id()
@@ -217,6 +237,7 @@ impl Args {
             triggers: self.triggers.clone(),
             dump: self.dump.clone(),
             manual_dump: self.manual_dump.clone(),
+            scripts: self.scripts()?,
             filter: self.filter_text()?,
             past: self.past,
             future: self.future,
@@ -234,6 +255,18 @@ impl Args {
             reproducible: self.reproducible,
         };
         Ok((config, notes))
+    }
+
+    fn scripts(&self) -> Result<Scripts, Failure> {
+        let read = |path: &PathBuf| Script::read(path, self.lua_trusted).map_err(Failure::failed);
+        Ok(Scripts {
+            triggers: self
+                .trigger_lua
+                .iter()
+                .map(read)
+                .collect::<Result<_, _>>()?,
+            dump: self.dump_lua.as_ref().map(read).transpose()?,
+        })
     }
 
     fn check_directory(&self) -> Result<(), Failure> {

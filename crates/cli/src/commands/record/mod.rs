@@ -23,6 +23,7 @@ use retroscope_capture::{
 };
 use retroscope_recorder::{Config, DumpReport, Event, Recorder, StartError, SystemClock};
 use retroscope_ring::RingError;
+use retroscope_script::ScriptError;
 
 pub(crate) use args::Args;
 use screen::Screen;
@@ -91,6 +92,10 @@ fn refused(error: &StartError) -> Failure {
             Failure::failed(error)
         }
         StartError::Expression(_) | StartError::Ring(_) => Failure::usage(error),
+        StartError::Script(ScriptError::Thread(_) | ScriptError::Setup { .. }) => {
+            Failure::failed(error)
+        }
+        StartError::Script(_) => Failure::usage(error),
         StartError::Source(SourceError::Usage { .. }) => Failure::usage(error),
         StartError::Source(SourceError::NoInterface { .. }) => {
             Failure::failed(format!("{error}; interfaces: {}", interface_names()))

@@ -26,6 +26,7 @@ struct Json<'a> {
     suppressed: u64,
     refused: u64,
     unfilled: u64,
+    scripts_failed: u64,
     dumps: &'a [DumpReport],
 }
 
@@ -82,13 +83,15 @@ pub(crate) fn finish(
         .dumps
         .iter()
         .any(|dump| dump.verdict != Verdict::Complete);
-    Ok(if !summary.errors.is_empty() || aborted {
-        Code::Failed.into()
-    } else if incomplete {
-        Code::Incomplete.into()
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(
+        if !summary.errors.is_empty() || summary.scripts_failed > 0 || aborted {
+            Code::Failed.into()
+        } else if incomplete {
+            Code::Incomplete.into()
+        } else {
+            ExitCode::SUCCESS
+        },
+    )
 }
 
 /// tcpdump's three lines.
@@ -161,6 +164,7 @@ fn print_json(summary: &Summary) -> io::Result<()> {
         suppressed: summary.hits.suppressed,
         refused: summary.hits.refused,
         unfilled: summary.hits.unfilled,
+        scripts_failed: summary.scripts_failed,
         dumps: &summary.dumps,
     };
     let mut line = serde_json::to_vec(&json)?;
@@ -176,6 +180,7 @@ pub(crate) fn print_nothing() -> Result<(), Failure> {
         analyzed: 0,
         lapped: 0,
         hits: HitCounts::default(),
+        scripts_failed: 0,
         dumps: Vec::new(),
         errors: Vec::new(),
         panicked: false,

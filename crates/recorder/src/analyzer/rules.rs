@@ -1,0 +1,141 @@
+//! The analyzer's rules: trigger expressions, then trigger scripts, numbered in this order.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use retroscope_filter::Template;
+use retroscope_packet::LinkType;
+use retroscope_ring::{Packet, Packets};
+use retroscope_script::ScriptError;
+
+use super::Core;
+use crate::{
+    Event,
+    chunk::MANY,
+    director::{Hit, HitOrder},
+    dump_script::DumpFunction,
+    predicate::{Expression, context, mode},
+    progress::AnalyzerCounters,
+    recorder::Scripts,
+    trigger_scripts::TriggerScripts,
+};
+
+/// The user's scripts.
+#[derive(Debug, Default)]
+pub(crate) struct Functions {
+    pub(crate) triggers: TriggerScripts,
+    /// In place of the dump template.
+    pub(crate) dump: Option<DumpFunction>,
+}
+
+impl Functions {
+    /// Runs the files once. `counters` learn when the dump script fails.
+    pub(crate) fn new(
+        scripts: &Scripts,
+        counters: &Arc<AnalyzerCounters>,
+    ) -> Result<Self, ScriptError> {
+        let dump = scripts.dump.as_ref();
+        Ok(Self {
+            triggers: TriggerScripts::new(&scripts.triggers)?,
+            dump: dump
+                .map(|script| DumpFunction::new(script, counters))
+                .transpose()?,
+        })
+    }
+
+    /// What a user of scripts should know.
+    pub(crate) fn start_notice(&self) -> Option<String> {
+        let any = !self.triggers.is_empty() || self.dump.is_some();
+        let slow = any && !retroscope_script::compiles();
+        slow.then(|| {
+            "scripts are interpreted, not compiled: this LuaJIT was built without LUAJIT_ENABLE_CHECKHOOK".to_owned()
+        })
+    }
+}
+
+impl Core {
+    /// Asks the trigger scripts about the next chunk of packets.
+    pub(super) fn ask_scripts(&mut self, packets: Packets<'_>) {
+        let scripts = &mut self.scripts.triggers;
+        if scripts.is_empty() {
+            return;
+        }
+        if self.director.armed() {
+            scripts.ask(packets.take(MANY), &mut self.names);
+        } else {
+            scripts.pass();
+        }
+    }
+
+    /// Tells the director if a rule takes a packet, the one at `place` of its chunk.
+    pub(super) fn try_rule(
+        &mut self,
+        rule: usize,
+        (producer, record): (usize, u64),
+        packet: &Packet<'_>,
+        place: usize,
+    ) {
+        let Some(interface) = self.names.interface(packet.interface) else {
+            return;
+        };
+        let hit = match self.rules.get_mut(rule) {
+            Some(rule) => rule.matches(interface, packet),
+            None => self.scripts.triggers.takes(rule - self.rules.len(), place),
+        };
+        if !hit {
+            return;
+        }
+        let expression = match &mut self.scripts.dump {
+            None => Expression::fill(&self.template, interface, packet, &self.fragments),
+            Some(script) => {
+                let mode = mode(!self.live);
+                let check = |template: &Template, link_type: LinkType| {
+                    template.check(context(link_type, mode))
+                };
+                match script.expression(interface, packet, &self.fragments, check) {
+                    Some(expression) => expression,
+                    None => return,
+                }
+            }
+        };
+        let order = HitOrder {
+            time_ns: packet.time_ns,
+            source: interface.source,
+            producer,
+            record,
+            rule,
+        };
+        let expression = expression.map(|expression| self.expressions.share(expression));
+        let in_flight = self.in_flight();
+        let hit = Hit { order, expression };
+        self.director.hit(hit, in_flight, &mut self.orders);
+        self.execute();
+    }
+
+    /// What messages and files call a rule.
+    pub(super) fn rule_name(&self, rule: usize) -> &str {
+        if let Some(rule) = self.rules.get(rule) {
+            return rule.text();
+        }
+        let script = rule.checked_sub(self.rules.len());
+        let name = script.and_then(|script| self.scripts.triggers.name(script));
+        name.unwrap_or("manual")
+    }
+
+    /// Tells what rules and scripts have to say, and counts the scripts that failed.
+    pub(super) fn tell_notices(&mut self) {
+        let mut notices: Vec<String> = self
+            .rules
+            .iter_mut()
+            .flat_map(|rule| rule.take_notices())
+            .collect();
+        let Functions { triggers, dump } = &mut self.scripts;
+        notices.extend(triggers.take_notices());
+        notices.extend(dump.iter_mut().flat_map(DumpFunction::take_notices));
+        // Relaxed: a number that stands alone.
+        let failed = &self.shared.trigger_scripts_failed;
+        failed.store(triggers.failed(), Ordering::Relaxed);
+        for notice in notices {
+            self.tell(Event::Notice(notice));
+        }
+    }
+}
