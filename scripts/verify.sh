@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # The slow checks of the ring: loom with more preemptions, generated operations against the model, threads with random roles, load,
-# and the sanitizers. docs/verification.md says which of them looks for what. All of them run, also after one failed; at the
+# and the sanitizers; and of filters: machine code, interpreter and libpcap against each other. docs/verification.md says which of them looks for what. All of them run, also after one failed; at the
 # end stands what ran, how long, and what was skipped.
 #
 # STRESS_SECONDS (600), SANITIZE_SECONDS (90), STRESS_RECORDS (5 million), ORACLE_SEEDS (500) and LOOM_PREEMPTIONS (its own for each
-# model) say how slow; STRESS_SEED (the time of day) where the random roles begin.
+# model) say how slow, FILTER_SECONDS (60) for each of the filters' tests; STRESS_SEED (the time of day) where the random roles
+# begin.
 
 . "$(dirname "$0")/lib.sh"
 
@@ -39,6 +40,10 @@ ORACLE_SEED=1000 ORACLE_SEEDS=${ORACLE_SEEDS:-500} \
 judge "the ring under load, $STRESS_RECORDS records" "${ring[@]}" --test stress
 STRESS_SECONDS=$seconds STRESS_SEED=$seed \
 	judge "random roles, $seconds s, from seed $seed" "${ring[@]}" --test roles -- --show-output
+# Without capture: where machine code reads too far, the seeds are all that is left to see.
+FILTER_SECONDS=${FILTER_SECONDS:-60} \
+	judge "filters: everybody's meaning of a program, ${FILTER_SECONDS:-60} s a test" \
+	cargo test --locked --release -q -p retroscope-filter --lib differential -- --nocapture
 for sanitizer in thread address; do
 	STRESS_SECONDS=${SANITIZE_SECONDS:-90} STRESS_SEED=$seed STRESS_RECORDS=50000 \
 		judge "$sanitizer sanitizer" scripts/sanitize.sh "$sanitizer"

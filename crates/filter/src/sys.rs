@@ -1,7 +1,7 @@
 //! The door to the system's libpcap: opening a handle for a link type and compiling an expression with it.
 //!
-//! Everything `unsafe` of this crate is in this file. libpcap 1.10 compiles on several handles at the same time without
-//! trouble; one handle belongs to one thread at a time, which `&mut` says here.
+//! libpcap 1.10 compiles on several handles at the same time without trouble; one handle belongs to one thread at a time, which
+//! `&mut` says here.
 #![expect(unsafe_code, reason = "calls into the C library libpcap")]
 
 use std::{

@@ -152,14 +152,16 @@ impl Translator<'_, '_> {
         self.builder.ins().band(bytes.raw, mask)
     }
 
-    /// The comparisons that follow each other from `index` on as long as none holds.
+    /// The comparisons that follow each other from `index` on as long as none holds, up to the head of a loop: that has a block
+    /// of its own.
     fn chain(&self, index: usize) -> Chain {
         let mut cases: Vec<(u32, usize)> = Vec::new();
         let mut seen = std::collections::HashSet::new();
         let mut at = index;
         loop {
             let instruction = &self.program.instructions[at];
-            let targets = (instruction.code == op::JEQ_K)
+            let is_link = at == index || !self.program.plan.is_loop_head(at);
+            let targets = (instruction.code == op::JEQ_K && is_link)
                 .then(|| plan::targets(at, instruction))
                 .flatten();
             let Some((if_true, if_false)) = targets else {

@@ -137,7 +137,7 @@ impl Generator {
         let compiled = context
             .compile(&*self.isa, &mut ControlPlane::default())
             .map_err(|error| NativeError::Generator {
-                message: error.inner.to_string(),
+                message: format!("{:?}", error.inner),
             })?;
         if !compiled.buffer.relocs().is_empty() {
             // Nothing is called and no data named, so no addresses are left to put in.
@@ -257,14 +257,10 @@ fn new_isa() -> Result<OwnedTargetIsa, NativeError> {
     }
     let failed = |message: String| NativeError::Generator { message };
     let mut flags = settings::builder();
-    let verifies = if cfg!(debug_assertions) {
-        "true"
-    } else {
-        "false"
-    };
     let values = [
         ("opt_level", "speed"),
-        ("enable_verifier", verifies),
+        // A mistake of the translator is better found than run.
+        ("enable_verifier", "true"),
         // A program without end of variables would grow its stack frame past the guard page otherwise, or call for help.
         ("probestack_strategy", "inline"),
         ("unwind_info", "false"),

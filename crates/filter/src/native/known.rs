@@ -109,20 +109,23 @@ impl Known {
     pub(super) fn meet(&mut self, other: &Self) {
         self.captured = self.captured.min(other.captured);
         self.a.meet(other.a);
+        self.loads.retain(|load| other.loads.contains(load));
         if self.x == other.x && self.x != Content::Variable {
             self.behind_x = self.behind_x.min(other.behind_x);
-            self.loads.retain(|load| other.loads.contains(load));
         } else {
             self.forget_x();
-            self.loads.retain(|load| other.loads.contains(load));
         }
     }
 
-    /// Forgets what may be different the next time around a loop. Checked lengths and bytes of fixed places stay: the packet
-    /// is the same.
-    pub(super) fn enter_loop(&mut self) {
-        self.a = Content::Variable;
-        self.forget_x();
+    /// At the head of a loop: nothing, since the way back may come from where no way through the head led.
+    pub(super) fn nothing() -> Self {
+        Self {
+            captured: 0,
+            behind_x: 0,
+            a: Content::Variable,
+            x: Content::Variable,
+            loads: Vec::new(),
+        }
     }
 
     /// `X` gets a value.

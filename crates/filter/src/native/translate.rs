@@ -126,14 +126,16 @@ impl<'t, 'f> Translator<'t, 'f> {
 
     /// Begins the block at an instruction; `None` if no way leads there.
     fn enter(&mut self, index: usize) -> Option<Known> {
-        let mut known = self.arrivals[index].take()?;
+        if self.program.plan.is_loop_head(index) {
+            // It may be that ways from behind are the only ones.
+            let block = self.block(index);
+            self.builder.switch_to_block(block);
+            return Some(Known::nothing());
+        }
+        let known = self.arrivals[index].take()?;
         let block = self.block(index);
         self.builder.switch_to_block(block);
-        if self.program.plan.is_loop_head(index) {
-            known.enter_loop();
-        } else {
-            self.builder.seal_block(block);
-        }
+        self.builder.seal_block(block);
         Some(known)
     }
 
@@ -195,10 +197,11 @@ impl<'t, 'f> Translator<'t, 'f> {
         self.block(target)
     }
 
-    /// Where a target leads that is nothing but a jump forward.
+    /// Where a target leads that is nothing but a jump forward. The head of a loop is more: other ways lead there.
     pub(super) fn through_jumps(&self, mut target: usize) -> usize {
         while let instruction = &self.program.instructions[target]
             && instruction.code == op::JA
+            && !self.program.plan.is_loop_head(target)
             && let Some((next, _)) = plan::targets(target, instruction)
             && next > target
         {

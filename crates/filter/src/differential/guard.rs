@@ -1,0 +1,68 @@
+//! Memory that ends where reading on is a crash.
+#![expect(
+    unsafe_code,
+    reason = "a page without permissions behind the bytes: no other judge sees what machine code reads"
+)]
+
+use std::{ffi::c_void, ptr, ptr::NonNull, slice};
+
+/// A mapping whose last page may not be touched.
+#[derive(Debug)]
+pub(super) struct Guarded {
+    start: NonNull<c_void>,
+}
+
+/// Bytes that may be used, in front of the guard: whole pages of any size that there is.
+const USABLE: usize = 64 << 10;
+const GUARD: usize = 64 << 10;
+
+impl Guarded {
+    pub(super) fn new() -> Self {
+        // SAFETY: a private anonymous mapping wherever the kernel likes; nothing that exists is touched.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                USABLE + GUARD,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert!(
+            start != libc::MAP_FAILED,
+            "{}",
+            std::io::Error::last_os_error()
+        );
+        let start = NonNull::new(start).expect("not at address 0");
+        let guarded = Self { start };
+        // SAFETY: inside the mapping, which is `USABLE + GUARD` bytes long.
+        let guard = unsafe { start.as_ptr().byte_add(USABLE) };
+        // SAFETY: the second part of our own mapping, on a page boundary; no reference into it exists.
+        let status = unsafe { libc::mprotect(guard, GUARD, libc::PROT_NONE) };
+        assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
+        guarded
+    }
+
+    /// Copies `values` to the end.
+    pub(super) fn place<T: Copy>(&mut self, values: &[T]) -> &[T] {
+        let bytes = size_of_val(values);
+        assert!(bytes <= USABLE);
+        // SAFETY: inside the usable part of the mapping.
+        let place = unsafe { self.start.as_ptr().byte_add(USABLE - bytes) }.cast::<T>();
+        // The guard lies on a page boundary, and a type's size is a multiple of its alignment.
+        assert!(place.is_aligned());
+        // SAFETY: `bytes` bytes from `place` on are ours to write; `&mut self` keeps references to them away; the source lies
+        // elsewhere.
+        unsafe { ptr::copy_nonoverlapping(values.as_ptr(), place, values.len()) };
+        // SAFETY: so many values were just written there, aligned; they stay as long as `self` is borrowed.
+        unsafe { slice::from_raw_parts(place, values.len()) }
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this length, unmapped once; references into it borrow `self`.
+        unsafe { libc::munmap(self.start.as_ptr(), USABLE + GUARD) };
+    }
+}

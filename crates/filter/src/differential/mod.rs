@@ -1,0 +1,170 @@
+//! Interpreter, machine code and libpcap must agree on every packet: programs that libpcap makes and programs that it would
+//! never make, packets cut anywhere, each placed so that reading a byte beyond it is a crash.
+//!
+//! Seeded: `FILTER_SEED` repeats a run, `FILTER_SECONDS` makes each test last (`make verify`).
+
+mod cases;
+mod expressions;
+mod guard;
+mod packets;
+mod programs;
+mod real;
+
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
+
+use crate::{Frame, Instruction, Program, sys::reference};
+use guard::Guarded;
+use packets::Packet;
+
+/// Who is asked beside the interpreter and machine code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Libpcap {
+    Asked,
+    /// It has no such thing: ancillary data, shifts that C leaves open, loops without end.
+    NotAsked,
+}
+
+/// Runs of a test: each with a seed of its own, until a number is reached, or the time is up where that is asked for.
+struct Trials {
+    seed: u64,
+    left: u64,
+    until: Option<Instant>,
+}
+
+impl Trials {
+    fn new(count: u64) -> Self {
+        let number = |name| {
+            let text = std::env::var(name).ok()?;
+            Some(text.parse::<u64>().expect("a number"))
+        };
+        let seconds = number("FILTER_SECONDS").map(Duration::from_secs);
+        let seed = number("FILTER_SEED").unwrap_or_else(|| fastrand::u64(..));
+        // A read beyond a packet crashes, and then this is all there is to know: see it with `--nocapture`.
+        eprintln!("FILTER_SEED={seed}");
+        Self {
+            seed,
+            left: count,
+            until: seconds.map(|seconds| Instant::now() + seconds),
+        }
+    }
+}
+
+impl Iterator for Trials {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        let is_over = match self.until {
+            Some(until) => Instant::now() >= until,
+            None => self.left == 0,
+        };
+        if is_over {
+            return None;
+        }
+        self.left = self.left.saturating_sub(1);
+        self.seed = self.seed.wrapping_add(1);
+        Some(self.seed)
+    }
+}
+
+/// Everybody who says what a program means, and how often they were asked.
+struct Judges {
+    /// A place for each packet of a run, and one for the frames.
+    places: Vec<Guarded>,
+    frames: Guarded,
+    programs: u64,
+    kept: u64,
+    rejected: u64,
+}
+
+impl fmt::Debug for Judges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Judges")
+            .field("programs", &self.programs)
+            .field("kept", &self.kept)
+            .field("rejected", &self.rejected)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Judges {
+    fn new() -> Self {
+        Self {
+            places: (0..Program::MANY).map(|_| Guarded::new()).collect(),
+            frames: Guarded::new(),
+            programs: 0,
+            kept: 0,
+            rejected: 0,
+        }
+    }
+
+    /// Asks everybody about up to 64 packets.
+    fn compare(&mut self, seed: u64, program: &Program, libpcap: Libpcap, packets: &[Packet]) {
+        let places = self.places.iter_mut().zip(packets);
+        let frames: Vec<Frame<'_>> = places
+            .map(|(place, packet)| {
+                Frame::new(place.place(&packet.data), packet.wire_len, packet.aux)
+            })
+            .collect();
+        assert_eq!(frames.len(), packets.len());
+        let complaint = |who: &str, index: usize| {
+            let before = seed.wrapping_sub(1);
+            let packet = &packets[index];
+            let program = program.disassemble();
+            format!("FILTER_SEED={before}: {who} differs on {packet:?}\n{program}")
+        };
+        let interpreted: Vec<u32> = frames
+            .iter()
+            .map(|frame| program.interpret(frame))
+            .collect();
+        if let Err(error) = program.make_native() {
+            panic!("{error:?}: {}", complaint("the translator", 0));
+        }
+        for (index, (frame, expected)) in frames.iter().zip(&interpreted).enumerate() {
+            let native = program.run(frame.data(), frame.wire_len(), frame.aux());
+            assert_eq!(native, *expected, "{}", complaint("machine code", index));
+            if libpcap == Libpcap::Asked {
+                let theirs = reference::run(program.instructions(), frame.data(), frame.wire_len());
+                assert_eq!(theirs, *expected, "{}", complaint("libpcap", index));
+            }
+        }
+        let together = program.run_many(self.frames.place(&frames));
+        let mut set = 0;
+        for (index, bytes) in interpreted.iter().enumerate() {
+            let is_kept = *bytes != 0;
+            set |= u64::from(is_kept) << index;
+            assert_eq!(
+                together >> index & 1 == 1,
+                is_kept,
+                "{}",
+                complaint("the loop", index)
+            );
+        }
+        assert_eq!(together, set, "packets that are not there");
+        self.programs += 1;
+        self.kept += u64::from(set.count_ones());
+        self.rejected += packets.len() as u64 - u64::from(set.count_ones());
+    }
+
+    /// Asks everybody about instructions.
+    fn compare_instructions(
+        &mut self,
+        seed: u64,
+        instructions: Vec<Instruction>,
+        libpcap: Libpcap,
+        packets: &[Packet],
+    ) {
+        let program = Program::new(instructions, false).expect("made to be valid");
+        self.compare(seed, &program, libpcap, packets);
+    }
+
+    /// A test in which all packets end alike tests little.
+    fn must_have_seen_both(&self) {
+        assert!(
+            self.kept > self.programs && self.rejected > self.programs,
+            "{self:?}"
+        );
+    }
+}
