@@ -5,4 +5,6 @@ mod copies;
 mod corpus;
 mod errors;
 mod output;
+mod payload;
+mod refused;
 mod support;

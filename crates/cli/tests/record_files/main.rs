@@ -5,6 +5,7 @@ mod fragments;
 mod options;
 mod oracle;
 mod over_ip;
+mod payload;
 mod stdin;
 
 use std::{
