@@ -1,0 +1,29 @@
+//! Taking an input apart.
+
+/// The rest of an input. Where it ends, zeros follow: every input means something.
+pub(crate) struct Bytes<'d>(pub(crate) &'d [u8]);
+
+impl<'d> Bytes<'d> {
+    /// The next `len` bytes, or as many as there are.
+    pub(crate) fn take(&mut self, len: usize) -> &'d [u8] {
+        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+
+    fn array<const N: usize>(&mut self) -> [u8; N] {
+        let mut array = [0; N];
+        let taken = self.take(N);
+        array[..taken.len()].copy_from_slice(taken);
+        array
+    }
+
+    pub(crate) fn u8(&mut self) -> u8 {
+        let [byte] = self.array();
+        byte
+    }
+
+    pub(crate) fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.array())
+    }
+}

@@ -1,0 +1,88 @@
+//! Any bytes are a capture or an error with an offset.
+
+use std::io::{self, Read};
+
+use retroscope_packet::{parse, summary};
+use retroscope_pcapfile::{ReadError, Reader, RecordMeta};
+
+/// Records looked at: compressed bytes can hold very many.
+const RECORDS_MAX: usize = 2000;
+
+/// How compressed files begin: gzip, zstd.
+const COMPRESSED: [&[u8]; 2] = [b"\x1f\x8b", b"\x28\xb5\x2f\xfd"];
+
+/// Input: the file.
+pub fn captures(data: &[u8]) {
+    let (records, end) = read(data);
+    let is_compressed = COMPRESSED.iter().any(|magic| data.starts_with(magic));
+    for step in [1, 7] {
+        let (in_pieces, other_end) = read(Pieces { data, step });
+        if is_compressed && end.is_some() {
+            // How much comes out before damage depends on how much went in at once.
+            let common = records.len().min(in_pieces.len());
+            assert_eq!(
+                in_pieces[..common],
+                records[..common],
+                "{step} bytes at a time"
+            );
+            assert!(other_end.is_some(), "{step} bytes at a time: no {end:?}");
+        } else {
+            assert_eq!(
+                (&in_pieces, &other_end),
+                (&records, &end),
+                "{step} bytes at a time"
+            );
+        }
+    }
+}
+
+/// What a reader says of a file: its records, and how it ends.
+type Said = (Vec<(RecordMeta, Vec<u8>)>, Option<String>);
+
+fn read(stream: impl Read) -> Said {
+    let mut records = Vec::new();
+    let mut reader = match Reader::new(stream) {
+        Ok(reader) => reader,
+        Err(error) => return (records, Some(shown(&error))),
+    };
+    while records.len() < RECORDS_MAX {
+        let (mut meta, data) = match reader.next() {
+            Ok(Some(record)) => (record.meta, record.data.to_vec()),
+            Ok(None) => return (records, None),
+            Err(error) => return (records, Some(shown(&error))),
+        };
+        assert_eq!(data.len(), meta.captured_len as usize);
+        let interface = &reader.interfaces()[usize::from(meta.interface)];
+        let parsed = parse(interface.link_type, &data);
+        assert!(
+            parsed
+                .payload(&data)
+                .is_none_or(|payload| payload.len() <= data.len())
+        );
+        let line = summary(interface.link_type, &data, meta.wire_len).to_string();
+        assert!(line.contains(" len "), "{line}");
+        // Where in the reader's memory it lies depends on how the bytes came.
+        meta.offset = 0;
+        records.push((meta, data));
+    }
+    (records, None)
+}
+
+fn shown(error: &ReadError) -> String {
+    let text = error.to_string();
+    assert!(!text.is_empty());
+    text
+}
+
+/// A stream that gives `step` bytes at a time.
+struct Pieces<'d> {
+    data: &'d [u8],
+    step: usize,
+}
+
+impl Read for Pieces<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = self.step.min(buffer.len());
+        self.data.read(&mut buffer[..len])
+    }
+}

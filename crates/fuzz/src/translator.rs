@@ -1,0 +1,111 @@
+//! Programs: the interpreter, machine code and libpcap's `bpf_filter` agree on every packet.
+
+use retroscope_filter::{Aux, Frame, Instruction, Program};
+
+use crate::{bytes::Bytes, reference};
+
+/// Longest program, without the stores in front and the return behind.
+const INSTRUCTIONS_MAX: u8 = 48;
+/// Words of scratch memory.
+const SCRATCH: u32 = 16;
+/// Classic BPF operation codes that libpcap's interpreter runs (`pcap/bpf.h`): loads and stores, arithmetic, jumps,
+/// returns, and the two between A and X.
+const CODES: [u16; 51] = [
+    0x20, 0x28, 0x30, 0x40, 0x48, 0x50, 0x80, 0x00, 0x60, 0x81, 0x01, 0x61, 0xb1, // ld, ldx
+    0x02, 0x03, // st, stx
+    0x04, 0x0c, 0x14, 0x1c, 0x24, 0x2c, 0x34, 0x3c, 0x44, 0x4c, 0x54, 0x5c, // add to and
+    LSH_K, 0x6c, RSH_K, 0x7c, 0x84, 0x94, 0x9c, 0xa4, 0xac, // shifts, neg, mod, xor
+    JA, 0x15, 0x1d, 0x25, 0x2d, 0x35, 0x3d, 0x45, 0x4d, // jumps
+    0x06, 0x16, 0x07, 0x87, 0x15,
+    0x28, // returns, tax, txa; and the two that filters have most
+];
+const LSH_K: u16 = 0x64;
+const RSH_K: u16 = 0x74;
+const JA: u16 = 0x05;
+const ST: u16 = 0x02;
+
+/// Input: number of instructions, the instructions (7 bytes each), the length on the wire beyond the packet, the packet.
+pub fn translator(data: &[u8]) {
+    let mut bytes = Bytes(data);
+    let instructions = program(&mut bytes);
+    let beyond = u32::from(bytes.u8());
+    let packet = bytes.0;
+    let accepted = Program::new(instructions.clone(), false);
+    let is_valid = reference::validate(&instructions);
+    let Ok(interpreted) = accepted else {
+        assert!(!is_valid, "only we refuse {instructions:?}: {accepted:?}");
+        return;
+    };
+    assert!(is_valid, "only libpcap refuses {instructions:?}");
+    let native = Program::new(instructions.clone(), false).expect("the same was accepted above");
+    let is_native = native.make_native().is_ok();
+    assert!(is_native || cfg!(not(target_arch = "x86_64")));
+
+    let wire_len = u32::try_from(packet.len())
+        .unwrap_or(u32::MAX)
+        .saturating_add(beyond);
+    let cuts = cuts(packet.len());
+    let frames: Vec<Frame<'_>> = cuts
+        .iter()
+        .map(|&len| Frame::new(&packet[..len], wire_len, Aux::default()))
+        .collect();
+    let (many, native_many) = (interpreted.run_many(&frames), native.run_many(&frames));
+    for (index, len) in cuts.into_iter().enumerate() {
+        let packet = &packet[..len];
+        let expected = reference::run(&instructions, packet, wire_len);
+        let found = [
+            interpreted.run(packet, wire_len, Aux::default()),
+            native.run(packet, wire_len, Aux::default()),
+        ];
+        assert_eq!(
+            found, [expected; 2],
+            "interpreter and machine code against libpcap, {packet:02x?} of {wire_len}, {instructions:?}"
+        );
+        let kept = [many, native_many].map(|kept| kept >> index & 1 == 1);
+        assert_eq!(
+            kept,
+            [expected != 0; 2],
+            "together, {packet:02x?} of {wire_len}, {instructions:?}"
+        );
+    }
+}
+
+/// Lengths to cut a packet to, itself last.
+fn cuts(len: usize) -> Vec<usize> {
+    let mut cuts: Vec<usize> = (0..len).rev().take(Program::MANY / 2).collect();
+    cuts.extend((0..len).take(Program::MANY / 2 - 1));
+    cuts.push(len);
+    cuts
+}
+
+fn program(bytes: &mut Bytes<'_>) -> Vec<Instruction> {
+    let plain = |code, k| Instruction {
+        code,
+        jump_true: 0,
+        jump_false: 0,
+        k,
+    };
+    // libpcap leaves scratch memory as the stack had it: its programs write before they read.
+    let mut program: Vec<Instruction> = (0..SCRATCH).map(|word| plain(ST, word)).collect();
+    let count = bytes.u8() % INSTRUCTIONS_MAX;
+    for left in (1..=count).rev() {
+        let code = CODES[usize::from(bytes.u8()) % CODES.len()];
+        let (jump_true, jump_false) = (bytes.u8() % left, bytes.u8() % left);
+        let k = bytes.u32();
+        let k = match code {
+            // Forward: backward ones may never end in libpcap.
+            JA => k % u32::from(left),
+            // What C makes of shifting 32 bits by more is open.
+            LSH_K | RSH_K => k % 32,
+            _ => k,
+        };
+        program.push(Instruction {
+            code,
+            jump_true,
+            jump_false,
+            k,
+        });
+    }
+    program.push(Instruction::ret(bytes.u32()));
+    program
+}
