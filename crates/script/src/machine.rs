@@ -11,6 +11,8 @@
 
 use std::{
     cell::Cell,
+    fs::File,
+    io::{self, Read},
     path::Path,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
@@ -72,12 +74,12 @@ impl Script {
         }
     }
 
-    /// A script from a file; see [`Script::new`].
+    /// A script from a file of at most 1 MiB; see [`Script::new`].
     ///
     /// # Errors
-    /// [`ScriptError::Read`] also of a file that is not UTF-8.
+    /// [`ScriptError::Read`] also of a file that is longer or not UTF-8.
     pub fn read(path: &Path, trusted: bool) -> Result<Self, ScriptError> {
-        let text = std::fs::read_to_string(path).map_err(|error| ScriptError::Read {
+        let text = read_text(path).map_err(|error| ScriptError::Read {
             path: path.to_owned(),
             error,
         })?;
@@ -89,6 +91,21 @@ impl Script {
     pub fn name(&self) -> &str {
         &self.name
     }
+}
+
+/// Longest file of a script, bytes.
+const TEXT_MAX: u64 = 1 << 20;
+
+/// The text of a file that may be a device without end.
+fn read_text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let read = File::open(path)?
+        .take(TEXT_MAX + 1)
+        .read_to_string(&mut text)?;
+    if read as u64 > TEXT_MAX {
+        return Err(io::Error::other("longer than 1 MiB, that is no script"));
+    }
+    Ok(text)
 }
 
 /// See the module.

@@ -91,6 +91,39 @@ fn a_script_that_catches_its_lack_of_memory_stays_within_it() {
     }
 }
 
+/// An error need not be a string: it may be a table that hangs, fails or eats memory when it is shown.
+#[test]
+fn errors_that_misbehave_are_errors() {
+    for (shown, is_right) in [
+        (
+            "while true do end",
+            (|fault| matches!(fault, ScriptError::Time { .. })) as fn(&_) -> bool,
+        ),
+        ("error('again')", |fault| {
+            matches!(fault, ScriptError::Failed { .. })
+        }),
+        ("return 5", |fault| {
+            matches!(fault, ScriptError::Failed { .. })
+        }),
+        ("return tostring(e)", |fault| {
+            // It overflows the stack, which may take its time.
+            matches!(fault, ScriptError::Failed { .. } | ScriptError::Time { .. })
+        }),
+        ("return ('x'):rep(1e9)", |fault| {
+            matches!(
+                fault,
+                ScriptError::Failed { .. } | ScriptError::Memory { .. }
+            )
+        }),
+    ] {
+        let text = format!(
+            "local e e = setmetatable({{}}, {{__tostring = function() {shown} end}}) return function() error(e) end"
+        );
+        let fault = fault(&text);
+        assert!(is_right(&fault), "{shown}: {fault}");
+    }
+}
+
 #[test]
 fn what_was_found_before_an_error_counts() {
     let text = "local n = 0 return function(pkt) n = n + 1 if n == 6 then error('enough') end return n % 2 == 1 end";

@@ -165,6 +165,21 @@ fn byte_code_is_refused() {
 }
 
 #[test]
+fn what_is_no_text_is_not_read() {
+    for (path, said) in [
+        (
+            "/dev/zero",
+            "cannot read /dev/zero: longer than 1 MiB, that is no script",
+        ),
+        ("/nowhere.lua", "cannot read /nowhere.lua: No such file"),
+        ("/dev", "cannot read /dev: Is a directory"),
+    ] {
+        let error = Script::read(path.as_ref(), false).unwrap_err().to_string();
+        assert!(error.starts_with(said), "{error}");
+    }
+}
+
+#[test]
 fn trusted_scripts_have_it_all() {
     let text = "local ffi = require('ffi') return function(pkt)
         return ffi.cast('const uint8_t *', pkt:pointer())[1] == 7 and debug ~= nil and os ~= nil end";
