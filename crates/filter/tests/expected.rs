@@ -10,7 +10,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{Capture, rows, savefile, shared};
-use retroscope_filter::{Aux, Filter, FilterError, PacketView, Template, compile};
+use retroscope_filter::{Aux, Filter, FilterError, Frame, PacketView, Program, Template, compile};
 use retroscope_packet::LinkType;
 
 /// `LINKTYPE_` values of the names that `filters.tsv` uses.
@@ -56,7 +56,8 @@ const LINK_TYPES: [(&str, u16); 39] = [
     ("USB_LINUX", 189),
 ];
 
-/// Counts the matches, compiling for each interface; an error if it compiles for none.
+/// Counts the matches, compiling for each interface; an error if it compiles for none. Interpreter, machine code and its
+/// loop must agree on each packet.
 fn count(capture: &Capture, expr: &str) -> Result<usize, FilterError> {
     let mut filter = Filter::new(Template::parse(expr)?.into_plain()?);
     let mut first_error = None;
@@ -70,18 +71,54 @@ fn count(capture: &Capture, expr: &str) -> Result<usize, FilterError> {
     if let (false, Some(error)) = (compiled, first_error) {
         return Err(error);
     }
-    let matches = |packet: &&common::Packet| {
-        let link = capture.links[packet.interface];
-        filter.matches(&PacketView {
-            link_type: link.link_type,
-            mode: link.mode,
-            interface: 0,
-            aux: Aux::default(),
-            data: &packet.data,
-            wire_len: packet.wire_len,
-        })
-    };
-    Ok(capture.packets.iter().filter(matches).count())
+    let packets = &capture.packets;
+    let interpreted: Vec<bool> = packets
+        .iter()
+        .map(|packet| matches(&filter, capture, packet))
+        .collect();
+    let programs: Vec<Option<&Program>> = capture
+        .links
+        .iter()
+        .map(|link| filter.program(link.link_type, link.mode))
+        .collect();
+    for program in programs.iter().flatten() {
+        program
+            .make_native()
+            .unwrap_or_else(|error| panic!("{expr}: {error}"));
+    }
+    for (index, packet) in packets.iter().enumerate() {
+        let is_match = matches(&filter, capture, packet);
+        assert_eq!(is_match, interpreted[index], "{expr}, packet {index}");
+    }
+    for run in packets.chunk_by(|a, b| a.interface == b.interface) {
+        let Some(program) = programs[run[0].interface] else {
+            continue;
+        };
+        for packets in run.chunks(Program::MANY) {
+            let frames: Vec<Frame<'_>> = packets
+                .iter()
+                .map(|packet| Frame::new(&packet.data, packet.wire_len, Aux::default()))
+                .collect();
+            let kept = program.run_many(&frames);
+            for (index, packet) in packets.iter().enumerate() {
+                let is_match = matches(&filter, capture, packet);
+                assert_eq!(kept >> index & 1 == 1, is_match, "{expr}, in the loop");
+            }
+        }
+    }
+    Ok(interpreted.iter().filter(|is_match| **is_match).count())
+}
+
+fn matches(filter: &Filter, capture: &Capture, packet: &common::Packet) -> bool {
+    let link = capture.links[packet.interface];
+    filter.matches(&PacketView {
+        link_type: link.link_type,
+        mode: link.mode,
+        interface: 0,
+        aux: Aux::default(),
+        data: &packet.data,
+        wire_len: packet.wire_len,
+    })
 }
 
 #[test]

@@ -136,7 +136,7 @@ impl Drop for Memory {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Aux, Frame, Instruction, native::Native};
+    use crate::{Aux, Frame, Instruction, NativeError, Program, native::Native};
 
     /// The line of `/proc/self/maps` that `address` is in.
     fn mapping(address: usize) -> Option<String> {
@@ -170,6 +170,53 @@ mod tests {
         assert!(
             mapping(address).is_none_or(|new| new != line),
             "still mapped: {line}"
+        );
+    }
+
+    /// Runs alone in a process of its own, which takes away its right to make code.
+    #[test]
+    #[ignore = "started by where_code_is_refused_programs_are_interpreted"]
+    fn refused() {
+        const PR_SET_MDWE: libc::c_int = 65;
+        const PR_MDWE_REFUSE_EXEC_GAIN: libc::c_ulong = 1;
+        // SAFETY: takes numbers only; from here on this process may make no memory executable.
+        let status = unsafe { libc::prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) };
+        if status != 0 {
+            println!("SKIP: the kernel refuses no executable memory (before Linux 6.3)");
+            return;
+        }
+        let program = Program::new(vec![Instruction::ret(7)], false).expect("valid");
+        let error = program.make_native().expect_err("refused");
+        assert!(
+            matches!(
+                &error,
+                NativeError::Memory {
+                    call: "mprotect",
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+        assert_eq!(program.run(&[], 0, Aux::default()), 7);
+        println!("refused: {error}");
+    }
+
+    #[test]
+    fn where_code_is_refused_programs_are_interpreted() {
+        let this = std::env::current_exe().expect("a test program");
+        let output = std::process::Command::new(this)
+            .args(["--ignored", "--exact", "--nocapture"])
+            .arg("native::code::tests::refused")
+            .output()
+            .expect("it starts");
+        let said = String::from_utf8_lossy(&output.stdout);
+        if let Some(skip) = said.lines().find(|line| line.starts_with("SKIP")) {
+            println!("{skip}");
+        }
+        assert!(output.status.success(), "{output:?}");
+        assert!(
+            said.contains("refused: ") || said.contains("SKIP: "),
+            "{said}"
         );
     }
 }
