@@ -9,6 +9,7 @@
 //! - [`pcap_live`]: whatever the system's libpcap opens,
 //! - [`pcap_over_ip`]: pcap and pcapng streams over TCP,
 //! - [`generator`]: FlowScope's experiment traffic, also as a pure core for files,
+//! - [`rss`]: what a NIC's hash does to conversations,
 //! - [`send`]: the other direction: bursts out of a live interface.
 //!
 //! All engines keep two rules that the recorder builds on: a watermark never passes the frames of the burst that is
@@ -22,6 +23,7 @@ mod offer;
 pub mod pcap_live;
 pub mod pcap_over_ip;
 mod records;
+pub mod rss;
 pub mod send;
 mod source;
 mod watermark;

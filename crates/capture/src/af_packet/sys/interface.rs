@@ -18,6 +18,13 @@ const ETHTOOL_DRIVER: u32 = 0x03;
 const ETHTOOL_FLAGS: u32 = 0x25;
 const ETHTOOL_GRO: u32 = 0x2b;
 
+/// `ETHTOOL_GRXFH` and `ETHTOOL_GRSSH`.
+const ETHTOOL_FLOW_HASH: u32 = 0x29;
+const ETHTOOL_RSS: u32 = 0x46;
+
+/// Room for an indirection table of 4096 entries and a key of 256 bytes: larger ones are not known to exist.
+const RSS_WORDS: usize = 4096 + 64;
+
 /// Interface flags of netdevice(7).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Flags(i32);
@@ -116,6 +123,42 @@ impl InterfaceQuery {
         Ok(String::from_utf8_lossy(&answer.driver[..length]).into_owned())
     }
 
+    /// Which fields of packets of this `flow_type` the NIC hashes: `RXH_` bits.
+    pub(crate) fn ethtool_flow_hash(&self, name: &str, flow_type: u32) -> io::Result<u64> {
+        let mut answer = FlowHash {
+            command: ETHTOOL_FLOW_HASH,
+            flow_type,
+            data: 0,
+        };
+        self.ask_ethtool(name, &mut answer)?;
+        Ok(answer.data)
+    }
+
+    /// How the NIC spreads packets over its receive queues.
+    pub(crate) fn ethtool_rss(&self, name: &str) -> io::Result<RssAnswer> {
+        // The first call asks for the sizes.
+        let mut answer = Rss::new(0, 0);
+        self.ask_ethtool(name, &mut answer)?;
+        let (table_len, key_bytes) = (answer.table_len, answer.key_bytes);
+        let (length, bytes) = (table_len as usize, key_bytes as usize);
+        if length.saturating_mul(4).saturating_add(bytes) > 4 * RSS_WORDS {
+            return Err(io::Error::other("an indirection table of unknown size"));
+        }
+        let mut answer = Rss::new(table_len, key_bytes);
+        self.ask_ethtool(name, &mut answer)?;
+        let key = answer.config[length..]
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .take(bytes)
+            .collect();
+        Ok(RssAnswer {
+            function: answer.function,
+            transform: answer.transform,
+            table: answer.config[..length].to_vec(),
+            key,
+        })
+    }
+
     fn ethtool_value(&self, name: &str, command: u32) -> io::Result<u32> {
         let mut answer = Value { command, data: 0 };
         self.ask_ethtool(name, &mut answer)?;
@@ -152,6 +195,65 @@ unsafe trait Answer {}
 unsafe impl Answer for DriverInfo {}
 // SAFETY: `ethtool_value`; only made with commands that fill one.
 unsafe impl Answer for Value {}
+
+// SAFETY: the first 16 bytes of `ethtool_rxnfc`, which are all that its command reads and fills.
+unsafe impl Answer for FlowHash {}
+// SAFETY: `ethtool_rxfh`, made with sizes of 0, or with those that the first call gave and `RSS_WORDS` has room for; the
+// kernel refuses a call whose sizes are neither.
+unsafe impl Answer for Rss {}
+
+/// What [`InterfaceQuery::ethtool_rss`] found.
+#[derive(Debug)]
+pub(crate) struct RssAnswer {
+    /// `ETH_RSS_HASH_` bits.
+    pub(crate) function: u8,
+    /// `RXH_XFRM_` bits; 0xff: unknown.
+    pub(crate) transform: u8,
+    /// The indirection table.
+    pub(crate) table: Vec<u32>,
+    pub(crate) key: Vec<u8>,
+}
+
+/// The start of `struct ethtool_rxnfc`.
+#[repr(C)]
+struct FlowHash {
+    command: u32,
+    flow_type: u32,
+    data: u64,
+}
+
+/// `struct ethtool_rxfh` with room for table and key behind it.
+#[repr(C)]
+struct Rss {
+    command: u32,
+    context: u32,
+    /// Entries of the table, which come first in `config`.
+    table_len: u32,
+    /// Bytes of the key, which come behind them.
+    key_bytes: u32,
+    function: u8,
+    transform: u8,
+    reserved: [u8; 6],
+    config: [u32; RSS_WORDS],
+}
+
+const _: () = assert!(size_of::<FlowHash>() == 16);
+const _: () = assert!(std::mem::offset_of!(Rss, config) == 24);
+
+impl Rss {
+    fn new(table_len: u32, key_bytes: u32) -> Self {
+        Self {
+            command: ETHTOOL_RSS,
+            context: 0,
+            table_len,
+            key_bytes,
+            function: 0,
+            transform: 0,
+            reserved: [0; 6],
+            config: [0; RSS_WORDS],
+        }
+    }
+}
 
 /// `struct ethtool_value`.
 #[repr(C)]

@@ -8,6 +8,7 @@
 //! - `pages`: huge pages for it,
 //! - `numa`: on which node the interfaces are,
 //! - `interface`: state, offloads and losses of each interface,
+//! - `rss`: whether the NIC's hash splits conversations,
 //! - `clock`: who stamps the packets,
 //! - `library`: which libpcap compiles the filters.
 //!
@@ -22,6 +23,7 @@ mod numa;
 mod pages;
 mod permission;
 mod report;
+mod rss;
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -72,7 +74,9 @@ fn findings(wanted: &[String]) -> Result<Vec<Finding>, Failure> {
     findings.extend(pages::Facts::gather().findings());
     findings.extend(numa::findings(&numa::gather(wanted)));
     for facts in interface::gather(wanted)? {
+        let queues = rss::Facts::gather(&facts.summary.name, facts.receive_queues);
         findings.extend(facts.findings());
+        findings.extend(queues.into_iter().flat_map(|facts| facts.findings()));
     }
     findings.extend(clock::Facts::gather().findings());
     findings.extend(library::Facts::gather().findings());
