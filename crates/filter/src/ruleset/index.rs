@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use retroscope_packet::LinkType;
 
-use crate::Program;
+use crate::{Mode, Program};
 
 use super::{
     atom::Expr,
@@ -77,6 +77,7 @@ pub(super) struct Residue {
 /// One version of the tables. Cloning it copies some thousand pointers, whatever it holds.
 #[derive(Debug, Clone)]
 pub(super) struct Index {
+    pub(super) mode: Mode,
     pub(super) seeds: Seeds,
     pub(super) flows: Table<Flow4Slot>,
     pub(super) small: Table<SmallSlot>,
@@ -106,8 +107,9 @@ pub(super) struct Books {
 }
 
 impl Index {
-    pub(super) fn new(seeds: Seeds) -> Self {
+    pub(super) fn new(mode: Mode, seeds: Seeds) -> Self {
         Self {
+            mode,
             seeds,
             flows: Table::new(seeds),
             small: Table::new(seeds),

@@ -7,6 +7,8 @@
 
 use retroscope_packet::LinkType;
 
+use crate::Mode;
+
 /// A set of network protocols or one of them, as bits.
 pub(super) mod kind {
     pub(in crate::ruleset) const V4: u8 = 1;
@@ -68,11 +70,21 @@ pub(super) enum Shape {
     RawV6,
     Sll,
     Sll2,
+    /// Four bytes of address family, in the byte order of this machine or in the network's.
+    Family {
+        is_native: bool,
+        mode: Mode,
+    },
 }
 
 impl Shape {
+    /// Whether headers of a link type are read here.
+    pub(super) fn is_read(link_type: LinkType) -> bool {
+        Self::of(link_type, Mode::Savefile).is_some()
+    }
+
     /// The link header of a link type; `None`: each rule's own program decides.
-    pub(super) fn of(link_type: LinkType) -> Option<Self> {
+    pub(super) fn of(link_type: LinkType, mode: Mode) -> Option<Self> {
         Some(match link_type {
             LinkType::ETHERNET => Self::Ethernet,
             LinkType::RAW | LinkType::RAW_BSD => Self::Raw,
@@ -80,6 +92,10 @@ impl Shape {
             LinkType::IPV6 => Self::RawV6,
             LinkType::LINUX_SLL => Self::Sll,
             LinkType::LINUX_SLL2 => Self::Sll2,
+            LinkType::NULL | LinkType::LOOP => {
+                let is_native = link_type == LinkType::NULL;
+                Self::Family { is_native, mode }
+            }
             _ => return None,
         })
     }
@@ -153,9 +169,10 @@ impl Key {
         }
     }
 
-    /// Reads a frame.
+    /// Reads a frame. Writes in place, field by field: a key made elsewhere and moved here in wider pieces waits for its own
+    /// stores.
     #[inline]
-    pub(super) fn of(shape: Shape, data: &[u8]) -> Self {
+    pub(super) fn read(&mut self, shape: Shape, data: &[u8]) {
         if shape == Shape::Ethernet
             && let Some(header) = data.first_chunk::<38>()
             && header[12] == 8
@@ -163,42 +180,38 @@ impl Key {
             && header[14] & 0x0f == 5
             && u16::from_be_bytes([header[20], header[21]]) & 0x3fff == 0
         {
-            return Self::common(header);
+            self.read_common(header);
+        } else {
+            *self = Self::any(shape, data);
         }
-        Self::any(shape, data)
     }
 
-    /// Most frames: Ethernet, IPv4 without options, no fragment.
+    /// Most frames: Ethernet, IPv4 without options, no fragment. Takes no branch.
     #[inline]
-    fn common(header: &[u8; 38]) -> Self {
+    fn read_common(&mut self, header: &[u8; 38]) {
         let word = |at: usize| {
             u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
         };
+        let half = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
         let proto = header[23];
-        let ports = word(34);
         let (ports_trait, ports_has) = ports_of(proto);
-        let unusual = if proto == AH { has::UNUSUAL } else { 0 };
-        let ports = if ports_has == 0 { 0 } else { ports };
-        Self {
-            src: word(26),
-            dst: word(30),
-            src_port: (ports >> 16) as u16,
-            #[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
-            dst_port: ports as u16,
-            traits: u16::from(kind::V4) | traits::PLAIN | ports_trait,
-            vlan: 0,
-            network: 14,
-            kind: kind::V4,
-            proto,
-            inner_proto: proto,
-            has: has::ADDRESSES
-                | has::PROTO
-                | has::INNER_PROTO
-                | has::SRC_MAC
-                | has::DST_MAC
-                | ports_has
-                | unusual,
-        }
+        self.src = word(26);
+        self.dst = word(30);
+        self.src_port = half(34);
+        self.dst_port = half(36);
+        self.traits = u16::from(kind::V4) | traits::PLAIN | ports_trait;
+        self.vlan = 0;
+        self.network = 14;
+        self.kind = kind::V4;
+        self.proto = proto;
+        self.inner_proto = proto;
+        self.has = has::ADDRESSES
+            | has::PROTO
+            | has::INNER_PROTO
+            | has::SRC_MAC
+            | has::DST_MAC
+            | ports_has
+            | (u16::from(proto == AH) * has::UNUSUAL);
     }
 
     #[cold]
@@ -251,6 +264,16 @@ impl Key {
                     _ => kind::OTHER,
                 });
                 return self.network(version, 0, reader);
+            }
+            Shape::Family { is_native, mode } => {
+                let family = reader.word(0).map(|family| {
+                    if is_native {
+                        u32::from_ne_bytes(family.to_be_bytes())
+                    } else {
+                        family
+                    }
+                });
+                return self.network(family.map(|family| kind_of_family(family, mode)), 4, reader);
             }
             Shape::RawV4 => return self.network(Some(kind::V4), 0, reader),
             Shape::RawV6 => return self.network(Some(kind::V6), 0, reader),
@@ -390,14 +413,33 @@ impl Key {
     }
 }
 
+/// The trait of each protocol: a table, because TCP and UDP come as they like, which no branch predicts.
+static PORTS: [u16; 256] = {
+    let mut table = [traits::NO_PORTS; 256];
+    table[TCP as usize] = traits::TCP;
+    table[UDP as usize] = traits::UDP;
+    table[SCTP as usize] = traits::SCTP;
+    table
+};
+
 /// The trait of a protocol, and whether it has ports.
 #[inline]
 fn ports_of(proto: u8) -> (u16, u16) {
-    match proto {
-        TCP => (traits::TCP, has::PORTS),
-        UDP => (traits::UDP, has::PORTS),
-        SCTP => (traits::SCTP, has::PORTS),
-        _ => (traits::NO_PORTS, 0),
+    let its = PORTS[usize::from(proto)];
+    const { assert!(traits::NO_PORTS == 0x40) };
+    // All ones for a protocol with ports, else 0.
+    let mask = (its >> 6 & 1).wrapping_sub(1);
+    (its, mask & has::PORTS)
+}
+
+/// As libpcap has it: IPv6 is what the system calls it on an interface, and what any of the BSDs calls it in a file.
+fn kind_of_family(family: u32, mode: Mode) -> u8 {
+    const V4: u32 = 2;
+    const V6_LIVE: u32 = libc::AF_INET6.cast_unsigned();
+    match (family, mode) {
+        (V4, _) => kind::V4,
+        (V6_LIVE, Mode::Live) | (24 | 28 | 30, Mode::Savefile) => kind::V6,
+        _ => kind::OTHER,
     }
 }
 

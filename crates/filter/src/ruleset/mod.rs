@@ -28,8 +28,11 @@
 //! group; at most 2²³ rules.
 
 mod atom;
+mod batch;
 mod chunked;
+mod collect;
 mod explain;
+mod finder;
 mod index;
 mod key;
 mod masks;

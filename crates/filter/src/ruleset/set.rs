@@ -110,7 +110,7 @@ impl RuleSet {
     pub fn new(mode: Mode) -> Self {
         let random = RandomState::new();
         let seeds = Seeds(random.hash_one(0), random.hash_one(1));
-        let work = Index::new(seeds);
+        let work = Index::new(mode, seeds);
         let shared = Arc::new(Shared::new(Arc::new(work.clone())));
         Self {
             mode,
@@ -417,7 +417,7 @@ impl RuleSet {
         let needs_program = placement != Placement::LookedUp;
         for link_type in &self.link_types {
             let is_needed = needs_program
-                || Shape::of(*link_type).is_none()
+                || !Shape::is_read(*link_type)
                 || (understood.needs_ethernet && *link_type != LinkType::ETHERNET);
             let program = match known(*link_type) {
                 Some(program) => Ok(program),
@@ -466,7 +466,7 @@ impl Kept {
     /// Whether look-ups cannot find it in packets of a link type, so that its program there must see all of them.
     fn sees_all(&self, link_type: LinkType) -> bool {
         self.placement == Placement::Compiled
-            || Shape::of(link_type).is_none()
+            || !Shape::is_read(link_type)
             || (self.flags & flags::ETHERNET != 0 && link_type != LinkType::ETHERNET)
     }
 

@@ -248,7 +248,7 @@ fn prefixes(low: u16, high: u16) -> Vec<(u16, u8)> {
 }
 
 /// Key of a [`Flow4Slot`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Flow4Key {
     addresses: u64,
     ports: u32,
@@ -329,6 +329,12 @@ impl Flow4Slot {
         }
     }
 
+    /// The rule or group, and whether it is a group.
+    #[inline]
+    pub(super) fn parts(&self) -> (u32, bool) {
+        (self.word >> 9, self.word & 0x100 != 0)
+    }
+
     /// Whether a slot of one entry takes packets of these traits (views of them only) and this way.
     #[inline]
     pub(super) fn takes(&self, traits: u16, way: u8) -> bool {
@@ -365,7 +371,7 @@ impl Slot for Flow4Slot {
 
     #[inline]
     fn has_key(&self, key: Flow4Key) -> bool {
-        self.addresses == key.addresses && self.ports == key.ports && self.word & 3 == key.proto
+        (self.addresses == key.addresses) & (self.ports == key.ports) & (self.word & 3 == key.proto)
     }
 
     #[inline]
@@ -417,6 +423,13 @@ impl SmallSlot {
         }
     }
 
+    /// The rule or group, and whether it is a group.
+    #[inline]
+    pub(super) fn parts(&self) -> (u32, bool) {
+        (self.value, self.is_group != 0)
+    }
+
+    /// Whether a slot of one entry takes packets of these traits.
     #[inline]
     pub(super) fn takes(&self, traits: u16) -> bool {
         traits & !self.need == 0

@@ -71,6 +71,39 @@ impl<S: Slot> Table<S> {
         (hash >> 56) as usize
     }
 
+    /// The slot of a key, or any slot and `false`. Takes no branch that depends on where in a line the key is, or on whether it
+    /// is there: neither can be predicted.
+    #[inline(always)]
+    pub(super) fn get(&self, key: S::Key, hash: u64) -> (S, bool) {
+        let lines = &*self.shards[Self::shard_of(hash)];
+        let mask = lines.len() - 1;
+        #[expect(clippy::cast_possible_truncation, reason = "masked")]
+        let mut at = hash as usize & mask;
+        loop {
+            let slots = &lines[at].0;
+            let mut found = 0_u32;
+            for (bit, slot) in slots.iter().enumerate() {
+                found |= u32::from(slot.has_key(key)) << bit;
+            }
+            // Slots of a line are filled in order.
+            if found != 0 || slots[LINE - 1].is_empty() {
+                let slot = slots[found.trailing_zeros() as usize % LINE];
+                return (slot, found != 0);
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Loads the line where a search begins, so that it is near when that comes: made for a run of keys, the loads wait for
+    /// memory together.
+    #[inline]
+    pub(super) fn touch(&self, hash: u64) -> bool {
+        let lines = &*self.shards[Self::shard_of(hash)];
+        #[expect(clippy::cast_possible_truncation, reason = "masked")]
+        let at = hash as usize & (lines.len() - 1);
+        lines[at].0[0].is_empty()
+    }
+
     /// The slot of a key; `hash` is that of [`Self::hash`].
     #[inline]
     pub(super) fn find(&self, key: S::Key, hash: u64) -> Option<&S> {

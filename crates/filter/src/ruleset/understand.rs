@@ -31,22 +31,18 @@ pub(super) struct Understood {
 pub(super) fn understand(filled: &Filled) -> Understood {
     let is_plain =
         matches!(filled.chain.operands.as_slice(), [only] if only.node == Node::Piece(0));
-    let (expr, view, asks) = if is_plain {
-        let (expr, view) = parse(filled.pieces[0].text());
-        (expr, view, false)
+    let (expr, view) = if is_plain {
+        parse(filled.pieces[0].text())
     } else {
-        let mut reader = Reader {
-            filled,
-            asks: false,
-        };
-        let expr = reader.chain(&filled.chain, false);
-        (expr, View::Plain, reader.asks)
+        let reader = Reader { filled };
+        (reader.chain(&filled.chain, false), View::Plain)
     };
     let mut understood = Understood {
         is_ordered: is_ordered(&expr),
         expr,
         view,
-        asks,
+        // Terms of our own have state, and several pieces have no program that decides alone.
+        asks: !is_plain,
         is_opaque: false,
         needs_ethernet: false,
     };
@@ -57,8 +53,6 @@ pub(super) fn understand(filled: &Filled) -> Understood {
     });
     understood.is_opaque = is_opaque;
     understood.needs_ethernet = needs_ethernet;
-    // Several pieces have no program that decides alone.
-    understood.asks |= is_opaque && !is_plain;
     understood
 }
 
@@ -73,11 +67,10 @@ fn is_ordered(expr: &Expr) -> bool {
 
 struct Reader<'f> {
     filled: &'f Filled,
-    asks: bool,
 }
 
 impl Reader<'_> {
-    fn chain(&mut self, chain: &Chain, is_negated: bool) -> Expr {
+    fn chain(&self, chain: &Chain, is_negated: bool) -> Expr {
         let mut expr: Option<Expr> = None;
         for operand in &chain.operands {
             let node = self.node(&operand.node, is_negated != operand.negated);
@@ -91,14 +84,11 @@ impl Reader<'_> {
         expr.unwrap_or(Expr::Atom(Atom::Opaque))
     }
 
-    fn node(&mut self, node: &Node, is_negated: bool) -> Expr {
+    fn node(&self, node: &Node, is_negated: bool) -> Expr {
         match node {
             Node::Group(chain) => self.chain(chain, is_negated),
             Node::Term(term) => Expr::Atom(self.term(*term)),
-            Node::Payload(_) => {
-                self.asks = true;
-                Expr::Atom(Atom::Opaque)
-            }
+            Node::Payload(_) => Expr::Atom(Atom::Opaque),
             // A load beyond the captured bytes makes a piece false. Then its opposite is true, whatever stands in it.
             Node::Piece(_) if is_negated => Expr::Atom(Atom::Opaque),
             Node::Piece(index) => match self.filled.pieces.get(*index) {
@@ -111,24 +101,17 @@ impl Reader<'_> {
         }
     }
 
-    fn term(&mut self, term: Variable) -> Atom {
+    fn term(&self, term: Variable) -> Atom {
         let Terms {
             flow,
             interface,
             community,
         } = &self.filled.terms;
-        let of_community = || community.as_ref().and_then(|community| community.flow);
-        match (term, interface) {
-            (Variable::Iface, Some(interface)) => return Atom::Interface(*interface),
-            (Variable::Flow, _) => self.asks |= flow.is_some(),
-            (Variable::CommunityId, _) => {}
-            _ => return Atom::Opaque,
-        }
-        self.asks = true;
-        let followed = if term == Variable::Flow {
-            *flow
-        } else {
-            of_community()
+        let followed = match term {
+            Variable::Iface => return interface.map_or(Atom::Opaque, Atom::Interface),
+            Variable::Flow => *flow,
+            Variable::CommunityId => community.as_ref().and_then(|community| community.flow),
+            _ => None,
         };
         followed.map_or(Atom::Opaque, Atom::Flow)
     }

@@ -1,13 +1,22 @@
 //! Rule sets against the rules' own programs.
 
+#[path = "../common/mod.rs"]
+#[allow(
+    unreachable_pub,
+    dead_code,
+    reason = "the module of helpers is shared by several tests"
+)]
+mod common;
 mod packets;
 mod rules;
+mod terms;
+mod updates;
 
 use retroscope_filter::{
     Aux, Filter, FilterError, Frame, LinkContext, Matches, Mode, Program, RuleId, RuleReader,
     RuleSet, Sure, compile,
 };
-use retroscope_packet::LinkType;
+use retroscope_packet::{LinkType, parse};
 
 /// Those that look-ups read, and two that they leave to programs.
 const LINK_TYPES: [LinkType; 10] = [
@@ -162,4 +171,60 @@ fn every_rule_is_found_where_its_own_program_matches() {
             }
         }
     }
+}
+
+/// Captures with many flows, tunnels, tags, fragments and cut packets.
+const CAPTURES: [&str; 9] = [
+    "traces/apps/ix-mixed.pcap",
+    "traces/apps/sn-sanitized4k_truncated128.pcap",
+    "traces/apps/zk-truncated-header.pcap",
+    "traces/encap/nd-ip_fragmented_garbage.pcap",
+    "traces/encap/ak-twovlan.pcap",
+    "traces/encap/lp-ipv6_ext_headers.pcap",
+    "traces/encap/lp-loopback.pcap",
+    "traces/encap/ak-mpls-basic.pcap",
+    "traces/encap/ak-pppoe.pcap",
+];
+
+#[test]
+fn flows_hosts_and_ports_of_captures_are_found() {
+    let mut random = fastrand::Rng::with_seed(7);
+    let Some(root) = common::shared("") else {
+        return;
+    };
+    let mut count = 0;
+    for name in CAPTURES {
+        let capture = common::Capture::read(&root.join(name)).expect("a capture");
+        let link_type = capture.links[0].link_type;
+        let packets: Vec<(Vec<u8>, u32)> = capture
+            .packets
+            .into_iter()
+            .filter(|packet| packet.interface == 0)
+            .map(|packet| (packet.data, packet.wire_len))
+            .collect();
+        let packets: Vec<(Vec<u8>, u32)> = packets.iter().take(3000).cloned().collect();
+        let mut texts: Vec<String> = Vec::new();
+        for _ in 0..60 {
+            let parsed = parse(link_type, &packets[random.usize(..packets.len())].0);
+            let Some(ip) = parsed.network else { continue };
+            let (src, dst) = (ip.src, ip.dst);
+            texts.push(format!("host {src}"));
+            texts.push(format!("src host {src} and dst host {dst}"));
+            if let (Some(ports), Some(proto)) = (parsed.transport, ip.proto) {
+                let (a, b) = (ports.src, ports.dst);
+                texts.push(format!(
+                    "host {src} and host {dst} and proto {proto} and port {a} and port {b}"
+                ));
+                texts.push(format!("dst port {b} or host {dst}"));
+                texts.push(format!("vlan and port {a}"));
+            }
+        }
+        let rules: Vec<Reference> = (0..)
+            .zip(texts)
+            .map(|(id, text)| Reference::new(id, text, link_type, Mode::Savefile))
+            .collect();
+        let set = set_of(&rules, link_type, Mode::Savefile, false);
+        count += compare(&mut set.reader(), link_type, &rules, &packets, 7);
+    }
+    assert!(count > 10_000, "{count} matches");
 }

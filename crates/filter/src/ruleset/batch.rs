@@ -1,0 +1,300 @@
+//! The look-ups that nearly every packet needs, of 64 packets at a time.
+//!
+//! A packet alone would wait for its header, then for a line of a table, then for the next, and its branches (TCP or UDP,
+//! found or not) are a toss. So each step is done for all packets before the next begins: the processor waits for many
+//! lines at once, and what is found is collected without a branch.
+
+use crate::Frame;
+
+use super::{
+    index::Index,
+    key::{Key, Shape, has, kind, traits},
+    sought::{Flow4Key, port_key, tag, v4_key},
+};
+
+/// Packets of one batch at most.
+pub(super) const MANY: usize = 64;
+
+/// An entry found for a packet.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Found {
+    /// A rule, or a group of entries.
+    pub(super) value: u32,
+    pub(super) is_group: bool,
+    /// The packet's traits, with the side that was looked up.
+    pub(super) traits: u16,
+    /// The way of a flow over IPv4, else none.
+    pub(super) way: u8,
+    /// Number of the packet.
+    pub(super) frame: u8,
+}
+
+/// A search in the table of flows.
+#[derive(Debug, Clone, Copy, Default)]
+struct FlowProbe {
+    key: Flow4Key,
+    hash: u64,
+    traits: u16,
+    way: u8,
+    frame: u8,
+}
+
+/// A search in the table of everything else.
+#[derive(Debug, Clone, Copy, Default)]
+struct SmallProbe {
+    key: u64,
+    hash: u64,
+    traits: u16,
+    frame: u8,
+}
+
+/// An address or a port, and the prefix lengths to look it up with.
+#[derive(Debug, Clone, Copy, Default)]
+struct Span {
+    value: u32,
+    lengths: u32,
+    traits: u16,
+    frame: u8,
+}
+
+/// Memory for the steps, used again for each batch.
+#[derive(Debug)]
+pub(super) struct Batch {
+    keys: [Key; MANY],
+    flows: [FlowProbe; MANY],
+    /// Both addresses, then both ports of each packet at most.
+    spans: [Span; 2 * MANY],
+    probes: Vec<SmallProbe>,
+    /// What was found; only the first `count`.
+    found: Vec<Found>,
+    count: usize,
+    /// Room for [`Self::sort`].
+    sorted: Vec<Found>,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self {
+            keys: [Key::default(); MANY],
+            flows: [FlowProbe::default(); MANY],
+            spans: [Span::default(); 2 * MANY],
+            probes: Vec::new(),
+            found: Vec::new(),
+            count: 0,
+            sorted: Vec::new(),
+        }
+    }
+}
+
+/// Appends where `is_one`, without a branch: the place is written in any case, so there must be one.
+#[inline]
+fn append<T>(list: &mut [T], count: &mut usize, value: T, is_one: bool) {
+    list[*count] = value;
+    *count += usize::from(is_one);
+}
+
+impl Batch {
+    /// Reads the headers of at most [`MANY`] frames.
+    pub(super) fn read(&mut self, shape: Shape, frames: &[Frame<'_>]) {
+        touch(frames);
+        for (key, frame) in self.keys.iter_mut().zip(frames) {
+            key.read(shape, frame.data());
+        }
+    }
+
+    /// Forgets what was found.
+    pub(super) fn clear(&mut self) {
+        self.count = 0;
+    }
+
+    /// The headers of a frame that was read.
+    pub(super) fn key(&self, frame: usize) -> &Key {
+        &self.keys[frame]
+    }
+
+    /// What was found, in no order.
+    pub(super) fn found(&self) -> &[Found] {
+        &self.found[..self.count]
+    }
+
+    /// Puts what was found into the order of frames.
+    pub(super) fn sort(&mut self) {
+        let found = &self.found[..self.count];
+        if found.is_sorted_by_key(|found| found.frame) {
+            return;
+        }
+        let mut starts = [0_usize; MANY + 1];
+        for one in found {
+            starts[usize::from(one.frame) + 1] += 1;
+        }
+        for frame in 0..MANY {
+            starts[frame + 1] += starts[frame];
+        }
+        self.sorted
+            .resize(self.count.max(self.sorted.len()), Found::default());
+        for one in found {
+            let place = &mut starts[usize::from(one.frame)];
+            self.sorted[*place] = *one;
+            *place += 1;
+        }
+        std::mem::swap(&mut self.found, &mut self.sorted);
+    }
+
+    /// Adds something found in another way.
+    pub(super) fn push(&mut self, found: Found) {
+        if self.found.len() == self.count {
+            self.found.push(found);
+        } else {
+            self.found[self.count] = found;
+        }
+        self.count += 1;
+    }
+
+    /// Looks up flows over IPv4, of the first `count` frames.
+    pub(super) fn flows(&mut self, index: &Index, count: usize) {
+        let mut probes = 0;
+        for (frame, key) in (0..).zip(&self.keys[..count]) {
+            let ports = (key.src_port, key.dst_port);
+            let (flow, way) = Flow4Key::new(key.traits, key.src, key.dst, ports);
+            let probe = FlowProbe {
+                hash: index.flows.hash(flow),
+                key: flow,
+                traits: key.traits,
+                way,
+                frame,
+            };
+            let is_flow = (key.kind == kind::V4) & key.has(has::FLOW);
+            append(&mut self.flows, &mut probes, probe, is_flow);
+        }
+        let probes = &self.flows[..probes];
+        let touched = probes
+            .iter()
+            .fold(false, |all, probe| all ^ index.flows.touch(probe.hash));
+        std::hint::black_box(touched);
+        let most = self.count + probes.len() + 1;
+        if self.found.len() < most {
+            self.found.resize(most, Found::default());
+        }
+        for probe in probes {
+            let (slot, is_found) = index.flows.get(probe.key, probe.hash);
+            let (value, is_group) = slot.parts();
+            let found = Found {
+                value,
+                is_group,
+                traits: probe.traits,
+                way: probe.way,
+                frame: probe.frame,
+            };
+            let takes = is_found & (is_group | slot.takes(probe.traits, probe.way));
+            append(&mut self.found, &mut self.count, found, takes);
+        }
+    }
+
+    /// Looks up IPv4 addresses and ports, of the first `count` frames.
+    pub(super) fn prefixes(&mut self, index: &Index, count: usize) {
+        self.probes.clear();
+        if index.has(tag::V4) {
+            let spans = self.address_spans(index, count);
+            self.probes_of(index, spans, v4_key);
+        }
+        if index.has(tag::PORT) {
+            let spans = self.port_spans(index, count);
+            #[expect(clippy::cast_possible_truncation, reason = "made from a port")]
+            self.probes_of(index, spans, |port, bits| port_key(port as u16, bits));
+        }
+        let touch = |all, probe: &SmallProbe| all ^ index.small.touch(probe.hash);
+        std::hint::black_box(self.probes.iter().fold(false, touch));
+        let most = self.count + self.probes.len() + 1;
+        if self.found.len() < most {
+            self.found.resize(most, Found::default());
+        }
+        for probe in &self.probes {
+            let (slot, is_found) = index.small.get(probe.key, probe.hash);
+            let (value, is_group) = slot.parts();
+            let found = Found {
+                value,
+                is_group,
+                traits: probe.traits,
+                way: 0,
+                frame: probe.frame,
+            };
+            let takes = is_found & (is_group | slot.takes(probe.traits));
+            append(&mut self.found, &mut self.count, found, takes);
+        }
+    }
+
+    fn address_spans(&mut self, index: &Index, count: usize) -> usize {
+        let mut spans = 0;
+        for (frame, key) in (0..).zip(&self.keys[..count]) {
+            let is_v4 = key.kind & (kind::V4 | kind::ARP | kind::RARP) != 0;
+            for (value, bit, side) in [
+                (key.src, has::SRC, traits::SRC),
+                (key.dst, has::DST, traits::DST),
+            ] {
+                let lengths = index.addresses.lengths((value >> 16) as u16);
+                let span = Span {
+                    value,
+                    lengths,
+                    traits: key.traits | side,
+                    frame,
+                };
+                let is_one = is_v4 & key.has(bit) & (lengths != 0);
+                append(&mut self.spans, &mut spans, span, is_one);
+            }
+        }
+        spans
+    }
+
+    fn port_spans(&mut self, index: &Index, count: usize) -> usize {
+        let mut spans = 0;
+        for (frame, key) in (0..).zip(&self.keys[..count]) {
+            for (port, bit, side) in [
+                (key.src_port, has::SRC_PORT, traits::SRC),
+                (key.dst_port, has::DST_PORT, traits::DST),
+            ] {
+                let lengths = index.ports.lengths(port);
+                let span = Span {
+                    value: u32::from(port),
+                    lengths,
+                    traits: key.traits | side,
+                    frame,
+                };
+                let is_one = key.has(bit) & (lengths != 0);
+                append(&mut self.spans, &mut spans, span, is_one);
+            }
+        }
+        spans
+    }
+
+    /// A search for each prefix length of the first `spans` spans.
+    fn probes_of(&mut self, index: &Index, spans: usize, key_of: impl Fn(u32, u8) -> u64) {
+        for span in &self.spans[..spans] {
+            let mut lengths = span.lengths;
+            while lengths != 0 {
+                #[expect(clippy::cast_possible_truncation, reason = "at most 32")]
+                let bits = lengths.trailing_zeros() as u8 + 1;
+                lengths &= lengths - 1;
+                let key = key_of(span.value, bits);
+                self.probes.push(SmallProbe {
+                    key,
+                    hash: index.small.hash(key),
+                    traits: span.traits,
+                    frame: span.frame,
+                });
+            }
+        }
+    }
+}
+
+/// Loads the first and the last byte of the headers that are read next; see [`super::table::Table::touch`].
+fn touch(frames: &[Frame<'_>]) {
+    /// Of Ethernet, IPv4 and ports.
+    const HEADERS: usize = 38;
+    let touch = |all: u8, frame: &Frame<'_>| {
+        let data = frame.data();
+        let last = data.len().min(HEADERS).saturating_sub(1);
+        let byte = |at: usize| data.get(at).copied().unwrap_or(0);
+        all ^ byte(0) ^ byte(last)
+    };
+    std::hint::black_box(frames.iter().fold(0, touch));
+}

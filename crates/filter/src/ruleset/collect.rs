@@ -1,0 +1,145 @@
+//! From entries found to rules that match.
+
+use retroscope_packet::LinkType;
+
+use crate::Frame;
+
+use super::{
+    Matches,
+    atom::Subject,
+    batch::{Batch, Found},
+    index::{Index, RuleInfo, flags},
+    key::has,
+};
+
+/// Decides about what the look-ups found.
+pub(super) struct Collector<'c> {
+    pub(super) index: &'c Index,
+    pub(super) link_type: LinkType,
+    pub(super) interface: u16,
+    /// What was found, in the order of frames.
+    pub(super) batch: &'c Batch,
+    pub(super) frames: &'c [Frame<'c>],
+}
+
+impl Collector<'_> {
+    /// Tells `matches` every rule that matches. `is_unread`: no headers were read.
+    pub(super) fn collect(
+        &self,
+        is_unread: bool,
+        of_residue: u64,
+        residue: &[(u32, u64)],
+        matches: &mut Matches,
+    ) {
+        let is_asked = !self.index.asked_always.is_empty()
+            || (is_unread && !self.index.asked_elsewhere.is_empty());
+        let mut found = self.batch.found();
+        if of_residue == 0 && !is_asked {
+            // Only frames of which something was found.
+            while let Some(first) = found.first() {
+                let number = usize::from(first.frame);
+                found = self.frame(number, found, matches);
+                matches.end(number);
+            }
+            return;
+        }
+        for number in 0..self.frames.len() {
+            found = self.frame(number, found, matches);
+            let its = residue.iter().filter(|(_, set)| set >> number & 1 == 1);
+            for (rule, _) in its {
+                self.add(number, *rule, false, matches);
+            }
+            for rule in &*self.index.asked_always {
+                self.add(number, *rule, true, matches);
+            }
+            for rule in self.index.asked_elsewhere.iter().filter(|_| is_unread) {
+                self.add(number, *rule, true, matches);
+            }
+            matches.end(number);
+        }
+    }
+
+    fn add(&self, number: usize, rule: u32, ask: bool, matches: &mut Matches) {
+        if let Some(info) = self.index.rules.get(rule) {
+            matches.add(number, info.id, ask);
+        }
+    }
+
+    /// What was found of one frame; gives what was found of those behind it.
+    #[inline]
+    fn frame<'f>(
+        &self,
+        number: usize,
+        mut found: &'f [Found],
+        matches: &mut Matches,
+    ) -> &'f [Found] {
+        while let Some((first, behind)) = found.split_first()
+            && usize::from(first.frame) == number
+        {
+            found = behind;
+            if first.is_group {
+                self.group(number, first, matches);
+            } else {
+                self.rule(number, first.value, matches);
+            }
+        }
+        found
+    }
+
+    #[inline(never)]
+    fn group(&self, number: usize, found: &Found, matches: &mut Matches) {
+        let subject = self.subject(number);
+        for entry in self.index.group(found.value) {
+            if found.traits & !entry.need == 0
+                && found.way & !entry.ways == 0
+                && entry.rest.as_ref().is_none_or(|rest| rest.holds(&subject))
+            {
+                self.rule(number, entry.rule, matches);
+            }
+        }
+    }
+
+    #[inline]
+    fn rule(&self, number: usize, rule: u32, matches: &mut Matches) {
+        let Some(info) = self.index.rules.get(rule) else {
+            return;
+        };
+        if info.flags == 0 {
+            matches.add(number, info.id, false);
+        } else if let Some(ask) = self.decide(number, info) {
+            matches.add(number, info.id, ask);
+        }
+    }
+
+    /// Whether a rule that was found matches: `Some(true)` where the caller must be asked.
+    #[inline(never)]
+    fn decide(&self, number: usize, info: &RuleInfo) -> Option<bool> {
+        let is_set = |flag| info.flags & flag != 0;
+        if is_set(flags::ASK) {
+            return Some(true);
+        }
+        if is_set(flags::ETHERNET) && self.link_type != LinkType::ETHERNET {
+            return None;
+        }
+        let is_open = is_set(flags::PARTIAL)
+            || (is_set(flags::ORDERED) && self.batch.key(number).has(has::SHORT));
+        let Some(body) = info.body.as_ref().filter(|_| is_open) else {
+            return Some(false);
+        };
+        let frame = &self.frames[number];
+        let matches = match body.program(self.link_type) {
+            Some(program) => program.run_many(std::slice::from_ref(frame)) != 0,
+            None if body.is_opaque => false,
+            None => body.expr.holds(body.view, &self.subject(number)) == Some(true),
+        };
+        matches.then_some(false)
+    }
+
+    fn subject(&self, number: usize) -> Subject<'_> {
+        Subject {
+            key: self.batch.key(number),
+            data: self.frames[number].data(),
+            interface: self.interface,
+        }
+    }
+}
