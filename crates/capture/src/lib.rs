@@ -6,6 +6,7 @@
 //!
 //! - [`mod@file`]: pcap and pcapng files,
 //! - [`af_packet`]: live interfaces through TPACKET_V3,
+//! - [`af_xdp`]: live interfaces that are taken away from the host,
 //! - [`pcap_live`]: whatever the system's libpcap opens,
 //! - [`pcap_over_ip`]: pcap and pcapng streams over TCP,
 //! - [`generator`]: FlowScope's experiment traffic, also as a pure core for files,
@@ -16,6 +17,7 @@
 //! being lent, and after a drained stop `received` is what was lent and what was lost.
 
 pub mod af_packet;
+pub mod af_xdp;
 mod clock;
 pub mod file;
 pub mod generator;

@@ -214,6 +214,10 @@ pub enum LossCause {
     Kernel,
     /// Before it came to this host: lost by whoever captured it.
     Upstream,
+    /// Longer than the engine's memory for one frame.
+    Oversize,
+    /// Dropped on purpose before it was copied, because its flow is shunted.
+    Shed,
 }
 
 impl LossCause {
@@ -224,6 +228,8 @@ impl LossCause {
             Self::Nic => "nic",
             Self::Kernel => "kernel",
             Self::Upstream => "upstream",
+            Self::Oversize => "oversize",
+            Self::Shed => "shed",
         }
     }
 }

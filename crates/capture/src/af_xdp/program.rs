@@ -1,0 +1,414 @@
+//! The XDP program, assembled by hand: nothing is needed at build time, and the kernel's verifier checks it at load time.
+//!
+//! In pseudocode, for each packet that an interface receives:
+//!
+//! ```text
+//! line = counters[queue]                     or: PASS, there are not so many queues
+//! if !line.open: PASS                        nobody records (yet, or any more)
+//! if line.shunting && flow in shunted: line.shunted += 1; DROP
+//! if longer than a chunk && !fragments: line.received += 1; line.oversize += 1; DROP
+//! put the monotonic time in front of the packet, or: line.unstamped += 1
+//! verdict = redirect_map(sockets, queue)     PASS where the queue has no socket
+//! if verdict is REDIRECT: line.received += 1, else: line.unseen += 1
+//! return verdict
+//! ```
+//!
+//! Counting is atomic: generic XDP may run on several CPUs for one queue.
+
+use super::sys::Instruction;
+
+/// Words of a queue's line in the counters.
+pub(super) mod word {
+    /// Packets meant for the socket, lost ones included.
+    pub(crate) const RECEIVED: usize = 0;
+    /// Packets of flows that are shunted.
+    pub(crate) const SHUNTED: usize = 1;
+    /// Packets longer than a chunk, where the kernel cannot spread them over several.
+    pub(crate) const OVERSIZE: usize = 2;
+    /// Packets without a time in front of them.
+    pub(crate) const UNSTAMPED: usize = 3;
+    /// Not 0: packets are taken.
+    pub(crate) const OPEN: usize = 4;
+    /// Not 0: flows are looked up in the shunt map.
+    pub(crate) const SHUNTING: usize = 5;
+    /// Packets of queues without a socket, which went on to the host.
+    pub(crate) const UNSEEN: usize = 6;
+    /// Words of a line: a cache line.
+    pub(crate) const COUNT: usize = 8;
+}
+
+/// Bytes of a flow's key in the shunt map: addresses of 16 bytes (IPv4 in the first 4), ports, protocol, three zeros.
+pub(super) const FLOW_KEY_BYTES: usize = 40;
+
+/// Bytes in front of a packet: its time.
+pub(super) const STAMP_BYTES: usize = 8;
+
+const XDP_DROP: i32 = 1;
+const XDP_PASS: i32 = 2;
+const XDP_REDIRECT: i32 = 4;
+
+/// Helper functions by number: `linux/bpf.h`.
+const MAP_LOOKUP: i32 = 1;
+const KTIME_GET_NS: i32 = 5;
+const REDIRECT_MAP: i32 = 51;
+const ADJUST_META: i32 = 54;
+
+/// Offsets in `struct xdp_md`.
+const DATA: i16 = 0;
+const DATA_END: i16 = 4;
+const DATA_META: i16 = 8;
+const QUEUE: i16 = 16;
+
+/// Places on the stack, below the frame pointer.
+const STACK_QUEUE: i16 = -8;
+const STACK_KEY: i16 = -48;
+
+/// The maps that the program works with, as descriptors, and what it needs to know.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Parts {
+    /// Array of lines, one for each queue.
+    pub(super) counters: i32,
+    /// Sockets by queue.
+    pub(super) sockets: i32,
+    /// Hash of flow keys.
+    pub(super) shunted: i32,
+    /// Bytes of a packet at most; `None`: longer ones come in several chunks.
+    pub(super) packet_bytes_max: Option<i32>,
+}
+
+/// Registers by their use here; 1 to 5 are arguments and temporary.
+const R0: u8 = 0;
+const R1: u8 = 1;
+const R2: u8 = 2;
+const R3: u8 = 3;
+const R4: u8 = 4;
+const R5: u8 = 5;
+const CONTEXT: u8 = 6;
+const SAVED: u8 = 7;
+const LINE: u8 = 8;
+const FRAME: u8 = 10;
+
+/// A place that jumps lead to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Label {
+    Pass,
+    Drop,
+    Parsed,
+    NotShunted,
+    Version6,
+    LookUp,
+    Fits,
+    NoStamp,
+    Redirect,
+    Unseen,
+}
+
+/// Assembles the program.
+pub(super) fn assemble(parts: Parts) -> Vec<Instruction> {
+    let mut code = Assembler::default();
+    code.move_register(CONTEXT, R1);
+    code.load(Width::Word, R2, CONTEXT, QUEUE);
+    code.store(Width::Word, FRAME, R2, STACK_QUEUE);
+    look_up(&mut code, parts.counters, STACK_QUEUE);
+    code.jump_if(Compare::Equal, R0, 0, Label::Pass);
+    code.move_register(LINE, R0);
+    code.load(Width::Double, R1, LINE, place(word::OPEN));
+    code.jump_if(Compare::Equal, R1, 0, Label::Pass);
+    shunt(&mut code, parts);
+    if let Some(max) = parts.packet_bytes_max {
+        code.load(Width::Word, R1, CONTEXT, DATA);
+        code.load(Width::Word, R2, CONTEXT, DATA_END);
+        code.add(R1, max.saturating_add(1));
+        code.jump_if_greater(R1, R2, Label::Fits);
+        code.count(LINE, word::RECEIVED);
+        code.count(LINE, word::OVERSIZE);
+        code.jump(Label::Drop);
+        code.label(Label::Fits);
+    }
+    stamp(&mut code);
+    code.load_map(R1, parts.sockets);
+    code.load(Width::Word, R2, FRAME, STACK_QUEUE);
+    code.set(R3, XDP_PASS);
+    code.call(REDIRECT_MAP);
+    code.jump_if(Compare::NotEqual, R0, XDP_REDIRECT, Label::Unseen);
+    code.count(LINE, word::RECEIVED);
+    code.exit();
+
+    code.label(Label::Unseen);
+    code.count(LINE, word::UNSEEN);
+    code.jump(Label::Pass);
+
+    code.label(Label::Drop);
+    code.set(R0, XDP_DROP);
+    code.exit();
+
+    code.label(Label::Pass);
+    code.set(R0, XDP_PASS);
+    code.exit();
+    code.finish()
+}
+
+/// `R0` = the value of the key at `place` on the stack, or 0.
+fn look_up(code: &mut Assembler, map: i32, place: i16) {
+    code.load_map(R1, map);
+    code.move_register(R2, FRAME);
+    code.add(R2, i32::from(place));
+    code.call(MAP_LOOKUP);
+}
+
+/// Puts the time in front of the packet. A driver that has no room for it is counted.
+fn stamp(code: &mut Assembler) {
+    code.call(KTIME_GET_NS);
+    code.move_register(SAVED, R0);
+    code.move_register(R1, CONTEXT);
+    code.set(R2, -8);
+    code.call(ADJUST_META);
+    code.jump_if(Compare::NotEqual, R0, 0, Label::NoStamp);
+    code.load(Width::Word, R1, CONTEXT, DATA_META);
+    code.load(Width::Word, R2, CONTEXT, DATA);
+    code.move_register(R3, R1);
+    code.add(R3, 8);
+    code.jump_if_greater(R3, R2, Label::NoStamp);
+    code.store(Width::Double, R1, SAVED, 0);
+    code.jump(Label::Redirect);
+    code.label(Label::NoStamp);
+    code.count(LINE, word::UNSTAMPED);
+    code.label(Label::Redirect);
+}
+
+/// Drops packets of shunted flows: TCP, UDP and SCTP over IPv4 without options, not fragmented, or over IPv6 without extension
+/// headers, directly in Ethernet. Others are never shunted.
+fn shunt(code: &mut Assembler, parts: Parts) {
+    code.load(Width::Double, R1, LINE, place(word::SHUNTING));
+    code.jump_if(Compare::Equal, R1, 0, Label::NotShunted);
+    code.load(Width::Word, SAVED, CONTEXT, DATA);
+    code.load(Width::Word, R5, CONTEXT, DATA_END);
+    // Addresses shorter than their place leave zeros behind them.
+    code.set(R1, 0);
+    for offset in (0..5).map(|index| STACK_KEY + 8 * index) {
+        code.store(Width::Double, FRAME, R1, offset);
+    }
+    // Ethernet, IPv4 and ports.
+    code.move_register(R2, SAVED);
+    code.add(R2, 14 + 20 + 4);
+    code.jump_if_greater(R2, R5, Label::NotShunted);
+    code.load(Width::Half, R1, SAVED, 12);
+    code.jump_if(Compare::Equal, R1, network_order(0x86dd), Label::Version6);
+    code.jump_if(
+        Compare::NotEqual,
+        R1,
+        network_order(0x0800),
+        Label::NotShunted,
+    );
+    code.load(Width::Byte, R1, SAVED, 14);
+    code.jump_if(Compare::NotEqual, R1, 0x45, Label::NotShunted);
+    code.load(Width::Half, R1, SAVED, 14 + 6);
+    // More fragments, or an offset.
+    code.and(R1, network_order(0x3fff));
+    code.jump_if(Compare::NotEqual, R1, 0, Label::NotShunted);
+    code.load(Width::Byte, R3, SAVED, 14 + 9);
+    copy_words(code, 14 + 12, STACK_KEY, 1);
+    copy_words(code, 14 + 16, STACK_KEY + 16, 1);
+    code.load(Width::Word, R4, SAVED, 14 + 20);
+    code.jump(Label::Parsed);
+    code.label(Label::Version6);
+    code.move_register(R2, SAVED);
+    code.add(R2, 14 + 40 + 4);
+    code.jump_if_greater(R2, R5, Label::NotShunted);
+    code.load(Width::Byte, R3, SAVED, 14 + 6);
+    copy_words(code, 14 + 8, STACK_KEY, 4);
+    copy_words(code, 14 + 24, STACK_KEY + 16, 4);
+    code.load(Width::Word, R4, SAVED, 14 + 40);
+    code.label(Label::Parsed);
+    for protocol in [6, 17, 132] {
+        code.jump_if(Compare::Equal, R3, protocol, Label::LookUp);
+    }
+    code.jump(Label::NotShunted);
+    code.label(Label::LookUp);
+    code.store(Width::Word, FRAME, R4, STACK_KEY + 32);
+    code.store(Width::Byte, FRAME, R3, STACK_KEY + 36);
+    look_up(code, parts.shunted, STACK_KEY);
+    code.jump_if(Compare::Equal, R0, 0, Label::NotShunted);
+    code.count(LINE, word::SHUNTED);
+    code.jump(Label::Drop);
+    code.label(Label::NotShunted);
+}
+
+/// Copies words of the packet, which `SAVED` points at, into the key.
+fn copy_words(code: &mut Assembler, from: i16, to: i16, count: i16) {
+    for offset in (0..count).map(|index| 4 * index) {
+        code.load(Width::Word, R1, SAVED, from + offset);
+        code.store(Width::Word, FRAME, R1, to + offset);
+    }
+}
+
+/// A 16-bit word as it is read from a packet.
+fn network_order(value: u16) -> i32 {
+    i32::from(value.to_be())
+}
+
+/// Offset of a word in a line.
+fn place(word: usize) -> i16 {
+    const { assert!(word::COUNT <= 8) };
+    i16::try_from(word * 8).unwrap_or(0)
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Width {
+    Byte = 0x10,
+    Half = 0x08,
+    Word = 0x00,
+    Double = 0x18,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Compare {
+    Equal = 0x10,
+    NotEqual = 0x50,
+}
+
+/// Instructions by their names in the kernel's `Documentation/bpf/standardization/instruction-set.rst`. Jumps lead to labels.
+#[derive(Debug, Default)]
+struct Assembler {
+    code: Vec<Instruction>,
+    labels: Vec<(Label, usize)>,
+    jumps: Vec<(usize, Label)>,
+}
+
+impl Assembler {
+    fn push(&mut self, code: u8, destination: u8, source: u8, offset: i16, immediate: i32) {
+        self.code.push(Instruction {
+            code,
+            registers: source << 4 | destination,
+            offset,
+            immediate,
+        });
+    }
+
+    fn move_register(&mut self, to: u8, from: u8) {
+        self.push(0xbf, to, from, 0, 0);
+    }
+
+    fn set(&mut self, to: u8, value: i32) {
+        self.push(0xb7, to, 0, 0, value);
+    }
+
+    fn add(&mut self, to: u8, value: i32) {
+        self.push(0x07, to, 0, 0, value);
+    }
+
+    fn and(&mut self, to: u8, value: i32) {
+        self.push(0x57, to, 0, 0, value);
+    }
+
+    fn load(&mut self, width: Width, to: u8, base: u8, offset: i16) {
+        self.push(0x61 | width as u8, to, base, offset, 0);
+    }
+
+    fn store(&mut self, width: Width, base: u8, from: u8, offset: i16) {
+        self.push(0x63 | width as u8, base, from, offset, 0);
+    }
+
+    /// Adds 1 to a word of the line that `line` points at, atomically. Uses `R1`.
+    fn count(&mut self, line: u8, word: usize) {
+        self.set(R1, 1);
+        self.push(0xdb, line, R1, place(word), 0);
+    }
+
+    /// `BPF_PSEUDO_MAP_FD`: the verifier puts the map in the place of its descriptor.
+    fn load_map(&mut self, to: u8, descriptor: i32) {
+        self.push(0x18, to, 1, 0, descriptor);
+        self.push(0, 0, 0, 0, 0);
+    }
+
+    fn call(&mut self, helper: i32) {
+        self.push(0x85, 0, 0, 0, helper);
+    }
+
+    fn exit(&mut self) {
+        self.push(0x95, 0, 0, 0, 0);
+    }
+
+    fn jump(&mut self, to: Label) {
+        self.jumps.push((self.code.len(), to));
+        self.push(0x05, 0, 0, 0, 0);
+    }
+
+    fn jump_if(&mut self, compare: Compare, register: u8, value: i32, to: Label) {
+        self.jumps.push((self.code.len(), to));
+        self.push(0x05 | compare as u8, register, 0, 0, value);
+    }
+
+    fn jump_if_greater(&mut self, register: u8, other: u8, to: Label) {
+        self.jumps.push((self.code.len(), to));
+        self.push(0x2d, register, other, 0, 0);
+    }
+
+    fn label(&mut self, label: Label) {
+        self.labels.push((label, self.code.len()));
+    }
+
+    /// Fills in the jumps. A label that is missing, or too far, is a bug here, which the verifier refuses as a jump to
+    /// nowhere.
+    fn finish(mut self) -> Vec<Instruction> {
+        for (at, label) in self.jumps {
+            let target = self.labels.iter().find(|(one, _)| *one == label);
+            let distance = target.map(|(_, index)| *index as isize - at as isize - 1);
+            self.code[at].offset = distance
+                .and_then(|distance| i16::try_from(distance).ok())
+                .unwrap_or(i16::MAX);
+        }
+        self.code
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(packet_bytes_max: Option<i32>) -> Parts {
+        Parts {
+            counters: 3,
+            sockets: 5,
+            shunted: 6,
+            packet_bytes_max,
+        }
+    }
+
+    /// Every jump lands on an instruction ahead, and the last one ends the program: what the verifier would ask first.
+    #[test]
+    fn jumps_lead_forward_into_the_program() {
+        for packet_bytes_max in [None, Some(1792)] {
+            let code = assemble(parts(packet_bytes_max));
+            for (index, instruction) in code.iter().enumerate() {
+                let is_jump = matches!(instruction.code, 0x05 | 0x15 | 0x55 | 0x2d);
+                let target = index as isize + 1 + instruction.offset as isize;
+                assert!(
+                    !is_jump || (index as isize + 1..code.len() as isize).contains(&target),
+                    "{index}: {instruction:?}"
+                );
+            }
+            assert_eq!(code.last().unwrap().code, 0x95);
+            assert!(code.len() < 200, "{}", code.len());
+        }
+    }
+
+    #[test]
+    fn the_encoding_is_that_of_the_instruction_set() {
+        let mut code = Assembler::default();
+        code.load(Width::Double, 2, 7, -8);
+        code.store(Width::Half, 10, 1, -2);
+        code.count(8, word::OVERSIZE);
+        let bytes = |one: &Instruction| (one.code, one.registers, one.offset, one.immediate);
+        let code: Vec<_> = code.finish().iter().map(bytes).collect();
+        assert_eq!(
+            code,
+            [
+                (0x79, 0x72, -8, 0),
+                (0x6b, 0x1a, -2, 0),
+                (0xb7, 0x01, 0, 1),
+                (0xdb, 0x18, 16, 0)
+            ]
+        );
+    }
+}

@@ -1,0 +1,492 @@
+//! An XDP socket as a queue: bursts, time stamps, watermark, counters, drained stop.
+//!
+//! # Time stamps
+//! The program puts the monotonic clock in front of each packet; the difference of both clocks when a burst is fetched makes
+//! it the system clock's. Where a driver has no room in front of a packet, the packets of a burst are stamped when it is
+//! fetched, and a notice says so.
+//!
+//! # Chunks
+//! A chunk is in the fill ring, in the receive ring, or lent. As many are made as a ring has entries, so neither overflows by
+//! itself: packets are lost when all chunks are in the receive ring or lent.
+
+use std::{collections::VecDeque, io, ops::Range, sync::Arc, time::Duration};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
+
+use super::{
+    attachment::Attachment,
+    program::{STAMP_BYTES, word},
+    sys::{Descriptor, FillRing, RxRing, Umem, XdpSocket},
+};
+use crate::{
+    Burst, Direction, Event, FrameMeta, InterfaceInfo, LossCause, Queue, SourceError,
+    SourceStatistics, Status,
+    af_packet::sys::InterfaceQuery,
+    clock::{self, SECOND_NS},
+    watermark::{ClockWatch, Watermark},
+};
+
+/// From the stamp of a packet to its place in the receive ring at most: far more than the driver's batch of 64 takes, to allow
+/// for a virtual CPU that is descheduled in between.
+const PLACING_NS: i64 = 12_000_000;
+
+/// How long a stopped queue waits for packets that the program counted and the ring has not shown.
+const DRAIN_NS: i64 = 100_000_000;
+
+/// How often a draining queue looks.
+const DRAIN_LOOK_NS: i64 = 1_000_000;
+
+/// Descriptors of a burst at most.
+const BURST: u32 = 512;
+
+/// `XDP_PKT_CONTD`.
+const CONTINUED: u32 = 1;
+
+/// Room behind the chunks for packets of several chunks: at least one of the largest that the kernel makes (17 pages).
+pub(super) const OWN_BYTES: usize = 1 << 20;
+
+/// A bound socket with its memory.
+#[derive(Debug)]
+pub(super) struct Opened {
+    // Closed before the chunks go; the kernel holds the pages until then in any case.
+    pub(super) socket: XdpSocket,
+    pub(super) fill: FillRing,
+    pub(super) rx: RxRing,
+    pub(super) umem: Umem,
+    /// Chunks of `umem`, back to back from its start.
+    pub(super) chunks: usize,
+    /// A power of two.
+    pub(super) chunk_bytes: usize,
+    pub(super) zero_copy: bool,
+}
+
+/// One receive queue of an interface.
+#[derive(Debug)]
+pub(super) struct XdpQueue {
+    interfaces: [InterfaceInfo; 1],
+    opened: Opened,
+    attachment: Arc<Attachment>,
+    query: Arc<InterfaceQuery>,
+    /// The queue's number, and its line in the counters.
+    line: usize,
+    /// How many queues have a socket.
+    queues: usize,
+    frames: Vec<FrameMeta>,
+    /// Chunks of the burst, and others that wait for room in the fill ring.
+    lent_chunks: Vec<u64>,
+    events: VecDeque<Event>,
+    phase: Phase,
+    is_up: bool,
+    is_stamped: bool,
+    has_told_unseen: bool,
+    lent: u64,
+    unreadable: u64,
+    watermark: Watermark,
+    clock: ClockWatch,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Nobody has asked for packets yet: they go on to the host.
+    Closed,
+    Running,
+    /// The program takes no more; what it took still comes. Times on the monotonic clock.
+    Draining {
+        give_up_ns: i64,
+        quiet_from_ns: i64,
+    },
+    Ended,
+}
+
+impl XdpQueue {
+    /// A queue that takes packets from its first `next` on.
+    pub(super) fn new(
+        interface: InterfaceInfo,
+        mut opened: Opened,
+        attachment: Arc<Attachment>,
+        query: Arc<InterfaceQuery>,
+        place: Range<usize>,
+        notices: Vec<String>,
+    ) -> Self {
+        let chunk_bytes = opened.chunk_bytes as u64;
+        let all: Vec<u64> = (0..opened.chunks as u64)
+            .map(|chunk| chunk * chunk_bytes)
+            .collect();
+        let given = opened.fill.give(&all);
+        Self {
+            interfaces: [interface],
+            lent_chunks: all[given..].to_vec(),
+            opened,
+            attachment,
+            query,
+            line: place.start,
+            queues: place.end,
+            frames: Vec::with_capacity(BURST as usize),
+            events: notices.into_iter().map(Event::Notice).collect(),
+            phase: Phase::Closed,
+            is_up: true,
+            is_stamped: true,
+            has_told_unseen: false,
+            lent: 0,
+            unreadable: 0,
+            watermark: Watermark::new(clock::realtime_ns(), PLACING_NS),
+            clock: ClockWatch::new(),
+        }
+    }
+
+    fn counter(&self, which: usize) -> u64 {
+        self.attachment.counters.get(self.line, which)
+    }
+
+    /// Gives the burst's chunks to the kernel, and wakes a driver that waits for them.
+    fn give_back(&mut self) {
+        self.frames.clear();
+        if self.lent_chunks.is_empty() {
+            return;
+        }
+        let given = self.opened.fill.give(&self.lent_chunks);
+        self.lent_chunks.drain(..given);
+        if self.opened.fill.needs_wakeup() {
+            let timeout = Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            // poll(2) is the wake-up; what it says does not matter here.
+            let _ = poll(
+                &mut [PollFd::new(&self.opened.socket, PollFlags::IN)],
+                Some(&timeout),
+            );
+        }
+    }
+
+    /// Fetches what the receive ring has. Returns whether there are frames.
+    fn fetch(&mut self) -> bool {
+        let available = self.opened.rx.available().min(BURST);
+        if available == 0 {
+            return false;
+        }
+        let now_ns = clock::realtime_ns();
+        let offset_ns = now_ns - clock::monotonic_ns();
+        self.check_stamps();
+        let (mut taken, mut own_at, mut newest_ns) = (0, self.own_start(), i64::MIN);
+        while taken < available {
+            let first = self.opened.rx.peek(taken);
+            let parts = self.parts(taken, available);
+            let Some(parts) = parts else { break };
+            let Some((offset, length)) = self.place(first, taken..taken + parts, &mut own_at)
+            else {
+                break;
+            };
+            let Ok(captured_len) = u32::try_from(length) else {
+                break;
+            };
+            if length > 0 {
+                let time_ns = self.time_ns(first, offset_ns, now_ns);
+                newest_ns = newest_ns.max(time_ns);
+                self.frames.push(FrameMeta {
+                    time_ns,
+                    offset,
+                    captured_len,
+                    wire_len: captured_len,
+                    interface: 0,
+                    direction: Direction::Inbound,
+                    vlan: None,
+                });
+            } else {
+                self.unreadable += 1;
+            }
+            for index in taken..taken + parts {
+                let address = self.opened.rx.peek(index).address;
+                self.lent_chunks
+                    .push(address & !(self.opened.chunk_bytes as u64 - 1));
+            }
+            taken += parts;
+        }
+        self.opened.rx.release(taken);
+        self.lent += self.frames.len() as u64;
+        if self.frames.is_empty() {
+            return false;
+        }
+        self.watermark.on_burst(newest_ns);
+        true
+    }
+
+    /// Descriptors of the packet that starts at `first`; `None` if its end is not there yet.
+    fn parts(&self, first: u32, available: u32) -> Option<u32> {
+        let end = (first..available)
+            .find(|index| self.opened.rx.peek(*index).options & CONTINUED == 0)?;
+        Some(end - first + 1)
+    }
+
+    fn own_start(&self) -> usize {
+        self.opened.chunks * self.opened.chunk_bytes
+    }
+
+    /// Where a packet lies, in one piece, and its length; 0 if its descriptors make no sense. `None`: there is no room to put
+    /// it together in this burst.
+    fn place(
+        &mut self,
+        first: Descriptor,
+        parts: Range<u32>,
+        own_at: &mut usize,
+    ) -> Option<(usize, usize)> {
+        let limit = self.own_start();
+        let range = |one: Descriptor| {
+            let start = usize::try_from(one.address).ok()?;
+            let end = start.checked_add(one.length as usize)?;
+            (start >= STAMP_BYTES && end <= limit).then_some(start..end)
+        };
+        if parts.len() == 1 {
+            return Some(range(first).map_or((0, 0), |range| (range.start, range.len())));
+        }
+        let Some(length) = parts
+            .clone()
+            .map(|index| range(self.opened.rx.peek(index)).map(|range| range.len()))
+            .sum::<Option<usize>>()
+        else {
+            return Some((0, 0));
+        };
+        if length > OWN_BYTES {
+            return Some((0, 0));
+        }
+        if *own_at + length > limit + OWN_BYTES {
+            return None;
+        }
+        let start = *own_at;
+        for index in parts {
+            if let Some(range) = range(self.opened.rx.peek(index)) {
+                self.opened.umem.gather(range.start, range.len(), *own_at);
+                *own_at += range.len();
+            }
+        }
+        Some((start, length))
+    }
+
+    /// The stamp in front of a packet, as the system clock's; `now_ns` where there is none.
+    fn time_ns(&self, first: Descriptor, offset_ns: i64, now_ns: i64) -> i64 {
+        if !self.is_stamped {
+            return now_ns;
+        }
+        let stamp = usize::try_from(first.address)
+            .ok()
+            .and_then(|end| {
+                self.opened
+                    .umem
+                    .memory()
+                    .get(end.checked_sub(STAMP_BYTES)?..end)
+            })
+            .and_then(|bytes| bytes.try_into().ok())
+            .map(i64::from_ne_bytes);
+        stamp.map_or(now_ns, |stamp| stamp.saturating_add(offset_ns).min(now_ns))
+    }
+
+    /// A driver without room in front of a packet never has it: nothing can be trusted there.
+    fn check_stamps(&mut self) {
+        if self.is_stamped && self.counter(word::UNSTAMPED) > 0 {
+            self.is_stamped = false;
+            let name = &self.interfaces[0].name;
+            self.events.push_back(Event::Notice(format!(
+                "{name}: the driver has no room for time stamps: packets are stamped when they are fetched"
+            )));
+        }
+    }
+
+    /// The interface's state: a socket is told of neither down nor up.
+    fn look_at_interface(&mut self) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        match self.query.flags(&self.interfaces[0].name) {
+            Ok(flags) if flags.is_up() != self.is_up => {
+                self.is_up = flags.is_up();
+                self.events.push_back(if self.is_up {
+                    Event::InterfaceUp(0)
+                } else {
+                    Event::InterfaceDown(0)
+                });
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
+                self.events.push_back(Event::InterfaceGone(0));
+                self.drain();
+            }
+            _ => {}
+        }
+        let unseen = || self.attachment.unseen(self.queues);
+        if self.line == 0 && !self.has_told_unseen && unseen() > 0 {
+            self.has_told_unseen = true;
+            let name = &self.interfaces[0].name;
+            self.events.push_back(Event::Notice(format!(
+                "{name}: it has more receive queues than at the start, and packets of the new ones are not recorded: start again"
+            )));
+        }
+    }
+
+    fn drain(&mut self) {
+        self.attachment.counters.set(self.line, word::OPEN, 0);
+        let now_ns = clock::monotonic_ns();
+        self.phase = Phase::Draining {
+            give_up_ns: now_ns.saturating_add(DRAIN_NS),
+            quiet_from_ns: now_ns.saturating_add(PLACING_NS),
+        };
+    }
+
+    /// Packets that the kernel lost on their way into the receive ring. (What it had no chunk for is among the dropped.)
+    fn lost(&self) -> io::Result<u64> {
+        let statistics = self.opened.socket.statistics()?;
+        Ok(statistics.dropped + statistics.ring_full + statistics.invalid + self.unreadable)
+    }
+
+    /// Whether a draining queue is at its end: every packet that the program took was lent or lost, or it is time to give up.
+    fn is_drained(&mut self, now_ns: i64) -> bool {
+        let Phase::Draining {
+            give_up_ns,
+            quiet_from_ns,
+        } = self.phase
+        else {
+            return false;
+        };
+        if now_ns < quiet_from_ns {
+            return false;
+        }
+        let Ok(lost) = self.lost() else { return true };
+        let seen = self.lent + lost + self.counter(word::OVERSIZE);
+        let received = self.counter(word::RECEIVED);
+        if seen == received {
+            return true;
+        }
+        if now_ns < give_up_ns {
+            return false;
+        }
+        let (name, missing) = (&self.interfaces[0].name, received.abs_diff(seen));
+        self.events.push_back(Event::Notice(format!(
+            "{name}: {missing} packets that were taken did not come"
+        )));
+        true
+    }
+
+    /// Waits for packets until `until_ns` on the monotonic clock.
+    fn wait(&self, now_ns: i64, until_ns: i64) -> Result<(), SourceError> {
+        let wait_ns = until_ns.saturating_sub(now_ns).max(0);
+        let timeout = Timespec {
+            tv_sec: wait_ns / SECOND_NS,
+            tv_nsec: wait_ns % SECOND_NS,
+        };
+        match poll(
+            &mut [PollFd::new(&self.opened.socket, PollFlags::IN)],
+            Some(&timeout),
+        ) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(SourceError::System {
+                interface: self.interfaces[0].name.clone(),
+                call: "poll",
+                error: error.into(),
+            }),
+        }
+    }
+
+    fn watch_clock(&mut self) {
+        let Some(step) = self.clock.look() else {
+            return;
+        };
+        let sentence = step.sentence(&self.interfaces[0].name);
+        self.events.push_back(Event::Notice(sentence));
+        if step.step_ns < 0 {
+            self.watermark.on_clock_set_back(step.now_ns);
+        }
+    }
+}
+
+impl Queue for XdpQueue {
+    fn interfaces(&self) -> &[InterfaceInfo] {
+        &self.interfaces
+    }
+
+    fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
+        self.give_back();
+        match self.phase {
+            Phase::Ended => return Ok(Status::End),
+            Phase::Closed => {
+                self.attachment.counters.set(self.line, word::OPEN, 1);
+                self.phase = Phase::Running;
+            }
+            _ => {}
+        }
+        let deadline_ns = clock::monotonic_ns().saturating_add(clock::duration_ns(wait));
+        loop {
+            let looked_ns = clock::realtime_ns();
+            if self.fetch() {
+                return Ok(Status::Frames);
+            }
+            self.give_back();
+            self.watermark.on_silence(looked_ns);
+            self.look_at_interface();
+            self.watch_clock();
+            let now_ns = clock::monotonic_ns();
+            if self.is_drained(now_ns) {
+                self.phase = Phase::Ended;
+                return Ok(Status::End);
+            }
+            if now_ns >= deadline_ns {
+                return Ok(Status::Idle);
+            }
+            let until_ns = match self.phase {
+                Phase::Draining { .. } => deadline_ns.min(now_ns.saturating_add(DRAIN_LOOK_NS)),
+                _ => deadline_ns,
+            };
+            self.wait(now_ns, until_ns)
+                .inspect_err(|_| self.phase = Phase::Ended)?;
+        }
+    }
+
+    fn burst(&self) -> Burst<'_> {
+        Burst {
+            memory: self.opened.umem.memory(),
+            frames: &self.frames,
+        }
+    }
+
+    fn watermark(&self) -> Option<i64> {
+        Some(self.watermark.time_ns())
+    }
+
+    fn event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn statistics(&mut self) -> SourceStatistics {
+        let now_ns = clock::realtime_ns();
+        let lost = self.lost().ok();
+        let shed = self.counter(word::SHUNTED);
+        let mut causes = vec![(LossCause::Kernel, lost), (LossCause::Shed, Some(shed))];
+        if !self.attachment.has_fragments {
+            causes.push((LossCause::Oversize, Some(self.counter(word::OVERSIZE))));
+        }
+        if self.opened.zero_copy {
+            // Where no chunk is free the NIC drops, and no program runs.
+            causes.push((LossCause::Nic, None));
+        }
+        SourceStatistics {
+            received: Some(self.counter(word::RECEIVED) + shed),
+            lost: causes,
+            as_of_ns: lost.map(|_| now_ns.saturating_sub(PLACING_NS)),
+        }
+    }
+
+    fn stop(&mut self) {
+        match self.phase {
+            Phase::Closed => self.phase = Phase::Ended,
+            Phase::Running => self.drain(),
+            _ => {}
+        }
+    }
+}
+
+impl Drop for XdpQueue {
+    fn drop(&mut self) {
+        // The program may stay for other queues.
+        self.attachment.counters.set(self.line, word::OPEN, 0);
+    }
+}

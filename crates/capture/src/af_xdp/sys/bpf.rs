@@ -1,0 +1,251 @@
+//! bpf(2): maps, the program, and the link that attaches it.
+#![expect(unsafe_code, reason = "a system call that takes pointers in integers")]
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
+
+use super::check;
+
+/// Commands.
+const MAP_CREATE: i32 = 0;
+const MAP_UPDATE: i32 = 2;
+const MAP_DELETE: i32 = 3;
+const PROG_LOAD: i32 = 5;
+const LINK_CREATE: i32 = 28;
+
+/// `BPF_PROG_TYPE_XDP`, `BPF_XDP`.
+const TYPE_XDP: u32 = 6;
+const ATTACH_XDP: u32 = 37;
+/// `BPF_F_XDP_HAS_FRAGS`: the program takes packets of several buffers. Since Linux 5.18.
+const HAS_FRAGMENTS: u32 = 1 << 5;
+
+/// `struct bpf_insn`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(in crate::af_xdp) struct Instruction {
+    pub(in crate::af_xdp) code: u8,
+    /// Destination in the lower four bits, source in the upper.
+    pub(in crate::af_xdp) registers: u8,
+    pub(in crate::af_xdp) offset: i16,
+    pub(in crate::af_xdp) immediate: i32,
+}
+
+const _: () = assert!(size_of::<Instruction>() == 8);
+
+/// What a map is made of.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(in crate::af_xdp) struct Map {
+    /// `BPF_MAP_TYPE_`.
+    pub(in crate::af_xdp) kind: u32,
+    pub(in crate::af_xdp) key_bytes: u32,
+    pub(in crate::af_xdp) value_bytes: u32,
+    pub(in crate::af_xdp) entries_max: u32,
+    /// `BPF_F_`.
+    pub(in crate::af_xdp) flags: u32,
+}
+
+impl Map {
+    /// `BPF_MAP_TYPE_ARRAY` with `BPF_F_MMAPABLE`: since Linux 5.5.
+    pub(in crate::af_xdp) const ARRAY: (u32, u32) = (2, 1 << 10);
+    /// `BPF_MAP_TYPE_LRU_HASH`.
+    pub(in crate::af_xdp) const LRU_HASH: (u32, u32) = (9, 0);
+    /// `BPF_MAP_TYPE_XSKMAP`.
+    pub(in crate::af_xdp) const SOCKETS: (u32, u32) = (17, 0);
+}
+
+/// `union bpf_attr` for `BPF_PROG_LOAD`.
+#[repr(C)]
+struct LoadRequest {
+    kind: u32,
+    instruction_count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_bytes: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+    interface: u32,
+    attach_type: u32,
+}
+
+const _: () = assert!(size_of::<LoadRequest>() == 72);
+
+/// `union bpf_attr` for the commands on elements of a map.
+#[repr(C)]
+struct ElementRequest {
+    map: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// `union bpf_attr` for `BPF_LINK_CREATE`.
+#[repr(C)]
+struct LinkRequest {
+    program: u32,
+    interface: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+/// Makes a map.
+pub(in crate::af_xdp) fn create_map(map: Map) -> io::Result<OwnedFd> {
+    // SAFETY: the attributes of MAP_CREATE begin with these five numbers; the kernel takes what is missing as 0.
+    unsafe { call_for_descriptor(MAP_CREATE, &map) }
+}
+
+/// A program that is loaded. It lives as long as something refers to it.
+#[derive(Debug)]
+pub(in crate::af_xdp) struct Program(OwnedFd);
+
+/// Loads an XDP program; `with_fragments`: one for packets of several buffers.
+///
+/// # Errors
+/// What the kernel said, and its verifier where it said something.
+pub(in crate::af_xdp) fn load_program(
+    instructions: &[Instruction],
+    with_fragments: bool,
+) -> io::Result<Program> {
+    let mut log = vec![0_u8; 16 << 10];
+    let mut name = [0; 16];
+    name[..10].copy_from_slice(b"retroscope");
+    let length = |len: usize| u32::try_from(len).map_err(io::Error::other);
+    let request = LoadRequest {
+        kind: TYPE_XDP,
+        instruction_count: length(instructions.len())?,
+        instructions: instructions.as_ptr() as u64,
+        license: c"Dual MIT/GPL".as_ptr() as u64,
+        log_level: 1,
+        log_bytes: length(log.len())?,
+        log: log.as_mut_ptr() as u64,
+        kernel_version: 0,
+        flags: if with_fragments { HAS_FRAGMENTS } else { 0 },
+        name,
+        interface: 0,
+        attach_type: ATTACH_XDP,
+    };
+    // SAFETY: the three pointers lead to as many instructions, a C string and as many bytes of log as the request says, which
+    // live across the call; the kernel writes to the log only, which is borrowed by nobody else.
+    let outcome = unsafe { call_for_descriptor(PROG_LOAD, &request) };
+    outcome.map(Program).map_err(|error| {
+        let words = String::from_utf8_lossy(&log);
+        let last = words
+            .trim_end_matches('\0')
+            .lines()
+            .rev()
+            .find(|line| !line.is_empty());
+        match last {
+            // The verifier's own words tell more than EINVAL or EACCES.
+            Some(line) if error.kind() != io::ErrorKind::PermissionDenied || line.len() > 1 => {
+                io::Error::new(error.kind(), format!("{error}: {line}"))
+            }
+            _ => error,
+        }
+    })
+}
+
+/// An attached program. The kernel detaches it when the descriptor is closed, however the process ends.
+#[derive(Debug)]
+pub(in crate::af_xdp) struct Link(#[expect(dead_code, reason = "held to be closed")] OwnedFd);
+
+/// Attaches a program to an interface; `flags` are `XDP_FLAGS_`. Since Linux 5.9.
+pub(in crate::af_xdp) fn attach(
+    program: &Program,
+    interface_index: u32,
+    flags: u32,
+) -> io::Result<Link> {
+    let request = LinkRequest {
+        program: number(program.0.as_fd()),
+        interface: interface_index,
+        attach_type: ATTACH_XDP,
+        flags,
+    };
+    // SAFETY: the attributes of LINK_CREATE begin with these four numbers; no pointers.
+    unsafe { call_for_descriptor(LINK_CREATE, &request) }.map(Link)
+}
+
+/// Puts a socket into a map of sockets.
+pub(in crate::af_xdp) fn set_socket(
+    map: BorrowedFd<'_>,
+    queue: u32,
+    socket: BorrowedFd<'_>,
+) -> io::Result<()> {
+    let value = number(socket);
+    // SAFETY: keys and values of such a map are u32.
+    unsafe {
+        change(
+            MAP_UPDATE,
+            map,
+            (&raw const queue).cast(),
+            (&raw const value).cast(),
+        )
+    }
+}
+
+/// Adds a key to a hash whose keys have `N` bytes and whose values have 8.
+pub(in crate::af_xdp) fn insert<const N: usize>(
+    map: BorrowedFd<'_>,
+    key: &[u8; N],
+) -> io::Result<()> {
+    let value = 0_u64;
+    // SAFETY: the caller made the map with keys of N bytes and values of 8.
+    unsafe { change(MAP_UPDATE, map, key.as_ptr(), (&raw const value).cast()) }
+}
+
+/// Takes a key out of a hash whose keys have `N` bytes.
+pub(in crate::af_xdp) fn remove<const N: usize>(
+    map: BorrowedFd<'_>,
+    key: &[u8; N],
+) -> io::Result<()> {
+    // SAFETY: the caller made the map with keys of N bytes; no value is read.
+    unsafe { change(MAP_DELETE, map, key.as_ptr(), std::ptr::null()) }
+}
+
+/// # Safety
+/// `key` and, where the command reads one, `value` lead to as many bytes as the map's keys and values have.
+unsafe fn change(
+    command: i32,
+    map: BorrowedFd<'_>,
+    key: *const u8,
+    value: *const u8,
+) -> io::Result<()> {
+    let request = ElementRequest {
+        map: number(map),
+        padding: 0,
+        key: key as u64,
+        value: value as u64,
+        flags: 0,
+    };
+    // SAFETY: the caller answers for the pointers.
+    unsafe { call(command, &request) }?;
+    Ok(())
+}
+
+/// # Safety
+/// As [`call`]; the command returns a new descriptor.
+unsafe fn call_for_descriptor<T>(command: i32, request: &T) -> io::Result<OwnedFd> {
+    // SAFETY: the caller answers for it.
+    let descriptor = unsafe { call(command, request) }?;
+    // SAFETY: the kernel just returned this descriptor, and nothing else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// # Safety
+/// `request` is laid out as `union bpf_attr` for `command`, from its start, and its pointers lead to what the command reads
+/// and writes there.
+unsafe fn call<T>(command: i32, request: &T) -> io::Result<i32> {
+    let pointer: *const T = request;
+    // SAFETY: `pointer` leads to `size_of::<T>()` bytes; the caller answers for what is in them.
+    check(unsafe { libc::syscall(libc::SYS_bpf, command, pointer, size_of::<T>()) })
+}
+
+/// A descriptor as the kernel's structures have it.
+fn number(descriptor: BorrowedFd<'_>) -> u32 {
+    descriptor.as_raw_fd().cast_unsigned()
+}

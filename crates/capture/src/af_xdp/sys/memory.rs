@@ -1,0 +1,170 @@
+//! Memory that the kernel writes to while this process reads it: packets and counters.
+#![expect(unsafe_code, reason = "memory shared with the kernel")]
+
+use std::{
+    io,
+    os::fd::AsFd,
+    ptr::NonNull,
+    slice,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+/// A mapping of its own.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone and does not depend on the thread.
+unsafe impl Send for Mapping {}
+// SAFETY: `&self` gives out the address only; who reads or writes there argues for it.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `bytes` of a descriptor from `offset` on.
+    pub(super) fn shared(descriptor: impl AsFd, bytes: usize, offset: u64) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: a new mapping at a place of the kernel's choice overlaps nothing.
+        let start = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                bytes,
+                protection,
+                flags,
+                descriptor,
+                offset,
+            )
+        }?;
+        Self::new(start.cast(), bytes)
+    }
+
+    /// Maps `bytes` of zeros, all there from the start.
+    fn anonymous(bytes: usize) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
+        // SAFETY: a new mapping at a place of the kernel's choice overlaps nothing.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) }?;
+        Self::new(start.cast(), bytes)
+    }
+
+    fn new(start: *mut u8, bytes: usize) -> io::Result<Self> {
+        let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, bytes })
+    }
+
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly what was mapped, and borrows of it ended with this value. It can only fail for other arguments.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// The packets of a socket: chunks that the kernel fills, and behind them room of our own, where a packet that came in
+/// several chunks is put together.
+#[derive(Debug)]
+pub(in crate::af_xdp) struct Umem {
+    mapping: Mapping,
+    /// Bytes that the kernel knows.
+    chunk_bytes: usize,
+}
+
+impl Umem {
+    /// `chunk_bytes` for the kernel and `own_bytes` behind them, both multiples of the page size.
+    pub(in crate::af_xdp) fn new(chunk_bytes: usize, own_bytes: usize) -> io::Result<Self> {
+        let bytes = chunk_bytes.checked_add(own_bytes);
+        let mapping = Mapping::anonymous(bytes.ok_or(io::ErrorKind::OutOfMemory)?)?;
+        Ok(Self {
+            mapping,
+            chunk_bytes,
+        })
+    }
+
+    /// Where the kernel's part starts, and its length.
+    pub(super) fn registered(&self) -> (u64, u64) {
+        (
+            self.mapping.start().as_ptr() as u64,
+            self.chunk_bytes as u64,
+        )
+    }
+
+    /// All of it. Only chunks that the receive ring has handed over, and that were not put into the fill ring again, hold
+    /// still: read no others.
+    pub(in crate::af_xdp) fn memory(&self) -> &[u8] {
+        // SAFETY: the mapping is that long and initialised, and this process writes to it through `&mut self` only. The
+        // kernel writes to chunks that stand in the fill ring; they belong to it, and callers read none of them, so no byte
+        // that is read changes while it is borrowed. (The slice covers the others too, because a burst lends one slice for
+        // all of its frames. They are plain bytes, for which every value is valid.)
+        unsafe { slice::from_raw_parts(self.mapping.start().as_ptr(), self.mapping.bytes()) }
+    }
+
+    /// Copies bytes of a handed-over chunk to the room behind the chunks. Panics unless both lie in their parts.
+    pub(in crate::af_xdp) fn gather(&mut self, from: usize, length: usize, to: usize) {
+        assert!(
+            from.checked_add(length)
+                .is_some_and(|end| end <= self.chunk_bytes)
+        );
+        assert!(to >= self.chunk_bytes);
+        assert!(
+            to.checked_add(length)
+                .is_some_and(|end| end <= self.mapping.bytes())
+        );
+        let start = self.mapping.start().as_ptr();
+        let (from, to) = (start.wrapping_add(from), start.wrapping_add(to));
+        // SAFETY: both ranges lie in the mapping and not in each other, as asserted; the chunk was handed over, so the kernel
+        // does not write to it, and it never writes behind the chunks; `&mut self` excludes borrows of `memory`.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, length) };
+    }
+}
+
+/// The words that the program counts in, and that tell it what to do: lines of 64 bytes in a mapped array.
+#[derive(Debug)]
+pub(in crate::af_xdp) struct Counters {
+    mapping: Mapping,
+    lines: usize,
+}
+
+/// Words of a line.
+const LINE_WORDS: usize = 8;
+
+impl Counters {
+    /// Maps an array of `lines` values of 64 bytes.
+    pub(in crate::af_xdp) fn new(array: impl AsFd, lines: usize) -> io::Result<Self> {
+        let bytes = (lines * LINE_WORDS * 8).next_multiple_of(4096);
+        let mapping = Mapping::shared(array, bytes, 0)?;
+        Ok(Self { mapping, lines })
+    }
+
+    /// Reads a word. Panics unless there is one.
+    pub(in crate::af_xdp) fn get(&self, line: usize, word: usize) -> u64 {
+        // Relaxed: counters, no other bytes are read on the strength of them.
+        self.word(line, word).load(Ordering::Relaxed)
+    }
+
+    /// Sets a word that the program only reads. Panics unless there is one.
+    pub(in crate::af_xdp) fn set(&self, line: usize, word: usize, value: u64) {
+        // Relaxed: a switch that the program looks at for each packet.
+        self.word(line, word).store(value, Ordering::Relaxed);
+    }
+
+    fn word(&self, line: usize, word: usize) -> &AtomicU64 {
+        assert!(line < self.lines && word < LINE_WORDS);
+        let start: *mut u64 = self.mapping.start().as_ptr().cast();
+        let word = start.wrapping_add(line * LINE_WORDS + word);
+        // SAFETY: the word lies in the mapping, as asserted, is aligned because mappings are, and is only accessed atomically,
+        // by the program too.
+        unsafe { AtomicU64::from_ptr(word) }
+    }
+}

@@ -1,0 +1,26 @@
+//! What the engine needs of the kernel: bpf(2), XDP sockets, and the memory shared with both.
+//!
+//! All unsafe code of the engine is here. Each function is one system call, or one access to shared memory behind a safe
+//! signature; decisions are made by the callers. Values are those of `linux/bpf.h` and `linux/if_xdp.h` of Linux 6.6.
+
+mod address;
+mod bpf;
+mod memory;
+mod socket;
+
+pub(super) use address::has_address;
+pub(super) use bpf::{
+    Instruction, Link, Map, attach, create_map, insert, load_program, remove, set_socket,
+};
+pub(super) use memory::{Counters, Umem};
+pub(super) use socket::{Descriptor, FillRing, RxRing, XdpSocket};
+
+use std::io;
+
+/// The result of a system call, or `errno`.
+fn check(result: i64) -> io::Result<i32> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    i32::try_from(result).map_err(io::Error::other)
+}

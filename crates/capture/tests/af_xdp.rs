@@ -1,0 +1,448 @@
+//! AF_XDP over veth interfaces in network namespaces of their own. Needs root, `ip`, and a kernel with AF_XDP.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "test code, also outside of test functions"
+)]
+
+mod support;
+
+use std::{io, net::SocketAddr, process::Command, time::Instant};
+
+use retroscope_capture::{
+    Direction, Event, LossCause, Queue, Source, SourceError, Status,
+    af_xdp::{Shunt, ShuntedFlow, XdpConfig, XdpSource},
+};
+use support::{
+    DEADLINE, WAIT, generate, is_udp_of_generator,
+    namespace::{Namespace, ip},
+    traffic::{Taken, frame, now_ns, send, send_all, take_until},
+};
+
+fn config(interface: &str) -> XdpConfig {
+    XdpConfig {
+        interface: interface.to_owned(),
+        promiscuous: true,
+        take_interface: false,
+        buffer_bytes: None,
+        program: "retroscope".into(),
+    }
+}
+
+fn open_as(config: XdpConfig) -> (Result<Vec<Box<dyn Queue>>, SourceError>, Shunt) {
+    let source = Box::new(XdpSource::new(config));
+    assert!(source.opens_once());
+    let shunt = source.shunt();
+    (source.open(1), shunt)
+}
+
+/// The only queue of an interface; `None`, said, where the kernel has no AF_XDP.
+fn open(config: XdpConfig) -> Option<Box<dyn Queue>> {
+    match open_as(config).0 {
+        Ok(mut queues) => {
+            assert_eq!(queues.len(), 1);
+            Some(queues.remove(0))
+        }
+        Err(SourceError::Unsupported { message }) if message.contains("no AF_XDP") => {
+            eprintln!("SKIP: {message}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Losses by cause, all known.
+fn losses(queue: &mut dyn Queue) -> impl Fn(LossCause) -> u64 + use<> {
+    let lost = queue.statistics().lost;
+    move |cause| {
+        let found = lost.iter().find(|(one, _)| *one == cause);
+        found.and_then(|(_, count)| *count).unwrap_or(0)
+    }
+}
+
+/// Stops a queue, takes the rest, and checks the ledger to the packet. Returns what was received and lost in the kernel.
+fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, u64) {
+    queue.stop();
+    assert!(take_until(queue, taken, |_| false));
+    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    let statistics = queue.statistics();
+    let lost: Option<u64> = statistics.lost.iter().map(|(_, count)| *count).sum();
+    let received = statistics.received.unwrap();
+    assert_eq!(
+        received,
+        taken.frames.len() as u64 + lost.unwrap(),
+        "the ledger does not close: {statistics:?}"
+    );
+    let did_not_come =
+        |event: &Event| matches!(event, Event::Notice(text) if text.contains("did not come"));
+    assert!(!taken.events.iter().any(did_not_come), "{:?}", taken.events);
+    (received, losses(queue)(LossCause::Kernel))
+}
+
+/// Whether `ip` shows an XDP program.
+fn is_attached(interface: &str) -> bool {
+    let output = Command::new("ip")
+        .args(["link", "show", interface])
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).contains("xdp")
+}
+
+/// Takes while `send` runs on a thread of its own, until `count` frames came.
+fn take_beside(
+    namespace: &Namespace,
+    queue: &mut dyn Queue,
+    count: usize,
+    send: impl FnOnce() -> u64 + Send,
+) -> (u64, Taken) {
+    let mut taken = Taken::default();
+    let sent = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| namespace.enter(send));
+        take_until(queue, &mut taken, |taken| taken.frames.len() >= count);
+        sender.join().unwrap()
+    });
+    (sent, taken)
+}
+
+#[test]
+fn contents_and_order_are_those_that_were_sent() {
+    let Some(namespace) = Namespace::with_veth("xsame") else {
+        return;
+    };
+    namespace.enter(|| {
+        ip("link set v0 mtu 9000");
+        ip("link set v1 mtu 9000");
+        let Some(mut queue) = open(config("v1")) else {
+            return;
+        };
+        let mut sent = Vec::new();
+        for length in [60, 64, 1514, 1518, 3840, 3841, 4096, 7680, 9014] {
+            for tags in [
+                &[][..],
+                &[0x81, 0, 0, 10],
+                &[0x88, 0xa8, 0, 20, 0x81, 0, 0xe0, 10],
+            ] {
+                let mut frame = frame(tags, u8::try_from(sent.len()).unwrap());
+                let next = |index: usize| u8::try_from(index % 251).unwrap();
+                let from = frame.len().min(length);
+                frame.extend((from..length).map(next));
+                frame.truncate(length);
+                sent.push(frame);
+            }
+        }
+        let before_ns = now_ns();
+        let mut taken = Taken::default();
+        // The first look lets packets in.
+        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        send_all("v0", &sent);
+        take_until(queue.as_mut(), &mut taken, |taken| {
+            taken.frames.len() >= sent.len()
+        });
+        let (received, lost) = stop_and_drain(queue.as_mut(), &mut taken);
+        assert_eq!((received, lost), (sent.len() as u64, 0));
+        for (index, ((meta, data), sent)) in taken.frames.iter().zip(&sent).enumerate() {
+            assert_eq!(data, sent, "frame {index}");
+            assert_eq!(meta.wire_len as usize, sent.len());
+            assert_eq!(meta.direction, Direction::Inbound);
+        }
+        let times: Vec<_> = taken.frames.iter().map(|(meta, _)| meta.time_ns).collect();
+        assert!(
+            times
+                .iter()
+                .all(|time| (before_ns..now_ns()).contains(time))
+        );
+        assert!(
+            times.windows(2).filter(|two| two[1] > two[0]).count() > 20,
+            "{times:?}"
+        );
+    });
+}
+
+#[test]
+fn everything_comes_at_speed() {
+    let Some(namespace) = Namespace::with_veth("xspeed") else {
+        return;
+    };
+    namespace.enter(|| {
+        let Some(mut queue) = open(config("v1")) else {
+            return;
+        };
+        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        let (sent, mut taken) = take_beside(&namespace, queue.as_mut(), 60_000, || {
+            generate("v0", "generate:flows=100,count=60000,rate=50kpps,seed=5")
+        });
+        let (received, lost) = stop_and_drain(queue.as_mut(), &mut taken);
+        assert_eq!((sent, received, lost), (60_000, 60_000, 0));
+        let sequence = |data: &[u8]| u64::from_be_bytes(data[42..50].try_into().unwrap());
+        assert!(
+            taken
+                .frames
+                .iter()
+                .all(|(_, data)| is_udp_of_generator(data))
+        );
+        assert!(
+            taken
+                .frames
+                .iter()
+                .map(|(_, data)| sequence(data))
+                .eq(0..60_000)
+        );
+    });
+}
+
+/// A reader that does not read: 64 chunks are soon full, and every packet is accounted for.
+#[test]
+fn a_stalled_reader_loses_what_is_counted() {
+    let Some(namespace) = Namespace::with_veth("xstall") else {
+        return;
+    };
+    namespace.enter(|| {
+        let small = XdpConfig {
+            buffer_bytes: Some(0),
+            ..config("v1")
+        };
+        let Some(mut queue) = open(small) else {
+            return;
+        };
+        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        let sent = generate("v0", "generate:flows=10,count=50000");
+        let mut taken = Taken::default();
+        let (received, lost) = stop_and_drain(queue.as_mut(), &mut taken);
+        assert_eq!(received, sent);
+        assert_eq!((taken.frames.len(), lost), (64, 50_000 - 64));
+    });
+}
+
+/// A socket for each receive queue: nothing passes unseen, and a flow stays in order.
+#[test]
+fn all_receive_queues_are_served() {
+    let Some(namespace) = Namespace::new("xqueues") else {
+        return;
+    };
+    namespace.enter(|| {
+        ip("link add v0 numtxqueues 4 numrxqueues 4 type veth peer name v1 numtxqueues 4 numrxqueues 4");
+        ip("link set v0 up");
+        ip("link set v1 up");
+        namespace.wait_for_carrier("v0");
+        let mut queues = match open_as(config("v1")).0 {
+            Ok(queues) => queues,
+            Err(SourceError::Unsupported { message }) => {
+                eprintln!("SKIP: {message}");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(queues.len(), 4);
+        for queue in &mut queues {
+            queue.next(WAIT).unwrap();
+        }
+        let sent = generate("v0", "generate:flows=100,count=10000");
+        let mut came = 0;
+        for queue in &mut queues {
+            let mut taken = Taken::default();
+            stop_and_drain(queue.as_mut(), &mut taken);
+            came += taken.frames.iter().filter(|(_, data)| is_udp_of_generator(data)).count() as u64;
+        }
+        assert_eq!(came, sent);
+    });
+}
+
+#[test]
+fn shunted_flows_are_dropped_and_counted() {
+    let Some(namespace) = Namespace::with_veth("xshunt") else {
+        return;
+    };
+    namespace.enter(|| {
+        let (opened, shunt) = open_as(config("v1"));
+        let Ok(mut queues) = opened else {
+            eprintln!("SKIP: {}", opened.unwrap_err());
+            return;
+        };
+        let mut queue = queues.remove(0);
+        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        let packet = |number: u8, version: u8| udp(number, version);
+        let flow = |number: u8, version: u8| {
+            let address = |host: u8| -> SocketAddr {
+                match version {
+                    4 => format!("10.1.2.{host}:7"),
+                    _ => format!("[2001:db8::{host:x}]:7"),
+                }
+                .parse()
+                .unwrap()
+            };
+            ShuntedFlow {
+                source: address(number),
+                destination: address(200),
+                protocol: 17,
+            }
+        };
+        for version in [4, 6] {
+            shunt.insert(&flow(2, version)).unwrap();
+            shunt.insert(&flow(3, version)).unwrap();
+            shunt.remove(&flow(3, version)).unwrap();
+            let error = shunt.remove(&flow(3, version)).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        }
+        let sent: Vec<_> = [4, 6]
+            .into_iter()
+            .flat_map(|version| (1..=4).map(move |number| packet(number, version)))
+            .collect();
+        send_all("v0", &sent);
+        let mut taken = Taken::default();
+        take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() >= 6);
+        let (received, _) = stop_and_drain(queue.as_mut(), &mut taken);
+        assert_eq!(received, 8);
+        assert_eq!(losses(queue.as_mut())(LossCause::Shed), 2);
+        let kept: Vec<_> = [0, 2, 3, 4, 6, 7].map(|index| &sent[index]).into();
+        let came: Vec<_> = taken.frames.iter().map(|(_, data)| data).collect();
+        assert_eq!(came, kept);
+        drop(queue);
+        let error = shunt.insert(&flow(1, 4)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotConnected);
+    });
+}
+
+/// A UDP packet of flow `number`.
+fn udp(number: u8, version: u8) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+    match version {
+        4 => {
+            frame.extend([8, 0, 0x45, 0, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+            frame.extend([10, 1, 2, number, 10, 1, 2, 200]);
+        }
+        _ => {
+            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64]);
+            for host in [number, 200] {
+                frame.extend([0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, host]);
+            }
+        }
+    }
+    frame.extend([0, 7, 0, 7, 0, 8, 0, 0]);
+    frame.resize(64, 0);
+    frame
+}
+
+#[test]
+fn what_the_host_uses_is_refused() {
+    let Some(namespace) = Namespace::with_veth("xhost") else {
+        return;
+    };
+    namespace.enter(|| {
+        ip("addr add 10.9.0.1/32 dev v0");
+        let message = open_as(config("v0")).0.unwrap_err().to_string();
+        assert!(message.starts_with("v0 has an address"), "{message}");
+        assert!(message.contains("--take-interface"), "{message}");
+        assert!(!is_attached("v0"));
+        ip("route add 10.7.0.0/16 dev v1");
+        let message = open_as(config("v1")).0.unwrap_err().to_string();
+        assert!(message.starts_with("v1 has a route"), "{message}");
+        let taken = XdpConfig {
+            take_interface: true,
+            ..config("v1")
+        };
+        let Some(queue) = open(taken) else { return };
+        assert!(is_attached("v1"));
+        // A second program is not put over the first.
+        let again = XdpConfig {
+            take_interface: true,
+            ..config("v1")
+        };
+        let message = open_as(again).0.unwrap_err().to_string();
+        assert!(message.contains("another XDP program"), "{message}");
+        drop(queue);
+        assert!(!is_attached("v1"), "the program went with the queue");
+        assert!(matches!(
+            open_as(config("no-such-if")).0.unwrap_err(),
+            SourceError::NoInterface { .. }
+        ));
+        assert!(matches!(
+            open_as(config("lo")).0.unwrap_err(),
+            SourceError::Unsupported { .. }
+        ));
+        ip("link set v1 down");
+        let down = XdpConfig {
+            take_interface: true,
+            ..config("v1")
+        };
+        let message = open_as(down).0.unwrap_err().to_string();
+        assert!(message.contains("ip link set v1 up"), "{message}");
+    });
+}
+
+#[test]
+fn without_the_capability_the_message_helps() {
+    let Some(namespace) = Namespace::with_veth("xcap") else {
+        return;
+    };
+    namespace.enter(|| {
+        // This thread's own; it ends with the closure.
+        let mut sets = rustix::thread::capabilities(None).unwrap();
+        sets.effective = rustix::thread::CapabilitySet::empty();
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        let error = open_as(config("v1")).0.unwrap_err();
+        assert!(matches!(error, SourceError::Permission { .. }), "{error:?}");
+        assert!(error.to_string().contains("cap_bpf"), "{error}");
+    });
+}
+
+/// Until somebody asks for packets they go on to the host; afterwards the queue says what happens to its interface.
+#[test]
+fn an_interface_goes_down_comes_back_and_goes_away() {
+    let Some(namespace) = Namespace::with_veth("xdown") else {
+        return;
+    };
+    namespace.enter(|| {
+        let Some(mut queue) = open(config("v1")) else {
+            return;
+        };
+        send("v0", &frame(&[], 1));
+        let mut taken = Taken::default();
+        let has = |event: Event| move |taken: &Taken| taken.events.contains(&event);
+        ip("link set v1 down");
+        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceDown(0)));
+        ip("link set v1 up");
+        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+        namespace.wait_for_carrier("v0");
+        send("v0", &frame(&[], 2));
+        take_until(queue.as_mut(), &mut taken, |taken| !taken.frames.is_empty());
+        assert_eq!(taken.frames[0].1[14], 2, "the first was not asked for");
+        ip("link del v0");
+        assert!(take_until(queue.as_mut(), &mut taken, |_| false), "ended");
+        assert!(taken.events.contains(&Event::InterfaceGone(0)));
+    });
+}
+
+#[test]
+#[ignore = "10 seconds of full speed: run it alone, in a release build"]
+fn two_hundred_thousand_a_second_for_ten_seconds() {
+    let Some(namespace) = Namespace::with_veth("xlong") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut queue = open(config("v1")).unwrap();
+        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                namespace.enter(|| generate("v0", "generate:flows=1000,rate=200kpps,duration=10s"))
+            });
+            let (mut frames, mut is_stopped, start) = (0_u64, false, Instant::now());
+            loop {
+                match queue.next(WAIT).unwrap() {
+                    Status::End => break,
+                    Status::Idle if sender.is_finished() && !is_stopped => {
+                        is_stopped = true;
+                        queue.stop();
+                    }
+                    Status::Idle | Status::Frames => {}
+                }
+                frames += queue.burst().frames.len() as u64;
+                assert!(start.elapsed() < 2 * DEADLINE);
+            }
+            let sent = sender.join().unwrap();
+            println!("{sent} sent, {frames} came: {:?}", queue.statistics());
+            assert_eq!((sent, frames), (2_000_000, 2_000_000));
+        });
+    });
+}
