@@ -5,8 +5,10 @@
 //! packets lie in memory that was not read for long, their first loads are under way together.
 //!
 //! Jumps of classic BPF lead forward, so one pass is enough: a set of packets waits at each instruction, and when the pass
-//! comes to it nobody joins any more. This is for programs that are not machine code yet, or cannot be. The meaning is that of `interpreter`, which runs the few programs that do not fit: those
-//! with scratch memory, ancillary data, or backward jumps.
+//! comes to it nobody joins any more.
+//!
+//! This is for programs that are not machine code yet, or cannot be. The meaning is that of `interpreter`, which runs the few
+//! programs that do not fit: those with scratch memory, ancillary data, or backward jumps.
 
 use crate::{
     Frame,
