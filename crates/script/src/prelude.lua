@@ -225,12 +225,20 @@ local function sandbox()
   local env = some_of(_G, "assert error ipairs next pairs pcall rawequal rawget rawset select setmetatable tonumber tostring type unpack")
   env.bit = some_of(bit, "arshift band bnot bor bswap bxor lshift rol ror rshift tobit tohex")
   env.math = some_of(math, "abs ceil cos deg exp floor fmod frexp huge ldexp log log10 max min modf pi pow rad random sin sqrt tan")
-  env.string = some_of(string, "byte char format len lower rep reverse sub upper")
+  env.string = some_of(string, "byte char len lower rep reverse sub upper")
   env.table = some_of(table, "concat insert maxn remove")
   env._G = env
 
   function env.getmetatable(value)
     if type(value) == "table" then return getmetatable(value) end
+  end
+  -- Of a table it would call __tostring from C, and so use up the native stack in one that recurses.
+  local format = string.format
+  function env.string.format(text, ...)
+    for n = 1, select("#", ...) do
+      if type((select(n, ...))) == "table" then error("string.format of a table: use tostring", 2) end
+    end
+    return format(text, ...)
   end
   -- Plain search only, and of a bounded number of steps.
   function env.string.find(text, needle, from, plain)

@@ -9,6 +9,7 @@ use std::{
     cell::Cell,
     ffi::{c_char, c_int},
     ptr,
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use mlua::{
@@ -27,8 +28,9 @@ pub(crate) fn new_lua(trusted: bool) -> Lua {
     let few =
         StdLib::BIT | StdLib::FFI | StdLib::JIT | StdLib::MATH | StdLib::STRING | StdLib::TABLE;
     let libs = if trusted { StdLib::ALL } else { few };
-    // Lua's own pcall is compiled; mlua's would only add that panics pass it, and no function of ours panics.
-    let options = LuaOptions::new().catch_rust_panics(false);
+    // Lua's own pcall, which is compiled and uses no native stack; mlua's would let panics pass, and uses it up in a script that
+    // recurses through it. No function of ours panics.
+    let options = LuaOptions::new().catch_rust_panics(true);
     // SAFETY: the function is unsafe because code with FFI or debug can do anything. Untrusted code gets neither, nor byte
     // code; trusted code is as much part of the program as ours, by `--lua-trusted`.
     unsafe { Lua::unsafe_new_with(libs, options) }
@@ -116,37 +118,44 @@ unsafe extern "C" fn find(
 
 /// Whether a hook that is set while compiled code runs stops it: whether LuaJIT was built with `LUAJIT_ENABLE_CHECKHOOK`.
 pub(crate) fn hooks_reach_compiled_code() -> mlua::Result<bool> {
-    /// Calls before the hook is set, by when the loop is compiled, and calls until the loop ends by itself.
+    /// The round of the loop that sets the hook, by when the loop is compiled, and the one that it ends after by itself.
     const SET_AT: u32 = 10_000;
     const END_AT: u32 = 20_000;
+    /// The last round that began.
+    static LAST: AtomicU32 = AtomicU32::new(0);
 
+    /// Called from the compiled loop in every round: a way out of it to call this once would lead to the interpreter, where
+    /// hooks always work.
+    ///
     /// # Safety
     /// `state` is a Lua state that is running, on this thread.
-    unsafe extern "C" fn set(state: *mut lua_State) {
-        // SAFETY: as above; see also `Stopper::stop`.
-        unsafe { ffi::lua_sethook(state, Some(raise), ffi::LUA_MASKCOUNT, 1) };
+    unsafe extern "C" fn set(state: *mut lua_State, round: u32) {
+        // Relaxed: read on the same thread.
+        LAST.store(round, Ordering::Relaxed);
+        if round == SET_AT {
+            // SAFETY: as above; see also `Stopper::stop`.
+            unsafe { ffi::lua_sethook(state, Some(raise), ffi::LUA_MASKCOUNT, 1) };
+        }
     }
 
     let lua = new_lua(false);
     let stopper = Stopper::new(&lua)?;
-    let loop_: mlua::Function = lua
+    let rounds: mlua::Function = lua
         .load(
-            "local ffi, set, state, set_at, end_at = ffi, ...
-             set = ffi.cast('void (*)(void *)', set)
+            "local ffi, set, state, last = ffi, ...
+             set = ffi.cast('void (*)(void *, uint32_t)', set)
              state = ffi.cast('void *', state)
              return function()
-               for n = 1, end_at do
-                 if n >= set_at then set(state) end
-               end
+               for round = 1, last do set(state, round) end
              end",
         )
         .call((
             (set as *const ()).expose_provenance(),
             stopper.state.expose_provenance(),
-            SET_AT,
             END_AT,
         ))?;
-    let stopped = loop_.call::<()>(()).is_err();
+    // Stopped in any case: behind the loop, if not in it.
+    let stopped = rounds.call::<()>(()).is_err();
     stopper.release();
-    Ok(stopped)
+    Ok(stopped && LAST.load(Ordering::Relaxed) < END_AT)
 }
