@@ -9,7 +9,7 @@ use crate::Frame;
 use super::{
     index::Index,
     key::{Key, Shape, has, kind, traits},
-    sought::{Flow4Key, port_key, tag, v4_key},
+    sought::{Flow4Key, prefix_key, tag},
 };
 
 /// Packets of one batch at most.
@@ -51,9 +51,11 @@ struct SmallProbe {
 /// An address or a port, and the prefix lengths to look it up with.
 #[derive(Debug, Clone, Copy, Default)]
 struct Span {
+    /// The address; a port in the upper half.
     value: u32,
     lengths: u32,
     traits: u16,
+    tag: u8,
     frame: u8,
 }
 
@@ -63,7 +65,7 @@ pub(super) struct Batch {
     keys: [Key; MANY],
     flows: [FlowProbe; MANY],
     /// Both addresses, then both ports of each packet at most.
-    spans: [Span; 2 * MANY],
+    spans: [Span; 4 * MANY],
     probes: Vec<SmallProbe>,
     /// What was found; only the first `count`.
     found: Vec<Found>,
@@ -77,7 +79,7 @@ impl Default for Batch {
         Self {
             keys: [Key::default(); MANY],
             flows: [FlowProbe::default(); MANY],
-            spans: [Span::default(); 2 * MANY],
+            spans: [Span::default(); 4 * MANY],
             probes: Vec::new(),
             found: Vec::new(),
             count: 0,
@@ -192,15 +194,22 @@ impl Batch {
 
     /// Looks up IPv4 addresses and ports, of the first `count` frames.
     pub(super) fn prefixes(&mut self, index: &Index, count: usize) {
+        let spans = self.spans_of(index, count);
         self.probes.clear();
-        if index.has(tag::V4) {
-            let spans = self.address_spans(index, count);
-            self.probes_of(index, spans, v4_key);
-        }
-        if index.has(tag::PORT) {
-            let spans = self.port_spans(index, count);
-            #[expect(clippy::cast_possible_truncation, reason = "made from a port")]
-            self.probes_of(index, spans, |port, bits| port_key(port as u16, bits));
+        for span in &self.spans[..spans] {
+            let mut lengths = span.lengths;
+            while lengths != 0 {
+                #[expect(clippy::cast_possible_truncation, reason = "at most 32")]
+                let bits = lengths.trailing_zeros() as u8 + 1;
+                lengths &= lengths - 1;
+                let key = prefix_key(span.tag, span.value, bits);
+                self.probes.push(SmallProbe {
+                    key,
+                    hash: index.small.hash(key),
+                    traits: span.traits,
+                    frame: span.frame,
+                });
+            }
         }
         let touch = |all, probe: &SmallProbe| all ^ index.small.touch(probe.hash);
         std::hint::black_box(self.probes.iter().fold(false, touch));
@@ -223,66 +232,41 @@ impl Batch {
         }
     }
 
-    fn address_spans(&mut self, index: &Index, count: usize) -> usize {
+    /// The addresses and ports that any rule may look for; gives how many.
+    fn spans_of(&mut self, index: &Index, count: usize) -> usize {
+        let (has_addresses, has_ports) = (index.has(tag::V4), index.has(tag::PORT));
         let mut spans = 0;
         for (frame, key) in (0..).zip(&self.keys[..count]) {
-            let is_v4 = key.kind & (kind::V4 | kind::ARP | kind::RARP) != 0;
-            for (value, bit, side) in [
-                (key.src, has::SRC, traits::SRC),
-                (key.dst, has::DST, traits::DST),
-            ] {
+            let sides = [(traits::SRC, 0), (traits::DST, 1)];
+            for (side, bit) in sides.into_iter().filter(|_| has_addresses) {
+                let value = [key.src, key.dst][bit];
                 let lengths = index.addresses.lengths((value >> 16) as u16);
                 let span = Span {
                     value,
                     lengths,
                     traits: key.traits | side,
+                    tag: tag::V4,
                     frame,
                 };
-                let is_one = is_v4 & key.has(bit) & (lengths != 0);
+                let is_v4 = key.kind & (kind::V4 | kind::ARP | kind::RARP) != 0;
+                let is_one = is_v4 & key.has([has::SRC, has::DST][bit]) & (lengths != 0);
                 append(&mut self.spans, &mut spans, span, is_one);
             }
-        }
-        spans
-    }
-
-    fn port_spans(&mut self, index: &Index, count: usize) -> usize {
-        let mut spans = 0;
-        for (frame, key) in (0..).zip(&self.keys[..count]) {
-            for (port, bit, side) in [
-                (key.src_port, has::SRC_PORT, traits::SRC),
-                (key.dst_port, has::DST_PORT, traits::DST),
-            ] {
+            for (side, bit) in sides.into_iter().filter(|_| has_ports) {
+                let port = [key.src_port, key.dst_port][bit];
                 let lengths = index.ports.lengths(port);
                 let span = Span {
-                    value: u32::from(port),
+                    value: u32::from(port) << 16,
                     lengths,
                     traits: key.traits | side,
+                    tag: tag::PORT,
                     frame,
                 };
-                let is_one = key.has(bit) & (lengths != 0);
+                let is_one = key.has([has::SRC_PORT, has::DST_PORT][bit]) & (lengths != 0);
                 append(&mut self.spans, &mut spans, span, is_one);
             }
         }
         spans
-    }
-
-    /// A search for each prefix length of the first `spans` spans.
-    fn probes_of(&mut self, index: &Index, spans: usize, key_of: impl Fn(u32, u8) -> u64) {
-        for span in &self.spans[..spans] {
-            let mut lengths = span.lengths;
-            while lengths != 0 {
-                #[expect(clippy::cast_possible_truncation, reason = "at most 32")]
-                let bits = lengths.trailing_zeros() as u8 + 1;
-                lengths &= lengths - 1;
-                let key = key_of(span.value, bits);
-                self.probes.push(SmallProbe {
-                    key,
-                    hash: index.small.hash(key),
-                    traits: span.traits,
-                    frame: span.frame,
-                });
-            }
-        }
     }
 }
 

@@ -223,19 +223,14 @@ impl Index {
         };
         let tag = tag_of(key);
         add(&mut self.present[usize::from(tag)]);
-        let [_, bits_v6, _, bits_v4, a, b, c, d] = key.to_be_bytes();
-        let (masks, counts, first, bits) = match tag {
+        let [_, bits_v6, _, bits, a, b, _, _] = key.to_be_bytes();
+        let (masks, counts) = match tag {
             tag::V6 => return add(&mut self.v6_lengths[usize::from(bits_v6)]),
-            tag::V4 => {
-                let first = u16::from_be_bytes([a, b]);
-                (&mut self.addresses, &mut books.addresses, first, bits_v4)
-            }
-            tag::PORT => {
-                let first = u16::from_be_bytes([c, d]);
-                (&mut self.ports, &mut books.ports, first, b)
-            }
+            tag::V4 => (&mut self.addresses, &mut books.addresses),
+            tag::PORT => (&mut self.ports, &mut books.ports),
             _ => return,
         };
+        let first = u16::from_be_bytes([a, b]);
         if is_new {
             masks.add(counts, first, bits);
         } else {

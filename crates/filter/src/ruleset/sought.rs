@@ -102,16 +102,11 @@ pub(super) fn tag_of(key: u64) -> u8 {
     key.to_be_bytes()[0]
 }
 
+/// The first `bits` (1 to 32) of an IPv4 address; or, of a port in the upper half of `value`, 1 to 16.
 #[inline]
-pub(super) fn v4_key(addr: u32, bits: u8) -> u64 {
-    let masked = addr & (u32::MAX << (32 - u32::from(bits)));
-    small(tag::V4, u64::from(bits) << 32 | u64::from(masked))
-}
-
-#[inline]
-pub(super) fn port_key(port: u16, bits: u8) -> u64 {
-    let masked = u32::from(port) & (u32::MAX << (16 - u32::from(bits)));
-    small(tag::PORT, u64::from(bits) << 16 | u64::from(masked))
+pub(super) fn prefix_key(tag: u8, value: u32, bits: u8) -> u64 {
+    let masked = value & (u32::MAX << (32 - u32::from(bits)));
+    small(tag, u64::from(bits) << 32 | u64::from(masked))
 }
 
 #[inline]
@@ -200,11 +195,13 @@ impl Sought {
                 high,
                 u32::from(low_port) << 16 | u32::from(high_port),
             )),
-            Self::V4 { addr, bits } => one(v4_key(addr, bits)),
+            Self::V4 { addr, bits } => one(prefix_key(tag::V4, addr, bits)),
             Self::V6 { addr, bits } => one(v6_key(seeds, addr, bits)),
             Self::Ports { low, high } => prefixes(low, high)
                 .into_iter()
-                .map(|(port, bits)| TableKey::Small(port_key(port, bits)))
+                .map(|(port, bits)| {
+                    TableKey::Small(prefix_key(tag::PORT, u32::from(port) << 16, bits))
+                })
                 .collect(),
             Self::Mac(addr) => one(small(tag::MAC, addr)),
             Self::Vlan(id) => one(small(tag::VLAN, u64::from(id))),
@@ -251,9 +248,8 @@ fn prefixes(low: u16, high: u16) -> Vec<(u16, u8)> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Flow4Key {
     addresses: u64,
-    ports: u32,
-    /// 1 TCP, 2 UDP, 3 SCTP.
-    proto: u32,
+    /// From the lowest bit: protocol (2 bits: 1 TCP, 2 UDP, 3 SCTP), nothing (30), ports (32).
+    ports: u64,
 }
 
 impl Flow4Key {
@@ -264,12 +260,14 @@ impl Flow4Key {
         let ports_swapped = u8::from(ports.0 > ports.1);
         let (low, high) = (src.min(dst), src.max(dst));
         let (low_port, high_port) = (ports.0.min(ports.1), ports.0.max(ports.1));
+        const { assert!(traits::TCP == 1 << 7 && traits::UDP == 2 << 7 && traits::SCTP == 4 << 7) };
+        // 1, 2 and 4 become 1, 2 and 3.
+        let bit = traits >> 7 & 7;
+        let proto = bit - (bit >> 2);
+        let ports = u64::from(low_port) << 16 | u64::from(high_port);
         let key = Self {
             addresses: u64::from(low) << 32 | u64::from(high),
-            ports: u32::from(low_port) << 16 | u32::from(high_port),
-            proto: u32::from((traits & (traits::TCP | traits::UDP | traits::SCTP)) / traits::TCP)
-                .trailing_zeros()
-                + 1,
+            ports: ports << 32 | u64::from(proto),
         };
         (key, 1 << (swapped | ports_swapped << 1))
     }
@@ -294,12 +292,13 @@ pub(super) fn proto_trait(proto: u8) -> u16 {
 #[repr(C)]
 pub(super) struct Flow4Slot {
     addresses: u64,
-    ports: u32,
-    /// From the lowest bit: protocol (2), views (2), ways (4), whether the value is a group (1), value (23).
-    word: u32,
+    /// From the lowest bit: protocol (2), views (2), ways (4), whether the value is a group (1), value (23), ports (32).
+    rest: u64,
 }
 
 impl Flow4Slot {
+    /// The bits of `rest` that belong to the key.
+    const KEY: u64 = 0xffff_ffff_0000_0003;
     pub(super) const VALUE_MAX: u32 = (1 << 23) - 1;
 
     pub(super) fn one(key: Flow4Key, rule: u32, need: u16, ways: u8) -> Self {
@@ -311,28 +310,32 @@ impl Flow4Slot {
         Self::with(key, 0x100 | group << 9)
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+    fn word(&self) -> u32 {
+        self.rest as u32
+    }
+
     fn with(key: Flow4Key, word: u32) -> Self {
         Self {
             addresses: key.addresses,
-            ports: key.ports,
-            word: word | key.proto,
+            rest: key.ports | u64::from(word),
         }
     }
 
     /// The rule that takes packets of these traits and this way; `Err` with a group of entries.
     #[inline]
     pub(super) fn value(&self) -> Result<u32, u32> {
-        if self.word & 0x100 != 0 {
-            Err(self.word >> 9)
+        if self.word() & 0x100 != 0 {
+            Err(self.word() >> 9)
         } else {
-            Ok(self.word >> 9)
+            Ok(self.word() >> 9)
         }
     }
 
     /// The rule or group, and whether it is a group.
     #[inline]
     pub(super) fn parts(&self) -> (u32, bool) {
-        (self.word >> 9, self.word & 0x100 != 0)
+        (self.word() >> 9, self.word() & 0x100 != 0)
     }
 
     /// Whether a slot of one entry takes packets of these traits (views of them only) and this way.
@@ -340,16 +343,16 @@ impl Flow4Slot {
     pub(super) fn takes(&self, traits: u16, way: u8) -> bool {
         let views = u32::from(traits & (traits::PLAIN | traits::TAGGED)) / u32::from(traits::PLAIN);
         let asked = views << 2 | u32::from(way) << 4;
-        self.word & asked == asked
+        self.word() & asked == asked
     }
 
     pub(super) fn need(&self) -> u16 {
-        let views = u16::try_from(self.word >> 2 & 3).unwrap_or(0) * traits::PLAIN;
+        let views = u16::try_from(self.word() >> 2 & 3).unwrap_or(0) * traits::PLAIN;
         traits::ALL & !(traits::PLAIN | traits::TAGGED) | views
     }
 
     pub(super) fn ways(&self) -> u8 {
-        u8::try_from(self.word >> 4 & 15).unwrap_or(0)
+        u8::try_from(self.word() >> 4 & 15).unwrap_or(0)
     }
 }
 
@@ -359,27 +362,23 @@ impl Slot for Flow4Slot {
     fn key(&self) -> Flow4Key {
         Flow4Key {
             addresses: self.addresses,
-            ports: self.ports,
-            proto: self.word & 3,
+            ports: self.rest & Self::KEY,
         }
     }
 
     #[inline]
     fn is_empty(&self) -> bool {
-        self.word & 3 == 0
+        self.rest & 3 == 0
     }
 
     #[inline]
     fn has_key(&self, key: Flow4Key) -> bool {
-        (self.addresses == key.addresses) & (self.ports == key.ports) & (self.word & 3 == key.proto)
+        (self.addresses ^ key.addresses) | ((self.rest ^ key.ports) & Self::KEY) == 0
     }
 
     #[inline]
     fn hash(key: Flow4Key, seeds: Seeds) -> u64 {
-        seeds.hash(
-            key.addresses,
-            u64::from(key.ports) | u64::from(key.proto) << 32,
-        )
+        seeds.hash(key.addresses, key.ports)
     }
 }
 

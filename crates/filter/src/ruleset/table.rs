@@ -85,8 +85,9 @@ impl<S: Slot> Table<S> {
             for (bit, slot) in slots.iter().enumerate() {
                 found |= u32::from(slot.has_key(key)) << bit;
             }
-            // Slots of a line are filled in order.
-            if found != 0 || slots[LINE - 1].is_empty() {
+            // Slots of a line are filled in order. One branch, which is hardly ever taken.
+            let goes_on = u32::from(found == 0) & u32::from(!slots[LINE - 1].is_empty());
+            if goes_on == 0 {
                 let slot = slots[found.trailing_zeros() as usize % LINE];
                 return (slot, found != 0);
             }
