@@ -199,7 +199,8 @@ pub enum Event {
     InterfaceDown(u16),
     /// The interface came up again.
     InterfaceUp(u16),
-    /// The interface was removed; nothing more will come from it.
+    /// The interface was removed; the queue stays open, and goes on with [`Event::InterfaceUp`] when one of this name is there
+    /// again.
     InterfaceGone(u16),
     /// Something that the user should read once.
     Notice(String),

@@ -315,10 +315,11 @@ fn an_interface_that_goes_down_comes_back_or_is_removed() {
             taken.frames.iter().any(|(_, data)| is_ours(data))
         });
         ip("link del v1");
-        assert!(take_until(queue.as_mut(), &mut taken, |_| false), "it ends");
-        assert_eq!(taken.events.last(), Some(&Event::InterfaceGone(0)));
-        queue.stop();
-        assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+        take_until(queue.as_mut(), &mut taken, |taken| {
+            taken.events.last() == Some(&Event::InterfaceGone(0))
+        });
+        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle, "it waits");
+        stop_and_drain(queue.as_mut(), &mut taken);
         assert!(matches!(
             try_open("v1", 1, None).unwrap_err(),
             SourceError::NoInterface { .. }
@@ -340,8 +341,55 @@ fn an_interface_is_removed_after_it_went_down() {
             taken.events.contains(&Event::InterfaceDown(0))
         });
         ip("link del v1");
-        assert!(take_until(queue.as_mut(), &mut taken, |_| false), "it ends");
-        assert_eq!(taken.events.last(), Some(&Event::InterfaceGone(0)));
+        take_until(queue.as_mut(), &mut taken, |taken| {
+            taken.events.last() == Some(&Event::InterfaceGone(0))
+        });
+        stop_and_drain(queue.as_mut(), &mut taken);
+    });
+}
+
+/// A new interface of the old name is captured too, as often as it comes, in promiscuous mode and each frame once.
+#[test]
+fn an_interface_that_was_removed_comes_back() {
+    let Some(namespace) = Namespace::with_veth("back") else {
+        return;
+    };
+    namespace.enter(|| {
+        for count in [1, 2] {
+            let mut queues = try_open("v1", count, None).unwrap();
+            let mut taken: Vec<Taken> = queues.iter().map(|_| Taken::default()).collect();
+            for round in 1..=3 {
+                generate("v0", "generate:flows=64,count=200");
+                ip("link del v1");
+                for (queue, taken) in queues.iter_mut().zip(&mut taken) {
+                    take_until(queue.as_mut(), taken, |taken| {
+                        let gone = |event: &&Event| **event == Event::InterfaceGone(0);
+                        taken.events.iter().filter(gone).count() == round
+                    });
+                }
+                ip("link add v0 type veth peer name v1");
+                ip("link set v0 up");
+                ip("link set v1 up");
+                namespace.wait_for_carrier("v0");
+                for (queue, taken) in queues.iter_mut().zip(&mut taken) {
+                    take_until(queue.as_mut(), taken, |taken| {
+                        taken.events.last() == Some(&Event::InterfaceUp(0))
+                    });
+                }
+            }
+            generate("v0", "generate:flows=64,count=200");
+            let mut ours = Vec::new();
+            for (queue, taken) in queues.iter_mut().zip(&mut taken) {
+                stop_and_drain(queue.as_mut(), taken);
+                let frames = taken
+                    .frames
+                    .iter()
+                    .filter(|(_, data)| is_udp_of_generator(data));
+                ours.push(frames.count());
+            }
+            assert_eq!(ours.iter().sum::<usize>(), 4 * 200, "{ours:?}");
+            assert!(ours.iter().all(|share| *share > 0), "{ours:?}");
+        }
     });
 }
 

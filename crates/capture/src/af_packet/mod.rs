@@ -7,7 +7,8 @@
 //! - `config`: what a user chooses,
 //! - `classic` and `kernel_filter`: the programs in front of the ring,
 //! - `port`: an interface by its name, and how sockets are made to receive from it,
-//! - `source` and `queue`: the [`Source`](crate::Source) plug.
+//! - `source` and `queue`: the [`Source`](crate::Source) plug,
+//! - `watermark`: what an idle queue promises.
 //!
 //! # Counting
 //! `received` is the kernel's `tp_packets`, which includes its drops (`tp_drops`: no free block). Both are reset by
@@ -30,6 +31,7 @@ mod queue;
 mod ring;
 mod source;
 pub(crate) mod sys;
+mod watermark;
 
 pub use config::{Fanout, FanoutMode, LiveConfig, Sides};
 pub use interface::{InterfaceSummary, Offloads, interfaces, offloads};

@@ -1,5 +1,10 @@
 //! An interface by its name, and how sockets are made to receive from it.
 //!
+//! The same steps serve the start and an interface that comes back after it was removed. A removed interface takes its index
+//! with it; one of the same name is a new one. A socket alone can be bound to it. A member of a fanout group cannot leave
+//! that group (`packet_do_bind` of `net/packet/af_packet.c`), so it is replaced by a spare that was opened at the start,
+//! while the process had the privilege.
+//!
 //! A socket is hooked into the receive path while it still rejects everything, joins its group, and is admitted when all
 //! its siblings are there: so no frame reaches two of them.
 
@@ -41,6 +46,7 @@ pub(super) struct Port {
     /// Several sockets share what comes.
     is_shared: bool,
     group: Mutex<Option<Group>>,
+    spares: Mutex<Vec<PacketSocket>>,
 }
 
 /// The fanout group of the sockets.
@@ -72,6 +78,7 @@ impl Port {
             is_filtered: false,
             is_shared: false,
             group: Mutex::default(),
+            spares: Mutex::default(),
         })
     }
 
@@ -93,9 +100,21 @@ impl Port {
         self.is_filtered
     }
 
-    /// Several sockets are to share what comes.
-    pub(super) fn share(&mut self) {
+    /// Several sockets are to share what comes; `spares` are kept for later.
+    pub(super) fn share(&mut self, spares: Vec<PacketSocket>) {
         self.is_shared = true;
+        self.spares = Mutex::new(spares);
+    }
+
+    /// Whether several sockets share what comes.
+    pub(super) fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// A socket that was opened at the start.
+    pub(super) fn take_spare(&self) -> Option<PacketSocket> {
+        let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
+        spares.pop()
     }
 
     pub(super) fn name(&self) -> &str {

@@ -1,18 +1,6 @@
-//! A packet socket and its ring as a queue: waiting, watermark, link state, counters, drained stop.
-//!
-//! # Watermark
-//! "Nothing older than T will come" while the link may be silent. Let `t` be the system clock read *before* looking at the
-//! ring. The kernel stamps a packet and places it in its open block in one go in softirq context, well within
-//! [`PLACING_NS`]; placing raises the block's packet count, which we can see. So
-//!
-//! - if the ring offers no block and its open block counts no packet, all packets stamped before `t - PLACING_NS` were
-//!   lent: the watermark moves there,
-//! - if packets wait in the open block, it stays where the blocks before put it: stamps follow each other in the order of
-//!   placing but for the same delay, so nothing older than the last stamp of a block given back, less `PLACING_NS`, comes.
-//!
-//! A block with packets is handed over within the retire time (4 ms) and two ticks of the kernel's timer, so the
-//! watermark of a queue that is asked often stays less than 25 ms behind the clock, without any traffic.
-//! It never passes the frames of the burst that is being lent. When the system clock is set back it goes back too.
+//! A packet socket and its ring as a queue: waiting, link state, counters, drained stop.
+
+mod link;
 
 use std::{collections::VecDeque, io, sync::Arc, time::Duration};
 
@@ -21,21 +9,18 @@ use rustix::{
     io::Errno,
 };
 
+use self::link::Absence;
 use super::{
-    block::BlockSummary,
     classic::REJECT_ALL,
     port::{Found, Port},
     ring::BlockRing,
     sys::PacketSocket,
+    watermark::{PLACING_NS, Watermark},
 };
 use crate::{
     Burst, Event, InterfaceInfo, LossCause, Queue, SourceError, SourceStatistics, Status,
     clock::{self, SECOND_NS},
 };
-
-/// From the stamp of a packet to its place in the ring at most: far more than the microseconds it takes, to allow for a
-/// virtual CPU that is descheduled in between, and for the backlog where the kernel stamps before it.
-const PLACING_NS: i64 = 12_000_000;
 
 /// How long a stopped queue waits for packets that the counters know and the ring has not shown.
 const DRAIN_NS: i64 = 100_000_000;
@@ -62,6 +47,8 @@ pub(super) struct LiveQueue {
     events: VecDeque<Event>,
     phase: Phase,
     is_up: bool,
+    /// Since when the interface does not exist, and when to look for it again, on the monotonic clock.
+    absence: Option<Absence>,
     counters: Counters,
     watermark: Watermark,
     /// System clock minus monotonic clock when last looked.
@@ -97,46 +84,6 @@ struct Counters {
     lent_at_reading: u64,
 }
 
-#[derive(Debug)]
-struct Watermark {
-    time_ns: i64,
-    /// The last stamp of the newest block that was taken.
-    last_block_ns: i64,
-}
-
-impl Watermark {
-    /// A block is lent: only the blocks before it are behind us.
-    fn on_block(&mut self, summary: BlockSummary) {
-        self.on_given_back();
-        self.last_block_ns = summary.last_ns;
-    }
-
-    /// All blocks that were taken were given back.
-    fn on_given_back(&mut self) {
-        self.time_ns = self
-            .time_ns
-            .max(self.last_block_ns.saturating_sub(PLACING_NS));
-    }
-
-    /// The ring had nothing at `looked_ns`, not even in its open block.
-    fn on_silence(&mut self, looked_ns: i64) {
-        self.time_ns = self.time_ns.max(looked_ns.saturating_sub(PLACING_NS));
-    }
-
-    /// The system clock was set back to `now_ns`.
-    fn on_clock_set_back(&mut self, now_ns: i64) {
-        *self = Self::new(now_ns);
-    }
-
-    fn new(now_ns: i64) -> Self {
-        let time_ns = now_ns.saturating_sub(PLACING_NS);
-        Self {
-            time_ns,
-            last_block_ns: time_ns,
-        }
-    }
-}
-
 impl LiveQueue {
     /// A queue of a socket that may be receiving already.
     pub(super) fn new(
@@ -161,6 +108,7 @@ impl LiveQueue {
             events,
             phase: Phase::Running,
             is_up,
+            absence: None,
             counters: Counters::default(),
             // Frames that came since the socket was started are older than this queue: two seconds are plenty.
             watermark: Watermark::new(now_ns.saturating_sub(2 * SECOND_NS)),
@@ -286,56 +234,14 @@ impl LiveQueue {
         let found = descriptors[0].revents();
         if found.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
             self.on_socket_error()?;
-        } else if !self.is_up && self.phase == Phase::Running {
-            self.look_after_down()?;
+        } else if self.phase == Phase::Running {
+            if self.absence.is_some() {
+                self.look_for_return()?;
+            } else if !self.is_up {
+                self.look_after_down()?;
+            }
         }
         Ok(found.contains(PollFlags::IN))
-    }
-
-    /// `ENETDOWN` tells that the interface went down or was removed. While draining neither matters.
-    fn on_socket_error(&mut self) -> Result<(), SourceError> {
-        let error = self
-            .socket
-            .take_error()
-            .map_err(|error| self.error("getsockopt(SO_ERROR)", error))?;
-        let Some(error) = error.filter(|_| self.phase == Phase::Running) else {
-            return Ok(());
-        };
-        if error.raw_os_error() != Some(libc::ENETDOWN) {
-            return Err(self.error("poll", error));
-        }
-        self.set_up(false);
-        // It may have been down for an instant only.
-        self.look_after_down()
-    }
-
-    /// Looks whether an interface that went down was removed or came up. The socket reports neither: an error is raised
-    /// only where it was receiving until then. Where the name is gone (renamed), frames will tell.
-    fn look_after_down(&mut self) -> Result<(), SourceError> {
-        let index = self
-            .socket
-            .bound_index()
-            .map_err(|error| self.error("getsockname", error))?;
-        if index < 0 {
-            self.events.push_back(Event::InterfaceGone(0));
-            // The kernel took the socket out of the receive path before it took its index away.
-            self.drain(0);
-        } else if self.port.is_up() {
-            self.set_up(true);
-        }
-        Ok(())
-    }
-
-    fn set_up(&mut self, is_up: bool) {
-        if self.is_up == is_up {
-            return;
-        }
-        self.is_up = is_up;
-        self.events.push_back(if is_up {
-            Event::InterfaceUp(0)
-        } else {
-            Event::InterfaceDown(0)
-        });
     }
 
     /// Lets what the kernel holds come out and ends then. `quiet_after_ns`: how long packets may still be on their way.
@@ -457,54 +363,5 @@ impl Queue for LiveQueue {
             return;
         }
         self.drain(if is_unhooked { 0 } else { PLACING_NS });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn block(last_ns: i64) -> BlockSummary {
-        BlockSummary {
-            packets: 1,
-            unreadable: 0,
-            last_ns,
-        }
-    }
-
-    #[test]
-    fn the_watermark_follows_what_was_given_back() {
-        let start_ns = 1_000 * SECOND_NS;
-        let mut watermark = Watermark::new(start_ns);
-        assert_eq!(watermark.time_ns, start_ns - PLACING_NS);
-        let before_ns = watermark.time_ns;
-        watermark.on_block(block(start_ns + SECOND_NS));
-        assert!(watermark.time_ns <= before_ns, "the block is being lent");
-        watermark.on_block(block(start_ns + 2 * SECOND_NS));
-        assert_eq!(watermark.time_ns, start_ns + SECOND_NS - PLACING_NS);
-        watermark.on_given_back();
-        assert_eq!(watermark.time_ns, start_ns + 2 * SECOND_NS - PLACING_NS);
-    }
-
-    #[test]
-    fn the_watermark_follows_the_clock_in_silence() {
-        let start_ns = 1_000 * SECOND_NS;
-        let mut watermark = Watermark::new(start_ns);
-        watermark.on_silence(start_ns + SECOND_NS);
-        assert_eq!(watermark.time_ns, start_ns + SECOND_NS - PLACING_NS);
-        watermark.on_silence(start_ns);
-        watermark.on_block(block(start_ns));
-        watermark.on_given_back();
-        assert_eq!(
-            watermark.time_ns,
-            start_ns + SECOND_NS - PLACING_NS,
-            "never back"
-        );
-        watermark.on_clock_set_back(start_ns - 60 * SECOND_NS);
-        assert_eq!(
-            watermark.time_ns,
-            start_ns - 60 * SECOND_NS - PLACING_NS,
-            "but with the clock"
-        );
     }
 }

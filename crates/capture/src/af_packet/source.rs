@@ -29,6 +29,11 @@ const BLOCKS_MIN: usize = 4;
 /// After how many ms the kernel hands over a block that is not full.
 const RETIRE_MS: u32 = 4;
 
+/// Spare sockets for each queue that shares an interface: so often it survives that the interface is removed and comes back.
+const SPARES: usize = 4;
+/// Spare sockets of all queues together.
+const SPARES_MAX: usize = 64;
+
 /// A live interface behind the [`Source`] plug.
 ///
 /// Opening needs CAP_NET_RAW; the queues need no privilege. It captures in the network namespace of the thread that
@@ -113,7 +118,9 @@ fn open_port(
         sides => sides,
     };
     if queues > 1 {
-        port.share();
+        let spares = (SPARES * queues).min(SPARES_MAX);
+        let spares = (0..spares).map(|_| port.open_socket());
+        port.share(spares.collect::<Result<_, _>>()?);
     }
     let opened: Vec<_> = (0..queues)
         .map(|_| {
@@ -189,7 +196,7 @@ fn choose_program(port: &mut Port, socket: &PacketSocket, sides: Sides, part: Ke
 }
 
 /// Gives a socket its ring. The second value is a notice if that is smaller than wanted.
-fn open_ring(
+pub(super) fn open_ring(
     port: &Port,
     socket: &PacketSocket,
 ) -> Result<(BlockRing, Option<Event>), SourceError> {
