@@ -19,6 +19,7 @@
 pub mod af_packet;
 pub mod af_xdp;
 mod clock;
+mod cpus;
 pub mod file;
 pub mod generator;
 mod offer;
@@ -30,8 +31,9 @@ pub mod send;
 mod source;
 mod watermark;
 
+pub use cpus::{CpuList, CpuListError};
 pub use offer::{Instruction, Offer};
 pub use source::{
-    Burst, Direction, Event, Frame, FrameMeta, InterfaceInfo, LossCause, Queue, Source,
-    SourceError, SourceStatistics, Status, TimeDomain, VlanTag,
+    Burst, Direction, Event, Frame, FrameMeta, InterfaceInfo, LossCause, OffloadEffects, Queue,
+    Source, SourceError, SourceStatistics, Status, TimeDomain, VlanTag,
 };

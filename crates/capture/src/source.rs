@@ -48,6 +48,12 @@ pub trait Queue: Send + fmt::Debug {
     /// The burst that the last `next` fetched; empty unless that returned [`Status::Frames`].
     fn burst(&self) -> Burst<'_>;
 
+    /// The CPUs that the thread that serves this queue should run on: those that were asked for, or those near the device. Empty:
+    /// any.
+    fn cpus(&self) -> &[u32] {
+        &[]
+    }
+
     /// Whether every frame that is lent has passed the filter that was [offered](Source::offer). What it refused is then
     /// not in [`SourceStatistics::received`], and nobody has counted it.
     fn is_filtered(&self) -> bool {
@@ -63,6 +69,11 @@ pub trait Queue: Send + fmt::Debug {
 
     /// Reads the engine's own counters. Cheap enough for a hundred calls a second, too dear for one a packet.
     fn statistics(&mut self) -> SourceStatistics;
+
+    /// What offloads did to the frames so far, where the engine can tell.
+    fn offload_effects(&self) -> Option<OffloadEffects> {
+        None
+    }
 
     /// Stops the intake at once: frames that arrive from now on are not received, those the engine holds already
     /// still come out of `next`, then [`Status::End`]. Calling it again does nothing.
@@ -190,6 +201,19 @@ pub enum TimeDomain {
     Generator,
 }
 
+impl TimeDomain {
+    /// The word that sidecars and dumps use.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::KernelSoftware => "kernel-software",
+            Self::Foreign => "foreign",
+            Self::Generator => "generator",
+        }
+    }
+}
+
 /// Something that happened to a queue beside frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
@@ -244,6 +268,15 @@ pub struct SourceStatistics {
     pub lost: Vec<(LossCause, Option<u64>)>,
     /// Packet time up to which these counters are known to be complete, in ns since the UNIX epoch.
     pub as_of_ns: Option<i64>,
+}
+
+/// Frames that a NIC or the kernel had made, or was still to make, different from those on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OffloadEffects {
+    /// Larger than any frame of this interface: several that were joined on receipt, or one that was still to be cut.
+    pub merged: u64,
+    /// Without a checksum, which the NIC was to fill in.
+    pub checksum_missing: u64,
 }
 
 /// Why a source did not open, or ended early. The text is one sentence for the user and names what to do.

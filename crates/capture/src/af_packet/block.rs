@@ -63,22 +63,31 @@ pub(super) struct BlockSummary {
     pub(super) packets: u32,
     /// Packets whose headers point out of the block.
     pub(super) unreadable: u32,
+    /// Packets that are larger than any frame on the wire.
+    pub(super) merged: u32,
+    /// Packets whose checksum the NIC was to fill in.
+    pub(super) checksum_missing: u32,
     /// Time stamp of the last packet, in ns since the UNIX epoch; of a block without packets, when it was closed.
     pub(super) last_ns: i64,
 }
 
-/// Appends a descriptor for each packet of a block that the kernel has handed over.
-pub(super) fn read_block(block: &[u8], frames: &mut Vec<FrameMeta>) -> BlockSummary {
+/// Appends a descriptor for each packet of a block that the kernel has handed over. No frame on the wire is larger than
+/// `frame_bytes_max`.
+pub(super) fn read_block(
+    block: &[u8],
+    frame_bytes_max: u32,
+    frames: &mut Vec<FrameMeta>,
+) -> BlockSummary {
     let Some(header) = block.first_chunk::<{ descriptor::HEADER_BYTES }>() else {
         return BlockSummary::default();
     };
     let mut summary = BlockSummary {
         packets: word(header, descriptor::PACKETS),
-        unreadable: 0,
         last_ns: time_ns(
             word(header, descriptor::LAST_SECONDS),
             word(header, descriptor::LAST_NS),
         ),
+        ..BlockSummary::default()
     };
     // A block has no room for more, whatever it says.
     summary.packets = summary
@@ -86,10 +95,12 @@ pub(super) fn read_block(block: &[u8], frames: &mut Vec<FrameMeta>) -> BlockSumm
         .min(u32::try_from(block.len() / PACKET_BYTES_MIN).unwrap_or(u32::MAX));
     let mut position = word(header, descriptor::FIRST_PACKET) as usize;
     for read in 0..summary.packets {
-        let Some((frame, next)) = read_packet(block, position) else {
+        let Some((frame, next, status)) = read_packet(block, position) else {
             summary.unreadable = summary.packets - read;
             break;
         };
+        summary.merged += u32::from(frame.wire_len > frame_bytes_max);
+        summary.checksum_missing += u32::from(status & libc::TP_STATUS_CSUMNOTREADY != 0);
         frames.push(frame);
         // An offset of zero marks the last packet; a loop back to it would end with the count.
         position = position.saturating_add(next as usize);
@@ -97,9 +108,9 @@ pub(super) fn read_block(block: &[u8], frames: &mut Vec<FrameMeta>) -> BlockSumm
     summary
 }
 
-/// Reads the packet header at `position`: the descriptor, and the offset of the next header from this one. `None` if
+/// Reads the packet header at `position`: the descriptor, the offset of the next header from this one, and the status. `None` if
 /// anything lies outside the block.
-fn read_packet(block: &[u8], position: usize) -> Option<(FrameMeta, u32)> {
+fn read_packet(block: &[u8], position: usize) -> Option<(FrameMeta, u32, u32)> {
     let header = block
         .get(position..)?
         .first_chunk::<{ packet::HEADER_BYTES }>()?;
@@ -117,7 +128,8 @@ fn read_packet(block: &[u8], position: usize) -> Option<(FrameMeta, u32)> {
         direction: direction(header[packet::KIND]),
         vlan: vlan(header),
     };
-    Some((frame, word(header, packet::NEXT)))
+    let status = word(header, packet::STATUS);
+    Some((frame, word(header, packet::NEXT), status))
 }
 
 /// The tag that the kernel took out of the frame. Without a TPID (kernels before 3.14) it was an 802.1Q tag.
@@ -272,17 +284,28 @@ mod tests {
     }
 
     #[test]
+    fn what_offloads_did_is_counted() {
+        let mut packets = packets();
+        packets[0].wire_len = 1519;
+        packets[1].wire_len = 1518;
+        packets[2].status |= libc::TP_STATUS_CSUMNOTREADY;
+        let (block, _) = block_of(4096, &packets);
+        let summary = read_block(&block, 1518, &mut Vec::new());
+        assert_eq!((summary.merged, summary.checksum_missing), (1, 1));
+    }
+
+    #[test]
     fn every_packet_of_a_block() {
         let (block, _) = block_of(4096, &packets());
         let mut frames = Vec::new();
-        let summary = read_block(&block, &mut frames);
+        let summary = read_block(&block, 1518, &mut frames);
         let last_ns = 1_700_000_000_999_999_999;
         assert_eq!(
             summary,
             BlockSummary {
                 packets: 4,
-                unreadable: 0,
-                last_ns
+                last_ns,
+                ..BlockSummary::default()
             }
         );
         for (frame, packet) in frames.iter().zip(packets()) {
@@ -316,10 +339,13 @@ mod tests {
     fn an_empty_block() {
         let (block, _) = block_of(4096, &[]);
         let mut frames = Vec::new();
-        assert_eq!(read_block(&block, &mut frames), BlockSummary::default());
+        assert_eq!(
+            read_block(&block, 1518, &mut frames),
+            BlockSummary::default()
+        );
         assert!(frames.is_empty());
         assert_eq!(
-            read_block(&block[..20], &mut frames),
+            read_block(&block[..20], 1518, &mut frames),
             BlockSummary::default()
         );
     }
@@ -337,7 +363,7 @@ mod tests {
             let mut block = good.clone();
             put(&mut block, at, value);
             let mut frames = Vec::new();
-            let summary = read_block(&block, &mut frames);
+            let summary = read_block(&block, 1518, &mut frames);
             assert_eq!(
                 (summary.packets, summary.unreadable, frames.len()),
                 (4, 2, 2),
@@ -369,7 +395,7 @@ mod tests {
                 let mut block = good.clone();
                 put(&mut block, at, value);
                 let mut frames = Vec::new();
-                let summary = read_block(&block, &mut frames);
+                let summary = read_block(&block, 1518, &mut frames);
                 assert_eq!(
                     summary.packets as usize,
                     frames.len() + summary.unreadable as usize

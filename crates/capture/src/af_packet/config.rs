@@ -16,6 +16,8 @@ pub struct LiveConfig {
     pub fanout: Fanout,
     /// Which frames to take by their way.
     pub sides: Sides,
+    /// The CPU of each queue's thread, in turns; empty: those near the device, where the machine has several NUMA nodes.
+    pub cpus: Vec<u32>,
     /// The program's path, for the commands that a message names.
     pub program: PathBuf,
 }
@@ -29,6 +31,7 @@ impl LiveConfig {
             buffer_bytes: None,
             fanout: Fanout::default(),
             sides: Sides::default(),
+            cpus: Vec::new(),
             program: program.into(),
         }
     }

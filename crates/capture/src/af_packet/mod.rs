@@ -8,11 +8,12 @@
 //! - `classic` and `kernel_filter`: the programs in front of the ring,
 //! - `port`: an interface by its name, and how sockets are made to receive from it,
 //! - `source` and `queue`: the [`Source`](crate::Source) plug,
+//! - `nic`: what was lost before the kernel saw it,
 //! - `watermark`: what an idle queue promises.
 //!
 //! # Counting
-//! `received` is the kernel's `tp_packets`, which includes its drops (`tp_drops`: no free block). Both are reset by
-//! reading and added up here. After [`Queue::stop`](crate::Queue::stop) the queue ends when frames lent and drops add up
+//! `received` is the kernel's `tp_packets`, which includes its drops (`tp_drops`: no free block), and what the NIC had no room for.
+//! The kernel's two are reset by reading and added up here; the NIC's are of the whole interface, and the first queue has them. After [`Queue::stop`](crate::Queue::stop) the queue ends when frames lent and drops add up
 //! to `received`.
 //!
 //! # What it does not do
@@ -26,6 +27,7 @@ mod classic;
 mod config;
 mod interface;
 mod kernel_filter;
+mod nic;
 mod port;
 mod queue;
 mod ring;

@@ -23,6 +23,10 @@ use super::{
 use crate::{Instruction, SourceError};
 use retroscope_packet::LinkType;
 
+/// Bytes of an Ethernet header, and of a VLAN tag.
+const ETHERNET_BYTES: u32 = 14;
+const TAG_BYTES: u32 = 4;
+
 /// All EtherTypes.
 const ALL_PROTOCOLS: u16 = 3;
 
@@ -162,6 +166,16 @@ impl Port {
             index,
             link_type,
             flags,
+        })
+    }
+
+    /// Bytes of the largest frame on the wire: the MTU behind a link header, with a tag that may stand inside. `u32::MAX`:
+    /// unknown.
+    pub(super) fn frame_bytes_max(&self) -> u32 {
+        let mtu = self.query.mtu(self.name()).ok();
+        let mtu = mtu.and_then(|mtu| u32::try_from(mtu).ok());
+        mtu.map_or(u32::MAX, |mtu| {
+            mtu.saturating_add(ETHERNET_BYTES + TAG_BYTES)
         })
     }
 

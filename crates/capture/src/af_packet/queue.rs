@@ -11,14 +11,17 @@ use rustix::{
 
 use self::link::Absence;
 use super::{
+    block::BlockSummary,
     classic::REJECT_ALL,
+    nic::NicLosses,
     port::{Found, Port},
     ring::BlockRing,
     sys::PacketSocket,
     watermark::{PLACING_NS, Watermark},
 };
 use crate::{
-    Burst, Event, InterfaceInfo, LossCause, Queue, SourceError, SourceStatistics, Status,
+    Burst, Event, InterfaceInfo, LossCause, OffloadEffects, Queue, SourceError, SourceStatistics,
+    Status,
     clock::{self, SECOND_NS},
 };
 
@@ -37,6 +40,15 @@ const CLOCK_READING_NS: i64 = 1_000_000;
 /// The kernel's counters have 32 bits: they are read before as many packets went by.
 const PACKETS_BETWEEN_READINGS: u64 = 1 << 30;
 
+/// A queue among those of its interface.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    /// It speaks for the interface.
+    pub(super) is_first: bool,
+    /// Where its thread should run.
+    pub(super) cpus: Vec<u32>,
+}
+
 /// One socket of a live interface.
 #[derive(Debug)]
 pub(super) struct LiveQueue {
@@ -50,6 +62,10 @@ pub(super) struct LiveQueue {
     /// Since when the interface does not exist, and when to look for it again, on the monotonic clock.
     absence: Option<Absence>,
     counters: Counters,
+    /// Of the first queue only, where the kernel tells.
+    nic: Option<NicLosses>,
+    place: Place,
+    effects: OffloadEffects,
     watermark: Watermark,
     /// System clock minus monotonic clock when last looked.
     clock_offset_ns: i64,
@@ -89,6 +105,7 @@ impl LiveQueue {
     pub(super) fn new(
         port: Arc<Port>,
         found: Found,
+        place: Place,
         info: InterfaceInfo,
         socket: PacketSocket,
         ring: BlockRing,
@@ -110,6 +127,12 @@ impl LiveQueue {
             is_up,
             absence: None,
             counters: Counters::default(),
+            nic: place
+                .is_first
+                .then(|| NicLosses::watch(found.index))
+                .flatten(),
+            place,
+            effects: OffloadEffects::default(),
             // Frames that came since the socket was started are older than this queue: two seconds are plenty.
             watermark: Watermark::new(now_ns.saturating_sub(2 * SECOND_NS)),
             clock_offset_ns: now_ns - clock::monotonic_ns(),
@@ -122,6 +145,7 @@ impl LiveQueue {
             let frames = u64::from(summary.packets - summary.unreadable);
             self.counters.lent += frames;
             self.counters.unreadable += u64::from(summary.unreadable);
+            self.note_effects(summary);
             self.watermark.on_block(summary);
             if frames > 0 {
                 self.on_frames()?;
@@ -131,6 +155,22 @@ impl LiveQueue {
         }
         self.watermark.on_given_back();
         Ok(false)
+    }
+
+    /// Counts what offloads did, and says once that frames are not those of the wire.
+    fn note_effects(&mut self, summary: BlockSummary) {
+        self.effects.checksum_missing += u64::from(summary.checksum_missing);
+        if summary.merged == 0 {
+            return;
+        }
+        if self.effects.merged == 0 && self.place.is_first {
+            let name = self.port.name();
+            self.events.push_back(Event::Notice(format!(
+                "{name}: frames larger than the MTU come, which were joined on receipt or are cut when sent; to have those of the wire: \
+                 sudo ethtool -K {name} gro off lro off tso off gso off"
+            )));
+        }
+        self.effects.merged += u64::from(summary.merged);
     }
 
     fn on_frames(&mut self) -> Result<(), SourceError> {
@@ -307,6 +347,10 @@ impl Queue for LiveQueue {
         self.ring.burst()
     }
 
+    fn cpus(&self) -> &[u32] {
+        &self.place.cpus
+    }
+
     fn is_filtered(&self) -> bool {
         self.port.is_filtered()
     }
@@ -319,25 +363,35 @@ impl Queue for LiveQueue {
         self.events.pop_front()
     }
 
-    /// `None` counters if the kernel does not answer. What a NIC drops by itself never reaches this engine and is not in
-    /// these counters.
+    /// `None` counters if the kernel does not answer.
     fn statistics(&mut self) -> SourceStatistics {
         let now_ns = clock::realtime_ns();
+        // The MTU may have been changed.
+        self.ring.set_frame_bytes_max(self.port.frame_bytes_max());
+        let nic = self.nic.as_mut().map(NicLosses::read);
+        let mut lost = Vec::with_capacity(2);
+        if self.place.is_first {
+            lost.push((LossCause::Nic, nic));
+        }
         if self.read_counters().is_err() {
+            lost.push((LossCause::Kernel, None));
             return SourceStatistics {
                 received: None,
-                lost: vec![(LossCause::Kernel, None)],
+                lost,
                 as_of_ns: None,
             };
         }
+        let kernel = self.counters.dropped + self.counters.unreadable;
+        lost.push((LossCause::Kernel, Some(kernel)));
         SourceStatistics {
-            received: Some(self.counters.received),
-            lost: vec![(
-                LossCause::Kernel,
-                Some(self.counters.dropped + self.counters.unreadable),
-            )],
+            received: Some(self.counters.received + nic.unwrap_or(0)),
+            lost,
             as_of_ns: Some(now_ns.saturating_sub(PLACING_NS)),
         }
+    }
+
+    fn offload_effects(&self) -> Option<OffloadEffects> {
+        Some(self.effects)
     }
 
     fn stop(&mut self) {

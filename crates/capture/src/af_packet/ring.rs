@@ -15,6 +15,8 @@ pub(super) struct BlockRing {
     /// The block at `position` belongs to this process, and `frames` describe it.
     held: bool,
     frames: Vec<FrameMeta>,
+    /// No frame on the wire is larger.
+    frame_bytes_max: u32,
 }
 
 impl BlockRing {
@@ -27,7 +29,13 @@ impl BlockRing {
             position: 0,
             held: false,
             frames,
+            frame_bytes_max: u32::MAX,
         }
+    }
+
+    /// Larger frames are counted as merged from now on.
+    pub(super) fn set_frame_bytes_max(&mut self, bytes: u32) {
+        self.frame_bytes_max = bytes;
     }
 
     /// Takes the next block, if the kernel has handed it over; the one held before must have been released.
@@ -35,7 +43,7 @@ impl BlockRing {
         assert!(!self.held, "a block is held already");
         let block = self.mapping.block(self.position)?;
         self.held = true;
-        Some(read_block(block, &mut self.frames))
+        Some(read_block(block, self.frame_bytes_max, &mut self.frames))
     }
 
     /// Gives the held block back, if there is one.

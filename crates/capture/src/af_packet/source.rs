@@ -1,17 +1,19 @@
 //! Opening a live interface: sockets, rings, fanout.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use super::{
     classic,
     config::{LiveConfig, Sides},
     kernel_filter,
     port::{Found, Port},
-    queue::LiveQueue,
+    queue::{LiveQueue, Place},
     ring::BlockRing,
     sys::{Mapping, PacketSocket, RingRequest},
 };
-use crate::{Event, Instruction, InterfaceInfo, Offer, Queue, Source, SourceError, TimeDomain};
+use crate::{
+    CpuList, Event, Instruction, InterfaceInfo, Offer, Queue, Source, SourceError, TimeDomain,
+};
 use retroscope_packet::LinkType;
 
 /// Bytes of a block. A frame must fit a block, or the kernel cuts it: this takes what the recorder's ring takes, 256 KiB,
@@ -85,19 +87,32 @@ impl Source for LiveSource {
             time_domain: TimeDomain::KernelSoftware,
             time_resolution_ns: 1,
         };
+        let near = CpuList::near(Path::new("/sys"), port.name(), found.index);
+        let wanted = port.config().cpus.clone();
+        let cpus = |number: usize| match wanted.get(number % wanted.len().max(1)) {
+            Some(cpu) => vec![*cpu],
+            None => near.as_slice().to_vec(),
+        };
         let port = Arc::new(port);
-        let queue = |(socket, ring, notice)| -> Box<dyn Queue> {
+        let frame_bytes_max = port.frame_bytes_max();
+        let queue = |(number, (socket, mut ring, notice)): (usize, Opened)| -> Box<dyn Queue> {
             let port = Arc::clone(&port);
+            ring.set_frame_bytes_max(frame_bytes_max);
+            let place = Place {
+                is_first: number == 0,
+                cpus: cpus(number),
+            };
             Box::new(LiveQueue::new(
                 port,
                 found,
+                place,
                 info.clone(),
                 socket,
                 ring,
                 notice,
             ))
         };
-        Ok(opened.into_iter().map(queue).collect())
+        Ok(opened.into_iter().enumerate().map(queue).collect())
     }
 }
 

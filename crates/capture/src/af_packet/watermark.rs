@@ -68,8 +68,8 @@ mod tests {
     fn block(last_ns: i64) -> BlockSummary {
         BlockSummary {
             packets: 1,
-            unreadable: 0,
             last_ns,
+            ..BlockSummary::default()
         }
     }
 

@@ -84,6 +84,9 @@ impl LiveQueue {
             Ok(false) => return Ok(()),
             result => _ = result?,
         }
+        if let Some(nic) = &mut self.nic {
+            nic.follow(found.index);
+        }
         self.absence = None;
         self.set_up(found.flags.is_up());
         Ok(())
@@ -115,6 +118,7 @@ impl LiveQueue {
         self.events.extend(notice);
         // The old socket's counters were read, and its ring is empty.
         self.ring = ring;
+        self.ring.set_frame_bytes_max(self.port.frame_bytes_max());
         self.socket = socket;
         Ok(true)
     }

@@ -4,9 +4,11 @@
 //! shared memory behind a safe signature; decisions are made by the callers.
 
 mod interface;
+mod link_counters;
 mod mapping;
 mod socket;
 
 pub(crate) use interface::{Flags, InterfaceQuery, names};
+pub(crate) use link_counters::LinkCounters;
 pub(crate) use mapping::Mapping;
 pub(crate) use socket::{PacketSocket, RingRequest};

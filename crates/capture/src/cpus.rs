@@ -1,0 +1,136 @@
+//! Lists of CPUs, as the kernel and `taskset -c` write them, and where an interface's CPUs are.
+
+use std::{fs, path::Path, str::FromStr};
+
+/// CPUs by number, in the order that was written.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CpuList(Vec<u32>);
+
+/// What is not a list of CPUs.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' is no list of CPUs: write one like 0-3,8")]
+pub struct CpuListError {
+    /// What was written.
+    pub text: String,
+}
+
+/// The kernel takes no more CPUs than this (`NR_CPUS` of its largest configuration).
+const CPUS_MAX: u32 = 8192;
+
+impl CpuList {
+    /// The numbers.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u32] {
+        &self.0
+    }
+
+    /// The CPU for each of `count` threads, of which the first is number `first` of all: they take turns.
+    pub fn turns(&self, first: usize, count: usize) -> impl Iterator<Item = u32> {
+        let cpus = &self.0;
+        (first..first + count).filter_map(|thread| cpus.get(thread % cpus.len().max(1)).copied())
+    }
+
+    /// The CPUs near the device of an interface, where the machine has others too. `index` tells whether the interfaces under
+    /// `sys` are those of this network namespace.
+    pub(crate) fn near(sys: &Path, interface: &str, index: i32) -> Self {
+        let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+        let list = |path: &Path| read(path).trim().parse().unwrap_or_default();
+        let directory = sys.join("class/net").join(interface);
+        if interface.contains('/') || read(&directory.join("ifindex")).trim() != index.to_string() {
+            return Self::default();
+        }
+        let near: Self = list(&directory.join("device/local_cpulist"));
+        let online: Self = list(&sys.join("devices/system/cpu/online"));
+        let is_everywhere = online.0.iter().all(|cpu| near.0.contains(cpu));
+        if is_everywhere { Self::default() } else { near }
+    }
+}
+
+impl FromStr for CpuList {
+    type Err = CpuListError;
+
+    fn from_str(text: &str) -> Result<Self, CpuListError> {
+        let error = || CpuListError {
+            text: text.to_owned(),
+        };
+        let mut cpus = Vec::new();
+        for part in text.split(',') {
+            let (from, to) = part.split_once('-').unwrap_or((part, part));
+            let number = |text: &str| {
+                text.trim()
+                    .parse::<u32>()
+                    .ok()
+                    .filter(|cpu| *cpu < CPUS_MAX)
+            };
+            let (from, to) = number(from).zip(number(to)).ok_or_else(error)?;
+            if from > to || cpus.len() > CPUS_MAX as usize {
+                return Err(error());
+            }
+            cpus.extend(from..=to);
+        }
+        Ok(Self(cpus))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(text: &str) -> CpuList {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn lists_are_read() {
+        assert_eq!(list("0-3,8").as_slice(), [0, 1, 2, 3, 8]);
+        assert_eq!(list("5").as_slice(), [5]);
+        for wrong in [
+            "",
+            "x",
+            "3-1",
+            "0-",
+            "-1",
+            "1,,2",
+            "9999",
+            "0-8191,0-8191,0-1",
+        ] {
+            let error = wrong.parse::<CpuList>().unwrap_err();
+            assert!(error.to_string().contains(wrong));
+        }
+    }
+
+    #[test]
+    fn threads_take_turns() {
+        let cpus = list("4,6");
+        assert_eq!(cpus.turns(0, 3).collect::<Vec<_>>(), [4, 6, 4]);
+        assert_eq!(cpus.turns(3, 2).collect::<Vec<_>>(), [6, 4]);
+        assert_eq!(CpuList::default().turns(0, 3).count(), 0);
+    }
+
+    #[test]
+    fn the_cpus_near_an_interface() {
+        let sys = tempfile::tempdir().unwrap();
+        let near = |local: &str, online: &str| {
+            let device = sys.path().join("class/net/eth0/device");
+            let cpus = sys.path().join("devices/system/cpu");
+            fs::create_dir_all(&device).unwrap();
+            fs::create_dir_all(&cpus).unwrap();
+            fs::write(device.join("../ifindex"), "3\n").unwrap();
+            fs::write(device.join("local_cpulist"), local).unwrap();
+            fs::write(cpus.join("online"), online).unwrap();
+            CpuList::near(sys.path(), "eth0", 3)
+        };
+        assert_eq!(near("8-15\n", "0-15\n"), list("8-15"));
+        assert_eq!(near("0-15\n", "0-15\n"), CpuList::default(), "no choice");
+        assert_eq!(near("\n", "0-1\n"), CpuList::default(), "unknown");
+        assert_eq!(
+            CpuList::near(sys.path(), "eth0", 4),
+            CpuList::default(),
+            "of another namespace"
+        );
+        assert_eq!(
+            CpuList::near(sys.path(), "../net/eth0", 3),
+            CpuList::default()
+        );
+    }
+}
