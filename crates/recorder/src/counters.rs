@@ -11,10 +11,13 @@ use std::{
     },
 };
 
-use retroscope_capture::{LossCause, SourceStatistics};
+use retroscope_capture::{LossCause, OffloadEffects, SourceStatistics};
 
 /// Packets that found no free bucket in the ring.
 pub const LOST_NO_BUCKET: &str = "no-free-bucket";
+
+/// The interface was down or removed: nobody knows what passed.
+pub const INTERFACE_DOWN: &str = "interface-down";
 
 /// The counters of one queue of one source. The queue's inserter writes them, anyone reads them.
 ///
@@ -30,6 +33,9 @@ pub(crate) struct QueueCounters {
     no_bucket: AtomicU64,
     cut: AtomicU64,
     tagged: AtomicU64,
+    gaps: AtomicU64,
+    gap_ns: AtomicU64,
+    effects: Mutex<Option<OffloadEffects>>,
     engine: Mutex<SourceStatistics>,
     /// `i64::MIN`: nothing known yet.
     known_until_ns: AtomicI64,
@@ -80,6 +86,13 @@ impl QueueCounters {
         self.is_filtered_before.store(true, Relaxed);
     }
 
+    /// Takes over what the engine says about offloads.
+    pub(crate) fn set_effects(&self, effects: Option<OffloadEffects>) {
+        if let Ok(mut known) = self.effects.lock() {
+            *known = effects;
+        }
+    }
+
     /// The queue is at its end: it loses nothing any more.
     pub(crate) fn set_ended(&self) {
         self.known_until_ns.store(i64::MAX, Relaxed);
@@ -98,6 +111,23 @@ impl QueueCounters {
         self.tagged.load(Relaxed)
     }
 
+    /// The interface went away. Only the inserter of the source's first queue calls this.
+    pub(crate) fn add_gap(&self) {
+        self.gaps.store(self.gaps.load(Relaxed) + 1, Relaxed);
+    }
+
+    /// It was away for `ns` more.
+    pub(crate) fn lengthen_gap(&self, ns: i64) {
+        let more = u64::try_from(ns).unwrap_or(0);
+        self.gap_ns
+            .store(self.gap_ns.load(Relaxed).saturating_add(more), Relaxed);
+    }
+
+    /// How often the interface was away, and for how many ns in all.
+    pub(crate) fn gaps(&self) -> (u64, u64) {
+        (self.gaps.load(Relaxed), self.gap_ns.load(Relaxed))
+    }
+
     /// Adds this queue into the snapshot of its source.
     fn add_to(&self, snapshot: &mut SourceSnapshot) {
         snapshot.stored += self.stored();
@@ -107,6 +137,17 @@ impl QueueCounters {
         snapshot.filtered = snapshot.filtered.filter(|_| is_known).map(|n| n + filtered);
         snapshot.cut += self.cut.load(Relaxed);
         snapshot.tagged += self.tagged();
+        let (gaps, gap_ns) = self.gaps();
+        snapshot.gaps += gaps;
+        snapshot.gap_ns += gap_ns;
+        let effects = self.effects.lock().ok().and_then(|effects| *effects);
+        snapshot.effects = snapshot
+            .effects
+            .zip(effects)
+            .map(|(sum, effects)| OffloadEffects {
+                merged: sum.merged + effects.merged,
+                checksum_missing: sum.checksum_missing + effects.checksum_missing,
+            });
         let Ok(engine) = self.engine.lock() else {
             return;
         };
@@ -150,6 +191,12 @@ pub struct SourceSnapshot {
     pub cut: u64,
     /// Stored packets with at least one VLAN tag.
     pub tagged: u64,
+    /// How often the interface went down or was removed while it was recorded.
+    pub gaps: u64,
+    /// How long it was away in all, ns.
+    pub gap_ns: u64,
+    /// Received packets that offloads made different from those on the wire; `None`: the engine cannot tell.
+    pub effects: Option<OffloadEffects>,
 }
 
 impl SourceSnapshot {
@@ -164,6 +211,9 @@ impl SourceSnapshot {
             lost: BTreeMap::new(),
             cut: 0,
             tagged: 0,
+            gaps: 0,
+            gap_ns: 0,
+            effects: Some(OffloadEffects::default()),
         };
         for queue in queues {
             queue.add_to(&mut snapshot);
@@ -303,6 +353,11 @@ impl LossWatch {
             last: Vec::new(),
             last_ns: start_ns,
         }
+    }
+
+    /// Up to when losses are known, ns since the epoch.
+    pub(crate) fn last_ns(&self) -> i64 {
+        self.last_ns
     }
 
     /// Compares with the previous reading. A loss lies between what that one knew and `now_ns`, when this one was over:

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    counters::{LossLog, QueueCounters, SourceSnapshot},
+    counters::{INTERFACE_DOWN, LossLog, QueueCounters, SourceSnapshot},
     dump::Missing,
     interfaces::{InterfaceCache, Interfaces},
 };
@@ -66,7 +66,7 @@ impl Intake {
                 event.cause,
                 event.from_ns.max(from_ns),
                 event.to_ns.min(to_ns),
-                Some(event.packets),
+                (event.cause != INTERFACE_DOWN).then_some(event.packets),
             );
             missing.source = self.sources.get(event.source).map(|s| s.name.clone());
             missing

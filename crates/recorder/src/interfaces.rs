@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use retroscope_capture::InterfaceInfo;
+use retroscope_capture::{InterfaceInfo, TimeDomain};
 use retroscope_packet::LinkType;
 use retroscope_ring::{InterfaceEntry, Ring, RingError};
 
@@ -16,6 +16,8 @@ pub(crate) struct Interface {
     pub(crate) link_type: LinkType,
     /// Unit of its time stamps, ns.
     pub(crate) time_resolution_ns: u64,
+    /// Whose clock stamps its packets.
+    pub(crate) time_domain: TimeDomain,
 }
 
 /// An append-only table; an index is the ring's interface identifier. Inserters append, everyone reads.
@@ -44,6 +46,7 @@ impl Interfaces {
             name: info.name.clone(),
             link_type: info.link_type,
             time_resolution_ns: info.time_resolution_ns,
+            time_domain: info.time_domain,
         }));
         assert_eq!(
             usize::from(id) + 1,

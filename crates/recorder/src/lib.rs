@@ -33,7 +33,7 @@ mod time;
 mod trigger_scripts;
 
 pub use clock::{Clock, Now, SystemClock};
-pub use counters::{LOST_NO_BUCKET, SourceSnapshot};
+pub use counters::{INTERFACE_DOWN, LOST_NO_BUCKET, SourceSnapshot};
 pub use director::HitCounts;
 pub use dump::{DumpReport, Format, Missing, PROGRAM, Verdict};
 pub use predicate::ExpressionError;

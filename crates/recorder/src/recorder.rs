@@ -106,6 +106,9 @@ pub enum StartError {
         /// What the system said.
         error: io::Error,
     },
+    /// The caller's last step before the threads failed.
+    #[error("{0}")]
+    Opened(Box<dyn std::error::Error + Send + Sync>),
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] io::Error),
@@ -224,7 +227,23 @@ impl Recorder {
         clock: Arc<dyn Clock>,
         progress: Option<&mut dyn FnMut(u64, u64)>,
     ) -> Result<Self, StartError> {
-        start::start(config, sources, files, clock, progress)
+        Self::start_with(config, sources, files, clock, progress, &mut || Ok(()))
+    }
+
+    /// As [`Self::start`]. `opened` is called when everything is open and before any thread is started or any packet looked at: the
+    /// calling thread can give up its privileges there, and the recorder's threads then have none. Its error ends the start.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing runs then.
+    pub fn start_with(
+        config: &Config,
+        sources: &Sources<'_>,
+        files: &[PathBuf],
+        clock: Arc<dyn Clock>,
+        progress: Option<&mut dyn FnMut(u64, u64)>,
+        opened: &mut dyn FnMut() -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Result<Self, StartError> {
+        start::start(config, sources, files, clock, progress, opened)
     }
 
     /// For signals and the like.

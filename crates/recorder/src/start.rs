@@ -44,6 +44,7 @@ pub(crate) fn start(
     files: &[PathBuf],
     clock: Arc<dyn Clock>,
     progress: Option<&mut dyn FnMut(u64, u64)>,
+    opened_all: &mut dyn FnMut() -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
 ) -> Result<Recorder, StartError> {
     let opened = open(sources, config.rx_threads, &Offer::default())?;
     let texts = Texts {
@@ -84,6 +85,7 @@ pub(crate) fn start(
     let ring = Ring::new(&ring_config, progress)?;
     let offer = offer(config, &mut expressions, &known);
     let opened = reopen(kept, sources, config.rx_threads, &offer)?;
+    opened_all().map_err(StartError::Opened)?;
     Starter {
         config,
         clock,

@@ -493,6 +493,7 @@ impl Active {
                 link_type: interface.link_type.0,
                 packets: self.per_interface.get(&id).copied().unwrap_or(0),
                 time_resolution_ns: interface.time_resolution_ns,
+                time_source: interface.time_domain.as_str(),
             })
         };
         SidecarFacts {

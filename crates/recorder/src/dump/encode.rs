@@ -6,6 +6,7 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
+use retroscope_capture::TimeDomain;
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{
     InterfaceOptions, InterfaceStatistics, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter,
@@ -106,12 +107,7 @@ impl Encoder {
         options.name.clone_from(&interface.name);
         options.snaplen = SNAPLEN;
         options.resolution = Resolution::Nano;
-        if interface.time_resolution_ns > 1 {
-            options.description = format!(
-                "time stamps in steps of {} ns",
-                interface.time_resolution_ns
-            );
-        }
+        options.description = description(interface);
         writer.add_interface(&options).map(drop).map_err(plain)
     }
 
@@ -235,6 +231,19 @@ fn plain(error: WriteError) -> io::Error {
     match error {
         WriteError::Io { error, .. } => error,
         other => io::Error::other(other),
+    }
+}
+
+/// What a reader should know of an interface's time stamps: nothing more of a file's that are exact.
+fn description(interface: &Interface) -> String {
+    let steps = match interface.time_resolution_ns {
+        0 | 1 => String::new(),
+        ns => format!(" in steps of {ns} ns"),
+    };
+    match interface.time_domain {
+        TimeDomain::File if steps.is_empty() => steps,
+        TimeDomain::File => format!("time stamps{steps}"),
+        domain => format!("time stamps: {}{steps}", domain.as_str()),
     }
 }
 

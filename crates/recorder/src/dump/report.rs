@@ -34,9 +34,9 @@ impl Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Missing {
     /// `evicted` (overwritten in the ring before it was written), `kernel`, `nic`, `no-free-bucket` (lost at intake),
-    /// `unknown` (the source's counters were not read in time: it may have lost some), `late` (arrived after the window had
-    /// closed), `disk` (not written), `script` (the dump script failed, and takes nothing from then on), `stopped` (not
-    /// written because everything was to end at once).
+    /// `interface-down` (the interface was down or removed, nobody knows what passed), `unknown` (the source's counters were
+    /// not read in time: it may have lost some), `late` (arrived after the window had closed), `disk` (not written), `script`
+    /// (the dump script failed, and takes nothing from then on), `stopped` (not written because everything was to end at once).
     pub cause: &'static str,
     /// The source that lost them, for intake causes.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -236,6 +236,8 @@ pub(crate) struct SidecarInterface {
     pub(crate) packets: u64,
     /// Unit of its time stamps in ns.
     pub(crate) time_resolution_ns: u64,
+    /// Whose clock stamped them: `kernel-software`, `file`, `generator`, `foreign`.
+    pub(crate) time_source: &'static str,
 }
 
 /// The program's name and version, as files and pages show it.

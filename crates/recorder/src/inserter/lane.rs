@@ -7,6 +7,7 @@ use retroscope_ring::Producer;
 
 use super::{
     InserterShared,
+    away::Away,
     tally::{Known, Stored, Tally, plain},
 };
 use crate::{
@@ -24,6 +25,7 @@ pub(crate) struct Lane {
     interfaces: Vec<Known>,
     tally: Tally,
     watch: LossWatch,
+    away: Away,
     /// Offline: the next frame of the burst.
     pub(super) cursor: usize,
     /// The first queue of its source, which tells for all what happens to their interface.
@@ -58,6 +60,7 @@ impl Lane {
             interfaces: Vec::new(),
             tally: Tally::default(),
             watch,
+            away: Away::new(source),
             cursor: 0,
             is_first,
         };
@@ -142,11 +145,18 @@ impl Lane {
         let now_ns = shared.clock.now().wall_ns;
         self.watch
             .observe(&statistics, now_ns, &shared.intake.losses);
+        self.away
+            .tell(now_ns, &self.counters, &shared.intake.losses);
+        self.counters.set_effects(self.queue.offload_effects());
         self.counters.set_engine(&statistics);
     }
 
-    pub(super) fn notices(&mut self, notices: &mut Vec<String>) {
+    /// Takes the queue's events: what a user should read goes to `notices`.
+    pub(super) fn notices(&mut self, shared: &InserterShared, notices: &mut Vec<String>) {
         while let Some(event) = self.queue.event() {
+            if self.is_first {
+                self.follow(&event, shared);
+            }
             let name = |index: u16| {
                 self.queue
                     .interfaces()
@@ -163,11 +173,28 @@ impl Lane {
                 Event::InterfaceUp(i) => {
                     notices.push(format!("{}: the interface is up again", name(i)))
                 }
-                Event::InterfaceGone(i) => {
-                    notices.push(format!("{}: the interface is gone", name(i)))
-                }
+                Event::InterfaceGone(i) => notices.push(format!(
+                    "{}: the interface is gone; recording goes on when it is back",
+                    name(i)
+                )),
                 Event::Notice(text) => notices.push(text),
             }
+        }
+    }
+}
+
+impl Lane {
+    /// Notes when the interface goes away and when it is back.
+    fn follow(&mut self, event: &Event, shared: &InserterShared) {
+        match event {
+            Event::InterfaceDown(_) | Event::InterfaceGone(_) => {
+                self.away.begin(self.watch.last_ns(), &self.counters);
+            }
+            Event::InterfaceUp(_) => {
+                let now_ns = shared.clock.now().wall_ns;
+                self.away.end(now_ns, &self.counters, &shared.intake.losses);
+            }
+            Event::InterfaceAdded(_) | Event::Notice(_) => {}
         }
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use retroscope_capture::Status;
 use retroscope_ring::Producer;
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{IDLE, InserterShared, Lane, LaneEnd};
 
@@ -51,6 +52,12 @@ impl LiveInserter {
 
     /// Runs until the queue ends; `notify` gets sentences for the user as they come.
     pub(crate) fn run(mut self, notify: &mut dyn FnMut(String)) -> LaneEnd {
+        if let Err(error) = pin(self.lane.queue.cpus()) {
+            let cpus = self.lane.queue.cpus();
+            notify(format!(
+                "cannot run a capture thread on CPU {cpus:?}: {error}"
+            ));
+        }
         loop {
             let more = self.step();
             self.end.notices.drain(..).for_each(&mut *notify);
@@ -80,7 +87,7 @@ impl LiveInserter {
             Some(watermark_ns) => self.producer.set_watermark(watermark_ns),
             None => self.producer.publish(),
         }
-        self.lane.notices(&mut self.end.notices);
+        self.lane.notices(&self.shared, &mut self.end.notices);
         if now_ns >= self.statistics_due_ns || status == Status::End {
             self.lane.read_statistics(&self.shared);
             self.statistics_due_ns = now_ns + STATISTICS_NS;
@@ -129,6 +136,20 @@ impl LiveInserter {
             self.lane.queue.stop();
         }
     }
+}
+
+/// Lets the calling thread run on these CPUs only; on any if there are none.
+fn pin(cpus: &[u32]) -> std::io::Result<()> {
+    if cpus.is_empty() {
+        return Ok(());
+    }
+    let mut set = CpuSet::new();
+    for cpu in cpus.iter().map(|cpu| *cpu as usize) {
+        if cpu < CpuSet::MAX_CPU {
+            set.set(cpu);
+        }
+    }
+    Ok(sched_setaffinity(None, &set)?)
 }
 
 #[cfg(test)]

@@ -162,7 +162,7 @@ impl MergeInserter {
             if let Err(error) = lane.register(&self.shared) {
                 self.ends[index].notices.push(error.to_string());
             }
-            lane.notices(&mut self.ends[index].notices);
+            lane.notices(&self.shared, &mut self.ends[index].notices);
         }
     }
 }
