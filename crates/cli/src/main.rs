@@ -4,6 +4,7 @@ mod commands;
 mod failure;
 mod memory;
 mod numa;
+mod privileges;
 mod units;
 
 use std::process::ExitCode;

@@ -69,7 +69,6 @@ pub(crate) fn start(
     let mut expressions = Expressions::new(&texts, &known, &link_types, config.offline)
         .map_err(StartError::Expression)?;
     let counters = Arc::new(AnalyzerCounters::default());
-    let scripts = Functions::new(&config.scripts, &counters)?;
     let path = &config.directory;
     let directory = Directory::open(path).map_err(|error| StartError::Directory {
         path: path.clone(),
@@ -86,6 +85,8 @@ pub(crate) fn start(
     let offer = offer(config, &mut expressions, &known);
     let opened = reopen(kept, sources, config.rx_threads, &offer)?;
     opened_all().map_err(StartError::Opened)?;
+    // Scripts start threads, and run what their authors wrote: both without the privileges that opening takes.
+    let scripts = Functions::new(&config.scripts, &counters)?;
     Starter {
         config,
         clock,

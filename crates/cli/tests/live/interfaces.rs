@@ -3,6 +3,8 @@
 use std::net::UdpSocket;
 
 use retroscope_pcapfile::LinkType;
+use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::{
     capture::{self, numbers_to},
@@ -153,12 +155,31 @@ fn an_interface_goes_down_and_up() {
     Sender::new(&namespace, "v0").send(&udp(1, 1000, 60000, &[1; 8]));
     recorder.dumps(1);
     let outcome = recorder.stop();
-    outcome.expect_code(0);
+    outcome.expect_code(3);
     assert_eq!(outcome.source().stored, 2);
-    assert_eq!(outcome.dumps()[0]["verdict"], "complete");
+    assert_eq!(outcome.json["sources"][0]["gaps"], 1);
+    assert_away(&outcome.dumps()[0], "v1");
     // Once, although each thread has a socket of its own.
     let went_down = outcome.words.iter().filter(|w| w.contains("went down"));
     assert_eq!(went_down.count(), 1, "{:#?}", outcome.words);
+}
+
+/// A dump misses what passed while an interface was away, and nothing else: nobody knows how much.
+fn assert_away(dump: &Value, source: &str) {
+    let [missing] = &dump["missing"].as_array().unwrap()[..] else {
+        panic!("{dump}")
+    };
+    assert_eq!(
+        (&dump["verdict"], &missing["cause"], &missing["source"]),
+        (
+            &"incomplete".into(),
+            &"interface-down".into(),
+            &source.into()
+        )
+    );
+    assert!(missing["packets"].is_null(), "{missing}");
+    let [from, to] = ["from", "to"].map(|end| missing[end].as_str().unwrap());
+    assert!(from < to, "{missing}");
 }
 
 /// One interface is removed; the other is recorded on, dumps end on time, the end is clean.
@@ -195,7 +216,8 @@ fn an_interface_is_removed() {
     sender.send(&udp(1, 1000, 60000, &[1; 8]));
     recorder.dumps(1);
     let outcome = recorder.stop();
-    outcome.expect_code(0);
+    outcome.expect_code(3);
+    assert_away(&outcome.dumps()[0], "v1");
     assert_eq!(
         (
             outcome.source_named("v1").stored,
@@ -207,41 +229,60 @@ fn an_interface_is_removed() {
     assert_eq!(capture.packets.len(), 2);
 }
 
-/// The only interface is removed: nothing is left to record, and the end comes by itself.
+/// The only interface is removed and made again, with one thread and with several: the recording goes on, dumps before and
+/// behind the gap are complete, one across it is not.
 #[test]
-fn the_only_interface_is_removed() {
+fn the_only_interface_is_removed_and_comes_back() {
     let _machine = shared();
-    let Some(namespace) = Namespace::with_veth("last") else {
-        return;
-    };
-    let recorder = Recorder::start_with(
-        &namespace,
-        &[
-            "-i",
-            "v1",
-            "--ring",
-            "128MiB",
-            "--past",
-            "0",
-            "--future",
-            "60s",
-            "--trigger",
-            "udp port 60000",
-        ],
-    );
-    Sender::new(&namespace, "v0").send(&udp(1, 1000, 60000, &[1; 8]));
-    recorder.line("the trigger", |line| line.starts_with("trigger "));
-    namespace.ip("link del v0");
-    let outcome = recorder.wait();
-    assert!(
-        outcome.said("v1: the interface is gone"),
-        "{:#?}",
-        outcome.words
-    );
-    outcome.expect_code(0);
-    let dump = &outcome.dumps()[0];
-    assert_eq!(
-        (&dump["verdict"], capture::read(dump).packets.len()),
-        (&"complete".into(), 1)
-    );
+    for threads in ["1", "2"] {
+        let Some(namespace) = Namespace::with_veth("last") else {
+            return;
+        };
+        let recorder = Recorder::start_with(
+            &namespace,
+            &[
+                "-i",
+                "v1",
+                "--rx-threads",
+                threads,
+                "--ring",
+                "128MiB",
+                "--past",
+                "0",
+                "--future",
+                "50ms",
+                "--trigger",
+                "udp port 60000",
+                "--trigger",
+                "udp port 60001",
+            ],
+        );
+        Sender::new(&namespace, "v0").send(&udp(1, 1000, 60000, &[1; 8]));
+        recorder.dumps(1);
+        namespace.ip("link del v0");
+        recorder.line("gone", |line| line.contains("v1: the interface is gone"));
+        // A window that ends while it is away knows of the gap too.
+        recorder.signal(Signal::USR1);
+        recorder.dumps(2);
+        namespace.add_veth("v0", "v1");
+        recorder.line("back", |line| {
+            line.contains("v1: the interface is up again")
+        });
+        namespace.wait_for_carrier("v0");
+        Sender::new(&namespace, "v0").send(&udp(1, 1000, 60001, &[1; 8]));
+        recorder.dumps(3);
+        let outcome = recorder.stop();
+        outcome.expect_code(3);
+        let source = &outcome.json["sources"][0];
+        assert_eq!((outcome.source().stored, &source["gaps"]), (2, &1.into()));
+        assert!(source["gap_seconds"].as_f64().unwrap() > 0.0, "{source}");
+        for rule in ["udp port 60000", "udp port 60001"] {
+            let dump = outcome.dump_of(rule);
+            assert_eq!(
+                (&dump["verdict"], capture::read(dump).packets.len()),
+                (&"complete".into(), 1)
+            );
+        }
+        assert_away(outcome.dump_of("manual"), "v1");
+    }
 }

@@ -18,6 +18,7 @@ mod engines;
 mod interfaces;
 mod ledger;
 mod namespace;
+mod privileges;
 mod recorder;
 mod refusals;
 mod signals;

@@ -178,6 +178,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) live: LiveArgs,
 
+    /// Become this user (a name, or UID:GID) once everything is open. Capabilities are given up in any case
+    #[arg(short = 'Z', long = "relinquish-privileges", value_name = "USER")]
+    pub(crate) user: Option<String>,
+
     /// Say only what went wrong
     #[arg(short = 'q', long)]
     pub(crate) quiet: bool,
@@ -267,6 +271,16 @@ impl Args {
                 .collect::<Result<_, _>>()?,
             dump: self.dump_lua.as_ref().map(read).transpose()?,
         })
+    }
+
+    /// Capture threads of each interface.
+    pub(crate) fn rx_threads(&self) -> usize {
+        self.rx_threads as usize
+    }
+
+    /// Where dumps go.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     fn check_directory(&self) -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use retroscope_capture::CpuList;
 use retroscope_capture::af_packet::{Fanout, FanoutMode, LiveConfig, Sides};
 
 use crate::units;
@@ -25,6 +26,10 @@ pub(crate) struct LiveArgs {
     /// Join IP fragments before they are shared out. Joined packets were never on the wire
     #[arg(long)]
     fanout_defrag: bool,
+
+    /// CPUs for the capture threads, in turns, like 2-5,8 [default: those near the interface]
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<CpuList>,
 
     /// Kernel memory of each capture thread, for packets that came and were not read yet [default: 128MiB]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
@@ -50,8 +55,16 @@ enum Spread {
 }
 
 impl LiveArgs {
-    /// How to capture from `interface`.
-    pub(crate) fn config(&self, interface: &str, program: PathBuf) -> LiveConfig {
+    /// How to capture from `interface`, which is number `number` of those with `threads` threads each.
+    pub(crate) fn config(
+        &self,
+        interface: &str,
+        number: usize,
+        threads: usize,
+        program: PathBuf,
+    ) -> LiveConfig {
+        let cpus = self.cpus.iter();
+        let cpus = cpus.flat_map(|list| list.turns(number * threads, threads));
         LiveConfig {
             promiscuous: !self.no_promiscuous,
             buffer_bytes: self
@@ -70,6 +83,7 @@ impl LiveArgs {
                 Way::In => Sides::In,
                 Way::Out => Sides::Out,
             },
+            cpus: cpus.collect(),
             ..LiveConfig::new(interface, program)
         }
     }

@@ -28,7 +28,11 @@ use retroscope_script::ScriptError;
 pub(crate) use args::Args;
 use screen::Screen;
 
-use crate::failure::{Failure, say};
+use crate::{
+    failure::{Failure, say},
+    privileges::Privileges,
+};
+use rustix::thread::CapabilitySet;
 
 /// Between two looks at the clock while nothing happens.
 const TICK: Duration = Duration::from_millis(250);
@@ -51,10 +55,12 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     if !args.quiet {
         notes.iter().for_each(|note| say(note));
     }
-    let signals = signals::Signals::install()
+    let privileges =
+        Privileges::new(args.user.as_deref(), args.directory()).map_err(Failure::usage)?;
+    let signals = signals::Signals::install(privileges.clone())
         .map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
     let mut screen = Screen::new(args.quiet);
-    let recorder = start(&args, &config, &signals, &mut screen)?;
+    let recorder = start(&args, &config, &signals, &privileges, &mut screen)?;
     watch(recorder, &args, &signals, screen)
 }
 
@@ -62,14 +68,31 @@ fn start(
     args: &Args,
     config: &Config,
     signals: &signals::Signals,
+    privileges: &Privileges,
     screen: &mut Screen,
 ) -> Result<Recorder, Failure> {
+    privileges.prepare_directory().map_err(|error| {
+        let directory = args.directory().display();
+        Failure::failed(format!("cannot make {directory}: {error}"))
+    })?;
+    let mut left = CapabilitySet::empty();
+    let mut opened = || {
+        left = privileges.give_up()?;
+        Ok(())
+    };
     let stop = signals.stop_flag();
     let sources = || open_sources(args, &stop);
     let clock = Arc::new(SystemClock::new());
     let result = {
         let mut progress = |done, total| screen.filling(done, total);
-        Recorder::start(config, &sources, &args.files, clock, Some(&mut progress))
+        Recorder::start_with(
+            config,
+            &sources,
+            &args.files,
+            clock,
+            Some(&mut progress),
+            &mut opened,
+        )
     };
     if args.json && matches!(result, Err(StartError::Source(_))) {
         // Who reads the summary of a damaged file gets one, with nothing in it.
@@ -79,6 +102,12 @@ fn start(
     // Whoever reads that it records may send a signal at once.
     signals.connect(recorder.handle());
     screen.started(&names(args).join(", "), &engine(args), recorder.ring());
+    if args.verbose && !left.is_empty() {
+        let directory = args.directory().display();
+        screen.line(&format!(
+            "keeping CAP_DAC_OVERRIDE: {directory} cannot be written to without it"
+        ));
+    }
     for notice in recorder.take_notices() {
         screen.line(&notice);
     }
@@ -191,14 +220,14 @@ fn open_sources(args: &Args, stop: &Arc<AtomicBool>) -> Result<Vec<Box<dyn Sourc
         };
         sources.push(Box::new(source.stopped_by(Arc::clone(stop))));
     }
-    for name in &args.interfaces {
+    for (number, name) in args.interfaces.iter().enumerate() {
         if is_generator(name) {
             sources.push(Box::new(GeneratorSource::parse(name)?));
         } else if is_address(name) {
             sources.push(Box::new(TcpSource::parse(name)?));
         } else {
             let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("retroscope"));
-            let config = args.live.config(name, program);
+            let config = args.live.config(name, number, args.rx_threads(), program);
             sources.push(args.engine.source(config)?);
         }
     }

@@ -194,8 +194,15 @@ pub(crate) fn source_line(source: &retroscope_recorder::SourceSnapshot) -> Strin
     } else {
         lost.join(", ")
     };
+    let gaps = match source.gaps {
+        0 => String::new(),
+        times => format!(
+            ", the interface was away {times} times for {:.3} s",
+            source.gap_ns as f64 / 1e9
+        ),
+    };
     format!(
-        "{}: received {}, stored {}, filtered {}, cut {}, lost: {lost}",
+        "{}: received {}, stored {}, filtered {}, cut {}, lost: {lost}{gaps}",
         source.name,
         number(source.received),
         source.stored,

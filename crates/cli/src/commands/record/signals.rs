@@ -16,6 +16,8 @@ use signal_hook::{
     low_level::emulate_default_handler,
 };
 
+use crate::privileges::Privileges;
+
 /// Signals on their way to a recorder. The flags carry no data; SeqCst, because they are rare.
 #[derive(Debug)]
 pub(crate) struct Signals {
@@ -33,11 +35,11 @@ struct Shared {
 
 impl Signals {
     /// Takes over the signals. Until a recorder is connected, those that stop do what they always do, and the others
-    /// nothing.
+    /// nothing. The thread that waits for them has no privileges.
     ///
     /// # Errors
     /// What the system said about the handlers or the thread.
-    pub(crate) fn install() -> io::Result<Self> {
+    pub(crate) fn install(privileges: Privileges) -> io::Result<Self> {
         let mut incoming = Incoming::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2])?;
         let shared = Arc::new(Shared::default());
         let signals = Self {
@@ -45,6 +47,8 @@ impl Signals {
         };
         // The thread ends with the process.
         Builder::new().name("signals".to_owned()).spawn(move || {
+            // Who cannot give them up is told by the thread that opens the sources.
+            let _ = privileges.give_up_all();
             let mut stops = 0;
             for signal in &mut incoming {
                 match (signal, shared.handle.get()) {

@@ -40,6 +40,11 @@ struct SourceJson<'a> {
     lost: &'a BTreeMap<&'static str, Option<u64>>,
     cut: u64,
     tagged: u64,
+    gaps: u64,
+    gap_seconds: f64,
+    /// Packets larger than any frame on the wire, and packets without a checksum; `null`: the engine cannot tell.
+    merged: Option<u64>,
+    checksum_missing: Option<u64>,
 }
 
 /// The reading ledger: `stored = analyzed + lapped + unread`.
@@ -152,6 +157,10 @@ fn print_json(summary: &Summary) -> io::Result<()> {
                 lost: &s.lost,
                 cut: s.cut,
                 tagged: s.tagged,
+                gaps: s.gaps,
+                gap_seconds: s.gap_ns as f64 / 1e9,
+                merged: s.effects.map(|effects| effects.merged),
+                checksum_missing: s.effects.map(|effects| effects.checksum_missing),
             })
             .collect(),
         analyzers: AnalyzersJson {

@@ -1,0 +1,271 @@
+//! Giving up privileges once everything is open, before the first packet is looked at: capabilities(7), credentials(7).
+//!
+//! Identity and capabilities belong to threads here: the thread that opened the sources gives up its own, and those that it
+//! starts afterwards have none. The thread for signals, which is older, gives up its own when it starts.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{Access, AtFlags, CWD, Gid, Uid, accessat},
+    thread::{
+        CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+        set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid,
+        set_thread_res_uid,
+    },
+};
+
+/// What to be after the start.
+#[derive(Debug, Clone)]
+pub(crate) struct Privileges {
+    /// Become this user; `None`: stay who it is.
+    user: Option<User>,
+    /// Where dumps go.
+    directory: PathBuf,
+}
+
+/// A user of this system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct User {
+    name: String,
+    uid: u32,
+    gid: u32,
+    /// Further groups.
+    groups: Vec<u32>,
+}
+
+/// Why privileges were not given up: nothing is recorded then.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PrivilegeError {
+    /// No such user.
+    #[error("-Z {name}: no such user in /etc/passwd; write UID:GID for one that is elsewhere")]
+    NoUser {
+        /// As given.
+        name: String,
+    },
+    /// A system call failed.
+    #[error("cannot give up privileges: {call}: {error}")]
+    System {
+        /// The system call.
+        call: &'static str,
+        /// What it returned.
+        error: io::Error,
+    },
+    /// The user may not write dumps.
+    #[error("-Z {name}: this user cannot write to {}", directory.display())]
+    Directory {
+        /// The user.
+        name: String,
+        /// Where dumps go.
+        directory: PathBuf,
+    },
+}
+
+impl Privileges {
+    /// `user` is a name or `UID:GID`.
+    pub(crate) fn new(user: Option<&str>, directory: &Path) -> Result<Self, PrivilegeError> {
+        let user = user.map(|text| {
+            let read = |path| fs::read_to_string(path).unwrap_or_default();
+            User::find(text, &read("/etc/passwd"), &read("/etc/group")).ok_or_else(|| {
+                PrivilegeError::NoUser {
+                    name: text.to_owned(),
+                }
+            })
+        });
+        Ok(Self {
+            user: user.transpose()?,
+            directory: directory.to_owned(),
+        })
+    }
+
+    /// Makes the directory for dumps if there is none, as the property of the user who will write there.
+    pub(crate) fn prepare_directory(&self) -> io::Result<()> {
+        let Some(user) = &self.user else {
+            return Ok(());
+        };
+        if self.directory.exists() {
+            return Ok(());
+        }
+        fs::create_dir_all(&self.directory)?;
+        std::os::unix::fs::chown(&self.directory, Some(user.uid), Some(user.gid))
+    }
+
+    /// Gives up the calling thread's privileges for good. Returns the capabilities that are left: CAP_DAC_OVERRIDE for a root
+    /// without `-Z` whose dumps go to a directory that it could not write to without it.
+    pub(crate) fn give_up(&self) -> Result<CapabilitySet, PrivilegeError> {
+        let system = |call| {
+            move |error: rustix::io::Errno| PrivilegeError::System {
+                call,
+                error: error.into(),
+            }
+        };
+        if let Some(user) = &self.user {
+            user.become_it()?;
+        }
+        let left = if self.user.is_none() {
+            self.needed()
+        } else {
+            CapabilitySet::empty()
+        };
+        clear_ambient_capability_set().map_err(system("prctl(PR_CAP_AMBIENT)"))?;
+        set_capabilities(None, only(left)).map_err(system("capset"))?;
+        set_no_new_privs(true).map_err(system("prctl(PR_SET_NO_NEW_PRIVS)"))?;
+        match &self.user {
+            Some(user) if !may_write(&self.directory) => Err(PrivilegeError::Directory {
+                name: user.name.clone(),
+                directory: self.directory.clone(),
+            }),
+            _ => Ok(left),
+        }
+    }
+
+    /// Gives up everything of a thread that neither opens nor writes anything.
+    pub(crate) fn give_up_all(&self) -> io::Result<()> {
+        if let Some(user) = &self.user {
+            user.become_it().map_err(io::Error::other)?;
+        }
+        clear_ambient_capability_set()?;
+        set_capabilities(None, only(CapabilitySet::empty()))?;
+        set_no_new_privs(true)?;
+        Ok(())
+    }
+
+    /// What writing dumps takes. The directory is tried without capabilities, which the thread keeps the right to until then.
+    fn needed(&self) -> CapabilitySet {
+        let Ok(sets) = capabilities(None) else {
+            return CapabilitySet::empty();
+        };
+        let held = sets.permitted & CapabilitySet::DAC_OVERRIDE;
+        let bare = CapabilitySets {
+            effective: CapabilitySet::empty(),
+            ..sets
+        };
+        if held.is_empty() || set_capabilities(None, bare).is_err() || may_write(&self.directory) {
+            return CapabilitySet::empty();
+        }
+        held
+    }
+}
+
+fn only(set: CapabilitySet) -> CapabilitySets {
+    CapabilitySets {
+        effective: set,
+        permitted: set,
+        inheritable: CapabilitySet::empty(),
+    }
+}
+
+/// Whether this thread, with what it has now, can make files in a directory.
+fn may_write(directory: &Path) -> bool {
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    accessat(CWD, directory, access, AtFlags::EACCESS).is_ok()
+}
+
+impl User {
+    /// A user by name, or `UID:GID` as it is.
+    fn find(text: &str, passwd: &str, group: &str) -> Option<Self> {
+        if let Some((uid, gid)) = text.split_once(':') {
+            return Some(Self {
+                name: text.to_owned(),
+                uid: uid.parse().ok()?,
+                gid: gid.parse().ok()?,
+                groups: Vec::new(),
+            });
+        }
+        let mut lines = passwd.lines().map(|line| line.split(':'));
+        let mut fields = lines.find(|fields| fields.clone().next() == Some(text))?;
+        let (uid, gid) = (fields.nth(2)?.parse().ok()?, fields.next()?.parse().ok()?);
+        let groups = group.lines().filter_map(|line| {
+            let mut fields = line.split(':').skip(2);
+            let (number, members) = (fields.next()?, fields.next()?);
+            let is_member = members.split(',').any(|member| member == text);
+            number.parse().ok().filter(|_| is_member)
+        });
+        Some(Self {
+            name: text.to_owned(),
+            uid,
+            gid,
+            groups: groups.collect(),
+        })
+    }
+
+    fn become_it(&self) -> Result<(), PrivilegeError> {
+        let system = |call| {
+            move |error: rustix::io::Errno| PrivilegeError::System {
+                call,
+                error: error.into(),
+            }
+        };
+        let groups: Vec<Gid> = self.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+        let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
+        set_thread_groups(&groups).map_err(system("setgroups"))?;
+        set_thread_res_gid(gid, gid, gid).map_err(system("setresgid"))?;
+        set_thread_res_uid(uid, uid, uid).map_err(system("setresuid"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWD: &str =
+        "root:x:0:0:root:/root:/bin/sh\ncap:x:101:102::/:/bin/false\nodd\ncapture:x:7:8::/:\n";
+    const GROUP: &str = "root:x:0:\nwires:x:20:other,cap\ntaps:x:30:cap\nno:x:40:capture\nodd\n";
+
+    #[test]
+    fn users_are_found_with_their_groups() {
+        let user = User::find("cap", PASSWD, GROUP).unwrap();
+        assert_eq!((user.uid, user.gid, user.groups), (101, 102, vec![20, 30]));
+        let user = User::find("1000:100", PASSWD, GROUP).unwrap();
+        assert_eq!((user.uid, user.gid, user.groups), (1000, 100, vec![]));
+        for unknown in ["", "ca", "odd", "1000", "x:1", "-1:0"] {
+            assert_eq!(User::find(unknown, PASSWD, GROUP), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_but_what_dumps_need() {
+        let folder = tempfile::tempdir().unwrap();
+        let privileges = Privileges::new(None, folder.path()).unwrap();
+        // A thread of its own: it ends with what it gave up.
+        let left = std::thread::scope(|scope| {
+            let give_up = || {
+                let left = privileges.give_up().unwrap();
+                let sets = capabilities(None).unwrap();
+                assert_eq!((sets.effective, sets.permitted), (left, left));
+                assert!(rustix::thread::no_new_privs().unwrap());
+                left
+            };
+            scope.spawn(give_up).join().unwrap()
+        });
+        assert_eq!(left, CapabilitySet::empty(), "the folder is its own");
+    }
+
+    #[test]
+    fn a_directory_of_somebody_else_keeps_root_its_right() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIP: needs root");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let theirs = folder.path().join("theirs");
+        fs::create_dir(&theirs).unwrap();
+        std::os::unix::fs::chown(&theirs, Some(12_345), Some(12_345)).unwrap();
+        let in_thread = |privileges: &Privileges| {
+            std::thread::scope(|scope| {
+                let give_up = || privileges.give_up();
+                scope.spawn(give_up).join().unwrap()
+            })
+        };
+        let left = in_thread(&Privileges::new(None, &theirs).unwrap()).unwrap();
+        assert_eq!(left, CapabilitySet::DAC_OVERRIDE);
+        let left = in_thread(&Privileges::new(Some("12345:12345"), folder.path()).unwrap());
+        assert!(matches!(left, Err(PrivilegeError::Directory { .. })));
+        // The folder above is root's own; that user may not even look into it.
+        std::os::unix::fs::chown(folder.path(), Some(12_345), Some(12_345)).unwrap();
+        let left = in_thread(&Privileges::new(Some("12345:12345"), &theirs).unwrap()).unwrap();
+        assert_eq!(left, CapabilitySet::empty());
+    }
+}

@@ -1,0 +1,162 @@
+//! Privileges are given up once everything is open, by every thread, and recording goes on without them.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    process::Command,
+};
+
+use tempfile::TempDir;
+
+use crate::{
+    capture,
+    namespace::Namespace,
+    recorder::{PROGRAM, Recorder},
+    shared,
+    traffic::{Sender, udp},
+};
+
+/// nobody.
+const NOBODY: &str = "65534";
+
+/// Lets anyone look into the folder that holds the dump directory, then runs the rest.
+const OPEN_FOLDER: [&str; 5] = [
+    "sh",
+    "-c",
+    r#"chmod 777 "${1%/dumps}" && shift && exec "$@""#,
+    "sh",
+    "DIR",
+];
+
+/// A field of each thread's status (proc(5)).
+fn of_threads(recorder: &Recorder, field: &str) -> Vec<String> {
+    let pid = recorder.pid().as_raw_nonzero();
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let value = |thread: std::io::Result<fs::DirEntry>| {
+        let status = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        let mut lines = status.lines();
+        let line = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        line.unwrap().trim().to_owned()
+    };
+    threads.map(value).collect()
+}
+
+/// Every thread has lost what it had, and cannot get it back.
+fn assert_given_up(recorder: &Recorder) {
+    for set in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
+        let sets = of_threads(recorder, set);
+        assert!(sets.len() >= 5, "{} threads", sets.len());
+        assert!(
+            sets.iter().all(|set| set == "0000000000000000"),
+            "{set}: {sets:?}"
+        );
+    }
+    let locked = of_threads(recorder, "NoNewPrivs");
+    assert!(locked.iter().all(|flag| flag == "1"), "{locked:?}");
+}
+
+/// A packet triggers, and its dump is complete.
+fn record_one(namespace: &Namespace, recorder: Recorder) -> u32 {
+    Sender::new(namespace, "v0").send(&udp(1, 1000, 60000, &[1; 8]));
+    recorder.dumps(1);
+    let outcome = recorder.stop();
+    outcome.expect_code(0);
+    let dump = &outcome.dumps()[0];
+    assert_eq!(capture::read(dump).packets.len(), 1);
+    fs::metadata(dump["file"].as_str().unwrap()).unwrap().uid()
+}
+
+const ARGUMENTS: [&str; 11] = [
+    "-i",
+    "v1",
+    "--ring",
+    "128MiB",
+    "--rx-threads",
+    "2",
+    "--future",
+    "10ms",
+    "--trigger",
+    "udp port 60000",
+    "-v",
+];
+
+#[test]
+fn root_keeps_nothing() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("proot") else {
+        return;
+    };
+    let recorder = Recorder::start_with(&namespace, &ARGUMENTS);
+    assert_given_up(&recorder);
+    assert_eq!(record_one(&namespace, recorder), 0);
+}
+
+#[test]
+fn root_becomes_a_user() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("puser") else {
+        return;
+    };
+    let user = format!("{NOBODY}:{NOBODY}");
+    let arguments = [&ARGUMENTS[..], &["-Z", &user]].concat();
+    let recorder = Recorder::start_wrapped(&namespace, &OPEN_FOLDER, &arguments);
+    assert_given_up(&recorder);
+    for field in ["Uid", "Gid"] {
+        let ids = of_threads(&recorder, field);
+        let all = [NOBODY; 4].join("\t");
+        assert!(ids.iter().all(|id| *id == all), "{field}: {ids:?}");
+    }
+    let groups = of_threads(&recorder, "Groups");
+    assert!(groups.iter().all(String::is_empty), "{groups:?}");
+    assert_eq!(record_one(&namespace, recorder).to_string(), NOBODY);
+}
+
+/// As systemd starts a service with AmbientCapabilities=CAP_NET_RAW and a user of its own.
+#[test]
+fn ambient_capabilities_are_enough() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("pamb") else {
+        return;
+    };
+    if Command::new("setpriv").arg("--version").output().is_err() {
+        eprintln!("SKIP: no setpriv");
+        return;
+    }
+    // A copy that anyone may run, wherever the checkout lies.
+    let folder = TempDir::new().unwrap();
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let program = folder.path().join("retroscope");
+    fs::copy(PROGRAM, &program).unwrap();
+    // The wrapper drops the program's name that comes behind it.
+    let run = format!(
+        r#"chmod 777 "${{1%/dumps}}" && shift 2 && exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups \
+           --inh-caps +net_raw --ambient-caps +net_raw {} "$@""#,
+        program.display()
+    );
+    let wrapper = ["sh", "-c", &run, "sh", "DIR"];
+    let recorder = Recorder::start_wrapped(&namespace, &wrapper, &ARGUMENTS);
+    assert_given_up(&recorder);
+    assert_eq!(record_one(&namespace, recorder).to_string(), NOBODY);
+}
+
+#[test]
+fn a_user_who_cannot_write_is_refused() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("pdeny") else {
+        return;
+    };
+    let folder = TempDir::new().unwrap();
+    let directory = folder.path().to_str().unwrap();
+    for (user, words) in [
+        ("65534:65534", "cannot write to"),
+        ("no-such-user", "no such user"),
+    ] {
+        let arguments = [
+            PROGRAM, "record", "-q", "-i", "v1", "--ring", "128MiB", "-t", "udp", "-w", directory,
+            "-Z", user,
+        ];
+        let (code, said) = crate::recorder::run(&namespace, &[], &arguments);
+        assert!(code == 1 || code == 2, "{code}: {said}");
+        assert!(said.contains(words), "{said}");
+    }
+}
