@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # The slow checks of the ring: loom with more preemptions, generated operations against the model, threads with random roles, load,
-# and the sanitizers; and of filters: machine code, interpreter and libpcap against each other. docs/verification.md says which of them looks for what. All of them run, also after one failed; at the
-# end stands what ran, how long, and what was skipped.
+# and the sanitizers; of filters: machine code, interpreter and libpcap against each other; and fuzzing. docs/verification.md
+# says which of them looks for what. All of them run, also after one failed; at the end stands what ran, how long, and what was
+# skipped.
 #
 # STRESS_SECONDS (600), SANITIZE_SECONDS (90), STRESS_RECORDS (5 million), ORACLE_SEEDS (500) and LOOM_PREEMPTIONS (its own for each
-# model) say how slow, FILTER_SECONDS (60) for each of the filters' tests; STRESS_SEED (the time of day) where the random roles
-# begin.
+# model) say how slow, FILTER_SECONDS (60) for each of the filters' tests, FUZZ_SECONDS (60) for each fuzz target; STRESS_SEED (the
+# time of day) where the random roles begin.
 
 . "$(dirname "$0")/lib.sh"
 
@@ -44,6 +45,7 @@ STRESS_SECONDS=$seconds STRESS_SEED=$seed \
 FILTER_SECONDS=${FILTER_SECONDS:-60} \
 	judge "filters: everybody's meaning of a program, ${FILTER_SECONDS:-60} s a test" \
 	cargo test --locked --release -q -p retroscope-filter --lib differential -- --nocapture
+judge "fuzzing, ${FUZZ_SECONDS:-60} s a target" scripts/fuzz.sh "${FUZZ_SECONDS:-60}"
 for sanitizer in thread address; do
 	STRESS_SECONDS=${SANITIZE_SECONDS:-90} STRESS_SEED=$seed STRESS_RECORDS=50000 \
 		judge "$sanitizer sanitizer" scripts/sanitize.sh "$sanitizer"

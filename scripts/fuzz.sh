@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Runs fuzz targets under libFuzzer and AddressSanitizer: `scripts/fuzz.sh [SECONDS] [TARGET…]`, 60 s and all of them unless told
+# otherwise. Where that cannot be done it says SKIP.
+#
+# The targets are those of cargo-fuzz (`cargo fuzz run TARGET` in a nightly toolchain does the same); this script gives the
+# compiler the same flags itself, so that neither is needed. What libFuzzer finds out about the code is kept beside the
+# build; an input that breaks a promise lies in fuzz/artifacts/TARGET afterwards. Give it a name and put it into
+# fuzz/corpus/TARGET, where `make test` finds it.
+
+. "$(dirname "$0")/lib.sh"
+
+seconds=${1:-60}
+shift || true
+targets=("$@")
+[ "${#targets[@]}" -gt 0 ] || targets=(translator templates payload lua_accessors pcap pcapng)
+
+# Coverage as libFuzzer reads it; the sanitizer is a nightly switch, which RUSTC_BOOTSTRAP opens in the stable compiler.
+export RUSTC_BOOTSTRAP=1
+flags="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters"
+flags+=" -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares"
+flags+=" -Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer --cfg fuzzing"
+host=$(rustc -vV | sed -n 's/^host: //p')
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+target=$(target_dir)/fuzz
+cargo=(cargo build --release --locked --manifest-path fuzz/Cargo.toml --target "$host" --target-dir "$target")
+step "building ${targets[*]} for libFuzzer"
+if ! RUSTFLAGS="${RUSTFLAGS:-} $flags" "${cargo[@]}" 2>"$log"; then
+	# A workspace that does not compile at all is no reason to skip.
+	cargo check --locked -q -p retroscope-fuzz
+	echo "SKIP: fuzzing: libFuzzer's build fails here: $(grep -m 1 '^error' "$log")" >&2
+	exit 0
+fi
+
+# Leaks are another matter, and to look for them takes a right (ptrace) that not every place gives.
+export ASAN_OPTIONS="detect_leaks=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}"
+failed=0
+for name in "${targets[@]}"; do
+	step "fuzzing $name for $seconds s"
+	mkdir -p "$target/found/$name" "fuzz/artifacts/$name"
+	"$target/$host/release/$name" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=3072 -max_len=4096 -print_final_stats=1 \
+		-artifact_prefix="fuzz/artifacts/$name/" "$target/found/$name" "fuzz/corpus/$name" >"$log" 2>&1 || {
+		failed=1
+		grep -v '^#' "$log" | tail -n 40
+		echo "$name broke a promise: see fuzz/artifacts/$name"
+	}
+	grep -E '^(Done|stat::(number_of_executed_units|average_exec_per_sec|peak_rss_mb))' "$log" || true
+	find "fuzz/artifacts/$name" -type d -empty -delete
+done
+exit "$failed"
