@@ -70,7 +70,7 @@ pub struct RuleSet {
 /// What the control side keeps of a rule.
 struct Kept {
     /// To compile it for more link types; none where the caller is asked.
-    filled: Option<Filled>,
+    text: Option<Box<str>>,
     placement: Placement,
     parts: Box<[KeptPart]>,
     /// Bits of [`flags`].
@@ -153,16 +153,18 @@ impl RuleSet {
         let mut all = Vec::new();
         for (id, rule) in &self.ids {
             if let Some(kept) = self.kept.get(*rule as usize).and_then(Option::as_ref)
-                && let Some(filled) = &kept.filled
+                && let Some(text) = &kept.text
                 && kept.needs_program(link_type)
             {
-                all.push((RuleId(*id), filled.clone(), Arc::clone(&kept.body)));
+                all.push((RuleId(*id), text.clone(), Arc::clone(&kept.body)));
             }
         }
         let mut refused = Vec::new();
-        for (id, filled, body) in all {
+        for (id, text, body) in all {
             let known = |link_type| body.program(link_type).cloned();
-            match self.put(id, &filled, &known) {
+            let placed =
+                Filter::plain(&text).and_then(|filter| self.put(id, filter.filled(), &known));
+            match placed {
                 Ok(placed) => {
                     let mut its = placed.refused.into_iter();
                     let here = its.find(|(of, _)| *of == link_type);
@@ -277,7 +279,7 @@ impl RuleSet {
         }
         let placement = prepared.placed.placement;
         let kept = Kept {
-            filled: (prepared.flags & flags::ASK == 0).then(|| filled.clone()),
+            text: (prepared.flags & flags::ASK == 0).then(|| filled.as_str().into()),
             placement,
             parts: parts.iter().map(KeptPart::new).collect(),
             flags: prepared.flags,
