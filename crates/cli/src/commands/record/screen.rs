@@ -67,7 +67,7 @@ impl Screen {
         if !self.quiet {
             let size = show_size(ring.bytes());
             self.print(&format!(
-                "recording on {names} ({engine}, {size} ring, huge pages: {})",
+                "recording on {names} ({engine}, {size} ring, pages: {})",
                 ring.pages()
             ));
             if let Some(path) = ring.path() {

@@ -171,7 +171,7 @@ impl Report {
         };
         writeln!(
             text,
-            "ring      {} of {}, {} buckets of {}, huge pages: {pages}",
+            "ring      {} of {}, {} buckets of {}, pages: {pages}",
             self.ring_file,
             show_size(self.bytes),
             self.buckets.total,
