@@ -307,16 +307,23 @@ impl Frames {
     #[must_use]
     #[inline(always)]
     pub fn get(&self, number: u64) -> &[u8] {
-        &self.padded(number)[..self.frame_bytes]
+        let start = self.start_of(number);
+        &self.bytes[start..start + self.frame_bytes]
     }
 
     /// The same with what follows it, up to a multiple of 64 bytes; starts on a multiple of 64.
     #[must_use]
     #[inline(always)]
     pub fn padded(&self, number: u64) -> &[u8] {
+        let start = self.start_of(number);
+        &self.bytes[start..start + self.stride]
+    }
+
+    #[inline(always)]
+    fn start_of(&self, number: u64) -> usize {
         #[expect(clippy::cast_possible_truncation, reason = "masked to 0..64")]
         let index = (number & self.mask) as usize;
-        &self.bytes[self.start + index * self.stride..][..self.stride]
+        self.start + index * self.stride
     }
 
     /// How many different ones: a power of two, `1..=64`.
