@@ -32,6 +32,8 @@ pub const MANY: usize = 64;
 
 /// What is said of a script by `print`, kept until it is taken, lines.
 const NOTES_MAX: usize = 100;
+/// What is kept of a line, bytes: a script's own memory is bounded, and so is this.
+const NOTE_BYTES_MAX: usize = 4 << 10;
 
 /// A script's text.
 #[derive(Debug, Clone)]
@@ -267,7 +269,9 @@ impl Prelude<'_> {
         let note = lua.create_function(move |_, text: mlua::LuaString| {
             let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
             if notes.len() < NOTES_MAX {
-                notes.push(text.to_string_lossy());
+                let text = text.as_bytes();
+                let kept = &text[..text.len().min(NOTE_BYTES_MAX)];
+                notes.push(String::from_utf8_lossy(kept).into_owned());
             }
             Ok(())
         })?;
