@@ -52,7 +52,7 @@ pub struct XdpConfig {
 
 /// A live interface, through AF_XDP, behind the [`Source`] plug.
 ///
-/// Opening needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF; the queues need no privilege. It captures in the network namespace
+/// Opening needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, and CAP_IPC_LOCK or a limit of locked memory that is high enough; the queues need no privilege. It captures in the network namespace
 /// of the thread that calls [`Source::open`].
 #[derive(Debug)]
 pub struct XdpSource {
@@ -90,7 +90,7 @@ impl XdpSource {
             Some(libc::EPERM) => SourceError::Permission {
                 message: format!(
                     "no permission to take packets from {interface} with AF_XDP: run it as 'sudo {program} …', or once \
-                     'sudo setcap cap_net_raw,cap_net_admin,cap_bpf,cap_perfmon=eip {program}'"
+                     'sudo setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock=eip {program}'"
                 ),
             },
             Some(libc::EAFNOSUPPORT) => SourceError::Unsupported {

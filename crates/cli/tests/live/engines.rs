@@ -1,9 +1,13 @@
 //! Engines other than AF_PACKET, in the whole program.
 
+use std::{process::Command, time::Instant};
+
+use rustix::process::Signal;
+
 use crate::{
     capture,
     namespace::Namespace,
-    recorder::{PROGRAM, Recorder, run},
+    recorder::{DEADLINE, PROGRAM, Recorder, run},
     shared,
     traffic::{Sender, tagged, udp},
 };
@@ -58,6 +62,80 @@ fn libpcap_records_what_the_filter_takes() {
     assert_eq!(came, [&inside(2000), &inside(3000)]);
 }
 
+/// AF_XDP in the whole program: what is sent is in the dump, the host keeps its interface while the program is refused it, and
+/// kill -9 leaves nothing behind.
+#[test]
+fn af_xdp_takes_the_interface_and_gives_it_back() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("exdp") else {
+        return;
+    };
+    namespace.ip("addr add 10.8.0.1/24 dev v1");
+    let (code, words) = refused(&namespace, &["-i", "v1", "--engine", "af-xdp"]);
+    if words.contains("no AF_XDP") {
+        eprintln!("SKIP: {words}");
+        return;
+    }
+    assert_eq!(code, 2, "{words}");
+    assert!(
+        words.contains("v1 has an address") && words.contains("--take-interface"),
+        "{words}"
+    );
+
+    let arguments = [
+        "-i",
+        "v1",
+        "--engine",
+        "af-xdp",
+        "--take-interface",
+        "--ring",
+        "64MiB",
+        "-f",
+        "udp or vlan",
+        "--past",
+        "20s",
+        "--future",
+        "100ms",
+        "--dump",
+        "",
+        "--trigger",
+        "udp port 3000",
+    ];
+    let is_attached = || {
+        let output = namespace.enter(|| Command::new("ip").args(["link", "show", "v1"]).output());
+        String::from_utf8_lossy(&output.unwrap().stdout).contains("xdp")
+    };
+    let recorder = Recorder::start_with(&namespace, &arguments);
+    recorder.line("what it takes", |line| line.contains("1 receive queue, "));
+    assert!(is_attached());
+    let sent = [
+        udp(1, 1000, 2000, b"first"),
+        tagged(&udp(1, 1000, 2000, b"second"), &[(0x8100, 10)]),
+        udp(1, 1000, 3000, b"trigger"),
+    ];
+    let mut sender = Sender::new(&namespace, "v0");
+    sent.iter().for_each(|frame| sender.send(frame));
+    recorder.dumps(1);
+    let outcome = recorder.stop();
+    outcome.expect_code(0);
+    assert!(outcome.said("recording on v1 (af-xdp, "));
+    let ledger = outcome.source();
+    assert_eq!((ledger.received, ledger.stored, ledger.lost), (3, 3, 0));
+    let dump = capture::read(&outcome.dumps()[0]);
+    let came: Vec<&Vec<u8>> = dump.packets.iter().map(|packet| &packet.data).collect();
+    assert_eq!(came, sent.iter().collect::<Vec<_>>());
+    assert!(!is_attached(), "it was given back");
+
+    let recorder = Recorder::start_with(&namespace, &arguments);
+    assert!(is_attached());
+    recorder.signal(Signal::KILL);
+    drop(recorder);
+    let deadline = Instant::now() + DEADLINE;
+    while is_attached() {
+        assert!(Instant::now() < deadline, "kill -9 left a program behind");
+    }
+}
+
 #[test]
 fn what_an_engine_cannot_do_is_refused() {
     let _machine = shared();
@@ -67,6 +145,9 @@ fn what_an_engine_cannot_do_is_refused() {
     let (code, words) = refused(&namespace, &["-i", "v1", "--engine", "pcap", "-Q", "in"]);
     assert_eq!(code, 2, "{words}");
     assert!(words.contains("--engine af-packet"), "{words}");
+    let (code, words) = refused(&namespace, &["-i", "v1", "--take-interface"]);
+    assert_eq!(code, 2, "{words}");
+    assert!(words.contains("is for --engine af-xdp"), "{words}");
     let (code, words) = refused(&namespace, &["-i", "no-such-if", "--engine", "pcap"]);
     assert_eq!(code, 1, "{words}");
     assert!(words.contains("no interface no-such-if"), "{words}");

@@ -11,7 +11,7 @@ use retroscope_recorder::{Config, Format, Scripts};
 use retroscope_ring::Backing;
 use retroscope_script::Script;
 
-use super::{engine::Engine, is_generator, live::LiveArgs};
+use super::{engine::EngineArgs, is_generator, live::LiveArgs};
 use crate::{failure::Failure, memory, numa, units};
 
 /// The connection of the trigger packet.
@@ -33,9 +33,8 @@ pub(crate) struct Args {
     #[arg(short = 'r', long = "read", value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
 
-    /// What captures from interfaces
-    #[arg(long, value_enum, default_value_t, value_name = "ENGINE")]
-    pub(crate) engine: Engine,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
 
     /// Memory for packets, like 4GiB [default: 1GiB, or a quarter of the available memory if less]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]

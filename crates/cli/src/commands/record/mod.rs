@@ -197,7 +197,7 @@ fn engine(args: &Args) -> String {
     let engine_of = |name: &String| match name {
         name if is_generator(name) => "generator",
         name if is_address(name) => "pcap over IP",
-        _ => args.engine.as_str(),
+        _ => args.engine.engine.as_str(),
     };
     let mut engines: Vec<&str> = args.interfaces.iter().map(engine_of).collect();
     engines.sort_unstable();
