@@ -266,7 +266,10 @@ impl Filter {
             .is_some_and(|program| program.run(packet.data, packet.wire_len, packet.aux) != 0)
     }
 
-    fn programs(&self, link_type: LinkType, mode: Mode) -> Option<&[Program]> {
+    /// The programs of its pieces for packets of a link type and mode, for example to compile them to machine code. `None`
+    /// where they cannot match.
+    #[must_use]
+    pub fn programs(&self, link_type: LinkType, mode: Mode) -> Option<&[Program]> {
         let found = self
             .prepared
             .iter()

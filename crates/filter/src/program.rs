@@ -12,6 +12,7 @@ use crate::{
     },
     interpreter, lockstep,
     native::Native,
+    sys,
 };
 
 /// A classic BPF program that is safe to run on any packet.
@@ -107,6 +108,19 @@ impl Program {
         } = &*self.shared;
         let aux = ancillary.then(|| frame.packed_aux());
         interpreter::run(instructions, frame.data(), frame.wire_len(), aux)
+    }
+
+    /// As [`Self::run_many`], one by one in libpcap's own interpreter, to compare with. It knows no [`Aux`]: programs that ask for
+    /// it take nothing there.
+    ///
+    /// # Panics
+    /// If there are more than [`Self::MANY`].
+    #[must_use]
+    pub fn run_many_in_libpcap(&self, frames: &[Frame<'_>]) -> u64 {
+        assert!(frames.len() <= Self::MANY);
+        (0..).zip(frames).fold(0, |kept, (index, frame)| {
+            kept | u64::from(sys::bpf_filter_of(self, frame) != 0) << index
+        })
     }
 
     /// Runs the program on at most [`Self::MANY`] packets: bit `n` of the result tells whether [`Self::run`] keeps any byte of

@@ -11,7 +11,7 @@ use std::{
     slice,
 };
 
-use crate::{Instruction, LinkContext, Mode};
+use crate::{Frame, Instruction, LinkContext, Mode, Program};
 
 /// `PCAP_NETMASK_UNKNOWN` of `pcap/pcap.h`.
 const NETMASK_UNKNOWN: c_uint = 0xffff_ffff;
@@ -50,6 +50,29 @@ unsafe extern "C" {
     fn pcap_freecode(program: *mut BpfProgram);
     fn pcap_geterr(handle: *mut Pcap) -> *mut c_char;
     fn pcap_close(handle: *mut Pcap);
+    fn bpf_filter(
+        program: *const Instruction,
+        packet: *const u8,
+        wire_len: c_uint,
+        captured_len: c_uint,
+    ) -> c_uint;
+}
+
+/// Runs a program in libpcap's interpreter, as [`Program::run`] does in ours.
+pub(crate) fn bpf_filter_of(program: &Program, frame: &Frame<'_>) -> u32 {
+    let packet = frame.data();
+    let captured_len = c_uint::try_from(packet.len()).unwrap_or(c_uint::MAX);
+    // SAFETY: a `Program` was checked when it was made: operation codes are known, jumps and scratch indexes stay inside, the
+    // last instruction returns, so nothing outside of `instructions` is reached; each load is checked against
+    // `captured_len`, and so many bytes are readable.
+    unsafe {
+        bpf_filter(
+            program.instructions().as_ptr(),
+            packet.as_ptr(),
+            frame.wire_len(),
+            captured_len,
+        )
+    }
 }
 
 /// An open `pcap_t` that compiles for one link type and reads no packets.
@@ -200,16 +223,10 @@ fn file_header(link: &LinkContext) -> [u8; HEADER_BYTES] {
 /// libpcap's own interpreter and printer, as the yardsticks of the tests.
 #[cfg(test)]
 pub(crate) mod reference {
-    use super::{CStr, Instruction, c_char, c_int, c_uint};
+    use super::{CStr, Instruction, bpf_filter, c_char, c_int, c_uint};
 
     #[link(name = "pcap")]
     unsafe extern "C" {
-        fn bpf_filter(
-            program: *const Instruction,
-            packet: *const u8,
-            wire_len: c_uint,
-            captured_len: c_uint,
-        ) -> c_uint;
         fn bpf_validate(program: *const Instruction, len: c_int) -> c_int;
         fn bpf_image(instruction: *const Instruction, index: c_int) -> *mut c_char;
     }
