@@ -23,7 +23,7 @@ lint: setup ## formatting, clippy, documentation, dependencies, file sizes
 bench: setup ## every benchmark: queues, memory, latency, then files and filters (ten minutes)
 	@scripts/bench.sh full
 
-bench-quick: setup ## the rows that the ring is judged by, into bench/results.json of the target directory (ROWS=ring selects)
+bench-quick: setup ## the rows that ring and filters are judged by, into bench/results.json of the target directory (ROWS=ring selects)
 	@scripts/bench.sh quick
 
 verify: setup ## the slow checks of the ring: loom, model, random roles, sanitizers (half an hour, STRESS_SECONDS=600)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Benchmarks, optimised build: `bench.sh quick` measures the judged rows, `bench.sh full` all rows, then what is not the ring: the
-# reader of capture files, filters, and the generator over a veth pair. Figures compare with each other inside one run.
+# reader of capture files, a filter over a file, and the generator over a veth pair. Figures compare with each other inside one run.
 #
 # Rows go to bench/results.json in cargo's target directory. ROWS selects some: ROWS=ring,limits/raw-insert.
 # UPDATE_DOCS=1 with full: docs/benchmarks.md and docs/plots are made anew from this run.

@@ -235,6 +235,16 @@ pub enum Failure {
     /// A thread of the contestant panicked.
     #[error("a thread panicked")]
     Panicked,
+    /// Two engines decide differently about a packet.
+    #[error("{engine} and libpcap disagree about packet {packet} and '{text}'")]
+    Disagree {
+        /// Ours, or code written by hand.
+        engine: String,
+        /// The expression.
+        text: String,
+        /// Its number among the packets that were tried.
+        packet: u64,
+    },
     /// A denominator is not what it must be, so nothing is compared with it.
     #[error("{0}")]
     Unsound(String),

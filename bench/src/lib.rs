@@ -1,6 +1,7 @@
-//! Measures the ring: against what the machine's memory can do, against the QQ of 2016, and against other people's queues.
+//! Measures the ring: against what the machine's memory can do, against the QQ of 2016, and against other people's queues. And
+//! filters: against libpcap and code written by hand.
 //!
-//! `make bench-quick` measures the rows that the ring is judged by, `make bench` everything. Figures go to `results.json` in
+//! `make bench-quick` measures the rows that ring and filters are judged by, `make bench` everything. Figures go to `results.json` in
 //! cargo's target directory under `bench/` ([`rows`]), facts about the machine to `machine.json` beside it ([`machine`]).
 //! docs/benchmarks.md says what each figure means.
 //!
@@ -63,6 +64,7 @@
 
 pub mod cold_scan;
 pub mod contest;
+mod filter;
 pub mod full;
 pub mod judged;
 pub mod latency;

@@ -104,6 +104,28 @@ impl Series {
         }
     }
 
+    /// The geometric means of several series, repetition by repetition.
+    ///
+    /// # Errors
+    /// Why one of them has no figures.
+    pub fn geometric_mean(name: &str, series: &[&Self]) -> Result<Self, Failure> {
+        let mut logarithms: Vec<f64> = Vec::new();
+        for (number, one) in series.iter().enumerate() {
+            let figures = one.figures.as_ref().map_err(Clone::clone)?;
+            if number == 0 {
+                logarithms.resize(figures.len(), 0.0);
+            }
+            for (sum, figure) in logarithms.iter_mut().zip(figures) {
+                *sum += figure.ln();
+            }
+        }
+        let mean = |sum: &f64| (sum / series.len() as f64).exp();
+        Ok(Self {
+            name: name.to_owned(),
+            figures: Ok(logarithms.iter().map(mean).collect()),
+        })
+    }
+
     /// How many times the figures of `other` these are, repetition by repetition.
     ///
     /// # Errors
@@ -236,6 +258,22 @@ mod tests {
             Ok(6.0)
         );
         assert_eq!(heat.best(&["b", "a"]), Some("a"));
+    }
+
+    #[test]
+    fn geometric_means_are_taken_inside_a_repetition() {
+        let series = |figures: &[f64]| Series {
+            name: String::new(),
+            figures: Ok(figures.to_vec()),
+        };
+        let (one, other) = (series(&[1.0, 4.0]), series(&[4.0, 9.0]));
+        let mean = Series::geometric_mean("mean", &[&one, &other]).unwrap();
+        let figures = mean.figures.unwrap();
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        assert!(
+            near(figures[0], 2.0) && near(figures[1], 6.0),
+            "{figures:?}"
+        );
     }
 
     #[test]

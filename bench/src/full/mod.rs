@@ -9,10 +9,12 @@
 //! | `distance` | `guard/…` | figure 7.6 | V-D |
 //! | `rates` | `latency/…` | section 7.5, table 7.4 | V-D |
 //! | `ablation` | `ablation/…` | | |
+//! | `filter` | `filter-ns/…`, `filter-compile/…`, `filter-rules/…` | future work (JIT filter expressions) | |
 
 mod ablation;
 mod buckets;
 mod distance;
+mod filter;
 mod memory;
 mod outer;
 mod queues;
@@ -46,6 +48,7 @@ pub fn run(session: &mut Session) -> Result<(), SessionError> {
     buckets::run(session)?;
     outer::run(session)?;
     rates::run(session)?;
+    filter::run(session)?;
     queues::run(session)
 }
 
@@ -146,7 +149,7 @@ mod tests {
     #[test]
     fn the_rows_of_the_thesis_are_there_and_none_fails() {
         let rows = rows_of(
-            "limits,ablation,guard,bucket/2MiB,bucket-qq2016/2MiB,outer,queue/ring,queue/qq2016",
+            "limits,ablation,guard,bucket/2MiB,bucket-qq2016/2MiB,outer,queue/ring,queue/qq2016,filter-ns,filter-compile,filter-rules",
         );
         for name in [
             "limits/nt-fill/1t",
@@ -163,6 +166,10 @@ mod tests {
             "outer/ring/1t",
             "queue/ring/64B/1p1c/well",
             "queue/qq2016/1514B/1p1c/well",
+            "filter-ns/udp-port/handwritten",
+            "filter-ns/100-hosts/interpreter",
+            "filter-compile/100-hosts/native",
+            "filter-rules/mixed/10000",
         ] {
             let row = rows.iter().find(|row| row.name == name);
             assert!(

@@ -1,4 +1,4 @@
-//! The rows that the ring is judged by: `make bench-quick`.
+//! The rows that ring and filters are judged by: `make bench-quick`.
 //!
 //! | row | what it compares | at least |
 //! |---|---|---|
@@ -13,7 +13,15 @@
 //! | `ring/latency/idle-p99-us`, `ring/latency/1mpps-p99-us` | from store to peek, 1000 and 1,000,000 packets a second | at most 1000 µs |
 //! | `ring/latency/idle-cpu` | processor time of a reader without news | at most 2 % |
 //! | `ring/bytes-per-64B` | ring bytes over retained packets, bursts of 1 or 64, the worse | at most 81 |
-//! | `recorder/64B/vs-ring` | the whole recorder with one trigger filter against the bare ring | 0.15, 0.4 with native filters |
+//! | `recorder/64B/vs-ring` | the whole recorder with one trigger filter against the bare ring | 0.4 |
+//! | `filter/single/vs-libpcap` | five filters on packets in the cache against `bpf_filter`, geometric mean | 3.5 |
+//! | `filter/single/vs-handwritten-time` | their time over that of functions written by hand | at most 1.4 |
+//! | `filter/100-hosts/vs-libpcap` | 100 or-ed hosts against `bpf_filter` | 25 |
+//! | `filter/10k-flows/vs-one-time` | time of 10,000 flow rules over that of one filter, packets in the ring | at most 2 |
+//! | `filter/10k-mixed/vs-one-time` | the same of hosts, nets and ports | at most 3 |
+//! | `filter/cold/vs-libpcap-walk` | one filter on packets in the ring against `bpf_filter` on packets walked by length | 4.0 |
+//! | `filter/install-10k-ms` | from 10,000 texts of flow rules to matches, while packets flow | at most 50 ms |
+//! | `filter/lua/vs-libpcap-time` | time of a trigger in Lua over that of `bpf_filter`, packets in the cache | at most 0.6 |
 //!
 //! A ratio is nothing without a sound denominator, so these are measured in the same turns, and a ratio whose denominator
 //! falls short has no figure but a sentence:
@@ -26,6 +34,7 @@
 //!
 //! A selection of rows brings the rows of its denominators with it.
 
+mod filter;
 mod inside;
 mod throughput;
 
@@ -35,7 +44,7 @@ use crate::{
 };
 
 /// All judged rows and their denominators.
-pub const ROWS: [&str; 17] = [
+pub const ROWS: [&str; 25] = [
     throughput::RAW_VS_FILL,
     throughput::QQ_VS_MEMCPY,
     throughput::PEER_VS_MEMCPY,
@@ -53,6 +62,14 @@ pub const ROWS: [&str; 17] = [
     inside::IDLE_CPU,
     inside::BYTES,
     throughput::RECORDER,
+    filter::SINGLE,
+    filter::SINGLE_TIME,
+    filter::HUNDRED,
+    filter::FLOWS,
+    filter::MIXED,
+    filter::COLD,
+    filter::INSTALL,
+    filter::LUA_TIME,
 ];
 
 /// Finds a selection that names none of the judged rows.
@@ -73,7 +90,8 @@ pub fn run(session: &mut Session) -> Result<(), SessionError> {
     inside::latency(session)?;
     throughput::queues(session)?;
     throughput::recorder(session)?;
-    inside::cold_scan(session)
+    inside::cold_scan(session)?;
+    filter::rows(session)
 }
 
 #[cfg(test)]
@@ -118,7 +136,7 @@ mod tests {
             .collect();
         names.sort_unstable();
         assert_eq!(names, [throughput::RAW_VS_FILL, throughput::VS_RAW]);
-        assert!(check(&Selection::parse("ring,limits")).is_ok());
+        assert!(check(&Selection::parse("ring,limits,filter")).is_ok());
         assert!(check(&Selection::parse("ring,limit")).is_err());
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::names::{Topology, count, most_threads};
-use super::{inside, judged, queues};
+use super::{filters, inside, judged, queues};
 use crate::plot::{Figure, number};
 use crate::{machine::Machine, rows::Row};
 
@@ -13,7 +13,7 @@ pub(super) const NOT_RUN: &str = "not run";
 
 type Make = fn(&[Row], &Machine) -> Option<String>;
 
-const TABLES: [(&str, Make); 13] = [
+const TABLES: [(&str, Make); 16] = [
     ("machine", |_, machine| facts(machine)),
     ("judged", |rows, _| Some(judged::table(rows))),
     ("limits", |rows, _| queues::limits(rows)),
@@ -35,6 +35,9 @@ const TABLES: [(&str, Make); 13] = [
         inside::grid(rows, "guard/", "inner queues", |t| t.parse().ok())
     }),
     ("latency", |rows, _| inside::latency(rows)),
+    ("filter-engines", |rows, _| filters::engines(rows)),
+    ("filter-compile", |rows, _| filters::compile(rows)),
+    ("filter-rules", |rows, _| filters::rules(rows)),
 ];
 
 const FIGURE: &str = "figure ";

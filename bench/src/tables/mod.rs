@@ -13,6 +13,7 @@
 //! another run behind.
 
 pub(crate) mod blocks;
+mod filters;
 mod inside;
 mod judged;
 pub(crate) mod names;

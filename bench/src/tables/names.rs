@@ -10,8 +10,11 @@
 //! | `guard/CONTESTANT/N` | packets a second, the reader N inner queues behind |
 //! | `latency/RATE/p50`, `p99`, `max`, `latency-qq2016/…` | from store to peek |
 //! | `ablation/N-CHANGE` | packets a second after the first N changes |
+//! | `filter-ns/FILTER/ENGINE` | nanoseconds a packet in the cache |
+//! | `filter-compile/FILTER/libpcap`, `native` | microseconds |
+//! | `filter-rules/SORT/N`, `filter-rules/one/N` | nanoseconds a packet in the ring with N rules, and with one filter |
 //!
-//! The judged rows (`ring/…`, `recorder/…`) are looked up by their whole names.
+//! The judged rows (`ring/…`, `recorder/…`, `filter/…`) are looked up by their whole names.
 
 use crate::rows::Row;
 
@@ -127,6 +130,9 @@ pub(crate) fn written(contestant: &str) -> &str {
         "concurrent-queue" => "ConcurrentQueue",
         "rte-ring-sp" => "rte_ring SP/SC",
         "rte-ring-mp" => "rte_ring MP/MC",
+        "one" => "a single filter",
+        "flows" => "flow rules",
+        "mixed" => "hosts, nets and ports",
         other => other,
     }
 }

@@ -1,0 +1,305 @@
+//! Generated packets for filters: mixes in which each filter finds some and passes most.
+
+use std::ops::Range;
+
+use retroscope_filter::{Aux, Frame};
+
+use super::{HUNDRED_HOSTS, TEN_HOSTS};
+
+/// Flows that [`flow`] gives, which rules are made of.
+pub(crate) const FLOWS: u32 = 10_000;
+/// Packets of [`Hot`].
+const HOT_PACKETS: usize = 512;
+/// Bytes of a packet of [`Hot`] on the wire.
+const HOT_BYTES: usize = 64;
+/// Mixes are the same in every run.
+const SEED: u64 = 5_2017;
+
+/// What a packet is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Tcp,
+    Udp,
+    /// TCP behind an IPv4 header with options.
+    TcpOptions,
+    Tcp6,
+    Udp6,
+    Icmp,
+    Arp,
+    /// A later fragment of a UDP datagram.
+    Fragment,
+}
+
+/// A packet to be made. Of IPv6 the addresses are the last 4 bytes; without ports, ports say nothing.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spec {
+    pub(crate) kind: Kind,
+    pub(crate) src: u32,
+    pub(crate) dst: u32,
+    pub(crate) src_port: u16,
+    pub(crate) dst_port: u16,
+    pub(crate) tcp_flags: u8,
+}
+
+/// 10.0.0.1.
+const TEN_0_0_1: u32 = 0x0a00_0001;
+const SYN: u8 = 0x02;
+const FIN_ACK: u8 = 0x11;
+const ACK: u8 = 0x10;
+
+impl Spec {
+    /// Whether its addresses are those of IPv4.
+    pub(crate) fn has_hosts(&self) -> bool {
+        !matches!(self.kind, Kind::Tcp6 | Kind::Udp6)
+    }
+
+    /// Whether its ports can be read.
+    pub(crate) fn has_ports(&self) -> bool {
+        !matches!(self.kind, Kind::Icmp | Kind::Arp | Kind::Fragment)
+    }
+
+    /// Writes its headers to the start of `frame`, which has 64 bytes at least; what follows them stays.
+    pub(crate) fn write(&self, frame: &mut [u8]) {
+        frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
+        let (src, dst) = (self.src.to_be_bytes(), self.dst.to_be_bytes());
+        let length = |headers: usize| {
+            let bytes = u16::try_from(frame.len() - headers).unwrap_or(u16::MAX);
+            bytes.to_be_bytes()
+        };
+        let (ipv4_length, ipv6_length) = (length(14), length(54));
+        let payload = match self.kind {
+            Kind::Arp => {
+                frame[12..22].copy_from_slice(&[0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1]);
+                frame[28..32].copy_from_slice(&src);
+                frame[38..42].copy_from_slice(&dst);
+                return;
+            }
+            Kind::Tcp6 | Kind::Udp6 => {
+                frame[12..18].copy_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0]);
+                frame[18..20].copy_from_slice(&ipv6_length);
+                frame[20..22].copy_from_slice(&[self.protocol(), 64]);
+                for (at, host) in [(22, src), (38, dst)] {
+                    frame[at..at + 12]
+                        .copy_from_slice(&[0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0]);
+                    frame[at + 12..at + 16].copy_from_slice(&host);
+                }
+                54
+            }
+            Kind::Tcp | Kind::Udp | Kind::TcpOptions | Kind::Icmp | Kind::Fragment => {
+                let words: u8 = if self.kind == Kind::TcpOptions { 6 } else { 5 };
+                frame[12..16].copy_from_slice(&[0x08, 0x00, 0x40 | words, 0]);
+                frame[16..18].copy_from_slice(&ipv4_length);
+                let offset = if self.kind == Kind::Fragment { 185 } else { 0 };
+                frame[18..26].copy_from_slice(&[7, 7, 0, offset, 64, self.protocol(), 0, 0]);
+                frame[26..30].copy_from_slice(&src);
+                frame[30..34].copy_from_slice(&dst);
+                frame[34..38].fill(1); // options: nothing
+                14 + usize::from(words) * 4
+            }
+        };
+        if self.has_ports() {
+            frame[payload..payload + 2].copy_from_slice(&self.src_port.to_be_bytes());
+            frame[payload + 2..payload + 4].copy_from_slice(&self.dst_port.to_be_bytes());
+        }
+        if matches!(self.kind, Kind::Tcp | Kind::TcpOptions) {
+            frame[payload + 12..payload + 14].copy_from_slice(&[0x50, self.tcp_flags]);
+        }
+    }
+
+    fn protocol(&self) -> u8 {
+        match self.kind {
+            Kind::Tcp | Kind::TcpOptions | Kind::Tcp6 => 6,
+            Kind::Udp | Kind::Udp6 | Kind::Fragment => 17,
+            Kind::Icmp | Kind::Arp => 1,
+        }
+    }
+
+    fn reversed(self) -> Self {
+        Self {
+            src: self.dst,
+            dst: self.src,
+            src_port: self.dst_port,
+            dst_port: self.src_port,
+            ..self
+        }
+    }
+}
+
+/// Flow `number`, below [`FLOWS`], from its client: each has a net of 24 bits and a client port of its own.
+pub(crate) fn flow(number: u32) -> Spec {
+    let client = [10, number / 250, number % 250, 1 + number % 200];
+    let [a, b, c, d] = client.map(|byte| byte & 0xff);
+    #[expect(clippy::cast_possible_truncation, reason = "below 20,000 + FLOWS")]
+    let src_port = (20_000 + number) as u16;
+    Spec {
+        kind: if number % 3 == 1 {
+            Kind::Udp
+        } else {
+            Kind::Tcp
+        },
+        src: a << 24 | b << 16 | c << 8 | d,
+        dst: 0xc000_0200 | (number % 50), // 192.0.2.0/24
+        src_port,
+        dst_port: if number % 3 == 1 { 53 } else { 80 },
+        tcp_flags: ACK,
+    }
+}
+
+/// Packets, half of them of flows: what a rule set is asked about.
+#[derive(Debug, Clone)]
+pub(crate) struct Mix(fastrand::Rng);
+
+impl Mix {
+    pub(crate) fn new() -> Self {
+        Self(fastrand::Rng::with_seed(SEED))
+    }
+
+    /// One of a flow, in either direction.
+    fn of_flow(&mut self) -> Spec {
+        let spec = flow(self.0.u32(0..FLOWS));
+        if self.0.bool() { spec } else { spec.reversed() }
+    }
+
+    /// One of none: other hosts, other ports, some IPv6, ICMP, ARP, fragments. One of 100 has the port 60000.
+    fn other(&mut self) -> Spec {
+        let random = &mut self.0;
+        let kind = match random.u32(0..100) {
+            0..45 => Kind::Tcp,
+            45..80 => Kind::Udp,
+            80..83 => Kind::TcpOptions,
+            83..88 => Kind::Tcp6,
+            88..92 => Kind::Udp6,
+            92..95 => Kind::Icmp,
+            95..97 => Kind::Arp,
+            _ => Kind::Fragment,
+        };
+        let service = match random.u32(0..100) {
+            0 => 60_000,
+            1..50 => 443,
+            50..70 => 80,
+            70..85 => 53,
+            _ => random.u16(30_000..60_000),
+        };
+        let spec = Spec {
+            kind,
+            src: 0xac10_0000 | random.u32(0..1 << 20), // 172.16.0.0/12
+            dst: 0xc612_0000 | random.u32(0..1 << 17), // 198.18.0.0/15
+            src_port: random.u16(1024..20_000),
+            dst_port: service,
+            tcp_flags: match random.u32(0..20) {
+                0 => SYN,
+                1 => FIN_ACK,
+                _ => ACK,
+            },
+        };
+        if random.bool() { spec } else { spec.reversed() }
+    }
+
+    /// One for the single filters: some of the hosts that they name.
+    fn hot(&mut self) -> Spec {
+        let spec = self.other();
+        let random = &mut self.0;
+        let host = match random.u32(0..32) {
+            0 => {
+                return Spec {
+                    kind: Kind::Tcp,
+                    src: TEN_0_0_1,
+                    src_port: if random.bool() { 80 } else { 443 },
+                    ..spec
+                };
+            }
+            1 => 0xc0a8_0101, // 192.168.1.1
+            2..6 => 0x0a00_0000 | random.u32(0..1 << 24),
+            6 => TEN_HOSTS[random.usize(0..TEN_HOSTS.len())],
+            7 => HUNDRED_HOSTS[random.usize(0..HUNDRED_HOSTS.len())],
+            _ => return spec,
+        };
+        Spec { src: host, ..spec }
+    }
+}
+
+impl Iterator for Mix {
+    type Item = Spec;
+
+    fn next(&mut self) -> Option<Spec> {
+        Some(if self.0.bool() {
+            self.of_flow()
+        } else {
+            self.other()
+        })
+    }
+}
+
+/// A few hundred packets that stay in the cache, a few of them cut between headers.
+#[derive(Debug)]
+pub(crate) struct Hot {
+    bytes: Vec<u8>,
+    captured: Vec<Range<usize>>,
+}
+
+impl Hot {
+    pub(crate) fn new() -> Self {
+        let mut mix = Mix::new();
+        let mut bytes = vec![0; HOT_PACKETS * HOT_BYTES];
+        let mut captured = Vec::with_capacity(HOT_PACKETS);
+        for (number, frame) in bytes.chunks_exact_mut(HOT_BYTES).enumerate() {
+            mix.hot().write(frame);
+            let len = match mix.0.u32(0..64) {
+                0 => 14,
+                1 => 34,
+                _ => HOT_BYTES,
+            };
+            captured.push(number * HOT_BYTES..number * HOT_BYTES + len);
+        }
+        Self { bytes, captured }
+    }
+
+    pub(crate) fn frames(&self) -> Vec<Frame<'_>> {
+        let frame = |captured: &Range<usize>| {
+            Frame::new(
+                &self.bytes[captured.clone()],
+                HOT_BYTES as u32,
+                Aux::default(),
+            )
+        };
+        self.captured.iter().map(frame).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use retroscope_packet::{LinkType, parse};
+
+    use super::*;
+
+    #[test]
+    fn flows_are_different_and_half_of_the_mix_is_theirs() {
+        let flows: Vec<Spec> = (0..FLOWS).map(flow).collect();
+        let nets: HashSet<u32> = flows.iter().map(|flow| flow.src >> 8).collect();
+        let ports: HashSet<u16> = flows.iter().map(|flow| flow.src_port).collect();
+        assert_eq!((nets.len(), ports.len()), (10_000, 10_000));
+        let is_theirs = |spec: &Spec| spec.src >> 24 == 10 || spec.dst >> 24 == 10;
+        let theirs = Mix::new().take(10_000).filter(is_theirs).count();
+        assert!((4_800..5_200).contains(&theirs), "{theirs}");
+    }
+
+    /// What was meant is what the product's own parser reads.
+    #[test]
+    fn packets_are_what_they_say() {
+        let mut mix = Mix::new();
+        for _ in 0..2_000 {
+            let spec = mix.hot();
+            let mut frame = [0; 64];
+            spec.write(&mut frame);
+            let parsed = parse(LinkType::ETHERNET, &frame);
+            let Some(network) = parsed.network.filter(|_| spec.has_hosts()) else {
+                assert!(!spec.has_hosts() || spec.kind == Kind::Arp, "{spec:?}");
+                continue;
+            };
+            let addresses = [spec.src, spec.dst].map(|host| std::net::Ipv4Addr::from(host).into());
+            assert_eq!([network.src, network.dst], addresses, "{spec:?}");
+        }
+    }
+}
