@@ -6,6 +6,7 @@
 //! - [`Template`] is an expression with variables (`host $srcIP`) and terms of our own (`$flow`, `payload contains "…"`);
 //!   with the facts of a trigger packet it becomes a [`Filled`] expression.
 //! - [`Filter`] is either, compiled for each link type of the sources, and says what to do with a packet.
+//! - [`RuleSet`] holds thousands of them and finds, by look-ups, all that match a packet.
 //!
 //! Pure: bytes in, verdicts out. No sockets, and no threads but the [`Compiler`]'s; the only ways out are libpcap's look at
 //! the system's tables of names, and memory for machine code.

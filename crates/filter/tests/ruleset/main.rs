@@ -228,3 +228,103 @@ fn flows_hosts_and_ports_of_captures_are_found() {
     }
     assert!(count > 10_000, "{count} matches");
 }
+
+/// The numbers of the rules that match one packet.
+fn found(set: &RuleSet, link_type: LinkType, data: &[u8]) -> Vec<u64> {
+    let mut matches = Matches::default();
+    let wire_len = u32::try_from(data.len()).expect("small");
+    let frames = [Frame::new(data, wire_len, Aux::default())];
+    set.reader().match_many(link_type, 0, &frames, &mut matches);
+    matches.iter().map(|(_, id, _)| id.0).collect()
+}
+
+#[test]
+fn a_link_type_that_comes_later_is_compiled_for_then() {
+    let texts = [
+        "ip[8] < 65",
+        "host 10.0.0.1",
+        "ether host 2:0:0:0:0:1",
+        "udp port 53 and len < 100",
+    ];
+    let mut set = RuleSet::new(Mode::Savefile);
+    for (id, text) in (0..).zip(texts) {
+        let filter = Filter::plain(text).expect("an expression");
+        let _placed = set
+            .insert(RuleId(id), &filter)
+            .expect("nothing to compile yet");
+    }
+    let packet = [
+        0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 9, 0, 53, 0, 8, 0, 0,
+    ];
+    let ethernet = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0][..], &packet].concat();
+    assert_eq!(found(&set, LinkType::ETHERNET, &ethernet), [1, 2]);
+    assert!(set.add_link_type(LinkType::ETHERNET).is_empty());
+    assert_eq!(found(&set, LinkType::ETHERNET, &ethernet), [0, 1, 2, 3]);
+    let refused = set.add_link_type(LinkType::RAW);
+    let refused: Vec<u64> = refused.iter().map(|(id, _)| id.0).collect();
+    assert_eq!(refused, [2], "libpcap knows no hardware addresses there");
+    assert_eq!(found(&set, LinkType::RAW, &packet), [0, 1, 3]);
+    assert!(
+        set.add_link_type(LinkType::PPP)
+            .iter()
+            .all(|(id, _)| id.0 == 2)
+    );
+    let ppp = [&[0xff, 3, 0, 0x21][..], &packet].concat();
+    assert_eq!(found(&set, LinkType::PPP, &ppp), [0, 1, 3]);
+    assert!(set.remove(RuleId(0)) && set.remove(RuleId(3)));
+    assert_eq!(found(&set, LinkType::PPP, &ppp), [1]);
+}
+
+#[test]
+fn explanations_tell_what_became_of_a_rule() {
+    let cases = [
+        (
+            "tcp and host 10.0.0.2 and port 80 and host 10.0.0.1 and port 9",
+            "found by look-ups alone\n  flow tcp 10.0.0.1 10.0.0.2 ports 9 80",
+        ),
+        (
+            "src net 10.0.0.0/8 and udp",
+            "found by look-ups alone\n  net 10.0.0.0/8, then 1 primitive compared",
+        ),
+        (
+            "port 80 or host 2001:db8::1",
+            "found by look-ups alone\n  port 80\n  host 2001:db8::1, then 1 primitive compared",
+        ),
+        (
+            "vlan 7 and arp",
+            "found by look-ups alone\n  vlan 7, then 1 primitive compared",
+        ),
+        (
+            "not port 22",
+            "found by its program, on every packet\n  program for link type 1: ",
+        ),
+        (
+            "port 22 and tcp[13] & 2 != 0",
+            "found by look-ups, then its program\n  port 22\n  program for link type 1: ",
+        ),
+    ];
+    let mut set = RuleSet::new(Mode::Savefile);
+    set.add_link_type(LinkType::ETHERNET);
+    for (text, expected) in cases {
+        let filter = Filter::plain(text).expect("an expression");
+        let _placed = set.insert(RuleId(1), &filter).expect("it compiles");
+        let explanation = set.explain(RuleId(1)).expect("it is there").to_string();
+        assert!(explanation.starts_with(expected), "{text}: {explanation}");
+    }
+    assert_eq!(set.len(), 1);
+    assert!(set.explain(RuleId(2)).is_none());
+    for text in [
+        "host 10.0.0",
+        "port 80 and tcp[",
+        "host 10.0.0.1 and port 70000",
+    ] {
+        let expected =
+            Reference::new(1, text.to_owned(), LinkType::ETHERNET, Mode::Savefile).programs;
+        let filter = Filter::plain(text).expect("libpcap is asked later");
+        match (set.insert(RuleId(1), &filter), expected) {
+            (Err(error), Err(expected)) => assert_eq!(error.render(), expected.render()),
+            (Ok(_), Ok(_)) => {}
+            (got, expected) => panic!("{text}: {got:?}, expected {expected:?}"),
+        }
+    }
+}
