@@ -193,6 +193,34 @@ fn everything_comes_at_speed() {
     });
 }
 
+/// A driver without XDP: the kernel's network stack runs the program.
+#[test]
+fn drivers_without_xdp_are_served_by_the_stack() {
+    let Some(namespace) = Namespace::with_veth("xgeneric") else {
+        return;
+    };
+    namespace.enter(|| {
+        ip("link add link v1 name m1 type macvlan mode passthru");
+        ip("link set m1 up");
+        let Some(mut queue) = open(config("m1")) else {
+            return;
+        };
+        let sent: Vec<_> = (0..50).map(|marker| frame(&[], marker)).collect();
+        let before_ns = now_ns();
+        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        send_all("v0", &sent);
+        let mut taken = Taken::default();
+        take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() >= 50);
+        let is_generic = |event: &Event| matches!(event, Event::Notice(text) if text.contains("generic XDP, copy mode"));
+        assert!(taken.events.iter().any(is_generic), "{:?}", taken.events);
+        stop_and_drain(queue.as_mut(), &mut taken);
+        let came: Vec<_> = taken.frames.iter().map(|(_, data)| data).collect();
+        assert_eq!(came, sent.iter().collect::<Vec<_>>());
+        let is_of_now = |time: i64| (before_ns..=now_ns()).contains(&time);
+        assert!(taken.frames.iter().all(|(meta, _)| is_of_now(meta.time_ns)));
+    });
+}
+
 /// A reader that does not read: 64 chunks are soon full, and every packet is accounted for.
 #[test]
 fn a_stalled_reader_loses_what_is_counted() {

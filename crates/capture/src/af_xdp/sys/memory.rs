@@ -43,7 +43,7 @@ impl Mapping {
     }
 
     /// Maps `bytes` of zeros, all there from the start.
-    fn anonymous(bytes: usize) -> io::Result<Self> {
+    pub(super) fn anonymous(bytes: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
         // SAFETY: a new mapping at a place of the kernel's choice overlaps nothing.

@@ -436,3 +436,109 @@ impl RxRing {
         self.ring.word(CONSUMER).store(self.next, Ordering::Release);
     }
 }
+
+/// Rings without a kernel: the tests play its part.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENTRIES_OF_TEST: u32 = 8;
+
+    /// A ring whose indices stand at `start`.
+    fn ring(entry_bytes: usize, start: u32) -> Ring {
+        let ring = Ring {
+            mapping: Mapping::anonymous(4096).unwrap(),
+            offsets: [0, 64, 192, 128],
+            entries: ENTRIES_OF_TEST,
+            entry_bytes,
+        };
+        for which in [PRODUCER, CONSUMER] {
+            ring.word(which).store(start, Ordering::Relaxed);
+        }
+        ring
+    }
+
+    /// Around the wrap of 32 bits, and elsewhere.
+    const STARTS: [u32; 3] = [0, u32::MAX - 3, 12_345];
+
+    #[test]
+    fn the_fill_ring_takes_what_it_has_room_for() {
+        for start in STARTS {
+            let mut fill = FillRing {
+                ring: ring(8, start),
+                next: start,
+            };
+            assert_eq!(fill.give(&[]), 0);
+            let chunks: Vec<u64> = (0..20).map(|chunk| chunk * 2048).collect();
+            let (mut given, mut taken) = (0, Vec::new());
+            // Eight fit; the kernel takes three at a time, and so many fit again.
+            for room in [8, 3, 3, 3, 3, 0] {
+                let now = fill.give(&chunks[given..]);
+                assert_eq!(now, room);
+                given += now;
+                let consumer = fill.ring.word(CONSUMER).load(Ordering::Relaxed);
+                let producer = fill.ring.word(PRODUCER).load(Ordering::Acquire);
+                let waiting = producer.wrapping_sub(consumer);
+                assert_eq!(waiting as usize, given - taken.len());
+                let count = waiting.min(3);
+                for index in 0..count {
+                    let entry = fill.ring.half(consumer.wrapping_add(index), 0);
+                    taken.push(entry.load(Ordering::Relaxed));
+                }
+                fill.ring
+                    .word(CONSUMER)
+                    .store(consumer.wrapping_add(count), Ordering::Release);
+            }
+            assert_eq!(given, 20);
+            assert_eq!(taken, chunks[..18]);
+        }
+    }
+
+    #[test]
+    fn the_receive_ring_gives_what_was_put_in() {
+        for start in STARTS {
+            let mut rx = RxRing {
+                ring: ring(16, start),
+                next: start,
+            };
+            let mut expected = 0_u32;
+            for round in 0..10 {
+                let count = round % (ENTRIES_OF_TEST + 1);
+                let producer = rx.ring.word(PRODUCER).load(Ordering::Relaxed);
+                for index in 0..count {
+                    let number = expected + index;
+                    let at = producer.wrapping_add(index);
+                    let [a, b, c, d] = number.to_ne_bytes();
+                    let rest = u64::from_ne_bytes([a, b, c, d, 1, 0, 0, 0]);
+                    rx.ring
+                        .half(at, 0)
+                        .store(u64::from(number) << 11, Ordering::Relaxed);
+                    rx.ring.half(at, 1).store(rest, Ordering::Relaxed);
+                }
+                rx.ring
+                    .word(PRODUCER)
+                    .store(producer.wrapping_add(count), Ordering::Release);
+                assert_eq!(rx.available(), count);
+                for index in 0..count {
+                    let number = expected + index;
+                    let descriptor = Descriptor {
+                        address: u64::from(number) << 11,
+                        length: number,
+                        options: 1,
+                    };
+                    assert_eq!(rx.peek(index), descriptor);
+                }
+                rx.release(count);
+                assert_eq!(rx.available(), 0);
+                let consumer = rx.ring.word(CONSUMER).load(Ordering::Acquire);
+                assert_eq!(consumer, producer.wrapping_add(count));
+                expected += count;
+            }
+            // An index that makes no sense is not believed.
+            rx.ring
+                .word(PRODUCER)
+                .store(rx.next.wrapping_sub(1), Ordering::Release);
+            assert_eq!(rx.available(), ENTRIES_OF_TEST);
+        }
+    }
+}
