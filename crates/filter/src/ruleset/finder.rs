@@ -91,7 +91,9 @@ impl Finder<'_> {
         }
         if key.has(has::UNUSUAL) {
             self.followed(at);
-        } else if let Some((src, dst)) = addresses(at) {
+        } else if (index.has(tag::PAIR) || key.has(has::FRAGMENT))
+            && let Some((src, dst)) = addresses(at)
+        {
             self.pair(at, src, dst, key.has(has::FRAGMENT), key.traits);
         }
     }

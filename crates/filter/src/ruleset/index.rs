@@ -89,6 +89,8 @@ pub(super) struct Index {
     present: [u32; tag::COUNT],
     /// Keys of each prefix length of IPv6.
     v6_lengths: [u32; 129],
+    /// Those that there are: bit `n` is the length `n + 1`.
+    v6_lengths_set: u128,
     /// Rules that ask for something outside libpcap's view.
     pub(super) followed: u32,
     pub(super) residues: Arc<Vec<Residue>>,
@@ -119,6 +121,7 @@ impl Index {
             rules: Chunked::new(),
             present: [0; tag::COUNT],
             v6_lengths: [0; 129],
+            v6_lengths_set: 0,
             followed: 0,
             residues: Arc::default(),
             asked_always: Arc::default(),
@@ -145,7 +148,12 @@ impl Index {
 
     /// The prefix lengths of IPv6 that rules ask for.
     pub(super) fn v6_lengths(&self) -> impl Iterator<Item = u8> {
-        (1..=128_u8).filter(|bits| self.v6_lengths[usize::from(*bits)] != 0)
+        let mut left = self.v6_lengths_set;
+        std::iter::from_fn(move || {
+            let bit = left.trailing_zeros();
+            left &= left.wrapping_sub(1);
+            u8::try_from(bit + 1).ok().filter(|bits| *bits <= 128)
+        })
     }
 
     #[inline]
@@ -225,7 +233,14 @@ impl Index {
         add(&mut self.present[usize::from(tag)]);
         let [_, bits_v6, _, bits, a, b, _, _] = key.to_be_bytes();
         let (masks, counts) = match tag {
-            tag::V6 => return add(&mut self.v6_lengths[usize::from(bits_v6)]),
+            tag::V6 => {
+                let count = &mut self.v6_lengths[usize::from(bits_v6)];
+                add(count);
+                let bit = 1 << (bits_v6 - 1);
+                self.v6_lengths_set &= !bit;
+                self.v6_lengths_set |= if *count == 0 { 0 } else { bit };
+                return;
+            }
             tag::V4 => (&mut self.addresses, &mut books.addresses),
             tag::PORT => (&mut self.ports, &mut books.ports),
             _ => return,
