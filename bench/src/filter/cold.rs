@@ -290,7 +290,7 @@ mod tests {
             libpcap.run(frame, wire_len) != 0
         });
         let (_, walked) = walked.unwrap();
-        assert!(walked.packets > 4_000 && walked.matches > 10, "{walked:?}");
+        assert!(walked.packets > 4_000 && walked.matches > 5, "{walked:?}");
         let mut other = walked;
         other.checksum ^= 1;
         assert!(matches!(walked.check(other), Err(Failure::Checksum { .. })));

@@ -298,7 +298,8 @@ mod tests {
                 assert!(!spec.has_hosts() || spec.kind == Kind::Arp, "{spec:?}");
                 continue;
             };
-            let addresses = [spec.src, spec.dst].map(|host| std::net::Ipv4Addr::from(host).into());
+            let address = |host: u32| std::net::IpAddr::from(std::net::Ipv4Addr::from(host));
+            let addresses = [spec.src, spec.dst].map(address);
             assert_eq!([network.src, network.dst], addresses, "{spec:?}");
         }
     }
