@@ -25,6 +25,12 @@ use crate::{
     clock::{self, SECOND_NS},
 };
 
+/// How long a queue sleeps where blocks follow each other fast. A block that is not full is handed over after as long.
+const NAP_NS: i64 = 4_000_000;
+
+/// It does so only where no more than this part of the ring fills meanwhile: one in 16.
+const RING_SHARE: usize = 16;
+
 /// How long a stopped queue waits for packets that the counters know and the ring has not shown.
 const DRAIN_NS: i64 = 100_000_000;
 
@@ -39,6 +45,30 @@ const CLOCK_READING_NS: i64 = 1_000_000;
 
 /// The kernel's counters have 32 bits: they are read before as many packets went by.
 const PACKETS_BETWEEN_READINGS: u64 = 1 << 30;
+
+/// How fast blocks come.
+#[derive(Debug, Clone, Copy)]
+struct Pulse {
+    /// Blocks taken since `since_ns`, on the monotonic clock.
+    blocks: usize,
+    since_ns: i64,
+}
+
+impl Pulse {
+    /// Whether at least two blocks will come within [`NAP_NS`] if it goes on as since the last call, and still no more than a
+    /// small part of the ring's.
+    fn is_busy(&mut self, now_ns: i64, ring_blocks: usize) -> bool {
+        let elapsed_ns = now_ns.saturating_sub(self.since_ns).max(1);
+        let blocks = std::mem::take(&mut self.blocks);
+        self.since_ns = now_ns;
+        let expected = i64::try_from(blocks)
+            .unwrap_or(i64::MAX)
+            .saturating_mul(NAP_NS)
+            / elapsed_ns;
+        let few = i64::try_from(ring_blocks / RING_SHARE).unwrap_or(i64::MAX);
+        (2..=few).contains(&expected)
+    }
+}
 
 /// A queue among those of its interface.
 #[derive(Debug, Clone)]
@@ -66,6 +96,7 @@ pub(super) struct LiveQueue {
     nic: Option<NicLosses>,
     place: Place,
     effects: OffloadEffects,
+    pulse: Pulse,
     watermark: Watermark,
     /// System clock minus monotonic clock when last looked.
     clock_offset_ns: i64,
@@ -133,6 +164,10 @@ impl LiveQueue {
                 .flatten(),
             place,
             effects: OffloadEffects::default(),
+            pulse: Pulse {
+                blocks: 0,
+                since_ns: clock::monotonic_ns(),
+            },
             // Frames that came since the socket was started are older than this queue: two seconds are plenty.
             watermark: Watermark::new(now_ns.saturating_sub(2 * SECOND_NS)),
             clock_offset_ns: now_ns - clock::monotonic_ns(),
@@ -146,6 +181,7 @@ impl LiveQueue {
             self.counters.lent += frames;
             self.counters.unreadable += u64::from(summary.unreadable);
             self.note_effects(summary);
+            self.pulse.blocks += 1;
             self.watermark.on_block(summary);
             if frames > 0 {
                 self.on_frames()?;
@@ -259,8 +295,16 @@ impl LiveQueue {
         Ok(true)
     }
 
-    /// Waits for the ring or an error until `until_ns` on the monotonic clock. Returns whether the ring is readable.
+    /// Waits for the ring or an error until `until_ns` on the monotonic clock. Returns whether to look at the ring again.
+    ///
+    /// Where blocks follow each other fast, it sleeps a while rather than to be woken for each: a wake-up costs as much as some
+    /// dozens of packets.
     fn wait(&mut self, now_ns: i64, until_ns: i64) -> Result<bool, SourceError> {
+        let is_busy = self.pulse.is_busy(now_ns, self.ring.blocks());
+        if is_busy && self.phase == Phase::Running && until_ns.saturating_sub(now_ns) >= NAP_NS {
+            clock::sleep_until(now_ns.saturating_add(NAP_NS));
+            return Ok(true);
+        }
         let wait_ns = until_ns.saturating_sub(now_ns).max(0);
         let timeout = Timespec {
             tv_sec: wait_ns / SECOND_NS,
@@ -417,5 +461,31 @@ impl Queue for LiveQueue {
             return;
         }
         self.drain(if is_unhooked { 0 } else { PLACING_NS });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fast_blocks_are_waited_for_together() {
+        let mut pulse = Pulse {
+            blocks: 0,
+            since_ns: 0,
+        };
+        let mut is_busy = |blocks, elapsed_ns, ring_blocks| {
+            pulse.blocks = blocks;
+            let now_ns = pulse.since_ns + elapsed_ns;
+            pulse.is_busy(now_ns, ring_blocks)
+        };
+        assert!(!is_busy(0, NAP_NS, 512), "silence");
+        assert!(!is_busy(1, NAP_NS, 512), "woken for each is as often");
+        assert!(is_busy(1, NAP_NS / 2, 512));
+        assert!(is_busy(5, NAP_NS, 512), "it goes on behind a nap");
+        assert!(is_busy(32, NAP_NS, 512));
+        assert!(!is_busy(33, NAP_NS, 512), "the ring would fill");
+        assert!(!is_busy(2, NAP_NS, 16), "a small ring is never left alone");
+        assert!(!is_busy(1, 0, 512), "two looks at once");
     }
 }

@@ -38,6 +38,11 @@ impl BlockRing {
         self.frame_bytes_max = bytes;
     }
 
+    /// Number of blocks.
+    pub(super) fn blocks(&self) -> usize {
+        self.mapping.blocks()
+    }
+
     /// Takes the next block, if the kernel has handed it over; the one held before must have been released.
     pub(super) fn acquire(&mut self) -> Option<BlockSummary> {
         assert!(!self.held, "a block is held already");
