@@ -175,6 +175,21 @@ fn receive_queues_go_to_sockets_of_their_own() {
     });
 }
 
+/// What the default memory is for: half a million small frames a second, and a second in which nobody reads.
+#[test]
+fn a_second_without_a_reader_loses_nothing() {
+    let Some(namespace) = Namespace::with_veth("stall") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut queues = open_as(LiveConfig::new("v1", "retroscope"), 1).unwrap();
+        let sent = generate("v0", "generate:flows=100,count=500000,rate=500kpps");
+        // `drain` asserts that nothing was lost.
+        assert_eq!(shares(&drain(&mut queues)), [500_000]);
+        assert_eq!(sent, 500_000);
+    });
+}
+
 /// An Ethernet frame with a fragment of a UDP datagram, whose payload is `more` and the rest.
 fn fragment(offset: u16, more: bool, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
