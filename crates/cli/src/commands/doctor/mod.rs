@@ -7,6 +7,7 @@
 //! - `memory`: what a ring may take,
 //! - `pages`: huge pages for it,
 //! - `numa`: on which node the interfaces are,
+//! - `irq`: which CPUs their cards interrupt,
 //! - `interface`: state, offloads and losses of each interface,
 //! - `rss`: whether the NIC's hash splits conversations,
 //! - `clock`: who stamps the packets,
@@ -17,6 +18,7 @@
 mod clock;
 mod finding;
 mod interface;
+mod irq;
 mod library;
 mod memory;
 mod numa;
@@ -73,6 +75,7 @@ fn findings(wanted: &[String]) -> Result<Vec<Finding>, Failure> {
     findings.extend(memory::Facts::gather().findings());
     findings.extend(pages::Facts::gather().findings());
     findings.extend(numa::findings(&numa::gather(wanted)));
+    findings.extend(irq::gather(wanted).iter().map(irq::Facts::finding));
     for facts in interface::gather(wanted)? {
         let queues = rss::Facts::gather(&facts.summary.name, facts.receive_queues);
         findings.extend(facts.findings());

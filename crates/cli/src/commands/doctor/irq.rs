@@ -1,0 +1,107 @@
+//! Which CPUs a card interrupts: `msi_irqs` of the device (the kernel's Documentation/ABI/testing/sysfs-bus-pci) and
+//! `effective_affinity_list` of each interrupt (Documentation/core-api/irq/irq-affinity.rst).
+//!
+//! The kernel's part of receiving runs on these CPUs. Capture threads are best near them, and not on them.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use retroscope_capture::{
+    CpuList,
+    af_packet::{InterfaceSummary, interfaces},
+};
+
+use super::{finding::Finding, read_number};
+
+const CHECK: &str = "irq";
+
+/// The interrupts of an interface's card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Facts {
+    interface: String,
+    interrupts: usize,
+    /// The CPUs that take them.
+    cpus: BTreeSet<u32>,
+}
+
+/// The interfaces in `wanted`, or all, as far as they have a card with interrupts of its own.
+pub(super) fn gather(wanted: &[String]) -> Vec<Facts> {
+    let (sys, proc) = (Path::new("/sys"), Path::new("/proc"));
+    // sysfs may show another network namespace: it counts only where the index agrees.
+    let is_same = |one: &InterfaceSummary| {
+        let index = read_number(sys.join("class/net").join(&one.name).join("ifindex"));
+        index == Some(u64::from(one.index))
+    };
+    let all = interfaces().unwrap_or_default().into_iter();
+    all.filter(|one| wanted.is_empty() || wanted.contains(&one.name))
+        .filter(is_same)
+        .filter_map(|one| Facts::read(sys, proc, &one.name))
+        .collect()
+}
+
+impl Facts {
+    /// Reads them from sysfs and procfs, mounted there.
+    fn read(sys: &Path, proc: &Path, interface: &str) -> Option<Self> {
+        // A virtio card is a device below the one with the interrupts.
+        let device = sys.join("class/net").join(interface).join("device");
+        let folder = ["msi_irqs", "../msi_irqs"]
+            .iter()
+            .find_map(|folder| fs::read_dir(device.join(folder)).ok())?;
+        let numbers = folder.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let lists: Vec<CpuList> = numbers
+            .filter_map(|number| {
+                let path = proc
+                    .join("irq")
+                    .join(number)
+                    .join("effective_affinity_list");
+                fs::read_to_string(path).ok()?.trim().parse().ok()
+            })
+            .collect();
+        let cpus = lists.iter().flat_map(CpuList::as_slice).copied().collect();
+        (!lists.is_empty()).then(|| Self {
+            interface: interface.to_owned(),
+            interrupts: lists.len(),
+            cpus,
+        })
+    }
+
+    pub(super) fn finding(&self) -> Finding {
+        let cpus: Vec<String> = self.cpus.iter().map(u32::to_string).collect();
+        let what = format!(
+            "{} interrupts, taken by CPU {}",
+            self.interrupts,
+            cpus.join(", ")
+        );
+        Finding::ok(CHECK, what).on(&self.interface)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interrupts_and_their_cpus_are_found() {
+        let root = tempfile::tempdir().unwrap();
+        let (sys, proc) = (root.path().join("sys"), root.path().join("proc"));
+        for (card, folder) in [("eth0", "device/msi_irqs"), ("eth1", "msi_irqs")] {
+            // The second is a virtio card.
+            let interface = sys.join("class/net").join(card);
+            fs::create_dir_all(interface.join("device")).unwrap();
+            fs::create_dir_all(interface.join(folder)).unwrap();
+            for number in ["24", "25", "26"] {
+                fs::write(interface.join(folder).join(number), "msix\n").unwrap();
+            }
+            assert_eq!(Facts::read(&sys, &proc, "none"), None);
+        }
+        for (number, cpus) in [("24", "1\n"), ("25", "0-1\n"), ("26", "")] {
+            let folder = proc.join("irq").join(number);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("effective_affinity_list"), cpus).unwrap();
+        }
+        for card in ["eth0", "eth1"] {
+            let facts = Facts::read(&sys, &proc, card).unwrap();
+            let what = facts.finding().what;
+            assert_eq!(what, "2 interrupts, taken by CPU 0, 1");
+        }
+    }
+}
