@@ -1,6 +1,9 @@
 //! Rules that come and go, while packets are matched.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::{
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    thread::ScopedJoinHandle,
+};
 
 use retroscope_filter::{Aux, Filter, Frame, Matches, Mode, RuleId, RuleReader, RuleSet};
 use retroscope_packet::LinkType;
@@ -127,7 +130,7 @@ fn a_rule_that_stays_is_found_while_others_come_and_go() {
         .collect();
     let (is_over, batches) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        for _ in 0..2 {
+        let start = |_| {
             let mut reader = set.reader();
             let (frames, expected, is_over, batches) = (&frames, &expected, &is_over, &batches);
             scope.spawn(move || {
@@ -146,11 +149,13 @@ fn a_rule_that_stays_is_found_while_others_come_and_go() {
                     }
                     batches.fetch_add(1, Ordering::Relaxed);
                 }
-            });
-        }
+            })
+        };
+        let readers = [0, 1].map(start);
         // The writer goes on until the readers have seen enough of it.
         let mut round = 0;
-        while round < ROUNDS || batches.load(Ordering::Relaxed) < 100 {
+        let failed = || readers.iter().any(ScopedJoinHandle::is_finished);
+        while !failed() && (round < ROUNDS || batches.load(Ordering::Relaxed) < 100) {
             let id = RuleId(100 + round % 50);
             if round % 100 < 50 {
                 let text = rules::rule(&mut random);
