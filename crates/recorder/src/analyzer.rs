@@ -3,11 +3,11 @@
 //! It also keeps packet time. Offline that is the highest stamp seen, moved packet by packet, so that a window ends
 //! after the same packet in every run. Live it is the smallest watermark of the queues.
 
+mod look;
 mod rules;
 
 use std::{
     collections::HashMap,
-    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering},
@@ -21,7 +21,6 @@ use retroscope_ring::{Batch, Packet, Positions, Reader, Reservation, Ring, Waker
 
 use crate::{
     Event,
-    chunk::{Chunk, MANY, Walk},
     clock::{Clock, Now},
     director::{Clip, Director, DirectorConfig, Hit, HitCounts, HitOrder, Order, Refusal},
     dump::{CloseOrder, DumpOrder, Message, Step},
@@ -29,10 +28,11 @@ use crate::{
     intake::Intake,
     interfaces::InterfaceCache,
     late::{ClosedWindows, OpenWindow},
-    predicate::{Expression, Predicate, Rule, SharedExpressions},
+    native::NativeCode,
+    predicate::{Expression, Predicate, SharedExpressions},
     progress::{AnalyzerCounters, Barrier, Control},
-    scan::{Scan, Wanted},
     time::{rfc3339, seconds},
+    triggers::Triggers,
 };
 
 pub(crate) use rules::Functions;
@@ -44,16 +44,14 @@ const BATCHES: usize = 64;
 /// A difference between the clocks' advances beyond this is a step of the real-time clock, ns.
 const STEP_NS: i64 = 100_000_000;
 
-/// Shorter batches are not worth a scan: each packet goes the long way.
-const SCANNED_MIN: usize = 8;
-
 /// What the analyzer is built from.
 #[derive(Debug)]
 pub(crate) struct AnalyzerParts {
     pub(crate) ring: Ring,
     pub(crate) reader: Reader,
-    pub(crate) rules: Vec<Rule>,
+    pub(crate) triggers: Triggers,
     pub(crate) template: Template,
+    pub(crate) native: Arc<NativeCode>,
     /// What a trigger by hand dumps.
     pub(crate) manual: Expression,
     pub(crate) scripts: Functions,
@@ -79,7 +77,8 @@ pub(crate) struct Analyzer {
 #[derive(Debug)]
 struct Core {
     ring: Ring,
-    rules: Vec<Rule>,
+    triggers: Triggers,
+    native: Arc<NativeCode>,
     template: Template,
     manual: Expression,
     scripts: Functions,
@@ -97,7 +96,6 @@ struct Core {
     orders: Vec<Order<Expression>>,
     expressions: SharedExpressions,
     fragments: FirstFragments,
-    scan: Scan,
     /// Keeps what waiting hits will want.
     waiting: Option<(i64, Reservation)>,
     open: HashMap<u64, OpenWindow>,
@@ -126,7 +124,8 @@ impl Analyzer {
         let AnalyzerParts {
             ring,
             reader,
-            rules,
+            triggers,
+            native,
             template,
             manual,
             scripts,
@@ -149,7 +148,6 @@ impl Analyzer {
             orders: Vec::new(),
             expressions: SharedExpressions::default(),
             fragments: FirstFragments::new(&template),
-            scan: Scan::default(),
             waiting: None,
             open: HashMap::new(),
             closed: ClosedWindows::default(),
@@ -163,7 +161,8 @@ impl Analyzer {
             step_notes: Vec::new(),
             refusals_told: 0,
             ring,
-            rules,
+            triggers,
+            native,
             template,
             manual,
             scripts,
@@ -256,19 +255,8 @@ pub(crate) struct AnalyzerEnd {
 
 impl Core {
     fn batch(&mut self, batch: &Batch<'_>) {
-        let producer = batch.producer;
-        if self.live && batch.len() >= SCANNED_MIN {
-            self.scan(batch);
-        } else {
-            let mut packets = batch.iter();
-            for (n, record) in (batch.first..).enumerate() {
-                if n % MANY == 0 {
-                    self.ask_scripts(packets.clone());
-                }
-                let Some(packet) = packets.next() else { break };
-                self.packet(producer, record, &packet, n % MANY);
-            }
-        }
+        self.triggers.refresh();
+        self.look_at(batch);
         self.here.clear();
         self.analyzed += batch.len() as u64;
         if !self.live {
@@ -277,96 +265,6 @@ impl Core {
                 .store(self.director.clock_ns(), Ordering::Release);
         }
         self.publish_counters();
-    }
-
-    /// Live: looks at the packets of a batch that concern anything; see [`Scan`].
-    fn scan(&mut self, batch: &Batch<'_>) {
-        if self.wanted().nothing() {
-            return;
-        }
-        let mut chunk = Chunk::new();
-        let mut packets = batch.iter();
-        let mut record = batch.first;
-        loop {
-            let mut walk = Walk::new(packets.clone());
-            self.ask_scripts(packets.clone());
-            let count = chunk.fill(&mut packets);
-            if count == 0 {
-                return;
-            }
-            for (interface, run) in chunk.runs() {
-                self.scan_run(
-                    (batch.producer, record),
-                    &chunk,
-                    (interface, run),
-                    &mut walk,
-                );
-            }
-            record += count as u64;
-        }
-    }
-
-    fn scan_run(
-        &mut self,
-        (producer, first): (usize, u64),
-        chunk: &Chunk<'_>,
-        (interface, run): (u16, Range<usize>),
-        walk: &mut Walk<'_>,
-    ) {
-        let (mut wanted, mut behind) = (self.wanted(), u64::MAX);
-        let mut found = self.find(wanted, chunk, (interface, run.clone()));
-        while found & behind != 0 {
-            let index = (found & behind).trailing_zeros();
-            behind = (u64::MAX << index) << 1;
-            let index = run.start + index as usize;
-            let Some(packet) = walk.to(index) else {
-                return;
-            };
-            self.packet(producer, first + index as u64, &packet, index);
-            let wanted_now = self.wanted();
-            if wanted_now != wanted {
-                wanted = wanted_now;
-                found = self.find(wanted, chunk, (interface, run.clone()));
-            }
-        }
-    }
-
-    fn wanted(&self) -> Wanted {
-        let armed = self.director.armed();
-        Wanted {
-            hits: armed,
-            fragments: armed && self.fragments.wanted(),
-            until_ns: self.closed.until_ns(),
-        }
-    }
-
-    fn find(&mut self, wanted: Wanted, chunk: &Chunk<'_>, run: (u16, Range<usize>)) -> u64 {
-        let scripted = self.scripts.triggers.found(&run.1);
-        let (rules, names) = (&mut self.rules, &mut self.names);
-        let found = self.scan.find(wanted, rules, names, chunk, run);
-        found | if wanted.hits { scripted } else { 0 }
-    }
-
-    /// Looks at a packet, the one at `place` of its chunk.
-    fn packet(&mut self, producer: usize, record: u64, packet: &Packet<'_>, place: usize) {
-        if !self.live {
-            self.offline_clock(record, packet);
-        }
-        if self.closed.concerns(packet.time_ns)
-            && let Some(interface) = self.names.interface(packet.interface)
-        {
-            self.closed.check(producer, record, interface, packet);
-        }
-        if !self.director.armed() {
-            return;
-        }
-        if let Some(interface) = self.names.interface(packet.interface) {
-            self.fragments
-                .see(interface.link_type, packet.time_ns, packet.data);
-        }
-        for rule in 0..self.rules.len() + self.scripts.triggers.len() {
-            self.try_rule(rule, (producer, record), packet, place);
-        }
     }
 
     fn offline_clock(&mut self, record: u64, packet: &Packet<'_>) {
@@ -651,8 +549,7 @@ impl Core {
         if tagged == 0 {
             return;
         }
-        for rule in self.rules.iter().filter(|rule| rule.hits() == 0) {
-            let text = rule.text();
+        for text in self.triggers.without_hits() {
             self.tell(Event::Notice(format!(
                 "trigger '{text}' never matched; {tagged} tagged packets: try 'vlan and ({text})'"
             )));

@@ -9,7 +9,7 @@ use std::ops::Range;
 use retroscope_filter::{Aux, Frame, Program};
 use retroscope_ring::{Packet, Packets};
 
-use crate::predicate::aux;
+use crate::prepared::aux;
 
 /// Records of a chunk at most: a set of them is the bits of a `u64`.
 pub(crate) const MANY: usize = Program::MANY;

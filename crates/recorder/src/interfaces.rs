@@ -6,6 +6,8 @@ use retroscope_capture::{InterfaceInfo, TimeDomain};
 use retroscope_packet::LinkType;
 use retroscope_ring::{InterfaceEntry, Ring, RingError};
 
+use crate::triggers::SharedRules;
+
 /// One interface of one source, under its ring-wide identifier.
 #[derive(Debug, Clone)]
 pub(crate) struct Interface {
@@ -23,10 +25,20 @@ pub(crate) struct Interface {
 /// An append-only table; an index is the ring's interface identifier. Inserters append, everyone reads.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
+    /// The trigger rules, to be made ready for link types.
+    rules: Option<SharedRules>,
     table: RwLock<Vec<Arc<Interface>>>,
 }
 
 impl Interfaces {
+    /// With trigger rules that are ready for a link type before any packet of it is stored.
+    pub(crate) fn new(rules: SharedRules) -> Self {
+        Self {
+            rules: Some(rules),
+            table: RwLock::default(),
+        }
+    }
+
     /// Appends an interface to the ring's table and to ours, under one lock, so that both number it alike.
     pub(crate) fn register(
         &self,
@@ -34,6 +46,9 @@ impl Interfaces {
         source: usize,
         info: &InterfaceInfo,
     ) -> Result<u16, RingError> {
+        if let Some(rules) = &self.rules {
+            rules.add_link_type(info.link_type);
+        }
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let id = ring.add_interface(InterfaceEntry {
             name: info.name.clone(),

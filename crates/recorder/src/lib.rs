@@ -6,12 +6,14 @@
 //! becomes), `dump::output` (one ordered file), `counters` (the ledgers); `recorder` wires them to threads.
 
 mod analyzer;
+mod capture_filter;
 mod chunk;
 mod clock;
 mod counters;
 mod director;
 mod dump;
 mod dump_script;
+mod expressions;
 mod fragments;
 mod inserter;
 mod intake;
@@ -19,24 +21,30 @@ mod interfaces;
 mod late;
 #[cfg(test)]
 mod live_tests;
+#[cfg(test)]
+mod many_dumps_tests;
+mod native;
 mod open_dumps;
 mod predicate;
+mod prepared;
 mod progress;
 mod recorder;
 #[cfg(test)]
 mod rig;
+mod rules;
 mod scan;
 #[cfg(test)]
 mod script_tests;
 mod start;
 mod time;
 mod trigger_scripts;
+mod triggers;
 
 pub use clock::{Clock, Now, SystemClock};
 pub use counters::{INTERFACE_DOWN, LOST_NO_BUCKET, SourceSnapshot};
 pub use director::HitCounts;
 pub use dump::{DumpReport, Format, Missing, PROGRAM, Verdict};
-pub use predicate::ExpressionError;
+pub use expressions::ExpressionError;
 pub use recorder::{Config, Handle, Recorder, Scripts, Sources, StartError, Status, Summary};
 pub use time::rfc3339;
 

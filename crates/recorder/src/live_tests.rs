@@ -18,6 +18,7 @@ fn plan() -> Plan<'static> {
         scripts: Scripts::default(),
         past_ns: 2 * S,
         future_ns: S,
+        max_dumps: 64,
     }
 }
 

@@ -19,9 +19,9 @@ use crate::{
     counters::SourceSnapshot,
     director::HitCounts,
     dump::{DumpReport, Format},
+    expressions::ExpressionError,
     inserter::LaneEnd,
     intake::Intake,
-    predicate::ExpressionError,
     progress::{AnalyzerCounters, Control},
     start,
 };

@@ -26,10 +26,14 @@ use crate::{
     counters::{LossLog, QueueCounters},
     director::{Clip, DirectorConfig},
     dump::{Directory, DumpReport, Dumper, DumperParts, Format, Shelf},
+    expressions::{Expressions, Texts},
     inserter::{InserterShared, Lane, LiveInserter},
     intake::{Intake, SourceIntake},
-    predicate::{Expressions, Texts},
+    interfaces::Interfaces,
+    native::NativeCode,
+    prepared::{LinkTypes, mode},
     progress::{AnalyzerCounters, Barrier, Control, Progress},
+    rules::Rules,
 };
 
 pub(crate) const S: i64 = 1_000_000_000;
@@ -155,6 +159,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) scripts: Scripts,
     pub(crate) past_ns: i64,
     pub(crate) future_ns: i64,
+    pub(crate) max_dumps: usize,
 }
 
 impl Rig {
@@ -169,10 +174,21 @@ impl Rig {
                 queues: vec![Arc::new(QueueCounters::new())],
             })
             .collect();
+        let triggers: Vec<String> = plan.triggers.iter().map(|t| (*t).to_owned()).collect();
+        let texts = Texts {
+            triggers: &triggers,
+            dump: plan.dump,
+            manual: "",
+            filter: None,
+        };
+        let native = Arc::new(NativeCode::new());
+        let link_types = LinkTypes::new(&[LinkType::RAW], &Vec::new);
+        let expressions = Expressions::new(&texts, &link_types, false, &native).unwrap();
+        native.start();
         let intake = Arc::new(Intake {
             sources,
             losses: LossLog::default(),
-            interfaces: Arc::default(),
+            interfaces: Arc::new(Interfaces::new(expressions.triggers.shared().clone())),
             offline: false,
         });
         let (control, barrier) = (Arc::new(Control::default()), Arc::new(Barrier::default()));
@@ -212,21 +228,14 @@ impl Rig {
                 shared.clone(),
             ));
         }
-        let triggers: Vec<String> = plan.triggers.iter().map(|t| (*t).to_owned()).collect();
-        let texts = Texts {
-            triggers: &triggers,
-            dump: plan.dump,
-            manual: "",
-            filter: None,
-        };
-        let expressions = Expressions::new(&texts, &[LinkType::RAW], &Vec::new, false).unwrap();
         let (messages_tx, messages) = mpsc::channel();
         let (events_tx, events) = mpsc::channel();
         let counters = Arc::new(AnalyzerCounters::default());
         let analyzer = Analyzer::new(AnalyzerParts {
             ring: ring.clone(),
             reader: ring.group("analyzer", GroupKind::Lapped).unwrap(),
-            rules: expressions.rules,
+            triggers: expressions.triggers,
+            native: Arc::clone(&native),
             template: expressions.template,
             manual: expressions.manual,
             scripts: Functions::new(&plan.scripts, &counters).unwrap(),
@@ -234,7 +243,7 @@ impl Rig {
                 past_ns: plan.past_ns,
                 future_ns: plan.future_ns,
                 hold_ns: 0,
-                max_dumps: 64,
+                max_dumps: plan.max_dumps,
                 single: false,
                 grace_ns: Some(50 * MS),
             },
@@ -248,7 +257,7 @@ impl Rig {
             events: events_tx.clone(),
         });
         let directory = Directory::open(dir).unwrap();
-        let dumper = Dumper::new(DumperParts {
+        let parts = DumperParts {
             ring: ring.clone(),
             shelf: Shelf {
                 directory,
@@ -262,7 +271,8 @@ impl Rig {
             reproducible: true,
             messages,
             events: events_tx,
-        });
+        };
+        let dumper = Dumper::new(parts, Rules::new(mode(false), native));
         Self {
             clock,
             feeds,

@@ -38,6 +38,7 @@ fn rig(scripts: Scripts, directory: &tempfile::TempDir) -> Rig {
         scripts,
         past_ns: S,
         future_ns: 0,
+        max_dumps: 64,
     };
     Rig::new(&plan, START, directory.path())
 }

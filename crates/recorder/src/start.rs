@@ -23,11 +23,15 @@ use crate::{
     counters::{LossLog, QueueCounters},
     director::{Clip, DirectorConfig},
     dump::{Directory, Dumper, DumperParts, Shelf},
+    expressions::{Expressions, Texts},
     inserter::{InserterShared, Lane, LaneEnd, LiveInserter, MergeInserter},
     intake::{Intake, SourceIntake},
-    predicate::{Expressions, Texts},
+    interfaces::Interfaces,
+    native::NativeCode,
+    prepared::{LinkTypes, mode},
     progress::{AnalyzerCounters, Barrier, Control, Progress},
     recorder::{Config, Recorder, Sources, StartError},
+    rules::Rules,
 };
 
 /// How long a live window may outlast `future` on the monotonic clock: DESIGN §6.
@@ -69,7 +73,9 @@ pub(crate) fn start(
             .collect()
     };
     let known = known_link_types(&opened);
-    let mut expressions = Expressions::new(&texts, &known, &link_types, config.offline)
+    let native = Arc::new(NativeCode::new());
+    let link_types = LinkTypes::new(&known, &link_types);
+    let mut expressions = Expressions::new(&texts, &link_types, config.offline, &native)
         .map_err(StartError::Expression)?;
     let counters = Arc::new(AnalyzerCounters::default());
     let path = &config.directory;
@@ -88,13 +94,15 @@ pub(crate) fn start(
     let offer = offer(config, &mut expressions, &known);
     let opened = reopen(kept, sources, config.rx_threads, &offer)?;
     opened_all().map_err(StartError::Opened)?;
-    // Scripts start threads, and run what their authors wrote: both without the privileges that opening takes.
+    // Threads, and what the authors of scripts wrote, run without the privileges that opening takes.
+    native.start();
     let scripts = Functions::new(&config.scripts, &counters)?;
     Starter {
         config,
         clock,
         ring,
         counters,
+        native,
     }
     .start(opened, expressions, scripts, directory)
 }
@@ -194,6 +202,7 @@ struct Starter<'a> {
     clock: Arc<dyn Clock>,
     ring: Ring,
     counters: Arc<AnalyzerCounters>,
+    native: Arc<NativeCode>,
 }
 
 impl Starter<'_> {
@@ -209,6 +218,7 @@ impl Starter<'_> {
             clock,
             ring,
             counters,
+            native,
         } = self;
         let counters_of = |s: &Opened| {
             s.queues
@@ -226,7 +236,7 @@ impl Starter<'_> {
         let intake = Arc::new(Intake {
             sources,
             losses: LossLog::default(),
-            interfaces: Arc::default(),
+            interfaces: Arc::new(Interfaces::new(expressions.triggers.shared().clone())),
             offline: config.offline,
         });
         let (control, barrier) = (Arc::new(Control::default()), Arc::new(Barrier::default()));
@@ -236,6 +246,7 @@ impl Starter<'_> {
         let mut expressions = expressions;
         let mut notices = expressions.notices();
         notices.extend(scripts.start_notice());
+        notices.extend(native.notice());
 
         let kind = if config.offline {
             GroupKind::Gating
@@ -259,7 +270,8 @@ impl Starter<'_> {
         let analyzer = Analyzer::new(AnalyzerParts {
             ring: ring.clone(),
             reader,
-            rules: expressions.rules,
+            triggers: expressions.triggers,
+            native: Arc::clone(&native),
             template: expressions.template,
             manual: expressions.manual,
             scripts,
@@ -283,7 +295,7 @@ impl Starter<'_> {
         } else {
             Progress::Live { ring: ring.clone() }
         };
-        let dumper = Dumper::new(DumperParts {
+        let parts = DumperParts {
             ring: ring.clone(),
             shelf: Shelf {
                 directory,
@@ -297,7 +309,8 @@ impl Starter<'_> {
             reproducible: config.reproducible,
             messages,
             events: events_tx.clone(),
-        });
+        };
+        let dumper = Dumper::new(parts, Rules::new(mode(config.offline), native));
 
         let dumper = spawn_dumper(dumper, Arc::clone(&control), Arc::clone(&barrier))?;
         let left = Arc::new(AtomicUsize::new(if config.offline {

@@ -13,7 +13,8 @@ use crate::{
     chunk::MANY,
     director::{Hit, HitOrder},
     dump_script::DumpFunction,
-    predicate::{Expression, context, mode},
+    predicate::Expression,
+    prepared::{context, mode},
     progress::AnalyzerCounters,
     recorder::Scripts,
     trigger_scripts::TriggerScripts,
@@ -66,24 +67,16 @@ impl Core {
         }
     }
 
-    /// Tells the director if a rule takes a packet, the one at `place` of its chunk.
-    pub(super) fn try_rule(
+    /// Tells the director that a rule takes a packet.
+    pub(super) fn hit(
         &mut self,
         rule: usize,
         (producer, record): (usize, u64),
         packet: &Packet<'_>,
-        place: usize,
     ) {
         let Some(interface) = self.names.interface(packet.interface) else {
             return;
         };
-        let hit = match self.rules.get_mut(rule) {
-            Some(rule) => rule.matches(interface, packet),
-            None => self.scripts.triggers.takes(rule - self.rules.len(), place),
-        };
-        if !hit {
-            return;
-        }
         let expression = match &mut self.scripts.dump {
             None => Expression::fill(&self.template, interface, packet, &self.fragments),
             Some(script) => {
@@ -113,21 +106,18 @@ impl Core {
 
     /// What messages and files call a rule.
     pub(super) fn rule_name(&self, rule: usize) -> &str {
-        if let Some(rule) = self.rules.get(rule) {
-            return rule.text();
+        if let Some(text) = self.triggers.text(rule) {
+            return text;
         }
-        let script = rule.checked_sub(self.rules.len());
+        let script = rule.checked_sub(self.triggers.len());
         let name = script.and_then(|script| self.scripts.triggers.name(script));
         name.unwrap_or("manual")
     }
 
     /// Tells what rules and scripts have to say, and counts the scripts that failed.
     pub(super) fn tell_notices(&mut self) {
-        let mut notices: Vec<String> = self
-            .rules
-            .iter_mut()
-            .flat_map(|rule| rule.take_notices())
-            .collect();
+        let mut notices = self.triggers.take_notices();
+        notices.extend(self.native.notice());
         let Functions { triggers, dump } = &mut self.scripts;
         notices.extend(triggers.take_notices());
         notices.extend(dump.iter_mut().flat_map(DumpFunction::take_notices));

@@ -3,7 +3,6 @@
 use std::{
     collections::{HashMap, VecDeque},
     io,
-    ops::Range,
     path::PathBuf,
 };
 
@@ -18,7 +17,6 @@ use super::{
     report::{DumpReport, Missing, SidecarInterface, Verdict},
 };
 use crate::{
-    chunk::Chunk,
     director::{Clip, Suppressed},
     intake::Intake,
     interfaces::{Interface, InterfaceCache},
@@ -202,19 +200,19 @@ impl Active {
         u32::try_from(limit.saturating_sub(info.first)).unwrap_or(u32::MAX)
     }
 
-    /// Which of the records of `chunk` at `range` may lie in the window: bit `n` is that of the `n`th of them.
-    pub(super) fn in_window(&self, chunk: &Chunk<'_>, range: Range<usize>) -> u64 {
-        let window = self.order.from_ns..=self.order.to_ns;
-        let mut set = chunk.those(range.clone(), |time_ns| window.contains(&time_ns));
-        for stepped in &self.steps {
-            let window = stepped.from_ns..=stepped.to_ns;
-            set |= chunk.those(range.clone(), |time_ns| window.contains(&time_ns));
-        }
-        set
+    /// The smallest and the largest time of a packet that may lie in the window, ns.
+    pub(super) fn span_ns(&self) -> (i64, i64) {
+        let windows = self
+            .steps
+            .iter()
+            .map(|window| (window.from_ns, window.to_ns));
+        windows.fold((self.order.from_ns, self.order.to_ns), |a, b| {
+            (a.0.min(b.0), a.1.max(b.1))
+        })
     }
 
     /// Whether a record lies in the window.
-    fn wants(&self, time_ns: i64, found: &Found) -> bool {
+    pub(super) fn wants(&self, time_ns: i64, found: &Found) -> bool {
         let within = |from_ns, to_ns| (from_ns..=to_ns).contains(&time_ns);
         within(self.order.from_ns, self.order.to_ns)
             || self.steps.iter().any(|window| {
@@ -282,16 +280,7 @@ impl Active {
             starts: step.starts.clone(),
         };
         self.steps.push(window);
-        let from_ns = self
-            .steps
-            .iter()
-            .map(|w| w.from_ns)
-            .fold(self.order.from_ns, i64::min);
-        let to_ns = self
-            .steps
-            .iter()
-            .map(|w| w.to_ns)
-            .fold(self.order.to_ns, i64::max);
+        let (from_ns, to_ns) = self.span_ns();
         self.order.reservation.set_interval(from_ns, to_ns);
     }
 

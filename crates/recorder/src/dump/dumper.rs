@@ -24,7 +24,7 @@ use super::{
     order::{DumpOrder, Message},
     output::{DumpPacket, Written},
     report::{DumpReport, Missing, PROGRAM, Sidecar, file_name},
-    scan::{Visit, Want, scan},
+    scan::{Scanner, Visit, Want},
 };
 use crate::{
     Event,
@@ -32,6 +32,7 @@ use crate::{
     intake::Intake,
     interfaces::InterfaceCache,
     progress::{AnalyzerCounters, Barrier, Progress, Reach},
+    rules::Rules,
     time::rfc3339,
 };
 
@@ -63,6 +64,8 @@ pub(crate) struct DumperParts {
 pub(crate) struct Dumper {
     parts: DumperParts,
     names: InterfaceCache,
+    scanner: Scanner,
+    /// In the order of their numbers.
     active: Vec<Active>,
     finished: VecDeque<(u64, DumpReport, FinishedFile, SidecarFacts)>,
     views: HashMap<BucketRef, HeldView>,
@@ -78,11 +81,12 @@ struct HeldView {
 }
 
 impl Dumper {
-    pub(crate) fn new(parts: DumperParts) -> Self {
+    pub(crate) fn new(parts: DumperParts, rules: Rules) -> Self {
         let names = parts.intake.interface_cache();
         Self {
             parts,
             names,
+            scanner: Scanner::new(rules),
             active: Vec::new(),
             finished: VecDeque::new(),
             views: HashMap::new(),
@@ -174,7 +178,7 @@ impl Dumper {
             Message::Open(order) => self.open(*order),
             Message::Close(close) => {
                 let judge_by_ns = self.parts.clock.now().mono_ns + COUNTERS_WAIT_NS;
-                if let Some(dump) = self.active.iter_mut().find(|d| d.order.id == close.id) {
+                if let Some(dump) = self.active(close.id) {
                     dump.close = Some(*close);
                     dump.judge_by_ns = Some(judge_by_ns);
                 }
@@ -195,7 +199,14 @@ impl Dumper {
         }
     }
 
-    fn open(&mut self, order: DumpOrder) {
+    /// The open dump of this number.
+    fn active(&mut self, id: u64) -> Option<&mut Active> {
+        let index = self.active.binary_search_by_key(&id, |dump| dump.order.id);
+        Some(&mut self.active[index.ok()?])
+    }
+
+    fn open(&mut self, mut order: DumpOrder) {
+        self.scanner.add(&mut order);
         let headline = format!(
             "{PROGRAM}: trigger {:?} at {}, window {} to {}, dump {:?}",
             order.rule,
@@ -308,6 +319,7 @@ impl Dumper {
                         wanted: Vec::new(),
                     });
                     visit.wanted.push(Want {
+                        id: dump.order.id,
                         dump: index,
                         records: from..to,
                     });
@@ -325,7 +337,10 @@ impl Dumper {
         let Some(view) = self.parts.ring.hold(bucket) else {
             return;
         };
-        let (waiting, to) = scan(&view, visit, &mut self.active, &mut self.names);
+        let (waiting, to) = {
+            let names = &mut self.names;
+            self.scanner.scan(&view, visit, &mut self.active, names)
+        };
         for want in &visit.wanted {
             self.active[want.dump]
                 .scanned
@@ -443,31 +458,16 @@ impl Dumper {
 
     /// Finishes the dumps whose window is closed and wholly read.
     fn complete(&mut self, reach: &Reach) {
-        let mut index = 0;
-        while index < self.active.len() {
-            if self.ready(&self.active[index], reach) {
-                let dump = self.active.remove(index);
-                self.finish(dump);
-            } else {
-                index += 1;
-            }
+        let parts = &self.parts;
+        let is_done = |dump: &mut Active| is_ready(parts, dump, reach);
+        let done: Vec<Active> = self.active.extract_if(.., is_done).collect();
+        for dump in done {
+            self.finish(dump);
         }
-    }
-
-    fn ready(&self, dump: &Active, reach: &Reach) -> bool {
-        let Some(close) = &dump.close else {
-            return false;
-        };
-        if !reach.covers(&close.ends) || !dump.waiting.is_empty() {
-            return false;
-        }
-        self.parts.intake.losses_known_until(dump.last_ns())
-            || dump
-                .judge_by_ns
-                .is_none_or(|by| self.parts.clock.now().mono_ns >= by)
     }
 
     fn finish(&mut self, mut dump: Active) {
+        self.scanner.remove(dump.order.id);
         let Some(close) = dump.close.take() else {
             return;
         };
@@ -564,7 +564,7 @@ impl Dumper {
 
     /// A packet of a closed window came: the verdict of its dump changes.
     fn late(&mut self, id: u64, missing: Missing) {
-        if let Some(dump) = self.active.iter_mut().find(|d| d.order.id == id) {
+        if let Some(dump) = self.active(id) {
             dump.late = Some(missing);
             return;
         }
@@ -590,6 +590,20 @@ impl Dumper {
     fn tell(&self, event: Event) {
         let _ = self.parts.events.send(event);
     }
+}
+
+/// Whether the window of a dump is closed and wholly read, and its losses are known.
+fn is_ready(parts: &DumperParts, dump: &Active, reach: &Reach) -> bool {
+    let Some(close) = &dump.close else {
+        return false;
+    };
+    if !reach.covers(&close.ends) || !dump.waiting.is_empty() {
+        return false;
+    }
+    parts.intake.losses_known_until(dump.last_ns())
+        || dump
+            .judge_by_ns
+            .is_none_or(|by| parts.clock.now().mono_ns >= by)
 }
 
 /// The pause between two rounds while dumps are open: short against the 100 ms that a first packet may take, long

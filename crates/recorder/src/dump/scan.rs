@@ -1,17 +1,21 @@
-//! One bucket, looked at for all dumps that want it: 64 records at a time, those of a dump's window first by their
-//! descriptors, then by its filter's machine code. What is left, packets that a dump takes and those that its filter must be
-//! asked about, is looked at one by one.
+//! One bucket, looked at for all dumps that want it, 64 records at a time: the windows by their descriptors, then all filters
+//! at once as one rule set. So the number of open dumps makes little difference. What is left, packets that some dump takes
+//! and those that its filter must be asked about, is looked at one by one.
 
 use std::ops::Range;
 
+use retroscope_filter::{Matches, RuleId, RuleReader, Sure};
+use retroscope_packet::LinkType;
 use retroscope_ring::{BucketInfo, BucketView};
 
-use super::active::{Active, Found};
+use super::{
+    active::{Active, Found},
+    order::DumpOrder,
+};
 use crate::{
     chunk::Chunk,
-    dump_script::ScriptPredicate,
     interfaces::{Interface, InterfaceCache},
-    predicate::Quick,
+    rules::Rules,
     trigger_scripts::shown,
 };
 
@@ -26,127 +30,206 @@ pub(super) struct Visit {
 /// What a dump wants of a bucket.
 #[derive(Debug)]
 pub(super) struct Want {
+    /// Its number; rising from want to want.
+    pub(super) id: u64,
     /// Its place among the open dumps.
     pub(super) dump: usize,
     /// Counted from the start of the bucket.
     pub(super) records: Range<u32>,
 }
 
+/// What the open dumps take, as one rule set.
+#[derive(Debug)]
+pub(super) struct Scanner {
+    /// Under the numbers of the dumps.
+    rules: Rules,
+    reader: RuleReader,
+    matches: Matches,
+}
+
 /// Some records of a bucket, all of one interface.
 struct Run<'a> {
     view: &'a BucketView,
-    info: &'a BucketInfo,
-    chunk: &'a Chunk<'a>,
-    /// Where in the chunk.
-    range: Range<usize>,
-    /// Where in the bucket the chunk begins.
-    base: u32,
+    visit: &'a Visit,
     interface: &'a Interface,
+    chunk: &'a Chunk<'a>,
+    /// Where in the chunk they are.
+    range: Range<usize>,
+    /// The first of them, counted from the start of the bucket.
+    first: u32,
 }
 
-/// Gives the dumps what they take of a bucket. Returns how many packets now wait there for their turn, and the first record
-/// that was not looked at.
-pub(super) fn scan(
-    view: &BucketView,
-    visit: &Visit,
-    dumps: &mut [Active],
-    names: &mut InterfaceCache,
-) -> (usize, u32) {
-    let from = visit.wanted.iter().map(|want| want.records.start).min();
-    let to = visit.wanted.iter().map(|want| want.records.end).max();
-    let to = to.unwrap_or(0).min(view.committed());
-    let from = from.unwrap_or(0).min(to);
-    let mut packets = view.iter_from(from).take((to - from) as usize);
-    let mut chunk = Chunk::new();
-    let (mut waiting, mut base) = (0, from);
-    loop {
-        let count = chunk.fill(&mut packets);
-        if count == 0 {
-            return (waiting, to);
+impl Scanner {
+    pub(super) fn new(rules: Rules) -> Self {
+        Self {
+            reader: rules.reader(),
+            rules,
+            matches: Matches::default(),
         }
-        for (id, range) in chunk.runs() {
-            let Some(interface) = names.interface(id).cloned() else {
-                continue;
-            };
-            let run = Run {
-                view,
-                info: &visit.info,
-                chunk: &chunk,
-                range,
-                base,
-                interface: &interface,
-            };
-            for want in &visit.wanted {
-                waiting += run.give(want, &mut dumps[want.dump], names);
+    }
+
+    /// A dump was opened.
+    pub(super) fn add(&mut self, order: &mut DumpOrder) {
+        let predicate = &mut order.predicate;
+        let Some(filter) = predicate.filter() else {
+            return;
+        };
+        match self.rules.insert(order.id, filter) {
+            Ok(placed) => {
+                for (link_type, error) in &placed.refused {
+                    predicate.refuse(*link_type, error);
+                }
+            }
+            Err(error) => {
+                for link_type in self.rules.link_types() {
+                    predicate.refuse(link_type, &error);
+                }
             }
         }
-        base += u32::try_from(count).unwrap_or(0); // at most 64
+    }
+
+    /// A dump is done with.
+    pub(super) fn remove(&mut self, id: u64) {
+        self.rules.remove(id);
+    }
+
+    /// Gives the dumps, in the order of their numbers, what they take of a bucket. Returns how many packets now wait there for
+    /// their turn, and the first record that was not looked at.
+    pub(super) fn scan(
+        &mut self,
+        view: &BucketView,
+        visit: &Visit,
+        dumps: &mut [Active],
+        names: &mut InterfaceCache,
+    ) -> (usize, u32) {
+        let from = visit.wanted.iter().map(|want| want.records.start).min();
+        let to = visit.wanted.iter().map(|want| want.records.end).max();
+        let to = to.unwrap_or(0).min(view.committed());
+        let from = from.unwrap_or(0).min(to);
+        let windows = visit.wanted.iter().map(|want| dumps[want.dump].span_ns());
+        let window = windows.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
+        let (from_ns, to_ns) = window.unwrap_or((i64::MAX, i64::MIN));
+        let is_scripted = |want: &&Want| dumps[want.dump].order.predicate.script().is_some();
+        let scripted: Vec<&Want> = visit.wanted.iter().filter(is_scripted).collect();
+        let mut packets = view.iter_from(from).take((to - from) as usize);
+        let mut chunk = Chunk::new();
+        let (mut waiting, mut base) = (0, from);
+        loop {
+            let count = chunk.fill(&mut packets);
+            if count == 0 {
+                return (waiting, to);
+            }
+            for (id, range) in chunk.runs() {
+                let in_window = |time_ns| (from_ns..=to_ns).contains(&time_ns);
+                if chunk.those(range.clone(), in_window) == 0 {
+                    continue;
+                }
+                let Some(interface) = names.interface(id).cloned() else {
+                    continue;
+                };
+                self.learn(interface.link_type, dumps);
+                let frames = chunk.frames(range.clone());
+                self.reader
+                    .match_many(interface.link_type, id, frames, &mut self.matches);
+                let run = Run {
+                    view,
+                    visit,
+                    interface: &interface,
+                    chunk: &chunk,
+                    first: base + offset(range.start),
+                    range,
+                };
+                waiting += run.give(&self.matches, dumps, names);
+                for want in &scripted {
+                    waiting += run.give_scripted(want, &mut dumps[want.dump]);
+                }
+            }
+            base += offset(count);
+        }
+    }
+
+    /// Takes up new dumps, and prepares for the packets of a link type.
+    fn learn(&mut self, link_type: LinkType, dumps: &mut [Active]) {
+        if !self.rules.knows(link_type) {
+            for (id, error) in self.rules.add_link_type(link_type) {
+                if let Ok(dump) = dumps.binary_search_by_key(&id, |dump| dump.order.id) {
+                    dumps[dump].order.predicate.refuse(link_type, &error);
+                }
+            }
+        }
+        self.reader.refresh();
     }
 }
 
 impl Run<'_> {
-    /// Gives a dump what it takes; returns how many packets more wait for their turn.
-    fn give(&self, want: &Want, dump: &mut Active, names: &mut InterfaceCache) -> usize {
-        let range = self.wanted(want);
-        if range.is_empty() {
-            return 0;
-        }
-        let in_window = dump.in_window(self.chunk, range.clone());
-        if in_window == 0 {
-            return 0;
-        }
-        let (set, is_sure) = match dump.order.predicate.quick(self.interface.link_type) {
-            Quick::Nothing => return 0,
-            Quick::Program(program) => {
-                let kept = program.run_many(self.chunk.frames(range.clone()));
-                (in_window & kept, true)
-            }
-            Quick::Script(script) => (self.scripted(script, &range, in_window), true),
-            Quick::Ask => (in_window, false),
-        };
+    /// Gives the dumps what they take; returns how many packets more wait for their turn.
+    fn give(&self, matches: &Matches, dumps: &mut [Active], names: &mut InterfaceCache) -> usize {
+        let wanted = &self.visit.wanted;
         let mut waiting = 0;
-        let mut left = set;
-        while left != 0 {
-            let index = self.base + offset(range.start) + left.trailing_zeros();
-            left &= left - 1;
-            let found = Found {
-                bucket: self.info.bucket,
-                index,
-                producer: self.info.producer,
-                record: self.info.first + u64::from(index),
+        for (frame, RuleId(id), sure) in matches.iter() {
+            let index = self.first + offset(frame);
+            // Dumps that have looked at the bucket before match too.
+            let Ok(want) = wanted.binary_search_by_key(&id, |want| want.id) else {
+                continue;
             };
-            let packet = self.view.packet(index);
-            waiting += if is_sure {
-                dump.take(&packet, found, self.interface)
-            } else {
-                dump.ask(&packet, found, self.interface, names)
+            let want = &wanted[want];
+            if !want.records.contains(&index) {
+                continue;
+            }
+            let (packet, found) = (self.view.packet(index), self.found(index));
+            let dump = &mut dumps[want.dump];
+            waiting += match sure {
+                Sure::Yes => dump.take(&packet, found, self.interface),
+                Sure::Ask => dump.ask(&packet, found, self.interface, names),
             };
         }
         waiting
     }
 
-    /// Which of the records at `range` that are `in_window` a script takes: bit `n` is that of the `n`th of them. It is asked
-    /// about no others, and about each once.
-    fn scripted(&self, script: &ScriptPredicate, range: &Range<usize>, in_window: u64) -> u64 {
-        let places = (0..u64::BITS).filter(|place| in_window >> place & 1 == 1);
-        let first = self.base + offset(range.start);
-        let link_type = self.interface.link_type;
-        let packets: Vec<_> = places
-            .clone()
-            .map(|place| shown(&self.view.packet(first + place), link_type))
-            .collect();
+    /// Asks the script of a dump about the records of its window, each once, and gives it those that it takes.
+    fn give_scripted(&self, want: &Want, dump: &mut Active) -> usize {
+        let Some(script) = dump.order.predicate.script() else {
+            return 0;
+        };
+        let (from_ns, to_ns) = dump.span_ns();
+        let in_window = |time_ns| (from_ns..=to_ns).contains(&time_ns);
+        let mut asked = self.chunk.those(self.range.clone(), in_window);
+        let mut packets = Vec::new();
+        let mut indexes = Vec::new();
+        while asked != 0 {
+            let index = self.first + asked.trailing_zeros();
+            asked &= asked - 1;
+            let packet = self.view.packet(index);
+            if want.records.contains(&index) && dump.wants(packet.time_ns, &self.found(index)) {
+                packets.push(shown(&packet, self.interface.link_type));
+                indexes.push(index);
+            }
+        }
+        if packets.is_empty() {
+            return 0;
+        }
         let taken = script.match_many(&packets);
-        let taken = places.enumerate().filter(|(n, _)| taken >> n & 1 == 1);
-        taken.fold(0, |set, (_, place)| set | 1 << place)
+        let taken = indexes
+            .iter()
+            .enumerate()
+            .filter(|(n, _)| taken >> n & 1 == 1);
+        let mut waiting = 0;
+        for (_, index) in taken {
+            let packet = self.view.packet(*index);
+            waiting += dump.take(&packet, self.found(*index), self.interface);
+        }
+        waiting
     }
 
-    /// Which part of the run a dump wants.
-    fn wanted(&self, want: &Want) -> Range<usize> {
-        let place = |record: u32| {
-            let place = record.saturating_sub(self.base) as usize;
-            place.clamp(self.range.start, self.range.end)
-        };
-        place(want.records.start)..place(want.records.end)
+    /// Where a record stands.
+    fn found(&self, index: u32) -> Found {
+        let info = &self.visit.info;
+        Found {
+            bucket: info.bucket,
+            index,
+            producer: info.producer,
+            record: info.first + u64::from(index),
+        }
     }
 }
 

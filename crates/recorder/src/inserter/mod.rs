@@ -26,7 +26,7 @@ pub(crate) use lane::{Lane, LaneEnd};
 pub(crate) use live::LiveInserter;
 pub(crate) use merge::MergeInserter;
 
-use crate::{clock::Clock, intake::Intake, predicate::CaptureFilter, progress::Control};
+use crate::{capture_filter::CaptureFilter, clock::Clock, intake::Intake, progress::Control};
 
 /// Longest wait of an idle queue: also how often watermark and loss counters move at least.
 const IDLE: Duration = Duration::from_millis(5);

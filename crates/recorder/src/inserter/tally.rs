@@ -9,7 +9,7 @@ use retroscope_packet::LinkType;
 use retroscope_ring::{Producer, Record};
 
 use super::{InserterShared, WireFrame, frame::has_tag};
-use crate::{counters::BurstCount, predicate::CaptureFilter};
+use crate::{capture_filter::CaptureFilter, counters::BurstCount};
 
 /// An interface of a queue: its ring-wide identifier and its link type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,8 +199,10 @@ mod tests {
     use crate::{
         clock::SystemClock,
         counters::LossLog,
+        expressions::{Expressions, Texts},
         intake::Intake,
-        predicate::{Expressions, Texts},
+        native::NativeCode,
+        prepared::LinkTypes,
         progress::Control,
     };
 
@@ -320,14 +322,15 @@ mod tests {
             manual: "",
             filter: Some("less 85 and not vlan or ether[0] < 10"),
         };
-        let link_types = [LinkType::ETHERNET];
         // From its number of packets on, `-c` cuts the burst short.
         for limit in [0, 1, 77, 100_000] {
             let mut ends = Vec::new();
             for together in [true, false] {
                 let ring = ring(Mode::Record);
                 let mut producer = ring.producer().unwrap();
-                let expressions = Expressions::new(&texts, &link_types, &Vec::new, true).unwrap();
+                let native = Arc::new(NativeCode::new());
+                let link_types = LinkTypes::new(&[LinkType::ETHERNET], &Vec::new);
+                let expressions = Expressions::new(&texts, &link_types, true, &native).unwrap();
                 let mut shared = InserterShared {
                     filter: expressions.filter,
                     remaining: Some(Arc::new(AtomicI64::new(limit))),

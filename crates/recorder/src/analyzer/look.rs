@@ -1,0 +1,132 @@
+//! Looking at packets: 64 together, to find those that concern anything, and then one by one.
+
+use std::ops::Range;
+
+use retroscope_ring::{Batch, Packet};
+
+use super::Core;
+use crate::{
+    chunk::{Chunk, Walk},
+    scan::Wanted,
+    triggers::RuleHit,
+};
+
+impl Core {
+    /// Looks at the packets of a batch: from files at each, live at those that concern anything.
+    pub(super) fn look_at(&mut self, batch: &Batch<'_>) {
+        if self.live && self.wanted().nothing() {
+            return;
+        }
+        let mut chunk = Chunk::new();
+        let mut packets = batch.iter();
+        let mut record = batch.first;
+        loop {
+            let mut walk = Walk::new(packets.clone());
+            self.ask_scripts(packets.clone());
+            let count = chunk.fill(&mut packets);
+            if count == 0 {
+                return;
+            }
+            for (interface, run) in chunk.runs() {
+                let place = (batch.producer, record);
+                self.look_at_run(place, &chunk, (interface, run), &mut walk);
+            }
+            record += count as u64;
+        }
+    }
+
+    /// The same for records of one interface. `first` is the number of the chunk's first record.
+    fn look_at_run(
+        &mut self,
+        (producer, first): (usize, u64),
+        chunk: &Chunk<'_>,
+        (interface, run): (u16, Range<usize>),
+        walk: &mut Walk<'_>,
+    ) {
+        // Of an interface that no inserter registered nothing is known.
+        let interface_info = self.names.interface(interface);
+        let link_type = interface_info.map(|interface| interface.link_type);
+        let mut wanted = self.wanted();
+        let mut of_rules = 0;
+        let mut hits = Vec::new();
+        if let Some(link_type) = link_type
+            && wanted.hits
+        {
+            let frames = chunk.frames(run.clone());
+            of_rules = self.triggers.find(link_type, interface, frames);
+            hits = self.triggers.take_hits();
+        }
+        let live = self.live;
+        // What scripts take is found like what rules take.
+        of_rules |= self.scripts.triggers.found(&run);
+        let find = |wanted: Wanted| match link_type {
+            _ if !live => u64::MAX >> (u64::BITS as usize - run.len()),
+            Some(link_type) => wanted.find(of_rules, link_type, chunk, run.clone()),
+            None => 0,
+        };
+        let (mut found, mut behind) = (find(wanted), u64::MAX);
+        let mut left = hits.as_slice();
+        while found & behind != 0 {
+            let frame = (found & behind).trailing_zeros();
+            behind = (u64::MAX << frame) << 1;
+            let frame = frame as usize;
+            let Some(packet) = walk.to(run.start + frame) else {
+                break;
+            };
+            left = &left[left.partition_point(|hit| hit.frame < frame)..];
+            let (its, behind_it) = left.split_at(left.partition_point(|hit| hit.frame == frame));
+            left = behind_it;
+            let record = first + (run.start + frame) as u64;
+            self.packet((producer, record), &packet, its, run.start + frame);
+            let wanted_now = self.wanted();
+            if wanted_now != wanted {
+                wanted = wanted_now;
+                found = find(wanted);
+            }
+        }
+        self.triggers.give_back(hits);
+    }
+
+    fn wanted(&self) -> Wanted {
+        let armed = self.director.armed();
+        Wanted {
+            hits: armed,
+            fragments: armed && self.fragments.wanted(),
+            until_ns: self.closed.until_ns(),
+        }
+    }
+
+    /// Looks at a packet, with its hits of rules. It is the one at `place` of its chunk.
+    fn packet(
+        &mut self,
+        (producer, record): (usize, u64),
+        packet: &Packet<'_>,
+        hits: &[RuleHit],
+        place: usize,
+    ) {
+        if !self.live {
+            self.offline_clock(record, packet);
+        }
+        if self.closed.concerns(packet.time_ns)
+            && let Some(interface) = self.names.interface(packet.interface)
+        {
+            self.closed.check(producer, record, interface, packet);
+        }
+        if !self.director.armed() {
+            return;
+        }
+        if let Some(interface) = self.names.interface(packet.interface) {
+            self.fragments
+                .see(interface.link_type, packet.time_ns, packet.data);
+        }
+        for hit in hits {
+            self.triggers.count(hit.rule);
+            self.hit(hit.rule, (producer, record), packet);
+        }
+        for script in 0..self.scripts.triggers.len() {
+            if self.scripts.triggers.takes(script, place) {
+                self.hit(self.triggers.len() + script, (producer, record), packet);
+            }
+        }
+    }
+}

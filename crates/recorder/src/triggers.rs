@@ -1,0 +1,382 @@
+//! The trigger rules: which packets are hits, and of which rules.
+//!
+//! A few short rules run as their programs, one after the other, on 64 packets together: that is the quickest way for them.
+//! Many rules, or long ones, are looked up in a rule set, where their number makes little difference. The set may be changed
+//! at any time by whoever has the lock; the analyzer takes up the change with its next batch and never waits for it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use retroscope_filter::{Filter, FilterError, Frame, Matches, Placement, RuleReader, Sure};
+use retroscope_packet::LinkType;
+
+use crate::{
+    native::NativeCode,
+    prepared::{LinkTypes, Prepared, mode},
+    rules::Rules,
+};
+
+/// Rules that run one by one at most.
+const FEW: usize = 4;
+/// Longer texts are lists: looked up rather than compiled by libpcap, which takes long for them.
+const SHORT_TEXT_BYTES: usize = 512;
+
+/// A trigger rule.
+#[derive(Debug)]
+struct Rule {
+    text: String,
+    /// Compiled where the rule runs by itself, or has parts that a rule set does not decide.
+    prepared: Prepared,
+    hits: u64,
+}
+
+/// A packet that matches a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RuleHit {
+    /// Of those given to [`Triggers::find`].
+    pub(crate) frame: usize,
+    pub(crate) rule: usize,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Triggers {
+    rules: Vec<Rule>,
+    shared: SharedRules,
+    reader: RuleReader,
+    matches: Matches,
+    /// In the order of frames, then rules.
+    hits: Vec<RuleHit>,
+    /// All rules run by themselves.
+    is_direct: bool,
+}
+
+/// The rule set, for whoever changes it.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedRules(Arc<Mutex<Rules>>);
+
+impl SharedRules {
+    fn lock(&self) -> MutexGuard<'_, Rules> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the rules ready for packets of a link type, before the first of them is stored. Compiles with libpcap where that
+    /// was not done, which may take milliseconds: only files bring up link types that were not known at the start.
+    pub(crate) fn add_link_type(&self, link_type: LinkType) {
+        self.lock().add_link_type(link_type);
+    }
+}
+
+impl Triggers {
+    /// Checks and compiles `texts`.
+    pub(crate) fn new(
+        texts: &[String],
+        link_types: &LinkTypes<'_>,
+        offline: bool,
+        native: &Arc<NativeCode>,
+    ) -> Result<Self, FilterError> {
+        let mut rules = Rules::new(mode(offline), Arc::clone(native));
+        for link_type in link_types.known() {
+            rules.add_link_type(*link_type);
+        }
+        let is_direct =
+            texts.len() <= FEW && texts.iter().all(|text| text.len() <= SHORT_TEXT_BYTES);
+        let mut made = Vec::with_capacity(texts.len());
+        for (id, text) in (0..).zip(texts) {
+            let mut prepared = Prepared::new(Filter::plain(text)?, mode(offline));
+            if is_direct {
+                prepared.check(link_types)?;
+            }
+            let placement = insert(&mut rules, id, &mut prepared, link_types)?;
+            if !is_direct && matches!(placement, Placement::Asked | Placement::NarrowedAsked) {
+                prepared.check(link_types)?;
+            }
+            prepared
+                .programs()
+                .for_each(|program| native.submit(program));
+            made.push(Rule {
+                text: text.clone(),
+                prepared,
+                hits: 0,
+            });
+        }
+        Ok(Self {
+            rules: made,
+            reader: rules.reader(),
+            shared: SharedRules(Arc::new(Mutex::new(rules))),
+            matches: Matches::default(),
+            hits: Vec::new(),
+            is_direct,
+        })
+    }
+
+    /// Rules; they are numbered from 0.
+    pub(crate) fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// The rule set.
+    pub(crate) fn shared(&self) -> &SharedRules {
+        &self.shared
+    }
+
+    /// Takes up changes of the rules. Cheap, and never waits.
+    pub(crate) fn refresh(&mut self) {
+        self.reader.refresh();
+    }
+
+    /// Finds the rules' hits among at most 64 frames of one interface: bit `n` of the result is that of frame
+    /// `n`.
+    pub(crate) fn find(
+        &mut self,
+        link_type: LinkType,
+        interface: u16,
+        frames: &[Frame<'_>],
+    ) -> u64 {
+        self.hits.clear();
+        if self.is_direct && self.rules.iter().all(|rule| rule.prepared.knows(link_type)) {
+            self.run(link_type, interface, frames)
+        } else {
+            self.look_up(link_type, interface, frames)
+        }
+    }
+
+    fn run(&mut self, link_type: LinkType, interface: u16, frames: &[Frame<'_>]) -> u64 {
+        let mut sets = [0; FEW];
+        let mut any = 0;
+        for (set, rule) in sets.iter_mut().zip(&self.rules) {
+            *set = rule.prepared.matches_many(link_type, interface, frames);
+            any |= *set;
+        }
+        let mut left: u64 = any;
+        while left != 0 {
+            let frame = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let its = sets
+                .iter()
+                .enumerate()
+                .filter(|(_, set)| **set >> frame & 1 == 1);
+            self.hits
+                .extend(its.map(|(rule, _)| RuleHit { frame, rule }));
+        }
+        any
+    }
+
+    fn look_up(&mut self, link_type: LinkType, interface: u16, frames: &[Frame<'_>]) -> u64 {
+        let mut any = 0;
+        self.reader
+            .match_many(link_type, interface, frames, &mut self.matches);
+        for (frame, id, sure) in self.matches.iter() {
+            let Some((number, rule)) = usize::try_from(id.0)
+                .ok()
+                .and_then(|number| Some((number, self.rules.get_mut(number)?)))
+            else {
+                continue;
+            };
+            let is_hit = sure == Sure::Yes || {
+                rule.prepared.prepare(link_type);
+                let one = std::slice::from_ref(&frames[frame]);
+                rule.prepared.matches_many(link_type, interface, one) == 1
+            };
+            if is_hit {
+                any |= 1 << frame;
+                self.hits.push(RuleHit {
+                    frame,
+                    rule: number,
+                });
+            }
+        }
+        any
+    }
+
+    /// Takes what [`Self::find`] found, in the order of frames, then rules. [`Self::give_back`] saves the memory.
+    pub(crate) fn take_hits(&mut self) -> Vec<RuleHit> {
+        std::mem::take(&mut self.hits)
+    }
+
+    pub(crate) fn give_back(&mut self, hits: Vec<RuleHit>) {
+        self.hits = hits;
+    }
+
+    /// Counts a hit.
+    pub(crate) fn count(&mut self, rule: usize) {
+        if let Some(rule) = self.rules.get_mut(rule) {
+            rule.hits += 1;
+        }
+    }
+
+    /// The expression of a rule as the user wrote it; `None` for a number that is no rule's.
+    pub(crate) fn text(&self, rule: usize) -> Option<&str> {
+        self.rules.get(rule).map(|rule| rule.text.as_str())
+    }
+
+    /// The expressions of the rules without a hit.
+    pub(crate) fn without_hits(&self) -> impl Iterator<Item = &str> {
+        let silent = self.rules.iter().filter(|rule| rule.hits == 0);
+        silent.map(|rule| rule.text.as_str())
+    }
+
+    /// Link types that rules do not apply to, said once each.
+    pub(crate) fn take_notices(&mut self) -> Vec<String> {
+        let of_rule = |rule: &mut Rule| {
+            let text = &rule.text;
+            let refused = rule.prepared.take_refused().into_iter();
+            let said = refused.map(|(link_type, error)| {
+                format!(
+                    "trigger '{text}' matches nothing of link type {}: {error}",
+                    link_type.0
+                )
+            });
+            said.collect::<Vec<_>>()
+        };
+        self.rules.iter_mut().flat_map(of_rule).collect()
+    }
+}
+
+/// Adds a rule that is looked up. Where libpcap refuses it for all link types, those further inside the files count too.
+fn insert(
+    rules: &mut Rules,
+    id: u64,
+    prepared: &mut Prepared,
+    link_types: &LinkTypes<'_>,
+) -> Result<Placement, FilterError> {
+    let placed = rules.insert(id, prepared.filter()).or_else(|error| {
+        for link_type in link_types.more() {
+            rules.add_link_type(link_type);
+        }
+        rules.insert(id, prepared.filter()).map_err(|_| error)
+    })?;
+    for (link_type, error) in placed.refused {
+        prepared.refuse(link_type, &error);
+    }
+    Ok(placed.placement)
+}
+
+#[cfg(test)]
+mod tests {
+    use retroscope_filter::Aux;
+
+    use super::*;
+    use crate::rig::udp;
+
+    /// Packets of some ports; the last ones are cut short.
+    fn packets() -> Vec<Vec<u8>> {
+        let mut packets: Vec<_> = (0..60_u16)
+            .map(|n| udp(n % 7, 20 + n % 11, u32::from(n)))
+            .collect();
+        packets.extend((10..14).map(|length| udp(1, 20, 0)[..length * 2].to_vec()));
+        packets
+    }
+
+    fn triggers(texts: &[String], known: &[LinkType]) -> Triggers {
+        let link_types = LinkTypes::new(known, &Vec::new);
+        let native = Arc::new(NativeCode::new());
+        Triggers::new(texts, &link_types, true, &native).unwrap()
+    }
+
+    /// The hits among [`packets`] of raw IP, as (packet, rule).
+    fn hits(triggers: &mut Triggers) -> Vec<(usize, usize)> {
+        let packets = packets();
+        let frames: Vec<_> = packets
+            .iter()
+            .map(|data| Frame::new(data, 32, Aux::default()))
+            .collect();
+        let any = triggers.find(LinkType::RAW, 0, &frames);
+        let hits = triggers.take_hits();
+        let set = hits.iter().fold(0, |set, hit| set | 1 << hit.frame);
+        assert_eq!(any, set);
+        let pairs = hits.iter().map(|hit| (hit.frame, hit.rule)).collect();
+        triggers.give_back(hits);
+        pairs
+    }
+
+    /// What each rule by itself says of each packet.
+    fn one_by_one(texts: &[String]) -> Vec<(usize, usize)> {
+        let link_types = LinkTypes::new(&[LinkType::RAW], &Vec::new);
+        let mut expected = Vec::new();
+        for (rule, text) in texts.iter().enumerate() {
+            let filter = Filter::plain(text).unwrap();
+            let mut prepared = Prepared::new(filter, mode(true));
+            prepared.check(&link_types).unwrap();
+            for (index, data) in packets().iter().enumerate() {
+                let frames = [Frame::new(data, 32, Aux::default())];
+                if prepared.matches_many(LinkType::RAW, 0, &frames) == 1 {
+                    expected.push((index, rule));
+                }
+            }
+        }
+        expected.sort_unstable();
+        expected
+    }
+
+    fn texts() -> Vec<String> {
+        let mut texts = vec![
+            "udp port 20".to_owned(),
+            "udp and payload contains \"\\x00\\x07\"".to_owned(),
+            "not udp src port 3".to_owned(),
+            "udp[11] > 50 or ip[8] = 1".to_owned(),
+        ];
+        let hosts: Vec<_> = (0..100).map(|n| format!("host 10.1.{n}.1")).collect();
+        texts.push(format!("{} or src port 5", hosts.join(" or ")));
+        texts.extend((20..60).map(|port| format!("udp dst port {port}")));
+        texts
+    }
+
+    #[test]
+    fn few_and_many_rules_hit_as_each_alone() {
+        let texts = texts();
+        for rules in [&texts[..0], &texts[..1], &texts[..FEW], &texts[..5], &texts] {
+            let mut triggers = triggers(rules, &[LinkType::RAW]);
+            assert_eq!(triggers.is_direct, rules.len() <= FEW);
+            assert_eq!(
+                hits(&mut triggers),
+                one_by_one(rules),
+                "{} rules",
+                rules.len()
+            );
+            assert!(triggers.take_notices().is_empty());
+        }
+        // The rules do hit.
+        let of_all = one_by_one(&texts);
+        assert!((0..5).all(|rule| of_all.iter().any(|hit| hit.1 == rule)));
+    }
+
+    #[test]
+    fn link_types_that_turn_up_late_are_made_ready_by_others() {
+        let texts = texts();
+        for rules in [&texts[..FEW], &texts] {
+            let mut triggers = triggers(rules, &[LinkType::ETHERNET]);
+            triggers.shared().clone().add_link_type(LinkType::RAW);
+            triggers.refresh();
+            assert_eq!(
+                hits(&mut triggers),
+                one_by_one(rules),
+                "{} rules",
+                rules.len()
+            );
+        }
+    }
+
+    #[test]
+    fn rules_that_apply_to_some_link_types_only_are_told_once() {
+        let texts = ["ether src 00:00:00:00:00:01".to_owned()];
+        let known = [LinkType::RAW, LinkType::ETHERNET];
+        let mut one = triggers(&texts, &known);
+        let notices = one.take_notices();
+        assert_eq!(notices.len(), 1, "{notices:?}");
+        assert!(
+            notices[0].contains("matches nothing of link type 101"),
+            "{notices:?}"
+        );
+        assert!(one.take_notices().is_empty());
+        let many: Vec<_> = std::iter::repeat_n(texts[0].clone(), FEW + 1).collect();
+        assert_eq!(triggers(&many, &known).take_notices().len(), FEW + 1);
+        let link_types = LinkTypes::new(&[LinkType::RAW], &Vec::new);
+        for rules in [&texts[..], &many] {
+            let native = Arc::new(NativeCode::new());
+            assert!(Triggers::new(rules, &link_types, true, &native).is_err());
+            let more = || vec![LinkType::ETHERNET];
+            let link_types = LinkTypes::new(&[LinkType::RAW], &more);
+            assert!(Triggers::new(rules, &link_types, true, &native).is_ok());
+        }
+    }
+}
