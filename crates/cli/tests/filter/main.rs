@@ -4,6 +4,7 @@
 mod copies;
 mod corpus;
 mod errors;
+mod explain;
 mod output;
 mod payload;
 mod refused;

@@ -4,15 +4,20 @@
 //! - `search`: reader, filter and output joined; decides when an expression is refused,
 //! - `output`: a count, `lines`, or a `capture` file, to a `target`,
 //! - `program`: `-d`, the compiled expression as text,
+//! - `explain`: `--explain`, what became of it,
+//! - `speed`: `--bench`, how fast it is on `packets` of a file,
 //! - `link_type`: the names that `-y` takes.
 
 mod capture;
+mod explain;
 mod input;
 mod lines;
 mod link_type;
 mod output;
+mod packets;
 mod program;
 mod search;
+mod speed;
 mod target;
 
 use std::{
@@ -46,19 +51,27 @@ pub(crate) struct Args {
     read: Option<PathBuf>,
 
     /// Print only the number of matching packets
-    #[arg(long, conflicts_with_all = ["write", "program"])]
+    #[arg(long, conflicts_with_all = ["write", "program", "explain", "bench"])]
     count: bool,
 
     /// Write the matching packets to OUT, in the format and time resolution of FILE but not compressed; - is stdout
-    #[arg(short, value_name = "OUT", conflicts_with = "program")]
+    #[arg(short, value_name = "OUT", conflicts_with_all = ["program", "explain", "bench"])]
     write: Option<PathBuf>,
 
     /// Print the compiled program as 'tcpdump -d' does, for the link types of FILE, else for Ethernet
     #[arg(short = 'd')]
     program: bool,
 
-    /// Link type for -d, by libpcap's name or the number in capture files
-    #[arg(short = 'y', value_name = "LINKTYPE", requires = "program", conflicts_with = "read",
+    /// Print what the expression becomes: look-ups, programs, machine code, and how long that takes
+    #[arg(long, conflicts_with = "program")]
+    explain: bool,
+
+    /// Measure how fast the expression is evaluated on the packets of FILE: machine code, interpreter, libpcap, rule set
+    #[arg(long, requires = "read", conflicts_with_all = ["program", "explain"])]
+    bench: bool,
+
+    /// Link type for -d and --explain, by libpcap's name or the number in capture files
+    #[arg(short = 'y', value_name = "LINKTYPE", conflicts_with_all = ["read", "count", "write"],
           value_parser = link_type::parse)]
     link_type: Option<LinkType>,
 
@@ -74,9 +87,15 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.program {
         return program::print(&expression, args.read.as_deref(), args.link_type);
     }
+    if args.explain {
+        return explain::print(filter, args.read.as_deref(), args.link_type);
+    }
     let path = args
         .read
         .ok_or_else(|| Failure::usage("name a capture file: -r FILE"))?;
+    if args.bench {
+        return speed::print(filter, &path);
+    }
     let input = Input::open(&path)?;
     let output = if args.count {
         Output::count(Target::Stdout)

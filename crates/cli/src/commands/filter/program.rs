@@ -2,7 +2,7 @@
 
 use std::{io::Write, path::Path, process::ExitCode};
 
-use retroscope_filter::{FilterError, LinkContext, Mode, Program, compile};
+use retroscope_filter::{Filter, FilterError, LinkContext, Mode, Program, compile};
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{Kind, Reader};
 
@@ -59,6 +59,25 @@ pub(super) fn print(
     put(&text)
 }
 
+/// What a filter is compiled for without a file; see [`compile_alone`].
+pub(super) fn context_alone(filter: &Filter, link_type: Option<LinkType>) -> LinkContext {
+    let savefile = search::context(link_type.unwrap_or(LinkType::ETHERNET), SNAPLEN_DEFAULT);
+    let live = LinkContext {
+        mode: Mode::Live,
+        ..savefile
+    };
+    let compiles = |context| {
+        Filter::new(filter.filled().clone())
+            .prepare(context)
+            .is_ok()
+    };
+    if !compiles(savefile) && compiles(live) {
+        live
+    } else {
+        savefile
+    }
+}
+
 /// Without a file there is no telling whether a capture would be live or not: what a file cannot answer, such as
 /// `inbound`, is compiled as for an interface.
 fn compile_alone(expression: &str, link_type: LinkType) -> Result<Program, FilterError> {
@@ -73,7 +92,7 @@ fn compile_alone(expression: &str, link_type: LinkType) -> Result<Program, Filte
 }
 
 /// What the packets of a file need: one context for each link type, with the snap length of its first interface.
-fn contexts(path: &Path) -> Result<Vec<LinkContext>, Failure> {
+pub(super) fn contexts(path: &Path) -> Result<Vec<LinkContext>, Failure> {
     let input = Input::open(path)?;
     let file = input.name().to_owned();
     let failed = |error| Failure::failed(format_args!("{file}: {error}"));
@@ -100,7 +119,11 @@ fn contexts(path: &Path) -> Result<Vec<LinkContext>, Failure> {
     Ok(contexts)
 }
 
-fn put(text: &str) -> Result<ExitCode, Failure> {
+/// Writes stdout.
+///
+/// # Errors
+/// [`Failure`], exit 1; nobody who listens is none.
+pub(super) fn put(text: &str) -> Result<ExitCode, Failure> {
     let written = Target::Stdout
         .open()
         .and_then(|mut out| out.write_all(text.as_bytes()).map_err(anyhow::Error::new));

@@ -1,0 +1,167 @@
+//! `--explain`: what an expression becomes, as one rule among others and as programs, for each link type.
+
+use std::{
+    fmt::Write,
+    path::Path,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use retroscope_filter::{
+    Filter, FilterError, LinkContext, Mode, Placement, Program, RuleId, RuleSet,
+};
+use retroscope_packet::LinkType;
+
+use super::{link_type::name, program, refused};
+use crate::failure::{Failure, say};
+
+/// Look-ups printed one by one.
+const LOOK_UPS_SHOWN: usize = 8;
+/// The only rule of the set.
+const RULE: RuleId = RuleId(0);
+
+/// Prints what becomes of `filter` for each link type of `file`, or for `link_type`, Ethernet unless given.
+///
+/// # Errors
+/// [`Failure`]: the file cannot be read (1), the expression compiles for no link type (2).
+pub(super) fn print(
+    filter: Filter,
+    file: Option<&Path>,
+    link_type: Option<LinkType>,
+) -> Result<ExitCode, Failure> {
+    let contexts = match file {
+        Some(file) => program::contexts(file)?,
+        None => vec![program::context_alone(&filter, link_type)],
+    };
+    let mut filter = filter;
+    let mut links = Vec::new();
+    let mut errors = Vec::new();
+    for context in contexts {
+        let start = Instant::now();
+        match filter.prepare(context) {
+            Ok(()) => links.push((context, start.elapsed())),
+            Err(error) => errors.push((context.link_type, error)),
+        }
+    }
+    let Some((first, _)) = links.first() else {
+        let error = errors.first().map(|(_, error)| refused(error));
+        return Err(error.unwrap_or_else(|| Failure::failed("there is no link type")));
+    };
+    let mut text = format!("expression: {}\n\n", filter.filled());
+    rule(&mut text, &filter, first.mode, &links).map_err(|error| refused(&error))?;
+    for (context, time) in &links {
+        text.push('\n');
+        programs(&mut text, &filter, *context, *time);
+    }
+    for (link_type, error) in &errors {
+        say(&format!(
+            "link type {}: {}",
+            name(*link_type),
+            error.render()
+        ));
+    }
+    program::put(&text)
+}
+
+/// How a rule set finds it.
+fn rule(
+    text: &mut String,
+    filter: &Filter,
+    mode: Mode,
+    links: &[(LinkContext, Duration)],
+) -> Result<(), FilterError> {
+    let mut set = RuleSet::new(mode);
+    for (context, _) in links {
+        set.add_link_type(context.link_type);
+    }
+    let _ = set.insert(RULE, filter)?;
+    let Some(explanation) = set.explain(RULE) else {
+        return Ok(());
+    };
+    let found_by = match explanation.placement {
+        Placement::LookedUp => "by look-ups alone",
+        Placement::Narrowed => "by look-ups; its program is run on what they find",
+        Placement::Compiled => "by its program, which is run on every packet",
+        Placement::NarrowedAsked => {
+            "by look-ups; the whole expression is evaluated on what they find"
+        }
+        Placement::Asked => "by evaluating the whole expression on every packet",
+    };
+    let _ = writeln!(text, "as one rule of many, found {found_by}");
+    let shown = LOOK_UPS_SHOWN.min(explanation.look_ups.len());
+    for (sought, compared) in &explanation.look_ups[..shown] {
+        let _ = write!(text, "  look up {sought}");
+        let _ = match compared {
+            0 => writeln!(text),
+            1 => writeln!(text, ", then compare 1 primitive"),
+            count => writeln!(text, ", then compare {count} primitives"),
+        };
+    }
+    match explanation.look_ups.len() - shown {
+        0 => {}
+        more => {
+            let _ = writeln!(text, "  and {more} look-ups more");
+        }
+    }
+    Ok(())
+}
+
+/// The programs for one link type.
+fn programs(text: &mut String, filter: &Filter, context: LinkContext, time: Duration) {
+    let LinkContext {
+        link_type, mode, ..
+    } = context;
+    let programs = filter.programs(link_type, mode).unwrap_or_default();
+    let _ = writeln!(text, "link type {}", name(link_type));
+    let alone = filter.program(link_type, mode).is_some();
+    match (programs.len(), alone) {
+        (0, _) => {
+            let _ = writeln!(text, "  no program: it has terms of our own only");
+        }
+        (_, true) => {}
+        (1, false) => {
+            let _ = writeln!(text, "  a program for what is pcap-filter text in it");
+        }
+        (count, false) => {
+            let _ = writeln!(
+                text,
+                "  {count} programs, one for each piece of pcap-filter text"
+            );
+        }
+    }
+    if !programs.is_empty() {
+        let _ = writeln!(text, "  libpcap: {} ms", ms(time));
+    }
+    for program in programs {
+        one(text, program);
+    }
+}
+
+fn one(text: &mut String, program: &Program) {
+    let count = program.instructions().len();
+    let instructions = if count == 1 {
+        "1 instruction".to_owned()
+    } else {
+        format!("{count} instructions")
+    };
+    let _ = match (program.make_native(), program.native()) {
+        (Ok(()), Some(native)) => {
+            let tables = match native.table_bytes {
+                0 => String::new(),
+                bytes => format!(", tables of {bytes} bytes"),
+            };
+            writeln!(
+                text,
+                "  {instructions}; machine code: {} bytes{tables}, {} ms",
+                native.code_bytes,
+                ms(native.compile_time)
+            )
+        }
+        (Err(error), _) => writeln!(text, "  {instructions}; interpreted: {error}"),
+        (Ok(()), None) => writeln!(text, "  {instructions}; interpreted"),
+    };
+}
+
+fn ms(time: Duration) -> String {
+    format!("{:.2}", time.as_secs_f64() * 1e3)
+}

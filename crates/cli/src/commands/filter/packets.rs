@@ -1,0 +1,131 @@
+//! The packets of a file, in memory.
+
+use std::{ops::Range, path::Path};
+
+use retroscope_filter::{Aux, Frame, Program};
+use retroscope_packet::LinkType;
+use retroscope_pcapfile::Reader;
+
+use super::input::Input;
+use crate::failure::Failure;
+
+/// Captured bytes that are kept of a file.
+const BYTES_MAX: usize = 256 << 20;
+
+/// Captured bytes of packets, and what goes with each.
+#[derive(Debug, Default)]
+pub(super) struct Packets {
+    bytes: Vec<u8>,
+    packets: Vec<Packet>,
+    /// By number of interface.
+    interfaces: Vec<LinkType>,
+    /// The different ones, with the snap length of the first interface that has it.
+    link_types: Vec<(LinkType, u32)>,
+    is_part: bool,
+}
+
+#[derive(Debug)]
+struct Packet {
+    captured: Range<usize>,
+    wire_len: u32,
+    interface: u16,
+}
+
+/// Packets of one interface in a row, at most 64.
+#[derive(Debug)]
+pub(super) struct Run<'p> {
+    pub(super) link_type: LinkType,
+    pub(super) interface: u16,
+    pub(super) frames: Vec<Frame<'p>>,
+    /// Number of the first of them in the file, from 0.
+    pub(super) first: u64,
+}
+
+impl Packets {
+    /// Reads a file, of a large one the start.
+    ///
+    /// # Errors
+    /// [`Failure`], exit 1: it cannot be read or has no packets.
+    pub(super) fn read(path: &Path) -> Result<Self, Failure> {
+        let input = Input::open(path)?;
+        let file = input.name().to_owned();
+        let failed = |error| Failure::failed(format_args!("{file}: {error}"));
+        let mut reader = Reader::new(input.into_file()).map_err(failed)?;
+        let mut packets = Self::default();
+        while !packets.is_part && reader.fill().map_err(failed)? > 0 {
+            for record in reader.records() {
+                let end = record.offset + record.captured_len as usize;
+                let data = &reader.memory()[record.offset..end];
+                packets.is_part = packets.bytes.len() + data.len() > BYTES_MAX;
+                if packets.is_part {
+                    break;
+                }
+                let start = packets.bytes.len();
+                packets.bytes.extend_from_slice(data);
+                packets.packets.push(Packet {
+                    captured: start..packets.bytes.len(),
+                    wire_len: record.wire_len,
+                    interface: record.interface,
+                });
+            }
+        }
+        for interface in reader.interfaces() {
+            let link_type = interface.link_type;
+            packets.interfaces.push(link_type);
+            if packets
+                .link_types
+                .iter()
+                .all(|(known, _)| *known != link_type)
+            {
+                packets.link_types.push((link_type, interface.snaplen));
+            }
+        }
+        if packets.packets.is_empty() {
+            return Err(Failure::failed(format_args!("{file}: it has no packets")));
+        }
+        Ok(packets)
+    }
+
+    /// How many, at least 1.
+    pub(super) fn count(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Captured bytes of all.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether the file has more.
+    pub(super) fn is_part(&self) -> bool {
+        self.is_part
+    }
+
+    /// The different link types, with snap lengths.
+    pub(super) fn link_types(&self) -> &[(LinkType, u32)] {
+        &self.link_types
+    }
+
+    /// All packets in their order.
+    pub(super) fn runs(&self) -> Vec<Run<'_>> {
+        let mut first = 0;
+        let of_one_interface = self.packets.chunk_by(|a, b| a.interface == b.interface);
+        let runs = of_one_interface.flat_map(|packets| packets.chunks(Program::MANY));
+        runs.map(|packets| {
+            let interface = packets[0].interface;
+            let frame = |packet: &Packet| {
+                let data = &self.bytes[packet.captured.clone()];
+                Frame::new(data, packet.wire_len, Aux::default())
+            };
+            let run = Run {
+                link_type: self.interfaces[usize::from(interface)],
+                interface,
+                frames: packets.iter().map(frame).collect(),
+                first,
+            };
+            first += packets.len() as u64;
+            run
+        })
+        .collect()
+    }
+}

@@ -1,0 +1,249 @@
+//! `--bench`: how fast an expression is evaluated, by each of the ways to do it, on the packets of a file.
+//!
+//! The packets are read into memory first and gone over again and again, so small files are measured in the cache. All ways
+//! get 64 packets at a time where the file has so many of one interface in a row, and take turns, so that what else the
+//! machine does hits all of them.
+
+use std::{
+    fmt::Write,
+    hint::black_box,
+    path::Path,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use retroscope_filter::{
+    Filter, FilterError, Matches, Mode, Program, RuleId, RuleReader, RuleSet, Sure,
+};
+use retroscope_packet::LinkType;
+
+use super::{
+    link_type::name,
+    packets::{Packets, Run},
+    program::put,
+    refused, search,
+};
+use crate::failure::{Failure, say};
+
+/// Counted turns of each way.
+const TURNS: usize = 5;
+/// How long a turn takes at least.
+const TURN: Duration = Duration::from_millis(50);
+
+/// A way to evaluate the expression.
+struct Way<'f> {
+    name: &'static str,
+    how: How<'f>,
+    /// Nanoseconds a packet, by turn.
+    figures: Vec<f64>,
+}
+
+enum How<'f> {
+    Filter(&'f Filter),
+    Libpcap(&'f Filter),
+    /// The filter is for rules that the set is not sure of.
+    Rules(RuleReader, Matches, &'f Filter),
+}
+
+/// Measures `filter` on the packets of `file` and prints a table.
+///
+/// # Errors
+/// [`Failure`]: the file cannot be read or the ways disagree (1), the expression compiles for no link type of it (2).
+pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
+    let packets = Packets::read(file)?;
+    let runs = packets.runs();
+    let (interpreted, errors) = prepared(&filter, &packets)?;
+    let (native, _) = prepared(&filter, &packets)?;
+    for error in compile(&native, &packets) {
+        say(&format!("without machine code: {error}"));
+    }
+    let mut rules = RuleSet::new(Mode::Savefile);
+    for (link_type, _) in packets.link_types() {
+        rules.add_link_type(*link_type);
+    }
+    let _ = rules
+        .insert(RuleId(0), &native)
+        .map_err(|error| refused(&error))?;
+
+    let mut ways = vec![
+        Way::new("machine code", How::Filter(&native)),
+        Way::new("interpreter", How::Filter(&interpreted)),
+    ];
+    // Alone: libpcap knows no terms of our own.
+    if packets
+        .link_types()
+        .iter()
+        .all(|(link_type, _)| is_plain(&interpreted, *link_type))
+    {
+        ways.push(Way::new("libpcap", How::Libpcap(&interpreted)));
+    }
+    ways.push(Way::new(
+        "rule set",
+        How::Rules(rules.reader(), Matches::default(), &native),
+    ));
+
+    let matches = agree(&mut ways, &runs)?;
+    let passes = TURN.as_secs_f64() / time(&mut ways[0], &runs, 1);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "saturates; times are positive"
+    )]
+    let passes = (passes as u32).clamp(1, 1 << 24);
+    for _ in 0..TURNS {
+        for way in &mut ways {
+            let seconds = time(way, &runs, passes);
+            let ns = seconds * 1e9 / (f64::from(passes) * packets.count() as f64);
+            way.figures.push(ns);
+        }
+    }
+    for (link_type, error) in &errors {
+        say(&format!(
+            "packets of link type {} do not match: {}",
+            name(*link_type),
+            error.render()
+        ));
+    }
+    put(&table(&packets, matches, &ways))
+}
+
+impl<'f> Way<'f> {
+    fn new(name: &'static str, how: How<'f>) -> Self {
+        Self {
+            name,
+            how,
+            figures: Vec::with_capacity(TURNS),
+        }
+    }
+
+    /// The packets of a run that match.
+    #[inline]
+    fn find(&mut self, run: &Run<'_>) -> u64 {
+        match &mut self.how {
+            How::Filter(filter) => {
+                filter.matches_many((run.link_type, Mode::Savefile), run.interface, &run.frames)
+            }
+            How::Libpcap(filter) => filter
+                .program(run.link_type, Mode::Savefile)
+                .map_or(0, |program| program.run_many_in_libpcap(&run.frames)),
+            How::Rules(reader, matches, filter) => {
+                reader.match_many(run.link_type, run.interface, &run.frames, matches);
+                let (mut found, mut asked) = (0, 0);
+                for (index, _, sure) in matches.iter() {
+                    match sure {
+                        Sure::Yes => found |= 1 << index,
+                        Sure::Ask => asked |= 1 << index,
+                    }
+                }
+                if asked == 0 {
+                    return found;
+                }
+                let link = (run.link_type, Mode::Savefile);
+                found | asked & filter.matches_many(link, run.interface, &run.frames)
+            }
+        }
+    }
+}
+
+/// The filter, compiled for the link types of the packets, and those for which it does not compile.
+#[expect(clippy::type_complexity, reason = "a pair")]
+fn prepared(
+    filter: &Filter,
+    packets: &Packets,
+) -> Result<(Filter, Vec<(LinkType, FilterError)>), Failure> {
+    let mut filter = Filter::new(filter.filled().clone());
+    let mut errors = Vec::new();
+    for (link_type, snaplen) in packets.link_types() {
+        if let Err(error) = filter.prepare(search::context(*link_type, *snaplen)) {
+            errors.push((*link_type, error));
+        }
+    }
+    if errors.len() == packets.link_types().len()
+        && let Some((_, error)) = errors.first()
+    {
+        return Err(refused(error));
+    }
+    Ok((filter, errors))
+}
+
+/// Makes machine code of all programs; why some have none.
+fn compile(filter: &Filter, packets: &Packets) -> Vec<String> {
+    let link_types = packets.link_types().iter();
+    let programs =
+        link_types.filter_map(|(link_type, _)| filter.programs(*link_type, Mode::Savefile));
+    let made = programs.flatten().map(Program::make_native);
+    made.filter_map(|made| made.err().map(|error| error.to_string()))
+        .collect()
+}
+
+/// Whether a program alone decides, or nothing does.
+fn is_plain(filter: &Filter, link_type: LinkType) -> bool {
+    filter.program(link_type, Mode::Savefile).is_some()
+        || !filter.is_prepared(link_type, Mode::Savefile)
+}
+
+/// How many packets match. All ways must say so of each.
+fn agree(ways: &mut [Way<'_>], runs: &[Run<'_>]) -> Result<u64, Failure> {
+    let mut matches = 0;
+    for run in runs {
+        let (first, others) = ways.split_at_mut(1);
+        let set = first[0].find(run);
+        for way in others {
+            let differ = way.find(run) ^ set;
+            if differ != 0 {
+                return Err(Failure::failed(format_args!(
+                    "{} and {} disagree about packet {}: please report this with the file",
+                    first[0].name,
+                    way.name,
+                    run.first + u64::from(differ.trailing_zeros()) + 1
+                )));
+            }
+        }
+        matches += u64::from(set.count_ones());
+    }
+    Ok(matches)
+}
+
+/// Seconds for so many passes over all packets.
+fn time(way: &mut Way<'_>, runs: &[Run<'_>], passes: u32) -> f64 {
+    let start = Instant::now();
+    for _ in 0..passes {
+        for run in black_box(runs) {
+            black_box(way.find(run));
+        }
+    }
+    start.elapsed().as_secs_f64()
+}
+
+fn table(packets: &Packets, matches: u64, ways: &[Way<'_>]) -> String {
+    let mut text = format!(
+        "{} packets, {} bytes, of which {matches} packets match{}\n\n",
+        packets.count(),
+        packets.bytes(),
+        if packets.is_part() {
+            " (the start of the file)"
+        } else {
+            ""
+        }
+    );
+    let _ = writeln!(
+        text,
+        "{:14}{:>12}   least to greatest of {TURNS}",
+        "", "ns a packet"
+    );
+    for way in ways {
+        let mut sorted = way.figures.clone();
+        sorted.sort_by(f64::total_cmp);
+        let (Some(least), Some(median), Some(greatest)) =
+            (sorted.first(), sorted.get(sorted.len() / 2), sorted.last())
+        else {
+            continue;
+        };
+        let _ = writeln!(
+            text,
+            "{:14}{median:12.2}   {least:.2} to {greatest:.2}",
+            way.name
+        );
+    }
+    text
+}
