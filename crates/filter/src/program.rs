@@ -434,7 +434,7 @@ mod tests {
             // libpcap's validator lets return and miscellaneous codes through that its interpreter aborts on.
             if ours {
                 assert!(
-                    crate::sys::reference::validate(&instructions) || code == op::JA,
+                    sys::reference::validate(&instructions) || code == op::JA,
                     "code {code:#x}"
                 );
             }

@@ -62,7 +62,7 @@ impl Source for LiveSource {
         &self.config.interface
     }
 
-    /// Takes a filter that the kernel decides as we would ([`kernel_filter`]), and cuts frames in the kernel unless a filter
+    /// Takes a filter that the kernel decides as we would (`kernel_filter`), and cuts frames in the kernel unless a filter
     /// behind it wants to see all of them.
     fn offer(&mut self, offer: &Offer) {
         self.offer = offer.clone();
