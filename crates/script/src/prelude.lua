@@ -250,6 +250,20 @@ local function sandbox()
     if #text * #needle > 16777216 then error("string.find in so much text", 2) end
     return find(text, needle, from, true)
   end
+  -- In C it moves all places from the position to the length, 2^31 of them in an empty table where the position is below 1 or
+  -- wraps to that. The length may be far from the number of elements where a table has holes.
+  local insert = table.insert
+  function env.table.insert(list, ...)
+    if select("#", ...) ~= 1 then
+      local at = ...
+      if type(list) ~= "table" then wrong("a table", list) end
+      if type(at) ~= "number" then wrong("a position", at) end
+      if not (at >= 1 and at < 0x80000000 and #list - at < 0x800000) then
+        error("table.insert at a position below 1, or far from the end", 2)
+      end
+    end
+    insert(list, ...)
+  end
   env.print = print_note
   -- ("text"):find(…) reaches the same functions.
   local strings = getmetatable("")

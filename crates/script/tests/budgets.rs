@@ -153,6 +153,30 @@ fn errors_that_misbehave_are_errors() {
 }
 
 #[test]
+fn no_library_function_runs_for_long_over_little_memory() {
+    for call in [
+        "table.insert({}, -2147483648, 1)",
+        "table.insert({}, 1e300, 1)",
+        "table.insert({}, '-2147483648', 1)",
+    ] {
+        let text = format!("return function()\n {call} return true end");
+        let fault = fault(&text);
+        assert!(
+            matches!(fault, ScriptError::Failed { .. }) && fault.to_string().contains("t.lua:2:"),
+            "{call}: {fault}"
+        );
+    }
+    let text = "return function()
+          local t = {} table.insert(t, 'b') table.insert(t, 1, 'a') table.insert(t, 3, 'c')
+          local quick = string.rep('', 2 ^ 31 - 1, '') == ''
+          return quick and table.concat(t) == 'abc' and not pcall(table.insert, t, 1, 2, 3)
+        end";
+    let mut trigger = trigger(text);
+    assert_eq!(trigger.match_many(&[packet(&[0; 60])]), 1);
+    assert!(trigger.fault().is_none(), "{:?}", trigger.fault());
+}
+
+#[test]
 fn what_was_found_before_an_error_counts() {
     let text = "local n = 0 return function(pkt) n = n + 1 if n == 6 then error('enough') end return n % 2 == 1 end";
     let mut trigger = trigger(text);
