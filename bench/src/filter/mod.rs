@@ -124,7 +124,6 @@ const fn scattered<const N: usize>(seed: u64) -> [u32; N] {
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        #[expect(clippy::cast_possible_truncation, reason = "the upper half of 64 bits")]
         let host = (state >> 32) as u32;
         let first = host >> 24;
         if first > 10 && first < 224 && first != 127 {

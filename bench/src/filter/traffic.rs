@@ -11,7 +11,7 @@ pub(crate) const FLOWS: u32 = 10_000;
 /// Packets of [`Hot`].
 const HOT_PACKETS: usize = 512;
 /// Bytes of a packet of [`Hot`] on the wire.
-const HOT_BYTES: usize = 64;
+const HOT_BYTES: u16 = 64;
 /// Mixes are the same in every run.
 const SEED: u64 = 5_2017;
 
@@ -239,17 +239,18 @@ pub(crate) struct Hot {
 
 impl Hot {
     pub(crate) fn new() -> Self {
+        let size = usize::from(HOT_BYTES);
         let mut mix = Mix::new();
-        let mut bytes = vec![0; HOT_PACKETS * HOT_BYTES];
+        let mut bytes = vec![0; HOT_PACKETS * size];
         let mut captured = Vec::with_capacity(HOT_PACKETS);
-        for (number, frame) in bytes.chunks_exact_mut(HOT_BYTES).enumerate() {
+        for (number, frame) in bytes.chunks_exact_mut(size).enumerate() {
             mix.hot().write(frame);
             let len = match mix.0.u32(0..64) {
                 0 => 14,
                 1 => 34,
-                _ => HOT_BYTES,
+                _ => size,
             };
-            captured.push(number * HOT_BYTES..number * HOT_BYTES + len);
+            captured.push(number * size..number * size + len);
         }
         Self { bytes, captured }
     }
@@ -258,7 +259,7 @@ impl Hot {
         let frame = |captured: &Range<usize>| {
             Frame::new(
                 &self.bytes[captured.clone()],
-                HOT_BYTES as u32,
+                u32::from(HOT_BYTES),
                 Aux::default(),
             )
         };

@@ -146,7 +146,6 @@ impl<'f> Way<'f> {
 }
 
 /// The filter, compiled for the link types of the packets, and those for which it does not compile.
-#[expect(clippy::type_complexity, reason = "a pair")]
 fn prepared(
     filter: &Filter,
     packets: &Packets,
