@@ -50,19 +50,39 @@ pub(crate) struct Triggers {
     is_direct: bool,
 }
 
+/// A rule that matches nothing of a link type, and why.
+type Refused = (u64, LinkType, FilterError);
+
 /// The rule set, for whoever changes it.
 #[derive(Debug, Clone)]
-pub(crate) struct SharedRules(Arc<Mutex<Rules>>);
+pub(crate) struct SharedRules {
+    rules: Arc<Mutex<Rules>>,
+    /// Of link types that turned up late: rules that match nothing of them, and why. Locked for moments only.
+    refused: Arc<Mutex<Vec<Refused>>>,
+}
 
 impl SharedRules {
-    fn lock(&self) -> MutexGuard<'_, Rules> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn new(rules: Rules) -> Self {
+        Self {
+            rules: Arc::new(Mutex::new(rules)),
+            refused: Arc::default(),
+        }
+    }
+
+    fn lock_refused(&self) -> MutexGuard<'_, Vec<Refused>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the rules ready for packets of a link type, before the first of them is stored. Compiles with libpcap where that
     /// was not done, which may take milliseconds: only files bring up link types that were not known at the start.
     pub(crate) fn add_link_type(&self, link_type: LinkType) {
-        self.lock().add_link_type(link_type);
+        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = rules.add_link_type(link_type);
+        drop(rules);
+        let refused = refused
+            .into_iter()
+            .map(|(rule, error)| (rule, link_type, error));
+        self.lock_refused().extend(refused);
     }
 }
 
@@ -102,7 +122,7 @@ impl Triggers {
         Ok(Self {
             rules: made,
             reader: rules.reader(),
-            shared: SharedRules(Arc::new(Mutex::new(rules))),
+            shared: SharedRules::new(rules),
             matches: Matches::default(),
             hits: Vec::new(),
             is_direct,
@@ -217,6 +237,14 @@ impl Triggers {
 
     /// Link types that rules do not apply to, said once each.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
+        for (rule, link_type, error) in self.shared.lock_refused().drain(..) {
+            let rule = usize::try_from(rule)
+                .ok()
+                .and_then(|rule| self.rules.get_mut(rule));
+            if let Some(rule) = rule {
+                rule.prepared.refuse(link_type, &error);
+            }
+        }
         let of_rule = |rule: &mut Rule| {
             let text = &rule.text;
             let refused = rule.prepared.take_refused().into_iter();
@@ -347,12 +375,32 @@ mod tests {
             let mut triggers = triggers(rules, &[LinkType::ETHERNET]);
             triggers.shared().clone().add_link_type(LinkType::RAW);
             triggers.refresh();
+            assert!(triggers.take_notices().is_empty());
             assert_eq!(
                 hits(&mut triggers),
                 one_by_one(rules),
                 "{} rules",
                 rules.len()
             );
+        }
+    }
+
+    #[test]
+    fn rules_that_do_not_apply_to_a_late_link_type_are_told_once() {
+        let nothing = LinkType(147);
+        for rules in [1, FEW + 2] {
+            let texts = vec!["icmp".to_owned(); rules];
+            let mut triggers = triggers(&texts, &[LinkType::ETHERNET]);
+            assert!(triggers.take_notices().is_empty());
+            triggers.shared().add_link_type(nothing);
+            let notices = triggers.take_notices();
+            assert_eq!(notices.len(), rules, "{notices:?}");
+            assert!(
+                notices[0].contains("'icmp' matches nothing of link type 147"),
+                "{notices:?}"
+            );
+            triggers.shared().add_link_type(nothing);
+            assert!(triggers.take_notices().is_empty());
         }
     }
 
