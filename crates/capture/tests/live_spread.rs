@@ -175,18 +175,21 @@ fn receive_queues_go_to_sockets_of_their_own() {
     });
 }
 
-/// What the default memory is for: half a million small frames a second, and a second in which nobody reads.
+/// The kernel's memory holds more than a second of half a million packets a second. On a busy machine some are lost before they
+/// reach it; with too little memory most of them would be.
 #[test]
-fn a_second_without_a_reader_loses_nothing() {
+fn a_second_without_a_reader_fits_the_kernels_memory() {
     let Some(namespace) = Namespace::with_veth("stall") else {
         return;
     };
     namespace.enter(|| {
         let mut queues = open_as(LiveConfig::new("v1", "retroscope"), 1).unwrap();
         let sent = generate("v0", "generate:flows=100,count=500000,rate=500kpps");
-        // `drain` asserts that nothing was lost.
-        assert_eq!(shares(&drain(&mut queues)), [500_000]);
+        let mut taken = Taken::default();
+        let (_, lost) = stop_and_drain(queues[0].as_mut(), &mut taken);
         assert_eq!(sent, 500_000);
+        assert_eq!(shares(&[taken])[0] as u64 + lost, sent);
+        assert!(lost < sent / 100, "{lost} lost");
     });
 }
 
