@@ -92,8 +92,9 @@ impl Privileges {
         std::os::unix::fs::chown(&self.directory, Some(user.uid), Some(user.gid))
     }
 
-    /// Gives up the calling thread's privileges for good. Returns the capabilities that are left: CAP_DAC_OVERRIDE for a root
-    /// without `-Z` whose dumps go to a directory that it could not write to without it.
+    /// Gives up the calling thread's privileges for good. Returns the capabilities that are left to a root without
+    /// `-Z`: CAP_DAC_OVERRIDE if its dumps go to a directory that it could not write to without it, and CAP_CHOWN under sudo,
+    /// whose caller owns the dumps.
     pub(crate) fn give_up(&self) -> Result<CapabilitySet, PrivilegeError> {
         let system = |call| {
             move |error: rustix::io::Errno| PrivilegeError::System {
@@ -137,15 +138,22 @@ impl Privileges {
         let Ok(sets) = capabilities(None) else {
             return CapabilitySet::empty();
         };
-        let held = sets.permitted & CapabilitySet::DAC_OVERRIDE;
+        // Under sudo dumps are given to whoever called it.
+        let giving = if std::env::var_os("SUDO_UID").is_some() {
+            sets.permitted & CapabilitySet::CHOWN
+        } else {
+            CapabilitySet::empty()
+        };
+        let writing = sets.permitted & CapabilitySet::DAC_OVERRIDE;
         let bare = CapabilitySets {
             effective: CapabilitySet::empty(),
             ..sets
         };
-        if held.is_empty() || set_capabilities(None, bare).is_err() || may_write(&self.directory) {
-            return CapabilitySet::empty();
+        if writing.is_empty() || set_capabilities(None, bare).is_err() || may_write(&self.directory)
+        {
+            return giving;
         }
-        held
+        writing | giving
     }
 }
 
