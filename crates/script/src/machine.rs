@@ -33,7 +33,7 @@ pub const MANY: usize = 64;
 /// What is said of a script by `print`, kept until it is taken, lines.
 const NOTES_MAX: usize = 100;
 /// What is kept of a line, bytes: a script's own memory is bounded, and so is this.
-const NOTE_BYTES_MAX: usize = 4 << 10;
+const NOTE_BYTES_MAX: usize = 256 << 10;
 
 /// A script's text.
 #[derive(Debug, Clone)]

