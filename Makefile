@@ -3,7 +3,7 @@
 # Everything goes through cargo, so CARGO_TARGET_DIR and the other cargo variables mean what they always mean.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench bench-quick verify soak clean
+.PHONY: help setup demo test lint bench bench-quick bench-capture verify soak clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -25,6 +25,9 @@ bench: setup ## every benchmark: queues, memory, latency, then files and filters
 
 bench-quick: setup ## the rows that ring and filters are judged by, into bench/results.json of the target directory (ROWS=ring selects)
 	@scripts/bench.sh quick
+
+bench-capture: setup ## processor time of live capture against tcpdump and a minimal reader over veth, as root (3 minutes)
+	@scripts/bench.sh capture
 
 verify: setup ## the slow checks of the ring: loom, model, random roles, sanitizers (half an hour, STRESS_SECONDS=600)
 	@scripts/verify.sh

@@ -62,6 +62,7 @@
 //! # Ok::<(), Failure>(())
 //! ```
 
+pub mod capture;
 pub mod cold_scan;
 pub mod contest;
 mod filter;

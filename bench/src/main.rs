@@ -1,12 +1,13 @@
 //! The program behind `make bench-quick` and `make bench`.
 //!
-//! `retroscope-bench [quick | full | report] [--out FOLDER] [--docs FOLDER]`. `ROWS` selects rows: a comma list of names or of beginnings of
+//! `retroscope-bench [quick | full | report] [--out FOLDER] [--docs FOLDER]`, and
+//! `retroscope-bench capture --retroscope PROGRAM --minimal PROGRAM --out FOLDER` behind `make bench-capture`. `ROWS` selects rows: a comma list of names or of beginnings of
 //! names up to a slash.
 
 use std::{env, path::PathBuf, process::ExitCode};
 
 use retroscope_bench::{
-    full, judged,
+    capture, full, judged,
     machine::Machine,
     pace::Scale,
     peers,
@@ -20,6 +21,12 @@ const QUICK: Scale = Scale {
     ring_bytes: 1 << 30,
     seconds: 0.25,
     repetitions: 5,
+};
+
+/// Contestants of `capture` are processes with memory of their own.
+const SMALL: Scale = Scale {
+    ring_bytes: 2 << 20,
+    ..QUICK
 };
 
 type Failure = Box<dyn std::error::Error>;
@@ -40,22 +47,24 @@ fn main() -> ExitCode {
 
 fn run() -> Result<bool, Failure> {
     let mut command = "quick".to_owned();
-    let (mut out, mut docs) = (None, None);
+    let (mut out, mut docs, mut retroscope, mut minimal) = (None, None, None, None);
     let mut arguments = env::args().skip(1);
     while let Some(argument) = arguments.next() {
-        let mut folder = || {
+        let mut path = || {
             arguments
                 .next()
                 .map(PathBuf::from)
-                .ok_or(format!("{argument} needs a folder"))
+                .ok_or(format!("{argument} needs a path"))
         };
         match argument.as_str() {
-            "quick" | "full" | "report" => command = argument,
-            "--out" => out = Some(folder()?),
-            "--docs" => docs = Some(folder()?),
+            "quick" | "full" | "report" | "capture" => command = argument,
+            "--out" => out = Some(path()?),
+            "--docs" => docs = Some(path()?),
+            "--retroscope" => retroscope = Some(path()?),
+            "--minimal" => minimal = Some(path()?),
             _ => {
                 return Err(format!(
-                    "what is '{argument}'? Known: quick, full, report, --out FOLDER, --docs FOLDER"
+                    "what is '{argument}'? Known: quick, full, report, capture, --out FOLDER, --docs FOLDER, --retroscope PROGRAM, --minimal PROGRAM"
                 )
                 .into());
             }
@@ -70,6 +79,21 @@ fn run() -> Result<bool, Failure> {
     }
     let rows = env::var("ROWS").unwrap_or_default();
     let selection = Selection::parse(&rows);
+    if command == "capture" {
+        let missing = "capture needs --retroscope PROGRAM and --minimal PROGRAM: scripts/bench.sh knows which";
+        let (retroscope, minimal) = retroscope.zip(minimal).ok_or(missing)?;
+        let programs = capture::Programs {
+            retroscope,
+            minimal,
+        };
+        capture::check(&selection)?;
+        let mut session = Session::start(&out, SMALL, selection)?;
+        let mut machine = Machine::look();
+        machine.fact("command", Some("make bench-capture".to_owned()));
+        machine.write(&out)?;
+        capture::run(&mut session, &programs, &out)?;
+        return Ok(!session.results().failed());
+    }
     let made_by = if command == "full" {
         "make bench"
     } else {
