@@ -41,7 +41,7 @@ pub struct Batch<'r> {
     /// The producer's number of the first of them.
     pub first: u64,
     /// Lost between the producer's last batch and this one. In a group that divides buckets that last batch may have been
-    /// handed to another member.
+    /// handed to another member, and the loss found (and counted by [`Reader::lapped`]) by one that was dropped since.
     pub missed: Lapped,
     packets: Packets<'r>,
     bucket: BucketRef,
@@ -215,15 +215,18 @@ impl Reader {
 
     /// The first cursor from `turn` on that has records, and the number behind the last of them.
     fn find(&mut self) -> Option<(usize, u64)> {
-        let mut asked = 0;
-        while asked < self.cursors.len() {
-            let turn = (self.turn + asked) % self.cursors.len();
+        let mut turn = self.turn;
+        for _ in 0..self.cursors.len() {
+            if turn >= self.cursors.len() {
+                turn = 0;
+            }
             let ahead = self.cursors[turn].advance(&self.shared, &self.group, &mut self.lapped);
             match ahead {
                 Ahead::Records(end) => return Some((turn, end)),
-                Ahead::Nothing => asked += 1,
+                Ahead::Nothing => turn += 1,
                 Ahead::Over => {
-                    let cursor = self.cursors.swap_remove(turn);
+                    // The others keep their order: one that changed places could be passed over.
+                    let cursor = self.cursors.remove(turn);
                     self.group.end(cursor.lane);
                     if self.group.kind == GroupKind::Gating {
                         self.shared.storage.bell.ring();

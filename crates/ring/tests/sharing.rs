@@ -146,6 +146,52 @@ fn lapped_records_are_counted_by_one_member() {
     assert!(first > PER_BUCKET);
 }
 
+/// A member may find a loss and be dropped before the batch that tells of it.
+#[test]
+fn what_a_dropped_member_missed_is_told_by_the_next_and_counted_once() {
+    let ring = ring(Mode::Record, 2, 2);
+    let [mut one, mut two] = members(&ring, GroupKind::Lapped);
+    let mut slow = ring.producer().unwrap();
+    let mut fast = ring.producer().unwrap();
+    store(&mut slow, 0..PER_BUCKET);
+    // Begins the next bucket, and is too short to be published by itself.
+    let record = Record::whole(PER_BUCKET as i64, 0, &LARGE[..32_700]);
+    slow.store(&record).expect("a free bucket");
+    store(&mut fast, 10..10 + 2 * ring.buckets() as u64 * PER_BUCKET);
+    assert_eq!(
+        numbers(&mut one),
+        None,
+        "the open bucket is all that is left"
+    );
+    assert_eq!(one.lapped().packets, PER_BUCKET);
+    drop(one);
+    slow.publish();
+    let mut told = [0; 2];
+    while let Some(batch) = two.next() {
+        told[batch.producer] += batch.missed.packets;
+    }
+    assert_eq!(told[0], PER_BUCKET, "with the record behind the loss");
+    assert_eq!(two.lapped().packets, told[1], "what it found itself");
+}
+
+/// Cursors are asked in turn; one that is at its end leaves the round while it is asked.
+#[test]
+fn a_member_that_leaves_a_producer_passes_over_no_other() {
+    let ring = ring(Mode::Record, 6, 2);
+    let [mut one, mut two] = members(&ring, GroupKind::Lapped);
+    let mut producers: Vec<_> = (0..6).map(|_| ring.producer().unwrap()).collect();
+    // One serves the producers 0, 2 and 4, and is at the end of a bucket of 2, behind which two goes on.
+    store(&mut producers[2], 0..PER_BUCKET);
+    assert_eq!(numbers(&mut one), Some(0..PER_BUCKET));
+    store(&mut producers[2], PER_BUCKET..PER_BUCKET + 1);
+    assert_eq!(numbers(&mut two), Some(PER_BUCKET..PER_BUCKET + 1));
+    store(&mut producers[4], 0..1);
+    assert_eq!(numbers(&mut one), Some(0..1));
+    store(&mut producers[4], 1..2);
+    assert_eq!(numbers(&mut one), Some(1..2), "0 has nothing, 2 is over");
+    assert_eq!(numbers(&mut one), None);
+}
+
 #[test]
 fn a_writer_waits_for_the_slowest_member() {
     let ring = ring(Mode::Protect, 1, 2);
