@@ -39,6 +39,15 @@ pub(crate) fn untold_gap(producer: usize, first: u64, expected: u64, missed: u64
     );
 }
 
+/// With batches more was told as missed than readers say that they found missing.
+#[track_caller]
+pub(crate) fn told_unfound(told: u64, lapped: u64) {
+    assert!(
+        told <= lapped,
+        "FORBIDDEN told_unfound: {told} told as missed, {lapped} found missing"
+    );
+}
+
 /// Two members of a sharing group were handed the same record.
 #[track_caller]
 pub(crate) fn handed_twice(producer: usize, first: u64, before_end: u64) {

@@ -21,7 +21,9 @@ struct Ledger {
     /// By producer: ranges of numbers, first and end, that do not touch.
     ranges: Vec<BTreeMap<u64, u64>>,
     read: u64,
-    /// Told by members that have left.
+    /// Told with batches by members that have left: also what others had found before they left.
+    told: u64,
+    /// Found missing by members that have left.
     lapped: u64,
     members: usize,
 }
@@ -36,6 +38,7 @@ impl Handed {
                 .collect(),
             ranges: vec![BTreeMap::new(); producers],
             read: 0,
+            told: 0,
             lapped: 0,
             members: members.len(),
         })))
@@ -60,11 +63,14 @@ impl Handed {
         ranges.insert(from, to);
     }
 
-    /// A member leaves. At the end, when nothing is unread, the last one closes the ledger.
-    pub(crate) fn leave(&self, round: &Round, reader: &Reader, at_end: bool) {
+    /// A member leaves that was told of so many missed. At the end, when nothing is unread, the last one closes the ledger.
+    pub(crate) fn leave(&self, round: &Round, reader: &Reader, told: u64, at_end: bool) {
         let mut ledger = lock(&self.0);
+        ledger.told += told;
         ledger.lapped += reader.lapped().packets;
         ledger.members -= 1;
+        // Who is told of a loss found it, or adopted it from a member that had left.
+        forbidden::told_unfound(ledger.told, ledger.lapped);
         if at_end && ledger.members == 0 {
             let stored = ledger
                 .starts

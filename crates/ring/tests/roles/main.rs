@@ -17,6 +17,7 @@
 //! | `torn_record` | bytes, time or fields read, held or re-read are not the record's |
 //! | `early_record` | a record is seen before its producer began it |
 //! | `untold_gap` | a batch does not begin where the last one and what it says it missed end |
+//! | `told_unfound` | batches tell of more missed records than readers found missing |
 //! | `handed_twice` | two members of a sharing group are handed one record |
 //! | `gating_loss` | a gating group missed something |
 //! | `stale_hold` | one name of a bucket stands for two contents |
