@@ -211,8 +211,9 @@ impl Ring {
     /// Makes a group that divides producers, so that what one stored stays in order. Member `m` serves the producers whose
     /// number modulo `members` is `m`, opened already or not.
     ///
-    /// The group starts with the oldest record that is in the ring: what was overwritten before counts neither as read
-    /// nor as lapped, and [`Reader::position`] starts behind it.
+    /// The group starts with each producer's oldest record that is in the ring: what was overwritten before it counts
+    /// neither as read nor as lapped, and [`Reader::position`] starts behind it. Where a producer's times ran backwards, a
+    /// later bucket may have gone before that record's: such a hole counts as lapped, also in a gating group.
     ///
     /// # Errors
     /// [`RingError::Readers`] if `members` is 0, or more readers would be open than the ring was made for.

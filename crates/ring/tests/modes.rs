@@ -302,6 +302,28 @@ fn a_late_group_starts_with_what_is_there() {
     assert_eq!(reader.lapped().packets, 0);
 }
 
+/// Buckets go by time and a producer's are read by number: where times ran backwards there are holes in what is left.
+#[test]
+fn a_late_group_is_told_of_a_hole_that_is_older_than_itself() {
+    for kind in [GroupKind::Lapped, GroupKind::Gating] {
+        let ring = ring(Mode::Record);
+        let mut producer = ring.producer().unwrap();
+        for time in [500, 501, 502, 0, 1, 2].into_iter().chain(100..118) {
+            store(&mut producer, time).unwrap();
+        }
+        store(&mut producer, 118).unwrap();
+        let log = ring.evicted(i64::MIN, i64::MAX);
+        assert_eq!((log.first_ns, log.packets), (Some(0), 3), "the second one");
+        let mut reader = ring.group("late", kind).unwrap();
+        assert_eq!(reader.position(0), 0);
+        assert_eq!(reader.next().map(|batch| batch.first), Some(0));
+        let batch = reader.next().unwrap();
+        assert_eq!((batch.first, batch.missed.packets), (6, 3), "{kind:?}");
+        assert_eq!(stamps(&mut reader), (103..119).collect::<Vec<_>>());
+        assert_eq!(reader.lapped().packets, 3, "stored = analyzed + lapped");
+    }
+}
+
 #[test]
 fn the_hook_runs_before_an_overwrite_only() {
     let ring = ring(Mode::Record);
