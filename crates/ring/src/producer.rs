@@ -13,6 +13,8 @@ use crate::{
 /// Captured bytes after which storing publishes by itself. A publication costs a fence and a few stores; at this distance
 /// that was too little to measure.
 const PUBLISH_BYTES: u64 = 32 << 10;
+/// Records after which it does as well, because some capture no bytes: as many as have 32 KiB of descriptors.
+const PUBLISH_RECORDS: usize = 2048;
 
 /// Called before a bucket is overwritten.
 type Hook = Box<dyn FnMut(NewBucket) + Send>;
@@ -69,8 +71,8 @@ impl Producer {
         self.cut_records
     }
 
-    /// Stores a record behind those before. Readers see it after [`Self::publish`], or when 32 KiB are unpublished, or when
-    /// the bucket is full, whichever is first.
+    /// Stores a record behind those before. Readers see it after [`Self::publish`], or when 32 KiB or 2048 records are
+    /// unpublished, or when the bucket is full, whichever is first.
     ///
     /// Takes no lock, no system call and no clock except once per bucket; in [`Mode::Wait`], and in [`Mode::Record`] behind
     /// a gating group, it may then wait for a bucket.
@@ -106,7 +108,7 @@ impl Producer {
         let mut stored = 0;
         loop {
             let stop = if let Some(open) = &mut self.open {
-                let (added, stop) = open.append_burst(&mut records, PUBLISH_BYTES);
+                let (added, stop) = open.append_burst(&mut records, PUBLISH_BYTES, PUBLISH_RECORDS);
                 stored += added;
                 stop
             } else {
@@ -168,7 +170,7 @@ impl Producer {
         if self
             .open
             .as_ref()
-            .is_some_and(|open| open.unpublished_bytes() >= PUBLISH_BYTES)
+            .is_some_and(|open| open.is_due(PUBLISH_BYTES, PUBLISH_RECORDS))
         {
             self.publish();
         }

@@ -98,6 +98,26 @@ fn what_is_stored_is_published_at_32_kib_by_itself() {
     assert_eq!(ring.published(0), 32);
 }
 
+/// Of records without a captured byte (a snap length of 0 would make them) no number of bytes is ever waiting.
+#[test]
+fn empty_records_are_published_by_their_number() {
+    const MANY: usize = 2048;
+    let ring = Ring::new(&RingConfig::new(16 << 20, 2, 1), None).unwrap();
+    let mut producer = ring.producer().unwrap();
+    for _ in 0..MANY {
+        assert_eq!(ring.published(0), 0);
+        producer.store(&Record::whole(1, 0, &[])).unwrap();
+    }
+    assert_eq!(ring.published(0), MANY as u64);
+    let mut producer = ring.producer().unwrap();
+    let burst = std::iter::repeat_n(Record::whole(1, 0, &[]), MANY - 1);
+    assert_eq!(producer.store_burst(burst), Ok(MANY - 1));
+    assert_eq!(ring.published(1), 0);
+    let burst = std::iter::repeat_n(Record::whole(1, 0, &[]), 2);
+    assert_eq!(producer.store_burst(burst), Ok(2));
+    assert_eq!(ring.published(1), MANY as u64, "the end of a group");
+}
+
 #[test]
 fn interfaces_are_numbered_in_order() {
     let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();

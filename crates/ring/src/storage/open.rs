@@ -149,9 +149,10 @@ impl OpenBucket {
         (self.stored.min_ns, self.stored.max_ns)
     }
 
-    /// Captured bytes stored and not published.
-    pub(crate) fn unpublished_bytes(&self) -> u64 {
-        self.stored.bytes - self.committed_bytes
+    /// Whether at least so many captured bytes, or so many records, are stored and not published.
+    pub(crate) fn is_due(&self, bytes: u64, records: usize) -> bool {
+        self.stored.bytes - self.committed_bytes >= bytes
+            || self.stored.count - self.committed >= records
     }
 
     /// Whether stores go past the cache at the moment.
@@ -192,12 +193,14 @@ impl OpenBucket {
     }
 
     /// Stores records until one of the reasons to stop. Returns how many were stored, and the reason. With `publish_bytes`
-    /// unpublished it goes on to the end of a group of 32 records, but to no more than twice as many bytes and a record.
+    /// or `publish_records` unpublished it goes on to the end of a group of 32 records, but to no more than twice as many
+    /// bytes and a record.
     #[inline]
     pub(crate) fn append_burst<'a>(
         &mut self,
         records: &mut impl Iterator<Item = Record<'a>>,
         publish_bytes: u64,
+        publish_records: usize,
     ) -> (usize, Stop<'a>) {
         self.stage.enter();
         let before = self.stored.count;
@@ -207,7 +210,8 @@ impl OpenBucket {
             // the next fence waits for that. Long records do not wait for it.
             let beyond = self.stored.bytes.checked_sub(publish_at);
             let whole = self.stored.count.is_multiple_of(DESCRIPTORS);
-            if beyond.is_some_and(|beyond| whole || beyond >= publish_bytes) {
+            let many = self.stored.count - self.committed >= publish_records;
+            if (whole && many) || beyond.is_some_and(|beyond| whole || beyond >= publish_bytes) {
                 break Stop::Publish;
             }
             match self.append_group(records) {
