@@ -31,7 +31,7 @@ start_recorder() {
 	recorder=$!
 	local waited
 	for ((waited = 0; waited < 300; waited++)); do
-		grep -q 'recording on' "$DEMO/record.log" && return
+		grep -qs 'recording on' "$DEMO/record.log" && return
 		kill -0 "$recorder" 2>/dev/null || break
 		sleep 0.1
 	done
@@ -115,8 +115,10 @@ if [ "${1:-}" = inside ]; then
 fi
 
 step "building"
-RETROSCOPE=$(built -p retroscope-cli --bin retroscope)
-DEMO_CHECK=$(built -p retroscope-cli --example demo_check)
+# In one call: alone, the example would have half of the program compiled anew, for what its dependencies ask of others.
+programs=$(built -p retroscope-cli --bin retroscope --example demo_check)
+RETROSCOPE=$(grep '/retroscope$' <<<"$programs")
+DEMO_CHECK=$(grep '/demo_check$' <<<"$programs")
 DEMO=$(target_dir)/demo
 export RETROSCOPE DEMO
 mkdir -p "$DEMO"

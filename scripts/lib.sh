@@ -20,8 +20,8 @@ target_dir() {
 		sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'
 }
 
-# Builds a program of the workspace and prints where cargo put it: `built -p retroscope-cli --bin retroscope`.
+# Builds programs of the workspace and prints where cargo put them, a line each: `built -p retroscope-cli --bin retroscope`.
 built() {
 	cargo build --locked --release --message-format=json-render-diagnostics "$@" |
-		sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
+		sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'
 }
