@@ -98,6 +98,28 @@ pub fn offloads(interface: &str) -> io::Result<Offloads> {
     })
 }
 
+/// How a NIC holds what was received until the driver takes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reception {
+    /// Entries of the receive ring, each for one packet or a part of one, and the most that it can have. `None`: unknown.
+    pub ring: Option<(u32, u32)>,
+    /// The other end is asked to pause when the ring is full. `None`: unknown.
+    pub sends_pauses: Option<bool>,
+}
+
+/// Asks for an interface's receive ring and flow control (ethtool(8), `-g` and `-a`).
+///
+/// # Errors
+/// What the system said, if there is no such interface. What a driver does not tell is `None`.
+pub fn reception(interface: &str) -> io::Result<Reception> {
+    let query = InterfaceQuery::new()?;
+    query.index(interface)?;
+    Ok(Reception {
+        ring: query.ethtool_receive_ring(interface).ok(),
+        sends_pauses: query.ethtool_sends_pauses(interface).ok(),
+    })
+}
+
 /// The link type of a hardware type, where every frame of it has the same known header.
 ///
 /// `ARPHRD_NONE` is what tun and WireGuard interfaces have, `ARPHRD_RAWIP` what cellular modems have: both deliver bare IP
@@ -168,6 +190,7 @@ mod tests {
                 Some(libc::ENODEV),
                 "{name}"
             );
+            assert!(reception(name).is_err(), "{name}");
         }
     }
 

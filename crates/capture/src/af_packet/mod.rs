@@ -36,6 +36,6 @@ pub(crate) mod sys;
 mod watermark;
 
 pub use config::{Fanout, FanoutMode, LiveConfig, Sides};
-pub use interface::{InterfaceSummary, Offloads, interfaces, offloads};
+pub use interface::{InterfaceSummary, Offloads, Reception, interfaces, offloads, reception};
 pub(crate) use port::permission;
 pub use source::LiveSource;

@@ -22,6 +22,10 @@ const ETHTOOL_GRO: u32 = 0x2b;
 const ETHTOOL_FLOW_HASH: u32 = 0x29;
 const ETHTOOL_RSS: u32 = 0x46;
 
+/// `ETHTOOL_GRINGPARAM` and `ETHTOOL_GPAUSEPARAM`.
+const ETHTOOL_RING: u32 = 0x10;
+const ETHTOOL_PAUSE: u32 = 0x12;
+
 /// Room for an indirection table of 4096 entries and a key of 256 bytes: larger ones are not known to exist.
 const RSS_WORDS: usize = 4096 + 64;
 
@@ -159,6 +163,31 @@ impl InterfaceQuery {
         })
     }
 
+    /// Entries of the NIC's receive ring, and the most that it can have.
+    pub(crate) fn ethtool_receive_ring(&self, name: &str) -> io::Result<(u32, u32)> {
+        let mut answer = RingSizes {
+            command: ETHTOOL_RING,
+            receive_max: 0,
+            other_maxima: [0; 3],
+            receive: 0,
+            others: [0; 3],
+        };
+        self.ask_ethtool(name, &mut answer)?;
+        Ok((answer.receive, answer.receive_max))
+    }
+
+    /// Whether the NIC asks the other end to pause when it is full (IEEE 802.3, annex 31B).
+    pub(crate) fn ethtool_sends_pauses(&self, name: &str) -> io::Result<bool> {
+        let mut answer = Pauses {
+            command: ETHTOOL_PAUSE,
+            negotiates: 0,
+            obeys: 0,
+            sends: 0,
+        };
+        self.ask_ethtool(name, &mut answer)?;
+        Ok(answer.sends != 0)
+    }
+
     fn ethtool_value(&self, name: &str, command: u32) -> io::Result<u32> {
         let mut answer = Value { command, data: 0 };
         self.ask_ethtool(name, &mut answer)?;
@@ -201,6 +230,11 @@ unsafe impl Answer for FlowHash {}
 // SAFETY: `ethtool_rxfh`, made with sizes of 0, or with those that the first call gave and `RSS_WORDS` has room for; the
 // kernel refuses a call whose sizes are neither.
 unsafe impl Answer for Rss {}
+
+// SAFETY: `ethtool_ringparam`, asserted to be as large, is only made with its command.
+unsafe impl Answer for RingSizes {}
+// SAFETY: `ethtool_pauseparam`, likewise.
+unsafe impl Answer for Pauses {}
 
 /// What [`InterfaceQuery::ethtool_rss`] found.
 #[derive(Debug)]
@@ -261,6 +295,28 @@ struct Value {
     command: u32,
     data: u32,
 }
+
+/// `struct ethtool_ringparam`: sizes in entries.
+#[repr(C)]
+struct RingSizes {
+    command: u32,
+    receive_max: u32,
+    other_maxima: [u32; 3],
+    receive: u32,
+    others: [u32; 3],
+}
+
+/// `struct ethtool_pauseparam`: switches.
+#[repr(C)]
+struct Pauses {
+    command: u32,
+    negotiates: u32,
+    obeys: u32,
+    sends: u32,
+}
+
+const _: () = assert!(size_of::<RingSizes>() == 36);
+const _: () = assert!(size_of::<Pauses>() == 16);
 
 /// `struct ethtool_drvinfo`, of which only the name is read.
 #[repr(C)]

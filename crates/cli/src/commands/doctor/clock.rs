@@ -7,7 +7,8 @@ use std::{fs, path::Path};
 
 use super::{finding::Finding, read};
 
-const CHECK: &str = "clock";
+pub(super) const CHECK: &str = "clock";
+pub(super) const CHECK_SOURCE: &str = "clocksource";
 
 /// Names of time daemons as `/proc/PID/comm` has them, which cuts at 15 bytes.
 const DAEMONS: [&str; 7] = [
@@ -55,18 +56,18 @@ impl Facts {
         };
         let source = match self.source.as_deref() {
             None => Finding::note(
-                "clocksource",
+                CHECK_SOURCE,
                 "cannot tell which clock source the kernel uses",
                 "look at the kernel's messages: dmesg | grep clocksource",
             ),
             Some(source) if SLOW.contains(&source) => Finding::warn(
-                "clocksource",
+                CHECK_SOURCE,
                 format!(
                     "the kernel reads {source}, which takes a microsecond or more for each packet's stamp"
                 ),
                 "boot without clocksource= and notsc, and see in dmesg why tsc is not used",
             ),
-            Some(source) => Finding::ok("clocksource", format!("the kernel reads {source}")),
+            Some(source) => Finding::ok(CHECK_SOURCE, format!("the kernel reads {source}")),
         };
         vec![synchronised, source]
     }

@@ -14,6 +14,11 @@ use super::{
 };
 use crate::failure::Failure;
 
+pub(super) const CHECK_STATE: &str = "state";
+pub(super) const CHECK_OFFLOAD: &str = "offload";
+pub(super) const CHECK_VLAN: &str = "vlan";
+pub(super) const CHECK_DROPS: &str = "drops";
+
 /// What was found about one interface.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
@@ -114,7 +119,7 @@ impl Facts {
         } else {
             Severity::Note
         };
-        Finding::new(severity, "state", what, advice)
+        Finding::new(severity, CHECK_STATE, what, advice)
     }
 
     fn state(&self) -> Finding {
@@ -160,7 +165,7 @@ impl Facts {
         if let Some(queues @ 2..) = self.receive_queues {
             what.push_str(&format!(", {queues} receive queues"));
         }
-        Finding::ok("state", what)
+        Finding::ok(CHECK_STATE, what)
     }
 
     /// Generic and large receive offload join segments. Nothing on the loopback interface was ever on a wire.
@@ -179,25 +184,25 @@ impl Facts {
         };
         Some(match (offloads.generic_receive, offloads.large_receive) {
             (Some(true), Some(true)) => Finding::note(
-                "offload",
+                CHECK_OFFLOAD,
                 what("receive offload (GRO and LRO)"),
                 format!("sudo ethtool -K {name} gro off lro off"),
             ),
             (Some(true), _) => Finding::note(
-                "offload",
+                CHECK_OFFLOAD,
                 what("generic receive offload (GRO)"),
                 format!("sudo ethtool -K {name} gro off"),
             ),
             (_, Some(true)) => Finding::note(
-                "offload",
+                CHECK_OFFLOAD,
                 what("large receive offload (LRO)"),
                 format!("sudo ethtool -K {name} lro off"),
             ),
             (Some(false), _) => {
-                Finding::ok("offload", "frames are captured as they are on the wire")
+                Finding::ok(CHECK_OFFLOAD, "frames are captured as they are on the wire")
             }
             (None, _) => Finding::note(
-                "offload",
+                CHECK_OFFLOAD,
                 "cannot tell whether receive offload joins TCP segments",
                 format!("look at: ethtool -k {name}"),
             ),
@@ -207,7 +212,7 @@ impl Facts {
     fn vlan(&self) -> Option<Finding> {
         self.offloads.vlan_extraction?.then(|| {
             Finding::ok(
-                "vlan",
+                CHECK_VLAN,
                 "VLAN tags are taken out on receipt; recording puts them back where they were",
             )
         })
@@ -225,14 +230,14 @@ impl Facts {
         // Drivers differ in whether one counter includes the other, so they are not added up.
         if missed > 0 || overrun > 0 {
             findings.push(Finding::warn(
-                "drops",
+                CHECK_DROPS,
                 format!("the NIC has lost packets since it came up: {missed} for want of a buffer, {overrun} by overrun"),
                 format!("larger receive ring: sudo ethtool -G {name} rx MAX, where ethtool -g {name} shows MAX"),
             ));
         }
         if let Some(dropped @ 1..) = dropped {
             findings.push(Finding::note(
-                "drops",
+                CHECK_DROPS,
                 format!("the kernel has dropped {dropped} packets since it came up, also those that nobody wanted"),
                 format!("see whether the number grows while recording: ip -s link show {name}"),
             ));

@@ -12,7 +12,7 @@ use retroscope_capture::{
 
 use super::{finding::Finding, read_number};
 
-const CHECK: &str = "irq";
+pub(super) const CHECK: &str = "irq";
 
 /// The interrupts of an interface's card.
 #[derive(Debug, Clone, PartialEq, Eq)]

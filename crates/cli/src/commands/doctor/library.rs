@@ -2,7 +2,7 @@
 
 use super::{finding::Finding, read};
 
-const CHECK: &str = "libpcap";
+pub(super) const CHECK: &str = "libpcap";
 
 /// What was found.
 #[derive(Debug, Clone)]

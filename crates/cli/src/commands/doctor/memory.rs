@@ -8,7 +8,8 @@ use crate::{
     units::show_size,
 };
 
-const CHECK: &str = "memory";
+pub(super) const CHECK: &str = "memory";
+pub(super) const CHECK_LOCKED: &str = "memlock";
 
 /// A smaller ring, in bytes, is too small to be of use: it holds a tenth of a second at 10 Gbit/s.
 const RING_BYTES_MIN: u64 = 128 << 20;
@@ -41,7 +42,7 @@ impl Facts {
                 show_size(bytes)
             ),
         };
-        vec![self.ring(), Finding::ok("memlock", locked)]
+        vec![self.ring(), Finding::ok(CHECK_LOCKED, locked)]
     }
 
     fn ring(&self) -> Finding {

@@ -8,19 +8,27 @@
 //! - `pages`: huge pages for it,
 //! - `numa`: on which node the interfaces are,
 //! - `irq`: which CPUs their cards interrupt,
+//! - `kernel`: the kernel's input queues and filter programs,
+//! - `governor`: how CPUs choose their frequency,
 //! - `interface`: state, offloads and losses of each interface,
+//! - `nic`: its receive ring and flow control,
 //! - `rss`: whether the NIC's hash splits conversations,
 //! - `clock`: who stamps the packets,
 //! - `library`: which libpcap compiles the filters.
+//!
+//! docs/tuning.md has a line for each check; a test compares them.
 //!
 //! Nothing is changed, no packet is captured, and no privilege is needed.
 
 mod clock;
 mod finding;
+mod governor;
 mod interface;
 mod irq;
+mod kernel;
 mod library;
 mod memory;
+mod nic;
 mod numa;
 mod pages;
 mod permission;
@@ -29,6 +37,7 @@ mod rss;
 
 use std::{
     io::{self, IsTerminal, Write},
+    path::Path,
     process::ExitCode,
 };
 
@@ -76,9 +85,13 @@ fn findings(wanted: &[String]) -> Result<Vec<Finding>, Failure> {
     findings.extend(pages::Facts::gather().findings());
     findings.extend(numa::findings(&numa::gather(wanted)));
     findings.extend(irq::gather(wanted).iter().map(irq::Facts::finding));
+    findings.extend(kernel::Facts::gather().findings());
+    findings.extend(governor::finding(&governor::gather(Path::new("/sys"))));
     for facts in interface::gather(wanted)? {
         let queues = rss::Facts::gather(&facts.summary.name, facts.receive_queues);
+        let card = (!facts.summary.loopback).then(|| nic::Facts::gather(&facts.summary.name));
         findings.extend(facts.findings());
+        findings.extend(card.into_iter().flat_map(|card| card.findings()));
         findings.extend(queues.into_iter().flat_map(|facts| facts.findings()));
     }
     findings.extend(clock::Facts::gather().findings());
@@ -94,12 +107,58 @@ fn wants_colour() -> bool {
 }
 
 /// The text of a small file under `/proc` or `/sys`, without the newline; `None` if it is not there.
-fn read(path: impl AsRef<std::path::Path>) -> Option<String> {
+fn read(path: impl AsRef<Path>) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     Some(text.trim_end().to_owned())
 }
 
 /// The number in such a file.
-fn read_number(path: impl AsRef<std::path::Path>) -> Option<u64> {
+fn read_number(path: impl AsRef<Path>) -> Option<u64> {
     read(path)?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs};
+
+    use super::*;
+
+    /// Every check that there is.
+    const CHECKS: [&str; 21] = [
+        permission::CHECK,
+        memory::CHECK,
+        memory::CHECK_LOCKED,
+        pages::CHECK,
+        pages::CHECK_SHARED,
+        numa::CHECK,
+        irq::CHECK,
+        kernel::CHECK_BACKLOG,
+        kernel::CHECK_BUDGET,
+        kernel::CHECK_BPF,
+        governor::CHECK,
+        interface::CHECK_STATE,
+        interface::CHECK_OFFLOAD,
+        interface::CHECK_VLAN,
+        interface::CHECK_DROPS,
+        nic::CHECK_RING,
+        nic::CHECK_PAUSE,
+        rss::CHECK,
+        clock::CHECK,
+        clock::CHECK_SOURCE,
+        library::CHECK,
+    ];
+
+    #[test]
+    fn the_tuning_page_has_a_line_for_each_check_and_no_other() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tuning.md");
+        let page = fs::read_to_string(page).unwrap();
+        let lines = page.lines().filter_map(|line| line.strip_prefix("| `"));
+        let told: Vec<&str> = lines.filter_map(|line| line.split('`').next()).collect();
+        let checks = BTreeSet::from(CHECKS);
+        assert_eq!(told.len(), checks.len(), "a check has two lines");
+        assert_eq!(BTreeSet::from_iter(told), checks);
+        for finding in findings(&[]).unwrap() {
+            assert!(checks.contains(finding.check), "{}", finding.check);
+        }
+    }
 }

@@ -7,7 +7,7 @@ use retroscope_capture::af_packet::interfaces;
 use super::finding::Finding;
 use crate::numa::Topology;
 
-const CHECK: &str = "numa";
+pub(super) const CHECK: &str = "numa";
 
 /// The nodes of the interfaces in `wanted`, or of all.
 pub(super) fn gather(wanted: &[String]) -> Topology {

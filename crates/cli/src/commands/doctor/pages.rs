@@ -11,8 +11,8 @@ use crate::{
     units::show_size,
 };
 
-const CHECK: &str = "pages";
-const CHECK_SHARED: &str = "shared-pages";
+pub(super) const CHECK: &str = "pages";
+pub(super) const CHECK_SHARED: &str = "shared-pages";
 
 /// The huge pages that the ring asks for, in bytes.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;

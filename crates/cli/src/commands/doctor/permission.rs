@@ -6,7 +6,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use super::finding::Finding;
 
-const CHECK: &str = "permission";
+pub(super) const CHECK: &str = "permission";
 
 /// What was found.
 #[derive(Debug, Clone)]

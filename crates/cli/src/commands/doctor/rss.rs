@@ -8,7 +8,7 @@ use retroscope_capture::rss::{
 
 use super::finding::Finding;
 
-const CHECK: &str = "rss";
+pub(super) const CHECK: &str = "rss";
 
 /// What was found about one interface.
 #[derive(Debug, Clone)]

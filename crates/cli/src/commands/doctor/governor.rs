@@ -1,0 +1,77 @@
+//! How the CPUs choose their frequency: the kernel's Documentation/admin-guide/pm/cpufreq.rst.
+//!
+//! A CPU that saves power is slow when a burst begins, just when packets wait.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use super::{finding::Finding, read};
+
+pub(super) const CHECK: &str = "governor";
+
+/// The governors of all CPUs, each once; none where nothing is chosen, as in most virtual machines.
+pub(super) fn gather(sys: &Path) -> BTreeSet<String> {
+    let Ok(cpus) = fs::read_dir(sys.join("devices/system/cpu")) else {
+        return BTreeSet::new();
+    };
+    let paths = cpus.filter_map(|entry| Some(entry.ok()?.path().join("cpufreq/scaling_governor")));
+    paths.filter_map(read).collect()
+}
+
+/// One, where the CPUs have governors.
+pub(super) fn finding(governors: &BTreeSet<String>) -> Option<Finding> {
+    let saving: Vec<&str> = governors
+        .iter()
+        .map(String::as_str)
+        .filter(|governor| *governor != "performance")
+        .collect();
+    if governors.is_empty() {
+        None
+    } else if saving.is_empty() {
+        Some(Finding::ok(
+            CHECK,
+            "all CPUs run at full speed (performance)",
+        ))
+    } else {
+        Some(Finding::note(
+            CHECK,
+            format!(
+                "CPUs change their frequency ({}): they are slow when a burst begins",
+                saving.join(", ")
+            ),
+            "sudo cpupower frequency-set -g performance",
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::finding::Severity, *};
+
+    #[test]
+    fn governors_that_save_power_are_noted() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(finding(&gather(root.path())), None);
+        let mut severities = Vec::new();
+        for (cpu, governor) in [
+            ("cpu0", "performance\n"),
+            ("cpu1", "performance\n"),
+            ("cpu2", "schedutil\n"),
+        ] {
+            let folder = root
+                .path()
+                .join("devices/system/cpu")
+                .join(cpu)
+                .join("cpufreq");
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("scaling_governor"), governor).unwrap();
+            severities.push(finding(&gather(root.path())).unwrap().severity);
+        }
+        assert_eq!(severities, [Severity::Ok, Severity::Ok, Severity::Note]);
+        assert!(
+            finding(&gather(root.path()))
+                .unwrap()
+                .what
+                .contains("(schedutil)")
+        );
+    }
+}

@@ -1,0 +1,170 @@
+//! What the kernel does with packets before any capture sees them: its input queues, and its filter programs.
+//!
+//! See the kernel's Documentation/admin-guide/sysctl/net.rst. `/proc/net/softnet_stat` has a line for each CPU: packets
+//! taken, dropped for want of room in the input queue, and rounds that ended for want of time, in hexadecimal, since
+//! the system started (`softnet_seq_show` of `net/core/net-procfs.c`).
+
+use super::{finding::Finding, read, read_number};
+
+pub(super) const CHECK_BACKLOG: &str = "backlog";
+pub(super) const CHECK_BUDGET: &str = "budget";
+pub(super) const CHECK_BPF: &str = "bpf-jit";
+
+/// What was found.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    /// `softnet_stat`; `None`: unknown.
+    input: Option<Input>,
+    /// `net.core.netdev_max_backlog`, packets a CPU.
+    backlog: Option<u64>,
+    /// `net.core.netdev_budget`, packets a round.
+    budget: Option<u64>,
+    /// `net.core.bpf_jit_enable`, which only root may read on some kernels.
+    compiles: Option<u64>,
+}
+
+/// Sums over all CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Input {
+    taken: u64,
+    dropped: u64,
+    squeezed: u64,
+}
+
+impl Facts {
+    pub(super) fn gather() -> Self {
+        Self {
+            input: read("/proc/net/softnet_stat").and_then(|text| Input::parse(&text)),
+            backlog: read_number("/proc/sys/net/core/netdev_max_backlog"),
+            budget: read_number("/proc/sys/net/core/netdev_budget"),
+            compiles: read_number("/proc/sys/net/core/bpf_jit_enable"),
+        }
+    }
+
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        let bpf = self.compiles.map(|compiles| match compiles {
+            0 => Finding::note(
+                CHECK_BPF,
+                "the kernel interprets filters and XDP programs, at several times the cost",
+                "sudo sysctl net.core.bpf_jit_enable=1",
+            ),
+            _ => Finding::ok(CHECK_BPF, "the kernel compiles filters and XDP programs"),
+        });
+        let input = self
+            .input
+            .map(|input| [self.queue(input), self.time(input)]);
+        input.into_iter().flatten().chain(bpf).collect()
+    }
+
+    /// Twice what there is, or a command to see it.
+    fn doubled(name: &str, value: Option<u64>) -> String {
+        match value {
+            Some(value) => format!("sudo sysctl net.core.{name}={}", value.saturating_mul(2)),
+            None => format!("a larger one; see it with: sysctl net.core.{name}"),
+        }
+    }
+
+    fn queue(&self, input: Input) -> Finding {
+        match input.dropped {
+            0 => Finding::ok(
+                CHECK_BACKLOG,
+                "the kernel's input queues have dropped nothing since the system started",
+            ),
+            dropped => Finding::warn(
+                CHECK_BACKLOG,
+                format!(
+                    "the kernel's input queues have dropped {dropped} packets since the system started"
+                ),
+                Self::doubled("netdev_max_backlog", self.backlog),
+            ),
+        }
+    }
+
+    fn time(
+        &self,
+        Input {
+            taken, squeezed, ..
+        }: Input,
+    ) -> Finding {
+        // A thousandth of the packets, each round taking many: the card is often not emptied.
+        if squeezed > 0 && squeezed >= taken / 1000 {
+            Finding::note(
+                CHECK_BUDGET,
+                format!(
+                    "receiving ran out of its budget {squeezed} times since the system started"
+                ),
+                Self::doubled("netdev_budget", self.budget),
+            )
+        } else {
+            Finding::ok(
+                CHECK_BUDGET,
+                format!("receiving ran out of its budget {squeezed} times, for {taken} packets"),
+            )
+        }
+    }
+}
+
+impl Input {
+    /// The sums of the lines of `softnet_stat`; `None` if they are none.
+    fn parse(text: &str) -> Option<Self> {
+        let mut sum = Self::default();
+        for line in text.lines() {
+            let mut words = line.split_ascii_whitespace();
+            let mut number = || u64::from_str_radix(words.next()?, 16).ok();
+            sum.taken += number()?;
+            sum.dropped += number()?;
+            sum.squeezed += number()?;
+        }
+        (!text.is_empty()).then_some(sum)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::finding::Severity, *};
+
+    #[test]
+    fn lines_of_all_cpus_are_added() {
+        let text = "0000000a 00000001 00000002 00000000\n000000ff 00000000 0000000f 00000000\n";
+        let sum = Input {
+            taken: 265,
+            dropped: 1,
+            squeezed: 17,
+        };
+        assert_eq!(Input::parse(text), Some(sum));
+        for wrong in ["", "0000000a", "0000000a 00000001 word"] {
+            assert_eq!(Input::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    fn complaints(dropped: u64, squeezed: u64, compiles: u64) -> Vec<(Severity, String)> {
+        let facts = Facts {
+            input: Some(Input {
+                taken: 1_000_000,
+                dropped,
+                squeezed,
+            }),
+            backlog: Some(1000),
+            budget: Some(300),
+            compiles: Some(compiles),
+        };
+        let findings = facts.findings();
+        assert_eq!(findings.len(), 3);
+        let told = findings
+            .into_iter()
+            .filter(|finding| finding.severity != Severity::Ok);
+        told.map(|finding| (finding.severity, finding.advice))
+            .collect()
+    }
+
+    #[test]
+    fn what_the_kernel_dropped_is_a_warning() {
+        assert_eq!(complaints(0, 999, 1), []);
+        let backlog = "sudo sysctl net.core.netdev_max_backlog=2000".to_owned();
+        assert_eq!(complaints(1, 0, 1), [(Severity::Warn, backlog)]);
+        let budget = "sudo sysctl net.core.netdev_budget=600".to_owned();
+        assert_eq!(complaints(0, 1000, 2), [(Severity::Note, budget)]);
+        let bpf = "sudo sysctl net.core.bpf_jit_enable=1".to_owned();
+        assert_eq!(complaints(0, 0, 0), [(Severity::Note, bpf)]);
+    }
+}

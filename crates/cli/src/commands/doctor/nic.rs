@@ -1,0 +1,95 @@
+//! What the NIC does when packets come faster than the driver takes them: how many it holds, and whether it makes the other
+//! end wait.
+
+use retroscope_capture::af_packet::{Reception, reception};
+
+use super::finding::Finding;
+
+pub(super) const CHECK_RING: &str = "rx-ring";
+pub(super) const CHECK_PAUSE: &str = "pause";
+
+/// What was found about one interface.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    interface: String,
+    reception: Reception,
+}
+
+impl Facts {
+    /// Asks for an interface; one that has vanished tells nothing.
+    pub(super) fn gather(interface: &str) -> Self {
+        let unknown = Reception {
+            ring: None,
+            sends_pauses: None,
+        };
+        Self {
+            interface: interface.to_owned(),
+            reception: reception(interface).unwrap_or(unknown),
+        }
+    }
+
+    /// Virtual interfaces have neither ring nor pauses, and nothing is said of them.
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        let Self {
+            interface,
+            reception: Reception { ring, sends_pauses },
+        } = self;
+        let ring = ring.map(|(entries, most)| {
+            if entries < most {
+                Finding::note(
+                    CHECK_RING,
+                    format!("the receive ring has {entries} entries, and could have {most}"),
+                    format!("sudo ethtool -G {interface} rx {most}"),
+                )
+            } else {
+                Finding::ok(
+                    CHECK_RING,
+                    format!("the receive ring has {entries} entries, the most it can"),
+                )
+            }
+        });
+        let pause = sends_pauses.map(|sends| {
+            if sends {
+                Finding::note(
+                    CHECK_PAUSE,
+                    "asks the other end to pause when it is full: then packets are late, or lost where nobody here counts them",
+                    format!("sudo ethtool -A {interface} autoneg off tx off"),
+                )
+            } else {
+                Finding::ok(CHECK_PAUSE, "never asks the other end to pause")
+            }
+        });
+        let findings = ring.into_iter().chain(pause);
+        findings.map(|finding| finding.on(interface)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::finding::Severity, *};
+
+    fn complaints(ring: Option<(u32, u32)>, sends_pauses: Option<bool>) -> Vec<String> {
+        let facts = Facts {
+            interface: "eth0".to_owned(),
+            reception: Reception { ring, sends_pauses },
+        };
+        let findings = facts.findings().into_iter();
+        let told = findings.filter(|finding| finding.severity != Severity::Ok);
+        told.map(|finding| finding.advice).collect()
+    }
+
+    #[test]
+    fn a_ring_that_could_be_larger_is_noted() {
+        let advice = "sudo ethtool -G eth0 rx 4096";
+        assert_eq!(complaints(Some((512, 4096)), None), [advice]);
+        assert!(complaints(Some((4096, 4096)), None).is_empty());
+        assert!(complaints(None, None).is_empty());
+    }
+
+    #[test]
+    fn a_nic_that_asks_for_pauses_is_noted() {
+        let advice = "sudo ethtool -A eth0 autoneg off tx off";
+        assert_eq!(complaints(None, Some(true)), [advice]);
+        assert!(complaints(None, Some(false)).is_empty());
+    }
+}
