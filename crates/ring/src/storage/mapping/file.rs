@@ -124,7 +124,8 @@ impl RegionFile {
             return Err(fail(ROOM, Errno::NOSPC));
         }
         ftruncate(&self.fd, bytes as u64).map_err(|error| fail("ftruncate", error))?;
-        // Whoever is killed while the ring is filled leaves a file that may be replaced. hugetlbfs has no write(2).
+        // Whoever is killed while the ring is filled leaves a file that may be replaced. hugetlbfs has no write(2):
+        // `Memory::mark`.
         if self.medium != Medium::HugePages {
             pwrite(&self.fd, &MAGIC.to_ne_bytes(), 0).map_err(|error| fail("write", error))?;
         }

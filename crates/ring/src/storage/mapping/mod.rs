@@ -27,7 +27,7 @@ use self::{
     file::{Medium, RegionFile},
     populate::Progress,
 };
-use super::Placement;
+use super::{Placement, header::MAGIC};
 use crate::{Backing, Numa, Pages, RingConfig, RingError};
 
 /// Region and buckets start on this boundary.
@@ -78,7 +78,8 @@ impl Memory {
         let numa = memory.settle(config.numa_node);
         // Advice only: without huge pages the ring works the same.
         let _ = memory.advise(0, bytes, Advice::LinuxHugepage);
-        let filled = memory.fill(config.prefault, &mut progress);
+        let marked = memory.mark();
+        let filled = marked.and_then(|()| memory.fill(config.prefault, &mut progress));
         filled.inspect_err(|_| memory.file.iter().for_each(RegionFile::remove))?;
         let pages = memory.pages(if config.prefault { bytes } else { ALIGNMENT });
         Ok((memory, Placement { pages, numa }))
@@ -190,6 +191,19 @@ impl Memory {
         numa_node.map_or(Numa::Unset, |node| {
             numa::prefer(self.base, self.bytes, node)
         })
+    }
+
+    /// Marks a file on hugetlbfs, which has no write(2), as the others were marked when they were made.
+    fn mark(&self) -> Result<(), RingError> {
+        let named = |file: &&RegionFile| file.medium == Medium::HugePages && file.path.is_some();
+        let Some(file) = self.file.as_ref().filter(named) else {
+            return Ok(());
+        };
+        let reserved = file.reserve(ALIGNMENT);
+        reserved.map_err(|error| file.error("fallocate", self.bytes, error))?;
+        // SAFETY: the mapping is aligned, begins with the page just taken, and nobody else knows it yet.
+        unsafe { self.base.cast::<u64>().write_volatile(MAGIC) };
+        Ok(())
     }
 
     /// Backs the mapping: all of it, or as much as a store into it needs not to fail.

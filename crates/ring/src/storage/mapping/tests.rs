@@ -1,9 +1,14 @@
-use std::{fs, os::unix::fs::PermissionsExt};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    process::Command,
+};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, SealFlags, fcntl_get_seals, flock, open};
 
 use super::*;
-use crate::storage::header::MAGIC;
+use crate::AttachError;
 
 const BYTES: usize = 2 * ALIGNMENT;
 
@@ -168,6 +173,70 @@ fn a_ring_that_was_never_finished_is_replaced() {
     let path = directory.path().join("ring");
     drop(RegionFile::create(&path, BYTES).unwrap());
     memory(&config(Backing::File(path)));
+}
+
+/// A hugetlbfs of its own, with pages set aside for it; both are given back.
+struct HugePages {
+    directory: tempfile::TempDir,
+    pages_before: String,
+}
+
+const NR_HUGEPAGES: &str = "/proc/sys/vm/nr_hugepages";
+
+impl HugePages {
+    /// `None`, and says so: not root, or no pages to be had.
+    fn mount(pages: u64) -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let pages_before = fs::read_to_string(NR_HUGEPAGES).unwrap_or_default();
+        let before: u64 = pages_before.trim().parse().unwrap_or(0);
+        let wanted = (before + pages).to_string();
+        let got = fs::write(NR_HUGEPAGES, &wanted)
+            .and_then(|()| fs::read_to_string(NR_HUGEPAGES))
+            .is_ok_and(|now| now.trim() == wanted);
+        let this = Self {
+            directory,
+            pages_before,
+        };
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "hugetlbfs", "-o", "pagesize=2M", "none"]);
+        let mounted = got
+            && mount
+                .arg(this.directory.path())
+                .status()
+                .is_ok_and(|s| s.success());
+        if !mounted {
+            eprintln!(
+                "SKIP: a ring on hugetlbfs: no right to set huge pages aside, or none to be had"
+            );
+        }
+        mounted.then_some(this)
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        // Where something was not done there is nothing to be undone.
+        let _ = Command::new("umount").arg(self.directory.path()).status();
+        let _ = fs::write(NR_HUGEPAGES, &self.pages_before);
+    }
+}
+
+#[test]
+fn a_ring_on_hugetlbfs_that_was_never_finished_is_replaced() {
+    let Some(mount) = HugePages::mount(16) else {
+        return;
+    };
+    let path = mount.directory.path().join("ring");
+    let config = config(Backing::File(path.clone()));
+    let mut killed = |_, _| panic!("on purpose, before the header is written");
+    let filling = AssertUnwindSafe(|| Memory::new(BYTES, &config, Some(&mut killed)));
+    assert!(catch_unwind(filling).is_err());
+    let error = crate::Attached::open(&path).unwrap_err();
+    assert!(matches!(error, AttachError::NotReady { .. }), "{error}");
+    let (memory, placement) = Memory::new(BYTES, &config, None).unwrap();
+    assert_eq!(placement.pages, Pages::Explicit);
+    drop(memory);
+    fs::remove_file(path).unwrap();
 }
 
 #[test]
