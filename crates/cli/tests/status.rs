@@ -222,7 +222,7 @@ fn a_file_that_is_something_else_is_not_replaced() {
         (code, said)
     };
     let (code, said) = run(path.to_str().unwrap());
-    assert_eq!(code, Some(2), "{said}");
+    assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("is not replaced"), "{said}");
     assert!(
         fs::read_to_string(&path)

@@ -114,12 +114,17 @@ fn start(
     Ok(recorder)
 }
 
-/// An expression is a usage error, and so is an interface that cannot be meant; the rest could not be done.
+/// What no machine could do with these arguments is a usage error; what this machine does not have or let, or has in the way
+/// (a ring file of somebody else's), could not be done.
 fn refused(error: &StartError) -> Failure {
     match error {
-        StartError::Ring(RingError::File { .. } | RingError::FileHeld { .. }) => {
-            Failure::failed(error)
-        }
+        StartError::Ring(
+            RingError::File { .. }
+            | RingError::FileHeld { .. }
+            | RingError::FileForeign { .. }
+            | RingError::FilePages { .. }
+            | RingError::System { .. },
+        ) => Failure::failed(error),
         StartError::Expression(_) | StartError::Ring(_) => Failure::usage(error),
         StartError::Script(ScriptError::Thread(_) | ScriptError::Setup { .. }) => {
             Failure::failed(error)
