@@ -126,6 +126,49 @@ fn what_is_published_together_is_seen_together() {
     });
 }
 
+/// Records of a whole line, which a burst writes to their place without the stage's buffer, in groups of two descriptors.
+#[test]
+fn what_a_burst_writes_to_its_place_is_seen_when_it_is_published() {
+    const FIVE: usize = 176;
+    const LINES: [[u8; 16]; 5] = [[0; 16], [1; 16], [2; 16], [3; 16], [4; 16]];
+    fn burst(producer: &mut Producer, numbers: std::ops::Range<usize>) {
+        let count = numbers.len();
+        let records = (0..).zip(&LINES).skip(numbers.start).take(count);
+        let records = records.map(|(time, line)| Record::whole(time, 0, line));
+        assert_eq!(producer.store_burst(records), Ok(count));
+        producer.publish();
+    }
+    fn read(reader: &mut Reader) -> usize {
+        let mut read = 0;
+        while let Some(batch) = reader.next() {
+            assert_eq!((batch.len(), batch.missed.packets), (batch.iter().len(), 0));
+            for (number, packet) in (batch.first..).zip(batch) {
+                let number = usize::try_from(number).expect("five");
+                assert_eq!(
+                    (packet.time_ns, packet.data),
+                    (number as i64, &LINES[number][..])
+                );
+                read += 1;
+            }
+        }
+        read
+    }
+    loom::model(|| {
+        let ring = ring(FIVE, 2, Mode::Record);
+        let mut reader = ring.group("reader", GroupKind::Lapped).unwrap();
+        let mut producer = ring.producer().unwrap();
+        let writer = thread::spawn(move || {
+            burst(&mut producer, 0..3); // one through the buffer, and two; the second group is published half full …
+            burst(&mut producer, 3..5); // … and then completed
+            producer
+        });
+        let first = read(&mut reader);
+        assert!([0, 3, 5].contains(&first), "{first} records of 3 and 2");
+        let _producer = writer.join().unwrap();
+        assert_eq!(first + read(&mut reader), 5);
+    });
+}
+
 #[test]
 fn times_of_an_open_bucket_cover_what_is_committed() {
     loom::model(|| {

@@ -36,13 +36,13 @@ const PAYLOAD_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 1024 };
 /// Longer pieces pass by the stage. Loom's stacks are small, and so are its records.
 pub(super) const SHORT_BYTES: usize = if cfg!(loom) { 16 } else { 512 };
 /// Descriptors that wait at most, before one is added: a group.
-pub(super) const DESCRIPTORS: usize = 32;
+pub(super) const DESCRIPTORS: usize = if cfg!(loom) { 2 } else { 32 };
 /// The most that the short records of a group can have together.
 const GROUP_BYTES: usize = DESCRIPTORS * SHORT_BYTES;
 /// From so many bytes after a publication on, stores go past the cache …
-const STREAM_AFTER_BYTES: usize = 4 << 10;
+const STREAM_AFTER_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 4 << 10 };
 /// … and from the first on, if the run before was at least as long as this.
-const STREAM_AGAIN_BYTES: usize = 8 << 10;
+const STREAM_AGAIN_BYTES: usize = 2 * STREAM_AFTER_BYTES;
 
 const _: () = assert!((DESCRIPTORS * DESCRIPTOR_BYTES).is_multiple_of(LINE_BYTES));
 /// `1 << LINE_BITS` bytes are a line.
@@ -99,6 +99,15 @@ impl<'s> Target<'s> {
         self.storage.place(self.bucket, offset, length)
     }
 
+    /// Tells loom of bytes that are written by their address.
+    #[inline(always)]
+    fn told(self, offset: usize, length: usize) {
+        #[cfg(loom)]
+        self.storage.shadow.write(self.bucket, offset, length);
+        #[cfg(not(loom))]
+        let _ = (offset, length);
+    }
+
     fn stream(self, offset: usize, lines: &[u8]) {
         // SAFETY: as for `write`; `drain` fences before anything is published.
         unsafe { self.storage.stream_in(self.bucket, offset, lines) };
@@ -146,12 +155,7 @@ impl Stage {
         let cached = !self.streaming;
         // Where offset 0 of the bucket would be.
         let mut settled = !cached || self.written == begin;
-        if !cached
-            && stored.count > 0
-            && base_ns <= descriptor::COMPACT_BASE_NS_MAX
-            && self.written == begin
-            && begin.is_multiple_of(LINE_BYTES)
-        {
+        if self.goes_straight(&stored, base_ns) {
             return match Lines::wide(target.storage.width) {
                 Some(lines) => {
                     self.put_straight(lines, target, stored, base_ns, records_max, records)
@@ -231,6 +235,16 @@ impl Stage {
         (stored, stop)
     }
 
+    /// Whether records of whole lines need no buffer: nothing waits, a line begins, and stores go past the cache.
+    #[inline(always)]
+    pub(super) fn goes_straight(&self, stored: &Stored, base_ns: i64) -> bool {
+        self.streaming
+            && stored.count > 0
+            && base_ns <= descriptor::COMPACT_BASE_NS_MAX
+            && self.written == stored.end
+            && stored.end.is_multiple_of(LINE_BYTES)
+    }
+
     /// As [`Self::put_group`], where nothing waits and a line begins: short records of whole lines go to their place at once.
     /// Others, and those older than the bucket's first, are left to the caller. The bucket holds a record already.
     ///
@@ -283,6 +297,7 @@ impl Stage {
                 left = slots.len() + 1;
                 break Some(Stop::Other(record));
             };
+            target.told(place.addr() - origin, length);
             // SAFETY: `range` checked `SHORT_BYTES` for each slot, and they are this writer's. `place` is a multiple of a line,
             // as `begin` and all lengths are.
             unsafe { lines.copy_one(place, data.as_ptr()) };
@@ -326,6 +341,7 @@ impl Stage {
         let offset = target.storage.descriptor_offset(count - 1);
         let place = target.range(offset, DESCRIPTORS * DESCRIPTOR_BYTES);
         let bytes = Descriptor::as_bytes(&self.descriptors);
+        target.told(offset, DESCRIPTORS * DESCRIPTOR_BYTES);
         // SAFETY: as `Target::stream`, and `range` checked so many bytes. They begin with a line, since buckets end with one
         // and groups are whole lines.
         unsafe { lines.copy(place, bytes.as_ptr(), DESCRIPTORS * DESCRIPTOR_BYTES) };

@@ -3,8 +3,8 @@
 //! x86-64 has `movntdq` (SSE2, which every such CPU has, and wider ones), aarch64 `stnp`, which is a hint. Elsewhere, under loom, and under the sanitizers, which do not see through intrinsics, they are regular copies.
 #![expect(unsafe_code, reason = "stores by address")]
 
-/// Bytes of a cache line.
-pub(super) const LINE_BYTES: usize = 64;
+/// Bytes of a cache line. Under loom it is as small as a record.
+pub(super) const LINE_BYTES: usize = if cfg!(loom) { 16 } else { 64 };
 
 /// Which instructions copy lines; [`Width::detect`] takes the fastest that the processor has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
