@@ -91,8 +91,8 @@ impl Producer {
     }
 
     /// Stores records one behind the other, as [`Self::store`] does, with less work for each: the way for frames that came
-    /// together. It publishes when 32 KiB are unpublished, at the next multiple of 32 records, or when 64 KiB are; the caller
-    /// publishes ([`Self::publish`] or [`Self::set_watermark`]) when its source runs dry, so that a small burst on a busy
+    /// together. It publishes when 32 KiB or 2048 records are unpublished, at the next multiple of 32 records, or when 64 KiB
+    /// are; the caller publishes ([`Self::publish`] or [`Self::set_watermark`]) when its source runs dry, so that a small burst on a busy
     /// link costs no fence of its own.
     ///
     /// Returns how many were stored: all of them.
@@ -100,6 +100,10 @@ impl Producer {
     /// # Errors
     /// [`BurstError`]: so many were stored, the next one was not, and those behind it were not taken from the iterator.
     /// Whoever gave `records.by_ref()` counts that one as lost and may go on with the rest.
+    ///
+    /// # Panics
+    /// Where the iterator does. Records that it gave since the last multiple of 32, fewer than 32, are then not stored, and
+    /// nothing counts them; the producer can go on.
     pub fn store_burst<'a>(
         &mut self,
         records: impl IntoIterator<Item = Record<'a>>,

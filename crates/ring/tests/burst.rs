@@ -1,6 +1,8 @@
 //! Bursts: what `store_burst` stores is what `store` would have stored, whatever is published in between.
 #![cfg(not(loom))]
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use retroscope_ring::{BurstError, GroupKind, Mode, Packet, Record, Ring, RingConfig, StoreError};
 
 /// What one record is made of; the bytes are a window of [`noise`].
@@ -324,5 +326,53 @@ fn records_of_whole_lines_keep_their_bytes_and_the_span_of_their_bucket() {
             counted += records.len();
         }
         assert_eq!(counted, made.len());
+    }
+}
+
+/// What a burst's iterator gave before it panicked is stored but for the last, unfinished group of 32, and nothing else suffers.
+#[test]
+fn an_iterator_that_panics_costs_its_last_group_at_most() {
+    static BYTES: [u8; 4096] = [0x6b; 4096];
+    for lengths in [&[64][..], &[60], &[64, 1500, 60], &[1500], &[0, 1, 128]] {
+        let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+        let mut reader = ring.group("all", GroupKind::Gating).unwrap();
+        let mut producer = ring.producer().unwrap();
+        let record = |number: usize| {
+            let length = lengths[number % lengths.len()];
+            let start = number % 1000;
+            Record::whole(number as i64, 0, &BYTES[start..start + length])
+        };
+        let (mut stored, mut read) = (Vec::new(), 0);
+        for good in (0..100).chain([1000, 2000]) {
+            let from = 10_000 * good;
+            let burst = (from..).map(|number| {
+                if number - from == good {
+                    resume_unwind(Box::new(())); // says nothing on stderr
+                }
+                record(number)
+            });
+            let unwound = catch_unwind(AssertUnwindSafe(|| producer.store_burst(burst)));
+            assert!(unwound.is_err());
+            let before = stored.len();
+            stored.extend(from..from + good);
+            // Past the cache or not, in a group that is half full or not.
+            let after = if good % 2 == 0 { 1 } else { 300 };
+            let burst = (from + good..from + good + after).map(record);
+            assert_eq!(producer.store_burst(burst), Ok(after));
+            producer.publish();
+            let lost = before + good + after - usize::try_from(ring.published(0)).unwrap();
+            assert!(lost < 32 && lost <= good, "{lost} of {good}");
+            stored.truncate(before + good - lost);
+            stored.extend(from + good..from + good + after);
+            while let Some(batch) = reader.next() {
+                for packet in batch {
+                    let expected = record(stored[read]);
+                    assert_eq!(packet.time_ns, expected.time_ns, "{lengths:?}, {good}");
+                    assert!(packet.data == expected.parts[0], "{lengths:?}, {good}");
+                    read += 1;
+                }
+            }
+            assert_eq!(read, stored.len());
+        }
     }
 }

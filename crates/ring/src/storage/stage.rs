@@ -259,6 +259,7 @@ impl Stage {
         records_max: usize,
         records: &mut impl Iterator<Item = Record<'a>>,
     ) -> (Stored, Option<Stop<'a>>) {
+        self.unfenced = true; // before the iterator can panic
         let begin = stored.end;
         let first = stored.count % DESCRIPTORS;
         let last = DESCRIPTORS.min(first + records_max);
@@ -319,7 +320,6 @@ impl Stage {
             stored.bytes += (end - begin) as u64;
             stored.end = end;
             (self.base, self.written) = (end, end);
-            self.unfenced = true;
         }
         if first + added == DESCRIPTORS {
             self.write_group(lines, target, stored.count);
