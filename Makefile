@@ -3,7 +3,7 @@
 # Everything goes through cargo, so CARGO_TARGET_DIR and the other cargo variables mean what they always mean.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench bench-quick bench-capture verify soak clean
+.PHONY: help setup demo test test-dpdk lint bench bench-quick bench-capture verify soak clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -16,6 +16,9 @@ demo: setup ## build, and see the main job work: a trigger, and what happened be
 
 test: setup ## every test that needs no special hardware; as root also those in network namespaces
 	@scripts/test.sh
+
+test-dpdk: setup ## lint and tests of the DPDK engine, where libdpdk-dev is installed
+	@scripts/dpdk.sh
 
 lint: setup ## formatting, clippy, documentation, dependencies, file sizes
 	@scripts/lint.sh

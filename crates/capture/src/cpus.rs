@@ -40,9 +40,24 @@ impl CpuList {
             return Self::default();
         }
         let near: Self = list(&directory.join("device/local_cpulist"));
-        let online: Self = list(&sys.join("devices/system/cpu/online"));
-        let is_everywhere = online.0.iter().all(|cpu| near.0.contains(cpu));
-        if is_everywhere { Self::default() } else { near }
+        near.unless_everywhere(sys)
+    }
+
+    /// The CPUs of a NUMA node, where the machine has others too. Negative: any node.
+    #[cfg(feature = "dpdk")]
+    pub(crate) fn of_node(sys: &Path, node: i32) -> Self {
+        let path = sys.join(format!("devices/system/node/node{node}/cpulist"));
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let near: Self = text.trim().parse().unwrap_or_default();
+        near.unless_everywhere(sys)
+    }
+
+    /// Nothing, where these are all that are online.
+    fn unless_everywhere(self, sys: &Path) -> Self {
+        let text = fs::read_to_string(sys.join("devices/system/cpu/online")).unwrap_or_default();
+        let online: Self = text.trim().parse().unwrap_or_default();
+        let is_everywhere = online.0.iter().all(|cpu| self.0.contains(cpu));
+        if is_everywhere { Self::default() } else { self }
     }
 }
 

@@ -7,6 +7,7 @@
 //! - [`mod@file`]: pcap and pcapng files,
 //! - [`af_packet`]: live interfaces through TPACKET_V3,
 //! - [`af_xdp`]: live interfaces that are taken away from the host,
+//! - `dpdk`: DPDK's devices (feature `dpdk`),
 //! - [`pcap_live`]: whatever the system's libpcap opens,
 //! - [`pcap_over_ip`]: pcap and pcapng streams over TCP,
 //! - [`generator`]: FlowScope's experiment traffic, also as a pure core for files,
@@ -20,8 +21,11 @@ pub mod af_packet;
 pub mod af_xdp;
 mod clock;
 mod cpus;
+#[cfg(feature = "dpdk")]
+pub mod dpdk;
 pub mod file;
 pub mod generator;
+mod host;
 mod offer;
 pub mod pcap_live;
 pub mod pcap_over_ip;

@@ -195,6 +195,10 @@ pub enum TimeDomain {
     File,
     /// The kernel's software stamp of each packet, from the system's real-time clock.
     KernelSoftware,
+    /// The system's real-time clock, read when a burst was fetched: all of its frames have one stamp.
+    Fetch,
+    /// The NIC's clock, converted to the system's.
+    Nic,
     /// A clock that is not this system's: a capture card's, another host's.
     Foreign,
     /// The generator's schedule.
@@ -208,6 +212,8 @@ impl TimeDomain {
         match self {
             Self::File => "file",
             Self::KernelSoftware => "kernel-software",
+            Self::Fetch => "fetch",
+            Self::Nic => "nic",
             Self::Foreign => "foreign",
             Self::Generator => "generator",
         }
@@ -239,6 +245,10 @@ pub enum LossCause {
     Kernel,
     /// Before it came to this host: lost by whoever captured it.
     Upstream,
+    /// The NIC refused it: damaged on the wire, or of a length that it does not take.
+    Damaged,
+    /// The engine had no buffer for it.
+    NoBuffer,
     /// Longer than the engine's memory for one frame.
     Oversize,
     /// Dropped on purpose before it was copied, because its flow is shunted.
@@ -253,6 +263,8 @@ impl LossCause {
             Self::Nic => "nic",
             Self::Kernel => "kernel",
             Self::Upstream => "upstream",
+            Self::Damaged => "damaged",
+            Self::NoBuffer => "no-buffer",
             Self::Oversize => "oversize",
             Self::Shed => "shed",
         }

@@ -1,13 +1,13 @@
 //! Opening: may the interface be taken, the program, a socket for each receive queue.
 
-use std::{fs, io, path::PathBuf, sync::Arc};
+use std::{io, path::PathBuf, sync::Arc};
 
 use retroscope_packet::LinkType;
 
 use super::{
     attachment::{Attachment, QUEUES_MAX, Shunt, is_unsupported},
     queue::{OWN_BYTES, Opened, XdpQueue},
-    sys::{Umem, XdpSocket, has_address},
+    sys::{Umem, XdpSocket},
 };
 use crate::{
     InterfaceInfo, Queue, Source, SourceError, TimeDomain,
@@ -16,6 +16,7 @@ use crate::{
         sys::{InterfaceQuery, PacketSocket},
     },
     clock::{self, SECOND_NS},
+    host::host_uses,
 };
 
 /// Memory of a queue unless the user says otherwise.
@@ -155,12 +156,8 @@ impl XdpSource {
             return Ok(());
         }
         let name = &self.config.interface;
-        let has_address = has_address(name).map_err(|error| self.error("getifaddrs", error))?;
-        let what = match (has_address, has_route(name)) {
-            (true, _) => "an address",
-            (false, true) => "a route",
-            (false, false) => return Ok(()),
-        };
+        let used = host_uses(name).map_err(|error| self.error("getifaddrs", error))?;
+        let Some(what) = used else { return Ok(()) };
         Err(SourceError::Usage {
             message: format!(
                 "{name} has {what}: AF_XDP takes every packet away from this host, which would cut its connections there. \
@@ -354,21 +351,4 @@ impl Source for XdpSource {
         };
         Ok(opened.into_iter().enumerate().map(queue).collect())
     }
-}
-
-/// Whether a route leads through `interface`, but for those that every interface has (link-local and multicast of IPv6).
-/// The calling thread's network namespace.
-fn has_route(interface: &str) -> bool {
-    let read =
-        |name| fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default();
-    let version4 = read("route");
-    let version6 = read("ipv6_route");
-    version4
-        .lines()
-        .skip(1)
-        .any(|line| line.split_whitespace().next() == Some(interface))
-        || version6.lines().any(|line| {
-            let is_own = line.starts_with("fe80") || line.starts_with("ff");
-            !is_own && line.split_whitespace().last() == Some(interface)
-        })
 }

@@ -14,6 +14,8 @@
 
 mod capture;
 mod disk;
+#[cfg(feature = "dpdk")]
+mod dpdk;
 mod engines;
 mod interfaces;
 mod ledger;

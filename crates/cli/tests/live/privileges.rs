@@ -3,6 +3,7 @@
 use std::{
     fs::{self, Permissions},
     os::unix::fs::{MetadataExt, PermissionsExt},
+    path::PathBuf,
     process::Command,
 };
 
@@ -17,10 +18,10 @@ use crate::{
 };
 
 /// nobody.
-const NOBODY: &str = "65534";
+pub(crate) const NOBODY: &str = "65534";
 
 /// Lets anyone look into the folder that holds the dump directory, then runs the rest.
-const OPEN_FOLDER: [&str; 5] = [
+pub(crate) const OPEN_FOLDER: [&str; 5] = [
     "sh",
     "-c",
     r#"chmod 777 "${1%/dumps}" && shift && exec "$@""#,
@@ -29,7 +30,7 @@ const OPEN_FOLDER: [&str; 5] = [
 ];
 
 /// A field of each thread's status (proc(5)).
-fn of_threads(recorder: &Recorder, field: &str) -> Vec<String> {
+pub(crate) fn of_threads(recorder: &Recorder, field: &str) -> Vec<String> {
     let pid = recorder.pid().as_raw_nonzero();
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let value = |thread: std::io::Result<fs::DirEntry>| {
@@ -42,7 +43,7 @@ fn of_threads(recorder: &Recorder, field: &str) -> Vec<String> {
 }
 
 /// Every thread has lost what it had, and cannot get it back.
-fn assert_given_up(recorder: &Recorder) {
+pub(crate) fn assert_given_up(recorder: &Recorder) {
     for set in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
         let sets = of_threads(recorder, set);
         assert!(sets.len() >= 5, "{} threads", sets.len());
@@ -56,7 +57,7 @@ fn assert_given_up(recorder: &Recorder) {
 }
 
 /// A packet triggers, and its dump is complete.
-fn record_one(namespace: &Namespace, recorder: Recorder) -> u32 {
+pub(crate) fn record_one(namespace: &Namespace, recorder: Recorder) -> u32 {
     Sender::new(namespace, "v0").send(&udp(1, 1000, 60000, &[1; 8]));
     recorder.dumps(1);
     let outcome = recorder.stop();
@@ -111,6 +112,73 @@ fn root_becomes_a_user() {
     assert_eq!(record_one(&namespace, recorder).to_string(), NOBODY);
 }
 
+/// A copy of the program that anyone may run, wherever the checkout lies.
+fn copy_for_anyone() -> (TempDir, PathBuf) {
+    let folder = TempDir::new().unwrap();
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let program = folder.path().join("retroscope");
+    fs::copy(PROGRAM, &program).unwrap();
+    (folder, program)
+}
+
+/// As a user starts it after `setcap`: the file has the capability, the user has none.
+#[test]
+fn file_capabilities_are_enough() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("pfile") else {
+        return;
+    };
+    let (_folder, program) = copy_for_anyone();
+    let mut setcap = Command::new("setcap");
+    match setcap.arg("cap_net_raw=eip").arg(&program).output() {
+        Ok(output) if output.status.success() => {}
+        outcome => {
+            eprintln!("SKIP: setcap does not work here: {outcome:?}");
+            return;
+        }
+    }
+    let start = format!(
+        r#"chmod 777 "${{1%/dumps}}" && shift 2 && exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups \
+           --inh-caps -all --bounding-set +net_raw {} "$@""#,
+        program.display()
+    );
+    // A file system that is mounted nosuid gives no capabilities to anybody.
+    let probe = [
+        "setpriv",
+        "--reuid",
+        NOBODY,
+        "--regid",
+        NOBODY,
+        "--clear-groups",
+    ];
+    let program = program.to_str().unwrap();
+    let line = [
+        &probe[..],
+        &[
+            program,
+            "record",
+            "-i",
+            "v1",
+            "-c",
+            "1",
+            "--duration",
+            "1ms",
+            "-w",
+            "/proc",
+        ],
+    ]
+    .concat();
+    let (_, said) = crate::recorder::run(&namespace, &line[..0], &line);
+    if said.contains("no permission to record") {
+        eprintln!("SKIP: file capabilities have no effect here (nosuid, no_new_privs): {said}");
+        return;
+    }
+    let wrapper = ["sh", "-c", &start, "sh", "DIR"];
+    let recorder = Recorder::start_wrapped(&namespace, &wrapper, &ARGUMENTS);
+    assert_given_up(&recorder);
+    assert_eq!(record_one(&namespace, recorder).to_string(), NOBODY);
+}
+
 /// As systemd starts a service with AmbientCapabilities=CAP_NET_RAW and a user of its own.
 #[test]
 fn ambient_capabilities_are_enough() {
@@ -122,11 +190,7 @@ fn ambient_capabilities_are_enough() {
         eprintln!("SKIP: no setpriv");
         return;
     }
-    // A copy that anyone may run, wherever the checkout lies.
-    let folder = TempDir::new().unwrap();
-    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
-    let program = folder.path().join("retroscope");
-    fs::copy(PROGRAM, &program).unwrap();
+    let (_folder, program) = copy_for_anyone();
     // The wrapper drops the program's name that comes behind it.
     let run = format!(
         r#"chmod 777 "${{1%/dumps}}" && shift 2 && exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups \

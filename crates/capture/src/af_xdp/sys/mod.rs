@@ -3,12 +3,10 @@
 //! All unsafe code of the engine is here. Each function is one system call, or one access to shared memory behind a safe
 //! signature; decisions are made by the callers. Values are those of `linux/bpf.h` and `linux/if_xdp.h` of Linux 6.6.
 
-mod address;
 mod bpf;
 mod memory;
 mod socket;
 
-pub(super) use address::has_address;
 pub(super) use bpf::{
     Instruction, Link, Map, attach, create_map, insert, load_program, remove, set_socket,
 };

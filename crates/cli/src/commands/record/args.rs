@@ -26,7 +26,12 @@ const DEFAULT_DUMP: &str = "$flow";
 pub(crate) struct Args {
     /// Interface to record (repeat for several); `TCP@HOST:PORT` for a stream of pcap or pcapng from there, or
     /// `generate:flows=…,size=…,rate=…` for made-up traffic
-    #[arg(short = 'i', long = "interface", value_name = "IFACE")]
+    #[arg(
+        short = 'i',
+        long = "interface",
+        visible_alias = "device",
+        value_name = "IFACE"
+    )]
     pub(crate) interfaces: Vec<String>,
 
     /// Capture file to read instead (repeat to merge several by time): pcap or pcapng, also gzip or zstd

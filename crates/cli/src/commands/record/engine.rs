@@ -1,6 +1,8 @@
 //! Which engine captures from an interface.
 
 use clap::ValueEnum;
+#[cfg(feature = "dpdk")]
+use retroscope_capture::dpdk::{DpdkConfig, DpdkSource, EalConfig};
 use retroscope_capture::{
     Source, SourceError,
     af_packet::{LiveConfig, LiveSource, Sides},
@@ -20,6 +22,9 @@ pub(crate) enum Engine {
     AfXdp,
     /// The system's libpcap: any device that it opens, one thread each
     Pcap,
+    /// DPDK's devices: NICs that are bound to vfio-pci, and net_null0, net_pcap0,rx_pcap=FILE, net_af_packet0,iface=eth0, …
+    #[cfg(feature = "dpdk")]
+    Dpdk,
 }
 
 /// Which engine, and what only some of them ask.
@@ -29,10 +34,26 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_enum, default_value_t, value_name = "ENGINE")]
     pub(crate) engine: Engine,
 
-    /// Let af-xdp take an interface that has an address or a route: this host is cut off there
+    /// Let an engine take an interface away that has an address or a route: this host is cut off there
     #[arg(long)]
     take_interface: bool,
+
+    /// How to start DPDK, as its programs take it before `--`: '-m 1024 --log-level=debug' [default: no hugepages for virtual devices,
+    /// --in-memory for NICs]
+    #[cfg(feature = "dpdk")]
+    #[arg(
+        long,
+        value_name = "ARGS",
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
+    eal_args: String,
 }
+
+/// What the name of a device of DPDK may start with, beside interfaces of another engine.
+#[cfg(feature = "dpdk")]
+const DPDK_PREFIX: &str = "dpdk:";
 
 impl Engine {
     /// The name that is shown: what `auto` came to.
@@ -41,25 +62,59 @@ impl Engine {
             Self::Auto | Self::AfPacket => "af-packet",
             Self::AfXdp => "af-xdp",
             Self::Pcap => "pcap",
+            #[cfg(feature = "dpdk")]
+            Self::Dpdk => "dpdk",
+        }
+    }
+
+    /// Whether it may take an interface away from the host.
+    fn takes_away(self) -> bool {
+        match self {
+            Self::Auto | Self::AfPacket | Self::Pcap => false,
+            Self::AfXdp => true,
+            #[cfg(feature = "dpdk")]
+            Self::Dpdk => true,
         }
     }
 }
 
 impl EngineArgs {
-    /// An interface as a source of this engine.
+    /// The engine of an interface: its name may say so.
+    #[cfg_attr(
+        not(feature = "dpdk"),
+        expect(unused_variables, reason = "only DPDK's devices have a prefix")
+    )]
+    pub(crate) fn engine_of(&self, interface: &str) -> Engine {
+        #[cfg(feature = "dpdk")]
+        if interface.starts_with(DPDK_PREFIX) {
+            return Engine::Dpdk;
+        }
+        self.engine
+    }
+
+    /// An interface as a source of its engine. `interfaces` are all of the recording.
     ///
     /// # Errors
     /// [`SourceError::Usage`]: the engine cannot do what `config` asks for.
-    pub(crate) fn source(&self, config: LiveConfig) -> Result<Box<dyn Source>, SourceError> {
+    pub(crate) fn source(
+        &self,
+        config: LiveConfig,
+        interfaces: &[String],
+    ) -> Result<Box<dyn Source>, SourceError> {
         let usage = |message: &str| SourceError::Usage {
             message: message.to_owned(),
         };
-        if self.take_interface && self.engine != Engine::AfXdp {
+        let engine = self.engine_of(&config.interface);
+        if self.take_interface
+            && !interfaces
+                .iter()
+                .any(|one| self.engine_of(one).takes_away())
+        {
             return Err(usage(
                 "--take-interface is for --engine af-xdp: other engines take nothing away",
             ));
         }
-        match self.engine {
+        match engine {
             Engine::Auto | Engine::AfPacket => Ok(Box::new(LiveSource::new(config))),
             Engine::AfXdp if config.sides == Sides::Out => Err(usage(
                 "--engine af-xdp sees received packets only: leave -Q out, or use --engine af-packet",
@@ -80,6 +135,36 @@ impl EngineArgs {
                 buffer_bytes: config.buffer_bytes,
                 program: config.program,
             }))),
+            #[cfg(feature = "dpdk")]
+            Engine::Dpdk if config.sides != Sides::Both => Err(usage(
+                "--engine dpdk takes what the device gives: leave -Q out, or use --engine af-packet",
+            )),
+            #[cfg(feature = "dpdk")]
+            Engine::Dpdk => Ok(Box::new(DpdkSource::new(DpdkConfig {
+                device: device(&config.interface).to_owned(),
+                eal: EalConfig {
+                    arguments: self
+                        .eal_args
+                        .split_whitespace()
+                        .map(str::to_owned)
+                        .collect(),
+                    devices: interfaces
+                        .iter()
+                        .filter(|one| self.engine_of(one) == Engine::Dpdk)
+                        .map(|one| device(one).to_owned())
+                        .collect(),
+                },
+                promiscuous: config.promiscuous,
+                take_interface: self.take_interface,
+                buffer_bytes: config.buffer_bytes,
+                cpus: config.cpus,
+            }))),
         }
     }
+}
+
+/// A device's name as DPDK knows it.
+#[cfg(feature = "dpdk")]
+fn device(interface: &str) -> &str {
+    interface.strip_prefix(DPDK_PREFIX).unwrap_or(interface)
 }

@@ -78,6 +78,8 @@ fn start(
     let mut left = CapabilitySet::empty();
     let mut opened = || {
         left = privileges.give_up()?;
+        #[cfg(feature = "dpdk")]
+        give_up_on_dpdks_thread(privileges)?;
         Ok(())
     };
     let stop = signals.stop_flag();
@@ -112,6 +114,18 @@ fn start(
         screen.line(&notice);
     }
     Ok(recorder)
+}
+
+/// DPDK keeps a thread for interrupts, which is as old as the sources.
+#[cfg(feature = "dpdk")]
+fn give_up_on_dpdks_thread(
+    privileges: &Privileges,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let privileges = privileges.clone();
+    if let Some(outcome) = retroscope_capture::dpdk::on_own_thread(move || privileges.give_up())? {
+        outcome?;
+    }
+    Ok(())
 }
 
 /// What no machine could do with these arguments is a usage error; what this machine does not have or let, or has in the way
@@ -202,7 +216,7 @@ fn engine(args: &Args) -> String {
     let engine_of = |name: &String| match name {
         name if is_generator(name) => "generator",
         name if is_address(name) => "pcap over IP",
-        _ => args.engine.engine.as_str(),
+        name => args.engine.engine_of(name).as_str(),
     };
     let mut engines: Vec<&str> = args.interfaces.iter().map(engine_of).collect();
     engines.sort_unstable();
@@ -225,6 +239,8 @@ fn open_sources(args: &Args, stop: &Arc<AtomicBool>) -> Result<Vec<Box<dyn Sourc
         };
         sources.push(Box::new(source.stopped_by(Arc::clone(stop))));
     }
+    let has_engine = |name: &&String| !is_generator(name) && !is_address(name);
+    let interfaces: Vec<String> = args.interfaces.iter().filter(has_engine).cloned().collect();
     for (number, name) in args.interfaces.iter().enumerate() {
         if is_generator(name) {
             sources.push(Box::new(GeneratorSource::parse(name)?));
@@ -233,7 +249,7 @@ fn open_sources(args: &Args, stop: &Arc<AtomicBool>) -> Result<Vec<Box<dyn Sourc
         } else {
             let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("retroscope"));
             let config = args.live.config(name, number, args.rx_threads(), program);
-            sources.push(args.engine.source(config)?);
+            sources.push(args.engine.source(config, &interfaces)?);
         }
     }
     Ok(sources)

@@ -5,7 +5,7 @@ use std::{ffi::CStr, io, ptr};
 
 /// Whether `interface` has an IPv4 address, or an IPv6 address that is not link-local (every interface that is up has
 /// one of those), in the calling thread's network namespace.
-pub(in crate::af_xdp) fn has_address(interface: &str) -> io::Result<bool> {
+pub(super) fn has_address(interface: &str) -> io::Result<bool> {
     let mut list: *mut libc::ifaddrs = ptr::null_mut();
     // SAFETY: `list` is writable.
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {

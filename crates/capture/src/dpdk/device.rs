@@ -1,0 +1,161 @@
+//! Names of devices, as DPDK's programs take them behind `--vdev` and `-a`.
+
+use std::{ffi::CString, str::FromStr};
+
+use crate::SourceError;
+
+/// A device and its arguments: `net_pcap0,rx_pcap=a.pcap`, `0000:03:00.0`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Device {
+    name: String,
+    /// Without the comma in front; may be empty.
+    arguments: String,
+}
+
+impl Device {
+    /// The name alone, by which its port is found: a PCI address has its domain.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Name and arguments.
+    pub(super) fn full(&self) -> String {
+        if self.arguments.is_empty() {
+            return self.name.clone();
+        }
+        format!("{},{}", self.name, self.arguments)
+    }
+
+    /// Name and arguments for C.
+    pub(super) fn full_c(&self) -> CString {
+        CString::new(self.full()).unwrap_or_default()
+    }
+
+    /// The name for C.
+    pub(super) fn name_c(&self) -> CString {
+        CString::new(self.name.as_str()).unwrap_or_default()
+    }
+
+    /// The first value of an argument.
+    pub(super) fn value(&self, key: &str) -> Option<&str> {
+        let mut pairs = self
+            .arguments
+            .split(',')
+            .filter_map(|pair| pair.split_once('='));
+        pairs.find(|(one, _)| *one == key).map(|(_, value)| value)
+    }
+
+    /// Whether it is made of software.
+    pub(super) fn is_virtual(&self) -> bool {
+        ["net_", "eth_", "virtio_user"]
+            .iter()
+            .any(|start| self.name.starts_with(start))
+    }
+
+    /// Whether it is a PCI address.
+    pub(super) fn is_pci(&self) -> bool {
+        pci_address(&self.name).is_some()
+    }
+}
+
+impl FromStr for Device {
+    type Err = SourceError;
+
+    /// # Errors
+    /// [`SourceError::Usage`].
+    fn from_str(text: &str) -> Result<Self, SourceError> {
+        let (name, arguments) = text.split_once(',').unwrap_or((text, ""));
+        let name = pci_address(name).unwrap_or_else(|| name.to_owned());
+        let device = Self {
+            name,
+            arguments: arguments.to_owned(),
+        };
+        // A kernel's interface is what people know; that DPDK has its own names is the first thing to learn.
+        let is_known = device.is_virtual() || device.is_pci() || device.name.contains(':');
+        if !is_known
+            || device
+                .name
+                .chars()
+                .chain(device.arguments.chars())
+                .any(|c| c == '\0' || c.is_whitespace())
+        {
+            return Err(SourceError::Usage {
+                message: format!(
+                    "-i {text}: the dpdk engine takes DPDK's devices: a PCI address like 0000:03:00.0 (dpdk-devbind.py -s lists \
+                     them), or a virtual one like net_af_packet0,iface={}",
+                    if text.is_empty() { "eth0" } else { text }
+                ),
+            });
+        }
+        Ok(device)
+    }
+}
+
+/// `[domain:]bus:device.function`, with its domain.
+fn pci_address(text: &str) -> Option<String> {
+    let text = text.strip_prefix("pci:").unwrap_or(text);
+    let is_hex = |part: &str, length: std::ops::RangeInclusive<usize>| {
+        length.contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let (rest, function) = text.rsplit_once('.')?;
+    let mut parts = rest.split(':').collect::<Vec<_>>();
+    if parts.len() == 2 {
+        parts.insert(0, "0000");
+    }
+    let [domain, bus, device] = parts[..] else {
+        return None;
+    };
+    let is_address = is_hex(domain, 4..=8)
+        && is_hex(bus, 2..=2)
+        && is_hex(device, 2..=2)
+        && is_hex(function, 1..=1);
+    is_address.then(|| format!("{domain}:{bus}:{device}.{function}").to_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn virtual_devices_and_addresses_are_taken() {
+        let device: Device = "net_pcap0,rx_pcap=a.pcap,rx_pcap=b.pcap,infinite_rx=1"
+            .parse()
+            .unwrap();
+        assert_eq!(device.name(), "net_pcap0");
+        assert_eq!(device.value("infinite_rx"), Some("1"));
+        assert_eq!(device.value("rx_pcap"), Some("a.pcap"));
+        assert_eq!(device.value("pcap"), None);
+        assert!(device.is_virtual() && !device.is_pci());
+        for address in ["03:00.1", "0000:03:00.1", "pci:0000:03:00.1"] {
+            let device: Device = address.parse().unwrap();
+            assert_eq!(device.full(), "0000:03:00.1");
+            assert!(device.is_pci() && !device.is_virtual());
+        }
+        let device: Device = "0000:3B:00.0,mprq_en=1".parse().unwrap();
+        assert_eq!(device.full(), "0000:3b:00.0,mprq_en=1");
+    }
+
+    #[test]
+    fn other_names_are_explained() {
+        for wrong in [
+            "eth0",
+            "",
+            "net_null0,size=6 4",
+            "net_null\0",
+            "03:00",
+            "3:0.0.0",
+        ] {
+            let parsed = wrong.parse::<Device>();
+            if wrong.contains(':') {
+                // Other buses have names of their own, which DPDK knows.
+                assert_eq!(parsed.is_err(), wrong.contains(' '), "{wrong}");
+                continue;
+            }
+            let message = parsed.unwrap_err().to_string();
+            assert!(
+                message.contains("0000:03:00.0") && message.contains("net_af_packet0"),
+                "{message}"
+            );
+        }
+    }
+}

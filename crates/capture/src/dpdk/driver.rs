@@ -1,0 +1,100 @@
+//! What drivers do that their descriptions do not tell.
+//!
+//! Read off the drivers of DPDK 22.11. A driver that is not here is a NIC's.
+
+use super::device::Device;
+
+/// What a driver does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Habits {
+    /// It makes devices of software: they need no memory that a NIC can reach, and nothing waits in descriptors.
+    pub(super) is_virtual: bool,
+    /// Every queue that it has gets packets, whether it is received from or not.
+    pub(super) has_fixed_queues: bool,
+    /// What it could not take is in `imissed`.
+    pub(super) counts_missed: bool,
+    /// It always has one more packet.
+    pub(super) never_runs_dry: bool,
+    /// It stamps packets, in units of that many ns since the UNIX epoch.
+    pub(super) stamp_ns: Option<i64>,
+    /// It shows packets that this host sends, too.
+    pub(super) shows_sent: bool,
+}
+
+const NIC: Habits = Habits {
+    is_virtual: false,
+    has_fixed_queues: false,
+    counts_missed: true,
+    never_runs_dry: false,
+    stamp_ns: None,
+    shows_sent: false,
+};
+
+impl Habits {
+    /// Those of the driver with this name, for a device.
+    pub(super) fn of(driver: &str, device: &Device) -> Self {
+        match driver {
+            "net_null" => Self {
+                is_virtual: true,
+                never_runs_dry: true,
+                ..NIC
+            },
+            "net_ring" => Self {
+                is_virtual: true,
+                has_fixed_queues: true,
+                shows_sent: true,
+                ..NIC
+            },
+            // Files and interfaces, a queue for each. The stamps of libpcap, which it asks for microseconds.
+            "net_pcap" => Self {
+                is_virtual: true,
+                has_fixed_queues: true,
+                never_runs_dry: device.value("infinite_rx") == Some("1"),
+                stamp_ns: (device.value("infinite_rx") != Some("1")).then_some(1000),
+                shows_sent: true,
+                ..NIC
+            },
+            // It never asks the kernel what did not fit into its ring.
+            "net_af_packet" => Self {
+                is_virtual: true,
+                has_fixed_queues: true,
+                counts_missed: false,
+                shows_sent: true,
+                ..NIC
+            },
+            _ if device.is_virtual() => Self {
+                is_virtual: true,
+                counts_missed: false,
+                ..NIC
+            },
+            _ => NIC,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn habits(device: &str) -> Habits {
+        let device: Device = device.parse().unwrap();
+        let driver = device.name().trim_end_matches(char::is_numeric).to_owned();
+        Habits::of(&driver, &device)
+    }
+
+    #[test]
+    fn what_is_unknown_is_not_promised() {
+        assert!(habits("net_null0").counts_missed && habits("net_null0").never_runs_dry);
+        assert!(!habits("net_af_packet0,iface=v0").counts_missed);
+        assert!(!habits("net_tap0").counts_missed);
+        assert_eq!(habits("0000:03:00.0"), NIC);
+    }
+
+    #[test]
+    fn a_file_that_is_read_for_ever_has_no_end_and_no_stamps() {
+        let once = habits("net_pcap0,rx_pcap=a.pcap");
+        assert_eq!((once.never_runs_dry, once.stamp_ns), (false, Some(1000)));
+        let forever = habits("net_pcap0,rx_pcap=a.pcap,infinite_rx=1");
+        assert_eq!((forever.never_runs_dry, forever.stamp_ns), (true, None));
+    }
+}

@@ -1,0 +1,297 @@
+//! DPDK's environment: its arguments, and the one that runs in this process.
+//!
+//! A process starts it once and it stays until the process ends, because DPDK cannot start it again. It gets no lcores: the
+//! threads that receive are the recorder's, pinned by the recorder, and make themselves known to it. Without hugepages and
+//! without files in /run where the devices allow it.
+
+use std::{
+    cell::RefCell,
+    ffi::CString,
+    io,
+    sync::{Mutex, mpsc},
+    time::Duration,
+};
+
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use super::{
+    device::Device,
+    sys::{self, Environment},
+};
+use crate::SourceError;
+
+/// How to start the environment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct EalConfig {
+    /// Arguments as DPDK's programs take them before `--`; what is not said is chosen.
+    pub arguments: Vec<String>,
+    /// All devices that will be opened: they decide whether the environment looks for PCI devices and needs hugepages.
+    pub devices: Vec<String>,
+}
+
+/// MiB of memory without hugepages. They are taken from the system as they are used.
+const MEMORY_MIB: u32 = 512;
+
+/// Arguments that would make lcores, or end the program.
+const REFUSED: [(&str, &str); 10] = [
+    ("-l", "--cpus"),
+    ("-c", "--cpus"),
+    ("-s", "--cpus"),
+    ("-S", "--cpus"),
+    ("--lcores", "--cpus"),
+    ("--main-lcore", "--cpus"),
+    ("-h", "man dpdk-testpmd"),
+    ("--help", "man dpdk-testpmd"),
+    ("-v", "pkg-config --modversion libdpdk"),
+    ("--version", "pkg-config --modversion libdpdk"),
+];
+
+/// Arguments that say where memory comes from.
+const MEMORY: [&str; 7] = [
+    "--no-huge",
+    "--in-memory",
+    "--huge-dir",
+    "--huge-unlink",
+    "--socket-mem",
+    "--single-file-segments",
+    "--legacy-mem",
+];
+
+/// The environment that runs, once one does.
+static RUNNING: Mutex<Option<&'static Environment>> = Mutex::new(None);
+
+impl EalConfig {
+    /// The arguments for DPDK, the program's name first.
+    ///
+    /// # Errors
+    /// [`SourceError::Usage`].
+    fn resolve(&self, cpus: &[usize], process: u32) -> Result<Vec<String>, SourceError> {
+        let usage = |message: String| SourceError::Usage { message };
+        let says = |names: &[&str]| {
+            self.arguments.iter().any(|argument| {
+                let name = argument.split('=').next().unwrap_or_default();
+                names.contains(&name)
+            })
+        };
+        for (name, instead) in REFUSED {
+            // `-l0-3` is as good as `-l 0-3`.
+            let is_glued = |argument: &String| name.len() == 2 && argument.starts_with(name);
+            if says(&[name]) || self.arguments.iter().any(is_glued) {
+                return Err(usage(format!(
+                    "--eal-args: {name} is not for here: use {instead}"
+                )));
+            }
+        }
+        let devices = self
+            .devices
+            .iter()
+            .map(|text| text.parse::<Device>())
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut arguments = vec!["retroscope".to_owned()];
+        if !devices.iter().all(Device::is_virtual) {
+            // Memory that a NIC can write to, in pages that vanish with the process.
+            if !says(&MEMORY) {
+                arguments.push("--in-memory".to_owned());
+            }
+        } else if !says(&MEMORY) {
+            arguments.extend(["--no-huge", "--no-shconf"].map(str::to_owned));
+            if !says(&["-m"]) && !self.arguments.iter().any(|one| one.starts_with("-m")) {
+                arguments.extend(["-m".to_owned(), MEMORY_MIB.to_string()]);
+            }
+        }
+        if !says(&["-a", "--allow", "-b", "--block", "--no-pci"]) {
+            let pci = devices.iter().filter(|device| device.is_pci());
+            // An environment takes whatever it finds unless it is told.
+            let allowed: Vec<String> = pci
+                .flat_map(|device| ["-a".to_owned(), device.full()])
+                .collect();
+            if allowed.is_empty() {
+                arguments.push("--no-pci".to_owned());
+            }
+            arguments.extend(allowed);
+        }
+        if !says(&["--file-prefix"]) {
+            arguments.push(format!("--file-prefix=retroscope-{process}"));
+        }
+        arguments.push("--no-telemetry".to_owned());
+        let cpus: Vec<String> = cpus.iter().map(ToString::to_string).collect();
+        arguments.push(format!("--lcores=0@({})", cpus.join(",")));
+        arguments.extend(self.arguments.iter().cloned());
+        Ok(arguments)
+    }
+}
+
+/// The environment of this process, started as `config` says unless it runs already.
+///
+/// # Errors
+/// [`SourceError`].
+pub(super) fn environment(config: &EalConfig) -> Result<&'static Environment, SourceError> {
+    let mut running = RUNNING
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some(environment) = *running {
+        return Ok(environment);
+    }
+    let system = |call, error| SourceError::System {
+        interface: "DPDK".to_owned(),
+        call,
+        error,
+    };
+    let set = sched_getaffinity(None).map_err(|error| system("sched_getaffinity", error.into()))?;
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU)
+        .filter(|cpu| set.is_set(*cpu))
+        .collect();
+    let arguments = config.resolve(&cpus, std::process::id())?;
+    let keep_quiet = !arguments
+        .iter()
+        .any(|argument| argument.starts_with("--log-level"));
+    let c_arguments = arguments
+        .into_iter()
+        .map(CString::new)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| system("rte_eal_init", error.into()))?;
+    // A thread of its own, because the environment keeps the affinity of the one that starts it.
+    let started = std::thread::scope(|scope| {
+        let start = || sys::start(&c_arguments, keep_quiet);
+        scope
+            .spawn(start)
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("it panicked")))
+    });
+    let environment = started.map_err(|error| refused("rte_eal_init", "DPDK", error))?;
+    let environment: &'static Environment = Box::leak(Box::new(environment));
+    *running = Some(environment);
+    Ok(environment)
+}
+
+/// What failed, with what DPDK said about it.
+pub(super) fn refused(call: &'static str, device: &str, error: io::Error) -> SourceError {
+    let said = sys::take_words();
+    let said = said
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ");
+    let error = match (said.is_empty(), error.raw_os_error()) {
+        (true, _) => error,
+        (false, Some(libc::EPERM | libc::EACCES)) => {
+            io::Error::new(io::ErrorKind::PermissionDenied, said)
+        }
+        (false, Some(_)) => io::Error::new(error.kind(), said),
+        (false, None) => io::Error::new(error.kind(), format!("{error} ({said})")),
+    };
+    SourceError::System {
+        interface: device.to_owned(),
+        call,
+        error,
+    }
+}
+
+/// How long the environment's own thread may take to come to its work.
+const OWN_THREAD_TIME: Duration = Duration::from_secs(2);
+
+/// Runs `work` on the thread that DPDK keeps for interrupts, if its environment runs, and waits for the outcome. For what belongs to
+/// threads: credentials and capabilities.
+///
+/// # Errors
+/// Those of `work`, and what the system said where it was not run.
+pub fn on_own_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<Option<T>> {
+    let running = *RUNNING
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let Some(environment) = running else {
+        return Ok(None);
+    };
+    let (sender, receiver) = mpsc::channel();
+    environment.on_own_thread(Box::new(move || {
+        // Whoever waited may have given up.
+        let _ = sender.send(work());
+    }))?;
+    let outcome = receiver.recv_timeout(OWN_THREAD_TIME);
+    outcome
+        .map(Some)
+        .map_err(|_| io::ErrorKind::TimedOut.into())
+}
+
+/// The calling thread is known to the environment until it ends.
+#[derive(Debug)]
+struct Registered;
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        sys::unregister_thread();
+    }
+}
+
+thread_local! {
+    static REGISTERED: RefCell<Option<Registered>> = const { RefCell::new(None) };
+}
+
+/// Makes the calling thread known to the environment, for as long as it lives. Without it packets come all the same, slower.
+pub(super) fn register_thread(environment: &Environment) -> io::Result<()> {
+    REGISTERED.with_borrow_mut(|registered| {
+        if registered.is_none() {
+            environment.register_thread()?;
+            *registered = Some(Registered);
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolved(arguments: &str, devices: &[&str]) -> String {
+        let config = EalConfig {
+            arguments: arguments.split_whitespace().map(str::to_owned).collect(),
+            devices: devices.iter().map(|&one| one.to_owned()).collect(),
+        };
+        match config.resolve(&[0, 3], 7) {
+            Ok(arguments) => arguments.join(" "),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    const REST: &str = "--file-prefix=retroscope-7 --no-telemetry --lcores=0@(0,3)";
+
+    #[test]
+    fn devices_of_software_need_no_hugepages() {
+        assert_eq!(
+            resolved("", &["net_null0", "net_ring0"]),
+            format!("retroscope --no-huge --no-shconf -m 512 --no-pci {REST}")
+        );
+        assert_eq!(
+            resolved("-m 64", &["net_null0"]),
+            format!("retroscope --no-huge --no-shconf --no-pci {REST} -m 64")
+        );
+        assert_eq!(
+            resolved("--in-memory", &["net_null0"]),
+            format!("retroscope --no-pci {REST} --in-memory")
+        );
+    }
+
+    #[test]
+    fn a_nic_needs_them_and_no_other_nic_is_taken() {
+        assert_eq!(
+            resolved("", &["03:00.0,mprq_en=1", "net_null0"]),
+            format!("retroscope --in-memory -a 0000:03:00.0,mprq_en=1 {REST}")
+        );
+        assert_eq!(
+            resolved("-b 04:00.0 --no-huge", &["03:00.0"]),
+            format!("retroscope {REST} -b 04:00.0 --no-huge")
+        );
+    }
+
+    #[test]
+    fn lcores_are_not_for_the_user() {
+        for wrong in ["-l 0-3", "-l0-3", "-c f", "--lcores=0", "-h", "--version"] {
+            let message = resolved(wrong, &["net_null0"]);
+            assert!(message.starts_with("--eal-args: -"), "{wrong}: {message}");
+        }
+        assert!(resolved("", &["eth0"]).contains("net_af_packet0,iface=eth0"));
+    }
+}

@@ -1,0 +1,390 @@
+//! Opening a port: how many queues, what the device does to packets, memory.
+
+use std::{ffi::CString, io};
+
+use super::{
+    device::Device,
+    driver::Habits,
+    eal::refused,
+    sys::{self, Environment, Pool, Setup},
+};
+use crate::{
+    SourceError,
+    rss::{FlowKind, HashFields, HashFunction, KEY_BYTES, RssSettings, SYMMETRIC_KEY},
+};
+
+/// Packets of a burst at most.
+pub(super) const BURST: u16 = 64;
+
+/// Descriptors of a NIC's queue, if it has so many: 275 µs at 10 Gbit/s of the smallest frames.
+const DESCRIPTORS: u16 = 4096;
+/// Of a device of software, where they mean nothing to most.
+const DESCRIPTORS_VIRTUAL: u16 = 512;
+
+/// Buffers beyond the descriptors: the burst that is lent, and what threads keep at hand.
+const SPARE_BUFFERS: u32 = 1024;
+
+/// Bytes of a buffer in front of a frame (`RTE_PKTMBUF_HEADROOM`), and for a frame: the smaller ones first. Some drivers want a frame
+/// in one piece, and say so by refusing.
+const HEADROOM: u16 = 128;
+const ROOMS: [u16; 2] = [2048, 16_384];
+
+/// The longest frame that is put together from several buffers.
+pub(super) const FRAME_BYTES_MAX: u32 = 65_536;
+
+/// Bytes of payload that a NIC is asked to take: a tap may have jumbo frames.
+const MTU: u16 = 9000;
+
+/// What is asked of a port.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wish {
+    pub(super) promiscuous: bool,
+    /// Threads that would serve it.
+    pub(super) threads: u16,
+    /// Bytes of buffers of each thread; `None`: as many as the device has descriptors.
+    pub(super) buffer_bytes: Option<usize>,
+}
+
+/// A port that was started.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) port: sys::Port,
+    pub(super) habits: Habits,
+    pub(super) driver: String,
+    pub(super) node: i32,
+    pub(super) queues: u16,
+    /// One pool each.
+    pub(super) threads: u16,
+    pub(super) descriptors: u16,
+    /// Whether the NIC was asked for stamps by its own clock, which can be read.
+    pub(super) has_clock: bool,
+    pub(super) notices: Vec<String>,
+}
+
+/// Opens the port of a device and starts it.
+///
+/// # Errors
+/// [`SourceError`].
+pub(super) fn open(
+    environment: &'static Environment,
+    device: &Device,
+    wish: Wish,
+) -> Result<Opened, SourceError> {
+    let name = device.name();
+    let mut port = {
+        let _alone = sys::alone();
+        sys::Port::new(environment, find(environment, device)?)
+    };
+    let number = port.number();
+    let error = |call| move |error| refused(call, name, error);
+    let described = port.describe().map_err(error("rte_eth_dev_info_get"))?;
+    let driver = described.driver();
+    let habits = Habits::of(&driver, device);
+    let mut notices = Vec::new();
+    let mut queues = queue_count(
+        wish.threads,
+        described.queues_max,
+        described.rss_types,
+        habits,
+    );
+    if u32::from(wish.threads) > u32::from(queues) {
+        let has = if queues == 1 {
+            "1 receive queue".to_owned()
+        } else {
+            format!("{queues} receive queues")
+        };
+        let why = if described.queues_max > queues {
+            ", because it cannot spread packets"
+        } else {
+            ""
+        };
+        notices.push(format!("{name}: {has}{why}, so not more threads capture"));
+    }
+    let is_spread = queues > 1 && !habits.has_fixed_queues;
+    let mut setup = Setup {
+        key: is_spread.then(|| symmetric_key(described.key_bytes)),
+        mtu: if habits.is_virtual {
+            0
+        } else {
+            u32::from(MTU.min(described.mtu_max))
+        },
+        queues,
+        strip: described.can_strip,
+        stamp: described.can_stamp && habits.stamp_ns.is_none() && port.clock().is_ok(),
+        scatter: described.can_scatter,
+    };
+    configure(&mut port, &mut setup, name, &mut notices).map_err(error("rte_eth_dev_configure"))?;
+    queues = setup.queues;
+    let threads = wish.threads.min(queues);
+    let limits = (described.descriptors_min, described.descriptors_max);
+    let mut memory = Memory {
+        environment,
+        name,
+        number,
+        node: described.node,
+        descriptors: 0,
+    };
+    memory
+        .set_up(
+            &mut port,
+            habits,
+            wish.buffer_bytes,
+            limits,
+            (queues, threads),
+        )
+        .map_err(error("rte_eth_rx_queue_setup"))?;
+    port.start().map_err(error("rte_eth_dev_start"))?;
+    if setup.key.is_some() {
+        let key_bytes = u8::try_from(setup.key.as_ref().map_or(0, Vec::len)).unwrap_or(0);
+        notices.extend(check_spread(&mut port, name, queues, key_bytes));
+    }
+    // Where the host's interface is behind it, the source does that in a way that ends with the process.
+    if wish.promiscuous
+        && !habits.is_virtual
+        && let Err(refusal) = port.set_promiscuous()
+    {
+        notices.push(format!(
+            "{name}: not promiscuous, frames for other hosts are not seen: {refusal}"
+        ));
+    }
+    // What drivers said on the way was no reason to fail.
+    sys::take_words();
+    Ok(Opened {
+        port,
+        habits,
+        driver,
+        node: described.node,
+        queues,
+        threads,
+        descriptors: memory.descriptors,
+        has_clock: setup.stamp,
+        notices,
+    })
+}
+
+/// The port of a device, which is made if the environment has not made it at its start.
+fn find(environment: &Environment, device: &Device) -> Result<u16, SourceError> {
+    if let Ok(number) = environment.find(&device.name_c()) {
+        return Ok(number);
+    }
+    environment
+        .probe(&device.full_c())
+        .map_err(|error| match refused("rte_dev_probe", device.name(), error) {
+            SourceError::System { interface, error, .. } if device.is_pci() => SourceError::Unsupported {
+                message: format!(
+                    "DPDK cannot open {interface}: {error}. Is it bound to vfio-pci (dpdk-devbind.py -s), and are there hugepages \
+                     (grep Huge /proc/meminfo)?"
+                ),
+            },
+            other => other,
+        })?;
+    environment
+        .find(&device.name_c())
+        .map_err(|error| refused("rte_eth_dev_get_port_by_name", device.name(), error))
+}
+
+/// Receive queues to open: those that get packets anyway; else one for each thread, if the device can spread packets over them.
+fn queue_count(threads: u16, queues_max: u16, rss_types: u64, habits: Habits) -> u16 {
+    let most = queues_max.max(1);
+    if habits.has_fixed_queues {
+        most
+    } else if rss_types == 0 {
+        1
+    } else {
+        threads.clamp(1, most)
+    }
+}
+
+/// Woo and Park's key, as long as the device wants it.
+fn symmetric_key(bytes: u8) -> Vec<u8> {
+    let bytes = if bytes == 0 {
+        KEY_BYTES
+    } else {
+        usize::from(bytes)
+    };
+    SYMMETRIC_KEY.iter().copied().cycle().take(bytes).collect()
+}
+
+/// Configures the port as `setup` says, or with less where the driver refuses: without long frames, then with one queue.
+fn configure(
+    port: &mut sys::Port,
+    setup: &mut Setup,
+    name: &str,
+    notices: &mut Vec<String>,
+) -> io::Result<()> {
+    let mut outcome = port.configure(setup);
+    if outcome.is_err() && setup.mtu > 0 {
+        setup.mtu = 0;
+        outcome = port.configure(setup);
+        if outcome.is_ok() {
+            notices.push(format!(
+                "{name}: it takes no frames with more than 1500 bytes of payload"
+            ));
+        }
+    }
+    if let (Err(error), true) = (&outcome, setup.key.is_some()) {
+        notices.push(format!(
+            "{name}: it does not spread packets over queues ({error}), so one thread captures"
+        ));
+        setup.key = None;
+        setup.queues = 1;
+        outcome = port.configure(setup);
+    }
+    outcome
+}
+
+/// Sees to it that both directions of a conversation reach one queue. Returns what the user should know.
+fn check_spread(port: &mut sys::Port, name: &str, queues: u16, key_bytes: u8) -> Option<String> {
+    let key = symmetric_key(key_bytes);
+    let mut found = port.rss_key(key_bytes);
+    if found.as_ref().is_ok_and(|found| *found != key) && port.set_rss_key(&key).is_ok() {
+        found = port.rss_key(key_bytes);
+    }
+    let found = match found {
+        Ok(found) => found,
+        Err(error) => {
+            return Some(format!(
+                "{name}: whether conversations stay in one queue cannot be told: its driver does not show its hash key ({error})"
+            ));
+        }
+    };
+    let settings = RssSettings {
+        function: HashFunction::Toeplitz,
+        key: found,
+        symmetric_input: false,
+        table: (0..128).map(|entry| entry % u32::from(queues)).collect(),
+        fields: FlowKind::ALL
+            .map(|kind| (kind, ADDRESSES_AND_PORTS))
+            .to_vec(),
+    };
+    let is_split = |kind: &FlowKind| settings.splits(*kind).is_some();
+    FlowKind::ALL.iter().any(is_split).then(|| {
+        format!("{name}: its driver keeps its own hash key, so the two directions of a conversation may reach two threads")
+    })
+}
+
+const ADDRESSES_AND_PORTS: HashFields = HashFields {
+    source: true,
+    destination: true,
+    source_port: true,
+    destination_port: true,
+    others: false,
+};
+
+/// Where the memory of a port comes from.
+struct Memory<'a> {
+    environment: &'static Environment,
+    name: &'a str,
+    number: u16,
+    node: i32,
+    /// What each queue got.
+    descriptors: u16,
+}
+
+impl Memory<'_> {
+    /// A pool for each thread, and its queues: thread `t` of `n` serves the queues `t`, `t + n`, …
+    fn set_up(
+        &mut self,
+        port: &mut sys::Port,
+        habits: Habits,
+        buffer_bytes: Option<usize>,
+        (least, most): (u16, u16),
+        (queues, threads): (u16, u16),
+    ) -> io::Result<()> {
+        let for_thread = u32::from(queues.div_ceil(threads));
+        let mut outcome = Ok(());
+        for room in ROOMS {
+            let wanted = match buffer_bytes {
+                Some(bytes) => {
+                    let buffers = bytes / usize::from(room) / for_thread as usize;
+                    1 << u16::try_from(buffers.clamp(64, 1 << 15)).map_or(15, u16::ilog2)
+                }
+                None if habits.is_virtual => DESCRIPTORS_VIRTUAL,
+                None => DESCRIPTORS,
+            };
+            self.descriptors = wanted.clamp(least, most.max(least));
+            let buffers = u32::from(self.descriptors) * for_thread + SPARE_BUFFERS;
+            outcome = self.try_room(port, room, buffers, (queues, threads))?;
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        outcome
+    }
+
+    /// Tries buffers of that size. The inner result is what the driver says about them.
+    fn try_room(
+        &self,
+        port: &mut sys::Port,
+        room: u16,
+        buffers: u32,
+        (queues, threads): (u16, u16),
+    ) -> io::Result<io::Result<()>> {
+        let own_bytes = usize::from(BURST) * FRAME_BYTES_MAX as usize;
+        let mut pools: Vec<Pool> = Vec::new();
+        for thread in 0..threads {
+            let name = CString::new(format!("rs{}_{thread}_{room}", self.number))?;
+            let pool = self
+                .environment
+                .pool(&name, buffers, room + HEADROOM, own_bytes, self.node)
+                .map_err(|error| self.no_memory(error))?;
+            pools.push(pool);
+        }
+        let set_up = |queue: u16| {
+            let pool = &pools[usize::from(queue % threads)];
+            port.set_up_queue(queue, self.descriptors, self.node, pool)
+        };
+        let outcome = (0..queues).try_for_each(set_up);
+        // A queue may use its pool although a later one was refused: they stay until the port is closed.
+        if outcome.is_ok() {
+            port.set_pools(pools);
+        } else {
+            port.keep_pools(pools);
+        }
+        Ok(outcome)
+    }
+
+    fn no_memory(&self, error: io::Error) -> io::Error {
+        let name = self.name;
+        match error.kind() {
+            io::ErrorKind::OutOfMemory => io::Error::new(
+                io::ErrorKind::OutOfMemory,
+                format!(
+                    "no memory for the buffers of {name}: give DPDK more with --eal-args '-m MIB'"
+                ),
+            ),
+            _ => error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_that_get_packets_anyway_are_all_opened() {
+        let habits = |device: &str| {
+            let device: Device = device.parse().unwrap();
+            Habits::of(device.name().trim_end_matches(char::is_numeric), &device)
+        };
+        assert_eq!(queue_count(1, 4, 0, habits("net_pcap0")), 4);
+        assert_eq!(queue_count(3, 1024, 1, habits("net_null0")), 3);
+        assert_eq!(queue_count(8, 4, 1, habits("03:00.0")), 4);
+        assert_eq!(
+            queue_count(8, 4, 0, habits("03:00.0")),
+            1,
+            "it cannot spread"
+        );
+        assert_eq!(queue_count(0, 0, 1, habits("03:00.0")), 1);
+    }
+
+    #[test]
+    fn the_key_is_symmetric_in_any_length() {
+        for bytes in [0, 40, 52] {
+            let key = symmetric_key(bytes);
+            assert_eq!(key.len(), if bytes == 0 { 40 } else { usize::from(bytes) });
+            assert!(key.chunks(2).all(|two| two == [0x6d, 0x5a]));
+        }
+    }
+}

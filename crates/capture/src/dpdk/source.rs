@@ -1,0 +1,275 @@
+//! The [`Source`] plug: may the device be taken, the port, a queue for each thread.
+
+use std::{fs, io, path::Path, sync::Arc};
+
+use retroscope_packet::LinkType;
+
+use super::{
+    EalConfig,
+    device::Device,
+    eal::environment,
+    port::{self, BURST, Opened, Wish},
+    queue::{Beneath, DpdkQueue, Parts, Shared, Stamping},
+    stamps::{DeviceClock, Reading},
+    sys::{self, Batch},
+};
+use crate::{
+    CpuList, InterfaceInfo, Queue, Source, SourceError, TimeDomain,
+    af_packet::sys::{InterfaceQuery, PacketSocket},
+    clock,
+    host::host_uses,
+};
+
+/// How to capture with DPDK.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DpdkConfig {
+    /// The device and its arguments, as behind `--vdev` or `-a` of DPDK's programs: `net_pcap0,rx_pcap=a.pcap`, `0000:03:00.0`.
+    pub device: String,
+    /// How to start DPDK's environment, the first time in this process.
+    pub eal: EalConfig,
+    /// Whether to take frames for other hosts too.
+    pub promiscuous: bool,
+    /// Take an interface's packets away from the host although it has an address or a route.
+    pub take_interface: bool,
+    /// Bytes of buffers of each thread; `None`: as many as the device has descriptors, 4096 at most.
+    pub buffer_bytes: Option<usize>,
+    /// CPUs for the threads, in turns; empty: those near the device.
+    pub cpus: Vec<u32>,
+}
+
+/// A device of DPDK behind the [`Source`] plug.
+///
+/// A NIC needs to be bound to `vfio-pci` and hugepages, a device of software what it stands on: `net_af_packet` CAP_NET_RAW in the network
+/// namespace of the thread that calls [`Source::open`]. The queues need no privilege.
+#[derive(Debug)]
+pub struct DpdkSource {
+    config: DpdkConfig,
+}
+
+/// The version of DPDK that this program runs with: `DPDK 22.11.11`.
+#[must_use]
+pub fn version() -> String {
+    sys::version()
+}
+
+impl DpdkSource {
+    /// A source that will capture as `config` says. Nothing is opened yet.
+    #[must_use]
+    pub fn new(config: DpdkConfig) -> Self {
+        Self { config }
+    }
+
+    /// Refuses a device that stands on an interface which the host itself uses.
+    fn check_host(&self, device: &Device) -> Result<(), SourceError> {
+        if self.config.take_interface {
+            return Ok(());
+        }
+        for name in taken_interfaces(device, Path::new("/sys")) {
+            let used = host_uses(&name).map_err(|error| system(device, "getifaddrs", error))?;
+            if let Some(what) = used {
+                return Err(SourceError::Usage {
+                    message: format!(
+                        "{name} has {what}: {} takes every packet away from this host, which would cut its connections there. Say \
+                         --take-interface if that is meant, or use --engine af-packet",
+                        device.name()
+                    ),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// What a device of software stands on. It is made promiscuous here: DPDK's drivers would set the interface's flag, which stays
+    /// when the process is killed. (libpcap does it by itself.)
+    fn beneath(&self, device: &Device) -> Result<Option<Beneath>, SourceError> {
+        let Some(name) = device.value("iface").or(device.value("rx_iface")) else {
+            return Ok(None);
+        };
+        let query =
+            InterfaceQuery::new().map_err(|error| system(device, "socket(AF_UNIX)", error))?;
+        let Ok(index) = query.index(name) else {
+            // `net_tap` names an interface that is still to be made, libpcap knows devices that are no interfaces.
+            let is_needed = ["net_af_packet", "net_af_xdp"]
+                .iter()
+                .any(|start| device.name().starts_with(start));
+            return if is_needed {
+                Err(SourceError::NoInterface {
+                    interface: name.to_owned(),
+                })
+            } else {
+                Ok(None)
+            };
+        };
+        let is_ours = self.config.promiscuous && !device.name().starts_with("net_pcap");
+        let promiscuous = is_ours.then(|| -> Result<_, SourceError> {
+            let socket =
+                PacketSocket::new().map_err(|error| system(device, "socket(AF_PACKET)", error))?;
+            socket
+                .set_promiscuous(index)
+                .map_err(|error| system(device, "setsockopt(PACKET_ADD_MEMBERSHIP)", error))?;
+            Ok(socket)
+        });
+        Ok(Some(Beneath {
+            name: name.to_owned(),
+            query,
+            _promiscuous: promiscuous.transpose()?,
+        }))
+    }
+
+    /// CPUs for a thread: one of those that were asked for, or any near the device.
+    fn cpus(&self, thread: usize, node: i32) -> Vec<u32> {
+        let asked = &self.config.cpus;
+        match asked.get(thread % asked.len().max(1)) {
+            Some(cpu) => vec![*cpu],
+            None => CpuList::of_node(Path::new("/sys"), node)
+                .as_slice()
+                .to_vec(),
+        }
+    }
+}
+
+fn system(device: &Device, call: &'static str, error: io::Error) -> SourceError {
+    SourceError::System {
+        interface: device.name().to_owned(),
+        call,
+        error,
+    }
+}
+
+/// Interfaces of the kernel that get no more packets when the device is opened: that of AF_XDP, and those of NICs whose driver in
+/// the kernel stays beside DPDK's.
+fn taken_interfaces(device: &Device, sys: &Path) -> Vec<String> {
+    if device.is_pci() {
+        let folder = sys.join("bus/pci/devices").join(device.name()).join("net");
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        return entries
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect();
+    }
+    let is_xdp = device.name().starts_with("net_af_xdp");
+    device
+        .value("iface")
+        .filter(|_| is_xdp)
+        .map(str::to_owned)
+        .into_iter()
+        .collect()
+}
+
+/// Whose time the packets get, and in what steps, ns.
+fn stamping(opened: &Opened, device: &Device) -> (Stamping, TimeDomain, u64) {
+    if let Some(unit_ns) = opened.habits.stamp_ns {
+        let domain = if device.value("rx_pcap").is_some() {
+            TimeDomain::File
+        } else {
+            TimeDomain::KernelSoftware
+        };
+        return (Stamping::Epoch(unit_ns), domain, unit_ns.unsigned_abs());
+    }
+    let ticks = opened.port.clock().ok().filter(|_| opened.has_clock);
+    match ticks {
+        Some(ticks) => {
+            let reading = Reading {
+                ticks,
+                time_ns: clock::realtime_ns(),
+            };
+            (
+                Stamping::Device(DeviceClock::new(reading)),
+                TimeDomain::Nic,
+                1,
+            )
+        }
+        None => (Stamping::Fetch, TimeDomain::Fetch, 1),
+    }
+}
+
+impl Source for DpdkSource {
+    fn name(&self) -> &str {
+        &self.config.device
+    }
+
+    /// A NIC is taken away, a file would be read twice.
+    fn opens_once(&self) -> bool {
+        true
+    }
+
+    fn open(self: Box<Self>, queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+        let device: Device = self.config.device.parse()?;
+        self.check_host(&device)?;
+        let beneath = self.beneath(&device)?;
+        let environment = environment(&self.config.eal)?;
+        let wish = Wish {
+            promiscuous: self.config.promiscuous,
+            threads: u16::try_from(queues).unwrap_or(u16::MAX).max(1),
+            buffer_bytes: self.config.buffer_bytes,
+        };
+        let mut opened = port::open(environment, &device, wish)?;
+        let mut notices = std::mem::take(&mut opened.notices);
+        notices.insert(0, sentence(&opened, &device));
+        let threads = usize::from(opened.threads);
+        let mut stampings: Vec<_> = (0..threads).map(|_| stamping(&opened, &device)).collect();
+        let shared = Arc::new(Shared::new(environment, threads, beneath));
+        let port = Arc::new(opened.port);
+        let mut made: Vec<Box<dyn Queue>> = Vec::new();
+        for (thread, (stamping, time_domain, time_resolution_ns)) in stampings.drain(..).enumerate()
+        {
+            made.push(Box::new(DpdkQueue::new(Parts {
+                interface: InterfaceInfo {
+                    name: device.name().to_owned(),
+                    link_type: LinkType::ETHERNET,
+                    snaplen: 0,
+                    time_domain,
+                    time_resolution_ns,
+                },
+                batch: Batch::new(Arc::clone(&port), thread, BURST),
+                shared: Arc::clone(&shared),
+                habits: opened.habits,
+                stamping,
+                place: thread..threads,
+                queues: opened.queues,
+                descriptors: opened.descriptors,
+                cpus: self.cpus(thread, opened.node),
+                notices: std::mem::take(&mut notices),
+            })));
+        }
+        Ok(made)
+    }
+}
+
+/// What was opened.
+fn sentence(opened: &Opened, device: &Device) -> String {
+    let queues = match opened.queues {
+        1 => "1 receive queue".to_owned(),
+        count => format!("{count} receive queues"),
+    };
+    let threads = match opened.threads {
+        1 => "1 thread".to_owned(),
+        count => format!("{count} threads"),
+    };
+    let host = if opened.habits.is_virtual {
+        ""
+    } else {
+        "; this host receives nothing from it now, and what it sends is not recorded"
+    };
+    format!(
+        "{}: driver {}, {queues}, {threads}{host}",
+        device.name(),
+        opened.driver
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_that_are_taken_are_found() {
+        let sys = tempfile::tempdir().unwrap();
+        let net = sys.path().join("bus/pci/devices/0000:03:00.0/net/ens1");
+        fs::create_dir_all(net).unwrap();
+        let taken = |device: &str| taken_interfaces(&device.parse().unwrap(), sys.path());
+        assert_eq!(taken("03:00.0"), ["ens1"]);
+        assert_eq!(taken("04:00.0"), [""; 0]);
+        assert_eq!(taken("net_af_xdp0,iface=eth0"), ["eth0"]);
+        assert_eq!(taken("net_af_packet0,iface=eth0"), [""; 0]);
+    }
+}

@@ -1,0 +1,681 @@
+//! The door to DPDK: the functions of `shim/dpdk.c` behind safe ones.
+//!
+//! Everything `unsafe` of this engine is in this file. The environment is one for the process: [`start`] gives the only
+//! [`Environment`], and whatever needs it started asks for a reference to it.
+#![expect(unsafe_code, reason = "calls into the C library DPDK")]
+
+use std::{
+    ffi::{CStr, CString, c_char, c_int, c_void},
+    fmt, io,
+    ptr::{self, NonNull},
+    slice,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+/// `struct rte_mbuf`, `struct rte_mempool` and `struct rte_memzone`, which only DPDK looks into.
+#[repr(C)]
+struct Mbuf {
+    _private: [u8; 0],
+}
+#[repr(C)]
+struct Mempool {
+    _private: [u8; 0],
+}
+#[repr(C)]
+struct Memzone {
+    _private: [u8; 0],
+}
+
+/// A port as its driver describes it: `struct rsd_device`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Device {
+    /// What it can hash (`RTE_ETH_RSS_…`); 0: nothing.
+    pub(super) rss_types: u64,
+    driver: [c_char; 32],
+    /// NUMA node; negative: any.
+    pub(super) node: i32,
+    pub(super) queues_max: u16,
+    pub(super) descriptors_min: u16,
+    pub(super) descriptors_max: u16,
+    pub(super) mtu_max: u16,
+    /// Bytes of a hash key; 0: the driver does not say.
+    pub(super) key_bytes: u8,
+    pub(super) can_strip: bool,
+    pub(super) can_stamp: bool,
+    pub(super) can_scatter: bool,
+}
+
+impl Device {
+    /// The driver's name: `net_null`, `mlx5_pci`, …
+    pub(super) fn driver(&self) -> String {
+        let bytes = self.driver.iter().map(|byte| byte.to_ne_bytes()[0]);
+        let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+/// How a port is to be configured.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Setup {
+    /// The hash key, where packets are to be spread.
+    pub(super) key: Option<Vec<u8>>,
+    /// Bytes of payload of a frame; 0: as the driver has it.
+    pub(super) mtu: u32,
+    pub(super) queues: u16,
+    pub(super) strip: bool,
+    pub(super) stamp: bool,
+    pub(super) scatter: bool,
+}
+
+/// `struct rsd_setup`.
+#[repr(C)]
+struct RawSetup {
+    key: *mut u8,
+    mtu: u32,
+    queues: u16,
+    key_bytes: u8,
+    strip: bool,
+    stamp: bool,
+    scatter: bool,
+}
+
+/// Ports are made, opened and closed by one thread at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Keeps other threads from opening and closing ports.
+pub(super) fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A port's counters since it was started: `struct rsd_counters`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct Counters {
+    /// `ipackets`.
+    pub(super) received: u64,
+    /// `imissed`.
+    pub(super) missed: u64,
+    /// `ierrors`.
+    pub(super) refused: u64,
+    /// `rx_nombuf`.
+    pub(super) no_buffer: u64,
+}
+
+/// `struct rsd_link`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct Link {
+    /// Speed in Mbit/s; 0: unknown.
+    pub(super) megabits: u32,
+    pub(super) is_up: bool,
+}
+
+/// `struct rsd_pool`.
+#[repr(C)]
+struct RawPool {
+    mempool: *mut Mempool,
+    zone: *const Memzone,
+    memory: *mut u8,
+    own_at: usize,
+    bytes: usize,
+}
+
+/// Where stamps are in an mbuf: `struct rsd_stamps`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct Stamps {
+    /// 0: nowhere.
+    flag: u64,
+    offset: i32,
+}
+
+impl Stamps {
+    /// Where drivers put them, if one has asked for a place by now.
+    pub(super) fn find() -> Self {
+        let mut flag = 0;
+        // SAFETY: `flag` is writable; the call reads tables that are there from the start of the environment on.
+        let offset = unsafe { rsd_stamp_place(&raw mut flag) };
+        if offset < 0 {
+            return Self::default();
+        }
+        Self { flag, offset }
+    }
+}
+
+/// A received packet: `struct rsd_frame`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct RawFrame {
+    data: *const u8,
+    /// What the device's clock showed, in units of its own.
+    pub(super) stamp: u64,
+    first_bytes: u32,
+    /// Bytes of all segments, as the driver says.
+    pub(super) bytes: u32,
+    /// The tag that the device took out.
+    pub(super) tci: u16,
+    pub(super) is_tagged: bool,
+    pub(super) is_stamped: bool,
+}
+
+const _: () = assert!(size_of::<Device>() == 56 && size_of::<RawSetup>() == 24);
+const _: () = assert!(size_of::<RawFrame>() == 32 && size_of::<RawPool>() == 40);
+
+unsafe extern "C" {
+    fn rsd_start(count: c_int, arguments: *mut *mut c_char, keep_quiet: bool) -> c_int;
+    safe fn rsd_end(clean_up: bool);
+    fn rsd_take_words(into: *mut c_char, room: usize) -> usize;
+    safe fn rsd_version() -> *const c_char;
+    safe fn rsd_register_thread() -> c_int;
+    safe fn rsd_unregister_thread();
+    fn rsd_on_own_thread(work: unsafe extern "C" fn(*mut c_void), argument: *mut c_void) -> c_int;
+    fn rsd_probe(device: *const c_char) -> c_int;
+    fn rsd_find(name: *const c_char, port: *mut u16) -> c_int;
+    fn rsd_describe(port: u16, device: *mut Device) -> c_int;
+    fn rsd_configure(port: u16, setup: *const RawSetup) -> c_int;
+    fn rsd_rss_key(port: u16, key: *mut u8, bytes: u8) -> c_int;
+    fn rsd_set_rss_key(port: u16, key: *mut u8, bytes: u8) -> c_int;
+    fn rsd_set_up_queue(
+        port: u16,
+        queue: u16,
+        descriptors: u16,
+        node: c_int,
+        pool: *mut Mempool,
+    ) -> c_int;
+    fn rsd_start_port(port: u16) -> c_int;
+    fn rsd_set_promiscuous(port: u16) -> c_int;
+    fn rsd_close(port: u16);
+    fn rsd_pool(
+        name: *const c_char,
+        pool: *mut RawPool,
+        count: u32,
+        room: u16,
+        own_bytes: usize,
+        node: c_int,
+    ) -> c_int;
+    fn rsd_free_pool(pool: *mut RawPool);
+    fn rsd_stamp_place(flag: *mut u64) -> c_int;
+    fn rsd_counters(port: u16, counters: *mut Counters) -> c_int;
+    fn rsd_link(port: u16, link: *mut Link) -> c_int;
+    fn rsd_clock(port: u16, ticks: *mut u64) -> c_int;
+    fn rsd_receive(
+        port: u16,
+        queue: u16,
+        stamps: *const Stamps,
+        mbufs: *mut *mut Mbuf,
+        frames: *mut RawFrame,
+        room: u16,
+    ) -> u16;
+    fn rsd_gather(mbuf: *const Mbuf, into: *mut u8, room: u32) -> u32;
+    fn rsd_free(mbufs: *mut *mut Mbuf, count: u16);
+}
+
+/// 0 or a count, or the error whose number is negated.
+fn check(status: c_int) -> io::Result<c_int> {
+    if status < 0 {
+        return Err(io::Error::from_raw_os_error(-status));
+    }
+    Ok(status)
+}
+
+/// What DPDK said since the last call, one line after the other; empty where its messages are shown.
+pub(super) fn take_words() -> String {
+    let mut bytes = [0_u8; 512];
+    // SAFETY: `bytes` has room for as many bytes as are asked for.
+    let length = unsafe { rsd_take_words(bytes.as_mut_ptr().cast(), bytes.len()) };
+    String::from_utf8_lossy(&bytes[..length.min(bytes.len())]).into_owned()
+}
+
+/// The version that this program runs with: `DPDK 22.11.11`.
+pub(super) fn version() -> String {
+    // SAFETY: rte_version returns a NUL-terminated string that stays.
+    let version = unsafe { CStr::from_ptr(rsd_version()) };
+    version.to_string_lossy().into_owned()
+}
+
+/// The environment runs. There is one such value, which lives as long as the process.
+#[derive(Debug)]
+pub(super) struct Environment(());
+
+/// Starts the environment. It can be started once, and not again where it ended; a failed start may be tried again.
+///
+/// The calling thread becomes its main lcore, and gets the affinity that `arguments` give to that: use a thread of its own.
+pub(super) fn start(arguments: &[CString], keep_quiet: bool) -> io::Result<Environment> {
+    // DPDK keeps pointers to some of them.
+    let strings: Vec<*mut c_char> = arguments
+        .iter()
+        .map(|text| text.clone().into_raw())
+        .collect();
+    let mut list = strings;
+    list.push(ptr::null_mut());
+    let list = list.leak();
+    let count = c_int::try_from(list.len() - 1).map_err(io::Error::other)?;
+    // SAFETY: `list` has `count` strings that end with NUL, then a null pointer, and none is ever freed.
+    check(unsafe { rsd_start(count, list.as_mut_ptr(), keep_quiet) })?;
+    // SAFETY: `end` may be called at any time. Where there is no room for it, folders stay behind.
+    unsafe { libc::atexit(end) };
+    Ok(Environment(()))
+}
+
+/// Ports that are open.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Ends the environment with the process. While a thread that hangs still holds a port, its memory is left to the kernel.
+extern "C" fn end() {
+    // Acquire, pairs with the Release of a `Port` that was closed: what it freed is behind us.
+    rsd_end(OPEN.load(Ordering::Acquire) == 0);
+}
+
+impl Environment {
+    /// Makes the calling thread known, so that it has a cache of buffers. It must be taken back by the same thread.
+    pub(super) fn register_thread(&self) -> io::Result<()> {
+        check(rsd_register_thread()).map(|_| ())
+    }
+
+    /// Runs `work` on the thread that the environment started for interrupts. It may run later than this returns.
+    pub(super) fn on_own_thread(&self, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        let argument = Box::into_raw(Box::new(work));
+        // SAFETY: `run_work` takes such a box, and is called once.
+        let status = unsafe { rsd_on_own_thread(run_work, argument.cast()) };
+        check(status).map(|_| ()).inspect_err(|_| {
+            // SAFETY: the box from above, which nobody was given.
+            drop(unsafe { Box::from_raw(argument) });
+        })
+    }
+
+    /// Makes a device out of its description and its driver.
+    pub(super) fn probe(&self, device: &CStr) -> io::Result<()> {
+        // SAFETY: `device` ends with NUL and is copied.
+        check(unsafe { rsd_probe(device.as_ptr()) }).map(|_| ())
+    }
+
+    /// The port of the device of that name.
+    pub(super) fn find(&self, name: &CStr) -> io::Result<u16> {
+        let mut port = 0;
+        // SAFETY: `name` ends with NUL, `port` is writable.
+        check(unsafe { rsd_find(name.as_ptr(), &raw mut port) })?;
+        Ok(port)
+    }
+
+    /// A pool of `count` buffers with `room` bytes each for data, and `own_bytes` behind them.
+    pub(super) fn pool(
+        &self,
+        name: &CStr,
+        count: u32,
+        room: u16,
+        own_bytes: usize,
+        node: i32,
+    ) -> io::Result<Pool> {
+        let mut raw = RawPool {
+            mempool: ptr::null_mut(),
+            zone: ptr::null(),
+            memory: ptr::null_mut(),
+            own_at: 0,
+            bytes: 0,
+        };
+        // SAFETY: `name` ends with NUL and is copied, `raw` is writable and laid out as the structure.
+        check(unsafe { rsd_pool(name.as_ptr(), &raw mut raw, count, room, own_bytes, node) })?;
+        let memory = NonNull::new(raw.memory).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Pool { raw, memory })
+    }
+}
+
+/// Takes back what [`Environment::register_thread`] did, for the calling thread.
+pub(super) fn unregister_thread() {
+    rsd_unregister_thread();
+}
+
+/// # Safety
+/// `argument` is what [`Environment::on_own_thread`] made, and this is called once for it.
+unsafe extern "C" fn run_work(argument: *mut c_void) {
+    let work: *mut Box<dyn FnOnce() + Send> = argument.cast();
+    // SAFETY: the caller answers for it.
+    let work = unsafe { Box::from_raw(work) };
+    work();
+}
+
+/// A pool of packet buffers in one stretch of memory, with bytes behind them that belong to whoever receives into it.
+pub(super) struct Pool {
+    raw: RawPool,
+    memory: NonNull<u8>,
+}
+
+// SAFETY: a mempool may be used by any thread; this value gives out its address only.
+unsafe impl Send for Pool {}
+// SAFETY: as above; nothing is changed through `&self`.
+unsafe impl Sync for Pool {}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("bytes", &self.raw.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // SAFETY: freed once; a `Port` closes its device before it drops its pools, so no driver uses them any more, and each
+        // `Batch` of it has given its buffers back, because it holds the port.
+        unsafe { rsd_free_pool(&raw mut self.raw) };
+    }
+}
+
+/// A device that was opened, with the memory that it receives into.
+#[derive(Debug)]
+pub(super) struct Port {
+    number: u16,
+    // Dropped after `Port::drop` has closed the device.
+    pools: Vec<Pool>,
+    refused_pools: Vec<Pool>,
+    _environment: &'static Environment,
+}
+
+impl Port {
+    /// The port of that number, which is closed with this value.
+    pub(super) fn new(environment: &'static Environment, number: u16) -> Self {
+        // Relaxed: the count matters at the end of the process, to the thread that waited for the others.
+        OPEN.fetch_add(1, Ordering::Relaxed);
+        Self {
+            number,
+            pools: Vec::new(),
+            refused_pools: Vec::new(),
+            _environment: environment,
+        }
+    }
+
+    /// Its number, by which DPDK knows it.
+    pub(super) fn number(&self) -> u16 {
+        self.number
+    }
+
+    pub(super) fn describe(&self) -> io::Result<Device> {
+        let mut device = Device {
+            rss_types: 0,
+            driver: [0; 32],
+            node: -1,
+            queues_max: 0,
+            descriptors_min: 0,
+            descriptors_max: 0,
+            mtu_max: 0,
+            key_bytes: 0,
+            can_strip: false,
+            can_stamp: false,
+            can_scatter: false,
+        };
+        // SAFETY: the port is open, `device` is writable and laid out as the structure.
+        check(unsafe { rsd_describe(self.number, &raw mut device) })?;
+        Ok(device)
+    }
+
+    /// Configures the port, which is not started.
+    pub(super) fn configure(&mut self, setup: &Setup) -> io::Result<()> {
+        let mut key = setup.key.clone();
+        let key = key.as_deref_mut().unwrap_or_default();
+        let raw = RawSetup {
+            key: if key.is_empty() {
+                ptr::null_mut()
+            } else {
+                key.as_mut_ptr()
+            },
+            mtu: setup.mtu,
+            queues: setup.queues,
+            key_bytes: u8::try_from(key.len()).map_err(io::Error::other)?,
+            strip: setup.strip,
+            stamp: setup.stamp,
+            scatter: setup.scatter,
+        };
+        // SAFETY: the port is open, `raw` and the key that it points at live across the call, which copies them.
+        check(unsafe { rsd_configure(self.number, &raw const raw) }).map(|_| ())
+    }
+
+    /// The key that the device hashes with.
+    pub(super) fn rss_key(&self, bytes: u8) -> io::Result<Vec<u8>> {
+        let mut key = vec![0; usize::from(bytes)];
+        // SAFETY: the port is open, `key` has room for `bytes`.
+        check(unsafe { rsd_rss_key(self.number, key.as_mut_ptr(), bytes) })?;
+        Ok(key)
+    }
+
+    /// Sets the key that the device hashes with.
+    pub(super) fn set_rss_key(&mut self, key: &[u8]) -> io::Result<()> {
+        let mut key = key.to_vec();
+        let bytes = u8::try_from(key.len()).map_err(io::Error::other)?;
+        // SAFETY: the port is open, `key` has `bytes` and lives across the call, which copies it.
+        check(unsafe { rsd_set_rss_key(self.number, key.as_mut_ptr(), bytes) }).map(|_| ())
+    }
+
+    /// Gives a queue of the configured port its pool.
+    pub(super) fn set_up_queue(
+        &mut self,
+        queue: u16,
+        descriptors: u16,
+        node: i32,
+        pool: &Pool,
+    ) -> io::Result<()> {
+        let mempool = pool.raw.mempool;
+        // SAFETY: the port is configured and not started, and the caller gives the pool to this value, which keeps it until the port is closed.
+        check(unsafe { rsd_set_up_queue(self.number, queue, descriptors, node, mempool) })
+            .map(|_| ())
+    }
+
+    /// Keeps pools until the port is closed; those of its batches.
+    pub(super) fn set_pools(&mut self, pools: Vec<Pool>) {
+        self.pools = pools;
+    }
+
+    /// Keeps pools until the port is closed that nobody receives into.
+    pub(super) fn keep_pools(&mut self, pools: Vec<Pool>) {
+        self.refused_pools.extend(pools);
+    }
+
+    pub(super) fn start(&mut self) -> io::Result<()> {
+        // SAFETY: the port is configured, and every queue is set up.
+        check(unsafe { rsd_start_port(self.number) }).map(|_| ())
+    }
+
+    pub(super) fn set_promiscuous(&mut self) -> io::Result<()> {
+        // SAFETY: the port is open.
+        check(unsafe { rsd_set_promiscuous(self.number) }).map(|_| ())
+    }
+
+    pub(super) fn counters(&self) -> io::Result<Counters> {
+        let mut counters = Counters::default();
+        // SAFETY: the port is open; `counters` is writable and laid out as the structure.
+        check(unsafe { rsd_counters(self.number, &raw mut counters) })?;
+        Ok(counters)
+    }
+
+    pub(super) fn link(&self) -> io::Result<Link> {
+        let mut link = Link::default();
+        // SAFETY: the port is open; `link` is writable and laid out as the structure.
+        check(unsafe { rsd_link(self.number, &raw mut link) })?;
+        Ok(link)
+    }
+
+    /// What the device's clock shows.
+    pub(super) fn clock(&self) -> io::Result<u64> {
+        let mut ticks = 0;
+        // SAFETY: the port is open; `ticks` is writable.
+        check(unsafe { rsd_clock(self.number, &raw mut ticks) })?;
+        Ok(ticks)
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        let _alone = alone();
+        // SAFETY: the port is open and nobody uses it: whoever receives from it holds this value.
+        unsafe { rsd_close(self.number) };
+        // Release, pairs with `end`. The pools, which go after this, are no matter of the environment's end.
+        OPEN.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Receives from queues of a port, and lends what came until it is asked for more.
+pub(super) struct Batch {
+    // A buffer for each of `count` frames.
+    mbufs: Box<[*mut Mbuf]>,
+    frames: Box<[RawFrame]>,
+    count: usize,
+    memory: NonNull<u8>,
+    memory_bytes: usize,
+    own_at: usize,
+    port: Arc<Port>,
+}
+
+// SAFETY: buffers may be received by one thread and freed by another, and `&mut self` says that one thread at a time does it.
+unsafe impl Send for Batch {}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch")
+            .field("count", &self.count)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Batch {
+    /// Bursts of up to `size` packets out of pool `pool` of a port. Panics unless there is such a pool. There is one batch for each pool.
+    pub(super) fn new(port: Arc<Port>, pool: usize, size: u16) -> Self {
+        let Pool { raw, memory } = &port.pools[pool];
+        let empty = RawFrame {
+            data: ptr::null(),
+            stamp: 0,
+            first_bytes: 0,
+            bytes: 0,
+            tci: 0,
+            is_tagged: false,
+            is_stamped: false,
+        };
+        Self {
+            mbufs: vec![ptr::null_mut(); usize::from(size)].into(),
+            frames: vec![empty; usize::from(size)].into(),
+            count: 0,
+            memory: *memory,
+            memory_bytes: raw.bytes,
+            own_at: raw.own_at,
+            port,
+        }
+    }
+
+    /// The port.
+    pub(super) fn port(&self) -> &Port {
+        &self.port
+    }
+
+    /// Frees what was lent, and receives from `queue`. The caller owns that queue: no other thread receives from it.
+    /// Returns how many packets came.
+    pub(super) fn receive(&mut self, queue: u16, stamps: &Stamps) -> usize {
+        self.free();
+        let room = u16::try_from(self.mbufs.len()).unwrap_or(u16::MAX);
+        // SAFETY: the port is started and `&mut self` keeps other threads from the queue; both arrays have `room` places, and
+        // `stamps` lives across the call.
+        let count = unsafe {
+            rsd_receive(
+                self.port.number,
+                queue,
+                stamps,
+                self.mbufs.as_mut_ptr(),
+                self.frames.as_mut_ptr(),
+                room,
+            )
+        };
+        self.count = usize::from(count).min(self.frames.len());
+        self.count
+    }
+
+    /// Gives the buffers back to their pools.
+    pub(super) fn free(&mut self) {
+        let count = u16::try_from(self.count).unwrap_or(u16::MAX);
+        self.count = 0;
+        if count > 0 {
+            // SAFETY: the first `count` buffers came from `rsd_receive` and were not freed yet: `count` is 0 now.
+            unsafe { rsd_free(self.mbufs.as_mut_ptr(), count) };
+        }
+    }
+
+    /// Frame `index`. Panics unless there is one.
+    pub(super) fn frame(&self, index: usize) -> RawFrame {
+        self.frames[..self.count][index]
+    }
+
+    /// Where the bytes of frame `index` start in [`Self::memory`], if they lie there in one piece.
+    pub(super) fn place(&self, index: usize) -> Option<usize> {
+        let frame = self.frames[..self.count].get(index)?;
+        if frame.first_bytes != frame.bytes {
+            return None;
+        }
+        let offset = (frame.data as usize).checked_sub(self.memory.as_ptr() as usize)?;
+        let end = offset.checked_add(frame.bytes as usize)?;
+        (end <= self.own_at).then_some(offset)
+    }
+
+    /// Where the bytes start that belong to this batch: room for a burst of the longest frames.
+    pub(super) fn own_at(&self) -> usize {
+        self.own_at
+    }
+
+    /// Copies frame `index` to `to` of [`Self::memory`], at most `room` bytes. Returns how many. Panics unless there is such a frame,
+    /// and `room` bytes of this batch's own.
+    pub(super) fn gather(&mut self, index: usize, to: usize, room: u32) -> u32 {
+        assert!(index < self.count && to >= self.own_at);
+        assert!(
+            to.checked_add(room as usize)
+                .is_some_and(|end| end <= self.memory_bytes)
+        );
+        let into = self.memory.as_ptr().wrapping_add(to);
+        // SAFETY: the buffer was received and not freed; `room` bytes from `into` on lie behind the buffers, as asserted, where
+        // no driver writes, and `&mut self` excludes borrows of them.
+        unsafe { rsd_gather(self.mbufs[index], into, room) }
+    }
+
+    /// The pool's memory. Only frames that are lent hold still: read nothing else.
+    pub(super) fn memory(&self) -> &[u8] {
+        // SAFETY: the memory is that long, initialised (DPDK zeroes what it reserves) and lives until the port is closed, which
+        // `self` holds. Buffers that were received belong to this batch until they are freed, which takes `&mut self`, so no
+        // byte of them changes while it is borrowed. The slice covers the others too, because a burst lends one slice for all of
+        // its frames; callers read none of them. (They are plain bytes, for which every value is valid.)
+        unsafe { slice::from_raw_parts(self.memory.as_ptr(), self.memory_bytes) }
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.free();
+    }
+}
+
+/// How a packet for a test is made: `struct rsd_shape`.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Shape {
+    /// Bytes that its head claims beyond those that there are.
+    pub(super) more: u32,
+    /// Bytes of a buffer, at most 2048.
+    pub(super) segment: u16,
+    pub(super) tci: u16,
+    pub(super) is_tagged: bool,
+}
+
+#[cfg(test)]
+unsafe extern "C" {
+    fn rsd_feed(ring: *const c_char, bytes: *const u8, length: u32, shape: *const Shape) -> c_int;
+}
+
+/// Puts a packet into a ring of `net_ring`, in buffers that are not the engine's. Returns whether there was room.
+#[cfg(test)]
+pub(super) fn feed(_: &Environment, ring: &CStr, bytes: &[u8], shape: &Shape) -> io::Result<bool> {
+    assert!((1..=2048).contains(&shape.segment));
+    let _alone = alone();
+    let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+    // SAFETY: the environment runs, `ring` ends with NUL, `bytes` has `length` bytes; they are copied in segments that fit a
+    // buffer, as asserted; the lock keeps other threads out.
+    let taken = unsafe { rsd_feed(ring.as_ptr(), bytes.as_ptr(), length, shape) };
+    check(taken).map(|taken| taken == 1)
+}

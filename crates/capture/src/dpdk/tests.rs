@@ -1,0 +1,215 @@
+//! The engine on `net_ring`, whose rings take packets of any shape: what a NIC's driver could hand over.
+
+use std::{
+    ffi::CString,
+    time::{Duration, Instant},
+};
+
+use super::{
+    DpdkConfig, DpdkSource, EalConfig,
+    eal::environment,
+    sys::{Shape, feed},
+};
+use crate::{Direction, LossCause, Queue, Source, Status, VlanTag};
+
+const PLAIN: Shape = Shape {
+    more: 0,
+    segment: 2048,
+    tci: 0,
+    is_tagged: false,
+};
+
+/// Longer than anything here takes.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn eal() -> EalConfig {
+    EalConfig {
+        arguments: Vec::new(),
+        devices: vec!["net_ring0".to_owned()],
+    }
+}
+
+fn open(device: &str, threads: usize) -> Vec<Box<dyn Queue>> {
+    let config = DpdkConfig {
+        device: device.to_owned(),
+        eal: eal(),
+        promiscuous: true,
+        take_interface: false,
+        buffer_bytes: None,
+        cpus: Vec::new(),
+    };
+    Box::new(DpdkSource::new(config)).open(threads).unwrap()
+}
+
+/// Puts a frame into a receive queue of a device; false: its ring is full.
+fn put(device: &str, queue: u16, bytes: &[u8], shape: Shape) -> bool {
+    let ring = CString::new(format!("ETH_RXTX{queue}_{device}")).unwrap();
+    feed(environment(&eal()).unwrap(), &ring, bytes, &shape).unwrap()
+}
+
+/// A frame as it was lent: bytes, tag.
+type Taken = Vec<(Vec<u8>, Option<VlanTag>)>;
+
+fn take(queue: &mut dyn Queue, taken: &mut Taken) {
+    for frame in queue.burst().iter() {
+        assert_eq!(frame.meta.captured_len, frame.meta.wire_len);
+        assert_eq!(frame.meta.direction, Direction::Unknown);
+        assert!(frame.meta.time_ns >= queue.watermark().unwrap());
+        taken.push((frame.data.to_vec(), frame.meta.vlan));
+    }
+}
+
+/// Stops all queues of a device, takes the rest, and checks the ledger to the packet. Returns it by queue.
+fn drain(queues: &mut [Box<dyn Queue>]) -> (Vec<Taken>, u64, u64) {
+    queues.iter_mut().for_each(|queue| queue.stop());
+    let mut taken: Vec<Taken> = queues.iter().map(|_| Vec::new()).collect();
+    let start = Instant::now();
+    let mut left: Vec<usize> = (0..queues.len()).collect();
+    while !left.is_empty() {
+        left.retain(|&index| {
+            let status = queues[index].next(Duration::ZERO).unwrap();
+            take(queues[index].as_mut(), &mut taken[index]);
+            status != Status::End
+        });
+        assert!(start.elapsed() < DEADLINE);
+    }
+    let (mut received, mut lost) = (0, 0);
+    for queue in queues.iter_mut() {
+        let statistics = queue.statistics();
+        received += statistics.received.unwrap();
+        lost += statistics
+            .lost
+            .iter()
+            .map(|(_, count)| count.unwrap())
+            .sum::<u64>();
+        while let Some(event) = queue.event() {
+            assert!(!format!("{event:?}").contains("did not come"), "{event:?}");
+        }
+    }
+    let lent = taken.iter().map(Vec::len).sum::<usize>() as u64;
+    assert_eq!(received, lent + lost, "the ledger does not close");
+    (taken, received, lost)
+}
+
+fn frame(length: usize, marker: u8) -> Vec<u8> {
+    (0..length)
+        .map(|index| marker ^ u8::try_from(index % 251).unwrap())
+        .collect()
+}
+
+#[test]
+fn frames_of_one_or_many_buffers_come_as_they_were() {
+    let mut queues = open("net_ring10", 1);
+    let mut sent = Taken::new();
+    for (index, length) in [60, 64, 1514, 2048, 2049, 9014, 16_000, 65_536]
+        .into_iter()
+        .enumerate()
+    {
+        for segment in [2048, 1000] {
+            let frame = frame(length, u8::try_from(index).unwrap());
+            assert!(put("net_ring10", 3, &frame, Shape { segment, ..PLAIN }));
+            sent.push((frame, None));
+        }
+    }
+    let (taken, received, lost) = drain(&mut queues);
+    assert_eq!((received, lost), (sent.len() as u64, 0));
+    assert!(taken[0] == sent);
+}
+
+#[test]
+fn tags_that_the_device_took_out_are_told() {
+    let mut queues = open("net_ring11", 1);
+    let bytes = frame(64, 1);
+    for tci in [10, 0xe00a] {
+        assert!(put(
+            "net_ring11",
+            0,
+            &bytes,
+            Shape {
+                is_tagged: true,
+                tci,
+                ..PLAIN
+            }
+        ));
+    }
+    let (taken, ..) = drain(&mut queues);
+    let tag = |tci| Some(VlanTag { tpid: 0x8100, tci });
+    assert_eq!(taken[0], [(bytes.clone(), tag(10)), (bytes, tag(0xe00a))]);
+}
+
+/// What a broken driver could say about its buffers must not make us read others.
+#[test]
+fn lengths_that_do_not_fit_are_counted() {
+    let mut queues = open("net_ring12", 1);
+    let good = frame(100, 7);
+    // A segment that ends behind its buffer; segments that are shorter than their head says; more than a frame can have.
+    for (length, more) in [(100, 4000), (5000, 1), (100, 100_000)] {
+        assert!(put(
+            "net_ring12",
+            0,
+            &frame(length, 9),
+            Shape { more, ..PLAIN }
+        ));
+    }
+    assert!(put("net_ring12", 0, &good, PLAIN));
+    let (taken, received, lost) = drain(&mut queues);
+    assert_eq!(taken[0], [(good, None)]);
+    assert_eq!((received, lost), (4, 3));
+    let statistics = queues[0].statistics();
+    assert!(
+        statistics.lost.contains(&(LossCause::Oversize, Some(3))),
+        "{statistics:?}"
+    );
+}
+
+/// `net_ring` has 16 queues that get packets whoever listens.
+#[test]
+fn all_queues_are_served_in_order_by_fewer_threads() {
+    let mut queues = open("net_ring13", 3);
+    assert_eq!(queues.len(), 3);
+    let mut sent: Vec<Vec<Vec<u8>>> = vec![Vec::new(); 16];
+    for round in 0..200_u8 {
+        for queue in 0..16_u16 {
+            let mut frame = frame(64, round);
+            frame[0] = u8::try_from(queue).unwrap();
+            assert!(put("net_ring13", queue, &frame, PLAIN));
+            sent[usize::from(queue)].push(frame);
+        }
+    }
+    let (taken, received, _) = drain(&mut queues);
+    assert_eq!(received, 16 * 200);
+    for (queue, sent) in sent.iter().enumerate() {
+        let of_queue = taken[queue % 3]
+            .iter()
+            .map(|(data, _)| data)
+            .filter(|data| usize::from(data[0]) == queue);
+        assert!(of_queue.eq(sent), "queue {queue}");
+    }
+}
+
+/// A reader that does not read: what the ring took comes, the rest its sender knows.
+#[test]
+fn a_stalled_reader_gets_all_that_was_taken() {
+    let mut queues = open("net_ring14", 1);
+    let bytes = frame(64, 5);
+    let accepted = (0..3000)
+        .filter(|_| put("net_ring14", 0, &bytes, PLAIN))
+        .count();
+    assert!((512..3000).contains(&accepted), "{accepted}");
+    let (taken, received, lost) = drain(&mut queues);
+    assert_eq!(
+        (taken[0].len(), received, lost),
+        (accepted, accepted as u64, 0)
+    );
+}
+
+#[test]
+fn an_idle_queue_moves_its_watermark() {
+    let mut queues = open("net_ring15", 1);
+    let queue = &mut queues[0];
+    assert_eq!(queue.next(Duration::ZERO).unwrap(), Status::Idle);
+    let first_ns = queue.watermark().unwrap();
+    assert_eq!(queue.next(Duration::from_millis(3)).unwrap(), Status::Idle);
+    assert!(queue.watermark().unwrap() - first_ns >= 1_000_000);
+    drain(&mut queues);
+}

@@ -1,0 +1,104 @@
+//! DPDK in the whole program: its names, its privileges, what it leaves behind.
+
+use std::path::Path;
+
+use crate::{
+    namespace::Namespace,
+    privileges::{NOBODY, OPEN_FOLDER, assert_given_up, of_threads, record_one},
+    recorder::{PROGRAM, Recorder, run},
+    shared,
+    traffic::{Sender, udp},
+};
+
+/// A device beside an interface of the kernel, captured by two engines; the thread that DPDK keeps becomes the user too.
+#[test]
+fn a_device_stands_beside_an_interface_and_gives_up_its_privileges() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("dpriv") else {
+        return;
+    };
+    let user = format!("{NOBODY}:{NOBODY}");
+    let arguments = [
+        "-i",
+        "dpdk:net_af_packet0,iface=v1",
+        "-i",
+        "v0",
+        "--ring",
+        "128MiB",
+        "--future",
+        "10ms",
+        "--dump",
+        "$iface and $flow",
+        "--trigger",
+        "udp port 60000",
+        "--single",
+        "-Z",
+        &user,
+    ];
+    let recorder = Recorder::start_wrapped(&namespace, &OPEN_FOLDER, &arguments);
+    assert_given_up(&recorder);
+    let ids = of_threads(&recorder, "Uid");
+    assert!(
+        ids.iter().all(|id| *id == [NOBODY; 4].join("\t")),
+        "{ids:?}"
+    );
+    assert_eq!(record_one(&namespace, recorder).to_string(), NOBODY);
+}
+
+#[test]
+fn nothing_is_left_and_the_ledger_closes() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("dleft") else {
+        return;
+    };
+    let recorder = Recorder::start(
+        &namespace,
+        "--engine dpdk --device net_af_packet0,iface=v1 --ring 64MiB --future 10ms --trigger udp",
+    );
+    let folder = format!(
+        "/var/run/dpdk/retroscope-{}",
+        recorder.pid().as_raw_nonzero()
+    );
+    assert!(!Path::new(&folder).exists(), "not even while it runs");
+    let mut sender = Sender::new(&namespace, "v0");
+    for port in 1000..1100 {
+        sender.send(&udp(1, port, 60000, b"dpdk"));
+    }
+    recorder.dumps(1);
+    let outcome = recorder.stop();
+    let source = &outcome.json["sources"][0];
+    assert_eq!(source["name"], "net_af_packet0,iface=v1");
+    assert_eq!(
+        (&source["received"], &source["stored"]),
+        (&100.into(), &100.into()),
+        "{source}"
+    );
+    assert!(
+        source["lost"]["nic"].is_null(),
+        "the driver does not count: {source}"
+    );
+    assert!(outcome.said("recording on net_af_packet0,iface=v1 (dpdk, "));
+    assert!(!Path::new(&folder).exists());
+}
+
+#[test]
+fn refusals_are_one_sentence() {
+    let Some(namespace) = Namespace::with_veth("drefuse") else {
+        return;
+    };
+    let refused = |arguments: &[&str]| {
+        let line = [&[PROGRAM, "record", "-q", "--engine", "dpdk"], arguments].concat();
+        run(&namespace, &[], &line)
+    };
+    let (code, said) = refused(&["-i", "v1"]);
+    assert!(
+        code == 2 && said.contains("net_af_packet0,iface=v1"),
+        "{code}: {said}"
+    );
+    let (code, said) = refused(&["-i", "net_null0", "--eal-args", "-l 0-1"]);
+    assert!(code == 2 && said.contains("use --cpus"), "{code}: {said}");
+    let (code, said) = refused(&["-i", "net_null0", "-Q", "in"]);
+    assert!(code == 2 && said.contains("-Q"), "{code}: {said}");
+    let (code, said) = refused(&["-i", "net_pcap0,rx_pcap=/no/such"]);
+    assert!(code == 1 && said.contains("/no/such"), "{code}: {said}");
+}
