@@ -23,7 +23,7 @@ fn main() -> Result<(), Failure> {
         .nth(1)
         .map_or(Ok(1024), |text| text.parse::<u64>())?;
     println!("bytes     Mpps   Gbit/s");
-    for length in [64, 512, 1514] {
+    for length in [60, 64, 100, 128, 200, 512, 1514] {
         let ring = Ring::new(
             &RingConfig {
                 mode: Mode::Wait,

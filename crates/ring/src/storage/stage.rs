@@ -2,8 +2,8 @@
 //!
 //! Payloads are packed byte by byte and descriptors have 16 bytes, so that a record seldom ends with a line. A store that
 //! goes past the cache (non-temporal) wants whole lines, and runs of them: written line by line, payload and descriptors in
-//! turn, they cost about twice as much. So both wait here: payloads until 1 KiB is together, descriptors until there are
-//! 32. What is longer than 512 bytes passes by the buffer but for its first and last line, and so does a record of whole
+//! turn, they cost about twice as much. So both wait here: payloads until 1 KiB is together (and 1 KiB more, see
+//! `YOUNG_BYTES`), descriptors until there are 32. What is longer than 512 bytes passes by the buffer but for its first and last line, and so does a record of whole
 //! lines where nothing waits.
 //!
 //! The writer chooses the kind of store by what it sees. Between two publications it takes regular stores for the first
@@ -31,8 +31,13 @@ use super::{
 };
 use crate::{Record, barrier::Barrier};
 
-/// Payload bytes that wait at most, before a record is added.
-const PAYLOAD_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 1024 };
+/// Payload bytes that the buffer has at most, written already or not, before a record is added.
+const PAYLOAD_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 4096 };
+/// So many of them wait longer than the rest: lines are loaded for their way past the cache when the stores that made them have
+/// reached it. A load that takes what two stores left has to wait for that, and they queue behind stores to memory.
+const YOUNG_BYTES: usize = if cfg!(loom) { 0 } else { 1024 };
+/// So many are written together at least, once they are not young.
+const RUN_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 1024 };
 /// Longer pieces pass by the stage. Loom's stacks are small, and so are its records.
 pub(super) const SHORT_BYTES: usize = if cfg!(loom) { 16 } else { 512 };
 /// Descriptors that wait at most, before one is added: a group.
@@ -49,6 +54,7 @@ const _: () = assert!((DESCRIPTORS * DESCRIPTOR_BYTES).is_multiple_of(LINE_BYTES
 const LINE_BITS: u32 = LINE_BYTES.trailing_zeros();
 
 const _: () = assert!(PAYLOAD_BYTES.is_multiple_of(LINE_BYTES));
+const _: () = assert!(YOUNG_BYTES + RUN_BYTES <= PAYLOAD_BYTES);
 
 /// What was stored into one open bucket and is not in its memory yet. Offsets are bytes from the start of the bucket.
 #[repr(C, align(64))]
@@ -226,8 +232,8 @@ impl Stage {
         if cached && slot > first {
             (self.base, self.written) = (end & !(LINE_BYTES - 1), end);
             self.choose(end);
-        } else if !cached && end - self.base >= PAYLOAD_BYTES {
-            self.write_lines(target, end);
+        } else if !cached && self.is_full(end) {
+            self.write_older(target, end);
         }
         if slot == DESCRIPTORS {
             self.write_descriptors(target, stored.count);
@@ -393,8 +399,8 @@ impl Stage {
         }
         self.keep(start, bytes);
         let end = end + bytes.len();
-        if end - self.base >= PAYLOAD_BYTES {
-            self.write_lines(target, end);
+        if self.is_full(end) {
+            self.write_older(target, end);
         }
         end
     }
@@ -432,38 +438,68 @@ impl Stage {
         self.run_start = end;
     }
 
+    /// Whether [`Self::write_older`] is due, with payload up to `end` in the buffer.
+    #[inline(always)]
+    fn is_full(&self, end: usize) -> bool {
+        end - self.written >= YOUNG_BYTES + RUN_BYTES || end - self.base >= PAYLOAD_BYTES
+    }
+
+    /// Writes the whole lines before `end` but for the youngest, and sees to it that there is place for a group.
+    #[inline(never)]
+    fn write_older(&mut self, target: Target<'_>, end: usize) {
+        self.write_before(target, end.saturating_sub(YOUNG_BYTES), end);
+        if end - self.base >= PAYLOAD_BYTES {
+            let kept = self.written & !(LINE_BYTES - 1);
+            self.move_to_front(kept, end);
+        }
+    }
+
     /// Writes the whole lines before `end`, and moves what is left to the front.
     #[inline(never)]
     fn write_lines(&mut self, target: Target<'_>, end: usize) {
         let full = end & !(LINE_BYTES - 1);
+        self.write_before(target, full, end);
+        if full > self.base {
+            self.move_to_front(full, end);
+        }
+    }
+
+    /// Writes what waits of the lines that end before `before`; payload was put up to `end`.
+    #[inline(always)]
+    fn write_before(&mut self, target: Target<'_>, before: usize, end: usize) {
+        let full = before & !(LINE_BYTES - 1);
         let base = self.base;
+        if self.written >= full {
+            return;
+        }
+        if !self.written.is_multiple_of(LINE_BYTES) {
+            // The rest of a line whose first part was published.
+            let line_end = self.written.next_multiple_of(LINE_BYTES);
+            target.write(
+                self.written,
+                &self.payload[self.written - base..line_end - base],
+            );
+            self.written = line_end;
+        }
         if self.written < full {
-            if !self.written.is_multiple_of(LINE_BYTES) {
-                // The rest of a line whose first part was published.
-                let line_end = self.written.next_multiple_of(LINE_BYTES);
-                target.write(
-                    self.written,
-                    &self.payload[self.written - base..line_end - base],
-                );
-                self.written = line_end;
+            self.choose(end);
+            let lines = &self.payload[self.written - base..full - base];
+            if self.streaming {
+                target.stream(self.written, lines);
+                self.unfenced = true;
+            } else {
+                target.write(self.written, lines);
             }
-            if self.written < full {
-                self.choose(end);
-                let lines = &self.payload[self.written - base..full - base];
-                if self.streaming {
-                    target.stream(self.written, lines);
-                    self.unfenced = true;
-                } else {
-                    target.write(self.written, lines);
-                }
-                self.written = full;
-            }
+            self.written = full;
         }
-        if full > base {
-            self.payload
-                .copy_within(full - base..full - base + LINE_BYTES, 0);
-            self.base = full;
-        }
+    }
+
+    /// Makes `base`, a multiple of a line, the first byte of the buffer.
+    #[inline(always)]
+    fn move_to_front(&mut self, base: usize, end: usize) {
+        self.payload
+            .copy_within(base - self.base..end - self.base, 0);
+        self.base = base;
     }
 
     /// A piece longer than 512 bytes: ends the line that waits, goes to memory itself, and leaves its last line here.
