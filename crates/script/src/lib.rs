@@ -35,6 +35,7 @@ mod dump;
 mod error;
 mod machine;
 mod packet;
+mod sheet;
 mod slot;
 mod sys;
 mod trigger;

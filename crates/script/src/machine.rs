@@ -1,8 +1,8 @@
 //! A Lua state for one script, with our prelude, the user's function, and budgets.
 //!
 //! The state belongs to one owner and runs on whichever thread calls it. What crosses the border is little: Rust fills
-//! slots in memory whose address the prelude knows, calls one function for a batch, and reads back numbers. The packets'
-//! addresses in the slots are good during that call; afterwards the count is 0 and nothing of ours runs that would read
+//! the [`Sheet`], whose address the prelude knows, calls one function for a batch, and reads back numbers. The packets'
+//! addresses in the sheet are good during that call; afterwards it has none, and nothing of ours runs that would read
 //! them.
 //!
 //! **Budgets.** Memory: the state's allocator refuses more than [`Limits::memory_bytes`], and the script gets an error.
@@ -22,7 +22,7 @@ use mlua::{Function, Lua, Table, Value, chunk::ChunkMode};
 
 use crate::{
     Packet, ScriptError, address,
-    slot::Slot,
+    sheet::Sheet,
     sys::{self, Stopper},
     watchdog::Watchdog,
 };
@@ -119,7 +119,7 @@ pub(crate) struct Machine {
     derive: Function,
     /// What the file returned.
     main: Function,
-    slots: Box<[Slot]>,
+    sheet: Box<Sheet>,
     /// How many packets were taken, and which.
     hits: Box<[Cell<u32>]>,
     notes: Notes,
@@ -141,14 +141,14 @@ impl Machine {
         let lua = sys::new_lua(script.trusted);
         let stopper = Stopper::new(&lua).map_err(setup)?;
         let watchdog = Watchdog::start(stopper, limits.time).map_err(ScriptError::Thread)?;
-        let slots = vec![Slot::EMPTY; MANY].into_boxed_slice();
+        let sheet = Sheet::new();
         let hits = vec![Cell::new(0); MANY + 1].into_boxed_slice();
         let notes = Notes::default();
         let (env, batch, derive) = Prelude {
-            slots: slots.as_ptr().expose_provenance(),
+            sheet: std::ptr::from_ref(&*sheet).expose_provenance(),
             hits: hits.as_ptr().expose_provenance(),
             notes: &notes,
-            trusted: script.trusted,
+            script,
         }
         .load(&lua)
         .map_err(setup)?;
@@ -176,7 +176,7 @@ impl Machine {
             batch,
             derive,
             main,
-            slots,
+            sheet,
             hits,
             notes,
             name: script.name.clone(),
@@ -185,13 +185,14 @@ impl Machine {
         })
     }
 
-    /// What the file returned.
-    pub(crate) fn main(&self) -> &Function {
-        &self.main
-    }
-
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// As [`Self::run`], with what the file returned.
+    pub(crate) fn run_main(&mut self, packets: &[Packet<'_>]) -> (u64, Result<(), ScriptError>) {
+        self.sheet.show(packets);
+        self.ask(&self.main)
     }
 
     /// Which of at most [`MANY`] packets `keep` takes: bit `n` is that of packet `n`. With an error, those before the
@@ -201,11 +202,15 @@ impl Machine {
         keep: &Function,
         packets: &[Packet<'_>],
     ) -> (u64, Result<(), ScriptError>) {
-        self.show(packets);
+        self.sheet.show(packets);
+        self.ask(keep)
+    }
+
+    /// Asks `keep` about the packets of the sheet.
+    fn ask(&self, keep: &Function) -> (u64, Result<(), ScriptError>) {
         self.hits[0].set(0);
-        let called = self
-            .watchdog
-            .watch(|| self.batch.call::<()>((keep, packets.len())));
+        let called = self.watchdog.watch(|| self.batch.call::<()>(keep));
+        self.sheet.clear();
         let count = self.hits[0].get() as usize;
         let hits = self.hits[1..].iter().take(count);
         let found = hits.fold(0, |found, hit| {
@@ -216,23 +221,10 @@ impl Machine {
 
     /// What the file's function returns for one packet, of which Lua keeps a copy.
     pub(crate) fn derive(&mut self, packet: &Packet<'_>) -> Result<(Value, Value), ScriptError> {
-        self.show(std::slice::from_ref(packet));
+        self.sheet.show_all(packet);
         let called = self.watchdog.watch(|| self.derive.call(&self.main));
+        self.sheet.clear();
         self.judge().result(called)
-    }
-
-    /// Fills the slots.
-    fn show(&mut self, packets: &[Packet<'_>]) {
-        assert!(
-            packets.len() <= MANY,
-            "{} packets for one call",
-            packets.len()
-        );
-        for (slot, packet) in self.slots.iter_mut().zip(packets) {
-            slot.fill(packet);
-        }
-        // Lua reads what was written just now, at the address that it knows.
-        let _ = self.slots.as_ptr().expose_provenance();
     }
 
     fn judge(&self) -> Judge<'_> {
@@ -256,10 +248,10 @@ impl Machine {
 
 /// What the prelude is given.
 struct Prelude<'a> {
-    slots: usize,
+    sheet: usize,
     hits: usize,
     notes: &'a Notes,
-    trusted: bool,
+    script: &'a Script,
 }
 
 impl Prelude<'_> {
@@ -281,13 +273,15 @@ impl Prelude<'_> {
         lua.load(include_str!("prelude.lua"))
             .set_name("=prelude")
             .call((
-                self.slots,
+                self.sheet,
                 self.hits,
                 sys::find_address(),
+                sys::want_address(),
                 lua.create_function(address::text)?,
                 lua.create_function(address::network)?,
                 note,
-                self.trusted,
+                self.script.trusted,
+                self.script.text.as_str(),
             ))
     }
 }
@@ -365,13 +359,15 @@ mod tests {
     use std::mem::{offset_of, size_of};
 
     use super::*;
+    use crate::slot::Slot;
 
     #[test]
-    fn lua_and_rust_agree_about_slots() {
+    fn lua_and_rust_agree_about_sheets() {
         let text = "
             local ffi = require('ffi')
             local slot = ffi.typeof('struct retroscope_slot')
-            local places = { ffi.sizeof(slot) }
+            local sheet = ffi.typeof('struct retroscope_sheet')
+            local places = { ffi.sizeof(sheet), ffi.offsetof(sheet, 'slots'), ffi.sizeof(slot) }
             for name in ([[data time_ns len wire_len interface link_type direction ip later_fragment proto tcp_flags vlan
                 ether_type src_port dst_port payload payload_len src dst]]):gmatch('%S+') do
                 places[#places + 1] = ffi.offsetof(slot, name)
@@ -381,6 +377,8 @@ mod tests {
         let script = Script::new("layout.lua", text, true);
         let machine = Machine::new(&script, Limits::default()).unwrap();
         let places = [
+            size_of::<Sheet>(),
+            offset_of!(Sheet, slots),
             size_of::<Slot>(),
             offset_of!(Slot, data),
             offset_of!(Slot, time_ns),

@@ -1,21 +1,22 @@
 -- The trusted part of every script's state. It alone holds `ffi`; user code gets accessors that check every offset.
 --
 -- Rules for this file, because whoever breaks one gives user code the memory of the process:
--- 1. No cdata pointer leaves: results are numbers, strings, booleans, tables of ours, and 64-bit integers.
+-- 1. No cdata pointer leaves: results are numbers, strings, booleans, tables of ours, and 64-bit integers. The packet of a batch
+--    is cdata, of a struct without fields: LuaJIT then takes its methods for constants, and there is nothing in it to read.
 -- 2. A value from user code is used as an offset or a length only after `type(value) == "number"`: `1ULL` and `-1LL` are
 --    literals of LuaJIT, and their comparisons and sums wrap.
 -- 3. Nothing is looked up in a table that user code can write to, nor through a string's metatable.
 --
 -- Called once with what `machine.rs` names in the same order; returns the functions that it calls.
-local slots_at, hits_at, find_at, address_text, network, note, trusted = ...
+local sheet_at, hits_at, find_at, want_at, address_text, network, note, trusted, script_text = ...
 
 local ffi, bit = ffi, bit
-local band = bit.band
+local band, bor = bit.band, bit.bor
 local type, error, select, setmetatable, getmetatable = type, error, select, setmetatable, getmetatable
 local pairs, tonumber, tostring = pairs, tonumber, tostring
-local byte, find = string.byte, string.find
+local byte, find, gmatch = string.byte, string.find, string.gmatch
 
--- As `slot.rs` has it.
+-- As `slot.rs` and `sheet.rs` have it.
 ffi.cdef [[
   struct retroscope_slot {
     const uint8_t *data;
@@ -27,13 +28,18 @@ ffi.cdef [[
     int32_t ether_type, src_port, dst_port, payload, payload_len;
     uint32_t src[4], dst[4];
   };
+  struct retroscope_sheet { uintptr_t packets; int32_t count, number; uint32_t facts; struct retroscope_slot slots[64]; };
   struct retroscope_view { const struct retroscope_slot *slot; };
+  struct packet {};
+  typedef void (*retroscope_want)(const struct retroscope_sheet *sheet, uint32_t facts);
   typedef int64_t (*retroscope_find)(const uint8_t *data, size_t len, const char *needle, size_t needle_len);
 ]]
 
-local slots = ffi.cast("const struct retroscope_slot *", slots_at)
+local sheet = ffi.cast("struct retroscope_sheet *", sheet_at)
+local slots = ffi.cast("const struct retroscope_slot *", sheet.slots)
 local hits = ffi.cast("uint32_t *", hits_at)
 local find_bytes = ffi.cast("retroscope_find", find_at)
+local want_facts = ffi.cast("retroscope_want", want_at)
 local int64 = ffi.typeof("int64_t")
 
 -- Raised with the position of the caller's caller: the line in the user's script.
@@ -276,29 +282,66 @@ local env = trusted and _G or sandbox()
 env.net = network
 if trusted then env.print = print_note end
 
-local function new_view()
-  local view = ffi.new("struct retroscope_view")
-  local pkt = accessors(view)
-  if trusted then
-    function pkt.pointer() return view.slot.data end
-  end
-  return view, pkt
+-- The facts that accessors need, by the numbers of `sheet.rs`.
+local BYTES, HEADERS = 1, 8
+local needs = {}
+for need, names in pairs({
+  [1] = "len u8 u16 u32 bytes pointer",
+  [2] = "wire_len interface link_type inbound outbound time time_ns",
+  [4] = "ip proto is_tcp is_udp is_later_fragment src_port dst_port has_port tcp_flags",
+}) do
+  for name in gmatch(names, "[%w_]+") do needs[name] = need end
 end
 
-local view, pkt = new_view()
-
--- Which of the first `count` packets `keep` takes: hits[0] of them, their numbers behind. The count is right at any moment:
--- what was found before an error counts.
-local function batch(keep, count)
-  local found = 0
-  for n = 0, count - 1 do
-    view.slot = slots + n
-    if keep(pkt) then
-      found = found + 1
-      hits[found] = n
-      hits[0] = found
+-- What the script's text names is read of every packet. An accessor that it reaches in another way asks for more.
+local function on_demand(methods)
+  local function need_of(name) return needs[name] or BYTES + HEADERS end
+  for word in gmatch(script_text, "[%a_][%w_]*") do
+    if methods[word] then sheet.facts = bor(sheet.facts, need_of(word)) end
+  end
+  local asking = {}
+  for name, accessor in pairs(methods) do
+    local need = need_of(name)
+    asking[name] = band(sheet.facts, need) == need and accessor or function(...)
+      if band(sheet.facts, need) ~= need then want_facts(sheet, need) end
+      return accessor(...)
     end
   end
+  return asking
+end
+
+local function new_view()
+  local view = ffi.new("struct retroscope_view")
+  local methods = accessors(view)
+  if trusted then
+    function methods.pointer() return view.slot.data end
+  end
+  return view, methods
+end
+
+local view, methods = new_view()
+local pkt = ffi.metatype("struct packet", {
+  __index = on_demand(methods),
+  __tostring = function() return "packet" end,
+})()
+
+-- Which packets of the sheet `keep` takes: hits[0] of them, their numbers behind. The count is right at any moment: what was
+-- found before an error counts.
+--
+-- The number of the packet is a field rather than a variable: traces that leave the loop's fast way would otherwise hand it on
+-- as a floating-point number, by way of the stack, and that chain of conversions is what the loop would wait for. It is 0 at
+-- first, and there is a packet: what stands before the loop, or is asked before its first round, is interpreted.
+local function batch(keep)
+  local found = 0
+  repeat
+    view.slot = slots + sheet.number
+    if keep(pkt) then
+      found = found + 1
+      hits[found] = sheet.number
+      hits[0] = found
+    end
+    sheet.number = sheet.number + 1
+  until sheet.number >= sheet.count
 end
 
 -- What `main` returns for the first packet, whose bytes stay with it: a predicate may ask the trigger packet later.

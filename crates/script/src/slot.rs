@@ -2,13 +2,14 @@
 //!
 //! The headers are parsed here, for every packet of a batch and before any Lua runs, so that scripts and filters agree
 //! about them: the facts are those of [`retroscope_packet::parse`]. For the most common packets, TCP and UDP behind plain
-//! IP and Ethernet headers, a few comparisons tell the same in a fraction of the time.
+//! IP and Ethernet headers, a few comparisons tell the same in a fraction of the time; fewer still where a script asks no
+//! more than protocol, ports and flags.
 
 use std::net::IpAddr;
 
 use retroscope_packet::{LinkType, Parsed, parse};
 
-use crate::Packet;
+use crate::{Packet, sheet::Facts};
 
 /// What Lua is told about a packet. The declaration in `prelude.lua` has the same fields in the same places; a test
 /// compares the two.
@@ -69,21 +70,38 @@ impl Slot {
         dst: [0; 4],
     };
 
-    /// Describes a packet. The slot is good for as long as the packet's bytes are borrowed.
-    #[inline]
-    pub(crate) fn fill(&mut self, packet: &Packet<'_>) {
+    /// Describes a packet as far as it is asked for. The slot is good for as long as the packet's bytes are borrowed.
+    #[inline(always)]
+    pub(crate) fn fill(&mut self, packet: &Packet<'_>, facts: Facts) {
         // No packet is that long; what is beyond 2 GiB is not seen.
         let data = packet.data.get(..i32::MAX as usize).unwrap_or(packet.data);
-        self.data = data.as_ptr().expose_provenance() as u64;
-        self.time_ns = packet.time_ns;
-        self.len = u32::try_from(data.len()).unwrap_or(u32::MAX);
-        self.wire_len = packet.wire_len;
-        self.interface = packet.interface;
-        self.link_type = packet.link_type.0;
-        self.direction = packet.direction;
-        if packet.link_type != LinkType::ETHERNET || self.common(data).is_none() {
-            self.headers(&parse(packet.link_type, data), data);
+        if facts.has(Facts::BYTES) {
+            self.data = data.as_ptr().expose_provenance() as u64;
+            self.len = u32::try_from(data.len()).unwrap_or(u32::MAX);
         }
+        if facts.has(Facts::RECORD) {
+            self.time_ns = packet.time_ns;
+            self.wire_len = packet.wire_len;
+            self.interface = packet.interface;
+            self.link_type = packet.link_type.0;
+            self.direction = packet.direction;
+        }
+        let is_told = if facts.has(Facts::HEADERS) {
+            packet.link_type == LinkType::ETHERNET && self.common(data).is_some()
+        } else if facts.has(Facts::TRANSPORT) {
+            packet.link_type == LinkType::ETHERNET
+                && (self.plain_transport(data) || self.transport(data).is_some())
+        } else {
+            true
+        };
+        if !is_told {
+            self.look_closer(packet.link_type, data);
+        }
+    }
+
+    #[cold]
+    fn look_closer(&mut self, link_type: LinkType, data: &[u8]) {
+        self.headers(&parse(link_type, data), data);
     }
 
     /// Notes what the headers say.
@@ -111,6 +129,84 @@ impl Slot {
             }
             None => (-1, -1),
         };
+    }
+
+    /// Notes what [`Facts::TRANSPORT`] names of most frames: Ethernet, IPv4 without options, no later fragment. Takes no branch
+    /// but the one that tells whether it is one, since which protocol comes next is a toss.
+    #[inline(always)]
+    fn plain_transport(&mut self, data: &[u8]) -> bool {
+        // As far as TCP's flags.
+        let Some(head) = data.first_chunk::<48>() else {
+            return false;
+        };
+        let half = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+        let proto = head[23];
+        let is_one = (half(12) == 0x0800)
+            & (head[14] == 0x45)
+            & (half(16) >= 34)
+            & (half(20) & 0x1fff == 0)
+            & (proto != AH);
+        if !is_one {
+            return false;
+        }
+        let has_ports = (proto == TCP) | (proto == UDP) | (proto == SCTP);
+        (self.ip, self.later_fragment, self.proto) = (4, 0, i16::from(proto));
+        self.src_port = if has_ports { i32::from(half(34)) } else { -1 };
+        self.dst_port = if has_ports { i32::from(half(36)) } else { -1 };
+        let flags = i16::from(head[47]);
+        self.tcp_flags = if proto == TCP { flags } else { -1 };
+        true
+    }
+
+    /// Notes what [`Facts::TRANSPORT`] names of an Ethernet frame with ARP, IPv4, or IPv6 without extension headers. `None`: it
+    /// is another one, or asks for a closer look.
+    fn transport(&mut self, data: &[u8]) -> Option<()> {
+        let head: &[u8; 34] = data.first_chunk()?;
+        let half = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+        let (ip, proto, is_later, at, end) = match half(12) {
+            0x0800 if head[14] >> 4 == 4 && head[14] & 15 >= 5 && head[23] != AH => {
+                let end = match half(16) {
+                    0 => usize::MAX,
+                    len => 14 + usize::from(len),
+                };
+                let at = 14 + usize::from(head[14] & 15) * 4;
+                (4, i16::from(head[23]), half(20) & 0x1fff != 0, at, end)
+            }
+            0x86dd if head[14] >> 4 == 6 && half(18) != 0 && data.len() >= 54 => {
+                if !matches!(head[20], TCP | UDP | SCTP | ICMPV6) {
+                    return None;
+                }
+                (
+                    6,
+                    i16::from(head[20]),
+                    false,
+                    54,
+                    54 + usize::from(half(18)),
+                )
+            }
+            0x0806 => (0, -1, false, 0, 0),
+            _ => return None,
+        };
+        // Padding behind the packet is no header.
+        let transport = data.get(at..end.min(data.len())).unwrap_or_default();
+        let (ports, flags) = match transport.first_chunk::<14>() {
+            Some(header) => (
+                Some([header[0], header[1], header[2], header[3]]),
+                i16::from(header[13]),
+            ),
+            None => (transport.first_chunk().copied(), -1),
+        };
+        let is = |number: u8| proto == i16::from(number);
+        let has_ports = (is(TCP) | is(UDP) | is(SCTP)) & !is_later & ports.is_some();
+        let [a, b, c, d] = ports.unwrap_or_default();
+        let port = |high, low| {
+            let port = i32::from(u16::from_be_bytes([high, low]));
+            if has_ports { port } else { -1 }
+        };
+        (self.ip, self.later_fragment, self.proto) = (ip, u8::from(is_later), proto);
+        (self.src_port, self.dst_port) = (port(a, b), port(c, d));
+        self.tcp_flags = if is(TCP) & !is_later { flags } else { -1 };
+        Some(())
     }
 
     /// Notes what the headers say of an Ethernet frame with whole TCP or UDP headers behind a plain IP header. `None`: it
@@ -173,8 +269,11 @@ impl Slot {
     }
 }
 
-const UDP: u8 = 17;
 const TCP: u8 = 6;
+const UDP: u8 = 17;
+const AH: u8 = 51;
+const ICMPV6: u8 = 58;
+const SCTP: u8 = 132;
 
 /// A place in a packet of at most 2 GiB.
 fn int(place: usize) -> i32 {

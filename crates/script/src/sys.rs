@@ -17,6 +17,11 @@ use mlua::{
     ffi::{self, lua_Debug, lua_State},
 };
 
+use crate::{
+    Packet,
+    sheet::{Facts, Sheet},
+};
+
 /// What a stopped script is told.
 const STOPPED: &std::ffi::CStr = c"the script was stopped";
 
@@ -114,6 +119,30 @@ unsafe extern "C" fn find(
     // SAFETY: of the caller; Lua strings do not change.
     let needle = unsafe { std::slice::from_raw_parts(needle.cast::<u8>(), needle_len) };
     memchr::memmem::find(data, needle).map_or(-1, |at| i64::try_from(at).unwrap_or(-1))
+}
+
+/// What Lua calls to be told more of the headers: the address of [`want`], as a number.
+pub(crate) fn want_address() -> usize {
+    (want as *const ()).expose_provenance()
+}
+
+/// [`Sheet::want`], for Lua.
+///
+/// # Safety
+/// `sheet` is that of the machine whose prelude calls this, and shows packets that are borrowed for the call into Lua:
+/// [`crate::machine`] clears it when the call ends.
+unsafe extern "C" fn want(sheet: *const Sheet, facts: u32) {
+    // SAFETY: of the caller: the machine owns the sheet and outlives its state. What changes in it is in cells, and this thread
+    // is the only one to use it.
+    let sheet = unsafe { &*sheet };
+    let count = usize::try_from(sheet.count.get()).unwrap_or(0);
+    if count == 0 {
+        return;
+    }
+    let packets: *const Packet<'_> = ptr::with_exposed_provenance(sheet.packets.get());
+    // SAFETY: of the caller; `Sheet::show` noted address and length of one slice, and exposed the address.
+    let packets = unsafe { std::slice::from_raw_parts(packets, count) };
+    sheet.want(Facts(facts), packets);
 }
 
 /// Whether a hook that is set while compiled code runs stops it: whether LuaJIT was built with `LUAJIT_ENABLE_CHECKHOOK`.

@@ -33,8 +33,7 @@ impl Trigger {
         if self.fault.is_some() || packets.is_empty() {
             return 0;
         }
-        let keep = self.machine.main().clone();
-        let (found, result) = self.machine.run(&keep, packets);
+        let (found, result) = self.machine.run_main(packets);
         self.fault = result.err();
         found
     }

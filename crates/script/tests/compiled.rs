@@ -13,10 +13,15 @@ use common::{packet, udp};
 use retroscope_script::{Limits, Packet, Script, Trigger, compiles};
 
 /// Counts what LuaJIT does while the script runs, and prints it when a packet is one byte long.
+///
+/// The function around the loop becomes hot, too. LuaJIT tries to compile it, finds that the loop is compiled already
+/// (`LJ_TRERR_LINNER` of lj_traceerr.h), and after some times leaves it alone: that is no trace given up.
 const COUNTERS: &str = "
     local stops, aborts = 0, 0
-    local function event(what)
-        if what == 'stop' then stops = stops + 1 elseif what == 'abort' then aborts = aborts + 1 end
+    local inner_loop = 9
+    local function event(what, _, _, _, reason)
+        if what == 'stop' then stops = stops + 1 end
+        if what == 'abort' and reason ~= inner_loop then aborts = aborts + 1 end
     end
     require('jit').attach(event, 'trace')
     local function count(pkt)
@@ -78,8 +83,8 @@ fn filters_are_compiled_and_stay_so() {
         println!("{attempts:?} {text}");
         let is_settled = |counts: &&[(u32, u32); 2]| {
             let [(stops, aborts), (later_stops, later_aborts)] = **counts;
-            // A rare way out of the loop may become hot late; nothing may be tried again and again.
-            stops >= 1 && aborts <= stops && later_stops <= 2 && later_aborts == 0
+            // A rare way out of the loop may become hot late, or be tried once in vain; nothing again and again.
+            stops >= 1 && aborts <= stops && later_stops <= 2 && later_aborts <= 1
         };
         let settled = attempts.iter().filter(is_settled).count();
         assert!(

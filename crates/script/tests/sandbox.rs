@@ -119,17 +119,25 @@ fn cdata_of_literals_are_numbers_and_nothing_more() {
 
 #[test]
 fn no_accessor_gives_a_pointer() {
-    let text = "return function(pkt)
-        for name, read in pairs(pkt) do
-            local ok, value = pcall(read, pkt, 1, 2)
-            local kind = type(value)
-            if kind == 'userdata' or kind == 'function' or (kind == 'cdata' and name ~= 'time_ns') then
-                error(name .. ' gives ' .. kind)
+    let names = "len wire_len interface link_type inbound outbound time time_ns u8 u16 u32 bytes ip proto is_tcp is_udp \
+        is_later_fragment src_port dst_port has_port tcp_flags vlan ether_type src dst from to host payload_offset \
+        payload_len payload startswith contains";
+    let names: Vec<String> = names.split(' ').map(|name| format!("'{name}'")).collect();
+    let text = format!(
+        "local names = {{ {} }}
+        return function(pkt)
+            for _, name in ipairs(names) do
+                local ok, value = pcall(pkt[name], pkt, 1, 2)
+                local kind = type(value)
+                if kind == 'userdata' or kind == 'function' or (kind == 'cdata' and name ~= 'time_ns') then
+                    error(name .. ' gives ' .. kind)
+                end
             end
-        end
-        return pkt.pointer == nil
-    end";
-    let mut trigger = trigger(text);
+            return not pcall(function() return pkt.pointer end)
+        end",
+        names.join(", ")
+    );
+    let mut trigger = trigger(&text);
     let frame = common::udp(9, b"payload");
     assert_eq!(
         trigger.match_many(&[packet(&frame)]),
@@ -137,6 +145,31 @@ fn no_accessor_gives_a_pointer() {
         "{:?}",
         trigger.fault()
     );
+}
+
+/// It is cdata, but there is nothing in it, and nothing can be made of it.
+#[test]
+fn a_packet_is_its_accessors_and_nothing_more() {
+    for expression in [
+        "not pcall(function() return pkt[0] end)",
+        "not pcall(function() return pkt.slot end)",
+        "not pcall(function() pkt.len = 1 end)",
+        "not pcall(function() pkt[0] = 1 end)",
+        "not pcall(function() return pkt + 1 end)",
+        "not pcall(function() return pkt - pkt end)",
+        "not pcall(function() return pkt < pkt end)",
+        "not pcall(function() return #pkt end)",
+        "not pcall(function() return pkt() end)",
+        "not pcall(function() return pkt .. '' end)",
+        "not pcall(bit.bor, pkt, 0)",
+        "not pcall(next, pkt)",
+        "not pcall(rawget, pkt, 'len')",
+        "not pcall(setmetatable, pkt, {})",
+        "getmetatable(pkt) == nil and tonumber(pkt) == nil and tostring(pkt) == 'packet'",
+        "pkt == pkt and pkt ~= 0 and pkt ~= nil",
+    ] {
+        assert!(holds(expression), "{expression}");
+    }
 }
 
 #[test]
@@ -218,7 +251,7 @@ fn mistakes_name_their_place() {
         ),
         (
             "return function(pkt)\n  return pkt:length() == 1\nend",
-            "dir/my.lua:2: attempt to call method 'length' (a nil value)",
+            "dir/my.lua:2: 'struct packet' has no member named 'length'",
         ),
         ("error('no', 0)", "dir/my.lua: no"),
         ("return function() error({}) end", "dir/my.lua: table: "),

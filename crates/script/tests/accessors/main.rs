@@ -174,6 +174,23 @@ fn texts_and_networks_are_checked() {
     }
 }
 
+/// It asks for more in the middle of a batch, also where the loop is compiled.
+#[test]
+fn accessors_may_be_reached_by_any_name() {
+    let mut trigger = trigger(
+        "local name = 'dst_' .. 'por' .. 't' local calls = 0
+         return function(pkt) calls = calls + 1 return calls > 70 and pkt[name](pkt) == 7 end",
+    );
+    let frames: Vec<Vec<u8>> = (0..64).map(|port| udp(port % 8, b"")).collect();
+    let packets: Vec<Packet<'_>> = frames.iter().map(|frame| packet(frame)).collect();
+    assert_eq!(trigger.match_many(&packets), 0);
+    let seventh = 0x8080_8080_8080_8080;
+    assert_eq!(trigger.match_many(&packets), seventh & u64::MAX << 6);
+    for _ in 0..200 {
+        assert_eq!(trigger.match_many(&packets), seventh);
+    }
+}
+
 #[test]
 fn times_are_exact() {
     let mut trigger = trigger(

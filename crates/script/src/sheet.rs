@@ -1,0 +1,104 @@
+//! What Lua and Rust share for one call: the packets of a batch, and what of them the script asks about.
+//!
+//! Headers are read before the script runs, so that its loop has nothing to wait for; what no accessor in it tells is not
+//! read. `prelude.lua` knows which accessors the script's text names. One whose name the text does not show
+//! (`pkt["src" .. "_port"]`) asks here when it is called.
+
+use std::{cell::Cell, ptr};
+
+use crate::{Packet, machine::MANY, slot::Slot};
+
+/// A set of facts about packets, by the numbers that `prelude.lua` has for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct Facts(pub(crate) u32);
+
+impl Facts {
+    /// Where the captured bytes are, and how many.
+    pub(crate) const BYTES: Self = Self(1);
+    /// What the capture tells beside them: time, length on the wire, interface, link type, direction.
+    pub(crate) const RECORD: Self = Self(2);
+    /// Version, protocol, ports and TCP flags, and whether it is a later fragment.
+    pub(crate) const TRANSPORT: Self = Self(4);
+    /// All that headers tell, those of [`Self::TRANSPORT`] included.
+    pub(crate) const HEADERS: Self = Self(8);
+    const ALL: Self = Self(15);
+
+    #[inline]
+    pub(crate) fn has(self, facts: Self) -> bool {
+        self.0 & facts.0 == facts.0
+    }
+}
+
+/// See the module. The declaration in `prelude.lua` has the same fields in the same places; a test compares the two.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Sheet {
+    /// Where the packets at hand are; good only during a call into Lua.
+    pub(crate) packets: Cell<usize>,
+    /// How many they are: the slots that are good.
+    pub(crate) count: Cell<i32>,
+    /// The one that Lua is at.
+    pub(crate) number: Cell<i32>,
+    /// What slots tell. Lua sets it once, before the script is loaded.
+    facts: Cell<Facts>,
+    pub(crate) slots: [Cell<Slot>; MANY],
+}
+
+impl Sheet {
+    pub(crate) fn new() -> Box<Self> {
+        Box::new(Self {
+            packets: Cell::new(0),
+            count: Cell::new(0),
+            number: Cell::new(0),
+            facts: Cell::new(Facts(0)),
+            slots: [const { Cell::new(Slot::EMPTY) }; MANY],
+        })
+    }
+
+    /// Describes the packets of a batch, as far as the script asks.
+    ///
+    /// # Panics
+    /// If there are more than [`MANY`].
+    pub(crate) fn show(&mut self, packets: &[Packet<'_>]) {
+        assert!(
+            packets.len() <= MANY,
+            "{} packets for one call",
+            packets.len()
+        );
+        self.packets.set(packets.as_ptr().expose_provenance());
+        self.count
+            .set(i32::try_from(packets.len()).unwrap_or(i32::MAX));
+        self.number.set(0);
+        let facts = self.facts.get();
+        for (slot, packet) in self.slots.iter_mut().zip(packets) {
+            slot.get_mut().fill(packet, facts);
+        }
+        // Lua reads what was written just now, at the address that it knows.
+        let _ = ptr::from_ref(self).expose_provenance();
+    }
+
+    /// Describes a packet whose slot will be copied: all of it.
+    pub(crate) fn show_all(&mut self, packet: &Packet<'_>) {
+        let asked = self.facts.replace(Facts::ALL);
+        self.show(std::slice::from_ref(packet));
+        self.facts.set(asked);
+    }
+
+    /// No packets any more: none of their bytes is read from here on.
+    pub(crate) fn clear(&self) {
+        self.packets.set(0);
+        self.count.set(0);
+    }
+
+    /// Tells more from now on, also of the packets at hand, which are `packets`.
+    pub(crate) fn want(&self, facts: Facts, packets: &[Packet<'_>]) {
+        let facts = Facts(self.facts.get().0 | facts.0);
+        self.facts.set(facts);
+        for (cell, packet) in self.slots.iter().zip(packets) {
+            let mut slot = cell.get();
+            slot.fill(packet, facts);
+            cell.set(slot);
+        }
+    }
+}
