@@ -67,6 +67,7 @@ pub mod cold_scan;
 pub mod contest;
 mod filter;
 pub mod full;
+pub mod inserters;
 pub mod judged;
 pub mod latency;
 pub mod limits;

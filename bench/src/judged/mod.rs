@@ -14,6 +14,8 @@
 //! | `ring/latency/idle-cpu` | processor time of a reader without news | at most 2 % |
 //! | `ring/bytes-per-64B` | ring bytes over retained packets, bursts of 1 or 64, the worse | at most 81 |
 //! | `recorder/64B/vs-ring` | the whole recorder with one trigger filter against the bare ring | 0.4 |
+//! | `recorder/inserters/2-vs-1` | inserters without a reader, the generator in this process: packets a second of two against one | 1.8 |
+//! | `capture/dpdk/net-null-vs-bare` | 64-byte packets of `net_null` into the ring against a loop that receives and frees (feature `dpdk`) | 0.6 |
 //! | `filter/single/vs-libpcap` | five filters on packets in the cache against `bpf_filter`, geometric mean | 3.5 |
 //! | `filter/single/vs-handwritten-time` | their time over that of functions written by hand | at most 1.4 |
 //! | `filter/100-hosts/vs-libpcap` | 100 or-ed hosts against `bpf_filter` | 25 |
@@ -35,6 +37,7 @@
 //! A selection of rows brings the rows of its denominators with it.
 
 mod filter;
+mod inserters;
 mod inside;
 mod throughput;
 
@@ -44,7 +47,7 @@ use crate::{
 };
 
 /// All judged rows and their denominators.
-pub const ROWS: [&str; 25] = [
+pub const ROWS: [&str; 27] = [
     throughput::RAW_VS_FILL,
     throughput::QQ_VS_MEMCPY,
     throughput::PEER_VS_MEMCPY,
@@ -62,6 +65,8 @@ pub const ROWS: [&str; 25] = [
     inside::IDLE_CPU,
     inside::BYTES,
     throughput::RECORDER,
+    inserters::TWO_VS_ONE,
+    inserters::NULL_VS_BARE,
     filter::SINGLE,
     filter::SINGLE_TIME,
     filter::HUNDRED,
@@ -90,6 +95,7 @@ pub fn run(session: &mut Session) -> Result<(), SessionError> {
     inside::latency(session)?;
     throughput::queues(session)?;
     throughput::recorder(session)?;
+    inserters::rows(session)?;
     inside::cold_scan(session)?;
     filter::rows(session)
 }

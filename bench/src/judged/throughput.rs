@@ -265,7 +265,7 @@ fn two_cores() -> Result<(), Failure> {
     Err(Failure::CannotRun(why.to_owned()))
 }
 
-fn run(what: &str, scale: &Scale, entrants: Vec<Entrant<'_>>) -> Heat {
+pub(super) fn run(what: &str, scale: &Scale, entrants: Vec<Entrant<'_>>) -> Heat {
     say(&format!(
         "{what}: {} turns of {entrants:?}",
         scale.repetitions + 1

@@ -100,6 +100,8 @@ uint16_t rsd_receive(uint16_t port, uint16_t queue, const struct rsd_stamps *sta
 /* Copies at most `room` bytes of all segments. */
 uint32_t rsd_gather(const struct rte_mbuf *mbuf, uint8_t *into, uint32_t room);
 void rsd_free(struct rte_mbuf **mbufs, uint16_t count);
+/* Receives and frees, without a look at anything. */
+uint64_t rsd_discard(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t room, uint32_t bursts);
 
 /* How a packet for a test is made: bytes of a segment (at most 2048), bytes that its head claims beyond them. */
 struct rsd_shape {

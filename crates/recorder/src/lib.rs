@@ -16,6 +16,7 @@ mod dump_script;
 mod expressions;
 mod fragments;
 mod inserter;
+mod inserters_only;
 mod intake;
 mod interfaces;
 mod late;
@@ -45,6 +46,7 @@ pub use counters::{INTERFACE_DOWN, LOST_NO_BUCKET, SourceSnapshot};
 pub use director::HitCounts;
 pub use dump::{DumpReport, Format, Missing, PROGRAM, Verdict};
 pub use expressions::ExpressionError;
+pub use inserters_only::{Inserted, insert_only};
 pub use recorder::{Config, Handle, Recorder, Scripts, Sources, StartError, Status, Summary};
 pub use time::rfc3339;
 

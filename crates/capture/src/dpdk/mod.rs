@@ -9,6 +9,7 @@
 //! - `eal`: DPDK's environment, one for the process,
 //! - `port`: opening: queues, spreading, memory,
 //! - `queue`, `stamps`, `idle`: the [`Queue`](crate::Queue), whose time a packet gets, and what happens while none comes,
+//! - `bare`: receiving and freeing alone, which benchmarks compare with,
 //! - `source`: the [`Source`](crate::Source) plug,
 //! - `sys`: the functions of `shim/dpdk.c`, which calls DPDK's.
 //!
@@ -28,6 +29,7 @@
 //! # Versions
 //! Written against DPDK 22.11, whose drivers' habits `driver` knows.
 
+mod bare;
 mod device;
 mod driver;
 mod eal;
@@ -40,5 +42,6 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
+pub use bare::discard;
 pub use eal::{EalConfig, on_own_thread};
 pub use source::{DpdkConfig, DpdkSource, version};
