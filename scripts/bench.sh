@@ -15,8 +15,10 @@ rm -f "$bench/results.json"
 
 step "building"
 features=()
-if [ "$what" = full ] && pkg-config --exists libdpdk 2>/dev/null && [ -e /usr/include/concurrentqueue ] && [ -e /usr/include/readerwriterqueue ]; then
-	features=(--features peers)
+if pkg-config --exists libdpdk 2>/dev/null; then
+	features+=(--features dpdk)
+	[ "$what" != full ] || [ ! -e /usr/include/concurrentqueue ] || [ ! -e /usr/include/readerwriterqueue ] ||
+		features+=(--features peers)
 fi
 program=$(built -p retroscope-bench --bin retroscope-bench "${features[@]}")
 

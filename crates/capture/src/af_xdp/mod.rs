@@ -24,7 +24,7 @@
 //! receive queues, packets of the new ones go to the host, and a notice tells.
 //!
 //! # Minimum kernel version
-//! 5.9 for the link, 6.6 for frames longer than a chunk.
+//! 5.9 for the link, 5.11 for busy polling, 6.6 for frames longer than a chunk.
 
 mod attachment;
 mod program;

@@ -61,6 +61,8 @@ pub(super) struct Opened {
     /// A power of two.
     pub(super) chunk_bytes: usize,
     pub(super) zero_copy: bool,
+    /// How long to ask the driver before sleeping.
+    pub(super) busy_ns: Option<i64>,
 }
 
 /// One receive queue of an interface.
@@ -387,6 +389,23 @@ impl XdpQueue {
         }
     }
 
+    /// Asks the driver itself until packets are there, for the time of busy polling or until `until_ns`. Returns whether there are.
+    fn ask(&self, now_ns: i64, until_ns: i64) -> bool {
+        let Some(busy_ns) = self.opened.busy_ns else {
+            return false;
+        };
+        let until_ns = until_ns.min(now_ns.saturating_add(busy_ns));
+        loop {
+            self.opened.socket.ask();
+            if self.opened.rx.available() > 0 {
+                return true;
+            }
+            if clock::monotonic_ns() >= until_ns {
+                return false;
+            }
+        }
+    }
+
     fn watch_clock(&mut self) {
         let Some(step) = self.clock.look() else {
             return;
@@ -436,6 +455,9 @@ impl Queue for XdpQueue {
                 Phase::Draining { .. } => deadline_ns.min(now_ns.saturating_add(DRAIN_LOOK_NS)),
                 _ => deadline_ns,
             };
+            if self.ask(now_ns, until_ns) {
+                continue;
+            }
             self.wait(now_ns, until_ns)
                 .inspect_err(|_| self.phase = Phase::Ended)?;
         }

@@ -1,6 +1,6 @@
 //! Opening: may the interface be taken, the program, a socket for each receive queue.
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use retroscope_packet::LinkType;
 
@@ -47,6 +47,8 @@ pub struct XdpConfig {
     pub take_interface: bool,
     /// Bytes of memory of each receive queue, rounded down to a power of two of chunks; `None`: 64 MiB.
     pub buffer_bytes: Option<usize>,
+    /// How long a thread asks the driver for packets itself before it sleeps; `None`: the driver interrupts.
+    pub busy_poll: Option<Duration>,
     /// The program's path, for the commands that a message names.
     pub program: PathBuf,
 }
@@ -250,6 +252,17 @@ impl XdpSource {
         let umem = Umem::new(chunks * chunk_bytes, OWN_BYTES)
             .map_err(|error| self.error("mmap", error))?;
         let socket = XdpSocket::new().map_err(|error| self.error("socket(AF_XDP)", error))?;
+        if let Some(time) = self.config.busy_poll {
+            let microseconds = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+            socket
+                .set_busy_poll(microseconds)
+                .map_err(|error| match error.raw_os_error() {
+                    Some(libc::ENOPROTOOPT) => self.unsupported(
+                        "busy polling needs Linux 5.11 and CONFIG_NET_RX_BUSY_POLL: leave --busy-poll out",
+                    ),
+                    _ => self.error("setsockopt(SO_BUSY_POLL)", error),
+                })?;
+        }
         let entries = u32::try_from(chunks).map_err(too_large)?;
         let bytes = u32::try_from(chunk_bytes).map_err(too_large)?;
         let (fill, rx) = socket
@@ -268,6 +281,7 @@ impl XdpSource {
             chunks,
             chunk_bytes,
             zero_copy: false,
+            busy_ns: self.config.busy_poll.map(clock::duration_ns),
         })
     }
 

@@ -148,6 +148,9 @@ fn what_an_engine_cannot_do_is_refused() {
     let (code, words) = refused(&namespace, &["-i", "v1", "--take-interface"]);
     assert_eq!(code, 2, "{words}");
     assert!(words.contains("is for --engine af-xdp"), "{words}");
+    let (code, words) = refused(&namespace, &["-i", "v1", "--busy-poll", "50"]);
+    assert_eq!(code, 2, "{words}");
+    assert!(words.contains("is for --engine af-xdp"), "{words}");
     let (code, words) = refused(&namespace, &["-i", "no-such-if", "--engine", "pcap"]);
     assert_eq!(code, 1, "{words}");
     assert!(words.contains("no interface no-such-if"), "{words}");

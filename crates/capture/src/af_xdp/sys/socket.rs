@@ -24,6 +24,7 @@ use std::{
 };
 
 use libc::{c_int, socklen_t};
+use rustix::net::RecvFlags;
 
 use super::{
     check,
@@ -53,6 +54,14 @@ const USE_SG: u16 = 1 << 4;
 
 /// Bit of [`XDP_OPTIONS`].
 const OPTION_ZERO_COPY: u32 = 1;
+
+/// Of `asm-generic/socket.h`; the C library's crate does not have the last two.
+const SO_BUSY_POLL: c_int = 46;
+const SO_PREFER_BUSY_POLL: c_int = 69;
+const SO_BUSY_POLL_BUDGET: c_int = 70;
+
+/// Packets that the driver may hand over each time it is asked: what it does by itself.
+const BUDGET: u32 = 64;
 
 /// `struct sockaddr_xdp`.
 #[repr(C)]
@@ -156,11 +165,11 @@ impl XdpSocket {
             flags: 0,
             padding: 0,
         };
-        self.set(XDP_UMEM_REG, &registration)?;
-        self.set(XDP_UMEM_FILL_RING, &entries)?;
+        self.set(SOL_XDP, XDP_UMEM_REG, &registration)?;
+        self.set(SOL_XDP, XDP_UMEM_FILL_RING, &entries)?;
         // Nothing is sent, but the kernel wants one.
-        self.set(XDP_UMEM_COMPLETION_RING, &64_u32)?;
-        self.set(XDP_RX_RING, &entries)?;
+        self.set(SOL_XDP, XDP_UMEM_COMPLETION_RING, &64_u32)?;
+        self.set(SOL_XDP, XDP_RX_RING, &entries)?;
         let mut offsets = MapOffsets::default();
         self.get(XDP_MMAP_OFFSETS, &mut offsets)?;
         let fill = Ring::new(
@@ -227,14 +236,28 @@ impl XdpSocket {
         Ok(statistics)
     }
 
-    fn set<T: Plain>(&self, option: c_int, value: &T) -> io::Result<()> {
+    /// Lets the program ask the driver for packets itself, and keeps interrupts off meanwhile where the interface defers them. Fails
+    /// with `ENOPROTOOPT` before Linux 5.11, `EPERM` without CAP_NET_ADMIN.
+    pub(in crate::af_xdp) fn set_busy_poll(&self, microseconds: u32) -> io::Result<()> {
+        self.set(libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1_u32)?;
+        self.set(libc::SOL_SOCKET, SO_BUSY_POLL, &microseconds)?;
+        self.set(libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &BUDGET)
+    }
+
+    /// Asks the driver once. Whatever it says, the receive ring shows what came.
+    pub(in crate::af_xdp) fn ask(&self) {
+        // recvfrom(2) is how; an XDP socket has no bytes to copy.
+        let _ = rustix::net::recv(&self.descriptor, &mut [0_u8; 0], RecvFlags::DONTWAIT);
+    }
+
+    fn set<T: Plain>(&self, level: c_int, option: c_int, value: &T) -> io::Result<()> {
         let pointer: *const T = value;
         // SAFETY: `pointer` is `length_of::<T>()` readable bytes that live across the call. A registration's address leads to
         // memory that its owner keeps as long as this socket (see `XdpQueue`).
         check(i64::from(unsafe {
             libc::setsockopt(
                 self.descriptor.as_raw_fd(),
-                SOL_XDP,
+                level,
                 option,
                 pointer.cast(),
                 length_of::<T>(),

@@ -1,5 +1,7 @@
 //! Which engine captures from an interface.
 
+use std::time::Duration;
+
 use clap::ValueEnum;
 #[cfg(feature = "dpdk")]
 use retroscope_capture::dpdk::{DpdkConfig, DpdkSource, EalConfig};
@@ -37,6 +39,10 @@ pub(crate) struct EngineArgs {
     /// Let an engine take an interface away that has an address or a route: this host is cut off there
     #[arg(long)]
     take_interface: bool,
+
+    /// Let the threads of af-xdp ask the driver for packets this long, in µs, before they sleep. Each takes a CPU while packets come
+    #[arg(long, value_name = "USEC", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    busy_poll: Option<u32>,
 
     /// How to start DPDK, as its programs take it before `--`: '-m 1024 --log-level=debug' [default: no hugepages for virtual devices,
     /// --in-memory for NICs]
@@ -114,6 +120,15 @@ impl EngineArgs {
                 "--take-interface is for --engine af-xdp: other engines take nothing away",
             ));
         }
+        if self.busy_poll.is_some()
+            && !interfaces
+                .iter()
+                .any(|one| self.engine_of(one) == Engine::AfXdp)
+        {
+            return Err(usage(
+                "--busy-poll is for --engine af-xdp: other engines wait for the kernel, and dpdk always asks",
+            ));
+        }
         match engine {
             Engine::Auto | Engine::AfPacket => Ok(Box::new(LiveSource::new(config))),
             Engine::AfXdp if config.sides == Sides::Out => Err(usage(
@@ -124,6 +139,9 @@ impl EngineArgs {
                 promiscuous: config.promiscuous,
                 take_interface: self.take_interface,
                 buffer_bytes: config.buffer_bytes,
+                busy_poll: self
+                    .busy_poll
+                    .map(|microseconds| Duration::from_micros(microseconds.into())),
                 program: config.program,
             }))),
             Engine::Pcap if config.sides != Sides::Both => Err(usage(
