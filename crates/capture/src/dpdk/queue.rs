@@ -257,6 +257,10 @@ impl DpdkQueue {
     fn lend(&mut self, count: usize) -> bool {
         let now_ns = clock::realtime_ns();
         self.read_device_clock(now_ns);
+        if now_ns < self.watermark.time_ns() && matches!(self.stamping, Stamping::Fetch) {
+            // The clock was set back, and packets do not let this queue look at it.
+            self.watermark.on_clock_set_back(now_ns);
+        }
         let mut own_at = self.batch.own_at();
         let mut newest_ns = i64::MIN;
         for index in 0..count {
@@ -456,12 +460,17 @@ impl DpdkQueue {
             (LossCause::Oversize, Some(self.oversize)),
         ];
         let before: u64 = lost[..3].iter().filter_map(|(_, count)| *count).sum();
-        let is_foreign = matches!(self.stamping, Stamping::Epoch(_));
         SourceStatistics {
             received: Some(arrived + before),
             lost: lost.to_vec(),
-            as_of_ns: (!is_foreign).then(|| clock::realtime_ns().saturating_sub(PLACING_NS)),
+            as_of_ns: self.known_until_ns(),
         }
+    }
+
+    /// Until when the counters are complete, in packet time; `None` where that is a driver's own.
+    fn known_until_ns(&self) -> Option<i64> {
+        let is_foreign = matches!(self.stamping, Stamping::Epoch(_));
+        (!is_foreign).then(|| clock::realtime_ns().saturating_sub(PLACING_NS))
     }
 }
 
@@ -530,7 +539,7 @@ impl Queue for DpdkQueue {
             return SourceStatistics {
                 received: Some(0),
                 lost: vec![(LossCause::Oversize, Some(self.oversize))],
-                as_of_ns: Some(clock::realtime_ns().saturating_sub(PLACING_NS)),
+                as_of_ns: self.known_until_ns(),
             };
         }
         match self.batch.port().counters() {
