@@ -28,6 +28,8 @@ pub struct Producer {
     /// Buckets opened so far.
     sequence: u64,
     cut_records: u64,
+    /// Something was published since sleeping readers were last told.
+    untold: bool,
     hook: Option<Hook>,
     /// Counted in the bell as looking for a bucket.
     enlisted: bool,
@@ -53,6 +55,7 @@ impl Producer {
             open: None,
             sequence: 0,
             cut_records: 0,
+            untold: false,
             hook: None,
             enlisted: false,
             full_at: None,
@@ -72,7 +75,8 @@ impl Producer {
     }
 
     /// Stores a record behind those before. Readers see it after [`Self::publish`], or when 32 KiB or 2048 records are
-    /// unpublished, or when the bucket is full, whichever is first.
+    /// unpublished, or when the bucket is full, whichever is first. Those that sleep are woken by [`Self::publish`], and when the
+    /// writer has to wait for them: publish when the source runs dry.
     ///
     /// Takes no lock, no system call and no clock except once per bucket; in [`Mode::Wait`], and in [`Mode::Record`] behind
     /// a gating group, it may then wait for a bucket.
@@ -120,7 +124,7 @@ impl Producer {
             };
             match stop {
                 Stop::End => return Ok(stored),
-                Stop::Publish => self.publish(),
+                Stop::Publish => self.commit(),
                 Stop::Other(record) => {
                     self.store(&record)
                         .map_err(|error| BurstError { stored, error })?;
@@ -130,8 +134,17 @@ impl Producer {
         }
     }
 
-    /// Lets readers see what was stored.
+    /// Lets readers see what was stored, and wakes those that sleep.
     pub fn publish(&mut self) {
+        self.commit();
+        if std::mem::take(&mut self.untold) {
+            self.shared.dormitories[self.id].0.published();
+        }
+    }
+
+    /// Lets readers see what was stored, if they look. One that sleeps is left alone: it would be woken to find a part of what
+    /// is coming, and go back to sleep, for each part.
+    fn commit(&mut self) {
         let Some(open) = &mut self.open else { return };
         if !open.commit() {
             return;
@@ -142,7 +155,7 @@ impl Producer {
             .store(open.end_bytes(), Ordering::Relaxed); // ordered before P2
         // P2: Release, pairs with Shared::published().
         header.published.store(open.end(), Ordering::Release);
-        self.shared.dormitories[self.id].0.published();
+        self.untold = true;
     }
 
     /// Publishes, and then promises that no older record will follow. `ns` is since the UNIX epoch; the promise is the
@@ -176,14 +189,14 @@ impl Producer {
             .as_ref()
             .is_some_and(|open| open.is_due(PUBLISH_BYTES, PUBLISH_RECORDS))
         {
-            self.publish();
+            self.commit();
         }
         Ok(())
     }
 
     /// Replaces the open bucket, which stays open, readable and safe while this one looks for another.
     fn next_bucket(&mut self, base_ns: i64) -> Result<(), StoreError> {
-        self.publish();
+        self.commit();
         if self
             .full_at
             .is_some_and(|epoch| epoch == self.shared.storage.bell.epoch())
@@ -197,6 +210,7 @@ impl Producer {
             match self.try_next_bucket(base_ns, overwrite) {
                 Attempt::Done => break,
                 Attempt::NoneFree => {
+                    self.publish();
                     if let Some(hook) = &mut self.hook {
                         hook(NewBucket {
                             producer: self.id,
@@ -206,6 +220,8 @@ impl Producer {
                     overwrite = true;
                 }
                 Attempt::Blocked { .. } if !self.enlisted => {
+                    // A bucket becomes free when readers go on, and one may sleep.
+                    self.publish();
                     self.shared.storage.bell.enlist();
                     self.enlisted = true; // and look once more
                 }
