@@ -93,6 +93,9 @@ impl BucketView {
 /// How many records ahead payload is asked for: as many reads of memory go on at a time as a CPU core usually can.
 const PREFETCH_RECORDS: usize = 16;
 
+/// How many records before that their descriptors are asked for: a kilobyte.
+const PREFETCH_DESCRIPTORS: usize = 64;
+
 /// Records of one bucket, in the order in which they were stored. The first bytes of each are asked for some records
 /// ahead, so that reading headers does not wait for memory.
 #[derive(Debug, Clone)]
@@ -109,6 +112,8 @@ pub struct Summaries<'r>(Packets<'r>);
 impl<'r> Packets<'r> {
     pub(crate) fn new(hold: &'r Hold, next: usize, end: usize) -> Self {
         let next = next.min(end);
+        // The others are asked for on the way.
+        (next..end.min(next + PREFETCH_RECORDS)).for_each(|index| hold.prefetch(index));
         Self { hold, next, end }
     }
 
@@ -130,6 +135,7 @@ impl<'r> Iterator for Packets<'r> {
         let ahead = self.next + PREFETCH_RECORDS;
         if ahead < self.end {
             self.hold.prefetch(ahead);
+            self.hold.prefetch_descriptor(ahead + PREFETCH_DESCRIPTORS);
         }
         let packet = self.hold.packet(self.next);
         self.next += 1;

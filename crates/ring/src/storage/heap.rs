@@ -43,6 +43,7 @@ impl Memory {
         None
     }
 
+    #[inline(always)]
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base.cast()
     }

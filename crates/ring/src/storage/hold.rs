@@ -82,6 +82,13 @@ impl Hold {
         unsafe { self.storage.prefetch(self.bucket.index as usize, index) };
     }
 
+    /// The descriptor at `index` will be wanted soon, if there is one.
+    #[inline(always)]
+    pub(crate) fn prefetch_descriptor(&self, index: usize) {
+        self.storage
+            .prefetch_descriptor(self.bucket.index as usize, index);
+    }
+
     /// What the descriptor of the record at `index` says.
     ///
     /// # Panics

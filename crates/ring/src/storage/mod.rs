@@ -49,6 +49,8 @@ use table::Table;
 
 /// Interface numbers have 16 bits.
 pub(crate) const INTERFACES_MAX: usize = 1 << 16;
+/// Bytes of the headers that most filters look at: Ethernet, IPv4 without options, and both ports with a little more.
+const HEADER_BYTES: usize = 48;
 
 /// The region of one ring: memory, headers, and the bell that tells writers when a bucket may have become free.
 #[derive(Debug)]
@@ -194,7 +196,8 @@ impl Storage {
         }
     }
 
-    /// Asks for the first bytes of a record, which a reader will soon want.
+    /// Asks for the first bytes of a record, which a reader will soon want: the line that it begins in, and that of its ports,
+    /// which is another one for most records that are not whole lines.
     ///
     /// # Safety
     /// As for [`Storage::packet`].
@@ -202,7 +205,16 @@ impl Storage {
     unsafe fn prefetch(&self, bucket: usize, index: usize) {
         // SAFETY: the caller's promise covers the record's descriptor.
         let descriptor = unsafe { self.descriptor(bucket, index) };
-        stream::prefetch(self.place(bucket, descriptor.offset(), 0));
+        let place = self.place(bucket, descriptor.offset(), 0);
+        stream::prefetch(place);
+        stream::prefetch(place.wrapping_add(HEADER_BYTES - 1));
+    }
+
+    /// Asks for a descriptor, which a reader will soon want. Nothing is read: any index may be given.
+    #[inline(always)]
+    fn prefetch_descriptor(&self, bucket: usize, index: usize) {
+        let end = self.place(bucket, self.geometry.bucket_bytes, 0);
+        stream::prefetch(end.wrapping_sub(DESCRIPTOR_BYTES * (index + 1)));
     }
 
     /// # Safety

@@ -86,6 +86,7 @@ impl Memory {
     }
 
     /// The first byte. Valid for `bytes` as long as the value lives.
+    #[inline(always)]
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
