@@ -188,9 +188,12 @@ impl Analyzer {
         self.reader.waker()
     }
 
-    /// Sleeps until there is something to read, a wish, or the timeout.
-    pub(crate) fn wait(&mut self, timeout: Duration) {
+    /// Sleeps until there is something to read, a wish, or the timeout. Returns for how long.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> Duration {
+        let start_ns = self.core.clock.mono_ns();
         self.reader.wait(timeout);
+        let slept_ns = self.core.clock.mono_ns().saturating_sub(start_ns);
+        Duration::from_nanos(slept_ns.unsigned_abs())
     }
 
     /// Reads what is there (live at most some batches), then looks after clocks and wishes. False: nothing was there.

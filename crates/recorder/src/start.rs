@@ -38,8 +38,10 @@ use crate::{
 const GRACE: Duration = Duration::from_millis(50);
 /// How long an idle analyzer sleeps at most, for clocks and deadlines.
 const IDLE: Duration = Duration::from_millis(10);
-/// How long an analyzer that has caught up with live traffic sleeps before it asks to be woken. On a busy link it would be woken
-/// for every publication, and each time a system call of the inserter's with it.
+/// How long an analyzer that has caught up with live traffic sleeps before it asks to be woken, where it was woken sooner than
+/// that the last time. On a link that is never idle it would be woken for every publication, and each time with a system call
+/// of the inserter's. One whose packets come in blocks is woken once for those that come together, right behind the inserter:
+/// a timer would cost more, because it wakes a CPU that sleeps.
 const NAP: Duration = Duration::from_millis(2);
 /// Stamps of overwritten buckets kept offline, so that `missing` is exact.
 const EVICTED_BYTES: usize = 256 << 20;
@@ -409,7 +411,7 @@ fn spawn_analyzer(
             barrier,
             control: Arc::clone(&control),
         };
-        let mut was_busy = false;
+        let (mut was_busy, mut is_hurried) = (false, false);
         loop {
             // Read before the step: what the last inserter published is then seen by it.
             let last = left.load(Ordering::Acquire) == 0;
@@ -417,10 +419,11 @@ fn spawn_analyzer(
                 was_busy = live;
             } else if last {
                 break;
-            } else if std::mem::take(&mut was_busy) {
+            } else if is_hurried && std::mem::take(&mut was_busy) {
                 std::thread::park_timeout(NAP);
             } else {
-                analyzer.wait(IDLE);
+                was_busy = false;
+                is_hurried = analyzer.wait(IDLE) < NAP;
             }
         }
         analyzer.end(if control.stopping() {

@@ -1,4 +1,4 @@
-//! Reading one TPACKET_V3 block: a pure function from its bytes to frame descriptors.
+//! Reading one TPACKET_V3 block, part by part: from its bytes to frame descriptors.
 //!
 //! Offsets are those of `linux/if_packet.h`, checked below against libc's structures. The kernel fills the blocks, and
 //! still every offset and length is checked: what does not fit is counted as unreadable and ends the walk.
@@ -7,6 +7,7 @@ use std::mem::offset_of;
 
 use libc::{sockaddr_ll, tpacket_hdr_v1, tpacket3_hdr};
 
+use super::sys::prefetch;
 use crate::{Direction, FrameMeta, VlanTag};
 
 /// Offsets in a block, from its start.
@@ -56,60 +57,103 @@ const _: () = assert!(size_of::<tpacket3_hdr>() + size_of::<sockaddr_ll>() == pa
 /// Bytes that a packet takes in a block at least: its header.
 pub(super) const PACKET_BYTES_MIN: usize = packet::HEADER_BYTES;
 
+/// How many packets ahead memory is asked for. The kernel wrote them on another CPU: each line is some hundred cycles away, and
+/// where the next packet starts is known only when this one's header is there. They are guessed to be as long as this one.
+const AHEAD_PACKETS: usize = 32;
+/// Lines that are asked for of each: those of the header, and of the start of the frame behind it.
+const AHEAD_OFFSETS: [usize; 3] = [0, 64, 128];
+
 /// What a block says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct BlockSummary {
     /// Packets in the block, readable or not.
     pub(super) packets: u32,
-    /// Packets whose headers point out of the block.
+    /// Time stamp of the last packet, in ns since the UNIX epoch; of a block without packets, when it was closed.
+    pub(super) last_ns: i64,
+}
+
+/// What was found in a part of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct PartSummary {
+    /// Packets that were described.
+    pub(super) frames: u32,
+    /// Packets whose headers point out of the block. They end it.
     pub(super) unreadable: u32,
     /// Packets that are larger than any frame on the wire.
     pub(super) merged: u32,
     /// Packets whose checksum the NIC was to fill in.
     pub(super) checksum_missing: u32,
-    /// Time stamp of the last packet, in ns since the UNIX epoch; of a block without packets, when it was closed.
-    pub(super) last_ns: i64,
 }
 
-/// Appends a descriptor for each packet of a block that the kernel has handed over. No frame on the wire is larger than
-/// `frame_bytes_max`.
-pub(super) fn read_block(
-    block: &[u8],
-    frame_bytes_max: u32,
-    frames: &mut Vec<FrameMeta>,
-) -> BlockSummary {
-    let Some(header) = block.first_chunk::<{ descriptor::HEADER_BYTES }>() else {
-        return BlockSummary::default();
-    };
-    let mut summary = BlockSummary {
-        packets: word(header, descriptor::PACKETS),
-        last_ns: time_ns(
+/// A way through the packets of one block.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Walk {
+    /// Where the next header starts.
+    position: usize,
+    /// Packets that are left.
+    left: u32,
+}
+
+impl Walk {
+    /// At the first packet of a block that the kernel has handed over.
+    pub(super) fn new(block: &[u8]) -> (Self, BlockSummary) {
+        let Some(header) = block.first_chunk::<{ descriptor::HEADER_BYTES }>() else {
+            return (Self::default(), BlockSummary::default());
+        };
+        let last_ns = time_ns(
             word(header, descriptor::LAST_SECONDS),
             word(header, descriptor::LAST_NS),
-        ),
-        ..BlockSummary::default()
-    };
-    // A block has no room for more, whatever it says.
-    summary.packets = summary
-        .packets
-        .min(u32::try_from(block.len() / PACKET_BYTES_MIN).unwrap_or(u32::MAX));
-    let mut position = word(header, descriptor::FIRST_PACKET) as usize;
-    for read in 0..summary.packets {
-        let Some((frame, next, status)) = read_packet(block, position) else {
-            summary.unreadable = summary.packets - read;
-            break;
+        );
+        // A block has no room for more, whatever it says.
+        let room = u32::try_from(block.len() / PACKET_BYTES_MIN).unwrap_or(u32::MAX);
+        let packets = word(header, descriptor::PACKETS).min(room);
+        let walk = Self {
+            position: word(header, descriptor::FIRST_PACKET) as usize,
+            left: packets,
         };
-        summary.merged += u32::from(frame.wire_len > frame_bytes_max);
-        summary.checksum_missing += u32::from(status & libc::TP_STATUS_CSUMNOTREADY != 0);
-        frames.push(frame);
-        // An offset of zero marks the last packet; a loop back to it would end with the count.
-        position = position.saturating_add(next as usize);
+        (walk, BlockSummary { packets, last_ns })
     }
-    summary
+
+    /// Appends descriptors of the next packets, at most `frames_max`. No frame on the wire is larger than `frame_bytes_max`.
+    ///
+    /// Nothing found means that the block is at its end.
+    pub(super) fn read(
+        &mut self,
+        block: &[u8],
+        frame_bytes_max: u32,
+        frames_max: usize,
+        frames: &mut Vec<FrameMeta>,
+    ) -> PartSummary {
+        let mut part = PartSummary::default();
+        let count = self.left.min(u32::try_from(frames_max).unwrap_or(u32::MAX));
+        let mut position = self.position;
+        for index in 0..count {
+            let Some((frame, next, status)) = read_packet(block, position) else {
+                part.unreadable = self.left - index;
+                self.left = 0;
+                return part;
+            };
+            let next = next as usize;
+            let ahead = position.wrapping_add(next.wrapping_mul(AHEAD_PACKETS));
+            for offset in AHEAD_OFFSETS {
+                prefetch(block, ahead.wrapping_add(offset));
+            }
+            part.frames += 1;
+            part.merged += u32::from(frame.wire_len > frame_bytes_max);
+            part.checksum_missing += u32::from(status & libc::TP_STATUS_CSUMNOTREADY != 0);
+            frames.push(frame);
+            // An offset of zero marks the last packet; a loop back to it would end with the count.
+            position = position.saturating_add(next);
+        }
+        self.position = position;
+        self.left -= count;
+        part
+    }
 }
 
 /// Reads the packet header at `position`: the descriptor, the offset of the next header from this one, and the status. `None` if
 /// anything lies outside the block.
+#[inline(always)]
 fn read_packet(block: &[u8], position: usize) -> Option<(FrameMeta, u32, u32)> {
     let header = block
         .get(position..)?
@@ -283,6 +327,14 @@ mod tests {
         ]
     }
 
+    /// Reads a block in one go.
+    fn read(block: &[u8]) -> (BlockSummary, PartSummary, Vec<FrameMeta>) {
+        let (mut walk, summary) = Walk::new(block);
+        let mut frames = Vec::new();
+        let part = walk.read(block, 1518, usize::MAX, &mut frames);
+        (summary, part, frames)
+    }
+
     #[test]
     fn what_offloads_did_is_counted() {
         let mut packets = packets();
@@ -290,24 +342,21 @@ mod tests {
         packets[1].wire_len = 1518;
         packets[2].status |= libc::TP_STATUS_CSUMNOTREADY;
         let (block, _) = block_of(4096, &packets);
-        let summary = read_block(&block, 1518, &mut Vec::new());
-        assert_eq!((summary.merged, summary.checksum_missing), (1, 1));
+        let (_, part, _) = read(&block);
+        assert_eq!((part.merged, part.checksum_missing), (1, 1));
     }
 
     #[test]
     fn every_packet_of_a_block() {
         let (block, _) = block_of(4096, &packets());
-        let mut frames = Vec::new();
-        let summary = read_block(&block, 1518, &mut frames);
+        let (summary, part, frames) = read(&block);
         let last_ns = 1_700_000_000_999_999_999;
-        assert_eq!(
-            summary,
-            BlockSummary {
-                packets: 4,
-                last_ns,
-                ..BlockSummary::default()
-            }
-        );
+        let packets_of = BlockSummary {
+            packets: 4,
+            last_ns,
+        };
+        assert_eq!(summary, packets_of);
+        assert_eq!((part.frames, part.unreadable), (4, 0));
         for (frame, packet) in frames.iter().zip(packets()) {
             assert_eq!(
                 block[frame.offset..frame.offset + frame.captured_len as usize],
@@ -338,16 +387,33 @@ mod tests {
     #[test]
     fn an_empty_block() {
         let (block, _) = block_of(4096, &[]);
-        let mut frames = Vec::new();
-        assert_eq!(
-            read_block(&block, 1518, &mut frames),
-            BlockSummary::default()
-        );
-        assert!(frames.is_empty());
-        assert_eq!(
-            read_block(&block[..20], 1518, &mut frames),
-            BlockSummary::default()
-        );
+        let nothing = (BlockSummary::default(), PartSummary::default(), Vec::new());
+        assert_eq!(read(&block), nothing);
+        assert_eq!(read(&block[..20]), nothing);
+    }
+
+    #[test]
+    fn parts_make_the_whole() {
+        let (block, _) = block_of(4096, &packets());
+        let (_, whole, frames) = read(&block);
+        for frames_max in 1..=5 {
+            let (mut walk, _) = Walk::new(&block);
+            let (mut rest, mut parts) = (frames.as_slice(), 0);
+            loop {
+                let mut some = Vec::new();
+                let part = walk.read(&block, 1518, frames_max, &mut some);
+                assert_eq!(part.frames as usize, some.len());
+                if some.is_empty() {
+                    break;
+                }
+                assert_eq!(some.len(), frames_max.min(rest.len()));
+                let (here, behind) = rest.split_at(some.len());
+                assert_eq!(some, here);
+                rest = behind;
+                parts += part.frames;
+            }
+            assert_eq!(parts, whole.frames);
+        }
     }
 
     #[test]
@@ -362,10 +428,9 @@ mod tests {
         ] {
             let mut block = good.clone();
             put(&mut block, at, value);
-            let mut frames = Vec::new();
-            let summary = read_block(&block, 1518, &mut frames);
+            let (summary, part, frames) = read(&block);
             assert_eq!(
-                (summary.packets, summary.unreadable, frames.len()),
+                (summary.packets, part.unreadable, frames.len()),
                 (4, 2, 2),
                 "{value} at {at}"
             );
@@ -394,11 +459,10 @@ mod tests {
             ] {
                 let mut block = good.clone();
                 put(&mut block, at, value);
-                let mut frames = Vec::new();
-                let summary = read_block(&block, 1518, &mut frames);
+                let (summary, part, frames) = read(&block);
                 assert_eq!(
                     summary.packets as usize,
-                    frames.len() + summary.unreadable as usize
+                    frames.len() + part.unreadable as usize
                 );
                 assert!(
                     frames

@@ -11,24 +11,28 @@ use rustix::{
 
 use self::link::Absence;
 use super::{
-    block::BlockSummary,
+    block::PartSummary,
     classic::REJECT_ALL,
     nic::NicLosses,
     port::{Found, Port},
     ring::BlockRing,
     sys::PacketSocket,
-    watermark::{PLACING_NS, Watermark},
+    watermark::PLACING_NS,
 };
 use crate::{
     Burst, Event, InterfaceInfo, LossCause, OffloadEffects, Queue, SourceError, SourceStatistics,
     Status,
     clock::{self, SECOND_NS},
+    watermark::{ClockWatch, Watermark},
 };
 
-/// How long a queue sleeps where blocks follow each other fast. A block that is not full is handed over after as long.
-const NAP_NS: i64 = 4_000_000;
+/// How long a queue sleeps at most where blocks follow each other fast.
+const NAP_NS: i64 = 8_000_000;
 
-/// It does so only where no more than this part of the ring fills meanwhile: one in 16.
+/// Shorter naps are not worth it.
+const NAP_NS_MIN: i64 = 1_000_000;
+
+/// No more than this part of the ring fills during a nap: one in 16.
 const RING_SHARE: usize = 16;
 
 /// How long a stopped queue waits for packets that the counters know and the ring has not shown.
@@ -37,11 +41,9 @@ const DRAIN_NS: i64 = 100_000_000;
 /// How often a draining queue looks.
 const DRAIN_LOOK_NS: i64 = 1_000_000;
 
-/// A difference between system clock and monotonic clock that is a step and not a slew.
-const CLOCK_STEP_NS: i64 = 100_000_000;
-
-/// Readings of both clocks that are further apart are not compared.
-const CLOCK_READING_NS: i64 = 1_000_000;
+/// How old the NIC's counters and the MTU may be. To ask for them takes a message to the kernel and back: as long as the
+/// copies of hundreds of small packets.
+const INTERFACE_NS: i64 = 30_000_000;
 
 /// The kernel's counters have 32 bits: they are read before as many packets went by.
 const PACKETS_BETWEEN_READINGS: u64 = 1 << 30;
@@ -55,18 +57,20 @@ struct Pulse {
 }
 
 impl Pulse {
-    /// Whether at least two blocks will come within [`NAP_NS`] if it goes on as since the last call, and still no more than a
-    /// small part of the ring's.
-    fn is_busy(&mut self, now_ns: i64, ring_blocks: usize) -> bool {
+    /// How long to sleep, if it goes on as since the last call: until blocks are there to be taken together, and still only
+    /// a small part of the ring is full. `None`: blocks come so seldom that the kernel should wake this thread for each, or
+    /// so fast that it should not sleep.
+    fn nap_ns(&mut self, now_ns: i64, ring_blocks: usize) -> Option<i64> {
         let elapsed_ns = now_ns.saturating_sub(self.since_ns).max(1);
-        let blocks = std::mem::take(&mut self.blocks);
+        let blocks = i64::try_from(std::mem::take(&mut self.blocks)).unwrap_or(i64::MAX);
         self.since_ns = now_ns;
-        let expected = i64::try_from(blocks)
-            .unwrap_or(i64::MAX)
-            .saturating_mul(NAP_NS)
-            / elapsed_ns;
+        // Less than three blocks in two naps.
+        if blocks.saturating_mul(2 * NAP_NS) < elapsed_ns.saturating_mul(3) {
+            return None;
+        }
         let few = i64::try_from(ring_blocks / RING_SHARE).unwrap_or(i64::MAX);
-        (2..=few).contains(&expected)
+        let nap_ns = few.saturating_mul(elapsed_ns) / blocks;
+        (nap_ns >= NAP_NS_MIN).then_some(nap_ns.min(NAP_NS))
     }
 }
 
@@ -94,12 +98,14 @@ pub(super) struct LiveQueue {
     counters: Counters,
     /// Of the first queue only, where the kernel tells.
     nic: Option<NicLosses>,
+    /// When the interface was asked last, on the system clock, and what the NIC had lost.
+    interface_ns: i64,
+    nic_lost: Option<u64>,
     place: Place,
     effects: OffloadEffects,
     pulse: Pulse,
     watermark: Watermark,
-    /// System clock minus monotonic clock when last looked.
-    clock_offset_ns: i64,
+    clock_watch: ClockWatch,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,6 +168,8 @@ impl LiveQueue {
                 .is_first
                 .then(|| NicLosses::watch(found.index))
                 .flatten(),
+            interface_ns: i64::MIN,
+            nic_lost: None,
             place,
             effects: OffloadEffects::default(),
             pulse: Pulse {
@@ -169,34 +177,37 @@ impl LiveQueue {
                 since_ns: clock::monotonic_ns(),
             },
             // Frames that came since the socket was started are older than this queue: two seconds are plenty.
-            watermark: Watermark::new(now_ns.saturating_sub(2 * SECOND_NS)),
-            clock_offset_ns: now_ns - clock::monotonic_ns(),
+            watermark: Watermark::new(now_ns.saturating_sub(2 * SECOND_NS), PLACING_NS),
+            clock_watch: ClockWatch::new(),
         }
     }
 
-    /// Takes the next block that has frames. Returns whether there was one.
-    fn acquire(&mut self) -> Result<bool, SourceError> {
-        while let Some(summary) = self.ring.acquire() {
-            let frames = u64::from(summary.packets - summary.unreadable);
-            self.counters.lent += frames;
-            self.counters.unreadable += u64::from(summary.unreadable);
-            self.note_effects(summary);
-            self.pulse.blocks += 1;
-            self.watermark.on_block(summary);
-            if frames > 0 {
-                self.on_frames()?;
+    /// Lends the next frames, of the block that is held or of one behind it. Returns whether there were any.
+    fn lend(&mut self) -> Result<bool, SourceError> {
+        loop {
+            let part = self.ring.lend();
+            self.counters.lent += u64::from(part.frames);
+            self.counters.unreadable += u64::from(part.unreadable);
+            self.note_effects(part);
+            if part.frames > 0 {
                 return Ok(true);
             }
             self.ring.release();
+            let Some(summary) = self.ring.acquire() else {
+                self.watermark.on_given_back();
+                return Ok(false);
+            };
+            self.watermark.on_burst(summary.last_ns);
+            if summary.packets > 0 {
+                self.on_block()?;
+            }
         }
-        self.watermark.on_given_back();
-        Ok(false)
     }
 
     /// Counts what offloads did, and says once that frames are not those of the wire.
-    fn note_effects(&mut self, summary: BlockSummary) {
-        self.effects.checksum_missing += u64::from(summary.checksum_missing);
-        if summary.merged == 0 {
+    fn note_effects(&mut self, part: PartSummary) {
+        self.effects.checksum_missing += u64::from(part.checksum_missing);
+        if part.merged == 0 {
             return;
         }
         if self.effects.merged == 0 && self.place.is_first {
@@ -206,10 +217,12 @@ impl LiveQueue {
                  sudo ethtool -K {name} gro off lro off tso off gso off"
             )));
         }
-        self.effects.merged += u64::from(summary.merged);
+        self.effects.merged += u64::from(part.merged);
     }
 
-    fn on_frames(&mut self) -> Result<(), SourceError> {
+    /// A block with packets was taken.
+    fn on_block(&mut self) -> Result<(), SourceError> {
+        self.pulse.blocks += 1;
         if let Phase::Draining { give_up_ns, .. } = &mut self.phase {
             *give_up_ns = clock::monotonic_ns().saturating_add(DRAIN_NS);
         } else if !self.is_up {
@@ -234,33 +247,27 @@ impl LiveQueue {
         Ok(())
     }
 
-    /// Notices a step of the system clock, by reading it against the clock that cannot be set.
+    /// Asks for what the interface counted, and for its MTU, which may have been changed; at the end always.
+    fn ask_interface(&mut self, now_ns: i64) {
+        let age_ns = now_ns.checked_sub(self.interface_ns);
+        let is_fresh = age_ns.is_some_and(|age_ns| (0..INTERFACE_NS).contains(&age_ns));
+        if is_fresh && self.phase == Phase::Running {
+            return;
+        }
+        self.interface_ns = now_ns;
+        self.ring.set_frame_bytes_max(self.port.frame_bytes_max());
+        self.nic_lost = self.nic.as_mut().map(NicLosses::read);
+    }
+
+    /// Notices a step of the system clock.
     fn watch_clock(&mut self) {
-        let (before_ns, real_ns, after_ns) = (
-            clock::monotonic_ns(),
-            clock::realtime_ns(),
-            clock::monotonic_ns(),
-        );
-        if after_ns - before_ns > CLOCK_READING_NS {
-            // The thread was descheduled between the readings: they do not belong together.
+        let Some(step) = self.clock_watch.look() else {
             return;
-        }
-        let offset_ns = real_ns - before_ns;
-        let step_ns = offset_ns - self.clock_offset_ns;
-        self.clock_offset_ns = offset_ns;
-        if step_ns.abs() <= CLOCK_STEP_NS {
-            return;
-        }
-        let (milliseconds, way) = (
-            step_ns.abs() / 1_000_000,
-            if step_ns < 0 { "back" } else { "forward" },
-        );
-        let name = &self.interfaces[0].name;
-        self.events.push_back(Event::Notice(format!(
-            "{name}: the system clock was set {way} by {milliseconds} ms"
-        )));
-        if step_ns < 0 {
-            self.watermark.on_clock_set_back(real_ns);
+        };
+        let sentence = step.sentence(&self.interfaces[0].name);
+        self.events.push_back(Event::Notice(sentence));
+        if step.step_ns < 0 {
+            self.watermark.on_clock_set_back(step.now_ns);
         }
     }
 
@@ -300,12 +307,15 @@ impl LiveQueue {
     /// Where blocks follow each other fast, it sleeps a while rather than to be woken for each: a wake-up costs as much as some
     /// dozens of packets.
     fn wait(&mut self, now_ns: i64, until_ns: i64) -> Result<bool, SourceError> {
-        let is_busy = self.pulse.is_busy(now_ns, self.ring.blocks());
-        if is_busy && self.phase == Phase::Running && until_ns.saturating_sub(now_ns) >= NAP_NS {
-            clock::sleep_until(now_ns.saturating_add(NAP_NS));
+        let wait_ns = until_ns.saturating_sub(now_ns).max(0);
+        // A caller that only looks whether there is more learns nothing about the pace.
+        if self.phase == Phase::Running
+            && wait_ns >= NAP_NS_MIN
+            && let Some(nap_ns) = self.pulse.nap_ns(now_ns, self.ring.blocks())
+        {
+            clock::sleep_until(now_ns.saturating_add(nap_ns.min(wait_ns)));
             return Ok(true);
         }
-        let wait_ns = until_ns.saturating_sub(now_ns).max(0);
         let timeout = Timespec {
             tv_sec: wait_ns / SECOND_NS,
             tv_nsec: wait_ns % SECOND_NS,
@@ -342,15 +352,18 @@ impl LiveQueue {
     }
 
     fn try_next(&mut self, wait: Duration) -> Result<Status, SourceError> {
-        self.ring.release();
         if self.phase == Phase::Ended {
+            self.ring.release();
             return Ok(Status::End);
+        }
+        if self.lend()? {
+            return Ok(Status::Frames);
         }
         let deadline_ns = clock::monotonic_ns().saturating_add(clock::duration_ns(wait));
         let mut was_last_look = false;
         loop {
             let looked_ns = clock::realtime_ns();
-            if self.acquire()? {
+            if self.lend()? {
                 return Ok(Status::Frames);
             }
             let now_ns = clock::monotonic_ns();
@@ -400,7 +413,7 @@ impl Queue for LiveQueue {
     }
 
     fn watermark(&self) -> Option<i64> {
-        Some(self.watermark.time_ns)
+        Some(self.watermark.time_ns())
     }
 
     fn event(&mut self) -> Option<Event> {
@@ -410,9 +423,9 @@ impl Queue for LiveQueue {
     /// `None` counters if the kernel does not answer.
     fn statistics(&mut self) -> SourceStatistics {
         let now_ns = clock::realtime_ns();
-        // The MTU may have been changed.
-        self.ring.set_frame_bytes_max(self.port.frame_bytes_max());
-        let nic = self.nic.as_mut().map(NicLosses::read);
+        self.ask_interface(now_ns);
+        let nic = self.nic_lost;
+        let as_of_ns = now_ns.min(nic.map_or(now_ns, |_| self.interface_ns));
         let mut lost = Vec::with_capacity(2);
         if self.place.is_first {
             lost.push((LossCause::Nic, nic));
@@ -430,7 +443,7 @@ impl Queue for LiveQueue {
         SourceStatistics {
             received: Some(self.counters.received + nic.unwrap_or(0)),
             lost,
-            as_of_ns: Some(now_ns.saturating_sub(PLACING_NS)),
+            as_of_ns: Some(as_of_ns.saturating_sub(PLACING_NS)),
         }
     }
 
@@ -474,18 +487,31 @@ mod tests {
             blocks: 0,
             since_ns: 0,
         };
-        let mut is_busy = |blocks, elapsed_ns, ring_blocks| {
+        let mut nap_ns = |blocks, elapsed_ns, ring_blocks| {
             pulse.blocks = blocks;
             let now_ns = pulse.since_ns + elapsed_ns;
-            pulse.is_busy(now_ns, ring_blocks)
+            pulse.nap_ns(now_ns, ring_blocks)
         };
-        assert!(!is_busy(0, NAP_NS, 512), "silence");
-        assert!(!is_busy(1, NAP_NS, 512), "woken for each is as often");
-        assert!(is_busy(1, NAP_NS / 2, 512));
-        assert!(is_busy(5, NAP_NS, 512), "it goes on behind a nap");
-        assert!(is_busy(32, NAP_NS, 512));
-        assert!(!is_busy(33, NAP_NS, 512), "the ring would fill");
-        assert!(!is_busy(2, NAP_NS, 16), "a small ring is never left alone");
-        assert!(!is_busy(1, 0, 512), "two looks at once");
+        assert_eq!(nap_ns(0, NAP_NS, 512), None, "silence");
+        assert_eq!(nap_ns(1, NAP_NS, 512), None, "woken for each is as often");
+        assert_eq!(nap_ns(1, NAP_NS / 2, 512), Some(NAP_NS));
+        assert_eq!(
+            nap_ns(5, NAP_NS, 512),
+            Some(NAP_NS),
+            "it goes on behind a nap"
+        );
+        assert_eq!(nap_ns(32, NAP_NS, 512), Some(NAP_NS));
+        assert_eq!(
+            nap_ns(64, NAP_NS, 512),
+            Some(NAP_NS / 2),
+            "the ring would fill"
+        );
+        assert_eq!(nap_ns(300, NAP_NS, 512), None);
+        assert_eq!(
+            nap_ns(2, NAP_NS, 15),
+            None,
+            "a small ring is never left alone"
+        );
+        assert_eq!(nap_ns(1, 0, 512), None, "two looks at once");
     }
 }

@@ -1,10 +1,15 @@
-//! The block ring, read in order: at most one block is held, and its frames are lent from it.
+//! The block ring, read in order: at most one block is held, and its frames are lent from it part by part.
+//!
+//! A part is so small that what one pass over its frames brought into the first-level cache is there for the next.
 
 use super::{
-    block::{BlockSummary, PACKET_BYTES_MIN, read_block},
+    block::{BlockSummary, PartSummary, Walk},
     sys::Mapping,
 };
 use crate::{Burst, FrameMeta};
+
+/// Frames that are lent together at most.
+const PART_FRAMES: usize = 256;
 
 /// A reader of a mapped ring.
 #[derive(Debug)]
@@ -12,8 +17,11 @@ pub(super) struct BlockRing {
     mapping: Mapping,
     /// The block to read next, or the one being held: `< mapping.blocks()`.
     position: usize,
-    /// The block at `position` belongs to this process, and `frames` describe it.
+    /// The block at `position` belongs to this process.
     held: bool,
+    /// What is left to lend of it.
+    walk: Walk,
+    /// The part of it that is lent.
     frames: Vec<FrameMeta>,
     /// No frame on the wire is larger.
     frame_bytes_max: u32,
@@ -21,14 +29,14 @@ pub(super) struct BlockRing {
 
 impl BlockRing {
     /// Starts at the first block, where the kernel starts too.
-    pub(super) fn new(mapping: Mapping, block_bytes: usize) -> Self {
-        // All that a block can hold: the walk never allocates.
-        let frames = Vec::with_capacity(block_bytes / PACKET_BYTES_MIN);
+    pub(super) fn new(mapping: Mapping) -> Self {
         Self {
             mapping,
             position: 0,
             held: false,
-            frames,
+            walk: Walk::default(),
+            // The walk never allocates.
+            frames: Vec::with_capacity(PART_FRAMES),
             frame_bytes_max: u32::MAX,
         }
     }
@@ -43,12 +51,24 @@ impl BlockRing {
         self.mapping.blocks()
     }
 
-    /// Takes the next block, if the kernel has handed it over; the one held before must have been released.
+    /// Takes the next block, if the kernel has handed it over; the one held before must have been released. Nothing of it
+    /// is lent yet.
     pub(super) fn acquire(&mut self) -> Option<BlockSummary> {
         assert!(!self.held, "a block is held already");
-        let block = self.mapping.block(self.position)?;
-        self.held = true;
-        Some(read_block(block, self.frame_bytes_max, &mut self.frames))
+        let (walk, summary) = Walk::new(self.mapping.block(self.position)?);
+        (self.held, self.walk) = (true, walk);
+        Some(summary)
+    }
+
+    /// Lends the next part of the held block, in place of the one before. Without frames it is at its end.
+    pub(super) fn lend(&mut self) -> PartSummary {
+        self.frames.clear();
+        if !self.held {
+            return PartSummary::default();
+        }
+        let block = self.mapping.block(self.position).unwrap_or_default();
+        self.walk
+            .read(block, self.frame_bytes_max, PART_FRAMES, &mut self.frames)
     }
 
     /// Gives the held block back, if there is one.
@@ -61,7 +81,7 @@ impl BlockRing {
         self.position = (self.position + 1) % self.mapping.blocks();
     }
 
-    /// Frames of the held block.
+    /// The part that is lent.
     pub(super) fn burst(&self) -> Burst<'_> {
         if !self.held {
             return Burst::EMPTY;
@@ -107,7 +127,7 @@ mod tests {
 
     #[test]
     fn blocks_come_in_order_and_go_back() {
-        let mut ring = BlockRing::new(Mapping::in_memory(BLOCK_BYTES, 3).unwrap(), BLOCK_BYTES);
+        let mut ring = BlockRing::new(Mapping::in_memory(BLOCK_BYTES, 3).unwrap());
         assert!(ring.acquire().is_none());
         assert!(ring.burst().frames.is_empty());
         for round in 0..10_u8 {
@@ -121,6 +141,8 @@ mod tests {
                 let summary = ring.acquire().unwrap();
                 assert_eq!(summary.packets, u32::from(1 + index));
                 let first = 10 * round + index;
+                assert!(ring.burst().frames.is_empty(), "nothing is lent yet");
+                assert_eq!(ring.lend().frames, summary.packets);
                 assert_eq!(
                     first_bytes(&ring),
                     (first..=first + index).collect::<Vec<_>>()
@@ -138,13 +160,28 @@ mod tests {
     }
 
     #[test]
-    fn frames_do_not_allocate() {
-        let mut ring = BlockRing::new(Mapping::in_memory(BLOCK_BYTES, 1).unwrap(), BLOCK_BYTES);
+    fn a_block_is_lent_in_parts_without_allocation() {
+        const BLOCK_BYTES: usize = 1 << 16;
+        let mut ring = BlockRing::new(Mapping::in_memory(BLOCK_BYTES, 1).unwrap());
         let capacity = ring.frames.capacity();
-        let packets = vec![Packet::default(); 40];
+        let packets: Vec<_> = (0..200)
+            .map(|byte| Packet {
+                data: vec![byte; 20],
+                ..Packet::default()
+            })
+            .collect();
         ring.mapping
             .hand_over(0, &block_of(BLOCK_BYTES, &packets).0);
-        assert_eq!(ring.acquire().unwrap().packets, 40);
+        assert_eq!(ring.acquire().unwrap().packets, 200);
+        let mut seen = Vec::new();
+        while ring.lend().frames > 0 {
+            assert!(ring.burst().frames.len() <= PART_FRAMES);
+            seen.extend(first_bytes(&ring));
+        }
+        assert_eq!(seen, (0..200).collect::<Vec<u8>>());
         assert_eq!(ring.frames.capacity(), capacity);
+        assert!(ring.burst().frames.is_empty());
+        ring.release();
+        assert_eq!(ring.lend(), PartSummary::default());
     }
 }

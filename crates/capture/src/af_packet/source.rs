@@ -229,7 +229,7 @@ pub(super) fn open_ring(
             kib(blocks_wanted)
         ))
     });
-    Ok((BlockRing::new(mapping, BLOCK_BYTES), notice))
+    Ok((BlockRing::new(mapping), notice))
 }
 
 /// Asks for `blocks` blocks, then for half as many until the kernel has the memory. Returns how many it took.

@@ -29,7 +29,7 @@ pub(crate) use merge::MergeInserter;
 use crate::{capture_filter::CaptureFilter, clock::Clock, intake::Intake, progress::Control};
 
 /// Longest wait of an idle queue: also how often watermark and loss counters move at least.
-const IDLE: Duration = Duration::from_millis(5);
+const IDLE: Duration = Duration::from_millis(8);
 
 /// What the inserters of a recorder have in common.
 #[derive(Debug, Clone)]

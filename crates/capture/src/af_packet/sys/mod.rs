@@ -6,9 +6,11 @@
 mod interface;
 mod link_counters;
 mod mapping;
+mod prefetch;
 mod socket;
 
 pub(crate) use interface::{Flags, InterfaceQuery, names};
 pub(crate) use link_counters::LinkCounters;
 pub(crate) use mapping::Mapping;
+pub(crate) use prefetch::prefetch;
 pub(crate) use socket::{PacketSocket, RingRequest};
