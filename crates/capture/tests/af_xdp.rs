@@ -480,7 +480,7 @@ fn an_interface_goes_down_comes_back_and_goes_away() {
         assert_eq!(taken.frames[0].1[14], 2, "the first was not asked for");
         ip("link del v0");
         assert!(take_until(queue.as_mut(), &mut taken, |_| false), "ended");
-        assert!(taken.events.contains(&Event::InterfaceGone(0)));
+        assert!(taken.events.contains(&Event::InterfaceLost(0)));
     });
 }
 

@@ -311,7 +311,7 @@ impl XdpQueue {
                 });
             }
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
-                self.events.push_back(Event::InterfaceGone(0));
+                self.events.push_back(Event::InterfaceLost(0));
                 self.drain();
             }
             _ => {}

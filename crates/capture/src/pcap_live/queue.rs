@@ -163,7 +163,7 @@ impl PcapQueue {
         match query.flags(&self.interfaces[0].name) {
             Ok(flags) => self.set_up(flags.is_up()),
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
-                self.events.push_back(Event::InterfaceGone(0));
+                self.events.push_back(Event::InterfaceLost(0));
                 self.drain();
             }
             // The next look may know more.

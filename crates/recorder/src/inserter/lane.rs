@@ -165,7 +165,10 @@ impl Lane {
             };
             match event {
                 Event::InterfaceAdded(_) => {}
-                Event::InterfaceDown(_) | Event::InterfaceUp(_) | Event::InterfaceGone(_)
+                Event::InterfaceDown(_)
+                | Event::InterfaceUp(_)
+                | Event::InterfaceGone(_)
+                | Event::InterfaceLost(_)
                     if !self.is_first => {}
                 Event::InterfaceDown(i) => {
                     notices.push(format!("{}: the interface went down", name(i)))
@@ -175,6 +178,10 @@ impl Lane {
                 }
                 Event::InterfaceGone(i) => notices.push(format!(
                     "{}: the interface is gone; recording goes on when it is back",
+                    name(i)
+                )),
+                Event::InterfaceLost(i) => notices.push(format!(
+                    "{}: the interface is gone, and its recording with it: this engine needs privileges to take up another one",
                     name(i)
                 )),
                 Event::Notice(text) => notices.push(text),
@@ -187,7 +194,7 @@ impl Lane {
     /// Notes when the interface goes away and when it is back.
     fn follow(&mut self, event: &Event, shared: &InserterShared) {
         match event {
-            Event::InterfaceDown(_) | Event::InterfaceGone(_) => {
+            Event::InterfaceDown(_) | Event::InterfaceGone(_) | Event::InterfaceLost(_) => {
                 self.away.begin(self.watch.last_ns(), &self.counters);
             }
             Event::InterfaceUp(_) => {
