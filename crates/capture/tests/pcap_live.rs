@@ -10,9 +10,7 @@
 mod support;
 
 use std::{
-    io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
     time::Instant,
 };
 
@@ -22,11 +20,10 @@ use retroscope_capture::{
     send::LiveSender,
 };
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::Reader;
-use rustix::process::{Pid, Signal, kill_process};
 use support::{
     DEADLINE, WAIT, generate, is_udp_of_generator,
     namespace::{Namespace, ip},
+    tcpdump::{Record, Tcpdump, assert_same, send_mixture},
 };
 
 fn try_open(device: &str, buffer_bytes: Option<usize>) -> Result<Vec<Box<dyn Queue>>, SourceError> {
@@ -131,46 +128,6 @@ fn send(interface: &str, frame: &[u8]) {
         .unwrap();
 }
 
-/// tcpdump on `interface`, listening; `None`, said, where there is none.
-fn tcpdump(interface: &str, file: &Path) -> Option<Child> {
-    let child = Command::new("tcpdump")
-        .args(["-n", "-U", "-B", "65536", "-Z", "root", "-i", interface])
-        .args(["--time-stamp-precision", "nano", "-w"])
-        .arg(file)
-        .stderr(Stdio::piped())
-        .spawn();
-    let Ok(mut child) = child else {
-        eprintln!("SKIP: no tcpdump to compare with");
-        return None;
-    };
-    let mut words = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("listening on") {
-        line.clear();
-        assert!(words.read_line(&mut line).unwrap() > 0, "tcpdump ended");
-    }
-    // Keeps the pipe open for what it says at the end.
-    std::thread::spawn(move || words.read_to_string(&mut String::new()));
-    Some(child)
-}
-
-fn interrupt(child: &mut Child) {
-    let id = i32::try_from(child.id()).unwrap();
-    kill_process(Pid::from_raw(id).unwrap(), Signal::INT).unwrap();
-    child.wait().unwrap();
-}
-
-/// Records of a capture file so far: stamp, wire length, bytes.
-fn records(path: &Path) -> Vec<(i64, u32, Vec<u8>)> {
-    let mut reader = Reader::open(path).unwrap();
-    let mut records = Vec::new();
-    while let Ok(Some(record)) = reader.next() {
-        let meta = record.meta;
-        records.push((meta.time_ns, meta.wire_len, record.data.to_vec()));
-    }
-    records
-}
-
 #[test]
 fn everything_that_is_sent_comes_in_order() {
     let Some(namespace) = Namespace::with_veth("plspeed") else {
@@ -216,43 +173,26 @@ fn contents_are_those_of_tcpdump() {
     namespace.enter(|| {
         ip("link set v0 mtu 9000");
         ip("link set v1 mtu 9000");
-        let Some(mut tcpdump) = tcpdump("v1", &file) else {
+        let Some(tcpdump) = Tcpdump::start("v1", &file, None) else {
             return;
         };
         let mut queue = open("v1");
-        generate("v0", "generate:flows=100,count=5000,rate=50kpps");
-        for (tags, length) in [
-            (&[][..], 60),
-            (&[0x81, 0, 0, 10], 64),
-            (&[0x88, 0xa8, 0, 20, 0x81, 0, 0xe0, 10], 68),
-            (&[0x81, 0, 0, 10], 1518),
-            (&[], 9014),
-        ] {
-            send("v0", &frame(tags, 7, length));
-        }
+        let sent = send_mixture("v0");
         let mut taken = Taken::default();
         take_until(queue.as_mut(), &mut taken, |taken| {
-            taken.frames.len() >= 5005
+            taken.frames.len() >= sent
         });
         stop_and_drain(queue.as_mut(), &mut taken);
-        let deadline = Instant::now() + DEADLINE;
-        while records(&file).len() < 5005 {
-            assert!(Instant::now() < deadline, "tcpdump wrote less");
-            std::thread::yield_now();
-        }
-        interrupt(&mut tcpdump);
-        let ours: Vec<_> = taken
+        let ours = taken
             .frames
             .into_iter()
-            .map(|(meta, data)| (meta.time_ns, meta.wire_len, data))
+            .map(|(meta, data)| Record {
+                time_ns: meta.time_ns,
+                wire_len: meta.wire_len,
+                data,
+            })
             .collect();
-        let theirs = records(&file);
-        assert_eq!(ours.len(), theirs.len());
-        for (index, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
-            assert_eq!((ours.1, &ours.2), (theirs.1, &theirs.2), "frame {index}");
-            // Both sockets took the stamp of the packet, or the clock when they placed it.
-            assert!(ours.0.abs_diff(theirs.0) < 1_000_000_000, "frame {index}");
-        }
+        assert_same(ours, &tcpdump.stop(sent));
     });
 }
 
@@ -294,7 +234,7 @@ fn an_interface_that_goes_down_comes_back() {
         take_until(queue.as_mut(), &mut taken, second);
         ip("link del v0");
         assert!(take_until(queue.as_mut(), &mut taken, |_| false), "ended");
-        assert!(taken.events.contains(&Event::InterfaceGone(0)));
+        assert!(taken.events.contains(&Event::InterfaceLost(0)));
     });
 }
 

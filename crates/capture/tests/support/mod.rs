@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "no test needs all of it")]
 
 pub(crate) mod namespace;
+pub(crate) mod tcpdump;
 pub(crate) mod traffic;
 
 use std::{path::Path, time::Duration};
