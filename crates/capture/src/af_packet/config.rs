@@ -9,8 +9,8 @@ pub struct LiveConfig {
     pub interface: String,
     /// Whether to take frames for other hosts too.
     pub promiscuous: bool,
-    /// Kernel memory of each queue in bytes, rounded down to blocks of 256 KiB, at least 4 of them; `None`: 128 MiB. Less
-    /// is taken, and said by a notice, where the kernel has no more.
+    /// Kernel memory of each queue in bytes, rounded down to blocks of 256 KiB, at least 4 of them; `None`: by the speed of the
+    /// link and the memory of the machine (`size`). Less is taken, and said by a notice, where the kernel has no more.
     pub buffer_bytes: Option<usize>,
     /// Which queue gets a frame, where there are several.
     pub fanout: Fanout,

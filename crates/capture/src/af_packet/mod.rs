@@ -3,13 +3,14 @@
 //! - `sys`: system calls and the shared memory,
 //! - `block`: one block's bytes to frame descriptors,
 //! - `ring`: whose turn each block is,
+//! - `size`: how much memory it gets,
 //! - `interface`: what interfaces there are, and which of them can be recorded,
 //! - `config`: what a user chooses,
 //! - `classic` and `kernel_filter`: the programs in front of the ring,
 //! - `port`: an interface by its name, and how sockets are made to receive from it,
 //! - `source` and `queue`: the [`Source`](crate::Source) plug,
 //! - `nic`: what was lost before the kernel saw it,
-//! - `watermark`: what an idle queue promises.
+//! - `watermark`: why what an idle queue promises holds.
 //!
 //! # Counting
 //! `received` is the kernel's `tp_packets`, which includes its drops (`tp_drops`: no free block), and what the NIC had no room for.
@@ -31,6 +32,7 @@ mod nic;
 mod port;
 mod queue;
 mod ring;
+mod size;
 mod source;
 pub(crate) mod sys;
 mod watermark;

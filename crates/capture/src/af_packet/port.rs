@@ -18,6 +18,7 @@ use super::{
     classic::REJECT_ALL,
     config::{LiveConfig, Sides},
     interface::{hardware_text, link_type},
+    size::queue_bytes,
     sys::{Flags, InterfaceQuery, PacketSocket},
 };
 use crate::{Instruction, SourceError};
@@ -47,6 +48,8 @@ pub(super) struct Port {
     /// What every socket takes; `None`: all that comes.
     program: Option<Vec<Instruction>>,
     is_filtered: bool,
+    /// Memory of each socket's ring.
+    ring_bytes: usize,
     /// Several sockets share what comes.
     is_shared: bool,
     group: Mutex<Option<Group>>,
@@ -70,13 +73,17 @@ pub(super) struct Found {
 }
 
 impl Port {
-    /// A port in the network namespace of the calling thread.
-    pub(super) fn new(config: LiveConfig) -> Result<Self, SourceError> {
+    /// A port for so many queues, in the network namespace of the calling thread.
+    pub(super) fn new(config: LiveConfig, queues: usize) -> Result<Self, SourceError> {
         let query = InterfaceQuery::new()
             .map_err(|error| system(&config.interface, "socket(AF_UNIX)", error))?;
+        let ring_bytes = config
+            .buffer_bytes
+            .unwrap_or_else(|| queue_bytes(&query, &config.interface, queues));
         Ok(Self {
             config,
             query,
+            ring_bytes,
             sides: Sides::Both,
             program: None,
             is_filtered: false,
@@ -97,6 +104,11 @@ impl Port {
         self.sides = sides;
         self.program = program;
         self.is_filtered = is_filtered;
+    }
+
+    /// Memory of each socket's ring.
+    pub(super) fn ring_bytes(&self) -> usize {
+        self.ring_bytes
     }
 
     /// Whether sockets take only what the user's filter takes.
@@ -136,7 +148,8 @@ impl Port {
     pub(super) fn look_up(&self) -> Result<Found, SourceError> {
         let name = self.name();
         if name == "any" {
-            let message = "cannot record on 'any', whose frames differ in link type: name each interface with its own -i";
+            let message = "cannot record on 'any', whose frames differ in link type, with this engine: name each interface with its own -i, or \
+                 take --engine pcap";
             return Err(SourceError::Unsupported {
                 message: message.to_owned(),
             });

@@ -17,13 +17,12 @@ use crate::{
 use retroscope_packet::LinkType;
 
 /// Bytes of a block. A frame must fit a block, or the kernel cuts it: this takes what the recorder's ring takes, 256 KiB,
-/// but for some headers. Even a single packet occupies a block from one retire time to the next, so the number of blocks
-/// times the retire time is how long a held-up reader loses nothing on a link that is never idle.
+/// but for some headers.
+///
+/// The kernel closes a block when it is full, and every [`RETIRE_MS`] the one that it is filling, however young (seen on Linux
+/// 6.18). So a held-up reader loses nothing for the number of blocks times the retire time on a slow link, and for less on a fast one: at 500,000
+/// frames of 64 bytes a second a block holds 1,724, and half of the blocks are closed with 276.
 const BLOCK_BYTES: usize = 256 * 1024;
-
-/// Ring memory of a queue unless the user says otherwise. A frame of 64 bytes takes 152 here: this holds 500,000 of them
-/// a second for 1.7 s, and two seconds of a link that is never idle and never fills a block.
-const RING_BYTES: usize = 128 * 1024 * 1024;
 
 /// Blocks at least: one is lent while the kernel fills others.
 const BLOCKS_MIN: usize = 4;
@@ -125,7 +124,7 @@ fn open_port(
     offer: &Offer,
     queues: usize,
 ) -> Result<(Port, Found, Vec<Opened>), SourceError> {
-    let mut port = Port::new(config.clone())?;
+    let mut port = Port::new(config.clone(), queues)?;
     let found = port.look_up()?;
     // The loopback interface would show each frame twice.
     let sides = match config.sides {
@@ -215,8 +214,7 @@ pub(super) fn open_ring(
     port: &Port,
     socket: &PacketSocket,
 ) -> Result<(BlockRing, Option<Event>), SourceError> {
-    let bytes = port.config().buffer_bytes.unwrap_or(RING_BYTES);
-    let blocks_wanted = (bytes / BLOCK_BYTES).max(BLOCKS_MIN);
+    let blocks_wanted = (port.ring_bytes() / BLOCK_BYTES).max(BLOCKS_MIN);
     let blocks = set_up_ring(port, socket, blocks_wanted)?;
     let mapping = Mapping::of_socket(socket, BLOCK_BYTES, blocks)
         .map_err(|error| port.error("mmap", error))?;

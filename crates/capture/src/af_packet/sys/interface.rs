@@ -13,7 +13,8 @@ use std::{
 
 use super::socket::check;
 
-/// `ETHTOOL_GDRVINFO`, `ETHTOOL_GFLAGS`, `ETHTOOL_GGRO` of `linux/ethtool.h`.
+/// `ETHTOOL_GSET`, `ETHTOOL_GDRVINFO`, `ETHTOOL_GFLAGS`, `ETHTOOL_GGRO` of `linux/ethtool.h`.
+const ETHTOOL_LINK: u32 = 0x01;
 const ETHTOOL_DRIVER: u32 = 0x03;
 const ETHTOOL_FLAGS: u32 = 0x25;
 const ETHTOOL_GRO: u32 = 0x2b;
@@ -188,6 +189,21 @@ impl InterfaceQuery {
         Ok(answer.sends != 0)
     }
 
+    /// How fast the link is, Mbit/s. `None`: the driver does not know, as where there is no carrier.
+    pub(crate) fn ethtool_speed(&self, name: &str) -> io::Result<Option<u32>> {
+        let mut answer = Link {
+            command: ETHTOOL_LINK,
+            modes: [0; 2],
+            speed: 0,
+            ports: [0; 14],
+            speed_high: 0,
+            rest: [0; 14],
+        };
+        self.ask_ethtool(name, &mut answer)?;
+        let speed = u32::from(answer.speed) | u32::from(answer.speed_high) << 16;
+        Ok(Some(speed).filter(|speed| (1..SPEED_UNKNOWN).contains(speed)))
+    }
+
     fn ethtool_value(&self, name: &str, command: u32) -> io::Result<u32> {
         let mut answer = Value { command, data: 0 };
         self.ask_ethtool(name, &mut answer)?;
@@ -222,6 +238,8 @@ unsafe trait Answer {}
 
 // SAFETY: `ethtool_drvinfo`, asserted to be as large, is only made with its command.
 unsafe impl Answer for DriverInfo {}
+// SAFETY: `ethtool_cmd`, asserted to be as large, is only made with its command.
+unsafe impl Answer for Link {}
 // SAFETY: `ethtool_value`; only made with commands that fill one.
 unsafe impl Answer for Value {}
 
@@ -288,6 +306,23 @@ impl Rss {
         }
     }
 }
+
+/// `SPEED_UNKNOWN`.
+const SPEED_UNKNOWN: u32 = 0xffff_ffff;
+
+/// `struct ethtool_cmd`, of which only the speed is read.
+#[repr(C)]
+struct Link {
+    command: u32,
+    modes: [u32; 2],
+    speed: u16,
+    ports: [u8; 14],
+    speed_high: u16,
+    rest: [u8; 14],
+}
+
+const _: () = assert!(size_of::<Link>() == 44);
+const _: () = assert!(std::mem::offset_of!(Link, speed_high) == 28);
 
 /// `struct ethtool_value`.
 #[repr(C)]

@@ -31,7 +31,8 @@ pub(crate) struct LiveArgs {
     #[arg(long, value_name = "LIST")]
     cpus: Option<CpuList>,
 
-    /// Kernel memory of each capture thread, for packets that came and were not read yet [default: 128MiB]
+    /// Kernel memory of each capture thread, for packets that came and were not read yet [default: by the speed of the link
+    /// and the memory of this machine]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     capture_buffer: Option<u64>,
 }
