@@ -136,6 +136,47 @@ fn af_xdp_takes_the_interface_and_gives_it_back() {
     }
 }
 
+/// The kernel undoes with a packet socket what it did for it, however the program ends.
+#[test]
+fn kill_9_leaves_no_promiscuous_interface() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("eprom") else {
+        return;
+    };
+    let is_promiscuous = || {
+        let output = namespace.enter(|| {
+            let mut command = Command::new("ip");
+            command.args(["-d", "link", "show", "v1"]).output()
+        });
+        let text = String::from_utf8_lossy(&output.unwrap().stdout).into_owned();
+        let count = text.split("promiscuity ").nth(1);
+        count.unwrap().split(' ').next().unwrap() != "0"
+    };
+    for engine in ["af-packet", "pcap"] {
+        assert!(!is_promiscuous());
+        let recorder = Recorder::start_with(
+            &namespace,
+            &[
+                "-i",
+                "v1",
+                "--engine",
+                engine,
+                "--ring",
+                "64MiB",
+                "--trigger",
+                "udp",
+            ],
+        );
+        assert!(is_promiscuous(), "{engine}");
+        recorder.signal(Signal::KILL);
+        drop(recorder);
+        let deadline = Instant::now() + DEADLINE;
+        while is_promiscuous() {
+            assert!(Instant::now() < deadline, "{engine}: kill -9 left it on");
+        }
+    }
+}
+
 #[test]
 fn what_an_engine_cannot_do_is_refused() {
     let _machine = shared();
@@ -151,6 +192,9 @@ fn what_an_engine_cannot_do_is_refused() {
     let (code, words) = refused(&namespace, &["-i", "v1", "--busy-poll", "50"]);
     assert_eq!(code, 2, "{words}");
     assert!(words.contains("is for --engine af-xdp"), "{words}");
+    let (code, words) = refused(&namespace, &["-i", "any"]);
+    assert_eq!(code, 1, "{words}");
+    assert!(words.contains("take --engine pcap"), "{words}");
     let (code, words) = refused(&namespace, &["-i", "no-such-if", "--engine", "pcap"]);
     assert_eq!(code, 1, "{words}");
     assert!(words.contains("no interface no-such-if"), "{words}");
