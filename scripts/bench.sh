@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Benchmarks, optimised build: `bench.sh quick` measures the judged rows, `bench.sh full` all rows, then what is not the ring: the
 # reader of capture files, a filter over a file, and the generator over a veth pair. `bench.sh capture` measures live capture over veth,
-# as root. Figures compare with each other inside one run.
+# as root, and then draws. Figures compare with each other inside one run.
 #
 # Rows go to bench/results.json in cargo's target directory. ROWS selects some: ROWS=ring,limits/raw-insert.
-# UPDATE_DOCS=1 with full: docs/benchmarks.md and docs/plots are made anew from this run.
+# UPDATE_DOCS=1 with full or capture: the part of docs/benchmarks.md and docs/plots that it measures is made anew from this run.
 
 . "$(dirname "$0")/lib.sh"
 
@@ -27,6 +27,7 @@ if [ "$what" = capture ]; then
 	[ "$(id -u)" = 0 ] || die "SKIP: live capture over veth needs root"
 	command -v tcpdump >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq tcpdump >/dev/null 2>&1 ||
 		echo "SKIP: the rows against tcpdump, which is not here and cannot be installed" >&2
+	command -v dumpcap >/dev/null || echo "SKIP: the rows of dumpcap, which is not here (Debian: wireshark-common)" >&2
 	"${CC:-cc}" -O2 -o "$bench/minimal_reader" bench/shim/minimal_reader.c
 	arguments=(--retroscope "$(built -p retroscope-cli --bin retroscope)" --minimal "$bench/minimal_reader")
 fi
@@ -34,6 +35,10 @@ fi
 step "measuring"
 "$program" "$what" --out "$bench" "${arguments[@]}" && failed=0 || failed=$?
 [ ! -e "$bench/results.json" ] || echo "rows: $bench/results.json"
+if [ "$what" = capture ] && [ -e "$bench/results.json" ]; then
+	step "drawing"
+	"$program" report-capture --out "$bench" ${UPDATE_DOCS:+--docs docs}
+fi
 [ "$what" = full ] || exit "$failed"
 
 step "drawing"

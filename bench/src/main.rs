@@ -1,8 +1,8 @@
 //! The program behind `make bench-quick` and `make bench`.
 //!
-//! `retroscope-bench [quick | full | report] [--out FOLDER] [--docs FOLDER]`, and
-//! `retroscope-bench capture --retroscope PROGRAM --minimal PROGRAM --out FOLDER` behind `make bench-capture`. `ROWS` selects rows: a comma list of names or of beginnings of
-//! names up to a slash.
+//! `retroscope-bench [quick | full | report | report-capture] [--out FOLDER] [--docs FOLDER]`, and
+//! `retroscope-bench capture --retroscope PROGRAM --minimal PROGRAM --out FOLDER` behind `make bench-capture`. `ROWS` selects
+//! rows: a comma list of names or of beginnings of names up to a slash.
 
 use std::{env, path::PathBuf, process::ExitCode};
 
@@ -57,22 +57,27 @@ fn run() -> Result<bool, Failure> {
                 .ok_or(format!("{argument} needs a path"))
         };
         match argument.as_str() {
-            "quick" | "full" | "report" | "capture" => command = argument,
+            "quick" | "full" | "report" | "report-capture" | "capture" => command = argument,
             "--out" => out = Some(path()?),
             "--docs" => docs = Some(path()?),
             "--retroscope" => retroscope = Some(path()?),
             "--minimal" => minimal = Some(path()?),
             _ => {
                 return Err(format!(
-                    "what is '{argument}'? Known: quick, full, report, capture, --out FOLDER, --docs FOLDER, --retroscope PROGRAM, --minimal PROGRAM"
+                    "what is '{argument}'? Known: quick, full, report, report-capture, capture, --out FOLDER, --docs FOLDER, --retroscope PROGRAM, --minimal PROGRAM"
                 )
                 .into());
             }
         }
     }
     let out = out.ok_or("--out FOLDER is missing: scripts/bench.sh knows which")?;
-    if command == "report" {
-        for path in tables::report(&out, docs.as_deref())? {
+    let part = match command.as_str() {
+        "report" => Some(tables::Part::InProcess),
+        "report-capture" => Some(tables::Part::Capture),
+        _ => None,
+    };
+    if let Some(part) = part {
+        for path in tables::report(&out, part, docs.as_deref())? {
             say(&path.display().to_string());
         }
         return Ok(true);
@@ -90,6 +95,7 @@ fn run() -> Result<bool, Failure> {
         let mut session = Session::start(&out, SMALL, selection)?;
         let mut machine = Machine::look();
         machine.fact("command", Some("make bench-capture".to_owned()));
+        machine.fact("programs", Some(capture::versions()));
         machine.write(&out)?;
         capture::run(&mut session, &programs, &out)?;
         return Ok(!session.results().failed());

@@ -22,24 +22,33 @@ const LOOK: Duration = Duration::from_millis(30);
 const IDLE_NS: u64 = 1_500_000;
 /// The trigger filter of the recorder. None of the frames has this port.
 const TRIGGER: &str = "udp port 60000";
-/// Memory that packets are copied into.
-const RING_BYTES: u64 = 1 << 30;
-
 /// Who captures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Retroscope,
+    RetroscopeXdp,
     Tcpdump,
+    Dumpcap,
     Minimal,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 3] = [Self::Retroscope, Self::Tcpdump, Self::Minimal];
+    /// Those whose processor time is compared.
+    pub(crate) const TIMED: [Self; 3] = [Self::Retroscope, Self::Tcpdump, Self::Minimal];
+    /// Those whose highest rate without loss is looked for.
+    pub(crate) const RACED: [Self; 4] = [
+        Self::Retroscope,
+        Self::RetroscopeXdp,
+        Self::Tcpdump,
+        Self::Dumpcap,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Retroscope => "retroscope",
+            Self::RetroscopeXdp => "retroscope-af-xdp",
             Self::Tcpdump => "tcpdump",
+            Self::Dumpcap => "dumpcap",
             Self::Minimal => "minimal",
         }
     }
@@ -47,19 +56,45 @@ impl Kind {
     /// How long the last packets stay in the kernel: libpcap has a block that is not full handed over after a second.
     fn lag(self) -> Duration {
         match self {
-            Self::Retroscope | Self::Minimal => Duration::from_millis(20),
-            Self::Tcpdump => Duration::from_millis(1200),
+            Self::Retroscope | Self::RetroscopeXdp | Self::Minimal => Duration::from_millis(20),
+            Self::Tcpdump | Self::Dumpcap => Duration::from_millis(1200),
         }
     }
 
     /// What it says on stderr when it captures.
     fn ready(self) -> &'static str {
         match self {
-            Self::Retroscope => "recording on",
+            Self::Retroscope | Self::RetroscopeXdp => "recording on",
             Self::Tcpdump => "listening on",
+            Self::Dumpcap => "File: ",
             Self::Minimal => "ready",
         }
     }
+}
+
+/// The memory that a contestant is given.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room {
+    /// Memory that packets are copied into, by those that keep them.
+    pub(crate) ring_bytes: u64,
+    /// The kernel's buffer, a multiple of 1 MiB; `None`: what the program takes by itself.
+    pub(crate) buffer_bytes: Option<u64>,
+}
+
+/// What became of a load.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Trial {
+    pub(crate) sent: Sent,
+    /// Packets that the program says it captured.
+    pub(crate) captured: u64,
+}
+
+/// What the sender did.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sent {
+    pub(crate) packets: u64,
+    /// Packets a second.
+    pub(crate) rate: f64,
 }
 
 /// A program and how it is run.
@@ -68,26 +103,31 @@ pub(crate) struct Contestant {
     kind: Kind,
     programs: Programs,
     directory: PathBuf,
+    room: Room,
 }
 
 impl Contestant {
-    pub(crate) fn new(kind: Kind, programs: &Programs, folder: &Path) -> Self {
+    pub(crate) fn new(kind: Kind, programs: &Programs, folder: &Path, room: Room) -> Self {
         Self {
             kind,
             programs: programs.clone(),
             directory: folder.join("capture-dumps"),
+            room,
         }
     }
 
-    /// Sends the load and returns the ns of processor time for each packet.
-    pub(crate) fn run(&self, veth: &Veth, load: Load) -> Result<f64, Failure> {
+    /// Sends the load and returns the ns of processor time for each packet, all of which were captured.
+    pub(crate) fn time(&self, veth: &Veth, load: Load) -> Result<f64, Failure> {
         let mut process = Process::start(self.command(veth), self.kind.ready())?;
         let start_ns = process.cpu_settled()?;
         send(&self.programs.retroscope, veth, load)?;
         std::thread::park_timeout(self.kind.lag());
         let cpu_ns = process.cpu_settled()? - start_ns;
         let (stdout, stderr) = process.stop()?;
-        let seen = self.captured(&stdout, &stderr)?;
+        let (seen, lapped) = self.captured(&stdout, &stderr)?;
+        if lapped > 0 {
+            return Err(Failure::Lapped { packets: lapped });
+        }
         if seen != load.count {
             return Err(Failure::Count {
                 expected: load.count,
@@ -97,53 +137,92 @@ impl Contestant {
         Ok(cpu_ns as f64 / seen as f64)
     }
 
+    /// Sends the load and returns what became of it.
+    pub(crate) fn try_load(&self, veth: &Veth, load: Load) -> Result<Trial, Failure> {
+        let mut process = Process::start(self.command(veth), self.kind.ready())?;
+        let sent = send(&self.programs.retroscope, veth, load)?;
+        std::thread::park_timeout(self.kind.lag());
+        let (stdout, stderr) = process.stop()?;
+        let (captured, _) = self.captured(&stdout, &stderr)?;
+        Ok(Trial { sent, captured })
+    }
+
     fn command(&self, veth: &Veth) -> Command {
+        let Room {
+            ring_bytes,
+            buffer_bytes,
+        } = self.room;
+        let ring = ring_bytes.to_string();
         match self.kind {
-            Kind::Retroscope => {
+            Kind::Retroscope | Kind::RetroscopeXdp => {
                 let mut command = veth.command(&self.programs.retroscope);
-                let ring = RING_BYTES.to_string();
                 command.args(["record", "--json", "-i", Veth::TO, "--ring", &ring]);
-                command
-                    .args(["--trigger", TRIGGER, "-w"])
-                    .arg(&self.directory);
+                command.args(["--trigger", TRIGGER]);
+                if self.kind == Kind::RetroscopeXdp {
+                    command.args(["--engine", "af-xdp"]);
+                }
+                if let Some(bytes) = buffer_bytes {
+                    command.args(["--capture-buffer", &bytes.to_string()]);
+                }
+                command.arg("-w").arg(&self.directory);
                 command
             }
             Kind::Tcpdump => {
                 let mut command = veth.command(Path::new("tcpdump"));
                 command.args(["-n", "-i", Veth::TO, "-w", "/dev/null"]);
+                if let Some(bytes) = buffer_bytes {
+                    command.args(["-B", &(bytes >> 10).to_string()]);
+                }
+                command
+            }
+            Kind::Dumpcap => {
+                let mut command = veth.command(Path::new("dumpcap"));
+                command.args(["-q", "-i", Veth::TO, "-w", "/dev/null"]);
+                if let Some(bytes) = buffer_bytes {
+                    command.args(["-B", &(bytes >> 20).to_string()]);
+                }
                 command
             }
             Kind::Minimal => {
                 let mut command = veth.command(&self.programs.minimal);
-                command.args([Veth::TO, &RING_BYTES.to_string()]);
+                command.args([Veth::TO, &ring]);
                 command
             }
         }
     }
 
-    /// How many packets it says that it captured. The recorder's are those analyzed, if none was missed.
-    fn captured(&self, stdout: &str, stderr: &str) -> Result<u64, Failure> {
-        let count = match self.kind {
-            Kind::Retroscope => {
+    /// How many packets it says that it captured, and how many the recorder's analyzer missed of those. The recorder's are
+    /// those analyzed.
+    fn captured(&self, stdout: &str, stderr: &str) -> Result<(u64, u64), Failure> {
+        let counts = match self.kind {
+            Kind::Retroscope | Kind::RetroscopeXdp => {
                 let line = stdout.lines().last().unwrap_or_default();
                 let summary: serde_json::Value = serde_json::from_str(line)
                     .map_err(|error| Failure::system("the recorder's summary", error))?;
                 let analyzers = &summary["analyzers"];
-                if let Some(packets @ 1..) = analyzers["lapped"].as_u64() {
-                    return Err(Failure::Lapped { packets });
-                }
-                analyzers["analyzed"].as_u64()
+                analyzers["analyzed"]
+                    .as_u64()
+                    .zip(analyzers["lapped"].as_u64())
             }
             Kind::Tcpdump => {
                 let line = stderr
                     .lines()
                     .find(|line| line.ends_with("packets captured"));
-                line.and_then(|line| line.split(' ').next()?.parse().ok())
+                let count = line.and_then(|line| line.split(' ').next()?.parse().ok());
+                count.map(|count| (count, 0))
             }
-            Kind::Minimal => stdout.split(' ').next().and_then(|word| word.parse().ok()),
+            Kind::Dumpcap => {
+                let mut lines = stderr.split(['\r', '\n']).rev();
+                let count = lines.find_map(|line| line.strip_prefix("Packets captured: "));
+                count.and_then(|count| Some((count.trim().parse().ok()?, 0)))
+            }
+            Kind::Minimal => {
+                let count = stdout.split(' ').next().and_then(|word| word.parse().ok());
+                count.map(|count| (count, 0))
+            }
         };
         let name = self.kind.name();
-        count.ok_or_else(|| Failure::Unsound(format!("{name} told no count: {stdout}{stderr}")))
+        counts.ok_or_else(|| Failure::Unsound(format!("{name} told no count: {stdout}{stderr}")))
     }
 }
 
@@ -252,20 +331,33 @@ impl Drop for Process {
 }
 
 /// Sends the load from the other end.
-fn send(retroscope: &Path, veth: &Veth, load: Load) -> Result<(), Failure> {
+fn send(retroscope: &Path, veth: &Veth, load: Load) -> Result<Sent, Failure> {
     let mut command = veth.command(retroscope);
-    command.args(["generate", "-i", Veth::FROM, "--yes", "-q"]);
+    command.args(["generate", "-i", Veth::FROM, "--yes", "-q", "--json"]);
     command.args(["--size", &load.size.to_string()]);
     command.args(["-c", &load.count.to_string()]);
-    command.args(["--rate", &format!("{}pps", load.rate)]);
+    if let Some(rate) = load.rate {
+        command.args(["--rate", &format!("{rate}pps")]);
+    }
     let output = command
         .output()
         .map_err(|error| Failure::system("starting the sender", error))?;
-    if output.status.success() {
-        return Ok(());
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(Failure::CannotRun(format!("the sender: {said}")));
     }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(Failure::CannotRun(format!("the sender: {said}")))
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| Failure::system("the sender's summary", error))?;
+    let sent = summary["packets"]
+        .as_u64()
+        .zip(summary["seconds"].as_f64())
+        .filter(|(_, seconds)| *seconds > 0.0);
+    let (packets, seconds) =
+        sent.ok_or_else(|| Failure::Unsound(format!("the sender told no count: {summary}")))?;
+    Ok(Sent {
+        packets,
+        rate: packets as f64 / seconds,
+    })
 }
 
 #[cfg(test)]
@@ -278,19 +370,21 @@ mod tests {
             retroscope: PathBuf::new(),
             minimal: PathBuf::new(),
         };
+        let room = Room {
+            ring_bytes: 1 << 30,
+            buffer_bytes: None,
+        };
         let of = |kind, stdout, stderr| {
-            Contestant::new(kind, &programs, Path::new("")).captured(stdout, stderr)
+            Contestant::new(kind, &programs, Path::new(""), room).captured(stdout, stderr)
         };
         let tcpdump = "listening on v1\n7 packets captured\n9 packets received by filter\n";
-        assert_eq!(of(Kind::Tcpdump, "", tcpdump), Ok(7));
-        assert_eq!(of(Kind::Minimal, "12 0\n", ""), Ok(12));
-        let summary = r#"{"analyzers":{"analyzed":5,"lapped":0}}"#;
-        assert_eq!(of(Kind::Retroscope, summary, ""), Ok(5));
-        let lapped = r#"{"analyzers":{"analyzed":5,"lapped":2}}"#;
-        assert_eq!(
-            of(Kind::Retroscope, lapped, ""),
-            Err(Failure::Lapped { packets: 2 })
-        );
+        assert_eq!(of(Kind::Tcpdump, "", tcpdump), Ok((7, 0)));
+        let dumpcap = "File: /dev/null\nPackets: 3 \rPackets captured: 8\nPackets received/dropped on interface 'v1': 8/0\n";
+        assert_eq!(of(Kind::Dumpcap, "", dumpcap), Ok((8, 0)));
+        assert_eq!(of(Kind::Minimal, "12 0\n", ""), Ok((12, 0)));
+        let summary = r#"{"analyzers":{"analyzed":5,"lapped":2}}"#;
+        assert_eq!(of(Kind::Retroscope, summary, ""), Ok((5, 2)));
         assert!(of(Kind::Tcpdump, "", "no permission").is_err());
+        assert!(of(Kind::Dumpcap, "", "no permission").is_err());
     }
 }

@@ -11,12 +11,16 @@
 //! | `capture/1514B/cpu-vs-minimal` | the same | 0.8 |
 //!
 //! Less is better. A run counts if every packet that was sent was captured, and the recorder's analyzer missed none. The rows
-//! `capture/SIZE/NAME-ns` are the times themselves.
+//! `capture/SIZE/NAME-ns` are the times themselves. `capture/lossless/SIZE/NAME`, which nobody judges, are in [`lossless`].
 
 mod contestant;
+mod lossless;
 mod veth;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use crate::{
     contest::Failure,
@@ -24,15 +28,16 @@ use crate::{
     rows::Selection,
     session::{Session, SessionError, say},
 };
-use contestant::{Contestant, Kind};
+use contestant::{Contestant, Kind, Room};
 use veth::Veth;
 
-/// All judged rows.
-pub const ROWS: [&str; 4] = [
+/// All judged rows, and one for each size whose highest rate without loss is looked for.
+pub const ROWS: [&str; 5] = [
     "capture/64B/cpu-vs-tcpdump",
     "capture/64B/cpu-vs-minimal",
     "capture/1514B/cpu-vs-tcpdump",
     "capture/1514B/cpu-vs-minimal",
+    "capture/lossless",
 ];
 
 /// Counted runs of each contestant.
@@ -43,21 +48,28 @@ const LOADS: [Load; 2] = [
     Load {
         size: 64,
         count: 1_000_000,
-        rate: 500_000,
+        rate: Some(500_000),
     },
     Load {
         size: 1514,
         count: 400_000,
-        rate: 200_000,
+        rate: Some(200_000),
     },
 ];
+
+/// Who keeps packets has 1 GiB for them. The kernel's buffer is what each program takes by itself.
+const ROOM: Room = Room {
+    ring_bytes: 1 << 30,
+    buffer_bytes: None,
+};
 
 /// One kind of traffic.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
     pub(crate) size: u32,
     pub(crate) count: u64,
-    pub(crate) rate: u64,
+    /// `None`: as fast as the sender can.
+    pub(crate) rate: Option<u64>,
 }
 
 /// The programs that are not on the path.
@@ -76,6 +88,19 @@ pub struct Programs {
 pub fn check(selection: &Selection) -> Result<(), SessionError> {
     let unknown = selection.unknown(&ROWS).next().map(str::to_owned);
     unknown.map_or(Ok(()), |item| Err(SessionError::Selection { item }))
+}
+
+/// The versions of the other programs, as they tell them.
+#[must_use]
+pub fn versions() -> String {
+    let version = |program: &str| {
+        let output = Command::new(program).arg("--version").output().ok()?;
+        // tcpdump tells it on one, dumpcap on the other.
+        let text = [output.stdout, output.stderr].concat();
+        Some(String::from_utf8_lossy(&text).lines().next()?.to_owned())
+    };
+    let known = ["tcpdump", "dumpcap"].into_iter().filter_map(version);
+    known.collect::<Vec<_>>().join(", ")
 }
 
 /// Measures what is wanted of them.
@@ -99,6 +124,9 @@ pub fn run(session: &mut Session, programs: &Programs, folder: &Path) -> Result<
             }
         }
     }
+    if session.wants_below("capture/lossless") {
+        lossless::run(session, programs, folder)?;
+    }
     Ok(())
 }
 
@@ -106,16 +134,16 @@ pub fn run(session: &mut Session, programs: &Programs, folder: &Path) -> Result<
 fn measure(load: Load, programs: &Programs, folder: &Path) -> Result<Heat, Failure> {
     let veth = Veth::new()?;
     let entrant = |kind: Kind| {
-        let contestant = Contestant::new(kind, programs, folder);
+        let contestant = Contestant::new(kind, programs, folder, ROOM);
         let veth = &veth;
-        Entrant::new(kind.name(), move || contestant.run(veth, load))
+        Entrant::new(kind.name(), move || contestant.time(veth, load))
     };
-    let entrants = Kind::ALL.map(entrant).into_iter().collect();
+    let entrants = Kind::TIMED.map(entrant).into_iter().collect();
     Ok(interleave(REPETITIONS, entrants))
 }
 
 fn report(session: &mut Session, group: &str, heat: &Heat) -> Result<(), SessionError> {
-    for kind in Kind::ALL {
+    for kind in Kind::TIMED {
         let spread = heat.get(kind.name()).and_then(|series| series.spread());
         session.absolute(&format!("{group}/{}-ns", kind.name()), "ns", spread)?;
     }

@@ -19,18 +19,18 @@ mod svg;
 use std::path::{Path, PathBuf};
 
 use crate::rows::Row;
-use crate::tables::ReportError;
+use crate::tables::{Part, ReportError};
 
 pub(crate) use axis::number;
 pub use figures::Figure;
 pub(crate) use figures::steps;
 
-/// Draws every figure that has rows into `folder` as `NAME.svg` and returns what was written, in the order of [`Figure::ALL`].
-/// A figure without rows is removed from `folder`, so that no picture of an older run stays beside new numbers.
+/// Draws every figure of a part that has rows into `folder` as `NAME.svg` and returns what was written, in the order of
+/// [`Figure::ALL`]. A figure without rows is removed from `folder`, so that no picture of an older run stays beside new numbers.
 ///
 /// # Errors
 /// [`ReportError::File`] when a file cannot be written or removed.
-pub fn write_all(rows: &[Row], folder: &Path) -> Result<Vec<PathBuf>, ReportError> {
+pub fn write_all(rows: &[Row], part: Part, folder: &Path) -> Result<Vec<PathBuf>, ReportError> {
     let fails = |call: &'static str, path: &Path, source| ReportError::File {
         call,
         path: path.to_owned(),
@@ -38,7 +38,8 @@ pub fn write_all(rows: &[Row], folder: &Path) -> Result<Vec<PathBuf>, ReportErro
     };
     std::fs::create_dir_all(folder).map_err(|error| fails("create", folder, error))?;
     let mut written = Vec::new();
-    for figure in Figure::ALL {
+    let figures = Figure::ALL.into_iter();
+    for figure in figures.filter(|figure| part.has_figure(*figure)) {
         let path = folder.join(format!("{}.svg", figure.name()));
         match figure.draw(rows) {
             Some(text) => {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::names::{Topology, count, most_threads};
-use super::{filters, inside, judged, queues};
+use super::{capture, filters, inside, judged, queues};
 use crate::plot::{Figure, number};
 use crate::{machine::Machine, rows::Row};
 
@@ -13,7 +13,7 @@ pub(super) const NOT_RUN: &str = "not run";
 
 type Make = fn(&[Row], &Machine) -> Option<String>;
 
-const TABLES: [(&str, Make); 16] = [
+const TABLES: [(&str, Make); 19] = [
     ("machine", |_, machine| facts(machine)),
     ("judged", |rows, _| Some(judged::table(rows))),
     ("limits", |rows, _| queues::limits(rows)),
@@ -38,9 +38,12 @@ const TABLES: [(&str, Make); 16] = [
     ("filter-engines", |rows, _| filters::engines(rows)),
     ("filter-compile", |rows, _| filters::compile(rows)),
     ("filter-rules", |rows, _| filters::rules(rows)),
+    ("capture-machine", |_, machine| facts(machine)),
+    ("capture-judged", |rows, _| judged::capture(rows)),
+    ("capture-lossless", |rows, _| capture::lossless(rows)),
 ];
 
-const FIGURE: &str = "figure ";
+pub(super) const FIGURE: &str = "figure ";
 
 /// The names of all blocks.
 #[cfg(test)]
@@ -134,7 +137,7 @@ fn facts(machine: &Machine) -> Option<String> {
 }
 
 /// Distinct values, rising.
-pub(super) fn distinct<T: Ord>(values: impl Iterator<Item = T>) -> Vec<T> {
+pub(crate) fn distinct<T: Ord>(values: impl Iterator<Item = T>) -> Vec<T> {
     values.collect::<BTreeSet<T>>().into_iter().collect()
 }
 

@@ -1,7 +1,7 @@
 //! The rows that are judged, with the least (or greatest) value that is good enough.
 
-use super::blocks::{NOT_RUN, spread};
-use super::names::find;
+use super::blocks::{NOT_RUN, spread, table as blocks_table, words};
+use super::names::{find, parts};
 use crate::plot::number;
 use crate::rows::Row;
 
@@ -159,11 +159,66 @@ const GOALS: [(&str, &str, Bound); 25] = [
     ),
 ];
 
+/// The same for `make bench-capture`.
+const CAPTURE_GOALS: [(&str, &str, Bound); 4] = [
+    (
+        "capture/64B/cpu-vs-tcpdump",
+        "64 B, against `tcpdump -w /dev/null`",
+        Bound::AtMost(0.5),
+    ),
+    (
+        "capture/1514B/cpu-vs-tcpdump",
+        "1514 B, against `tcpdump -w /dev/null`",
+        Bound::AtMost(0.5),
+    ),
+    (
+        "capture/64B/cpu-vs-minimal",
+        "64 B, against a reader that only copies",
+        Bound::AtMost(1.6),
+    ),
+    (
+        "capture/1514B/cpu-vs-minimal",
+        "1514 B, against a reader that only copies",
+        Bound::AtMost(0.8),
+    ),
+];
+
 /// The table of judged rows.
 pub(super) fn table(rows: &[Row]) -> String {
+    goals(rows, &GOALS)
+}
+
+/// The table of those of live capture, and the times they are made of. `None` without any.
+pub(super) fn capture(rows: &[Row]) -> Option<String> {
+    let is_run = CAPTURE_GOALS
+        .iter()
+        .any(|(name, ..)| find(rows, name).is_some());
+    let times = rows.iter().filter_map(|row| {
+        let [size, program]: [&str; 2] = parts(row, "capture/")?;
+        let program = program.strip_suffix("-ns")?;
+        Some(vec![
+            program.to_owned(),
+            size.to_owned(),
+            spread(row, number),
+        ])
+    });
+    let times = blocks_table(
+        &words(["program", "packets", "ns of processor time each"]),
+        &times.collect::<Vec<_>>(),
+    );
+    is_run.then(|| {
+        format!(
+            "{}\n{}",
+            goals(rows, &CAPTURE_GOALS),
+            times.unwrap_or_default()
+        )
+    })
+}
+
+fn goals(rows: &[Row], goals: &[(&str, &str, Bound)]) -> String {
     let mut text =
         String::from("| case | row | against | goal | measured | |\n|---|---|---|---|---|---|\n");
-    for (name, case, bound) in GOALS {
+    for (name, case, bound) in goals {
         let (versus, measured, verdict) = match find(rows, name) {
             None => ("", NOT_RUN.to_owned(), ""),
             Some(row) => match row.value {
@@ -216,5 +271,17 @@ mod tests {
         assert!(line("ring/cold-scan/ns").ends_with("| **missed** |"));
         assert!(line("ring/latency/idle-cpu").ends_with("| met |"));
         assert!(line("recorder/64B/vs-ring").ends_with("| not run |  |"));
+    }
+
+    #[test]
+    fn live_capture_has_a_table_of_its_own() {
+        assert_eq!(capture(&[]), None);
+        let rows = [
+            made_up("capture/64B/tcpdump-ns", 50.0, "ns"),
+            made_up("capture/64B/cpu-vs-tcpdump", 0.6, "ratio"),
+        ];
+        let table = capture(&rows).unwrap();
+        assert!(table.contains("| ≤ 0.5 | 0.600 | **missed** |"), "{table}");
+        assert!(table.contains("| tcpdump | 64B | 50.0 |"), "{table}");
     }
 }

@@ -10,9 +10,10 @@
 //!
 //! [`update`] replaces what is between them. `blocks.rs` knows which names there are; `figure NAME` is one for each
 //! [`Figure`](crate::plot::Figure). Where no row of a block ran, the block says "not run": a partial run leaves no number of
-//! another run behind.
+//! another run behind. The two [parts](Part) of the document come from runs of their own.
 
 pub(crate) mod blocks;
+mod capture;
 mod filters;
 mod inside;
 mod judged;
@@ -24,7 +25,7 @@ pub use report::report;
 
 use std::path::{Path, PathBuf};
 
-use crate::{machine::Machine, rows::Row};
+use crate::{machine::Machine, plot::Figure, rows::Row};
 
 /// Why a report was not written.
 #[derive(Debug, thiserror::Error)]
@@ -61,15 +62,37 @@ pub enum ReportError {
     },
 }
 
+/// What one command measures. A report of one part leaves the other alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// `make bench` and `make bench-quick`: what one process can do with itself.
+    InProcess,
+    /// `make bench-capture`: programs on live traffic.
+    Capture,
+}
+
+impl Part {
+    /// Whether the figure belongs to it.
+    pub(crate) fn has_figure(self, figure: Figure) -> bool {
+        figure.is_of_capture() == (self == Self::Capture)
+    }
+
+    /// Whether the block does.
+    fn has_block(self, name: &str) -> bool {
+        let name = name.strip_prefix(blocks::FIGURE).unwrap_or(name);
+        name.starts_with("capture") == (self == Self::Capture)
+    }
+}
+
 const START: &str = "<!-- generated: ";
 const START_END: &str = " -->";
 const END: &str = "<!-- end -->";
 
-/// Replaces every generated block of the document at `path`. Its other lines stay as they are.
+/// Replaces every generated block of a part of the document at `path`. Its other lines stay as they are.
 ///
 /// # Errors
 /// [`ReportError`]: the document cannot be read or written, or its markers are wrong; then it is left as it was.
-pub fn update(rows: &[Row], machine: &Machine, path: &Path) -> Result<(), ReportError> {
+pub fn update(rows: &[Row], machine: &Machine, part: Part, path: &Path) -> Result<(), ReportError> {
     let fails = |call| {
         move |source| ReportError::File {
             call,
@@ -78,18 +101,24 @@ pub fn update(rows: &[Row], machine: &Machine, path: &Path) -> Result<(), Report
         }
     };
     let before = std::fs::read_to_string(path).map_err(fails("read"))?;
-    let after = filled(&before, path, |name| blocks::block(name, rows, machine))?;
+    let after = filled(&before, path, |name, body| {
+        if part.has_block(name) {
+            blocks::block(name, rows, machine)
+        } else {
+            Some(body.to_owned())
+        }
+    })?;
     if after != before {
         std::fs::write(path, after).map_err(fails("write"))?;
     }
     Ok(())
 }
 
-/// `document` with each block replaced by what `make` makes of its name.
+/// `document` with each block replaced by what `make` makes of its name and of what stood there.
 fn filled(
     document: &str,
     path: &Path,
-    make: impl Fn(&str) -> Option<String>,
+    make: impl Fn(&str, &str) -> Option<String>,
 ) -> Result<String, ReportError> {
     let mut result = String::with_capacity(document.len());
     let mut lines = document.lines().enumerate();
@@ -102,12 +131,20 @@ fn filled(
         else {
             continue;
         };
-        let body = make(name).ok_or_else(|| ReportError::Block {
+        let (mut before, mut end) = (String::new(), None);
+        for (index, line) in lines.by_ref() {
+            if line == END || line.starts_with(START) {
+                end = Some((index, line));
+                break;
+            }
+            before.push_str(line);
+            before.push('\n');
+        }
+        let body = make(name, &before).ok_or_else(|| ReportError::Block {
             path: path.to_owned(),
             line: index + 1,
             name: name.to_owned(),
         })?;
-        let end = lines.find(|(_, line)| *line == END || line.starts_with(START));
         if end.is_none_or(|(_, line)| line != END) {
             return Err(ReportError::Unclosed {
                 path: path.to_owned(),
@@ -128,8 +165,10 @@ mod tests {
     use super::*;
 
     fn fill(document: &str) -> Result<String, ReportError> {
-        filled(document, Path::new("d.md"), |name| {
-            (name == "known").then(|| "new".to_owned())
+        filled(document, Path::new("d.md"), |name, body| match name {
+            "known" => Some("new".to_owned()),
+            "kept" => Some(body.to_owned()),
+            _ => None,
         })
     }
 
@@ -139,6 +178,23 @@ mod tests {
         let expected = "a\n<!-- generated: known -->\nnew\n<!-- end -->\nb\n";
         assert_eq!(fill(document).expect("markers are right"), expected);
         assert_eq!(fill(expected).expect("markers are right"), expected);
+        let kept = "<!-- generated: kept -->\n| a |\n\n| b |\n<!-- end -->\n";
+        assert_eq!(fill(kept).expect("markers are right"), kept);
+    }
+
+    #[test]
+    fn every_block_and_figure_is_of_one_part() {
+        for figure in Figure::ALL {
+            let block = format!("{}{}", blocks::FIGURE, figure.name());
+            assert_eq!(
+                Part::Capture.has_figure(figure),
+                Part::Capture.has_block(&block)
+            );
+            assert_ne!(
+                Part::Capture.has_figure(figure),
+                Part::InProcess.has_figure(figure)
+            );
+        }
     }
 
     #[test]
@@ -164,7 +220,7 @@ mod tests {
         let document = std::fs::read_to_string(&path).expect("docs/benchmarks.md is there");
         let machine = Machine::default();
         let asked = std::cell::RefCell::new(Vec::new());
-        let made = filled(&document, &path, |name| {
+        let made = filled(&document, &path, |name, _| {
             asked.borrow_mut().push(name.to_owned());
             blocks::block(name, &[], &machine)
         });

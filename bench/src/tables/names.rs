@@ -13,8 +13,10 @@
 //! | `filter-ns/FILTER/ENGINE` | nanoseconds a packet in the cache |
 //! | `filter-compile/FILTER/libpcap`, `native` | microseconds |
 //! | `filter-rules/SORT/N`, `filter-rules/one/N` | nanoseconds a packet in the ring with N rules, and with one filter |
+//! | `capture/SIZEB/PROGRAM-ns` | processor time that a program takes for each packet |
+//! | `capture/lossless/SIZEB/PROGRAM` | packets a second at which it loses none |
 //!
-//! The judged rows (`ring/…`, `recorder/…`, `filter/…`) are looked up by their whole names.
+//! The judged rows (`ring/…`, `recorder/…`, `filter/…`, `capture/SIZEB/cpu-vs-…`) are looked up by their whole names.
 
 use crate::rows::Row;
 

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{ReportError, update};
+use super::{Part, ReportError, update};
 use crate::{
     machine::{MACHINE, Machine},
     plot,
     rows::{self, RESULTS},
 };
 
-/// Draws the figures of the run whose `results.json` and `machine.json` are in `folder` into the same folder. Where `docs` is
+/// Draws the figures of a part, from the run whose `results.json` and `machine.json` are in `folder` into the same folder. Where `docs` is
 /// given, draws them also into its folder `plots`, and fills the tables of its `benchmarks.md`.
 ///
 /// Rows that are not in the results are left out or said to be not run. Returns the files that were written, the document
@@ -17,7 +17,7 @@ use crate::{
 ///
 /// # Errors
 /// [`ReportError`]: a file cannot be read or written, or the markers of the document are wrong.
-pub fn report(folder: &Path, docs: Option<&Path>) -> Result<Vec<PathBuf>, ReportError> {
+pub fn report(folder: &Path, part: Part, docs: Option<&Path>) -> Result<Vec<PathBuf>, ReportError> {
     let unreadable = |name: &str| {
         let path = folder.join(name);
         move |source| ReportError::File {
@@ -28,11 +28,11 @@ pub fn report(folder: &Path, docs: Option<&Path>) -> Result<Vec<PathBuf>, Report
     };
     let rows = rows::read(&folder.join(RESULTS)).map_err(unreadable(RESULTS))?;
     let machine = Machine::read(folder).map_err(unreadable(MACHINE))?;
-    let mut written = plot::write_all(&rows, folder)?;
+    let mut written = plot::write_all(&rows, part, folder)?;
     if let Some(docs) = docs {
-        written.extend(plot::write_all(&rows, &docs.join("plots"))?);
+        written.extend(plot::write_all(&rows, part, &docs.join("plots"))?);
         let document = docs.join("benchmarks.md");
-        update(&rows, &machine, &document)?;
+        update(&rows, &machine, part, &document)?;
         written.push(document);
     }
     Ok(written)
@@ -60,7 +60,8 @@ mod tests {
         let document = docs.path().join("benchmarks.md");
         std::fs::write(&document, template).expect("a folder to write to");
 
-        let written = report(run.path(), Some(docs.path())).expect("everything is there");
+        let written =
+            report(run.path(), Part::InProcess, Some(docs.path())).expect("everything is there");
         let figure = docs.path().join("plots/machine-limits.svg");
         assert_eq!(
             written,
@@ -85,7 +86,7 @@ mod tests {
     #[test]
     fn a_folder_without_a_run_is_told() {
         let folder = tempfile::tempdir().expect("a folder");
-        let error = report(folder.path(), None).expect_err("nothing ran");
+        let error = report(folder.path(), Part::Capture, None).expect_err("nothing ran");
         assert!(matches!(&error, ReportError::File { call: "read", .. }));
         assert!(error.to_string().contains("results.json"), "{error}");
     }

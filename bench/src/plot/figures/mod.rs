@@ -1,5 +1,6 @@
 //! Which figures there are, and which rows each shows. The numbers behind the names are those of the QQ thesis (2016).
 
+mod capture;
 mod inside;
 mod queues;
 
@@ -33,11 +34,13 @@ pub enum Figure {
     Ablation,
     /// What the memory itself gives.
     Limits,
+    /// Highest rate without loss by packet size (figure 4 of the paper).
+    Lossless,
 }
 
 impl Figure {
     /// All of them, in the order of the document.
-    pub const ALL: [Figure; 11] = [
+    pub const ALL: [Figure; 12] = [
         Figure::Limits,
         Figure::ContestantsOne,
         Figure::ContestantsMost,
@@ -49,7 +52,14 @@ impl Figure {
         Figure::Outer,
         Figure::Guard,
         Figure::Latency,
+        Figure::Lossless,
     ];
+
+    /// Whether it shows what `make bench-capture` measures, and not `make bench`.
+    #[must_use]
+    pub fn is_of_capture(self) -> bool {
+        self == Figure::Lossless
+    }
 
     /// The name of its file without the ending.
     #[must_use]
@@ -66,6 +76,7 @@ impl Figure {
             Figure::Latency => "latency",
             Figure::Ablation => "ablation",
             Figure::Limits => "machine-limits",
+            Figure::Lossless => "capture-lossless",
         }
     }
 
@@ -86,6 +97,7 @@ impl Figure {
             Figure::Latency => "Lines: microseconds from store to peek by rate",
             Figure::Ablation => "Bars: packets a second after each change",
             Figure::Limits => "Bars: bytes a second of the memory itself",
+            Figure::Lossless => "Lines: highest rate without loss by packet size",
         }
     }
 
@@ -108,6 +120,7 @@ impl Figure {
             Figure::Latency => inside::latency(rows),
             Figure::Ablation => inside::ablation(rows),
             Figure::Limits => inside::limits(rows),
+            Figure::Lossless => capture::lossless(rows),
         }
     }
 }
@@ -125,7 +138,7 @@ fn point(row: &Row) -> Option<Point> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tables::names::made_up;
+    use crate::tables::{Part, names::made_up};
 
     /// Rows of every kind with plain values.
     fn rows() -> Vec<Row> {
@@ -145,6 +158,8 @@ mod tests {
             }
         }
         add("limits/raw-insert/64B".into(), 221.0, "Mpps");
+        add("capture/lossless/64B/retroscope".into(), 1.1, "Mpps");
+        add("capture/lossless/1514B/sender".into(), 0.6, "Mpps");
         add("limits/nt-fill/1t".into(), 22.6, "GB/s");
         add("limits/nt-fill/2t".into(), 45.0, "GB/s");
         for bucket in [2, 4] {
@@ -171,11 +186,19 @@ mod tests {
     #[test]
     fn a_figure_without_rows_does_not_keep_an_old_picture() {
         let folder = tempfile::tempdir().expect("a folder");
-        let written = crate::plot::write_all(&rows(), folder.path()).expect("a folder to write to");
-        assert_eq!(written.len(), Figure::ALL.len());
-        assert!(written.iter().all(|path| path.is_file()));
-        let written = crate::plot::write_all(&[], folder.path()).expect("a folder to write to");
-        assert!(written.is_empty());
+        let write = |rows: &[Row], part| {
+            crate::plot::write_all(rows, part, folder.path()).expect("a folder to write to")
+        };
+        let of_capture = write(&rows(), Part::Capture);
+        let written = write(&rows(), Part::InProcess);
+        assert_eq!(written.len() + of_capture.len(), Figure::ALL.len());
+        assert!(written.iter().chain(&of_capture).all(|path| path.is_file()));
+        assert!(write(&[], Part::InProcess).is_empty());
+        assert!(
+            of_capture.iter().all(|path| path.is_file()),
+            "of another part"
+        );
+        assert!(write(&[], Part::Capture).is_empty());
         assert_eq!(folder.path().read_dir().expect("it is there").count(), 0);
     }
 }

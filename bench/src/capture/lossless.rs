@@ -1,0 +1,153 @@
+//! Figure 4 of the paper (Klein et al., 2017) over a veth pair: the highest rate at which a recorder loses nothing, by the size of
+//! packets.
+//!
+//! A rate is searched for by halving, with short runs. All programs get the same buffer from the kernel, small enough that it is
+//! filled many times in a run: what is found is what they keep up with, not what a buffer hides. The sender is the upper
+//! bound: on a veth pair its CPU does the kernel's work of receiving too. So the row `capture/lossless/SIZE/sender`, the
+//! highest rate that it reached, belongs beside the others.
+//!
+//! A row's value is the highest rate that lost nothing, its greatest the least rate that did.
+
+use std::path::Path;
+
+use super::{
+    Load, Programs,
+    contestant::{Contestant, Kind, Room, Trial},
+    veth::Veth,
+};
+use crate::{
+    contest::Failure,
+    measure::Spread,
+    session::{Session, SessionError, say},
+};
+
+/// Bytes of a frame without its check sequence. The last is what the paper's 1518 bytes are without it.
+const SIZES: [u32; 6] = [64, 128, 256, 512, 1024, 1514];
+
+/// The kernel's buffer, and the recorder's ring.
+const ROOM: Room = Room {
+    ring_bytes: 256 << 20,
+    buffer_bytes: Some(8 << 20),
+};
+
+/// Packets of a run at full speed: most of a second for the sender.
+const COUNT_MAX: u64 = 800_000;
+/// Length of a run, in parts of a second: one in so many.
+const RUNS_A_SECOND: u64 = 2;
+/// Halvings of the interval between a rate that lost nothing and one that did.
+const HALVINGS: usize = 4;
+/// So often a rate may fail: now and then something else takes the processor.
+const ATTEMPTS: usize = 2;
+
+/// Finds the highest rates and writes their rows.
+pub(super) fn run(
+    session: &mut Session,
+    programs: &Programs,
+    folder: &Path,
+) -> Result<(), SessionError> {
+    for size in SIZES {
+        let group = format!("capture/lossless/{size}B");
+        if !session.wants_below(&group) {
+            continue;
+        }
+        let mut fastest: Option<f64> = None;
+        for kind in Kind::RACED {
+            let contestant = Contestant::new(kind, programs, folder, ROOM);
+            let found = Veth::new().and_then(|veth| {
+                highest(|rate| {
+                    let count = rate.map_or(COUNT_MAX, |rate| (rate / RUNS_A_SECOND).max(1));
+                    let load = Load { size, count, rate };
+                    let trial = contestant.try_load(&veth, load)?;
+                    fastest = Some(fastest.unwrap_or(0.0).max(trial.sent.rate));
+                    Ok(trial)
+                })
+            });
+            if let Err(failure) = &found {
+                say(&format!("SKIP: {group}/{}: {failure}", kind.name()));
+            }
+            session.absolute(&format!("{group}/{}", kind.name()), "Mpps", found)?;
+        }
+        if let Some(rate) = fastest {
+            let spread = Spread::once(rate / 1e6);
+            session.absolute(&format!("{group}/sender"), "Mpps", Ok(spread))?;
+        }
+    }
+    Ok(())
+}
+
+/// The highest rate without loss, in Mpps. `run` makes a run at so many packets a second, or as fast as the sender can.
+fn highest(mut run: impl FnMut(Option<u64>) -> Result<Trial, Failure>) -> Result<Spread, Failure> {
+    let mut passes = |rate: Option<u64>| -> Result<(bool, f64), Failure> {
+        let mut reached: f64 = 0.0;
+        for _ in 0..ATTEMPTS {
+            let trial = run(rate)?;
+            reached = reached.max(trial.sent.rate);
+            // Something else may have sent packets too.
+            if trial.captured >= trial.sent.packets {
+                return Ok((true, trial.sent.rate));
+            }
+        }
+        Ok((false, reached))
+    };
+    let (passed, fastest) = passes(None)?;
+    if passed {
+        return Ok(Spread::once(fastest / 1e6));
+    }
+    let (mut low, mut high) = (0.0_f64, fastest);
+    for _ in 0..HALVINGS {
+        let middle = f64::midpoint(low, high);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a rate between 0 and what a sender reaches"
+        )]
+        let (passed, reached) = passes(Some(middle as u64))?;
+        if passed {
+            low = reached.min(middle);
+        } else {
+            high = middle;
+        }
+    }
+    if low == 0.0 {
+        let least = high / 1e6;
+        return Err(Failure::Unsound(format!("lost some at {least:.3} Mpps")));
+    }
+    Ok(Spread {
+        median: low / 1e6,
+        min: low / 1e6,
+        max: high / 1e6,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::contestant::Sent, *};
+
+    /// A program that keeps up with so many packets a second, behind a sender that reaches 1.6 million.
+    fn search(limit: f64, mut hiccups: usize) -> Result<Spread, Failure> {
+        highest(|rate| {
+            let rate = rate.map_or(1_600_000.0, |rate| rate as f64);
+            let packets = 1000;
+            let is_hiccup = hiccups > 0;
+            hiccups = hiccups.saturating_sub(1);
+            Ok(Trial {
+                sent: Sent { packets, rate },
+                captured: packets - u64::from(rate > limit || is_hiccup),
+            })
+        })
+    }
+
+    #[test]
+    fn the_rate_is_found_between_two_bounds() {
+        let spread = search(730_000.0, 0).unwrap();
+        assert_eq!((spread.median, spread.min, spread.max), (0.7, 0.7, 0.8));
+        assert_eq!(search(5e6, 0).unwrap(), Spread::once(1.6), "the sender's");
+    }
+
+    #[test]
+    fn one_loss_is_tried_again_and_loss_everywhere_is_no_figure() {
+        assert_eq!(search(5e6, 1).unwrap(), Spread::once(1.6));
+        assert!(search(5e6, 2).unwrap().median < 1.6);
+        assert!(matches!(search(0.0, 0), Err(Failure::Unsound(_))));
+    }
+}
