@@ -75,7 +75,7 @@ impl Kind {
 /// The memory that a contestant is given.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Room {
-    /// Memory that packets are copied into, by those that keep them.
+    /// Memory that packets are copied into, by those that keep them; a multiple of 1 MiB.
     pub(crate) ring_bytes: u64,
     /// The kernel's buffer, a multiple of 1 MiB; `None`: what the program takes by itself.
     pub(crate) buffer_bytes: Option<u64>,
@@ -152,17 +152,17 @@ impl Contestant {
             ring_bytes,
             buffer_bytes,
         } = self.room;
-        let ring = ring_bytes.to_string();
+        let mebibytes = |bytes: u64| format!("{}MiB", bytes >> 20);
         match self.kind {
             Kind::Retroscope | Kind::RetroscopeXdp => {
                 let mut command = veth.command(&self.programs.retroscope);
-                command.args(["record", "--json", "-i", Veth::TO, "--ring", &ring]);
-                command.args(["--trigger", TRIGGER]);
+                command.args(["record", "--json", "-i", Veth::TO, "--trigger", TRIGGER]);
+                command.args(["--ring", &mebibytes(ring_bytes)]);
                 if self.kind == Kind::RetroscopeXdp {
                     command.args(["--engine", "af-xdp"]);
                 }
                 if let Some(bytes) = buffer_bytes {
-                    command.args(["--capture-buffer", &bytes.to_string()]);
+                    command.args(["--capture-buffer", &mebibytes(bytes)]);
                 }
                 command.arg("-w").arg(&self.directory);
                 command
@@ -185,7 +185,7 @@ impl Contestant {
             }
             Kind::Minimal => {
                 let mut command = veth.command(&self.programs.minimal);
-                command.args([Veth::TO, &ring]);
+                command.args([Veth::TO, &ring_bytes.to_string()]);
                 command
             }
         }

@@ -31,13 +31,18 @@ use crate::{
 use contestant::{Contestant, Kind, Room};
 use veth::Veth;
 
-/// All judged rows, and one for each size whose highest rate without loss is looked for.
-pub const ROWS: [&str; 5] = [
+/// All judged rows, and the beginnings of those of each size whose highest rate without loss is looked for.
+pub const ROWS: [&str; 10] = [
     "capture/64B/cpu-vs-tcpdump",
     "capture/64B/cpu-vs-minimal",
     "capture/1514B/cpu-vs-tcpdump",
     "capture/1514B/cpu-vs-minimal",
-    "capture/lossless",
+    "capture/lossless/64B",
+    "capture/lossless/128B",
+    "capture/lossless/256B",
+    "capture/lossless/512B",
+    "capture/lossless/1024B",
+    "capture/lossless/1514B",
 ];
 
 /// Counted runs of each contestant.
