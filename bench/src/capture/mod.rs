@@ -10,7 +10,8 @@
 //! | `capture/64B/cpu-vs-minimal` | a loop that copies each packet into memory (`shim/minimal_reader.c`) | 1.6 |
 //! | `capture/1514B/cpu-vs-minimal` | the same | 0.8 |
 //!
-//! Less is better. A run counts if every packet that was sent was captured, and the recorder's analyzer missed none. The rows
+//! Less is better. A run counts if the recorder captured every packet that was sent and its analyzer missed none, and if the
+//! others lost at most one in a hundred. The rows
 //! `capture/SIZE/NAME-ns` are the times themselves. `capture/lossless/SIZE/NAME`, which nobody judges, are in [`lossless`].
 
 mod contestant;
