@@ -66,6 +66,7 @@ pub(super) struct Batch {
     flows: [FlowProbe; MANY],
     /// Both addresses, then both ports of each packet at most.
     spans: [Span; 4 * MANY],
+    /// Only the first that [`Self::prefixes`] counts.
     probes: Vec<SmallProbe>,
     /// What was found; only the first `count`.
     found: Vec<Found>,
@@ -195,29 +196,38 @@ impl Batch {
     /// Looks up IPv4 addresses and ports, of the first `count` frames.
     pub(super) fn prefixes(&mut self, index: &Index, count: usize) {
         let spans = self.spans_of(index, count);
-        self.probes.clear();
-        for span in &self.spans[..spans] {
+        let spans = &self.spans[..spans];
+        let lengths = |sum, span: &Span| sum + span.lengths.count_ones() as usize;
+        let most = spans.iter().fold(0, lengths) + 1;
+        if self.probes.len() < most {
+            self.probes.resize(most, SmallProbe::default());
+        }
+        let mut probes = 0;
+        for span in spans {
             let mut lengths = span.lengths;
             while lengths != 0 {
                 #[expect(clippy::cast_possible_truncation, reason = "at most 32")]
                 let bits = lengths.trailing_zeros() as u8 + 1;
                 lengths &= lengths - 1;
                 let key = prefix_key(span.tag, span.value, bits);
-                self.probes.push(SmallProbe {
+                let probe = SmallProbe {
                     key,
                     hash: index.small.hash(key),
                     traits: span.traits,
                     frame: span.frame,
-                });
+                };
+                let may_be = index.small.may_have(probe.hash);
+                append(&mut self.probes, &mut probes, probe, may_be);
             }
         }
+        let probes = &self.probes[..probes];
         let touch = |all, probe: &SmallProbe| all ^ index.small.touch(probe.hash);
-        std::hint::black_box(self.probes.iter().fold(false, touch));
-        let most = self.count + self.probes.len() + 1;
+        std::hint::black_box(probes.iter().fold(false, touch));
+        let most = self.count + probes.len() + 1;
         if self.found.len() < most {
             self.found.resize(most, Found::default());
         }
-        for probe in &self.probes {
+        for probe in probes {
             let (slot, is_found) = index.small.get(probe.key, probe.hash);
             let (value, is_group) = slot.parts();
             let found = Found {

@@ -3,6 +3,9 @@
 //! A table is cut into shards, each an array of cache lines of four 16-byte slots with linear probing over lines. A new
 //! version copies the array of pointers and, when it changes, the shards that changed: some KiB, whatever the size of the
 //! table. A look-up reads the pointer (the array of them stays in the first-level cache) and, nearly always, one line.
+//!
+//! Most keys that prefixes make of an address are in no table. A bit for each hash says so of most of them, in a few KiB that
+//! stay near ([`Table::may_have`]), where a line of the table would have to be fetched.
 
 use std::sync::Arc;
 
@@ -11,6 +14,12 @@ const SHARDS: usize = 256;
 const LINE: usize = 4;
 /// Slots used before a shard grows: five eighths.
 const LOAD: (usize, usize) = (5, 8);
+
+/// Bits of the filter for each key when it is made, before rounding up: an eighth of them are set then.
+const FILTER_KEY_BITS: usize = 8;
+/// Fewer bits for each key, and it is made anew.
+const FILTER_KEY_BITS_MIN: usize = 6;
+const FILTER_WORDS_MIN: usize = 16;
 
 /// 16 bytes with a key in them. All zeros: no key.
 pub(super) trait Slot: Copy + Default {
@@ -46,6 +55,12 @@ struct Line<S>([S; LINE]);
 pub(super) struct Table<S> {
     shards: Vec<Arc<[Line<S>]>>,
     used: Vec<u32>,
+    /// A bit for hashes that are there, and for some that were: `FILTER_KEY_BITS` bits a key.
+    filter: Arc<[u64]>,
+    /// Keys in the table.
+    keys: usize,
+    /// Keys that were taken out since the filter was made.
+    gone: usize,
     seeds: Seeds,
 }
 
@@ -56,8 +71,41 @@ impl<S: Slot> Table<S> {
         Self {
             shards: vec![empty; SHARDS],
             used: vec![0; SHARDS],
+            filter: vec![0; FILTER_WORDS_MIN].into(),
+            keys: 0,
+            gone: 0,
             seeds,
         }
+    }
+
+    /// Whether a key of this hash may be there; of one that is it is true.
+    #[inline(always)]
+    pub(super) fn may_have(&self, hash: u64) -> bool {
+        let (word, bit) = filter_place(hash, self.filter.len());
+        self.filter[word] >> bit & 1 == 1
+    }
+
+    /// Notes a hash that was put in. Makes the filter anew where it is full of hashes that are gone, or too small: seldom
+    /// enough that it costs an insertion some ns.
+    fn note(&mut self, hash: u64) {
+        self.keys += 1;
+        if (self.keys + self.gone) * FILTER_KEY_BITS_MIN <= self.filter.len() * 64 {
+            let (word, bit) = filter_place(hash, self.filter.len());
+            Arc::make_mut(&mut self.filter)[word] |= 1 << bit;
+            return;
+        }
+        let words = (self.keys * FILTER_KEY_BITS / 64).next_power_of_two();
+        let mut filter = vec![0; words.max(FILTER_WORDS_MIN)];
+        let lines = self.shards.iter().flat_map(|shard| shard.iter());
+        for slot in lines
+            .flat_map(|line| &line.0)
+            .filter(|slot| !slot.is_empty())
+        {
+            let (word, bit) = filter_place(self.hash(slot.key()), filter.len());
+            filter[word] |= 1_u64 << bit;
+        }
+        self.filter = filter.into();
+        self.gone = 0;
     }
 
     #[inline]
@@ -138,6 +186,7 @@ impl<S: Slot> Table<S> {
         }
         place(Arc::make_mut(&mut self.shards[index]), slot, hash);
         self.used[index] += 1;
+        self.note(hash);
     }
 
     /// Takes a key's slot out.
@@ -154,6 +203,8 @@ impl<S: Slot> Table<S> {
         }
         self.shards[index] = self.rebuilt(index, lines, |slot| !slot.has_key(key));
         self.used[index] -= 1;
+        self.keys -= 1;
+        self.gone += 1;
     }
 
     /// A shard with those of its slots that are to stay.
@@ -169,8 +220,19 @@ impl<S: Slot> Table<S> {
     /// Bytes of memory.
     pub(super) fn bytes(&self) -> usize {
         let lines: usize = self.shards.iter().map(|shard| shard.len()).sum();
-        lines * size_of::<Line<S>>() + SHARDS * (size_of::<Arc<[Line<S>]>>() + size_of::<u32>())
+        lines * size_of::<Line<S>>()
+            + self.filter.len() * size_of::<u64>()
+            + SHARDS * (size_of::<Arc<[Line<S>]>>() + size_of::<u32>())
     }
+}
+
+/// The bit of a hash in a filter of `words` words, a power of two. Not of the bits that choose shards and lines.
+#[inline(always)]
+fn filter_place(hash: u64, words: usize) -> (usize, u32) {
+    let at = (hash >> 24) as usize & (words * 64 - 1);
+    #[expect(clippy::cast_possible_truncation, reason = "below 64")]
+    let bit = (at % 64) as u32;
+    (at / 64, bit)
 }
 
 /// Puts a slot into the first free place of its line or those behind it. There is one: the load is bounded.
@@ -184,5 +246,44 @@ fn place<S: Slot>(lines: &mut [Line<S>], slot: S, hash: u64) {
             return;
         }
         at = (at + 1) & mask;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::ruleset::sought::SmallSlot;
+
+    /// Whatever comes and goes: a key that is there is found, its hash is in the filter, and few of others are.
+    #[test]
+    fn the_filter_knows_all_keys_and_few_others() {
+        let mut random = fastrand::Rng::with_seed(9);
+        let mut table = Table::<SmallSlot>::new(Seeds(random.u64(..), random.u64(..)));
+        let space: Vec<u64> = (0..40_000).map(|_| random.u64(1..)).collect();
+        let others: Vec<u64> = (0..10_000).map(|_| random.u64(1..)).collect();
+        let mut keys = HashSet::new();
+        for round in 0..60_000_u32 {
+            let key = space[random.usize(0..space.len())];
+            // It grows to thousands, and shrinks again.
+            let grows = if round < 40_000 { 0.8 } else { 0.1 };
+            if random.f64() < grows {
+                if keys.insert(key) {
+                    table.insert(SmallSlot::one(key, 7, 0));
+                }
+            } else if keys.remove(&key) {
+                table.remove(key);
+            }
+            if round % 4_000 == 0 {
+                let has = |key: &u64| table.may_have(table.hash(*key));
+                assert!(keys.iter().all(has));
+                let found = |key: &u64| table.get(*key, table.hash(*key)).1;
+                assert!(keys.iter().all(found));
+                let kept = others.iter().filter(|key| has(key)).count();
+                assert!(kept < 2_500, "{kept} of 10,000 with {} keys", keys.len());
+            }
+        }
+        assert_eq!(table.keys, keys.len());
     }
 }
