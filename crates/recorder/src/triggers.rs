@@ -48,6 +48,7 @@ pub(crate) struct Triggers {
     hits: Vec<RuleHit>,
     /// All rules run by themselves.
     is_direct: bool,
+    is_offline: bool,
 }
 
 /// A rule that matches nothing of a link type, and why.
@@ -126,6 +127,7 @@ impl Triggers {
             matches: Matches::default(),
             hits: Vec::new(),
             is_direct,
+            is_offline: offline,
         })
     }
 
@@ -139,9 +141,14 @@ impl Triggers {
         &self.shared
     }
 
-    /// Takes up changes of the rules. Cheap, and never waits.
+    /// Takes up changes of the rules. Cheap. Live it never waits; from files it takes up all that was published, since what is
+    /// found must not depend on the moment.
     pub(crate) fn refresh(&mut self) {
-        self.reader.refresh();
+        if self.is_offline {
+            self.reader.catch_up();
+        } else {
+            self.reader.refresh();
+        }
     }
 
     /// Finds the rules' hits among at most 64 frames of one interface: bit `n` of the result is that of frame

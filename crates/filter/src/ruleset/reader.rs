@@ -105,6 +105,17 @@ impl RuleReader {
         self.take_up()
     }
 
+    /// As [`Self::refresh`], for a reader whose result must not depend on when the writer has its turn: every update that
+    /// happened before this call is taken up. Where the writer is replacing the pointer just now it waits for that.
+    pub fn catch_up(&mut self) -> bool {
+        // V1, as in `refresh`.
+        if self.shared.version.load(Ordering::Acquire) == self.version {
+            return false;
+        }
+        (self.version, self.index) = self.shared.current();
+        true
+    }
+
     #[cold]
     fn take_up(&mut self) -> bool {
         let current = match self.shared.current.try_lock() {
@@ -179,5 +190,33 @@ impl RuleReader {
             frames,
         };
         collector.collect(shape.is_none(), of_residue, &self.residue, matches);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::{Filter, Mode, RuleId, RuleSet};
+
+    #[test]
+    fn who_catches_up_misses_no_update_and_who_refreshes_never_waits() {
+        let mut rules = RuleSet::new(Mode::Savefile);
+        let mut reader = rules.reader();
+        let filter = Filter::plain("udp port 53").expect("it is right");
+        let _ = rules.insert(RuleId(1), &filter).expect("it is right");
+        // As if the writer were replacing the pointer.
+        let shared = Arc::clone(&reader.shared);
+        let writer = shared.current.lock().expect("nobody panicked");
+        assert!(!reader.refresh());
+        assert_eq!(reader.version, 0);
+        thread::scope(|scope| {
+            let reading = scope.spawn(|| reader.catch_up());
+            drop(writer);
+            assert!(reading.join().expect("it does not panic"));
+        });
+        assert_eq!(reader.version, 1);
+        assert!(!reader.catch_up() && !reader.refresh());
     }
 }

@@ -157,7 +157,8 @@ impl Scanner {
                 }
             }
         }
-        self.reader.refresh();
+        // This thread changes the rules itself: nobody else holds them.
+        self.reader.catch_up();
     }
 }
 
