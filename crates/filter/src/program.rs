@@ -150,7 +150,8 @@ impl Program {
     /// [`NativeError`]; the program is interpreted as before.
     pub fn make_native(&self) -> Result<(), NativeError> {
         if self.shared.native.get().is_none() {
-            let native = Native::new(&self.shared.instructions, self.shared.ancillary)?;
+            let native =
+                Native::guarded(|| Native::new(&self.shared.instructions, self.shared.ancillary))?;
             // Another thread may have been faster: its code is as good.
             let _ = self.shared.native.set(native);
         }

@@ -122,7 +122,7 @@ impl Drop for Compiler {
         self.shared.ends.store(true, Ordering::Relaxed);
         self.queue = None;
         if let Some(thread) = self.thread.take() {
-            // It panics on nothing; if it did, the programs would stay with the interpreter.
+            // It panics on nothing: what the code generator may do is caught.
             let _ = thread.join();
         }
     }

@@ -25,7 +25,10 @@ mod plan;
 mod table;
 mod translate;
 
-use std::time::Duration;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
 
 pub use compiler::{Compiler, CompilerCounts};
 pub use error::NativeError;
@@ -69,6 +72,24 @@ impl Native {
         Ok(Self { code, info })
     }
 
+    /// Runs `make`. A panic in it, a bug in the translator or in the code generator, is an error like others, and leaves the
+    /// program to the interpreter: it must not take the thread with it that compiles, and what others wait there.
+    ///
+    /// # Errors
+    /// Those of `make`; [`NativeError::Generator`] with the panic's message.
+    pub(crate) fn guarded(
+        make: impl FnOnce() -> Result<Self, NativeError>,
+    ) -> Result<Self, NativeError> {
+        // What `make` leaves unfinished is dropped with it: nothing is shared until it succeeds.
+        catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            Err(NativeError::Generator {
+                message: format!("it panicked: {}", text.unwrap_or("no message")),
+            })
+        })
+    }
+
     pub(crate) fn info(&self) -> NativeInfo {
         self.info
     }
@@ -83,5 +104,28 @@ impl Native {
     #[inline]
     pub(crate) fn run_many(&self, frames: &[Frame<'_>]) -> u64 {
         self.code.run_many(frames)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_of_the_code_generator_is_an_error() {
+        type Make = fn() -> Result<Native, NativeError>;
+        let cases: [(Make, &str); 3] = [
+            (|| panic!("register {}", 7), "it panicked: register 7"),
+            (|| panic!("bare"), "it panicked: bare"),
+            (|| std::panic::panic_any(1), "it panicked: no message"),
+        ];
+        for (make, said) in cases {
+            match Native::guarded(make) {
+                Err(NativeError::Generator { message }) => assert_eq!(message, said),
+                other => panic!("{other:?}"),
+            }
+        }
+        let made = Native::guarded(|| Native::new(&[Instruction::ret(5)], false));
+        assert!(made.is_ok(), "{made:?}");
     }
 }
