@@ -34,6 +34,8 @@ pub struct RingContest {
     readers: Vec<Reader>,
     /// Buckets that readers stay behind on purpose.
     distance: u64,
+    /// Each packet is stored by a call of its own.
+    packet_by_packet: bool,
     /// Stamps below this were used.
     time: u64,
     /// The ring was closed because a run was given up.
@@ -69,6 +71,7 @@ impl RingContest {
             readers,
             ring,
             distance: 0,
+            packet_by_packet: false,
             time: 0,
             closed: false,
         })
@@ -78,6 +81,13 @@ impl RingContest {
     #[must_use]
     pub fn at_distance(mut self, buckets: usize) -> Self {
         self.distance = buckets as u64;
+        self
+    }
+
+    /// Has producers call for each packet, not for each burst.
+    #[must_use]
+    pub fn packet_by_packet(mut self) -> Self {
+        self.packet_by_packet = true;
         self
     }
 
@@ -133,9 +143,18 @@ impl Contest for RingContest {
                 behind: self.distance * in_bucket as u64,
             })
             .collect();
+        let packet_by_packet = self.packet_by_packet;
         let storing = self.producers.iter_mut().take(load.producers).enumerate();
         let storing = storing
-            .map(|(number, producer)| move |_: &Course| store(producer, load, number, base))
+            .map(|(number, producer)| {
+                move |_: &Course| {
+                    if packet_by_packet {
+                        store_each(producer, load, number, base)
+                    } else {
+                        store(producer, load, number, base)
+                    }
+                }
+            })
             .collect();
         let reading = self.readers.iter_mut().zip(views);
         let reading = reading
@@ -160,6 +179,24 @@ fn store(producer: &mut Producer, load: &Load, number: usize, base: u64) -> Resu
         });
         store_burst(producer, burst).map_err(|error| Failure::system("store", error))?;
         stored = end;
+    }
+    producer.publish();
+    Ok(())
+}
+
+/// One producer: a call for each packet.
+fn store_each(
+    producer: &mut Producer,
+    load: &Load,
+    number: usize,
+    base: u64,
+) -> Result<(), Failure> {
+    let frames = Frames::new(load.packet_bytes);
+    for packet in 0..load.packets_of(number) {
+        let time = base + load.time(number, packet);
+        let record = Record::whole(time.cast_signed(), 0, frames.get(packet));
+        let stored = producer.store(&record);
+        stored.map_err(|error| Failure::system("store", error))?;
     }
     producer.publish();
     Ok(())
@@ -278,6 +315,10 @@ mod tests {
             consumers: 1,
             ..Load::pairs(64, 10, 2)
         };
+        let load_each = Load::pairs(64, 1_000_000, 1);
+        let one = RingContest::new(32 << 20, None, 1, 1).unwrap();
+        let run = one.packet_by_packet().run(&load_each, &mut memory).unwrap();
+        assert_eq!(run.check(&load_each), Ok(()));
         let refused = two.run(&load, &mut memory);
         assert!(matches!(refused, Err(Failure::CannotRun(_))), "{refused:?}");
     }

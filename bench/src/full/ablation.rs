@@ -6,7 +6,9 @@
 //! | `ablation/1-clock-per-burst` | the hold time is checked once for each burst of 64 packets |
 //! | `ablation/2-descriptors` | 16-byte descriptors from the back of a storage, payload from its front; no vector of references |
 //! | `ablation/3-nt-stores` | descriptors and payload go around the caches |
-//! | `ablation/4-ring` | our ring: holds instead of mutexes and guard interval, and open buckets, published every 32 KiB |
+//! | `ablation/4-descriptor-groups` | descriptors wait in the L1 cache until 32 are together, so that whole lines go around the caches |
+//! | `ablation/5-ring` | our ring, a call for each packet: holds instead of mutexes and guard interval, open buckets published every 32 KiB, smallest and largest times |
+//! | `ablation/6-bursts` | a call for each burst of 64 packets; frames of whole lines go to their place without a buffer |
 //!
 //! The mutex of a storage and the guard interval have no row of their own: both cost something once for 2 MiB, and what replaced them also
 //! makes open buckets readable. `guard/…` shows what distance is worth.
@@ -27,11 +29,15 @@ use crate::{
 const PACKET_BYTES: usize = 64;
 /// Distance of readers from writers: the number of inserters (thesis, equation 7.1).
 const GUARD: usize = 1;
+/// Descriptors that are written together, as in our ring.
+const GROUP: usize = 32;
 
 pub(super) fn run(session: &mut Session) -> Result<(), SessionError> {
     if !session.wants_below("ablation") {
         return Ok(());
     }
+    let ring_bytes = session.scale().ring_bytes;
+    let ring = || RingContest::new(ring_bytes, None, 1, 1);
     let step = |step: Step| RefCell::new(Box::new(step) as Box<dyn Contest>);
     let steps = [
         ("0-qq2016", shared(Ok(Qq2016::new()))),
@@ -39,9 +45,11 @@ pub(super) fn run(session: &mut Session) -> Result<(), SessionError> {
         ("2-descriptors", step(Step::new(Change::Descriptors))),
         ("3-nt-stores", step(Step::new(Change::NtStores))),
         (
-            "4-ring",
-            shared(RingContest::new(session.scale().ring_bytes, None, 1, 1)),
+            "4-descriptor-groups",
+            step(Step::new(Change::DescriptorGroups)),
         ),
+        ("5-ring", shared(ring().map(RingContest::packet_by_packet))),
+        ("6-bursts", shared(ring())),
     ];
     let starts = steps.iter().map(|(name, contest)| Start {
         row: format!("ablation/{name}"),
@@ -59,6 +67,7 @@ enum Change {
     ClockPerBurst,
     Descriptors,
     NtStores,
+    DescriptorGroups,
 }
 
 /// A QQ of 2016 with changes.
@@ -83,6 +92,7 @@ impl Contest for Step {
             Change::ClockPerBurst => "clock-per-burst",
             Change::Descriptors => "descriptors",
             Change::NtStores => "nt-stores",
+            Change::DescriptorGroups => "descriptor-groups",
         }
     }
 
@@ -100,7 +110,8 @@ impl Contest for Step {
             self.offsets = queue.into_offsets();
             return run;
         }
-        let non_temporal = self.change == Change::NtStores;
+        let grouped = self.change == Change::DescriptorGroups;
+        let non_temporal = grouped || self.change == Change::NtStores;
         let hold_ticks = ticks::of(HOLD);
         let parts = stream::units(memory.bytes_mut()).chunks_exact_mut(STORAGE_BYTES / UNIT_BYTES);
         let storages = parts.map(|units| Described {
@@ -110,6 +121,8 @@ impl Contest for Step {
             given_out: 0,
             hold_ticks,
             non_temporal,
+            grouped,
+            group: [[0; UNIT_BYTES]; GROUP],
         });
         carry(&Queue::of(storages, &config), load)
     }
@@ -124,7 +137,7 @@ trait Variant: Inner {
     fn append(&mut self, time: u64, frame: &[u8]) -> bool;
 
     /// Makes what was stored visible to whoever locks the storage next.
-    fn finish(&self);
+    fn finish(&mut self);
 
     /// Reads every header.
     fn tally(&self) -> Tally;
@@ -186,7 +199,7 @@ impl Variant for Storage<'_> {
         Storage::append(self, time, 0, frame).is_ok()
     }
 
-    fn finish(&self) {}
+    fn finish(&mut self) {}
 
     fn tally(&self) -> Tally {
         let mut seen = Tally::default();
@@ -206,6 +219,19 @@ struct Described<'m> {
     given_out: u64,
     hold_ticks: u64,
     non_temporal: bool,
+    /// Descriptors wait in `group`.
+    grouped: bool,
+    /// In the order of memory: the first one last.
+    group: [[u8; UNIT_BYTES]; GROUP],
+}
+
+impl Described<'_> {
+    /// Writes the descriptors that wait, `count` of them, behind which `end` units of the storage are free or payload.
+    #[inline(always)]
+    fn write_group(&mut self, end: usize, count: usize) {
+        let waiting = self.group[GROUP - count..].as_flattened();
+        stream::copy(&mut self.units[end..end + count], waiting);
+    }
 }
 
 impl Inner for Described<'_> {
@@ -243,7 +269,13 @@ impl Variant for Described<'_> {
         if let Some(last) = place.get_mut(whole) {
             last.0[..rest.len()].copy_from_slice(rest);
         }
-        if self.non_temporal {
+        if self.grouped {
+            let waiting = self.packets % GROUP;
+            self.group[GROUP - 1 - waiting] = descriptor;
+            if waiting + 1 == GROUP {
+                self.write_group(end - 1, GROUP);
+            }
+        } else if self.non_temporal {
             stream::copy(&mut self.units[end - 1..end], &descriptor);
         } else {
             self.units[end - 1] = Unit(descriptor);
@@ -253,7 +285,10 @@ impl Variant for Described<'_> {
         true
     }
 
-    fn finish(&self) {
+    fn finish(&mut self) {
+        if self.grouped {
+            self.write_group(self.units.len() - self.packets, self.packets % GROUP);
+        }
         if self.non_temporal {
             stream::fence();
         }
@@ -278,7 +313,12 @@ mod tests {
     #[test]
     fn every_step_carries_every_load() {
         let mut memory = Memory::new(8 << 20).unwrap();
-        for change in [Change::ClockPerBurst, Change::Descriptors, Change::NtStores] {
+        for change in [
+            Change::ClockPerBurst,
+            Change::Descriptors,
+            Change::NtStores,
+            Change::DescriptorGroups,
+        ] {
             let mut step = Step::new(change);
             for load in [
                 Load::pairs(64, 300_000, 1),
@@ -293,7 +333,7 @@ mod tests {
 
     #[test]
     fn payload_and_descriptors_do_not_meet() {
-        for non_temporal in [false, true] {
+        for (non_temporal, grouped) in [(false, false), (true, false), (true, true)] {
             let mut units = vec![Unit::default(); 64];
             let mut storage = Described {
                 units: &mut units,
@@ -302,6 +342,8 @@ mod tests {
                 given_out: 0,
                 hold_ticks: u64::MAX,
                 non_temporal,
+                grouped,
+                group: [[0; UNIT_BYTES]; GROUP],
             };
             let frame: Vec<u8> = (1..=50).collect();
             while storage.append(7, &frame) {}
