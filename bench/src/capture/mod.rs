@@ -12,7 +12,7 @@
 //!
 //! Less is better. A run counts if the recorder captured every packet that was sent and its analyzer missed none, and if the
 //! others lost at most one in a hundred. The rows
-//! `capture/SIZE/NAME-ns` are the times themselves. `capture/lossless/SIZE/NAME`, which nobody judges, are in [`lossless`].
+//! `capture/SIZE/NAME-ns` are the times themselves. `capture/lossless/SIZE/NAME`, which nobody judges, are in `lossless.rs`.
 
 mod contestant;
 mod lossless;
