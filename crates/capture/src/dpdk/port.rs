@@ -1,6 +1,10 @@
 //! Opening a port: how many queues, what the device does to packets, memory.
 
-use std::{ffi::CString, io};
+use std::{
+    ffi::CString,
+    io,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 use super::{
     device::Device,
@@ -75,7 +79,6 @@ pub(super) fn open(
         let _alone = sys::alone();
         sys::Port::new(environment, find(environment, device)?)
     };
-    let number = port.number();
     let error = |call| move |error| refused(call, name, error);
     let described = port.describe().map_err(error("rte_eth_dev_info_get"))?;
     let driver = described.driver();
@@ -120,7 +123,6 @@ pub(super) fn open(
     let mut memory = Memory {
         environment,
         name,
-        number,
         node: described.node,
         descriptors: 0,
     };
@@ -271,11 +273,13 @@ const ADDRESSES_AND_PORTS: HashFields = HashFields {
     others: false,
 };
 
+/// Pools that were made: each has a name of its own. Relaxed: only the number matters.
+static POOLS: AtomicU32 = AtomicU32::new(0);
+
 /// Where the memory of a port comes from.
 struct Memory<'a> {
     environment: &'static Environment,
     name: &'a str,
-    number: u16,
     node: i32,
     /// What each queue got.
     descriptors: u16,
@@ -322,8 +326,9 @@ impl Memory<'_> {
     ) -> io::Result<io::Result<()>> {
         let own_bytes = usize::from(BURST) * FRAME_BYTES_MAX as usize;
         let mut pools: Vec<Pool> = Vec::new();
-        for thread in 0..threads {
-            let name = CString::new(format!("rs{}_{thread}_{room}", self.number))?;
+        for _ in 0..threads {
+            // The number of a port is given again while the pools of its predecessor are still being freed.
+            let name = CString::new(format!("rs{}", POOLS.fetch_add(1, Ordering::Relaxed)))?;
             let pool = self
                 .environment
                 .pool(&name, buffers, room + HEADROOM, own_bytes, self.node)
