@@ -320,28 +320,33 @@ static bool is_sound(const struct rte_mbuf *segment)
 	return (uint32_t)segment->data_off + segment->data_len <= segment->buf_len;
 }
 
-static void describe(const struct rte_mbuf *mbuf, const struct rsd_stamps *stamps, struct rsd_frame *frame)
+static inline void describe(const struct rte_mbuf *mbuf, const struct rsd_view *view, struct rsd_frame *frame)
 {
 	const uint64_t flags = mbuf->ol_flags;
-	frame->data = rte_pktmbuf_mtod(mbuf, const uint8_t *);
-	frame->first_bytes = is_sound(mbuf) ? mbuf->data_len : 0;
+	/* Behind memory that is lower, the difference is huge. */
+	const uintptr_t offset = (uintptr_t)rte_pktmbuf_mtod(mbuf, const uint8_t *) - (uintptr_t)view->memory;
+	const bool is_here = offset < view->bytes && mbuf->pkt_len <= view->bytes - offset &&
+			     mbuf->data_len == mbuf->pkt_len && is_sound(mbuf);
+	frame->offset = is_here ? (uint32_t)offset : RSD_ELSEWHERE;
 	frame->bytes = mbuf->pkt_len;
-	frame->is_tagged = (flags & RTE_MBUF_F_RX_VLAN_STRIPPED) != 0;
 	frame->tci = mbuf->vlan_tci;
-	frame->is_stamped = (flags & stamps->flag) != 0;
-	frame->stamp = frame->is_stamped ? *RTE_MBUF_DYNFIELD(mbuf, stamps->offset, const uint64_t *) : 0;
+	frame->is_tagged = (flags & RTE_MBUF_F_RX_VLAN_STRIPPED) != 0;
+	frame->is_stamped = (flags & view->flag) != 0;
 }
 
-uint16_t rsd_receive(uint16_t port, uint16_t queue, const struct rsd_stamps *stamps, struct rte_mbuf **mbufs,
+uint16_t rsd_receive(uint16_t port, uint16_t queue, const struct rsd_view *view, struct rte_mbuf **mbufs,
 		     struct rsd_frame *frames, uint16_t room)
 {
 	const uint16_t count = rte_eth_rx_burst(port, queue, mbufs, room);
-	for (uint16_t i = 0; i < count; i++) {
-		if (i + 4 < count)
-			rte_prefetch0(mbufs[i + 4]);
-		describe(mbufs[i], stamps, &frames[i]);
-	}
+	const struct rsd_view here = *view;
+	for (uint16_t i = 0; i < count; i++)
+		describe(mbufs[i], &here, &frames[i]);
 	return count;
+}
+
+uint64_t rsd_stamp(const struct rsd_view *view, const struct rte_mbuf *mbuf)
+{
+	return *RTE_MBUF_DYNFIELD(mbuf, view->offset, const uint64_t *);
 }
 
 uint32_t rsd_gather(const struct rte_mbuf *mbuf, uint8_t *into, uint32_t room)

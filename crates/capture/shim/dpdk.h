@@ -46,20 +46,21 @@ struct rsd_pool {
 	size_t own_at, bytes;
 };
 
-/* Where stamps are in an mbuf. `flag` 0: nowhere. */
-struct rsd_stamps {
+/* Where packets are looked for: stamps in an mbuf (`flag` 0: nowhere), and the memory that offsets count in. */
+struct rsd_view {
 	uint64_t flag;
+	const uint8_t *memory;
+	uint32_t bytes;
 	int32_t offset;
 };
 
-/* A received packet. */
+/* A received packet. `offset` RSD_ELSEWHERE: it does not lie in that memory in one piece. `bytes` is what its head says. */
 struct rsd_frame {
-	const uint8_t *data; /* the first segment's */
-	uint64_t stamp;
-	uint32_t first_bytes, bytes;
+	uint32_t offset, bytes;
 	uint16_t tci;
 	bool is_tagged, is_stamped;
 };
+#define RSD_ELSEWHERE UINT32_MAX
 
 /* Any thread; `arguments` stay valid for the life of the process. Once in a process. */
 int rsd_start(int count, char **arguments, bool keep_quiet);
@@ -95,8 +96,10 @@ int rsd_link(uint16_t port, struct rsd_link *link);
 int rsd_clock(uint16_t port, uint64_t *ticks);
 
 /* While the port is started, one thread at a time for a queue. `mbufs` and `frames` have `room` places. */
-uint16_t rsd_receive(uint16_t port, uint16_t queue, const struct rsd_stamps *stamps, struct rte_mbuf **mbufs,
+uint16_t rsd_receive(uint16_t port, uint16_t queue, const struct rsd_view *view, struct rte_mbuf **mbufs,
 		     struct rsd_frame *frames, uint16_t room);
+/* The stamp of a packet that has one. */
+uint64_t rsd_stamp(const struct rsd_view *view, const struct rte_mbuf *mbuf);
 /* Copies at most `room` bytes of all segments. */
 uint32_t rsd_gather(const struct rte_mbuf *mbuf, uint8_t *into, uint32_t room);
 void rsd_free(struct rte_mbuf **mbufs, uint16_t count);

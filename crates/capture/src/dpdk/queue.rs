@@ -25,7 +25,7 @@ use super::{
     idle::Idle,
     port::{BURST, FRAME_BYTES_MAX},
     stamps::{DeviceClock, Reading},
-    sys::{Batch, Counters, Environment, RawFrame, Stamps},
+    sys::{Batch, Counters, Environment},
 };
 use crate::{
     Burst, Direction, Event, FrameMeta, InterfaceInfo, LossCause, Queue, SourceError,
@@ -152,7 +152,6 @@ pub(super) struct DpdkQueue {
     line: usize,
     habits: Habits,
     stamping: Stamping,
-    stamps: Stamps,
     cpus: Vec<u32>,
     events: VecDeque<Event>,
     phase: Phase,
@@ -207,7 +206,6 @@ impl DpdkQueue {
             line,
             habits: parts.habits,
             stamping: parts.stamping,
-            stamps: Stamps::find(),
             cpus: parts.cpus,
             events: parts.notices.into_iter().map(Event::Notice).collect(),
             phase: Phase::Running,
@@ -245,7 +243,7 @@ impl DpdkQueue {
         for _ in 0..self.queues.len() {
             let queue = self.queues[self.turn];
             self.turn = (self.turn + 1) % self.queues.len();
-            let count = self.batch.receive(queue, &self.stamps);
+            let count = self.batch.receive(queue);
             if count > 0 && self.lend(count) {
                 return true;
             }
@@ -263,10 +261,14 @@ impl DpdkQueue {
         }
         let mut own_at = self.batch.own_at();
         let mut newest_ns = i64::MIN;
+        let direction = if self.habits.shows_sent {
+            Direction::Unknown
+        } else {
+            Direction::Inbound
+        };
         for index in 0..count {
-            let raw = self.batch.frame(index);
-            let time_ns = self.time_ns(&raw, now_ns);
-            let offset = match self.batch.place(index) {
+            let raw = self.batch.frames()[index];
+            let offset = match raw.place() {
                 Some(offset) => offset,
                 None => {
                     let is_short = raw.bytes <= FRAME_BYTES_MAX;
@@ -279,6 +281,10 @@ impl DpdkQueue {
                     own_at - raw.bytes as usize
                 }
             };
+            let time_ns = match self.stamping {
+                Stamping::Fetch => now_ns,
+                _ => self.stamp_ns(index, now_ns),
+            };
             newest_ns = newest_ns.max(time_ns);
             self.frames.push(FrameMeta {
                 time_ns,
@@ -286,11 +292,7 @@ impl DpdkQueue {
                 captured_len: raw.bytes,
                 wire_len: raw.bytes,
                 interface: 0,
-                direction: if self.habits.shows_sent {
-                    Direction::Unknown
-                } else {
-                    Direction::Inbound
-                },
+                direction,
                 vlan: raw.is_tagged.then_some(VlanTag {
                     tpid: TPID,
                     tci: raw.tci,
@@ -313,15 +315,17 @@ impl DpdkQueue {
         true
     }
 
-    fn time_ns(&mut self, raw: &RawFrame, now_ns: i64) -> i64 {
-        let stamp_ns = match &self.stamping {
-            Stamping::Fetch => return now_ns,
-            _ if !raw.is_stamped => None,
-            Stamping::Epoch(unit_ns) => i64::try_from(raw.stamp)
+    /// The time of a frame where the driver or the device stamps.
+    fn stamp_ns(&mut self, index: usize, now_ns: i64) -> i64 {
+        let is_stamped = self.batch.frames()[index].is_stamped;
+        let stamp = is_stamped.then(|| self.batch.stamp(index));
+        let stamp_ns = stamp.and_then(|stamp| match &self.stamping {
+            Stamping::Fetch => None,
+            Stamping::Epoch(unit_ns) => i64::try_from(stamp)
                 .ok()
                 .and_then(|stamp| stamp.checked_mul(*unit_ns)),
-            Stamping::Device(clock) => clock.time_ns(raw.stamp, now_ns),
-        };
+            Stamping::Device(clock) => clock.time_ns(stamp, now_ns),
+        });
         stamp_ns.unwrap_or_else(|| {
             self.unstamped += 1;
             now_ns
@@ -488,15 +492,23 @@ impl Queue for DpdkQueue {
             if self.phase == Phase::Ended {
                 return Ok(Status::End);
             }
-            let looked_ns = clock::realtime_ns();
-            if self.may_receive() && self.fetch() {
+            // While packets come no clock is read for this; else the second look is the one that counts.
+            let mut looked_ns = None;
+            let mut has_packets = self.may_receive() && self.fetch();
+            if !has_packets {
+                looked_ns = Some(clock::realtime_ns());
+                has_packets = self.may_receive() && self.fetch();
+            }
+            if has_packets {
                 self.idle.on_packets();
                 if let Phase::Draining { packet_ns, .. } = &mut self.phase {
                     *packet_ns = clock::monotonic_ns();
                 }
                 return Ok(Status::Frames);
             }
-            self.watermark.on_silence(looked_ns);
+            if let Some(looked_ns) = looked_ns {
+                self.watermark.on_silence(looked_ns);
+            }
             let now_ns = clock::monotonic_ns();
             self.look(now_ns);
             if self.is_at_end(now_ns) {

@@ -124,36 +124,23 @@ struct RawPool {
     bytes: usize,
 }
 
-/// Where stamps are in an mbuf: `struct rsd_stamps`.
-#[derive(Debug, Clone, Copy, Default)]
+/// Where packets are looked for: `struct rsd_view`.
+#[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(super) struct Stamps {
-    /// 0: nowhere.
+struct View {
+    /// Of mbufs that have a stamp; 0: none has.
     flag: u64,
+    memory: *const u8,
+    bytes: u32,
+    /// Where a stamp is in an mbuf.
     offset: i32,
-}
-
-impl Stamps {
-    /// Where drivers put them, if one has asked for a place by now.
-    pub(super) fn find() -> Self {
-        let mut flag = 0;
-        // SAFETY: `flag` is writable; the call reads tables that are there from the start of the environment on.
-        let offset = unsafe { rsd_stamp_place(&raw mut flag) };
-        if offset < 0 {
-            return Self::default();
-        }
-        Self { flag, offset }
-    }
 }
 
 /// A received packet: `struct rsd_frame`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct RawFrame {
-    data: *const u8,
-    /// What the device's clock showed, in units of its own.
-    pub(super) stamp: u64,
-    first_bytes: u32,
+    offset: u32,
     /// Bytes of all segments, as the driver says.
     pub(super) bytes: u32,
     /// The tag that the device took out.
@@ -162,8 +149,19 @@ pub(super) struct RawFrame {
     pub(super) is_stamped: bool,
 }
 
+/// `RSD_ELSEWHERE`.
+const ELSEWHERE: u32 = u32::MAX;
+
+impl RawFrame {
+    /// Where its bytes start in [`Batch::memory`], if they lie there in one piece.
+    pub(super) fn place(&self) -> Option<usize> {
+        (self.offset != ELSEWHERE).then_some(self.offset as usize)
+    }
+}
+
 const _: () = assert!(size_of::<Device>() == 56 && size_of::<RawSetup>() == 24);
-const _: () = assert!(size_of::<RawFrame>() == 32 && size_of::<RawPool>() == 40);
+const _: () =
+    assert!(size_of::<RawFrame>() == 12 && size_of::<View>() == 24 && size_of::<RawPool>() == 40);
 
 unsafe extern "C" {
     fn rsd_start(count: c_int, arguments: *mut *mut c_char, keep_quiet: bool) -> c_int;
@@ -205,11 +203,12 @@ unsafe extern "C" {
     fn rsd_receive(
         port: u16,
         queue: u16,
-        stamps: *const Stamps,
+        view: *const View,
         mbufs: *mut *mut Mbuf,
         frames: *mut RawFrame,
         room: u16,
     ) -> u16;
+    fn rsd_stamp(view: *const View, mbuf: *const Mbuf) -> u64;
     fn rsd_gather(mbuf: *const Mbuf, into: *mut u8, room: u32) -> u32;
     fn rsd_free(mbufs: *mut *mut Mbuf, count: u16);
     fn rsd_discard(port: u16, queue: u16, mbufs: *mut *mut Mbuf, room: u16, bursts: u32) -> u64;
@@ -389,11 +388,6 @@ impl Port {
         }
     }
 
-    /// Its number, by which DPDK knows it.
-    pub(super) fn number(&self) -> u16 {
-        self.number
-    }
-
     pub(super) fn describe(&self) -> io::Result<Device> {
         let mut device = Device {
             rss_types: 0,
@@ -526,6 +520,7 @@ pub(super) struct Batch {
     memory: NonNull<u8>,
     memory_bytes: usize,
     own_at: usize,
+    view: View,
     port: Arc<Port>,
 }
 
@@ -545,13 +540,21 @@ impl Batch {
     pub(super) fn new(port: Arc<Port>, pool: usize, size: u16) -> Self {
         let Pool { raw, memory } = &port.pools[pool];
         let empty = RawFrame {
-            data: ptr::null(),
-            stamp: 0,
-            first_bytes: 0,
+            offset: ELSEWHERE,
             bytes: 0,
             tci: 0,
             is_tagged: false,
             is_stamped: false,
+        };
+        let mut flag = 0;
+        // SAFETY: `flag` is writable; the call reads tables that are there from the start of the environment on.
+        let offset = unsafe { rsd_stamp_place(&raw mut flag) };
+        let view = View {
+            flag: if offset < 0 { 0 } else { flag },
+            memory: memory.as_ptr(),
+            // Offsets are compared with this; memory behind it counts as elsewhere.
+            bytes: u32::try_from(raw.own_at).unwrap_or(ELSEWHERE),
+            offset,
         };
         Self {
             mbufs: vec![ptr::null_mut(); usize::from(size)].into(),
@@ -560,6 +563,7 @@ impl Batch {
             memory: *memory,
             memory_bytes: raw.bytes,
             own_at: raw.own_at,
+            view,
             port,
         }
     }
@@ -571,16 +575,16 @@ impl Batch {
 
     /// Frees what was lent, and receives from `queue`. The caller owns that queue: no other thread receives from it.
     /// Returns how many packets came.
-    pub(super) fn receive(&mut self, queue: u16, stamps: &Stamps) -> usize {
+    pub(super) fn receive(&mut self, queue: u16) -> usize {
         self.free();
         let room = u16::try_from(self.mbufs.len()).unwrap_or(u16::MAX);
-        // SAFETY: the port is started and `&mut self` keeps other threads from the queue; both arrays have `room` places, and
-        // `stamps` lives across the call.
+        // SAFETY: the port is started and `&mut self` keeps other threads from the queue; both arrays have `room` places, and the
+        // view lives across the call.
         let count = unsafe {
             rsd_receive(
                 self.port.number,
                 queue,
-                stamps,
+                &raw const self.view,
                 self.mbufs.as_mut_ptr(),
                 self.frames.as_mut_ptr(),
                 room,
@@ -612,20 +616,16 @@ impl Batch {
         }
     }
 
-    /// Frame `index`. Panics unless there is one.
-    pub(super) fn frame(&self, index: usize) -> RawFrame {
-        self.frames[..self.count][index]
+    /// The frames that were received.
+    pub(super) fn frames(&self) -> &[RawFrame] {
+        &self.frames[..self.count]
     }
 
-    /// Where the bytes of frame `index` start in [`Self::memory`], if they lie there in one piece.
-    pub(super) fn place(&self, index: usize) -> Option<usize> {
-        let frame = self.frames[..self.count].get(index)?;
-        if frame.first_bytes != frame.bytes {
-            return None;
-        }
-        let offset = (frame.data as usize).checked_sub(self.memory.as_ptr() as usize)?;
-        let end = offset.checked_add(frame.bytes as usize)?;
-        (end <= self.own_at).then_some(offset)
+    /// What the device's clock showed, in units of its own, when frame `index` came. Panics unless it is stamped.
+    pub(super) fn stamp(&self, index: usize) -> u64 {
+        assert!(self.frames()[index].is_stamped);
+        // SAFETY: the buffer was received and not freed; a frame is stamped only where there is a place for stamps.
+        unsafe { rsd_stamp(&raw const self.view, self.mbufs[index]) }
     }
 
     /// Where the bytes start that belong to this batch: room for a burst of the longest frames.
