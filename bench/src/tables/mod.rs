@@ -9,7 +9,7 @@
 //! ```
 //!
 //! [`update`] replaces what is between them. `blocks.rs` knows which names there are; `figure NAME` is one for each
-//! [`Figure`](crate::plot::Figure). Where no row of a block ran, the block says "not run": a partial run leaves no number of
+//! [`Figure`]. Where no row of a block ran, the block says "not run": a partial run leaves no number of
 //! another run behind. The two [parts](Part) of the document come from runs of their own.
 
 pub(crate) mod blocks;
