@@ -142,8 +142,8 @@ impl Producer {
         }
     }
 
-    /// Lets readers see what was stored, if they look. One that sleeps is left alone: it would be woken to find a part of what
-    /// is coming, and go back to sleep, for each part.
+    /// Lets readers see what was stored, if they look. One that sleeps is left alone, until the source runs dry or the bucket is
+    /// full: it would be woken to find a part of what is coming, and go back to sleep, for each part.
     fn commit(&mut self) {
         let Some(open) = &mut self.open else { return };
         if !open.commit() {
@@ -195,8 +195,11 @@ impl Producer {
     }
 
     /// Replaces the open bucket, which stays open, readable and safe while this one looks for another.
+    ///
+    /// Sleeping readers are told, once a bucket: where the source never runs dry nobody else wakes them, and a bucket may
+    /// become free only when they go on.
     fn next_bucket(&mut self, base_ns: i64) -> Result<(), StoreError> {
-        self.commit();
+        self.publish();
         if self
             .full_at
             .is_some_and(|epoch| epoch == self.shared.storage.bell.epoch())
@@ -210,7 +213,6 @@ impl Producer {
             match self.try_next_bucket(base_ns, overwrite) {
                 Attempt::Done => break,
                 Attempt::NoneFree => {
-                    self.publish();
                     if let Some(hook) = &mut self.hook {
                         hook(NewBucket {
                             producer: self.id,
@@ -220,8 +222,6 @@ impl Producer {
                     overwrite = true;
                 }
                 Attempt::Blocked { .. } if !self.enlisted => {
-                    // A bucket becomes free when readers go on, and one may sleep.
-                    self.publish();
                     self.shared.storage.bell.enlist();
                     self.enlisted = true; // and look once more
                 }

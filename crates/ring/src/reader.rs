@@ -70,7 +70,7 @@ impl<'r> Batch<'r> {
 
     /// The records, in order.
     pub fn iter(&self) -> Packets<'r> {
-        self.packets.clone()
+        self.packets.clone().ahead()
     }
 }
 
@@ -79,7 +79,7 @@ impl<'r> IntoIterator for Batch<'r> {
     type IntoIter = Packets<'r>;
 
     fn into_iter(self) -> Packets<'r> {
-        self.packets
+        self.packets.ahead()
     }
 }
 

@@ -8,9 +8,9 @@
 //! producer  store published;  fence F4;  board != 0?  then take the bits, and wake each of their beds that is ASLEEP
 //! ```
 //!
-//! After F3 the reader sees the publication, or after F4 the producer sees the bit. F4 runs at every publication and F3 only
-//! before a sleep, so that F4 is the light side of a [`Barrier`]. A bit is taken by an Acquire swap of the board, which sees
-//! the ASLEEP that was stored before the bit.
+//! After F3 the reader sees the publication, or after F4 the producer sees the bit. F4 runs at every
+//! [`publish`](crate::Producer::publish) and at the end of each bucket, F3 only before a sleep, so that F4 is the light side
+//! of a [`Barrier`]. A bit is taken by an Acquire swap of the board, which sees the ASLEEP that was stored before the bit.
 //!
 //! # Batched wake-ups
 //!

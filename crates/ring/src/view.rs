@@ -86,7 +86,7 @@ impl BucketView {
 
     /// The records from `index` on that are committed now.
     pub fn iter_from(&self, index: u32) -> Packets<'_> {
-        Packets::new(&self.0, index as usize, self.0.committed())
+        Packets::new(&self.0, index as usize, self.0.committed()).ahead()
     }
 }
 
@@ -112,9 +112,14 @@ pub struct Summaries<'r>(Packets<'r>);
 impl<'r> Packets<'r> {
     pub(crate) fn new(hold: &'r Hold, next: usize, end: usize) -> Self {
         let next = next.min(end);
-        // The others are asked for on the way.
-        (next..end.min(next + PREFETCH_RECORDS)).for_each(|index| hold.prefetch(index));
         Self { hold, next, end }
+    }
+
+    /// The same, with the first payloads asked for; the others are on the way.
+    pub(crate) fn ahead(self) -> Self {
+        let Self { hold, next, end } = self;
+        (next..end.min(next + PREFETCH_RECORDS)).for_each(|index| hold.prefetch(index));
+        self
     }
 
     /// What is known of the records that are left, without touching their payload.

@@ -323,6 +323,28 @@ fn a_sleeping_reader_is_woken() {
     });
 }
 
+/// A source that never runs dry publishes nothing by itself, and a writer that waits for a bucket cannot: it has told its
+/// readers when it began to look for one.
+#[test]
+fn the_end_of_a_bucket_wakes_a_reader() {
+    loom::model(|| {
+        let ring = ring(ONE, 2, Mode::Wait);
+        let mut reader = ring.group("reader", GroupKind::Gating).unwrap();
+        let mut producer = ring.producer().unwrap();
+        let writer = thread::spawn(move || {
+            store_unpublished(&mut producer, 0).unwrap();
+            store_unpublished(&mut producer, 1).unwrap();
+            producer
+        });
+        let mut expected = 0;
+        while expected < 1 {
+            assert!(reader.wait(FOREVER));
+            drain(&mut reader, &mut expected);
+        }
+        let _producer = writer.join().unwrap();
+    });
+}
+
 #[test]
 fn a_waker_and_the_end_wake_as_well() {
     loom::model(|| {
