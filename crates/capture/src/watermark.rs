@@ -37,10 +37,21 @@ impl Watermark {
         self.time_ns
     }
 
-    /// A burst is lent whose newest stamp is `newest_ns`: only those before it are behind us.
-    pub(crate) fn on_burst(&mut self, newest_ns: i64) {
+    /// A burst is lent whose newest stamp is `newest_ns`: only those before it are behind us. `clock_ns`: what the system clock
+    /// showed when it was fetched; `None`: stamps are of another clock.
+    ///
+    /// Where packets never let the engine look at its clock, this is how a step back is seen: a clock behind the promise was
+    /// set, and so was one behind a stamp, which then says nothing about what will come.
+    pub(crate) fn on_burst(&mut self, newest_ns: i64, clock_ns: Option<i64>) {
         self.on_given_back();
-        self.burst_ns = self.burst_ns.max(newest_ns);
+        let Some(clock_ns) = clock_ns else {
+            self.burst_ns = self.burst_ns.max(newest_ns);
+            return;
+        };
+        if clock_ns < self.time_ns {
+            self.on_clock_set_back(clock_ns);
+        }
+        self.burst_ns = self.burst_ns.max(newest_ns.min(clock_ns));
     }
 
     /// All bursts were given back.
@@ -125,9 +136,9 @@ mod tests {
     fn it_never_passes_the_burst_that_is_lent() {
         let mut watermark = Watermark::new(1000, PLACING_NS);
         assert_eq!(watermark.time_ns(), 990);
-        watermark.on_burst(2000);
+        watermark.on_burst(2000, Some(2005));
         assert_eq!(watermark.time_ns(), 990, "the burst is being lent");
-        watermark.on_burst(3000);
+        watermark.on_burst(3000, Some(3000));
         assert_eq!(watermark.time_ns(), 1990);
         watermark.on_given_back();
         assert_eq!(watermark.time_ns(), 2990);
@@ -139,11 +150,32 @@ mod tests {
         watermark.on_silence(5000);
         assert_eq!(watermark.time_ns(), 4990);
         watermark.on_silence(4000);
-        watermark.on_burst(4500);
+        watermark.on_burst(4500, Some(5000));
         watermark.on_given_back();
         assert_eq!(watermark.time_ns(), 4990, "never back");
         watermark.on_clock_set_back(100);
         assert_eq!(watermark.time_ns(), 90);
+    }
+
+    #[test]
+    fn a_clock_set_back_is_seen_by_the_stamps_of_an_endless_burst() {
+        let mut watermark = Watermark::new(1_000_000, PLACING_NS);
+        // Stamped before the step, handed over behind it, when the step was told already.
+        watermark.on_clock_set_back(5000);
+        watermark.on_burst(1_000_000, Some(5100));
+        watermark.on_given_back();
+        assert_eq!(watermark.time_ns(), 5090);
+        // Nobody has told of this one.
+        watermark.on_burst(5200, Some(5200));
+        watermark.on_burst(3000, Some(3000));
+        assert_eq!(watermark.time_ns(), 2990);
+        watermark.on_burst(3100, Some(3100));
+        watermark.on_given_back();
+        assert_eq!(watermark.time_ns(), 3090);
+        // Another clock may be ahead.
+        watermark.on_burst(9000, None);
+        watermark.on_given_back();
+        assert_eq!(watermark.time_ns(), 8990);
     }
 
     #[test]

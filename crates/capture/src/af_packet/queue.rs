@@ -197,7 +197,8 @@ impl LiveQueue {
                 self.watermark.on_given_back();
                 return Ok(false);
             };
-            self.watermark.on_burst(summary.last_ns);
+            let clock_ns = clock::realtime_ns();
+            self.watermark.on_burst(summary.last_ns, Some(clock_ns));
             if summary.packets > 0 {
                 self.on_block()?;
             }

@@ -212,7 +212,7 @@ impl XdpQueue {
         if self.frames.is_empty() {
             return false;
         }
-        self.watermark.on_burst(newest_ns);
+        self.watermark.on_burst(newest_ns, Some(now_ns));
         true
     }
 

@@ -255,10 +255,6 @@ impl DpdkQueue {
     fn lend(&mut self, count: usize) -> bool {
         let now_ns = clock::realtime_ns();
         self.read_device_clock(now_ns);
-        if now_ns < self.watermark.time_ns() && matches!(self.stamping, Stamping::Fetch) {
-            // The clock was set back, and packets do not let this queue look at it.
-            self.watermark.on_clock_set_back(now_ns);
-        }
         let mut own_at = self.batch.own_at();
         let mut newest_ns = i64::MIN;
         let direction = if self.habits.shows_sent {
@@ -310,7 +306,7 @@ impl DpdkQueue {
         }
         // Behind a stamp of the device, older ones may wait in another receive queue.
         if matches!(self.stamping, Stamping::Fetch) || self.queues.len() == 1 {
-            self.watermark.on_burst(newest_ns);
+            self.watermark.on_burst(newest_ns, Some(now_ns));
         }
         true
     }

@@ -128,7 +128,8 @@ impl PcapQueue {
         let outcome = self.handle.dispatch(&mut self.stage);
         if let Some(newest_ns) = self.stage.newest_ns() {
             self.counters.lent += self.stage.len() as u64;
-            self.watermark.on_burst(newest_ns);
+            let clock_ns = self.is_packet_socket.then(clock::realtime_ns);
+            self.watermark.on_burst(newest_ns, clock_ns);
             match &mut self.phase {
                 Phase::Draining { give_up_ns, .. } => {
                     *give_up_ns = clock::monotonic_ns().saturating_add(DRAIN_NS);
