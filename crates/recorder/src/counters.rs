@@ -274,7 +274,7 @@ impl LossLog {
             .take(8)
             .find(|e| e.source == event.source && e.cause == event.cause)
             && last.to_ns >= event.from_ns
-            && event.to_ns - last.from_ns < MERGE_NS
+            && event.to_ns.saturating_sub(last.from_ns) < MERGE_NS
         {
             last.to_ns = last.to_ns.max(event.to_ns);
             last.packets += event.packets;

@@ -219,6 +219,55 @@ fn loss_counts_where_it_happened() {
     }
 }
 
+/// The interface of one source is removed for good while another one is recorded on: every dump after that says so, not only
+/// those that are open then.
+#[test]
+fn a_source_that_is_gone_is_missing_from_every_later_dump() {
+    for is_lost in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = Plan {
+            queues: 2,
+            ..plan()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        rig.pass(MS);
+        rig.step();
+        {
+            let mut feed = rig.feeds[0].lock().unwrap();
+            if is_lost {
+                feed.events
+                    .push_back(retroscope_capture::Event::InterfaceLost(0));
+            }
+            feed.stopped = true;
+        }
+        rig.step();
+        rig.pass(60 * S);
+        rig.step();
+        rig.arrive(1, udp(1, 9, 1));
+        rig.step();
+        rig.pass(2 * S);
+        rig.step();
+        rig.step();
+        let report = &rig.reports[0];
+        let missing: Vec<_> = report
+            .missing
+            .iter()
+            .map(|m| (m.cause, m.packets))
+            .collect();
+        if is_lost {
+            assert_eq!(report.verdict, Verdict::Incomplete, "{report:?}");
+            assert_eq!(missing, [(crate::INTERFACE_DOWN, None)]);
+        } else {
+            // The end of a stream is the end of its source.
+            assert_eq!(
+                (report.verdict, missing),
+                (Verdict::Complete, vec![]),
+                "{report:?}"
+            );
+        }
+    }
+}
+
 /// A stop closes the window there, without waiting for its end, and calls it clipped, not incomplete.
 #[test]
 fn a_stop_clips() {

@@ -64,6 +64,7 @@ pub(crate) struct Feed {
     pub(crate) lost: u64,
     pub(crate) known_ns: Option<i64>,
     pub(crate) stopped: bool,
+    pub(crate) events: VecDeque<SourceEvent>,
 }
 
 #[derive(Debug)]
@@ -116,7 +117,7 @@ impl Queue for FakeQueue {
     }
 
     fn event(&mut self) -> Option<SourceEvent> {
-        None
+        self.feed.lock().unwrap().events.pop_front()
     }
 
     fn statistics(&mut self) -> SourceStatistics {

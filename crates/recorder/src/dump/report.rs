@@ -34,7 +34,7 @@ impl Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Missing {
     /// `evicted` (overwritten in the ring before it was written), `kernel`, `nic`, `no-free-bucket` (lost at intake),
-    /// `interface-down` (the interface was down or removed, nobody knows what passed), `unknown` (the source's counters were
+    /// `interface-down` (the interface was down or removed, or its engine failed: nobody knows what passed), `unknown` (the source's counters were
     /// not read in time: it may have lost some), `late` (arrived after the window had closed), `disk` (not written), `script`
     /// (the dump script failed, and takes nothing from then on), `stopped` (not written because everything was to end at once).
     pub cause: &'static str,

@@ -45,6 +45,18 @@ impl Away {
         *told_ns = now_ns;
     }
 
+    /// It went away after `known_ns`, or before, and nothing of it will be recorded any more.
+    pub(super) fn for_good(&mut self, known_ns: i64, counters: &QueueCounters, log: &LossLog) {
+        self.begin(known_ns, counters);
+        log.push(LossEvent {
+            source: self.source,
+            cause: INTERFACE_DOWN,
+            from_ns: self.told_ns.take().unwrap_or(known_ns),
+            to_ns: i64::MAX,
+            packets: 0,
+        });
+    }
+
     /// It receives again, from `now_ns` on at the latest.
     pub(super) fn end(&mut self, now_ns: i64, counters: &QueueCounters, log: &LossLog) {
         self.tell(now_ns, counters, log);
@@ -76,9 +88,13 @@ mod tests {
         let told = log.within(0, 1000);
         assert_eq!((told[0].from_ns, told[0].to_ns), (100, 200));
         assert_eq!(counters.gaps(), (1, 100));
+        assert_eq!(log.within(201, 1000), []);
         away.begin(400, &counters);
         // The clock was set back.
         away.end(390, &counters, &log);
         assert_eq!(counters.gaps(), (2, 100));
+        away.for_good(500, &counters, &log);
+        assert_eq!(log.within(10_000, 10_000).len(), 1);
+        assert_eq!(counters.gaps(), (3, 100), "its length is not known yet");
     }
 }

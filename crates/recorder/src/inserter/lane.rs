@@ -26,6 +26,8 @@ pub(crate) struct Lane {
     tally: Tally,
     watch: LossWatch,
     away: Away,
+    /// The interface is gone, and the engine cannot take up another one.
+    is_lost: bool,
     /// Offline: the next frame of the burst.
     pub(super) cursor: usize,
     /// The first queue of its source, which tells for all what happens to their interface.
@@ -61,6 +63,7 @@ impl Lane {
             tally: Tally::default(),
             watch,
             away: Away::new(source),
+            is_lost: false,
             cursor: 0,
             is_first,
         };
@@ -151,6 +154,17 @@ impl Lane {
         self.counters.set_engine(&statistics);
     }
 
+    /// The queue has ended, by itself or because it `failed`. Where it was not asked to, what it would have brought is missing from
+    /// every later dump, though others go on.
+    pub(super) fn ended(&mut self, failed: bool, shared: &InserterShared) {
+        if self.is_lost || failed {
+            let known_ns = self.watch.last_ns();
+            self.away
+                .for_good(known_ns, &self.counters, &shared.intake.losses);
+        }
+        self.counters.set_ended();
+    }
+
     /// Takes the queue's events: what a user should read goes to `notices`.
     pub(super) fn notices(&mut self, shared: &InserterShared, notices: &mut Vec<String>) {
         while let Some(event) = self.queue.event() {
@@ -195,9 +209,11 @@ impl Lane {
     fn follow(&mut self, event: &Event, shared: &InserterShared) {
         match event {
             Event::InterfaceDown(_) | Event::InterfaceGone(_) | Event::InterfaceLost(_) => {
+                self.is_lost = matches!(event, Event::InterfaceLost(_));
                 self.away.begin(self.watch.last_ns(), &self.counters);
             }
             Event::InterfaceUp(_) => {
+                self.is_lost = false;
                 let now_ns = shared.clock.now().wall_ns;
                 self.away.end(now_ns, &self.counters, &shared.intake.losses);
             }

@@ -93,7 +93,7 @@ impl LiveInserter {
             self.statistics_due_ns = now_ns + STATISTICS_NS;
         }
         if status == Status::End {
-            self.lane.counters.set_ended();
+            self.lane.ended(self.end.error.is_some(), &self.shared);
         }
         self.stop_if_due(now_ns);
         status != Status::End
