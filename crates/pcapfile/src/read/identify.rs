@@ -48,8 +48,12 @@ const KNOWN: [(&[u8], &str); 17] = [
     (b"\x89PNG", "a PNG image"),
 ];
 
-/// What a file that starts with `head` is; the head is at least 24 bytes or the whole file.
+/// Bytes that are judged: how many there are beyond depends on how much came in at once.
+const JUDGED_BYTES: usize = 24;
+
+/// What a file that starts with `head` is; the head is at least 24 bytes or the whole file, and the first 24 are judged.
 pub(super) fn identify(head: &[u8]) -> String {
+    let head = &head[..head.len().min(JUDGED_BYTES)];
     if head.is_empty() {
         return "an empty file".into();
     }
@@ -81,6 +85,7 @@ mod tests {
     fn names_what_it_knows() {
         assert_eq!(identify(b""), "an empty file");
         assert_eq!(identify(b"hello, world\n"), "a text file");
+        assert_eq!(identify(b"24 bytes of text, then: \xff\0"), "a text file");
         assert!(identify(b"snoop\0\0\0\0\0\0\x02").contains("snoop"));
         assert_eq!(
             identify(&[1, 2, 0xfe, 255, 9]),
