@@ -2,7 +2,7 @@
  * changes between versions.
  *
  * No policy here. Every function returns 0 or a count, and a negated errno where it failed; who may call it is said in
- * dpdk.h, and once more where it is declared in Rust (src/dpdk/sys.rs).
+ * dpdk.h, and once more where it is declared in Rust (src/dpdk/sys/).
  */
 #define _GNU_SOURCE
 #define ALLOW_EXPERIMENTAL_API

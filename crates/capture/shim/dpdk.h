@@ -1,4 +1,4 @@
-/* The functions of dpdk.c. Structures are laid out as their twins in src/dpdk/sys.rs. */
+/* The functions of dpdk.c. Structures are laid out as their twins in src/dpdk/sys/mod.rs. */
 #ifndef RETROSCOPE_DPDK_H
 #define RETROSCOPE_DPDK_H
 
@@ -74,7 +74,7 @@ void rsd_unregister_thread(void);
 /* After rsd_start: calls `work` once on the thread of the environment that waits for interrupts. */
 int rsd_on_own_thread(void (*work)(void *), void *argument);
 
-/* After rsd_start, one thread at a time. */
+/* After rsd_start, one thread at a time for all ports. */
 int rsd_probe(const char *device);
 int rsd_find(const char *name, uint16_t *port);
 int rsd_describe(uint16_t port, struct rsd_device *device);
@@ -88,9 +88,11 @@ void rsd_close(uint16_t port);
 int rsd_pool(const char *name, struct rsd_pool *pool, uint32_t count, uint16_t room, size_t own_bytes, int node);
 /* When every mbuf is back, or nothing will touch those that are not. */
 void rsd_free_pool(struct rsd_pool *pool);
+
+/* After rsd_start, any thread. */
 int rsd_stamp_place(uint64_t *flag);
 
-/* While the port is open, any thread. */
+/* While the port is open, one thread at a time for a port. */
 int rsd_counters(uint16_t port, struct rsd_counters *counters);
 int rsd_link(uint16_t port, struct rsd_link *link);
 int rsd_clock(uint16_t port, uint64_t *ticks);

@@ -10,7 +10,7 @@ use super::{
     device::Device,
     driver::Habits,
     eal::refused,
-    sys::{self, Environment, Pool, Setup},
+    sys::{self, Alone, Environment, Opening, Pool, Setup},
 };
 use crate::{
     SourceError,
@@ -75,10 +75,9 @@ pub(super) fn open(
     wish: Wish,
 ) -> Result<Opened, SourceError> {
     let name = device.name();
-    let mut port = {
-        let _alone = sys::alone();
-        sys::Port::new(environment, find(environment, device)?)
-    };
+    let mut alone = Alone::wait();
+    let number = find(environment, device, &mut alone)?;
+    let mut port = Opening::new(environment, number, alone);
     let error = |call| move |error| refused(call, name, error);
     let described = port.describe().map_err(error("rte_eth_dev_info_get"))?;
     let driver = described.driver();
@@ -113,7 +112,7 @@ pub(super) fn open(
         },
         queues,
         strip: described.can_strip,
-        stamp: described.can_stamp && habits.stamp_ns.is_none() && port.clock().is_ok(),
+        stamp: described.can_stamp && habits.stamp_ns.is_none() && port.port().clock().is_ok(),
         scatter: described.can_scatter,
     };
     configure(&mut port, &mut setup, name, &mut notices).map_err(error("rte_eth_dev_configure"))?;
@@ -121,7 +120,6 @@ pub(super) fn open(
     let threads = wish.threads.min(queues);
     let limits = (described.descriptors_min, described.descriptors_max);
     let mut memory = Memory {
-        environment,
         name,
         node: described.node,
         descriptors: 0,
@@ -152,7 +150,7 @@ pub(super) fn open(
     // What drivers said on the way was no reason to fail.
     sys::take_words();
     Ok(Opened {
-        port,
+        port: port.finish(),
         habits,
         driver,
         node: described.node,
@@ -165,12 +163,12 @@ pub(super) fn open(
 }
 
 /// The port of a device, which is made if the environment has not made it at its start.
-fn find(environment: &Environment, device: &Device) -> Result<u16, SourceError> {
-    if let Ok(number) = environment.find(&device.name_c()) {
+fn find(environment: &Environment, device: &Device, alone: &mut Alone) -> Result<u16, SourceError> {
+    if let Ok(number) = environment.find(alone, &device.name_c()) {
         return Ok(number);
     }
     environment
-        .probe(&device.full_c())
+        .probe(alone, &device.full_c())
         .map_err(|error| match refused("rte_dev_probe", device.name(), error) {
             SourceError::System { interface, error, .. } if device.is_pci() => SourceError::Unsupported {
                 message: format!(
@@ -181,7 +179,7 @@ fn find(environment: &Environment, device: &Device) -> Result<u16, SourceError> 
             other => other,
         })?;
     environment
-        .find(&device.name_c())
+        .find(alone, &device.name_c())
         .map_err(|error| refused("rte_eth_dev_get_port_by_name", device.name(), error))
 }
 
@@ -209,7 +207,7 @@ fn symmetric_key(bytes: u8) -> Vec<u8> {
 
 /// Configures the port as `setup` says, or with less where the driver refuses: without long frames, then with one queue.
 fn configure(
-    port: &mut sys::Port,
+    port: &mut Opening,
     setup: &mut Setup,
     name: &str,
     notices: &mut Vec<String>,
@@ -236,7 +234,7 @@ fn configure(
 }
 
 /// Sees to it that both directions of a conversation reach one queue. Returns what the user should know.
-fn check_spread(port: &mut sys::Port, name: &str, queues: u16, key_bytes: u8) -> Option<String> {
+fn check_spread(port: &mut Opening, name: &str, queues: u16, key_bytes: u8) -> Option<String> {
     let key = symmetric_key(key_bytes);
     let mut found = port.rss_key(key_bytes);
     if found.as_ref().is_ok_and(|found| *found != key) && port.set_rss_key(&key).is_ok() {
@@ -278,7 +276,6 @@ static POOLS: AtomicU32 = AtomicU32::new(0);
 
 /// Where the memory of a port comes from.
 struct Memory<'a> {
-    environment: &'static Environment,
     name: &'a str,
     node: i32,
     /// What each queue got.
@@ -289,7 +286,7 @@ impl Memory<'_> {
     /// A pool for each thread, and its queues: thread `t` of `n` serves the queues `t`, `t + n`, …
     fn set_up(
         &mut self,
-        port: &mut sys::Port,
+        port: &mut Opening,
         habits: Habits,
         buffer_bytes: Option<usize>,
         (least, most): (u16, u16),
@@ -319,7 +316,7 @@ impl Memory<'_> {
     /// Tries buffers of that size. The inner result is what the driver says about them.
     fn try_room(
         &self,
-        port: &mut sys::Port,
+        port: &mut Opening,
         room: u16,
         buffers: u32,
         (queues, threads): (u16, u16),
@@ -329,8 +326,7 @@ impl Memory<'_> {
         for _ in 0..threads {
             // The number of a port is given again while the pools of its predecessor are still being freed.
             let name = CString::new(format!("rs{}", POOLS.fetch_add(1, Ordering::Relaxed)))?;
-            let pool = self
-                .environment
+            let pool = port
                 .pool(&name, buffers, room + HEADROOM, own_bytes, self.node)
                 .map_err(|error| self.no_memory(error))?;
             pools.push(pool);

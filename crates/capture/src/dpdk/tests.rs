@@ -29,16 +29,20 @@ fn eal() -> EalConfig {
     }
 }
 
-fn open(device: &str, threads: usize) -> Vec<Box<dyn Queue>> {
-    let config = DpdkConfig {
+fn config(device: &str) -> DpdkConfig {
+    DpdkConfig {
         device: device.to_owned(),
         eal: eal(),
         promiscuous: true,
         take_interface: false,
         buffer_bytes: None,
         cpus: Vec::new(),
-    };
-    Box::new(DpdkSource::new(config)).open(threads).unwrap()
+    }
+}
+
+fn open(device: &str, threads: usize) -> Vec<Box<dyn Queue>> {
+    let source = DpdkSource::new(config(device));
+    Box::new(source).open(threads).unwrap()
 }
 
 /// Puts a frame into a receive queue of a device; false: its ring is full.
@@ -114,6 +118,20 @@ fn frames_of_one_or_many_buffers_come_as_they_were() {
     let (taken, received, lost) = drain(&mut queues);
     assert_eq!((received, lost), (sent.len() as u64, 0));
     assert!(taken[0] == sent);
+}
+
+/// Its port is closed by the thread that was opening it, and others go on.
+#[test]
+fn a_device_that_cannot_be_opened_is_in_nobodys_way() {
+    let greedy = DpdkConfig {
+        // More than the environment has, in every queue.
+        buffer_bytes: Some(1 << 40),
+        ..config("net_ring20")
+    };
+    let refusal = Box::new(DpdkSource::new(greedy)).open(1).unwrap_err();
+    assert!(refusal.to_string().contains("no memory"), "{refusal}");
+    let (_, received, lost) = drain(&mut open("net_ring20", 1));
+    assert_eq!((received, lost), (0, 0));
 }
 
 #[test]

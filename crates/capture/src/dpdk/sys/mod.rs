@@ -1,18 +1,24 @@
 //! The door to DPDK: the functions of `shim/dpdk.c` behind safe ones.
 //!
-//! Everything `unsafe` of this engine is in this file. The environment is one for the process: [`start`] gives the only
-//! [`Environment`], and whatever needs it started asks for a reference to it.
+//! Everything `unsafe` of this engine is in this module. The environment is one for the process: [`start`] gives the only
+//! [`Environment`], and whatever needs it started asks for a reference to it. `port` opens and closes.
+//!
+//! # Threads
+//! DPDK's functions for ports expect not to be called in parallel for one port ("Ethernet device API" in `rte_ethdev.h`), and making and
+//! removing devices changes tables of the whole process. So one thread at a time opens or closes ports ([`Alone`]), a lock in each
+//! [`Port`] lets one thread at a time ask it something, and each receive queue belongs to one [`Batch`].
 #![expect(unsafe_code, reason = "calls into the C library DPDK")]
+
+mod port;
+
+pub(super) use port::{Alone, Opening, Pool, Port};
 
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},
     fmt, io,
     ptr::{self, NonNull},
     slice,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
 };
 
 /// `struct rte_mbuf`, `struct rte_mempool` and `struct rte_memzone`, which only DPDK looks into.
@@ -81,14 +87,6 @@ struct RawSetup {
     strip: bool,
     stamp: bool,
     scatter: bool,
-}
-
-/// Ports are made, opened and closed by one thread at a time.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-/// Keeps other threads from opening and closing ports.
-pub(super) fn alone() -> MutexGuard<'static, ()> {
-    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A port's counters since it was started: `struct rsd_counters`.
@@ -261,13 +259,10 @@ pub(super) fn start(arguments: &[CString], keep_quiet: bool) -> io::Result<Envir
     Ok(Environment(()))
 }
 
-/// Ports that are open.
-static OPEN: AtomicUsize = AtomicUsize::new(0);
-
 /// Ends the environment with the process. While a thread that hangs still holds a port, its memory is left to the kernel.
 extern "C" fn end() {
     // Acquire, pairs with the Release of a `Port` that was closed: what it freed is behind us.
-    rsd_end(OPEN.load(Ordering::Acquire) == 0);
+    rsd_end(port::OPEN.load(Ordering::Acquire) == 0);
 }
 
 impl Environment {
@@ -286,42 +281,6 @@ impl Environment {
             drop(unsafe { Box::from_raw(argument) });
         })
     }
-
-    /// Makes a device out of its description and its driver.
-    pub(super) fn probe(&self, device: &CStr) -> io::Result<()> {
-        // SAFETY: `device` ends with NUL and is copied.
-        check(unsafe { rsd_probe(device.as_ptr()) }).map(|_| ())
-    }
-
-    /// The port of the device of that name.
-    pub(super) fn find(&self, name: &CStr) -> io::Result<u16> {
-        let mut port = 0;
-        // SAFETY: `name` ends with NUL, `port` is writable.
-        check(unsafe { rsd_find(name.as_ptr(), &raw mut port) })?;
-        Ok(port)
-    }
-
-    /// A pool of `count` buffers with `room` bytes each for data, and `own_bytes` behind them.
-    pub(super) fn pool(
-        &self,
-        name: &CStr,
-        count: u32,
-        room: u16,
-        own_bytes: usize,
-        node: i32,
-    ) -> io::Result<Pool> {
-        let mut raw = RawPool {
-            mempool: ptr::null_mut(),
-            zone: ptr::null(),
-            memory: ptr::null_mut(),
-            own_at: 0,
-            bytes: 0,
-        };
-        // SAFETY: `name` ends with NUL and is copied, `raw` is writable and laid out as the structure.
-        check(unsafe { rsd_pool(name.as_ptr(), &raw mut raw, count, room, own_bytes, node) })?;
-        let memory = NonNull::new(raw.memory).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Pool { raw, memory })
-    }
 }
 
 /// Takes back what [`Environment::register_thread`] did, for the calling thread.
@@ -336,179 +295,6 @@ unsafe extern "C" fn run_work(argument: *mut c_void) {
     // SAFETY: the caller answers for it.
     let work = unsafe { Box::from_raw(work) };
     work();
-}
-
-/// A pool of packet buffers in one stretch of memory, with bytes behind them that belong to whoever receives into it.
-pub(super) struct Pool {
-    raw: RawPool,
-    memory: NonNull<u8>,
-}
-
-// SAFETY: a mempool may be used by any thread; this value gives out its address only.
-unsafe impl Send for Pool {}
-// SAFETY: as above; nothing is changed through `&self`.
-unsafe impl Sync for Pool {}
-
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool")
-            .field("bytes", &self.raw.bytes)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        // SAFETY: freed once; a `Port` closes its device before it drops its pools, so no driver uses them any more, and each
-        // `Batch` of it has given its buffers back, because it holds the port.
-        unsafe { rsd_free_pool(&raw mut self.raw) };
-    }
-}
-
-/// A device that was opened, with the memory that it receives into.
-#[derive(Debug)]
-pub(super) struct Port {
-    number: u16,
-    // Dropped after `Port::drop` has closed the device.
-    pools: Vec<Pool>,
-    refused_pools: Vec<Pool>,
-    _environment: &'static Environment,
-}
-
-impl Port {
-    /// The port of that number, which is closed with this value.
-    pub(super) fn new(environment: &'static Environment, number: u16) -> Self {
-        // Relaxed: the count matters at the end of the process, to the thread that waited for the others.
-        OPEN.fetch_add(1, Ordering::Relaxed);
-        Self {
-            number,
-            pools: Vec::new(),
-            refused_pools: Vec::new(),
-            _environment: environment,
-        }
-    }
-
-    pub(super) fn describe(&self) -> io::Result<Device> {
-        let mut device = Device {
-            rss_types: 0,
-            driver: [0; 32],
-            node: -1,
-            queues_max: 0,
-            descriptors_min: 0,
-            descriptors_max: 0,
-            mtu_max: 0,
-            key_bytes: 0,
-            can_strip: false,
-            can_stamp: false,
-            can_scatter: false,
-        };
-        // SAFETY: the port is open, `device` is writable and laid out as the structure.
-        check(unsafe { rsd_describe(self.number, &raw mut device) })?;
-        Ok(device)
-    }
-
-    /// Configures the port, which is not started.
-    pub(super) fn configure(&mut self, setup: &Setup) -> io::Result<()> {
-        let mut key = setup.key.clone();
-        let key = key.as_deref_mut().unwrap_or_default();
-        let raw = RawSetup {
-            key: if key.is_empty() {
-                ptr::null_mut()
-            } else {
-                key.as_mut_ptr()
-            },
-            mtu: setup.mtu,
-            queues: setup.queues,
-            key_bytes: u8::try_from(key.len()).map_err(io::Error::other)?,
-            strip: setup.strip,
-            stamp: setup.stamp,
-            scatter: setup.scatter,
-        };
-        // SAFETY: the port is open, `raw` and the key that it points at live across the call, which copies them.
-        check(unsafe { rsd_configure(self.number, &raw const raw) }).map(|_| ())
-    }
-
-    /// The key that the device hashes with.
-    pub(super) fn rss_key(&self, bytes: u8) -> io::Result<Vec<u8>> {
-        let mut key = vec![0; usize::from(bytes)];
-        // SAFETY: the port is open, `key` has room for `bytes`.
-        check(unsafe { rsd_rss_key(self.number, key.as_mut_ptr(), bytes) })?;
-        Ok(key)
-    }
-
-    /// Sets the key that the device hashes with.
-    pub(super) fn set_rss_key(&mut self, key: &[u8]) -> io::Result<()> {
-        let mut key = key.to_vec();
-        let bytes = u8::try_from(key.len()).map_err(io::Error::other)?;
-        // SAFETY: the port is open, `key` has `bytes` and lives across the call, which copies it.
-        check(unsafe { rsd_set_rss_key(self.number, key.as_mut_ptr(), bytes) }).map(|_| ())
-    }
-
-    /// Gives a queue of the configured port its pool.
-    pub(super) fn set_up_queue(
-        &mut self,
-        queue: u16,
-        descriptors: u16,
-        node: i32,
-        pool: &Pool,
-    ) -> io::Result<()> {
-        let mempool = pool.raw.mempool;
-        // SAFETY: the port is configured and not started, and the caller gives the pool to this value, which keeps it until the port is closed.
-        check(unsafe { rsd_set_up_queue(self.number, queue, descriptors, node, mempool) })
-            .map(|_| ())
-    }
-
-    /// Keeps pools until the port is closed; those of its batches.
-    pub(super) fn set_pools(&mut self, pools: Vec<Pool>) {
-        self.pools = pools;
-    }
-
-    /// Keeps pools until the port is closed that nobody receives into.
-    pub(super) fn keep_pools(&mut self, pools: Vec<Pool>) {
-        self.refused_pools.extend(pools);
-    }
-
-    pub(super) fn start(&mut self) -> io::Result<()> {
-        // SAFETY: the port is configured, and every queue is set up.
-        check(unsafe { rsd_start_port(self.number) }).map(|_| ())
-    }
-
-    pub(super) fn set_promiscuous(&mut self) -> io::Result<()> {
-        // SAFETY: the port is open.
-        check(unsafe { rsd_set_promiscuous(self.number) }).map(|_| ())
-    }
-
-    pub(super) fn counters(&self) -> io::Result<Counters> {
-        let mut counters = Counters::default();
-        // SAFETY: the port is open; `counters` is writable and laid out as the structure.
-        check(unsafe { rsd_counters(self.number, &raw mut counters) })?;
-        Ok(counters)
-    }
-
-    pub(super) fn link(&self) -> io::Result<Link> {
-        let mut link = Link::default();
-        // SAFETY: the port is open; `link` is writable and laid out as the structure.
-        check(unsafe { rsd_link(self.number, &raw mut link) })?;
-        Ok(link)
-    }
-
-    /// What the device's clock shows.
-    pub(super) fn clock(&self) -> io::Result<u64> {
-        let mut ticks = 0;
-        // SAFETY: the port is open; `ticks` is writable.
-        check(unsafe { rsd_clock(self.number, &raw mut ticks) })?;
-        Ok(ticks)
-    }
-}
-
-impl Drop for Port {
-    fn drop(&mut self) {
-        let _alone = alone();
-        // SAFETY: the port is open and nobody uses it: whoever receives from it holds this value.
-        unsafe { rsd_close(self.number) };
-        // Release, pairs with `end`. The pools, which go after this, are no matter of the environment's end.
-        OPEN.fetch_sub(1, Ordering::Release);
-    }
 }
 
 /// Receives from queues of a port, and lends what came until it is asked for more.
@@ -547,7 +333,8 @@ impl Batch {
             is_stamped: false,
         };
         let mut flag = 0;
-        // SAFETY: `flag` is writable; the call reads tables that are there from the start of the environment on.
+        // SAFETY: `flag` is writable; the call reads tables that are there from the start of the environment on, under DPDK's own
+        // lock for them (`rte_mcfg_tailq_read_lock`).
         let offset = unsafe { rsd_stamp_place(&raw mut flag) };
         let view = View {
             flag: if offset < 0 { 0 } else { flag },
@@ -685,7 +472,7 @@ unsafe extern "C" {
 #[cfg(test)]
 pub(super) fn feed(_: &Environment, ring: &CStr, bytes: &[u8], shape: &Shape) -> io::Result<bool> {
     assert!((1..=2048).contains(&shape.segment));
-    let _alone = alone();
+    let _alone = Alone::wait();
     let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
     // SAFETY: the environment runs, `ring` ends with NUL, `bytes` has `length` bytes; they are copied in segments that fit a
     // buffer, as asserted; the lock keeps other threads out.

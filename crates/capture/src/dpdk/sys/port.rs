@@ -1,0 +1,294 @@
+//! Ports, from the device's name to its end: who is alone, what is opened, what an open one can be asked.
+
+use std::{
+    ffi::CStr,
+    fmt, io,
+    ptr::{self, NonNull},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use super::{
+    Counters, Device, Environment, Link, RawPool, RawSetup, Setup, check, rsd_clock, rsd_close,
+    rsd_configure, rsd_counters, rsd_describe, rsd_find, rsd_free_pool, rsd_link, rsd_pool,
+    rsd_probe, rsd_rss_key, rsd_set_promiscuous, rsd_set_rss_key, rsd_set_up_queue, rsd_start_port,
+};
+
+/// Ports are made, opened and closed by one thread at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// The thread that has this is the only one that makes, opens or closes ports. What needs it takes it, or the [`Opening`] that holds
+/// it, by `&mut`: a shared reference could be lent to a second thread.
+#[derive(Debug)]
+pub(in crate::dpdk) struct Alone(
+    #[expect(dead_code, reason = "held, never looked at")] MutexGuard<'static, ()>,
+);
+
+impl Alone {
+    /// Waits until no other thread opens or closes a port. Not for a thread that is alone already.
+    pub(in crate::dpdk) fn wait() -> Self {
+        Self(ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Ports that are open.
+pub(super) static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+impl Environment {
+    /// Makes a device out of its description and its driver.
+    pub(in crate::dpdk) fn probe(&self, _: &mut Alone, device: &CStr) -> io::Result<()> {
+        // SAFETY: `device` ends with NUL and is copied; the caller is alone.
+        check(unsafe { rsd_probe(device.as_ptr()) }).map(|_| ())
+    }
+
+    /// The port of the device of that name.
+    pub(in crate::dpdk) fn find(&self, _: &mut Alone, name: &CStr) -> io::Result<u16> {
+        let mut port = 0;
+        // SAFETY: `name` ends with NUL, `port` is writable; the caller is alone.
+        check(unsafe { rsd_find(name.as_ptr(), &raw mut port) })?;
+        Ok(port)
+    }
+}
+
+/// A pool of packet buffers in one stretch of memory, with bytes behind them that belong to whoever receives into it.
+pub(in crate::dpdk) struct Pool {
+    pub(super) raw: RawPool,
+    pub(super) memory: NonNull<u8>,
+}
+
+// SAFETY: a mempool may be used by any thread; this value gives out its address only.
+unsafe impl Send for Pool {}
+// SAFETY: as above; nothing is changed through `&self`.
+unsafe impl Sync for Pool {}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("bytes", &self.raw.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // SAFETY: freed once, by a thread that is alone: pools are dropped while a port is being opened, and by `Port::drop`. That
+        // closes the device first, so no driver uses them any more, and each `Batch` of it has given its buffers back, because
+        // it holds the port.
+        unsafe { rsd_free_pool(&raw mut self.raw) };
+    }
+}
+
+/// A port that is being opened, by a thread that is alone until it is done or has failed.
+#[derive(Debug)]
+pub(in crate::dpdk) struct Opening {
+    // Dropped in this order: the port is closed by a thread that is still alone.
+    port: Port,
+    alone: Alone,
+}
+
+impl Opening {
+    /// The port of that number, which is closed with this value.
+    pub(in crate::dpdk) fn new(
+        environment: &'static Environment,
+        number: u16,
+        alone: Alone,
+    ) -> Self {
+        // Relaxed: the count matters at the end of the process, to the thread that waited for the others.
+        OPEN.fetch_add(1, Ordering::Relaxed);
+        let port = Port {
+            number,
+            pools: Vec::new(),
+            refused_pools: Vec::new(),
+            is_opening: true,
+            asking: Mutex::new(()),
+            _environment: environment,
+        };
+        Self { port, alone }
+    }
+
+    /// What it can be asked already.
+    pub(in crate::dpdk) fn port(&self) -> &Port {
+        &self.port
+    }
+
+    /// Lets other threads open and close ports.
+    pub(in crate::dpdk) fn finish(self) -> Port {
+        let Self { mut port, alone } = self;
+        port.is_opening = false;
+        drop(alone);
+        port
+    }
+
+    /// A pool of `count` buffers with `room` bytes each for data, and `own_bytes` behind them.
+    pub(in crate::dpdk) fn pool(
+        &mut self,
+        name: &CStr,
+        count: u32,
+        room: u16,
+        own_bytes: usize,
+        node: i32,
+    ) -> io::Result<Pool> {
+        let mut raw = RawPool {
+            mempool: ptr::null_mut(),
+            zone: ptr::null(),
+            memory: ptr::null_mut(),
+            own_at: 0,
+            bytes: 0,
+        };
+        // SAFETY: the caller is alone, `name` ends with NUL and is copied, `raw` is writable and laid out as the structure.
+        check(unsafe { rsd_pool(name.as_ptr(), &raw mut raw, count, room, own_bytes, node) })?;
+        let memory = NonNull::new(raw.memory).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Pool { raw, memory })
+    }
+
+    pub(in crate::dpdk) fn describe(&mut self) -> io::Result<Device> {
+        let mut device = Device {
+            rss_types: 0,
+            driver: [0; 32],
+            node: -1,
+            queues_max: 0,
+            descriptors_min: 0,
+            descriptors_max: 0,
+            mtu_max: 0,
+            key_bytes: 0,
+            can_strip: false,
+            can_stamp: false,
+            can_scatter: false,
+        };
+        // SAFETY: the caller is alone, the port is open, `device` is writable and laid out as the structure.
+        check(unsafe { rsd_describe(self.port.number, &raw mut device) })?;
+        Ok(device)
+    }
+
+    /// Configures the port, which is not started.
+    pub(in crate::dpdk) fn configure(&mut self, setup: &Setup) -> io::Result<()> {
+        let mut key = setup.key.clone();
+        let key = key.as_deref_mut().unwrap_or_default();
+        let raw = RawSetup {
+            key: if key.is_empty() {
+                ptr::null_mut()
+            } else {
+                key.as_mut_ptr()
+            },
+            mtu: setup.mtu,
+            queues: setup.queues,
+            key_bytes: u8::try_from(key.len()).map_err(io::Error::other)?,
+            strip: setup.strip,
+            stamp: setup.stamp,
+            scatter: setup.scatter,
+        };
+        // SAFETY: the caller is alone, the port is open, `raw` and the key that it points at live across the call, which copies
+        // them.
+        check(unsafe { rsd_configure(self.port.number, &raw const raw) }).map(|_| ())
+    }
+
+    /// The key that the device hashes with.
+    pub(in crate::dpdk) fn rss_key(&mut self, bytes: u8) -> io::Result<Vec<u8>> {
+        let mut key = vec![0; usize::from(bytes)];
+        // SAFETY: the caller is alone, the port is open, `key` has room for `bytes`.
+        check(unsafe { rsd_rss_key(self.port.number, key.as_mut_ptr(), bytes) })?;
+        Ok(key)
+    }
+
+    /// Sets the key that the device hashes with.
+    pub(in crate::dpdk) fn set_rss_key(&mut self, key: &[u8]) -> io::Result<()> {
+        let mut key = key.to_vec();
+        let bytes = u8::try_from(key.len()).map_err(io::Error::other)?;
+        // SAFETY: the caller is alone, the port is open, `key` has `bytes` and lives across the call, which copies it.
+        check(unsafe { rsd_set_rss_key(self.port.number, key.as_mut_ptr(), bytes) }).map(|_| ())
+    }
+
+    /// Gives a queue of the configured port its pool.
+    pub(in crate::dpdk) fn set_up_queue(
+        &mut self,
+        queue: u16,
+        descriptors: u16,
+        node: i32,
+        pool: &Pool,
+    ) -> io::Result<()> {
+        let mempool = pool.raw.mempool;
+        // SAFETY: the caller is alone, the port is configured and not started, and the caller gives the pool to this value, which
+        // keeps it until the port is closed.
+        check(unsafe { rsd_set_up_queue(self.port.number, queue, descriptors, node, mempool) })
+            .map(|_| ())
+    }
+
+    /// Keeps pools until the port is closed; those of its batches.
+    pub(in crate::dpdk) fn set_pools(&mut self, pools: Vec<Pool>) {
+        self.port.pools = pools;
+    }
+
+    /// Keeps pools until the port is closed that nobody receives into.
+    pub(in crate::dpdk) fn keep_pools(&mut self, pools: Vec<Pool>) {
+        self.port.refused_pools.extend(pools);
+    }
+
+    pub(in crate::dpdk) fn start(&mut self) -> io::Result<()> {
+        // SAFETY: the caller is alone, the port is configured, and every queue is set up.
+        check(unsafe { rsd_start_port(self.port.number) }).map(|_| ())
+    }
+
+    pub(in crate::dpdk) fn set_promiscuous(&mut self) -> io::Result<()> {
+        // SAFETY: the caller is alone, the port is open.
+        check(unsafe { rsd_set_promiscuous(self.port.number) }).map(|_| ())
+    }
+}
+
+/// A device that was opened, with the memory that it receives into.
+#[derive(Debug)]
+pub(in crate::dpdk) struct Port {
+    pub(super) number: u16,
+    pub(super) pools: Vec<Pool>,
+    refused_pools: Vec<Pool>,
+    /// Whether an [`Opening`] holds it, whose thread is alone already.
+    is_opening: bool,
+    /// Who asks the port something. Never taken for a packet.
+    asking: Mutex<()>,
+    _environment: &'static Environment,
+}
+
+impl Port {
+    fn ask(&self) -> MutexGuard<'_, ()> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(in crate::dpdk) fn counters(&self) -> io::Result<Counters> {
+        let _asking = self.ask();
+        let mut counters = Counters::default();
+        // SAFETY: the port is open, no other thread asks it; `counters` is writable and laid out as the structure.
+        check(unsafe { rsd_counters(self.number, &raw mut counters) })?;
+        Ok(counters)
+    }
+
+    pub(in crate::dpdk) fn link(&self) -> io::Result<Link> {
+        let _asking = self.ask();
+        let mut link = Link::default();
+        // SAFETY: the port is open, no other thread asks it; `link` is writable and laid out as the structure.
+        check(unsafe { rsd_link(self.number, &raw mut link) })?;
+        Ok(link)
+    }
+
+    /// What the device's clock shows.
+    pub(in crate::dpdk) fn clock(&self) -> io::Result<u64> {
+        let _asking = self.ask();
+        let mut ticks = 0;
+        // SAFETY: the port is open, no other thread asks it; `ticks` is writable.
+        check(unsafe { rsd_clock(self.number, &raw mut ticks) })?;
+        Ok(ticks)
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        let _alone = (!self.is_opening).then(Alone::wait);
+        // SAFETY: this thread is alone, the port is open and nobody uses it: whoever receives from it holds this value.
+        unsafe { rsd_close(self.number) };
+        // While this thread is alone, and behind the device that received into them.
+        self.pools.clear();
+        self.refused_pools.clear();
+        // Release, pairs with `end`.
+        OPEN.fetch_sub(1, Ordering::Release);
+    }
+}
