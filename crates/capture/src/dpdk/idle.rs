@@ -2,7 +2,8 @@
 //!
 //! DPDK's drivers do not wait; who asks all the time takes a whole CPU. A queue asks all the time while packets come and for
 //! [`BUSY_NS`] behind the last one, then it sleeps between two looks, as long as the smallest frames at the link's full speed
-//! could not fill the device's descriptors meanwhile. Where they could, it never sleeps.
+//! could not fill the device's descriptors meanwhile. Where they could, it never sleeps. Nor does it where a NIC's speed is not
+//! known: most have no link yet when they were just started, and one that is down may come up at another speed.
 
 /// How long after the last packet it still looks all the time.
 const BUSY_NS: i64 = 1_000_000;
@@ -20,18 +21,27 @@ const FRAME_BITS: u64 = 84 * 8;
 /// When to sleep.
 #[derive(Debug)]
 pub(super) struct Idle {
+    descriptors: u16,
+    is_virtual: bool,
     nap_ns: Option<i64>,
     /// Since when nothing came, on the monotonic clock, as far as anybody has looked.
     silent_since_ns: Option<i64>,
 }
 
 impl Idle {
-    /// For a queue of so many descriptors at a link of that speed; 0: unknown.
-    pub(super) fn new(descriptors: u16, megabits: u32) -> Self {
+    /// For a queue of so many descriptors at a link of that speed in Mbit/s; 0: unknown.
+    pub(super) fn new(descriptors: u16, is_virtual: bool, megabits: u32) -> Self {
         Self {
-            nap_ns: nap_ns(descriptors, megabits),
+            descriptors,
+            is_virtual,
+            nap_ns: nap_ns(descriptors, is_virtual, megabits),
             silent_since_ns: None,
         }
+    }
+
+    /// The link has that speed now, in Mbit/s; 0: unknown.
+    pub(super) fn on_speed(&mut self, megabits: u32) {
+        self.nap_ns = nap_ns(self.descriptors, self.is_virtual, megabits);
     }
 
     /// Packets came.
@@ -47,9 +57,9 @@ impl Idle {
     }
 }
 
-fn nap_ns(descriptors: u16, megabits: u32) -> Option<i64> {
+fn nap_ns(descriptors: u16, is_virtual: bool, megabits: u32) -> Option<i64> {
     if megabits == 0 {
-        return Some(NAP_NS_MIN);
+        return is_virtual.then_some(NAP_NS_MIN);
     }
     // A megabit a second is a bit in 1000 ns.
     let full_ns = u64::from(descriptors) * FRAME_BITS * 1000 / u64::from(megabits);
@@ -63,17 +73,48 @@ mod tests {
 
     #[test]
     fn a_nap_leaves_half_of_the_descriptors_free() {
-        assert_eq!(nap_ns(4096, 1000), Some(NAP_NS_MAX));
-        // 4096 descriptors are full after 275 µs.
-        assert_eq!(nap_ns(4096, 10_000), Some(37_625));
-        assert_eq!(nap_ns(4096, 25_000), None);
-        assert_eq!(nap_ns(512, 10_000), None);
-        assert_eq!(nap_ns(512, 0), Some(NAP_NS_MIN), "unknown");
+        for is_virtual in [false, true] {
+            let nap_ns = |descriptors, megabits| nap_ns(descriptors, is_virtual, megabits);
+            assert_eq!(nap_ns(4096, 1000), Some(NAP_NS_MAX));
+            // 4096 descriptors are full after 275 µs.
+            assert_eq!(nap_ns(4096, 10_000), Some(37_625));
+            assert_eq!(nap_ns(4096, 25_000), None);
+            assert_eq!(nap_ns(512, 10_000), None);
+        }
+    }
+
+    #[test]
+    fn a_nic_stays_awake_until_its_speed_is_known() {
+        let nap = |idle: &mut Idle| {
+            idle.on_packets();
+            idle.nap_until(0, i64::MAX);
+            idle.nap_until(BUSY_NS, i64::MAX)
+        };
+        let mut nic = Idle::new(4096, false, 0);
+        assert_eq!(nap(&mut nic), None, "no link yet");
+        nic.on_speed(1000);
+        assert_eq!(nap(&mut nic), Some(BUSY_NS + NAP_NS_MAX));
+        nic.on_speed(100_000);
+        assert_eq!(nap(&mut nic), None, "it came up faster");
+        nic.on_speed(10_000);
+        assert_eq!(nap(&mut nic), Some(BUSY_NS + 37_625));
+        nic.on_speed(0);
+        assert_eq!(nap(&mut nic), None, "it went down");
+        let mut software = Idle::new(4096, true, 0);
+        assert_eq!(nap(&mut software), Some(BUSY_NS + NAP_NS_MIN));
+    }
+
+    #[test]
+    fn a_new_speed_does_not_wake_it() {
+        let mut idle = Idle::new(4096, false, 1000);
+        assert_eq!(idle.nap_until(0, i64::MAX), None);
+        idle.on_speed(100);
+        assert!(idle.nap_until(BUSY_NS, i64::MAX).is_some());
     }
 
     #[test]
     fn it_stays_awake_behind_a_packet() {
-        let mut idle = Idle::new(4096, 1000);
+        let mut idle = Idle::new(4096, false, 1000);
         assert_eq!(idle.nap_until(0, i64::MAX), None);
         assert_eq!(idle.nap_until(BUSY_NS - 1, i64::MAX), None);
         assert_eq!(
@@ -91,7 +132,7 @@ mod tests {
             idle.nap_until(3 * BUSY_NS, i64::MAX),
             Some(3 * BUSY_NS + NAP_NS_MAX)
         );
-        let mut fast = Idle::new(4096, 100_000);
+        let mut fast = Idle::new(4096, false, 100_000);
         assert_eq!(
             fast.nap_until(0, i64::MAX)
                 .or(fast.nap_until(i64::MAX, i64::MAX)),

@@ -14,7 +14,7 @@ use std::{
     ops::Range,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -58,6 +58,8 @@ pub(super) struct Shared {
     taken: Vec<Line>,
     /// Queues that are not at their end.
     left: AtomicUsize,
+    /// The link's speed in Mbit/s as one of them found it; 0: unknown, or the link is down.
+    megabits: AtomicU32,
     environment: &'static Environment,
     /// The kernel's interface that a device of software stands on.
     beneath: Option<Beneath>,
@@ -97,6 +99,7 @@ impl Shared {
         Self {
             taken: (0..queues).map(|_| Line::default()).collect(),
             left: AtomicUsize::new(queues),
+            megabits: AtomicU32::new(0),
             environment,
             beneath,
         }
@@ -187,6 +190,9 @@ impl DpdkQueue {
     pub(super) fn new(parts: Parts) -> Self {
         let now_ns = clock::monotonic_ns();
         let link = parts.batch.port().link().unwrap_or_default();
+        let megabits = link.speed_megabits();
+        // Relaxed: a number that nothing hangs on.
+        parts.shared.megabits.store(megabits, Ordering::Relaxed);
         let line = parts.place.start;
         let placing_ns = if matches!(parts.stamping, Stamping::Fetch) {
             0
@@ -212,7 +218,7 @@ impl DpdkQueue {
             is_registered: false,
             is_up: true,
             looked_ns: now_ns,
-            idle: Idle::new(parts.descriptors, link.megabits),
+            idle: Idle::new(parts.descriptors, parts.habits.is_virtual, megabits),
             oversize: 0,
             unstamped: 0,
             at_stop: None,
@@ -340,10 +346,34 @@ impl DpdkQueue {
         }
     }
 
-    fn link_is_up(&self) -> Option<bool> {
-        match &self.shared.beneath {
-            Some(beneath) => beneath.is_up(),
-            None => self.batch.port().link().ok().map(|link| link.is_up),
+    /// Looks at the link. The port's first queue does it for all; the others only as long as nobody knows its speed, because the
+    /// first one has no time to look while packets come.
+    fn look_at_link(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        // Relaxed: a number that nothing hangs on.
+        let known = || shared.megabits.load(Ordering::Relaxed);
+        let is_needed = self.line == 0 || (known() == 0 && !self.habits.is_virtual);
+        let is_up = match &shared.beneath {
+            Some(beneath) if self.line == 0 => beneath.is_up(),
+            None if is_needed => {
+                let link = self.batch.port().link().ok();
+                let megabits = link.unwrap_or_default().speed_megabits();
+                shared.megabits.store(megabits, Ordering::Relaxed);
+                link.map(|link| link.is_up)
+            }
+            _ => None,
+        };
+        self.idle.on_speed(known());
+        if self.line == 0
+            && let Some(is_up) = is_up
+            && is_up != self.is_up
+        {
+            self.is_up = is_up;
+            self.events.push_back(if is_up {
+                Event::InterfaceUp(0)
+            } else {
+                Event::InterfaceDown(0)
+            });
         }
     }
 
@@ -353,17 +383,8 @@ impl DpdkQueue {
             return;
         }
         self.looked_ns = now_ns;
-        if self.line == 0
-            && self.phase == Phase::Running
-            && let Some(is_up) = self.link_is_up()
-            && is_up != self.is_up
-        {
-            self.is_up = is_up;
-            self.events.push_back(if is_up {
-                Event::InterfaceUp(0)
-            } else {
-                Event::InterfaceDown(0)
-            });
+        if self.phase == Phase::Running {
+            self.look_at_link();
         }
         let unstamped = std::mem::take(&mut self.unstamped);
         if unstamped > 0 {

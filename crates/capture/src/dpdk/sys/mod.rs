@@ -112,6 +112,13 @@ pub(super) struct Link {
     pub(super) is_up: bool,
 }
 
+impl Link {
+    /// Speed in Mbit/s; 0: unknown. That of a link that is down is unknown: it may come up at another one.
+    pub(super) fn speed_megabits(self) -> u32 {
+        if self.is_up { self.megabits } else { 0 }
+    }
+}
+
 /// `struct rsd_pool`.
 #[repr(C)]
 struct RawPool {
