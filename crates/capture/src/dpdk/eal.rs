@@ -32,8 +32,9 @@ pub struct EalConfig {
 /// MiB of memory without hugepages. They are taken from the system as they are used.
 const MEMORY_MIB: u32 = 512;
 
-/// Arguments that would make lcores, or end the program.
-const REFUSED: [(&str, &str); 10] = [
+/// Arguments that would make lcores or a thread that keeps all privileges, or end the program.
+const REFUSED: [(&str, &str); 11] = [
+    ("--telemetry", "--json"),
     ("-l", "--cpus"),
     ("-c", "--cpus"),
     ("-s", "--cpus"),
@@ -94,10 +95,15 @@ impl EalConfig {
                 arguments.push("--in-memory".to_owned());
             }
         } else if !says(&MEMORY) {
-            arguments.extend(["--no-huge", "--no-shconf"].map(str::to_owned));
+            arguments.push("--no-huge".to_owned());
             if !says(&["-m"]) && !self.arguments.iter().any(|one| one.starts_with("-m")) {
                 arguments.extend(["-m".to_owned(), MEMORY_MIB.to_string()]);
             }
+        }
+        // A process of its own: no files that others attach to, and no thread that answers them, which would keep all privileges.
+        let is_alone = says(&["--in-memory", "--no-shconf"]);
+        if !is_alone && arguments.iter().all(|one| one != "--in-memory") {
+            arguments.push("--no-shconf".to_owned());
         }
         if !says(&["-a", "--allow", "-b", "--block", "--no-pci"]) {
             let pci = devices.iter().filter(|device| device.is_pci());
@@ -262,7 +268,7 @@ mod tests {
     fn devices_of_software_need_no_hugepages() {
         assert_eq!(
             resolved("", &["net_null0", "net_ring0"]),
-            format!("retroscope --no-huge --no-shconf -m 512 --no-pci {REST}")
+            format!("retroscope --no-huge -m 512 --no-shconf --no-pci {REST}")
         );
         assert_eq!(
             resolved("-m 64", &["net_null0"]),
@@ -282,8 +288,29 @@ mod tests {
         );
         assert_eq!(
             resolved("-b 04:00.0 --no-huge", &["03:00.0"]),
-            format!("retroscope {REST} -b 04:00.0 --no-huge")
+            format!("retroscope --no-shconf {REST} -b 04:00.0 --no-huge")
         );
+    }
+
+    #[test]
+    fn no_other_process_can_attach() {
+        for memory in MEMORY {
+            for device in ["net_null0", "03:00.0"] {
+                let arguments = resolved(memory, &[device]);
+                let alone = ["--no-shconf", "--in-memory"]
+                    .map(|name| arguments.split(' ').filter(|&one| one == name).count());
+                let expected = if memory == "--in-memory" {
+                    [0, 1]
+                } else {
+                    [1, 0]
+                };
+                assert_eq!(alone, expected, "{arguments}");
+            }
+        }
+        let given = resolved("--no-shconf --no-huge", &["net_null0"]);
+        assert_eq!(given.matches("--no-shconf").count(), 1, "{given}");
+        let message = resolved("--telemetry", &["net_null0"]);
+        assert!(message.contains("--telemetry is not for here"), "{message}");
     }
 
     #[test]

@@ -116,13 +116,15 @@ fn start(
     Ok(recorder)
 }
 
-/// DPDK keeps a thread for interrupts, which is as old as the sources.
+/// DPDK keeps a thread for interrupts, which is as old as the sources. It writes no dumps.
 #[cfg(feature = "dpdk")]
 fn give_up_on_dpdks_thread(
     privileges: &Privileges,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let privileges = privileges.clone();
-    if let Some(outcome) = retroscope_capture::dpdk::on_own_thread(move || privileges.give_up())? {
+    if let Some(outcome) =
+        retroscope_capture::dpdk::on_own_thread(move || privileges.give_up_all())?
+    {
         outcome?;
     }
     Ok(())
