@@ -40,7 +40,8 @@ pub(crate) struct EngineArgs {
     #[arg(long)]
     take_interface: bool,
 
-    /// Let the threads of af-xdp ask the driver for packets this long, in µs, before they sleep. Each takes a CPU while packets come
+    /// Let the threads of af-xdp ask the driver for packets this long, in µs, before they sleep, at most 8 ms. Each takes a CPU while packets come,
+    /// and from 8000 on always
     #[arg(long, value_name = "USEC", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     busy_poll: Option<u32>,
 
@@ -116,18 +117,22 @@ impl EngineArgs {
                 .iter()
                 .any(|one| self.engine_of(one).takes_away())
         {
-            return Err(usage(
-                "--take-interface is for --engine af-xdp: other engines take nothing away",
-            ));
+            return Err(usage(if cfg!(feature = "dpdk") {
+                "--take-interface is for --engine af-xdp and dpdk: other engines take nothing away"
+            } else {
+                "--take-interface is for --engine af-xdp: other engines take nothing away"
+            }));
         }
         if self.busy_poll.is_some()
             && !interfaces
                 .iter()
                 .any(|one| self.engine_of(one) == Engine::AfXdp)
         {
-            return Err(usage(
-                "--busy-poll is for --engine af-xdp: other engines wait for the kernel, and dpdk always asks",
-            ));
+            return Err(usage(if cfg!(feature = "dpdk") {
+                "--busy-poll is for --engine af-xdp: other engines wait for the kernel, and dpdk always asks"
+            } else {
+                "--busy-poll is for --engine af-xdp: other engines wait for the kernel"
+            }));
         }
         match engine {
             Engine::Auto | Engine::AfPacket => Ok(Box::new(LiveSource::new(config))),
