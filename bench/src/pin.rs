@@ -46,6 +46,24 @@ pub fn pin(thread: usize) {
     let _ = sched_setaffinity(None, &set);
 }
 
+/// Calls `work` on these CPUs only. Threads and processes that it starts stay there; the calling thread gets back what it had.
+/// Without effect where there are none, or the system refuses.
+pub fn confined<T>(to: &[usize], work: impl FnOnce() -> T) -> T {
+    let before = sched_getaffinity(None).ok().filter(|_| !to.is_empty());
+    if before.is_some() {
+        let mut set = CpuSet::new();
+        for &cpu in to {
+            set.set(cpu);
+        }
+        let _ = sched_setaffinity(None, &set);
+    }
+    let result = work();
+    if let Some(before) = before {
+        let _ = sched_setaffinity(None, &before);
+    }
+    result
+}
+
 /// Brings the first CPU of each core to the front. `siblings` gives the list of a CPU's core, like `0,4` or `0-1`.
 fn cores_first(allowed: &[usize], siblings: impl Fn(usize) -> Option<String>) -> Vec<usize> {
     let is_first = |&cpu: &usize| {
@@ -62,6 +80,26 @@ fn cores_first(allowed: &[usize], siblings: impl Fn(usize) -> Option<String>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_started_inherits_its_cpus_and_the_caller_keeps_its_own() {
+        let allowed = |path: &str| {
+            let text = fs::read_to_string(path).unwrap();
+            let line = text
+                .lines()
+                .find(|line| line.starts_with("Cpus_allowed_list"));
+            line.unwrap().to_owned()
+        };
+        let mine = "/proc/thread-self/status";
+        let before = allowed(mine);
+        let last = *cpus().last().unwrap();
+        let started = confined(&[last], || {
+            std::thread::spawn(move || allowed(mine)).join().unwrap()
+        });
+        assert_eq!(started, format!("Cpus_allowed_list:\t{last}"));
+        assert_eq!(allowed(mine), before);
+        assert_eq!(confined(&[], || allowed(mine)), before);
+    }
 
     #[test]
     fn siblings_come_last() {

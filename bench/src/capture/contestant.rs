@@ -11,8 +11,12 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Load, Programs, veth::Veth};
-use crate::contest::Failure;
+use super::{
+    Load, Programs,
+    sender::{self, Sent, send},
+    veth::Veth,
+};
+use crate::{contest::Failure, pin};
 
 /// Nothing takes as long.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -91,14 +95,6 @@ pub(crate) struct Trial {
     pub(crate) sent: Sent,
     /// Packets that the program says it captured.
     pub(crate) captured: u64,
-}
-
-/// What the sender did.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Sent {
-    pub(crate) packets: u64,
-    /// Packets a second.
-    pub(crate) rate: f64,
 }
 
 /// A program and how it is run.
@@ -242,13 +238,13 @@ struct Process {
 }
 
 impl Process {
-    /// Starts it and waits until it says `ready` on stderr.
+    /// Starts it beside the sender's CPU and waits until it says `ready` on stderr.
     fn start(mut command: Command, ready: &str) -> Result<Self, Failure> {
-        let mut child = command
+        command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
+            .stderr(Stdio::piped());
+        let mut child = pin::confined(sender::cpus_left(), || command.spawn())
             .map_err(|error| Failure::system("starting ip", error))?;
         let mut said = String::new();
         let mut stderr = child.stderr.take().map(BufReader::new);
@@ -336,36 +332,6 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Sends the load from the other end.
-fn send(retroscope: &Path, veth: &Veth, load: Load) -> Result<Sent, Failure> {
-    let mut command = veth.command(retroscope);
-    command.args(["generate", "-i", Veth::FROM, "--yes", "-q", "--json"]);
-    command.args(["--size", &load.size.to_string()]);
-    command.args(["-c", &load.count.to_string()]);
-    if let Some(rate) = load.rate {
-        command.args(["--rate", &format!("{rate}pps")]);
-    }
-    let output = command
-        .output()
-        .map_err(|error| Failure::system("starting the sender", error))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(Failure::CannotRun(format!("the sender: {said}")));
-    }
-    let summary: serde_json::Value = serde_json::from_slice(&output.stdout)
-        .map_err(|error| Failure::system("the sender's summary", error))?;
-    let sent = summary["packets"]
-        .as_u64()
-        .zip(summary["seconds"].as_f64())
-        .filter(|(_, seconds)| *seconds > 0.0);
-    let (packets, seconds) =
-        sent.ok_or_else(|| Failure::Unsound(format!("the sender told no count: {summary}")))?;
-    Ok(Sent {
-        packets,
-        rate: packets as f64 / seconds,
-    })
 }
 
 #[cfg(test)]

@@ -125,7 +125,7 @@ fn highest(mut run: impl FnMut(Option<u64>) -> Result<Trial, Failure>) -> Result
 
 #[cfg(test)]
 mod tests {
-    use super::{super::contestant::Sent, *};
+    use super::{super::sender::Sent, *};
 
     /// A program that keeps up with so many packets a second, behind a sender that reaches 1.6 million.
     fn search(limit: f64, mut hiccups: usize) -> Result<Spread, Failure> {

@@ -1,8 +1,8 @@
 //! The rows that live capture is judged by: `make bench-capture`.
 //!
 //! Processor time of the receiving process for each captured packet, all its threads together, over a veth pair in a network
-//! namespace of its own. There the kernel's copy runs on the sender's CPU, so it is nobody's. The recorder keeps everything in a
-//! ring of 1 GiB and runs one trigger filter; the others do less.
+//! namespace of its own. There the kernel's copy runs on the sender's CPU, so it is nobody's; the program is kept on the other
+//! CPUs (`sender.rs`). The recorder keeps everything in a ring of 1 GiB and runs one trigger filter; the others do less.
 //!
 //! | row | compared with | at most |
 //! |---|---|---|
@@ -16,6 +16,7 @@
 
 mod contestant;
 mod lossless;
+mod sender;
 mod veth;
 
 use std::{
