@@ -1,18 +1,23 @@
 //! Figure 4 of the paper (Klein et al., 2017) over a veth pair: the highest rate at which a recorder loses nothing, by the size of
 //! packets.
 //!
-//! A rate is searched for by halving, with short runs. All programs get the same buffer from the kernel, small enough that it is
-//! filled many times in a run: what is found is what they keep up with, not what a buffer hides. The sender is the upper
-//! bound: on a veth pair its CPU does the kernel's work of receiving too. So the row `capture/lossless/SIZE/sender`, the
-//! highest rate that it reached, belongs beside the others.
+//! A rate is searched for by halving, with short runs. All programs get a buffer from the kernel that holds about as many packets
+//! ([`buffer_bytes`]), small enough that it is filled many times in a run: what is found is what they keep up with, not what a
+//! buffer hides.
 //!
-//! A row's value is the highest rate that lost nothing, its greatest the least rate that did.
+//! A row's value is the highest rate that lost nothing, its greatest the least rate that did. Two kinds of rows belong beside those
+//! of the programs, because on a veth pair the sender's CPU does the kernel's work of receiving too:
+//!
+//! - `capture/lossless/SIZE/sender`: the sender alone. Nobody captures, and the other end drops its packets.
+//! - `capture/lossless/SIZE/NAME-sender`: the highest rate that it reached while the program NAME captured. A program cannot show
+//!   more; it kept up with all where the two are equal.
 
 use std::path::Path;
 
 use super::{
     Load, Programs,
     contestant::{Contestant, Kind, Room, Trial},
+    sender::send,
     veth::Veth,
 };
 use crate::{
@@ -24,16 +29,22 @@ use crate::{
 /// Bytes of a frame without its check sequence. The last is what the paper's 1518 bytes are without it.
 const SIZES: [u32; 6] = [64, 128, 256, 512, 1024, 1514];
 
-/// The kernel's buffer, and the recorder's ring.
-const ROOM: Room = Room {
-    ring_bytes: 256 << 20,
-    buffer_bytes: Some(8 << 20),
-};
+/// The recorder's ring.
+const RING_BYTES: u64 = 256 << 20;
+/// The kernel's buffer, but for AF_XDP.
+const BUFFER_BYTES: u64 = 8 << 20;
+/// What AF_PACKET puts before the bytes of a frame in a TPACKET_V3 ring, and what a frame's place is a multiple of.
+const FRAME_HEAD_BYTES: u64 = 82;
+const FRAME_ALIGNMENT: u64 = 8;
+/// A frame's place in the memory of AF_XDP.
+const CHUNK_BYTES: u64 = 2048;
 
 /// Packets of a run at full speed: most of a second for the sender.
 const COUNT_MAX: u64 = 800_000;
 /// Length of a run, in parts of a second: one in so many.
 const RUNS_A_SECOND: u64 = 2;
+/// Runs of the sender alone.
+const RUNS_ALONE: usize = 3;
 /// Halvings of the interval between a rate that lost nothing and one that did.
 const HALVINGS: usize = 4;
 /// So often a rate may fail: now and then something else takes the processor.
@@ -50,29 +61,63 @@ pub(super) fn run(
         if !session.wants_below(&group) {
             continue;
         }
-        let mut fastest: Option<f64> = None;
+        let sender = alone(programs, size);
+        session.absolute(&format!("{group}/sender"), "Mpps", sender)?;
         for kind in Kind::RACED {
-            let contestant = Contestant::new(kind, programs, folder, ROOM);
+            let mut fastest: Option<f64> = None;
+            let room = Room {
+                ring_bytes: RING_BYTES,
+                buffer_bytes: Some(buffer_bytes(kind, size)),
+            };
+            let contestant = Contestant::new(kind, programs, folder, room);
             let found = Veth::new().and_then(|veth| {
                 highest(|rate| {
                     let count = rate.map_or(COUNT_MAX, |rate| (rate / RUNS_A_SECOND).max(1));
                     let load = Load { size, count, rate };
                     let trial = contestant.try_load(&veth, load)?;
-                    fastest = Some(fastest.unwrap_or(0.0).max(trial.sent.rate));
+                    if rate.is_none() {
+                        fastest = Some(fastest.unwrap_or(0.0).max(trial.sent.rate));
+                    }
                     Ok(trial)
                 })
             });
             if let Err(failure) = &found {
                 say(&format!("SKIP: {group}/{}: {failure}", kind.name()));
             }
-            session.absolute(&format!("{group}/{}", kind.name()), "Mpps", found)?;
-        }
-        if let Some(rate) = fastest {
-            let spread = Spread::once(rate / 1e6);
-            session.absolute(&format!("{group}/sender"), "Mpps", Ok(spread))?;
+            let name = format!("{group}/{}", kind.name());
+            session.absolute(&name, "Mpps", found)?;
+            if let Some(rate) = fastest {
+                let spread = Spread::once(rate / 1e6);
+                session.absolute(&format!("{name}-sender"), "Mpps", Ok(spread))?;
+            }
         }
     }
     Ok(())
+}
+
+/// How fast the sender is when nobody captures, in Mpps.
+fn alone(programs: &Programs, size: u32) -> Result<Spread, Failure> {
+    let veth = Veth::new()?;
+    let load = Load {
+        size,
+        count: COUNT_MAX,
+        rate: None,
+    };
+    let rates: Result<Vec<f64>, Failure> = (0..RUNS_ALONE)
+        .map(|_| Ok(send(&programs.retroscope, &veth, load)?.rate / 1e6))
+        .collect();
+    Spread::of(&rates?).ok_or_else(|| Failure::Unsound("the sender did not run".to_owned()))
+}
+
+/// The kernel's buffer for packets of `size` bytes: 8 MiB, in which AF_PACKET (libpcap too) packs them. AF_XDP keeps each in a chunk
+/// of its own; it gets as many chunks, rounded down to a MiB here and to a power of two by the engine.
+fn buffer_bytes(kind: Kind, size: u32) -> u64 {
+    if kind != Kind::RetroscopeXdp {
+        return BUFFER_BYTES;
+    }
+    let place = (FRAME_HEAD_BYTES + u64::from(size)).next_multiple_of(FRAME_ALIGNMENT);
+    let bytes = BUFFER_BYTES / place * CHUNK_BYTES;
+    bytes >> 20 << 20
 }
 
 /// The highest rate without loss, in Mpps. `run` makes a run at so many packets a second, or as fast as the sender can.
@@ -187,5 +232,14 @@ mod tests {
             (1.5, 1.6),
             "2 million were luck"
         );
+    }
+
+    #[test]
+    fn buffers_hold_as_many_packets() {
+        let chunks = |size| buffer_bytes(Kind::RetroscopeXdp, size) / CHUNK_BYTES;
+        assert_eq!(buffer_bytes(Kind::Tcpdump, 64), 8 << 20);
+        // 55,188 places of 152 bytes, 5,242 of 1600; a MiB is 512 chunks.
+        assert_eq!(chunks(64), 55_188 / 512 * 512);
+        assert_eq!(chunks(1514), 5_242 / 512 * 512);
     }
 }

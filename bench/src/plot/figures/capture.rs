@@ -17,7 +17,7 @@ use crate::{
 
 /// Names of programs in rows, how they are written, and how they are drawn.
 const PROGRAMS: [(&str, &str, Style); 5] = [
-    ("sender", "the sender itself", Style::limit(palette::BLACK)),
+    ("sender", "the sender alone", Style::limit(palette::BLACK)),
     (
         "retroscope",
         "Retroscope, AF_PACKET",
@@ -63,7 +63,7 @@ pub(super) fn lossless(rows: &[Row]) -> Option<String> {
     });
     Lines {
         title: "Highest rate without loss over a veth pair: higher is better".to_owned(),
-        note: "Searched by halving: from the highest rate that lost nothing to the least that did. 8 MiB of kernel buffer each."
+        note: "Searched by halving: from the highest rate that lost nothing to the least that did. Kernel buffers for as many packets as 8 MiB of AF_PACKET hold."
             .to_owned(),
         x_label: "bytes of a packet, without its check sequence".to_owned(),
         categories: sizes.iter().map(u32::to_string).collect(),
