@@ -179,7 +179,8 @@ fn receive_queues_go_to_sockets_of_their_own() {
 }
 
 /// The kernel's memory holds more than a second of half a million packets a second. The kernel closes a block every 4 ms, full or
-/// not: a sender that takes much longer, on a busy machine, fills the ring with blocks that are not full, and is tried again.
+/// not: a sender that takes much longer, on a busy machine, fills the ring with blocks that are not full, and is tried again. Up to
+/// two seconds the blocks suffice for a steady sender, so of five such attempts one must lose less than one packet in a hundred.
 /// Now and then the kernel (seen on Linux 6.18) drops 2 to 4 although blocks are free, and counts them; why is not known.
 #[test]
 fn a_second_without_a_reader_fits_the_kernels_memory() {
@@ -187,6 +188,7 @@ fn a_second_without_a_reader_fits_the_kernels_memory() {
         return;
     };
     namespace.enter(|| {
+        let mut least_lost: Option<u64> = None;
         for _ in 0..5 {
             let mut queues = open_as(LiveConfig::new("v1", "retroscope"), 1).unwrap();
             let start = Instant::now();
@@ -200,8 +202,16 @@ fn a_second_without_a_reader_fits_the_kernels_memory() {
                 assert!(lost < 10, "{lost} lost, sent in {took:?}");
                 return;
             }
+            if took < Duration::from_secs(2) {
+                least_lost = Some(least_lost.map_or(lost, |least| least.min(lost)));
+            }
         }
-        eprintln!("SKIP: this machine is too busy to send half a million packets in a second");
+        match least_lost {
+            Some(lost) => assert!(lost < 5000, "{lost} lost in the best of the slow attempts"),
+            None => eprintln!(
+                "SKIP: this machine is too busy to send half a million packets in two seconds"
+            ),
+        }
     });
 }
 
