@@ -198,6 +198,10 @@ impl Producer {
     ///
     /// Sleeping readers are told, once a bucket: where the source never runs dry nobody else wakes them, and a bucket may
     /// become free only when they go on.
+    //
+    // Never inlined: a new stage is 20 KiB on the stack, whose pages the caller would touch one by one for each record.
+    #[cold]
+    #[inline(never)]
     fn next_bucket(&mut self, base_ns: i64) -> Result<(), StoreError> {
         self.publish();
         if self
