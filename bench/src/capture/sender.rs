@@ -1,4 +1,4 @@
-//! The sender: `retroscope generate` at one end of a veth pair, on a CPU of its own.
+//! The sender: `retroscope generate` at one end of a veth pair, on a CPU of its own where there are three.
 //!
 //! The kernel receives on the CPU that sends. With the sender on the first CPU and the program that captures on the others, a
 //! program's time is its own, and the scheduler cannot put it behind the sender in one run and beside it in the next. With a single CPU
@@ -17,19 +17,20 @@ pub(super) struct Sent {
     pub(super) rate: f64,
 }
 
-/// The CPU of the sender; none where there is only one.
+/// The CPU of the sender; none where there are fewer than three.
 fn cpus() -> &'static [usize] {
     split(pin::cpus()).0
 }
 
-/// The CPUs of the programs that capture; none where there is only one.
+/// The CPUs of the programs that capture; none where there are fewer than three: two threads that share the only one left
+/// would take turns on it, and that is not what they do where nobody pins them.
 pub(super) fn cpus_left() -> &'static [usize] {
     split(pin::cpus()).1
 }
 
 fn split(cpus: &[usize]) -> (&[usize], &[usize]) {
     match cpus {
-        [] | [_] => (&[], &[]),
+        [] | [_] | [_, _] => (&[], &[]),
         several => several.split_at(1),
     }
 }
@@ -68,8 +69,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cpu_of_its_own_if_there_is_another() {
+    fn a_cpu_of_its_own_if_there_are_two_others() {
         assert_eq!(split(&[0, 2, 1, 3]), (&[0][..], &[2, 1, 3][..]));
         assert_eq!(split(&[4]), (&[][..], &[][..]));
+        assert_eq!(split(&[4, 5]), (&[][..], &[][..]));
     }
 }
