@@ -9,7 +9,7 @@ use std::{
     cell::Cell,
     ffi::{c_char, c_int},
     ptr,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
 use mlua::{
@@ -87,6 +87,8 @@ unsafe extern "C-unwind" {
 /// The hook of a script that is stopped: raises an error. Compiled code is given up first, since LuaJIT would otherwise start
 /// to compile the ways out of it, with the hook being called in between.
 unsafe extern "C-unwind" fn raise(state: *mut lua_State, _: *mut lua_Debug) {
+    // Relaxed: see `raised`.
+    RAISED.fetch_add(1, Ordering::Relaxed);
     for mode in [COMPILER_OFF, FORGET_COMPILED] {
         // SAFETY: a hook runs between two instructions of the interpreter on the state's own thread, where the functions of
         // the `jit` library may be called; these two are `jit.off()` and `jit.flush()`.
@@ -96,6 +98,17 @@ unsafe extern "C-unwind" fn raise(state: *mut lua_State, _: *mut lua_Debug) {
     unsafe { ffi::lua_pushstring(state, STOPPED.as_ptr()) };
     // SAFETY: the message is on top. Nothing in this frame needs dropping when the error unwinds it.
     unsafe { ffi::lua_error(state) };
+}
+
+/// How often the hook was called, by all scripts of the process.
+static RAISED: AtomicU64 = AtomicU64::new(0);
+
+/// A number that changes whenever a script that is stopped is told so. Where it did not for some milliseconds, none is within the
+/// hook. Setting the hook then is safe: LuaJIT keeps "a hook is being called" in the same byte, and a store of it by another
+/// thread, at the moment when the script leaves the hook, would set that for good, and no hook be called any more.
+pub(crate) fn raised() -> u64 {
+    // Relaxed: a counter, read again and again.
+    RAISED.load(Ordering::Relaxed)
 }
 
 /// What Lua calls to search: the address of [`find`], as a number.

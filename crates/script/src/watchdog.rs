@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use crate::sys::Stopper;
+use crate::sys::{self, Stopper};
 
 /// Looks at a call within its budget. It is stopped after this many, so up to a quarter of the budget late.
 const LOOKS: u32 = 4;
@@ -82,6 +82,7 @@ impl Watchdog {
 impl Shared {
     fn watch(&self, look: Duration) {
         let (mut last, mut seen) = (0, 0);
+        let mut raised = sys::raised();
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         while !*ended {
             let waited = self.wake.wait_timeout(ended, look);
@@ -92,14 +93,16 @@ impl Shared {
                 continue;
             }
             seen += 1;
-            if seen > LOOKS {
+            // Once more only if it does not run into the hook: to set it then may break it.
+            if seen == LOOKS + 1 || (seen > LOOKS && sys::raised() == raised) {
                 self.stop(last);
             }
+            raised = sys::raised();
         }
     }
 
-    /// Stops a call, unless it has just ended. Done again at each look: LuaJIT may have overwritten what was set, as it
-    /// changed the same table of instructions.
+    /// Stops a call, unless it has just ended. Done again where the script goes on: LuaJIT may have overwritten what was set,
+    /// as it changed the same table of instructions.
     fn stop(&self, call: u64) {
         let stopper = self.stopper.lock().unwrap_or_else(PoisonError::into_inner);
         let marked =
