@@ -7,7 +7,7 @@
 //! | `ablation/2-descriptors` | 16-byte descriptors from the back of a storage, payload from its front; no vector of references |
 //! | `ablation/3-nt-stores` | descriptors and payload go around the caches |
 //! | `ablation/4-descriptor-groups` | descriptors wait in the L1 cache until 32 are together, so that whole lines go around the caches |
-//! | `ablation/5-ring` | our ring, a call for each packet: holds instead of mutexes and guard interval, open buckets published every 32 KiB, smallest and largest times |
+//! | `ablation/5-ring` | our ring, a call for each packet: holds instead of mutexes and guard interval, open buckets published every 128 KiB, smallest and largest times |
 //! | `ablation/6-bursts` | a call for each burst of 64 packets; frames of whole lines go to their place without a buffer |
 //!
 //! The mutex of a storage and the guard interval have no row of their own: both cost something once for 2 MiB, and what replaced them also

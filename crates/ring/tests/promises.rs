@@ -88,20 +88,20 @@ fn long_captures_are_cut_and_counted() {
 }
 
 #[test]
-fn what_is_stored_is_published_at_32_kib_by_itself() {
+fn what_is_stored_is_published_at_128_kib_by_itself() {
     let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
     let mut producer = ring.producer().unwrap();
-    for _ in 0..32 {
+    for _ in 0..128 {
         assert_eq!(ring.published(0), 0);
         producer.store(&Record::whole(1, 0, &[0; 1024])).unwrap();
     }
-    assert_eq!(ring.published(0), 32);
+    assert_eq!(ring.published(0), 128);
 }
 
 /// Of records without a captured byte (a snap length of 0 would make them) no number of bytes is ever waiting.
 #[test]
 fn empty_records_are_published_by_their_number() {
-    const MANY: usize = 2048;
+    const MANY: usize = 4096;
     let ring = Ring::new(&RingConfig::new(16 << 20, 2, 1), None).unwrap();
     let mut producer = ring.producer().unwrap();
     for _ in 0..MANY {

@@ -11,7 +11,7 @@ use super::{IDLE, InserterShared, Lane, LaneEnd};
 /// Time between two readings of an engine's counters, ns.
 const STATISTICS_NS: i64 = 10_000_000;
 /// Time that a source that never runs dry may go without a publication and a watermark, ns. Bursts of it that are small fill
-/// the 32 KiB slowly after which the ring publishes by itself.
+/// the 128 KiB slowly after which the ring publishes by itself.
 const UNTOLD_NS: i64 = 1_000_000;
 
 /// The inserter of one live queue.

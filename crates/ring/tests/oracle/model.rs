@@ -13,7 +13,7 @@ use retroscope_ring::{Lapped, Mode, StoreError};
 pub(crate) type Key = (usize, u64);
 
 /// Captured bytes after which a store publishes.
-const PUBLISH_BYTES: usize = 32 << 10;
+const PUBLISH_BYTES: usize = 128 << 10;
 
 /// A record, its bytes as a range of the test's noise.
 #[derive(Debug, Clone, PartialEq, Eq)]
