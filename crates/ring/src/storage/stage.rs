@@ -79,6 +79,15 @@ pub(super) struct Stage {
     barrier: Barrier,
 }
 
+/// How far records may go at once.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    /// So many short ones fit the bucket, at least one.
+    pub(super) records: usize,
+    /// Behind this offset of payload no group begins.
+    pub(super) until: usize,
+}
+
 /// Which bucket a stage belongs to. The holder of an open bucket makes it, and is thereby the only writer there.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target<'s> {
@@ -161,16 +170,6 @@ impl Stage {
         let cached = !self.streaming;
         // Where offset 0 of the bucket would be.
         let mut settled = !cached || self.written == begin;
-        if self.goes_straight(&stored, base_ns) {
-            return match Lines::wide(target.storage.width) {
-                Some(lines) => {
-                    self.put_straight(lines, target, stored, base_ns, records_max, records)
-                }
-                None => {
-                    self.put_straight(Lines::NARROW, target, stored, base_ns, records_max, records)
-                }
-            };
-        }
         let memory = target.range(begin, room).wrapping_sub(begin);
         let origin = if cached {
             memory
@@ -251,86 +250,69 @@ impl Stage {
             && stored.end.is_multiple_of(LINE_BYTES)
     }
 
-    /// As [`Self::put_group`], where nothing waits and a line begins: short records of whole lines go to their place at once.
-    /// Others, and those older than the bucket's first, are left to the caller. The bucket holds a record already.
-    ///
+    /// As [`Self::put_group`] where [`Self::goes_straight`]: short records of whole lines go to their place at once, in as many
+    /// groups as there are before payload offset `until`. Others, and those older than the bucket's first, are left to the
+    /// caller. After every group `stored` says what is there, because the iterator may panic.
+    #[inline(always)]
+    pub(super) fn put_straight<'a>(
+        &mut self,
+        target: Target<'_>,
+        stored: &mut Stored,
+        base_ns: i64,
+        room: Room,
+        records: &mut impl Iterator<Item = Record<'a>>,
+    ) -> Option<Stop<'a>> {
+        match Lines::wide(target.storage.width) {
+            Some(lines) => self.put_lines(lines, target, stored, base_ns, room, records),
+            None => self.put_lines(Lines::NARROW, target, stored, base_ns, room, records),
+        }
+    }
+
     /// Its speed is the number of its instructions.
     #[inline(always)]
-    fn put_straight<'a, const WIDE: bool>(
+    fn put_lines<'a, const WIDE: bool>(
         &mut self,
         lines: Lines<WIDE>,
         target: Target<'_>,
-        mut stored: Stored,
+        stored: &mut Stored,
         base_ns: i64,
-        records_max: usize,
+        room: Room,
         records: &mut impl Iterator<Item = Record<'a>>,
-    ) -> (Stored, Option<Stop<'a>>) {
+    ) -> Option<Stop<'a>> {
         self.unfenced = true; // before the iterator can panic
-        let begin = stored.end;
-        let first = stored.count % DESCRIPTORS;
-        let last = DESCRIPTORS.min(first + records_max);
-        let mut place = target.range(begin, (last - first) * SHORT_BYTES);
-        // Where offset 0 of the bucket would be.
-        let origin = place.wrapping_sub(begin).addr();
-        let mut max_ns = stored.max_ns;
-        let group = &mut self.descriptors[DESCRIPTORS - last..DESCRIPTORS - first];
-        let mut slots = group.iter_mut().rev();
-        let left;
-        let stop = loop {
-            let Some(slot) = slots.next() else {
-                left = 0;
-                break None;
-            };
-            let Some(record) = records.next() else {
-                left = slots.len() + 1;
-                break Some(Stop::End);
-            };
-            let [data, second, third] = record.parts;
-            let length = data.len();
-            // One comparison: what is no multiple of a line comes out huge.
-            let lines_but_one = length.wrapping_sub(LINE_BYTES).rotate_right(LINE_BITS);
-            let fits =
-                lines_but_one < SHORT_BYTES >> LINE_BITS && second.is_empty() && third.is_empty();
-            // The length first: it bounds the others.
-            let described = fits.then(|| {
-                #[expect(
-                    clippy::cast_possible_truncation,
-                    reason = "buckets have at most 2 GiB"
-                )]
-                let offset = (place.addr() - origin) as u32;
-                descriptor::compact_later(&record, base_ns, offset, length)
-            });
-            let Some(Some(descriptor)) = described else {
-                left = slots.len() + 1;
-                break Some(Stop::Other(record));
-            };
-            target.told(place.addr() - origin, length);
-            // SAFETY: `range` checked `SHORT_BYTES` for each slot, and they are this writer's. `place` is a multiple of a line,
-            // as `begin` and all lengths are.
-            unsafe { lines.copy_one(place, data.as_ptr()) };
-            if length != LINE_BYTES {
-                let rest = &data[LINE_BYTES..];
-                // SAFETY: as above; `length` is checked, and no smaller than a line.
-                unsafe { lines.copy(place.wrapping_add(LINE_BYTES), rest.as_ptr(), rest.len()) };
-            }
-            place = place.wrapping_add(length);
-            descriptor.store(slot);
-            max_ns = max_ns.max(record.time_ns);
+        let place = target.range(stored.end, room.records * SHORT_BYTES);
+        let mut straight = Straight {
+            target,
+            // Where offset 0 of the bucket would be.
+            origin: place.wrapping_sub(stored.end).addr(),
+            base_ns,
+            place,
+            max_ns: stored.max_ns,
         };
-        let added = last - first - left;
-        if added > 0 {
-            let end = place.addr() - origin;
-            // None is older than the base, which is the time of the bucket's first record.
-            stored.max_ns = max_ns;
-            stored.count += added;
-            stored.bytes += (end - begin) as u64;
-            stored.end = end;
-            (self.base, self.written) = (end, end);
+        let mut records_left = room.records;
+        loop {
+            let first = stored.count % DESCRIPTORS;
+            let last = DESCRIPTORS.min(first + records_left);
+            let group = &mut self.descriptors[DESCRIPTORS - last..DESCRIPTORS - first];
+            let (left, stop) = straight.put_group(lines, group, records);
+            let added = last - first - left;
+            if added > 0 {
+                let end = straight.place.addr() - straight.origin;
+                // None is older than the base, which is the time of the bucket's first record.
+                stored.max_ns = straight.max_ns;
+                stored.count += added;
+                stored.bytes += (end - stored.end) as u64;
+                stored.end = end;
+                (self.base, self.written) = (end, end);
+            }
+            if first + added == DESCRIPTORS {
+                self.write_group(lines, target, stored.count);
+            }
+            records_left -= added;
+            if stop.is_some() || records_left == 0 || stored.end >= room.until {
+                return stop;
+            }
         }
-        if first + added == DESCRIPTORS {
-            self.write_group(lines, target, stored.count);
-        }
-        (stored, stop)
     }
 
     /// Writes the group of descriptors that ends before `count`.
@@ -554,6 +536,126 @@ impl Stage {
     fn choose(&mut self, end: usize) {
         self.streaming |=
             end - self.run_start >= STREAM_AFTER_BYTES && self.barrier.reaches_others();
+    }
+}
+
+/// Records of whole lines on the way to their place in the bucket, which has [`SHORT_BYTES`] for each from `place` on.
+struct Straight<'s> {
+    target: Target<'s>,
+    /// The address of offset 0 of the bucket.
+    origin: usize,
+    base_ns: i64,
+    /// Where the next payload goes: the begin of a line.
+    place: *mut u8,
+    /// The largest stamp.
+    max_ns: i64,
+}
+
+impl Straight<'_> {
+    /// Puts records to their places and their descriptors into `group`, from its end. Returns how many there is still place
+    /// for, and why, unless that is none.
+    #[inline(always)]
+    fn put_group<'a, const WIDE: bool>(
+        &mut self,
+        lines: Lines<WIDE>,
+        group: &mut [Descriptor],
+        records: &mut impl Iterator<Item = Record<'a>>,
+    ) -> (usize, Option<Stop<'a>>) {
+        let mut slots = group.iter_mut().rev();
+        let mut next = loop {
+            let Some(slot) = slots.next() else {
+                return (0, None);
+            };
+            let Some(record) = records.next() else {
+                return (slots.len() + 1, Some(Stop::End));
+            };
+            if record.parts[0].len() != LINE_BYTES {
+                break Some((slot, record));
+            }
+            if let Err(record) = self.put_one(lines, slot, record) {
+                return (slots.len() + 1, Some(Stop::Other(record)));
+            }
+        };
+        // A loop of its own: a second address to write to wants registers that the first one has use for.
+        loop {
+            let (slot, record) = match next.take() {
+                Some(next) => next,
+                None => {
+                    let Some(slot) = slots.next() else {
+                        return (0, None);
+                    };
+                    let Some(record) = records.next() else {
+                        return (slots.len() + 1, Some(Stop::End));
+                    };
+                    (slot, record)
+                }
+            };
+            if let Err(record) = self.put(lines, slot, record) {
+                return (slots.len() + 1, Some(Stop::Other(record)));
+            }
+        }
+    }
+
+    /// Writes the payload of a record of one line, and its descriptor to `slot`; or gives it back, if the short form does not
+    /// describe it.
+    #[inline(always)]
+    fn put_one<'a, const WIDE: bool>(
+        &mut self,
+        lines: Lines<WIDE>,
+        slot: &mut Descriptor,
+        record: Record<'a>,
+    ) -> Result<(), Record<'a>> {
+        let [data, second, third] = record.parts;
+        let fits = data.len() == LINE_BYTES && second.is_empty() && third.is_empty();
+        let Some(descriptor) = fits.then(|| self.describe(&record, LINE_BYTES)).flatten() else {
+            return Err(record);
+        };
+        self.target
+            .told(self.place.addr() - self.origin, LINE_BYTES);
+        // SAFETY: the source is a line, as checked. The maker's range has `SHORT_BYTES` for each descriptor of a group, and they
+        // are this writer's; `place` begins a line, as the range does and all lengths are whole lines.
+        unsafe { lines.copy_one(self.place, data.as_ptr()) };
+        self.place = self.place.wrapping_add(LINE_BYTES);
+        descriptor.store(slot);
+        self.max_ns = self.max_ns.max(record.time_ns);
+        Ok(())
+    }
+
+    /// As [`Self::put_one`], for any number of lines up to [`SHORT_BYTES`].
+    #[inline(always)]
+    fn put<'a, const WIDE: bool>(
+        &mut self,
+        lines: Lines<WIDE>,
+        slot: &mut Descriptor,
+        record: Record<'a>,
+    ) -> Result<(), Record<'a>> {
+        let [data, second, third] = record.parts;
+        let length = data.len();
+        // One comparison: what is no multiple of a line comes out huge.
+        let lines_but_one = length.wrapping_sub(LINE_BYTES).rotate_right(LINE_BITS);
+        let fits =
+            lines_but_one < SHORT_BYTES >> LINE_BITS && second.is_empty() && third.is_empty();
+        // The length first: it bounds the others.
+        let Some(descriptor) = fits.then(|| self.describe(&record, length)).flatten() else {
+            return Err(record);
+        };
+        self.target.told(self.place.addr() - self.origin, length);
+        // SAFETY: as in `put_one`; `length` is a multiple of a line, and at most `SHORT_BYTES`.
+        unsafe { lines.copy(self.place, data.as_ptr(), length) };
+        self.place = self.place.wrapping_add(length);
+        descriptor.store(slot);
+        self.max_ns = self.max_ns.max(record.time_ns);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn describe(&self, record: &Record<'_>, length: usize) -> Option<Descriptor> {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "buckets have at most 2 GiB"
+        )]
+        let offset = (self.place.addr() - self.origin) as u32;
+        descriptor::compact_later(record, self.base_ns, offset, length)
     }
 }
 
