@@ -83,6 +83,11 @@ impl Program {
         &self.shared.instructions
     }
 
+    /// Whether absolute loads far out ask for ancillary data.
+    pub(crate) fn is_live(&self) -> bool {
+        self.shared.ancillary
+    }
+
     /// Runs the program: how many bytes of the packet to keep, 0 for a packet that does not match.
     ///
     /// `packet` is what was captured, `wire_len` the length on the wire in bytes. Gives what libpcap's `bpf_filter`

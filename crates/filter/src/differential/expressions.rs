@@ -48,7 +48,8 @@ const PRIMITIVES: [&str; 40] = [
     "icmp[icmptype] = icmp-echo",
 ];
 
-fn expression(random: &mut fastrand::Rng, depth: u32) -> String {
+/// A few primitives joined; deeper ones are longer.
+pub(super) fn expression(random: &mut fastrand::Rng, depth: u32) -> String {
     if depth == 0 || random.u8(..4) == 0 {
         return PRIMITIVES[random.usize(..PRIMITIVES.len())].to_owned();
     }

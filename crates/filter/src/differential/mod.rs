@@ -9,6 +9,7 @@ mod guard;
 mod packets;
 mod programs;
 mod real;
+mod sets;
 
 use std::{
     fmt,

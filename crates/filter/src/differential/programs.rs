@@ -108,10 +108,18 @@ fn what_libpcap_leaves_open_means_the_same_to_us() {
     judges.must_have_seen_both();
 }
 
+/// Instructions of any kind.
+pub(super) fn any(random: &mut fastrand::Rng) -> Vec<Instruction> {
+    let codes = codes();
+    let len = random.usize(1..24);
+    let mut program = body(random, &codes, len);
+    program.push(last(random));
+    program
+}
+
 /// Loads behind fixed offsets and `X`, comparisons, and returns: what bounds checks are merged over.
-#[test]
-fn loads_and_branches_mean_the_same_to_all() {
-    let codes = [
+pub(super) fn branches(random: &mut fastrand::Rng) -> Vec<Instruction> {
+    const CODES: [u16; 16] = [
         op::LD_W_ABS,
         op::LD_H_ABS,
         op::LD_B_ABS,
@@ -129,19 +137,25 @@ fn loads_and_branches_mean_the_same_to_all() {
         op::RET_K,
         op::JA,
     ];
+    let len = random.usize(4..40);
+    let mut program = body(random, &CODES, len);
+    for instruction in &mut program {
+        match instruction.code {
+            op::RET_K => instruction.k = u32::from(random.bool()),
+            op::JEQ_K | op::JSET_K => instruction.k = random.u32(..4),
+            _ => {}
+        }
+    }
+    program.push(Instruction::ret(random.u32(..2)));
+    program
+}
+
+#[test]
+fn loads_and_branches_mean_the_same_to_all() {
     let mut judges = Judges::new();
     for seed in Trials::new(1500) {
         let random = &mut fastrand::Rng::with_seed(seed);
-        let len = random.usize(4..40);
-        let mut program = body(random, &codes, len);
-        for instruction in &mut program {
-            match instruction.code {
-                op::RET_K => instruction.k = u32::from(random.bool()),
-                op::JEQ_K | op::JSET_K => instruction.k = random.u32(..4),
-                _ => {}
-            }
-        }
-        program.push(Instruction::ret(random.u32(..2)));
+        let program = branches(random);
         let packets = packets(random, PACKETS_EACH);
         judges.compare_instructions(seed, program, Libpcap::Asked, &packets);
     }

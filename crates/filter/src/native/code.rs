@@ -9,13 +9,16 @@
 
 use std::{ffi::c_void, fmt, io, mem, ptr, ptr::NonNull};
 
-use super::{NativeError, emit::Compiled};
+use super::{NativeError, emit::Compiled, joint::JointFunction};
 use crate::{Frame, Program};
 
 /// One packet: its frame.
 type Single = unsafe extern "C" fn(*const u8) -> u32;
 /// First frame, number of frames.
 type Many = unsafe extern "C" fn(*const u8, u64) -> u64;
+
+/// First frame, number of frames, as many words for the results.
+type Joint = unsafe extern "C" fn(*const u8, u64, *mut u64) -> u64;
 
 /// Machine code that may run.
 pub(super) struct Code {
@@ -24,6 +27,12 @@ pub(super) struct Code {
     many: Many,
     /// Where the code looks constants up; it knows their addresses.
     _tables: Vec<Box<[u32]>>,
+}
+
+/// Machine code of many programs that may run.
+pub(super) struct JointCode {
+    memory: Memory,
+    many: Joint,
 }
 
 /// A mapping of its own.
@@ -75,6 +84,52 @@ impl Code {
         assert!(frames.len() <= Program::MANY);
         // SAFETY: as in `run`, for each of as many frames as there are.
         unsafe { (self.many)(frames.as_ptr().cast(), frames.len() as u64) }
+    }
+}
+
+// SAFETY: as for `Code`.
+unsafe impl Send for JointCode {}
+// SAFETY: as for `Code`; running writes the stack of the thread that runs it, and results that only it can reach.
+unsafe impl Sync for JointCode {}
+
+impl JointCode {
+    /// Maps what the generator made.
+    ///
+    /// # Errors
+    /// [`NativeError::Memory`]
+    pub(super) fn new(function: &JointFunction) -> Result<Self, NativeError> {
+        let memory = Memory::executable(function.code())?;
+        let start = memory.start.as_ptr().cast::<u8>();
+        Ok(Self {
+            // SAFETY: the memory holds nothing but a function of this signature and calling convention, which `joint` declared;
+            // it was generated for this processor, and stays mapped as long as `memory`, beside which the pointer is kept.
+            many: unsafe { mem::transmute::<*mut u8, Joint>(start) },
+            memory,
+        })
+    }
+
+    /// Panics if there are more frames than results.
+    #[inline]
+    pub(super) fn run_many(&self, frames: &[Frame<'_>], results: &mut [u64]) -> u64 {
+        assert!(frames.len() <= results.len());
+        // SAFETY: the code reads as many frames as there are, whose layout it was made for, and captured bytes that it checked
+        // against the frame's length; it writes one result for each frame, of which there are enough, and its own stack frame,
+        // and calls nothing. All that it uses is borrowed until it returns.
+        unsafe {
+            (self.many)(
+                frames.as_ptr().cast(),
+                frames.len() as u64,
+                results.as_mut_ptr(),
+            )
+        }
+    }
+}
+
+impl fmt::Debug for JointCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JointCode")
+            .field("bytes", &self.memory.bytes)
+            .finish_non_exhaustive()
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::NativeError;
-use crate::Program;
+use crate::{Joint, Program};
 
 /// Failures that are kept for [`Compiler::failures`] at most; more are counted only.
 const FAILURES_MAX: usize = 16;
@@ -32,9 +32,16 @@ const FAILURES_MAX: usize = 16;
 #[derive(Debug)]
 pub struct Compiler {
     /// `None` once the thread is told to end.
-    queue: Option<Sender<Program>>,
+    queue: Option<Sender<Work>>,
     thread: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
+}
+
+/// What is compiled.
+#[derive(Debug)]
+enum Work {
+    One(Program),
+    Together(Joint),
 }
 
 // The counters and the flag order nothing else: Relaxed everywhere. What is compiled reaches other threads through the
@@ -56,7 +63,7 @@ pub struct CompilerCounts {
     pub made: u64,
     /// Programs that stay with the interpreter.
     pub failed: u64,
-    /// Programs that nobody had any more when their turn came.
+    /// Programs that nobody had any more when their turn came, and those that run by themselves because they cannot be joined.
     pub skipped: u64,
 }
 
@@ -66,14 +73,14 @@ impl Compiler {
     /// # Errors
     /// The system's, if it gives no thread.
     pub fn new() -> io::Result<Self> {
-        let (queue, programs) = channel::<Program>();
+        let (queue, work) = channel::<Work>();
         let shared = Arc::new(Shared::default());
         let worker = Arc::clone(&shared);
         let thread = Builder::new()
             .name("filter-compiler".to_owned())
             .spawn(move || {
-                for program in programs {
-                    worker.take(&program);
+                for work in work {
+                    worker.take(&work);
                 }
             })?;
         Ok(Self {
@@ -85,12 +92,22 @@ impl Compiler {
 
     /// Queues a program. Nothing happens to one that runs as machine code already.
     pub fn submit(&self, program: &Program) {
-        if program.native().is_some() {
-            return;
+        if program.native().is_none() {
+            self.send(Work::One(program.clone()));
         }
+    }
+
+    /// Queues programs that are to run as one function; they count as one. Nothing happens where they do so already.
+    pub fn submit_joint(&self, joint: &Joint) {
+        if joint.native().is_none() {
+            self.send(Work::Together(joint.clone()));
+        }
+    }
+
+    fn send(&self, work: Work) {
         // The queue is there until `drop`, and the thread takes from it until the queue is gone.
         if let Some(queue) = &self.queue {
-            let _ = queue.send(program.clone());
+            let _ = queue.send(work);
         }
     }
 
@@ -129,15 +146,27 @@ impl Drop for Compiler {
 }
 
 impl Shared {
-    fn take(&self, program: &Program) {
+    fn take(&self, work: &Work) {
         let add = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
-        if self.ends.load(Ordering::Relaxed) || program.is_last() {
+        let is_unwanted = match work {
+            Work::One(program) => program.is_last(),
+            Work::Together(joint) => joint.is_given_up(),
+        };
+        if self.ends.load(Ordering::Relaxed) || is_unwanted {
             add(&self.skipped);
             return;
         }
-        match program.make_native() {
+        let made = match work {
+            Work::One(program) => program.make_native(),
+            Work::Together(joint) => joint.make_native(),
+        };
+        match made {
             Ok(()) => {
                 add(&self.made);
+            }
+            // Each runs by itself, as machine code.
+            Err(NativeError::NotJoined { .. }) => {
+                add(&self.skipped);
             }
             Err(error) => {
                 let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);

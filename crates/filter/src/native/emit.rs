@@ -89,15 +89,15 @@ pub(super) fn compile(
         ancillary,
         plan: &plan,
     };
-    let mut generator = Generator {
-        isa: isa()?,
-        frontend: FunctionBuilderContext::new(),
-        tables: Vec::new(),
-    };
-    let mut code = generator.function(single, &program, &[I64], I32)?;
+    let mut generator = Generator::new()?;
+    let mut code = generator.function(&[I64], I32, |builder, tables| {
+        single(builder, &program, tables);
+    })?;
     code.resize(code.len().next_multiple_of(ALIGNMENT), BREAKPOINT);
     let many_offset = code.len();
-    code.extend(generator.function(many, &program, &[I64, I64], I64)?);
+    code.extend(generator.function(&[I64, I64], I64, |builder, tables| {
+        many(builder, &program, tables);
+    })?);
     let tables = generator.tables.into_iter().map(Table::into_slots);
     Ok(Compiled {
         code,
@@ -106,10 +106,8 @@ pub(super) fn compile(
     })
 }
 
-/// What writes a function's body.
-type Body = fn(&mut FunctionBuilder<'_>, &Program<'_>, &mut Vec<Table>);
-
-struct Generator {
+/// Makes functions.
+pub(super) struct Generator {
     isa: OwnedTargetIsa,
     frontend: FunctionBuilderContext,
     /// Of all functions so far.
@@ -117,13 +115,27 @@ struct Generator {
 }
 
 impl Generator {
-    /// Machine code of a function.
-    fn function(
+    /// For this processor.
+    ///
+    /// # Errors
+    /// [`NativeError::Processor`], [`NativeError::Generator`]
+    pub(super) fn new() -> Result<Self, NativeError> {
+        Ok(Self {
+            isa: isa()?,
+            frontend: FunctionBuilderContext::new(),
+            tables: Vec::new(),
+        })
+    }
+
+    /// Machine code of a function whose body `body` writes.
+    ///
+    /// # Errors
+    /// [`NativeError::Generator`]
+    pub(super) fn function(
         &mut self,
-        body: Body,
-        program: &Program<'_>,
         params: &[Type],
         result: Type,
+        body: impl FnOnce(&mut FunctionBuilder<'_>, &mut Vec<Table>),
     ) -> Result<Vec<u8>, NativeError> {
         let mut signature = Signature::new(self.isa.default_call_conv());
         signature.params = params.iter().copied().map(AbiParam::new).collect();
@@ -131,7 +143,7 @@ impl Generator {
         let function = Function::with_name_signature(UserFuncName::default(), signature);
         let mut context = Context::for_function(function);
         let mut builder = FunctionBuilder::new(&mut context.func, &mut self.frontend);
-        body(&mut builder, program, &mut self.tables);
+        body(&mut builder, &mut self.tables);
         builder.seal_all_blocks();
         builder.finalize(self.isa.frontend_config());
         let compiled = context
@@ -226,7 +238,7 @@ fn many(builder: &mut FunctionBuilder<'_>, program: &Program<'_>, tables: &mut V
 }
 
 /// Reads where a packet is.
-fn packet(builder: &mut FunctionBuilder<'_>, frame: Value) -> Packet {
+pub(super) fn packet(builder: &mut FunctionBuilder<'_>, frame: Value) -> Packet {
     let flags = load_flags();
     let data = builder.ins().load(I64, flags, frame, layout::DATA);
     let captured = builder.ins().uload32(flags, frame, layout::CAPTURED);

@@ -20,6 +20,12 @@ pub enum NativeError {
         /// The limit.
         limit: usize,
     },
+    /// Programs that were to run as one function have too many ways for that, or loops; each runs by itself.
+    #[error("{programs} programs are too much for one function")]
+    NotJoined {
+        /// How many they are.
+        programs: usize,
+    },
     /// The code generator refused what the translator made: a bug in one of them.
     #[error("the code generator failed: {message}")]
     Generator {

@@ -8,6 +8,7 @@
 //! - `emit` wraps that into two functions, one for a packet and one with the loop over many, and lets Cranelift compile
 //!   them.
 //! - `code` maps the result and calls it: the only unsafe code here.
+//! - `joint` makes one function of many programs.
 //! - `compiler` is a thread that does all this beside the data path.
 //!
 //! The meaning is that of the interpreter, to the bit. A load beyond the captured bytes ends with 0, so a check may be merged
@@ -19,6 +20,7 @@ mod code;
 mod compiler;
 mod emit;
 mod error;
+mod joint;
 mod known;
 mod operate;
 mod plan;
@@ -32,6 +34,7 @@ use std::{
 
 pub use compiler::{Compiler, CompilerCounts};
 pub use error::NativeError;
+pub(crate) use joint::JointCode;
 
 use crate::{Frame, instruction::Instruction};
 
@@ -77,9 +80,9 @@ impl Native {
     ///
     /// # Errors
     /// Those of `make`; [`NativeError::Generator`] with the panic's message.
-    pub(crate) fn guarded(
-        make: impl FnOnce() -> Result<Self, NativeError>,
-    ) -> Result<Self, NativeError> {
+    pub(crate) fn guarded<T>(
+        make: impl FnOnce() -> Result<T, NativeError>,
+    ) -> Result<T, NativeError> {
         // What `make` leaves unfinished is dropped with it: nothing is shared until it succeeds.
         catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -1,0 +1,265 @@
+//! Sets of programs that run as one function: each must answer as it does alone, whatever the others find out first.
+
+use retroscope_packet::LinkType;
+
+use super::{
+    Trials,
+    expressions::expression,
+    guard::Guarded,
+    packets::{Packet, packets},
+    programs,
+};
+use crate::{
+    Frame, Instruction, Joint, LinkContext, Mode, Program, compile, instruction::op, sys::reference,
+};
+
+const PACKETS_EACH: usize = 48;
+/// In results that must stay as they are.
+const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
+
+/// Who says what sets mean, and what they have seen.
+struct Judges {
+    places: Vec<Guarded>,
+    frames: Guarded,
+    programs: u64,
+    joined: u64,
+    kept: u64,
+    rejected: u64,
+}
+
+impl Judges {
+    fn new() -> Self {
+        Self {
+            places: (0..Joint::MANY).map(|_| Guarded::new()).collect(),
+            frames: Guarded::new(),
+            programs: 0,
+            joined: 0,
+            kept: 0,
+            rejected: 0,
+        }
+    }
+
+    /// Asks each program alone and all together about up to 64 packets. `of_libpcap` are programs that libpcap runs too.
+    fn compare(&mut self, seed: u64, set: Vec<Program>, of_libpcap: u64, packets: &[Packet]) {
+        let places = self.places.iter_mut().zip(packets);
+        let frames: Vec<Frame<'_>> = places
+            .map(|(place, packet)| {
+                Frame::new(place.place(&packet.data), packet.wire_len, packet.aux)
+            })
+            .collect();
+        let complaint = |who: &str, packet: usize, differing: u64| {
+            let before = seed.wrapping_sub(1);
+            let programs = (0..set.len()).filter(|bit| differing >> bit & 1 == 1);
+            let programs: Vec<String> = programs
+                .map(|bit| format!("program {bit} of {}\n{}", set.len(), set[bit].disassemble()))
+                .collect();
+            let packet = &packets[packet];
+            format!(
+                "FILTER_SEED={before}: {who} differs on {packet:?}\n{}",
+                programs.join("\n")
+            )
+        };
+        let mut expected = [UNTOUCHED; Joint::MANY];
+        for (index, frame) in frames.iter().enumerate() {
+            expected[index] = 0;
+            for (bit, program) in set.iter().enumerate() {
+                let bytes = program.interpret(frame);
+                expected[index] |= u64::from(bytes != 0) << bit;
+                if of_libpcap >> bit & 1 == 1 {
+                    let theirs =
+                        reference::run(program.instructions(), frame.data(), frame.wire_len());
+                    assert_eq!(theirs, bytes, "{}", complaint("libpcap", index, 1 << bit));
+                }
+            }
+        }
+        let any = expected[..frames.len()]
+            .iter()
+            .fold(0, |any, one| any | one);
+        let joint = Joint::new(set.clone());
+        let frames = self.frames.place(&frames);
+        for who in ["each by itself", "machine code"] {
+            let mut results = [UNTOUCHED; Joint::MANY];
+            let found = joint.run_many(frames, &mut results);
+            for (index, (result, expected)) in results.iter().zip(&expected).enumerate() {
+                assert_eq!(
+                    result,
+                    expected,
+                    "{}",
+                    complaint(who, index.min(packets.len() - 1), result ^ expected)
+                );
+            }
+            assert_eq!(found, any, "{}", complaint(who, 0, found ^ any));
+            // Where none of them can be joined the same is asked twice.
+            let _ = joint.make_native();
+        }
+        self.joined += u64::from(joint.joined().count_ones());
+        self.programs += set.len() as u64;
+        let kept: u64 = expected[..frames.len()]
+            .iter()
+            .map(|one| u64::from(one.count_ones()))
+            .sum();
+        self.kept += kept;
+        self.rejected += (set.len() * frames.len()) as u64 - kept;
+    }
+
+    /// A test in which all packets end alike, or no programs are joined, tests little.
+    fn must_have_seen_all(&self, joined_percent: u64) {
+        let seen = (self.programs, self.joined, self.kept, self.rejected);
+        assert!(
+            self.kept > self.programs && self.rejected > self.programs,
+            "{seen:?}"
+        );
+        assert!(
+            self.joined * 100 >= self.programs * joined_percent,
+            "{seen:?}"
+        );
+    }
+}
+
+fn program(instructions: Vec<Instruction>) -> Program {
+    Program::new(instructions, false).expect("made to be valid")
+}
+
+/// A number of programs, small ones more often.
+fn count(random: &mut fastrand::Rng) -> usize {
+    let most = [2, 5, 16, Joint::MANY][random.usize(..4)];
+    random.usize(1..=most)
+}
+
+#[test]
+fn sets_of_random_programs_answer_as_each_alone() {
+    let mut judges = Judges::new();
+    for seed in Trials::new(300) {
+        let random = &mut fastrand::Rng::with_seed(seed);
+        let count = count(random);
+        let mut set: Vec<Program> = Vec::new();
+        for _ in 0..count {
+            match random.u8(..8) {
+                // Twins, and programs that share their beginnings and go on otherwise.
+                0 if !set.is_empty() => set.push(set[random.usize(..set.len())].clone()),
+                1 if !set.is_empty() => {
+                    let other = set[random.usize(..set.len())].instructions().to_vec();
+                    set.push(program(varied(random, other)));
+                }
+                _ => set.push(program(programs::any(random))),
+            }
+        }
+        let packets = packets(random, PACKETS_EACH);
+        judges.compare(seed, set, 0, &packets);
+    }
+    judges.must_have_seen_all(50);
+}
+
+/// A program with other constants and verdicts here and there.
+fn varied(random: &mut fastrand::Rng, mut instructions: Vec<Instruction>) -> Vec<Instruction> {
+    for instruction in &mut instructions {
+        if random.u8(..4) != 0 {
+            continue;
+        }
+        match instruction.code {
+            op::RET_K => instruction.k = u32::from(instruction.k == 0),
+            op::JEQ_K | op::JSET_K | op::JGT_K | op::JGE_K => {
+                instruction.k = instruction.k.wrapping_add(random.u32(..3));
+            }
+            op::LD_B_ABS | op::LD_B_IND => instruction.k ^= random.u32(..2),
+            _ => {}
+        }
+    }
+    instructions
+}
+
+#[test]
+fn sets_of_expressions_answer_as_each_alone() {
+    let mut judges = Judges::new();
+    for seed in Trials::new(120) {
+        let random = &mut fastrand::Rng::with_seed(seed);
+        let count = count(random);
+        let mut set: Vec<Program> = Vec::new();
+        while set.len() < count {
+            let depth = random.u32(..3);
+            let link = LinkContext {
+                link_type: LinkType::ETHERNET,
+                snaplen: 65_535,
+                mode: Mode::Savefile,
+                optimize: random.u8(..4) != 0,
+            };
+            let text = expression(random, depth);
+            // Contradictions and twins.
+            let text = match random.u8(..8) {
+                0 => format!("({text}) and not ({text})"),
+                1 => format!("tcp and udp and ({text})"),
+                _ => text,
+            };
+            // Some combinations are none, such as `pppoes` under itself.
+            if let Ok(program) = compile(&text, link) {
+                set.push(program);
+            }
+        }
+        let packets = packets(random, Joint::MANY);
+        judges.compare(seed, set, u64::MAX, &packets);
+    }
+    judges.must_have_seen_all(70);
+}
+
+/// Loads, comparisons and returns: what checks and facts are about.
+#[test]
+fn sets_of_loads_and_branches_answer_as_each_alone() {
+    let mut judges = Judges::new();
+    for seed in Trials::new(400) {
+        let random = &mut fastrand::Rng::with_seed(seed);
+        let count = count(random);
+        let set: Vec<Program> = (0..count)
+            .map(|_| program(programs::branches(random)))
+            .collect();
+        let packets = packets(random, PACKETS_EACH);
+        judges.compare(seed, set, u64::MAX, &packets);
+    }
+    judges.must_have_seen_all(90);
+}
+
+#[test]
+fn every_length_of_a_packet_ends_programs_where_they_end_alone() {
+    const TEXTS: [&str; 12] = [
+        "greater 40",
+        "tcp[13] & 2 != 0",
+        "tcp[((tcp[12:1] & 0xf0) >> 2):4] = 0x47455420",
+        "ip[8] < 65",
+        "not port 22",
+        "ip6 and tcp[13] & 2 != 0",
+        "udp[8:4] = 1 or tcp[20:2] = 0x0101",
+        "ether[60] = 1",
+        "ip[60] = 1",
+        "not tcp",
+        "icmp[0] = 3 or tcp",
+        "tcp[100] = 1 or ip",
+    ];
+    let link = LinkContext {
+        link_type: LinkType::ETHERNET,
+        snaplen: 65_535,
+        mode: Mode::Savefile,
+        optimize: true,
+    };
+    let set: Vec<Program> = TEXTS
+        .iter()
+        .map(|text| compile(text, link).expect("it is right"))
+        .collect();
+    let mut judges = Judges::new();
+    for words in [5, 6, 15, 0] {
+        for protocol in [6, 17, 1] {
+            let mut packet = vec![0; 12];
+            packet.extend([8, 0, 0x40 | words, 0, 0, 0, 0, 0, 0, 0, 64, protocol]);
+            packet.resize(170, 1);
+            // Each length, each program in front of and behind each other one.
+            for first in 0..set.len() {
+                let mut turned = set.clone();
+                turned.rotate_left(first);
+                for lengths in (0..=packet.len()).collect::<Vec<_>>().chunks(Joint::MANY) {
+                    let cut = |length: &usize| Packet::new(packet[..*length].to_vec());
+                    let packets: Vec<Packet> = lengths.iter().map(cut).collect();
+                    judges.compare(0, turned.clone(), u64::MAX, &packets);
+                }
+            }
+        }
+    }
+    judges.must_have_seen_all(100);
+}

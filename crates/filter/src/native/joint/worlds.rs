@@ -1,0 +1,489 @@
+//! The programs of a set one after the other, on packets of which more and more is known.
+//!
+//! Between two programs packets are divided into *worlds* by what the earlier programs found out and later ones ask again:
+//! whether it is IPv4, TCP, a first fragment. In a world the next program is left with the questions that are open there,
+//! often a single one. What no later program asks is forgotten, so worlds meet again; where there would be too many, the
+//! facts that help least are forgotten too.
+
+use std::collections::HashMap;
+
+use super::{
+    condition::{Condition, ConditionId},
+    decision::{Decisions, Node, NodeId},
+    facts::{Bits, Facts},
+};
+
+/// Worlds between two programs at most.
+const WORLDS_MAX: usize = 24;
+/// Blocks of one function at most, else there are fewer worlds: some 10 to 20 µs of compile time each.
+const BLOCKS_MAX: usize = 3000;
+/// Open questions of a program that are answered without a jump at most: a wrong guess of the processor costs more.
+const AT_ONCE_MAX: usize = 4;
+/// Captured bytes of nearly all packets: the shortest frame of Ethernet without its check sequence.
+const USUAL_BYTES: u64 = 60;
+/// Blocks of one program in one world, for each of its nodes, at most; else it is translated without what its own questions
+/// tell about each other.
+const BLOCKS_A_NODE: usize = 2;
+
+/// A block of [`Joined`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct BlockId(u32);
+
+/// What a block does.
+#[derive(Debug, Clone)]
+pub(super) enum Block {
+    /// Goes one of two ways.
+    Test {
+        condition: ConditionId,
+        yes: Way,
+        no: Way,
+    },
+    /// Adds `bits` to the result where the questions from `node` on say so, and goes on. All loads that they need are
+    /// checked on every way here.
+    Sum {
+        node: NodeId,
+        facts: Facts,
+        bits: u64,
+        on: Way,
+    },
+}
+
+/// A way out of a block.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Way {
+    /// Added to the result.
+    pub(super) bits: u64,
+    to: Target,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Target {
+    Block(BlockId),
+    /// A world before a program, by number.
+    World {
+        program: usize,
+        world: usize,
+    },
+    /// The end of all programs.
+    End,
+}
+
+/// A program: where its run starts, and what it adds to the result.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rule {
+    pub(super) root: NodeId,
+    pub(super) bits: u64,
+}
+
+/// All programs as one graph of blocks.
+#[derive(Debug)]
+pub(super) struct Joined {
+    blocks: Vec<Block>,
+    /// For each program: which world each world became when there were too many, and how each of these goes on.
+    worlds: Vec<(Vec<usize>, Vec<Way>)>,
+    /// The first way.
+    start: Way,
+}
+
+impl Joined {
+    pub(super) fn get(&self, block: BlockId) -> &Block {
+        &self.blocks[block.0 as usize]
+    }
+
+    /// The first block, and the bits of programs that keep every packet.
+    pub(super) fn start(&self) -> (u64, Option<BlockId>) {
+        self.end_of(self.start)
+    }
+
+    /// Where a way leads, past programs that have nothing to ask there, and what it adds. `None` at the end.
+    pub(super) fn end_of(&self, way: Way) -> (u64, Option<BlockId>) {
+        let mut way = way;
+        let mut bits = 0;
+        loop {
+            bits |= way.bits;
+            match way.to {
+                Target::Block(block) => return (bits, Some(block)),
+                Target::End => return (bits, None),
+                Target::World { program, world } => {
+                    let (became, ways) = &self.worlds[program];
+                    way = ways[became[world]];
+                }
+            }
+        }
+    }
+}
+
+/// Joins programs. `None` where even one world between them takes too many blocks.
+pub(super) fn join(decisions: &Decisions, rules: &[Rule]) -> Option<Joined> {
+    let asked = Asked::new(decisions, rules);
+    let mut worlds_max = WORLDS_MAX;
+    loop {
+        let joiner = Joiner {
+            decisions,
+            asked: &asked,
+            rules,
+            worlds_max,
+            blocks: Vec::new(),
+            implied: HashMap::new(),
+        };
+        if let Some(joined) = joiner.join() {
+            return Some(joined);
+        }
+        if worlds_max == 1 {
+            return None;
+        }
+        worlds_max /= 2;
+    }
+}
+
+/// The first node from `node` on whose answer is not known.
+pub(super) fn open(decisions: &Decisions, mut node: NodeId, facts: &Facts) -> NodeId {
+    while let Node::Test { condition, yes, no } = decisions.get(node)
+        && let Some(answer) = facts.get(condition)
+    {
+        node = if answer { yes } else { no };
+    }
+    node
+}
+
+/// Who asks what.
+struct Asked {
+    conditions: usize,
+    /// The conditions that each node leads to.
+    reach: Vec<Bits>,
+    /// For each program, and behind the last: what is worth knowing in front of it, and for how many programs it is.
+    later: Vec<(Bits, Vec<u32>)>,
+}
+
+impl Asked {
+    fn new(decisions: &Decisions, rules: &[Rule]) -> Self {
+        let conditions = decisions.conditions.len();
+        let mut reach: Vec<Bits> = Vec::with_capacity(decisions.len());
+        // Questions that others follow on. The last ones are asked again as cheaply as they are remembered.
+        let mut inner: Vec<Bits> = Vec::with_capacity(decisions.len());
+        for number in 0..decisions.len() {
+            let id = NodeId(u32::try_from(number).unwrap_or(u32::MAX));
+            let (mut all, mut its) = (Bits::none(conditions), Bits::none(conditions));
+            if let Node::Test { condition, yes, no } = decisions.get(id) {
+                for next in [yes, no] {
+                    all.join(&reach[next.0 as usize]);
+                    its.join(&inner[next.0 as usize]);
+                }
+                all.add(condition);
+                let is_last = [yes, no]
+                    .iter()
+                    .all(|next| matches!(decisions.get(*next), Node::Verdict(_)));
+                if !is_last {
+                    its.add(condition);
+                }
+            }
+            reach.push(all);
+            inner.push(its);
+        }
+        let mut later = vec![(Bits::none(conditions), vec![0; conditions])];
+        for rule in rules.iter().rev() {
+            let (mut all, mut counts) = later[later.len() - 1].clone();
+            let its = &inner[rule.root.0 as usize];
+            all.join(its);
+            for (id, count) in decisions.conditions.ids().zip(&mut counts) {
+                *count += u32::from(its.has(id));
+            }
+            later.push((all, counts));
+        }
+        later.reverse();
+        Self {
+            conditions,
+            reach,
+            later,
+        }
+    }
+}
+
+struct Joiner<'j> {
+    decisions: &'j Decisions,
+    asked: &'j Asked,
+    rules: &'j [Rule],
+    worlds_max: usize,
+    blocks: Vec<Block>,
+    /// What an answer says of all conditions.
+    implied: HashMap<(ConditionId, bool), Facts>,
+}
+
+/// One program in one world.
+struct Place<'w> {
+    program: usize,
+    /// Blocks made so far, by what they begin with.
+    known: HashMap<(NodeId, Facts), Way>,
+    /// Worlds behind it.
+    worlds: &'w mut Worlds,
+    /// Whether answers are forgotten at once.
+    is_blind: bool,
+    blocks_max: usize,
+}
+
+/// Worlds by what is known in them.
+#[derive(Default)]
+struct Worlds {
+    all: Vec<Facts>,
+    numbers: HashMap<Facts, usize>,
+}
+
+impl Worlds {
+    fn number(&mut self, facts: Facts) -> usize {
+        let next = self.all.len();
+        *self.numbers.entry(facts).or_insert_with_key(|facts| {
+            self.all.push(facts.clone());
+            next
+        })
+    }
+
+    /// Takes all behind the first `count` out.
+    fn shrink(&mut self, count: usize) {
+        for facts in self.all.drain(count..) {
+            self.numbers.remove(&facts);
+        }
+    }
+}
+
+/// There are more blocks than there may be.
+struct TooMany;
+
+impl Joiner<'_> {
+    fn join(mut self) -> Option<Joined> {
+        let mut here = Worlds::default();
+        let start = self.start(&mut here);
+        let mut worlds = Vec::with_capacity(self.rules.len());
+        for program in 0..self.rules.len() {
+            let (became, few) = self.fewer(&here, program);
+            let mut next = Worlds::default();
+            let mut ways = Vec::with_capacity(few.len());
+            for facts in few {
+                ways.push(self.program(program, &facts, &mut next));
+                if self.blocks.len() > BLOCKS_MAX {
+                    return None;
+                }
+            }
+            worlds.push((became, ways));
+            here = next;
+        }
+        Some(Joined {
+            blocks: self.blocks,
+            worlds,
+            start,
+        })
+    }
+
+    /// In front of all programs: where a packet is as long as most are, their checks of that are one.
+    fn start(&mut self, worlds: &mut Worlds) -> Way {
+        let nothing = Facts::none(self.asked.conditions);
+        let mut to = |facts| Way {
+            bits: 0,
+            to: Target::World {
+                program: 0,
+                world: worlds.number(facts),
+            },
+        };
+        let conditions = &self.decisions.conditions;
+        let lengths = conditions.ids().filter_map(|id| match conditions.get(id) {
+            Condition::Captured { behind: None, end } => Some((end, id)),
+            _ => None,
+        });
+        let Some((_, longest)) = lengths.filter(|(end, _)| *end <= USUAL_BYTES).max() else {
+            return to(nothing);
+        };
+        let mut way = |answer| {
+            let mut facts = nothing.clone();
+            facts.learn(self.implied(longest, answer));
+            to(facts)
+        };
+        let (yes, no) = (way(true), way(false));
+        self.blocks.push(Block::Test {
+            condition: longest,
+            yes,
+            no,
+        });
+        Way {
+            bits: 0,
+            to: Target::Block(BlockId(0)),
+        }
+    }
+
+    /// The worlds in front of a program, as few as there may be: for each which of these it is, and these.
+    fn fewer(&self, worlds: &Worlds, program: usize) -> (Vec<usize>, Vec<Facts>) {
+        let (asked, counts) = &self.asked.later[program];
+        let mut kept = asked.clone();
+        let mut by_use: Vec<ConditionId> = self.decisions.conditions.ids().collect();
+        by_use.retain(|id| worlds.all.iter().any(|facts| facts.known().has(*id)));
+        by_use.sort_by_key(|id| (std::cmp::Reverse(counts[id.0 as usize]), *id));
+        loop {
+            let mut few = Worlds::default();
+            let became = worlds.all.iter().map(|facts| {
+                let mut facts = facts.clone();
+                facts.keep(&kept);
+                few.number(facts)
+            });
+            let became: Vec<usize> = became.collect();
+            if few.all.len() <= self.worlds_max {
+                return (became, few.all);
+            }
+            match by_use.pop() {
+                Some(least) => kept.take(least),
+                None => return (became, few.all), // cannot be: nothing is known, so all worlds are one
+            }
+        }
+    }
+
+    /// A program in a world.
+    fn program(&mut self, program: usize, facts: &Facts, worlds: &mut Worlds) -> Way {
+        let root = self.rules[program].root;
+        let (before, worlds_before) = (self.blocks.len(), worlds.all.len());
+        let nodes = self.nodes(root);
+        let mut place = Place {
+            program,
+            known: HashMap::new(),
+            worlds,
+            is_blind: false,
+            blocks_max: before + 16 + BLOCKS_A_NODE * nodes,
+        };
+        if let Ok(way) = self.go(&mut place, root, facts) {
+            return way;
+        }
+        self.blocks.truncate(before);
+        place.worlds.shrink(worlds_before);
+        // No more blocks than nodes then.
+        let mut place = Place {
+            known: HashMap::new(),
+            is_blind: true,
+            blocks_max: usize::MAX,
+            ..place
+        };
+        match self.go(&mut place, root, facts) {
+            Ok(way) => way,
+            Err(TooMany) => self.end(&mut place, false, facts), // cannot be: there is no limit
+        }
+    }
+
+    /// How many nodes a node leads to, itself among them.
+    fn nodes(&self, root: NodeId) -> usize {
+        let (mut seen, mut left) = (std::collections::HashSet::new(), vec![root]);
+        while let Some(node) = left.pop() {
+            if !seen.insert(node) {
+                continue;
+            }
+            if let Node::Test { yes, no, .. } = self.decisions.get(node) {
+                left.extend([yes, no]);
+            }
+        }
+        seen.len()
+    }
+
+    /// The way from a node on.
+    fn go(&mut self, place: &mut Place<'_>, node: NodeId, facts: &Facts) -> Result<Way, TooMany> {
+        let node = open(self.decisions, node, facts);
+        let Node::Test { condition, yes, no } = self.decisions.get(node) else {
+            let accepts = self.decisions.get(node) == Node::Verdict(true);
+            return Ok(self.end(place, accepts, facts));
+        };
+        let mut facts = facts.clone();
+        let mut asked = self.asked.reach[node.0 as usize].clone();
+        asked.join(&self.asked.later[place.program + 1].0);
+        facts.keep(&asked);
+        let key = (node, facts);
+        if let Some(way) = place.known.get(&key) {
+            return Ok(*way);
+        }
+        let facts = &key.1;
+        let block = if self
+            .open_questions(place.program, node, facts, AT_ONCE_MAX)
+            .is_some()
+        {
+            Block::Sum {
+                node,
+                facts: facts.clone(),
+                bits: self.rules[place.program].bits,
+                on: self.end(place, false, facts),
+            }
+        } else {
+            let mut way = |next, answer| {
+                let mut facts = facts.clone();
+                if !place.is_blind {
+                    facts.learn(self.implied(condition, answer));
+                }
+                self.go(place, next, &facts)
+            };
+            let (yes, no) = (way(yes, true)?, way(no, false)?);
+            Block::Test { condition, yes, no }
+        };
+        if self.blocks.len() >= place.blocks_max {
+            return Err(TooMany);
+        }
+        let id = BlockId(u32::try_from(self.blocks.len()).unwrap_or(u32::MAX));
+        self.blocks.push(block);
+        let way = Way {
+            bits: 0,
+            to: Target::Block(id),
+        };
+        place.known.insert(key, way);
+        Ok(way)
+    }
+
+    /// How many questions are open from a node on, if all of them may be asked whatever the answers are, no later program
+    /// wants to know an answer, and there are no more than `most`.
+    fn open_questions(
+        &self,
+        program: usize,
+        node: NodeId,
+        facts: &Facts,
+        most: usize,
+    ) -> Option<usize> {
+        let node = open(self.decisions, node, facts);
+        let Node::Test { condition, yes, no } = self.decisions.get(node) else {
+            return Some(0);
+        };
+        let is_asked_later = self.asked.later[program + 1].0.has(condition);
+        if most == 0 || is_asked_later || self.decisions.conditions.is_length(condition) {
+            return None;
+        }
+        let yes = self.open_questions(program, yes, facts, most - 1)?;
+        let no = self.open_questions(program, no, facts, most - 1 - yes)?;
+        Some(1 + yes + no)
+    }
+
+    /// The end of a program.
+    fn end(&self, place: &mut Place<'_>, accepts: bool, facts: &Facts) -> Way {
+        let next = place.program + 1;
+        let to = if next == self.rules.len() {
+            Target::End
+        } else {
+            let mut facts = facts.clone();
+            facts.keep(&self.asked.later[next].0);
+            Target::World {
+                program: next,
+                world: place.worlds.number(facts),
+            }
+        };
+        let bits = if accepts {
+            self.rules[place.program].bits
+        } else {
+            0
+        };
+        Way { bits, to }
+    }
+
+    /// What an answer tells.
+    fn implied(&mut self, condition: ConditionId, answer: bool) -> &Facts {
+        let Decisions {
+            values, conditions, ..
+        } = self.decisions;
+        let count = self.asked.conditions;
+        self.implied.entry((condition, answer)).or_insert_with(|| {
+            let mut facts = Facts::none(count);
+            for other in conditions.ids() {
+                if let Some(says) = conditions.implied(values, (condition, answer), other) {
+                    facts.set(other, says);
+                }
+            }
+            facts
+        })
+    }
+}
