@@ -2,7 +2,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use crate::{
@@ -34,6 +37,8 @@ struct Shared {
     programs: Vec<Program>,
     /// Set once, and used from then on.
     code: OnceLock<JointCode>,
+    /// Nobody needs the code any more. Orders nothing else: Relaxed.
+    is_stale: AtomicBool,
 }
 
 impl Joint {
@@ -50,6 +55,7 @@ impl Joint {
         let shared = Shared {
             programs,
             code: OnceLock::new(),
+            is_stale: AtomicBool::new(false),
         };
         Self {
             shared: Arc::new(shared),
@@ -60,6 +66,11 @@ impl Joint {
     #[must_use]
     pub fn programs(&self) -> &[Program] {
         &self.shared.programs
+    }
+
+    /// Whether a program may be joined with others. A quick look: in the end it may have too many ways.
+    pub(crate) fn takes(program: &Program) -> bool {
+        JointCode::may_join(program)
     }
 
     /// Compiles the programs together, on this thread, for every clone. Does nothing where that was done before. Takes some
@@ -117,6 +128,17 @@ impl Joint {
         any | self.run_alone(left, frames, results)
     }
 
+    /// As [`Self::run_some`], each by itself, even where there is code for all; others' bits are 0.
+    pub(crate) fn run_each(
+        &self,
+        some: u64,
+        frames: &[Frame<'_>],
+        results: &mut [u64; Self::MANY],
+    ) -> u64 {
+        results[..frames.len()].fill(0);
+        self.run_alone(some & self.all(), frames, results)
+    }
+
     /// The bits of its programs.
     pub(crate) fn all(&self) -> u64 {
         let count = u32::try_from(self.shared.programs.len()).unwrap_or(u32::MAX);
@@ -140,9 +162,14 @@ impl Joint {
         any
     }
 
+    /// Says that nobody needs the code any more.
+    pub(crate) fn give_up(&self) {
+        self.shared.is_stale.store(true, Ordering::Relaxed);
+    }
+
     /// Whether nobody needs the code any more.
     pub(crate) fn is_given_up(&self) -> bool {
-        Arc::strong_count(&self.shared) == 1
+        self.shared.is_stale.load(Ordering::Relaxed) || Arc::strong_count(&self.shared) == 1
     }
 }
 

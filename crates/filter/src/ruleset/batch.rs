@@ -21,6 +21,8 @@ pub(super) struct Found {
     /// A rule, or a group of entries.
     pub(super) value: u32,
     pub(super) is_group: bool,
+    /// It is a rule, and it matches: there is nothing left to decide.
+    pub(super) is_sure: bool,
     /// The packet's traits, with the side that was looked up.
     pub(super) traits: u16,
     /// The way of a flow over IPv4, else none.
@@ -99,7 +101,6 @@ fn append<T>(list: &mut [T], count: &mut usize, value: T, is_one: bool) {
 impl Batch {
     /// Reads the headers of at most [`MANY`] frames.
     pub(super) fn read(&mut self, shape: Shape, frames: &[Frame<'_>]) {
-        touch(frames);
         for (key, frame) in self.keys.iter_mut().zip(frames) {
             key.read(shape, frame.data());
         }
@@ -153,6 +154,19 @@ impl Batch {
         self.count += 1;
     }
 
+    /// Adds a rule that is known to match a frame below [`MANY`].
+    #[inline]
+    pub(super) fn push_rule(&mut self, rule: u32, frame: usize) {
+        #[expect(clippy::cast_possible_truncation, reason = "at most 63")]
+        let frame = frame as u8;
+        self.push(Found {
+            value: rule,
+            is_sure: true,
+            frame,
+            ..Found::default()
+        });
+    }
+
     /// Looks up flows over IPv4, of the first `count` frames.
     pub(super) fn flows(&mut self, index: &Index, count: usize) {
         let mut probes = 0;
@@ -184,6 +198,7 @@ impl Batch {
             let found = Found {
                 value,
                 is_group,
+                is_sure: false,
                 traits: probe.traits,
                 way: probe.way,
                 frame: probe.frame,
@@ -233,6 +248,7 @@ impl Batch {
             let found = Found {
                 value,
                 is_group,
+                is_sure: false,
                 traits: probe.traits,
                 way: 0,
                 frame: probe.frame,
@@ -281,7 +297,7 @@ impl Batch {
 }
 
 /// Loads the first and the last byte of the headers that are read next; see [`super::table::Table::touch`].
-fn touch(frames: &[Frame<'_>]) {
+pub(super) fn touch(frames: &[Frame<'_>]) {
     /// Of Ethernet, IPv4 and ports.
     const HEADERS: usize = 38;
     let touch = |all: u8, frame: &Frame<'_>| {

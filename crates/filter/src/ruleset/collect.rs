@@ -24,17 +24,11 @@ pub(super) struct Collector<'c> {
 
 impl Collector<'_> {
     /// Tells `matches` every rule that matches. `is_unread`: no headers were read.
-    pub(super) fn collect(
-        &self,
-        is_unread: bool,
-        of_residue: u64,
-        residue: &[(u32, u64)],
-        matches: &mut Matches,
-    ) {
+    pub(super) fn collect(&self, is_unread: bool, matches: &mut Matches) {
         let is_asked = !self.index.asked_always.is_empty()
             || (is_unread && !self.index.asked_elsewhere.is_empty());
         let mut found = self.batch.found();
-        if of_residue == 0 && !is_asked {
+        if !is_asked {
             // Only frames of which something was found.
             while let Some(first) = found.first() {
                 let number = usize::from(first.frame);
@@ -45,10 +39,6 @@ impl Collector<'_> {
         }
         for number in 0..self.frames.len() {
             found = self.frame(number, found, matches);
-            let its = residue.iter().filter(|(_, set)| set >> number & 1 == 1);
-            for (rule, _) in its {
-                self.add(number, *rule, false, matches);
-            }
             for rule in &*self.index.asked_always {
                 self.add(number, *rule, true, matches);
             }
@@ -77,7 +67,9 @@ impl Collector<'_> {
             && usize::from(first.frame) == number
         {
             found = behind;
-            if first.is_group {
+            if first.is_sure {
+                self.add(number, first.value, false, matches);
+            } else if first.is_group {
                 self.group(number, first, matches);
             } else {
                 self.rule(number, first.value, matches);

@@ -154,6 +154,7 @@ impl Finder<'_> {
                     if is_found && (is_group || slot.takes(ANY, way)) {
                         self.batch.push(Found {
                             value,
+                            is_sure: false,
                             is_group,
                             traits: ANY,
                             way,
@@ -198,6 +199,7 @@ impl Finder<'_> {
         if is_found && (is_group || slot.takes(traits)) {
             self.batch.push(Found {
                 value,
+                is_sure: false,
                 is_group,
                 traits,
                 way: 0,

@@ -12,6 +12,7 @@ use super::{
     key::{View, traits},
     masks::{MaskCounts, Masks},
     plan::{Part, Rest},
+    residue::Residue,
     sought::{Flow4Slot, SmallSlot, Sought, TableKey, tag, tag_of},
     table::{Seeds, Table},
 };
@@ -65,13 +66,6 @@ pub(super) struct Entry {
     pub(super) need: u16,
     pub(super) ways: u8,
     pub(super) rest: Option<Arc<Rest>>,
-}
-
-/// Rules whose programs see every packet of a link type.
-#[derive(Debug, Clone)]
-pub(super) struct Residue {
-    pub(super) link_type: LinkType,
-    pub(super) programs: Vec<(u32, Program)>,
 }
 
 /// One version of the tables. Cloning it copies some thousand pointers, whatever it holds.
@@ -138,6 +132,11 @@ impl Index {
     #[inline]
     pub(super) fn has_flows(&self) -> bool {
         self.present[0] != 0
+    }
+
+    /// Whether any rule is looked up by anything.
+    pub(super) fn has_any(&self) -> bool {
+        self.followed != 0 || self.present != [0; tag::COUNT]
     }
 
     /// Whether any rule is looked up by more than flows, addresses and ports of IPv4.

@@ -86,6 +86,9 @@ impl Matches {
     #[inline(never)]
     fn sort(&mut self) {
         let hits = &mut self.hits[self.open..];
+        if hits.is_sorted_by(|one, next| one < next) {
+            return;
+        }
         hits.sort_unstable();
         let mut kept = 1;
         for at in 1..hits.len() {

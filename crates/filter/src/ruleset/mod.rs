@@ -2,7 +2,8 @@
 //!
 //! A rule that fixes a flow, a host, a net, a port, a protocol, a VLAN or a hardware address is looked up by that, on headers
 //! that are read once for all rules. What else it says is compared with those headers, or its program is run on the few
-//! packets that are found. Only rules with nothing to look up (`not port 22`, `ip[8] < 5`) run on every packet.
+//! packets that are found. Only rules with nothing to look up (`not port 22`, `ip[8] < 5`) run on every packet, and these as
+//! one function ([`Joint`](crate::Joint)).
 //!
 //! ```text
 //! text ─ parse ─▶ atom::Expr ─ plan ─▶ parts: what is sought, what remains
@@ -40,6 +41,7 @@ mod matches;
 mod parse;
 mod plan;
 mod reader;
+mod residue;
 mod set;
 mod sought;
 mod table;

@@ -10,19 +10,20 @@ use std::{
 
 use retroscope_packet::LinkType;
 
-use crate::{Frame, Program};
+use crate::{Frame, Joint};
 
 use super::{
     Matches,
-    batch::{Batch, MANY},
+    batch::{Batch, MANY, touch},
     collect::Collector,
     finder::Finder,
-    index::{Index, Residue},
+    index::Index,
     key::Shape,
+    residue::Residue,
     sought::tag,
 };
 
-const _: () = assert!(MANY <= Program::MANY);
+const _: () = assert!(MANY == Joint::MANY);
 
 /// Where the writer leaves versions for readers.
 #[derive(Debug)]
@@ -67,8 +68,8 @@ pub struct RuleReader {
     index: Arc<Index>,
     version: u64,
     batch: Box<Batch>,
-    /// Rules whose programs match some of the frames at hand, with these.
-    residue: Vec<(u32, u64)>,
+    /// What programs that run together say of each frame at hand.
+    results: Box<[u64; MANY]>,
 }
 
 impl fmt::Debug for RuleReader {
@@ -90,7 +91,7 @@ impl RuleReader {
             index,
             version,
             batch: Box::default(),
-            residue: Vec::new(),
+            results: Box::new([0; MANY]),
         }
     }
 
@@ -142,26 +143,16 @@ impl RuleReader {
     ) {
         assert!(frames.len() <= Self::MANY);
         matches.clear();
-        self.residue.clear();
         let index = &*self.index;
-        let mut of_residue = 0;
-        let its = |residue: &&Residue| residue.link_type == link_type;
-        for (rule, program) in index
-            .residues
-            .iter()
-            .filter(its)
-            .flat_map(|one| &one.programs)
-        {
-            let found = program.run_many(frames);
-            if found != 0 {
-                of_residue |= found;
-                self.residue.push((*rule, found));
-            }
-        }
         let batch = &mut *self.batch;
         batch.clear();
+        touch(frames);
+        let its = |residue: &&Residue| residue.link_type == link_type;
+        for residue in index.residues.iter().filter(its) {
+            residue.find(frames, &mut self.results, batch);
+        }
         let shape = Shape::of(link_type, index.mode);
-        if let Some(shape) = shape {
+        if let Some(shape) = shape.filter(|_| index.has_any()) {
             batch.read(shape, frames);
             if index.has_flows() {
                 batch.flows(index, frames.len());
@@ -189,7 +180,7 @@ impl RuleReader {
             batch,
             frames,
         };
-        collector.collect(shape.is_none(), of_residue, &self.residue, matches);
+        collector.collect(shape.is_none(), matches);
     }
 }
 

@@ -10,15 +10,16 @@ use std::{
 
 use retroscope_packet::LinkType;
 
-use crate::{Filled, Filter, FilterError, LinkContext, Mode, Program};
+use crate::{Filled, Filter, FilterError, Joint, LinkContext, Mode, Program};
 
 use super::{
     Explanation, Placed, Placement, RuleReader,
     chunked::Numbers,
-    index::{Body, Books, Index, Residue, RuleInfo, flags},
+    index::{Body, Books, Index, RuleInfo, flags},
     key::{Shape, traits},
     plan::{Part, plan},
     reader::Shared,
+    residue::Residue,
     sought::Sought,
     table::Seeds,
     understand::{Understood, understand},
@@ -62,6 +63,8 @@ pub struct RuleSet {
     numbers: Numbers,
     ids: HashMap<u64, u32>,
     kept: Vec<Option<Kept>>,
+    /// What was put together since the caller last asked.
+    joints: Vec<Joint>,
     shared: Arc<Shared>,
     /// Versions that a reader may still use.
     retired: Vec<Arc<Index>>,
@@ -120,6 +123,7 @@ impl RuleSet {
             numbers: Numbers::default(),
             ids: HashMap::new(),
             kept: Vec::new(),
+            joints: Vec::new(),
             shared,
             retired: Vec::new(),
         }
@@ -244,6 +248,12 @@ impl RuleSet {
         programs.iter().map(|(_, program)| program)
     }
 
+    /// Programs that were put together since this was last asked, because they see the same packets: worth compiling, after
+    /// [`Self::programs`]. Until then each of them runs by itself, and what was taken out in between need not be compiled.
+    pub fn take_joints(&mut self) -> Vec<Joint> {
+        std::mem::take(&mut self.joints)
+    }
+
     /// Bytes of memory in tables, without expressions, programs, and what old versions still hold.
     #[must_use]
     pub fn table_bytes(&self) -> usize {
@@ -313,13 +323,10 @@ impl RuleSet {
                     let residues = Arc::make_mut(&mut self.work.residues);
                     let at = residues.iter().position(|one| one.link_type == *link_type);
                     let at = at.unwrap_or_else(|| {
-                        residues.push(Residue {
-                            link_type: *link_type,
-                            programs: Vec::new(),
-                        });
+                        residues.push(Residue::new(*link_type));
                         residues.len() - 1
                     });
-                    residues[at].programs.push((rule, program.clone()));
+                    residues[at].add(rule, program.clone());
                 }
             }
         }
@@ -345,12 +352,10 @@ impl RuleSet {
         if kept.placement == Placement::NarrowedAsked && !kept.is_flow_only() {
             Arc::make_mut(&mut self.work.asked_elsewhere).retain(|one| *one != rule);
         }
-        if !kept.body.programs.is_empty() {
-            let residues = Arc::make_mut(&mut self.work.residues);
-            for residue in residues.iter_mut() {
-                residue.programs.retain(|(one, _)| *one != rule);
+        if self.work.residues.iter().any(|residue| residue.has(rule)) {
+            for residue in Arc::make_mut(&mut self.work.residues) {
+                residue.remove(rule);
             }
-            residues.retain(|residue| !residue.programs.is_empty());
         }
         *self.work.rules.get_mut(rule) = RuleInfo::default();
         self.numbers.give_back(rule);
@@ -452,6 +457,14 @@ impl RuleSet {
 
     /// Shows readers the tables as they are.
     fn publish(&mut self) {
+        if self.work.residues.iter().any(Residue::is_changed) {
+            let residues = Arc::make_mut(&mut self.work.residues);
+            let changed = residues.iter_mut().filter(|residue| residue.is_changed());
+            let new = changed.flat_map(Residue::arrange);
+            self.joints.extend(new);
+            self.joints.retain(|joint| !joint.is_given_up());
+            residues.retain(|residue| !residue.is_empty());
+        }
         let before = self.shared.publish(Arc::new(self.work.clone()));
         self.retired.push(before);
         // A version that only this list holds is used by no reader, and none can take it up any more.
