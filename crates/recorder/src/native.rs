@@ -9,10 +9,13 @@ use std::sync::{
     atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
 };
 
-use retroscope_filter::{Compiler, Program};
+use retroscope_filter::{Compiler, Joint, Program};
 
 /// Programs compiled before the start at most, at some tenths of a millisecond each. More go to the thread.
 const AT_START_MAX: usize = 1000;
+
+/// What a program of a [`Joint`] costs, in programs compiled by themselves: measured 1 ms with 64, which takes 64 ms.
+const JOINED_COST: usize = 4;
 
 /// See the module. Shared by all threads that meet new filters; none of its functions but [`Self::submit`] before
 /// [`Self::start`] takes long.
@@ -23,10 +26,17 @@ pub(crate) struct NativeCode {
     /// Programs that are still compiled at once.
     at_once: AtomicUsize,
     /// Those beyond, until the thread is there.
-    waiting: Mutex<Vec<Program>>,
+    waiting: Mutex<Waiting>,
     /// Why a program stays with the interpreter: the first reason.
     failure: OnceLock<String>,
     told: AtomicBool,
+}
+
+/// What is compiled later.
+#[derive(Debug, Default)]
+struct Waiting {
+    programs: Vec<Program>,
+    joints: Vec<Joint>,
 }
 
 // The atomics order nothing else: Relaxed.
@@ -55,9 +65,10 @@ impl NativeCode {
                 .ok()
         });
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        for program in waiting.drain(..) {
-            self.submit(&program);
-        }
+        let Waiting { programs, joints } = std::mem::take(&mut *waiting);
+        drop(waiting);
+        programs.iter().for_each(|program| self.submit(program));
+        joints.iter().for_each(|joint| self.submit_joint(joint));
     }
 
     /// Sees to it that a program runs as machine code, in every clone: now, or some time after the start.
@@ -76,7 +87,28 @@ impl NativeCode {
             Some(None) => {}
             None => {
                 let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-                waiting.push(program.clone());
+                waiting.programs.push(program.clone());
+            }
+        }
+    }
+
+    /// Sees to it that programs run as one function, in every clone: now, or some time after the start.
+    pub(crate) fn submit_joint(&self, joint: &Joint) {
+        let cost = JOINED_COST * joint.programs().len();
+        let at_once = self.at_once.load(Relaxed);
+        if at_once >= cost && cost > 0 {
+            // Only one thread submits before the start.
+            self.at_once.store(at_once - cost, Relaxed);
+            // Where they cannot be joined each runs by itself; if that is as an interpreter, `submit` said so.
+            let _ = joint.make_native();
+            return;
+        }
+        match self.compiler.get() {
+            Some(Some(compiler)) => compiler.submit_joint(joint),
+            Some(None) => {}
+            None => {
+                let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                waiting.joints.push(joint.clone());
             }
         }
     }
@@ -132,6 +164,21 @@ mod tests {
         assert!(programs[0].native().is_some() && programs[1].native().is_none());
         native.start();
         wait(&programs[1]);
+    }
+
+    #[test]
+    fn joined_programs_are_compiled_at_once_as_far_as_that_goes_and_later_behind_it() {
+        let native = NativeCode::new();
+        native.at_once.store(JOINED_COST * 3, Relaxed);
+        let joints = [2, 2].map(|count| Joint::new(vec![Program::constant(1); count]));
+        joints.iter().for_each(|joint| native.submit_joint(joint));
+        assert!(joints[0].native().is_some() && joints[1].native().is_none());
+        native.start();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while joints[1].native().is_none() {
+            assert!(Instant::now() < deadline);
+            std::thread::yield_now();
+        }
     }
 
     #[test]

@@ -41,10 +41,19 @@ impl Rules {
         Ok(placed)
     }
 
+    /// Sees to it that rules which see the same packets run together. To be called when a number of rules is in.
+    pub(crate) fn join(&mut self) {
+        for joint in self.set.take_joints() {
+            self.native.submit_joint(&joint);
+        }
+    }
+
     /// Takes a rule out, if it is there.
     pub(crate) fn remove(&mut self, id: u64) {
         if self.ids.remove(&id) {
             self.set.remove(RuleId(id));
+            // Those that are left may have been put together anew.
+            self.join();
         }
     }
 
@@ -65,6 +74,7 @@ impl Rules {
         }
         let refused = self.set.add_link_type(link_type);
         self.ids.iter().for_each(|id| self.compile(*id));
+        self.join();
         refused
             .into_iter()
             .map(|(RuleId(id), error)| (id, error))

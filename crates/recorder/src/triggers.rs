@@ -1,12 +1,13 @@
 //! The trigger rules: which packets are hits, and of which rules.
 //!
-//! A few short rules run as their programs, one after the other, on 64 packets together: that is the quickest way for them.
+//! A few short rules run as their programs on 64 packets together, three and more of them as one function: that is the
+//! quickest way for them.
 //! Many rules, or long ones, are looked up in a rule set, where their number makes little difference. The set may be changed
 //! at any time by whoever has the lock; the analyzer takes up the change with its next batch and never waits for it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use retroscope_filter::{Filter, FilterError, Frame, Matches, Placement, RuleReader, Sure};
+use retroscope_filter::{Filter, FilterError, Frame, Joint, Matches, Placement, RuleReader, Sure};
 use retroscope_packet::LinkType;
 
 use crate::{
@@ -17,6 +18,8 @@ use crate::{
 
 /// Rules that run one by one at most.
 const FEW: usize = 4;
+/// Rules that run as one function at least: two by themselves are as quick.
+const TOGETHER_MIN: usize = 3;
 /// Longer texts are lists: looked up rather than compiled by libpcap, which takes long for them.
 const SHORT_TEXT_BYTES: usize = 512;
 
@@ -46,8 +49,12 @@ pub(crate) struct Triggers {
     matches: Matches,
     /// In the order of frames, then rules.
     hits: Vec<RuleHit>,
-    /// All rules run by themselves.
+    /// All rules run as their programs.
     is_direct: bool,
+    /// Their programs for a link type, where each has one of its own. The bits are the rules' numbers.
+    joints: Vec<(LinkType, Joint)>,
+    /// What these say of each frame.
+    results: Box<[u64; Joint::MANY]>,
     is_offline: bool,
 }
 
@@ -120,7 +127,20 @@ impl Triggers {
                 hits: 0,
             });
         }
+        if !is_direct {
+            rules.join();
+        }
+        let joints = if is_direct && made.len() >= TOGETHER_MIN {
+            let joints = link_types.known().iter();
+            joints
+                .filter_map(|link_type| Some((*link_type, joint(&made, *link_type, native)?)))
+                .collect()
+        } else {
+            Vec::new()
+        };
         Ok(Self {
+            joints,
+            results: Box::new([0; Joint::MANY]),
             rules: made,
             reader: rules.reader(),
             shared: SharedRules::new(rules),
@@ -168,6 +188,9 @@ impl Triggers {
     }
 
     fn run(&mut self, link_type: LinkType, interface: u16, frames: &[Frame<'_>]) -> u64 {
+        if let Some((_, joint)) = self.joints.iter().find(|(of, _)| *of == link_type) {
+            return run_joint(joint, frames, &mut self.results, &mut self.hits);
+        }
         let mut sets = [0; FEW];
         let mut any = 0;
         for (set, rule) in sets.iter_mut().zip(&self.rules) {
@@ -267,6 +290,43 @@ impl Triggers {
     }
 }
 
+/// The programs of all rules for a link type, in their order, if each has one of its own.
+fn joint(rules: &[Rule], link_type: LinkType, native: &NativeCode) -> Option<Joint> {
+    let program = |rule: &Rule| {
+        let prepared = &rule.prepared;
+        prepared
+            .filter()
+            .program(link_type, prepared.mode())
+            .cloned()
+    };
+    let joint = Joint::new(rules.iter().map(program).collect::<Option<_>>()?);
+    native.submit_joint(&joint);
+    Some(joint)
+}
+
+/// The hits of rules that run as one function, and the frames that have any.
+fn run_joint(
+    joint: &Joint,
+    frames: &[Frame<'_>],
+    results: &mut [u64; Joint::MANY],
+    hits: &mut Vec<RuleHit>,
+) -> u64 {
+    let mut any = 0;
+    if joint.run_many(frames, results) == 0 {
+        return any;
+    }
+    for (frame, result) in results[..frames.len()].iter().enumerate() {
+        let mut left = *result;
+        any |= u64::from(left != 0) << frame;
+        while left != 0 {
+            let rule = left.trailing_zeros() as usize;
+            left &= left - 1;
+            hits.push(RuleHit { frame, rule });
+        }
+    }
+    any
+}
+
 /// Adds a rule that is looked up. Where libpcap refuses it for all link types, those further inside the files count too.
 fn insert(
     rules: &mut Rules,
@@ -341,6 +401,33 @@ mod tests {
         }
         expected.sort_unstable();
         expected
+    }
+
+    #[test]
+    fn a_few_plain_rules_run_as_one_function_and_hit_as_each_alone() {
+        let plain = ["udp port 20", "not udp src port 3", "udp[11] > 50", "udp"];
+        for rules in [&plain[..2], &plain[..3], &plain] {
+            let rules: Vec<String> = rules.iter().map(ToString::to_string).collect();
+            let mut triggers = triggers(&rules, &[LinkType::RAW]);
+            let joined: Vec<u32> = triggers
+                .joints
+                .iter()
+                .map(|(_, joint)| joint.joined().count_ones())
+                .collect();
+            match rules.len() {
+                2 => assert!(joined.is_empty()),
+                count => assert_eq!(joined, [u32::try_from(count).unwrap()]),
+            }
+            let found = hits(&mut triggers);
+            assert_eq!(found, one_by_one(&rules));
+            assert!((0..rules.len()).all(|rule| found.iter().any(|hit| hit.1 == rule)));
+        }
+        // Payload terms have no program.
+        assert!(
+            triggers(&texts()[..FEW], &[LinkType::RAW])
+                .joints
+                .is_empty()
+        );
     }
 
     fn texts() -> Vec<String> {

@@ -76,6 +76,7 @@ impl Scanner {
         };
         match self.rules.insert(order.id, filter) {
             Ok(placed) => {
+                self.rules.join();
                 for (link_type, error) in &placed.refused {
                     predicate.refuse(*link_type, error);
                 }
