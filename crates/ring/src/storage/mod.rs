@@ -17,6 +17,7 @@ pub(crate) mod interfaces;
 pub(crate) mod layout;
 mod open;
 mod stage;
+mod straight;
 mod stream;
 mod table;
 

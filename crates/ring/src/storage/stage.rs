@@ -27,6 +27,7 @@ use super::{
     Storage,
     descriptor::{self, CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, Descriptor},
     open::{Stop, Stored},
+    straight::Straight,
     stream::{self, LINE_BYTES, Lines, Thread},
 };
 use crate::{Record, barrier::Barrier};
@@ -50,8 +51,6 @@ const STREAM_AFTER_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 4 << 10 };
 const STREAM_AGAIN_BYTES: usize = 2 * STREAM_AFTER_BYTES;
 
 const _: () = assert!((DESCRIPTORS * DESCRIPTOR_BYTES).is_multiple_of(LINE_BYTES));
-/// `1 << LINE_BITS` bytes are a line.
-const LINE_BITS: u32 = LINE_BYTES.trailing_zeros();
 
 const _: () = assert!(PAYLOAD_BYTES.is_multiple_of(LINE_BYTES));
 const _: () = assert!(YOUNG_BYTES + RUN_BYTES <= PAYLOAD_BYTES);
@@ -116,7 +115,7 @@ impl<'s> Target<'s> {
 
     /// Tells loom of bytes that are written by their address.
     #[inline(always)]
-    fn told(self, offset: usize, length: usize) {
+    pub(super) fn told(self, offset: usize, length: usize) {
         #[cfg(loom)]
         self.storage.shadow.write(self.bucket, offset, length);
         #[cfg(not(loom))]
@@ -168,7 +167,6 @@ impl Stage {
         let begin = stored.end;
         let room = (last - first) * SHORT_BYTES;
         let cached = !self.streaming;
-        // Where offset 0 of the bucket would be.
         let mut settled = !cached || self.written == begin;
         let memory = target.range(begin, room).wrapping_sub(begin);
         let origin = if cached {
@@ -281,14 +279,9 @@ impl Stage {
     ) -> Option<Stop<'a>> {
         self.unfenced = true; // before the iterator can panic
         let place = target.range(stored.end, room.records * SHORT_BYTES);
-        let mut straight = Straight {
-            target,
-            // Where offset 0 of the bucket would be.
-            origin: place.wrapping_sub(stored.end).addr(),
-            base_ns,
-            place,
-            max_ns: stored.max_ns,
-        };
+        // SAFETY: `range` checked `SHORT_BYTES` for as many records as are asked for, and they are this writer's; a line begins
+        // where nothing waits (`goes_straight`).
+        let mut straight = unsafe { Straight::new(target, stored, base_ns, place) };
         let mut records_left = room.records;
         loop {
             let first = stored.count % DESCRIPTORS;
@@ -296,15 +289,8 @@ impl Stage {
             let group = &mut self.descriptors[DESCRIPTORS - last..DESCRIPTORS - first];
             let (left, stop) = straight.put_group(lines, group, records);
             let added = last - first - left;
-            if added > 0 {
-                let end = straight.place.addr() - straight.origin;
-                // None is older than the base, which is the time of the bucket's first record.
-                stored.max_ns = straight.max_ns;
-                stored.count += added;
-                stored.bytes += (end - stored.end) as u64;
-                stored.end = end;
-                (self.base, self.written) = (end, end);
-            }
+            straight.note(added, stored);
+            (self.base, self.written) = (stored.end, stored.end);
             if first + added == DESCRIPTORS {
                 self.write_group(lines, target, stored.count);
             }
@@ -536,126 +522,6 @@ impl Stage {
     fn choose(&mut self, end: usize) {
         self.streaming |=
             end - self.run_start >= STREAM_AFTER_BYTES && self.barrier.reaches_others();
-    }
-}
-
-/// Records of whole lines on the way to their place in the bucket, which has [`SHORT_BYTES`] for each from `place` on.
-struct Straight<'s> {
-    target: Target<'s>,
-    /// The address of offset 0 of the bucket.
-    origin: usize,
-    base_ns: i64,
-    /// Where the next payload goes: the begin of a line.
-    place: *mut u8,
-    /// The largest stamp.
-    max_ns: i64,
-}
-
-impl Straight<'_> {
-    /// Puts records to their places and their descriptors into `group`, from its end. Returns how many there is still place
-    /// for, and why, unless that is none.
-    #[inline(always)]
-    fn put_group<'a, const WIDE: bool>(
-        &mut self,
-        lines: Lines<WIDE>,
-        group: &mut [Descriptor],
-        records: &mut impl Iterator<Item = Record<'a>>,
-    ) -> (usize, Option<Stop<'a>>) {
-        let mut slots = group.iter_mut().rev();
-        let mut next = loop {
-            let Some(slot) = slots.next() else {
-                return (0, None);
-            };
-            let Some(record) = records.next() else {
-                return (slots.len() + 1, Some(Stop::End));
-            };
-            if record.parts[0].len() != LINE_BYTES {
-                break Some((slot, record));
-            }
-            if let Err(record) = self.put_one(lines, slot, record) {
-                return (slots.len() + 1, Some(Stop::Other(record)));
-            }
-        };
-        // A loop of its own: a second address to write to wants registers that the first one has use for.
-        loop {
-            let (slot, record) = match next.take() {
-                Some(next) => next,
-                None => {
-                    let Some(slot) = slots.next() else {
-                        return (0, None);
-                    };
-                    let Some(record) = records.next() else {
-                        return (slots.len() + 1, Some(Stop::End));
-                    };
-                    (slot, record)
-                }
-            };
-            if let Err(record) = self.put(lines, slot, record) {
-                return (slots.len() + 1, Some(Stop::Other(record)));
-            }
-        }
-    }
-
-    /// Writes the payload of a record of one line, and its descriptor to `slot`; or gives it back, if the short form does not
-    /// describe it.
-    #[inline(always)]
-    fn put_one<'a, const WIDE: bool>(
-        &mut self,
-        lines: Lines<WIDE>,
-        slot: &mut Descriptor,
-        record: Record<'a>,
-    ) -> Result<(), Record<'a>> {
-        let [data, second, third] = record.parts;
-        let fits = data.len() == LINE_BYTES && second.is_empty() && third.is_empty();
-        let Some(descriptor) = fits.then(|| self.describe(&record, LINE_BYTES)).flatten() else {
-            return Err(record);
-        };
-        self.target
-            .told(self.place.addr() - self.origin, LINE_BYTES);
-        // SAFETY: the source is a line, as checked. The maker's range has `SHORT_BYTES` for each descriptor of a group, and they
-        // are this writer's; `place` begins a line, as the range does and all lengths are whole lines.
-        unsafe { lines.copy_one(self.place, data.as_ptr()) };
-        self.place = self.place.wrapping_add(LINE_BYTES);
-        descriptor.store(slot);
-        self.max_ns = self.max_ns.max(record.time_ns);
-        Ok(())
-    }
-
-    /// As [`Self::put_one`], for any number of lines up to [`SHORT_BYTES`].
-    #[inline(always)]
-    fn put<'a, const WIDE: bool>(
-        &mut self,
-        lines: Lines<WIDE>,
-        slot: &mut Descriptor,
-        record: Record<'a>,
-    ) -> Result<(), Record<'a>> {
-        let [data, second, third] = record.parts;
-        let length = data.len();
-        // One comparison: what is no multiple of a line comes out huge.
-        let lines_but_one = length.wrapping_sub(LINE_BYTES).rotate_right(LINE_BITS);
-        let fits =
-            lines_but_one < SHORT_BYTES >> LINE_BITS && second.is_empty() && third.is_empty();
-        // The length first: it bounds the others.
-        let Some(descriptor) = fits.then(|| self.describe(&record, length)).flatten() else {
-            return Err(record);
-        };
-        self.target.told(self.place.addr() - self.origin, length);
-        // SAFETY: as in `put_one`; `length` is a multiple of a line, and at most `SHORT_BYTES`.
-        unsafe { lines.copy(self.place, data.as_ptr(), length) };
-        self.place = self.place.wrapping_add(length);
-        descriptor.store(slot);
-        self.max_ns = self.max_ns.max(record.time_ns);
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn describe(&self, record: &Record<'_>, length: usize) -> Option<Descriptor> {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "buckets have at most 2 GiB"
-        )]
-        let offset = (self.place.addr() - self.origin) as u32;
-        descriptor::compact_later(record, self.base_ns, offset, length)
     }
 }
 
