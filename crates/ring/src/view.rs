@@ -1,6 +1,10 @@
 //! Single buckets, as dumps see them.
 
-use crate::{Packet, Summary, storage::Hold, sync::Ordering};
+use crate::{
+    Packet, Summary,
+    storage::{Hold, Records},
+    sync::Ordering,
+};
 
 /// Names a bucket in one of its generations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -90,8 +94,9 @@ impl BucketView {
     }
 }
 
-/// How many records ahead payload is asked for: as many reads of memory go on at a time as a CPU core usually can.
-const PREFETCH_RECORDS: usize = 16;
+/// How many records ahead payload is asked for. A core has some 16 to 24 reads of memory under way at a time; records of 64 bytes,
+/// which are read in less time each, gained another tenth by 32, and longer ones lost nothing.
+const PREFETCH_RECORDS: usize = 32;
 
 /// How many records before that their descriptors are asked for: a kilobyte.
 const PREFETCH_DESCRIPTORS: usize = 64;
@@ -100,7 +105,8 @@ const PREFETCH_DESCRIPTORS: usize = 64;
 /// ahead, so that reading headers does not wait for memory.
 #[derive(Debug, Clone)]
 pub struct Packets<'r> {
-    hold: &'r Hold,
+    /// Those before `end`.
+    records: Records<'r>,
     next: usize,
     end: usize,
 }
@@ -111,14 +117,17 @@ pub struct Summaries<'r>(Packets<'r>);
 
 impl<'r> Packets<'r> {
     pub(crate) fn new(hold: &'r Hold, next: usize, end: usize) -> Self {
-        let next = next.min(end);
-        Self { hold, next, end }
+        Self {
+            records: hold.records(end),
+            next: next.min(end),
+            end,
+        }
     }
 
     /// The same, with the first payloads asked for; the others are on the way.
     pub(crate) fn ahead(self) -> Self {
-        let Self { hold, next, end } = self;
-        (next..end.min(next + PREFETCH_RECORDS)).for_each(|index| hold.prefetch(index));
+        let Self { records, next, end } = self;
+        (next..end.min(next + PREFETCH_RECORDS)).for_each(|index| records.prefetch(index));
         self
     }
 
@@ -139,10 +148,11 @@ impl<'r> Iterator for Packets<'r> {
         }
         let ahead = self.next + PREFETCH_RECORDS;
         if ahead < self.end {
-            self.hold.prefetch(ahead);
-            self.hold.prefetch_descriptor(ahead + PREFETCH_DESCRIPTORS);
+            self.records.prefetch(ahead);
+            self.records
+                .prefetch_descriptor(ahead + PREFETCH_DESCRIPTORS);
         }
-        let packet = self.hold.packet(self.next);
+        let packet = self.records.packet(self.next);
         self.next += 1;
         Some(packet)
     }
@@ -159,11 +169,11 @@ impl Iterator for Summaries<'_> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Summary> {
-        let Packets { hold, next, end } = &mut self.0;
+        let Packets { records, next, end } = &mut self.0;
         if next == end {
             return None;
         }
-        let summary = hold.summary(*next);
+        let summary = records.summary(*next);
         *next += 1;
         Some(summary)
     }

@@ -3,7 +3,7 @@
 
 use std::{cell::Cell, sync::Arc};
 
-use super::{Link, Storage, header::BucketHeader};
+use super::{Ground, Link, Storage, header::BucketHeader};
 use crate::{BucketRef, Packet, Summary, sync::Ordering};
 
 /// Keeps a bucket from being overwritten until it is dropped, and lends what was committed.
@@ -56,48 +56,84 @@ impl Hold {
         Link(self.header().next.load(Ordering::Relaxed)).target() // ordered by is_closed()
     }
 
+    /// The first `count` records.
+    ///
+    /// # Panics
+    /// Unless so many were committed.
+    #[inline(always)]
+    pub(crate) fn records(&self, count: usize) -> Records<'_> {
+        if let Some(last) = count.checked_sub(1) {
+            assert!(
+                last < self.seen.get() || last < self.committed(),
+                "record {last} was not committed"
+            );
+        }
+        Records {
+            ground: self.storage.ground(self.bucket.index as usize),
+            base_ns: self.base_ns,
+            count,
+        }
+    }
+
     /// The record at `index`.
     ///
     /// # Panics
     /// Unless it was committed.
     #[inline(always)]
     pub(crate) fn packet(&self, index: usize) -> Packet<'_> {
+        self.records(index + 1).packet(index)
+    }
+}
+
+/// The first records of a bucket that is held: what a loop over them needs, in registers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Records<'r> {
+    ground: Ground<'r>,
+    /// What times are relative to.
+    base_ns: i64,
+    /// So many were committed, and the commitment (P1) of this generation was synchronised with. The hold, which is borrowed,
+    /// keeps the bucket in it: no claim succeeds.
+    count: usize,
+}
+
+impl<'r> Records<'r> {
+    /// The record at `index`.
+    ///
+    /// # Panics
+    /// Unless it is one of these.
+    #[inline(always)]
+    pub(crate) fn packet(self, index: usize) -> Packet<'r> {
         self.check(index);
-        // SAFETY: `committed` synchronised with the commitment (P1) of this generation, since the hold keeps the bucket in
-        // it; no claim succeeds while the hold lives, and the result borrows it.
-        unsafe {
-            self.storage
-                .packet(self.bucket.index as usize, self.base_ns, index)
-        }
+        // SAFETY: see `count`; `base_ns` is the bucket's.
+        unsafe { self.ground.packet(self.base_ns, index) }
     }
 
     /// The first bytes of the record at `index` will be wanted soon.
     ///
     /// # Panics
-    /// Unless it was committed.
+    /// Unless it is one of these.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, index: usize) {
+    pub(crate) fn prefetch(self, index: usize) {
         self.check(index);
-        // SAFETY: as in `packet`.
-        unsafe { self.storage.prefetch(self.bucket.index as usize, index) };
+        // SAFETY: see `count`.
+        unsafe { self.ground.prefetch(index) };
     }
 
     /// The descriptor at `index` will be wanted soon, if there is one.
     #[inline(always)]
-    pub(crate) fn prefetch_descriptor(&self, index: usize) {
-        self.storage
-            .prefetch_descriptor(self.bucket.index as usize, index);
+    pub(crate) fn prefetch_descriptor(self, index: usize) {
+        self.ground.prefetch_descriptor(index);
     }
 
     /// What the descriptor of the record at `index` says.
     ///
     /// # Panics
-    /// Unless it was committed.
+    /// Unless it is one of these.
     #[inline(always)]
-    pub(crate) fn summary(&self, index: usize) -> Summary {
+    pub(crate) fn summary(self, index: usize) -> Summary {
         self.check(index);
-        // SAFETY: as in `packet`.
-        let descriptor = unsafe { self.storage.descriptor(self.bucket.index as usize, index) };
+        // SAFETY: see `count`.
+        let descriptor = unsafe { self.ground.descriptor(index) };
         if descriptor.extended() {
             let packet = self.packet(index);
             return Summary {
@@ -116,11 +152,8 @@ impl Hold {
     }
 
     #[inline(always)]
-    fn check(&self, index: usize) {
-        assert!(
-            index < self.seen.get() || index < self.committed(),
-            "record {index} was not committed"
-        );
+    fn check(self, index: usize) {
+        assert!(index < self.count, "record {index} was not committed");
     }
 }
 

@@ -11,6 +11,7 @@
 pub(crate) mod bell;
 pub(crate) mod control;
 pub(crate) mod descriptor;
+mod ground;
 pub(crate) mod header;
 mod hold;
 pub(crate) mod interfaces;
@@ -31,17 +32,17 @@ use heap::{ALIGNMENT, Memory};
 #[cfg(not(loom))]
 use mapping::{ALIGNMENT, Memory};
 
-pub(crate) use hold::Hold;
+use ground::Ground;
+pub(crate) use hold::{Hold, Records};
 pub(crate) use open::{Claimed, OpenBucket, Opening, Stop};
 
 use std::path::PathBuf;
 
 use crate::{
-    BucketRef, InterfaceEntry, Numa, Packet, Pages, RingConfig, RingError, config::Geometry,
-    sync::Ordering,
+    BucketRef, InterfaceEntry, Numa, Pages, RingConfig, RingError, config::Geometry, sync::Ordering,
 };
 use bell::Bell;
-use descriptor::{DESCRIPTOR_BYTES, Descriptor, EXTENSION_BYTES, Extension};
+use descriptor::DESCRIPTOR_BYTES;
 use header::{BucketHeader, ProducerHeader, RegionState, STATE_ENDED, STATE_LIVE};
 use interfaces::InterfaceSlot;
 use layout::{Offsets, Tables};
@@ -50,8 +51,6 @@ use table::Table;
 
 /// Interface numbers have 16 bits.
 pub(crate) const INTERFACES_MAX: usize = 1 << 16;
-/// Bytes of the headers that most filters look at: Ethernet, IPv4 without options, and both ports with a little more.
-const HEADER_BYTES: usize = 48;
 
 /// The region of one ring: memory, headers, and the bell that tells writers when a bucket may have become free.
 #[derive(Debug)]
@@ -149,98 +148,10 @@ impl Storage {
         &self.producers
     }
 
-    /// The record at `index` of a bucket.
-    ///
-    /// # Safety
-    /// The record is committed in the present generation of the bucket, the caller has synchronised with the commitment
-    /// (edge P1), and the bucket cannot be claimed, or not be written after a claim, while the result lives. `base_ns` is
-    /// the bucket's.
+    /// The memory of a bucket. Panics unless it is one of this region.
     #[inline(always)]
-    unsafe fn packet(&self, bucket: usize, base_ns: i64, index: usize) -> Packet<'_> {
-        // SAFETY: the caller's promise covers the record's descriptor.
-        let descriptor = unsafe { self.descriptor(bucket, index) };
-        let offset = descriptor.offset();
-        if descriptor.extended() {
-            // SAFETY: the caller's promise covers the whole record.
-            return unsafe { self.extended(bucket, descriptor) };
-        }
-        Packet {
-            time_ns: descriptor.time_ns(base_ns),
-            wire_len: descriptor.wire_len(),
-            interface: descriptor.interface(),
-            direction: descriptor.direction(),
-            tag_restored: descriptor.tag_restored(),
-            // SAFETY: the payload belongs to the record.
-            data: unsafe { self.bytes(bucket, offset, descriptor.captured()) },
-        }
-    }
-
-    /// A record of the extended form.
-    ///
-    /// # Safety
-    /// As for [`Storage::packet`], of the record that `descriptor` was read from.
-    #[cold]
-    unsafe fn extended(&self, bucket: usize, descriptor: Descriptor) -> Packet<'_> {
-        let offset = descriptor.offset();
-        // SAFETY: the extension belongs to the record.
-        let bytes = unsafe { self.bytes(bucket, offset, EXTENSION_BYTES) };
-        let mut extension = Extension([0; EXTENSION_BYTES]);
-        extension.0.copy_from_slice(bytes);
-        Packet {
-            time_ns: extension.time_ns(),
-            wire_len: extension.wire_len(),
-            interface: extension.interface(),
-            direction: descriptor.direction(),
-            tag_restored: descriptor.tag_restored(),
-            // SAFETY: the payload belongs to the record.
-            data: unsafe { self.bytes(bucket, offset + extension.len(), descriptor.captured()) },
-        }
-    }
-
-    /// Asks for the first bytes of a record, which a reader will soon want: the line that it begins in, and that of its ports,
-    /// which is another one for most records that are not whole lines.
-    ///
-    /// # Safety
-    /// As for [`Storage::packet`].
-    #[inline(always)]
-    unsafe fn prefetch(&self, bucket: usize, index: usize) {
-        // SAFETY: the caller's promise covers the record's descriptor.
-        let descriptor = unsafe { self.descriptor(bucket, index) };
-        let place = self.place(bucket, descriptor.offset(), 0);
-        stream::prefetch(place);
-        stream::prefetch(place.wrapping_add(HEADER_BYTES - 1));
-    }
-
-    /// Asks for a descriptor, which a reader will soon want. Nothing is read: any index may be given.
-    #[inline(always)]
-    fn prefetch_descriptor(&self, bucket: usize, index: usize) {
-        let end = self.place(bucket, self.geometry.bucket_bytes, 0);
-        stream::prefetch(end.wrapping_sub(DESCRIPTOR_BYTES * (index + 1)));
-    }
-
-    /// # Safety
-    /// As for [`Storage::packet`].
-    #[inline(always)]
-    unsafe fn descriptor(&self, bucket: usize, index: usize) -> Descriptor {
-        let offset = self.descriptor_offset(index);
-        let place = self.place(bucket, offset, DESCRIPTOR_BYTES);
-        #[cfg(loom)]
-        self.shadow.read(bucket, offset, DESCRIPTOR_BYTES);
-        // SAFETY: `place` checked the range; it is aligned, since buckets and descriptors are multiples of 16 bytes; the
-        // caller sees to it that nobody writes these bytes.
-        unsafe { place.cast::<Descriptor>().read() }
-    }
-
-    /// # Safety
-    /// The range belongs to a record for which the caller gives the promise of [`Storage::packet`].
-    #[inline(always)]
-    unsafe fn bytes(&self, bucket: usize, offset: usize, length: usize) -> &[u8] {
-        let place = self.place(bucket, offset, length);
-        #[cfg(loom)]
-        self.shadow.read(bucket, offset, length);
-        // SAFETY: `place` checked the range; the memory was zeroed at the start, so that every byte is initialised; the
-        // caller sees to it that nobody writes these bytes while the result lives, which `&self` keeps mapped.
-        unsafe { std::slice::from_raw_parts(place, length) }
+    fn ground(&self, bucket: usize) -> Ground<'_> {
+        Ground::new(self, bucket)
     }
 
     /// Copies into a bucket. All record bytes go through this function or the next, but for the short ones that the stage

@@ -53,7 +53,7 @@ impl<'s> Claimed<'s> {
         let base_ns = header.base_ns.load(Ordering::Relaxed); // as above
         // SAFETY: the record was committed; the claim (edge C) comes after the end of the generation in which it was,
         // which the outer mutex ordered before it, and nothing is written before `open`, which takes `self`.
-        unsafe { self.storage.packet(bucket, base_ns, index) }.time_ns
+        unsafe { self.storage.ground(bucket).packet(base_ns, index) }.time_ns
     }
 
     /// Writes the header and lets readers in. `streaming`: [`OpenBucket::is_streaming`] of the producer's bucket before.
