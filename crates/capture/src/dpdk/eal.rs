@@ -70,8 +70,8 @@ impl EalConfig {
         let usage = |message: String| SourceError::Usage { message };
         let says = |names: &[&str]| {
             self.arguments.iter().any(|argument| {
-                let name = argument.split('=').next().unwrap_or_default();
-                names.contains(&name)
+                let said = argument.split('=').next().unwrap_or_default();
+                names.iter().any(|name| means(said, name))
             })
         };
         for (name, instead) in REFUSED {
@@ -125,6 +125,13 @@ impl EalConfig {
         arguments.extend(self.arguments.iter().cloned());
         Ok(arguments)
     }
+}
+
+/// Whether DPDK may take `said` for the option `name`: getopt_long(3) is content with the first letters of a long one. With so few
+/// that they are those of others too it takes none, and then it does not matter what is taken for said here.
+fn means(said: &str, name: &str) -> bool {
+    let is_long = said.len() > 2 && said.starts_with("--");
+    said == name || (is_long && name.starts_with(said))
 }
 
 /// The environment of this process, started as `config` says unless it runs already.
@@ -319,6 +326,34 @@ mod tests {
             let message = resolved(wrong, &["net_null0"]);
             assert!(message.starts_with("--eal-args: -"), "{wrong}: {message}");
         }
+        for (short, long) in [
+            ("--telem", "--telemetry"),
+            ("--lco=0", "--lcores"),
+            ("--main=1", "--main-lcore"),
+            ("--he", "--help"),
+            ("--ver", "--version"),
+        ] {
+            let message = resolved(short, &["net_null0"]);
+            let expected = format!("--eal-args: {long} is not for here");
+            assert!(message.starts_with(&expected), "{short}: {message}");
+        }
+        // No part of any of them.
+        for fine in ["--log-level=8", "--vdev=net_null1", "--"] {
+            let arguments = resolved(fine, &["net_null0"]);
+            assert!(arguments.ends_with(fine), "{arguments}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_by_its_first_letters_is_said() {
+        assert_eq!(
+            resolved("--in-mem --no-p --file-p=x", &["net_null0"]),
+            "retroscope --no-telemetry --lcores=0@(0,3) --in-mem --no-p --file-p=x"
+        );
+    }
+
+    #[test]
+    fn interfaces_are_devices() {
         assert!(resolved("", &["eth0"]).contains("net_af_packet0,iface=eth0"));
     }
 }
