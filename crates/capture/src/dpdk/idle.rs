@@ -1,9 +1,15 @@
 //! What a queue does while its device has nothing: look again at once, or sleep a moment.
 //!
 //! DPDK's drivers do not wait; who asks all the time takes a whole CPU. A queue asks all the time while packets come and for
-//! [`BUSY_NS`] behind the last one, then it sleeps between two looks, as long as the smallest frames at the link's full speed
-//! could not fill the device's descriptors meanwhile. Where they could, it never sleeps. Nor does it where a NIC's speed is not
-//! known: most have no link yet when they were just started, and one that is down may come up at another speed.
+//! [`BUSY_NS`] behind the last one, then it sleeps between two looks.
+//!
+//! A NIC is left alone as long as the smallest frames at the link's full speed could not fill its descriptors meanwhile. Where they
+//! could, the queue never sleeps. Nor does it where a NIC's speed is not known: most have no link yet when they were just started, and
+//! one that is down may come up at another speed.
+//!
+//! A device of software has no link and no descriptors, whatever its driver says: its packets wait in a buffer of the kernel, or of
+//! whoever makes them. The longer such a device was silent the longer is the nap, an eighth of the silence, up to [`NAP_NS_MAX`].
+//! The smallest buffer is that of `net_af_packet`, 512 frames: it lasts for the longest nap, late as that may end, at 1.7 Mpps.
 
 /// How long after the last packet it still looks all the time.
 const BUSY_NS: i64 = 1_000_000;
@@ -11,6 +17,9 @@ const BUSY_NS: i64 = 1_000_000;
 /// What it sleeps at most, and at least: a shorter sleep costs more than it spares.
 const NAP_NS_MAX: i64 = 200_000;
 const NAP_NS_MIN: i64 = 20_000;
+
+/// How much longer a device of software was silent than its queue sleeps.
+const SILENCE_OVER_NAP: i64 = 8;
 
 /// What the kernel adds to a sleep: 50 µs of timer slack, and as much for the way back.
 const OVERSLEEP_NS: i64 = 100_000;
@@ -23,6 +32,7 @@ const FRAME_BITS: u64 = 84 * 8;
 pub(super) struct Idle {
     descriptors: u16,
     is_virtual: bool,
+    /// Of a NIC's queue.
     nap_ns: Option<i64>,
     /// Since when nothing came, on the monotonic clock, as far as anybody has looked.
     silent_since_ns: Option<i64>,
@@ -34,14 +44,14 @@ impl Idle {
         Self {
             descriptors,
             is_virtual,
-            nap_ns: nap_ns(descriptors, is_virtual, megabits),
+            nap_ns: nap_ns(descriptors, megabits),
             silent_since_ns: None,
         }
     }
 
     /// The link has that speed now, in Mbit/s; 0: unknown.
     pub(super) fn on_speed(&mut self, megabits: u32) {
-        self.nap_ns = nap_ns(self.descriptors, self.is_virtual, megabits);
+        self.nap_ns = nap_ns(self.descriptors, megabits);
     }
 
     /// Packets came.
@@ -52,14 +62,20 @@ impl Idle {
     /// Nothing came: until when to sleep now; `None`: look again at once. Times on the monotonic clock.
     pub(super) fn nap_until(&mut self, now_ns: i64, deadline_ns: i64) -> Option<i64> {
         let since_ns = *self.silent_since_ns.get_or_insert(now_ns);
-        let nap_ns = self.nap_ns?;
-        (now_ns - since_ns >= BUSY_NS).then(|| deadline_ns.min(now_ns.saturating_add(nap_ns)))
+        let silence_ns = now_ns - since_ns;
+        let nap_ns = if self.is_virtual {
+            (silence_ns / SILENCE_OVER_NAP).clamp(NAP_NS_MIN, NAP_NS_MAX)
+        } else {
+            self.nap_ns?
+        };
+        (silence_ns >= BUSY_NS).then(|| deadline_ns.min(now_ns.saturating_add(nap_ns)))
     }
 }
 
-fn nap_ns(descriptors: u16, is_virtual: bool, megabits: u32) -> Option<i64> {
+/// How long a NIC's queue may sleep.
+fn nap_ns(descriptors: u16, megabits: u32) -> Option<i64> {
     if megabits == 0 {
-        return is_virtual.then_some(NAP_NS_MIN);
+        return None;
     }
     // A megabit a second is a bit in 1000 ns.
     let full_ns = u64::from(descriptors) * FRAME_BITS * 1000 / u64::from(megabits);
@@ -73,13 +89,25 @@ mod tests {
 
     #[test]
     fn a_nap_leaves_half_of_the_descriptors_free() {
-        for is_virtual in [false, true] {
-            let nap_ns = |descriptors, megabits| nap_ns(descriptors, is_virtual, megabits);
-            assert_eq!(nap_ns(4096, 1000), Some(NAP_NS_MAX));
-            // 4096 descriptors are full after 275 µs.
-            assert_eq!(nap_ns(4096, 10_000), Some(37_625));
-            assert_eq!(nap_ns(4096, 25_000), None);
-            assert_eq!(nap_ns(512, 10_000), None);
+        assert_eq!(nap_ns(4096, 1000), Some(NAP_NS_MAX));
+        // 4096 descriptors are full after 275 µs.
+        assert_eq!(nap_ns(4096, 10_000), Some(37_625));
+        assert_eq!(nap_ns(4096, 25_000), None);
+        assert_eq!(nap_ns(512, 10_000), None);
+    }
+
+    #[test]
+    fn a_device_of_software_is_left_alone_the_longer_the_more_silent_it_is() {
+        // The speed that its driver makes up means nothing.
+        for megabits in [0, 10_000, 100_000] {
+            let mut idle = Idle::new(512, true, megabits);
+            let mut nap_at = |now_ns| idle.nap_until(now_ns, i64::MAX).map(|at| at - now_ns);
+            assert_eq!(nap_at(0), None);
+            assert_eq!(nap_at(BUSY_NS - 1), None);
+            assert_eq!(nap_at(BUSY_NS), Some(BUSY_NS / SILENCE_OVER_NAP));
+            assert_eq!(nap_at(100 * BUSY_NS), Some(NAP_NS_MAX));
+            idle.on_packets();
+            assert_eq!(idle.nap_until(101 * BUSY_NS, i64::MAX), None);
         }
     }
 
@@ -100,8 +128,6 @@ mod tests {
         assert_eq!(nap(&mut nic), Some(BUSY_NS + 37_625));
         nic.on_speed(0);
         assert_eq!(nap(&mut nic), None, "it went down");
-        let mut software = Idle::new(4096, true, 0);
-        assert_eq!(nap(&mut software), Some(BUSY_NS + NAP_NS_MIN));
     }
 
     #[test]
