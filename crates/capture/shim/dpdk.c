@@ -253,27 +253,33 @@ int rsd_clock(uint16_t port, uint64_t *ticks)
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------------- */
 
-/* Bytes for `count` buffers. DPDK lets no buffer lie across the end of a page that it may fit into. */
-static size_t pool_bytes(uint32_t object, uint32_t count)
+/* Bytes for `count` buffers. Unless they are packed, DPDK lets no buffer lie across the end of a page that it may fit into. */
+static size_t pool_bytes(uint32_t object, uint32_t count, bool packed)
 {
 	const size_t page = rte_eal_has_hugepages() ? (size_t)1 << 21 : (size_t)sysconf(_SC_PAGESIZE);
 	const size_t each = rte_mempool_calc_obj_size(object, 0, NULL);
+	if (packed)
+		return RTE_ALIGN_CEIL(each * count, page) + page;
 	const size_t in_page = page / each;
 	const size_t pages = in_page == 0 ? RTE_ALIGN_CEIL(each, page) / page * count : (count + in_page - 1) / in_page;
 	/* The first page is not a whole one where the memory does not start with it. */
 	return (pages + 1) * page;
 }
 
-int rsd_pool(const char *name, struct rsd_pool *pool, uint32_t count, uint16_t room, size_t own_bytes, int node)
+/* In pages of 4 KiB there is room for one buffer of 2 KiB and its head. At that distance the same line of every buffer falls into the
+ * same few places of the first-level cache: packed buffers do not. */
+int rsd_pool(const char *name, struct rsd_pool *pool, uint32_t count, uint16_t room, size_t own_bytes, int node,
+	     bool packed)
 {
+	const unsigned int flags = packed ? RTE_MEMPOOL_F_NO_IOVA_CONTIG : 0;
 	const uint32_t object = (uint32_t)sizeof(struct rte_mbuf) + room;
-	const size_t bytes = pool_bytes(object, count);
+	const size_t bytes = pool_bytes(object, count, packed);
 	const struct rte_memzone *zone =
 		rte_memzone_reserve_aligned(name, bytes + own_bytes, node, 0, (unsigned int)sysconf(_SC_PAGESIZE));
 	if (zone == NULL)
 		return -(rte_errno != 0 ? rte_errno : ENOMEM);
 	struct rte_mempool *mempool = rte_mempool_create_empty(name, count, object, RTE_MIN(256u, count / 4),
-							       sizeof(struct rte_pktmbuf_pool_private), node, 0);
+							       sizeof(struct rte_pktmbuf_pool_private), node, flags);
 	int status = mempool == NULL ? -(rte_errno != 0 ? rte_errno : ENOMEM) : 0;
 	if (status == 0)
 		status = rte_mempool_set_ops_byname(mempool, rte_mbuf_best_mempool_ops(), NULL);
@@ -334,13 +340,24 @@ static inline void describe(const struct rte_mbuf *mbuf, const struct rsd_view *
 	frame->is_stamped = (flags & view->flag) != 0;
 }
 
+/* Whether a buffer can go back to its pool as it is: what rte_pktmbuf_prefree_seg() would otherwise see to. */
+static inline bool is_plain(const struct rte_mbuf *mbuf, const struct rte_mempool *mempool)
+{
+	return mbuf->pool == mempool && mbuf->next == NULL && mbuf->nb_segs == 1 && rte_mbuf_refcnt_read(mbuf) == 1 &&
+	       RTE_MBUF_DIRECT(mbuf);
+}
+
 uint16_t rsd_receive(uint16_t port, uint16_t queue, const struct rsd_view *view, struct rte_mbuf **mbufs,
-		     struct rsd_frame *frames, uint16_t room)
+		     struct rsd_frame *frames, uint16_t room, bool *plain)
 {
 	const uint16_t count = rte_eth_rx_burst(port, queue, mbufs, room);
 	const struct rsd_view here = *view;
-	for (uint16_t i = 0; i < count; i++)
+	bool all_plain = true;
+	for (uint16_t i = 0; i < count; i++) {
 		describe(mbufs[i], &here, &frames[i]);
+		all_plain &= frames[i].offset != RSD_ELSEWHERE && is_plain(mbufs[i], here.mempool);
+	}
+	*plain = all_plain;
 	return count;
 }
 
@@ -365,6 +382,11 @@ uint32_t rsd_gather(const struct rte_mbuf *mbuf, uint8_t *into, uint32_t room)
 void rsd_free(struct rte_mbuf **mbufs, uint16_t count)
 {
 	rte_pktmbuf_free_bulk(mbufs, count);
+}
+
+void rsd_free_plain(const struct rsd_view *view, struct rte_mbuf **mbufs, uint16_t count)
+{
+	rte_mempool_put_bulk(view->mempool, (void *const *)mbufs, count);
 }
 
 uint64_t rsd_discard(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t room, uint32_t bursts)

@@ -46,10 +46,12 @@ struct rsd_pool {
 	size_t own_at, bytes;
 };
 
-/* Where packets are looked for: stamps in an mbuf (`flag` 0: nowhere), and the memory that offsets count in. */
+/* Where packets are looked for: stamps in an mbuf (`flag` 0: nowhere), and the memory that offsets count in, which is that of
+ * `mempool`. */
 struct rsd_view {
 	uint64_t flag;
 	const uint8_t *memory;
+	struct rte_mempool *mempool;
 	uint32_t bytes;
 	int32_t offset;
 };
@@ -85,7 +87,9 @@ int rsd_set_up_queue(uint16_t port, uint16_t queue, uint16_t descriptors, int no
 int rsd_start_port(uint16_t port);
 int rsd_set_promiscuous(uint16_t port);
 void rsd_close(uint16_t port);
-int rsd_pool(const char *name, struct rsd_pool *pool, uint32_t count, uint16_t room, size_t own_bytes, int node);
+/* `packed`: buffers may lie across the end of a page, because no device reads or writes them. */
+int rsd_pool(const char *name, struct rsd_pool *pool, uint32_t count, uint16_t room, size_t own_bytes, int node,
+	     bool packed);
 /* When every mbuf is back, or nothing will touch those that are not. */
 void rsd_free_pool(struct rsd_pool *pool);
 
@@ -97,14 +101,17 @@ int rsd_counters(uint16_t port, struct rsd_counters *counters);
 int rsd_link(uint16_t port, struct rsd_link *link);
 int rsd_clock(uint16_t port, uint64_t *ticks);
 
-/* While the port is started, one thread at a time for a queue. `mbufs` and `frames` have `room` places. */
+/* While the port is started, one thread at a time for a queue. `mbufs` and `frames` have `room` places. `plain`: whether all of them
+ * are whole packets in buffers of the view's pool that nobody else refers to. */
 uint16_t rsd_receive(uint16_t port, uint16_t queue, const struct rsd_view *view, struct rte_mbuf **mbufs,
-		     struct rsd_frame *frames, uint16_t room);
+		     struct rsd_frame *frames, uint16_t room, bool *plain);
 /* The stamp of a packet that has one. */
 uint64_t rsd_stamp(const struct rsd_view *view, const struct rte_mbuf *mbuf);
 /* Copies at most `room` bytes of all segments. */
 uint32_t rsd_gather(const struct rte_mbuf *mbuf, uint8_t *into, uint32_t room);
 void rsd_free(struct rte_mbuf **mbufs, uint16_t count);
+/* Frees what rsd_receive called plain, in one go. */
+void rsd_free_plain(const struct rsd_view *view, struct rte_mbuf **mbufs, uint16_t count);
 /* Receives and frees, without a look at anything. */
 uint64_t rsd_discard(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t room, uint32_t bursts);
 

@@ -1,4 +1,5 @@
-//! The limit that the engine is measured against: DPDK's own loop that receives and frees.
+//! The limit that the engine is measured against: DPDK's own loop that receives and frees, with its buffers where
+//! `rte_pktmbuf_pool_create` would place them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,6 +26,7 @@ pub fn discard(config: &DpdkConfig, duration: Duration) -> Result<(u64, i64), So
         promiscuous: false,
         threads: 1,
         buffer_bytes: config.buffer_bytes,
+        packs_buffers: false,
     };
     let opened = port::open(environment, &device, wish)?;
     let mut batch = Batch::new(Arc::new(opened.port), 0, BURST);

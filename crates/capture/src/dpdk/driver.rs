@@ -9,6 +9,8 @@ use super::device::Device;
 pub(super) struct Habits {
     /// It makes devices of software: they need no memory that a NIC can reach, and nothing waits in descriptors.
     pub(super) is_virtual: bool,
+    /// It fills buffers by copies or not at all: nothing but this process reads or writes them.
+    pub(super) copies: bool,
     /// Every queue that it has gets packets, whether it is received from or not.
     pub(super) has_fixed_queues: bool,
     /// What it could not take is in `imissed`.
@@ -23,6 +25,7 @@ pub(super) struct Habits {
 
 const NIC: Habits = Habits {
     is_virtual: false,
+    copies: false,
     has_fixed_queues: false,
     counts_missed: true,
     never_runs_dry: false,
@@ -36,11 +39,13 @@ impl Habits {
         match driver {
             "net_null" => Self {
                 is_virtual: true,
+                copies: true,
                 never_runs_dry: true,
                 ..NIC
             },
             "net_ring" => Self {
                 is_virtual: true,
+                copies: true,
                 has_fixed_queues: true,
                 shows_sent: true,
                 ..NIC
@@ -48,6 +53,7 @@ impl Habits {
             // Files and interfaces, a queue for each. The stamps of libpcap, which it asks for microseconds.
             "net_pcap" => Self {
                 is_virtual: true,
+                copies: true,
                 has_fixed_queues: true,
                 never_runs_dry: device.value("infinite_rx") == Some("1"),
                 stamp_ns: (device.value("infinite_rx") != Some("1")).then_some(1000),
@@ -57,6 +63,7 @@ impl Habits {
             // It never asks the kernel what did not fit into its ring.
             "net_af_packet" => Self {
                 is_virtual: true,
+                copies: true,
                 has_fixed_queues: true,
                 counts_missed: false,
                 shows_sent: true,
@@ -88,6 +95,8 @@ mod tests {
         assert!(!habits("net_af_packet0,iface=v0").counts_missed);
         assert!(!habits("net_tap0").counts_missed);
         assert_eq!(habits("0000:03:00.0"), NIC);
+        // It may register its buffers with the kernel.
+        assert!(!habits("net_af_xdp0,iface=v0").copies && habits("net_null0").copies);
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub(super) struct Wish {
     pub(super) threads: u16,
     /// Bytes of buffers of each thread; `None`: as many as the device has descriptors.
     pub(super) buffer_bytes: Option<usize>,
+    /// Buffers lie side by side where the driver lets them; else as DPDK places them.
+    pub(super) packs_buffers: bool,
 }
 
 /// A port that was started.
@@ -122,6 +124,7 @@ pub(super) fn open(
     let mut memory = Memory {
         name,
         node: described.node,
+        packed: wish.packs_buffers && habits.copies,
         descriptors: 0,
     };
     memory
@@ -278,6 +281,8 @@ static POOLS: AtomicU32 = AtomicU32::new(0);
 struct Memory<'a> {
     name: &'a str,
     node: i32,
+    /// Buffers may lie across the end of a page.
+    packed: bool,
     /// What each queue got.
     descriptors: u16,
 }
@@ -327,7 +332,14 @@ impl Memory<'_> {
             // The number of a port is given again while the pools of its predecessor are still being freed.
             let name = CString::new(format!("rs{}", POOLS.fetch_add(1, Ordering::Relaxed)))?;
             let pool = port
-                .pool(&name, buffers, room + HEADROOM, own_bytes, self.node)
+                .pool(
+                    &name,
+                    buffers,
+                    room + HEADROOM,
+                    own_bytes,
+                    self.node,
+                    self.packed,
+                )
                 .map_err(|error| self.no_memory(error))?;
             pools.push(pool);
         }

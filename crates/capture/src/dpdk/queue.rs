@@ -25,7 +25,7 @@ use super::{
     idle::Idle,
     port::{BURST, FRAME_BYTES_MAX},
     stamps::{DeviceClock, Reading},
-    sys::{Batch, Counters, Environment},
+    sys::{Batch, Counters, Environment, RawFrame},
 };
 use crate::{
     Burst, Direction, Event, FrameMeta, InterfaceInfo, LossCause, Queue, SourceError,
@@ -261,14 +261,39 @@ impl DpdkQueue {
     fn lend(&mut self, count: usize) -> bool {
         let now_ns = clock::realtime_ns();
         self.read_device_clock(now_ns);
-        let mut own_at = self.batch.own_at();
-        let mut newest_ns = i64::MIN;
         let direction = if self.habits.shows_sent {
             Direction::Unknown
         } else {
             Direction::Inbound
         };
-        for index in 0..count {
+        let newest_ns = if self.batch.is_plain() && matches!(self.stamping, Stamping::Fetch) {
+            let describe = |raw: &RawFrame| meta(raw, raw.place().unwrap_or(0), now_ns, direction);
+            self.frames.extend(self.batch.frames().iter().map(describe));
+            now_ns
+        } else {
+            self.describe(now_ns, direction)
+        };
+        let line = &self.shared.taken[self.line].0;
+        // Relaxed: a counter with one writer.
+        line.store(
+            line.load(Ordering::Relaxed) + count as u64,
+            Ordering::Relaxed,
+        );
+        if self.frames.is_empty() {
+            return false;
+        }
+        // Behind a stamp of the device, older ones may wait in another receive queue.
+        if matches!(self.stamping, Stamping::Fetch) || self.queues.len() == 1 {
+            self.watermark.on_burst(newest_ns, Some(now_ns));
+        }
+        true
+    }
+
+    /// Describes frames one by one: with stamps of their own, or in several buffers. Returns the newest stamp.
+    fn describe(&mut self, now_ns: i64, direction: Direction) -> i64 {
+        let mut own_at = self.batch.own_at();
+        let mut newest_ns = i64::MIN;
+        for index in 0..self.batch.frames().len() {
             let raw = self.batch.frames()[index];
             let offset = match raw.place() {
                 Some(offset) => offset,
@@ -288,33 +313,9 @@ impl DpdkQueue {
                 _ => self.stamp_ns(index, now_ns),
             };
             newest_ns = newest_ns.max(time_ns);
-            self.frames.push(FrameMeta {
-                time_ns,
-                offset,
-                captured_len: raw.bytes,
-                wire_len: raw.bytes,
-                interface: 0,
-                direction,
-                vlan: raw.is_tagged.then_some(VlanTag {
-                    tpid: TPID,
-                    tci: raw.tci,
-                }),
-            });
+            self.frames.push(meta(&raw, offset, time_ns, direction));
         }
-        let line = &self.shared.taken[self.line].0;
-        // Relaxed: a counter with one writer.
-        line.store(
-            line.load(Ordering::Relaxed) + count as u64,
-            Ordering::Relaxed,
-        );
-        if self.frames.is_empty() {
-            return false;
-        }
-        // Behind a stamp of the device, older ones may wait in another receive queue.
-        if matches!(self.stamping, Stamping::Fetch) || self.queues.len() == 1 {
-            self.watermark.on_burst(newest_ns, Some(now_ns));
-        }
-        true
+        newest_ns
     }
 
     /// The time of a frame where the driver or the device stamps.
@@ -492,6 +493,22 @@ impl DpdkQueue {
     fn known_until_ns(&self) -> Option<i64> {
         let is_foreign = matches!(self.stamping, Stamping::Epoch(_));
         (!is_foreign).then(|| clock::realtime_ns().saturating_sub(PLACING_NS))
+    }
+}
+
+/// A frame whose bytes begin at `offset`.
+fn meta(raw: &RawFrame, offset: usize, time_ns: i64, direction: Direction) -> FrameMeta {
+    FrameMeta {
+        time_ns,
+        offset,
+        captured_len: raw.bytes,
+        wire_len: raw.bytes,
+        interface: 0,
+        direction,
+        vlan: raw.is_tagged.then_some(VlanTag {
+            tpid: TPID,
+            tci: raw.tci,
+        }),
     }
 }
 

@@ -136,6 +136,7 @@ struct View {
     /// Of mbufs that have a stamp; 0: none has.
     flag: u64,
     memory: *const u8,
+    mempool: *mut Mempool,
     bytes: u32,
     /// Where a stamp is in an mbuf.
     offset: i32,
@@ -166,7 +167,7 @@ impl RawFrame {
 
 const _: () = assert!(size_of::<Device>() == 56 && size_of::<RawSetup>() == 24);
 const _: () =
-    assert!(size_of::<RawFrame>() == 12 && size_of::<View>() == 24 && size_of::<RawPool>() == 40);
+    assert!(size_of::<RawFrame>() == 12 && size_of::<View>() == 32 && size_of::<RawPool>() == 40);
 
 unsafe extern "C" {
     fn rsd_start(count: c_int, arguments: *mut *mut c_char, keep_quiet: bool) -> c_int;
@@ -199,6 +200,7 @@ unsafe extern "C" {
         room: u16,
         own_bytes: usize,
         node: c_int,
+        packed: bool,
     ) -> c_int;
     fn rsd_free_pool(pool: *mut RawPool);
     fn rsd_stamp_place(flag: *mut u64) -> c_int;
@@ -212,10 +214,12 @@ unsafe extern "C" {
         mbufs: *mut *mut Mbuf,
         frames: *mut RawFrame,
         room: u16,
+        plain: *mut bool,
     ) -> u16;
     fn rsd_stamp(view: *const View, mbuf: *const Mbuf) -> u64;
     fn rsd_gather(mbuf: *const Mbuf, into: *mut u8, room: u32) -> u32;
     fn rsd_free(mbufs: *mut *mut Mbuf, count: u16);
+    fn rsd_free_plain(view: *const View, mbufs: *mut *mut Mbuf, count: u16);
     fn rsd_discard(port: u16, queue: u16, mbufs: *mut *mut Mbuf, room: u16, bursts: u32) -> u64;
 }
 
@@ -310,6 +314,8 @@ pub(super) struct Batch {
     mbufs: Box<[*mut Mbuf]>,
     frames: Box<[RawFrame]>,
     count: usize,
+    /// They are whole packets in buffers of this batch's pool, which nobody else refers to.
+    is_plain: bool,
     memory: NonNull<u8>,
     memory_bytes: usize,
     own_at: usize,
@@ -346,6 +352,7 @@ impl Batch {
         let view = View {
             flag: if offset < 0 { 0 } else { flag },
             memory: memory.as_ptr(),
+            mempool: raw.mempool,
             // Offsets are compared with this; memory behind it counts as elsewhere.
             bytes: u32::try_from(raw.own_at).unwrap_or(ELSEWHERE),
             offset,
@@ -354,6 +361,7 @@ impl Batch {
             mbufs: vec![ptr::null_mut(); usize::from(size)].into(),
             frames: vec![empty; usize::from(size)].into(),
             count: 0,
+            is_plain: false,
             memory: *memory,
             memory_bytes: raw.bytes,
             own_at: raw.own_at,
@@ -372,8 +380,8 @@ impl Batch {
     pub(super) fn receive(&mut self, queue: u16) -> usize {
         self.free();
         let room = u16::try_from(self.mbufs.len()).unwrap_or(u16::MAX);
-        // SAFETY: the port is started and `&mut self` keeps other threads from the queue; both arrays have `room` places, and the
-        // view lives across the call.
+        // SAFETY: the port is started and `&mut self` keeps other threads from the queue; both arrays have `room` places, `is_plain` is
+        // writable, and the view lives across the call.
         let count = unsafe {
             rsd_receive(
                 self.port.number,
@@ -382,6 +390,7 @@ impl Batch {
                 self.mbufs.as_mut_ptr(),
                 self.frames.as_mut_ptr(),
                 room,
+                &raw mut self.is_plain,
             )
         };
         self.count = usize::from(count).min(self.frames.len());
@@ -404,8 +413,15 @@ impl Batch {
     pub(super) fn free(&mut self) {
         let count = u16::try_from(self.count).unwrap_or(u16::MAX);
         self.count = 0;
-        if count > 0 {
-            // SAFETY: the first `count` buffers came from `rsd_receive` and were not freed yet: `count` is 0 now.
+        if count == 0 {
+            return;
+        }
+        if self.is_plain {
+            // SAFETY: the first `count` buffers came from `rsd_receive`, which found them plain, and were not freed yet: `count` is 0
+            // now. The view's pool is theirs, and lives as long as the port.
+            unsafe { rsd_free_plain(&raw const self.view, self.mbufs.as_mut_ptr(), count) };
+        } else {
+            // SAFETY: as above, but for their being plain.
             unsafe { rsd_free(self.mbufs.as_mut_ptr(), count) };
         }
     }
@@ -413,6 +429,11 @@ impl Batch {
     /// The frames that were received.
     pub(super) fn frames(&self) -> &[RawFrame] {
         &self.frames[..self.count]
+    }
+
+    /// Whether all of them have a [`place`](RawFrame::place), in buffers of this batch's pool.
+    pub(super) fn is_plain(&self) -> bool {
+        self.is_plain
     }
 
     /// What the device's clock showed, in units of its own, when frame `index` came. Panics unless it is stamped.

@@ -121,7 +121,8 @@ impl Opening {
         port
     }
 
-    /// A pool of `count` buffers with `room` bytes each for data, and `own_bytes` behind them.
+    /// A pool of `count` buffers with `room` bytes each for data, and `own_bytes` behind them. `packed`: the buffers may lie across the
+    /// end of a page, because no device reads or writes them.
     pub(in crate::dpdk) fn pool(
         &mut self,
         name: &CStr,
@@ -129,6 +130,7 @@ impl Opening {
         room: u16,
         own_bytes: usize,
         node: i32,
+        packed: bool,
     ) -> io::Result<Pool> {
         let mut raw = RawPool {
             mempool: ptr::null_mut(),
@@ -138,7 +140,17 @@ impl Opening {
             bytes: 0,
         };
         // SAFETY: the caller is alone, `name` ends with NUL and is copied, `raw` is writable and laid out as the structure.
-        check(unsafe { rsd_pool(name.as_ptr(), &raw mut raw, count, room, own_bytes, node) })?;
+        check(unsafe {
+            rsd_pool(
+                name.as_ptr(),
+                &raw mut raw,
+                count,
+                room,
+                own_bytes,
+                node,
+                packed,
+            )
+        })?;
         let memory = NonNull::new(raw.memory).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Pool { raw, memory })
     }
