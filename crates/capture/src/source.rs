@@ -13,7 +13,9 @@ pub trait Source: Send + fmt::Debug {
     /// The name that a user gave or would recognise: `eth0`, `big.pcapng`, `generate:flows=10`.
     fn name(&self) -> &str;
 
-    /// Offers the engine to filter and to cut frames itself, before it is opened. One that cannot ignores it.
+    /// Offers the engine to filter and to cut frames itself, before it is opened. One that cannot ignores it. One that
+    /// [opens once](Self::opens_once) is opened before anybody knows what to offer, and is offered nothing: a recorder filters and cuts
+    /// what it lends.
     fn offer(&mut self, _offer: &Offer) {}
 
     /// Whether opening takes something that cannot be had again: a stream, an interface that is taken away from the host. A

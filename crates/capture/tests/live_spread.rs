@@ -181,7 +181,8 @@ fn receive_queues_go_to_sockets_of_their_own() {
 /// The kernel's memory holds more than a second of half a million packets a second. The kernel closes a block every 4 ms, full or
 /// not: a sender that takes much longer, on a busy machine, fills the ring with blocks that are not full, and is tried again. Up to
 /// two seconds the blocks suffice for a steady sender, so of five such attempts one must lose less than one packet in a hundred.
-/// Now and then the kernel (seen on Linux 6.18) drops 2 to 4 although blocks are free, and counts them; why is not known.
+/// Once more than three quarters of the blocks are full, the kernel drops a few although others are free, and counts them: at most those
+/// that come while it closes a block, of which it does some tens until then (docs/capture.md, "Memory").
 #[test]
 fn a_second_without_a_reader_fits_the_kernels_memory() {
     let Some(namespace) = Namespace::with_veth("stall") else {
@@ -199,7 +200,7 @@ fn a_second_without_a_reader_fits_the_kernels_memory() {
             assert_eq!(sent, 500_000);
             assert_eq!(shares(&[taken])[0] as u64 + lost, sent);
             if took < Duration::from_millis(1200) {
-                assert!(lost < 10, "{lost} lost, sent in {took:?}");
+                assert!(lost < 100, "{lost} lost, sent in {took:?}");
                 return;
             }
             if took < Duration::from_secs(2) {

@@ -164,7 +164,7 @@ impl Generator {
         self.trigger_slot == Some(self.schedule.slot)
     }
 
-    /// Writes what all frames of a flow have in common over a blank frame, for [`Self::renew`].
+    /// Writes what all frames of a flow have in common over a blank frame, for [`Numbers::renew`].
     pub(super) fn lay_out(&self, flow: usize, frame: &mut [u8]) {
         self.flows[flow].write(frame, [0; 8], self.filler);
     }
