@@ -40,6 +40,7 @@ mod start;
 mod time;
 mod trigger_scripts;
 mod triggers;
+mod unprivileged;
 
 pub use clock::{Clock, Now, SystemClock};
 pub use counters::{INTERFACE_DOWN, LOST_NO_BUCKET, SourceSnapshot};

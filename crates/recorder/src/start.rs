@@ -32,6 +32,7 @@ use crate::{
     progress::{AnalyzerCounters, Barrier, Control, Progress},
     recorder::{Config, Recorder, Sources, StartError},
     rules::Rules,
+    unprivileged::without_capabilities,
 };
 
 /// How long a live window may outlast `future` on the monotonic clock: DESIGN §6.
@@ -97,8 +98,10 @@ pub(crate) fn start(
     let opened = reopen(kept, sources, config.rx_threads, &offer)?;
     opened_all().map_err(StartError::Opened)?;
     // Threads, and what the authors of scripts wrote, run without the privileges that opening takes.
-    native.start();
-    let scripts = Functions::new(&config.scripts, &counters)?;
+    let scripts = without_capabilities(|| {
+        native.start();
+        Functions::new(&config.scripts, &counters)
+    })??;
     Starter {
         config,
         clock,
@@ -320,22 +323,25 @@ impl Starter<'_> {
         } else {
             lanes.len()
         }));
-        let analyzer = spawn_analyzer(
-            analyzer,
-            Arc::clone(&control),
-            Arc::clone(&barrier),
-            Arc::clone(&left),
-            !config.offline,
-        )?;
-        let inserters = spawn_inserters(
-            lanes,
-            &shared,
-            config.offline,
-            &barrier,
-            &left,
-            &waker,
-            &events_tx,
-        )?;
+        let (analyzer, inserters) = without_capabilities(|| {
+            let analyzer = spawn_analyzer(
+                analyzer,
+                Arc::clone(&control),
+                Arc::clone(&barrier),
+                Arc::clone(&left),
+                !config.offline,
+            )?;
+            let inserters = spawn_inserters(
+                lanes,
+                &shared,
+                config.offline,
+                &barrier,
+                &left,
+                &waker,
+                &events_tx,
+            )?;
+            Ok::<_, StartError>((analyzer, inserters))
+        })??;
         Ok(Recorder {
             ring,
             intake,

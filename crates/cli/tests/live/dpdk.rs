@@ -1,10 +1,13 @@
 //! DPDK in the whole program: its names, its privileges, what it leaves behind.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use crate::{
     namespace::Namespace,
-    privileges::{NOBODY, OPEN_FOLDER, assert_given_up, of_threads, record_one},
+    privileges::{
+        NOBODY, NOTHING, OPEN_FOLDER, THEIR_FOLDER, WRITE_ANYWHERE, assert_given_up, of_threads,
+        record_one, threads,
+    },
     recorder::{PROGRAM, Recorder, run},
     shared,
     traffic::{Sender, udp},
@@ -45,34 +48,6 @@ fn a_device_stands_beside_an_interface_and_gives_up_its_privileges() {
     assert_eq!(record_one(&namespace, recorder).to_string(), NOBODY);
 }
 
-/// The dump directory is somebody else's, and closed.
-const THEIR_FOLDER: [&str; 5] = [
-    "sh",
-    "-c",
-    r#"mkdir -p "$1" && chown 65534:65534 "$1" && chmod 700 "$1" && shift && exec "$@""#,
-    "sh",
-    "DIR",
-];
-
-/// CAP_DAC_OVERRIDE alone.
-const WRITE_ANYWHERE: &str = "0000000000000002";
-
-/// The name and the permitted capabilities of each thread.
-fn threads(recorder: &Recorder) -> Vec<(String, String)> {
-    let pid = recorder.pid().as_raw_nonzero();
-    let one = |thread: std::io::Result<fs::DirEntry>| {
-        let status = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
-        let field = |name| {
-            let mut lines = status.lines();
-            let line = lines.find_map(|line| line.strip_prefix(name));
-            line.unwrap().trim().to_owned()
-        };
-        (field("Name:"), field("CapPrm:"))
-    };
-    let folder = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    folder.map(one).collect()
-}
-
 /// A root without `-Z` keeps what writing to the directory takes; DPDK's threads write nothing, and the one that would keep
 /// everything is not started, wherever the memory comes from.
 #[test]
@@ -99,7 +74,7 @@ fn no_thread_of_dpdk_keeps_anything() {
             .iter()
             .partition(|(name, _)| name.starts_with("eal-") || name.starts_with("rte_"));
         assert_eq!(dpdks.len(), 1, "{eal}: {threads:?}");
-        assert_eq!(dpdks[0].1, "0000000000000000", "{eal}: {threads:?}");
+        assert_eq!(dpdks[0].1, NOTHING, "{eal}: {threads:?}");
         let has_right = ours.iter().any(|(_, set)| set == WRITE_ANYWHERE);
         assert!(has_right, "{eal}: {threads:?}");
         assert_eq!(record_one(&namespace, recorder), 0);

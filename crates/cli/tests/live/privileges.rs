@@ -42,15 +42,43 @@ pub(crate) fn of_threads(recorder: &Recorder, field: &str) -> Vec<String> {
     threads.map(value).collect()
 }
 
+/// The dump directory is somebody else's, and closed.
+pub(crate) const THEIR_FOLDER: [&str; 5] = [
+    "sh",
+    "-c",
+    r#"mkdir -p "$1" && chown 65534:65534 "$1" && chmod 700 "$1" && shift && exec "$@""#,
+    "sh",
+    "DIR",
+];
+
+/// No capability.
+pub(crate) const NOTHING: &str = "0000000000000000";
+
+/// CAP_DAC_OVERRIDE alone.
+pub(crate) const WRITE_ANYWHERE: &str = "0000000000000002";
+
+/// The name and the permitted capabilities of each thread.
+pub(crate) fn threads(recorder: &Recorder) -> Vec<(String, String)> {
+    let pid = recorder.pid().as_raw_nonzero();
+    let one = |thread: std::io::Result<fs::DirEntry>| {
+        let status = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        let field = |name| {
+            let mut lines = status.lines();
+            let line = lines.find_map(|line| line.strip_prefix(name));
+            line.unwrap().trim().to_owned()
+        };
+        (field("Name:"), field("CapPrm:"))
+    };
+    let folder = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    folder.map(one).collect()
+}
+
 /// Every thread has lost what it had, and cannot get it back.
 pub(crate) fn assert_given_up(recorder: &Recorder) {
     for set in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
         let sets = of_threads(recorder, set);
         assert!(sets.len() >= 5, "{} threads", sets.len());
-        assert!(
-            sets.iter().all(|set| set == "0000000000000000"),
-            "{set}: {sets:?}"
-        );
+        assert!(sets.iter().all(|set| set == NOTHING), "{set}: {sets:?}");
     }
     let locked = of_threads(recorder, "NoNewPrivs");
     assert!(locked.iter().all(|flag| flag == "1"), "{locked:?}");
@@ -89,6 +117,28 @@ fn root_keeps_nothing() {
     };
     let recorder = Recorder::start_with(&namespace, &ARGUMENTS);
     assert_given_up(&recorder);
+    assert_eq!(record_one(&namespace, recorder), 0);
+}
+
+/// A root without `-Z` keeps what writing to the directory takes, but not where packets are looked at.
+#[test]
+fn only_who_writes_may_write_anywhere() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("pwrite") else {
+        return;
+    };
+    let recorder = Recorder::start_wrapped(&namespace, &THEIR_FOLDER, &ARGUMENTS);
+    let threads = threads(&recorder);
+    for (name, count, set) in [
+        ("inserter-", 2, NOTHING),
+        ("analyzer", 1, NOTHING),
+        ("filter-compiler", 1, NOTHING),
+        ("dumper", 1, WRITE_ANYWHERE),
+    ] {
+        let those = threads.iter().filter(|(it, _)| it.starts_with(name));
+        let sets: Vec<_> = those.map(|(_, set)| set.as_str()).collect();
+        assert_eq!(sets, vec![set; count], "{name}: {threads:?}");
+    }
     assert_eq!(record_one(&namespace, recorder), 0);
 }
 
