@@ -1,5 +1,7 @@
 //! Inserters alone: two against one, and DPDK's packets against a loop that frees them.
 
+use std::time::Duration;
+
 use crate::{
     contest::Failure,
     inserters,
@@ -30,9 +32,10 @@ fn two_over_one(session: &Session) -> Result<Spread, Failure> {
         return Err(Failure::CannotRun(why.to_owned()));
     }
     let scale = session.scale();
+    let duration = Duration::from_secs_f64(scale.seconds);
     let entrant = |name: &'static str, threads| {
         Entrant::new(name, move || {
-            inserters::generated(scale.ring_bytes, 64, threads)
+            inserters::generated(scale.ring_bytes, 64, threads, duration)
         })
     };
     let entrants = vec![entrant("one", 1), entrant("two", 2)];
@@ -42,7 +45,7 @@ fn two_over_one(session: &Session) -> Result<Spread, Failure> {
 #[cfg(feature = "dpdk")]
 fn null_over_bare(session: &Session) -> Result<Spread, Failure> {
     let scale = session.scale();
-    let duration = std::time::Duration::from_secs_f64(scale.seconds);
+    let duration = Duration::from_secs_f64(scale.seconds);
     let entrants = vec![
         Entrant::new("net_null", || {
             inserters::null::into_ring(scale.ring_bytes, 64, duration)
