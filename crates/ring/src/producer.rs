@@ -32,6 +32,8 @@ pub struct Producer {
     /// Something was published since sleeping readers were last told.
     untold: bool,
     hook: Option<Hook>,
+    /// Sleeping readers are told at the end of each bucket.
+    tells_buckets: bool,
     /// Counted in the bell as looking for a bucket.
     enlisted: bool,
     /// The bell's epoch before the last search, which found nothing and was not to wait.
@@ -58,6 +60,7 @@ impl Producer {
             cut_records: 0,
             untold: false,
             hook: None,
+            tells_buckets: true,
             enlisted: false,
             full_at: None,
         }
@@ -178,6 +181,13 @@ impl Producer {
         self.hook = Some(hook);
     }
 
+    /// Leaves readers that sleep alone at the end of a bucket, as long as there are others to be overwritten: for a caller that
+    /// publishes once in a while though its source never runs dry. Where buckets fill much faster than that, each waking
+    /// would cost a reader tens of microseconds, to find a part of what is coming.
+    pub fn leave_sleepers(&mut self) {
+        self.tells_buckets = false;
+    }
+
     fn store_fitting(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
         let fitted = self.open.as_mut().is_some_and(|open| open.append(record));
         if !fitted {
@@ -197,14 +207,18 @@ impl Producer {
 
     /// Replaces the open bucket, which stays open, readable and safe while this one looks for another.
     ///
-    /// Sleeping readers are told, once a bucket: where the source never runs dry nobody else wakes them, and a bucket may
-    /// become free only when they go on.
+    /// Sleeping readers are told, once a bucket: where the source never runs dry nobody else wakes them ([`Self::leave_sleepers`]
+    /// says that somebody does), and a bucket may become free only when they go on.
     //
     // Never inlined: a new stage is 20 KiB on the stack, whose pages the caller would touch one by one for each record.
     #[cold]
     #[inline(never)]
     fn next_bucket(&mut self, base_ns: i64) -> Result<(), StoreError> {
-        self.publish();
+        if self.tells_buckets {
+            self.publish();
+        } else {
+            self.commit();
+        }
         if self
             .full_at
             .is_some_and(|epoch| epoch == self.shared.storage.bell.epoch())
@@ -218,6 +232,7 @@ impl Producer {
             match self.try_next_bucket(base_ns, overwrite) {
                 Attempt::Done => break,
                 Attempt::NoneFree => {
+                    self.publish(); // wakes, if that was not done
                     if let Some(hook) = &mut self.hook {
                         hook(NewBucket {
                             producer: self.id,
@@ -227,6 +242,7 @@ impl Producer {
                     overwrite = true;
                 }
                 Attempt::Blocked { .. } if !self.enlisted => {
+                    self.publish(); // as above
                     self.shared.storage.bell.enlist();
                     self.enlisted = true; // and look once more
                 }

@@ -28,11 +28,13 @@ pub(crate) struct LiveInserter {
 }
 
 impl LiveInserter {
-    pub(crate) fn new(lane: Lane, producer: Producer, mut shared: InserterShared) -> Self {
+    pub(crate) fn new(lane: Lane, mut producer: Producer, mut shared: InserterShared) -> Self {
         if lane.queue.is_filtered() {
             shared.filter = None;
             lane.counters.set_filtered_before();
         }
+        // `step` publishes every millisecond.
+        producer.leave_sleepers();
         let start_mono_ns = shared.clock.mono_ns();
         let end = LaneEnd {
             error: None,
