@@ -188,6 +188,12 @@ impl Analyzer {
         self.reader.waker()
     }
 
+    /// Whether the clock alone may end something: a window, or the waiting of a hit.
+    pub(crate) fn has_deadline(&self) -> bool {
+        let director = &self.core.director;
+        !self.core.live || director.open_dumps() > 0 || director.waiting_from_ns().is_some()
+    }
+
     /// Sleeps until there is something to read, a wish, or the timeout. Returns for how long.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Duration {
         let start_ns = self.core.clock.mono_ns();

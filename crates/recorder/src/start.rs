@@ -39,6 +39,9 @@ use crate::{
 const GRACE: Duration = Duration::from_millis(50);
 /// How long an idle analyzer sleeps at most, for clocks and deadlines.
 const IDLE: Duration = Duration::from_millis(10);
+/// The same live, while no dump is open: longer than a busy queue lets packets wait, so that on a busy link its packets wake
+/// the analyzer, and nothing else does.
+const LULL: Duration = Duration::from_millis(40);
 /// How long an analyzer that has caught up with live traffic sleeps before it asks to be woken, where it was woken sooner than
 /// that the last time. On a link that is never idle it would be woken for every publication, and each time with a system call
 /// of the inserter's. One whose packets come in blocks is woken once for those that come together, right behind the inserter:
@@ -429,7 +432,8 @@ fn spawn_analyzer(
                 std::thread::park_timeout(NAP);
             } else {
                 was_busy = false;
-                is_hurried = analyzer.wait(IDLE) < NAP;
+                let timeout = if analyzer.has_deadline() { IDLE } else { LULL };
+                is_hurried = analyzer.wait(timeout) < NAP;
             }
         }
         analyzer.end(if control.stopping() {
