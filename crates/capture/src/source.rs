@@ -41,7 +41,8 @@ pub trait Queue: Send + fmt::Debug {
     /// inside `next` (pcapng files describe interfaces on the way); an index is at most 65535.
     fn interfaces(&self) -> &[InterfaceInfo];
 
-    /// Gives the previous burst back to the engine and waits for the next one, at most `wait`.
+    /// Gives the previous burst back to the engine and waits for the next one, at most `wait`; on a busy link an engine may
+    /// take some milliseconds more, rather than to be woken for little.
     ///
     /// # Errors
     /// A [`SourceError`] ends the queue: what was lent before counts, and every further call returns [`Status::End`].

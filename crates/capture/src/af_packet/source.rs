@@ -28,7 +28,7 @@ const BLOCK_BYTES: usize = 256 * 1024;
 const BLOCKS_MIN: usize = 4;
 
 /// After how many ms the kernel hands over a block that is not full.
-const RETIRE_MS: u32 = 4;
+pub(super) const RETIRE_MS: u32 = 4;
 
 /// Spare sockets for each queue that shares an interface: so often it survives that the interface is removed and comes back.
 const SPARES: usize = 4;
