@@ -68,11 +68,6 @@ impl Joint {
         &self.shared.programs
     }
 
-    /// Whether a program may be joined with others. A quick look: in the end it may have too many ways.
-    pub(crate) fn takes(program: &Program) -> bool {
-        JointCode::may_join(program)
-    }
-
     /// Compiles the programs together, on this thread, for every clone. Does nothing where that was done before. Takes some
     /// milliseconds; a [`Compiler`](crate::Compiler) does it on a thread of its own.
     ///
