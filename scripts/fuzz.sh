@@ -12,7 +12,7 @@
 seconds=${1:-60}
 shift || true
 targets=("$@")
-[ "${#targets[@]}" -gt 0 ] || targets=(translator templates payload lua_accessors pcap pcapng)
+[ "${#targets[@]}" -gt 0 ] || targets=(translator joint templates payload lua_accessors pcap pcapng)
 
 # Coverage as libFuzzer reads it; the sanitizer is a nightly switch, which RUSTC_BOOTSTRAP opens in the stable compiler.
 export RUSTC_BOOTSTRAP=1

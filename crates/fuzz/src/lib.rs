@@ -7,6 +7,7 @@
 //! | target | promise |
 //! |---|---|
 //! | [`translator`] | a program says the same in the interpreter, as machine code, and in libpcap's `bpf_filter` |
+//! | [`joint`] | programs that run as one function say the same as each alone in libpcap's `bpf_filter` |
 //! | [`templates`] | any text is an expression or an error with a place; an expression says the same however it is asked |
 //! | [`payload`] | payload terms agree with a naive search; a cut packet has a prefix of the payload |
 //! | [`lua_accessors`] | what a script reads of a packet is what the packet crate says of it |
@@ -29,14 +30,15 @@ pub use captures::captures;
 pub use lua_accessors::check_input as lua_accessors;
 pub use payload::payload;
 pub use templates::templates;
-pub use translator::translator;
+pub use translator::{joint, translator};
 
 /// A target: its name, which is that of its folder in the corpus, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     ("translator", translator),
+    ("joint", joint),
     ("templates", templates),
     ("payload", payload),
     ("lua_accessors", lua_accessors),

@@ -1,11 +1,14 @@
-//! Programs: the interpreter, machine code and libpcap's `bpf_filter` agree on every packet.
+//! Programs: the interpreter, machine code and libpcap's `bpf_filter` agree on every packet; and so do several programs as one
+//! function.
 
-use retroscope_filter::{Aux, Frame, Instruction, Program};
+use retroscope_filter::{Aux, Frame, Instruction, Joint, Program};
 
 use crate::{bytes::Bytes, reference};
 
 /// Longest program, without the stores in front and the return behind.
 const INSTRUCTIONS_MAX: u8 = 48;
+/// Programs of a set.
+const PROGRAMS_MAX: u8 = 12;
 /// Words of scratch memory.
 const SCRATCH: u32 = 16;
 /// Classic BPF operation codes that libpcap's interpreter runs (`pcap/bpf.h`): loads and stores, arithmetic, jumps,
@@ -67,6 +70,50 @@ pub fn translator(data: &[u8]) {
             [expected != 0; 2],
             "together, {packet:02x?} of {wire_len}, {instructions:?}"
         );
+    }
+}
+
+/// Input: number of programs, these as in [`translator`], the length on the wire beyond the packet, the packet.
+pub fn joint(data: &[u8]) {
+    let mut bytes = Bytes(data);
+    let count = bytes.u8() % PROGRAMS_MAX + 1;
+    let programs = (0..count).map(|_| program(&mut bytes));
+    let set: Vec<Program> = programs
+        .filter_map(|instructions| Program::new(instructions, false).ok())
+        .collect();
+    let beyond = u32::from(bytes.u8());
+    let packet = bytes.0;
+    let wire_len = u32::try_from(packet.len())
+        .unwrap_or(u32::MAX)
+        .saturating_add(beyond);
+    let cuts = cuts(packet.len());
+    let frames: Vec<Frame<'_>> = cuts
+        .iter()
+        .map(|&len| Frame::new(&packet[..len], wire_len, Aux::default()))
+        .collect();
+    let joint = Joint::new(set);
+    for is_native in [false, true] {
+        let mut results = [0; Joint::MANY];
+        let any = joint.run_many(&frames, &mut results);
+        for (frame, result) in frames.iter().zip(&results) {
+            let verdicts = joint
+                .programs()
+                .iter()
+                .map(|program| reference::run(program.instructions(), frame.data(), wire_len) != 0);
+            let expected = verdicts
+                .enumerate()
+                .fold(0, |set, (bit, keeps)| set | u64::from(keeps) << bit);
+            assert_eq!(
+                *result,
+                expected,
+                "together, machine code: {is_native}, {:02x?} of {wire_len}, {:?}",
+                frame.data(),
+                joint.programs()
+            );
+            assert_eq!(any & expected, expected);
+        }
+        // Where none of them can be joined, each runs by itself.
+        let _ = joint.make_native();
     }
 }
 
