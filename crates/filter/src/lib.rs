@@ -5,6 +5,7 @@
 //!   machine code; a [`Compiler`] does it beside the data path.
 //! - [`Template`] is an expression with variables (`host $srcIP`) and terms of our own (`$flow`, `payload contains "…"`);
 //!   with the facts of a trigger packet it becomes a [`Filled`] expression.
+//! - [`Joint`] runs many programs as one function.
 //! - [`Filter`] is either, compiled for each link type of the sources, and says what to do with a packet.
 //! - [`RuleSet`] holds thousands of them and finds, by look-ups, all that match a packet.
 //!
@@ -55,7 +56,9 @@ pub use link::{LinkContext, Mode};
 pub use native::{Compiler, CompilerCounts, NativeError, NativeInfo};
 pub use payload::PayloadError;
 pub use program::{Program, ProgramError};
-pub use ruleset::{Explanation, Matches, Placed, Placement, RuleId, RuleReader, RuleSet, Sure};
+pub use ruleset::{
+    Explanation, Matches, Placed, Placement, RuleId, RuleReader, RuleSet, Sure, Together,
+};
 pub use tagged::is_tagged;
 pub use template::{Template, TriggerFacts};
 pub use variable::{FillError, Variable};

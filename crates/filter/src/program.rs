@@ -11,7 +11,7 @@ use crate::{
         ANCILLARY, ANCILLARY_INTERFACE, ANCILLARY_PACKET_TYPE, Instruction, MEMORY_WORDS, op,
     },
     interpreter, lockstep,
-    native::Native,
+    native::{JointCode, Native},
     sys,
 };
 
@@ -167,6 +167,13 @@ impl Program {
     #[must_use]
     pub fn native(&self) -> Option<NativeInfo> {
         self.shared.native.get().map(Native::info)
+    }
+
+    /// Whether it is of a kind that runs as one function with others ([`Joint`](crate::Joint)): loops and what only the kernel
+    /// knows are not. In the end it may be too long.
+    #[must_use]
+    pub fn joins(&self) -> bool {
+        JointCode::may_join(self)
     }
 
     /// Whether nobody else has this program.

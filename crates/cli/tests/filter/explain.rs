@@ -25,8 +25,13 @@ fn it_says_what_is_looked_up_and_what_is_compiled() {
     assert!(!text.contains("piece"), "{text}");
 
     let text = explained(&["ip[8] < 5"]);
-    assert!(text.contains("which is run on every packet"), "{text}");
+    assert!(
+        text.contains("run on every packet, as one function with those of other such rules"),
+        "{text}"
+    );
     assert!(!text.contains("look up "), "{text}");
+    let text = explained(&["ip6 protochain 17 or less 100"]);
+    assert!(text.contains("run on every packet, by itself"), "{text}");
 
     let text = explained(&["-y", "RAW", "host 10.0.0.1 and ip[8] < 5"]);
     assert!(

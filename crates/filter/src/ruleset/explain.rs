@@ -4,7 +4,7 @@ use std::fmt;
 
 use retroscope_packet::LinkType;
 
-use crate::{FilterError, Program};
+use crate::{FilterError, NativeInfo, Program};
 
 /// How packets find a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub enum Placement {
     LookedUp,
     /// By look-ups, and then its program is run, on those packets only.
     Narrowed,
-    /// Its program is run on every packet.
+    /// Its program is run on every packet, together with those of others where it can be joined.
     Compiled,
     /// By look-ups, and then the caller is asked ([`Sure::Ask`](super::Sure::Ask)).
     NarrowedAsked,
@@ -40,6 +40,19 @@ pub struct Explanation {
     pub look_ups: Vec<(String, usize)>,
     /// Its programs, by link type, where it has any.
     pub programs: Vec<(LinkType, Program)>,
+    /// The rules that its program is compiled together with, where it is run on every packet of a link type.
+    pub together: Vec<Together>,
+}
+
+/// Rules whose programs are one function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Together {
+    /// Of these packets.
+    pub link_type: LinkType,
+    /// How many they are, itself among them.
+    pub rules: usize,
+    /// What became of them; `None` as long as each runs by itself.
+    pub native: Option<NativeInfo>,
 }
 
 /// Look-ups printed one by one.
@@ -78,6 +91,24 @@ impl fmt::Display for Explanation {
                 "\n  program for link type {}: {count} instructions",
                 link_type.0
             )?;
+        }
+        for together in &self.together {
+            let Together {
+                link_type, rules, ..
+            } = together;
+            write!(
+                f,
+                "\n  one of {rules} rules asked together for link type {}",
+                link_type.0
+            )?;
+            if let Some(native) = together.native {
+                let ms = native.compile_time.as_secs_f64() * 1e3;
+                write!(
+                    f,
+                    ": {} bytes of machine code, {ms:.2} ms",
+                    native.code_bytes
+                )?;
+            }
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use retroscope_packet::LinkType;
 use crate::{Filled, Filter, FilterError, Joint, LinkContext, Mode, Program};
 
 use super::{
-    Explanation, Placed, Placement, RuleReader,
+    Explanation, Placed, Placement, RuleReader, Together,
     chunked::Numbers,
     index::{Body, Books, Index, RuleInfo, flags},
     key::{Shape, traits},
@@ -229,7 +229,8 @@ impl RuleSet {
     /// What became of a rule.
     #[must_use]
     pub fn explain(&self, id: RuleId) -> Option<Explanation> {
-        let kept = self.kept.get(*self.ids.get(&id.0)? as usize)?.as_ref()?;
+        let rule = *self.ids.get(&id.0)?;
+        let kept = self.kept.get(rule as usize)?.as_ref()?;
         let look_ups = kept.parts.iter();
         Some(Explanation {
             placement: kept.placement,
@@ -237,6 +238,19 @@ impl RuleSet {
                 .map(|part| (part.sought.to_string(), part.compared))
                 .collect(),
             programs: kept.body.programs.clone(),
+            together: self
+                .work
+                .residues
+                .iter()
+                .filter_map(|residue| {
+                    let joint = residue.joint_of(rule)?;
+                    Some(Together {
+                        link_type: residue.link_type,
+                        rules: joint.programs().len(),
+                        native: joint.native(),
+                    })
+                })
+                .collect(),
         })
     }
 

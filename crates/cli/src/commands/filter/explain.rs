@@ -81,7 +81,10 @@ fn rule(
     let found_by = match explanation.placement {
         Placement::LookedUp => "by look-ups alone",
         Placement::Narrowed => "by look-ups; its program is run on what they find",
-        Placement::Compiled => "by its program, which is run on every packet",
+        Placement::Compiled if explanation.programs.iter().all(|(_, one)| one.joins()) => {
+            "by its program, which is run on every packet, as one function with those of other such rules"
+        }
+        Placement::Compiled => "by its program, which is run on every packet, by itself",
         Placement::NarrowedAsked => {
             "by look-ups; the whole expression is evaluated on what they find"
         }
