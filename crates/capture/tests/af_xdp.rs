@@ -24,7 +24,7 @@ use rustix::thread::CapabilitySet;
 use support::{
     DEADLINE, WAIT, generate, is_udp_of_generator,
     namespace::{Namespace, ip},
-    traffic::{Taken, frame, now_ns, send, send_all, take_until},
+    traffic::{Taken, assert_in_order, frame, now_ns, send, send_all, take_until},
 };
 
 fn config(interface: &str) -> XdpConfig {
@@ -182,20 +182,7 @@ fn everything_comes_at_speed() {
         });
         let (received, lost) = stop_and_drain(queue.as_mut(), &mut taken);
         assert_eq!((sent, received, lost), (60_000, 60_000, 0));
-        let sequence = |data: &[u8]| u64::from_be_bytes(data[42..50].try_into().unwrap());
-        assert!(
-            taken
-                .frames
-                .iter()
-                .all(|(_, data)| is_udp_of_generator(data))
-        );
-        assert!(
-            taken
-                .frames
-                .iter()
-                .map(|(_, data)| sequence(data))
-                .eq(0..60_000)
-        );
+        assert_in_order(&taken.frames, 60_000);
     });
 }
 

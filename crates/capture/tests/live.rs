@@ -25,7 +25,9 @@ use support::{
     DEADLINE, WAIT, generate, is_udp_of_generator,
     namespace::{Namespace, ip},
     open,
-    traffic::{Taken, frame, is_ours, now_ns, send, stop_and_drain, take_until, with_tag},
+    traffic::{
+        Taken, frame, is_ours, now_ns, send, sequence, stop_and_drain, take_until, with_tag,
+    },
     try_open,
 };
 
@@ -51,7 +53,6 @@ fn everything_that_is_sent_at_speed_comes() {
             .iter()
             .filter(|(_, data)| is_udp_of_generator(data))
             .collect();
-        let sequence = |data: &[u8]| u64::from_be_bytes(data[42..50].try_into().unwrap());
         assert_eq!(ours.len(), 100_000);
         assert!(
             ours.iter()

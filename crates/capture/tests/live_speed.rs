@@ -11,8 +11,12 @@ mod support;
 
 use std::time::Instant;
 
-use retroscope_capture::Status;
-use support::{WAIT, generate, is_udp_of_generator, namespace::Namespace, open};
+use support::{
+    generate, is_udp_of_generator,
+    namespace::Namespace,
+    open,
+    traffic::{drain_beside, sequence},
+};
 
 #[test]
 #[ignore = "speed: run it alone, in a release build"]
@@ -44,35 +48,20 @@ fn half_a_million_a_second_for_ten_seconds() {
     };
     namespace.enter(|| {
         let mut queue = open("v1");
-        std::thread::scope(|scope| {
-            let sender = scope.spawn(|| {
-                namespace.enter(|| generate("v0", "generate:flows=1000,rate=500kpps,duration=10s"))
-            });
-            let (mut frames, mut next_sequence, mut bytes) = (0_u64, 0, 0);
-            let mut is_stopped = false;
-            loop {
-                match queue.next(WAIT).unwrap() {
-                    Status::End => break,
-                    Status::Idle if sender.is_finished() && !is_stopped => {
-                        is_stopped = true;
-                        queue.stop();
-                    }
-                    Status::Idle | Status::Frames => {}
-                }
-                for frame in queue.burst().iter() {
-                    frames += 1;
-                    bytes += frame.data.len();
-                    if is_udp_of_generator(frame.data) {
-                        let sequence = u64::from_be_bytes(frame.data[42..50].try_into().unwrap());
-                        assert_eq!(sequence, next_sequence, "a gap");
-                        next_sequence += 1;
-                    }
+        let (mut frames, mut next_sequence, mut bytes) = (0_u64, 0, 0);
+        let text = "generate:flows=1000,rate=500kpps,duration=10s";
+        let sent = drain_beside(&namespace, queue.as_mut(), text, |burst| {
+            for frame in burst.iter() {
+                frames += 1;
+                bytes += frame.data.len();
+                if is_udp_of_generator(frame.data) {
+                    assert_eq!(sequence(frame.data), next_sequence, "a gap");
+                    next_sequence += 1;
                 }
             }
-            let sent = sender.join().unwrap();
-            println!("{sent} sent, {frames} frames of {bytes} bytes came");
-            assert_eq!((sent, next_sequence), (5_000_000, 5_000_000));
-            assert_eq!(queue.statistics().received, Some(frames));
         });
+        println!("{sent} sent, {frames} frames of {bytes} bytes came");
+        assert_eq!((sent, next_sequence), (5_000_000, 5_000_000));
+        assert_eq!(queue.statistics().received, Some(frames));
     });
 }

@@ -24,6 +24,7 @@ use support::{
     DEADLINE, WAIT, generate, is_udp_of_generator,
     namespace::{Namespace, ip},
     tcpdump::{Record, Tcpdump, assert_same, send_mixture},
+    traffic::{drain_beside, sequence},
 };
 
 fn try_open(device: &str, buffer_bytes: Option<usize>) -> Result<Vec<Box<dyn Queue>>, SourceError> {
@@ -153,7 +154,6 @@ fn everything_that_is_sent_comes_in_order() {
                 .iter()
                 .filter(|(_, data)| is_udp_of_generator(data))
         };
-        let sequence = |data: &[u8]| u64::from_be_bytes(data[42..50].try_into().unwrap());
         assert!(ours().map(|(_, data)| sequence(data)).eq(0..100_000));
         assert!(
             ours().any(|(meta, _)| meta.time_ns % 1000 != 0),
@@ -288,26 +288,12 @@ fn half_a_million_a_second_for_ten_seconds() {
     };
     namespace.enter(|| {
         let mut queue = open("v1");
-        std::thread::scope(|scope| {
-            let sender = scope.spawn(|| {
-                namespace.enter(|| generate("v0", "generate:flows=1000,rate=500kpps,duration=10s"))
-            });
-            let (mut frames, mut is_stopped) = (0_u64, false);
-            loop {
-                match queue.next(WAIT).unwrap() {
-                    Status::End => break,
-                    Status::Idle if sender.is_finished() && !is_stopped => {
-                        is_stopped = true;
-                        queue.stop();
-                    }
-                    Status::Idle | Status::Frames => {}
-                }
-                frames += queue.burst().frames.len() as u64;
-            }
-            let sent = sender.join().unwrap();
-            let statistics = queue.statistics();
-            println!("{sent} sent, {frames} came: {statistics:?}");
-            assert_eq!((sent, frames), (5_000_000, 5_000_000));
+        let mut frames = 0;
+        let text = "generate:flows=1000,rate=500kpps,duration=10s";
+        let sent = drain_beside(&namespace, queue.as_mut(), text, |burst| {
+            frames += burst.frames.len();
         });
+        println!("{sent} sent, {frames} came: {:?}", queue.statistics());
+        assert_eq!((sent, frames), (5_000_000, 5_000_000));
     });
 }

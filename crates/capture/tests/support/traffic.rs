@@ -6,7 +6,7 @@ use retroscope_capture::{
     Burst, Direction, Event, FrameMeta, LossCause, Queue, Status, VlanTag, send::LiveSender,
 };
 
-use super::{DEADLINE, WAIT};
+use super::{DEADLINE, WAIT, generate, is_udp_of_generator, namespace::Namespace};
 
 /// The system clock in ns since the UNIX epoch.
 pub(crate) fn now_ns() -> i64 {
@@ -78,6 +78,45 @@ pub(crate) fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, 
         "the ledger does not close"
     );
     (received, lost)
+}
+
+/// Sends what `text` generates out of `v0`, on a thread of its own, lets `look` see each burst that a queue lends meanwhile and
+/// afterwards, to its end, and returns how many frames were sent.
+pub(crate) fn drain_beside(
+    namespace: &Namespace,
+    queue: &mut dyn Queue,
+    text: &str,
+    mut look: impl FnMut(Burst<'_>),
+) -> usize {
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| namespace.enter(|| generate("v0", text)));
+        let (mut is_stopped, deadline) = (false, Instant::now() + 2 * DEADLINE);
+        loop {
+            match queue.next(WAIT).unwrap() {
+                Status::End => break,
+                Status::Idle if sender.is_finished() && !is_stopped => {
+                    is_stopped = true;
+                    queue.stop();
+                }
+                Status::Idle | Status::Frames => {}
+            }
+            look(queue.burst());
+            assert!(Instant::now() < deadline, "the queue does not end");
+        }
+        usize::try_from(sender.join().unwrap()).unwrap()
+    })
+}
+
+/// The number of one of the generator's frames.
+pub(crate) fn sequence(data: &[u8]) -> u64 {
+    u64::from_be_bytes(data[42..50].try_into().unwrap())
+}
+
+/// Nothing was taken but the generator's first `count` frames, in its order.
+pub(crate) fn assert_in_order(frames: &[(FrameMeta, Vec<u8>)], count: u64) {
+    let mut frames = frames.iter().map(|(_, data)| data.as_slice());
+    assert!(frames.clone().all(is_udp_of_generator));
+    assert!(frames.by_ref().map(sequence).eq(0..count));
 }
 
 /// Sends one frame.
