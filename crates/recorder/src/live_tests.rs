@@ -34,6 +34,12 @@ fn packets(report: &crate::DumpReport) -> Vec<(i64, u16, u32)> {
     packets
 }
 
+/// What a dump misses: causes, and how many packets.
+fn missing(report: &crate::DumpReport) -> Vec<(&str, Option<u64>)> {
+    let missing = report.missing.iter();
+    missing.map(|it| (it.cause, it.packets)).collect()
+}
+
 /// 16 producers at one packet a second, a ring of 128 MiB: a packet one hour old is still dumped. Stored time is ring
 /// bytes over rate, whatever the number of queues (the paper's c(r) forgets the producers).
 #[test]
@@ -249,11 +255,7 @@ fn a_source_that_is_gone_is_missing_from_every_later_dump() {
         rig.step();
         rig.step();
         let report = &rig.reports[0];
-        let missing: Vec<_> = report
-            .missing
-            .iter()
-            .map(|m| (m.cause, m.packets))
-            .collect();
+        let missing = missing(report);
         if is_lost {
             assert_eq!(report.verdict, Verdict::Incomplete, "{report:?}");
             assert_eq!(missing, [(crate::INTERFACE_DOWN, None)]);
@@ -352,13 +354,8 @@ fn a_verdict_waits_for_the_counters() {
     rig.step();
     rig.step();
     let report = &rig.reports[0];
-    let missing: Vec<_> = report
-        .missing
-        .iter()
-        .map(|m| (m.cause, m.packets))
-        .collect();
     assert_eq!(
-        (report.verdict, missing),
+        (report.verdict, missing(report)),
         (Verdict::Incomplete, vec![("kernel", Some(3))])
     );
 }
@@ -377,13 +374,8 @@ fn unknown_losses_are_not_called_complete() {
         rig.step();
     }
     let report = &rig.reports[0];
-    let missing: Vec<_> = report
-        .missing
-        .iter()
-        .map(|m| (m.cause, m.packets))
-        .collect();
     assert_eq!(
-        (report.verdict, missing),
+        (report.verdict, missing(report)),
         (Verdict::Incomplete, vec![("unknown", None)])
     );
     assert_eq!(report.missing[0].source.as_deref(), Some("fake0"));
