@@ -32,8 +32,10 @@ pub struct Producer {
     /// Something was published since sleeping readers were last told.
     untold: bool,
     hook: Option<Hook>,
-    /// Sleeping readers are told at the end of each bucket.
-    tells_buckets: bool,
+    /// So many buckets may end before sleeping readers are told.
+    quiet_buckets: usize,
+    /// Buckets that ended since they were told.
+    untold_buckets: usize,
     /// Counted in the bell as looking for a bucket.
     enlisted: bool,
     /// The bell's epoch before the last search, which found nothing and was not to wait.
@@ -60,7 +62,8 @@ impl Producer {
             cut_records: 0,
             untold: false,
             hook: None,
-            tells_buckets: true,
+            quiet_buckets: 0,
+            untold_buckets: 0,
             enlisted: false,
             full_at: None,
         }
@@ -141,6 +144,7 @@ impl Producer {
     /// Lets readers see what was stored, and wakes those that sleep.
     pub fn publish(&mut self) {
         self.commit();
+        self.untold_buckets = 0;
         if std::mem::take(&mut self.untold) {
             self.shared.dormitories[self.id].0.published();
         }
@@ -181,11 +185,11 @@ impl Producer {
         self.hook = Some(hook);
     }
 
-    /// Leaves readers that sleep alone at the end of a bucket, as long as there are others to be overwritten: for a caller that
-    /// publishes once in a while though its source never runs dry. Where buckets fill much faster than that, each waking
-    /// would cost a reader tens of microseconds, to find a part of what is coming.
+    /// Leaves readers that sleep alone at the end of a bucket, for an eighth of the ring: for a caller that publishes once in a
+    /// while though its source never runs dry. Where buckets fill much faster than that, each waking would cost a reader tens
+    /// of microseconds, to find a part of what is coming.
     pub fn leave_sleepers(&mut self) {
-        self.tells_buckets = false;
+        self.quiet_buckets = self.shared.storage.geometry().buckets / 8;
     }
 
     fn store_fitting(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
@@ -214,10 +218,11 @@ impl Producer {
     #[cold]
     #[inline(never)]
     fn next_bucket(&mut self, base_ns: i64) -> Result<(), StoreError> {
-        if self.tells_buckets {
-            self.publish();
-        } else {
+        if self.untold_buckets < self.quiet_buckets {
             self.commit();
+            self.untold_buckets += 1;
+        } else {
+            self.publish();
         }
         if self
             .full_at

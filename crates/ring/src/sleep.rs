@@ -9,7 +9,7 @@
 //! ```
 //!
 //! After F3 the reader sees the publication, or after F4 the producer sees the bit. F4 runs at every
-//! [`publish`](crate::Producer::publish) and at the end of each bucket, F3 only before a sleep, so that F4 is the light side
+//! [`publish`](crate::Producer::publish) and at the ends of buckets, F3 only before a sleep, so that F4 is the light side
 //! of a [`Barrier`]. A bit is taken by an Acquire swap of the board, which sees the ASLEEP that was stored before the bit.
 //!
 //! # Batched wake-ups
