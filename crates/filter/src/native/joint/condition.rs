@@ -24,7 +24,7 @@ pub(super) enum Condition {
 
 /// A condition, or its opposite, or what holds for all packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum Question {
     Always(bool),
     If(ConditionId),
     Unless(ConditionId),
@@ -71,16 +71,16 @@ impl Conditions {
         code: u16,
         left: ValueId,
         right: ValueId,
-    ) -> Asked {
+    ) -> Question {
         let numbers = (values.constant_of(left), values.constant_of(right));
         let (left, right) = match (code, numbers) {
-            (_, (Some(left), Some(right))) => return Asked::Always(holds(code, left, right)),
+            (_, (Some(left), Some(right))) => return Question::Always(holds(code, left, right)),
             // `A & X` is `X & A`, and so with `=`.
             (op::JEQ_K | op::JSET_K, (Some(_), None)) => (right, left),
             _ => (left, right),
         };
         let Some(number) = values.constant_of(right) else {
-            return Asked::If(self.add(Condition::Compared { code, left, right }));
+            return Question::If(self.add(Condition::Compared { code, left, right }));
         };
         let (inner, bits) = values.unmasked(left, u32::MAX);
         match code {
@@ -88,35 +88,35 @@ impl Conditions {
                 let (inner, bits) = values.unmasked(left, number);
                 self.any_bit(values, inner, bits)
             }
-            op::JEQ_K if number & !bits != 0 => Asked::Always(false),
+            op::JEQ_K if number & !bits != 0 => Question::Always(false),
             op::JEQ_K if number == 0 => match self.any_bit(values, inner, bits) {
-                Asked::Always(any) => Asked::Always(!any),
-                Asked::If(any) | Asked::Unless(any) => Asked::Unless(any),
+                Question::Always(any) => Question::Always(!any),
+                Question::If(any) | Question::Unless(any) => Question::Unless(any),
             },
             op::JEQ_K if number == bits && bits.is_power_of_two() => {
                 self.any_bit(values, inner, bits)
             }
-            op::JGT_K if values.largest(left) <= number => Asked::Always(false),
-            op::JGE_K if number == 0 => Asked::Always(true),
-            op::JGE_K if values.largest(left) < number => Asked::Always(false),
+            op::JGT_K if values.largest(left) <= number => Question::Always(false),
+            op::JGE_K if number == 0 => Question::Always(true),
+            op::JGE_K if values.largest(left) < number => Question::Always(false),
             op::JGE_K => {
                 // `>= n` is `> n - 1`.
                 let right = values.constant(number - 1);
                 let code = op::JGT_K;
-                Asked::If(self.add(Condition::Compared { code, left, right }))
+                Question::If(self.add(Condition::Compared { code, left, right }))
             }
-            _ => Asked::If(self.add(Condition::Compared { code, left, right })),
+            _ => Question::If(self.add(Condition::Compared { code, left, right })),
         }
     }
 
     /// Whether any of some bits of a value is set.
-    fn any_bit(&mut self, values: &mut Values, left: ValueId, bits: u32) -> Asked {
+    fn any_bit(&mut self, values: &mut Values, left: ValueId, bits: u32) -> Question {
         if bits == 0 {
-            return Asked::Always(false);
+            return Question::Always(false);
         }
         let code = op::JSET_K;
         let right = values.constant(bits);
-        Asked::If(self.add(Condition::Compared { code, left, right }))
+        Question::If(self.add(Condition::Compared { code, left, right }))
     }
 
     /// What an answer to one condition says about another.
@@ -229,7 +229,7 @@ mod tests {
         code: u16,
         left: ValueId,
         number: u32,
-    ) -> Asked {
+    ) -> Question {
         let right = values.constant(number);
         conditions.compared(values, code, left, right)
     }
@@ -265,9 +265,9 @@ mod tests {
                     let truth = |byte: u32| holds(code, byte & mask, number);
                     let all: Vec<bool> = (0..256).map(truth).collect();
                     match one {
-                        Asked::Always(answer) => assert!(all.iter().all(|one| *one == answer)),
-                        Asked::If(id) => asked.push((id, all)),
-                        Asked::Unless(id) => {
+                        Question::Always(answer) => assert!(all.iter().all(|one| *one == answer)),
+                        Question::If(id) => asked.push((id, all)),
+                        Question::Unless(id) => {
                             asked.push((id, all.iter().map(|one| !one).collect()));
                         }
                     }

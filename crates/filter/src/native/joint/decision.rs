@@ -8,7 +8,8 @@
 use std::collections::HashMap;
 
 use super::{
-    condition::{Asked, Condition, ConditionId, Conditions},
+    condition::{Condition, ConditionId, Conditions, Question},
+    facts::Facts,
     value::{Load, Value, ValueId, Values},
 };
 use crate::{
@@ -151,18 +152,28 @@ impl Decisions {
         })
     }
 
-    fn test(&mut self, asked: Asked, yes: NodeId, no: NodeId) -> NodeId {
+    fn test(&mut self, asked: Question, yes: NodeId, no: NodeId) -> NodeId {
         match asked {
-            Asked::Always(true) => yes,
-            Asked::Always(false) => no,
-            Asked::If(condition) => self.add(Node::Test { condition, yes, no }),
-            Asked::Unless(condition) => self.add(Node::Test {
+            Question::Always(true) => yes,
+            Question::Always(false) => no,
+            Question::If(condition) => self.add(Node::Test { condition, yes, no }),
+            Question::Unless(condition) => self.add(Node::Test {
                 condition,
                 yes: no,
                 no: yes,
             }),
         }
     }
+}
+
+/// The first node from `node` on whose answer is not known.
+pub(super) fn open(decisions: &Decisions, mut node: NodeId, facts: &Facts) -> NodeId {
+    while let Node::Test { condition, yes, no } = decisions.get(node)
+        && let Some(answer) = facts.get(condition)
+    {
+        node = if answer { yes } else { no };
+    }
+    node
 }
 
 impl Run<'_> {
@@ -207,8 +218,8 @@ impl Run<'_> {
                         })
                     };
                     return match asked {
-                        Asked::Always(true) => to(if_true),
-                        Asked::Always(false) => to(if_false),
+                        Question::Always(true) => to(if_true),
+                        Question::Always(false) => to(if_false),
                         _ => {
                             let (yes, no) = (to(if_true)?, to(if_false)?);
                             Ok(self.decisions.test(asked, yes, no))
@@ -268,10 +279,12 @@ impl Run<'_> {
             .conditions
             .add(Condition::Captured { behind, end });
         let on = self.from(state)?;
-        Ok(self.decisions.test(Asked::If(captured), on, NodeId::REJECT))
+        Ok(self
+            .decisions
+            .test(Question::If(captured), on, NodeId::REJECT))
     }
 
-    fn is_not_zero(&mut self, value: ValueId) -> Asked {
+    fn is_not_zero(&mut self, value: ValueId) -> Question {
         let Decisions {
             values, conditions, ..
         } = &mut *self.decisions;
@@ -279,7 +292,7 @@ impl Run<'_> {
         conditions.compared(values, op::JSET_K, value, all)
     }
 
-    fn asked(&mut self, instruction: &Instruction, state: &State) -> Asked {
+    fn asked(&mut self, instruction: &Instruction, state: &State) -> Question {
         let Decisions {
             values, conditions, ..
         } = &mut *self.decisions;

@@ -12,10 +12,10 @@ use cranelift_frontend::FunctionBuilder;
 
 use super::{
     condition::{Condition, ConditionId},
-    decision::{Decisions, Node, NodeId},
+    decision::{Decisions, Node, NodeId, open},
     facts::Facts,
+    graph::{Block, BlockId, Joined, Way},
     value::{Load, Value, ValueId},
-    worlds::{Block, BlockId, Joined, Way, open},
 };
 use crate::{
     frame::layout,

@@ -5,7 +5,8 @@
 //! - `decision` follows each program by hand, from its start to its returns, and leaves a graph of conditions; `value` is
 //!   what they are about and `condition` what one answer says about other questions.
 //! - `worlds` puts these graphs one behind the other. In front of each program it keeps apart the packets of which different
-//!   things are known (`facts`), and leaves out of the program what is known there.
+//!   things are known (`facts`), and leaves out of the program what is known there; `asked` says what is worth knowing. The
+//!   result is a `graph` of blocks.
 //! - `emit` makes Cranelift's intermediate code of that, in a loop over packets.
 //!
 //! A load beyond the captured bytes ends its own program with nothing, and the next one goes on: what a check says is a fact
@@ -13,10 +14,12 @@
 //!
 //! Loops, ancillary data and divisors that may be 0 are not followed; such programs run alone. So do those with too many ways.
 
+mod asked;
 mod condition;
 mod decision;
 mod emit;
 mod facts;
+mod graph;
 mod value;
 mod worlds;
 

@@ -8,9 +8,11 @@
 use std::collections::HashMap;
 
 use super::{
+    asked::Asked,
     condition::{Condition, ConditionId},
-    decision::{Decisions, Node, NodeId},
-    facts::{Bits, Facts},
+    decision::{Decisions, Node, NodeId, open},
+    facts::Facts,
+    graph::{Block, BlockId, Joined, Target, Way},
 };
 
 /// Worlds between two programs at most. Of 12, 24, 48 and 96 none was better or worse by more than a run differs from the next
@@ -28,92 +30,11 @@ const USUAL_BEHIND: u64 = USUAL_BYTES - 20;
 /// tell about each other.
 const BLOCKS_A_NODE: usize = 2;
 
-/// A block of [`Joined`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct BlockId(u32);
-
-/// What a block does.
-#[derive(Debug, Clone)]
-pub(super) enum Block {
-    /// Goes one of two ways.
-    Test {
-        condition: ConditionId,
-        yes: Way,
-        no: Way,
-    },
-    /// Adds `bits` to the result where the questions from `node` on say so, and goes on. All loads that they need are
-    /// checked on every way here.
-    Sum {
-        node: NodeId,
-        facts: Facts,
-        bits: u64,
-        on: Way,
-    },
-}
-
-/// A way out of a block.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Way {
-    /// Added to the result.
-    pub(super) bits: u64,
-    to: Target,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Target {
-    Block(BlockId),
-    /// A world before a program, by number.
-    World {
-        program: usize,
-        world: usize,
-    },
-    /// The end of all programs.
-    End,
-}
-
 /// A program: where its run starts, and what it adds to the result.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rule {
     pub(super) root: NodeId,
     pub(super) bits: u64,
-}
-
-/// All programs as one graph of blocks.
-#[derive(Debug)]
-pub(super) struct Joined {
-    blocks: Vec<Block>,
-    /// For each program: which world each world became when there were too many, and how each of these goes on.
-    worlds: Vec<(Vec<usize>, Vec<Way>)>,
-    /// The first way.
-    start: Way,
-}
-
-impl Joined {
-    pub(super) fn get(&self, block: BlockId) -> &Block {
-        &self.blocks[block.0 as usize]
-    }
-
-    /// The first block, and the bits of programs that keep every packet.
-    pub(super) fn start(&self) -> (u64, Option<BlockId>) {
-        self.end_of(self.start)
-    }
-
-    /// Where a way leads, past programs that have nothing to ask there, and what it adds. `None` at the end.
-    pub(super) fn end_of(&self, way: Way) -> (u64, Option<BlockId>) {
-        let mut way = way;
-        let mut bits = 0;
-        loop {
-            bits |= way.bits;
-            match way.to {
-                Target::Block(block) => return (bits, Some(block)),
-                Target::End => return (bits, None),
-                Target::World { program, world } => {
-                    let (became, ways) = &self.worlds[program];
-                    way = ways[became[world]];
-                }
-            }
-        }
-    }
 }
 
 /// Joins programs. `None` where even one world between them takes too many blocks.
@@ -136,69 +57,6 @@ pub(super) fn join(decisions: &Decisions, rules: &[Rule]) -> Option<Joined> {
             return None;
         }
         worlds_max /= 2;
-    }
-}
-
-/// The first node from `node` on whose answer is not known.
-pub(super) fn open(decisions: &Decisions, mut node: NodeId, facts: &Facts) -> NodeId {
-    while let Node::Test { condition, yes, no } = decisions.get(node)
-        && let Some(answer) = facts.get(condition)
-    {
-        node = if answer { yes } else { no };
-    }
-    node
-}
-
-/// Who asks what.
-struct Asked {
-    conditions: usize,
-    /// The conditions that each node leads to.
-    reach: Vec<Bits>,
-    /// For each program, and behind the last: what is worth knowing in front of it, and for how many programs it is.
-    later: Vec<(Bits, Vec<u32>)>,
-}
-
-impl Asked {
-    fn new(decisions: &Decisions, rules: &[Rule]) -> Self {
-        let conditions = decisions.conditions.len();
-        let mut reach: Vec<Bits> = Vec::with_capacity(decisions.len());
-        // Questions that others follow on. The last ones are asked again as cheaply as they are remembered.
-        let mut inner: Vec<Bits> = Vec::with_capacity(decisions.len());
-        for number in 0..decisions.len() {
-            let id = NodeId(u32::try_from(number).unwrap_or(u32::MAX));
-            let (mut all, mut its) = (Bits::none(conditions), Bits::none(conditions));
-            if let Node::Test { condition, yes, no } = decisions.get(id) {
-                for next in [yes, no] {
-                    all.join(&reach[next.0 as usize]);
-                    its.join(&inner[next.0 as usize]);
-                }
-                all.add(condition);
-                let is_last = [yes, no]
-                    .iter()
-                    .all(|next| matches!(decisions.get(*next), Node::Verdict(_)));
-                if !is_last {
-                    its.add(condition);
-                }
-            }
-            reach.push(all);
-            inner.push(its);
-        }
-        let mut later = vec![(Bits::none(conditions), vec![0; conditions])];
-        for rule in rules.iter().rev() {
-            let (mut all, mut counts) = later[later.len() - 1].clone();
-            let its = &inner[rule.root.0 as usize];
-            all.join(its);
-            for (id, count) in decisions.conditions.ids().zip(&mut counts) {
-                *count += u32::from(its.has(id));
-            }
-            later.push((all, counts));
-        }
-        later.reverse();
-        Self {
-            conditions,
-            reach,
-            later,
-        }
     }
 }
 
