@@ -4,6 +4,7 @@
 //! - `traffic`: generated packets. `hot`: a few hundred of them that stay in the cache. `cold`: as many as a ring of 1 GiB holds.
 //! - `handwritten`: the single filters as functions.
 //! - `rules`: ten thousand rules, and a naive twin that knows what they match.
+//! - `together`: up to 64 filters that nothing is looked up for, one by one and as one function.
 //! - `script`: a trigger in Lua.
 //!
 //! All engines get the same packets in the same loop: 64 frames, then 64 bits that say which of them match. Before anything is
@@ -15,6 +16,7 @@ pub(crate) mod hot;
 pub(crate) mod rules;
 pub(crate) mod script;
 pub(crate) mod sys;
+pub(crate) mod together;
 mod traffic;
 
 use std::{sync::LazyLock, thread};

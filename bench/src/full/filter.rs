@@ -1,4 +1,4 @@
-//! Filters by engine, what it takes to compile them, and rule sets by number of rules.
+//! Filters by engine, what it takes to compile them, several of them as one function, and rule sets by number of rules.
 
 use std::time::Instant;
 
@@ -12,17 +12,21 @@ use crate::{
         rules::{self, RULES, Sort, Twin},
         singles,
         sys::Libpcap,
+        together,
     },
     measure::{Entrant, interleave},
     session::{Session, SessionError},
 };
 
+/// Numbers of filters that run as one function.
+const TOGETHER: [usize; 5] = [1, 2, 8, 16, 64];
 /// Numbers of rules.
 const COUNTS: [u32; 5] = [1, 10, 100, 1000, RULES];
 
 pub(super) fn run(session: &mut Session) -> Result<(), SessionError> {
     engines(session)?;
     compile(session)?;
+    together(session)?;
     rule_sets(session)
 }
 
@@ -91,6 +95,32 @@ fn compile(session: &mut Session) -> Result<(), SessionError> {
     }
     entrants.retain(|entrant| session.wants(entrant.name()));
     write(session, "us", entrants)
+}
+
+/// `filter-together/COUNT/separate` and `…/joint`: filters with nothing to look up, packets in the cache.
+fn together(session: &mut Session) -> Result<(), SessionError> {
+    for count in TOGETHER {
+        let row = |is_joint| format!("filter-together/{count}/{}", together::name(is_joint));
+        let mut ways = vec![false, true];
+        ways.retain(|is_joint| session.wants(&row(*is_joint)));
+        if ways.is_empty() {
+            continue;
+        }
+        match together::Set::new(count) {
+            Ok(set) => {
+                let scale = session.scale();
+                let entrants = ways.iter();
+                let entrants = entrants.map(|way| set.entrant(*way, row(*way), &scale));
+                write(session, "ns", entrants.collect())?;
+            }
+            Err(failure) => {
+                for way in ways {
+                    session.absolute(&row(way), "ns", Err(failure.clone()))?;
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// `filter-rules/SORT/COUNT` and `filter-rules/one/COUNT`, which is a single filter whatever the number: packets in the ring.

@@ -9,7 +9,7 @@
 //! | `distance` | `guard/…` | figure 7.6 | V-D |
 //! | `rates` | `latency/…` | section 7.5, table 7.4 | V-D |
 //! | `ablation` | `ablation/…` | | |
-//! | `filter` | `filter-ns/…`, `filter-compile/…`, `filter-rules/…` | future work (JIT filter expressions) | |
+//! | `filter` | `filter-ns/…`, `filter-compile/…`, `filter-together/…`, `filter-rules/…` | future work (JIT filter expressions) | |
 
 mod ablation;
 mod buckets;
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn the_rows_of_the_thesis_are_there_and_none_fails() {
         let rows = rows_of(
-            "limits,ablation,guard,bucket/2MiB,bucket-qq2016/2MiB,outer,queue/ring,queue/qq2016,filter-ns,filter-compile,filter-rules",
+            "limits,ablation,guard,bucket/2MiB,bucket-qq2016/2MiB,outer,queue/ring,queue/qq2016,filter-ns,filter-compile,filter-together,filter-rules",
         );
         for name in [
             "limits/nt-fill/1t",

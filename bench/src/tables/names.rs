@@ -12,6 +12,7 @@
 //! | `ablation/N-CHANGE` | packets a second after the first N changes |
 //! | `filter-ns/FILTER/ENGINE` | nanoseconds a packet in the cache |
 //! | `filter-compile/FILTER/libpcap`, `native` | microseconds |
+//! | `filter-together/N/separate`, `…/joint` | nanoseconds a packet in the cache with N filters that nothing is looked up for, one by one and as one function |
 //! | `filter-rules/SORT/N`, `filter-rules/one/N` | nanoseconds a packet in the ring with N rules, and with one filter |
 //! | `capture/SIZEB/PROGRAM-ns` | processor time that a program takes for each packet |
 //! | `capture/lossless/SIZEB/PROGRAM` | packets a second at which it loses none |
