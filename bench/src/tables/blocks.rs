@@ -37,6 +37,7 @@ const TABLES: [(&str, Make); 19] = [
     ("latency", |rows, _| inside::latency(rows)),
     ("filter-engines", |rows, _| filters::engines(rows)),
     ("filter-compile", |rows, _| filters::compile(rows)),
+    ("filter-together", |rows, _| filters::together(rows)),
     ("filter-rules", |rows, _| filters::rules(rows)),
     ("capture-machine", |_, machine| facts(machine)),
     ("capture-judged", |rows, _| judged::capture(rows)),

@@ -1,5 +1,7 @@
 //! Tables of filters: by engine, what compiling takes, rule sets by number of rules.
 
+use std::collections::BTreeSet;
+
 use super::blocks::{cell, table, words};
 use super::inside::grid;
 use super::names::{find, parts};
@@ -41,6 +43,25 @@ pub(super) fn compile(rows: &[Row]) -> Option<String> {
         &steps,
         ["µs", "`pcap_compile`", "from there to machine code"],
     )
+}
+
+/// Nanoseconds a packet in the cache, of filters that nothing is looked up for, by their number.
+pub(super) fn together(rows: &[Row]) -> Option<String> {
+    let prefix = "filter-together/";
+    let number = |row: &Row| parts::<2>(row, prefix)?[0].parse::<u32>().ok();
+    let numbers: BTreeSet<u32> = rows.iter().filter_map(number).collect();
+    let lines: Vec<Vec<String>> = numbers
+        .iter()
+        .map(|number| {
+            let ways = ["separate", "joint"];
+            let at = |way: &str| cell(find(rows, &format!("{prefix}{number}/{way}")));
+            std::iter::once(number.to_string())
+                .chain(ways.map(at))
+                .collect()
+        })
+        .collect();
+    let heading = ["ns by filters", "one by one", "as one function"];
+    table(&words(heading), &lines)
 }
 
 /// Nanoseconds a packet in the ring, by number of rules.
@@ -90,6 +111,18 @@ mod tests {
                 "| 100 hosts | – | – | 500 | – |"
             ]
         );
+    }
+
+    #[test]
+    fn filters_together_are_by_number() {
+        let rows = [
+            made_up("filter-together/16/joint", 5.0, "ns"),
+            made_up("filter-together/16/separate", 20.0, "ns"),
+            made_up("filter-together/2/joint", 2.0, "ns"),
+        ];
+        let text = make_up("filter-together", &rows);
+        let lines: Vec<_> = text.lines().skip(2).collect();
+        assert_eq!(lines, ["| 2 | – | 2.00 |", "| 16 | 20.0 | 5.00 |"]);
     }
 
     #[test]
