@@ -94,6 +94,12 @@ impl Joint {
         self.shared.code.get().map_or(0, JointCode::covered)
     }
 
+    /// Whether all programs run as one.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.joined() == self.all()
+    }
+
     /// Says which programs keep any byte of each of at most [`Self::MANY`] frames: bit `n` of a frame's result is that of
     /// program `n`. Gives the bits of all results.
     ///

@@ -14,11 +14,11 @@ use retroscope_filter::{Compiler, Joint, Program};
 /// Programs compiled before the start at most, at some tenths of a millisecond each. More go to the thread.
 const AT_START_MAX: usize = 1000;
 
-/// What a program of a [`Joint`] costs, in programs compiled by themselves: measured 1 ms with 64, which takes 64 ms.
+/// What a program of a [`Joint`] costs, in programs compiled by themselves: of 64 short ones some 0.5 ms each, and more of long ones.
 const JOINED_COST: usize = 4;
 
-/// See the module. Shared by all threads that meet new filters; none of its functions but [`Self::submit`] before
-/// [`Self::start`] takes long.
+/// See the module. Shared by all threads that meet new filters; none of its functions takes long but
+/// [`Self::submit`] and [`Self::submit_joint`] before [`Self::start`].
 #[derive(Debug)]
 pub(crate) struct NativeCode {
     /// The thread, from the start on. `None`: the system gave none.

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use retroscope_capture::{Offer, Queue, Source, SourceError};
+use retroscope_capture::{Offer, Queue, Source, SourceError, af_packet::WATERMARK_BEHIND_NS_MAX};
 use retroscope_packet::LinkType;
 use retroscope_ring::{EvictionDetail, GroupKind, Mode, Ring, RingConfig, RingError, Waker};
 
@@ -37,6 +37,8 @@ use crate::{
 
 /// How long a live window may outlast `future` on the monotonic clock: DESIGN §6.
 const GRACE: Duration = Duration::from_millis(50);
+
+const _: () = assert!((WATERMARK_BEHIND_NS_MAX as u128) < GRACE.as_nanos());
 /// How long an idle analyzer sleeps at most, for clocks and deadlines.
 const IDLE: Duration = Duration::from_millis(10);
 /// The same live, while no dump is open: longer than a busy queue lets packets wait, so that on a busy link its packets wake

@@ -1,7 +1,7 @@
 //! The trigger rules: which packets are hits, and of which rules.
 //!
 //! A few short rules run as their programs on 64 packets together, and these as one function: that is the quickest way for
-//! them. Where some have no program of their own, as with payload terms, only very few run like that.
+//! them. Where some have no program of their own, as with payload terms, or are not part of the function, only very few run like that.
 //! Many rules, or long ones, are looked up in a rule set, where their number makes little difference. The set may be changed
 //! at any time by whoever has the lock; the analyzer takes up the change with its next batch and never waits for it.
 
@@ -25,6 +25,9 @@ const FEW_TOGETHER: usize = 16;
 const TOGETHER_MIN: usize = 2;
 /// Longer texts are lists: looked up rather than compiled by libpcap, which takes long for them.
 const SHORT_TEXT_BYTES: usize = 512;
+/// Where more than [`FEW`] run as one function, their texts have no more together: a list of addresses is one look-up for each
+/// packet, and many comparisons.
+const TOGETHER_TEXT_BYTES: usize = 512;
 
 /// A trigger rule.
 #[derive(Debug)]
@@ -109,8 +112,12 @@ impl Triggers {
         for link_type in link_types.known() {
             rules.add_link_type(*link_type);
         }
-        let may_be_direct =
-            texts.len() <= FEW_TOGETHER && texts.iter().all(|text| text.len() <= SHORT_TEXT_BYTES);
+        let bytes: usize = texts.iter().map(String::len).sum();
+        let may_be_direct = if texts.len() <= FEW {
+            texts.iter().all(|text| text.len() <= SHORT_TEXT_BYTES)
+        } else {
+            texts.len() <= FEW_TOGETHER && bytes <= TOGETHER_TEXT_BYTES
+        };
         let mut made = Vec::with_capacity(texts.len());
         for (id, text) in (0..).zip(texts) {
             let mut prepared = Prepared::new(Filter::plain(text)?, mode(offline));
@@ -139,12 +146,16 @@ impl Triggers {
         } else {
             Vec::new()
         };
-        let is_direct = may_be_direct && (made.len() <= FEW || joints.len() == known.len());
-        if is_direct {
+        let is_joined = may_be_direct && !joints.is_empty() && joints.len() == known.len();
+        if is_joined {
             joints
                 .iter()
                 .for_each(|(_, joint)| native.submit_joint(joint));
-        } else {
+        }
+        // Without code, or with a program that is no part of it, each would run by itself.
+        let is_whole = || joints.iter().all(|(_, joint)| joint.is_whole());
+        let is_direct = may_be_direct && (made.len() <= FEW || (is_joined && is_whole()));
+        if !is_direct {
             rules.join();
         }
         Ok(Self {

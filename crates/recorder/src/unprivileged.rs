@@ -1,7 +1,7 @@
 //! Threads without capabilities, whatever the recorder's caller has kept: capabilities(7).
 //!
-//! Who writes dumps may need one, as root does for a directory of somebody else. Those who take packets, look at them, and compile and
-//! run what users wrote need none: their sources are open, and they write nothing.
+//! Who writes dumps may need one, as root does for a directory of somebody else; the dumper's thread tries dump filters as well. Those
+//! who take packets and try triggers on them, and who makes machine code, need none: their sources are open, and they write nothing.
 
 use std::{
     io,

@@ -185,11 +185,12 @@ impl Producer {
         self.hook = Some(hook);
     }
 
-    /// Leaves readers that sleep alone at the end of a bucket, for an eighth of the ring: for a caller that publishes once in a
-    /// while though its source never runs dry. Where buckets fill much faster than that, each waking would cost a reader tens
+    /// Leaves readers that sleep alone at the end of a bucket, until this producer has filled its part of an eighth of the ring: for
+    /// a caller that publishes once in a while though its source never runs dry. Where buckets fill much faster than that, each waking would cost a reader tens
     /// of microseconds, to find a part of what is coming.
     pub fn leave_sleepers(&mut self) {
-        self.quiet_buckets = self.shared.storage.geometry().buckets / 8;
+        let geometry = self.shared.storage.geometry();
+        self.quiet_buckets = geometry.buckets / (8 * geometry.producers);
     }
 
     fn store_fitting(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
@@ -220,7 +221,6 @@ impl Producer {
     fn next_bucket(&mut self, base_ns: i64) -> Result<(), StoreError> {
         if self.untold_buckets < self.quiet_buckets {
             self.commit();
-            self.untold_buckets += 1;
         } else {
             self.publish();
         }
@@ -258,10 +258,14 @@ impl Producer {
                 Attempt::Blocked { wait: true } if self.shared.is_closed() => {
                     return Err(StoreError::Closed);
                 }
-                Attempt::Blocked { wait: true } => self.shared.storage.bell.wait(epoch),
+                Attempt::Blocked { wait: true } => {
+                    self.publish(); // a search before this one may have enlisted it
+                    self.shared.storage.bell.wait(epoch);
+                }
             }
         }
         self.sequence += 1;
+        self.untold_buckets += 1;
         self.leave_bell();
         self.shared.storage.bell.ring(); // the bucket before is closed: others may take it
         Ok(())

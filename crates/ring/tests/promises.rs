@@ -224,37 +224,42 @@ fn a_second_ring_is_another_ring() {
     );
 }
 
-/// Whoever has sleepers left alone must not leave them so long that they are lapped.
+/// Whoever has sleepers left alone must not leave them so long that they are lapped, by all producers together.
 #[test]
-fn sleepers_left_alone_are_woken_before_an_eighth_of_the_ring_and_a_bucket_are_filled() {
-    let ring = Ring::new(&RingConfig::new(64 << 20, 1, 1), None).unwrap();
-    let mut reader = ring.group("sleeper", GroupKind::Lapped).unwrap();
-    let mut producer = ring.producer().unwrap();
-    producer.leave_sleepers();
-    let eighth = ring.buckets() / 8;
-    assert!(eighth > 1, "{eighth}");
-    let frame = [0; 60_000];
-    let in_bucket = (ring.bucket_bytes() / frame.len()) as u64;
-    let (thread_id, its_id) = mpsc::channel();
-    let reading = thread::spawn(move || {
-        thread_id.send(rustix::thread::gettid()).unwrap();
-        let start = Instant::now();
-        let news = reader.wait(DEADLINE);
-        (news, start.elapsed(), reader)
-    });
-    let id = its_id.recv_timeout(DEADLINE).unwrap();
-    let stat = format!("/proc/self/task/{}/stat", id.as_raw_nonzero());
-    // Behind the name in parentheses stands what it does: S is asleep.
-    while !fs::read_to_string(&stat).unwrap().contains(") S ") {
-        thread::yield_now();
+fn sleepers_left_alone_are_woken_before_much_of_the_ring_is_filled() {
+    for producers in [1, 2, 16] {
+        let ring = Ring::new(&RingConfig::new(128 << 20, producers, 1), None).unwrap();
+        let mut reader = ring.group("sleeper", GroupKind::Lapped).unwrap();
+        let mut producer = ring.producer().unwrap();
+        producer.leave_sleepers();
+        let quiet = (ring.buckets() / (8 * producers)) as u64;
+        let frame = [0; 60_000];
+        let in_bucket = (ring.bucket_bytes() / frame.len()) as u64;
+        let (thread_id, its_id) = mpsc::channel();
+        let reading = thread::spawn(move || {
+            thread_id.send(rustix::thread::gettid()).unwrap();
+            let start = Instant::now();
+            let news = reader.wait(DEADLINE);
+            (news, start.elapsed(), reader)
+        });
+        let id = its_id.recv_timeout(DEADLINE).unwrap();
+        let stat = format!("/proc/self/task/{}/stat", id.as_raw_nonzero());
+        // Behind the name in parentheses stands what it does: S is asleep.
+        let sleeps = || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
+        while !sleeps() {
+            thread::yield_now();
+        }
+        for time in 0..(quiet + 2) * in_bucket {
+            if time < quiet.saturating_sub(1) * in_bucket {
+                assert!(sleeps(), "woken after {time} of {in_bucket} a bucket");
+            }
+            let record = Record::whole(time.cast_signed(), 0, &frame);
+            producer.store(&record).unwrap();
+        }
+        let (news, slept, mut reader) = reading.join().unwrap();
+        assert!(news);
+        assert!(slept < DEADLINE, "nobody woke it");
+        assert!(reader.next().is_some());
+        assert_eq!(reader.lapped().packets, 0);
     }
-    for time in 0..(eighth as u64 + 2) * in_bucket {
-        let record = Record::whole(time.cast_signed(), 0, &frame);
-        producer.store(&record).unwrap();
-    }
-    let (news, slept, mut reader) = reading.join().unwrap();
-    assert!(news);
-    assert!(slept < DEADLINE, "nobody woke it");
-    assert!(reader.next().is_some());
-    assert_eq!(reader.lapped().packets, 0);
 }

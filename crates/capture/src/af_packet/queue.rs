@@ -18,7 +18,7 @@ use super::{
     ring::BlockRing,
     source::RETIRE_MS,
     sys::PacketSocket,
-    watermark::PLACING_NS,
+    watermark::{BEHIND_NS, PLACING_NS, WATERMARK_BEHIND_NS_MAX},
 };
 use crate::{
     Burst, Event, InterfaceInfo, LossCause, OffloadEffects, Queue, SourceError, SourceStatistics,
@@ -31,8 +31,11 @@ use crate::{
 const NAP_NS: i64 = 8_000_000;
 
 /// … and where they are full before the kernel closes them by itself. On a virtual machine waking up took 20 to 40 µs of
-/// processor time, as much as a thousand packets of 64 bytes, with the system calls and cold caches that follow 80.
-const NAP_FULL_NS: i64 = 24_000_000;
+/// processor time, and with the system calls and cold caches that follow 80: as much as a thousand packets of 64 bytes.
+/// A queue's watermark may be late by so much more.
+const NAP_FULL_NS: i64 = 16_000_000;
+
+const _: () = assert!(BEHIND_NS + NAP_FULL_NS + 5_000_000 < WATERMARK_BEHIND_NS_MAX);
 
 /// Shorter naps are not worth it.
 const NAP_NS_MIN: i64 = 2_000_000;
@@ -324,8 +327,8 @@ impl LiveQueue {
 
     /// Waits for the ring or an error until `until_ns` on the monotonic clock. Returns whether to look at the ring again.
     ///
-    /// Where blocks follow each other fast, it sleeps a while rather than to be woken for each: a wake-up costs as much as some
-    /// hundreds of packets. It may then sleep longer than it was asked to wait.
+    /// Where blocks follow each other fast, it sleeps a while rather than to be woken for each: a wake-up costs as much as a thousand
+    /// small packets. It may then sleep longer than it was asked to wait.
     fn wait(&mut self, now_ns: i64, until_ns: i64) -> Result<bool, SourceError> {
         let wait_ns = until_ns.saturating_sub(now_ns).max(0);
         // A caller that only looks whether there is more learns nothing about the pace.

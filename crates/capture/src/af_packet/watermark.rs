@@ -10,8 +10,15 @@
 //!   placing but for the same delay, so nothing older than the last stamp of a block given back, less `PLACING_NS`, comes.
 //!
 //! A block with packets is handed over within the retire time (4 ms) and two ticks of the kernel's timer, so the
-//! watermark of a queue that is asked often stays less than 25 ms behind the clock, without any traffic, and a nap (8 ms) more
-//! on a busy link.
+//! watermark of a queue that is asked often stays less than [`BEHIND_NS`] behind the clock, without any traffic, and a nap (8 ms,
+//! or 16) more on a busy link.
+
+/// How far the watermark stays behind the clock without naps: placing, the retire time, and two ticks at 250 Hz, or nearly at 100.
+pub(super) const BEHIND_NS: i64 = 25_000_000;
+
+/// How far the watermark of a queue that is asked whenever it returns stays behind the clock at most, ns, as long as its thread
+/// is not kept from running. Whoever closes a window by the clock waits longer.
+pub const WATERMARK_BEHIND_NS_MAX: i64 = 47_000_000;
 
 /// From the stamp of a packet to its place in the ring at most: far more than the microseconds it takes, to allow for a
 /// virtual CPU that is descheduled in between, and for the backlog where the kernel stamps before it.

@@ -154,8 +154,9 @@ impl Storage {
         Ground::new(self, bucket)
     }
 
-    /// Copies into a bucket. All record bytes go through this function or the next, but for the short ones that the stage
-    /// copies to their place itself ([`OpenBucket::append_burst`]).
+    /// Copies into a bucket. All bytes of records and descriptors go through this function or the next, but for those that the
+    /// short ways of a burst ([`OpenBucket::append_burst`]) put to their place themselves: `Stage::put_staged`, `Straight`, and
+    /// `Stage::write_group` with the descriptors.
     ///
     /// # Safety
     /// The caller owns the bucket (claimed or open) and no byte of the range was committed in this generation.
