@@ -13,7 +13,7 @@ pub(super) const NOT_RUN: &str = "not run";
 
 type Make = fn(&[Row], &Machine) -> Option<String>;
 
-const TABLES: [(&str, Make); 19] = [
+const TABLES: [(&str, Make); 20] = [
     ("machine", |_, machine| facts(machine)),
     ("judged", |rows, _| Some(judged::table(rows))),
     ("limits", |rows, _| queues::limits(rows)),
