@@ -49,9 +49,10 @@ pub struct Explanation {
 pub struct Together {
     /// Of these packets.
     pub link_type: LinkType,
-    /// How many they are, itself among them.
+    /// How many they are, itself among them, without those that were taken out since they were put together.
     pub rules: usize,
-    /// What became of them; `None` as long as each runs by itself.
+    /// Their machine code; `None` as long as there is none for all of them. Until then the code before answers for those that
+    /// it knows, if there was any, and the others run by themselves.
     pub native: Option<NativeInfo>,
 }
 

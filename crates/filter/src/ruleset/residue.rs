@@ -11,7 +11,7 @@ use retroscope_packet::LinkType;
 
 use crate::{Frame, Joint, Program};
 
-use super::batch::Batch;
+use super::{batch::Batch, explain::Together};
 
 /// Programs that are put together at least.
 const TOGETHER_MIN: usize = 2;
@@ -74,7 +74,7 @@ impl Residue {
     /// Whether a rule is here.
     pub(super) fn has(&self, rule: u32) -> bool {
         let mut single = self.alone.iter().chain(&self.loose);
-        single.any(|(one, _)| *one == rule) || self.joint_of(rule).is_some()
+        single.any(|(one, _)| *one == rule) || self.unit_of(rule).is_some()
     }
 
     /// Adds a rule.
@@ -143,10 +143,18 @@ impl Residue {
         new
     }
 
-    /// The rules that a rule runs together with, as they are compiled.
-    pub(super) fn joint_of(&self, rule: u32) -> Option<&Joint> {
+    /// The rules that a rule runs together with.
+    pub(super) fn together(&self, rule: u32) -> Option<Together> {
+        self.unit_of(rule).map(|unit| Together {
+            link_type: self.link_type,
+            rules: unit.live.count_ones() as usize,
+            native: unit.joint.native(),
+        })
+    }
+
+    fn unit_of(&self, rule: u32) -> Option<&Unit> {
         let has = |unit: &&Arc<Unit>| unit.live_rules().any(|(_, one)| one == rule);
-        self.units.iter().find(has).map(|unit| &unit.joint)
+        self.units.iter().find(has).map(|unit| &**unit)
     }
 
     /// Finds the rules that match some frames.
@@ -414,6 +422,7 @@ mod tests {
         residue.arrange();
         assert!(old.is_given_up(), "nobody else has it");
         assert_eq!(found(&residue), expected(&rules));
-        assert_eq!(residue.joint_of(9).map(Joint::joined), Some(0b1_1111));
+        let joined = residue.unit_of(9).map(|unit| unit.joint.joined());
+        assert_eq!(joined, Some(0b1_1111));
     }
 }

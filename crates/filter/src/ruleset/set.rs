@@ -13,7 +13,7 @@ use retroscope_packet::LinkType;
 use crate::{Filled, Filter, FilterError, Joint, LinkContext, Mode, Program};
 
 use super::{
-    Explanation, Placed, Placement, RuleReader, Together,
+    Explanation, Placed, Placement, RuleReader,
     chunked::Numbers,
     index::{Body, Books, Index, RuleInfo, flags},
     key::{Shape, traits},
@@ -242,14 +242,7 @@ impl RuleSet {
                 .work
                 .residues
                 .iter()
-                .filter_map(|residue| {
-                    let joint = residue.joint_of(rule)?;
-                    Some(Together {
-                        link_type: residue.link_type,
-                        rules: joint.programs().len(),
-                        native: joint.native(),
-                    })
-                })
+                .filter_map(|residue| residue.together(rule))
                 .collect(),
         })
     }
@@ -263,7 +256,8 @@ impl RuleSet {
     }
 
     /// Programs that were put together since this was last asked, because they see the same packets: worth compiling, after
-    /// [`Self::programs`]. Until then each of them runs by itself, and what was taken out in between need not be compiled.
+    /// [`Self::programs`]. Until then the code before answers for those that it knows, and the others run by themselves; what
+    /// was taken out in between need not be compiled.
     pub fn take_joints(&mut self) -> Vec<Joint> {
         std::mem::take(&mut self.joints)
     }

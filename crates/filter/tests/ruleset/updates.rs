@@ -115,6 +115,8 @@ fn rules_that_run_together_say_so() {
     }
     assert_eq!(together(&set, 2), (vec![], false));
     assert!(set.take_joints().is_empty());
+    assert!(set.remove(RuleId(3)));
+    assert_eq!(together(&set, 0), (vec![(2, true)], true));
 }
 
 fn insert(set: &mut RuleSet, reference: &Reference) -> bool {
