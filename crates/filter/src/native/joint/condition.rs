@@ -64,6 +64,13 @@ impl Conditions {
         })
     }
 
+    /// Takes all behind the first `count` out.
+    pub(super) fn shrink(&mut self, count: usize) {
+        for condition in self.all.drain(count..) {
+            self.known.remove(&condition);
+        }
+    }
+
     /// A comparison, in the one form that all its spellings have.
     pub(super) fn compared(
         &mut self,

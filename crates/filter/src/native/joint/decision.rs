@@ -19,9 +19,12 @@ use crate::{
 
 /// Longest program that is followed, in instructions.
 const INSTRUCTIONS_MAX: usize = 256;
-/// States of registers and place that one program is followed through at most. Programs that libpcap makes need a few more
-/// than they have instructions; those with more ways than that are better off alone.
-const STATES_MAX: usize = 2048;
+/// Instructions that one program is followed through at most, again in each state of the registers. Programs that libpcap
+/// makes need a few more than they have; those with more ways than that are better off alone.
+const STEPS_MAX: usize = 2048;
+/// Operations that one value takes at most ([`Values::operations`]): what is computed from the same value twice, again and
+/// again, is short as a program and endless as an expression.
+const OPERATIONS_MAX: u32 = 32;
 
 /// A node of [`Decisions`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -58,7 +61,30 @@ pub(super) struct Decisions {
     known: HashMap<Node, NodeId>,
 }
 
-/// The program has more ways than are followed, or does what is not followed: loops, ancillary data, divisors that may be 0.
+/// How long [`Decisions`] are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lens {
+    pub(super) nodes: usize,
+    pub(super) conditions: usize,
+}
+
+impl Lens {
+    /// The larger of both.
+    pub(super) fn most(self) -> usize {
+        self.nodes.max(self.conditions)
+    }
+
+    /// How much longer than that it is.
+    pub(super) fn beyond(self, before: Self) -> Self {
+        Self {
+            nodes: self.nodes - before.nodes,
+            conditions: self.conditions - before.conditions,
+        }
+    }
+}
+
+/// The program has more ways than are followed, or does what is not followed: loops, ancillary data, divisors that may be 0, long
+/// arithmetic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NotFollowed;
 
@@ -77,7 +103,7 @@ struct Run<'d> {
     instructions: &'d [Instruction],
     plan: &'d Plan,
     seen: HashMap<State, NodeId>,
-    /// States that may still be seen.
+    /// Instructions that may still be gone through.
     left: usize,
 }
 
@@ -99,6 +125,23 @@ impl Decisions {
 
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// Nodes and conditions, for [`Self::shrink`].
+    pub(super) fn lens(&self) -> Lens {
+        Lens {
+            nodes: self.nodes.len(),
+            conditions: self.conditions.len(),
+        }
+    }
+
+    /// Takes out what came since it was as long as that: a program that is not taken leaves only values behind, which cost
+    /// nothing where nobody asks about them.
+    pub(super) fn shrink(&mut self, to: Lens) {
+        for node in self.nodes.drain(to.nodes..) {
+            self.known.remove(&node);
+        }
+        self.conditions.shrink(to.conditions);
     }
 
     /// Whether this kind of program is followed, as far as a look at it tells. Cheap.
@@ -129,7 +172,7 @@ impl Decisions {
             instructions,
             plan: &Plan::new(instructions, ancillary),
             seen: HashMap::new(),
-            left: STATES_MAX,
+            left: STEPS_MAX,
         };
         run.from(State {
             at: 0,
@@ -182,7 +225,6 @@ impl Run<'_> {
         if let Some(known) = self.seen.get(&state) {
             return Ok(*known);
         }
-        self.left = self.left.checked_sub(1).ok_or(NotFollowed)?;
         let node = self.walk(state.clone())?;
         self.seen.insert(state, node);
         Ok(node)
@@ -191,6 +233,7 @@ impl Run<'_> {
     /// Goes on to the next condition, and from there both ways.
     fn walk(&mut self, mut state: State) -> Result<NodeId, NotFollowed> {
         loop {
+            self.left = self.left.checked_sub(1).ok_or(NotFollowed)?;
             let index = state.at;
             let instruction = self.instructions[index];
             if self.plan.need(index).is_never() {
@@ -269,10 +312,15 @@ impl Run<'_> {
             offset,
             bytes,
         }));
-        if instruction.code == op::LDX_B_MSH {
+        let number = if instruction.code == op::LDX_B_MSH {
             state.x = values.add(Value::HeaderLen(load));
+            state.x
         } else {
             state.a = load;
+            load
+        };
+        if values.operations(number) > OPERATIONS_MAX {
+            return Err(NotFollowed);
         }
         let captured = self
             .decisions
@@ -356,6 +404,9 @@ impl Run<'_> {
                 };
                 state.a = value;
             }
+        }
+        if values.operations(state.a) > OPERATIONS_MAX {
+            return Err(NotFollowed);
         }
         Ok(true)
     }

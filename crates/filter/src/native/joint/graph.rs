@@ -57,6 +57,8 @@ pub(super) struct Joined {
     pub(super) worlds: Vec<(Vec<usize>, Vec<Way>)>,
     /// The first way.
     pub(super) start: Way,
+    /// All bits that it answers for.
+    pub(super) bits: u64,
 }
 
 impl Joined {

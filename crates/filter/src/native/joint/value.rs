@@ -54,6 +54,8 @@ impl Load {
 #[derive(Debug, Default)]
 pub(super) struct Values {
     all: Vec<Value>,
+    /// What [`Self::operations`] says of each.
+    operations: Vec<u32>,
     known: HashMap<Value, ValueId>,
 }
 
@@ -73,10 +75,28 @@ impl Values {
     pub(super) fn add(&mut self, value: Value) -> ValueId {
         // Far fewer than 2^32: the run that makes them has a budget.
         let next = ValueId(u32::try_from(self.all.len()).unwrap_or(u32::MAX));
-        *self.known.entry(value).or_insert_with(|| {
-            self.all.push(value);
-            next
-        })
+        if let Some(known) = self.known.get(&value) {
+            return *known;
+        }
+        let of = |id: ValueId| self.operations[id.0 as usize];
+        let operations = match value {
+            Value::Constant(_) | Value::WireLen => 0,
+            Value::Load(load) => load.behind.map_or(0, of).saturating_add(1),
+            Value::HeaderLen(inner) | Value::Negative(inner) => of(inner).saturating_add(1),
+            Value::Combined { left, right, .. } => {
+                of(left).saturating_add(of(right)).saturating_add(1)
+            }
+        };
+        self.all.push(value);
+        self.operations.push(operations);
+        self.known.insert(value, next);
+        next
+    }
+
+    /// Loads and operations that it takes, those counted twice that are needed twice: a walk through its operands goes through
+    /// as many.
+    pub(super) fn operations(&self, id: ValueId) -> u32 {
+        self.operations[id.0 as usize]
     }
 
     pub(super) fn constant(&mut self, number: u32) -> ValueId {
@@ -143,7 +163,7 @@ impl Values {
         }
     }
 
-    /// What a value is where `known` is `number`, if that settles it.
+    /// What a value is where `known` is `number`, if that settles it. Walks through all its operands.
     pub(super) fn given(&self, id: ValueId, known: ValueId, number: u32) -> Option<u32> {
         if id == known {
             return Some(number);

@@ -15,11 +15,12 @@ use super::{
     graph::{Block, BlockId, Joined, Target, Way},
 };
 
-/// Worlds between two programs at most. Of 12, 24, 48 and 96 none was better or worse by more than a run differs from the next
-/// (64 filters, 20 to 28 ns a packet), but 96 made twice the code.
-const WORLDS_MAX: usize = 32;
+/// Worlds between two programs at most, and how few are tried where that takes too long. 32 was not measured: it lies between
+/// two that were. Of 12, 24, 48 and 96 none was better or worse by more than a run differs from the next (64 filters, 20 to 28 ns
+/// a packet), but 96 made twice the code.
+const WORLDS_MAX: [usize; 4] = [32, 16, 4, 1];
 /// Blocks of one function at most, else there are fewer worlds: some 10 µs of compile time each.
-const BLOCKS_MAX: usize = 4000;
+pub(super) const BLOCKS_MAX: usize = 2500;
 /// Open questions of a program that are answered without a jump at most: a wrong guess of the processor costs more.
 const AT_ONCE_MAX: usize = 4;
 /// Captured bytes of nearly all packets: the shortest frame of Ethernet without its check sequence.
@@ -29,6 +30,10 @@ const USUAL_BEHIND: u64 = USUAL_BYTES - 20;
 /// Blocks of one program in one world, for each of its nodes, at most; else it is translated without what its own questions
 /// tell about each other.
 const BLOCKS_A_NODE: usize = 2;
+/// Steps of each of these tries at most, one of them some 10 ns.
+pub(super) const STEPS_MAX: usize = 1_000_000;
+/// Steps that a copy of some facts and a look for them in a map take, and one for each 64 conditions.
+const FACTS_STEPS: usize = 10;
 
 /// A program: where its run starts, and what it adds to the result.
 #[derive(Debug, Clone, Copy)]
@@ -37,26 +42,27 @@ pub(super) struct Rule {
     pub(super) bits: u64,
 }
 
-/// Joins programs. `None` where even one world between them takes too many blocks.
-pub(super) fn join(decisions: &Decisions, rules: &[Rule]) -> Option<Joined> {
+/// Joins programs, with fewer worlds where it would take more than `steps_max` steps or too many blocks. Where that does not
+/// help either, it joins as many as it can, from the first on.
+pub(super) fn join(decisions: &Decisions, rules: &[Rule], steps_max: usize) -> Joined {
     let asked = Asked::new(decisions, rules);
-    let mut worlds_max = WORLDS_MAX;
+    let mut implied = HashMap::new();
+    let mut tried = WORLDS_MAX.into_iter();
     loop {
+        let worlds_max = tried.next().unwrap_or(1);
         let joiner = Joiner {
             decisions,
             asked: &asked,
             rules,
             worlds_max,
+            is_last: tried.len() == 0,
             blocks: Vec::new(),
-            implied: HashMap::new(),
+            implied: &mut implied,
+            steps_left: steps_max,
         };
         if let Some(joined) = joiner.join() {
-            return Some(joined);
+            return joined;
         }
-        if worlds_max == 1 {
-            return None;
-        }
-        worlds_max /= 2;
     }
 }
 
@@ -65,9 +71,12 @@ struct Joiner<'j> {
     asked: &'j Asked,
     rules: &'j [Rule],
     worlds_max: usize,
+    /// Whether nothing else is tried after this.
+    is_last: bool,
     blocks: Vec<Block>,
     /// What an answer says of all conditions.
-    implied: HashMap<(ConditionId, bool), Facts>,
+    implied: &'j mut HashMap<(ConditionId, bool), Facts>,
+    steps_left: usize,
 }
 
 /// One program in one world.
@@ -110,21 +119,39 @@ impl Worlds {
 struct TooMany;
 
 impl Joiner<'_> {
+    /// Joins the programs. Where there are too few steps or too many blocks, `None`; the last time the programs so far.
     fn join(mut self) -> Option<Joined> {
         let mut here = Worlds::default();
         let start = self.start(&mut here);
         let mut worlds = Vec::with_capacity(self.rules.len());
-        for program in 0..self.rules.len() {
+        let mut bits = 0;
+        for (program, rule) in self.rules.iter().enumerate() {
+            let blocks_before = self.blocks.len();
             let (became, few) = self.fewer(&here, program);
+            let nodes = self.nodes(rule.root);
             let mut next = Worlds::default();
             let mut ways = Vec::with_capacity(few.len());
             for mut facts in few {
+                if self.is_over() {
+                    break;
+                }
                 self.conclude(program, &mut facts);
-                ways.push(self.program(program, &facts, &mut next));
-                if self.blocks.len() > BLOCKS_MAX {
+                ways.push(self.program((program, nodes), &facts, &mut next));
+            }
+            if self.is_over() {
+                if !self.is_last {
                     return None;
                 }
+                // Here it ends, whichever world it is.
+                self.blocks.truncate(blocks_before);
+                let end = Way {
+                    bits: 0,
+                    to: Target::End,
+                };
+                worlds.push((vec![0; here.all.len()], vec![end]));
+                break;
             }
+            bits |= rule.bits;
             worlds.push((became, ways));
             here = next;
         }
@@ -132,7 +159,19 @@ impl Joiner<'_> {
             blocks: self.blocks,
             worlds,
             start,
+            bits,
         })
+    }
+
+    /// Whether there are too few steps or too many blocks.
+    fn is_over(&self) -> bool {
+        self.steps_left == 0 || self.blocks.len() > BLOCKS_MAX
+    }
+
+    /// Counts a look at some facts, some times.
+    fn pay(&mut self, times: usize) {
+        let steps = times * (FACTS_STEPS + self.asked.conditions / 64);
+        self.steps_left = self.steps_left.saturating_sub(steps);
     }
 
     /// In front of all programs: where a packet is as long as most are, their checks of that are one.
@@ -173,6 +212,7 @@ impl Joiner<'_> {
     /// Adds what follows from facts for a program, in front of it: between programs only that was kept which is asked several
     /// times.
     fn conclude(&mut self, program: usize, facts: &mut Facts) {
+        self.steps_left = self.steps_left.saturating_sub(self.asked.conditions / 8);
         let root = self.rules[program].root;
         let known: Vec<(ConditionId, bool)> = self
             .decisions
@@ -180,6 +220,7 @@ impl Joiner<'_> {
             .ids()
             .filter_map(|id| Some((id, facts.get(id)?)))
             .collect();
+        self.pay(known.len());
         for (id, answer) in known {
             facts.learn(self.implied(id, answer));
         }
@@ -189,13 +230,14 @@ impl Joiner<'_> {
     }
 
     /// The worlds in front of a program, as few as there may be: for each which of these it is, and these.
-    fn fewer(&self, worlds: &Worlds, program: usize) -> (Vec<usize>, Vec<Facts>) {
+    fn fewer(&mut self, worlds: &Worlds, program: usize) -> (Vec<usize>, Vec<Facts>) {
         let (asked, counts) = &self.asked.later[program];
-        let mut kept = asked.clone();
         let mut by_use: Vec<ConditionId> = self.decisions.conditions.ids().collect();
         by_use.retain(|id| worlds.all.iter().any(|facts| facts.known().has(*id)));
         by_use.sort_by_key(|id| (std::cmp::Reverse(counts[id.0 as usize]), *id));
-        loop {
+        let knowing = |count: usize| {
+            let mut kept = asked.clone();
+            by_use[count..].iter().for_each(|id| kept.take(*id));
             let mut few = Worlds::default();
             let became = worlds.all.iter().map(|facts| {
                 let mut facts = facts.clone();
@@ -203,21 +245,38 @@ impl Joiner<'_> {
                 few.number(facts)
             });
             let became: Vec<usize> = became.collect();
-            if few.all.len() <= self.worlds_max {
-                return (became, few.all);
-            }
-            match by_use.pop() {
-                Some(least) => kept.take(least),
-                None => return (became, few.all), // cannot be: nothing is known, so all worlds are one
+            (became, few.all)
+        };
+        let mut best = knowing(by_use.len());
+        let mut rounds = 2;
+        if best.1.len() > self.worlds_max {
+            // With each fact that is forgotten there are as many worlds or fewer; without any there is one.
+            best = knowing(0);
+            let (mut enough, mut too_many) = (0, by_use.len());
+            while too_many - enough > 1 {
+                let count = enough.midpoint(too_many);
+                let found = knowing(count);
+                rounds += 1;
+                if found.1.len() <= self.worlds_max {
+                    (enough, best) = (count, found);
+                } else {
+                    too_many = count;
+                }
             }
         }
+        self.pay(rounds * worlds.all.len());
+        best
     }
 
-    /// A program in a world.
-    fn program(&mut self, program: usize, facts: &Facts, worlds: &mut Worlds) -> Way {
+    /// A program of some nodes in a world.
+    fn program(
+        &mut self,
+        (program, nodes): (usize, usize),
+        facts: &Facts,
+        worlds: &mut Worlds,
+    ) -> Way {
         let root = self.rules[program].root;
         let (before, worlds_before) = (self.blocks.len(), worlds.all.len());
-        let nodes = self.nodes(root);
         let mut place = Place {
             program,
             known: HashMap::new(),
@@ -259,6 +318,7 @@ impl Joiner<'_> {
 
     /// The way from a node on.
     fn go(&mut self, place: &mut Place<'_>, node: NodeId, facts: &Facts) -> Result<Way, TooMany> {
+        self.pay(2);
         let node = open(self.decisions, node, facts);
         let Node::Test { condition, yes, no } = self.decisions.get(node) else {
             let accepts = self.decisions.get(node) == Node::Verdict(true);
@@ -273,6 +333,9 @@ impl Joiner<'_> {
             return Ok(*way);
         }
         let facts = &key.1;
+        if self.decisions.conditions.is_length(condition) {
+            self.steps_left = self.steps_left.saturating_sub(self.asked.conditions / 8);
+        }
         let (condition, again) = match self.longer(place.program, condition, facts) {
             Some(longer) if !place.is_blind => (longer, true),
             _ => (condition, false),
@@ -391,6 +454,7 @@ impl Joiner<'_> {
         } = self.decisions;
         let count = self.asked.conditions;
         self.implied.entry((condition, answer)).or_insert_with(|| {
+            self.steps_left = self.steps_left.saturating_sub(count);
             let mut facts = Facts::none(count);
             for other in conditions.ids() {
                 if let Some(says) = conditions.implied(values, (condition, answer), other) {
