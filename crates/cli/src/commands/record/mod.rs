@@ -77,6 +77,7 @@ fn start(
     })?;
     let mut left = CapabilitySet::empty();
     let mut opened = || {
+        signals.hold();
         left = privileges.give_up()?;
         #[cfg(feature = "dpdk")]
         give_up_on_dpdks_thread(privileges)?;

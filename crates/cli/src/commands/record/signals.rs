@@ -3,7 +3,7 @@
 use std::{
     io,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread::Builder,
@@ -26,16 +26,34 @@ pub(crate) struct Signals {
 
 #[derive(Debug, Default)]
 struct Shared {
-    handle: OnceLock<Handle>,
+    stage: Mutex<Stage>,
     /// For sources that wait in a read.
     stop: Arc<AtomicBool>,
     statistics: AtomicBool,
     aborted: AtomicBool,
 }
 
+/// What there is to be told of signals.
+#[derive(Debug, Default)]
+enum Stage {
+    /// Nothing: those that stop do what they always do, and the others nothing.
+    #[default]
+    Opening,
+    /// A recorder that is about to come; until then they are kept, in their order.
+    Starting(Vec<i32>),
+    Running(Recording),
+}
+
+#[derive(Debug)]
+struct Recording {
+    handle: Handle,
+    /// Signals to stop so far.
+    stops: u32,
+}
+
 impl Signals {
-    /// Takes over the signals. Until a recorder is connected, those that stop do what they always do, and the others
-    /// nothing. The thread that waits for them has no privileges.
+    /// Takes over the signals. Until a recorder is about to start ([`Self::hold`]), those that stop do what they always do, and the
+    /// others nothing. The thread that waits for them has no privileges.
     ///
     /// # Errors
     /// What the system said about the handlers or the thread.
@@ -49,33 +67,34 @@ impl Signals {
         Builder::new().name("signals".to_owned()).spawn(move || {
             // Who cannot give them up is told by the thread that opens the sources.
             let _ = privileges.give_up_all();
-            let mut stops = 0;
             for signal in &mut incoming {
-                match (signal, shared.handle.get()) {
-                    (SIGUSR1, Some(handle)) => handle.trigger(),
-                    (SIGUSR2, Some(_)) => shared.statistics.store(true, Ordering::SeqCst),
-                    (SIGUSR1 | SIGUSR2, None) => {}
-                    (signal, None) => _ = emulate_default_handler(signal),
-                    (_, Some(handle)) => {
-                        stops += 1;
-                        shared.stop.store(true, Ordering::SeqCst);
-                        if stops == 1 {
-                            handle.stop();
-                        } else {
-                            shared.aborted.store(true, Ordering::SeqCst);
-                            handle.abort();
-                        }
-                    }
+                match &mut *shared.stage() {
+                    Stage::Opening if matches!(signal, SIGUSR1 | SIGUSR2) => {}
+                    Stage::Opening => _ = emulate_default_handler(signal),
+                    Stage::Starting(kept) => kept.push(signal),
+                    Stage::Running(recording) => shared.tell(recording, signal),
                 }
             }
         })?;
         Ok(signals)
     }
 
-    /// From now on the signals go to this recorder.
+    /// A recorder is about to start its threads: from now on a signal to stop must not leave half a dump behind. Those that come
+    /// wait for [`Self::connect`].
+    pub(crate) fn hold(&self) {
+        *self.shared.stage() = Stage::Starting(Vec::new());
+    }
+
+    /// From now on the signals go to this recorder, the ones that were kept first.
     pub(crate) fn connect(&self, handle: Handle) {
-        // A second recorder in one process does not exist.
-        let _ = self.shared.handle.set(handle);
+        let mut stage = self.shared.stage();
+        let mut recording = Recording { handle, stops: 0 };
+        if let Stage::Starting(kept) = &*stage {
+            for signal in kept {
+                self.shared.tell(&mut recording, *signal);
+            }
+        }
+        *stage = Stage::Running(recording);
     }
 
     /// Set once the recording is to stop.
@@ -91,5 +110,30 @@ impl Signals {
     /// Whether a second signal ended everything at once.
     pub(crate) fn aborted(&self) -> bool {
         self.shared.aborted.load(Ordering::SeqCst)
+    }
+}
+
+impl Shared {
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Passes a signal on.
+    fn tell(&self, recording: &mut Recording, signal: i32) {
+        let handle = &recording.handle;
+        match signal {
+            SIGUSR1 => handle.trigger(),
+            SIGUSR2 => self.statistics.store(true, Ordering::SeqCst),
+            _ => {
+                recording.stops += 1;
+                self.stop.store(true, Ordering::SeqCst);
+                if recording.stops == 1 {
+                    handle.stop();
+                } else {
+                    self.aborted.store(true, Ordering::SeqCst);
+                    handle.abort();
+                }
+            }
+        }
     }
 }
