@@ -5,6 +5,7 @@ use std::{
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::PathBuf,
     process::Command,
+    time::Instant,
 };
 
 use tempfile::TempDir;
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 use crate::{
     capture,
     namespace::Namespace,
-    recorder::{PROGRAM, Recorder},
+    recorder::{DEADLINE, PROGRAM, Recorder},
     shared,
     traffic::{Sender, udp},
 };
@@ -34,12 +35,13 @@ pub(crate) fn of_threads(recorder: &Recorder, field: &str) -> Vec<String> {
     let pid = recorder.pid().as_raw_nonzero();
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let value = |thread: std::io::Result<fs::DirEntry>| {
-        let status = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        // It may have ended.
+        let status = fs::read_to_string(thread.unwrap().path().join("status")).ok()?;
         let mut lines = status.lines();
         let line = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        line.unwrap().trim().to_owned()
+        Some(line.unwrap().trim().to_owned())
     };
-    threads.map(value).collect()
+    threads.filter_map(value).collect()
 }
 
 /// The dump directory is somebody else's, and closed.
@@ -57,20 +59,27 @@ pub(crate) const NOTHING: &str = "0000000000000000";
 /// CAP_DAC_OVERRIDE alone.
 pub(crate) const WRITE_ANYWHERE: &str = "0000000000000002";
 
-/// The name and the permitted capabilities of each thread.
+/// The name and the permitted capabilities of each thread, once all have names: a new one has that of who started it.
 pub(crate) fn threads(recorder: &Recorder) -> Vec<(String, String)> {
     let pid = recorder.pid().as_raw_nonzero();
-    let one = |thread: std::io::Result<fs::DirEntry>| {
-        let status = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
-        let field = |name| {
-            let mut lines = status.lines();
-            let line = lines.find_map(|line| line.strip_prefix(name));
-            line.unwrap().trim().to_owned()
-        };
-        (field("Name:"), field("CapPrm:"))
+    let one = |thread: fs::DirEntry| {
+        // It may have ended.
+        let status = fs::read_to_string(thread.path().join("status")).ok()?;
+        let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
+        let [name, set] = [field("Name:")?, field("CapPrm:")?].map(|text| text.trim().to_owned());
+        Some((name, set))
     };
-    let folder = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    folder.map(one).collect()
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let folder = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        let threads: Vec<_> = folder.filter_map(|entry| one(entry.unwrap())).collect();
+        let named = |name: &str| threads.iter().filter(|(it, _)| it == name).count();
+        if named("starter") == 0 && named("retroscope") == 1 {
+            return threads;
+        }
+        assert!(Instant::now() < deadline, "{threads:?}");
+        std::thread::yield_now();
+    }
 }
 
 /// Every thread has lost what it had, and cannot get it back.
