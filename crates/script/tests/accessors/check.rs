@@ -1,7 +1,7 @@
 //! What the accessors say of any packet, against the packet crate and slices: shared by the tests and the fuzz target
 //! `lua_accessors`.
 
-use std::{cell::RefCell, fmt::Display, net::IpAddr};
+use std::{cell::RefCell, fmt::Display, net::IpAddr, time::Duration};
 
 use retroscope_packet::{LinkType, parse};
 use retroscope_script::{Limits, Packet, Script, Trigger};
@@ -35,9 +35,15 @@ const SCRIPTS: [&str; 3] = [
     end",
 ];
 
+/// Time does not matter here: a fuzzer with sanitizers on a busy machine takes long for a call.
+const LIMITS: Limits = Limits {
+    time: Duration::from_secs(60),
+    memory_bytes: 64 << 20,
+};
+
 thread_local! {
     static SHOW: RefCell<[Trigger; 3]> = RefCell::new(SCRIPTS.map(|text| {
-        Trigger::new(&Script::new("show.lua", text, false), Limits::default()).expect("the script is right")
+        Trigger::new(&Script::new("show.lua", text, false), LIMITS).expect("the script is right")
     }));
 }
 
