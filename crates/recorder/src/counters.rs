@@ -34,8 +34,6 @@ pub(crate) struct QueueCounters {
     no_bucket: AtomicU64,
     cut: AtomicU64,
     tagged: AtomicU64,
-    gaps: AtomicU64,
-    gap_ns: AtomicU64,
     effects: Mutex<Option<OffloadEffects>>,
     engine: Mutex<SourceStatistics>,
     /// `i64::MIN`: nothing known yet.
@@ -112,23 +110,6 @@ impl QueueCounters {
         self.tagged.load(Relaxed)
     }
 
-    /// The interface went away. Only the inserter of the source's first queue calls this.
-    pub(crate) fn add_gap(&self) {
-        self.gaps.store(self.gaps.load(Relaxed) + 1, Relaxed);
-    }
-
-    /// It was away for `ns` more.
-    pub(crate) fn lengthen_gap(&self, ns: i64) {
-        let more = u64::try_from(ns).unwrap_or(0);
-        self.gap_ns
-            .store(self.gap_ns.load(Relaxed).saturating_add(more), Relaxed);
-    }
-
-    /// How often the interface was away, and for how many ns in all.
-    pub(crate) fn gaps(&self) -> (u64, u64) {
-        (self.gaps.load(Relaxed), self.gap_ns.load(Relaxed))
-    }
-
     /// Adds this queue into the snapshot of its source.
     fn add_to(&self, snapshot: &mut SourceSnapshot) {
         snapshot.stored += self.stored();
@@ -138,9 +119,6 @@ impl QueueCounters {
         snapshot.filtered = snapshot.filtered.filter(|_| is_known).map(|n| n + filtered);
         snapshot.cut += self.cut.load(Relaxed);
         snapshot.tagged += self.tagged();
-        let (gaps, gap_ns) = self.gaps();
-        snapshot.gaps += gaps;
-        snapshot.gap_ns += gap_ns;
         let effects = self.effects.lock().ok().and_then(|effects| *effects);
         snapshot.effects = snapshot
             .effects
@@ -194,15 +172,19 @@ pub struct SourceSnapshot {
     pub tagged: u64,
     /// How often the interface went down or was removed while it was recorded.
     pub gaps: u64,
-    /// How long it was away in all, ns.
+    /// How long it was away in all, ns. It is away to the end of the recorder where recording it ended before.
     pub gap_ns: u64,
     /// Received packets that offloads made different from those on the wire; `None`: the engine cannot tell.
     pub effects: Option<OffloadEffects>,
 }
 
 impl SourceSnapshot {
-    /// Sums the queues of one source.
-    pub(crate) fn of<'a>(name: &str, queues: impl Iterator<Item = &'a QueueCounters>) -> Self {
+    /// Sums the queues of one source, whose interface was away so often and for so many ns.
+    pub(crate) fn of<'a>(
+        name: &str,
+        queues: impl Iterator<Item = &'a QueueCounters>,
+        (gaps, gap_ns): (u64, u64),
+    ) -> Self {
         let mut snapshot = Self {
             name: name.to_owned(),
             received: Some(0),
@@ -212,8 +194,8 @@ impl SourceSnapshot {
             lost: BTreeMap::new(),
             cut: 0,
             tagged: 0,
-            gaps: 0,
-            gap_ns: 0,
+            gaps,
+            gap_ns,
             effects: Some(OffloadEffects::default()),
         };
         for queue in queues {
@@ -324,7 +306,7 @@ fn merge_oldest(events: &mut Vec<LossEvent>) {
     for event in events.drain(..) {
         match open.remove(&(event.source, event.cause)) {
             Some(first) => merged.push(LossEvent {
-                to_ns: event.to_ns,
+                to_ns: event.to_ns.max(first.to_ns),
                 packets: first.packets + event.packets,
                 ..first
             }),
@@ -415,7 +397,7 @@ mod tests {
             ..BurstCount::default()
         });
         queues[1].set_engine(&statistics(6, 0));
-        let snapshot = SourceSnapshot::of("eth0", queues.iter());
+        let snapshot = SourceSnapshot::of("eth0", queues.iter(), (0, 0));
         assert_eq!(
             (snapshot.received, snapshot.stored, snapshot.filtered),
             (Some(16), 6, Some(2))
@@ -435,7 +417,7 @@ mod tests {
             lost: vec![(LossCause::Nic, None)],
             as_of_ns: None,
         });
-        let snapshot = SourceSnapshot::of("x", std::iter::once(&queue));
+        let snapshot = SourceSnapshot::of("x", std::iter::once(&queue), (0, 0));
         assert_eq!(
             (
                 snapshot.received,

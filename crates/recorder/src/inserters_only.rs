@@ -13,9 +13,9 @@ use retroscope_ring::{Ring, RingConfig};
 
 use crate::{
     clock::{Clock, duration_ns},
-    counters::{LossLog, QueueCounters, SourceSnapshot},
+    counters::SourceSnapshot,
     inserter::{InserterShared, Lane, LiveInserter},
-    intake::{Intake, SourceIntake},
+    intake::Intake,
     progress::Control,
     recorder::StartError,
 };
@@ -48,25 +48,9 @@ pub fn insert_only(
     }
     let producers = opened.iter().map(Vec::len).sum();
     let ring = Ring::new(&RingConfig::new(ring_bytes, producers, 1), None)?;
-    let counters = |queues: &Vec<_>| {
-        queues
-            .iter()
-            .map(|_| Arc::new(QueueCounters::new()))
-            .collect()
-    };
-    let intake = Arc::new(Intake {
-        sources: names
-            .into_iter()
-            .zip(&opened)
-            .map(|(name, queues)| SourceIntake {
-                name,
-                queues: counters(queues),
-            })
-            .collect(),
-        losses: LossLog::default(),
-        interfaces: Arc::default(),
-        offline: false,
-    });
+    let queues = opened.iter().map(Vec::len);
+    let intake = Intake::new(names.into_iter().zip(queues), Arc::default(), false);
+    let intake = Arc::new(intake);
     let shared = InserterShared {
         ring: ring.clone(),
         intake: Arc::clone(&intake),

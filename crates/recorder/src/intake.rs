@@ -1,8 +1,12 @@
 //! What all threads share about the sources: counters, losses, interfaces.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, Ordering::Relaxed},
+};
 
 use crate::{
+    away::Away,
     counters::{INTERFACE_DOWN, LossLog, QueueCounters, SourceSnapshot},
     dump::Missing,
     interfaces::{InterfaceCache, Interfaces},
@@ -16,6 +20,8 @@ pub(crate) struct Intake {
     pub(crate) interfaces: Arc<Interfaces>,
     /// Files lose nothing, and their counters need no clock.
     pub(crate) offline: bool,
+    /// When counters were last read, on the monotonic clock.
+    read_mono_ns: AtomicI64,
 }
 
 /// One source and its queues.
@@ -23,19 +29,53 @@ pub(crate) struct Intake {
 pub(crate) struct SourceIntake {
     pub(crate) name: String,
     pub(crate) queues: Vec<Arc<QueueCounters>>,
+    pub(crate) away: Away,
+}
+
+impl SourceIntake {
+    fn snapshot(&self, mono_ns: i64) -> SourceSnapshot {
+        let queues = self.queues.iter().map(AsRef::as_ref);
+        SourceSnapshot::of(&self.name, queues, self.away.totals(mono_ns))
+    }
 }
 
 impl Intake {
+    /// For sources of these names, with so many queues.
+    pub(crate) fn new(
+        sources: impl Iterator<Item = (String, usize)>,
+        interfaces: Arc<Interfaces>,
+        offline: bool,
+    ) -> Self {
+        let source = |(index, (name, queues))| SourceIntake {
+            name,
+            queues: (0..queues)
+                .map(|_| Arc::new(QueueCounters::new()))
+                .collect(),
+            away: Away::new(index),
+        };
+        Self {
+            sources: sources.enumerate().map(source).collect(),
+            losses: LossLog::default(),
+            interfaces,
+            offline,
+            read_mono_ns: AtomicI64::new(i64::MIN),
+        }
+    }
+
+    /// An inserter reads counters at this time of the monotonic clock.
+    pub(crate) fn set_read(&self, mono_ns: i64) {
+        // Relaxed: nothing but the number is shared.
+        self.read_mono_ns.fetch_max(mono_ns, Relaxed);
+    }
+
     pub(crate) fn interface_cache(&self) -> InterfaceCache {
         InterfaceCache::new(Arc::clone(&self.interfaces))
     }
 
     /// Every source's ledger, in the order the user gave.
     pub(crate) fn snapshots(&self) -> Vec<SourceSnapshot> {
-        self.sources
-            .iter()
-            .map(|s| SourceSnapshot::of(&s.name, s.queues.iter().map(AsRef::as_ref)))
-            .collect()
+        let mono_ns = self.read_mono_ns.load(Relaxed);
+        self.sources.iter().map(|s| s.snapshot(mono_ns)).collect()
     }
 
     /// Whether the loss counters of every queue are known beyond `to_ns`.
@@ -101,7 +141,7 @@ impl Intake {
         let Some(source) = self.sources.get(source) else {
             return (None, None);
         };
-        let snapshot = SourceSnapshot::of(&source.name, source.queues.iter().map(AsRef::as_ref));
+        let snapshot = source.snapshot(self.read_mono_ns.load(Relaxed));
         let lost = snapshot
             .lost
             .values()

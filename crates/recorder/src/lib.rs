@@ -6,6 +6,7 @@
 //! becomes), `dump::output` (one ordered file), `counters` (the ledgers); `recorder` wires them to threads.
 
 mod analyzer;
+mod away;
 mod capture_filter;
 mod chunk;
 mod clock;

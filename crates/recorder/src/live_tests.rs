@@ -256,10 +256,15 @@ fn a_source_that_is_gone_is_missing_from_every_later_dump() {
         rig.step();
         let report = &rig.reports[0];
         let missing = missing(report);
+        let source = &rig.intake.snapshots()[0];
         if is_lost {
             assert_eq!(report.verdict, Verdict::Incomplete, "{report:?}");
             assert_eq!(missing, [(crate::INTERFACE_DOWN, None)]);
+            // It is away as long as the others are recorded.
+            let away_ns = u64::try_from(62 * S).unwrap();
+            assert_eq!((source.gaps, source.gap_ns), (1, away_ns));
         } else {
+            assert_eq!(source.gaps, 0);
             // The end of a stream is the end of its source.
             assert_eq!(
                 (report.verdict, missing),

@@ -23,12 +23,11 @@ use crate::{
     Event, Scripts,
     analyzer::{Analyzer, AnalyzerParts, Functions},
     clock::{Clock, Now},
-    counters::{LossLog, QueueCounters},
     director::{Clip, DirectorConfig},
     dump::{Directory, DumpReport, Dumper, DumperParts, Format, Shelf},
     expressions::{Expressions, Texts},
     inserter::{InserterShared, Lane, LiveInserter},
-    intake::{Intake, SourceIntake},
+    intake::Intake,
     interfaces::Interfaces,
     native::NativeCode,
     prepared::{LinkTypes, mode},
@@ -169,12 +168,6 @@ impl Rig {
         let clock = Arc::new(FakeClock::default());
         clock.wall_ns.store(start_ns, Ordering::SeqCst);
         let ring = Ring::new(&RingConfig::new(plan.ring_bytes, plan.queues, 1), None).unwrap();
-        let sources = (0..plan.queues)
-            .map(|i| SourceIntake {
-                name: format!("fake{i}"),
-                queues: vec![Arc::new(QueueCounters::new())],
-            })
-            .collect();
         let triggers: Vec<String> = plan.triggers.iter().map(|t| (*t).to_owned()).collect();
         let texts = Texts {
             triggers: &triggers,
@@ -186,12 +179,11 @@ impl Rig {
         let link_types = LinkTypes::new(&[LinkType::RAW], &Vec::new);
         let expressions = Expressions::new(&texts, &link_types, false, &native).unwrap();
         native.start();
-        let intake = Arc::new(Intake {
-            sources,
-            losses: LossLog::default(),
-            interfaces: Arc::new(Interfaces::new(expressions.triggers.shared().clone())),
-            offline: false,
-        });
+        let intake = Arc::new(Intake::new(
+            (0..plan.queues).map(|i| (format!("fake{i}"), 1)),
+            Arc::new(Interfaces::new(expressions.triggers.shared().clone())),
+            false,
+        ));
         let (control, barrier) = (Arc::new(Control::default()), Arc::new(Barrier::default()));
         let shared = InserterShared {
             ring: ring.clone(),

@@ -20,12 +20,11 @@ use crate::{
     Event,
     analyzer::{Analyzer, AnalyzerEnd, AnalyzerParts, Functions},
     clock::{Clock, duration_ns},
-    counters::{LossLog, QueueCounters},
     director::{Clip, DirectorConfig},
     dump::{Directory, Dumper, DumperParts, Shelf},
     expressions::{Expressions, Texts},
     inserter::{InserterShared, Lane, LaneEnd, LiveInserter, MergeInserter},
-    intake::{Intake, SourceIntake},
+    intake::Intake,
     interfaces::Interfaces,
     native::NativeCode,
     prepared::{LinkTypes, mode},
@@ -230,25 +229,11 @@ impl Starter<'_> {
             counters,
             native,
         } = self;
-        let counters_of = |s: &Opened| {
-            s.queues
-                .iter()
-                .map(|_| Arc::new(QueueCounters::new()))
-                .collect()
-        };
-        let sources = opened
-            .iter()
-            .map(|s| SourceIntake {
-                name: s.name.clone(),
-                queues: counters_of(s),
-            })
-            .collect();
-        let intake = Arc::new(Intake {
-            sources,
-            losses: LossLog::default(),
-            interfaces: Arc::new(Interfaces::new(expressions.triggers.shared().clone())),
-            offline: config.offline,
-        });
+        let intake = Arc::new(Intake::new(
+            opened.iter().map(|s| (s.name.clone(), s.queues.len())),
+            Arc::new(Interfaces::new(expressions.triggers.shared().clone())),
+            config.offline,
+        ));
         let (control, barrier) = (Arc::new(Control::default()), Arc::new(Barrier::default()));
         let (messages_tx, messages) = mpsc::channel();
         let (events_tx, events) = mpsc::channel();

@@ -7,10 +7,10 @@ use retroscope_ring::Producer;
 
 use super::{
     InserterShared,
-    away::Away,
     tally::{Known, Stored, Tally, plain},
 };
 use crate::{
+    away::Away,
     counters::{LOST_NO_BUCKET, LossEvent, LossWatch, QueueCounters},
     intake::Intake,
 };
@@ -25,7 +25,6 @@ pub(crate) struct Lane {
     interfaces: Vec<Known>,
     tally: Tally,
     watch: LossWatch,
-    away: Away,
     /// The interface is gone, and the engine cannot take up another one.
     is_lost: bool,
     /// Offline: the next frame of the burst.
@@ -62,7 +61,6 @@ impl Lane {
             interfaces: Vec::new(),
             tally: Tally::default(),
             watch,
-            away: Away::new(source),
             is_lost: false,
             cursor: 0,
             is_first,
@@ -145,11 +143,11 @@ impl Lane {
     pub(super) fn read_statistics(&mut self, shared: &InserterShared) {
         let statistics = self.queue.statistics();
         // The clock comes after: no loss in the reading is younger.
-        let now_ns = shared.clock.now().wall_ns;
-        self.watch
-            .observe(&statistics, now_ns, &shared.intake.losses);
-        self.away
-            .tell(now_ns, &self.counters, &shared.intake.losses);
+        let now = shared.clock.now();
+        let losses = &shared.intake.losses;
+        self.watch.observe(&statistics, now.wall_ns, losses);
+        self.away(shared).tell(now.wall_ns, losses);
+        shared.intake.set_read(now.mono_ns);
         self.counters.set_effects(self.queue.offload_effects());
         self.counters.set_engine(&statistics);
     }
@@ -159,8 +157,8 @@ impl Lane {
     pub(super) fn ended(&mut self, failed: bool, shared: &InserterShared) {
         if self.is_lost || failed {
             let known_ns = self.watch.last_ns();
-            self.away
-                .for_good(known_ns, &self.counters, &shared.intake.losses);
+            self.away(shared)
+                .for_good(known_ns, shared.clock.now(), &shared.intake.losses);
         }
         self.counters.set_ended();
     }
@@ -205,17 +203,22 @@ impl Lane {
 }
 
 impl Lane {
+    /// Where the source's interface is.
+    fn away<'s>(&self, shared: &'s InserterShared) -> &'s Away {
+        &shared.intake.sources[self.source].away
+    }
+
     /// Notes when the interface goes away and when it is back.
     fn follow(&mut self, event: &Event, shared: &InserterShared) {
         match event {
             Event::InterfaceDown(_) | Event::InterfaceGone(_) | Event::InterfaceLost(_) => {
                 self.is_lost = matches!(event, Event::InterfaceLost(_));
-                self.away.begin(self.watch.last_ns(), &self.counters);
+                self.away(shared).begin(self.watch.last_ns());
             }
             Event::InterfaceUp(_) => {
                 self.is_lost = false;
                 let now_ns = shared.clock.now().wall_ns;
-                self.away.end(now_ns, &self.counters, &shared.intake.losses);
+                self.away(shared).end(now_ns, &shared.intake.losses);
             }
             Event::InterfaceAdded(_) | Event::Notice(_) => {}
         }

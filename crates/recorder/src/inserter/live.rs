@@ -169,12 +169,7 @@ mod tests {
     use retroscope_ring::{Ring, RingConfig};
 
     use super::*;
-    use crate::{
-        counters::{LossLog, QueueCounters},
-        intake::{Intake, SourceIntake},
-        progress::Control,
-        rig::FakeClock,
-    };
+    use crate::{intake::Intake, progress::Control, rig::FakeClock};
 
     /// Time between two frames, ns.
     const INTERVAL_NS: i64 = 100_000;
@@ -237,19 +232,12 @@ mod tests {
             mono_ns: AtomicI64::new(0),
         });
         let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
-        let counters = Arc::new(QueueCounters::new());
-        let source = SourceIntake {
-            name: "steady".to_owned(),
-            queues: vec![Arc::clone(&counters)],
-        };
+        let sources = std::iter::once(("steady".to_owned(), 1));
+        let intake = Arc::new(Intake::new(sources, Arc::default(), false));
+        let counters = Arc::clone(&intake.sources[0].queues[0]);
         let shared = InserterShared {
             ring: ring.clone(),
-            intake: Arc::new(Intake {
-                sources: vec![source],
-                losses: LossLog::default(),
-                interfaces: Arc::default(),
-                offline: false,
-            }),
+            intake,
             control: Arc::new(Control::default()),
             clock: clock.clone(),
             snaplen: 0,

@@ -4,7 +4,6 @@
 //! the queues of all files with one producer and merges them by time stamp (ties by source, then record), so that the
 //! ring's contents do not depend on how threads were scheduled.
 
-mod away;
 mod frame;
 mod lane;
 mod live;

@@ -198,7 +198,6 @@ mod tests {
     use super::*;
     use crate::{
         clock::SystemClock,
-        counters::LossLog,
         expressions::{Expressions, Texts},
         intake::Intake,
         native::NativeCode,
@@ -228,12 +227,7 @@ mod tests {
     fn shared(ring: &Ring) -> InserterShared {
         InserterShared {
             ring: ring.clone(),
-            intake: Arc::new(Intake {
-                sources: Vec::new(),
-                losses: LossLog::default(),
-                interfaces: Arc::default(),
-                offline: false,
-            }),
+            intake: Arc::new(Intake::new(std::iter::empty(), Arc::default(), false)),
             control: Arc::new(Control::default()),
             clock: Arc::new(SystemClock::new()),
             snaplen: 0,
