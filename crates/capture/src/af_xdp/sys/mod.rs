@@ -5,13 +5,15 @@
 
 mod bpf;
 mod memory;
+mod rings;
 mod socket;
 
 pub(super) use bpf::{
     Instruction, Link, Map, attach, create_map, insert, load_program, remove, set_socket,
 };
 pub(super) use memory::{Counters, Umem};
-pub(super) use socket::{Descriptor, FillRing, RxRing, XdpSocket};
+pub(super) use rings::{Descriptor, FillRing, RxRing};
+pub(super) use socket::XdpSocket;
 
 use std::io;
 

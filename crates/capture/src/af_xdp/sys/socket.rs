@@ -1,16 +1,4 @@
-//! XDP sockets and their rings: `Documentation/networking/af_xdp.rst` of the kernel.
-//!
-//! # Who owns what
-//! The fill ring gives chunks to the kernel, the receive ring gives them back with packets. Each ring is written by one
-//! side: it stores entries, then its *producer* index; the other side loads that index, reads entries, then stores its
-//! *consumer* index. Indices only grow, modulo 2^32. Kernel side: `net/xdp/xsk_queue.h`, which describes the protocol at its
-//! top.
-//!
-//! Ordering edges: **X1** the kernel's release store of the receive ring's producer, paired with the Acquire load in
-//! [`RxRing::available`]; **X2** the Release store in [`RxRing::release`], after our reads of the entries, paired with the
-//! kernel's acquire load; **X3** the Release store in [`FillRing::give`], after our stores of entries and all our reads of
-//! the chunks, paired with the kernel's acquire load; **X4** the kernel's release store of the fill ring's consumer, paired
-//! with the Acquire load in [`FillRing::give`].
+//! XDP sockets: `Documentation/networking/af_xdp.rst` of the kernel.
 #![expect(
     unsafe_code,
     reason = "system calls, and memory shared with the kernel"
@@ -20,7 +8,6 @@ use std::{
     io,
     mem::size_of,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
 use libc::{c_int, socklen_t};
@@ -28,7 +15,8 @@ use rustix::net::RecvFlags;
 
 use super::{
     check,
-    memory::{Mapping, Umem},
+    memory::Umem,
+    rings::{Descriptor, FillRing, Ring, RingOffsets, RxRing},
 };
 
 const SOL_XDP: c_int = 283;
@@ -43,9 +31,6 @@ const PGOFF_RX_RING: u64 = 0;
 const PGOFF_FILL_RING: u64 = 0x1_0000_0000;
 const FAMILY: u16 = 44;
 const _: () = assert!(FAMILY as c_int == libc::AF_XDP);
-
-/// `XDP_RING_NEED_WAKEUP`.
-const NEED_WAKEUP: u32 = 1;
 
 /// Bits of `sxdp_flags`: wake-ups on demand, and packets of several chunks. Neither `XDP_COPY` nor `XDP_ZEROCOPY`: the kernel
 /// then takes zero-copy where the driver has it.
@@ -84,16 +69,6 @@ struct UmemRegistration {
     padding: u32,
 }
 
-/// `struct xdp_ring_offset`.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(C)]
-struct RingOffsets {
-    producer: u64,
-    consumer: u64,
-    entries: u64,
-    flags: u64,
-}
-
 /// `struct xdp_mmap_offsets`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
@@ -117,18 +92,6 @@ pub(in crate::af_xdp) struct XdpStatistics {
     /// How often the fill ring had no chunk.
     pub(in crate::af_xdp) fill_empty: u64,
     tx_empty: u64,
-}
-
-/// `struct xdp_desc`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub(in crate::af_xdp) struct Descriptor {
-    /// Where the data start, in bytes from the start of the chunks.
-    pub(in crate::af_xdp) address: u64,
-    /// Bytes of data.
-    pub(in crate::af_xdp) length: u32,
-    /// Bit 0 (`XDP_PKT_CONTD`): the packet goes on in the next descriptor.
-    pub(in crate::af_xdp) options: u32,
 }
 
 /// An XDP socket that receives from one queue of an interface, with the chunks of its own that the kernel fills.
@@ -186,13 +149,7 @@ impl XdpSocket {
             entries,
             size_of::<Descriptor>(),
         )?;
-        Ok((
-            FillRing {
-                ring: fill,
-                next: 0,
-            },
-            RxRing { ring: rx, next: 0 },
-        ))
+        Ok((FillRing::new(fill), RxRing::new(rx)))
     }
 
     /// Binds to a queue of an interface. `fragments`: packets longer than a chunk come in several, since Linux 6.6. Fails with
@@ -311,257 +268,4 @@ fn length_of<T>() -> socklen_t {
     #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
     let length = size_of::<T>() as socklen_t;
     length
-}
-
-/// A mapped ring.
-#[derive(Debug)]
-struct Ring {
-    mapping: Mapping,
-    offsets: [usize; 4],
-    /// Entries, a power of two.
-    entries: u32,
-    entry_bytes: usize,
-}
-
-/// Places in [`Ring::offsets`].
-const PRODUCER: usize = 0;
-const CONSUMER: usize = 1;
-const ENTRIES: usize = 2;
-const FLAGS: usize = 3;
-
-impl Ring {
-    fn new(
-        socket: &XdpSocket,
-        offsets: RingOffsets,
-        page: u64,
-        entries: u32,
-        entry_bytes: usize,
-    ) -> io::Result<Self> {
-        let offset = |value: u64| usize::try_from(value).map_err(io::Error::other);
-        let offsets = [
-            offset(offsets.producer)?,
-            offset(offsets.consumer)?,
-            offset(offsets.entries)?,
-            offset(offsets.flags)?,
-        ];
-        let bytes = offsets[ENTRIES].saturating_add((entries as usize).saturating_mul(entry_bytes));
-        let is_inside = |place: usize| place.is_multiple_of(4) && place.saturating_add(4) <= bytes;
-        if !entries.is_power_of_two()
-            || !offsets.into_iter().all(is_inside)
-            || !offsets[ENTRIES].is_multiple_of(8)
-        {
-            return Err(io::Error::other("rings of an unknown layout"));
-        }
-        Ok(Self {
-            mapping: Mapping::shared(socket, bytes, page)?,
-            offsets,
-            entries,
-            entry_bytes,
-        })
-    }
-
-    /// One of the words that both sides know.
-    fn word(&self, which: usize) -> &AtomicU32 {
-        let word = self
-            .mapping
-            .start()
-            .as_ptr()
-            .wrapping_add(self.offsets[which])
-            .cast();
-        // SAFETY: the word lies in the mapping and is aligned, as `new` checked; it is only accessed atomically.
-        unsafe { AtomicU32::from_ptr(word) }
-    }
-
-    /// The 64-bit half `half` of the entry at `index`, taken modulo the ring.
-    fn half(&self, index: u32, half: usize) -> &AtomicU64 {
-        assert!(half < self.entry_bytes / 8);
-        let entry = (index & (self.entries - 1)) as usize * self.entry_bytes;
-        let place = self.offsets[ENTRIES] + entry + 8 * half;
-        let word = self.mapping.start().as_ptr().wrapping_add(place).cast();
-        // SAFETY: entries lie in the mapping, as `new` made it, aligned to 8 bytes as it checked. The atomic type costs
-        // nothing here and keeps a kernel that breaks the protocol from being undefined behaviour.
-        unsafe { AtomicU64::from_ptr(word) }
-    }
-}
-
-/// The ring that gives chunks to the kernel.
-#[derive(Debug)]
-pub(in crate::af_xdp) struct FillRing {
-    ring: Ring,
-    /// Our producer index.
-    next: u32,
-}
-
-impl FillRing {
-    /// Gives chunks to the kernel, as many as there is room for, and returns how many that were. They must not be read
-    /// any more.
-    pub(in crate::af_xdp) fn give(&mut self, chunks: &[u64]) -> usize {
-        // X4: Acquire, pairs with the kernel's release of entries that it has read.
-        let consumed = self.ring.word(CONSUMER).load(Ordering::Acquire);
-        let taken = self.next.wrapping_sub(consumed).min(self.ring.entries);
-        let room = (self.ring.entries - taken) as usize;
-        let count = chunks.len().min(room);
-        for chunk in &chunks[..count] {
-            // Relaxed: published by X3.
-            self.ring
-                .half(self.next, 0)
-                .store(*chunk, Ordering::Relaxed);
-            self.next = self.next.wrapping_add(1);
-        }
-        if count > 0 {
-            // X3: Release, after the entries and our reads of the chunks.
-            self.ring.word(PRODUCER).store(self.next, Ordering::Release);
-        }
-        count
-    }
-
-    /// Whether the driver sleeps and must be told (by poll(2)) that there are chunks.
-    pub(in crate::af_xdp) fn needs_wakeup(&self) -> bool {
-        // Relaxed: a hint; the next look sees it at the latest.
-        self.ring.word(FLAGS).load(Ordering::Relaxed) & NEED_WAKEUP != 0
-    }
-}
-
-/// The ring that gives packets to this process.
-#[derive(Debug)]
-pub(in crate::af_xdp) struct RxRing {
-    ring: Ring,
-    /// Our consumer index.
-    next: u32,
-}
-
-impl RxRing {
-    /// Descriptors that wait, at most as many as the ring has.
-    pub(in crate::af_xdp) fn available(&self) -> u32 {
-        // X1: Acquire, pairs with the kernel's release of the descriptors and of the bytes in the chunks.
-        let produced = self.ring.word(PRODUCER).load(Ordering::Acquire);
-        produced.wrapping_sub(self.next).min(self.ring.entries)
-    }
-
-    /// The descriptor `index` places behind the first that waits. Means something only for `index < available()`.
-    pub(in crate::af_xdp) fn peek(&self, index: u32) -> Descriptor {
-        let at = self.next.wrapping_add(index);
-        // Relaxed: ordered by X1.
-        let address = self.ring.half(at, 0).load(Ordering::Relaxed);
-        let rest = self.ring.half(at, 1).load(Ordering::Relaxed).to_ne_bytes();
-        let [a, b, c, d, e, f, g, h] = rest;
-        Descriptor {
-            address,
-            length: u32::from_ne_bytes([a, b, c, d]),
-            options: u32::from_ne_bytes([e, f, g, h]),
-        }
-    }
-
-    /// Gives `count` descriptors back; the chunks stay ours until the fill ring gets them.
-    pub(in crate::af_xdp) fn release(&mut self, count: u32) {
-        self.next = self.next.wrapping_add(count);
-        // X2: Release, after our reads of the descriptors.
-        self.ring.word(CONSUMER).store(self.next, Ordering::Release);
-    }
-}
-
-/// Rings without a kernel: the tests play its part.
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ENTRIES_OF_TEST: u32 = 8;
-
-    /// A ring whose indices stand at `start`.
-    fn ring(entry_bytes: usize, start: u32) -> Ring {
-        let ring = Ring {
-            mapping: Mapping::anonymous(4096).unwrap(),
-            offsets: [0, 64, 192, 128],
-            entries: ENTRIES_OF_TEST,
-            entry_bytes,
-        };
-        for which in [PRODUCER, CONSUMER] {
-            ring.word(which).store(start, Ordering::Relaxed);
-        }
-        ring
-    }
-
-    /// Around the wrap of 32 bits, and elsewhere.
-    const STARTS: [u32; 3] = [0, u32::MAX - 3, 12_345];
-
-    #[test]
-    fn the_fill_ring_takes_what_it_has_room_for() {
-        for start in STARTS {
-            let mut fill = FillRing {
-                ring: ring(8, start),
-                next: start,
-            };
-            assert_eq!(fill.give(&[]), 0);
-            let chunks: Vec<u64> = (0..20).map(|chunk| chunk * 2048).collect();
-            let (mut given, mut taken) = (0, Vec::new());
-            // Eight fit; the kernel takes three at a time, and so many fit again.
-            for room in [8, 3, 3, 3, 3, 0] {
-                let now = fill.give(&chunks[given..]);
-                assert_eq!(now, room);
-                given += now;
-                let consumer = fill.ring.word(CONSUMER).load(Ordering::Relaxed);
-                let producer = fill.ring.word(PRODUCER).load(Ordering::Acquire);
-                let waiting = producer.wrapping_sub(consumer);
-                assert_eq!(waiting as usize, given - taken.len());
-                let count = waiting.min(3);
-                for index in 0..count {
-                    let entry = fill.ring.half(consumer.wrapping_add(index), 0);
-                    taken.push(entry.load(Ordering::Relaxed));
-                }
-                fill.ring
-                    .word(CONSUMER)
-                    .store(consumer.wrapping_add(count), Ordering::Release);
-            }
-            assert_eq!(given, 20);
-            assert_eq!(taken, chunks[..18]);
-        }
-    }
-
-    #[test]
-    fn the_receive_ring_gives_what_was_put_in() {
-        for start in STARTS {
-            let mut rx = RxRing {
-                ring: ring(16, start),
-                next: start,
-            };
-            let mut expected = 0_u32;
-            for round in 0..10 {
-                let count = round % (ENTRIES_OF_TEST + 1);
-                let producer = rx.ring.word(PRODUCER).load(Ordering::Relaxed);
-                for index in 0..count {
-                    let number = expected + index;
-                    let at = producer.wrapping_add(index);
-                    let [a, b, c, d] = number.to_ne_bytes();
-                    let rest = u64::from_ne_bytes([a, b, c, d, 1, 0, 0, 0]);
-                    rx.ring
-                        .half(at, 0)
-                        .store(u64::from(number) << 11, Ordering::Relaxed);
-                    rx.ring.half(at, 1).store(rest, Ordering::Relaxed);
-                }
-                rx.ring
-                    .word(PRODUCER)
-                    .store(producer.wrapping_add(count), Ordering::Release);
-                assert_eq!(rx.available(), count);
-                for index in 0..count {
-                    let number = expected + index;
-                    let descriptor = Descriptor {
-                        address: u64::from(number) << 11,
-                        length: number,
-                        options: 1,
-                    };
-                    assert_eq!(rx.peek(index), descriptor);
-                }
-                rx.release(count);
-                assert_eq!(rx.available(), 0);
-                let consumer = rx.ring.word(CONSUMER).load(Ordering::Acquire);
-                assert_eq!(consumer, producer.wrapping_add(count));
-                expected += count;
-            }
-            // An index that makes no sense is not believed.
-            rx.ring
-                .word(PRODUCER)
-                .store(rx.next.wrapping_sub(1), Ordering::Release);
-            assert_eq!(rx.available(), ENTRIES_OF_TEST);
-        }
-    }
 }
