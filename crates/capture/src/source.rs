@@ -340,6 +340,36 @@ pub enum SourceError {
         /// The sentence that says what to write instead.
         message: String,
     },
+    /// Nothing can be sent: the interface is switched off.
+    #[error("{interface} is down: ip link set {interface} up")]
+    InterfaceDown {
+        /// The interface.
+        interface: String,
+    },
+    /// The interface was removed while it was sent on.
+    #[error("{interface} was removed")]
+    InterfaceGone {
+        /// The interface.
+        interface: String,
+    },
+    /// The interface does not send a frame of this length.
+    #[error(
+        "{interface} takes no frame of {frame_bytes} bytes: with its MTU they have {frame_bytes_max} at most"
+    )]
+    FrameTooLong {
+        /// The interface.
+        interface: String,
+        /// Bytes of the frame, without frame check sequence.
+        frame_bytes: u32,
+        /// Bytes of the longest frame that it takes, without a VLAN tag.
+        frame_bytes_max: i32,
+    },
+    /// The interface took no frame for a second.
+    #[error("{interface} takes no packets: is its other end up?")]
+    NoRoom {
+        /// The interface.
+        interface: String,
+    },
     /// A system call failed.
     #[error("{interface}: {call}: {error}")]
     System {

@@ -35,7 +35,7 @@ fn the_sender_alone() {
         let cpu_mpps = sent as f64 / (cpu_seconds() - start_cpu) / 1e6;
         let mpps = sent as f64 / start.elapsed().as_secs_f64() / 1e6;
         println!("{cpu_mpps:.2} Mpps of processor time, {mpps:.2} Mpps of time");
-        // A minimal loop around sendmmsg in C reached 0.90 where this reached 0.85: the rest is the kernel's.
+        // Loops in C reached 1.28 with an XDP socket and 0.88 with sendmmsg where this reached 1.27: the rest is the kernel's.
         assert!(cpu_mpps >= 1.0, "{cpu_mpps} Mpps");
     });
 }

@@ -1,11 +1,11 @@
 //! Packets that the NIC had no room for: the interface's counters, of which only growth since the opening counts.
 
-use super::sys::LinkCounters;
+use super::sys::Links;
 
 /// The losses of one interface, over all its incarnations.
 #[derive(Debug)]
 pub(super) struct NicLosses {
-    counters: LinkCounters,
+    counters: Links,
     index: i32,
     /// The interface's counter when it was last read.
     last: u64,
@@ -15,7 +15,7 @@ pub(super) struct NicLosses {
 impl NicLosses {
     /// Counts from now on. `None`: the kernel does not tell.
     pub(super) fn watch(index: i32) -> Option<Self> {
-        let mut counters = LinkCounters::new().ok()?;
+        let mut counters = Links::new().ok()?;
         let last = counters.lost(index).ok()?;
         Some(Self {
             counters,

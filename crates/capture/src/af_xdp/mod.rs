@@ -6,6 +6,7 @@
 //!
 //! - `program`: the XDP program, assembled by hand,
 //! - `attachment`: the program's maps and link, and [`Shunt`],
+//! - `sender`: the other direction, for [`send`](crate::send),
 //! - `sys`: bpf(2), sockets, rings and memory shared with the kernel,
 //! - `source` and `queue`: the [`Source`](crate::Source) plug.
 //!
@@ -29,8 +30,11 @@
 mod attachment;
 mod program;
 mod queue;
+mod sender;
 mod source;
 mod sys;
+
+pub(crate) use sender::{XdpSender, suits};
 
 pub use attachment::{Shunt, ShuntedFlow};
 pub use source::{XdpConfig, XdpSource};

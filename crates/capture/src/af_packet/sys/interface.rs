@@ -27,6 +27,9 @@ const ETHTOOL_RSS: u32 = 0x46;
 const ETHTOOL_RING: u32 = 0x10;
 const ETHTOOL_PAUSE: u32 = 0x12;
 
+/// `ETHTOOL_GCHANNELS`.
+const ETHTOOL_CHANNELS: u32 = 0x3c;
+
 /// Room for an indirection table of 4096 entries and a key of 256 bytes: larger ones are not known to exist.
 const RSS_WORDS: usize = 4096 + 64;
 
@@ -177,6 +180,20 @@ impl InterfaceQuery {
         Ok((answer.receive, answer.receive_max))
     }
 
+    /// How many transmit queues are in use. Since Linux 5.12 for veth.
+    pub(crate) fn ethtool_transmit_queues(&self, name: &str) -> io::Result<u32> {
+        let mut answer = Channels {
+            command: ETHTOOL_CHANNELS,
+            maxima: [0; 4],
+            receive: 0,
+            transmit: 0,
+            other: 0,
+            combined: 0,
+        };
+        self.ask_ethtool(name, &mut answer)?;
+        Ok(answer.transmit.saturating_add(answer.combined))
+    }
+
     /// Whether the NIC asks the other end to pause when it is full (IEEE 802.3, annex 31B).
     pub(crate) fn ethtool_sends_pauses(&self, name: &str) -> io::Result<bool> {
         let mut answer = Pauses {
@@ -251,6 +268,8 @@ unsafe impl Answer for Rss {}
 
 // SAFETY: `ethtool_ringparam`, asserted to be as large, is only made with its command.
 unsafe impl Answer for RingSizes {}
+// SAFETY: `ethtool_channels`, likewise.
+unsafe impl Answer for Channels {}
 // SAFETY: `ethtool_pauseparam`, likewise.
 unsafe impl Answer for Pauses {}
 
@@ -340,6 +359,19 @@ struct RingSizes {
     receive: u32,
     others: [u32; 3],
 }
+
+/// `struct ethtool_channels`: numbers of queues; combined ones receive and transmit.
+#[repr(C)]
+struct Channels {
+    command: u32,
+    maxima: [u32; 4],
+    receive: u32,
+    transmit: u32,
+    other: u32,
+    combined: u32,
+}
+
+const _: () = assert!(size_of::<Channels>() == 36);
 
 /// `struct ethtool_pauseparam`: switches.
 #[repr(C)]

@@ -4,13 +4,13 @@
 //! shared memory behind a safe signature; decisions are made by the callers.
 
 mod interface;
-mod link_counters;
+mod links;
 mod mapping;
 mod prefetch;
 mod socket;
 
 pub(crate) use interface::{Flags, InterfaceQuery, names};
-pub(crate) use link_counters::LinkCounters;
+pub(crate) use links::Links;
 pub(crate) use mapping::Mapping;
 pub(crate) use prefetch::prefetch;
 pub(crate) use socket::{PacketSocket, RingRequest};

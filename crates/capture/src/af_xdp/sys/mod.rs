@@ -12,7 +12,7 @@ pub(super) use bpf::{
     Instruction, Link, Map, attach, create_map, insert, load_program, remove, set_socket,
 };
 pub(super) use memory::{Counters, Umem};
-pub(super) use rings::{Descriptor, FillRing, RxRing};
+pub(super) use rings::{CompletionRing, Descriptor, FillRing, RxRing, TxRing};
 pub(super) use socket::XdpSocket;
 
 use std::io;

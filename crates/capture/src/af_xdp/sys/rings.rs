@@ -11,6 +11,11 @@
 //! kernel's acquire load; **X3** the Release store in [`FillRing::give`], after our stores of entries and all our reads of
 //! the chunks, paired with the kernel's acquire load; **X4** the kernel's release store of the fill ring's consumer, paired
 //! with the Acquire load in [`FillRing::give`].
+//!
+//! To send, the transmit ring gives chunks to the kernel and the completion ring gives them back: **X5** the Release store in
+//! [`TxRing::publish`], after our stores of entries and into the chunks, paired with the kernel's acquire load; **X6** the
+//! kernel's release store of the completion ring's producer, after its reads of the chunks, paired with the Acquire load in
+//! [`CompletionRing::take`]. Its entries are not read: the kernel gives chunks back in the order in which it got them.
 #![expect(unsafe_code, reason = "memory shared with the kernel")]
 
 use std::{
@@ -204,6 +209,65 @@ impl RxRing {
     }
 }
 
+/// The ring that gives chunks to the kernel to be sent.
+#[derive(Debug)]
+pub(in crate::af_xdp) struct TxRing {
+    ring: Ring,
+    /// Our producer index.
+    next: u32,
+}
+
+impl TxRing {
+    /// A ring that nothing was put into yet.
+    pub(super) fn new(ring: Ring) -> Self {
+        Self { ring, next: 0 }
+    }
+
+    /// Stores a descriptor behind the others. The caller has no more of them under way than the ring has entries.
+    pub(in crate::af_xdp) fn put(&mut self, descriptor: Descriptor) {
+        let [a, b, c, d] = descriptor.length.to_ne_bytes();
+        let [e, f, g, h] = descriptor.options.to_ne_bytes();
+        let rest = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
+        // Relaxed, both: published by X5.
+        let address = self.ring.half(self.next, 0);
+        address.store(descriptor.address, Ordering::Relaxed);
+        self.ring.half(self.next, 1).store(rest, Ordering::Relaxed);
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Gives what was put in to the kernel. The chunks must not be written to before they came back.
+    pub(in crate::af_xdp) fn publish(&self) {
+        // X5: Release, after the entries and the frames.
+        self.ring.word(PRODUCER).store(self.next, Ordering::Release);
+    }
+}
+
+/// The ring that gives chunks back that were sent, or that nobody took.
+#[derive(Debug)]
+pub(in crate::af_xdp) struct CompletionRing {
+    ring: Ring,
+    /// Our consumer index.
+    next: u32,
+}
+
+impl CompletionRing {
+    /// A ring that nothing was taken out of yet.
+    pub(super) fn new(ring: Ring) -> Self {
+        Self { ring, next: 0 }
+    }
+
+    /// Takes back the chunks that the kernel is done with, and returns how many these are.
+    pub(in crate::af_xdp) fn take(&mut self) -> u32 {
+        // X6: Acquire, before our next stores into the chunks.
+        let produced = self.ring.word(PRODUCER).load(Ordering::Acquire);
+        let count = produced.wrapping_sub(self.next).min(self.ring.entries);
+        self.next = self.next.wrapping_add(count);
+        // Release as the protocol has it; no entry was read.
+        self.ring.word(CONSUMER).store(self.next, Ordering::Release);
+        count
+    }
+}
+
 /// Rings without a kernel: the tests play its part.
 #[cfg(test)]
 mod tests {
@@ -306,6 +370,60 @@ mod tests {
                 .word(PRODUCER)
                 .store(rx.next.wrapping_sub(1), Ordering::Release);
             assert_eq!(rx.available(), ENTRIES_OF_TEST);
+        }
+    }
+
+    #[test]
+    fn what_is_sent_comes_back() {
+        for start in STARTS {
+            let mut tx = TxRing {
+                ring: ring(16, start),
+                next: start,
+            };
+            let mut completion = CompletionRing {
+                ring: ring(8, start),
+                next: start,
+            };
+            let mut seen = 0;
+            for round in 0..20 {
+                let count = round % (ENTRIES_OF_TEST + 1);
+                for number in seen..seen + count {
+                    tx.put(Descriptor {
+                        address: u64::from(number) << 11,
+                        length: 60 + number,
+                        options: number,
+                    });
+                }
+                let at = start.wrapping_add(seen);
+                let producer = tx.ring.word(PRODUCER);
+                assert_eq!(producer.load(Ordering::Acquire), at, "not published");
+                tx.publish();
+                assert_eq!(producer.load(Ordering::Acquire), at.wrapping_add(count));
+                for number in seen..seen + count {
+                    let at = start.wrapping_add(number);
+                    let address = tx.ring.half(at, 0).load(Ordering::Relaxed);
+                    let rest = tx.ring.half(at, 1).load(Ordering::Relaxed).to_ne_bytes();
+                    let [a, b, c, d, e, f, g, h] = rest;
+                    assert_eq!(address, u64::from(number) << 11);
+                    assert_eq!(u32::from_ne_bytes([a, b, c, d]), 60 + number);
+                    assert_eq!(u32::from_ne_bytes([e, f, g, h]), number);
+                }
+                assert_eq!(completion.take(), 0);
+                seen += count;
+                completion
+                    .ring
+                    .word(PRODUCER)
+                    .store(start.wrapping_add(seen), Ordering::Release);
+                assert_eq!(completion.take(), count);
+                let consumed = completion.ring.word(CONSUMER).load(Ordering::Acquire);
+                assert_eq!(consumed, start.wrapping_add(seen));
+            }
+            // An index that makes no sense is not believed.
+            completion
+                .ring
+                .word(PRODUCER)
+                .store(completion.next.wrapping_sub(1), Ordering::Release);
+            assert_eq!(completion.take(), ENTRIES_OF_TEST);
         }
     }
 }

@@ -11,29 +11,37 @@ use std::{
 };
 
 use libc::{c_int, socklen_t};
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, SendFlags};
 
 use super::{
     check,
     memory::Umem,
-    rings::{Descriptor, FillRing, Ring, RingOffsets, RxRing},
+    rings::{CompletionRing, Descriptor, FillRing, Ring, RingOffsets, RxRing, TxRing},
 };
 
 const SOL_XDP: c_int = 283;
 const XDP_MMAP_OFFSETS: c_int = 1;
 const XDP_RX_RING: c_int = 2;
+const XDP_TX_RING: c_int = 3;
 const XDP_UMEM_REG: c_int = 4;
 const XDP_UMEM_FILL_RING: c_int = 5;
 const XDP_UMEM_COMPLETION_RING: c_int = 6;
 const XDP_STATISTICS: c_int = 7;
 const XDP_OPTIONS: c_int = 8;
 const PGOFF_RX_RING: u64 = 0;
+const PGOFF_TX_RING: u64 = 0x8000_0000;
 const PGOFF_FILL_RING: u64 = 0x1_0000_0000;
+const PGOFF_COMPLETION_RING: u64 = 0x1_8000_0000;
+
+/// Entries of a ring that is not used, but that the kernel wants.
+const UNUSED_ENTRIES: u32 = 64;
+
 const FAMILY: u16 = 44;
 const _: () = assert!(FAMILY as c_int == libc::AF_XDP);
 
-/// Bits of `sxdp_flags`: wake-ups on demand, and packets of several chunks. Neither `XDP_COPY` nor `XDP_ZEROCOPY`: the kernel
-/// then takes zero-copy where the driver has it.
+/// Bits of `sxdp_flags`: copy mode, wake-ups on demand, and packets of several chunks. Without `XDP_COPY` and `XDP_ZEROCOPY` the
+/// kernel takes zero-copy where the driver has it.
+const COPY: u16 = 1 << 1;
 const USE_NEED_WAKEUP: u16 = 1 << 3;
 const USE_SG: u16 = 1 << 4;
 
@@ -94,7 +102,7 @@ pub(in crate::af_xdp) struct XdpStatistics {
     tx_empty: u64,
 }
 
-/// An XDP socket that receives from one queue of an interface, with the chunks of its own that the kernel fills.
+/// An XDP socket at one queue of an interface, with chunks of its own: to receive, or to send.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct XdpSocket {
     descriptor: OwnedFd,
@@ -119,19 +127,9 @@ impl XdpSocket {
         chunk_bytes: u32,
         entries: u32,
     ) -> io::Result<(FillRing, RxRing)> {
-        let (address, bytes) = umem.registered();
-        let registration = UmemRegistration {
-            address,
-            bytes,
-            chunk_bytes,
-            headroom: 0,
-            flags: 0,
-            padding: 0,
-        };
-        self.set(SOL_XDP, XDP_UMEM_REG, &registration)?;
+        self.register(umem, chunk_bytes)?;
         self.set(SOL_XDP, XDP_UMEM_FILL_RING, &entries)?;
-        // Nothing is sent, but the kernel wants one.
-        self.set(SOL_XDP, XDP_UMEM_COMPLETION_RING, &64_u32)?;
+        self.set(SOL_XDP, XDP_UMEM_COMPLETION_RING, &UNUSED_ENTRIES)?;
         self.set(SOL_XDP, XDP_RX_RING, &entries)?;
         let mut offsets = MapOffsets::default();
         self.get(XDP_MMAP_OFFSETS, &mut offsets)?;
@@ -152,6 +150,49 @@ impl XdpSocket {
         Ok((FillRing::new(fill), RxRing::new(rx)))
     }
 
+    /// The same for a socket that only sends: the kernel writes to no chunk, and reads those that the transmit ring gave it.
+    pub(in crate::af_xdp) fn set_up_sending(
+        &self,
+        umem: &Umem,
+        chunk_bytes: u32,
+        entries: u32,
+    ) -> io::Result<(TxRing, CompletionRing)> {
+        self.register(umem, chunk_bytes)?;
+        self.set(SOL_XDP, XDP_UMEM_FILL_RING, &UNUSED_ENTRIES)?;
+        self.set(SOL_XDP, XDP_UMEM_COMPLETION_RING, &entries)?;
+        self.set(SOL_XDP, XDP_TX_RING, &entries)?;
+        let mut offsets = MapOffsets::default();
+        self.get(XDP_MMAP_OFFSETS, &mut offsets)?;
+        let tx = Ring::new(
+            self,
+            offsets.tx,
+            PGOFF_TX_RING,
+            entries,
+            size_of::<Descriptor>(),
+        )?;
+        let completion = Ring::new(
+            self,
+            offsets.completion,
+            PGOFF_COMPLETION_RING,
+            entries,
+            size_of::<u64>(),
+        )?;
+        Ok((TxRing::new(tx), CompletionRing::new(completion)))
+    }
+
+    fn register(&self, umem: &Umem, chunk_bytes: u32) -> io::Result<()> {
+        let (address, bytes) = umem.registered();
+        let registration = UmemRegistration {
+            address,
+            bytes,
+            chunk_bytes,
+            headroom: 0,
+            flags: 0,
+            padding: 0,
+        };
+        self.set(SOL_XDP, XDP_UMEM_REG, &registration)
+    }
+
     /// Binds to a queue of an interface. `fragments`: packets longer than a chunk come in several, since Linux 6.6. Fails with
     /// `EINVAL` where there is no such queue.
     pub(in crate::af_xdp) fn bind(
@@ -160,9 +201,23 @@ impl XdpSocket {
         queue: u32,
         fragments: bool,
     ) -> io::Result<()> {
+        let flags = USE_NEED_WAKEUP | if fragments { USE_SG } else { 0 };
+        self.bind_as(interface_index, queue, flags)
+    }
+
+    /// Binds to a queue of an interface, to send in copy mode: whatever the driver is, it is not told.
+    pub(in crate::af_xdp) fn bind_to_send(
+        &self,
+        interface_index: u32,
+        queue: u32,
+    ) -> io::Result<()> {
+        self.bind_as(interface_index, queue, COPY)
+    }
+
+    fn bind_as(&self, interface_index: u32, queue: u32, flags: u16) -> io::Result<()> {
         let address = Address {
             family: FAMILY,
-            flags: USE_NEED_WAKEUP | if fragments { USE_SG } else { 0 },
+            flags,
             interface_index,
             queue,
             shared_umem: 0,
@@ -207,10 +262,18 @@ impl XdpSocket {
         let _ = rustix::net::recv(&self.descriptor, &mut [0_u8; 0], RecvFlags::DONTWAIT);
     }
 
+    /// Sends what the transmit ring holds, up to some of it. Fails with `EBUSY` where the driver refused a packet, which the kernel
+    /// then forgot; `ENETDOWN`, `ENXIO` where the interface is down or gone.
+    pub(in crate::af_xdp) fn send(&self) -> io::Result<()> {
+        // sendto(2) is how; the frames are in the chunks.
+        rustix::net::send(&self.descriptor, &[], SendFlags::DONTWAIT)?;
+        Ok(())
+    }
+
     fn set<T: Plain>(&self, level: c_int, option: c_int, value: &T) -> io::Result<()> {
         let pointer: *const T = value;
         // SAFETY: `pointer` is `length_of::<T>()` readable bytes that live across the call. A registration's address leads to
-        // memory that its owner keeps as long as this socket (see `XdpQueue`).
+        // memory that its owner keeps as long as this socket (see `XdpQueue`, `XdpSender`).
         check(i64::from(unsafe {
             libc::setsockopt(
                 self.descriptor.as_raw_fd(),

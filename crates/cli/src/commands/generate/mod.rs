@@ -205,6 +205,11 @@ fn send(
     }
     tally.sending_ns = Some(clock.now().mono_ns);
     tally.retries = Some(sender.retries());
+    tally.engine = Some(if sender.is_quick() {
+        "af-xdp"
+    } else {
+        "af-packet"
+    });
     output.finish()
 }
 
@@ -230,8 +235,10 @@ fn drain(
             let burst = Burst { memory, frames };
             let time_ns = clock.now().wall_ns;
             sender.send(burst).map_err(|error| {
-                let sent = sender.sent();
-                End::Failure(Failure::failed(format!("{error}, after {sent} packets")))
+                End::Failure(match sender.sent() {
+                    0 => Failure::failed(error),
+                    sent => Failure::failed(format!("{error} (after {sent} packets)")),
+                })
             })?;
             for frame in burst.iter() {
                 tally.add(time_ns, frame.data);

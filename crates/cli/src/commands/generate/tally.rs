@@ -20,6 +20,8 @@ pub(super) struct Tally {
     pub(super) sending_ns: Option<i64>,
     /// Calls that were repeated because the interface had no room.
     pub(super) retries: Option<u64>,
+    /// What they were sent through.
+    pub(super) engine: Option<&'static str>,
     trigger: Option<TriggerSent>,
 }
 
@@ -109,6 +111,7 @@ impl Tally {
             "interface": args.interface,
             "file": args.write,
             "retries": self.retries,
+            "engine": self.engine,
             "trigger": trigger,
         })
     }

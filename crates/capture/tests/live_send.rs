@@ -1,0 +1,236 @@
+//! Sending over veth: which way frames take, their order and count, also where the interface refuses some, and what is said where
+//! it takes none. Needs root; says when it skips.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "test code, also outside of test functions"
+)]
+
+mod support;
+
+use std::{path::Path, process::Command};
+
+use retroscope_capture::{Burst, Direction, FrameMeta, Queue, SourceError, send::LiveSender};
+use support::{
+    namespace::{Namespace, ip},
+    open,
+    traffic::{Taken, stop_and_drain, take_until},
+};
+
+fn sender(interface: &str) -> LiveSender {
+    LiveSender::open(interface, Path::new("retroscope")).unwrap()
+}
+
+/// Frames of these lengths, which carry their numbers from `first` on.
+struct Frames {
+    memory: Vec<u8>,
+    metas: Vec<FrameMeta>,
+}
+
+impl Frames {
+    fn new(first: u64, lengths: impl IntoIterator<Item = usize>) -> Self {
+        let (mut memory, mut metas) = (Vec::new(), Vec::new());
+        for (number, length) in (first..).zip(lengths) {
+            let offset = memory.len();
+            memory.extend([2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
+            memory.extend(number.to_be_bytes());
+            memory.resize(offset + length, 0x5a);
+            let captured_len = u32::try_from(length).unwrap();
+            metas.push(FrameMeta {
+                time_ns: 0,
+                offset,
+                captured_len,
+                wire_len: captured_len,
+                interface: 0,
+                direction: Direction::Unknown,
+                vlan: None,
+            });
+        }
+        Self { memory, metas }
+    }
+
+    fn burst(&self) -> Burst<'_> {
+        Burst {
+            memory: &self.memory,
+            frames: &self.metas,
+        }
+    }
+}
+
+/// Stops a queue and checks that just these frames came, in order: their lengths.
+fn assert_came(queue: &mut dyn Queue, mut taken: Taken, lengths: &[usize]) {
+    assert_eq!(stop_and_drain(queue, &mut taken), (lengths.len() as u64, 0));
+    for (number, (_, data)) in taken.frames.iter().enumerate() {
+        assert_eq!(data[14..22], (number as u64).to_be_bytes(), "out of order");
+        assert_eq!(data.len(), lengths[number]);
+        assert!(data[22..].iter().all(|byte| *byte == 0x5a));
+    }
+}
+
+#[test]
+fn frames_of_all_lengths_go_out_in_order() {
+    let Some(namespace) = Namespace::with_veth("lengths") else {
+        return;
+    };
+    namespace.enter(|| {
+        ip("link set v0 mtu 9000");
+        ip("link set v1 mtu 9000");
+        let mut queue = open("v1");
+        let mut sender = sender("v0");
+        assert!(sender.is_quick());
+        // Around the length of a chunk, in bursts around the length of a batch.
+        let lengths: Vec<usize> = [60, 1514, 2047, 2048, 2049, 9014, 64, 65]
+            .into_iter()
+            .cycle()
+            .take(600)
+            .collect();
+        let mut taken = Taken::default();
+        let mut sent = 0;
+        for count in [1, 0, 31, 32, 33, 64, 65, 374] {
+            let frames = Frames::new(sent as u64, lengths[sent..sent + count].iter().copied());
+            sender.send(frames.burst()).unwrap();
+            sent += count;
+            // The ring of the queue is small.
+            take_until(queue.as_mut(), &mut taken, |taken| {
+                taken.frames.len() == sent
+            });
+        }
+        assert_eq!((sent, sender.sent(), sender.retries()), (600, 600, 0));
+        assert!(sender.is_quick());
+        assert_came(queue.as_mut(), taken, &lengths);
+    });
+}
+
+#[test]
+fn a_frame_that_is_too_long_stops_there() {
+    let Some(namespace) = Namespace::with_veth("long") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut queue = open("v1");
+        let mut sender = sender("v0");
+        let lengths: Vec<usize> = (0..30)
+            .map(|number| if number == 10 { 1600 } else { 60 })
+            .collect();
+        let error = sender.send(Frames::new(0, lengths).burst()).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                SourceError::FrameTooLong {
+                    frame_bytes: 1600,
+                    frame_bytes_max: 1514,
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+        assert_eq!(
+            error.to_string(),
+            "v0 takes no frame of 1600 bytes: with its MTU they have 1514 at most"
+        );
+        assert_eq!(sender.sent(), 10);
+        // What the XDP socket still held is gone with it.
+        assert!(!sender.is_quick());
+        sender.send(Frames::new(10, [60; 40]).burst()).unwrap();
+        assert_eq!(sender.sent(), 50);
+        assert_came(queue.as_mut(), Taken::default(), &[60; 50]);
+    });
+}
+
+#[test]
+fn a_refused_frame_goes_out_in_its_place() {
+    let Some(namespace) = Namespace::with_veth("refused") else {
+        return;
+    };
+    // The other end takes frames of up to 1014 bytes; the sender may send longer ones.
+    let lengths: Vec<usize> = (0..100)
+        .map(|number| if number % 20 == 9 { 1200 } else { 60 })
+        .collect();
+    let (mut queue, mut sender) = namespace.enter(|| {
+        ip("link set v1 mtu 1000");
+        (open("v1"), sender("v0"))
+    });
+    let mut taken = Taken::default();
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(|| {
+            sender
+                .send(Frames::new(0, lengths.iter().copied()).burst())
+                .unwrap();
+            sender
+        });
+        // Until then the tenth is refused, and none passes it.
+        take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() >= 9);
+        assert_eq!(taken.frames.len(), 9);
+        namespace.enter(|| ip("link set v1 mtu 1500"));
+        let sender = sending.join().unwrap();
+        assert_eq!(sender.sent(), 100);
+        assert!(sender.is_quick() && sender.retries() > 0, "{sender:?}");
+    });
+    assert_came(queue.as_mut(), taken, &lengths);
+}
+
+#[test]
+fn the_quick_way_only_where_it_suits() {
+    let Some(namespace) = Namespace::with_veth("ways") else {
+        return;
+    };
+    namespace.enter(|| {
+        ip("link set lo up");
+        ip("link add q0 numtxqueues 2 numrxqueues 2 type veth peer name q1");
+        assert!(!sender("lo").is_quick(), "not a veth");
+        assert!(!sender("q0").is_quick(), "two transmit queues");
+        let first = sender("v0");
+        assert!(first.is_quick());
+        let mut queue = open("v1");
+        let mut second = sender("v0");
+        assert!(!second.is_quick(), "another socket has the queue");
+        second.send(Frames::new(0, [60; 3]).burst()).unwrap();
+        assert_came(queue.as_mut(), Taken::default(), &[60; 3]);
+        drop(first);
+        assert!(sender("v0").is_quick(), "free again");
+        let tc = Command::new("tc")
+            .args("qdisc add dev v0 root pfifo".split(' '))
+            .output();
+        if tc.is_ok_and(|output| output.status.success()) {
+            assert!(!sender("v0").is_quick(), "a queueing discipline");
+        } else {
+            eprintln!("SKIP: 'tc qdisc add' does not work here");
+        }
+    });
+}
+
+#[test]
+fn down_gone_or_without_another_end() {
+    let Some(namespace) = Namespace::with_veth("away") else {
+        return;
+    };
+    namespace.enter(|| {
+        let frames = Frames::new(0, [60; 5]);
+        let said = |sender: &mut LiveSender| sender.send(frames.burst()).unwrap_err().to_string();
+        let mut waiting = sender("v0");
+        ip("link set v1 down");
+        assert_eq!(
+            said(&mut waiting),
+            "v0 takes no packets: is its other end up?"
+        );
+        assert_eq!(waiting.sent(), 0);
+        assert!(waiting.retries() > 0);
+        drop(waiting);
+
+        ip("link set v1 up");
+        namespace.wait_for_carrier("v0");
+        let (mut quick, mut plain) = (sender("v0"), sender("v0"));
+        assert!(quick.is_quick() && !plain.is_quick());
+        for sender in [&mut quick, &mut plain] {
+            sender.send(frames.burst()).unwrap();
+        }
+        ip("link set v0 down");
+        assert_eq!(said(&mut quick), "v0 is down: ip link set v0 up");
+        assert_eq!(said(&mut plain), "v0 is down: ip link set v0 up");
+        let mut quick = sender("v0");
+        ip("link del v0");
+        assert_eq!(said(&mut quick), "v0 was removed");
+        assert_eq!(said(&mut plain), "v0 was removed");
+        assert_eq!((quick.sent(), plain.sent()), (0, 5));
+    });
+}
