@@ -14,7 +14,7 @@ use crate::{
 /// what is on its way to memory: with 32 KiB, 512-byte records came at 41 instead of 46 Mpps on a Zen 4; more than 128 KiB gained
 /// nothing.
 const PUBLISH_BYTES: u64 = 128 << 10;
-/// Records after which it does as well, because some capture no bytes: as many as have 32 KiB of descriptors.
+/// Records after which it does as well, because some capture no bytes: as many as have 64 KiB of descriptors.
 const PUBLISH_RECORDS: usize = 4096;
 
 /// Called before a bucket is overwritten.
@@ -150,8 +150,9 @@ impl Producer {
         }
     }
 
-    /// Lets readers see what was stored, if they look. One that sleeps is left alone, until the source runs dry or the bucket is
-    /// full: it would be woken to find a part of what is coming, and go back to sleep, for each part.
+    /// Lets readers see what was stored, if they look. One that sleeps is left alone, until the source runs dry or the bucket (or
+    /// several, [`Self::leave_sleepers`]) is full: it would be woken to find a part of what is coming, and go back to sleep, for
+    /// each part.
     fn commit(&mut self) {
         let Some(open) = &mut self.open else { return };
         if !open.commit() {
@@ -185,9 +186,9 @@ impl Producer {
         self.hook = Some(hook);
     }
 
-    /// Leaves readers that sleep alone at the end of a bucket, until this producer has filled its part of an eighth of the ring: for
-    /// a caller that publishes once in a while though its source never runs dry. Where buckets fill much faster than that, each waking would cost a reader tens
-    /// of microseconds, to find a part of what is coming.
+    /// Leaves readers that sleep alone at the end of a bucket, until this producer has filled its part of an eighth of the
+    /// ring: for a caller that publishes once in a while though its source never runs dry. Where buckets fill much faster than
+    /// that, each waking would cost a reader tens of microseconds, to find a part of what is coming.
     pub fn leave_sleepers(&mut self) {
         let geometry = self.shared.storage.geometry();
         self.quiet_buckets = geometry.buckets / (8 * geometry.producers);

@@ -155,7 +155,7 @@ impl Storage {
     }
 
     /// Copies into a bucket. All bytes of records and descriptors go through this function or the next, but for those that the
-    /// short ways of a burst ([`OpenBucket::append_burst`]) put to their place themselves: `Stage::put_staged`, `Straight`, and
+    /// short ways of a burst ([`OpenBucket::append_burst`]) put to their place themselves: `Stage::put_group`, `Straight`, and
     /// `Stage::write_group` with the descriptors.
     ///
     /// # Safety
@@ -180,8 +180,13 @@ impl Storage {
         assert!(lines.len().is_multiple_of(stream::LINE_BYTES));
         #[cfg(loom)]
         self.shadow.write(bucket, offset, lines.len());
-        // SAFETY: as in `copy_in`; alignment was asserted.
-        unsafe { Lines::NARROW.copy(place, lines.as_ptr(), lines.len()) };
+        let (from, bytes) = (lines.as_ptr(), lines.len());
+        match Lines::wide(self.width) {
+            // SAFETY: as in `copy_in`; alignment was asserted.
+            Some(wide) => unsafe { wide.copy(place, from, bytes) },
+            // SAFETY: as above.
+            None => unsafe { Lines::NARROW.copy(place, from, bytes) },
+        }
     }
 
     /// Where the descriptor of a record stands in its bucket. Panics if it would lie outside.

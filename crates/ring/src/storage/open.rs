@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{
     Link, Storage, descriptor,
-    stage::{DESCRIPTORS, Room, SHORT_BYTES, Stage, Target},
+    stage::{DESCRIPTORS, LongRoom, Room, SHORT_BYTES, Stage, Target},
 };
 use crate::{BucketRef, Record, barrier::Barrier, sync::Ordering};
 use descriptor::{CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, EXTENSION_BYTES, Extension};
@@ -217,6 +217,12 @@ impl OpenBucket {
             match self.append_group(records, publish_at) {
                 None => {}
                 Some(Stop::Other(record)) => {
+                    let record = match self.append_longs(record, records, publish_at, publish_bytes)
+                    {
+                        None => continue,
+                        Some(Stop::Other(record)) => record,
+                        Some(stop) => break stop,
+                    };
                     let captured = record.parts.iter().map(|part| part.len()).sum::<usize>();
                     if captured > CAPTURED_BYTES_MAX || !self.append(&record) {
                         break Stop::Other(record);
@@ -265,6 +271,37 @@ impl OpenBucket {
             .put_group(target, stored, base_ns, records_max, records);
         self.stored = stored;
         stop
+    }
+
+    /// The way of records that are longer than short, from `record` on: over as many groups as there are until there are
+    /// `publish_at` captured bytes, and no more than `publish_bytes` and a record beyond them.
+    #[inline(always)]
+    fn append_longs<'a>(
+        &mut self,
+        record: Record<'a>,
+        records: &mut impl Iterator<Item = Record<'a>>,
+        publish_at: u64,
+        publish_bytes: u64,
+    ) -> Option<Stop<'a>> {
+        // Under loom two records must not share a granule of the shadow.
+        if cfg!(loom) {
+            return Some(Stop::Other(record));
+        }
+        let bucket_bytes = self.storage.geometry().bucket_bytes;
+        let end_at = |bytes: u64| {
+            let unstored = bytes.saturating_sub(self.stored.bytes);
+            self.stored.end + usize::try_from(unstored).unwrap_or(bucket_bytes)
+        };
+        let room = LongRoom {
+            bucket_bytes,
+            until: end_at(publish_at),
+            longest: end_at(publish_at + publish_bytes),
+        };
+        // SAFETY: as in `append`.
+        let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
+        let (stored, base_ns) = (&mut self.stored, self.opening.base_ns);
+        self.stage
+            .put_longs(target, stored, base_ns, room, record, records)
     }
 
     /// Publishes what was stored; `false` if that was nothing.
@@ -316,7 +353,7 @@ impl OpenBucket {
 /// Bytes of a bucket that one more record asks for. An extension is counted whether it is needed or not: the test is made
 /// for every packet, the loss is 16 bytes a bucket.
 #[inline(always)]
-fn needed(start: usize, captured: usize, count: usize) -> usize {
+pub(super) fn needed(start: usize, captured: usize, count: usize) -> usize {
     start + EXTENSION_BYTES + captured + DESCRIPTOR_BYTES * (count + 1)
 }
 
@@ -342,7 +379,7 @@ impl Stored {
 
     /// With one record more, whose payload ends at `end`.
     #[inline(always)]
-    fn with(self, time_ns: i64, captured: usize, end: usize) -> Self {
+    pub(super) fn with(self, time_ns: i64, captured: usize, end: usize) -> Self {
         Self {
             count: self.count + 1,
             end,

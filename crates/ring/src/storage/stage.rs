@@ -26,7 +26,7 @@ use std::fmt;
 use super::{
     Storage,
     descriptor::{self, CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, Descriptor},
-    open::{Stop, Stored},
+    open::{Stop, Stored, needed},
     straight::Straight,
     stream::{self, LINE_BYTES, Lines, Thread},
 };
@@ -85,6 +85,16 @@ pub(super) struct Room {
     pub(super) records: usize,
     /// Behind this offset of payload no group begins.
     pub(super) until: usize,
+}
+
+/// How far long records may go at once.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LongRoom {
+    pub(super) bucket_bytes: usize,
+    /// Behind this offset of payload no group begins …
+    pub(super) until: usize,
+    /// … and behind this one no record.
+    pub(super) longest: usize,
 }
 
 /// Which bucket a stage belongs to. The holder of an open bucket makes it, and is thereby the only writer there.
@@ -151,8 +161,7 @@ impl Stage {
     }
 
     /// Adds records while they are short, in one part, and fit the compact form: at most `records_max` of them, and at most
-    /// to the end of the group of 32 that `stored.count` belongs to. So many fit the bucket, as the caller knows. While
-    /// stores go past the cache, a long one may be the last.
+    /// to the end of the group of 32 that `stored.count` belongs to. So many fit the bucket, as the caller knows.
     #[inline(always)]
     pub(super) fn put_group<'a>(
         &mut self,
@@ -163,7 +172,7 @@ impl Stage {
         records: &mut impl Iterator<Item = Record<'a>>,
     ) -> (Stored, Option<Stop<'a>>) {
         let first = stored.count % DESCRIPTORS;
-        let mut last = DESCRIPTORS.min(first + records_max);
+        let last = DESCRIPTORS.min(first + records_max);
         let begin = stored.end;
         let room = (last - first) * SHORT_BYTES;
         let cached = !self.streaming;
@@ -190,25 +199,11 @@ impl Stage {
                 reason = "buckets have at most 2 GiB"
             )]
             let descriptor = descriptor::compact(&record, base_ns, end as u32, length);
-            let short = length <= SHORT_BYTES;
-            // What the short ones before it did not take of their share.
-            let long = || {
-                let left = (records_max - (slot - first)) * SHORT_BYTES;
-                !cached && length <= CAPTURED_BYTES_MAX.min(left)
-            };
-            let plain = second.is_empty() && third.is_empty() && (short || long());
+            let plain = second.is_empty() && third.is_empty() && length <= SHORT_BYTES;
             let Some(descriptor) = descriptor.filter(|_| plain) else {
                 stop = Some(Stop::Other(record));
                 break;
             };
-            if !short {
-                end = self.put_long(target, end, data);
-                descriptor.store(&mut self.descriptors[DESCRIPTORS - 1 - slot]);
-                stored = stored.seen(record.time_ns);
-                slot += 1;
-                last = slot; // the rest was reckoned with short ones
-                continue;
-            }
             if !settled {
                 // Not before a short record is there: long ones leave their last line in the buffer for the next.
                 self.settle(target, begin);
@@ -238,6 +233,46 @@ impl Stage {
         (stored, stop)
     }
 
+    /// Adds records from `next` on while they are long, in one part, and fit the compact form and the bucket: until one is added
+    /// that ends behind payload offset `room.until`, at the end of a group or behind `room.longest`. After every one
+    /// `stored` says what is there, because the iterator may panic.
+    pub(super) fn put_longs<'a>(
+        &mut self,
+        target: Target<'_>,
+        stored: &mut Stored,
+        base_ns: i64,
+        room: LongRoom,
+        mut next: Record<'a>,
+        records: &mut impl Iterator<Item = Record<'a>>,
+    ) -> Option<Stop<'a>> {
+        loop {
+            let [data, second, third] = next.parts;
+            let (length, end) = (data.len(), stored.end);
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "buckets have at most 2 GiB"
+            )]
+            let descriptor = descriptor::compact(&next, base_ns, end as u32, length);
+            let fits = (SHORT_BYTES + 1..=CAPTURED_BYTES_MAX).contains(&length)
+                && needed(end, length, stored.count) <= room.bucket_bytes;
+            let plain = second.is_empty() && third.is_empty() && fits;
+            let Some(descriptor) = descriptor.filter(|_| plain) else {
+                return Some(Stop::Other(next));
+            };
+            let end = self.put_long(target, end, data);
+            self.put_descriptor(target, stored.count, descriptor);
+            *stored = stored.with(next.time_ns, length, end);
+            let is_group = stored.count.is_multiple_of(DESCRIPTORS);
+            if end >= room.until && (is_group || end >= room.longest) {
+                return None;
+            }
+            match records.next() {
+                Some(record) => next = record,
+                None => return Some(Stop::End),
+            }
+        }
+    }
+
     /// Whether records of whole lines need no buffer: nothing waits, a line begins, and stores go past the cache.
     #[inline(always)]
     pub(super) fn goes_straight(&self, stored: &Stored, base_ns: i64) -> bool {
@@ -249,7 +284,7 @@ impl Stage {
     }
 
     /// As [`Self::put_group`] where [`Self::goes_straight`]: short records of whole lines go to their place at once, in as many
-    /// groups as there are before payload offset `until`. Others, and those older than the bucket's first, are left to the
+    /// groups as there are before payload offset `room.until`. Others, and those older than the bucket's first, are left to the
     /// caller. After every group `stored` says what is there, because the iterator may panic.
     #[inline(always)]
     pub(super) fn put_straight<'a>(
@@ -471,7 +506,7 @@ impl Stage {
     }
 
     /// A piece longer than 512 bytes: ends the line that waits, goes to memory itself, and leaves its last line here.
-    #[inline(never)]
+    #[inline]
     fn put_long(&mut self, target: Target<'_>, end: usize, bytes: &[u8]) -> usize {
         let to_line = end.next_multiple_of(LINE_BYTES) - end;
         let (head, rest) = bytes.split_at(to_line);

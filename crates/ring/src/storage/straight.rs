@@ -121,9 +121,7 @@ impl<'s> Straight<'s> {
         // SAFETY: the source is a line, as checked. The promise to `new` covers the target; `place` still
         // begins a line, since all lengths are whole lines.
         unsafe { lines.copy_one(self.place, data.as_ptr()) };
-        self.place = self.place.wrapping_add(LINE_BYTES);
-        descriptor.store(slot);
-        self.max_ns = self.max_ns.max(record.time_ns);
+        self.pass(slot, descriptor, record.time_ns, LINE_BYTES);
         Ok(())
     }
 
@@ -148,10 +146,16 @@ impl<'s> Straight<'s> {
         self.target.told(self.place.addr() - self.origin, length);
         // SAFETY: as in `put_one`; `length` is a multiple of a line, and at most `SHORT_BYTES`.
         unsafe { lines.copy(self.place, data.as_ptr(), length) };
+        self.pass(slot, descriptor, record.time_ns, length);
+        Ok(())
+    }
+
+    /// The payload of a record is in its place.
+    #[inline(always)]
+    fn pass(&mut self, slot: &mut Descriptor, descriptor: Descriptor, time_ns: i64, length: usize) {
         self.place = self.place.wrapping_add(length);
         descriptor.store(slot);
-        self.max_ns = self.max_ns.max(record.time_ns);
-        Ok(())
+        self.max_ns = self.max_ns.max(time_ns);
     }
 
     #[inline(always)]
