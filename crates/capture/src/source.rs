@@ -258,6 +258,8 @@ pub enum LossCause {
     Oversize,
     /// Dropped on purpose before it was copied, because its flow is shunted.
     Shed,
+    /// Of a receive queue that the engine does not serve: it went on to the host.
+    Unseen,
 }
 
 impl LossCause {
@@ -272,6 +274,7 @@ impl LossCause {
             Self::NoBuffer => "no-buffer",
             Self::Oversize => "oversize",
             Self::Shed => "shed",
+            Self::Unseen => "unseen",
         }
     }
 }

@@ -1,16 +1,19 @@
-//! What the queues of an interface share: the program's maps, its counters, and the link that keeps it attached.
+//! What the queues of an interface share: the program with its maps and counters, and the link that keeps it attached.
+//!
+//! The program is loaded once, with privileges. To attach it takes none (`bpf_xdp_link_attach` of `net/core/dev.c`: who may load an XDP
+//! program was asked when it was loaded), so it can be attached to an interface that comes back. Before Linux 5.19 bpf(2) itself
+//! asked for CAP_BPF where `kernel.unprivileged_bpf_disabled` is set. Maps and counters go on.
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr},
     os::fd::{AsFd, AsRawFd, OwnedFd},
-    sync::{Arc, OnceLock, Weak},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use super::{
     program::{FLOW_KEY_BYTES, Parts, assemble, word},
     sys::{
-        Counters, Link, Map, XdpSocket, attach, create_map, insert, load_program, remove,
+        Counters, Link, Map, Program, XdpSocket, attach, create_map, load_program, remove,
         set_socket,
     },
 };
@@ -32,27 +35,43 @@ const _: () = assert!(KEY_BYTES as usize == FLOW_KEY_BYTES);
 const GENERIC: u32 = 1 << 1;
 const NATIVE: u32 = 1 << 2;
 
-/// An attached program. It is detached when the last owner goes, and by the kernel if the process dies: the link is a
-/// descriptor.
+/// A program that is attached to an interface, or will be to the next one of its name. It is detached when the last owner goes, and by
+/// the kernel if the process dies: the link is a descriptor.
 #[derive(Debug)]
 pub(super) struct Attachment {
     // Dropped first: no packet reaches a socket that is gone.
-    _link: Link,
+    hold: Mutex<Hold>,
+    program: Program,
     pub(super) counters: Counters,
     sockets: OwnedFd,
-    shunted: OwnedFd,
-    /// Run by the driver; else by the kernel's network stack, after it has made a packet of its own of it.
-    pub(super) is_native: bool,
+    pub(super) shunted: OwnedFd,
     /// Packets longer than a chunk come in several.
     pub(super) has_fragments: bool,
     /// Keeps the interface promiscuous.
-    pub(super) promiscuous: Option<PacketSocket>,
+    promiscuous: Option<PacketSocket>,
+}
+
+/// The interface that the program is attached to.
+#[derive(Debug, Default)]
+pub(super) struct Hold {
+    link: Option<Link>,
+    /// The interface's index, which no later one of its name has.
+    index: u32,
+    /// Run by the driver; else by the kernel's network stack, after it has made a packet of its own of it.
+    pub(super) is_native: bool,
+    /// Queues that have a socket, or know that the interface has no such queue.
+    settled: usize,
+    /// Why an interface that came back is not taken, which was told.
+    pub(super) refusal: Option<String>,
 }
 
 impl Attachment {
-    /// Loads the program and attaches it, with all queues closed: packets go on to the host. `packet_bytes_max`: what fits a
-    /// chunk, if longer packets cannot be had in several.
-    pub(super) fn new(interface_index: u32, packet_bytes_max: Option<i32>) -> io::Result<Self> {
+    /// Loads the program. `packet_bytes_max`: what fits a chunk, if longer packets cannot be had in several. `promiscuous`: a socket
+    /// that receives nothing, if interfaces are to be promiscuous.
+    pub(super) fn new(
+        packet_bytes_max: Option<i32>,
+        promiscuous: Option<PacketSocket>,
+    ) -> io::Result<Self> {
         let lines = u32::try_from(QUEUES_MAX).map_err(io::Error::other)?;
         let map = |(kind, flags), key_bytes, value_bytes, entries_max| {
             create_map(Map {
@@ -73,23 +92,61 @@ impl Attachment {
             packet_bytes_max,
         });
         let has_fragments = packet_bytes_max.is_none();
-        let program = load_program(&code, has_fragments)?;
-        let (link, is_native) = match attach(&program, interface_index, NATIVE) {
-            Ok(link) => (link, true),
-            Err(error) if is_unsupported(&error) => {
-                (attach(&program, interface_index, GENERIC)?, false)
-            }
-            Err(error) => return Err(error),
-        };
         Ok(Self {
-            _link: link,
+            hold: Mutex::default(),
+            program: load_program(&code, has_fragments)?,
             counters: Counters::new(&counters, QUEUES_MAX)?,
             sockets,
             shunted,
-            is_native,
             has_fragments,
-            promiscuous: None,
+            promiscuous,
         })
+    }
+
+    /// What it is attached to. Held while that changes.
+    pub(super) fn hold(&self) -> MutexGuard<'_, Hold> {
+        self.hold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Attaches the program to an interface, by the driver if that can. Packets go on to the host until a queue is opened.
+    pub(super) fn attach(&self, hold: &mut Hold, index: u32) -> io::Result<()> {
+        let (link, is_native) = match attach(&self.program, index, NATIVE) {
+            Ok(link) => (link, true),
+            Err(error) if is_unsupported(&error) => (attach(&self.program, index, GENERIC)?, false),
+            Err(error) => return Err(error),
+        };
+        if let Some(socket) = &self.promiscuous {
+            socket.set_promiscuous(index.cast_signed())?;
+        }
+        *hold = Hold {
+            link: Some(link),
+            index,
+            is_native,
+            settled: 0,
+            refusal: None,
+        };
+        Ok(())
+    }
+
+    /// Detaches it from an interface that is gone: it may only have gone to another network namespace.
+    pub(super) fn leave(&self, index: u32) {
+        let mut hold = self.hold();
+        if hold.is_of(index) {
+            hold.link = None;
+        }
+    }
+
+    /// A queue has what it needs for the interface that the program is attached to.
+    pub(super) fn settle(&self, index: u32) {
+        let mut hold = self.hold();
+        if hold.is_of(index) {
+            hold.settled += 1;
+        }
+    }
+
+    /// Whether all of so many queues have what they need.
+    pub(super) fn is_settled(&self, queues: usize) -> bool {
+        self.hold().settled >= queues
     }
 
     /// Lets a socket have the packets of a queue, once the queue is opened.
@@ -97,18 +154,29 @@ impl Attachment {
         set_socket(self.sockets.as_fd(), queue, socket.as_fd())
     }
 
-    /// Counts packets of queues from `first` on, which have no socket.
-    pub(super) fn watch_others(&self, first: usize) {
-        for line in first..QUEUES_MAX {
-            self.counters.set(line, word::OPEN, 1);
-        }
+    /// Lets no socket have the packets of a queue.
+    pub(super) fn remove_socket(&self, queue: u32) {
+        // It fails where there was none.
+        let _ = remove(self.sockets.as_fd(), &queue.to_ne_bytes());
     }
 
-    /// Packets of queues that have no socket: the interface got more queues.
-    pub(super) fn unseen(&self, first: usize) -> u64 {
-        (first..QUEUES_MAX)
+    /// Counts packets of a queue that has no socket.
+    pub(super) fn watch(&self, line: usize) {
+        self.counters.set(line, word::OPEN, 1);
+    }
+
+    /// Packets of queues that have no socket: the interface got more queues. They went on to the host.
+    pub(super) fn unseen(&self) -> u64 {
+        (0..QUEUES_MAX)
             .map(|line| self.counters.get(line, word::UNSEEN))
             .sum()
+    }
+}
+
+impl Hold {
+    /// Whether the program is attached to the interface of this index.
+    pub(super) fn is_of(&self, index: u32) -> bool {
+        self.link.is_some() && self.index == index
     }
 }
 
@@ -116,73 +184,6 @@ impl Attachment {
 pub(super) fn is_unsupported(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
         || error.kind() == io::ErrorKind::InvalidInput
-}
-
-/// A flow in one direction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ShuntedFlow {
-    /// Source address and port.
-    pub source: SocketAddr,
-    /// Destination address and port, of the same family.
-    pub destination: SocketAddr,
-    /// 6 (TCP), 17 (UDP) or 132 (SCTP).
-    pub protocol: u8,
-}
-
-impl ShuntedFlow {
-    /// The key as the program makes it from a packet.
-    fn key(&self) -> [u8; FLOW_KEY_BYTES] {
-        let mut key = [0; FLOW_KEY_BYTES];
-        let mut put = |at: usize, address: IpAddr| match address {
-            IpAddr::V4(address) => key[at..at + 4].copy_from_slice(&address.octets()),
-            IpAddr::V6(address) => key[at..at + 16].copy_from_slice(&address.octets()),
-        };
-        put(0, self.source.ip());
-        put(16, self.destination.ip());
-        key[32..34].copy_from_slice(&self.source.port().to_be_bytes());
-        key[34..36].copy_from_slice(&self.destination.port().to_be_bytes());
-        key[36] = self.protocol;
-        key
-    }
-}
-
-/// Drops flows in the kernel, before their packets are copied. From any thread.
-///
-/// Packets with VLAN tags, IPv4 options, IPv6 extension headers, and fragments are never dropped. Up to 65,536 flows: of more,
-/// the least recently seen come back. What is dropped is counted as received and lost by the cause
-/// [`LossCause::Shed`](crate::LossCause::Shed).
-#[derive(Debug, Clone, Default)]
-pub struct Shunt {
-    pub(super) attachment: Arc<OnceLock<Weak<Attachment>>>,
-}
-
-impl Shunt {
-    /// Drops packets of this direction of a flow from now on.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::NotConnected`] while the source is not open; else what the kernel said.
-    pub fn insert(&self, flow: &ShuntedFlow) -> io::Result<()> {
-        let attachment = self.attachment()?;
-        insert(attachment.shunted.as_fd(), &flow.key())?;
-        // Looking flows up costs something for each packet: it begins with the first flow.
-        for line in 0..QUEUES_MAX {
-            attachment.counters.set(line, word::SHUNTING, 1);
-        }
-        Ok(())
-    }
-
-    /// Lets packets of it through again.
-    ///
-    /// # Errors
-    /// As [`Shunt::insert`]; [`io::ErrorKind::NotFound`] if it was not shunted.
-    pub fn remove(&self, flow: &ShuntedFlow) -> io::Result<()> {
-        remove(self.attachment()?.shunted.as_fd(), &flow.key())
-    }
-
-    fn attachment(&self) -> io::Result<Arc<Attachment>> {
-        let attachment = self.attachment.get().and_then(Weak::upgrade);
-        attachment.ok_or_else(|| io::ErrorKind::NotConnected.into())
-    }
 }
 
 #[cfg(test)]
@@ -223,18 +224,5 @@ mod tests {
             let error = load_program(&code, false).unwrap_err().to_string();
             assert!(error.contains(": "), "{error}");
         }
-    }
-
-    #[test]
-    fn a_flow_has_a_key() {
-        let flow = ShuntedFlow {
-            source: "10.1.2.3:258".parse().unwrap(),
-            destination: "[2001:db8::7]:772".parse().unwrap(),
-            protocol: 17,
-        };
-        let key = flow.key();
-        assert_eq!(key[..16], [10, 1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(key[16..20], [0x20, 1, 0x0d, 0xb8]);
-        assert_eq!(key[31..], [7, 1, 2, 3, 4, 17, 0, 0, 0]);
     }
 }

@@ -5,7 +5,9 @@
 //! a tap or a mirror port of its own.
 //!
 //! - `program`: the XDP program, assembled by hand,
-//! - `attachment`: the program's maps and link, and [`Shunt`],
+//! - `attachment`: the program's maps and link,
+//! - `shunt`: [`Shunt`],
+//! - `port`: an interface by its name, and sockets for it,
 //! - `sender`: the other direction, for [`send`](crate::send),
 //! - `sys`: bpf(2), sockets, rings and memory shared with the kernel,
 //! - `source` and `queue`: the [`Source`](crate::Source) plug.
@@ -17,24 +19,32 @@
 //!
 //! # Counting
 //! `received` is counted by the program, shed packets included. The kernel counts what found no chunk (`kernel`), the program
-//! what is shunted (`shed`) and what is longer than a chunk where the kernel cannot spread it over several (`oversize`). In
-//! zero-copy mode the NIC drops where no chunk is free, before any program runs: unknown (`nic`).
+//! what is shunted (`shed`), what is longer than a chunk where the kernel cannot spread it over several (`oversize`), and what went on to
+//! the host because its receive queue has no socket (`unseen`). In zero-copy mode the NIC drops where no chunk is free, before any
+//! program runs: unknown (`nic`).
+//!
+//! # An interface that comes back
+//! The program is attached to it once it is up, a spare socket takes the place of each queue's, and the counters go on. An interface
+//! that the host uses is left to the host.
 //!
 //! # What it does not do
 //! Kernel filters, the other direction, VLAN tags that the NIC takes out, hardware time stamps. When an interface gets more
-//! receive queues, packets of the new ones go to the host, and a notice tells.
+//! receive queues, packets of the new ones go to the host, are counted, and a notice tells.
 //!
 //! # Minimum kernel version
-//! 5.9 for the link, 5.11 for busy polling, 6.6 for frames longer than a chunk.
+//! 5.9 for the link, 5.11 for busy polling, 6.6 for frames longer than a chunk; 5.19 to take up an interface that comes back without
+//! privileges, where `kernel.unprivileged_bpf_disabled` is not 0.
 
 mod attachment;
+mod port;
 mod program;
 mod queue;
 mod sender;
+mod shunt;
 mod source;
 mod sys;
 
 pub(crate) use sender::{XdpSender, suits};
 
-pub use attachment::{Shunt, ShuntedFlow};
+pub use shunt::{Shunt, ShuntedFlow};
 pub use source::{XdpConfig, XdpSource};

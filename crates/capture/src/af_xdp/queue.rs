@@ -9,6 +9,8 @@
 //! A chunk is in the fill ring, in the receive ring, or lent. As many are made as a ring has entries, so neither overflows by
 //! itself: packets are lost when all chunks are in the receive ring or lent.
 
+mod link;
+
 use std::{collections::VecDeque, io, ops::Range, sync::Arc, time::Duration};
 
 use rustix::{
@@ -16,15 +18,16 @@ use rustix::{
     io::Errno,
 };
 
+use self::link::Absence;
 use super::{
-    attachment::Attachment,
+    attachment::{Attachment, QUEUES_MAX},
+    port::Port,
     program::{STAMP_BYTES, word},
     sys::{Descriptor, FillRing, RxRing, Umem, XdpSocket},
 };
 use crate::{
     Burst, Direction, Event, FrameMeta, InterfaceInfo, LossCause, Queue, SourceError,
     SourceStatistics, Status,
-    af_packet::sys::InterfaceQuery,
     clock::{self, SECOND_NS},
     watermark::{ClockWatch, Watermark},
 };
@@ -48,13 +51,21 @@ const CONTINUED: u32 = 1;
 /// Room behind the chunks for packets of several chunks: at least one of the largest that the kernel makes (17 pages).
 pub(super) const OWN_BYTES: usize = 1 << 20;
 
+/// A socket with its rings.
+#[derive(Debug)]
+pub(super) struct Channel {
+    pub(super) socket: XdpSocket,
+    pub(super) fill: FillRing,
+    pub(super) rx: RxRing,
+}
+
 /// A bound socket with its memory.
 #[derive(Debug)]
 pub(super) struct Opened {
     // Closed before the chunks go; the kernel holds the pages until then in any case.
-    pub(super) socket: XdpSocket,
-    pub(super) fill: FillRing,
-    pub(super) rx: RxRing,
+    pub(super) channel: Channel,
+    /// Not bound yet, for the next interfaces of this name. They share the chunks, which belong to one socket at a time.
+    pub(super) spares: Vec<Channel>,
     pub(super) umem: Umem,
     /// Chunks of `umem`, back to back from its start.
     pub(super) chunks: usize,
@@ -65,17 +76,28 @@ pub(super) struct Opened {
     pub(super) busy_ns: Option<i64>,
 }
 
+/// Which receive queue it is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    /// The queue's number, and its line in the counters.
+    pub(super) line: usize,
+    /// How many queues have a socket.
+    pub(super) queues: usize,
+    /// The interface's index.
+    pub(super) index: u32,
+}
+
 /// One receive queue of an interface.
 #[derive(Debug)]
 pub(super) struct XdpQueue {
     interfaces: [InterfaceInfo; 1],
     opened: Opened,
     attachment: Arc<Attachment>,
-    query: Arc<InterfaceQuery>,
-    /// The queue's number, and its line in the counters.
+    port: Arc<Port>,
+    /// As in [`Place`].
     line: usize,
-    /// How many queues have a socket.
     queues: usize,
+    index: u32,
     frames: Vec<FrameMeta>,
     /// Chunks of the burst, and others that wait for room in the fill ring.
     lent_chunks: Vec<u64>,
@@ -84,7 +106,13 @@ pub(super) struct XdpQueue {
     is_up: bool,
     is_stamped: bool,
     has_told_unseen: bool,
+    was_zero_copy: bool,
     lent: u64,
+    /// Packets that sockets lost which are closed, or that never came out of them.
+    lost_before: u64,
+    /// Counts of the program when the socket was bound.
+    unstamped_before: u64,
+    unseen_before: u64,
     unreadable: u64,
     watermark: Watermark,
     clock: ClockWatch,
@@ -100,6 +128,13 @@ enum Phase {
         give_up_ns: i64,
         quiet_from_ns: i64,
     },
+    /// The interface was removed; what the program took still comes. Times on the monotonic clock.
+    Leaving {
+        give_up_ns: i64,
+        quiet_from_ns: i64,
+    },
+    /// There is no interface, or none with such a queue.
+    Absent(Absence),
     Ended,
 }
 
@@ -107,25 +142,22 @@ impl XdpQueue {
     /// A queue that takes packets from its first `next` on.
     pub(super) fn new(
         interface: InterfaceInfo,
-        mut opened: Opened,
+        opened: Opened,
         attachment: Arc<Attachment>,
-        query: Arc<InterfaceQuery>,
-        place: Range<usize>,
+        port: Arc<Port>,
+        place: Place,
         notices: Vec<String>,
     ) -> Self {
-        let chunk_bytes = opened.chunk_bytes as u64;
-        let all: Vec<u64> = (0..opened.chunks as u64)
-            .map(|chunk| chunk * chunk_bytes)
-            .collect();
-        let given = opened.fill.give(&all);
-        Self {
+        let mut queue = Self {
             interfaces: [interface],
-            lent_chunks: all[given..].to_vec(),
+            lent_chunks: Vec::with_capacity(opened.chunks),
+            was_zero_copy: opened.zero_copy,
             opened,
             attachment,
-            query,
-            line: place.start,
-            queues: place.end,
+            port,
+            line: place.line,
+            queues: place.queues,
+            index: place.index,
             frames: Vec::with_capacity(BURST as usize),
             events: notices.into_iter().map(Event::Notice).collect(),
             phase: Phase::Closed,
@@ -133,10 +165,25 @@ impl XdpQueue {
             is_stamped: true,
             has_told_unseen: false,
             lent: 0,
+            lost_before: 0,
+            unstamped_before: 0,
+            unseen_before: 0,
             unreadable: 0,
             watermark: Watermark::new(clock::realtime_ns(), PLACING_NS),
             clock: ClockWatch::new(),
-        }
+        };
+        queue.give_all();
+        queue
+    }
+
+    /// Gives all chunks to the socket, which has had none.
+    fn give_all(&mut self) {
+        let chunk_bytes = self.opened.chunk_bytes as u64;
+        let all = (0..self.opened.chunks as u64).map(|chunk| chunk * chunk_bytes);
+        self.lent_chunks.clear();
+        self.lent_chunks.extend(all);
+        let given = self.opened.channel.fill.give(&self.lent_chunks);
+        self.lent_chunks.drain(..given);
     }
 
     fn counter(&self, which: usize) -> u64 {
@@ -149,16 +196,16 @@ impl XdpQueue {
         if self.lent_chunks.is_empty() {
             return;
         }
-        let given = self.opened.fill.give(&self.lent_chunks);
+        let given = self.opened.channel.fill.give(&self.lent_chunks);
         self.lent_chunks.drain(..given);
-        if self.opened.fill.needs_wakeup() {
+        if self.opened.channel.fill.needs_wakeup() {
             let timeout = Timespec {
                 tv_sec: 0,
                 tv_nsec: 0,
             };
             // poll(2) is the wake-up; what it says does not matter here.
             let _ = poll(
-                &mut [PollFd::new(&self.opened.socket, PollFlags::IN)],
+                &mut [PollFd::new(&self.opened.channel.socket, PollFlags::IN)],
                 Some(&timeout),
             );
         }
@@ -166,7 +213,7 @@ impl XdpQueue {
 
     /// Fetches what the receive ring has. Returns whether there are frames.
     fn fetch(&mut self) -> bool {
-        let available = self.opened.rx.available().min(BURST);
+        let available = self.opened.channel.rx.available().min(BURST);
         if available == 0 {
             return false;
         }
@@ -175,7 +222,7 @@ impl XdpQueue {
         self.check_stamps();
         let (mut taken, mut own_at, mut newest_ns) = (0, self.own_start(), i64::MIN);
         while taken < available {
-            let first = self.opened.rx.peek(taken);
+            let first = self.opened.channel.rx.peek(taken);
             let parts = self.parts(taken, available);
             let Some(parts) = parts else { break };
             let Some((offset, length)) = self.place(first, taken..taken + parts, &mut own_at)
@@ -201,13 +248,13 @@ impl XdpQueue {
                 self.unreadable += 1;
             }
             for index in taken..taken + parts {
-                let address = self.opened.rx.peek(index).address;
+                let address = self.opened.channel.rx.peek(index).address;
                 self.lent_chunks
                     .push(address & !(self.opened.chunk_bytes as u64 - 1));
             }
             taken += parts;
         }
-        self.opened.rx.release(taken);
+        self.opened.channel.rx.release(taken);
         self.lent += self.frames.len() as u64;
         if self.frames.is_empty() {
             return false;
@@ -219,7 +266,7 @@ impl XdpQueue {
     /// Descriptors of the packet that starts at `first`; `None` if its end is not there yet.
     fn parts(&self, first: u32, available: u32) -> Option<u32> {
         let end = (first..available)
-            .find(|index| self.opened.rx.peek(*index).options & CONTINUED == 0)?;
+            .find(|index| self.opened.channel.rx.peek(*index).options & CONTINUED == 0)?;
         Some(end - first + 1)
     }
 
@@ -246,7 +293,7 @@ impl XdpQueue {
         }
         let Some(length) = parts
             .clone()
-            .map(|index| range(self.opened.rx.peek(index)).map(|range| range.len()))
+            .map(|index| range(self.opened.channel.rx.peek(index)).map(|range| range.len()))
             .sum::<Option<usize>>()
         else {
             return Some((0, 0));
@@ -259,7 +306,7 @@ impl XdpQueue {
         }
         let start = *own_at;
         for index in parts {
-            if let Some(range) = range(self.opened.rx.peek(index)) {
+            if let Some(range) = range(self.opened.channel.rx.peek(index)) {
                 self.opened.umem.gather(range.start, range.len(), *own_at);
                 *own_at += range.len();
             }
@@ -287,7 +334,7 @@ impl XdpQueue {
 
     /// A driver without room in front of a packet never has it: nothing can be trusted there.
     fn check_stamps(&mut self) {
-        if self.is_stamped && self.counter(word::UNSTAMPED) > 0 {
+        if self.is_stamped && self.counter(word::UNSTAMPED) > self.unstamped_before {
             self.is_stamped = false;
             let name = &self.interfaces[0].name;
             self.events.push_back(Event::Notice(format!(
@@ -296,38 +343,13 @@ impl XdpQueue {
         }
     }
 
-    /// The interface's state: a socket is told of neither down nor up.
-    fn look_at_interface(&mut self) {
-        if self.phase != Phase::Running {
-            return;
-        }
-        match self.query.flags(&self.interfaces[0].name) {
-            Ok(flags) if flags.is_up() != self.is_up => {
-                self.is_up = flags.is_up();
-                self.events.push_back(if self.is_up {
-                    Event::InterfaceUp(0)
-                } else {
-                    Event::InterfaceDown(0)
-                });
-            }
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
-                self.events.push_back(Event::InterfaceLost(0));
-                self.drain();
-            }
-            _ => {}
-        }
-        let unseen = || self.attachment.unseen(self.queues);
-        if self.line == 0 && !self.has_told_unseen && unseen() > 0 {
-            self.has_told_unseen = true;
-            let name = &self.interfaces[0].name;
-            self.events.push_back(Event::Notice(format!(
-                "{name}: it has more receive queues than at the start, and packets of the new ones are not recorded: start again"
-            )));
-        }
+    /// Lets packets of a queue go on to the host.
+    fn close(&self, line: usize) {
+        self.attachment.counters.set(line, word::OPEN, 0);
     }
 
     fn drain(&mut self) {
-        self.attachment.counters.set(self.line, word::OPEN, 0);
+        self.close(self.line);
         let now_ns = clock::monotonic_ns();
         self.phase = Phase::Draining {
             give_up_ns: now_ns.saturating_add(DRAIN_NS),
@@ -337,16 +359,22 @@ impl XdpQueue {
 
     /// Packets that the kernel lost on their way into the receive ring. (What it had no chunk for is among the dropped.)
     fn lost(&self) -> io::Result<u64> {
-        let statistics = self.opened.socket.statistics()?;
-        Ok(statistics.dropped + statistics.ring_full + statistics.invalid + self.unreadable)
+        let statistics = self.opened.channel.socket.statistics()?;
+        let lost = statistics.dropped + statistics.ring_full + statistics.invalid;
+        Ok(lost + self.lost_before + self.unreadable)
     }
 
-    /// Whether a draining queue is at its end: every packet that the program took was lent or lost, or it is time to give up.
+    /// Whether a draining queue, or one whose interface is gone, is at its end: every packet that the program took was lent or lost, or
+    /// it is time to give up. What did not come from an interface that is gone was lost with it.
     fn is_drained(&mut self, now_ns: i64) -> bool {
-        let Phase::Draining {
+        let (Phase::Draining {
             give_up_ns,
             quiet_from_ns,
-        } = self.phase
+        }
+        | Phase::Leaving {
+            give_up_ns,
+            quiet_from_ns,
+        }) = self.phase
         else {
             return false;
         };
@@ -361,6 +389,10 @@ impl XdpQueue {
         }
         if now_ns < give_up_ns {
             return false;
+        }
+        if matches!(self.phase, Phase::Leaving { .. }) && seen < received {
+            self.lost_before += received - seen;
+            return true;
         }
         let (name, missing) = (&self.interfaces[0].name, received.abs_diff(seen));
         self.events.push_back(Event::Notice(format!(
@@ -377,7 +409,7 @@ impl XdpQueue {
             tv_nsec: wait_ns % SECOND_NS,
         };
         match poll(
-            &mut [PollFd::new(&self.opened.socket, PollFlags::IN)],
+            &mut [PollFd::new(&self.opened.channel.socket, PollFlags::IN)],
             Some(&timeout),
         ) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -396,8 +428,8 @@ impl XdpQueue {
         };
         let until_ns = until_ns.min(now_ns.saturating_add(busy_ns));
         loop {
-            self.opened.socket.ask();
-            if self.opened.rx.available() > 0 {
+            self.opened.channel.socket.ask();
+            if self.opened.channel.rx.available() > 0 {
                 return true;
             }
             if clock::monotonic_ns() >= until_ns {
@@ -441,10 +473,11 @@ impl Queue for XdpQueue {
             }
             self.give_back();
             self.watermark.on_silence(looked_ns);
-            self.look_at_interface();
+            self.look_at_interface()
+                .inspect_err(|_| self.phase = Phase::Ended)?;
             self.watch_clock();
             let now_ns = clock::monotonic_ns();
-            if self.is_drained(now_ns) {
+            if matches!(self.phase, Phase::Draining { .. }) && self.is_drained(now_ns) {
                 self.phase = Phase::Ended;
                 return Ok(Status::End);
             }
@@ -452,9 +485,16 @@ impl Queue for XdpQueue {
                 return Ok(Status::Idle);
             }
             let until_ns = match self.phase {
-                Phase::Draining { .. } => deadline_ns.min(now_ns.saturating_add(DRAIN_LOOK_NS)),
+                Phase::Draining { .. } | Phase::Leaving { .. } => {
+                    deadline_ns.min(now_ns.saturating_add(DRAIN_LOOK_NS))
+                }
                 _ => deadline_ns,
             };
+            if matches!(self.phase, Phase::Leaving { .. } | Phase::Absent(_)) {
+                // A socket without an interface tells nothing.
+                clock::sleep_until(until_ns);
+                continue;
+            }
             if self.ask(now_ns, until_ns) {
                 continue;
             }
@@ -486,12 +526,19 @@ impl Queue for XdpQueue {
         if !self.attachment.has_fragments {
             causes.push((LossCause::Oversize, Some(self.counter(word::OVERSIZE))));
         }
-        if self.opened.zero_copy {
+        let mut received = self.counter(word::RECEIVED) + shed;
+        if self.line == 0 {
+            // Of queues without one of us.
+            let unseen = self.attachment.unseen();
+            causes.push((LossCause::Unseen, Some(unseen)));
+            received += unseen;
+        }
+        if self.was_zero_copy {
             // Where no chunk is free the NIC drops, and no program runs.
             causes.push((LossCause::Nic, None));
         }
         SourceStatistics {
-            received: Some(self.counter(word::RECEIVED) + shed),
+            received: Some(received),
             lost: causes,
             as_of_ns: lost.map(|_| now_ns.saturating_sub(PLACING_NS)),
         }
@@ -500,8 +547,16 @@ impl Queue for XdpQueue {
     fn stop(&mut self) {
         match self.phase {
             Phase::Closed => self.phase = Phase::Ended,
-            Phase::Running => self.drain(),
+            Phase::Running | Phase::Leaving { .. } => self.drain(),
+            Phase::Absent(_) => {
+                self.close(self.line);
+                self.phase = Phase::Ended;
+            }
             _ => {}
+        }
+        if self.line == 0 {
+            // What comes to queues without a socket from now on is nobody's loss.
+            (self.queues..QUEUES_MAX).for_each(|line| self.close(line));
         }
     }
 }
@@ -509,6 +564,6 @@ impl Queue for XdpQueue {
 impl Drop for XdpQueue {
     fn drop(&mut self) {
         // The program may stay for other queues.
-        self.attachment.counters.set(self.line, word::OPEN, 0);
+        self.close(self.line);
     }
 }

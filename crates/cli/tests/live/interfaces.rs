@@ -1,6 +1,6 @@
 //! Several interfaces, odd interfaces, and interfaces that come and go.
 
-use std::net::UdpSocket;
+use std::{net::UdpSocket, time::Instant};
 
 use retroscope_pcapfile::LinkType;
 use rustix::process::Signal;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::{
     capture::{self, numbers_to},
     namespace::Namespace,
-    recorder::Recorder,
+    recorder::{DEADLINE, PROGRAM, Recorder, run},
     shared,
     traffic::{Sender, number_of, udp},
     tun::Tun,
@@ -229,60 +229,131 @@ fn an_interface_is_removed() {
     assert_eq!(capture.packets.len(), 2);
 }
 
-/// The only interface is removed and made again, with one thread and with several: the recording goes on, dumps before and
-/// behind the gap are complete, one across it is not.
+/// The only interface is removed and made again, with one thread and with several, and as a user without rights: the recording goes on,
+/// dumps before and behind the gap are complete, one across it is not.
 #[test]
 fn the_only_interface_is_removed_and_comes_back() {
     let _machine = shared();
-    for threads in ["1", "2"] {
-        let Some(namespace) = Namespace::with_veth("last") else {
-            return;
-        };
-        let recorder = Recorder::start_with(
-            &namespace,
-            &[
-                "-i",
-                "v1",
-                "--rx-threads",
-                threads,
-                "--ring",
-                "128MiB",
-                "--past",
-                "0",
-                "--future",
-                "50ms",
-                "--trigger",
-                "udp port 60000",
-                "--trigger",
-                "udp port 60001",
-            ],
+    comes_back("last", &["--rx-threads", "1"]);
+    comes_back("last", &["--rx-threads", "2"]);
+    comes_back("last", &["--engine", "af-xdp"]);
+    comes_back("last", &["--engine", "af-xdp", "-Z", "65534:65534"]);
+}
+
+fn comes_back(tag: &str, engine: &[&str]) {
+    let Some(namespace) = Namespace::with_veth(tag) else {
+        return;
+    };
+    if engine.contains(&"af-xdp") && !has_af_xdp(&namespace) {
+        return;
+    }
+    let arguments = [
+        "-i",
+        "v1",
+        "--ring",
+        "128MiB",
+        "--past",
+        "0",
+        "--future",
+        "50ms",
+        "--trigger",
+        "udp port 60000",
+        "--trigger",
+        "udp port 60001",
+    ];
+    let recorder = Recorder::start_with(&namespace, &[&arguments[..], engine].concat());
+    if engine.contains(&"af-xdp") {
+        // Until its thread runs packets go on to the host.
+        recorder.line("what it takes", |line| line.contains("1 receive queue, "));
+    }
+    Sender::new(&namespace, "v0").send(&udp(1, 1000, 60000, &[1; 8]));
+    recorder.dumps(1);
+    namespace.ip("link del v0");
+    recorder.line("gone", |line| line.contains("v1: the interface is gone"));
+    // A window that ends while it is away knows of the gap too.
+    recorder.signal(Signal::USR1);
+    recorder.dumps(2);
+    namespace.add_veth("v0", "v1");
+    recorder.line("back", |line| {
+        line.contains("v1: the interface is up again")
+    });
+    namespace.wait_for_carrier("v0");
+    Sender::new(&namespace, "v0").send(&udp(1, 1000, 60001, &[1; 8]));
+    recorder.dumps(3);
+    let outcome = recorder.stop();
+    outcome.expect_code(3);
+    let (ledger, source) = (outcome.source(), &outcome.json["sources"][0]);
+    assert_eq!((ledger.received, ledger.stored, ledger.lost), (2, 2, 0));
+    assert_eq!(source["gaps"], 1, "{engine:?}: {source}");
+    assert!(source["gap_seconds"].as_f64().unwrap() > 0.0, "{source}");
+    for rule in ["udp port 60000", "udp port 60001"] {
+        let dump = outcome.dump_of(rule);
+        assert_eq!(
+            (&dump["verdict"], capture::read(dump).packets.len()),
+            (&"complete".into(), 1),
+            "{engine:?}"
         );
-        Sender::new(&namespace, "v0").send(&udp(1, 1000, 60000, &[1; 8]));
-        recorder.dumps(1);
-        namespace.ip("link del v0");
-        recorder.line("gone", |line| line.contains("v1: the interface is gone"));
-        // A window that ends while it is away knows of the gap too.
-        recorder.signal(Signal::USR1);
-        recorder.dumps(2);
-        namespace.add_veth("v0", "v1");
-        recorder.line("back", |line| {
-            line.contains("v1: the interface is up again")
-        });
-        namespace.wait_for_carrier("v0");
-        Sender::new(&namespace, "v0").send(&udp(1, 1000, 60001, &[1; 8]));
-        recorder.dumps(3);
-        let outcome = recorder.stop();
-        outcome.expect_code(3);
-        let source = &outcome.json["sources"][0];
-        assert_eq!((outcome.source().stored, &source["gaps"]), (2, &1.into()));
-        assert!(source["gap_seconds"].as_f64().unwrap() > 0.0, "{source}");
-        for rule in ["udp port 60000", "udp port 60001"] {
-            let dump = outcome.dump_of(rule);
-            assert_eq!(
-                (&dump["verdict"], capture::read(dump).packets.len()),
-                (&"complete".into(), 1)
-            );
-        }
-        assert_away(outcome.dump_of("manual"), "v1");
+    }
+    assert_away(outcome.dump_of("manual"), "v1");
+}
+
+/// Whether the kernel has AF_XDP; says so if not.
+fn has_af_xdp(namespace: &Namespace) -> bool {
+    let line = [
+        PROGRAM,
+        "record",
+        "-i",
+        "lo",
+        "--engine",
+        "af-xdp",
+        "--trigger",
+        "ip",
+    ];
+    // An interface that it cannot record from, so that it always ends.
+    let (_, words) = run(namespace, &[], &line);
+    let has = !words.contains("no AF_XDP");
+    if !has {
+        eprintln!("SKIP: {words}");
+    }
+    has
+}
+
+/// AF_XDP's program goes with the process also when it is attached to an interface that came back.
+#[test]
+fn kill_9_leaves_no_program_on_an_interface_that_came_back() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("again") else {
+        return;
+    };
+    if !has_af_xdp(&namespace) {
+        return;
+    }
+    let is_attached = || {
+        let output = namespace.try_ip("link show v1").unwrap();
+        String::from_utf8_lossy(&output.stdout).contains("xdp")
+    };
+    let arguments = [
+        "-i",
+        "v1",
+        "--engine",
+        "af-xdp",
+        "--ring",
+        "64MiB",
+        "--trigger",
+        "udp",
+    ];
+    let recorder = Recorder::start_with(&namespace, &arguments);
+    namespace.ip("link del v0");
+    recorder.line("gone", |line| line.contains("v1: the interface is gone"));
+    namespace.add_veth("v0", "v1");
+    recorder.line("back", |line| {
+        line.contains("v1: the interface is up again")
+    });
+    assert!(is_attached());
+    recorder.signal(Signal::KILL);
+    drop(recorder);
+    let deadline = Instant::now() + DEADLINE;
+    while is_attached() {
+        assert!(Instant::now() < deadline, "kill -9 left a program behind");
     }
 }

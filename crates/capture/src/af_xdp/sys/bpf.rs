@@ -154,7 +154,7 @@ pub(in crate::af_xdp) fn load_program(
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Link(#[expect(dead_code, reason = "held to be closed")] OwnedFd);
 
-/// Attaches a program to an interface; `flags` are `XDP_FLAGS_`. Since Linux 5.9.
+/// Attaches a program to an interface of the calling thread's network namespace; `flags` are `XDP_FLAGS_`. Since Linux 5.9.
 pub(in crate::af_xdp) fn attach(
     program: &Program,
     interface_index: u32,
@@ -198,7 +198,7 @@ pub(in crate::af_xdp) fn insert<const N: usize>(
     unsafe { change(MAP_UPDATE, map, key.as_ptr(), (&raw const value).cast()) }
 }
 
-/// Takes a key out of a hash whose keys have `N` bytes.
+/// Takes a key out of a map whose keys have `N` bytes.
 pub(in crate::af_xdp) fn remove<const N: usize>(
     map: BorrowedFd<'_>,
     key: &[u8; N],

@@ -104,7 +104,7 @@ impl Umem {
     /// still: read no others.
     pub(in crate::af_xdp) fn memory(&self) -> &[u8] {
         // SAFETY: the mapping is that long and initialised, and this process writes to it through `&mut self` only. The
-        // kernel writes to chunks that stand in the fill ring; they belong to it, and callers read none of them, so no byte
+        // kernel writes to chunks that stand in the fill ring of a bound socket, of which there is one at a time; they belong to it, and callers read none of them, so no byte
         // that is read changes while it is borrowed. (The slice covers the others too, because a burst lends one slice for
         // all of its frames. They are plain bytes, for which every value is valid.)
         unsafe { slice::from_raw_parts(self.mapping.start().as_ptr(), self.mapping.bytes()) }

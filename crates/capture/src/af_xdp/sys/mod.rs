@@ -9,7 +9,7 @@ mod rings;
 mod socket;
 
 pub(super) use bpf::{
-    Instruction, Link, Map, attach, create_map, insert, load_program, remove, set_socket,
+    Instruction, Link, Map, Program, attach, create_map, insert, load_program, remove, set_socket,
 };
 pub(super) use memory::{Counters, Umem};
 pub(super) use rings::{CompletionRing, Descriptor, FillRing, RxRing, TxRing};

@@ -193,8 +193,8 @@ impl XdpSocket {
         self.set(SOL_XDP, XDP_UMEM_REG, &registration)
     }
 
-    /// Binds to a queue of an interface. `fragments`: packets longer than a chunk come in several, since Linux 6.6. Fails with
-    /// `EINVAL` where there is no such queue.
+    /// Binds to a queue of an interface, once. `fragments`: packets longer than a chunk come in several, since Linux 6.6. Fails with
+    /// `EINVAL` where there is no such queue; it can be tried again then.
     pub(in crate::af_xdp) fn bind(
         &self,
         interface_index: u32,
@@ -239,6 +239,12 @@ impl XdpSocket {
         let mut options = 0_u32;
         self.get(XDP_OPTIONS, &mut options)?;
         Ok(options & OPTION_ZERO_COPY != 0)
+    }
+
+    /// Takes the error that the kernel left, if any: `ENETDOWN` when the interface was removed.
+    pub(in crate::af_xdp) fn take_error(&self) -> io::Result<Option<io::Error>> {
+        let error = rustix::net::sockopt::socket_error(&self.descriptor)?;
+        Ok(error.err().map(io::Error::from))
     }
 
     /// Counters since the socket was made.

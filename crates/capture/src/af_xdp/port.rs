@@ -1,0 +1,141 @@
+//! An interface by its name: whether it may be taken from the host, and sockets that are bound to its queues.
+//!
+//! The same steps serve the start and an interface that comes back after it was removed. A removed interface takes its index with it; one
+//! of the same name is a new one. A socket that was bound once cannot be bound again (`xsk_bind` of `net/xdp/xsk.c`), so each queue
+//! keeps spares, which were made while the process had the privilege; to bind one takes none.
+
+use std::io;
+
+use super::{
+    queue::Channel,
+    source::XdpConfig,
+    sys::{Umem, XdpSocket},
+};
+use crate::{SourceError, af_packet::sys::InterfaceQuery, host::host_uses};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) config: XdpConfig,
+    query: InterfaceQuery,
+}
+
+/// An interface that was looked up.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found {
+    pub(super) index: u32,
+    pub(super) is_up: bool,
+}
+
+impl Port {
+    /// In the network namespace of the calling thread.
+    pub(super) fn new(config: XdpConfig) -> Result<Self, SourceError> {
+        let query =
+            InterfaceQuery::new().map_err(|error| config.error("socket(AF_UNIX)", error))?;
+        Ok(Self { config, query })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.config.interface
+    }
+
+    pub(super) fn error(&self, call: &'static str, error: io::Error) -> SourceError {
+        self.config.error(call, error)
+    }
+
+    pub(super) fn unsupported(&self, what: &str) -> SourceError {
+        let message = format!(
+            "cannot take packets from {} with AF_XDP: {what}",
+            self.name()
+        );
+        SourceError::Unsupported { message }
+    }
+
+    /// The interface of this name, if there is one.
+    pub(super) fn look_up(&self) -> Result<Found, SourceError> {
+        let name = self.name();
+        let gone = |call| {
+            move |error: io::Error| match error.raw_os_error() {
+                Some(libc::ENODEV) => SourceError::NoInterface {
+                    interface: name.to_owned(),
+                },
+                _ => self.error(call, error),
+            }
+        };
+        let index = self
+            .query
+            .index(name)
+            .map_err(gone("ioctl(SIOCGIFINDEX)"))?;
+        let hardware_type = self
+            .query
+            .hardware_type(name)
+            .map_err(gone("ioctl(SIOCGIFHWADDR)"))?;
+        if hardware_type != libc::ARPHRD_ETHER {
+            return Err(self.unsupported("it is no Ethernet interface"));
+        }
+        let flags = self
+            .query
+            .flags(name)
+            .map_err(gone("ioctl(SIOCGIFFLAGS)"))?;
+        Ok(Found {
+            index: index.cast_unsigned(),
+            is_up: flags.is_up(),
+        })
+    }
+
+    /// Whether the interface of this index is up; `None`: the name is another one's, or nobody's.
+    pub(super) fn is_up(&self, index: u32) -> Option<bool> {
+        let found = self.query.index(self.name()).ok();
+        found.filter(|found| found.cast_unsigned() == index)?;
+        let flags = self.query.flags(self.name()).ok()?;
+        Some(flags.is_up())
+    }
+
+    /// Bytes of the largest packet behind the Ethernet header, if it is known.
+    pub(super) fn mtu(&self) -> Option<usize> {
+        let mtu = self.query.mtu(self.name()).ok();
+        mtu.and_then(|mtu| usize::try_from(mtu).ok())
+    }
+
+    /// What the host uses the interface for, which the user did not allow to take away, in words. In the calling thread's network
+    /// namespace.
+    pub(super) fn host_use(&self) -> Result<Option<&'static str>, SourceError> {
+        if self.config.take_interface {
+            return Ok(None);
+        }
+        host_uses(self.name()).map_err(|error| self.error("getifaddrs", error))
+    }
+
+    /// A socket that will receive into these chunks.
+    pub(super) fn open_socket(
+        &self,
+        umem: &Umem,
+        chunks: usize,
+        chunk_bytes: usize,
+    ) -> Result<Channel, SourceError> {
+        let socket = XdpSocket::new().map_err(|error| self.error("socket(AF_XDP)", error))?;
+        if let Some(time) = self.config.busy_poll {
+            let microseconds = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+            socket
+                .set_busy_poll(microseconds)
+                .map_err(|error| match error.raw_os_error() {
+                    Some(libc::ENOPROTOOPT) => self.unsupported(
+                        "busy polling needs Linux 5.11 and CONFIG_NET_RX_BUSY_POLL: leave --busy-poll out",
+                    ),
+                    _ => self.error("setsockopt(SO_BUSY_POLL)", error),
+                })?;
+        }
+        let too_large = |_| self.error("mmap", io::ErrorKind::OutOfMemory.into());
+        let entries = u32::try_from(chunks).map_err(too_large)?;
+        let bytes = u32::try_from(chunk_bytes).map_err(too_large)?;
+        let (fill, rx) = socket
+            .set_up(umem, bytes, entries)
+            .map_err(|error| match error.raw_os_error() {
+                Some(libc::ENOBUFS) => self.unsupported(
+                    "the memory that may be locked is too small: raise it (ulimit -l), or give less with --capture-buffer",
+                ),
+                _ => self.error("setsockopt(SOL_XDP)", error),
+            })?;
+        Ok(Channel { socket, fill, rx })
+    }
+}
