@@ -235,8 +235,6 @@ pub enum Event {
     /// The interface was removed; the queue stays open, and goes on with [`Event::InterfaceUp`] when one of this name is there
     /// again.
     InterfaceGone(u16),
-    /// The interface was removed, and with it what this engine took privileges for: the queue ends, whatever comes back.
-    InterfaceLost(u16),
     /// Something that the user should read once.
     Notice(String),
 }

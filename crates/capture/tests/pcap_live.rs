@@ -213,8 +213,9 @@ fn a_stalled_reader_loses_what_is_counted() {
     });
 }
 
+/// An interface goes down and up, and is removed and made again: the queue goes on, and the ledger closes.
 #[test]
-fn an_interface_that_goes_down_comes_back() {
+fn an_interface_that_goes_comes_back() {
     let Some(namespace) = Namespace::with_veth("pldown") else {
         return;
     };
@@ -222,19 +223,66 @@ fn an_interface_that_goes_down_comes_back() {
         let mut queue = open("v1");
         let mut taken = Taken::default();
         let has = |event: Event| move |taken: &Taken| taken.events.contains(&event);
+        let has_frame =
+            |marker| move |taken: &Taken| taken.frames.iter().any(|(_, data)| data[14] == marker);
         send("v0", &frame(&[], 1, 60));
-        take_until(queue.as_mut(), &mut taken, |taken| !taken.frames.is_empty());
+        take_until(queue.as_mut(), &mut taken, has_frame(1));
         ip("link set v1 down");
         take_until(queue.as_mut(), &mut taken, has(Event::InterfaceDown(0)));
         ip("link set v1 up");
         take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
         namespace.wait_for_carrier("v0");
         send("v0", &frame(&[], 2, 60));
-        let second = |taken: &Taken| taken.frames.iter().any(|(_, data)| data[14] == 2);
-        take_until(queue.as_mut(), &mut taken, second);
+        take_until(queue.as_mut(), &mut taken, has_frame(2));
+        for marker in 3..9 {
+            taken.events.clear();
+            // What is in the ring when it goes comes all the same.
+            send("v0", &frame(&[], 10 + marker, 60));
+            ip("link del v0");
+            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceGone(0)));
+            ip("link add v0 type veth peer name v1");
+            ip("link set v0 up");
+            ip("link set v1 up");
+            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+            namespace.wait_for_carrier("v0");
+            send("v0", &frame(&[], marker, 60));
+            take_until(queue.as_mut(), &mut taken, has_frame(marker));
+            assert!(has_frame(10 + marker)(&taken));
+        }
+        // Gone when it ends.
         ip("link del v0");
-        assert!(take_until(queue.as_mut(), &mut taken, |_| false), "ended");
-        assert!(taken.events.contains(&Event::InterfaceLost(0)));
+        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceGone(0)));
+        let (_, lost) = stop_and_drain(queue.as_mut(), &mut taken);
+        assert_eq!(lost, 0);
+    });
+}
+
+/// An interface that is called differently now is recorded on, whoever has the old name.
+#[test]
+fn a_new_name_does_not_matter() {
+    let Some(namespace) = Namespace::with_veth("plname") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut queue = open("v1");
+        let mut taken = Taken::default();
+        let has_frame =
+            |marker| move |taken: &Taken| taken.frames.iter().any(|(_, data)| data[14] == marker);
+        send("v0", &frame(&[], 1, 60));
+        take_until(queue.as_mut(), &mut taken, has_frame(1));
+        ip("link set v1 down");
+        let is_down = |taken: &Taken| taken.events.contains(&Event::InterfaceDown(0));
+        take_until(queue.as_mut(), &mut taken, is_down);
+        ip("link set v1 name other");
+        ip("link set other up");
+        namespace.wait_for_carrier("v0");
+        send("v0", &frame(&[], 2, 60));
+        take_until(queue.as_mut(), &mut taken, has_frame(2));
+        ip("link add v1 type veth peer name v2");
+        send("v0", &frame(&[], 3, 60));
+        take_until(queue.as_mut(), &mut taken, has_frame(3));
+        stop_and_drain(queue.as_mut(), &mut taken);
+        assert!(!taken.events.contains(&Event::InterfaceGone(0)));
     });
 }
 

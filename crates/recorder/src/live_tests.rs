@@ -225,11 +225,10 @@ fn loss_counts_where_it_happened() {
     }
 }
 
-/// The interface of one source is removed for good while another one is recorded on: every dump after that says so, not only
-/// those that are open then.
+/// One source fails while another one is recorded on: every dump after that says so, not only those that are open then.
 #[test]
 fn a_source_that_is_gone_is_missing_from_every_later_dump() {
-    for is_lost in [false, true] {
+    for failed in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let plan = Plan {
             queues: 2,
@@ -240,11 +239,7 @@ fn a_source_that_is_gone_is_missing_from_every_later_dump() {
         rig.step();
         {
             let mut feed = rig.feeds[0].lock().unwrap();
-            if is_lost {
-                feed.events
-                    .push_back(retroscope_capture::Event::InterfaceLost(0));
-            }
-            feed.stopped = true;
+            (feed.failed, feed.stopped) = (failed, !failed);
         }
         rig.step();
         rig.pass(60 * S);
@@ -257,7 +252,7 @@ fn a_source_that_is_gone_is_missing_from_every_later_dump() {
         let report = &rig.reports[0];
         let missing = missing(report);
         let source = &rig.intake.snapshots()[0];
-        if is_lost {
+        if failed {
             assert_eq!(report.verdict, Verdict::Incomplete, "{report:?}");
             assert_eq!(missing, [(crate::INTERFACE_DOWN, None)]);
             // It is away as long as the others are recorded.

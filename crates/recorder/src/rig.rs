@@ -63,6 +63,7 @@ pub(crate) struct Feed {
     pub(crate) lost: u64,
     pub(crate) known_ns: Option<i64>,
     pub(crate) stopped: bool,
+    pub(crate) failed: bool,
     pub(crate) events: VecDeque<SourceEvent>,
 }
 
@@ -81,6 +82,11 @@ impl Queue for FakeQueue {
 
     fn next(&mut self, _wait: Duration) -> Result<Status, SourceError> {
         let mut feed = self.feed.lock().unwrap();
+        if std::mem::take(&mut feed.failed) {
+            feed.stopped = true;
+            let interface = "fake".to_owned();
+            return Err(SourceError::NoInterface { interface });
+        }
         self.memory.clear();
         self.frames.clear();
         while let Some((time_ns, data)) = feed.frames.pop_front() {

@@ -14,7 +14,7 @@ const PACKET_TYPE: u32 = ANCILLARY + 4;
 const OUTGOING: u32 = 4;
 
 /// Rejects everything.
-pub(super) const REJECT_ALL: [Instruction; 1] = [Instruction::ret(0)];
+pub(crate) const REJECT_ALL: [Instruction; 1] = [Instruction::ret(0)];
 
 /// What a socket takes: frames of `sides` that `filter`, if there is one, takes too. `None`: everything.
 ///

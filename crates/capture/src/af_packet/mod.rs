@@ -37,6 +37,7 @@ mod source;
 pub(crate) mod sys;
 mod watermark;
 
+pub(crate) use classic::REJECT_ALL;
 pub use config::{Fanout, FanoutMode, LiveConfig, Sides};
 pub use interface::{InterfaceSummary, Offloads, Reception, interfaces, offloads, reception};
 pub(crate) use port::permission;

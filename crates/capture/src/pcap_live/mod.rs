@@ -5,7 +5,7 @@
 //!
 //! - `sys`: the C library,
 //! - `stage`: where its packets wait,
-//! - `queue`: waiting, watermark, counters, drained stop,
+//! - `queue`: waiting, watermark, counters, drained stop, interfaces that come and go,
 //! - `link_type`: its names for link-layer headers.
 //!
 //! # Copies
@@ -39,7 +39,10 @@ use self::{
     queue::PcapQueue,
     sys::{ActivateError, Handle, Options},
 };
-use crate::{InterfaceInfo, Queue, Source, SourceError, TimeDomain, af_packet::permission};
+use crate::{
+    InterfaceInfo, Queue, Source, SourceError, TimeDomain,
+    af_packet::{permission, sys::PacketSocket},
+};
 
 /// libpcap's own limit (`MAXIMUM_SNAPLEN`), and what the recorder's ring takes.
 const SNAPLEN: c_int = 262_144;
@@ -125,12 +128,12 @@ impl Source for PcapSource {
                 "cannot record on {device}: its link type, DLT {dlt}, has no number in files"
             ),
         })?;
-        let is_packet_socket = handle.descriptor().is_some_and(sys::is_packet_socket);
+        let socket = handle.descriptor().and_then(PacketSocket::of);
         let interface = InterfaceInfo {
             name: device.clone(),
             link_type,
             snaplen: u32::try_from(handle.snaplen()).unwrap_or(0),
-            time_domain: if is_packet_socket {
+            time_domain: if socket.is_some() {
                 TimeDomain::KernelSoftware
             } else {
                 TimeDomain::Foreign
@@ -146,7 +149,8 @@ impl Source for PcapSource {
                 "{device}: libpcap has one queue, so one thread captures"
             ));
         }
-        let queue = PcapQueue::new(handle, interface, is_packet_socket, notices);
+        let promiscuous = self.config.promiscuous;
+        let queue = PcapQueue::new(handle, interface, socket, promiscuous, notices);
         Ok(vec![Box::new(queue)])
     }
 }

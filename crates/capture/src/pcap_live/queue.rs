@@ -5,20 +5,23 @@
 //! was stamped [`PLACING_NS`] before a look that found nothing has come by then. Other devices stamp by clocks of their
 //! own: they promise nothing.
 
-use std::{collections::VecDeque, fs, io, time::Duration};
+mod link;
+
+use std::{collections::VecDeque, io, time::Duration};
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
 };
 
+use self::link::Link;
 use super::{
     stage::Stage,
-    sys::{Handle, PcapStatistics, reject_all},
+    sys::{Handle, PcapStatistics},
 };
 use crate::{
     Burst, Event, InterfaceInfo, LossCause, Queue, SourceError, SourceStatistics, Status,
-    af_packet::sys::InterfaceQuery,
+    af_packet::{REJECT_ALL, sys::PacketSocket},
     clock::{self, SECOND_NS},
     watermark::{ClockWatch, Watermark},
 };
@@ -41,8 +44,9 @@ const LOOK_NS: i64 = 1_000_000;
 pub(super) struct PcapQueue {
     interfaces: [InterfaceInfo; 1],
     handle: Handle,
-    /// Packets come from a packet socket of Linux: counters and clock have a known meaning.
-    is_packet_socket: bool,
+    /// The packet socket of Linux that packets come from: counters and clock have a known meaning.
+    socket: Option<PacketSocket>,
+    link: Option<Link>,
     stage: Stage,
     events: VecDeque<Event>,
     phase: Phase,
@@ -50,8 +54,6 @@ pub(super) struct PcapQueue {
     counters: Counters,
     watermark: Watermark,
     clock: ClockWatch,
-    /// To ask for the interface's state; `None`: the system has no such socket, or the device is no interface.
-    query: Option<InterfaceQuery>,
     knows_nic: bool,
 }
 
@@ -86,7 +88,11 @@ impl Counters {
         let since = |now: u32, last: u32| u64::from(now.wrapping_sub(last));
         self.received += since(now.received, self.last.received);
         self.dropped += since(now.dropped, self.last.dropped);
-        self.interface_dropped += since(now.interface_dropped, self.last.interface_dropped);
+        // libpcap counts down by what an interface that was removed had missed.
+        let missed = now
+            .interface_dropped
+            .wrapping_sub(self.last.interface_dropped);
+        self.interface_dropped += u64::try_from(missed.cast_signed()).unwrap_or(0);
         self.last = now;
     }
 }
@@ -96,22 +102,22 @@ impl PcapQueue {
     pub(super) fn new(
         handle: Handle,
         interface: InterfaceInfo,
-        is_packet_socket: bool,
+        socket: Option<PacketSocket>,
+        promiscuous: bool,
         notices: Vec<String>,
     ) -> Self {
         let snaplen = usize::try_from(handle.snaplen()).unwrap_or(0);
-        let query = InterfaceQuery::new()
-            .ok()
-            .filter(|query| is_packet_socket && query.index(&interface.name).is_ok());
+        let link = socket
+            .as_ref()
+            .and_then(|socket| Link::new(socket, &interface.name, promiscuous));
         // Packets that came since the handle was opened are older than this queue: two seconds are plenty.
         let since_ns = clock::realtime_ns().saturating_sub(2 * SECOND_NS);
         Self {
-            knows_nic: query
-                .as_ref()
-                .is_some_and(|query| has_nic_counters(query, &interface.name)),
+            knows_nic: link.as_ref().is_some_and(Link::has_nic_counters),
             interfaces: [interface],
             handle,
-            is_packet_socket,
+            socket,
+            link,
             stage: Stage::new(snaplen),
             events: notices.into_iter().map(Event::Notice).collect(),
             phase: Phase::Running,
@@ -119,7 +125,6 @@ impl PcapQueue {
             counters: Counters::default(),
             watermark: Watermark::new(since_ns, PLACING_NS),
             clock: ClockWatch::new(),
-            query,
         }
     }
 
@@ -128,7 +133,7 @@ impl PcapQueue {
         let outcome = self.handle.dispatch(&mut self.stage);
         if let Some(newest_ns) = self.stage.newest_ns() {
             self.counters.lent += self.stage.len() as u64;
-            let clock_ns = self.is_packet_socket.then(clock::realtime_ns);
+            let clock_ns = self.is_packet_socket().then(clock::realtime_ns);
             self.watermark.on_burst(newest_ns, clock_ns);
             match &mut self.phase {
                 Phase::Draining { give_up_ns, .. } => {
@@ -143,12 +148,12 @@ impl PcapQueue {
         Ok(self.stage.len() > 0)
     }
 
-    /// An interface that went away is an event; while draining it does not matter.
+    /// An interface that was removed is an event; while draining it does not matter.
     fn on_error(&mut self, message: String) -> Result<(), SourceError> {
-        if self.phase == Phase::Running {
-            self.look_at_interface();
-        }
-        if self.phase != Phase::Running {
+        // libpcap takes one that got another name for removed, until packets come.
+        let was_there = self.has_interface();
+        self.look_at_interface()?;
+        if self.phase != Phase::Running || !was_there {
             return Ok(());
         }
         Err(SourceError::System {
@@ -158,28 +163,8 @@ impl PcapQueue {
         })
     }
 
-    /// libpcap waits for an interface that is down without a word, so the system is asked while nothing comes.
-    fn look_at_interface(&mut self) {
-        let Some(query) = &self.query else { return };
-        match query.flags(&self.interfaces[0].name) {
-            Ok(flags) => self.set_up(flags.is_up()),
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
-                self.events.push_back(Event::InterfaceLost(0));
-                self.drain();
-            }
-            // The next look may know more.
-            Err(_) => {}
-        }
-    }
-
-    fn set_up(&mut self, is_up: bool) {
-        if std::mem::replace(&mut self.is_up, is_up) != is_up {
-            self.events.push_back(if is_up {
-                Event::InterfaceUp(0)
-            } else {
-                Event::InterfaceDown(0)
-            });
-        }
+    fn is_packet_socket(&self) -> bool {
+        self.socket.is_some()
     }
 
     fn read_counters(&mut self) -> Result<(), String> {
@@ -200,7 +185,7 @@ impl PcapQueue {
     fn is_cut_off(&self) -> bool {
         match self.phase {
             Phase::Draining { quiet_from_ns, .. } => {
-                !self.is_packet_socket && clock::monotonic_ns() >= quiet_from_ns
+                !self.is_packet_socket() && clock::monotonic_ns() >= quiet_from_ns
             }
             _ => false,
         }
@@ -240,7 +225,9 @@ impl PcapQueue {
     /// Waits for packets until `until_ns` on the monotonic clock, or as long as the device lets us.
     fn wait(&self, now_ns: i64, until_ns: i64) -> Result<(), SourceError> {
         let mut wait_ns = until_ns.saturating_sub(now_ns).max(0);
-        if let Some(limit) = self.handle.poll_limit() {
+        // libpcap wants to be called often while it waits to hear that the interface is gone.
+        let is_absent = self.link.as_ref().is_some_and(Link::is_absent);
+        if let Some(limit) = self.handle.poll_limit().filter(|_| !is_absent) {
             wait_ns = wait_ns.min(clock::duration_ns(limit));
         }
         let Some(descriptor) = self.handle.descriptor() else {
@@ -280,10 +267,8 @@ impl PcapQueue {
                 return Ok(Status::Frames);
             }
             self.watermark.on_silence(looked_ns);
-            if self.phase == Phase::Running {
-                self.look_at_interface();
-            }
-            if let Some(step) = self.clock.look().filter(|_| self.is_packet_socket) {
+            self.look_at_interface()?;
+            if let Some(step) = self.clock.look().filter(|_| self.is_packet_socket()) {
                 let sentence = step.sentence(&self.interfaces[0].name);
                 self.events.push_back(Event::Notice(sentence));
                 if step.step_ns < 0 {
@@ -324,7 +309,7 @@ impl Queue for PcapQueue {
     }
 
     fn watermark(&self) -> Option<i64> {
-        self.is_packet_socket.then(|| self.watermark.time_ns())
+        self.is_packet_socket().then(|| self.watermark.time_ns())
     }
 
     fn event(&mut self) -> Option<Event> {
@@ -337,13 +322,13 @@ impl Queue for PcapQueue {
         let counters = &self.counters;
         let nic = (is_read && self.knows_nic).then_some(counters.interface_dropped);
         SourceStatistics {
-            received: (is_read && self.is_packet_socket)
+            received: (is_read && self.is_packet_socket())
                 .then_some(counters.received + nic.unwrap_or(0)),
             lost: vec![
                 (LossCause::Kernel, is_read.then_some(counters.dropped)),
                 (LossCause::Nic, nic),
             ],
-            as_of_ns: (is_read && self.is_packet_socket)
+            as_of_ns: (is_read && self.is_packet_socket())
                 .then_some(now_ns.saturating_sub(PLACING_NS)),
         }
     }
@@ -352,8 +337,10 @@ impl Queue for PcapQueue {
         if self.phase != Phase::Running {
             return;
         }
-        if self.is_packet_socket
-            && let Some(Err(error)) = self.handle.descriptor().map(reject_all)
+        // It is done behind libpcap's back on purpose: pcap_setfilter(3PCAP) would also apply the filter to packets that wait in the
+        // ring already.
+        if let Some(socket) = &self.socket
+            && let Err(error) = socket.attach_filter(&REJECT_ALL)
         {
             // Packets would come for ever.
             let name = &self.interfaces[0].name;
@@ -365,18 +352,6 @@ impl Queue for PcapQueue {
         }
         self.drain();
     }
-}
-
-/// Whether sysfs, where libpcap reads what the NIC missed, shows this very interface: it may show another namespace, and
-/// libpcap takes what it cannot read as 0.
-fn has_nic_counters(query: &InterfaceQuery, name: &str) -> bool {
-    let path = format!("/sys/class/net/{name}");
-    let shown = fs::read_to_string(format!("{path}/ifindex"))
-        .ok()
-        .and_then(|text| text.trim().parse::<i32>().ok());
-    shown.is_some()
-        && shown == query.index(name).ok()
-        && fs::exists(format!("{path}/statistics/rx_missed_errors")).unwrap_or(false)
 }
 
 #[cfg(test)]
@@ -396,5 +371,17 @@ mod tests {
         counters.add(reading(4, 3));
         assert_eq!(counters.received, (1 << 32) + 4);
         assert_eq!(counters.dropped, 3);
+    }
+
+    #[test]
+    fn an_interface_that_was_removed_takes_nothing_back() {
+        let mut counters = Counters::default();
+        for interface_dropped in [5, 7, 0_u32.wrapping_sub(3), 0_u32.wrapping_sub(1), 1] {
+            counters.add(PcapStatistics {
+                interface_dropped,
+                ..PcapStatistics::default()
+            });
+        }
+        assert_eq!(counters.interface_dropped, 7 + 2 + 2);
     }
 }

@@ -5,9 +5,9 @@
 #![expect(unsafe_code, reason = "calls into the C library libpcap")]
 
 use std::{
-    ffi::{CStr, c_char, c_int, c_uint, c_void},
-    fmt, io,
-    os::fd::{AsRawFd, BorrowedFd},
+    ffi::{CStr, c_char, c_int, c_uint},
+    fmt,
+    os::fd::BorrowedFd,
     ptr::NonNull,
     slice,
     time::Duration,
@@ -307,64 +307,6 @@ unsafe extern "C" fn on_packet(user: *mut u8, header: *const PacketHeader, data:
         unsafe { pcap_breakloop(delivery.pcap.as_ptr()) };
     }
 }
-
-/// Whether a descriptor is a packet socket of Linux, where libpcap's counters and clock have a known meaning.
-pub(super) fn is_packet_socket(descriptor: BorrowedFd<'_>) -> bool {
-    let mut domain: c_int = 0;
-    let mut size = SIZE_OF_INT;
-    let value: *mut c_void = (&raw mut domain).cast();
-    // SAFETY: `value` has room for `size` bytes, both live across the call, and any bytes are an integer.
-    let status = unsafe {
-        libc::getsockopt(
-            descriptor.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_DOMAIN,
-            value,
-            &raw mut size,
-        )
-    };
-    status == 0 && domain == libc::AF_PACKET
-}
-
-/// Lets a socket receive nothing more. It is done behind libpcap's back on purpose: pcap_setfilter(3PCAP) would also apply
-/// the filter to packets that wait in the ring already.
-pub(super) fn reject_all(descriptor: BorrowedFd<'_>) -> io::Result<()> {
-    let mut program = [libc::sock_filter {
-        code: 0x06,
-        jt: 0,
-        jf: 0,
-        k: 0,
-    }];
-    let program = libc::sock_fprog {
-        len: 1,
-        filter: program.as_mut_ptr(),
-    };
-    // SAFETY: `program` is a sock_fprog that points at one instruction; both live across the call, which copies them.
-    let status = unsafe {
-        libc::setsockopt(
-            descriptor.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
-            (&raw const program).cast(),
-            SIZE_OF_PROGRAM,
-        )
-    };
-    if status < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
-}
-
-const SIZE_OF_INT: libc::socklen_t = 4;
-const _: () = assert!(size_of::<c_int>() == 4);
-
-/// A length and a pointer.
-const SIZE_OF_PROGRAM: libc::socklen_t = if cfg!(target_pointer_width = "64") {
-    16
-} else {
-    8
-};
-const _: () = assert!(size_of::<libc::sock_fprog>() == SIZE_OF_PROGRAM as usize);
 
 /// What libpcap wrote into a buffer that was zeroed before.
 fn text(errbuf: &[c_char; ERRBUF_BYTES]) -> String {

@@ -25,8 +25,6 @@ pub(crate) struct Lane {
     interfaces: Vec<Known>,
     tally: Tally,
     watch: LossWatch,
-    /// The interface is gone, and the engine cannot take up another one.
-    is_lost: bool,
     /// Offline: the next frame of the burst.
     pub(super) cursor: usize,
     /// The first queue of its source, which tells for all what happens to their interface.
@@ -61,7 +59,6 @@ impl Lane {
             interfaces: Vec::new(),
             tally: Tally::default(),
             watch,
-            is_lost: false,
             cursor: 0,
             is_first,
         };
@@ -155,7 +152,7 @@ impl Lane {
     /// The queue has ended, by itself or because it `failed`. Where it was not asked to, what it would have brought is missing from
     /// every later dump, though others go on.
     pub(super) fn ended(&mut self, failed: bool, shared: &InserterShared) {
-        if self.is_lost || failed {
+        if failed {
             let known_ns = self.watch.last_ns();
             self.away(shared)
                 .for_good(known_ns, shared.clock.now(), &shared.intake.losses);
@@ -177,10 +174,7 @@ impl Lane {
             };
             match event {
                 Event::InterfaceAdded(_) => {}
-                Event::InterfaceDown(_)
-                | Event::InterfaceUp(_)
-                | Event::InterfaceGone(_)
-                | Event::InterfaceLost(_)
+                Event::InterfaceDown(_) | Event::InterfaceUp(_) | Event::InterfaceGone(_)
                     if !self.is_first => {}
                 Event::InterfaceDown(i) => {
                     notices.push(format!("{}: the interface went down", name(i)))
@@ -190,10 +184,6 @@ impl Lane {
                 }
                 Event::InterfaceGone(i) => notices.push(format!(
                     "{}: the interface is gone; recording goes on when it is back",
-                    name(i)
-                )),
-                Event::InterfaceLost(i) => notices.push(format!(
-                    "{}: the interface is gone, and its recording with it: this engine needs privileges to take up another one",
                     name(i)
                 )),
                 Event::Notice(text) => notices.push(text),
@@ -211,12 +201,10 @@ impl Lane {
     /// Notes when the interface goes away and when it is back.
     fn follow(&mut self, event: &Event, shared: &InserterShared) {
         match event {
-            Event::InterfaceDown(_) | Event::InterfaceGone(_) | Event::InterfaceLost(_) => {
-                self.is_lost = matches!(event, Event::InterfaceLost(_));
+            Event::InterfaceDown(_) | Event::InterfaceGone(_) => {
                 self.away(shared).begin(self.watch.last_ns());
             }
             Event::InterfaceUp(_) => {
-                self.is_lost = false;
                 let now_ns = shared.clock.now().wall_ns;
                 self.away(shared).end(now_ns, &shared.intake.losses);
             }

@@ -59,6 +59,22 @@ impl PacketSocket {
         Ok(Self { descriptor })
     }
 
+    /// Another descriptor of somebody's packet socket; `None`: it is no packet socket.
+    pub(crate) fn of(descriptor: BorrowedFd<'_>) -> Option<Self> {
+        let domain = rustix::net::sockopt::socket_domain(descriptor).ok()?;
+        if domain != rustix::net::AddressFamily::PACKET {
+            return None;
+        }
+        let descriptor = descriptor.try_clone_to_owned().ok()?;
+        Some(Self { descriptor })
+    }
+
+    /// Another descriptor of this socket.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        let descriptor = self.descriptor.try_clone()?;
+        Ok(Self { descriptor })
+    }
+
     /// Binds to an interface. `protocol` is an EtherType in host order, `ETH_P_ALL` for everything, or 0 for nothing:
     /// then the kernel takes the socket out of the receive path and waits until no other CPU is in it.
     pub(crate) fn bind(&self, interface_index: i32, protocol: u16) -> io::Result<()> {
