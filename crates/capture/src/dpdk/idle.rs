@@ -3,23 +3,34 @@
 //! DPDK's drivers do not wait; who asks all the time takes a whole CPU. A queue asks all the time while packets come and for
 //! [`BUSY_NS`] behind the last one, then it sleeps between two looks.
 //!
+//! Waking up is dear, 20 µs in a virtual machine: naps of 0.2 ms alone take 8 % of a CPU. So naps are the longer the longer nothing came,
+//! from an eighth of the silence at first to [`NAP_NS_LONGEST`] after some seconds, which costs less than 2 %.
+//!
 //! A NIC is left alone as long as the smallest frames at the link's full speed could not fill its descriptors meanwhile. Where they
 //! could, the queue never sleeps. Nor does it where a NIC's speed is not known: most have no link yet when they were just started, and
 //! one that is down may come up at another speed.
 //!
 //! A device of software has no link and no descriptors, whatever its driver says: its packets wait in a buffer of the kernel, or of
-//! whoever makes them. The longer such a device was silent the longer is the nap, an eighth of the silence, up to [`NAP_NS_MAX`].
-//! The smallest buffer is that of `net_af_packet`, 512 frames: it lasts for the longest nap, late as that may end, at 1.7 Mpps.
+//! whoever makes them. The smallest buffer is that of `net_af_packet`, 512 frames: late as a nap may end, it lasts for those of the first
+//! second at 1.7 Mpps, and for the longest at 320 kpps.
 
 /// How long after the last packet it still looks all the time.
 const BUSY_NS: i64 = 1_000_000;
 
-/// What it sleeps at most, and at least: a shorter sleep costs more than it spares.
-const NAP_NS_MAX: i64 = 200_000;
+/// What it sleeps at least: a shorter sleep costs more than it spares.
 const NAP_NS_MIN: i64 = 20_000;
 
-/// How much longer a device of software was silent than its queue sleeps.
+/// What it sleeps at most in the first second of a silence.
+const NAP_NS_MAX: i64 = 200_000;
+
+/// What it sleeps at most, after 7.5 s of silence.
+const NAP_NS_LONGEST: i64 = 1_500_000;
+
+/// How much longer a device of software was silent than its queue sleeps, at least.
 const SILENCE_OVER_NAP: i64 = 8;
+
+/// How much longer a device was silent than its queue sleeps, where that is more than [`NAP_NS_MAX`].
+const SILENCE_OVER_LONG_NAP: i64 = 5000;
 
 /// What the kernel adds to a sleep: 50 µs of timer slack, and as much for the way back.
 const OVERSLEEP_NS: i64 = 100_000;
@@ -63,16 +74,17 @@ impl Idle {
     pub(super) fn nap_until(&mut self, now_ns: i64, deadline_ns: i64) -> Option<i64> {
         let since_ns = *self.silent_since_ns.get_or_insert(now_ns);
         let silence_ns = now_ns - since_ns;
+        let most_ns = (silence_ns / SILENCE_OVER_LONG_NAP).clamp(NAP_NS_MAX, NAP_NS_LONGEST);
         let nap_ns = if self.is_virtual {
-            (silence_ns / SILENCE_OVER_NAP).clamp(NAP_NS_MIN, NAP_NS_MAX)
+            (silence_ns / SILENCE_OVER_NAP).clamp(NAP_NS_MIN, most_ns)
         } else {
-            self.nap_ns?
+            self.nap_ns?.min(most_ns)
         };
         (silence_ns >= BUSY_NS).then(|| deadline_ns.min(now_ns.saturating_add(nap_ns)))
     }
 }
 
-/// How long a NIC's queue may sleep.
+/// How long a NIC's queue may sleep, however long nothing came.
 fn nap_ns(descriptors: u16, megabits: u32) -> Option<i64> {
     if megabits == 0 {
         return None;
@@ -80,16 +92,19 @@ fn nap_ns(descriptors: u16, megabits: u32) -> Option<i64> {
     // A megabit a second is a bit in 1000 ns.
     let full_ns = u64::from(descriptors) * FRAME_BITS * 1000 / u64::from(megabits);
     let nap_ns = i64::try_from(full_ns / 2).ok()? - OVERSLEEP_NS;
-    (nap_ns >= NAP_NS_MIN).then_some(nap_ns.min(NAP_NS_MAX))
+    (nap_ns >= NAP_NS_MIN).then_some(nap_ns.min(NAP_NS_LONGEST))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::SECOND_NS;
 
     #[test]
     fn a_nap_leaves_half_of_the_descriptors_free() {
-        assert_eq!(nap_ns(4096, 1000), Some(NAP_NS_MAX));
+        assert_eq!(nap_ns(4096, 100), Some(NAP_NS_LONGEST));
+        // 4096 descriptors are full after 2.75 ms.
+        assert_eq!(nap_ns(4096, 1000), Some(1_276_256));
         // 4096 descriptors are full after 275 µs.
         assert_eq!(nap_ns(4096, 10_000), Some(37_625));
         assert_eq!(nap_ns(4096, 25_000), None);
@@ -106,8 +121,11 @@ mod tests {
             assert_eq!(nap_at(BUSY_NS - 1), None);
             assert_eq!(nap_at(BUSY_NS), Some(BUSY_NS / SILENCE_OVER_NAP));
             assert_eq!(nap_at(100 * BUSY_NS), Some(NAP_NS_MAX));
+            assert_eq!(nap_at(SECOND_NS), Some(NAP_NS_MAX));
+            assert_eq!(nap_at(2 * SECOND_NS), Some(400_000));
+            assert_eq!(nap_at(8 * SECOND_NS), Some(NAP_NS_LONGEST));
             idle.on_packets();
-            assert_eq!(idle.nap_until(101 * BUSY_NS, i64::MAX), None);
+            assert_eq!(idle.nap_until(8 * SECOND_NS + BUSY_NS, i64::MAX), None);
         }
     }
 
@@ -128,6 +146,23 @@ mod tests {
         assert_eq!(nap(&mut nic), Some(BUSY_NS + 37_625));
         nic.on_speed(0);
         assert_eq!(nap(&mut nic), None, "it went down");
+    }
+
+    #[test]
+    fn a_nic_that_is_silent_for_long_is_left_alone_as_its_descriptors_last() {
+        for (megabits, longest_ns) in [(100, NAP_NS_LONGEST), (1000, 1_276_256), (10_000, 37_625)] {
+            let mut nic = Idle::new(4096, false, megabits);
+            assert_eq!(nic.nap_until(0, i64::MAX), None);
+            for (silence_ns, most_ns) in [
+                (BUSY_NS, NAP_NS_MAX),
+                (SECOND_NS, NAP_NS_MAX),
+                (5 * SECOND_NS, SECOND_NS / 1000),
+                (1000 * SECOND_NS, NAP_NS_LONGEST),
+            ] {
+                let nap_ns = nic.nap_until(silence_ns, i64::MAX).unwrap() - silence_ns;
+                assert_eq!(nap_ns, most_ns.min(longest_ns), "{megabits} Mbit/s");
+            }
+        }
     }
 
     #[test]
