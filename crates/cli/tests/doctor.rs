@@ -50,6 +50,9 @@ fn checked(output: &Output) -> Vec<Value> {
         assert!(fields["interface"].is_null() || fields["interface"].is_string());
         assert!(["ok", "note", "warn"].contains(&fields["severity"].as_str().expect("text")));
     }
+    let not_checked = report["not_checked"].as_array().expect("a list");
+    let is_checked = |check: &Value| findings.iter().any(|finding| finding["check"] == *check);
+    assert!(!not_checked.iter().any(is_checked), "{report}");
     let warns = findings.iter().any(|finding| finding["severity"] == "warn");
     assert_eq!(report["loses_packets"], warns);
     assert_eq!(output.status.code(), Some(i32::from(warns)));

@@ -210,12 +210,12 @@ impl Facts {
     }
 
     fn vlan(&self) -> Option<Finding> {
-        self.offloads.vlan_extraction?.then(|| {
-            Finding::ok(
-                CHECK_VLAN,
-                "VLAN tags are taken out on receipt; recording puts them back where they were",
-            )
-        })
+        let what = if self.offloads.vlan_extraction? {
+            "VLAN tags are taken out on receipt; recording puts them back where they were, except with AF_XDP"
+        } else {
+            "VLAN tags stay in the frames"
+        };
+        Some(Finding::ok(CHECK_VLAN, what))
     }
 
     fn lost(&self) -> Vec<Finding> {
@@ -240,6 +240,13 @@ impl Facts {
                 CHECK_DROPS,
                 format!("the kernel has dropped {dropped} packets since it came up, also those that nobody wanted"),
                 format!("see whether the number grows while recording: ip -s link show {name}"),
+            ));
+        }
+        // Unknown is not 0.
+        if findings.is_empty() && dropped == Some(0) {
+            findings.push(Finding::ok(
+                CHECK_DROPS,
+                "neither NIC nor kernel have dropped a packet since it came up",
             ));
         }
         findings
@@ -362,7 +369,14 @@ mod tests {
                 (1, Severity::Warn, "drops")
             );
         }
+        let told = |facts: &Facts| {
+            let findings = facts.findings().into_iter();
+            findings
+                .filter(|finding| finding.check == CHECK_DROPS)
+                .count()
+        };
         facts.losses = Losses::default();
         assert_eq!(complaints(&facts), [], "unknown is no loss");
+        assert_eq!((told(&facts), told(&good())), (0, 1), "nor none");
     }
 }

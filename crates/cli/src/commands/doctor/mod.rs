@@ -44,6 +44,31 @@ use std::{
 use self::{finding::Finding, report::Report};
 use crate::failure::{Code, Failure};
 
+/// Every check that there is.
+const CHECKS: [&str; 21] = [
+    permission::CHECK,
+    memory::CHECK,
+    memory::CHECK_LOCKED,
+    pages::CHECK,
+    pages::CHECK_SHARED,
+    numa::CHECK,
+    irq::CHECK,
+    kernel::CHECK_BACKLOG,
+    kernel::CHECK_BUDGET,
+    kernel::CHECK_BPF,
+    governor::CHECK,
+    interface::CHECK_STATE,
+    interface::CHECK_OFFLOAD,
+    interface::CHECK_VLAN,
+    interface::CHECK_DROPS,
+    nic::CHECK_RING,
+    nic::CHECK_PAUSE,
+    rss::CHECK,
+    clock::CHECK,
+    clock::CHECK_SOURCE,
+    library::CHECK,
+];
+
 /// Check this machine for what would lose packets, and say what to do.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -62,7 +87,7 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
-    let report = Report::new(findings(&args.interface)?);
+    let report = Report::new(findings(&args.interface)?, &CHECKS);
     let text = if args.json {
         let line = serde_json::to_string(&report).map_err(Failure::failed)?;
         line + "\n"
@@ -122,31 +147,6 @@ mod tests {
     use std::{collections::BTreeSet, fs};
 
     use super::*;
-
-    /// Every check that there is.
-    const CHECKS: [&str; 21] = [
-        permission::CHECK,
-        memory::CHECK,
-        memory::CHECK_LOCKED,
-        pages::CHECK,
-        pages::CHECK_SHARED,
-        numa::CHECK,
-        irq::CHECK,
-        kernel::CHECK_BACKLOG,
-        kernel::CHECK_BUDGET,
-        kernel::CHECK_BPF,
-        governor::CHECK,
-        interface::CHECK_STATE,
-        interface::CHECK_OFFLOAD,
-        interface::CHECK_VLAN,
-        interface::CHECK_DROPS,
-        nic::CHECK_RING,
-        nic::CHECK_PAUSE,
-        rss::CHECK,
-        clock::CHECK,
-        clock::CHECK_SOURCE,
-        library::CHECK,
-    ];
 
     #[test]
     fn the_tuning_page_has_a_line_for_each_check_and_no_other() {

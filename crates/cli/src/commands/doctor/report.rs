@@ -10,15 +10,20 @@ use super::finding::{Finding, Severity};
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     findings: Vec<Finding>,
+    /// Checks that found nothing to look at: a virtual interface has no receive ring.
+    not_checked: Vec<&'static str>,
     loses_packets: bool,
 }
 
 impl Report {
-    pub(super) fn new(findings: Vec<Finding>) -> Self {
+    /// A report of findings, where `checks` are all that there could be.
+    pub(super) fn new(findings: Vec<Finding>, checks: &[&'static str]) -> Self {
         let loses_packets = findings
             .iter()
             .any(|finding| finding.severity == Severity::Warn);
+        let has_no_finding = |check: &&str| findings.iter().all(|finding| finding.check != *check);
         Self {
+            not_checked: checks.iter().copied().filter(has_no_finding).collect(),
             findings,
             loses_packets,
         }
@@ -29,7 +34,8 @@ impl Report {
         self.loses_packets
     }
 
-    /// Columns for people: severity, what was looked at, what is; below, unless all is well, what to do.
+    /// Columns for people: severity, what was looked at, what is; below, unless all is well, what to do. At the end what there was
+    /// nothing to see of.
     pub(super) fn text(&self, colour: bool) -> String {
         let label = |finding: &Finding| match &finding.interface {
             Some(interface) => format!("{interface} {}", finding.check),
@@ -55,6 +61,13 @@ impl Report {
             if *severity != Severity::Ok {
                 let _ = writeln!(text, "      {:width$}  → {advice}", "");
             }
+        }
+        if !self.not_checked.is_empty() {
+            let checks = self.not_checked.join(", ");
+            let _ = writeln!(
+                text,
+                "-     not looked at, because there are none here or nobody tells: {checks}"
+            );
         }
         let warnings = self
             .findings
@@ -90,11 +103,14 @@ mod tests {
     use super::*;
 
     fn report() -> Report {
-        Report::new(vec![
-            Finding::ok("clock", "is right"),
-            Finding::note("offload", "merges", "switch it off").on("eth0"),
-            Finding::warn("permission", "none", "run as root"),
-        ])
+        Report::new(
+            vec![
+                Finding::ok("clock", "is right"),
+                Finding::note("offload", "merges", "switch it off").on("eth0"),
+                Finding::warn("permission", "none", "run as root"),
+            ],
+            &["clock", "governor", "offload", "permission", "rss"],
+        )
     }
 
     #[test]
@@ -104,6 +120,7 @@ mod tests {
             "ok    clock         is right\n\
              note  eth0 offload  merges\n                    → switch it off\n\
              warn  permission    none\n                    → run as root\n\
+             -     not looked at, because there are none here or nobody tells: governor, rss\n\
              1 finding would lose packets\n"
         );
         assert!(
@@ -124,14 +141,15 @@ mod tests {
             })
         );
         assert_eq!(json["findings"][0]["interface"], serde_json::Value::Null);
+        assert_eq!(json["not_checked"], serde_json::json!(["governor", "rss"]));
     }
 
     #[test]
     fn only_warnings_lose_packets() {
         let mut findings = report().findings;
-        assert!(Report::new(findings.clone()).loses_packets());
+        assert!(Report::new(findings.clone(), &[]).loses_packets());
         findings.pop();
-        assert!(!Report::new(findings).loses_packets());
-        assert!(!Report::new(Vec::new()).loses_packets());
+        assert!(!Report::new(findings, &[]).loses_packets());
+        assert!(!Report::new(Vec::new(), &[]).loses_packets());
     }
 }
