@@ -341,8 +341,8 @@ pub enum SourceError {
         /// The sentence that says what to write instead.
         message: String,
     },
-    /// Nothing can be sent: the interface is switched off.
-    #[error("{interface} is down: ip link set {interface} up")]
+    /// The interface is switched off, so nothing can be sent; or this engine does not wait for it.
+    #[error("{interface} is down: sudo ip link set {interface} up")]
     InterfaceDown {
         /// The interface.
         interface: String,

@@ -559,7 +559,7 @@ fn a_sender_to_nowhere_gives_up() {
             .remove(0);
         assert_eq!(queue.next(DEADLINE).unwrap(), Status::Frames);
         let error = sender.send(queue.burst()).unwrap_err();
-        assert_eq!(error.to_string(), "v0 is down: ip link set v0 up");
+        assert_eq!(error.to_string(), "v0 is down: sudo ip link set v0 up");
         assert_eq!(sender.sent(), 0);
     });
 }

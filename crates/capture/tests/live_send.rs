@@ -225,8 +225,8 @@ fn down_gone_or_without_another_end() {
             sender.send(frames.burst()).unwrap();
         }
         ip("link set v0 down");
-        assert_eq!(said(&mut quick), "v0 is down: ip link set v0 up");
-        assert_eq!(said(&mut plain), "v0 is down: ip link set v0 up");
+        assert_eq!(said(&mut quick), "v0 is down: sudo ip link set v0 up");
+        assert_eq!(said(&mut plain), "v0 is down: sudo ip link set v0 up");
         let mut quick = sender("v0");
         ip("link del v0");
         assert_eq!(said(&mut quick), "v0 was removed");

@@ -108,6 +108,9 @@ impl PcapSource {
         Handle::open(&name, options).map_err(|error| match error {
             ActivateError::NoDevice(_) => no_interface(),
             ActivateError::Permission(_) => permission("record on", device, &self.config.program),
+            ActivateError::NotUp => SourceError::InterfaceDown {
+                interface: device.clone(),
+            },
             ActivateError::Other(message) => self.error("pcap_activate", message),
         })
     }

@@ -21,9 +21,10 @@ const ERRBUF_BYTES: usize = 256;
 const PRECISION_NANO: c_int = 1;
 /// `PCAP_ERROR_BREAK`: the loop was left on request.
 const ERROR_BREAK: c_int = -2;
-/// `PCAP_ERROR_NO_SUCH_DEVICE`, `PCAP_ERROR_PERM_DENIED`, `PCAP_ERROR_PROMISC_PERM_DENIED`.
+/// `PCAP_ERROR_NO_SUCH_DEVICE`, `PCAP_ERROR_PERM_DENIED`, `PCAP_ERROR_IFACE_NOT_UP`, `PCAP_ERROR_PROMISC_PERM_DENIED`.
 const ERROR_NO_SUCH_DEVICE: c_int = -5;
 const ERROR_PERMISSION: c_int = -8;
+const ERROR_NOT_UP: c_int = -9;
 const ERROR_PROMISCUOUS_PERMISSION: c_int = -11;
 
 /// `pcap_t`, which only libpcap looks into.
@@ -94,6 +95,8 @@ pub(super) enum ActivateError {
     NoDevice(String),
     /// The process may not capture on it.
     Permission(String),
+    /// It is switched off.
+    NotUp,
     /// Anything else.
     Other(String),
 }
@@ -171,6 +174,7 @@ impl Handle {
             ERROR_PERMISSION | ERROR_PROMISCUOUS_PERMISSION => {
                 Err(ActivateError::Permission(words))
             }
+            ERROR_NOT_UP => Err(ActivateError::NotUp),
             _ => Err(ActivateError::Other(words)),
         }
     }

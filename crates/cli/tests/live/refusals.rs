@@ -121,6 +121,38 @@ fn interfaces_that_cannot_be_recorded() {
     }
 }
 
+#[test]
+fn interfaces_that_cannot_be_sent_on() {
+    let Some(namespace) = Namespace::with_veth("sendto") else {
+        return;
+    };
+    let generate = |arguments: &str| {
+        let mut all = vec![PROGRAM, "generate", "--yes", "-c", "20"];
+        all.extend(arguments.split(' '));
+        refusal(&namespace, &[], &all, 1)
+    };
+    let line = generate("-i nosuch");
+    assert!(
+        line.starts_with("retroscope: no interface nosuch; interfaces: "),
+        "{line}"
+    );
+    assert!(line.contains("v0") && line.contains("v1"), "{line}");
+    assert_eq!(
+        generate("-i v0 --size 2000"),
+        "retroscope: v0 takes no frame of 2000 bytes: with its MTU they have 1514 at most"
+    );
+    namespace.ip("link set v1 down");
+    assert_eq!(
+        generate("-i v0"),
+        "retroscope: v0 takes no packets: is its other end up?"
+    );
+    namespace.ip("link set v0 down");
+    assert_eq!(
+        generate("-i v0"),
+        "retroscope: v0 is down: sudo ip link set v0 up"
+    );
+}
+
 /// Neither `-i` nor `-r`: the interfaces to choose from.
 #[test]
 fn nothing_to_record() {

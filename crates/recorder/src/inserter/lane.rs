@@ -176,9 +176,11 @@ impl Lane {
                 Event::InterfaceAdded(_) => {}
                 Event::InterfaceDown(_) | Event::InterfaceUp(_) | Event::InterfaceGone(_)
                     if !self.is_first => {}
-                Event::InterfaceDown(i) => {
-                    notices.push(format!("{}: the interface went down", name(i)))
-                }
+                // Also where it was never up.
+                Event::InterfaceDown(i) => notices.push(format!(
+                    "{}: the interface is down; recording goes on when it is up",
+                    name(i)
+                )),
                 Event::InterfaceUp(i) => {
                     notices.push(format!("{}: the interface is up again", name(i)))
                 }

@@ -14,7 +14,7 @@ use retroscope_pcapfile::{
 };
 use retroscope_recorder::PROGRAM;
 
-use crate::failure::Failure;
+use crate::{commands::interface_names, failure::Failure};
 
 /// Why generating ended early.
 #[derive(Debug)]
@@ -28,6 +28,9 @@ impl From<SourceError> for End {
     fn from(error: SourceError) -> Self {
         Self::Failure(match error {
             SourceError::Usage { message } => Failure::usage(message),
+            SourceError::NoInterface { .. } => {
+                Failure::failed(format!("{error}; interfaces: {}", interface_names()))
+            }
             other => Failure::failed(other),
         })
     }

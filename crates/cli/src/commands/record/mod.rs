@@ -16,7 +16,6 @@ use std::{
 
 use retroscope_capture::{
     Source, SourceError,
-    af_packet::interfaces,
     file::FileSource,
     generator::GeneratorSource,
     pcap_over_ip::{TcpSource, is_address},
@@ -29,6 +28,7 @@ pub(crate) use args::Args;
 use screen::Screen;
 
 use crate::{
+    commands::interface_names,
     failure::{Failure, say},
     privileges::Privileges,
 };
@@ -256,19 +256,6 @@ fn open_sources(args: &Args, stop: &Arc<AtomicBool>) -> Result<Vec<Box<dyn Sourc
         }
     }
     Ok(sources)
-}
-
-fn interface_names() -> String {
-    let names: Vec<String> = interfaces()
-        .unwrap_or_default()
-        .into_iter()
-        .map(|interface| interface.name)
-        .collect();
-    if names.is_empty() {
-        "none found".to_owned()
-    } else {
-        names.join(", ")
-    }
 }
 
 /// Whether a path is a file that stayed unfinished.
