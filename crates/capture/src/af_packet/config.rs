@@ -42,7 +42,7 @@ impl LiveConfig {
 pub struct Fanout {
     /// What decides.
     pub mode: FanoutMode,
-    /// Joins IP fragments before they are spread, so that those of a datagram go where its other packets go
+    /// Joins fragments of IPv4 before they are spread, so that those of a datagram go where its other packets go
     /// (`PACKET_FANOUT_FLAG_DEFRAG`). What is captured then is the joined datagram, which was never on the wire.
     pub defragment: bool,
 }

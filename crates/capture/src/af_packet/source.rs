@@ -19,8 +19,8 @@ use retroscope_packet::LinkType;
 /// Bytes of a block. A frame must fit a block, or the kernel cuts it: this takes what the recorder's ring takes, 256 KiB,
 /// but for some headers.
 ///
-/// The kernel closes a block when it is full, and every [`RETIRE_MS`] the one that it is filling, however young (seen on Linux
-/// 6.18). So a held-up reader loses nothing for the number of blocks times the retire time on a slow link, and for less on a fast one: at 500,000
+/// The kernel closes a block when it is full, and every [`RETIRE_MS`] the one that it is filling, however young, unless it is empty
+/// (since Linux 6.18; before, that long after it was opened). So a held-up reader loses nothing for the number of blocks times the retire time on a slow link, and for less on a fast one: at 500,000
 /// frames of 64 bytes a second a block holds 1,724, and half of the blocks are closed with 276.
 const BLOCK_BYTES: usize = 256 * 1024;
 

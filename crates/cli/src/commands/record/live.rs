@@ -23,7 +23,7 @@ pub(crate) struct LiveArgs {
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Spread::Hash)]
     fanout: Spread,
 
-    /// Join IP fragments before they are shared out. Joined packets were never on the wire
+    /// Join fragments of IPv4 before they are shared out. Joined packets were never on the wire
     #[arg(long)]
     fanout_defrag: bool,
 
