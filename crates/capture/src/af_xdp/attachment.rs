@@ -55,8 +55,9 @@ pub(super) struct Attachment {
 #[derive(Debug, Default)]
 pub(super) struct Hold {
     link: Option<Link>,
-    /// The interface's index, which no later one of its name has.
     index: u32,
+    /// How often the program was attached. An index may come back, with an interface that was in another namespace.
+    generation: u64,
     /// Run by the driver; else by the kernel's network stack, after it has made a packet of its own of it.
     pub(super) is_native: bool,
     /// Queues that have a socket, or know that the interface has no such queue.
@@ -121,6 +122,7 @@ impl Attachment {
         *hold = Hold {
             link: Some(link),
             index,
+            generation: hold.generation + 1,
             is_native,
             settled: 0,
             refusal: None,
@@ -129,17 +131,17 @@ impl Attachment {
     }
 
     /// Detaches it from an interface that is gone: it may only have gone to another network namespace.
-    pub(super) fn leave(&self, index: u32) {
+    pub(super) fn leave(&self, generation: u64) {
         let mut hold = self.hold();
-        if hold.is_of(index) {
+        if hold.generation == generation {
             hold.link = None;
         }
     }
 
-    /// A queue has what it needs for the interface that the program is attached to.
-    pub(super) fn settle(&self, index: u32) {
+    /// A queue has what it needs for this interface.
+    pub(super) fn settle(&self, generation: u64) {
         let mut hold = self.hold();
-        if hold.is_of(index) {
+        if hold.generation == generation {
             hold.settled += 1;
         }
     }
@@ -174,9 +176,14 @@ impl Attachment {
 }
 
 impl Hold {
-    /// Whether the program is attached to the interface of this index.
-    pub(super) fn is_of(&self, index: u32) -> bool {
-        self.link.is_some() && self.index == index
+    /// The generation if the program is attached to the interface of this index.
+    pub(super) fn generation_of(&self, index: u32) -> Option<u64> {
+        (self.link.is_some() && self.index == index).then_some(self.generation)
+    }
+
+    /// The generation of the last interface.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
     }
 }
 

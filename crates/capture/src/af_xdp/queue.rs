@@ -85,6 +85,8 @@ pub(super) struct Place {
     pub(super) queues: usize,
     /// The interface's index.
     pub(super) index: u32,
+    /// The interface, as the attachment counts them.
+    pub(super) generation: u64,
 }
 
 /// One receive queue of an interface.
@@ -98,6 +100,7 @@ pub(super) struct XdpQueue {
     line: usize,
     queues: usize,
     index: u32,
+    generation: u64,
     frames: Vec<FrameMeta>,
     /// Chunks of the burst, and others that wait for room in the fill ring.
     lent_chunks: Vec<u64>,
@@ -158,6 +161,7 @@ impl XdpQueue {
             line: place.line,
             queues: place.queues,
             index: place.index,
+            generation: place.generation,
             frames: Vec::with_capacity(BURST as usize),
             events: notices.into_iter().map(Event::Notice).collect(),
             phase: Phase::Closed,

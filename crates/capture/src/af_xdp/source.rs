@@ -128,6 +128,7 @@ impl XdpSource {
                 Some(libc::EBUSY | libc::EEXIST) => port.unsupported(&other_program(port.name())),
                 _ => port.error("bpf(BPF_LINK_CREATE)", error),
             })?;
+        let generation = attachment.hold().generation();
         let mut opened = Vec::new();
         for queue in 0..u32::try_from(QUEUES_MAX).unwrap_or(u32::MAX) {
             let Some(one) = open_queue(port, found.index, queue, fragments, chunk_bytes)? else {
@@ -136,7 +137,7 @@ impl XdpSource {
             attachment
                 .set_socket(queue, &one.channel.socket)
                 .map_err(|error| port.error("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
-            attachment.settle(found.index);
+            attachment.settle(generation);
             opened.push(one);
         }
         Ok((attachment, opened))
@@ -221,11 +222,13 @@ impl Source for XdpSource {
             time_resolution_ns: 1,
         };
         let queues = opened.len();
+        let generation = attachment.hold().generation();
         let queue = |(line, opened)| -> Box<dyn Queue> {
             let place = Place {
                 line,
                 queues,
                 index: found.index,
+                generation,
             };
             Box::new(XdpQueue::new(
                 info.clone(),

@@ -4,6 +4,7 @@
 pub(crate) mod namespace;
 pub(crate) mod tcpdump;
 pub(crate) mod traffic;
+pub(crate) mod xdp;
 
 use std::{path::Path, time::Duration};
 

@@ -50,6 +50,11 @@ impl Namespace {
         Some(namespace)
     }
 
+    /// Its name, as `ip` takes it.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Runs `work` on a thread inside the namespace.
     pub(crate) fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let file = File::open(format!("/run/netns/{}", self.name)).unwrap();

@@ -27,8 +27,8 @@ pub(super) struct Absence {
     look_ns: i64,
     /// Since when the receive queue is somebody else's.
     busy_since_ns: Option<i64>,
-    /// The interface that is there has no such queue.
-    without: Option<u32>,
+    /// The generation of the interface that has no such queue.
+    without: Option<u64>,
 }
 
 impl XdpQueue {
@@ -87,7 +87,7 @@ impl XdpQueue {
     /// The interface was removed. What the program has taken still comes.
     fn leave(&mut self) {
         self.close(self.line);
-        self.attachment.leave(self.index);
+        self.attachment.leave(self.generation);
         self.is_up = false;
         self.events.push_back(Event::InterfaceGone(0));
         let now_ns = clock::monotonic_ns();
@@ -118,31 +118,31 @@ impl XdpQueue {
             Err(SourceError::NoInterface { .. }) => None,
             result => Some(result?),
         };
-        if let Some(index) = absence.without {
-            if found.is_some_and(|found| found.index == index) {
-                self.phase = Phase::Absent(absence);
-                return Ok(());
-            }
-            absence.without = None;
+        if found.is_none() && absence.without.take().is_some() {
             self.close(self.line);
         }
         self.phase = Phase::Absent(absence);
         let Some(found) = found.filter(|found| found.is_up) else {
             return Ok(());
         };
-        if !self.take(found.index)? {
+        let Some(generation) = self.take(found.index)? else {
             absence.look_ns = now_ns.saturating_add(REFUSED_LOOK_NS);
             self.phase = Phase::Absent(absence);
             return Ok(());
+        };
+        if absence.without == Some(generation) {
+            return Ok(());
         }
-        self.bind_spare(found.index, absence, now_ns)
+        self.close(self.line);
+        self.bind_spare(found.index, generation, absence, now_ns)
     }
 
-    /// Attaches the program to the interface unless another queue has done so. False: it is not to be taken, or gone again.
-    fn take(&mut self, index: u32) -> Result<bool, SourceError> {
+    /// Attaches the program to the interface unless another queue has done so. Returns the generation; `None`: it is not to be
+    /// taken, or gone again.
+    fn take(&mut self, index: u32) -> Result<Option<u64>, SourceError> {
         let mut hold = self.attachment.hold();
-        if hold.is_of(index) {
-            return Ok(true);
+        if let Some(generation) = hold.generation_of(index) {
+            return Ok(Some(generation));
         }
         let name = self.port.name();
         let refuse = |what: String| {
@@ -152,15 +152,16 @@ impl XdpQueue {
         let refusal = match self.port.host_use()? {
             Some(what) => refuse(format!("it has {what}, and --take-interface was not given")),
             None => match self.attachment.attach(&mut hold, index) {
-                Ok(()) if hold.is_native == was_native => return Ok(true),
                 Ok(()) => {
-                    let program = program_word(hold.is_native);
-                    let words = format!("{name}: {program} XDP now");
-                    self.events.push_back(Event::Notice(words));
-                    return Ok(true);
+                    if hold.is_native != was_native {
+                        let program = program_word(hold.is_native);
+                        let words = format!("{name}: {program} XDP now");
+                        self.events.push_back(Event::Notice(words));
+                    }
+                    return Ok(Some(hold.generation()));
                 }
                 Err(error) => match error.raw_os_error() {
-                    Some(libc::ENODEV) => return Ok(false),
+                    Some(libc::ENODEV) => return Ok(None),
                     Some(libc::EBUSY | libc::EEXIST) => refuse(other_program(name)),
                     Some(libc::EPERM) => {
                         return Err(self.port.unsupported(
@@ -175,13 +176,14 @@ impl XdpQueue {
             self.events.push_back(Event::Notice(refusal.clone()));
             hold.refusal = Some(refusal);
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// Receives from this queue of the interface, if it has one.
     fn bind_spare(
         &mut self,
         index: u32,
+        generation: u64,
         mut absence: Absence,
         now_ns: i64,
     ) -> Result<(), SourceError> {
@@ -200,11 +202,11 @@ impl XdpQueue {
                     absence.busy_since_ns.get_or_insert(now_ns);
                 }
                 Some(libc::EINVAL) if queue > 0 => {
-                    absence.without = Some(index);
+                    absence.without = Some(generation);
                     // If it gets one later, its packets are counted as unseen.
                     self.attachment.remove_socket(queue);
                     self.attachment.watch(self.line);
-                    self.attachment.settle(index);
+                    self.attachment.settle(generation);
                     let name = self.port.name();
                     self.events.push_back(Event::Notice(format!(
                         "{name}: it has no receive queue {queue} now"
@@ -240,9 +242,9 @@ impl XdpQueue {
         self.unstamped_before = self.counter(word::UNSTAMPED);
         self.has_told_unseen = false;
         self.unseen_before = self.attachment.unseen();
-        self.index = index;
+        (self.index, self.generation) = (index, generation);
         self.attachment.counters.set(self.line, word::OPEN, 1);
-        self.attachment.settle(index);
+        self.attachment.settle(generation);
         self.phase = Phase::Running;
         Ok(())
     }

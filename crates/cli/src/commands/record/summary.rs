@@ -63,8 +63,13 @@ pub(crate) fn finish(
     ring: &Ring,
     aborted: bool,
 ) -> Result<ExitCode, Failure> {
-    for error in &summary.errors {
-        say(&error.to_string());
+    let mut told: Vec<String> = Vec::new();
+    for error in summary.errors.iter().map(ToString::to_string) {
+        // The queues of an interface fail together.
+        if !told.contains(&error) {
+            say(&error);
+            told.push(error);
+        }
     }
     if !args.quiet {
         print_totals(summary);

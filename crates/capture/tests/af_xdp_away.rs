@@ -1,0 +1,279 @@
+//! What happens to AF_XDP when its interface goes away and comes back. Needs root, `ip`, and a kernel with AF_XDP.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "test code, also outside of test functions"
+)]
+
+mod support;
+
+use std::{
+    net::UdpSocket,
+    time::{Duration, Instant},
+};
+
+use retroscope_capture::{Event, LossCause, SourceError, Status};
+use support::{
+    DEADLINE, WAIT,
+    namespace::{Namespace, ip},
+    traffic::{Taken, frame, send, take_until},
+    xdp::{config, is_attached, losses, open, open_as, stop_and_drain},
+};
+
+/// Until somebody asks for packets they go on to the host; afterwards the queue says what happens to its interface, and takes packets of
+/// the next one of its name. The ledger closes over all of them.
+#[test]
+fn an_interface_goes_down_comes_back_and_is_another_one() {
+    let Some(namespace) = Namespace::with_veth("xdown") else {
+        return;
+    };
+    namespace.enter(|| {
+        let Some(mut queue) = open(config("v1")) else {
+            return;
+        };
+        send("v0", &frame(&[], 1));
+        let mut taken = Taken::default();
+        let has = |event: Event| move |taken: &Taken| taken.events.contains(&event);
+        ip("link set v1 down");
+        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceDown(0)));
+        ip("link set v1 up");
+        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+        namespace.wait_for_carrier("v0");
+        send("v0", &frame(&[], 2));
+        take_until(queue.as_mut(), &mut taken, |taken| !taken.frames.is_empty());
+        assert_eq!(taken.frames[0].1[14], 2, "the first was not asked for");
+        for marker in 3..6 {
+            taken.events.clear();
+            // What is in the ring when it goes comes all the same.
+            send("v0", &frame(&[], 10 + marker));
+            ip("link del v0");
+            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceGone(0)));
+            ip("link add v0 type veth peer name v1");
+            ip("link set v0 up");
+            ip("link set v1 up");
+            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+            namespace.wait_for_carrier("v0");
+            assert!(is_attached("v1"));
+            send("v0", &frame(&[], marker));
+            let is_it = |taken: &Taken| {
+                taken
+                    .frames
+                    .last()
+                    .is_some_and(|(_, data)| data[14] == marker)
+            };
+            take_until(queue.as_mut(), &mut taken, is_it);
+        }
+        let (received, lost) = stop_and_drain(queue.as_mut(), &mut taken);
+        assert_eq!((received, lost), (7, 0));
+        let markers: Vec<u8> = taken.frames.iter().map(|(_, data)| data[14]).collect();
+        assert_eq!(markers, [2, 13, 3, 14, 4, 15, 5]);
+        let times = taken.frames.iter().map(|(meta, _)| meta.time_ns);
+        assert!(times.is_sorted());
+        drop(queue);
+        assert!(!is_attached("v1"));
+    });
+}
+
+/// Each return takes a spare socket. When there are none left the queue ends with a sentence, and nothing stays attached.
+#[test]
+fn spare_sockets_have_an_end() {
+    let Some(namespace) = Namespace::with_veth("xspare") else {
+        return;
+    };
+    namespace.enter(|| {
+        let Some(mut queue) = open(config("v1")) else {
+            return;
+        };
+        let mut taken = Taken::default();
+        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        let has = |event: Event| move |taken: &Taken| taken.events.contains(&event);
+        for _ in 0..4 {
+            taken.events.clear();
+            ip("link del v0");
+            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceGone(0)));
+            ip("link add v0 type veth peer name v1");
+            ip("link set v1 up");
+            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+        }
+        ip("link del v0");
+        ip("link add v0 type veth peer name v1");
+        ip("link set v1 up");
+        let deadline = Instant::now() + DEADLINE;
+        let error = loop {
+            assert!(Instant::now() < deadline);
+            if let Err(error) = queue.next(WAIT) {
+                break error;
+            }
+        };
+        assert!(error.to_string().contains("too often"), "{error}");
+        assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+        drop(queue);
+        assert!(!is_attached("v1"));
+    });
+}
+
+/// An interface that was in another network namespace comes back with its index.
+#[test]
+fn an_interface_may_come_back_itself() {
+    let (Some(namespace), Some(other)) =
+        (Namespace::with_veth("xaway"), Namespace::new("xaway-there"))
+    else {
+        return;
+    };
+    namespace.enter(|| {
+        let Some(mut queue) = open(config("v1")) else {
+            return;
+        };
+        let mut taken = Taken::default();
+        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        let has = |event: Event| move |taken: &Taken| taken.events.contains(&event);
+        for marker in 1..3 {
+            taken.events.clear();
+            ip(&format!("link set v1 netns {}", other.name()));
+            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceGone(0)));
+            other.enter(|| assert!(!is_attached("v1")));
+            other.enter(|| ip(&format!("link set v1 netns {}", namespace.name())));
+            ip("link set v1 up");
+            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+            namespace.wait_for_carrier("v0");
+            send("v0", &frame(&[], marker));
+            let is_it = |taken: &Taken| taken.frames.iter().any(|(_, data)| data[14] == marker);
+            take_until(queue.as_mut(), &mut taken, is_it);
+        }
+        stop_and_drain(queue.as_mut(), &mut taken);
+    });
+}
+
+/// An interface that comes back with an address is the host's, until that is gone.
+#[test]
+fn what_the_host_uses_is_not_taken_again() {
+    let Some(namespace) = Namespace::with_veth("xback") else {
+        return;
+    };
+    namespace.enter(|| {
+        let Some(mut queue) = open(config("v1")) else {
+            return;
+        };
+        let mut taken = Taken::default();
+        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        let has = |event: Event| move |taken: &Taken| taken.events.contains(&event);
+        ip("link del v0");
+        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceGone(0)));
+        ip("link add v0 type veth peer name v1");
+        ip("addr add 10.9.0.1/32 dev v1");
+        ip("link set v0 up");
+        ip("link set v1 up");
+        let is_refused = |taken: &Taken| {
+            let refused = |event: &&Event| {
+                matches!(event, Event::Notice(text) if text.contains("is not taken: it has an address"))
+            };
+            taken.events.iter().filter(refused).count()
+        };
+        take_until(queue.as_mut(), &mut taken, |taken| is_refused(taken) > 0);
+        assert!(!is_attached("v1"));
+        ip("addr del 10.9.0.1/32 dev v1");
+        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+        assert!(is_attached("v1"));
+        assert_eq!(is_refused(&taken), 1, "it is told once");
+        stop_and_drain(queue.as_mut(), &mut taken);
+    });
+}
+
+/// An interface may come back with fewer receive queues, and with more: nothing passes uncounted.
+#[test]
+fn the_next_interface_may_have_other_queues() {
+    let Some(namespace) = Namespace::new("xother") else {
+        return;
+    };
+    namespace.enter(|| {
+        for scope in ["all", "default"] {
+            // IPv6 would send neighbour discovery. A kernel without it needs no telling.
+            let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"), "1");
+        }
+        let add = |queues: usize| {
+            let side = format!("numtxqueues {queues} numrxqueues {queues}");
+            ip(&format!("link add v0 {side} type veth peer name v1 {side}"));
+            ip("link set v0 up");
+            ip("link set v1 up");
+            namespace.wait_for_carrier("v0");
+        };
+        add(2);
+        let mut queues = match open_as(config("v1")).0 {
+            Ok(queues) => queues,
+            Err(SourceError::Unsupported { message }) => {
+                eprintln!("SKIP: {message}");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(queues.len(), 2);
+        let mut taken = [Taken::default(), Taken::default()];
+        let deadline = Instant::now() + DEADLINE;
+        let mut serve = |taken: &mut [Taken; 2], is_done: &dyn Fn(&[Taken; 2]) -> bool| {
+            while !is_done(taken) {
+                for (queue, taken) in queues.iter_mut().zip(taken.iter_mut()) {
+                    assert_ne!(queue.next(Duration::ZERO).unwrap(), Status::End);
+                    let frames = queue.burst();
+                    taken
+                        .frames
+                        .extend(frames.iter().map(|one| (one.meta, one.data.to_vec())));
+                    taken.events.extend(std::iter::from_fn(|| queue.event()));
+                }
+                let events = || taken.iter().map(|taken| &taken.events).collect::<Vec<_>>();
+                assert!(Instant::now() < deadline, "{:?}", events());
+            }
+        };
+        let told = |taken: &Taken, what: &Event| taken.events.contains(what);
+        let says = |taken: &Taken, words: &str| {
+            let is_it =
+                |event: &Event| matches!(event, Event::Notice(text) if text.contains(words));
+            taken.events.iter().any(is_it)
+        };
+        let mut sent = 0;
+        for count in [1, 4, 2] {
+            taken.iter_mut().for_each(|taken| taken.events.clear());
+            ip("link del v0");
+            serve(&mut taken, &|taken| {
+                told(&taken[0], &Event::InterfaceGone(0))
+                    && (told(&taken[1], &Event::InterfaceGone(0)) || sent > 0)
+            });
+            add(count);
+            serve(&mut taken, &|taken| told(&taken[0], &Event::InterfaceUp(0)));
+            assert_eq!(says(&taken[1], "no receive queue 1"), count == 1);
+            // The stack spreads flows over the queues of the other side.
+            ip("addr add 10.9.0.1/24 dev v0");
+            ip("neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 dev v0 nud permanent");
+            for _ in 0..200 {
+                let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
+                socket.send_to(b"flow", "10.9.0.2:9").unwrap();
+                sent += 1;
+            }
+            serve(&mut taken, &|taken| {
+                count <= 2 || says(&taken[0], "more receive queues")
+            });
+        }
+        let mut received = 0;
+        let mut unseen = 0;
+        for (queue, taken) in queues.iter_mut().zip(&mut taken) {
+            queue.stop();
+            take_until(queue.as_mut(), taken, |_| false);
+            let statistics = queue.statistics();
+            let lost: Option<u64> = statistics.lost.iter().map(|(_, count)| *count).sum();
+            let came = taken.frames.len() as u64;
+            assert_eq!(
+                statistics.received,
+                lost.map(|lost| came + lost),
+                "{statistics:?}"
+            );
+            received += statistics.received.unwrap();
+            unseen += losses(queue.as_mut())(LossCause::Unseen);
+        }
+        assert_eq!(received, sent);
+        assert!(
+            (1..200).contains(&unseen),
+            "of the 4 queues 2 are served: {unseen}"
+        );
+    });
+}

@@ -1,0 +1,83 @@
+//! What the tests of AF_XDP have in common.
+
+use std::process::Command;
+
+use retroscope_capture::{
+    Event, LossCause, Queue, Source, SourceError, Status,
+    af_xdp::{Shunt, XdpConfig, XdpSource},
+};
+
+use super::{
+    WAIT,
+    traffic::{Taken, take_until},
+};
+
+pub(crate) fn config(interface: &str) -> XdpConfig {
+    XdpConfig {
+        interface: interface.to_owned(),
+        promiscuous: true,
+        take_interface: false,
+        buffer_bytes: None,
+        busy_poll: None,
+        program: "retroscope".into(),
+    }
+}
+
+pub(crate) fn open_as(config: XdpConfig) -> (Result<Vec<Box<dyn Queue>>, SourceError>, Shunt) {
+    let source = Box::new(XdpSource::new(config));
+    assert!(source.opens_once());
+    let shunt = source.shunt();
+    (source.open(1), shunt)
+}
+
+/// The only queue of an interface; `None`, said, where the kernel has no AF_XDP.
+pub(crate) fn open(config: XdpConfig) -> Option<Box<dyn Queue>> {
+    match open_as(config).0 {
+        Ok(mut queues) => {
+            assert_eq!(queues.len(), 1);
+            Some(queues.remove(0))
+        }
+        Err(SourceError::Unsupported { message }) if message.contains("no AF_XDP") => {
+            eprintln!("SKIP: {message}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Losses by cause, all known.
+pub(crate) fn losses(queue: &mut dyn Queue) -> impl Fn(LossCause) -> u64 + use<> {
+    let lost = queue.statistics().lost;
+    move |cause| {
+        let found = lost.iter().find(|(one, _)| *one == cause);
+        found.and_then(|(_, count)| *count).unwrap_or(0)
+    }
+}
+
+/// Stops a queue, takes the rest, and checks the ledger to the packet. Returns what was received and lost in the kernel.
+pub(crate) fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, u64) {
+    queue.stop();
+    assert!(take_until(queue, taken, |_| false));
+    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    let statistics = queue.statistics();
+    let lost: Option<u64> = statistics.lost.iter().map(|(_, count)| *count).sum();
+    let received = statistics.received.unwrap();
+    assert_eq!(
+        received,
+        taken.frames.len() as u64 + lost.unwrap(),
+        "the ledger does not close: {statistics:?}"
+    );
+    let did_not_come =
+        |event: &Event| matches!(event, Event::Notice(text) if text.contains("did not come"));
+    assert!(!taken.events.iter().any(did_not_come), "{:?}", taken.events);
+    (received, losses(queue)(LossCause::Kernel))
+}
+
+/// Whether `ip` shows an XDP program.
+pub(crate) fn is_attached(interface: &str) -> bool {
+    let output = Command::new("ip")
+        .args(["link", "show", interface])
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).contains("xdp")
+}
