@@ -109,6 +109,8 @@ pub(super) struct XdpQueue {
     is_up: bool,
     is_stamped: bool,
     has_told_unseen: bool,
+    /// When to look at the interface next, on the monotonic clock.
+    look_due_ns: i64,
     was_zero_copy: bool,
     lent: u64,
     /// Packets that sockets lost which are closed, or that never came out of them.
@@ -168,6 +170,7 @@ impl XdpQueue {
             is_up: true,
             is_stamped: true,
             has_told_unseen: false,
+            look_due_ns: 0,
             lent: 0,
             lost_before: 0,
             unstamped_before: 0,

@@ -18,6 +18,10 @@ use crate::{
 const LOOK_NS: i64 = 10_000_000;
 const REFUSED_LOOK_NS: i64 = SECOND_NS / 4;
 
+/// How often to look whether it is still there, at most: three system calls in each thread, which an idle queue makes once each time that it
+/// wakes.
+const RUNNING_LOOK_NS: i64 = 5_000_000;
+
 /// How long a receive queue may be somebody else's.
 const BUSY_NS: i64 = 2 * SECOND_NS;
 
@@ -36,6 +40,11 @@ impl XdpQueue {
     pub(super) fn look_at_interface(&mut self) -> Result<(), SourceError> {
         match self.phase {
             Phase::Running => {
+                let now_ns = clock::monotonic_ns();
+                if now_ns < self.look_due_ns {
+                    return Ok(());
+                }
+                self.look_due_ns = now_ns.saturating_add(RUNNING_LOOK_NS);
                 let error = self.opened.channel.socket.take_error();
                 let error =
                     error.map_err(|error| self.port.error("getsockopt(SO_ERROR)", error))?;
