@@ -15,6 +15,9 @@ use crate::{
     clock,
 };
 
+/// How often the interface is looked at, at most: each look is three system calls.
+const PRESENT_LOOK_NS: i64 = 5_000_000;
+
 /// How often an interface that was removed is looked for.
 const ABSENT_LOOK_NS: i64 = 10_000_000;
 
@@ -31,8 +34,10 @@ pub(super) struct Link {
     /// `ARPHRD_`: what libpcap chose the link type by.
     hardware_type: u16,
     promiscuous: bool,
-    /// It was removed: when to look for another one, on the monotonic clock.
-    absent_look_ns: Option<i64>,
+    /// It was removed, and no other one was found yet.
+    is_absent: bool,
+    /// When to look for it or at it, on the monotonic clock.
+    look_ns: i64,
 }
 
 impl Link {
@@ -46,7 +51,8 @@ impl Link {
             query,
             name: name.to_owned(),
             promiscuous: promiscuous && !is_loopback,
-            absent_look_ns: None,
+            is_absent: false,
+            look_ns: 0,
         })
     }
 
@@ -64,7 +70,7 @@ impl Link {
 
     /// Whether the interface was removed and no other one is there yet.
     pub(super) fn is_absent(&self) -> bool {
-        self.absent_look_ns.is_some()
+        self.is_absent
     }
 
     /// Whether the interface of this index is up; `None`: the name is another one's, or nobody's.
@@ -74,17 +80,26 @@ impl Link {
         Some(self.query.flags(&self.name).ok()?.is_up())
     }
 
-    /// Looks, now and then, whether there is an interface of this name again, and receives from it. `Some`: it does, and the interface
-    /// is up or not.
-    fn look_for_return(&mut self) -> Result<Option<bool>, SourceError> {
+    /// Whether it is time for a look.
+    fn is_due(&mut self) -> bool {
         let now_ns = clock::monotonic_ns();
-        if self.absent_look_ns.is_none_or(|look_ns| look_ns > now_ns) {
-            return Ok(None);
+        let is_due = self.look_ns <= now_ns;
+        if is_due {
+            let pause_ns = if self.is_absent {
+                ABSENT_LOOK_NS
+            } else {
+                PRESENT_LOOK_NS
+            };
+            self.look_ns = now_ns.saturating_add(pause_ns);
         }
-        self.absent_look_ns = Some(now_ns.saturating_add(ABSENT_LOOK_NS));
+        is_due
+    }
+
+    /// Looks whether there is an interface of this name again, and receives from it. `Some`: it does, and the interface is up or not.
+    fn look_for_return(&mut self) -> Result<Option<bool>, SourceError> {
         match self.bind() {
             Ok(is_up) => {
-                self.absent_look_ns = None;
+                self.is_absent = false;
                 Ok(Some(is_up))
             }
             Err(SourceError::System { error, .. })
@@ -134,6 +149,9 @@ impl PcapQueue {
         let Some(link) = self.link.as_mut().filter(|_| self.phase == Phase::Running) else {
             return Ok(());
         };
+        if !link.is_due() {
+            return Ok(());
+        }
         if link.is_absent() {
             if let Some(is_up) = link.look_for_return()? {
                 self.knows_nic &= link.has_nic_counters();
@@ -146,7 +164,8 @@ impl PcapQueue {
             .bound_index()
             .map_err(|error| link.error("getsockname", error))?;
         if index < 0 {
-            link.absent_look_ns = Some(0);
+            link.is_absent = true;
+            link.look_ns = 0;
             self.is_up = false;
             self.events.push_back(Event::InterfaceGone(0));
         } else if let Some(is_up) = link.is_up(index) {
