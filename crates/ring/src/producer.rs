@@ -75,6 +75,12 @@ impl Producer {
         self.id
     }
 
+    /// Records stored so far, published or not: the number of the next one.
+    #[must_use]
+    pub fn stored(&self) -> u64 {
+        self.open.as_ref().map_or(0, OpenBucket::end)
+    }
+
     /// Records cut to 256 KiB so far.
     #[must_use]
     pub fn cut_records(&self) -> u64 {

@@ -43,6 +43,8 @@ pub struct Batch<'r> {
     /// Lost between the producer's last batch and this one. In a group that divides buckets that last batch may have been
     /// handed to another member, and the loss found (and counted by [`Reader::lapped`]) by one that was dropped since.
     pub missed: Lapped,
+    /// No record that was published in their bucket until they were found is older, ns since the UNIX epoch.
+    pub oldest_ns: i64,
     packets: Packets<'r>,
     bucket: BucketRef,
 }
@@ -130,10 +132,12 @@ impl Reader {
         let start = hold.first();
         let packets = Packets::new(hold, in_bucket(first - start), in_bucket(end - start));
         let bucket = hold.bucket();
+        let oldest_ns = hold.oldest_ns();
         Some(Batch {
             producer,
             first,
             missed,
+            oldest_ns,
             packets,
             bucket,
         })
@@ -205,6 +209,15 @@ impl Reader {
             .iter()
             .map(|cursor| &shared.dormitories[cursor.lane.producer].0);
         self.sleeper.sleep(rooms, news, offer, timeout)
+    }
+
+    /// Sleeps until somebody wakes it ([`Self::waker`]), or `timeout`, whatever is published meanwhile. `false`: the timeout came
+    /// first. The last batch stays lent.
+    ///
+    /// For readers that are told by other means what is worth reading. Behind a [`GroupKind::Gating`] group it is a writer that
+    /// waits.
+    pub fn doze(&mut self, timeout: Duration) -> bool {
+        self.sleeper.doze(timeout)
     }
 
     /// A handle that wakes this reader.

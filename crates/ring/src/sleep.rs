@@ -140,7 +140,7 @@ impl Sleeper {
             } else {
                 timeout.min(SLEEP_UNSURE)
             };
-            self.lie(start, longest);
+            self.lie(ASLEEP, start, longest);
         }
         // Under loom, which knows no time, every model is one of a busy link.
         self.naps = cfg!(loom) || start.elapsed() < SLOW;
@@ -158,15 +158,26 @@ impl Sleeper {
         self.rise()
     }
 
-    /// Sleeps until the word changes or `timeout` after `start`.
-    fn lie(&self, start: Instant, timeout: Duration) {
+    /// Sleeps until somebody wants the reader, or `timeout`; `false` only after the timeout. No producer wakes it.
+    pub(crate) fn doze(&mut self, timeout: Duration) -> bool {
+        let start = Instant::now();
+        // As above.
+        if self.word().replace(AWAKE, NAPPING, Ordering::AcqRel) && !cfg!(loom) {
+            self.lie(NAPPING, start, timeout);
+        }
+        self.naps = false;
+        self.rise()
+    }
+
+    /// Sleeps until the word is no longer `how`, or `timeout` after `start`.
+    fn lie(&self, how: u32, start: Instant, timeout: Duration) {
         // Relaxed: rise() orders what the waker did.
-        while self.word().load(Ordering::Relaxed) == ASLEEP {
+        while self.word().load(Ordering::Relaxed) == how {
             let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() {
                 return;
             }
-            self.word().wait(ASLEEP, Some(left));
+            self.word().wait(how, Some(left));
         }
     }
 

@@ -1,6 +1,8 @@
 //! What happens on a full ring: modes, reservations, holds and gating groups, one thread at a time.
 #![cfg(not(loom))]
 
+use std::time::Duration;
+
 use retroscope_ring::{
     BucketInfo, EvictedBucket, EvictionDetail, GroupKind, Mode, Producer, Reader, Record, Ring,
     RingConfig, RingError, StoreError,
@@ -386,4 +388,32 @@ fn a_producer_that_leaves_closes_its_bucket() {
     let view = ring.hold(bucket.bucket).unwrap();
     assert_eq!(view.info(), bucket);
     assert_eq!(view.iter_from(0).len(), 1);
+}
+
+#[test]
+fn a_reader_that_dozes_is_woken_by_wakers_only() {
+    let ring = ring(Mode::Record);
+    let (mut producer, mut reader) = (
+        ring.producer().unwrap(),
+        ring.group("dozes", GroupKind::Lapped).unwrap(),
+    );
+    let waker = reader.waker();
+    waker.wake();
+    assert!(reader.doze(Duration::MAX), "at once");
+    store(&mut producer, 7).unwrap();
+    producer.publish();
+    assert!(!reader.doze(Duration::from_millis(1)), "whatever is there");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for time_ns in 8..20 {
+                store(&mut producer, time_ns).unwrap();
+                producer.publish();
+            }
+            waker.wake();
+        });
+        assert!(reader.doze(Duration::MAX), "behind the publications");
+    });
+    assert_eq!(stamps(&mut reader), (7..20).collect::<Vec<_>>());
+    drop(producer);
+    assert!(!reader.doze(Duration::ZERO), "nor by the end of a producer");
 }

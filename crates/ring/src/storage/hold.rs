@@ -51,6 +51,11 @@ impl Hold {
         self.header().first.load(Ordering::Relaxed) // ordered by the hold
     }
 
+    /// The smallest time of the records that [`Self::committed`] told of, or of more.
+    pub(crate) fn oldest_ns(&self) -> i64 {
+        self.header().min_ns.load(Ordering::Relaxed) // stored before P1
+    }
+
     /// The producer's next bucket. `None` while this one is open, and at the end of the last.
     pub(crate) fn next(&self) -> Option<BucketRef> {
         Link(self.header().next.load(Ordering::Relaxed)).target() // ordered by is_closed()
