@@ -55,7 +55,7 @@ impl BlockRing {
     /// is lent yet.
     pub(super) fn acquire(&mut self) -> Option<BlockSummary> {
         assert!(!self.held, "a block is held already");
-        let (walk, summary) = Walk::new(self.mapping.block(self.position)?);
+        let (walk, summary) = Walk::new(self.mapping.block(self.position)?, self.walk);
         (self.held, self.walk) = (true, walk);
         Some(summary)
     }
