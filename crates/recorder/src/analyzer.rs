@@ -28,6 +28,7 @@ use crate::{
     intake::Intake,
     interfaces::InterfaceCache,
     late::{ClosedWindows, OpenWindow},
+    lookout::Suspects,
     native::NativeCode,
     predicate::{Expression, Predicate, SharedExpressions},
     progress::{AnalyzerCounters, Barrier, Control},
@@ -60,6 +61,8 @@ pub(crate) struct AnalyzerParts {
     pub(crate) control: Arc<Control>,
     pub(crate) barrier: Arc<Barrier>,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Live, where the inserters try the trigger rules as well.
+    pub(crate) suspects: Option<Suspects>,
     /// Packet time for the dumper, offline.
     pub(crate) packet_clock: Arc<AtomicI64>,
     pub(crate) shared: Arc<AnalyzerCounters>,
@@ -88,6 +91,7 @@ struct Core {
     control: Arc<Control>,
     barrier: Arc<Barrier>,
     clock: Arc<dyn Clock>,
+    suspects: Option<Suspects>,
     packet_clock: Arc<AtomicI64>,
     shared: Arc<AnalyzerCounters>,
     messages: mpsc::Sender<Message>,
@@ -134,6 +138,7 @@ impl Analyzer {
             control,
             barrier,
             clock,
+            suspects,
             packet_clock,
             shared,
             messages,
@@ -170,6 +175,7 @@ impl Analyzer {
             control,
             barrier,
             clock,
+            suspects,
             packet_clock,
             shared,
             messages,
@@ -190,14 +196,17 @@ impl Analyzer {
 
     /// Whether the clock alone may end something: a window, or the waiting of a hit.
     pub(crate) fn has_deadline(&self) -> bool {
-        let director = &self.core.director;
-        !self.core.live || director.open_dumps() > 0 || director.waiting_from_ns().is_some()
+        self.core.has_deadline()
     }
 
     /// Sleeps until there is something to read, a wish, or the timeout. Returns for how long.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Duration {
         let start_ns = self.core.clock.mono_ns();
-        self.reader.wait(timeout);
+        if self.core.is_told() {
+            self.reader.doze(timeout);
+        } else {
+            self.reader.wait(timeout);
+        }
         let slept_ns = self.core.clock.mono_ns().saturating_sub(start_ns);
         Duration::from_nanos(slept_ns.unsigned_abs())
     }
@@ -288,6 +297,15 @@ impl Core {
         self.director.advance(packet.time_ns, &mut self.orders);
         self.execute();
         self.received[interface] += 1;
+    }
+
+    fn has_deadline(&self) -> bool {
+        !self.live || self.director.open_dumps() > 0 || self.director.waiting_from_ns().is_some()
+    }
+
+    /// Whether inserters call when there is a packet to be looked at.
+    fn is_told(&self) -> bool {
+        self.suspects.is_some() && !self.has_deadline()
     }
 
     /// Clocks and wishes, between batches.

@@ -6,6 +6,8 @@ use retroscope_filter::{Filter, FilterError, Template};
 
 use crate::{
     capture_filter::CaptureFilter,
+    fragments::FirstFragments,
+    lookout,
     native::NativeCode,
     predicate::Expression,
     prepared::{LinkTypes, Prepared, context, mode},
@@ -91,6 +93,12 @@ impl Expressions {
             manual,
             filter,
         })
+    }
+
+    /// What inserters may try before they store packets: none where trigger rules are looked up.
+    pub(crate) fn direct(&self) -> Option<lookout::Rules> {
+        let fragments = FirstFragments::new(&self.template).wanted();
+        self.triggers.direct(fragments)
     }
 
     /// Rules that do not apply to some of the sources.

@@ -59,6 +59,7 @@ pub fn insert_only(
         snaplen: 0,
         filter: None,
         remaining: None,
+        lookout: None,
         duration_ns: duration.map(duration_ns),
     };
     let mut inserters = Vec::new();

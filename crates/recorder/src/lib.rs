@@ -23,6 +23,7 @@ mod interfaces;
 mod late;
 #[cfg(test)]
 mod live_tests;
+mod lookout;
 #[cfg(test)]
 mod many_dumps_tests;
 mod native;

@@ -443,3 +443,47 @@ fn what_was_forgotten_long_ago_is_not_missing() {
         "{report:?}"
     );
 }
+
+/// Inserters pass packets by for the analyzer: it still finds each hit, whatever else is in its burst and its batch.
+#[test]
+fn every_hit_is_found_behind_the_inserters_look() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = Plan {
+        queues: 3,
+        triggers: &["udp port 9", "udp src port 9 or udp dst port 11"],
+        past_ns: 0,
+        // Behind a window that is over every packet of its bucket is looked at.
+        future_ns: 1000 * S,
+        max_dumps: 1000,
+        ..plan()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    let mut random = fastrand::Rng::with_seed(9);
+    let (mut hits, mut packets) = (0, 0);
+    for round in 0..400 {
+        for queue in 0..3 {
+            for _ in 0..random.usize(..150) {
+                // In one round of four there are none.
+                let port = match random.u32(..200) {
+                    0 if round % 4 > 0 => 9,
+                    1 if round % 4 > 0 => 11,
+                    _ => 12,
+                };
+                hits += u64::from(port < 12);
+                packets += 1;
+                rig.arrive(queue, udp(1, port, 0));
+            }
+        }
+        rig.pass(MS);
+        if random.bool() {
+            rig.step();
+        }
+    }
+    rig.stop();
+    let count =
+        |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);
+    let counters = &rig.counters;
+    let found = count(&counters.triggers) + count(&counters.suppressed) + count(&counters.refused);
+    assert!(hits > 100);
+    assert_eq!((found, count(&counters.analyzed)), (hits, packets));
+}

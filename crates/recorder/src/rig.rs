@@ -29,6 +29,7 @@ use crate::{
     inserter::{InserterShared, Lane, LiveInserter},
     intake::Intake,
     interfaces::Interfaces,
+    lookout::Lookout,
     native::NativeCode,
     prepared::{LinkTypes, mode},
     progress::{AnalyzerCounters, Barrier, Control, Progress},
@@ -191,6 +192,14 @@ impl Rig {
             false,
         ));
         let (control, barrier) = (Arc::new(Control::default()), Arc::new(Barrier::default()));
+        let reader = ring.group("analyzer", GroupKind::Lapped).unwrap();
+        let rules = plan
+            .scripts
+            .triggers
+            .is_empty()
+            .then(|| expressions.direct());
+        let (lookout, suspects) =
+            Lookout::arrange(rules.flatten(), &ring, plan.queues, reader.waker());
         let shared = InserterShared {
             ring: ring.clone(),
             intake: Arc::clone(&intake),
@@ -199,6 +208,7 @@ impl Rig {
             snaplen: 0,
             filter: None,
             remaining: None,
+            lookout,
             duration_ns: None,
         };
         let mut feeds = Vec::new();
@@ -232,7 +242,7 @@ impl Rig {
         let counters = Arc::new(AnalyzerCounters::default());
         let analyzer = Analyzer::new(AnalyzerParts {
             ring: ring.clone(),
-            reader: ring.group("analyzer", GroupKind::Lapped).unwrap(),
+            reader,
             triggers: expressions.triggers,
             native: Arc::clone(&native),
             template: expressions.template,
@@ -250,6 +260,7 @@ impl Rig {
             control: Arc::clone(&control),
             barrier: Arc::clone(&barrier),
             clock: clock.clone(),
+            suspects,
             packet_clock: Arc::default(),
             shared: Arc::clone(&counters),
             messages: messages_tx,

@@ -49,7 +49,7 @@ impl Wanted {
 }
 
 /// The frames that may be fragments.
-fn fragments(link_type: LinkType, frames: &[Frame<'_>]) -> u64 {
+pub(crate) fn fragments(link_type: LinkType, frames: &[Frame<'_>]) -> u64 {
     frames.iter().enumerate().fold(0, |set, (index, frame)| {
         let may_be = may_be_fragment(link_type, frame.data());
         set | u64::from(may_be) << index

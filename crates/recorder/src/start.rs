@@ -26,6 +26,7 @@ use crate::{
     inserter::{InserterShared, Lane, LaneEnd, LiveInserter, MergeInserter},
     intake::Intake,
     interfaces::Interfaces,
+    lookout::Lookout,
     native::NativeCode,
     prepared::{LinkTypes, mode},
     progress::{AnalyzerCounters, Barrier, Control, Progress},
@@ -249,6 +250,11 @@ impl Starter<'_> {
             GroupKind::Lapped
         };
         let reader = ring.group("analyzer", kind)?;
+        let queues = intake.sources.iter().map(|s| s.queues.len()).sum();
+        let rules = (!config.offline && scripts.triggers.is_empty())
+            .then(|| expressions.direct())
+            .flatten();
+        let (lookout, suspects) = Lookout::arrange(rules, &ring, queues, reader.waker());
         let shared = InserterShared {
             ring: ring.clone(),
             intake: Arc::clone(&intake),
@@ -259,6 +265,7 @@ impl Starter<'_> {
             remaining: config
                 .count
                 .map(|n| Arc::new(AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX)))),
+            lookout,
             duration_ns: config.duration.map(duration_ns),
         };
         let lanes = lanes(opened, &shared)?;
@@ -275,6 +282,7 @@ impl Starter<'_> {
             control: Arc::clone(&control),
             barrier: Arc::clone(&barrier),
             clock: Arc::clone(&clock),
+            suspects,
             packet_clock: Arc::clone(&packet_clock),
             shared: Arc::clone(&counters),
             messages: messages_tx,

@@ -11,6 +11,7 @@ use retroscope_filter::{Filter, FilterError, Frame, Joint, Matches, Placement, R
 use retroscope_packet::LinkType;
 
 use crate::{
+    lookout,
     native::NativeCode,
     prepared::{LinkTypes, Prepared, mode},
     rules::Rules,
@@ -174,6 +175,16 @@ impl Triggers {
     /// Rules; they are numbered from 0.
     pub(crate) fn len(&self) -> usize {
         self.rules.len()
+    }
+
+    /// What inserters may try themselves; none where rules are looked up.
+    pub(crate) fn direct(&self, fragments: bool) -> Option<lookout::Rules> {
+        let prepared = self.rules.iter().map(|rule| rule.prepared.clone());
+        self.is_direct.then(|| lookout::Rules {
+            prepared: prepared.collect(),
+            joints: self.joints.clone(),
+            fragments,
+        })
     }
 
     /// The rule set.

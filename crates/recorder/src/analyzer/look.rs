@@ -7,6 +7,7 @@ use retroscope_ring::{Batch, Packet};
 use super::Core;
 use crate::{
     chunk::{Chunk, Walk},
+    lookout::Suspects,
     scan::Wanted,
     triggers::RuleHit,
 };
@@ -14,7 +15,7 @@ use crate::{
 impl Core {
     /// Looks at the packets of a batch: from files at each, live at those that concern anything.
     pub(super) fn look_at(&mut self, batch: &Batch<'_>) {
-        if self.live && self.wanted().nothing() {
+        if self.live && (self.wanted().nothing() || self.is_passed_by(batch)) {
             return;
         }
         let mut chunk = Chunk::new();
@@ -33,6 +34,12 @@ impl Core {
             }
             record += count as u64;
         }
+    }
+
+    /// Whether the inserter looked at the packets and found nothing that is wanted, and none is of a window that is over.
+    fn is_passed_by(&self, batch: &Batch<'_>) -> bool {
+        let none = |suspects: &Suspects| suspects.none_from(batch.producer, batch.first);
+        !self.closed.concerns(batch.oldest_ns) && self.suspects.as_ref().is_some_and(none)
     }
 
     /// The same for records of one interface. `first` is the number of the chunk's first record.

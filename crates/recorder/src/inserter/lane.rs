@@ -96,7 +96,17 @@ impl Lane {
     ) -> usize {
         let burst = self.queue.burst();
         let frames = &burst.frames[range.clone()];
-        if let Some(interface) = plain(frames, &self.interfaces, shared.snaplen) {
+        let interface = plain(frames, &self.interfaces, shared.snaplen);
+        if let Some(lookout) = &mut shared.lookout {
+            let place = (producer.id(), producer.stored());
+            match interface {
+                Some(Known { id, link_type }) => {
+                    lookout.look(place, (link_type, id), &burst, frames);
+                }
+                None => lookout.leave(place, frames.len()),
+            }
+        }
+        if let Some(interface) = interface {
             return match shared.filter {
                 None => {
                     let granted = &frames[..shared.reserve(frames.len())];

@@ -89,6 +89,10 @@ impl LiveInserter {
             Some(watermark_ns) => self.producer.set_watermark(watermark_ns),
             None => self.producer.publish(),
         }
+        if let Some(lookout) = &mut self.shared.lookout {
+            // Behind the publication.
+            lookout.told(status != Status::Frames, now_ns);
+        }
         self.lane.notices(&self.shared, &mut self.end.notices);
         if now_ns >= self.statistics_due_ns || status == Status::End {
             self.lane.read_statistics(&self.shared);
@@ -243,6 +247,7 @@ mod tests {
             snaplen: 0,
             filter: None,
             remaining: None,
+            lookout: None,
             duration_ns: None,
         };
         let left = Arc::new(AtomicU64::new(frames));

@@ -25,7 +25,10 @@ pub(crate) use lane::{Lane, LaneEnd};
 pub(crate) use live::LiveInserter;
 pub(crate) use merge::MergeInserter;
 
-use crate::{capture_filter::CaptureFilter, clock::Clock, intake::Intake, progress::Control};
+use crate::{
+    capture_filter::CaptureFilter, clock::Clock, intake::Intake, lookout::Lookout,
+    progress::Control,
+};
 
 /// Longest wait of an idle queue: also how often watermark and loss counters move at least.
 const IDLE: Duration = Duration::from_millis(8);
@@ -43,6 +46,8 @@ pub(crate) struct InserterShared {
     pub(crate) filter: Option<CaptureFilter>,
     /// `-c`: packets still to be stored, shared by all inserters.
     pub(crate) remaining: Option<Arc<AtomicI64>>,
+    /// Live, where the inserters try the trigger rules as well.
+    pub(crate) lookout: Option<Lookout>,
     /// `--duration`, ns: live of the monotonic clock, offline of packet time.
     pub(crate) duration_ns: Option<i64>,
 }

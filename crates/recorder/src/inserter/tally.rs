@@ -233,6 +233,7 @@ mod tests {
             snaplen: 0,
             filter: None,
             remaining: None,
+            lookout: None,
             duration_ns: None,
         }
     }
