@@ -64,17 +64,19 @@ impl Away {
         self.tell_with(&mut self.state(), now_ns, log);
     }
 
-    /// It went away after `known_ns`, or before, and nothing of it will be recorded any more, or not all.
-    pub(crate) fn for_good(&self, known_ns: i64, now: Now, log: &LossLog) {
+    /// It went away after `known_ns`, or before, and nothing of it will be recorded any more, or not all. Returns whether that is new.
+    pub(crate) fn for_good(&self, known_ns: i64, now: Now, log: &LossLog) -> bool {
         let mut state = self.state();
         state.begin(known_ns);
         self.tell_with(&mut state, now.wall_ns, log);
-        if let Whereabouts::Away { told_ns } = state.now {
-            log.push(self.event(told_ns, i64::MAX));
-            state.now = Whereabouts::ForGood {
-                mono_ns: now.mono_ns,
-            };
-        }
+        let Whereabouts::Away { told_ns } = state.now else {
+            return false;
+        };
+        log.push(self.event(told_ns, i64::MAX));
+        state.now = Whereabouts::ForGood {
+            mono_ns: now.mono_ns,
+        };
+        true
     }
 
     /// It receives again, from `now_ns` on at the latest.
@@ -160,9 +162,9 @@ mod tests {
         let (log, away) = (LossLog::default(), Away::new(0));
         away.begin(100);
         let now = |wall_ns, mono_ns| Now { wall_ns, mono_ns };
-        away.for_good(130, now(150, 7000), &log);
+        assert!(away.for_good(130, now(150, 7000), &log));
         // Another queue of it, and what an interface does that nobody records.
-        away.for_good(140, now(160, 7010), &log);
+        assert!(!away.for_good(140, now(160, 7010), &log));
         away.begin(170);
         away.end(180, &log);
         away.tell(190, &log);

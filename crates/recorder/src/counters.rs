@@ -97,6 +97,11 @@ impl QueueCounters {
         self.known_until_ns.store(i64::MAX, Relaxed);
     }
 
+    /// Whether the queue is at its end.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.known_until_ns.load(Relaxed) == i64::MAX
+    }
+
     /// Packet time up to which losses are known, in ns since the epoch; `None` before the first reading.
     pub(crate) fn known_until_ns(&self) -> Option<i64> {
         Some(self.known_until_ns.load(Relaxed)).filter(|ns| *ns != i64::MIN)

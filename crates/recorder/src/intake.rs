@@ -78,6 +78,14 @@ impl Intake {
         self.sources.iter().map(|s| s.snapshot(mono_ns)).collect()
     }
 
+    /// Whether another source than this one is recorded still.
+    pub(crate) fn has_others(&self, source: usize) -> bool {
+        let others = self.sources.iter().enumerate();
+        others
+            .filter(|(index, _)| *index != source)
+            .any(|(_, other)| other.queues.iter().any(|queue| !queue.is_ended()))
+    }
+
     /// Whether the loss counters of every queue are known beyond `to_ns`.
     pub(crate) fn losses_known_until(&self, to_ns: i64) -> bool {
         let queues = || self.sources.iter().flat_map(|s| &s.queues);

@@ -309,6 +309,62 @@ fn comes_back(tag: &str, engine: &[&str]) {
     assert_away(outcome.dump_of("manual"), "v1");
 }
 
+/// An interface that is removed too often is away to the end, although its own threads have ended: the other one is recorded on, and
+/// every later dump is incomplete.
+#[test]
+fn an_interface_is_away_for_good() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("often") else {
+        return;
+    };
+    namespace.add_veth("w0", "w1");
+    let arguments = "-i v1 -i w1 --rx-threads 2 --ring 128MiB --past 0 --future 50ms --dump";
+    let mut arguments: Vec<&str> = arguments.split(' ').collect();
+    arguments.extend(["", "--trigger", "udp port 60000"]);
+    let recorder = Recorder::start_with(&namespace, &arguments);
+    for times in 1..=4 {
+        namespace.ip("link del v0");
+        recorder.lines(times, "gone", |line| {
+            line.contains("v1: the interface is gone")
+        });
+        namespace.add_veth("v0", "v1");
+        recorder.lines(times, "back", |line| {
+            line.contains("v1: the interface is up")
+        });
+    }
+    namespace.ip("link del v0");
+    namespace.add_veth("v0", "v1");
+    let (ended, _) = recorder.line("its end", |line| {
+        line.contains("v1 is no longer recorded: v1 was removed too often")
+    });
+    Sender::new(&namespace, "w0").send(&udp(1, 1000, 60000, &[1; 8]));
+    recorder.dumps(1);
+    let away = ended.elapsed();
+    let outcome = recorder.stop();
+    outcome.expect_code(1);
+    assert_away(&outcome.dumps()[0], "v1");
+    let sources = outcome.json["sources"].as_array().unwrap();
+    let v1 = sources
+        .iter()
+        .find(|source| source["name"] == "v1")
+        .unwrap();
+    assert_eq!(v1["gaps"], 5, "{v1}");
+    assert!(
+        v1["gap_seconds"].as_f64().unwrap() > away.as_secs_f64(),
+        "{v1}"
+    );
+    let told = outcome
+        .words
+        .iter()
+        .filter(|line| line.contains("too often"));
+    assert_eq!(
+        told.count(),
+        2,
+        "as it happened and at the end: {:#?}",
+        outcome.words
+    );
+}
+
 /// Whether the kernel has AF_XDP; says so if not.
 fn has_af_xdp(namespace: &Namespace) -> bool {
     let line = [

@@ -159,15 +159,24 @@ impl Lane {
         self.counters.set_engine(&statistics);
     }
 
-    /// The queue has ended, by itself or because it `failed`. Where it was not asked to, what it would have brought is missing from
-    /// every later dump, though others go on.
-    pub(super) fn ended(&mut self, failed: bool, shared: &InserterShared) {
-        if failed {
-            let known_ns = self.watch.last_ns();
-            self.away(shared)
-                .for_good(known_ns, shared.clock.now(), &shared.intake.losses);
-        }
+    /// The queue has ended, by itself or by an error. Then what it would have brought is missing from every later dump, though others
+    /// go on; the sentence that says so is returned, once for a source.
+    pub(super) fn ended(
+        &mut self,
+        error: Option<&SourceError>,
+        shared: &InserterShared,
+    ) -> Option<String> {
         self.counters.set_ended();
+        let error = error?;
+        let known_ns = self.watch.last_ns();
+        let losses = &shared.intake.losses;
+        let is_new = self
+            .away(shared)
+            .for_good(known_ns, shared.clock.now(), losses);
+        // Where nothing goes on, the error alone says it.
+        let goes_on = shared.intake.has_others(self.source);
+        let name = &shared.intake.sources[self.source].name;
+        (is_new && goes_on).then(|| format!("{name} is no longer recorded: {error}"))
     }
 
     /// Takes the queue's events: what a user should read goes to `notices`.

@@ -99,7 +99,8 @@ impl LiveInserter {
             self.statistics_due_ns = now_ns + STATISTICS_NS;
         }
         if status == Status::End {
-            self.lane.ended(self.end.error.is_some(), &self.shared);
+            let notice = self.lane.ended(self.end.error.as_ref(), &self.shared);
+            self.end.notices.extend(notice);
         }
         self.stop_if_due(now_ns);
         status != Status::End
