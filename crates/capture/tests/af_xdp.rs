@@ -9,11 +9,7 @@
 
 mod support;
 
-use std::{
-    io,
-    net::SocketAddr,
-    time::{Duration, Instant},
-};
+use std::{io, net::SocketAddr, time::Duration};
 
 use retroscope_capture::{
     Direction, Event, LossCause, Queue, SourceError, Status,
@@ -21,9 +17,9 @@ use retroscope_capture::{
 };
 use rustix::thread::CapabilitySet;
 use support::{
-    DEADLINE, WAIT, generate, is_udp_of_generator,
+    WAIT, generate, is_udp_of_generator,
     namespace::{Namespace, ip},
-    traffic::{Taken, assert_in_order, frame, now_ns, send_all, take_until},
+    traffic::{Taken, assert_in_order, drain_beside, frame, now_ns, send_all, take_until},
     xdp::{config, is_attached, losses, open, open_as, stop_and_drain},
 };
 
@@ -383,26 +379,12 @@ fn two_hundred_thousand_a_second_for_ten_seconds() {
     namespace.enter(|| {
         let mut queue = open(config("v1")).unwrap();
         assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
-        std::thread::scope(|scope| {
-            let sender = scope.spawn(|| {
-                namespace.enter(|| generate("v0", "generate:flows=1000,rate=200kpps,duration=10s"))
-            });
-            let (mut frames, mut is_stopped, start) = (0_u64, false, Instant::now());
-            loop {
-                match queue.next(WAIT).unwrap() {
-                    Status::End => break,
-                    Status::Idle if sender.is_finished() && !is_stopped => {
-                        is_stopped = true;
-                        queue.stop();
-                    }
-                    Status::Idle | Status::Frames => {}
-                }
-                frames += queue.burst().frames.len() as u64;
-                assert!(start.elapsed() < 2 * DEADLINE);
-            }
-            let sent = sender.join().unwrap();
-            println!("{sent} sent, {frames} came: {:?}", queue.statistics());
-            assert_eq!((sent, frames), (2_000_000, 2_000_000));
+        let mut frames = 0;
+        let text = "generate:flows=1000,rate=200kpps,duration=10s";
+        let sent = drain_beside(&namespace, &mut *queue, text, |burst| {
+            frames += burst.frames.len();
         });
+        println!("{sent} sent, {frames} came: {:?}", queue.statistics());
+        assert_eq!((sent, frames), (2_000_000, 2_000_000));
     });
 }

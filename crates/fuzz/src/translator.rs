@@ -44,17 +44,10 @@ pub fn translator(data: &[u8]) {
     let is_native = native.make_native().is_ok();
     assert!(is_native || cfg!(not(target_arch = "x86_64")));
 
-    let wire_len = u32::try_from(packet.len())
-        .unwrap_or(u32::MAX)
-        .saturating_add(beyond);
-    let cuts = cuts(packet.len());
-    let frames: Vec<Frame<'_>> = cuts
-        .iter()
-        .map(|&len| Frame::new(&packet[..len], wire_len, Aux::default()))
-        .collect();
+    let (wire_len, frames) = cut(packet, beyond);
     let (many, native_many) = (interpreted.run_many(&frames), native.run_many(&frames));
-    for (index, len) in cuts.into_iter().enumerate() {
-        let packet = &packet[..len];
+    for (index, frame) in frames.iter().enumerate() {
+        let packet = frame.data();
         let expected = reference::run(&instructions, packet, wire_len);
         let found = [
             interpreted.run(packet, wire_len, Aux::default()),
@@ -83,14 +76,7 @@ pub fn joint(data: &[u8]) {
         .collect();
     let beyond = u32::from(bytes.u8());
     let packet = bytes.0;
-    let wire_len = u32::try_from(packet.len())
-        .unwrap_or(u32::MAX)
-        .saturating_add(beyond);
-    let cuts = cuts(packet.len());
-    let frames: Vec<Frame<'_>> = cuts
-        .iter()
-        .map(|&len| Frame::new(&packet[..len], wire_len, Aux::default()))
-        .collect();
+    let (wire_len, frames) = cut(packet, beyond);
     let joint = Joint::new(set);
     for is_native in [false, true] {
         let mut results = [0; Joint::MANY];
@@ -117,6 +103,16 @@ pub fn joint(data: &[u8]) {
         // Where none of them can be joined, each runs by itself.
         let _ = joint.make_native();
     }
+}
+
+/// A packet captured at several lengths, and its length on the wire, `beyond` bytes more than it has.
+fn cut(packet: &[u8], beyond: u32) -> (u32, Vec<Frame<'_>>) {
+    let wire_len = u32::try_from(packet.len())
+        .unwrap_or(u32::MAX)
+        .saturating_add(beyond);
+    let frames = cuts(packet.len()).into_iter();
+    let frames = frames.map(|len| Frame::new(&packet[..len], wire_len, Aux::default()));
+    (wire_len, frames.collect())
 }
 
 /// Lengths to cut a packet to, itself last.
