@@ -4,6 +4,10 @@ use std::{ffi::CString, str::FromStr};
 
 use crate::SourceError;
 
+/// What a `net_af_packet` gets whose arguments say nothing of its ring: 32 MiB of frames of 2048 bytes, and as much to send, which the driver
+/// cannot do without. Its own 512 frames last for 2.5 ms of 200,000 packets a second, and it does not count what it loses.
+const RING_OF_AF_PACKET: &str = "framecnt=16384,blocksz=1048576";
+
 /// A device and its arguments: `net_pcap0,rx_pcap=a.pcap`, `0000:03:00.0`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Device {
@@ -26,9 +30,18 @@ impl Device {
         format!("{},{}", self.name, self.arguments)
     }
 
-    /// Name and arguments for C.
+    /// Name and arguments for C, and those that DPDK's own defaults do not do for.
     pub(super) fn full_c(&self) -> CString {
-        CString::new(self.full()).unwrap_or_default()
+        let mut full = self.full();
+        let says_nothing = || {
+            let of_ring = ["framecnt", "framesz", "blocksz"];
+            of_ring.iter().all(|key| self.value(key).is_none())
+        };
+        if self.name.starts_with("net_af_packet") && says_nothing() {
+            full.push(',');
+            full.push_str(RING_OF_AF_PACKET);
+        }
+        CString::new(full).unwrap_or_default()
     }
 
     /// The name for C.
@@ -133,6 +146,25 @@ mod tests {
         }
         let device: Device = "0000:3B:00.0,mprq_en=1".parse().unwrap();
         assert_eq!(device.full(), "0000:3b:00.0,mprq_en=1");
+    }
+
+    #[test]
+    fn a_packet_socket_gets_a_ring_unless_it_has_one() {
+        for (text, ring) in [
+            ("net_af_packet0,iface=v1", ",framecnt=16384,blocksz=1048576"),
+            (
+                "net_af_packet0,iface=v1,qpairs=2",
+                ",framecnt=16384,blocksz=1048576",
+            ),
+            ("net_af_packet0,iface=v1,framecnt=512", ""),
+            ("net_af_packet0,framesz=16384,iface=v1", ""),
+            ("net_tap0,iface=v1", ""),
+        ] {
+            let device: Device = text.parse().unwrap();
+            assert_eq!(device.full(), text, "as the user says it");
+            let given = device.full_c().into_string().unwrap();
+            assert_eq!(given, format!("{text}{ring}"));
+        }
     }
 
     #[test]

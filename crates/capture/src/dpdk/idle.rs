@@ -11,8 +11,8 @@
 //! one that is down may come up at another speed.
 //!
 //! A device of software has no link and no descriptors, whatever its driver says: its packets wait in a buffer of the kernel, or of
-//! whoever makes them. The smallest buffer is that of `net_af_packet`, 512 frames: late as a nap may end, it lasts for those of the first
-//! second at 1.7 Mpps, and for the longest at 320 kpps.
+//! whoever makes them. A small buffer is that of a `net_af_packet` that was told to have 512 frames: late as a nap may end, it lasts for those
+//! of the first second at 1.7 Mpps, and for the longest at 320 kpps.
 
 /// How long after the last packet it still looks all the time.
 const BUSY_NS: i64 = 1_000_000;
