@@ -162,6 +162,19 @@ impl Recorder {
         })
     }
 
+    /// Waits until a dump's file is there, unfinished: what was announced is begun by another thread.
+    pub(crate) fn begun(&self) {
+        let deadline = Instant::now() + DEADLINE;
+        let is_part = |entry: std::io::Result<std::fs::DirEntry>| {
+            let name = entry.unwrap().file_name();
+            name.to_string_lossy().ends_with(".part")
+        };
+        while !std::fs::read_dir(self.directory()).unwrap().any(is_part) {
+            assert!(Instant::now() < deadline, "no dump is begun");
+            std::thread::yield_now();
+        }
+    }
+
     /// Asks for statistics until `sent` packets of the only source are accounted for: nothing is on its way any more.
     pub(crate) fn settle(&self, sent: u64) {
         let is_statistics = |line: &str| line.contains(": received ");
