@@ -111,6 +111,9 @@ struct Core {
     start_ns: i64,
     analyzed: u64,
     lapped: u64,
+    /// Records that were not looked at.
+    #[cfg(test)]
+    passed_by: usize,
     /// Real-time minus monotonic clock, and the monotonic clock, at the last look.
     offset_ns: Option<(i64, i64)>,
     /// What was published at the last look.
@@ -161,6 +164,8 @@ impl Analyzer {
             start_ns,
             analyzed: 0,
             lapped: 0,
+            #[cfg(test)]
+            passed_by: 0,
             offset_ns: None,
             published: Vec::new(),
             step_notes: Vec::new(),
@@ -187,6 +192,12 @@ impl Analyzer {
     /// For the dumper.
     pub(crate) fn positions(&self) -> Positions {
         self.reader.positions()
+    }
+
+    /// How many records were not looked at.
+    #[cfg(test)]
+    pub(crate) fn passed_by(&self) -> usize {
+        self.core.passed_by
     }
 
     /// For whoever wants the analyzer's attention.

@@ -479,6 +479,11 @@ fn every_hit_is_found_behind_the_inserters_look() {
             rig.step();
         }
     }
+    let passed_by = rig.passed_by() as u64;
+    assert!(
+        (packets / 10..packets).contains(&passed_by),
+        "{passed_by} of {packets}"
+    );
     rig.stop();
     let count =
         |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);

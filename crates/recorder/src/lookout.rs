@@ -79,7 +79,8 @@ impl Suspects {
         Self((0..producers).map(|_| Mark::default()).collect())
     }
 
-    /// Some of the producer's records before `end` may be suspect: to be called before they are stored, with rising numbers.
+    /// Some of the producer's records before `end` may be suspect: to be called before they are stored. It is never before the end
+    /// of what was stored, so a suspect record that the analyzer has not read yet stays before it.
     fn mark(&self, producer: usize, end: u64) {
         // Relaxed: ordered before the records by their publication (the ring's edge P1).
         self.0[producer].0.store(end, Relaxed);
@@ -87,7 +88,7 @@ impl Suspects {
 
     /// Whether no published record of the producer from `first` on is suspect. To be asked after some of them were found.
     pub(crate) fn none_from(&self, producer: usize, first: u64) -> bool {
-        // Relaxed: ordered behind the records by their publication. A newer mark is a higher one.
+        // Relaxed: ordered behind the records by their publication. A newer mark is not before these records either.
         self.0[producer].0.load(Relaxed) <= first
     }
 }
@@ -135,7 +136,7 @@ impl Lookout {
         }
     }
 
-    /// Leaves the look at the next `count` records to the analyzer.
+    /// Leaves the look at the next `count` records to the analyzer, or at more if not all of them are stored.
     pub(crate) fn leave(&mut self, (producer, first): (usize, u64), count: usize) {
         self.suspects.mark(producer, first + count as u64);
         self.is_due = true;

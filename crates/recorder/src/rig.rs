@@ -337,6 +337,11 @@ impl Rig {
         }
     }
 
+    /// How many packets the analyzer did not look at so far.
+    pub(crate) fn passed_by(&self) -> usize {
+        self.analyzer.as_ref().map_or(0, Analyzer::passed_by)
+    }
+
     /// Stops and finishes.
     pub(crate) fn stop(&mut self) {
         self.control.stop();

@@ -400,6 +400,8 @@ fn a_reader_that_dozes_is_woken_by_wakers_only() {
     let waker = reader.waker();
     waker.wake();
     assert!(reader.doze(Duration::MAX), "at once");
+    // It leaves word with its producers, which must not count for a doze.
+    assert!(!reader.wait(Duration::ZERO));
     store(&mut producer, 7).unwrap();
     producer.publish();
     assert!(!reader.doze(Duration::from_millis(1)), "whatever is there");

@@ -59,7 +59,7 @@ pub(super) const PACKET_BYTES_MIN: usize = packet::HEADER_BYTES;
 
 /// How many packets ahead memory is asked for. The kernel wrote them on another CPU: each line is some hundred cycles away, and
 /// where the next packet starts is known only when this one's header is there. They are guessed to be as long as this one. Each
-/// long packet is on a page of its own: asking for 32 of them took longer.
+/// long packet is on a page of its own: with 32 and 1514 bytes the inserter took 178 instead of 167 ns a packet.
 const AHEAD_PACKETS: usize = 16;
 /// Lines that are asked for of each: those of the header, and of the start of the frame behind it.
 const AHEAD_OFFSETS: [usize; 3] = [0, 64, 128];

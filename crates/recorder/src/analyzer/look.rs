@@ -16,6 +16,10 @@ impl Core {
     /// Looks at the packets of a batch: from files at each, live at those that concern anything.
     pub(super) fn look_at(&mut self, batch: &Batch<'_>) {
         if self.live && (self.wanted().nothing() || self.is_passed_by(batch)) {
+            #[cfg(test)]
+            {
+                self.passed_by += batch.len();
+            }
             return;
         }
         let mut chunk = Chunk::new();

@@ -97,19 +97,11 @@ impl Lane {
         let burst = self.queue.burst();
         let frames = &burst.frames[range.clone()];
         let interface = plain(frames, &self.interfaces, shared.snaplen);
-        if let Some(lookout) = &mut shared.lookout {
-            let place = (producer.id(), producer.stored());
-            match interface {
-                Some(Known { id, link_type }) => {
-                    lookout.look(place, (link_type, id), &burst, frames);
-                }
-                None => lookout.leave(place, frames.len()),
-            }
-        }
         if let Some(interface) = interface {
             return match shared.filter {
                 None => {
                     let granted = &frames[..shared.reserve(frames.len())];
+                    shared.look(&burst, granted, interface, producer);
                     self.tally.store_plain(&burst, granted, interface, producer);
                     granted.len()
                 }
@@ -117,6 +109,9 @@ impl Lane {
                     .tally
                     .store_filtered(&burst, frames, interface, producer, shared),
             };
+        }
+        if let Some(lookout) = &mut shared.lookout {
+            lookout.leave((producer.id(), producer.stored()), frames.len());
         }
         let tally = &mut self.tally;
         let mut is_stored = |index: &usize| {

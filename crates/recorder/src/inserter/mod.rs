@@ -18,12 +18,14 @@ use std::{
     time::Duration,
 };
 
-use retroscope_ring::Ring;
+use retroscope_capture::{Burst, FrameMeta};
+use retroscope_ring::{Producer, Ring};
 
 pub(crate) use frame::WireFrame;
 pub(crate) use lane::{Lane, LaneEnd};
 pub(crate) use live::LiveInserter;
 pub(crate) use merge::MergeInserter;
+use tally::Known;
 
 use crate::{
     capture_filter::CaptureFilter, clock::Clock, intake::Intake, lookout::Lookout,
@@ -62,6 +64,20 @@ impl InserterShared {
         // Relaxed: nothing but the number is shared. Below 0 it says by how much more was wanted.
         let before = remaining.fetch_sub(taken, Ordering::Relaxed);
         usize::try_from(before.clamp(0, taken)).unwrap_or(0)
+    }
+
+    /// Tries the trigger rules on frames that will be stored as they stand, if that is this thread's to do.
+    fn look(
+        &mut self,
+        burst: &Burst<'_>,
+        frames: &[FrameMeta],
+        Known { id, link_type }: Known,
+        producer: &Producer,
+    ) {
+        if let Some(lookout) = &mut self.lookout {
+            let place = (producer.id(), producer.stored());
+            lookout.look(place, (link_type, id), burst, frames);
+        }
     }
 
     /// Whether `-c` lets nothing in any more.

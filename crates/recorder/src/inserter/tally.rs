@@ -118,6 +118,7 @@ impl Tally {
                 let (run, behind) = left.split_at((start..some.len()).take_while(same).count());
                 if is_taken(start) {
                     let granted = &run[..shared.reserve(run.len())];
+                    shared.look(burst, granted, interface, producer);
                     self.store_plain(burst, granted, interface, producer);
                     dealt_with += granted.len();
                     if granted.len() < run.len() {
