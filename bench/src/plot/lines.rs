@@ -61,7 +61,7 @@ const TOP: f64 = 84.0;
 const BOTTOM: f64 = 56.0;
 const LEFT: f64 = 62.0;
 const PLOT_HEIGHT: f64 = 300.0;
-const GUTTER: f64 = 190.0;
+const GUTTER: f64 = 206.0;
 const LABEL_STEP: f64 = 15.0;
 
 const TITLE: Font<'_> = Font {
