@@ -6,6 +6,7 @@
 //! own: they promise nothing.
 
 mod link;
+mod presence;
 
 use std::{collections::VecDeque, io, time::Duration};
 
@@ -14,7 +15,7 @@ use rustix::{
     io::Errno,
 };
 
-use self::link::Link;
+use self::{link::Link, presence::Presence};
 use super::{
     stage::Stage,
     sys::{Handle, PcapStatistics},
@@ -50,7 +51,7 @@ pub(super) struct PcapQueue {
     stage: Stage,
     events: VecDeque<Event>,
     phase: Phase,
-    is_up: bool,
+    presence: Presence,
     counters: Counters,
     watermark: Watermark,
     clock: ClockWatch,
@@ -121,7 +122,7 @@ impl PcapQueue {
             stage: Stage::new(snaplen),
             events: notices.into_iter().map(Event::Notice).collect(),
             phase: Phase::Running,
-            is_up: true,
+            presence: Presence::new(),
             counters: Counters::default(),
             watermark: Watermark::new(since_ns, PLACING_NS),
             clock: ClockWatch::new(),
@@ -139,7 +140,7 @@ impl PcapQueue {
                 Phase::Draining { give_up_ns, .. } => {
                     *give_up_ns = clock::monotonic_ns().saturating_add(DRAIN_NS);
                 }
-                _ => self.set_up(true),
+                _ => self.events.extend(self.presence.frames(newest_ns)),
             }
         }
         if let Err(message) = outcome {
@@ -273,6 +274,7 @@ impl PcapQueue {
                 self.events.push_back(Event::Notice(sentence));
                 if step.step_ns < 0 {
                     self.watermark.on_clock_set_back(step.now_ns);
+                    self.presence.on_clock_set_back(step.now_ns);
                 }
             }
             let now_ns = clock::monotonic_ns();

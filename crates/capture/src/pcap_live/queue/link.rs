@@ -10,7 +10,7 @@ use std::{fs, io};
 
 use super::{PcapQueue, Phase};
 use crate::{
-    Event, SourceError,
+    SourceError,
     af_packet::sys::{InterfaceQuery, PacketSocket},
     clock,
 };
@@ -155,7 +155,7 @@ impl PcapQueue {
         if link.is_absent() {
             if let Some(is_up) = link.look_for_return()? {
                 self.knows_nic &= link.has_nic_counters();
-                self.set_up(is_up);
+                self.found(is_up);
             }
             return Ok(());
         }
@@ -166,10 +166,10 @@ impl PcapQueue {
         if index < 0 {
             link.is_absent = true;
             link.look_ns = 0;
-            self.is_up = false;
-            self.events.push_back(Event::InterfaceGone(0));
+            self.events
+                .push_back(self.presence.gone(clock::realtime_ns()));
         } else if let Some(is_up) = link.is_up(index) {
-            self.set_up(is_up);
+            self.found(is_up);
         }
         Ok(())
     }
@@ -183,13 +183,8 @@ impl PcapQueue {
         self.link.as_ref().is_none_or(is_there)
     }
 
-    pub(super) fn set_up(&mut self, is_up: bool) {
-        if std::mem::replace(&mut self.is_up, is_up) != is_up {
-            self.events.push_back(if is_up {
-                Event::InterfaceUp(0)
-            } else {
-                Event::InterfaceDown(0)
-            });
-        }
+    fn found(&mut self, is_up: bool) {
+        let event = self.presence.found(is_up, clock::realtime_ns());
+        self.events.extend(event);
     }
 }
