@@ -11,10 +11,14 @@ mod support;
 
 use std::{
     net::UdpSocket,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
-use retroscope_capture::{Event, LossCause, SourceError, Status};
+use retroscope_capture::{
+    Event, LossCause, Source, SourceError, Status, generator::GeneratorSource, send::LiveSender,
+};
 use support::{
     DEADLINE, WAIT,
     namespace::{Namespace, ip},
@@ -73,6 +77,54 @@ fn an_interface_goes_down_comes_back_and_is_another_one() {
         assert!(times.is_sorted());
         drop(queue);
         assert!(!is_attached("v1"));
+    });
+}
+
+/// Packets come at full rate until the interface is removed, and the recording is stopped before that was seen, or just after: the ledger
+/// closes.
+#[test]
+fn a_stop_at_a_removal_closes_the_ledger() {
+    let Some(namespace) = Namespace::with_veth("xstop") else {
+        return;
+    };
+    namespace.enter(|| {
+        for is_seen in [false, true, false, true] {
+            let Some(mut queue) = open(config("v1")) else {
+                return;
+            };
+            let mut taken = Taken::default();
+            assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+            let mut sender = LiveSender::open("v0", Path::new("retroscope")).unwrap();
+            let is_removed = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let text = "generate:flows=10";
+                    let mut packets = Box::new(GeneratorSource::parse(text).unwrap())
+                        .open(1)
+                        .unwrap()
+                        .remove(0);
+                    // Relaxed: nothing but the flag is shared. It ends by itself too when its interface is gone.
+                    while !is_removed.load(Relaxed) && packets.next(WAIT).unwrap() != Status::End {
+                        if sender.send(packets.burst()).is_err() {
+                            break;
+                        }
+                    }
+                });
+                scope.spawn(|| {
+                    ip("link del v0");
+                    is_removed.store(true, Relaxed);
+                });
+                take_until(queue.as_mut(), &mut taken, |taken| {
+                    taken.events.contains(&Event::InterfaceGone(0))
+                        || !is_seen && is_removed.load(Relaxed)
+                });
+                stop_and_drain(queue.as_mut(), &mut taken);
+            });
+            ip("link add v0 type veth peer name v1");
+            ip("link set v0 up");
+            ip("link set v1 up");
+            namespace.wait_for_carrier("v0");
+        }
     });
 }
 

@@ -10,6 +10,7 @@
 //! itself: packets are lost when all chunks are in the receive ring or lent.
 
 mod link;
+mod rest;
 
 use std::{collections::VecDeque, io, ops::Range, sync::Arc, time::Duration};
 
@@ -18,7 +19,10 @@ use rustix::{
     io::Errno,
 };
 
-use self::link::Absence;
+use self::{
+    link::Absence,
+    rest::{Rest, Verdict},
+};
 use super::{
     attachment::{Attachment, QUEUES_MAX},
     port::Port,
@@ -107,6 +111,8 @@ pub(super) struct XdpQueue {
     events: VecDeque<Event>,
     phase: Phase,
     is_up: bool,
+    /// The interface was removed, and the kernel has unbound the socket: what did not come never comes.
+    is_removed: bool,
     is_stamped: bool,
     has_told_unseen: bool,
     /// When to look at the interface next, on the monotonic clock.
@@ -168,6 +174,7 @@ impl XdpQueue {
             events: notices.into_iter().map(Event::Notice).collect(),
             phase: Phase::Closed,
             is_up: true,
+            is_removed: false,
             is_stamped: true,
             has_told_unseen: false,
             look_due_ns: 0,
@@ -389,22 +396,23 @@ impl XdpQueue {
             return false;
         }
         let Ok(lost) = self.lost() else { return true };
-        let seen = self.lent + lost + self.counter(word::OVERSIZE);
-        let received = self.counter(word::RECEIVED);
-        if seen == received {
-            return true;
+        let rest = Rest {
+            received: self.counter(word::RECEIVED),
+            seen: self.lent + lost + self.counter(word::OVERSIZE),
+            is_over: now_ns >= give_up_ns,
+            is_unbound: self.is_removed || matches!(self.phase, Phase::Leaving { .. }),
+        };
+        match rest.verdict() {
+            Verdict::Closed => {}
+            Verdict::Wait => return false,
+            Verdict::Lost(missing) => self.lost_before += missing,
+            Verdict::Unexplained(missing) => {
+                let name = &self.interfaces[0].name;
+                self.events.push_back(Event::Notice(format!(
+                    "{name}: {missing} packets that were taken did not come"
+                )));
+            }
         }
-        if now_ns < give_up_ns {
-            return false;
-        }
-        if matches!(self.phase, Phase::Leaving { .. }) && seen < received {
-            self.lost_before += received - seen;
-            return true;
-        }
-        let (name, missing) = (&self.interfaces[0].name, received.abs_diff(seen));
-        self.events.push_back(Event::Notice(format!(
-            "{name}: {missing} packets that were taken did not come"
-        )));
         true
     }
 
@@ -497,7 +505,7 @@ impl Queue for XdpQueue {
                 }
                 _ => deadline_ns,
             };
-            if matches!(self.phase, Phase::Leaving { .. } | Phase::Absent(_)) {
+            if self.is_removed || matches!(self.phase, Phase::Leaving { .. } | Phase::Absent(_)) {
                 // A socket without an interface tells nothing.
                 clock::sleep_until(until_ns);
                 continue;

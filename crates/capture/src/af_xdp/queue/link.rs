@@ -71,6 +71,12 @@ impl XdpQueue {
                 self.settle_ledger();
                 Ok(())
             }
+            // The removal may not have been seen before the stop.
+            Phase::Draining { .. } => {
+                let error = self.opened.channel.socket.take_error();
+                self.is_removed |= error.is_ok_and(|error| error.is_some());
+                Ok(())
+            }
             Phase::Absent(absence) if absence.look_ns <= clock::monotonic_ns() => {
                 self.look_for_return(absence)
             }
@@ -97,7 +103,7 @@ impl XdpQueue {
     fn leave(&mut self) {
         self.close(self.line);
         self.attachment.leave(self.generation);
-        self.is_up = false;
+        (self.is_up, self.is_removed) = (false, true);
         self.events.push_back(Event::InterfaceGone(0));
         let now_ns = clock::monotonic_ns();
         self.phase = Phase::Leaving {
@@ -254,7 +260,7 @@ impl XdpQueue {
         (self.index, self.generation) = (index, generation);
         self.attachment.counters.set(self.line, word::OPEN, 1);
         self.attachment.settle(generation);
-        self.phase = Phase::Running;
+        (self.is_removed, self.phase) = (false, Phase::Running);
         Ok(())
     }
 }
