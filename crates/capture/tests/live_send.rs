@@ -1,5 +1,5 @@
-//! Sending over veth: which way frames take, their order and count, also where the interface refuses some, and what is said where
-//! it takes none. Needs root; says when it skips.
+//! Sending over veth: which way frames take, their order and count, also where the interface refuses some and where another CPU
+//! receives, and what is said where it takes none. Needs root; says when it skips.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -11,6 +11,7 @@ mod support;
 use std::{path::Path, process::Command};
 
 use retroscope_capture::{Burst, Direction, FrameMeta, Queue, SourceError, send::LiveSender};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use support::{
     namespace::{Namespace, ip},
     open,
@@ -72,6 +73,18 @@ fn frames_of_all_lengths_go_out_in_order() {
     let Some(namespace) = Namespace::with_veth("lengths") else {
         return;
     };
+    all_lengths_in_order(&namespace);
+}
+
+#[test]
+fn frames_of_all_lengths_go_out_in_order_where_another_cpu_receives() {
+    let Some(namespace) = with_another_receiver("lengths-rps") else {
+        return;
+    };
+    all_lengths_in_order(&namespace);
+}
+
+fn all_lengths_in_order(namespace: &Namespace) {
     namespace.enter(|| {
         ip("link set v0 mtu 9000");
         ip("link set v1 mtu 9000");
@@ -95,7 +108,7 @@ fn frames_of_all_lengths_go_out_in_order() {
                 taken.frames.len() == sent
             });
         }
-        assert_eq!((sent, sender.sent(), sender.retries()), (600, 600, 0));
+        assert_eq!((sent, sender.sent()), (600, 600));
         assert!(sender.is_quick());
         assert_came(queue.as_mut(), taken, &lengths);
     });
@@ -107,8 +120,11 @@ fn a_frame_that_is_too_long_stops_there() {
         return;
     };
     namespace.enter(|| {
+        // The other end would take it.
+        ip("link set v1 mtu 9000");
         let mut queue = open("v1");
         let mut sender = sender("v0");
+        assert!(sender.is_quick());
         let lengths: Vec<usize> = (0..30)
             .map(|number| if number == 10 { 1600 } else { 60 })
             .collect();
@@ -129,8 +145,7 @@ fn a_frame_that_is_too_long_stops_there() {
             "v0 takes no frame of 1600 bytes: with its MTU they have 1514 at most"
         );
         assert_eq!(sender.sent(), 10);
-        // What the XDP socket still held is gone with it.
-        assert!(!sender.is_quick());
+        assert!(sender.is_quick(), "it held nothing");
         sender.send(Frames::new(10, [60; 40]).burst()).unwrap();
         assert_eq!(sender.sent(), 50);
         assert_came(queue.as_mut(), Taken::default(), &[60; 50]);
@@ -142,31 +157,89 @@ fn a_refused_frame_goes_out_in_its_place() {
     let Some(namespace) = Namespace::with_veth("refused") else {
         return;
     };
+    refused_in_their_places(&namespace, 1);
+}
+
+/// Where another CPU receives, packets are freed after the call, and the refused one before those that wait.
+#[test]
+fn a_refused_frame_goes_out_in_its_place_where_another_cpu_receives() {
+    let Some(namespace) = with_another_receiver("refused-rps") else {
+        return;
+    };
+    refused_in_their_places(&namespace, 20);
+}
+
+/// Sends a hundred frames, of which the other end at first does not take all, as often as `rounds` says.
+fn refused_in_their_places(namespace: &Namespace, rounds: usize) {
     // The other end takes frames of up to 1014 bytes; the sender may send longer ones.
-    let lengths: Vec<usize> = (0..100)
+    let lengths: Vec<usize> = (0..100 * rounds)
         .map(|number| if number % 20 == 9 { 1200 } else { 60 })
         .collect();
-    let (mut queue, mut sender) = namespace.enter(|| {
-        ip("link set v1 mtu 1000");
-        (open("v1"), sender("v0"))
-    });
+    let (mut queue, mut sender) = namespace.enter(|| (open("v1"), sender("v0")));
+    assert!(sender.is_quick(), "before the first frame");
     let mut taken = Taken::default();
-    std::thread::scope(|scope| {
-        let sending = scope.spawn(|| {
-            sender
-                .send(Frames::new(0, lengths.iter().copied()).burst())
-                .unwrap();
-            sender
+    for lengths in lengths.chunks(100) {
+        let before = (taken.frames.len(), sender.retries());
+        namespace.enter(|| ip("link set v1 mtu 1000"));
+        let frames = Frames::new(before.0 as u64, lengths.iter().copied());
+        std::thread::scope(|scope| {
+            let sending = scope.spawn(|| sender.send(frames.burst()).unwrap());
+            // Until then the tenth is refused, and none passes it.
+            let first = before.0 + 9;
+            take_until(queue.as_mut(), &mut taken, |taken| {
+                taken.frames.len() >= first
+            });
+            assert_eq!(taken.frames.len(), first);
+            namespace.enter(|| ip("link set v1 mtu 1500"));
+            sending.join().unwrap();
         });
-        // Until then the tenth is refused, and none passes it.
-        take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() >= 9);
-        assert_eq!(taken.frames.len(), 9);
-        namespace.enter(|| ip("link set v1 mtu 1500"));
-        let sender = sending.join().unwrap();
-        assert_eq!(sender.sent(), 100);
-        assert!(sender.is_quick() && sender.retries() > 0, "{sender:?}");
-    });
+        let sent = before.0 + 100;
+        assert_eq!(sender.sent(), sent as u64);
+        assert!(sender.is_quick() && sender.retries() > before.1);
+        take_until(queue.as_mut(), &mut taken, |taken| {
+            taken.frames.len() == sent
+        });
+    }
     assert_came(queue.as_mut(), taken, &lengths);
+}
+
+/// While the other end changes its mind about what it takes, anywhere in a batch.
+#[test]
+fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
+    const FRAMES: u64 = 100_000;
+    let Some(namespace) = with_another_receiver("many-rps") else {
+        return;
+    };
+    let (mut queue, mut sender) = namespace.enter(|| (open("v1"), sender("v0")));
+    let mut taken = Taken::default();
+    let lost = std::thread::scope(|scope| {
+        let sending = scope.spawn(|| {
+            let lengths = (0..100).map(|number| if number % 7 == 3 { 1200 } else { 60 });
+            for first in (0..FRAMES).step_by(100) {
+                let frames = Frames::new(first, lengths.clone());
+                sender.send(frames.burst()).unwrap();
+            }
+            assert_eq!(sender.sent(), FRAMES);
+            assert!(sender.is_quick() && sender.retries() > 0, "{sender:?}");
+        });
+        while !sending.is_finished() {
+            namespace.enter(|| ip("link set v1 mtu 1000"));
+            take_until(queue.as_mut(), &mut taken, |_| true);
+            namespace.enter(|| ip("link set v1 mtu 1500"));
+            take_until(queue.as_mut(), &mut taken, |_| true);
+        }
+        sending.join().unwrap();
+        let (received, lost) = stop_and_drain(queue.as_mut(), &mut taken);
+        assert_eq!(received, FRAMES);
+        lost
+    });
+    // The queue may have no room for all of them; those that it has are in order, and each was sent once.
+    let numbers = taken.frames.iter();
+    let numbers: Vec<u64> = numbers
+        .map(|(_, data)| u64::from_be_bytes(data[14..22].try_into().unwrap()))
+        .collect();
+    assert!(numbers.is_sorted_by(|one, next| one < next));
+    assert_eq!(numbers.len() as u64 + lost, FRAMES);
 }
 
 #[test]
@@ -233,4 +306,41 @@ fn down_gone_or_without_another_end() {
         assert_eq!(said(&mut plain), "v0 was removed");
         assert_eq!((quick.sent(), plain.sent()), (0, 5));
     });
+}
+
+/// A namespace where what this thread and those that it starts send is received by another CPU. Says so and returns `None` where
+/// that is not possible.
+fn with_another_receiver(tag: &str) -> Option<Namespace> {
+    let namespace = Namespace::with_veth(tag)?;
+    let mut own = sched_getaffinity(None).unwrap();
+    let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| own.is_set(*cpu));
+    let (Some(sending), Some(receiving)) = (cpus.next(), cpus.next()) else {
+        eprintln!("SKIP: needs two CPUs");
+        return None;
+    };
+    if !namespace.enter(|| receive_on(receiving)) {
+        eprintln!("SKIP: needs rps_cpus, and a CPU below 32 in it");
+        return None;
+    }
+    own.clear();
+    own.set(sending);
+    sched_setaffinity(None, &own).unwrap();
+    Some(namespace)
+}
+
+/// Lets a CPU receive what comes to `v1`, whichever sends it. Called inside the namespace: sysfs shows the one in which it was mounted.
+fn receive_on(cpu: usize) -> bool {
+    let mask = match u32::try_from(cpu)
+        .ok()
+        .and_then(|cpu| 1_u32.checked_shl(cpu))
+    {
+        Some(mask) => format!("{mask:x}"),
+        None => return false,
+    };
+    let script =
+        format!("mount -t sysfs none /sys && echo {mask} > /sys/class/net/v1/queues/rx-0/rps_cpus");
+    let unshared = Command::new("unshare")
+        .args(["--mount", "sh", "-c", &script])
+        .output();
+    unshared.is_ok_and(|output| output.status.success())
 }

@@ -5,15 +5,21 @@
 //! 64 bytes a second out of a loop in C, on one core.
 //!
 //! # What becomes of a frame
-//! The kernel makes a packet of each descriptor, in order, within the system call, and gives the chunk back when nobody owns
-//! the packet on behalf of this socket any more. A veth driver lets go of it before it passes it on, so the chunk is back when
-//! the call returns, whether the other end took the packet or not. At the first packet that was not taken the kernel stops
-//! with `EBUSY`: the last chunk that came back is that packet's. So it is known of each frame what became of it.
+//! The kernel makes a packet of each descriptor, in order, within the system call, and gives the chunk back when the packet is
+//! freed. A veth driver passes it on as it is. So the chunk comes back when the other end is done with the packet: within the
+//! call, or later where another CPU receives (`rps_cpus`). At the first packet that was not taken the kernel stops with `EBUSY`;
+//! that one is freed at once, and overtakes those that still wait.
+//!
+//! So neither the number of chunks that came back nor their order tells which packet was refused. After a call that did not take all
+//! frames the sender therefore waits until no packet of its socket is left (`SO_MEMINFO`). Then the chunks that came back
+//! are those of the packets that were made, and with `EBUSY` the last of these was refused. All that were taken before it have
+//! been received, so it can go out in its place by another way.
 //!
 //! # What it does not do
-//! Drivers that own packets longer, where it would not be known; interfaces with a queueing discipline, where a veth driver of
-//! Linux 6.17 says "later" about packets that it has let go; interfaces of several transmit queues, because this way leads
-//! through one of them. The caller looks at that (`suits`).
+//! Drivers that say "taken" of what they drop, as veth does before Linux 6.6; interfaces with a queueing discipline, where a veth
+//! driver of Linux 6.17 says "later" about packets that it has let go; interfaces of several transmit queues, because this way
+//! leads through one of them. The caller looks at that (`suits`). Nor frames above the MTU that the interface had at the start:
+//! nobody on this way compares them with it, and a packet socket does.
 
 use std::io;
 
@@ -37,6 +43,12 @@ const HEADER_BYTES: usize = 14;
 const BUSY_NS: i64 = SECOND_NS / 10;
 const BUSY_LOOK_NS: i64 = SECOND_NS / 500;
 
+/// The other end has this long to be done with 32 packets.
+const PATIENCE_NS: i64 = SECOND_NS;
+
+/// The first Linux whose veth driver tells of packets that it drops (commit 151e887d8ff9).
+const TELLS_OF_DROPS: (u32, u32) = (6, 6);
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct XdpSender {
@@ -45,8 +57,10 @@ pub(crate) struct XdpSender {
     tx: TxRing,
     completion: CompletionRing,
     umem: Umem,
-    /// Frames that were staged and have not come back: `<= BATCH`.
+    /// Frames that were staged and whose chunks have not come back: `<= BATCH`.
     under_way: usize,
+    /// In range `0..=CHUNK_BYTES`.
+    frame_bytes_max: usize,
 }
 
 /// Whether it is known of each frame sent on an interface what became of it, and no queue is left out.
@@ -57,25 +71,37 @@ pub(crate) fn suits(query: &InterfaceQuery, interface: &str, index: i32) -> bool
             .and_then(|mut links| links.queueing(index))
             .is_ok_and(|discipline| discipline == b"noqueue")
     };
-    query
-        .driver(interface)
-        .is_ok_and(|driver| driver == "veth" && has_one_queue() && has_no_queueing())
+    let tells_of_drops = || {
+        let release = rustix::system::uname();
+        let version = release.release().to_str().ok().and_then(version);
+        version.is_some_and(|version| version >= TELLS_OF_DROPS)
+    };
+    query.driver(interface).is_ok_and(|driver| {
+        driver == "veth" && tells_of_drops() && has_one_queue() && has_no_queueing()
+    })
+}
+
+/// The first two numbers of a kernel's release, such as `6.8.0-45-generic`.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|character: char| !character.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 impl XdpSender {
-    /// A socket at the first queue of an interface. Needs CAP_NET_RAW. Waits a little for a queue that was in use just now.
+    /// A socket at the first queue of an interface, for frames of up to `frame_bytes_max` and of a chunk. Needs CAP_NET_RAW.
+    /// Waits a little for a queue that was in use just now.
     ///
     /// # Errors
     /// Of the system calls: `EBUSY` where another XDP socket has the queue.
     ///
     /// # Minimum kernel version
     /// 4.18.
-    pub(crate) fn open(interface_index: i32) -> io::Result<Self> {
+    pub(crate) fn open(interface_index: i32, frame_bytes_max: usize) -> io::Result<Self> {
         let index = u32::try_from(interface_index).map_err(io::Error::other)?;
         let give_up_ns = clock::monotonic_ns() + BUSY_NS;
         loop {
             // A socket that did not bind is of no further use.
-            let sender = Self::unbound()?;
+            let sender = Self::unbound(frame_bytes_max.min(CHUNK_BYTES))?;
             let Err(error) = sender.socket.bind_to_send(index, 0) else {
                 return Ok(sender);
             };
@@ -87,7 +113,7 @@ impl XdpSender {
         }
     }
 
-    fn unbound() -> io::Result<Self> {
+    fn unbound(frame_bytes_max: usize) -> io::Result<Self> {
         const ENTRIES: u32 = 64;
         const { assert!(BATCH <= ENTRIES as usize) };
         let umem = Umem::new(BATCH * CHUNK_BYTES, 0)?;
@@ -100,15 +126,16 @@ impl XdpSender {
             completion,
             umem,
             under_way: 0,
+            frame_bytes_max,
         })
     }
 
     /// Takes the first frames of `frames`, whose bytes lie in `memory`, to be sent next, and returns how many: 0 if the first
-    /// one does not fit a chunk. All that were staged before have come back. Panics if a frame lies outside `memory`.
+    /// one is too long or too short. `wait_for_chunks` was `true` since the last ones. Panics if a frame lies outside `memory`.
     pub(crate) fn stage(&mut self, memory: &[u8], frames: &[FrameMeta]) -> usize {
         assert_eq!(self.under_way, 0, "frames under way");
         let fits = |frame: &&FrameMeta| {
-            (HEADER_BYTES..=CHUNK_BYTES).contains(&(frame.captured_len as usize))
+            (HEADER_BYTES..=self.frame_bytes_max).contains(&(frame.captured_len as usize))
         };
         for (slot, frame) in frames.iter().take(BATCH).take_while(fits).enumerate() {
             let length = frame.captured_len as usize;
@@ -126,12 +153,77 @@ impl XdpSender {
         self.under_way
     }
 
-    /// Sends what is under way, or some of it. Returns how many frames came back, in order, and what the kernel said. With
-    /// `EBUSY` the last of these was refused; else all were sent.
+    /// Sends what was staged, or some of it. Returns how many frames the kernel took, in order, and what it said. With `EBUSY` the
+    /// last of these was refused, else all were sent. If it took fewer than there were, all that it took have been received, and the
+    /// others wait for the next call.
+    ///
+    /// # Errors
+    /// Of the system calls, and `ETIMEDOUT` if the other end keeps packets so long that it cannot be told which one was refused.
     pub(crate) fn send(&mut self) -> (usize, io::Result<()>) {
         let said = self.socket.send();
-        let back = (self.completion.take() as usize).min(self.under_way);
-        self.under_way -= back;
-        (back, said)
+        if said.is_ok() && self.tx.is_empty() {
+            return (self.under_way, said);
+        }
+        let is_over = wait(|| Ok(self.socket.bytes_under_way()? == 0));
+        let came_back = self.take_back();
+        match is_over {
+            Ok(true) => (came_back, said),
+            // A refused one came back with the others.
+            Ok(false) => {
+                let refused = said.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY));
+                let sent = came_back.saturating_sub(usize::from(refused));
+                (sent, Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)))
+            }
+            Err(error) => (0, Err(error)),
+        }
+    }
+
+    /// Waits until the other end is done with all packets that were sent; `false` if it keeps some for a second.
+    pub(crate) fn wait_for_chunks(&mut self) -> bool {
+        wait(|| {
+            self.take_back();
+            Ok(self.under_way == 0)
+        })
+        .is_ok_and(|is_over| is_over)
+    }
+
+    /// Takes chunks back that the kernel is done with, and returns how many.
+    fn take_back(&mut self) -> usize {
+        let count = (self.completion.take() as usize).min(self.under_way);
+        self.under_way -= count;
+        count
+    }
+}
+
+/// Lets others run until `is_over`, for `PATIENCE_NS`: the receiver's softirq may need this CPU. Returns whether it is over.
+fn wait(mut is_over: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
+    // The clock is not read where there is nothing to wait for.
+    if is_over()? {
+        return Ok(true);
+    }
+    let give_up_ns = clock::monotonic_ns() + PATIENCE_NS;
+    while !is_over()? {
+        if clock::monotonic_ns() >= give_up_ns {
+            return Ok(false);
+        }
+        std::thread::yield_now();
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions() {
+        assert_eq!(version("6.8.0-45-generic"), Some((6, 8)));
+        assert_eq!(version("6.18"), Some((6, 18)));
+        assert_eq!(version("5.15-rc1"), Some((5, 15)));
+        for none in ["", "6", "6.", "six.1", "6.99999999999"] {
+            assert_eq!(version(none), None, "{none}");
+        }
+        assert!(version("6.5.13") < Some(TELLS_OF_DROPS));
+        assert!(version("6.10.1") >= Some(TELLS_OF_DROPS));
     }
 }

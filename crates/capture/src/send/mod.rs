@@ -24,7 +24,8 @@
 //! # Two ways out
 //! A packet socket serves every interface and every frame. An XDP socket is quicker by half where it is known what became of
 //! each frame, on virtual Ethernet pairs ([`af_xdp`], `sender`). What it does not take goes to the packet
-//! socket, which says why.
+//! socket, which says why. Before that the other end is done with all that went out before, so no frame passes another here. Whether
+//! they are received in that order is up to the other end, which may have several CPUs receive.
 
 mod namespace;
 mod sys;
@@ -93,7 +94,10 @@ impl LiveSender {
             .map_err(|error| system("bind", error))?;
         // Without it, for whatever reason, everything goes out all the same.
         let quick = af_xdp::suits(&query, interface, index)
-            .then(|| XdpSender::open(index).ok())
+            .then(|| {
+                let frame_bytes_max = query.mtu(interface).ok()? + HEADER_BYTES;
+                XdpSender::open(index, usize::try_from(frame_bytes_max).ok()?).ok()
+            })
             .flatten();
         Ok(Self {
             interface: interface.to_owned(),
@@ -116,16 +120,22 @@ impl LiveSender {
             let Some(mut quick) = self.quick.take() else {
                 return self.send_plainly(burst.memory, frames);
             };
+            if !quick.wait_for_chunks() {
+                // The other end keeps packets, and this way has no more chunks. All of them were sent.
+                continue;
+            }
             let staged = quick.stage(burst.memory, frames);
             if staged == 0 {
-                self.send_plainly(burst.memory, &frames[..1])?;
+                let sent = self.send_plainly(burst.memory, &frames[..1]);
+                self.quick = Some(quick);
+                sent?;
                 frames = &frames[1..];
             } else {
+                // After an error it is not put back: it may hold frames that nobody wants any more.
                 self.send_staged(&mut quick, burst.memory, &frames[..staged])?;
+                self.quick = Some(quick);
                 frames = &frames[staged..];
             }
-            // Not after an error: it may hold frames that nobody wants any more.
-            self.quick = Some(quick);
         }
         Ok(())
     }
@@ -139,20 +149,20 @@ impl LiveSender {
     ) -> Result<(), SourceError> {
         let mut stall = Stall::default();
         while !frames.is_empty() {
-            let (back, said) = quick.send();
-            let (done, left) = frames.split_at(back);
+            let (taken, said) = quick.send();
+            let (done, left) = frames.split_at(taken);
             self.sent += done.len() as u64;
             frames = left;
             match said {
-                Err(error) if error.raw_os_error() == Some(libc::EBUSY) && back > 0 => {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) && taken > 0 => {
                     self.sent -= 1;
                     self.retries += 1;
-                    self.send_plainly(memory, &done[back - 1..])?;
+                    self.send_plainly(memory, &done[taken - 1..])?;
                 }
                 Err(error) if !is_no_room(&error) && !is_interrupted(&error) => {
                     return Err(self.error("sendto(AF_XDP)", error, frames));
                 }
-                _ if back > 0 => stall = Stall::default(),
+                _ if taken > 0 => stall = Stall::default(),
                 said => self.wait(&mut stall, said.err(), frames)?,
             }
         }
@@ -177,14 +187,14 @@ impl LiveSender {
         Ok(())
     }
 
-    /// The interface had no room: lets others run, and gives up after a while.
+    /// The interface had no room, if it said so: lets others run, and gives up after a while.
     fn wait(
         &mut self,
         stall: &mut Stall,
         said: Option<io::Error>,
         frames: &[FrameMeta],
     ) -> Result<(), SourceError> {
-        self.retries += 1;
+        self.retries += u64::from(said.is_some());
         let now_ns = clock::monotonic_ns();
         if now_ns - *stall.since_ns.get_or_insert(now_ns) >= STALL_NS {
             let error = said.unwrap_or_else(|| io::Error::from_raw_os_error(libc::ENOBUFS));

@@ -15,7 +15,9 @@
 //! To send, the transmit ring gives chunks to the kernel and the completion ring gives them back: **X5** the Release store in
 //! [`TxRing::publish`], after our stores of entries and into the chunks, paired with the kernel's acquire load; **X6** the
 //! kernel's release store of the completion ring's producer, after its reads of the chunks, paired with the Acquire load in
-//! [`CompletionRing::take`]. Its entries are not read: the kernel gives chunks back in the order in which it got them.
+//! [`CompletionRing::take`]. Its entries are not read: all chunks of a batch are awaited, and then
+//! their number says enough. **X7** the kernel's release store of the transmit ring's consumer, paired with the Acquire load in
+//! [`TxRing::is_empty`].
 #![expect(unsafe_code, reason = "memory shared with the kernel")]
 
 use std::{
@@ -240,6 +242,12 @@ impl TxRing {
         // X5: Release, after the entries and the frames.
         self.ring.word(PRODUCER).store(self.next, Ordering::Release);
     }
+
+    /// Whether the kernel took all that was put in, and says so.
+    pub(in crate::af_xdp) fn is_empty(&self) -> bool {
+        // X7: Acquire, as the protocol has it.
+        self.ring.word(CONSUMER).load(Ordering::Acquire) == self.next
+    }
 }
 
 /// The ring that gives chunks back that were sent, or that nobody took.
@@ -399,6 +407,10 @@ mod tests {
                 assert_eq!(producer.load(Ordering::Acquire), at, "not published");
                 tx.publish();
                 assert_eq!(producer.load(Ordering::Acquire), at.wrapping_add(count));
+                assert_eq!(tx.is_empty(), count == 0);
+                let consumer = tx.ring.word(CONSUMER);
+                consumer.store(at.wrapping_add(count), Ordering::Release);
+                assert!(tx.is_empty());
                 for number in seen..seen + count {
                     let at = start.wrapping_add(number);
                     let address = tx.ring.half(at, 0).load(Ordering::Relaxed);

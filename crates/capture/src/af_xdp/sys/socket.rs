@@ -102,6 +102,12 @@ pub(in crate::af_xdp) struct XdpStatistics {
     tx_empty: u64,
 }
 
+/// What `SO_MEMINFO` tells: numbers in the order of `SK_MEMINFO_`, of which later kernels may have more.
+type SocketMemory = [u32; 9];
+
+/// `SK_MEMINFO_WMEM_ALLOC`.
+const WRITE_ALLOCATED: usize = 2;
+
 /// An XDP socket at one queue of an interface, with chunks of its own: to receive, or to send.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct XdpSocket {
@@ -132,7 +138,7 @@ impl XdpSocket {
         self.set(SOL_XDP, XDP_UMEM_COMPLETION_RING, &UNUSED_ENTRIES)?;
         self.set(SOL_XDP, XDP_RX_RING, &entries)?;
         let mut offsets = MapOffsets::default();
-        self.get(XDP_MMAP_OFFSETS, &mut offsets)?;
+        self.get(SOL_XDP, XDP_MMAP_OFFSETS, &mut offsets)?;
         let fill = Ring::new(
             self,
             offsets.fill,
@@ -162,7 +168,7 @@ impl XdpSocket {
         self.set(SOL_XDP, XDP_UMEM_COMPLETION_RING, &entries)?;
         self.set(SOL_XDP, XDP_TX_RING, &entries)?;
         let mut offsets = MapOffsets::default();
-        self.get(XDP_MMAP_OFFSETS, &mut offsets)?;
+        self.get(SOL_XDP, XDP_MMAP_OFFSETS, &mut offsets)?;
         let tx = Ring::new(
             self,
             offsets.tx,
@@ -237,7 +243,7 @@ impl XdpSocket {
     /// Whether the NIC writes into the chunks itself; else the kernel copies. Of a bound socket.
     pub(in crate::af_xdp) fn is_zero_copy(&self) -> io::Result<bool> {
         let mut options = 0_u32;
-        self.get(XDP_OPTIONS, &mut options)?;
+        self.get(SOL_XDP, XDP_OPTIONS, &mut options)?;
         Ok(options & OPTION_ZERO_COPY != 0)
     }
 
@@ -250,7 +256,7 @@ impl XdpSocket {
     /// Counters since the socket was made.
     pub(in crate::af_xdp) fn statistics(&self) -> io::Result<XdpStatistics> {
         let mut statistics = XdpStatistics::default();
-        self.get(XDP_STATISTICS, &mut statistics)?;
+        self.get(SOL_XDP, XDP_STATISTICS, &mut statistics)?;
         Ok(statistics)
     }
 
@@ -266,6 +272,14 @@ impl XdpSocket {
     pub(in crate::af_xdp) fn ask(&self) {
         // recvfrom(2) is how; an XDP socket has no bytes to copy.
         let _ = rustix::net::recv(&self.descriptor, &mut [0_u8; 0], RecvFlags::DONTWAIT);
+    }
+
+    /// Memory of the packets that the kernel made of what was sent and that nobody freed yet, in bytes. A packet's chunk is in the
+    /// completion ring before the packet is gone from this sum.
+    pub(in crate::af_xdp) fn bytes_under_way(&self) -> io::Result<u32> {
+        let mut memory = SocketMemory::default();
+        self.get(libc::SOL_SOCKET, libc::SO_MEMINFO, &mut memory)?;
+        Ok(memory[WRITE_ALLOCATED])
     }
 
     /// Sends what the transmit ring holds, up to some of it. Fails with `EBUSY` where the driver refused a packet, which the kernel
@@ -293,14 +307,14 @@ impl XdpSocket {
     }
 
     /// Reads an option; what the kernel leaves out stays as it was.
-    fn get<T: Plain>(&self, option: c_int, value: &mut T) -> io::Result<()> {
+    fn get<T: Plain>(&self, level: c_int, option: c_int, value: &mut T) -> io::Result<()> {
         let mut size = length_of::<T>();
         let pointer: *mut T = value;
         // SAFETY: `pointer` has room for `size` bytes, both live across the call, and any bytes are a valid Plain value.
         check(i64::from(unsafe {
             libc::getsockopt(
                 self.descriptor.as_raw_fd(),
-                SOL_XDP,
+                level,
                 option,
                 pointer.cast(),
                 &raw mut size,
@@ -330,6 +344,8 @@ unsafe impl Plain for UmemRegistration {}
 unsafe impl Plain for MapOffsets {}
 // SAFETY: integers.
 unsafe impl Plain for XdpStatistics {}
+// SAFETY: integers.
+unsafe impl Plain for SocketMemory {}
 
 /// The size of a C structure, as system calls take it.
 fn length_of<T>() -> socklen_t {
