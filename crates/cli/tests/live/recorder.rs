@@ -3,7 +3,7 @@
 use std::{
     ffi::OsString,
     fs,
-    io::{BufRead, BufReader, Read},
+    io::{self, BufRead, BufReader, Read},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -165,11 +165,11 @@ impl Recorder {
     /// Waits until a dump's file is there, unfinished: what was announced is begun by another thread.
     pub(crate) fn begun(&self) {
         let deadline = Instant::now() + DEADLINE;
-        let is_part = |entry: std::io::Result<std::fs::DirEntry>| {
+        let is_part = |entry: io::Result<fs::DirEntry>| {
             let name = entry.unwrap().file_name();
             name.to_string_lossy().ends_with(".part")
         };
-        while !std::fs::read_dir(self.directory()).unwrap().any(is_part) {
+        while !fs::read_dir(self.directory()).unwrap().any(is_part) {
             assert!(Instant::now() < deadline, "no dump is begun");
             std::thread::yield_now();
         }
