@@ -17,7 +17,8 @@ use std::{
 };
 
 use retroscope_capture::{
-    Event, LossCause, Source, SourceError, Status, generator::GeneratorSource, send::LiveSender,
+    Event, LossCause, Queue, Source, SourceError, Status, generator::GeneratorSource,
+    send::LiveSender,
 };
 use support::{
     DEADLINE, WAIT,
@@ -233,6 +234,204 @@ fn what_the_host_uses_is_not_taken_again() {
     });
 }
 
+/// An interface that gets its address after it was taken up again is the host's too, from then on.
+#[test]
+fn an_address_gives_an_interface_back() {
+    let Some(namespace) = Namespace::with_veth("xclaim") else {
+        return;
+    };
+    namespace.enter(|| {
+        let Some(mut queue) = open(config("v1")) else {
+            return;
+        };
+        let mut taken = Taken::default();
+        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        let has = |event: Event| move |taken: &Taken| taken.events.contains(&event);
+        ip("link del v0");
+        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceGone(0)));
+        ip("link add v0 type veth peer name v1");
+        ip("link set v0 up");
+        ip("link set v1 up");
+        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+        namespace.wait_for_carrier("v0");
+        send("v0", &frame(&[], 1));
+        take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() == 1);
+        taken.events.clear();
+        ip("addr add 10.9.0.1/32 dev v1");
+        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceGone(0)));
+        assert!(!is_attached("v1"));
+        assert!(says(&taken, "v1 is the host's again: it has an address"));
+        // Not ours any more.
+        send("v0", &frame(&[], 2));
+        ip("addr del 10.9.0.1/32 dev v1");
+        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+        assert!(is_attached("v1"));
+        assert!(!says(&taken, "is not taken"), "it was told before");
+        send("v0", &frame(&[], 3));
+        take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() == 2);
+        assert_eq!(stop_and_drain(queue.as_mut(), &mut taken), (2, 0));
+        assert_eq!(taken.frames[1].1[14], 3);
+    });
+}
+
+fn says(taken: &Taken, words: &str) -> bool {
+    let is_it = |event: &Event| matches!(event, Event::Notice(text) if text.contains(words));
+    taken.events.iter().any(is_it)
+}
+
+/// A veth pair with so many queues on both sides, up.
+fn add_with_queues(namespace: &Namespace, names: [&str; 2], queues: usize) {
+    let side = format!("numtxqueues {queues} numrxqueues {queues}");
+    let [one, other] = names;
+    ip(&format!(
+        "link add {one} {side} type veth peer name {other} {side}"
+    ));
+    for name in names {
+        // IPv6 would send neighbour discovery. A kernel without it needs no telling.
+        let path = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
+        let _ = std::fs::write(path, "1");
+        ip(&format!("link set {name} up"));
+    }
+    namespace.wait_for_carrier(one);
+}
+
+/// Both queues of `v1`, which is made for them; `None`, said, where the kernel has no AF_XDP.
+fn open_two(namespace: &Namespace) -> Option<[Served; 2]> {
+    add_with_queues(namespace, ["v0", "v1"], 2);
+    let queues = match open_as(config("v1")).0 {
+        Ok(queues) => queues,
+        Err(SourceError::Unsupported { message }) => {
+            eprintln!("SKIP: {message}");
+            return None;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let served = |queue| (queue, Taken::default());
+    Some(<[_; 2]>::try_from(queues).unwrap().map(served))
+}
+
+/// A queue, and what came out of it.
+type Served = (Box<dyn Queue>, Taken);
+
+/// Takes from queues in turn until `is_done`.
+fn serve(served: &mut [Served], is_done: impl Fn(&[Served]) -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !is_done(served) {
+        for (queue, taken) in served.iter_mut() {
+            assert_ne!(queue.next(Duration::ZERO).unwrap(), Status::End);
+            let frames = queue.burst();
+            let frames = frames.iter().map(|one| (one.meta, one.data.to_vec()));
+            taken.frames.extend(frames);
+            taken.events.extend(std::iter::from_fn(|| queue.event()));
+        }
+        let events = || {
+            let taken = served.iter().map(|(_, taken)| &taken.events);
+            taken.collect::<Vec<_>>()
+        };
+        assert!(Instant::now() < deadline, "{:?}", events());
+    }
+}
+
+/// An interface keeps its queues whatever it is called; what has its name then is not taken before it is gone.
+#[test]
+fn a_new_name_changes_nothing() {
+    let Some(namespace) = Namespace::new("xname") else {
+        return;
+    };
+    namespace.enter(|| {
+        let Some(mut served) = open_two(&namespace) else {
+            return;
+        };
+        let told = |one: &Served, what: &Event| one.1.events.contains(what);
+        let all_told = |what: Event| move |all: &[Served]| all.iter().all(|one| told(one, &what));
+        let rename = || {
+            ip("link set v1 down");
+            ip("link set v1 name other");
+            ip("link set other up");
+            namespace.wait_for_carrier("v0");
+        };
+        let forget = |served: &mut [Served]| {
+            served.iter_mut().for_each(|one| one.1.events.clear());
+        };
+        serve(&mut served, |_| is_attached("v1"));
+        // It comes back with one queue, gets another name, and its own is given to another one.
+        ip("link del v0");
+        serve(&mut served, all_told(Event::InterfaceGone(0)));
+        add_with_queues(&namespace, ["v0", "v1"], 1);
+        serve(&mut served, |all| told(&all[0], &Event::InterfaceUp(0)));
+        assert!(says(&served[1].1, "no receive queue 1"));
+        rename();
+        add_with_queues(&namespace, ["v2", "v1"], 2);
+        let until = Instant::now() + Duration::from_millis(100);
+        serve(&mut served, |_| Instant::now() > until);
+        assert!(is_attached("other") && !is_attached("v1"));
+        send("v0", &frame(&[], 1));
+        serve(&mut served, |all| all[0].1.frames.len() == 1);
+        forget(&mut served);
+        ip("link set other down");
+        serve(&mut served, |all| told(&all[0], &Event::InterfaceDown(0)));
+        // Now the other one is taken, with both queues.
+        ip("link del v0");
+        serve(&mut served, |all| {
+            told(&all[0], &Event::InterfaceGone(0)) && all_told(Event::InterfaceUp(0))(all)
+        });
+        assert!(is_attached("v1"));
+        // It gets another name before all queues have found it.
+        forget(&mut served);
+        ip("link del v2");
+        serve(&mut served, all_told(Event::InterfaceGone(0)));
+        add_with_queues(&namespace, ["v0", "v1"], 2);
+        serve(&mut served[..1], |_| is_attached("v1"));
+        rename();
+        serve(&mut served, all_told(Event::InterfaceUp(0)));
+        assert!(is_attached("other"));
+        for (queue, taken) in &mut served {
+            stop_and_drain(queue.as_mut(), taken);
+        }
+    });
+}
+
+/// A receive queue that somebody else keeps ends alone: the others go on, and the interface is up for them.
+#[test]
+fn a_queue_that_fails_holds_up_no_other() {
+    let Some(namespace) = Namespace::new("xpart") else {
+        return;
+    };
+    namespace.enter(|| {
+        let Some(mut served) = open_two(&namespace) else {
+            return;
+        };
+        let told = |one: &Served, what: &Event| one.1.events.contains(what);
+        serve(&mut served, |_| is_attached("v1"));
+        ip("link del v0");
+        serve(&mut served, |all| {
+            all.iter().all(|one| told(one, &Event::InterfaceGone(0)))
+        });
+        // A sender of ours has an XDP socket at queue 0 of a veth interface with one transmit queue.
+        let (one, other) = ("numtxqueues 2 numrxqueues 1", "numtxqueues 1 numrxqueues 2");
+        ip(&format!("link add v0 {one} type veth peer name v1 {other}"));
+        ip("link set v0 up");
+        ip("link set v1 up");
+        namespace.wait_for_carrier("v0");
+        let sender = LiveSender::open("v1", Path::new("retroscope")).unwrap();
+        let [(mut first, _), second] = served;
+        let mut second = [second];
+        let deadline = Instant::now() + DEADLINE;
+        let error = loop {
+            assert!(Instant::now() < deadline);
+            if let Err(error) = first.next(WAIT) {
+                break error;
+            }
+        };
+        assert!(error.to_string().contains("bind"), "{error}");
+        drop(first);
+        serve(&mut second, |all| told(&all[0], &Event::InterfaceUp(0)));
+        assert!(is_attached("v1"));
+        drop(sender);
+        stop_and_drain(second[0].0.as_mut(), &mut second[0].1);
+    });
+}
+
 /// An interface may come back with fewer receive queues, and with more: nothing passes uncounted.
 #[test]
 fn the_next_interface_may_have_other_queues() {
@@ -240,60 +439,21 @@ fn the_next_interface_may_have_other_queues() {
         return;
     };
     namespace.enter(|| {
-        for scope in ["all", "default"] {
-            // IPv6 would send neighbour discovery. A kernel without it needs no telling.
-            let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"), "1");
-        }
-        let add = |queues: usize| {
-            let side = format!("numtxqueues {queues} numrxqueues {queues}");
-            ip(&format!("link add v0 {side} type veth peer name v1 {side}"));
-            ip("link set v0 up");
-            ip("link set v1 up");
-            namespace.wait_for_carrier("v0");
+        let Some(mut served) = open_two(&namespace) else {
+            return;
         };
-        add(2);
-        let mut queues = match open_as(config("v1")).0 {
-            Ok(queues) => queues,
-            Err(SourceError::Unsupported { message }) => {
-                eprintln!("SKIP: {message}");
-                return;
-            }
-            Err(error) => panic!("{error}"),
-        };
-        assert_eq!(queues.len(), 2);
-        let mut taken = [Taken::default(), Taken::default()];
-        let deadline = Instant::now() + DEADLINE;
-        let mut serve = |taken: &mut [Taken; 2], is_done: &dyn Fn(&[Taken; 2]) -> bool| {
-            while !is_done(taken) {
-                for (queue, taken) in queues.iter_mut().zip(taken.iter_mut()) {
-                    assert_ne!(queue.next(Duration::ZERO).unwrap(), Status::End);
-                    let frames = queue.burst();
-                    taken
-                        .frames
-                        .extend(frames.iter().map(|one| (one.meta, one.data.to_vec())));
-                    taken.events.extend(std::iter::from_fn(|| queue.event()));
-                }
-                let events = || taken.iter().map(|taken| &taken.events).collect::<Vec<_>>();
-                assert!(Instant::now() < deadline, "{:?}", events());
-            }
-        };
-        let told = |taken: &Taken, what: &Event| taken.events.contains(what);
-        let says = |taken: &Taken, words: &str| {
-            let is_it =
-                |event: &Event| matches!(event, Event::Notice(text) if text.contains(words));
-            taken.events.iter().any(is_it)
-        };
+        let told = |one: &Served, what: &Event| one.1.events.contains(what);
         let mut sent = 0;
         for count in [1, 4, 2] {
-            taken.iter_mut().for_each(|taken| taken.events.clear());
+            served.iter_mut().for_each(|one| one.1.events.clear());
             ip("link del v0");
-            serve(&mut taken, &|taken| {
-                told(&taken[0], &Event::InterfaceGone(0))
-                    && (told(&taken[1], &Event::InterfaceGone(0)) || sent > 0)
+            serve(&mut served, |all| {
+                told(&all[0], &Event::InterfaceGone(0))
+                    && (told(&all[1], &Event::InterfaceGone(0)) || sent > 0)
             });
-            add(count);
-            serve(&mut taken, &|taken| told(&taken[0], &Event::InterfaceUp(0)));
-            assert_eq!(says(&taken[1], "no receive queue 1"), count == 1);
+            add_with_queues(&namespace, ["v0", "v1"], count);
+            serve(&mut served, |all| told(&all[0], &Event::InterfaceUp(0)));
+            assert_eq!(says(&served[1].1, "no receive queue 1"), count == 1);
             // The stack spreads flows over the queues of the other side.
             ip("addr add 10.9.0.1/24 dev v0");
             ip("neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 dev v0 nud permanent");
@@ -302,13 +462,13 @@ fn the_next_interface_may_have_other_queues() {
                 socket.send_to(b"flow", "10.9.0.2:9").unwrap();
                 sent += 1;
             }
-            serve(&mut taken, &|taken| {
-                count <= 2 || says(&taken[0], "more receive queues")
+            serve(&mut served, |all| {
+                count <= 2 || says(&all[0].1, "more receive queues")
             });
         }
         let mut received = 0;
         let mut unseen = 0;
-        for (queue, taken) in queues.iter_mut().zip(&mut taken) {
+        for (queue, taken) in &mut served {
             queue.stop();
             take_until(queue.as_mut(), taken, |_| false);
             let statistics = queue.statistics();

@@ -5,6 +5,7 @@
 //! asked for CAP_BPF where `kernel.unprivileged_bpf_disabled` is set. Maps and counters go on.
 
 use std::{
+    collections::BTreeSet,
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -51,7 +52,7 @@ pub(super) struct Attachment {
     promiscuous: Option<PacketSocket>,
 }
 
-/// The interface that the program is attached to.
+/// The interface that the program is attached to, and how far the queues are with it. Queues are told by their lines.
 #[derive(Debug, Default)]
 pub(super) struct Hold {
     link: Option<Link>,
@@ -61,9 +62,22 @@ pub(super) struct Hold {
     /// Run by the driver; else by the kernel's network stack, after it has made a packet of its own of it.
     pub(super) is_native: bool,
     /// Queues that have a socket, or know that the interface has no such queue.
-    settled: usize,
+    settled: BTreeSet<usize>,
+    /// Queues that have failed, and wait for no interface any more.
+    failed: BTreeSet<usize>,
     /// Why an interface that came back is not taken, which was told.
     pub(super) refusal: Option<String>,
+    /// When to ask next whether the host uses an interface that came back, and until when, on the monotonic clock.
+    ask_ns: i64,
+    ask_until_ns: i64,
+}
+
+/// An interface that the program is attached to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) index: u32,
+    /// As the attachment counts interfaces.
+    pub(super) generation: u64,
 }
 
 impl Attachment {
@@ -110,7 +124,9 @@ impl Attachment {
     }
 
     /// Attaches the program to an interface, by the driver if that can. Packets go on to the host until a queue is opened.
-    pub(super) fn attach(&self, hold: &mut Hold, index: u32) -> io::Result<()> {
+    /// Nothing is replaced: `hold` has no interface.
+    pub(super) fn attach(&self, hold: &mut Hold, index: u32) -> io::Result<Held> {
+        assert!(hold.link.is_none(), "an interface was left before");
         let (link, is_native) = match attach(&self.program, index, NATIVE) {
             Ok(link) => (link, true),
             Err(error) if is_unsupported(&error) => (attach(&self.program, index, GENERIC)?, false),
@@ -124,31 +140,26 @@ impl Attachment {
             index,
             generation: hold.generation + 1,
             is_native,
-            settled: 0,
-            refusal: None,
+            failed: std::mem::take(&mut hold.failed),
+            ..Hold::default()
         };
-        Ok(())
+        Ok(Held {
+            index,
+            generation: hold.generation,
+        })
     }
 
-    /// Detaches it from an interface that is gone: it may only have gone to another network namespace.
+    /// The interface that it is attached to, if any.
+    pub(super) fn held(&self) -> Option<Held> {
+        self.hold().held()
+    }
+
+    /// Detaches it from an interface that is gone, which may only have gone to another network namespace, or is the host's.
     pub(super) fn leave(&self, generation: u64) {
         let mut hold = self.hold();
         if hold.generation == generation {
             hold.link = None;
         }
-    }
-
-    /// A queue has what it needs for this interface.
-    pub(super) fn settle(&self, generation: u64) {
-        let mut hold = self.hold();
-        if hold.generation == generation {
-            hold.settled += 1;
-        }
-    }
-
-    /// Whether all of so many queues have what they need.
-    pub(super) fn is_settled(&self, queues: usize) -> bool {
-        self.hold().settled >= queues
     }
 
     /// Lets a socket have the packets of a queue, once the queue is opened.
@@ -176,14 +187,43 @@ impl Attachment {
 }
 
 impl Hold {
-    /// The generation if the program is attached to the interface of this index.
-    pub(super) fn generation_of(&self, index: u32) -> Option<u64> {
-        (self.link.is_some() && self.index == index).then_some(self.generation)
+    /// The interface that the program is attached to, if any.
+    pub(super) fn held(&self) -> Option<Held> {
+        self.link.as_ref().map(|_| Held {
+            index: self.index,
+            generation: self.generation,
+        })
     }
 
-    /// The generation of the last interface.
-    pub(super) fn generation(&self) -> u64 {
-        self.generation
+    /// The queue of this line has what it needs for this interface.
+    pub(super) fn settle(&mut self, generation: u64, line: usize) {
+        if self.generation == generation {
+            self.settled.insert(line);
+        }
+    }
+
+    /// The queue of this line has failed: nobody waits for it.
+    pub(super) fn fail(&mut self, line: usize) {
+        self.failed.insert(line);
+    }
+
+    /// Whether all of so many queues have what they need, but for those that have failed.
+    pub(super) fn is_settled(&self, queues: usize) -> bool {
+        (0..queues).all(|line| self.settled.contains(&line) || self.failed.contains(&line))
+    }
+
+    /// From now on until `until_ns` on the monotonic clock, ask whether the host uses it.
+    pub(super) fn ask_until(&mut self, until_ns: i64) {
+        self.ask_until_ns = until_ns;
+    }
+
+    /// Whether it is time to ask whether the host uses it; then that is not so again before `pause_ns` is over.
+    pub(super) fn is_to_ask(&mut self, now_ns: i64, pause_ns: i64) -> bool {
+        let is_due = (self.ask_ns..self.ask_until_ns).contains(&now_ns);
+        if is_due {
+            self.ask_ns = now_ns.saturating_add(pause_ns);
+        }
+        is_due
     }
 }
 
@@ -196,6 +236,31 @@ pub(super) fn is_unsupported(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_queue_settles_once() {
+        let mut hold = Hold::default();
+        hold.settle(0, 1);
+        hold.settle(0, 1);
+        assert!(!hold.is_settled(2), "it is one queue");
+        // Of another interface.
+        hold.settle(1, 0);
+        assert!(!hold.is_settled(2));
+        hold.settle(0, 0);
+        assert!(hold.is_settled(2));
+        assert!(!hold.is_settled(3));
+        hold.fail(2);
+        assert!(hold.is_settled(3), "nobody waits for one that failed");
+    }
+
+    #[test]
+    fn the_host_is_asked_now_and_then_and_not_for_ever() {
+        let mut hold = Hold::default();
+        assert!(!hold.is_to_ask(10, 100), "it was there at the start");
+        hold.ask_until(500);
+        let asked = [10, 50, 109, 110, 499, 500].map(|now_ns| hold.is_to_ask(now_ns, 100));
+        assert_eq!(asked, [true, false, false, true, true, false]);
+    }
 
     /// The kernel's verifier judges both programs: with and without packets of several chunks.
     #[test]

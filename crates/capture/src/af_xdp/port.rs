@@ -83,12 +83,16 @@ impl Port {
         })
     }
 
-    /// Whether the interface of this index is up; `None`: the name is another one's, or nobody's.
+    /// Whether the interface of this index is up, whatever it is called now; `None`: there is none.
     pub(super) fn is_up(&self, index: u32) -> Option<bool> {
-        let found = self.query.index(self.name()).ok();
-        found.filter(|found| found.cast_unsigned() == index)?;
-        let flags = self.query.flags(self.name()).ok()?;
-        Some(flags.is_up())
+        let name = self.query.name(index).ok()?;
+        Some(self.query.flags(&name).ok()?.is_up())
+    }
+
+    /// Whether the interface of this index has the name now.
+    pub(super) fn has_name(&self, index: u32) -> bool {
+        let found = self.query.index(self.name());
+        found.is_ok_and(|found| found.cast_unsigned() == index)
     }
 
     /// Bytes of the largest packet behind the Ethernet header, if it is known.
@@ -97,7 +101,7 @@ impl Port {
         mtu.and_then(|mtu| usize::try_from(mtu).ok())
     }
 
-    /// What the host uses the interface for, which the user did not allow to take away, in words. In the calling thread's network
+    /// What the host uses the interface of this name for, which the user did not allow to take away, in words. In the calling thread's network
     /// namespace.
     pub(super) fn host_use(&self) -> Result<Option<&'static str>, SourceError> {
         if self.config.take_interface {

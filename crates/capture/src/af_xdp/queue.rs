@@ -24,7 +24,7 @@ use self::{
     rest::{Rest, Verdict},
 };
 use super::{
-    attachment::{Attachment, QUEUES_MAX},
+    attachment::{Attachment, Held, QUEUES_MAX},
     port::Port,
     program::{STAMP_BYTES, word},
     sys::{Descriptor, FillRing, RxRing, Umem, XdpSocket},
@@ -87,10 +87,8 @@ pub(super) struct Place {
     pub(super) line: usize,
     /// How many queues have a socket.
     pub(super) queues: usize,
-    /// The interface's index.
-    pub(super) index: u32,
-    /// The interface, as the attachment counts them.
-    pub(super) generation: u64,
+    /// The interface.
+    pub(super) held: Held,
 }
 
 /// One receive queue of an interface.
@@ -103,8 +101,8 @@ pub(super) struct XdpQueue {
     /// As in [`Place`].
     line: usize,
     queues: usize,
-    index: u32,
-    generation: u64,
+    /// The interface, or the last one.
+    held: Held,
     frames: Vec<FrameMeta>,
     /// Chunks of the burst, and others that wait for room in the fill ring.
     lent_chunks: Vec<u64>,
@@ -113,6 +111,8 @@ pub(super) struct XdpQueue {
     is_up: bool,
     /// The interface was removed, and the kernel has unbound the socket: what did not come never comes.
     is_removed: bool,
+    /// The socket was bound, so it cannot be bound to another interface.
+    is_bound: bool,
     is_stamped: bool,
     has_told_unseen: bool,
     /// When to look at the interface next, on the monotonic clock.
@@ -168,13 +168,13 @@ impl XdpQueue {
             port,
             line: place.line,
             queues: place.queues,
-            index: place.index,
-            generation: place.generation,
+            held: place.held,
             frames: Vec::with_capacity(BURST as usize),
             events: notices.into_iter().map(Event::Notice).collect(),
             phase: Phase::Closed,
             is_up: true,
             is_removed: false,
+            is_bound: true,
             is_stamped: true,
             has_told_unseen: false,
             look_due_ns: 0,
@@ -362,6 +362,13 @@ impl XdpQueue {
         self.attachment.counters.set(line, word::OPEN, 0);
     }
 
+    /// The end by an error. The other queues go on.
+    fn fail(&mut self) {
+        self.close(self.line);
+        self.attachment.hold().fail(self.line);
+        self.phase = Phase::Ended;
+    }
+
     fn drain(&mut self) {
         self.close(self.line);
         let now_ns = clock::monotonic_ns();
@@ -488,8 +495,8 @@ impl Queue for XdpQueue {
             }
             self.give_back();
             self.watermark.on_silence(looked_ns);
-            self.look_at_interface()
-                .inspect_err(|_| self.phase = Phase::Ended)?;
+            let outcome = self.look_at_interface();
+            outcome.inspect_err(|_| self.fail())?;
             self.watch_clock();
             let now_ns = clock::monotonic_ns();
             if matches!(self.phase, Phase::Draining { .. }) && self.is_drained(now_ns) {
@@ -513,8 +520,8 @@ impl Queue for XdpQueue {
             if self.ask(now_ns, until_ns) {
                 continue;
             }
-            self.wait(now_ns, until_ns)
-                .inspect_err(|_| self.phase = Phase::Ended)?;
+            let outcome = self.wait(now_ns, until_ns);
+            outcome.inspect_err(|_| self.fail())?;
         }
     }
 

@@ -5,7 +5,7 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use retroscope_packet::LinkType;
 
 use super::{
-    attachment::{Attachment, QUEUES_MAX, is_unsupported},
+    attachment::{Attachment, Held, QUEUES_MAX, is_unsupported},
     port::{Found, Port},
     queue::{OWN_BYTES, Opened, Place, XdpQueue},
     shunt::Shunt,
@@ -112,7 +112,7 @@ impl XdpSource {
         found: Found,
         chunk_bytes: usize,
         fragments: bool,
-    ) -> Result<(Attachment, Vec<Opened>), SourceError> {
+    ) -> Result<(Attachment, Held, Vec<Opened>), SourceError> {
         let max = i32::try_from(chunk_bytes - HEADROOM).unwrap_or(0);
         let promiscuous = match port.config.promiscuous {
             true => {
@@ -122,13 +122,12 @@ impl XdpSource {
         };
         let attachment = Attachment::new((!fragments).then_some(max), promiscuous)
             .map_err(|error| port.error("bpf", error))?;
-        attachment
+        let held = attachment
             .attach(&mut attachment.hold(), found.index)
             .map_err(|error| match error.raw_os_error() {
                 Some(libc::EBUSY | libc::EEXIST) => port.unsupported(&other_program(port.name())),
                 _ => port.error("bpf(BPF_LINK_CREATE)", error),
             })?;
-        let generation = attachment.hold().generation();
         let mut opened = Vec::new();
         for queue in 0..u32::try_from(QUEUES_MAX).unwrap_or(u32::MAX) {
             let Some(one) = open_queue(port, found.index, queue, fragments, chunk_bytes)? else {
@@ -137,10 +136,10 @@ impl XdpSource {
             attachment
                 .set_socket(queue, &one.channel.socket)
                 .map_err(|error| port.error("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
-            attachment.settle(generation);
+            attachment.hold().settle(held.generation, opened.len());
             opened.push(one);
         }
-        Ok((attachment, opened))
+        Ok((attachment, held, opened))
     }
 
     /// What the user should know about how it is captured.
@@ -202,7 +201,7 @@ impl Source for XdpSource {
             .mtu()
             .is_some_and(|mtu| mtu + HEADERS <= SMALL_CHUNK - HEADROOM);
         let chunk_bytes = if fits_small { SMALL_CHUNK } else { LARGE_CHUNK };
-        let (attachment, mut opened) = match Self::take(&port, found, chunk_bytes, true) {
+        let (attachment, held, mut opened) = match Self::take(&port, found, chunk_bytes, true) {
             Err(SourceError::System { error, .. }) if is_unsupported(&error) => {
                 Self::take(&port, found, chunk_bytes, false)?
             }
@@ -222,14 +221,8 @@ impl Source for XdpSource {
             time_resolution_ns: 1,
         };
         let queues = opened.len();
-        let generation = attachment.hold().generation();
         let queue = |(line, opened)| -> Box<dyn Queue> {
-            let place = Place {
-                line,
-                queues,
-                index: found.index,
-                generation,
-            };
+            let place = Place { line, queues, held };
             Box::new(XdpQueue::new(
                 info.clone(),
                 opened,

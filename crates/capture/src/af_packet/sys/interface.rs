@@ -11,6 +11,8 @@ use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
+use rustix::net::netdevice::index_to_name;
+
 use super::socket::check;
 
 /// `ETHTOOL_GSET`, `ETHTOOL_GDRVINFO`, `ETHTOOL_GFLAGS`, `ETHTOOL_GGRO` of `linux/ethtool.h`.
@@ -77,6 +79,11 @@ impl InterfaceQuery {
         unsafe { self.ask(libc::SIOCGIFINDEX, &mut request) }?;
         // SAFETY: SIOCGIFINDEX filled this member of the union.
         Ok(unsafe { request.ifr_ifru.ifru_ifindex })
+    }
+
+    /// The name that the interface of this index has now. Fails with `ENODEV` where there is none.
+    pub(crate) fn name(&self, index: u32) -> io::Result<String> {
+        Ok(index_to_name(&self.descriptor, index)?)
     }
 
     pub(crate) fn flags(&self, name: &str) -> io::Result<Flags> {

@@ -1,13 +1,18 @@
 //! What happens to the interface under a queue: down, up, removed, there again.
 //!
-//! Every queue sees that its interface was removed by an error of its socket. What the program had taken until then is fetched; then
-//! the queue looks for an interface of the same name that is up. The first one to find it attaches the program, each binds a spare
-//! socket to its receive queue, and when all have done so the first queue tells that the interface is up.
+//! Every queue sees that its interface was removed by an error of its socket, or that another queue has left it. What the program had
+//! taken until then is fetched; then the queue looks for the next interface. The first one to find one of the name that is up attaches
+//! the program, and the others follow it there by its index, whatever it is called then. Each binds a spare socket to its receive
+//! queue, and when all have done so the first queue tells that the interface is up.
+//!
+//! An interface that comes back is the host's if that uses it, also where it begins to within [`ASK_NS`]: links are set up before
+//! they get addresses.
 
 use super::{DRAIN_NS, PLACING_NS, Phase, XdpQueue};
 use crate::{
     Event, SourceError,
     af_xdp::{
+        attachment::Held,
         program::word,
         source::{copy_words, other_program, program_word},
     },
@@ -21,6 +26,10 @@ const REFUSED_LOOK_NS: i64 = SECOND_NS / 4;
 /// How often to look whether it is still there, at most: three system calls in each thread, which an idle queue makes once each time that it
 /// wakes.
 const RUNNING_LOOK_NS: i64 = 5_000_000;
+
+/// For how long after its return an interface is asked for an address and a route, and how often: getifaddrs(3) and two files of /proc.
+const ASK_NS: i64 = 60 * SECOND_NS;
+const ASK_PAUSE_NS: i64 = SECOND_NS / 4;
 
 /// How long a receive queue may be somebody else's.
 const BUSY_NS: i64 = 2 * SECOND_NS;
@@ -49,13 +58,19 @@ impl XdpQueue {
                 let error =
                     error.map_err(|error| self.port.error("getsockopt(SO_ERROR)", error))?;
                 if error.is_some() {
+                    self.is_removed = true;
+                    self.leave();
+                    return Ok(());
+                }
+                self.ask_the_host(now_ns)?;
+                if self.attachment.held() != Some(self.held) {
                     self.leave();
                     return Ok(());
                 }
                 let is_up = self
                     .port
-                    .is_up(self.index)
-                    .map(|is_up| is_up && self.attachment.is_settled(self.queues));
+                    .is_up(self.held.index)
+                    .map(|is_up| is_up && self.attachment.hold().is_settled(self.queues));
                 if let Some(is_up) = is_up.filter(|is_up| *is_up != self.is_up) {
                     self.is_up = is_up;
                     self.events.push_back(if is_up {
@@ -68,13 +83,11 @@ impl XdpQueue {
                 Ok(())
             }
             Phase::Leaving { .. } => {
-                self.settle_ledger();
-                Ok(())
+                self.see_removal();
+                self.settle_ledger()
             }
-            // The removal may not have been seen before the stop.
             Phase::Draining { .. } => {
-                let error = self.opened.channel.socket.take_error();
-                self.is_removed |= error.is_ok_and(|error| error.is_some());
+                self.see_removal();
                 Ok(())
             }
             Phase::Absent(absence) if absence.look_ns <= clock::monotonic_ns() => {
@@ -99,11 +112,36 @@ impl XdpQueue {
         }
     }
 
-    /// The interface was removed. What the program has taken still comes.
+    /// The removal may come after a stop, or after another queue has left.
+    fn see_removal(&mut self) {
+        let error = self.opened.channel.socket.take_error();
+        self.is_removed |= error.is_ok_and(|error| error.is_some());
+    }
+
+    /// Leaves an interface that came back to a host that has begun to use it.
+    fn ask_the_host(&mut self, now_ns: i64) -> Result<(), SourceError> {
+        if !self.attachment.hold().is_to_ask(now_ns, ASK_PAUSE_NS) {
+            return Ok(());
+        }
+        let used = self.port.host_use()?;
+        // One that has another name by now was not asked for.
+        let Some(what) = used.filter(|_| self.port.has_name(self.held.index)) else {
+            return Ok(());
+        };
+        let (name, reason) = (self.port.name(), of_the_host(what));
+        self.events.push_back(Event::Notice(format!(
+            "{name} is the host's again: {reason}"
+        )));
+        self.attachment.hold().refusal = Some(reason);
+        self.attachment.leave(self.held.generation);
+        Ok(())
+    }
+
+    /// The interface was removed, or is the host's. What the program has taken still comes.
     fn leave(&mut self) {
         self.close(self.line);
-        self.attachment.leave(self.generation);
-        (self.is_up, self.is_removed) = (false, true);
+        self.attachment.leave(self.held.generation);
+        self.is_up = false;
         self.events.push_back(Event::InterfaceGone(0));
         let now_ns = clock::monotonic_ns();
         self.phase = Phase::Leaving {
@@ -114,70 +152,102 @@ impl XdpQueue {
 
     /// The receive ring is empty. Once no CPU can be in the program any more, what it took and the ring has not shown never comes: the
     /// kernel unbinds the socket before it tells of the removal.
-    fn settle_ledger(&mut self) {
+    fn settle_ledger(&mut self) -> Result<(), SourceError> {
         if !self.is_drained(clock::monotonic_ns()) {
-            return;
+            return Ok(());
         }
+        self.renew()?;
         self.phase = Phase::Absent(Absence {
             look_ns: 0,
             busy_since_ns: None,
             without: None,
         });
+        Ok(())
+    }
+
+    /// Closes the socket and puts a spare one in its place, if there is one.
+    fn renew(&mut self) -> Result<(), SourceError> {
+        let Some(spare) = self.opened.spares.pop() else {
+            // Without an interface it is in nobody's way: recording ends when there is another one.
+            return if self.is_removed {
+                Ok(())
+            } else {
+                Err(self.used_up())
+            };
+        };
+        // Its counters go with it.
+        self.lost_before = self
+            .lost()
+            .map_err(|error| self.port.error("getsockopt(XDP_STATISTICS)", error))?
+            - self.unreadable;
+        self.opened.channel = spare;
+        self.is_bound = false;
+        Ok(())
+    }
+
+    fn used_up(&self) -> SourceError {
+        self.port.unsupported(
+            "it was removed too often, or more memory may not be locked (ulimit -l): start the recording again",
+        )
     }
 
     /// Looks whether an interface of this name is there again, and up, and takes packets from it.
     fn look_for_return(&mut self, mut absence: Absence) -> Result<(), SourceError> {
         let now_ns = clock::monotonic_ns();
         absence.look_ns = now_ns.saturating_add(LOOK_NS);
-        let found = match self.port.look_up() {
-            Err(SourceError::NoInterface { .. }) => None,
-            result => Some(result?),
+        let held = match self.attachment.held() {
+            None => self.take(&mut absence, now_ns)?,
+            held => held,
         };
-        if found.is_none() && absence.without.take().is_some() {
+        if let Some(held) = held.filter(|held| absence.without == Some(held.generation)) {
+            if self.port.is_up(held.index).is_none() {
+                // There may be no other queue left that sees it.
+                self.attachment.leave(held.generation);
+            }
+            self.phase = Phase::Absent(absence);
+            return Ok(());
+        }
+        if absence.without.take().is_some() {
             self.close(self.line);
         }
         self.phase = Phase::Absent(absence);
-        let Some(found) = found.filter(|found| found.is_up) else {
-            return Ok(());
-        };
-        let Some(generation) = self.take(found.index)? else {
-            absence.look_ns = now_ns.saturating_add(REFUSED_LOOK_NS);
-            self.phase = Phase::Absent(absence);
-            return Ok(());
-        };
-        if absence.without == Some(generation) {
-            return Ok(());
-        }
-        self.close(self.line);
-        self.bind_spare(found.index, generation, absence, now_ns)
+        held.map_or(Ok(()), |held| self.bind(held, absence, now_ns))
     }
 
-    /// Attaches the program to the interface unless another queue has done so. Returns the generation; `None`: it is not to be
-    /// taken, or gone again.
-    fn take(&mut self, index: u32) -> Result<Option<u64>, SourceError> {
+    /// Attaches the program to the interface of this name if that is up, and another queue has not attached it. Returns what it is
+    /// attached to; `None`: there is none, or it is not to be taken.
+    fn take(&mut self, absence: &mut Absence, now_ns: i64) -> Result<Option<Held>, SourceError> {
+        let found = match self.port.look_up() {
+            Err(SourceError::NoInterface { .. }) => return Ok(None),
+            found => found?,
+        };
         let mut hold = self.attachment.hold();
-        if let Some(generation) = hold.generation_of(index) {
-            return Ok(Some(generation));
+        if hold.held().is_some() || !found.is_up {
+            return Ok(hold.held());
+        }
+        absence.look_ns = now_ns.saturating_add(REFUSED_LOOK_NS);
+        let was_native = hold.is_native;
+        let used = self.port.host_use()?;
+        // What was said is said of the name.
+        if !self.port.has_name(found.index) {
+            return Ok(None);
         }
         let name = self.port.name();
-        let refuse = |what: String| {
-            format!("{name}: an interface of this name is there again, and is not taken: {what}")
-        };
-        let was_native = hold.is_native;
-        let refusal = match self.port.host_use()? {
-            Some(what) => refuse(format!("it has {what}, and --take-interface was not given")),
-            None => match self.attachment.attach(&mut hold, index) {
-                Ok(()) => {
+        let refusal = match used {
+            Some(what) => of_the_host(what),
+            None => match self.attachment.attach(&mut hold, found.index) {
+                Ok(held) => {
+                    hold.ask_until(now_ns.saturating_add(ASK_NS));
                     if hold.is_native != was_native {
                         let program = program_word(hold.is_native);
                         let words = format!("{name}: {program} XDP now");
                         self.events.push_back(Event::Notice(words));
                     }
-                    return Ok(Some(hold.generation()));
+                    return Ok(Some(held));
                 }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::ENODEV) => return Ok(None),
-                    Some(libc::EBUSY | libc::EEXIST) => refuse(other_program(name)),
+                    Some(libc::EBUSY | libc::EEXIST) => other_program(name),
                     Some(libc::EPERM) => {
                         return Err(self.port.unsupported(
                             "it was removed, and this kernel asks for privileges to take up another one: start the recording again",
@@ -188,40 +258,40 @@ impl XdpQueue {
             },
         };
         if hold.refusal.as_ref() != Some(&refusal) {
-            self.events.push_back(Event::Notice(refusal.clone()));
+            self.events.push_back(Event::Notice(format!(
+                "{name}: an interface of this name is there again, and is not taken: {refusal}"
+            )));
             hold.refusal = Some(refusal);
         }
         Ok(None)
     }
 
     /// Receives from this queue of the interface, if it has one.
-    fn bind_spare(
-        &mut self,
-        index: u32,
-        generation: u64,
-        mut absence: Absence,
-        now_ns: i64,
-    ) -> Result<(), SourceError> {
-        let Some(spare) = self.opened.spares.pop() else {
-            return Err(self.port.unsupported(
-                "it was removed too often, or more memory may not be locked (ulimit -l): start the recording again",
-            ));
-        };
+    fn bind(&mut self, held: Held, mut absence: Absence, now_ns: i64) -> Result<(), SourceError> {
+        if self.is_bound {
+            return Err(self.used_up());
+        }
         let queue = u32::try_from(self.line).unwrap_or(u32::MAX);
         let fragments = self.attachment.has_fragments;
-        if let Err(error) = spare.socket.bind(index, queue, fragments) {
-            self.opened.spares.push(spare);
+        if let Err(error) = self
+            .opened
+            .channel
+            .socket
+            .bind(held.index, queue, fragments)
+        {
             match error.raw_os_error() {
-                Some(libc::ENODEV | libc::ENETDOWN) => {}
+                // An interface that another queue has seen to be there, and that is gone again before this one has bound, is left too.
+                Some(libc::ENODEV) => self.attachment.leave(held.generation),
+                Some(libc::ENETDOWN) => {}
                 Some(libc::EBUSY) if now_ns - absence.busy_since_ns.unwrap_or(now_ns) < BUSY_NS => {
                     absence.busy_since_ns.get_or_insert(now_ns);
                 }
                 Some(libc::EINVAL) if queue > 0 => {
-                    absence.without = Some(generation);
+                    absence.without = Some(held.generation);
                     // If it gets one later, its packets are counted as unseen.
                     self.attachment.remove_socket(queue);
                     self.attachment.watch(self.line);
-                    self.attachment.settle(generation);
+                    self.attachment.hold().settle(held.generation, self.line);
                     let name = self.port.name();
                     self.events.push_back(Event::Notice(format!(
                         "{name}: it has no receive queue {queue} now"
@@ -232,20 +302,17 @@ impl XdpQueue {
             self.phase = Phase::Absent(absence);
             return Ok(());
         }
-        let zero_copy = spare
+        self.is_bound = true;
+        let zero_copy = self
+            .opened
+            .channel
             .socket
             .is_zero_copy()
             .map_err(|error| self.port.error("getsockopt(XDP_OPTIONS)", error))?;
-        // Its counters go with it.
-        self.lost_before = self
-            .lost()
-            .map_err(|error| self.port.error("getsockopt(XDP_STATISTICS)", error))?
-            - self.unreadable;
-        // The old socket is closed before the chunks are given to the new one.
-        drop(std::mem::replace(&mut self.opened.channel, spare));
         self.attachment
             .set_socket(queue, &self.opened.channel.socket)
             .map_err(|error| self.port.error("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
+        // The socket before was closed before this one was bound.
         self.give_all();
         if std::mem::replace(&mut self.opened.zero_copy, zero_copy) != zero_copy && self.line == 0 {
             let (name, copy) = (self.port.name(), copy_words(zero_copy));
@@ -257,10 +324,15 @@ impl XdpQueue {
         self.unstamped_before = self.counter(word::UNSTAMPED);
         self.has_told_unseen = false;
         self.unseen_before = self.attachment.unseen();
-        (self.index, self.generation) = (index, generation);
+        self.held = held;
         self.attachment.counters.set(self.line, word::OPEN, 1);
-        self.attachment.settle(generation);
+        self.attachment.hold().settle(held.generation, self.line);
         (self.is_removed, self.phase) = (false, Phase::Running);
         Ok(())
     }
+}
+
+/// Why an interface is not taken that the host uses.
+fn of_the_host(what: &str) -> String {
+    format!("it has {what}, and --take-interface was not given")
 }
