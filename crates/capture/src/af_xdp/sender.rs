@@ -39,8 +39,8 @@ const CHUNK_BYTES: usize = 2048;
 /// Without a whole Ethernet header a frame is nothing to send.
 const HEADER_BYTES: usize = 14;
 
-/// The kernel gives a queue free some time after its last socket was closed.
-const BUSY_NS: i64 = SECOND_NS / 10;
+/// The kernel gives a queue free some time after its last socket was closed: on a busy machine more than a tenth of a second.
+const BUSY_NS: i64 = SECOND_NS / 2;
 const BUSY_LOOK_NS: i64 = SECOND_NS / 500;
 
 /// The other end has this long to be done with 32 packets.
