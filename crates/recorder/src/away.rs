@@ -25,6 +25,8 @@ struct State {
     /// How long it was away, as far as that was told.
     ns: u64,
     now: Whereabouts,
+    /// It was told that nothing of it is recorded any more.
+    is_whole_told: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -77,6 +79,11 @@ impl Away {
             mono_ns: now.mono_ns,
         };
         true
+    }
+
+    /// Nothing of it is recorded any more. Returns whether that is new.
+    pub(crate) fn is_first_whole(&self) -> bool {
+        !std::mem::replace(&mut self.state().is_whole_told, true)
     }
 
     /// It receives again, from `now_ns` on at the latest.

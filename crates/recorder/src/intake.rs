@@ -7,6 +7,7 @@ use std::sync::{
 
 use crate::{
     away::Away,
+    clock::Now,
     counters::{INTERFACE_DOWN, LossLog, QueueCounters, SourceSnapshot},
     dump::Missing,
     interfaces::{InterfaceCache, Interfaces},
@@ -33,6 +34,11 @@ pub(crate) struct SourceIntake {
 }
 
 impl SourceIntake {
+    /// Whether any of its queues goes on.
+    fn is_recorded(&self) -> bool {
+        self.queues.iter().any(|queue| !queue.is_ended())
+    }
+
     fn snapshot(&self, mono_ns: i64) -> SourceSnapshot {
         let queues = self.queues.iter().map(AsRef::as_ref);
         SourceSnapshot::of(&self.name, queues, self.away.totals(mono_ns))
@@ -78,12 +84,23 @@ impl Intake {
         self.sources.iter().map(|s| s.snapshot(mono_ns)).collect()
     }
 
-    /// Whether another source than this one is recorded still.
-    pub(crate) fn has_others(&self, source: usize) -> bool {
-        let others = self.sources.iter().enumerate();
-        others
-            .filter(|(index, _)| *index != source)
-            .any(|(_, other)| other.queues.iter().any(|queue| !queue.is_ended()))
+    /// A queue of a source has ended by an error, and its counters say so: what it would have brought after `known_ns` is missing from
+    /// every later dump, though others go on. Returns what is not recorded any more, in words, if that is news and anything is
+    /// recorded still; else the error alone says it.
+    pub(crate) fn no_longer_recorded(
+        &self,
+        source: usize,
+        known_ns: i64,
+        now: Now,
+    ) -> Option<String> {
+        let away = &self.sources[source].away;
+        let is_new = away.for_good(known_ns, now, &self.losses);
+        let name = &self.sources[source].name;
+        if self.sources[source].is_recorded() {
+            return is_new.then(|| format!("a part of {name}"));
+        }
+        let goes_on = self.sources.iter().any(SourceIntake::is_recorded);
+        (away.is_first_whole() && goes_on).then(|| name.clone())
     }
 
     /// Whether the loss counters of every queue are known beyond `to_ns`.
@@ -156,5 +173,46 @@ impl Intake {
             .copied()
             .try_fold(0, |sum, n| n.map(|n| sum + n));
         (snapshot.received, lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn intake(sources: &[(&str, usize)]) -> Intake {
+        let sources = sources
+            .iter()
+            .map(|(name, queues)| ((*name).to_owned(), *queues));
+        Intake::new(sources, Arc::default(), false)
+    }
+
+    /// Ends a queue by an error; what is told.
+    fn end(intake: &Intake, source: usize, queue: usize) -> Option<String> {
+        intake.sources[source].queues[queue].set_ended();
+        let now = Now {
+            wall_ns: 200,
+            mono_ns: 1000,
+        };
+        intake.no_longer_recorded(source, 100, now)
+    }
+
+    #[test]
+    fn a_queue_that_ends_alone_is_told() {
+        let intake = intake(&[("eth1", 3), ("eth2", 1)]);
+        assert_eq!(end(&intake, 0, 2).as_deref(), Some("a part of eth1"));
+        assert_eq!(end(&intake, 0, 0), None, "told already");
+        assert_eq!(end(&intake, 0, 1).as_deref(), Some("eth1"));
+        assert_eq!(end(&intake, 0, 1), None);
+        assert_eq!(end(&intake, 1, 0), None, "the error says it");
+        let missing = intake.losses(150, 160);
+        assert_eq!(missing[0].source.as_deref(), Some("eth1"));
+    }
+
+    #[test]
+    fn queues_of_the_same_source_go_on_too() {
+        let intake = intake(&[("eth1", 2)]);
+        assert_eq!(end(&intake, 0, 0).as_deref(), Some("a part of eth1"));
+        assert_eq!(end(&intake, 0, 1), None, "the error says it");
     }
 }

@@ -336,6 +336,7 @@ fn an_interface_is_away_for_good() {
     namespace.add_veth("v0", "v1");
     let (ended, _) = recorder.line("its end", |line| {
         line.contains("v1 is no longer recorded: v1 was removed too often")
+            && !line.contains("a part")
     });
     Sender::new(&namespace, "w0").send(&udp(1, 1000, 60000, &[1; 8]));
     recorder.dumps(1);
@@ -353,10 +354,11 @@ fn an_interface_is_away_for_good() {
         v1["gap_seconds"].as_f64().unwrap() > away.as_secs_f64(),
         "{v1}"
     );
+    // The thread that ends first leaves the other one for an instant.
     let told = outcome
         .words
         .iter()
-        .filter(|line| line.contains("too often"));
+        .filter(|line| line.contains("too often") && !line.contains("a part of v1"));
     assert_eq!(
         told.count(),
         2,

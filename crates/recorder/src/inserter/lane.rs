@@ -154,8 +154,7 @@ impl Lane {
         self.counters.set_engine(&statistics);
     }
 
-    /// The queue has ended, by itself or by an error. Then what it would have brought is missing from every later dump, though others
-    /// go on; the sentence that says so is returned, once for a source.
+    /// The queue has ended, by itself or by an error. Returns a sentence about what is no longer recorded, if others go on.
     pub(super) fn ended(
         &mut self,
         error: Option<&SourceError>,
@@ -163,15 +162,11 @@ impl Lane {
     ) -> Option<String> {
         self.counters.set_ended();
         let error = error?;
-        let known_ns = self.watch.last_ns();
-        let losses = &shared.intake.losses;
-        let is_new = self
-            .away(shared)
-            .for_good(known_ns, shared.clock.now(), losses);
-        // Where nothing goes on, the error alone says it.
-        let goes_on = shared.intake.has_others(self.source);
-        let name = &shared.intake.sources[self.source].name;
-        (is_new && goes_on).then(|| format!("{name} is no longer recorded: {error}"))
+        let now = shared.clock.now();
+        let what = shared
+            .intake
+            .no_longer_recorded(self.source, self.watch.last_ns(), now)?;
+        Some(format!("{what} is no longer recorded: {error}"))
     }
 
     /// Takes the queue's events: what a user should read goes to `notices`.
