@@ -17,8 +17,12 @@ use std::{
 };
 
 use retroscope_capture::{
-    Event, LossCause, Queue, Source, SourceError, Status, generator::GeneratorSource,
-    send::LiveSender,
+    Event, LossCause, Queue, Source, SourceError, Status, af_xdp::XdpConfig,
+    generator::GeneratorSource, send::LiveSender,
+};
+use rustix::{
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+    thread::{CapabilitySet, capabilities, set_capabilities},
 };
 use support::{
     DEADLINE, WAIT,
@@ -164,6 +168,44 @@ fn spare_sockets_have_an_end() {
         assert_eq!(queue.next(WAIT).unwrap(), Status::End);
         drop(queue);
         assert!(!is_attached("v1"));
+    });
+}
+
+/// Where less memory may be locked there are fewer spare sockets, and that is told at the start.
+#[test]
+fn few_spare_sockets_are_told() {
+    let Some(namespace) = Namespace::with_veth("xfew") else {
+        return;
+    };
+    namespace.enter(|| {
+        let few = XdpConfig {
+            buffer_bytes: Some(1 << 20),
+            ..config("v1")
+        };
+        let Some(mut queue) = open(few.clone()) else {
+            return;
+        };
+        let told = "no more memory may be locked";
+        let notices = |queue: &mut dyn Queue| Taken {
+            events: std::iter::from_fn(|| queue.event()).collect(),
+            ..Taken::default()
+        };
+        assert!(!says(&notices(queue.as_mut()), told));
+        drop(queue);
+        // The limit is the process's, and binds this thread only: the others keep CAP_IPC_LOCK.
+        let limit = getrlimit(Resource::Memlock);
+        let low = Rlimit {
+            current: Some(7 << 19),
+            ..limit
+        };
+        setrlimit(Resource::Memlock, low).unwrap();
+        let mut sets = capabilities(None).unwrap();
+        sets.effective -= CapabilitySet::IPC_LOCK;
+        set_capabilities(None, sets).unwrap();
+        let queue = open(few);
+        setrlimit(Resource::Memlock, limit).unwrap();
+        let notices = notices(queue.unwrap().as_mut());
+        assert!(says(&notices, told), "{notices:?}");
     });
 }
 

@@ -208,8 +208,9 @@ impl Source for XdpSource {
             outcome => outcome?,
         };
         (opened.len()..QUEUES_MAX).for_each(|line| attachment.watch(line));
-        open_spares(&port, &mut opened);
+        let few_spares = open_spares(&port, &mut opened);
         let mut notices = self.notices(&attachment, &opened);
+        notices.extend(few_spares);
         let (port, attachment) = (Arc::new(port), Arc::new(attachment));
         // It is set by this method only, which takes the source.
         let _ = self.shunt.attachment.set(Arc::downgrade(&attachment));
@@ -279,18 +280,34 @@ fn open_queue(
     }))
 }
 
-/// Makes spare sockets for each queue, as many as the kernel lets: they are told missing when they are.
-fn open_spares(port: &Port, opened: &mut [Opened]) {
-    let spares = (SPARES_MAX / opened.len().max(1)).clamp(1, SPARES);
-    for _ in 0..spares {
+/// Makes spare sockets for each queue, as many as the kernel lets. Returns a sentence if these are fewer than there should be: the
+/// limits of locked memory and of descriptors are the user's choice.
+fn open_spares(port: &Port, opened: &mut [Opened]) -> Option<String> {
+    let wanted = (SPARES_MAX / opened.len().max(1)).clamp(1, SPARES);
+    for times in 0..wanted {
         for one in opened.iter_mut() {
             match port.open_socket(&one.umem, one.chunks, one.chunk_bytes) {
                 Ok(spare) => one.spares.push(spare),
-                // The limits of locked memory and of descriptors are the user's choice.
-                Err(_) => return,
+                Err(error) => return Some(few_spares(port.name(), times, wanted, &error)),
             }
         }
     }
+    None
+}
+
+/// An interface that was removed can be taken up again so many times, and not `wanted` times.
+fn few_spares(name: &str, times: usize, wanted: usize, error: &SourceError) -> String {
+    let why = match error {
+        // The chunks, which the first socket was allowed to lock, count once more.
+        SourceError::Unsupported { .. } => "no more memory may be locked (ulimit -l)".to_owned(),
+        error => error.to_string(),
+    };
+    let times = match times {
+        0 => return format!("{name}: if it is removed it cannot be taken up again: {why}"),
+        1 => "once".to_owned(),
+        times => format!("{times} times"),
+    };
+    format!("{name}: if it is removed it can be taken up again {times}, not {wanted} times: {why}")
 }
 
 /// What to do about another XDP program.
