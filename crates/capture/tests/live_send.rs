@@ -242,6 +242,36 @@ fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
     assert_eq!(numbers.len() as u64 + lost, FRAMES);
 }
 
+/// The other end passes packets on to a link of a thousand bytes a second, and the chunks of the XDP socket wait there.
+#[test]
+fn where_the_other_end_keeps_packets_the_rest_goes_through_the_packet_socket() {
+    let Some(namespace) = Namespace::with_veth("kept") else {
+        return;
+    };
+    namespace.enter(|| {
+        ip("link add x0 type veth peer name x1");
+        ip("link add b0 type bridge");
+        let slow = "qdisc add dev x0 root tbf rate 8kbit burst 2k limit 1m";
+        let tc = Command::new("tc").args(slow.split(' ')).output();
+        if !tc.is_ok_and(|output| output.status.success()) {
+            eprintln!("SKIP: 'tc qdisc add' does not work here");
+            return;
+        }
+        for port in ["x0", "v1"] {
+            ip(&format!("link set {port} master b0"));
+        }
+        for interface in ["b0", "x0", "x1"] {
+            ip(&format!("link set {interface} up"));
+        }
+        namespace.wait_for_carrier("x0");
+        let mut sender = sender("v0");
+        assert!(sender.is_quick());
+        sender.send(Frames::new(0, [1000; 60]).burst()).unwrap();
+        assert_eq!((sender.sent(), sender.retries()), (60, 0));
+        assert!(!sender.is_quick());
+    });
+}
+
 #[test]
 fn the_quick_way_only_where_it_suits() {
     let Some(namespace) = Namespace::with_veth("ways") else {
