@@ -96,8 +96,7 @@ impl Lane {
     ) -> usize {
         let burst = self.queue.burst();
         let frames = &burst.frames[range.clone()];
-        let interface = plain(frames, &self.interfaces, shared.snaplen);
-        if let Some(interface) = interface {
+        if let Some(interface) = plain(frames, &self.interfaces, shared.snaplen) {
             return match shared.filter {
                 None => {
                     let granted = &frames[..shared.reserve(frames.len())];
