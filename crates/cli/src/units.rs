@@ -1,4 +1,4 @@
-//! Sizes and durations as users write them.
+//! Sizes and durations as users write them, and numbers as they read them.
 
 use std::time::Duration;
 
@@ -81,6 +81,12 @@ pub(crate) fn show_size(bytes: u64) -> String {
     format!("{} {}", text.trim_end_matches(".0"), units[unit])
 }
 
+/// A number of things for a person: `1 packet`, `2 packets`. `one` is the word for one of them.
+pub(crate) fn counted(count: u64, one: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {one}{plural}")
+}
+
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let end = text
@@ -133,5 +139,13 @@ mod tests {
         assert_eq!(show_size(1 << 30), "1 GiB");
         assert_eq!(show_size(3 << 29), "1.5 GiB");
         assert_eq!(show_size(512), "512 bytes");
+    }
+
+    #[test]
+    fn one_is_singular() {
+        assert_eq!(
+            [0, 1, 2].map(|count| counted(count, "packet")),
+            ["0 packets", "1 packet", "2 packets"]
+        );
     }
 }

@@ -158,7 +158,7 @@ impl Recorder {
     /// Waits until `count` dumps are finished, whatever their verdict.
     pub(crate) fn dumps(&self, count: usize) -> Vec<(Instant, String)> {
         self.lines(count, "finished dumps", |line| {
-            line.contains(" packets") && line.contains(&*self.directory.to_string_lossy())
+            line.contains(" packet") && line.contains(&*self.directory.to_string_lossy())
         })
     }
 

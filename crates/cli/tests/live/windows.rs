@@ -48,7 +48,7 @@ fn a_lone_packet_is_dumped_on_time() {
         let sent_at = Instant::now();
         sender.send(&udp(round, 1000, 60000, &[0; 8]));
         let (finished_at, line) = recorder.dumps(usize::from(round) + 1).pop().unwrap();
-        assert!(line.contains(": 1 packets"), "{line}");
+        assert!(line.contains(": 1 packet,"), "{line}");
         let took = finished_at - sent_at;
         assert!(took >= FUTURE, "the window was open for {took:?} only");
         late.push(took - FUTURE);

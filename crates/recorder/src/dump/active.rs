@@ -400,7 +400,7 @@ impl Active {
         report.notes.extend(intake.unknown_losses());
         if self.forgotten_fragments > 0 {
             report.notes.push(format!(
-                "{} later fragments were given up: too many waited for their first one",
+                "later fragments given up, because too many waited for their first one: {}",
                 self.forgotten_fragments
             ));
         }

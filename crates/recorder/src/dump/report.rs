@@ -155,9 +155,9 @@ impl DumpReport {
             ),
         };
         format!(
-            "{}: {} packets{span}: {}{clipped}",
+            "{}: {}{span}: {}{clipped}",
             self.file.display(),
-            self.packets,
+            packets(self.packets),
             self.reasons()
         )
     }
@@ -280,6 +280,16 @@ mod tests {
         assert_eq!(
             line,
             "d/x.pcapng: 3 packets, 1.500 s before and 0.250 s after the trigger: complete (window clipped by the start of the recording)"
+        );
+        let one = DumpReport {
+            packets: 1,
+            span_ns: Some((5_000_000_000, 5_000_000_000)),
+            clipped: Vec::new(),
+            ..report()
+        };
+        assert_eq!(
+            one.line(),
+            "d/x.pcapng: 1 packet, 0.000 s before and 0.000 s after the trigger: complete"
         );
     }
 

@@ -12,7 +12,7 @@ use super::{
     finding::{Finding, Severity},
     read_number,
 };
-use crate::failure::Failure;
+use crate::{failure::Failure, units::counted};
 
 pub(super) const CHECK_STATE: &str = "state";
 pub(super) const CHECK_OFFLOAD: &str = "offload";
@@ -238,7 +238,10 @@ impl Facts {
         if let Some(dropped @ 1..) = dropped {
             findings.push(Finding::note(
                 CHECK_DROPS,
-                format!("the kernel has dropped {dropped} packets since it came up, also those that nobody wanted"),
+                format!(
+                    "the kernel has dropped {} since it came up, also those that nobody wanted",
+                    counted(dropped, "packet")
+                ),
                 format!("see whether the number grows while recording: ip -s link show {name}"),
             ));
         }

@@ -11,6 +11,7 @@ use retroscope_capture::{
 };
 
 use super::{finding::Finding, read_number};
+use crate::units::counted;
 
 pub(super) const CHECK: &str = "irq";
 
@@ -67,8 +68,8 @@ impl Facts {
     pub(super) fn finding(&self) -> Finding {
         let cpus: Vec<String> = self.cpus.iter().map(u32::to_string).collect();
         let what = format!(
-            "{} interrupts, taken by CPU {}",
-            self.interrupts,
+            "{}, taken by CPU {}",
+            counted(self.interrupts as u64, "interrupt"),
             cpus.join(", ")
         );
         Finding::ok(CHECK, what).on(&self.interface)

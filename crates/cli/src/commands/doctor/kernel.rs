@@ -5,6 +5,7 @@
 //! the system started (`softnet_seq_show` of `net/core/net-procfs.c`).
 
 use super::{finding::Finding, read, read_number};
+use crate::units::counted;
 
 pub(super) const CHECK_BACKLOG: &str = "backlog";
 pub(super) const CHECK_BUDGET: &str = "budget";
@@ -73,7 +74,8 @@ impl Facts {
             dropped => Finding::warn(
                 CHECK_BACKLOG,
                 format!(
-                    "the kernel's input queues have dropped {dropped} packets since the system started"
+                    "the kernel's input queues have dropped {} since the system started",
+                    counted(dropped, "packet")
                 ),
                 Self::doubled("netdev_max_backlog", self.backlog),
             ),
@@ -91,14 +93,19 @@ impl Facts {
             Finding::note(
                 CHECK_BUDGET,
                 format!(
-                    "receiving ran out of its budget {squeezed} times since the system started"
+                    "receiving ran out of its budget {} since the system started",
+                    counted(squeezed, "time")
                 ),
                 Self::doubled("netdev_budget", self.budget),
             )
         } else {
             Finding::ok(
                 CHECK_BUDGET,
-                format!("receiving ran out of its budget {squeezed} times, for {taken} packets"),
+                format!(
+                    "receiving ran out of its budget {}, for {}",
+                    counted(squeezed, "time"),
+                    counted(taken, "packet")
+                ),
             )
         }
     }

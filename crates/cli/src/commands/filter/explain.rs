@@ -13,7 +13,10 @@ use retroscope_filter::{
 use retroscope_packet::LinkType;
 
 use super::{link_type::name, program, refused};
-use crate::failure::{Failure, say};
+use crate::{
+    failure::{Failure, say},
+    units::counted,
+};
 
 /// Look-ups printed one by one.
 const LOOK_UPS_SHOWN: usize = 8;
@@ -141,12 +144,7 @@ fn programs(text: &mut String, filter: &Filter, context: LinkContext, time: Dura
 }
 
 fn one(text: &mut String, program: &Program) {
-    let count = program.instructions().len();
-    let instructions = if count == 1 {
-        "1 instruction".to_owned()
-    } else {
-        format!("{count} instructions")
-    };
+    let instructions = counted(program.instructions().len() as u64, "instruction");
     let _ = match (program.make_native(), program.native()) {
         (Ok(()), Some(native)) => {
             let tables = match native.table_bytes {

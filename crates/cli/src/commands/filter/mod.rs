@@ -36,7 +36,10 @@ use self::{
     search::{Found, SearchError},
     target::Target,
 };
-use crate::failure::{Code, Failure, say};
+use crate::{
+    failure::{Code, Failure, say},
+    units::counted,
+};
 
 /// Show, count or copy the packets of a capture file that an expression takes.
 #[derive(Debug, clap::Args)]
@@ -152,8 +155,8 @@ fn report(name: &str, found: Found) -> Result<ExitCode, Failure> {
     }
     if found.times_changed > 0 {
         say(&format!(
-            "{name}: {} packets have time stamps that cannot be written (before 1970 or after 2262): they got the nearest",
-            found.times_changed
+            "{name}: {} that cannot be written (before 1970 or after 2262) became the nearest that can",
+            counted(found.times_changed, "time stamp")
         ));
     }
     match found.damage {

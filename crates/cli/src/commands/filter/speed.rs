@@ -23,7 +23,10 @@ use super::{
     program::put,
     refused, search,
 };
-use crate::failure::{Failure, say};
+use crate::{
+    failure::{Failure, say},
+    units::counted,
+};
 
 /// Counted turns of each way.
 const TURNS: usize = 5;
@@ -216,9 +219,11 @@ fn time(way: &mut Way<'_>, runs: &[Run<'_>], passes: u32) -> f64 {
 
 fn table(packets: &Packets, matches: u64, ways: &[Way<'_>]) -> String {
     let mut text = format!(
-        "{} packets, {} bytes, of which {matches} packets match{}\n\n",
-        packets.count(),
-        packets.bytes(),
+        "{}, {}, of which {} {}{}\n\n",
+        counted(packets.count() as u64, "packet"),
+        counted(packets.bytes() as u64, "byte"),
+        counted(matches, "packet"),
+        if matches == 1 { "matches" } else { "match" },
         if packets.is_part() {
             " (the start of the file)"
         } else {

@@ -34,7 +34,7 @@ use tally::Tally;
 
 use crate::{
     failure::{Code, Failure, say},
-    units,
+    units::{self, counted},
 };
 
 /// Stamp of the first packet of a file: 2026-01-01T00:00:00Z in ns since the UNIX epoch.
@@ -237,7 +237,7 @@ fn drain(
             sender.send(burst).map_err(|error| {
                 End::Failure(match sender.sent() {
                     0 => Failure::failed(error),
-                    sent => Failure::failed(format!("{error} (after {sent} packets)")),
+                    sent => Failure::failed(format!("{error} (after {})", counted(sent, "packet"))),
                 })
             })?;
             for frame in burst.iter() {

@@ -7,6 +7,7 @@ use retroscope_recorder::rfc3339;
 use serde_json::{Value, json};
 
 use super::Args;
+use crate::units::counted;
 
 /// What was sent or written.
 #[derive(Debug, Default)]
@@ -70,9 +71,10 @@ impl Tally {
                 0.0
             }
         };
+        let packets = counted(self.packets, "packet");
         let what = match &args.interface {
-            Some(interface) => format!("sent {} packets on {interface}", self.packets),
-            None => format!("wrote {} packets", self.packets),
+            Some(interface) => format!("sent {packets} on {interface}"),
+            None => format!("wrote {packets}"),
         };
         let trigger = match (&self.trigger, args.trigger_after) {
             (Some(trigger), _) => format!(

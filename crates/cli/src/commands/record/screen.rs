@@ -11,7 +11,10 @@ use std::{
 use retroscope_recorder::{DumpReport, Recorder, Status, Verdict, rfc3339};
 use retroscope_ring::{Numa, Ring};
 
-use crate::{failure::say, units::show_size};
+use crate::{
+    failure::say,
+    units::{counted, show_size},
+};
 
 /// Filling that lasts no longer is not shown.
 const FILLING_QUIET: Duration = Duration::from_millis(200);
@@ -197,7 +200,8 @@ pub(crate) fn source_line(source: &retroscope_recorder::SourceSnapshot) -> Strin
     let gaps = match source.gaps {
         0 => String::new(),
         times => format!(
-            ", the interface was away {times} times for {:.3} s",
+            ", the interface was away {} for {:.3} s",
+            counted(times, "time"),
             source.gap_ns as f64 / 1e9
         ),
     };
@@ -234,8 +238,8 @@ fn status_text(status: &Status, rates: Option<(f64, f64)>) -> String {
         String::new()
     };
     format!(
-        "{rates}{} packets · history {history:.1} s · lost {lost}{lapped} · triggers {}{refused} · dumps open {}",
-        sum(status, |s| s.stored),
+        "{rates}{} · history {history:.1} s · lost {lost}{lapped} · triggers {}{refused} · dumps open {}",
+        counted(sum(status, |s| s.stored), "packet"),
         status.hits.triggers,
         status.dumps_open,
     )

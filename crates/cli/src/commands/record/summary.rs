@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::{Args, is_part, screen::source_line};
 use crate::{
     failure::{Code, Failure, say},
-    units::show_size,
+    units::{counted, show_size},
 };
 
 /// The object of `--json`.
@@ -107,7 +107,7 @@ pub(crate) fn finish(
 /// tcpdump's three lines.
 #[expect(clippy::print_stderr, reason = "words for the user go to stderr")]
 fn print_totals(summary: &Summary) {
-    let number = |n: Option<u64>| n.map_or("unknown".to_owned(), |n| n.to_string());
+    let packets = |n: Option<u64>| n.map_or("unknown packets".to_owned(), |n| counted(n, "packet"));
     let stored: u64 = summary.sources.iter().map(|s| s.stored).sum();
     let received = summary
         .sources
@@ -119,9 +119,9 @@ fn print_totals(summary: &Summary) {
         .iter()
         .filter_map(|s| s.lost.get("kernel"))
         .try_fold(0, |sum, n| n.map(|n| sum + n));
-    eprintln!("{stored} packets captured");
-    eprintln!("{} packets received by filter", number(received));
-    eprintln!("{} packets dropped by kernel", number(kernel));
+    eprintln!("{} captured", packets(Some(stored)));
+    eprintln!("{} received by filter", packets(received));
+    eprintln!("{} dropped by kernel", packets(kernel));
 }
 
 fn print_details(summary: &Summary, ring: &Ring) {
@@ -130,11 +130,11 @@ fn print_details(summary: &Summary, ring: &Ring) {
     }
     let statistics = ring.statistics();
     say(&format!(
-        "ring: {} in {} buckets of {}, {} packets overwritten",
+        "ring: {} in {} of {}, {} overwritten",
         show_size(ring.bytes()),
-        ring.buckets(),
+        counted(ring.buckets() as u64, "bucket"),
         show_size(ring.bucket_bytes() as u64),
-        statistics.evicted_packets
+        counted(statistics.evicted_packets, "packet")
     ));
     say(&format!(
         "analyzed {}, lapped {}, unread {}",

@@ -8,7 +8,7 @@ use retroscope_ring::{
 };
 use serde::Serialize;
 
-use crate::units::show_size;
+use crate::units::{counted, show_size};
 
 /// Names of interfaces on the line for people; a damaged file may claim any number of them.
 const NAMES_MAX: usize = 16;
@@ -171,10 +171,10 @@ impl Report {
         };
         writeln!(
             text,
-            "ring      {} of {}, {} buckets of {}, pages: {pages}",
+            "ring      {} of {}, {} of {}, pages: {pages}",
             self.ring_file,
             show_size(self.bytes),
-            self.buckets.total,
+            counted(self.buckets.total as u64, "bucket"),
             show_size(self.bucket_bytes)
         )?;
         let boot = if self.writer.this_boot == Some(false) {
