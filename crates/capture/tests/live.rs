@@ -502,7 +502,7 @@ fn without_the_capability_the_message_helps() {
         let message = error.to_string();
         assert!(message.contains("'sudo retroscope …'"), "{message}");
         assert!(
-            message.contains("setcap cap_net_raw,cap_net_admin=eip retroscope"),
+            message.contains("setcap cap_net_raw=eip retroscope"),
             "{message}"
         );
         let error = LiveSender::open("lo", Path::new("retroscope")).unwrap_err();

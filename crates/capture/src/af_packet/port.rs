@@ -296,7 +296,7 @@ pub(crate) fn permission(what: &str, interface: &str, program: &Path) -> SourceE
     let program = program.display();
     let message = format!(
         "no permission to {what} {interface}: run it as 'sudo {program} …', or once \
-         'sudo setcap cap_net_raw,cap_net_admin=eip {program}'"
+         'sudo setcap cap_net_raw=eip {program}'"
     );
     SourceError::Permission { message }
 }
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(
             permission("record on", "eth0", Path::new("/usr/bin/retroscope")).to_string(),
             "no permission to record on eth0: run it as 'sudo /usr/bin/retroscope …', or once \
-             'sudo setcap cap_net_raw,cap_net_admin=eip /usr/bin/retroscope'"
+             'sudo setcap cap_net_raw=eip /usr/bin/retroscope'"
         );
     }
 }

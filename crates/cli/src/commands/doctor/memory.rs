@@ -38,7 +38,7 @@ impl Facts {
         let locked = match self.locked_max {
             None => "no limit on locked memory".to_owned(),
             Some(bytes) => format!(
-                "at most {} may be locked, which recording does not need",
+                "at most {} may be locked, which matters to AF_XDP without CAP_IPC_LOCK only",
                 show_size(bytes)
             ),
         };

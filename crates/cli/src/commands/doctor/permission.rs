@@ -4,17 +4,22 @@ use std::path::{Path, PathBuf};
 
 use rustix::thread::{CapabilitySet, capabilities};
 
-use super::finding::Finding;
+use super::finding::{Finding, Severity};
 
 pub(super) const CHECK: &str = "permission";
+
+/// What an AF_XDP socket takes beside CAP_NET_RAW: to load the program, to make its maps, and to lock the packets' memory.
+const FOR_XDP: [(CapabilitySet, &str); 3] = [
+    (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
+    (CapabilitySet::BPF, "CAP_BPF"),
+    (CapabilitySet::IPC_LOCK, "CAP_IPC_LOCK"),
+];
 
 /// What was found.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
-    /// CAP_NET_RAW is effective: it may open packet sockets.
-    pub(super) net_raw: bool,
-    /// CAP_NET_ADMIN is effective: it may change interfaces.
-    pub(super) net_admin: bool,
+    /// Effective capabilities. With CAP_NET_RAW it may open packet sockets, which is enough but for AF_XDP.
+    pub(super) effective: CapabilitySet,
     /// The program's file has capabilities of its own.
     pub(super) file_has_capabilities: bool,
     /// The program's file.
@@ -24,11 +29,9 @@ pub(super) struct Facts {
 impl Facts {
     /// Asks the kernel about this process and the file that it runs from.
     pub(super) fn gather() -> Self {
-        let effective = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
         let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("retroscope"));
         Self {
-            net_raw: effective.contains(CapabilitySet::NET_RAW),
-            net_admin: effective.contains(CapabilitySet::NET_ADMIN),
+            effective: capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective),
             file_has_capabilities: has_capabilities(&program),
             program,
         }
@@ -36,16 +39,20 @@ impl Facts {
 
     pub(super) fn findings(&self) -> Vec<Finding> {
         let program = self.program.display();
-        let finding = match (self.net_raw, self.net_admin) {
-            (true, true) => Finding::ok(
+        let may_capture = self.effective.contains(CapabilitySet::NET_RAW);
+        let finding = match (may_capture, self.missing_for_xdp()) {
+            (true, missing) if missing.is_empty() => {
+                Finding::ok(CHECK, "may capture, with AF_XDP too")
+            }
+            (true, missing) => Finding::new(
+                Severity::Ok,
                 CHECK,
-                "may capture: CAP_NET_RAW and CAP_NET_ADMIN are effective",
-            ),
-            (true, false) => Finding::note(
-                CHECK,
-                "may capture, but not change interfaces: CAP_NET_ADMIN is missing",
                 format!(
-                    "if something is refused: sudo setcap cap_net_raw,cap_net_admin=eip {program}"
+                    "may capture, but not with AF_XDP: that takes {} too",
+                    missing.join(", ")
+                ),
+                format!(
+                    "nothing to do; for AF_XDP: sudo setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock=eip {program}"
                 ),
             ),
             (false, _) if self.file_has_capabilities => Finding::warn(
@@ -59,11 +66,16 @@ impl Facts {
                 CHECK,
                 "may not capture: CAP_NET_RAW is missing (capture files can be read all the same)",
                 format!(
-                    "run it as: sudo {program} … or once: sudo setcap cap_net_raw,cap_net_admin=eip {program}"
+                    "run it as: sudo {program} … or once: sudo setcap cap_net_raw=eip {program}"
                 ),
             ),
         };
         vec![finding]
+    }
+
+    fn missing_for_xdp(&self) -> Vec<&'static str> {
+        let missing = FOR_XDP.iter().filter(|one| !self.effective.contains(one.0));
+        missing.map(|one| one.1).collect()
     }
 }
 
@@ -75,12 +87,11 @@ fn has_capabilities(program: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::finding::Severity, *};
+    use super::*;
 
-    fn finding(net_raw: bool, net_admin: bool, file_has_capabilities: bool) -> Finding {
+    fn finding(effective: CapabilitySet, file_has_capabilities: bool) -> Finding {
         let facts = Facts {
-            net_raw,
-            net_admin,
+            effective,
             file_has_capabilities,
             program: PathBuf::from("/opt/retroscope"),
         };
@@ -90,19 +101,29 @@ mod tests {
 
     #[test]
     fn only_the_raw_capability_is_needed() {
-        assert_eq!(finding(true, true, false).severity, Severity::Ok);
-        assert_eq!(finding(true, false, true).severity, Severity::Note);
-        assert_eq!(finding(false, true, false).severity, Severity::Warn);
+        let raw = CapabilitySet::NET_RAW;
+        let found = finding(raw, true);
+        assert_eq!(found.severity, Severity::Ok);
+        let missing = "that takes CAP_NET_ADMIN, CAP_BPF, CAP_IPC_LOCK too";
+        assert!(found.what.ends_with(missing), "{}", found.what);
+        let found = finding(raw | CapabilitySet::NET_ADMIN | CapabilitySet::BPF, true);
+        let missing = "that takes CAP_IPC_LOCK too";
+        assert!(found.what.ends_with(missing), "{}", found.what);
+        let found = finding(CapabilitySet::all(), false);
+        assert_eq!(found.advice, "nothing to do");
+        let others = CapabilitySet::all() - raw;
+        assert_eq!(finding(others, false).severity, Severity::Warn);
     }
 
     #[test]
     fn advice_names_both_commands() {
-        let advice = finding(false, false, false).advice;
+        let advice = finding(CapabilitySet::empty(), false).advice;
         assert!(advice.contains("sudo /opt/retroscope …"), "{advice}");
         assert!(
-            advice.contains("sudo setcap cap_net_raw,cap_net_admin=eip /opt/retroscope"),
+            advice.contains("sudo setcap cap_net_raw=eip /opt/retroscope"),
             "{advice}"
         );
-        assert!(finding(false, false, true).advice.contains("nosuid"));
+        let advice = finding(CapabilitySet::empty(), true).advice;
+        assert!(advice.contains("nosuid"), "{advice}");
     }
 }
