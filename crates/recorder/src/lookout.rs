@@ -33,8 +33,8 @@ const DESCRIPTOR_BYTES: u64 = 16;
 /// All inserters together leave no more than this part of the ring unread before they call: one in 8.
 const RING_SHARE: u64 = 8;
 
-/// An inserter whose source was not dry for as long is at its limit, ns. What came during the longest rest of an engine
-/// (`af_packet`: 16 ms) is stored in less as long as half of its time is left.
+/// An inserter that works for as long before its source is dry is at its limit, ns. What came during the longest rest of an
+/// engine while dumps are open (`af_packet`: 16 ms) is stored in less as long as half of its time is left.
 const BUSY_NS: i64 = 8_000_000;
 
 /// For each producer, behind which of its records none is suspect. One inserter writes each, the analyzer reads.
@@ -52,8 +52,10 @@ pub(crate) struct Lookout {
     rules: Rules,
     suspects: Suspects,
     analyzer: Waker,
-    /// When the source last was dry, on the monotonic clock, ns.
+    /// When the source last was dry, or gave frames again behind a rest, on the monotonic clock, ns.
     dry_ns: i64,
+    /// It was dry when it was last told of.
+    is_dry: bool,
     /// It was so of late.
     has_time: bool,
     /// Something is suspect since the analyzer was called.
@@ -110,6 +112,7 @@ impl Lookout {
             suspects: suspects.clone(),
             analyzer,
             dry_ns: i64::MIN,
+            is_dry: false,
             has_time: true,
             is_due: false,
             unread: 0,
@@ -142,9 +145,17 @@ impl Lookout {
         self.is_due = true;
     }
 
+    /// The source was asked at `now_ns` of the monotonic clock. If it was dry before, it rested until then.
+    pub(crate) fn asked(&mut self, now_ns: i64) {
+        if self.is_dry {
+            self.dry_ns = now_ns;
+        }
+    }
+
     /// What was stored is published, and the source `is_dry` or not, at `now_ns` of the monotonic clock: calls the analyzer, if it
     /// is to look at something.
     pub(crate) fn told(&mut self, is_dry: bool, now_ns: i64) {
+        self.is_dry = is_dry;
         if is_dry {
             self.dry_ns = now_ns;
         }
@@ -304,6 +315,21 @@ mod tests {
         lookout.told(true, 2_000 + BUSY_NS);
         look(&mut lookout, 200, |_| 8);
         assert!(suspects.none_from(1, 200));
+    }
+
+    #[test]
+    fn a_rest_is_no_work() {
+        let (mut lookout, suspects, _) = lookout("udp dst port 7", false);
+        lookout.told(true, 0);
+        lookout.asked(3 * BUSY_NS);
+        lookout.told(false, 4 * BUSY_NS - 1);
+        look(&mut lookout, 0, |_| 8);
+        assert!(suspects.none_from(1, 0));
+        // It gives frames all the time.
+        lookout.asked(4 * BUSY_NS);
+        lookout.told(false, 4 * BUSY_NS);
+        look(&mut lookout, 100, |_| 8);
+        assert!(!suspects.none_from(1, 199));
     }
 
     #[test]

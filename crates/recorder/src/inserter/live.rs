@@ -75,6 +75,9 @@ impl LiveInserter {
     /// bursts. The ring publishes by itself when much is waiting.
     pub(crate) fn step(&mut self) -> bool {
         let (mut status, mut now_ns) = self.fetch(IDLE);
+        if let Some(lookout) = &mut self.shared.lookout {
+            lookout.asked(now_ns);
+        }
         let until_ns = now_ns.saturating_add(UNTOLD_NS);
         while status == Status::Frames {
             self.store_burst();
