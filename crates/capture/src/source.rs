@@ -42,7 +42,8 @@ pub trait Queue: Send + fmt::Debug {
     fn interfaces(&self) -> &[InterfaceInfo];
 
     /// Gives the previous burst back to the engine and waits for the next one, at most `wait`; on a busy link an engine may
-    /// take some milliseconds more, rather than to be woken for little.
+    /// take some milliseconds more, rather than to be woken for little. It also lets packets of a busy link wait the longer the longer
+    /// `wait` is, up to [`REST_NS_MAX`](crate::af_packet::REST_NS_MAX).
     ///
     /// # Errors
     /// A [`SourceError`] ends the queue: what was lent before counts, and every further call returns [`Status::End`].

@@ -56,6 +56,7 @@ pub fn insert_only(
         intake: Arc::clone(&intake),
         control: Arc::new(Control::default()),
         clock: Arc::clone(&clock),
+        analyzer: Arc::default(),
         snaplen: 0,
         filter: None,
         remaining: None,

@@ -197,7 +197,7 @@ fn loss_counts_where_it_happened() {
         rig.pass(MS);
         rig.step();
         rig.feeds[0].lock().unwrap().lost += lost_before;
-        rig.pass(20 * MS);
+        rig.pass(100 * MS);
         rig.step();
         rig.pass(10 * S);
         rig.step();

@@ -153,8 +153,8 @@ impl Lookout {
     }
 
     /// What was stored is published, and the source `is_dry` or not, at `now_ns` of the monotonic clock: calls the analyzer, if it
-    /// is to look at something.
-    pub(crate) fn told(&mut self, is_dry: bool, now_ns: i64) {
+    /// is to look at something. Returns whether some of it is suspect.
+    pub(crate) fn told(&mut self, is_dry: bool, now_ns: i64) -> bool {
         self.is_dry = is_dry;
         if is_dry {
             self.dry_ns = now_ns;
@@ -162,9 +162,9 @@ impl Lookout {
         self.has_time = now_ns.saturating_sub(self.dry_ns) < BUSY_NS;
         if self.is_due || self.unread >= self.unread_max {
             self.analyzer.wake();
-            self.is_due = false;
             self.unread = 0;
         }
+        std::mem::take(&mut self.is_due)
     }
 }
 

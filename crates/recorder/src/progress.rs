@@ -174,6 +174,11 @@ impl AnalyzerCounters {
         triggers + self.dump_script_failed.load(Ordering::Relaxed)
     }
 
+    /// Whether dumps are open, or their file is not finished: they wait for packet time, and for the engines' counters. Live.
+    pub(crate) fn are_dumps_unfinished(&self) -> bool {
+        self.open_dumps.load(Ordering::Relaxed) > 0 || self.in_flight() > 0
+    }
+
     /// Dumps whose window is closed and whose file is not finished.
     pub(crate) fn in_flight(&self) -> u64 {
         let finished = self.finished_dumps.load(Ordering::Relaxed);

@@ -200,11 +200,13 @@ impl Rig {
             .then(|| expressions.direct());
         let (lookout, suspects) =
             Lookout::arrange(rules.flatten(), &ring, plan.queues, reader.waker());
+        let counters = Arc::new(AnalyzerCounters::default());
         let shared = InserterShared {
             ring: ring.clone(),
             intake: Arc::clone(&intake),
             control: Arc::clone(&control),
             clock: clock.clone(),
+            analyzer: Arc::clone(&counters),
             snaplen: 0,
             filter: None,
             remaining: None,
@@ -239,7 +241,6 @@ impl Rig {
         }
         let (messages_tx, messages) = mpsc::channel();
         let (events_tx, events) = mpsc::channel();
-        let counters = Arc::new(AnalyzerCounters::default());
         let analyzer = Analyzer::new(AnalyzerParts {
             ring: ring.clone(),
             reader,

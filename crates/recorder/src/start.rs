@@ -12,7 +12,10 @@ use std::{
     time::Duration,
 };
 
-use retroscope_capture::{Offer, Queue, Source, SourceError, af_packet::WATERMARK_BEHIND_NS_MAX};
+use retroscope_capture::{
+    Offer, Queue, Source, SourceError,
+    af_packet::{REST_NS_MAX, WATERMARK_BEHIND_NS_MAX},
+};
 use retroscope_packet::LinkType;
 use retroscope_ring::{EvictionDetail, GroupKind, Mode, Ring, RingConfig, RingError, Waker};
 
@@ -39,11 +42,14 @@ use crate::{
 const GRACE: Duration = Duration::from_millis(50);
 
 const _: () = assert!((WATERMARK_BEHIND_NS_MAX as u128) < GRACE.as_nanos());
+/// A queue may have gone to rest when nothing was open yet: the packets of the shortest window come when it is back. The other half
+/// is for the step of the analyzer that opens the dump, and for the inserter's that follows.
+const _: () = assert!(2 * (REST_NS_MAX as u128) < GRACE.as_nanos());
 /// How long an idle analyzer sleeps at most, for clocks and deadlines.
 const IDLE: Duration = Duration::from_millis(10);
 /// The same live, while no dump is open: longer than a busy queue lets packets wait, so that on a busy link its packets wake
 /// the analyzer, and nothing else does.
-const LULL: Duration = Duration::from_millis(40);
+const LULL: Duration = Duration::from_millis(100);
 /// How long an analyzer that has caught up with live traffic sleeps before it asks to be woken, where it was woken sooner than
 /// that the last time. On a link that is never idle it would be woken for every publication, and each time with a system call
 /// of the inserter's. One whose packets come in blocks is woken once for those that come together, right behind the inserter:
@@ -260,6 +266,7 @@ impl Starter<'_> {
             intake: Arc::clone(&intake),
             control: Arc::clone(&control),
             clock: Arc::clone(&clock),
+            analyzer: Arc::clone(&counters),
             snaplen: config.snaplen,
             filter: expressions.filter,
             remaining: config

@@ -42,4 +42,4 @@ pub use config::{Fanout, FanoutMode, LiveConfig, Sides};
 pub use interface::{InterfaceSummary, Offloads, Reception, interfaces, offloads, reception};
 pub(crate) use port::permission;
 pub use source::LiveSource;
-pub use watermark::WATERMARK_BEHIND_NS_MAX;
+pub use watermark::{REST_NS_MAX, WATERMARK_BEHIND_NS_MAX};

@@ -9,7 +9,7 @@ use rustix::{
     io::Errno,
 };
 
-use self::link::Absence;
+use self::link::{ABSENT_LOOK_NS, Absence};
 use super::{
     block::PartSummary,
     classic::REJECT_ALL,
@@ -18,7 +18,7 @@ use super::{
     ring::BlockRing,
     source::RETIRE_MS,
     sys::PacketSocket,
-    watermark::{BEHIND_NS, PLACING_NS, WATERMARK_BEHIND_NS_MAX},
+    watermark::{BEHIND_NS, PLACING_NS, REST_NS_MAX, WATERMARK_BEHIND_NS_MAX},
 };
 use crate::{
     Burst, Event, InterfaceInfo, LossCause, OffloadEffects, Queue, SourceError, SourceStatistics,
@@ -34,6 +34,9 @@ const NAP_NS: i64 = 8_000_000;
 /// processor time, and with the system calls and cold caches that follow 80: as much as a thousand packets of 64 bytes.
 /// A queue's watermark may be late by so much more.
 const NAP_FULL_NS: i64 = 16_000_000;
+
+/// The same where nobody waits for the watermark: the caller can wait for as long.
+const NAP_CALM_NS: i64 = REST_NS_MAX;
 
 const _: () = assert!(BEHIND_NS + NAP_FULL_NS + 5_000_000 < WATERMARK_BEHIND_NS_MAX);
 
@@ -73,9 +76,9 @@ struct Pulse {
 
 impl Pulse {
     /// How long to sleep, if it goes on as since the last call: until blocks are there to be taken together, and still only
-    /// a small part of the ring is full. `None`: blocks come so seldom that the kernel should wake this thread for each, or
-    /// so fast that it should not sleep.
-    fn nap_ns(&mut self, now_ns: i64, ring_blocks: usize) -> Option<i64> {
+    /// a small part of the ring is full. The caller can wait for `wait_ns`. `None`: blocks come so seldom that the kernel should
+    /// wake this thread for each, or so fast that it should not sleep.
+    fn nap_ns(&mut self, now_ns: i64, wait_ns: i64, ring_blocks: usize) -> Option<i64> {
         let elapsed_ns = now_ns.saturating_sub(self.since_ns).max(1);
         let blocks = i64::try_from(std::mem::take(&mut self.blocks)).unwrap_or(i64::MAX);
         self.since_ns = now_ns;
@@ -85,7 +88,11 @@ impl Pulse {
         }
         // Three blocks where the kernel alone would have closed two.
         let is_full = blocks.saturating_mul(2 * RETIRE_NS) > elapsed_ns.saturating_mul(3);
-        let longest_ns = if is_full { NAP_FULL_NS } else { NAP_NS };
+        let longest_ns = match is_full {
+            true if wait_ns >= NAP_CALM_NS => NAP_CALM_NS,
+            true => NAP_FULL_NS,
+            false => NAP_NS,
+        };
         let few = i64::try_from(ring_blocks / RING_SHARE).unwrap_or(i64::MAX);
         let nap_ns = few.saturating_mul(elapsed_ns) / blocks;
         // What comes next may come at the link's full speed.
@@ -330,11 +337,14 @@ impl LiveQueue {
     /// Where blocks follow each other fast, it sleeps a while rather than to be woken for each: a wake-up costs as much as a thousand
     /// small packets. It may then sleep longer than it was asked to wait.
     fn wait(&mut self, now_ns: i64, until_ns: i64) -> Result<bool, SourceError> {
-        let wait_ns = until_ns.saturating_sub(now_ns).max(0);
+        let mut wait_ns = until_ns.saturating_sub(now_ns).max(0);
+        if !self.is_up {
+            wait_ns = wait_ns.min(ABSENT_LOOK_NS);
+        }
         // A caller that only looks whether there is more learns nothing about the pace.
         if self.phase == Phase::Running
             && wait_ns >= NAP_NS_MIN
-            && let Some(nap_ns) = self.pulse.nap_ns(now_ns, self.ring.blocks())
+            && let Some(nap_ns) = self.pulse.nap_ns(now_ns, wait_ns, self.ring.blocks())
         {
             clock::sleep_until(now_ns.saturating_add(nap_ns));
             return Ok(true);
@@ -517,7 +527,7 @@ mod tests {
         let mut nap_ns = |blocks, elapsed_ns, ring_blocks| {
             pulse.blocks = blocks;
             let now_ns = pulse.since_ns + elapsed_ns;
-            pulse.nap_ns(now_ns, ring_blocks)
+            pulse.nap_ns(now_ns, NAP_CALM_NS - 1, ring_blocks)
         };
         assert_eq!(nap_ns(0, NAP_NS, 512), None, "silence");
         assert_eq!(nap_ns(1, NAP_NS, 512), None, "woken for each is as often");
@@ -551,5 +561,20 @@ mod tests {
             "nor a larger one for long: the next burst may be faster"
         );
         assert_eq!(nap_ns(1, 0, 512), None, "two looks at once");
+    }
+
+    #[test]
+    fn who_can_wait_longer_is_woken_less() {
+        let mut pulse = Pulse {
+            blocks: 0,
+            since_ns: 0,
+        };
+        let mut nap_ns = |blocks, wait_ns| {
+            pulse.blocks = blocks;
+            pulse.nap_ns(pulse.since_ns + NAP_NS, wait_ns, 512)
+        };
+        assert_eq!(nap_ns(4, NAP_CALM_NS), Some(NAP_CALM_NS));
+        assert_eq!(nap_ns(4, NAP_NS), Some(NAP_FULL_NS));
+        assert_eq!(nap_ns(2, i64::MAX), Some(NAP_NS), "not full");
     }
 }

@@ -11,14 +11,17 @@
 //!
 //! A block with packets is handed over within the retire time (4 ms) and two ticks of the kernel's timer, so the
 //! watermark of a queue that is asked often stays less than [`BEHIND_NS`] behind the clock, without any traffic, and a nap (8 ms,
-//! or 16) more on a busy link.
+//! or 16) more on a busy link. A queue that may wait longer, because nobody needs its watermark, moves it as seldom as it is asked.
 
 /// How far the watermark stays behind the clock without naps: placing, the retire time, and two ticks at 250 Hz, or nearly at 100.
 pub(super) const BEHIND_NS: i64 = 25_000_000;
 
-/// How far the watermark of a queue that is asked whenever it returns stays behind the clock at most, ns, as long as its thread
-/// is not kept from running. Whoever closes a window by the clock waits longer.
+/// How far the watermark of a queue that is asked whenever it returns, to wait for 16 ms or less, stays behind the clock at most,
+/// ns, as long as its thread is not kept from running. Whoever closes a window by the clock waits longer.
 pub const WATERMARK_BEHIND_NS_MAX: i64 = 47_000_000;
+
+/// How long a queue leaves packets alone at most, ns, if it may wait for as long or longer ([`Queue::next`](crate::Queue::next)).
+pub const REST_NS_MAX: i64 = 24_000_000;
 
 /// From the stamp of a packet to its place in the ring at most: far more than the microseconds it takes, to allow for a
 /// virtual CPU that is descheduled in between, and for the backlog where the kernel stamps before it.

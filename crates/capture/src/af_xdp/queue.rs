@@ -20,7 +20,7 @@ use rustix::{
 };
 
 use self::{
-    link::Absence,
+    link::{ABSENT_LOOK_NS, Absence},
     rest::{Rest, Verdict},
 };
 use super::{
@@ -510,6 +510,7 @@ impl Queue for XdpQueue {
                 Phase::Draining { .. } | Phase::Leaving { .. } => {
                     deadline_ns.min(now_ns.saturating_add(DRAIN_LOOK_NS))
                 }
+                Phase::Absent(_) => deadline_ns.min(now_ns.saturating_add(ABSENT_LOOK_NS)),
                 _ => deadline_ns,
             };
             if self.is_removed || matches!(self.phase, Phase::Leaving { .. } | Phase::Absent(_)) {

@@ -15,7 +15,10 @@ use rustix::{
     io::Errno,
 };
 
-use self::{link::Link, presence::Presence};
+use self::{
+    link::{ABSENT_LOOK_NS, Link},
+    presence::Presence,
+};
 use super::{
     stage::Stage,
     sys::{Handle, PcapStatistics},
@@ -230,6 +233,9 @@ impl PcapQueue {
         let is_absent = self.link.as_ref().is_some_and(Link::is_absent);
         if let Some(limit) = self.handle.poll_limit().filter(|_| !is_absent) {
             wait_ns = wait_ns.min(clock::duration_ns(limit));
+        }
+        if is_absent {
+            wait_ns = wait_ns.min(ABSENT_LOOK_NS);
         }
         let Some(descriptor) = self.handle.descriptor() else {
             clock::sleep_until(now_ns.saturating_add(wait_ns.min(LOOK_NS)));

@@ -8,8 +8,16 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{IDLE, InserterShared, Lane, LaneEnd};
 
-/// Time between two readings of an engine's counters, ns.
+/// The same while nobody does, on a silent link, and on one where no packet is suspect. A dump that opens meanwhile goes
+/// without this inserter for as long: a window that ends before is closed by the clock, behind the engine's rest.
+const CALM: Duration = Duration::from_millis(40);
+
+/// Time between two readings of an engine's counters, ns, while dumps are open or unfinished: they wait for counters that cover their
+/// window.
 const STATISTICS_NS: i64 = 10_000_000;
+/// The same otherwise. AF_PACKET's counters take four system calls, 50 µs behind a rest of the CPU: as long as a thousand small
+/// packets. What was lost between two readings is missing somewhere between them.
+const CALM_STATISTICS_NS: i64 = 100_000_000;
 /// Time that a source that never runs dry may go without a publication and a watermark, ns. Bursts of it that are small fill
 /// the 128 KiB slowly after which the ring publishes by itself.
 const UNTOLD_NS: i64 = 1_000_000;
@@ -21,7 +29,10 @@ pub(crate) struct LiveInserter {
     producer: Producer,
     shared: InserterShared,
     start_mono_ns: i64,
-    statistics_due_ns: i64,
+    /// When the engine's counters were last read, on the monotonic clock.
+    read_ns: i64,
+    /// The analyzer may find something in what was stored last, and then needs the watermark.
+    is_suspect: bool,
     stopped: bool,
     enough: bool,
     end: LaneEnd,
@@ -45,7 +56,8 @@ impl LiveInserter {
             producer,
             shared,
             start_mono_ns,
-            statistics_due_ns: 0,
+            read_ns: i64::MIN,
+            is_suspect: false,
             stopped: false,
             enough: false,
             end,
@@ -74,7 +86,9 @@ impl LiveInserter {
     /// What was stored is published, and the watermark moved, when the source has run dry: not behind each of many small
     /// bursts. The ring publishes by itself when much is waiting.
     pub(crate) fn step(&mut self) -> bool {
-        let (mut status, mut now_ns) = self.fetch(IDLE);
+        let is_awaited = self.shared.analyzer.are_dumps_unfinished();
+        let (mut status, mut now_ns) = self.fetch(self.patience(is_awaited));
+        self.is_suspect = status == Status::Frames;
         if let Some(lookout) = &mut self.shared.lookout {
             lookout.asked(now_ns);
         }
@@ -94,12 +108,14 @@ impl LiveInserter {
         }
         if let Some(lookout) = &mut self.shared.lookout {
             // Behind the publication.
-            lookout.told(status != Status::Frames, now_ns);
+            self.is_suspect = lookout.told(status != Status::Frames, now_ns);
         }
         self.lane.notices(&self.shared, &mut self.end.notices);
-        if now_ns >= self.statistics_due_ns || status == Status::End {
+        let age_ns = now_ns.saturating_sub(self.read_ns);
+        let is_old = age_ns >= CALM_STATISTICS_NS || is_awaited && age_ns >= STATISTICS_NS;
+        if is_old || status == Status::End {
             self.lane.read_statistics(&self.shared);
-            self.statistics_due_ns = now_ns + STATISTICS_NS;
+            self.read_ns = now_ns;
         }
         if status == Status::End {
             let notice = self.lane.ended(self.end.error.as_ref(), &self.shared);
@@ -107,6 +123,19 @@ impl LiveInserter {
         }
         self.stop_if_due(now_ns);
         status != Status::End
+    }
+
+    /// How long the source may let this thread wait.
+    fn patience(&self, is_awaited: bool) -> Duration {
+        if is_awaited || self.is_suspect || self.stopped {
+            return IDLE;
+        }
+        let Some(duration_ns) = self.shared.duration_ns else {
+            return CALM;
+        };
+        let over_ns = self.start_mono_ns.saturating_add(duration_ns);
+        let left_ns = over_ns.saturating_sub(self.shared.clock.mono_ns()).max(0);
+        CALM.min(Duration::from_nanos(left_ns.unsigned_abs()))
     }
 
     /// Fetches the next burst; also gives the monotonic clock after it.
@@ -191,6 +220,15 @@ mod tests {
         /// Frames left; then it is idle.
         left: Arc<AtomicU64>,
         lent: usize,
+        asked: Arc<Asked>,
+    }
+
+    /// What it was asked.
+    #[derive(Debug, Default)]
+    struct Asked {
+        /// How long the last `next` could wait, ns.
+        wait_ns: AtomicI64,
+        readings: AtomicU64,
     }
 
     impl Queue for SteadyQueue {
@@ -198,7 +236,9 @@ mod tests {
             &self.interfaces
         }
 
-        fn next(&mut self, _wait: Duration) -> Result<Status, SourceError> {
+        fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
+            let wait_ns = i64::try_from(wait.as_nanos()).unwrap();
+            self.asked.wait_ns.store(wait_ns, Ordering::SeqCst);
             let now_ns = self.clock.mono_ns.fetch_add(INTERVAL_NS, Ordering::SeqCst) + INTERVAL_NS;
             self.frame[0].time_ns = now_ns;
             let left = self.left.load(Ordering::SeqCst);
@@ -227,6 +267,7 @@ mod tests {
         }
 
         fn statistics(&mut self) -> SourceStatistics {
+            self.asked.readings.fetch_add(1, Ordering::SeqCst);
             SourceStatistics::default()
         }
 
@@ -234,7 +275,7 @@ mod tests {
     }
 
     /// An inserter of a queue with `frames` frames, and what to watch it by.
-    fn inserter(frames: u64) -> (LiveInserter, Ring, Arc<AtomicU64>) {
+    fn inserter(frames: u64) -> (LiveInserter, Ring, Arc<AtomicU64>, Arc<Asked>) {
         let clock = Arc::new(FakeClock {
             wall_ns: AtomicI64::new(0),
             mono_ns: AtomicI64::new(0),
@@ -248,6 +289,7 @@ mod tests {
             intake,
             control: Arc::new(Control::default()),
             clock: clock.clone(),
+            analyzer: Arc::default(),
             snaplen: 0,
             filter: None,
             remaining: None,
@@ -255,6 +297,7 @@ mod tests {
             duration_ns: None,
         };
         let left = Arc::new(AtomicU64::new(frames));
+        let asked = Arc::new(Asked::default());
         let queue = SteadyQueue {
             interfaces: [InterfaceInfo {
                 name: "steady".to_owned(),
@@ -275,15 +318,16 @@ mod tests {
             }],
             left: Arc::clone(&left),
             lent: 0,
+            asked: Arc::clone(&asked),
         };
         let lane = Lane::new(Box::new(queue), 0, counters, &shared).unwrap();
         let inserter = LiveInserter::new(lane, ring.producer().unwrap(), shared);
-        (inserter, ring, left)
+        (inserter, ring, left, asked)
     }
 
     #[test]
     fn a_source_that_runs_dry_is_told_at_once() {
-        let (mut inserter, ring, _) = inserter(3);
+        let (mut inserter, ring, ..) = inserter(3);
         assert!(inserter.step());
         assert_eq!(ring.published(0), 3);
         assert_eq!(ring.watermark(0), Some(4 * INTERVAL_NS), "of the idle look");
@@ -291,7 +335,7 @@ mod tests {
 
     #[test]
     fn a_source_that_never_runs_dry_is_told_once_a_millisecond() {
-        let (mut inserter, ring, left) = inserter(u64::MAX);
+        let (mut inserter, ring, left, _) = inserter(u64::MAX);
         for round in 1..=20 {
             assert!(inserter.step());
             let served = u64::MAX - left.load(Ordering::SeqCst);
@@ -301,5 +345,59 @@ mod tests {
             // A frame at the start, and those of a millisecond.
             assert_eq!(served, round * (1 + 10));
         }
+    }
+
+    #[test]
+    fn a_source_is_waited_for_as_long_as_nobody_needs_its_watermark() {
+        let (mut inserter, _, left, asked) = inserter(0);
+        let counters = Arc::clone(&inserter.shared.analyzer);
+        let mut waits = || {
+            inserter.step();
+            Duration::from_nanos(asked.wait_ns.load(Ordering::SeqCst).unsigned_abs())
+        };
+        assert_eq!((waits(), waits()), (CALM, CALM));
+        counters.open_dumps.store(1, Ordering::SeqCst);
+        assert_eq!(waits(), IDLE);
+        counters.closed_dumps.store(1, Ordering::SeqCst);
+        counters.open_dumps.store(0, Ordering::SeqCst);
+        assert_eq!(waits(), IDLE, "its file waits for counters");
+        counters.finished_dumps.store(1, Ordering::SeqCst);
+        assert_eq!(waits(), CALM);
+        left.store(1, Ordering::SeqCst);
+        waits();
+        assert_eq!(waits(), IDLE, "behind a packet that may be a hit");
+        assert_eq!(waits(), CALM);
+    }
+
+    #[test]
+    fn a_recording_is_no_longer_than_its_duration_for_silence() {
+        let (mut inserter, _, _, asked) = inserter(0);
+        inserter.shared.duration_ns = Some(100 * INTERVAL_NS);
+        let mut steps = 0;
+        while !inserter.stopped {
+            inserter.step();
+            steps += 1;
+            let left_ns = (101 - steps) * INTERVAL_NS;
+            assert_eq!(asked.wait_ns.load(Ordering::SeqCst), left_ns);
+        }
+        assert_eq!(steps, 100);
+        inserter.step();
+        assert_eq!(asked.wait_ns.load(Ordering::SeqCst), 8_000_000);
+    }
+
+    #[test]
+    fn counters_are_read_often_while_dumps_wait_for_them() {
+        let (mut inserter, _, _, asked) = inserter(0);
+        let counters = Arc::clone(&inserter.shared.analyzer);
+        let mut readings_in_a_second = || {
+            let before = asked.readings.load(Ordering::SeqCst);
+            for _ in 0..1_000_000_000 / INTERVAL_NS {
+                inserter.step();
+            }
+            asked.readings.load(Ordering::SeqCst) - before
+        };
+        assert_eq!(readings_in_a_second(), 10);
+        counters.open_dumps.store(1, Ordering::SeqCst);
+        assert_eq!(readings_in_a_second(), 100);
     }
 }

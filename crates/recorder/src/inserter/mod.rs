@@ -28,11 +28,14 @@ pub(crate) use merge::MergeInserter;
 use tally::Known;
 
 use crate::{
-    capture_filter::CaptureFilter, clock::Clock, intake::Intake, lookout::Lookout,
-    progress::Control,
+    capture_filter::CaptureFilter,
+    clock::Clock,
+    intake::Intake,
+    lookout::Lookout,
+    progress::{AnalyzerCounters, Control},
 };
 
-/// Longest wait of an idle queue: also how often watermark and loss counters move at least.
+/// Longest wait of an idle queue while anybody needs its watermark or its counters: so often they move at least.
 const IDLE: Duration = Duration::from_millis(8);
 
 /// What the inserters of a recorder have in common.
@@ -42,6 +45,7 @@ pub(crate) struct InserterShared {
     pub(crate) intake: Arc<Intake>,
     pub(crate) control: Arc<Control>,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) analyzer: Arc<AnalyzerCounters>,
     /// Bytes kept of each frame; 0: all that were captured.
     pub(crate) snaplen: u32,
     /// `-f`, if any.

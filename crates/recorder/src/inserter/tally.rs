@@ -231,6 +231,7 @@ mod tests {
             intake: Arc::new(Intake::new(std::iter::empty(), Arc::default(), false)),
             control: Arc::new(Control::default()),
             clock: Arc::new(SystemClock::new()),
+            analyzer: Arc::default(),
             snaplen: 0,
             filter: None,
             remaining: None,

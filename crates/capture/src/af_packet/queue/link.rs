@@ -7,8 +7,8 @@ use crate::{
     clock,
 };
 
-/// How often an interface that was removed is looked for.
-const ABSENT_LOOK_NS: i64 = 10_000_000;
+/// How often an interface that was removed is looked for, and one that is down is looked at.
+pub(super) const ABSENT_LOOK_NS: i64 = 10_000_000;
 
 /// The interface was removed. Times on the monotonic clock.
 #[derive(Debug, Clone, Copy)]

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// How often an interface that was removed is looked for, and one that the host uses.
-const LOOK_NS: i64 = 10_000_000;
+pub(super) const ABSENT_LOOK_NS: i64 = 10_000_000;
 const REFUSED_LOOK_NS: i64 = SECOND_NS / 4;
 
 /// How often to look whether it is still there, at most: three system calls in each thread, which an idle queue makes once each time that it
@@ -194,7 +194,7 @@ impl XdpQueue {
     /// Looks whether an interface of this name is there again, and up, and takes packets from it.
     fn look_for_return(&mut self, mut absence: Absence) -> Result<(), SourceError> {
         let now_ns = clock::monotonic_ns();
-        absence.look_ns = now_ns.saturating_add(LOOK_NS);
+        absence.look_ns = now_ns.saturating_add(ABSENT_LOOK_NS);
         let held = match self.attachment.held() {
             None => self.take(&mut absence, now_ns)?,
             held => held,

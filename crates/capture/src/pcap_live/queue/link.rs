@@ -19,7 +19,7 @@ use crate::{
 const PRESENT_LOOK_NS: i64 = 5_000_000;
 
 /// How often an interface that was removed is looked for.
-const ABSENT_LOOK_NS: i64 = 10_000_000;
+pub(super) const ABSENT_LOOK_NS: i64 = 10_000_000;
 
 /// All EtherTypes, as libpcap binds.
 const ALL_PROTOCOLS: u16 = 3;
