@@ -9,11 +9,12 @@
 
 mod support;
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, path::Path, time::Duration};
 
 use retroscope_capture::{
     Direction, Event, LossCause, Queue, SourceError, Status,
     af_xdp::{ShuntedFlow, XdpConfig},
+    send::LiveSender,
 };
 use rustix::thread::CapabilitySet;
 use support::{
@@ -342,6 +343,27 @@ fn what_the_host_uses_is_refused() {
         };
         let message = open_as(down).0.unwrap_err().to_string();
         assert!(message.contains("ip link set v1 up"), "{message}");
+    });
+}
+
+/// Whoever sends through an XDP socket has the queue of the same number, and who captures is told so.
+#[test]
+fn what_somebody_sends_on_is_refused() {
+    let Some(namespace) = Namespace::with_veth("xsent") else {
+        return;
+    };
+    namespace.enter(|| {
+        let sender = LiveSender::open("v1", Path::new("retroscope")).unwrap();
+        if !sender.is_quick() {
+            eprintln!("SKIP: this kernel sends through no XDP socket here");
+            return;
+        }
+        let message = open_as(config("v1")).0.unwrap_err().to_string();
+        let words = "another AF_XDP socket has its queue 0, such as the one that 'generate -i v1' sends through";
+        assert!(message.contains(words), "{message}");
+        assert!(!is_attached("v1"));
+        drop(sender);
+        assert!(open(config("v1")).is_some(), "it is free again");
     });
 }
 

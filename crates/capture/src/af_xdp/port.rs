@@ -51,6 +51,17 @@ impl Port {
         SourceError::Unsupported { message }
     }
 
+    /// Why a socket was not bound to a receive queue.
+    pub(super) fn not_bound(&self, queue: u32, error: io::Error) -> SourceError {
+        match error.raw_os_error() {
+            Some(libc::EBUSY) => self.unsupported(&format!(
+                "another AF_XDP socket has its queue {queue}, such as the one that 'generate -i {}' sends through: end that first",
+                self.name()
+            )),
+            _ => self.error("bind(AF_XDP)", error),
+        }
+    }
+
     /// The interface of this name, if there is one.
     pub(super) fn look_up(&self) -> Result<Found, SourceError> {
         let name = self.name();

@@ -262,7 +262,7 @@ fn open_queue(
             }
             // So the kernel says that there are no more queues; for the first one it means that it does not work at all.
             Some(libc::EINVAL) if queue > 0 => return Ok(None),
-            _ => return Err(port.error("bind(AF_XDP)", error)),
+            _ => return Err(port.not_bound(queue, error)),
         }
     }
     let zero_copy = channel

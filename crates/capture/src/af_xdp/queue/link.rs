@@ -297,7 +297,7 @@ impl XdpQueue {
                         "{name}: it has no receive queue {queue} now"
                     )));
                 }
-                _ => return Err(self.port.error("bind(AF_XDP)", error)),
+                _ => return Err(self.port.not_bound(queue, error)),
             }
             self.phase = Phase::Absent(absence);
             return Ok(());
