@@ -414,6 +414,40 @@ fn an_interface_goes_down_and_comes_back() {
     });
 }
 
+/// A driver keeps its socket, which no packet reaches any more, also where there is an interface of that name again.
+#[test]
+fn a_removed_interface_ends_its_device() {
+    for (name, device) in [
+        ("dgone", "net_af_packet32,iface=v1"),
+        ("dgonep", "net_pcap32,rx_iface=v1"),
+    ] {
+        let Some(namespace) = Namespace::with_veth(name) else {
+            return;
+        };
+        namespace.enter(|| {
+            let mut queue = open(device);
+            send_all("v0", &[frame(&[], 1), frame(&[], 2)]);
+            let mut taken = Taken::default();
+            take(queue.as_mut(), &mut taken, 2);
+            ip("link del v0");
+            ip("link add v0 type veth peer name v1");
+            ip("link set v1 up");
+            let start = Instant::now();
+            let error = loop {
+                match queue.next(WAIT) {
+                    Err(error) => break error.to_string(),
+                    Ok(_) => assert!(start.elapsed() < DEADLINE, "{device} goes on"),
+                }
+            };
+            assert!(error.contains("v1 was removed"), "{error}");
+            let statistics = queue.statistics();
+            assert_eq!(statistics.received, Some(2), "{statistics:?}");
+            let damaged = (LossCause::Damaged, Some(0));
+            assert!(statistics.lost.contains(&damaged), "{statistics:?}");
+        });
+    }
+}
+
 #[test]
 fn refusals_name_what_to_do() {
     let refusal = |device: &str| try_open(device, 1).unwrap_err().to_string();

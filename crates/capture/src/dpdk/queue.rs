@@ -20,6 +20,7 @@ use std::{
 };
 
 use super::{
+    beneath::{Beneath, Presence},
     driver::Habits,
     eal,
     idle::Idle,
@@ -29,9 +30,7 @@ use super::{
 };
 use crate::{
     Burst, Direction, Event, FrameMeta, InterfaceInfo, LossCause, Queue, SourceError,
-    SourceStatistics, Status, VlanTag,
-    af_packet::sys::{InterfaceQuery, PacketSocket},
-    clock,
+    SourceStatistics, Status, VlanTag, clock,
     watermark::{ClockWatch, Watermark},
 };
 
@@ -63,26 +62,6 @@ pub(super) struct Shared {
     environment: &'static Environment,
     /// The kernel's interface that a device of software stands on.
     beneath: Option<Beneath>,
-}
-
-/// An interface of the kernel that a device stands on.
-#[derive(Debug)]
-pub(super) struct Beneath {
-    pub(super) name: String,
-    /// To ask for its state: drivers do not tell.
-    pub(super) query: InterfaceQuery,
-    /// Keeps it promiscuous.
-    pub(super) _promiscuous: Option<PacketSocket>,
-}
-
-impl Beneath {
-    /// Whether it is up; `None`: the system does not say. One that was removed is down.
-    fn is_up(&self) -> Option<bool> {
-        match self.query.flags(&self.name) {
-            Ok(flags) => Some(flags.is_up()),
-            Err(error) => (error.raw_os_error() == Some(libc::ENODEV)).then_some(false),
-        }
-    }
 }
 
 #[derive(Debug, Default)]
@@ -163,6 +142,8 @@ pub(super) struct DpdkQueue {
     looked_ns: i64,
     idle: Idle,
     oversize: u64,
+    /// Frames that the port refused, without what its driver counts where there is no interface.
+    refused: u64,
     unstamped: u64,
     /// The port's counters when it was stopped.
     at_stop: Option<Counters>,
@@ -220,6 +201,7 @@ impl DpdkQueue {
             looked_ns: now_ns,
             idle: Idle::new(parts.descriptors, parts.habits.is_virtual, megabits),
             oversize: 0,
+            refused: 0,
             unstamped: 0,
             at_stop: None,
             watermark: Watermark::new(clock::realtime_ns(), placing_ns),
@@ -349,13 +331,20 @@ impl DpdkQueue {
 
     /// Looks at the link. The port's first queue does it for all; the others only as long as nobody knows its speed, because the
     /// first one has no time to look while packets come.
-    fn look_at_link(&mut self) {
+    ///
+    /// # Errors
+    /// [`SourceError::Unsupported`]: the device stood on an interface that was removed.
+    fn look_at_link(&mut self) -> Result<(), SourceError> {
         let shared = Arc::clone(&self.shared);
         // Relaxed: a number that nothing hangs on.
         let known = || shared.megabits.load(Ordering::Relaxed);
         let is_needed = self.line == 0 || (known() == 0 && !self.habits.is_virtual);
         let is_up = match &shared.beneath {
-            Some(beneath) if self.line == 0 => beneath.is_up(),
+            Some(beneath) => match beneath.look() {
+                Presence::Known { is_up } => Some(is_up),
+                Presence::Unknown => None,
+                Presence::Gone => return Err(beneath.error(&self.interfaces[0].name)),
+            },
             None if is_needed => {
                 let link = self.batch.port().link().ok();
                 let megabits = link.unwrap_or_default().speed_megabits();
@@ -376,16 +365,17 @@ impl DpdkQueue {
                 Event::InterfaceDown(0)
             });
         }
+        Ok(())
     }
 
     /// What is to be done from time to time while nothing comes.
-    fn look(&mut self, now_ns: i64) {
+    fn look(&mut self, now_ns: i64) -> Result<(), SourceError> {
         if now_ns - self.looked_ns < LOOK_NS {
-            return;
+            return Ok(());
         }
         self.looked_ns = now_ns;
         if self.phase == Phase::Running {
-            self.look_at_link();
+            self.look_at_link()?;
         }
         let unstamped = std::mem::take(&mut self.unstamped);
         if unstamped > 0 {
@@ -400,6 +390,7 @@ impl DpdkQueue {
                 self.watermark.on_clock_set_back(step.now_ns);
             }
         }
+        Ok(())
     }
 
     /// A stopped queue takes what is there, but not from a device that always has more, and not for ever.
@@ -462,7 +453,12 @@ impl DpdkQueue {
     }
 
     /// The port's counters as statistics.
-    fn port_statistics(&self, counters: Counters) -> SourceStatistics {
+    fn port_statistics(&mut self, counters: Counters) -> SourceStatistics {
+        // `net_pcap` counts each time that it asks an interface that is gone. Looked for after the counters were read: what they had until
+        // then is of one that was there.
+        if counters.refused > self.refused && !self.stands_on_nothing() {
+            self.refused = counters.refused;
+        }
         let arrived = if self.phase == Phase::Ended {
             // What came after the end is not received, what came before and was not lent is missing.
             let at_stop = self.at_stop.unwrap_or_default().received;
@@ -477,7 +473,7 @@ impl DpdkQueue {
         };
         let lost = [
             (LossCause::Nic, missed),
-            (LossCause::Damaged, Some(counters.refused)),
+            (LossCause::Damaged, Some(self.refused)),
             (LossCause::NoBuffer, Some(counters.no_buffer)),
             (LossCause::Oversize, Some(self.oversize)),
         ];
@@ -487,6 +483,12 @@ impl DpdkQueue {
             lost: lost.to_vec(),
             as_of_ns: self.known_until_ns(),
         }
+    }
+
+    /// Whether the interface that the device stands on was removed.
+    fn stands_on_nothing(&self) -> bool {
+        let beneath = self.shared.beneath.as_ref();
+        beneath.is_some_and(|beneath| beneath.look() == Presence::Gone)
     }
 
     /// Until when the counters are complete, in packet time; `None` where that is a driver's own.
@@ -544,7 +546,7 @@ impl Queue for DpdkQueue {
                 self.watermark.on_silence(looked_ns);
             }
             let now_ns = clock::monotonic_ns();
-            self.look(now_ns);
+            self.look(now_ns)?;
             if self.is_at_end(now_ns) {
                 return Ok(Status::End);
             }

@@ -6,10 +6,11 @@ use retroscope_packet::LinkType;
 
 use super::{
     EalConfig,
+    beneath::Beneath,
     device::Device,
     eal::environment,
     port::{self, BURST, Opened, Wish},
-    queue::{Beneath, DpdkQueue, Parts, Shared, Stamping},
+    queue::{DpdkQueue, Parts, Shared, Stamping},
     stamps::{DeviceClock, Reading},
     sys::{self, Batch},
 };
@@ -111,6 +112,7 @@ impl DpdkSource {
         });
         Ok(Some(Beneath {
             name: name.to_owned(),
+            index: index.cast_unsigned(),
             query,
             _promiscuous: promiscuous.transpose()?,
         }))
