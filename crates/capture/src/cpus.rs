@@ -24,10 +24,19 @@ impl CpuList {
         &self.0
     }
 
-    /// The CPU for each of `count` threads, of which the first is number `first` of all: they take turns.
-    pub fn turns(&self, first: usize, count: usize) -> impl Iterator<Item = u32> {
+    /// All of them, in the order in which threads take turns of which the first is number `first` of all.
+    pub fn turns(&self, first: usize) -> impl Iterator<Item = u32> {
         let cpus = &self.0;
-        (first..first + count).filter_map(|thread| cpus.get(thread % cpus.len().max(1)).copied())
+        let from = first % cpus.len().max(1);
+        cpus[from..].iter().chain(&cpus[..from]).copied()
+    }
+
+    /// Where thread number `thread` of an interface runs: the CPU that was asked for, in turns; else any of these.
+    pub(crate) fn of_thread(&self, asked: &[u32], thread: usize) -> Vec<u32> {
+        match asked.get(thread % asked.len().max(1)) {
+            Some(cpu) => vec![*cpu],
+            None => self.0.clone(),
+        }
     }
 
     /// The CPUs near the device of an interface, where the machine has others too. `index` tells whether the interfaces under
@@ -116,10 +125,15 @@ mod tests {
 
     #[test]
     fn threads_take_turns() {
-        let cpus = list("4,6");
-        assert_eq!(cpus.turns(0, 3).collect::<Vec<_>>(), [4, 6, 4]);
-        assert_eq!(cpus.turns(3, 2).collect::<Vec<_>>(), [6, 4]);
-        assert_eq!(CpuList::default().turns(0, 3).count(), 0);
+        let cpus = list("4,6,7");
+        assert_eq!(cpus.turns(0).collect::<Vec<_>>(), [4, 6, 7]);
+        let asked: Vec<u32> = cpus.turns(4).collect();
+        assert_eq!(asked, [6, 7, 4]);
+        assert_eq!(CpuList::default().turns(3).count(), 0);
+        let near = list("0-1");
+        let of_four = [0, 1, 2, 3].map(|thread| near.of_thread(&asked, thread));
+        assert_eq!(of_four, [[6], [7], [4], [6]]);
+        assert_eq!(near.of_thread(&[], 3), [0, 1]);
     }
 
     #[test]

@@ -32,6 +32,7 @@ fn try_open(device: &str, buffer_bytes: Option<usize>) -> Result<Vec<Box<dyn Que
         device: device.to_owned(),
         promiscuous: true,
         buffer_bytes,
+        cpus: Vec::new(),
         program: PathBuf::from("retroscope"),
     };
     Box::new(PcapSource::new(config)).open(1)

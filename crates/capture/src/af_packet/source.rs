@@ -88,10 +88,6 @@ impl Source for LiveSource {
         };
         let near = CpuList::near(Path::new("/sys"), port.name(), found.index);
         let wanted = port.config().cpus.clone();
-        let cpus = |number: usize| match wanted.get(number % wanted.len().max(1)) {
-            Some(cpu) => vec![*cpu],
-            None => near.as_slice().to_vec(),
-        };
         let port = Arc::new(port);
         let frame_bytes_max = port.frame_bytes_max();
         let queue = |(number, (socket, mut ring, notice)): (usize, Opened)| -> Box<dyn Queue> {
@@ -99,7 +95,7 @@ impl Source for LiveSource {
             ring.set_frame_bytes_max(frame_bytes_max);
             let place = Place {
                 is_first: number == 0,
-                cpus: cpus(number),
+                cpus: near.of_thread(&wanted, number),
             };
             Box::new(LiveQueue::new(
                 port,

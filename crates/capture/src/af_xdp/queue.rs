@@ -81,7 +81,7 @@ pub(super) struct Opened {
 }
 
 /// Which receive queue it is.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Place {
     /// The queue's number, and its line in the counters.
     pub(super) line: usize,
@@ -89,6 +89,8 @@ pub(super) struct Place {
     pub(super) queues: usize,
     /// The interface.
     pub(super) held: Held,
+    /// Where its thread runs; empty: anywhere.
+    pub(super) cpus: Vec<u32>,
 }
 
 /// One receive queue of an interface.
@@ -101,6 +103,7 @@ pub(super) struct XdpQueue {
     /// As in [`Place`].
     line: usize,
     queues: usize,
+    cpus: Vec<u32>,
     /// The interface, or the last one.
     held: Held,
     frames: Vec<FrameMeta>,
@@ -168,6 +171,7 @@ impl XdpQueue {
             port,
             line: place.line,
             queues: place.queues,
+            cpus: place.cpus,
             held: place.held,
             frames: Vec::with_capacity(BURST as usize),
             events: notices.into_iter().map(Event::Notice).collect(),
@@ -531,6 +535,10 @@ impl Queue for XdpQueue {
             memory: self.opened.umem.memory(),
             frames: &self.frames,
         }
+    }
+
+    fn cpus(&self) -> &[u32] {
+        &self.cpus
     }
 
     fn watermark(&self) -> Option<i64> {

@@ -1,6 +1,11 @@
 //! Opening: may the interface be taken, the program, a socket for each receive queue.
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use retroscope_packet::LinkType;
 
@@ -12,7 +17,7 @@ use super::{
     sys::Umem,
 };
 use crate::{
-    InterfaceInfo, Queue, Source, SourceError, TimeDomain,
+    CpuList, InterfaceInfo, Queue, Source, SourceError, TimeDomain,
     af_packet::{offloads, sys::PacketSocket},
     clock::{self, SECOND_NS},
 };
@@ -52,6 +57,8 @@ pub struct XdpConfig {
     pub buffer_bytes: Option<usize>,
     /// How long a thread asks the driver for packets itself before it sleeps; `None`: the driver interrupts.
     pub busy_poll: Option<Duration>,
+    /// The CPU of each queue's thread, in turns; empty: those near the device, where the machine has several NUMA nodes.
+    pub cpus: Vec<u32>,
     /// The program's path, for the commands that a message names.
     pub program: PathBuf,
 }
@@ -222,8 +229,18 @@ impl Source for XdpSource {
             time_resolution_ns: 1,
         };
         let queues = opened.len();
+        let near = CpuList::near(
+            Path::new("/sys"),
+            &self.config.interface,
+            found.index.cast_signed(),
+        );
         let queue = |(line, opened)| -> Box<dyn Queue> {
-            let place = Place { line, queues, held };
+            let place = Place {
+                line,
+                queues,
+                held,
+                cpus: near.of_thread(&self.config.cpus, line),
+            };
             Box::new(XdpQueue::new(
                 info.clone(),
                 opened,

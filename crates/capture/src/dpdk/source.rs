@@ -120,13 +120,7 @@ impl DpdkSource {
 
     /// CPUs for a thread: one of those that were asked for, or any near the device.
     fn cpus(&self, thread: usize, node: i32) -> Vec<u32> {
-        let asked = &self.config.cpus;
-        match asked.get(thread % asked.len().max(1)) {
-            Some(cpu) => vec![*cpu],
-            None => CpuList::of_node(Path::new("/sys"), node)
-                .as_slice()
-                .to_vec(),
-        }
+        CpuList::of_node(Path::new("/sys"), node).of_thread(&self.config.cpus, thread)
     }
 }
 

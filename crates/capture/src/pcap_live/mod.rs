@@ -32,7 +32,7 @@ mod sys;
 use std::{
     ffi::{CString, c_int},
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use self::{
@@ -40,8 +40,11 @@ use self::{
     sys::{ActivateError, Handle, Options},
 };
 use crate::{
-    InterfaceInfo, Queue, Source, SourceError, TimeDomain,
-    af_packet::{permission, sys::PacketSocket},
+    CpuList, InterfaceInfo, Queue, Source, SourceError, TimeDomain,
+    af_packet::{
+        permission,
+        sys::{InterfaceQuery, PacketSocket},
+    },
 };
 
 /// libpcap's own limit (`MAXIMUM_SNAPLEN`), and what the recorder's ring takes.
@@ -62,6 +65,8 @@ pub struct PcapConfig {
     pub promiscuous: bool,
     /// Bytes of kernel or device memory; `None`: 64 MiB. A device may take less.
     pub buffer_bytes: Option<usize>,
+    /// The CPU of its thread, the first of these; empty: those near the device, where the machine has several NUMA nodes.
+    pub cpus: Vec<u32>,
     /// The program's path, for the commands that a message names.
     pub program: PathBuf,
 }
@@ -153,9 +158,19 @@ impl Source for PcapSource {
             ));
         }
         let promiscuous = self.config.promiscuous;
-        let queue = PcapQueue::new(handle, interface, socket, promiscuous, notices);
+        let cpus = near(device).of_thread(&self.config.cpus, 0);
+        let queue = PcapQueue::new(handle, interface, socket, promiscuous, cpus, notices);
         Ok(vec![Box::new(queue)])
     }
+}
+
+/// The CPUs near a device that is a network interface; none where it is not.
+fn near(device: &str) -> CpuList {
+    let index = InterfaceQuery::new().and_then(|query| query.index(device));
+    index.map_or_else(
+        |_| CpuList::default(),
+        |index| CpuList::near(Path::new("/sys"), device, index),
+    )
 }
 
 #[cfg(test)]
@@ -167,6 +182,7 @@ mod tests {
             device: device.to_owned(),
             promiscuous: true,
             buffer_bytes: None,
+            cpus: Vec::new(),
             program: PathBuf::from("retroscope"),
         };
         Box::new(PcapSource::new(config)).open(1).unwrap_err()

@@ -47,6 +47,7 @@ const LOOK_NS: i64 = 1_000_000;
 #[derive(Debug)]
 pub(super) struct PcapQueue {
     interfaces: [InterfaceInfo; 1],
+    cpus: Vec<u32>,
     handle: Handle,
     /// The packet socket of Linux that packets come from: counters and clock have a known meaning.
     socket: Option<PacketSocket>,
@@ -108,6 +109,7 @@ impl PcapQueue {
         interface: InterfaceInfo,
         socket: Option<PacketSocket>,
         promiscuous: bool,
+        cpus: Vec<u32>,
         notices: Vec<String>,
     ) -> Self {
         let snaplen = usize::try_from(handle.snaplen()).unwrap_or(0);
@@ -119,6 +121,7 @@ impl PcapQueue {
         Self {
             knows_nic: link.as_ref().is_some_and(Link::has_nic_counters),
             interfaces: [interface],
+            cpus,
             handle,
             socket,
             link,
@@ -314,6 +317,10 @@ impl Queue for PcapQueue {
 
     fn burst(&self) -> Burst<'_> {
         self.stage.burst()
+    }
+
+    fn cpus(&self) -> &[u32] {
+        &self.cpus
     }
 
     fn watermark(&self) -> Option<i64> {

@@ -19,6 +19,7 @@ pub(crate) fn config(interface: &str) -> XdpConfig {
         take_interface: false,
         buffer_bytes: None,
         busy_poll: None,
+        cpus: Vec::new(),
         program: "retroscope".into(),
     }
 }

@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use crate::{
     capture,
     namespace::Namespace,
+    privileges::of_threads,
     recorder::{DEADLINE, PROGRAM, Recorder, run},
     shared,
     traffic::{Sender, tagged, udp},
@@ -133,6 +134,53 @@ fn af_xdp_takes_the_interface_and_gives_it_back() {
     let deadline = Instant::now() + DEADLINE;
     while is_attached() {
         assert!(Instant::now() < deadline, "kill -9 left a program behind");
+    }
+}
+
+/// `--cpus` means the same with every engine.
+#[test]
+fn capture_threads_run_where_they_are_told() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("ecpus") else {
+        return;
+    };
+    let own = rustix::thread::sched_getaffinity(None).unwrap();
+    let last = (0..rustix::thread::CpuSet::MAX_CPU).rfind(|cpu| own.is_set(*cpu));
+    let cpu = last.unwrap().to_string();
+    if own.count() == 1 {
+        eprintln!("SKIP: there is one CPU, so every thread runs there");
+        return;
+    }
+    for engine in ["af-packet", "af-xdp", "pcap"] {
+        let arguments = ["-i", "v1", "--engine", engine, "--ring", "64MiB"];
+        let arguments = [&arguments[..], &["--cpus", &cpu, "--trigger", "icmp"]].concat();
+        let (code, words) = match engine {
+            "af-xdp" => refused(
+                &namespace,
+                &[&arguments[..], &["--duration", "1ms"]].concat(),
+            ),
+            _ => (0, String::new()),
+        };
+        if words.contains("no AF_XDP") {
+            eprintln!("SKIP: {words}");
+            continue;
+        }
+        assert_eq!(code, 0, "{words}");
+        let recorder = Recorder::start_with(&namespace, &arguments);
+        let deadline = Instant::now() + DEADLINE;
+        // Each sets out from where the others run.
+        loop {
+            let named = of_threads(&recorder, "Name");
+            let inserters = named.iter().filter(|name| name.starts_with("inserter-"));
+            let inserters = inserters.count();
+            let lists = of_threads(&recorder, "Cpus_allowed_list");
+            let pinned = lists.iter().filter(|list| **list == cpu).count();
+            if inserters > 0 && pinned == inserters {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{engine}: {named:?} {lists:?}");
+        }
+        recorder.stop().expect_code(0);
     }
 }
 

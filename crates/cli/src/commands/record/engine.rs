@@ -147,6 +147,7 @@ impl EngineArgs {
                 busy_poll: self
                     .busy_poll
                     .map(|microseconds| Duration::from_micros(microseconds.into())),
+                cpus: config.cpus,
                 program: config.program,
             }))),
             Engine::Pcap if config.sides != Sides::Both => Err(usage(
@@ -156,6 +157,7 @@ impl EngineArgs {
                 device: config.interface,
                 promiscuous: config.promiscuous,
                 buffer_bytes: config.buffer_bytes,
+                cpus: config.cpus,
                 program: config.program,
             }))),
             #[cfg(feature = "dpdk")]

@@ -65,7 +65,7 @@ impl LiveArgs {
         program: PathBuf,
     ) -> LiveConfig {
         let cpus = self.cpus.iter();
-        let cpus = cpus.flat_map(|list| list.turns(number * threads, threads));
+        let cpus = cpus.flat_map(|list| list.turns(number * threads));
         LiveConfig {
             promiscuous: !self.no_promiscuous,
             buffer_bytes: self
