@@ -240,6 +240,11 @@ fn what_an_engine_cannot_do_is_refused() {
     let (code, words) = refused(&namespace, &["-i", "v1", "--busy-poll", "50"]);
     assert_eq!(code, 2, "{words}");
     assert!(words.contains("is for --engine af-xdp"), "{words}");
+    if cfg!(not(feature = "dpdk")) {
+        let (code, words) = refused(&namespace, &["-i", "net_null0", "--engine", "dpdk"]);
+        assert_eq!(code, 2, "{words}");
+        assert!(words.contains("--features dpdk"), "{words}");
+    }
     let (code, words) = refused(&namespace, &["-i", "any"]);
     assert_eq!(code, 1, "{words}");
     assert!(words.contains("take --engine pcap"), "{words}");

@@ -330,6 +330,11 @@ fn bad_arguments_get_a_sentence() {
         ),
         (&["-r", capture], 2, "-r needs a trigger"),
         (
+            &["-r", capture, "udp", "port", "53"],
+            2,
+            "'udp port 53' has no option before it: --trigger EXPR",
+        ),
+        (
             &["-r", capture, "-i", "lo", "--trigger", "udp"],
             2,
             "choose -i or -r",

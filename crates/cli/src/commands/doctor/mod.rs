@@ -77,7 +77,7 @@ const CHECKS: [&str; 21] = [
 )]
 pub(crate) struct Args {
     /// Look at this interface only; repeat for several
-    #[arg(short, value_name = "IFACE")]
+    #[arg(short, long, value_name = "IFACE")]
     interface: Vec<String>,
 
     /// Print one JSON object

@@ -193,6 +193,10 @@ pub(crate) struct Args {
     /// Say more: statistics of every source and of the ring at the end
     #[arg(short = 'v', long)]
     pub(crate) verbose: bool,
+
+    /// Where tcpdump has its expression: refused, since there are two things that it may mean
+    #[arg(value_name = "EXPR", hide = true)]
+    expression: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -204,6 +208,17 @@ enum FormatName {
 }
 
 impl Args {
+    /// Says what to write instead of an expression without an option.
+    pub(crate) fn refuse_expression(&self) -> Result<(), Failure> {
+        if self.expression.is_empty() {
+            return Ok(());
+        }
+        let words = self.expression.join(" ");
+        Err(Failure::usage(format!(
+            "'{words}' has no option before it: --trigger EXPR is what starts a dump, -f EXPR what is recorded at all"
+        )))
+    }
+
     /// Checks what clap cannot, and resolves defaults. The second value holds sentences for the user.
     pub(crate) fn resolve(&self) -> Result<(Config, Vec<String>), Failure> {
         let offline = !self.files.is_empty();

@@ -27,6 +27,10 @@ pub(crate) enum Engine {
     /// DPDK's devices: NICs that are bound to vfio-pci, and net_null0, net_pcap0,rx_pcap=FILE, net_af_packet0,iface=eth0, …
     #[cfg(feature = "dpdk")]
     Dpdk,
+    /// Another build has it
+    #[cfg(not(feature = "dpdk"))]
+    #[value(hide = true)]
+    Dpdk,
 }
 
 /// Which engine, and what only some of them ask.
@@ -69,7 +73,6 @@ impl Engine {
             Self::Auto | Self::AfPacket => "af-packet",
             Self::AfXdp => "af-xdp",
             Self::Pcap => "pcap",
-            #[cfg(feature = "dpdk")]
             Self::Dpdk => "dpdk",
         }
     }
@@ -78,9 +81,7 @@ impl Engine {
     fn takes_away(self) -> bool {
         match self {
             Self::Auto | Self::AfPacket | Self::Pcap => false,
-            Self::AfXdp => true,
-            #[cfg(feature = "dpdk")]
-            Self::Dpdk => true,
+            Self::AfXdp | Self::Dpdk => true,
         }
     }
 }
@@ -160,6 +161,10 @@ impl EngineArgs {
                 cpus: config.cpus,
                 program: config.program,
             }))),
+            #[cfg(not(feature = "dpdk"))]
+            Engine::Dpdk => Err(usage(
+                "this program was built without DPDK: cargo build --release -p retroscope-cli --features dpdk (docs/capture.md)",
+            )),
             #[cfg(feature = "dpdk")]
             Engine::Dpdk if config.sides != Sides::Both => Err(usage(
                 "--engine dpdk takes what the device gives: leave -Q out, or use --engine af-packet",

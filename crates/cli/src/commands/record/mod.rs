@@ -45,6 +45,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.list {
         return summary::print_interfaces();
     }
+    args.refuse_expression()?;
     if args.interfaces.is_empty() && args.files.is_empty() {
         let list = interface_names();
         return Err(Failure::usage(format!(
@@ -105,7 +106,7 @@ fn start(
     // Whoever reads that it records may send a signal at once.
     signals.connect(recorder.handle());
     screen.started(&names(args).join(", "), &engine(args), recorder.ring());
-    if args.verbose && !left.is_empty() {
+    if args.verbose && left.contains(CapabilitySet::DAC_OVERRIDE) {
         let directory = args.directory().display();
         screen.line(&format!(
             "keeping CAP_DAC_OVERRIDE: {directory} cannot be written to without it"
