@@ -236,6 +236,9 @@ pub enum Event {
     /// The interface was removed; the queue stays open, and goes on with [`Event::InterfaceUp`] when one of this name is there
     /// again.
     InterfaceGone(u16),
+    /// The interface is there, and was left to the host, which a [`Notice`](Self::Notice) has told; the queue stays open, and goes on with
+    /// [`Event::InterfaceUp`] when it may take it again.
+    InterfaceLeft(u16),
     /// Something that the user should read once.
     Notice(String),
 }

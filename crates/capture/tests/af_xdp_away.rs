@@ -299,21 +299,30 @@ fn an_address_gives_an_interface_back() {
         send("v0", &frame(&[], 1));
         take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() == 1);
         taken.events.clear();
+        assert!(is_promiscuous("v1"));
         ip("addr add 10.9.0.1/32 dev v1");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceGone(0)));
-        assert!(!is_attached("v1"));
-        assert!(says(&taken, "v1 is the host's again: it has an address"));
+        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceLeft(0)));
+        assert!(!is_attached("v1") && !is_promiscuous("v1"));
+        assert!(says(&taken, "v1 is the host's again"), "{taken:?}");
+        assert!(says(&taken, "it has an address"), "{taken:?}");
         // Not ours any more.
         send("v0", &frame(&[], 2));
         ip("addr del 10.9.0.1/32 dev v1");
         take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
-        assert!(is_attached("v1"));
+        assert!(is_attached("v1") && is_promiscuous("v1"));
         assert!(!says(&taken, "is not taken"), "it was told before");
+        assert!(!taken.events.contains(&Event::InterfaceGone(0)));
         send("v0", &frame(&[], 3));
         take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() == 2);
         assert_eq!(stop_and_drain(queue.as_mut(), &mut taken), (2, 0));
         assert_eq!(taken.frames[1].1[14], 3);
     });
+}
+
+fn is_promiscuous(interface: &str) -> bool {
+    let mut command = std::process::Command::new("ip");
+    let output = command.args(["-d", "link", "show", interface]).output();
+    String::from_utf8_lossy(&output.unwrap().stdout).contains("promiscuity 1")
 }
 
 fn says(taken: &Taken, words: &str) -> bool {

@@ -48,7 +48,7 @@ pub(super) struct Attachment {
     pub(super) shunted: OwnedFd,
     /// Packets longer than a chunk come in several.
     pub(super) has_fragments: bool,
-    /// Keeps the interface promiscuous.
+    /// Keeps the interface promiscuous while the program is attached to it.
     promiscuous: Option<PacketSocket>,
 }
 
@@ -157,8 +157,12 @@ impl Attachment {
     /// Detaches it from an interface that is gone, which may only have gone to another network namespace, or is the host's.
     pub(super) fn leave(&self, generation: u64) {
         let mut hold = self.hold();
-        if hold.generation == generation {
-            hold.link = None;
+        if hold.generation != generation || hold.link.take().is_none() {
+            return;
+        }
+        if let Some(socket) = &self.promiscuous {
+            // The kernel has done it where the interface was removed.
+            let _ = socket.unset_promiscuous(hold.index.cast_signed());
         }
     }
 

@@ -196,6 +196,8 @@ impl Lane {
                     "{}: the interface is gone; recording goes on when it is back",
                     name(i)
                 )),
+                // A notice has told it.
+                Event::InterfaceLeft(_) => {}
                 Event::Notice(text) => notices.push(text),
             }
         }
@@ -211,7 +213,7 @@ impl Lane {
     /// Notes when the interface goes away and when it is back.
     fn follow(&mut self, event: &Event, shared: &InserterShared) {
         match event {
-            Event::InterfaceDown(_) | Event::InterfaceGone(_) => {
+            Event::InterfaceDown(_) | Event::InterfaceGone(_) | Event::InterfaceLeft(_) => {
                 self.away(shared).begin(self.watch.last_ns());
             }
             Event::InterfaceUp(_) => {

@@ -123,13 +123,14 @@ impl PacketSocket {
 
     /// Turns promiscuous mode on for as long as the socket lives.
     pub(crate) fn set_promiscuous(&self, interface_index: i32) -> io::Result<()> {
-        let membership = libc::packet_mreq {
-            mr_ifindex: interface_index,
-            mr_type: MEMBERSHIP_PROMISCUOUS,
-            mr_alen: 0,
-            mr_address: [0; 8],
-        };
+        let membership = promiscuity(interface_index);
         self.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)
+    }
+
+    /// Takes that back. Nothing to be done where the interface was removed.
+    pub(crate) fn unset_promiscuous(&self, interface_index: i32) -> io::Result<()> {
+        let membership = promiscuity(interface_index);
+        self.set(libc::SOL_PACKET, libc::PACKET_DROP_MEMBERSHIP, &membership)
     }
 
     /// Leaves out frames that this host sends. Since Linux 4.20.
@@ -233,6 +234,16 @@ unsafe impl Plain for libc::tpacket_stats_v3 {}
 unsafe impl Plain for libc::packet_mreq {}
 // SAFETY: an integer and a raw pointer.
 unsafe impl Plain for libc::sock_fprog {}
+
+/// What asks for promiscuous mode.
+fn promiscuity(interface_index: i32) -> libc::packet_mreq {
+    libc::packet_mreq {
+        mr_ifindex: interface_index,
+        mr_type: MEMBERSHIP_PROMISCUOUS,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    }
+}
 
 /// The size of a C structure, as system calls take it.
 fn length_of<T>() -> socklen_t {

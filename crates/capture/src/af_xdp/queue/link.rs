@@ -130,7 +130,7 @@ impl XdpQueue {
         };
         let (name, reason) = (self.port.name(), of_the_host(what));
         self.events.push_back(Event::Notice(format!(
-            "{name} is the host's again: {reason}"
+            "{name} is the host's again, and not recorded until it can be taken: {reason}"
         )));
         self.attachment.hold().refusal = Some(reason);
         self.attachment.leave(self.held.generation);
@@ -142,7 +142,12 @@ impl XdpQueue {
         self.close(self.line);
         self.attachment.leave(self.held.generation);
         self.is_up = false;
-        self.events.push_back(Event::InterfaceGone(0));
+        let is_hosts = !self.is_removed && self.attachment.hold().refusal.is_some();
+        self.events.push_back(if is_hosts {
+            Event::InterfaceLeft(0)
+        } else {
+            Event::InterfaceGone(0)
+        });
         let now_ns = clock::monotonic_ns();
         self.phase = Phase::Leaving {
             give_up_ns: now_ns.saturating_add(DRAIN_NS),
