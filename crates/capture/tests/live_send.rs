@@ -242,20 +242,18 @@ fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
     assert_eq!(numbers.len() as u64 + lost, FRAMES);
 }
 
-/// The other end passes packets on to a link of a thousand bytes a second, and the chunks of the XDP socket wait there.
-#[test]
-fn where_the_other_end_keeps_packets_the_rest_goes_through_the_packet_socket() {
-    let Some(namespace) = Namespace::with_veth("kept") else {
-        return;
-    };
-    namespace.enter(|| {
+/// A namespace where `v1` passes packets on to a link of ten bytes a second, after the first 2 KiB, and the chunks of an XDP socket at
+/// `v0` wait there. `None`, said, where that cannot be had.
+fn with_a_slow_receiver(name: &str) -> Option<Namespace> {
+    let namespace = Namespace::with_veth(name)?;
+    let is_slow = namespace.enter(|| {
         ip("link add x0 type veth peer name x1");
         ip("link add b0 type bridge");
-        let slow = "qdisc add dev x0 root tbf rate 8kbit burst 2k limit 1m";
+        let slow = "qdisc add dev x0 root tbf rate 80bit burst 2k limit 1m";
         let tc = Command::new("tc").args(slow.split(' ')).output();
         if !tc.is_ok_and(|output| output.status.success()) {
             eprintln!("SKIP: 'tc qdisc add' does not work here");
-            return;
+            return false;
         }
         for port in ["x0", "v1"] {
             ip(&format!("link set {port} master b0"));
@@ -264,11 +262,48 @@ fn where_the_other_end_keeps_packets_the_rest_goes_through_the_packet_socket() {
             ip(&format!("link set {interface} up"));
         }
         namespace.wait_for_carrier("x0");
+        true
+    });
+    is_slow.then_some(namespace)
+}
+
+#[test]
+fn where_the_other_end_keeps_packets_the_rest_goes_through_the_packet_socket() {
+    let Some(namespace) = with_a_slow_receiver("kept") else {
+        return;
+    };
+    namespace.enter(|| {
         let mut sender = sender("v0");
         assert!(sender.is_quick());
         sender.send(Frames::new(0, [1000; 60]).burst()).unwrap();
         assert_eq!((sender.sent(), sender.retries()), (60, 0));
         assert!(!sender.is_quick());
+    });
+}
+
+/// A frame is refused behind some that the other end keeps, so nobody can tell which one it was: it is neither sent again nor counted.
+#[test]
+fn a_refusal_behind_packets_that_are_kept_ends_it() {
+    let Some(namespace) = with_a_slow_receiver("kept-refused") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut sender = sender("v0");
+        assert!(sender.is_quick());
+        ip("link set v1 mtu 1000");
+        let lengths = (0..20).map(|number| if number == 9 { 1200 } else { 900 });
+        let error = sender.send(Frames::new(0, lengths).burst()).unwrap_err();
+        let is_timeout = |error: &std::io::Error| error.raw_os_error() == Some(libc::ETIMEDOUT);
+        assert!(
+            matches!(&error, SourceError::System { error, .. } if is_timeout(error)),
+            "{error:?}"
+        );
+        // Those that left the slow link at once.
+        let sent = sender.sent();
+        assert!(sent <= 2, "{sent}");
+        assert!(!sender.is_quick());
+        sender.send(Frames::new(20, [60; 3]).burst()).unwrap();
+        assert_eq!(sender.sent(), sent + 3);
     });
 }
 
