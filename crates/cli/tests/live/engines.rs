@@ -234,6 +234,12 @@ fn what_an_engine_cannot_do_is_refused() {
     let (code, words) = refused(&namespace, &["-i", "v1", "--engine", "pcap", "-Q", "in"]);
     assert_eq!(code, 2, "{words}");
     assert!(words.contains("--engine af-packet"), "{words}");
+    let (code, words) = refused(
+        &namespace,
+        &["-i", "v1", "--engine", "af-xdp", "--fanout", "qm"],
+    );
+    assert_eq!(code, 2, "{words}");
+    assert!(words.contains("for --engine af-packet"), "{words}");
     let (code, words) = refused(&namespace, &["-i", "v1", "--take-interface"]);
     assert_eq!(code, 2, "{words}");
     assert!(words.contains("is for --engine af-xdp"), "{words}");

@@ -141,7 +141,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     max_dumps: u32,
 
-    /// Capture threads for each interface; with -r one thread reads, whatever is given
+    /// Capture threads for each interface; af-xdp has one for each receive queue, pcap and -r one, whatever is given
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     rx_threads: u32,
 

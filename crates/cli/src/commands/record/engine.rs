@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use retroscope_capture::dpdk::{DpdkConfig, DpdkSource, EalConfig};
 use retroscope_capture::{
     Source, SourceError,
-    af_packet::{LiveConfig, LiveSource, Sides},
+    af_packet::{Fanout, LiveConfig, LiveSource, Sides},
     af_xdp::{XdpConfig, XdpSource},
     pcap_live::{PcapConfig, PcapSource},
 };
@@ -134,6 +134,15 @@ impl EngineArgs {
             } else {
                 "--busy-poll is for --engine af-xdp: other engines wait for the kernel"
             }));
+        }
+        if config.fanout != Fanout::default()
+            && !interfaces
+                .iter()
+                .any(|one| matches!(self.engine_of(one), Engine::Auto | Engine::AfPacket))
+        {
+            return Err(usage(
+                "--fanout and --fanout-defrag are for --engine af-packet: others share packets as the NIC does, or have one thread",
+            ));
         }
         match engine {
             Engine::Auto | Engine::AfPacket => Ok(Box::new(LiveSource::new(config))),

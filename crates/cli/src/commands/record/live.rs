@@ -19,11 +19,11 @@ pub(crate) struct LiveArgs {
     #[arg(short = 'Q', long, value_name = "WAY", value_enum, default_value_t = Way::Inout)]
     direction: Way,
 
-    /// How the capture threads of an interface share its packets: by flow, NIC queue or CPU
+    /// How the capture threads of an interface share its packets (af-packet): by flow, NIC queue or CPU
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Spread::Hash)]
     fanout: Spread,
 
-    /// Join fragments of IPv4 before they are shared out. Joined packets were never on the wire
+    /// Join fragments of IPv4 before they are shared out (af-packet). Joined packets were never on the wire
     #[arg(long)]
     fanout_defrag: bool,
 
@@ -31,8 +31,8 @@ pub(crate) struct LiveArgs {
     #[arg(long, value_name = "LIST")]
     cpus: Option<CpuList>,
 
-    /// Kernel memory of each capture thread, for packets that came and were not read yet [default: by the speed of the link
-    /// and the memory of this machine]
+    /// Memory of each capture thread for packets that came and were not read yet [default: 64MiB with af-xdp and pcap; with af-packet by the
+    /// speed of the link and the memory of this machine]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     capture_buffer: Option<u64>,
 }
