@@ -110,6 +110,8 @@ fn everything_comes_at_speed() {
         let (received, lost) = stop_and_drain(queue.as_mut(), &mut taken);
         assert_eq!((sent, received, lost), (60_000, 60_000, 0));
         assert_in_order(&taken.frames, 60_000);
+        let nic = (LossCause::Nic, Some(0));
+        assert!(queue.statistics().lost.contains(&nic), "it is copy mode");
     });
 }
 

@@ -4,7 +4,7 @@ use super::sys::Links;
 
 /// The losses of one interface, over all its incarnations.
 #[derive(Debug)]
-pub(super) struct NicLosses {
+pub(crate) struct NicLosses {
     counters: Links,
     index: i32,
     /// The interface's counter when it was last read.
@@ -14,7 +14,7 @@ pub(super) struct NicLosses {
 
 impl NicLosses {
     /// Counts from now on. `None`: the kernel does not tell.
-    pub(super) fn watch(index: i32) -> Option<Self> {
+    pub(crate) fn watch(index: i32) -> Option<Self> {
         let mut counters = Links::new().ok()?;
         let last = counters.lost(index).ok()?;
         Some(Self {
@@ -26,13 +26,13 @@ impl NicLosses {
     }
 
     /// The interface is a new one.
-    pub(super) fn follow(&mut self, index: i32) {
+    pub(crate) fn follow(&mut self, index: i32) {
         self.index = index;
         self.last = self.counters.lost(index).unwrap_or(0);
     }
 
     /// Packets lost so far. Those of an interface that is gone stay as last read.
-    pub(super) fn read(&mut self) -> u64 {
+    pub(crate) fn read(&mut self) -> u64 {
         if let Ok(now) = self.counters.lost(self.index) {
             // Some drivers start again when the interface goes down and up.
             self.lost += if now < self.last {

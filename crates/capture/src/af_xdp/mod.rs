@@ -20,8 +20,8 @@
 //! # Counting
 //! `received` is counted by the program, shed packets included. The kernel counts what found no chunk (`kernel`), the program
 //! what is shunted (`shed`), what is longer than a chunk where the kernel cannot spread it over several (`oversize`), and what went on to
-//! the host because its receive queue has no socket (`unseen`). In zero-copy mode the NIC drops where no chunk is free, before any
-//! program runs: unknown (`nic`).
+//! the host because its receive queue has no socket (`unseen`). What the NIC had no room for (`nic`) is added to
+//! `received`: the interface's counter in copy mode, unknown in zero-copy mode, where the NIC drops if no chunk is free.
 //!
 //! # An interface that comes back
 //! The program is attached to it once it is up, a spare socket takes the place of each queue's, and the counters go on. An interface

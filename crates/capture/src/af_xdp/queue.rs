@@ -9,6 +9,7 @@
 //! A chunk is in the fill ring, in the receive ring, or lent. As many are made as a ring has entries, so neither overflows by
 //! itself: packets are lost when all chunks are in the receive ring or lent.
 
+mod card;
 mod link;
 mod rest;
 
@@ -20,6 +21,7 @@ use rustix::{
 };
 
 use self::{
+    card::Card,
     link::{ABSENT_LOOK_NS, Absence},
     rest::{Rest, Verdict},
 };
@@ -121,6 +123,8 @@ pub(super) struct XdpQueue {
     /// When to look at the interface next, on the monotonic clock.
     look_due_ns: i64,
     was_zero_copy: bool,
+    /// Of the first queue; in zero-copy mode nobody knows.
+    card: Option<Card>,
     lent: u64,
     /// Packets that sockets lost which are closed, or that never came out of them.
     lost_before: u64,
@@ -166,6 +170,7 @@ impl XdpQueue {
             interfaces: [interface],
             lent_chunks: Vec::with_capacity(opened.chunks),
             was_zero_copy: opened.zero_copy,
+            card: (place.line == 0 && !opened.zero_copy).then(|| Card::new(place.held.index)),
             opened,
             attachment,
             port,
@@ -564,14 +569,20 @@ impl Queue for XdpQueue {
             causes.push((LossCause::Unseen, Some(unseen)));
             received += unseen;
         }
+        let mut known_ns = now_ns;
         if self.was_zero_copy {
             // Where no chunk is free the NIC drops, and no program runs.
             causes.push((LossCause::Nic, None));
+        } else if let Some(card) = &mut self.card {
+            card.ask(now_ns, self.phase != Phase::Running);
+            causes.push((LossCause::Nic, card.lost));
+            received += card.lost.unwrap_or(0);
+            known_ns = now_ns.min(card.asked_ns);
         }
         SourceStatistics {
             received: Some(received),
             lost: causes,
-            as_of_ns: lost.map(|_| now_ns.saturating_sub(PLACING_NS)),
+            as_of_ns: lost.map(|_| known_ns.saturating_sub(PLACING_NS)),
         }
     }
 

@@ -148,6 +148,9 @@ impl XdpQueue {
         } else {
             Event::InterfaceGone(0)
         });
+        if let Some(card) = &mut self.card {
+            card.leave(clock::realtime_ns());
+        }
         let now_ns = clock::monotonic_ns();
         self.phase = Phase::Leaving {
             give_up_ns: now_ns.saturating_add(DRAIN_NS),
@@ -325,6 +328,9 @@ impl XdpQueue {
             self.events.push_back(Event::Notice(words));
         }
         self.was_zero_copy |= zero_copy;
+        if let Some(card) = &mut self.card {
+            card.follow(held.index);
+        }
         self.is_stamped = true;
         self.unstamped_before = self.counter(word::UNSTAMPED);
         self.has_told_unseen = false;
