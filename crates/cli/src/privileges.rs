@@ -45,6 +45,15 @@ pub(crate) enum PrivilegeError {
         /// As given.
         name: String,
     },
+    /// Only root becomes somebody else.
+    #[error(
+        "-Z {name}: to become this user takes CAP_SETUID and CAP_SETGID, as root has them: leave -Z out, capabilities are \
+         given up in any case"
+    )]
+    NotAllowed {
+        /// The user.
+        name: String,
+    },
     /// A system call failed.
     #[error("cannot give up privileges: {call}: {error}")]
     System {
@@ -201,9 +210,14 @@ impl User {
 
     fn become_it(&self) -> Result<(), PrivilegeError> {
         let system = |call| {
-            move |error: rustix::io::Errno| PrivilegeError::System {
-                call,
-                error: error.into(),
+            move |error: rustix::io::Errno| match error {
+                rustix::io::Errno::PERM => PrivilegeError::NotAllowed {
+                    name: self.name.clone(),
+                },
+                _ => PrivilegeError::System {
+                    call,
+                    error: error.into(),
+                },
             }
         };
         let groups: Vec<Gid> = self.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
@@ -231,6 +245,22 @@ mod tests {
         for unknown in ["", "ca", "odd", "1000", "x:1", "-1:0"] {
             assert_eq!(User::find(unknown, PASSWD, GROUP), None, "{unknown}");
         }
+    }
+
+    #[test]
+    fn nobody_but_root_becomes_somebody_else() {
+        let user = User::find("12345:12345", "", "").unwrap();
+        // A thread of its own: it ends with what it gave up.
+        let refused = std::thread::scope(|scope| {
+            let try_it = || {
+                set_capabilities(None, only(CapabilitySet::empty())).unwrap();
+                user.become_it()
+            };
+            scope.spawn(try_it).join().unwrap()
+        });
+        let message = refused.unwrap_err().to_string();
+        assert!(message.starts_with("-Z 12345:12345: "), "{message}");
+        assert!(message.contains("leave -Z out"), "{message}");
     }
 
     #[test]
