@@ -116,6 +116,8 @@ struct Core {
     passed_by: usize,
     /// Real-time minus monotonic clock, and the monotonic clock, at the last look.
     offset_ns: Option<(i64, i64)>,
+    /// The real-time clock was set back, and the queues' watermark is still ahead of it.
+    is_set_back: bool,
     /// What was published at the last look.
     published: Vec<u64>,
     /// Remarks for the dumps that are open.
@@ -167,6 +169,7 @@ impl Analyzer {
             #[cfg(test)]
             passed_by: 0,
             offset_ns: None,
+            is_set_back: false,
             published: Vec::new(),
             step_notes: Vec::new(),
             refusals_told: 0,
@@ -227,8 +230,10 @@ impl Analyzer {
         // Asked before the reading: the writer that asks has published everything.
         let asked = self.core.barrier.asked_of_analyzer();
         if self.core.live {
-            let mono_ns = self.core.clock.now().mono_ns;
-            self.core.director.set_mono(mono_ns);
+            let now = self.core.clock.now();
+            // Before hits act on stamps of the new scale.
+            self.core.clock_step(now);
+            self.core.director.set_mono(now.mono_ns);
         }
         // Read before the records: what a queue promised not to be older than has then been seen, if all was read.
         let promised_ns = self.core.promised_ns();
@@ -324,7 +329,11 @@ impl Core {
         if self.live {
             self.clock_step(now);
             if let Some(promised_ns) = promised_ns {
-                self.director.advance(promised_ns, &mut self.orders);
+                // A queue that has not seen the step back yet still promises what it did before.
+                self.is_set_back &= promised_ns > now.wall_ns;
+                if !self.is_set_back {
+                    self.director.advance(promised_ns, &mut self.orders);
+                }
             }
             self.director.advance_mono(now.mono_ns, &mut self.orders);
         }
@@ -393,6 +402,7 @@ impl Core {
         let step_ns = offset_ns.saturating_sub(before_ns);
         if step_ns.abs() > STEP_NS {
             self.director.clock_step(step_ns);
+            self.is_set_back = step_ns < 0;
             // Stamps are used again now: a packet that looks late for a window before the step is not.
             self.tell_late();
             self.shared.clock_steps.fetch_add(1, Ordering::Relaxed);

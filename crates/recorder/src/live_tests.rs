@@ -331,6 +331,39 @@ fn a_clock_step_loses_nothing() {
     }
 }
 
+/// The first dump behind a step has its whole window: whether its trigger comes before anybody has noticed the step, or when the analyzer
+/// has and the queue has not.
+#[test]
+fn a_dump_behind_a_clock_step_has_its_future() {
+    for (step_ns, is_noticed) in [
+        (3600 * S, true),
+        (3600 * S, false),
+        (-3600 * S, true),
+        (-3600 * S, false),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rig = Rig::new(&plan(), START, dir.path());
+        rig.pass(MS);
+        rig.step();
+        rig.clock
+            .wall_ns
+            .fetch_add(step_ns, std::sync::atomic::Ordering::SeqCst);
+        if is_noticed {
+            rig.step();
+        }
+        for number in 0..20 {
+            rig.arrive(0, udp(1, if number == 0 { 9 } else { 7 }, number));
+            rig.pass(100 * MS);
+            rig.step();
+        }
+        rig.step();
+        let case = format!("{step_ns} ns, noticed: {is_noticed}");
+        assert_eq!(rig.reports.len(), 1, "{case}");
+        let numbers: Vec<u32> = packets(&rig.reports[0]).iter().map(|p| p.2).collect();
+        assert_eq!(numbers, (0..=10).collect::<Vec<_>>(), "{case}");
+    }
+}
+
 /// A loss that the counters tell only after the window has closed still counts: the verdict waits for them.
 #[test]
 fn a_verdict_waits_for_the_counters() {
