@@ -39,5 +39,5 @@ pub use cpus::{CpuList, CpuListError};
 pub use offer::{Instruction, Offer};
 pub use source::{
     Burst, Direction, Event, Frame, FrameMeta, InterfaceInfo, LossCause, OffloadEffects, Queue,
-    Source, SourceError, SourceStatistics, Status, TimeDomain, VlanTag,
+    REST_NS_MAX, Source, SourceError, SourceStatistics, Status, TimeDomain, VlanTag,
 };

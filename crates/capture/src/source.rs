@@ -32,6 +32,9 @@ pub trait Source: Send + fmt::Debug {
     fn open(self: Box<Self>, queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError>;
 }
 
+/// How long a queue leaves packets alone at most that have come, ns, if it may wait for as long or longer ([`Queue::next`]).
+pub const REST_NS_MAX: i64 = 24_000_000;
+
 /// One stream of frames of one source, owned by one thread.
 ///
 /// The caller alternates [`Queue::next`] and [`Queue::burst`]; frames stay borrowed from the engine until the next
@@ -43,7 +46,7 @@ pub trait Queue: Send + fmt::Debug {
 
     /// Gives the previous burst back to the engine and waits for the next one, at most `wait`; on a busy link an engine may
     /// take some milliseconds more, rather than to be woken for little. It also lets packets of a busy link wait the longer the longer
-    /// `wait` is, up to [`REST_NS_MAX`](crate::af_packet::REST_NS_MAX).
+    /// `wait` is, up to [`REST_NS_MAX`].
     ///
     /// # Errors
     /// A [`SourceError`] ends the queue: what was lent before counts, and every further call returns [`Status::End`].

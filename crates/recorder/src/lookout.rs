@@ -17,7 +17,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use retroscope_capture::{Burst, FrameMeta};
+use retroscope_capture::{Burst, FrameMeta, REST_NS_MAX};
 use retroscope_filter::{Aux, Frame, Joint};
 use retroscope_packet::LinkType;
 use retroscope_ring::{Ring, Waker};
@@ -34,8 +34,8 @@ const DESCRIPTOR_BYTES: u64 = 16;
 const RING_SHARE: u64 = 8;
 
 /// An inserter that works for as long before its source is dry is at its limit, ns. What came during the longest rest of an
-/// engine while dumps are open (`af_packet`: 16 ms) is stored in less as long as half of its time is left.
-const BUSY_NS: i64 = 8_000_000;
+/// engine is stored in less as long as half of its time is left.
+const BUSY_NS: i64 = REST_NS_MAX;
 
 /// For each producer, behind which of its records none is suspect. One inserter writes each, the analyzer reads.
 #[derive(Debug, Clone)]
@@ -202,23 +202,21 @@ impl Rules {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use retroscope_capture::Direction;
+pub(crate) mod testing {
     use retroscope_filter::Filter;
     use retroscope_ring::{GroupKind, Reader, RingConfig};
 
     use super::*;
-    use crate::{
-        prepared::{LinkTypes, mode},
-        rig::udp,
-    };
+    use crate::prepared::{LinkTypes, mode};
 
-    /// A lookout for a rule on packets without a link-layer header, what the analyzer sees of it, and the analyzer's reader.
-    fn lookout(text: &str, fragments: bool) -> (Lookout, Suspects, Reader) {
+    /// A lookout for a rule on packets of a link type, what the analyzer sees of it, and the analyzer's reader.
+    pub(crate) fn lookout(
+        text: &str,
+        link_type: LinkType,
+        fragments: bool,
+    ) -> (Lookout, Suspects, Reader) {
         let mut rule = Prepared::new(Filter::plain(text).unwrap(), mode(false));
-        rule.check(&LinkTypes::new(&[LinkType::RAW], &Vec::new))
+        rule.check(&LinkTypes::new(&[link_type], &Vec::new))
             .unwrap();
         let rules = Rules {
             prepared: vec![rule],
@@ -230,6 +228,17 @@ mod tests {
         let (lookout, suspects) = Lookout::arrange(Some(rules), &ring, 2, reader.waker());
         (lookout.unwrap(), suspects.unwrap(), reader)
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use retroscope_capture::Direction;
+    use retroscope_ring::Reader;
+
+    use super::*;
+    use crate::rig::udp;
 
     /// Lets it look at 100 packets to these ports, in a burst behind `first` records.
     fn look(lookout: &mut Lookout, first: u64, port: impl Fn(usize) -> u16) {
@@ -262,7 +271,7 @@ mod tests {
 
     #[test]
     fn suspects_are_told_up_to_the_end_of_their_burst() {
-        let (mut lookout, suspects, _) = lookout("udp dst port 7", false);
+        let (mut lookout, suspects, _) = testing::lookout("udp dst port 7", LinkType::RAW, false);
         look(&mut lookout, 0, |_| 8);
         assert!(suspects.none_from(1, 0), "none at all");
         for (first, suspect) in [(100, 0), (200, 63), (300, 64), (400, 99)] {
@@ -281,7 +290,7 @@ mod tests {
 
     #[test]
     fn what_it_cannot_tell_is_suspect() {
-        let (mut unknown, suspects, _) = lookout("udp", false);
+        let (mut unknown, suspects, _) = testing::lookout("udp", LinkType::RAW, false);
         let burst = Burst {
             memory: &[0; 60],
             frames: &[],
@@ -297,14 +306,14 @@ mod tests {
         };
         unknown.look((0, 5), (LinkType::ETHERNET, 0), &burst, &[frame]);
         assert!(!suspects.none_from(0, 5), "its link type");
-        let (mut fragments, suspects, _) = lookout("udp dst port 7", true);
+        let (mut fragments, suspects, _) = testing::lookout("udp dst port 7", LinkType::RAW, true);
         look(&mut fragments, 0, |_| 8);
         assert!(!suspects.none_from(1, 0), "of raw IP any packet");
     }
 
     #[test]
     fn an_inserter_at_its_limit_leaves_the_look_to_the_analyzer() {
-        let (mut lookout, suspects, _) = lookout("udp dst port 7", false);
+        let (mut lookout, suspects, _) = testing::lookout("udp dst port 7", LinkType::RAW, false);
         lookout.told(true, 1_000);
         lookout.told(false, 1_000 + BUSY_NS - 1);
         look(&mut lookout, 0, |_| 8);
@@ -319,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_rest_is_no_work() {
-        let (mut lookout, suspects, _) = lookout("udp dst port 7", false);
+        let (mut lookout, suspects, _) = testing::lookout("udp dst port 7", LinkType::RAW, false);
         lookout.told(true, 0);
         lookout.asked(3 * BUSY_NS);
         lookout.told(false, 4 * BUSY_NS - 1);
@@ -334,7 +343,7 @@ mod tests {
 
     #[test]
     fn the_analyzer_is_called_for_suspects_and_before_much_is_unread() {
-        let (mut lookout, _, mut reader) = lookout("udp dst port 7", false);
+        let (mut lookout, _, mut reader) = testing::lookout("udp dst port 7", LinkType::RAW, false);
         look(&mut lookout, 0, |_| 8);
         lookout.told(true, 0);
         assert!(!is_called(&mut reader));

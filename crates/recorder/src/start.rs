@@ -13,8 +13,7 @@ use std::{
 };
 
 use retroscope_capture::{
-    Offer, Queue, Source, SourceError,
-    af_packet::{REST_NS_MAX, WATERMARK_BEHIND_NS_MAX},
+    Offer, Queue, REST_NS_MAX, Source, SourceError, af_packet::WATERMARK_BEHIND_NS_MAX,
 };
 use retroscope_packet::LinkType;
 use retroscope_ring::{EvictionDetail, GroupKind, Mode, Ring, RingConfig, RingError, Waker};
@@ -48,7 +47,7 @@ const _: () = assert!(2 * (REST_NS_MAX as u128) < GRACE.as_nanos());
 /// How long an idle analyzer sleeps at most, for clocks and deadlines.
 const IDLE: Duration = Duration::from_millis(10);
 /// The same live, while no dump is open: longer than a busy queue lets packets wait, so that on a busy link its packets wake
-/// the analyzer, and nothing else does.
+/// the analyzer, and nothing else does; or only those that may be hits, where inserters look.
 const LULL: Duration = Duration::from_millis(100);
 /// How long an analyzer that has caught up with live traffic sleeps before it asks to be woken, where it was woken sooner than
 /// that the last time. On a link that is never idle it would be woken for every publication, and each time with a system call

@@ -43,4 +43,4 @@ pub use interface::{InterfaceSummary, Offloads, Reception, interfaces, offloads,
 pub(crate) use nic::NicLosses;
 pub(crate) use port::permission;
 pub use source::LiveSource;
-pub use watermark::{REST_NS_MAX, WATERMARK_BEHIND_NS_MAX};
+pub use watermark::WATERMARK_BEHIND_NS_MAX;

@@ -18,11 +18,11 @@ use super::{
     ring::BlockRing,
     source::RETIRE_MS,
     sys::PacketSocket,
-    watermark::{BEHIND_NS, PLACING_NS, REST_NS_MAX, WATERMARK_BEHIND_NS_MAX},
+    watermark::{BEHIND_NS, PLACING_NS, WATERMARK_BEHIND_NS_MAX},
 };
 use crate::{
-    Burst, Event, InterfaceInfo, LossCause, OffloadEffects, Queue, SourceError, SourceStatistics,
-    Status,
+    Burst, Event, InterfaceInfo, LossCause, OffloadEffects, Queue, REST_NS_MAX, SourceError,
+    SourceStatistics, Status,
     clock::{self, SECOND_NS},
     watermark::{ClockWatch, Watermark},
 };
@@ -347,6 +347,8 @@ impl LiveQueue {
             && let Some(nap_ns) = self.pulse.nap_ns(now_ns, wait_ns, self.ring.blocks())
         {
             clock::sleep_until(now_ns.saturating_add(nap_ns));
+            // The interface may have been down meanwhile, and a busy one is never polled.
+            self.on_socket_error()?;
             return Ok(true);
         }
         // Errors are seen when it is to wait.

@@ -20,9 +20,6 @@ pub(super) const BEHIND_NS: i64 = 25_000_000;
 /// ns, as long as its thread is not kept from running. Whoever closes a window by the clock waits longer.
 pub const WATERMARK_BEHIND_NS_MAX: i64 = 47_000_000;
 
-/// How long a queue leaves packets alone at most, ns, if it may wait for as long or longer ([`Queue::next`](crate::Queue::next)).
-pub const REST_NS_MAX: i64 = 24_000_000;
-
 /// From the stamp of a packet to its place in the ring at most: far more than the microseconds it takes, to allow for a
 /// virtual CPU that is descheduled in between, and for the backlog where the kernel stamps before it.
 pub(super) const PLACING_NS: i64 = 12_000_000;

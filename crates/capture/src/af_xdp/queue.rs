@@ -46,6 +46,9 @@ const PLACING_NS: i64 = 12_000_000;
 const DRAIN_NS: i64 = 100_000_000;
 
 /// How often a draining queue looks.
+/// How long a queue that asks the driver itself waits at most before it returns. One that may ask for as long never sleeps.
+const BUSY_WAIT_NS: i64 = 8_000_000;
+
 const DRAIN_LOOK_NS: i64 = 1_000_000;
 
 /// Descriptors of a burst at most.
@@ -496,7 +499,11 @@ impl Queue for XdpQueue {
             }
             _ => {}
         }
-        let deadline_ns = clock::monotonic_ns().saturating_add(clock::duration_ns(wait));
+        let wait_ns = match self.opened.busy_ns {
+            Some(_) => clock::duration_ns(wait).min(BUSY_WAIT_NS),
+            None => clock::duration_ns(wait),
+        };
+        let deadline_ns = clock::monotonic_ns().saturating_add(wait_ns);
         loop {
             let looked_ns = clock::realtime_ns();
             if self.fetch() {
@@ -520,6 +527,7 @@ impl Queue for XdpQueue {
                     deadline_ns.min(now_ns.saturating_add(DRAIN_LOOK_NS))
                 }
                 Phase::Absent(_) => deadline_ns.min(now_ns.saturating_add(ABSENT_LOOK_NS)),
+                _ if !self.is_up => deadline_ns.min(now_ns.saturating_add(ABSENT_LOOK_NS)),
                 _ => deadline_ns,
             };
             if self.is_removed || matches!(self.phase, Phase::Leaving { .. } | Phase::Absent(_)) {
@@ -530,7 +538,7 @@ impl Queue for XdpQueue {
             if self.ask(now_ns, until_ns) {
                 continue;
             }
-            let outcome = self.wait(now_ns, until_ns);
+            let outcome = self.wait(clock::monotonic_ns(), until_ns);
             outcome.inspect_err(|_| self.fail())?;
         }
     }

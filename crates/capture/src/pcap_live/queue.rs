@@ -237,7 +237,7 @@ impl PcapQueue {
         if let Some(limit) = self.handle.poll_limit().filter(|_| !is_absent) {
             wait_ns = wait_ns.min(clock::duration_ns(limit));
         }
-        if is_absent {
+        if is_absent || !self.presence.is_up() {
             wait_ns = wait_ns.min(ABSENT_LOOK_NS);
         }
         let Some(descriptor) = self.handle.descriptor() else {

@@ -2,15 +2,20 @@
 
 use std::time::Duration;
 
-use retroscope_capture::Status;
+use retroscope_capture::{Status, af_packet::WATERMARK_BEHIND_NS_MAX};
 use retroscope_ring::Producer;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{IDLE, InserterShared, Lane, LaneEnd};
 
-/// The same while nobody does, on a silent link, and on one where no packet is suspect. A dump that opens meanwhile goes
-/// without this inserter for as long: a window that ends before is closed by the clock, behind the engine's rest.
+/// Longest wait of an idle queue while nobody needs its watermark: on a silent link, and on one where no packet is suspect. A dump
+/// that opens meanwhile goes without this inserter for as long: a window that ends before is closed by the clock, behind the
+/// engine's rest.
 const CALM: Duration = Duration::from_millis(40);
+
+// The first packet of a dump is in its file within 100 ms (DESIGN §6): when the watermarks of all queues have passed it, and the dumper
+// comes round, which it does every 5 ms.
+const _: () = assert!(CALM.as_nanos() + WATERMARK_BEHIND_NS_MAX as u128 + 5_000_000 < 100_000_000);
 
 /// Time between two readings of an engine's counters, ns, while dumps are open or unfinished: they wait for counters that cover their
 /// window.
@@ -367,6 +372,25 @@ mod tests {
         waits();
         assert_eq!(waits(), IDLE, "behind a packet that may be a hit");
         assert_eq!(waits(), CALM);
+    }
+
+    #[test]
+    fn a_source_is_waited_for_longer_where_no_packet_is_suspect() {
+        for (link_type, wait) in [(LinkType::ETHERNET, CALM), (LinkType::RAW, IDLE)] {
+            let (mut inserter, _, _, asked) = inserter(1);
+            // Of frames of Ethernet, a look-out for others knows nothing.
+            let (lookout, ..) =
+                crate::lookout::testing::lookout("udp dst port 7", link_type, false);
+            inserter.shared.lookout = Some(lookout);
+            inserter.step();
+            inserter.step();
+            let wait_ns = asked.wait_ns.load(Ordering::SeqCst);
+            assert_eq!(
+                i128::from(wait_ns),
+                wait.as_nanos() as i128,
+                "{link_type:?}"
+            );
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::{
     clock::{self, SECOND_NS},
 };
 
-/// How often an interface that was removed is looked for, and one that the host uses.
+/// How often an interface that was removed is looked for, or one that is down looked at, and one that the host uses.
 pub(super) const ABSENT_LOOK_NS: i64 = 10_000_000;
 const REFUSED_LOOK_NS: i64 = SECOND_NS / 4;
 

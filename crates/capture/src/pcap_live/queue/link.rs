@@ -18,7 +18,7 @@ use crate::{
 /// How often the interface is looked at, at most: each look is three system calls.
 const PRESENT_LOOK_NS: i64 = 5_000_000;
 
-/// How often an interface that was removed is looked for.
+/// How often an interface that was removed is looked for, or one that is down looked at.
 pub(super) const ABSENT_LOOK_NS: i64 = 10_000_000;
 
 /// All EtherTypes, as libpcap binds.

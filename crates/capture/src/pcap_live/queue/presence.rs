@@ -25,6 +25,11 @@ impl Presence {
         }
     }
 
+    /// Whether it was up at the last look.
+    pub(super) fn is_up(&self) -> bool {
+        self.is_up
+    }
+
     /// A look found the interface, up or down, at `now_ns` on the system clock.
     pub(super) fn found(&mut self, is_up: bool, now_ns: i64) -> Option<Event> {
         self.is_gone = false;
