@@ -12,7 +12,12 @@
 
 mod support;
 
-use std::{fs, path::Path, process::Command, time::Instant};
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use retroscope_capture::{
     Event, FrameMeta, LossCause, Queue, Source, SourceError, Status, TimeDomain, VlanTag,
@@ -444,8 +449,47 @@ fn a_removed_interface_ends_its_device() {
             assert_eq!(statistics.received, Some(2), "{statistics:?}");
             let damaged = (LossCause::Damaged, Some(0));
             assert!(statistics.lost.contains(&damaged), "{statistics:?}");
+            assert_eq!(queue.next(WAIT).unwrap(), Status::End);
         });
     }
+}
+
+/// The first queue tells the counters of both, and finds out while packets still wait in the other.
+#[test]
+fn a_removed_interface_ends_a_device_of_two_queues() {
+    let Some(namespace) = Namespace::with_veth("dgonetwo") else {
+        return;
+    };
+    namespace.enter(|| {
+        let device = "net_af_packet33,iface=v1,qpairs=2,framecnt=1024";
+        let mut queues = try_open(device, 2).unwrap();
+        assert_eq!(queues.len(), 2);
+        generate("v0", "generate:flows=100,count=500");
+        ip("link del v0");
+        // Longer than a queue goes on without a look at its interface.
+        let alone = Duration::from_millis(100);
+        let (mut lent, mut received) = ([0, 0], 0);
+        let (mut left, start) = (vec![0, 1], Instant::now());
+        while !left.is_empty() {
+            left.retain(|&index: &usize| {
+                if index == 1 && start.elapsed() < alone {
+                    return true;
+                }
+                let status = queues[index].next(WAIT);
+                lent[index] += queues[index].burst().frames.len() as u64;
+                let Err(error) = status else {
+                    return true;
+                };
+                assert!(error.to_string().contains("v1 was removed"), "{error}");
+                received += queues[index].statistics().received.unwrap();
+                assert_eq!(queues[index].next(WAIT).unwrap(), Status::End);
+                false
+            });
+            assert!(start.elapsed() < DEADLINE, "{device} goes on: {lent:?}");
+        }
+        assert!(lent.iter().all(|lent| *lent > 0), "{lent:?}");
+        assert_eq!(received, lent.iter().sum(), "the ledger does not close");
+    });
 }
 
 #[test]

@@ -7,7 +7,8 @@
 //!
 //! # Stop
 //! DPDK cannot close a queue without discarding what waits in it. So a stopped queue goes on until its receive queues have
-//! been empty for a moment; what comes later than that is not received.
+//! been empty for a moment; what comes later than that is not received. A queue whose device stands on an interface that was
+//! removed stops itself, and ends with the error instead.
 
 use std::{
     collections::VecDeque,
@@ -37,9 +38,11 @@ use crate::{
 /// From a stamp by the device's clock to when the packet can be received: what the clocks may differ by, and more.
 const PLACING_NS: i64 = 10_000_000;
 
-/// How long a stopped queue goes on where packets do not end, and how long its first one waits for the others.
+/// How long a stopped queue goes on where packets do not end.
 const DRAIN_NS: i64 = 100_000_000;
-const OTHERS_NS: i64 = 200_000_000;
+
+/// How long the first one waits for the others, each of which may find out by itself that it is to stop, after [`LOOK_NS`].
+const OTHERS_NS: i64 = 1_000_000_000;
 
 /// How long it has to be silent: packets in the kernel's receive path take so long at most.
 const QUIET_NS: i64 = 12_000_000;
@@ -147,6 +150,8 @@ pub(super) struct DpdkQueue {
     unstamped: u64,
     /// The port's counters when it was stopped.
     at_stop: Option<Counters>,
+    /// Why it stopped itself; `None` once that was told.
+    failure: Option<SourceError>,
     watermark: Watermark,
     clock: ClockWatch,
 }
@@ -204,6 +209,7 @@ impl DpdkQueue {
             refused: 0,
             unstamped: 0,
             at_stop: None,
+            failure: None,
             watermark: Watermark::new(clock::realtime_ns(), placing_ns),
             clock: ClockWatch::new(),
         }
@@ -330,11 +336,8 @@ impl DpdkQueue {
     }
 
     /// Looks at the link. The port's first queue does it for all; the others only as long as nobody knows its speed, because the
-    /// first one has no time to look while packets come.
-    ///
-    /// # Errors
-    /// [`SourceError::Unsupported`]: the device stood on an interface that was removed.
-    fn look_at_link(&mut self) -> Result<(), SourceError> {
+    /// first one has no time to look while packets come. A device that stood on an interface that was removed stops.
+    fn look_at_link(&mut self) {
         let shared = Arc::clone(&self.shared);
         // Relaxed: a number that nothing hangs on.
         let known = || shared.megabits.load(Ordering::Relaxed);
@@ -343,7 +346,10 @@ impl DpdkQueue {
             Some(beneath) => match beneath.look() {
                 Presence::Known { is_up } => Some(is_up),
                 Presence::Unknown => None,
-                Presence::Gone => return Err(beneath.error(&self.interfaces[0].name)),
+                Presence::Gone => {
+                    self.failure = Some(beneath.error(&self.interfaces[0].name));
+                    return self.stop();
+                }
             },
             None if is_needed => {
                 let link = self.batch.port().link().ok();
@@ -365,17 +371,16 @@ impl DpdkQueue {
                 Event::InterfaceDown(0)
             });
         }
-        Ok(())
     }
 
     /// What is to be done from time to time while nothing comes.
-    fn look(&mut self, now_ns: i64) -> Result<(), SourceError> {
+    fn look(&mut self, now_ns: i64) {
         if now_ns - self.looked_ns < LOOK_NS {
-            return Ok(());
+            return;
         }
         self.looked_ns = now_ns;
         if self.phase == Phase::Running {
-            self.look_at_link()?;
+            self.look_at_link();
         }
         let unstamped = std::mem::take(&mut self.unstamped);
         if unstamped > 0 {
@@ -390,7 +395,6 @@ impl DpdkQueue {
                 self.watermark.on_clock_set_back(step.now_ns);
             }
         }
-        Ok(())
     }
 
     /// A stopped queue takes what is there, but not from a device that always has more, and not for ever.
@@ -546,9 +550,9 @@ impl Queue for DpdkQueue {
                 self.watermark.on_silence(looked_ns);
             }
             let now_ns = clock::monotonic_ns();
-            self.look(now_ns)?;
+            self.look(now_ns);
             if self.is_at_end(now_ns) {
-                return Ok(Status::End);
+                return self.failure.take().map_or(Ok(Status::End), Err);
             }
             let deadline_ns =
                 *deadline_ns.get_or_insert(now_ns.saturating_add(clock::duration_ns(wait)));
