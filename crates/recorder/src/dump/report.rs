@@ -135,16 +135,8 @@ impl DumpReport {
                     seconds(before),
                     seconds(after)
                 ),
-                (true, false) => format!(
-                    ", {} to {} before the trigger",
-                    seconds(before),
-                    seconds(-after)
-                ),
-                (false, _) => format!(
-                    ", {} to {} after the trigger",
-                    seconds(-before),
-                    seconds(after)
-                ),
+                (true, false) => format!(", {} before the trigger", range(before, -after)),
+                (false, _) => format!(", {} after the trigger", range(-before, after)),
             }
         });
         let clipped = match self.clipped.as_slice() {
@@ -204,6 +196,16 @@ fn lossy_all<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S
 fn packets(count: u64) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} packet{plural}")
+}
+
+/// Two spans of time as a person reads them: one, where they look alike.
+fn range(from_ns: i64, to_ns: i64) -> String {
+    let (from, to) = (seconds(from_ns), seconds(to_ns));
+    if from == to {
+        from
+    } else {
+        format!("{from} to {to}")
+    }
 }
 
 /// The JSON file beside a dump: the report and what only a reader of this dump wants to know.
@@ -291,6 +293,33 @@ mod tests {
             one.line(),
             "d/x.pcapng: 1 packet, 0.000 s before and 0.000 s after the trigger: complete"
         );
+        let span = |first_ns, last_ns| {
+            let report = DumpReport {
+                span_ns: Some((first_ns, last_ns)),
+                ..one.clone()
+            };
+            let line = report.line();
+            let (_, span) = line.split_once(", ").unwrap();
+            span.strip_suffix(": complete").unwrap().to_owned()
+        };
+        let (early_ns, late_ns) = (2_247_000_000, 5_250_000_000);
+        for (first_ns, last_ns, expected) in [
+            (early_ns, early_ns, "2.753 s before the trigger"),
+            (early_ns, early_ns + 1000, "2.753 s before the trigger"),
+            (late_ns, late_ns, "0.250 s after the trigger"),
+            (
+                early_ns,
+                early_ns + 1_000_000,
+                "2.753 s to 2.752 s before the trigger",
+            ),
+            (
+                late_ns,
+                late_ns + 1_000_000,
+                "0.250 s to 0.251 s after the trigger",
+            ),
+        ] {
+            assert_eq!(span(first_ns, last_ns), expected);
+        }
     }
 
     #[test]
