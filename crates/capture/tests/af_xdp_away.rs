@@ -338,9 +338,6 @@ fn add_with_queues(namespace: &Namespace, names: [&str; 2], queues: usize) {
         "link add {one} {side} type veth peer name {other} {side}"
     ));
     for name in names {
-        // IPv6 would send neighbour discovery. A kernel without it needs no telling.
-        let path = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
-        let _ = std::fs::write(path, "1");
         ip(&format!("link set {name} up"));
     }
     namespace.wait_for_carrier(one);

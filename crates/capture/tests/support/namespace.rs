@@ -16,7 +16,7 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// A namespace with nothing but its loopback interface, which is down. Says so and returns `None` where that is not
+    /// A namespace with nothing but its loopback interface, which is down, and without IPv6. Says so and returns `None` where that is not
     /// possible. `tag` is unique among the tests of this process.
     pub(crate) fn new(tag: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
@@ -25,7 +25,17 @@ impl Namespace {
         }
         let name = format!("rs-{}-{tag}", std::process::id());
         match Command::new("ip").args(["netns", "add", &name]).status() {
-            Ok(status) if status.success() => Some(Self { name }),
+            Ok(status) if status.success() => {
+                let namespace = Self { name };
+                // IPv6 would send neighbour discovery whenever it likes.
+                namespace.enter(|| {
+                    for scope in ["all", "default"] {
+                        let path = format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6");
+                        let _ = std::fs::write(path, "1");
+                    }
+                });
+                Some(namespace)
+            }
             outcome => {
                 eprintln!("SKIP: 'ip netns add' does not work here: {outcome:?}");
                 None
@@ -37,11 +47,6 @@ impl Namespace {
     pub(crate) fn with_veth(tag: &str) -> Option<Self> {
         let namespace = Self::new(tag)?;
         namespace.enter(|| {
-            // IPv6 would send neighbour discovery whenever it likes.
-            for scope in ["all", "default"] {
-                let _ =
-                    std::fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"), "1");
-            }
             ip("link add v0 type veth peer name v1");
             ip("link set v0 up");
             ip("link set v1 up");
