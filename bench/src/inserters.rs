@@ -57,7 +57,10 @@ fn stored(inserted: &Inserted) -> Result<u64, Failure> {
 pub mod null {
     use std::time::Duration;
 
-    use retroscope_capture::dpdk::{DpdkConfig, DpdkSource, EalConfig, discard};
+    use retroscope_capture::{
+        CpuTurns,
+        dpdk::{DpdkConfig, DpdkSource, EalConfig, discard},
+    };
 
     use super::{Failure, insert, stored};
 
@@ -72,7 +75,7 @@ pub mod null {
             promiscuous: false,
             take_interface: false,
             buffer_bytes: None,
-            cpus: Vec::new(),
+            cpus: CpuTurns::default(),
         }
     }
 

@@ -1,6 +1,11 @@
-//! Lists of CPUs, as the kernel and `taskset -c` write them, and where an interface's CPUs are.
+//! Lists of CPUs, as the kernel and `taskset -c` write them, where an interface's CPUs are, and which thread gets which.
 
-use std::{fs, path::Path, str::FromStr};
+use std::{
+    fs,
+    path::Path,
+    str::FromStr,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 /// CPUs by number, in the order that was written.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -22,21 +27,6 @@ impl CpuList {
     #[must_use]
     pub fn as_slice(&self) -> &[u32] {
         &self.0
-    }
-
-    /// All of them, in the order in which threads take turns of which the first is number `first` of all.
-    pub fn turns(&self, first: usize) -> impl Iterator<Item = u32> {
-        let cpus = &self.0;
-        let from = first % cpus.len().max(1);
-        cpus[from..].iter().chain(&cpus[..from]).copied()
-    }
-
-    /// Where thread number `thread` of an interface runs: the CPU that was asked for, in turns; else any of these.
-    pub(crate) fn of_thread(&self, asked: &[u32], thread: usize) -> Vec<u32> {
-        match asked.get(thread % asked.len().max(1)) {
-            Some(cpu) => vec![*cpu],
-            None => self.0.clone(),
-        }
     }
 
     /// The CPUs near the device of an interface, where the machine has others too. `index` tells whether the interfaces under
@@ -96,6 +86,43 @@ impl FromStr for CpuList {
     }
 }
 
+/// CPUs for the capture threads of all interfaces of a recording, given out in turns. Copies give out of the same list.
+///
+/// An engine asks where it opens a queue, because only there it is known how many an interface has. Who asks again gets the same: an
+/// interface may be opened twice before its threads start.
+#[derive(Debug, Clone, Default)]
+pub struct CpuTurns {
+    asked: CpuList,
+    /// The threads that have their turn, in its order: interface, number there.
+    threads: Arc<Mutex<Vec<(String, usize)>>>,
+}
+
+impl CpuTurns {
+    /// Turns of the CPUs that were asked for; none: threads run near their devices.
+    #[must_use]
+    pub fn new(asked: CpuList) -> Self {
+        Self {
+            asked,
+            threads: Arc::default(),
+        }
+    }
+
+    /// Where thread number `thread` of an interface runs: the CPU whose turn it is; where none was asked for, any of those `near`.
+    pub(crate) fn of_thread(&self, interface: &str, thread: usize, near: &CpuList) -> Vec<u32> {
+        let asked = self.asked.as_slice();
+        if asked.is_empty() {
+            return near.0.clone();
+        }
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same = |(of, number): &(String, usize)| of == interface && *number == thread;
+        let turn = threads.iter().position(is_same).unwrap_or_else(|| {
+            threads.push((interface.to_owned(), thread));
+            threads.len() - 1
+        });
+        vec![asked[turn % asked.len()]]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,16 +151,21 @@ mod tests {
     }
 
     #[test]
-    fn threads_take_turns() {
-        let cpus = list("4,6,7");
-        assert_eq!(cpus.turns(0).collect::<Vec<_>>(), [4, 6, 7]);
-        let asked: Vec<u32> = cpus.turns(4).collect();
-        assert_eq!(asked, [6, 7, 4]);
-        assert_eq!(CpuList::default().turns(3).count(), 0);
+    fn threads_of_all_interfaces_take_turns() {
         let near = list("0-1");
-        let of_four = [0, 1, 2, 3].map(|thread| near.of_thread(&asked, thread));
-        assert_eq!(of_four, [[6], [7], [4], [6]]);
-        assert_eq!(near.of_thread(&[], 3), [0, 1]);
+        let turns = CpuTurns::new(list("4,6-8,9"));
+        let of = |turns: &CpuTurns, name: &str, threads: usize| -> Vec<u32> {
+            let of_thread = |thread| turns.of_thread(name, thread, &near);
+            (0..threads).flat_map(of_thread).collect()
+        };
+        assert_eq!(of(&turns, "eth0", 3), [4, 6, 7]);
+        let copy = turns.clone();
+        assert_eq!(of(&copy, "eth1", 4), [8, 9, 4, 6], "goes on, and around");
+        // One interface stayed open, the other is opened again.
+        assert_eq!(of(&turns, "eth1", 4), [8, 9, 4, 6]);
+        assert_eq!(of(&copy, "eth0", 3), [4, 6, 7]);
+        assert_eq!(of(&turns, "eth2", 1), [7]);
+        assert_eq!(of(&CpuTurns::default(), "eth0", 2), [0, 1, 0, 1]);
     }
 
     #[test]

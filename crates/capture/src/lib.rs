@@ -35,7 +35,7 @@ pub mod send;
 mod source;
 mod watermark;
 
-pub use cpus::{CpuList, CpuListError};
+pub use cpus::{CpuList, CpuListError, CpuTurns};
 pub use offer::{Instruction, Offer};
 pub use source::{
     Burst, Direction, Event, Frame, FrameMeta, InterfaceInfo, LossCause, OffloadEffects, Queue,

@@ -20,7 +20,7 @@ use std::{
 };
 
 use retroscope_capture::{
-    Event, FrameMeta, LossCause, Queue, Source, SourceError, Status, TimeDomain, VlanTag,
+    CpuTurns, Event, FrameMeta, LossCause, Queue, Source, SourceError, Status, TimeDomain, VlanTag,
     dpdk::{DpdkConfig, DpdkSource, EalConfig},
 };
 use support::{
@@ -39,7 +39,7 @@ fn config(device: &str) -> DpdkConfig {
         promiscuous: true,
         take_interface: false,
         buffer_bytes: None,
-        cpus: Vec::new(),
+        cpus: CpuTurns::default(),
     }
 }
 

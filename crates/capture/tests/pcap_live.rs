@@ -15,7 +15,8 @@ use std::{
 };
 
 use retroscope_capture::{
-    Burst, Direction, Event, FrameMeta, LossCause, Queue, Source, SourceError, Status, TimeDomain,
+    Burst, CpuTurns, Direction, Event, FrameMeta, LossCause, Queue, Source, SourceError, Status,
+    TimeDomain,
     pcap_live::{PcapConfig, PcapSource},
     send::LiveSender,
 };
@@ -32,7 +33,7 @@ fn try_open(device: &str, buffer_bytes: Option<usize>) -> Result<Vec<Box<dyn Que
         device: device.to_owned(),
         promiscuous: true,
         buffer_bytes,
-        cpus: Vec::new(),
+        cpus: CpuTurns::default(),
         program: PathBuf::from("retroscope"),
     };
     Box::new(PcapSource::new(config)).open(1)

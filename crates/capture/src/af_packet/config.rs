@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use crate::CpuTurns;
+
 /// How to capture from an interface.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct LiveConfig {
     /// The interface's name.
     pub interface: String,
@@ -16,8 +18,8 @@ pub struct LiveConfig {
     pub fanout: Fanout,
     /// Which frames to take by their way.
     pub sides: Sides,
-    /// The CPU of each queue's thread, in turns; empty: those near the device, where the machine has several NUMA nodes.
-    pub cpus: Vec<u32>,
+    /// The CPU of each queue's thread; none: those near the device, where the machine has several NUMA nodes.
+    pub cpus: CpuTurns,
     /// The program's path, for the commands that a message names.
     pub program: PathBuf,
 }
@@ -31,7 +33,7 @@ impl LiveConfig {
             buffer_bytes: None,
             fanout: Fanout::default(),
             sides: Sides::default(),
-            cpus: Vec::new(),
+            cpus: CpuTurns::default(),
             program: program.into(),
         }
     }

@@ -87,7 +87,7 @@ impl Source for LiveSource {
             time_resolution_ns: 1,
         };
         let near = CpuList::near(Path::new("/sys"), port.name(), found.index);
-        let wanted = port.config().cpus.clone();
+        let turns = port.config().cpus.clone();
         let port = Arc::new(port);
         let frame_bytes_max = port.frame_bytes_max();
         let queue = |(number, (socket, mut ring, notice)): (usize, Opened)| -> Box<dyn Queue> {
@@ -95,7 +95,7 @@ impl Source for LiveSource {
             ring.set_frame_bytes_max(frame_bytes_max);
             let place = Place {
                 is_first: number == 0,
-                cpus: near.of_thread(&wanted, number),
+                cpus: turns.of_thread(port.name(), number, &near),
             };
             Box::new(LiveQueue::new(
                 port,

@@ -17,7 +17,7 @@ use super::{
     sys::Umem,
 };
 use crate::{
-    CpuList, InterfaceInfo, Queue, Source, SourceError, TimeDomain,
+    CpuList, CpuTurns, InterfaceInfo, Queue, Source, SourceError, TimeDomain,
     af_packet::{offloads, sys::PacketSocket},
     clock::{self, SECOND_NS},
 };
@@ -45,7 +45,7 @@ const SPARES: usize = 4;
 const SPARES_MAX: usize = 64;
 
 /// How to capture with AF_XDP.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct XdpConfig {
     /// The interface's name.
     pub interface: String,
@@ -57,8 +57,8 @@ pub struct XdpConfig {
     pub buffer_bytes: Option<usize>,
     /// How long a thread asks the driver for packets itself before it sleeps; `None`: the driver interrupts.
     pub busy_poll: Option<Duration>,
-    /// The CPU of each queue's thread, in turns; empty: those near the device, where the machine has several NUMA nodes.
-    pub cpus: Vec<u32>,
+    /// The CPU of each queue's thread; none: those near the device, where the machine has several NUMA nodes.
+    pub cpus: CpuTurns,
     /// The program's path, for the commands that a message names.
     pub program: PathBuf,
 }
@@ -239,7 +239,7 @@ impl Source for XdpSource {
                 line,
                 queues,
                 held,
-                cpus: near.of_thread(&self.config.cpus, line),
+                cpus: self.config.cpus.of_thread(&info.name, line, &near),
             };
             Box::new(XdpQueue::new(
                 info.clone(),

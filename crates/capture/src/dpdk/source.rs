@@ -15,14 +15,14 @@ use super::{
     sys::{self, Batch},
 };
 use crate::{
-    CpuList, InterfaceInfo, Queue, Source, SourceError, TimeDomain,
+    CpuList, CpuTurns, InterfaceInfo, Queue, Source, SourceError, TimeDomain,
     af_packet::sys::{InterfaceQuery, PacketSocket},
     clock,
     host::host_uses,
 };
 
 /// How to capture with DPDK.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct DpdkConfig {
     /// The device and its arguments, as behind `--vdev` or `-a` of DPDK's programs: `net_pcap0,rx_pcap=a.pcap`, `0000:03:00.0`.
     pub device: String,
@@ -34,8 +34,8 @@ pub struct DpdkConfig {
     pub take_interface: bool,
     /// Bytes of buffers of each thread; `None`: as many as the device has descriptors, 4096 at most.
     pub buffer_bytes: Option<usize>,
-    /// CPUs for the threads, in turns; empty: those near the device.
-    pub cpus: Vec<u32>,
+    /// The CPU of each thread; none: those near the device.
+    pub cpus: CpuTurns,
 }
 
 /// A device of DPDK behind the [`Source`] plug.
@@ -116,11 +116,6 @@ impl DpdkSource {
             query,
             _promiscuous: promiscuous.transpose()?,
         }))
-    }
-
-    /// CPUs for a thread: one of those that were asked for, or any near the device.
-    fn cpus(&self, thread: usize, node: i32) -> Vec<u32> {
-        CpuList::of_node(Path::new("/sys"), node).of_thread(&self.config.cpus, thread)
     }
 }
 
@@ -206,6 +201,7 @@ impl Source for DpdkSource {
         let mut stampings: Vec<_> = (0..threads).map(|_| stamping(&opened, &device)).collect();
         let shared = Arc::new(Shared::new(environment, threads, beneath));
         let port = Arc::new(opened.port);
+        let near = CpuList::of_node(Path::new("/sys"), opened.node);
         let mut made: Vec<Box<dyn Queue>> = Vec::new();
         for (thread, (stamping, time_domain, time_resolution_ns)) in stampings.drain(..).enumerate()
         {
@@ -224,7 +220,7 @@ impl Source for DpdkSource {
                 place: thread..threads,
                 queues: opened.queues,
                 descriptors: opened.descriptors,
-                cpus: self.cpus(thread, opened.node),
+                cpus: self.config.cpus.of_thread(device.name(), thread, &near),
                 notices: std::mem::take(&mut notices),
             })));
         }

@@ -10,7 +10,7 @@ use super::{
     eal::environment,
     sys::{Shape, feed},
 };
-use crate::{Direction, LossCause, Queue, Source, Status, VlanTag};
+use crate::{CpuTurns, Direction, LossCause, Queue, Source, Status, VlanTag};
 
 const PLAIN: Shape = Shape {
     more: 0,
@@ -36,7 +36,7 @@ fn config(device: &str) -> DpdkConfig {
         promiscuous: true,
         take_interface: false,
         buffer_bytes: None,
-        cpus: Vec::new(),
+        cpus: CpuTurns::default(),
     }
 }
 

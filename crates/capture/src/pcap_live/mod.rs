@@ -40,7 +40,7 @@ use self::{
     sys::{ActivateError, Handle, Options},
 };
 use crate::{
-    CpuList, InterfaceInfo, Queue, Source, SourceError, TimeDomain,
+    CpuList, CpuTurns, InterfaceInfo, Queue, Source, SourceError, TimeDomain,
     af_packet::{
         permission,
         sys::{InterfaceQuery, PacketSocket},
@@ -57,7 +57,7 @@ const TIMEOUT_MS: c_int = 4;
 const BUFFER_BYTES: c_int = 64 << 20;
 
 /// How to capture from a device of libpcap.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct PcapConfig {
     /// The device, as libpcap names it: `eth0`, `any`, `zc:eth0`, `netmap:eth0`, …
     pub device: String,
@@ -65,8 +65,8 @@ pub struct PcapConfig {
     pub promiscuous: bool,
     /// Bytes of kernel or device memory; `None`: 64 MiB. A device may take less.
     pub buffer_bytes: Option<usize>,
-    /// The CPU of its thread, the first of these; empty: those near the device, where the machine has several NUMA nodes.
-    pub cpus: Vec<u32>,
+    /// The CPU of its thread; none: those near the device, where the machine has several NUMA nodes.
+    pub cpus: CpuTurns,
     /// The program's path, for the commands that a message names.
     pub program: PathBuf,
 }
@@ -158,7 +158,7 @@ impl Source for PcapSource {
             ));
         }
         let promiscuous = self.config.promiscuous;
-        let cpus = near(device).of_thread(&self.config.cpus, 0);
+        let cpus = self.config.cpus.of_thread(device, 0, &near(device));
         let queue = PcapQueue::new(handle, interface, socket, promiscuous, cpus, notices);
         Ok(vec![Box::new(queue)])
     }
@@ -182,7 +182,7 @@ mod tests {
             device: device.to_owned(),
             promiscuous: true,
             buffer_bytes: None,
-            cpus: Vec::new(),
+            cpus: CpuTurns::default(),
             program: PathBuf::from("retroscope"),
         };
         Box::new(PcapSource::new(config)).open(1).unwrap_err()

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use retroscope_capture::{
-    Event, LossCause, Queue, Source, SourceError, Status,
+    CpuTurns, Event, LossCause, Queue, Source, SourceError, Status,
     af_xdp::{Shunt, XdpConfig, XdpSource},
 };
 
@@ -19,7 +19,7 @@ pub(crate) fn config(interface: &str) -> XdpConfig {
         take_interface: false,
         buffer_bytes: None,
         busy_poll: None,
-        cpus: Vec::new(),
+        cpus: CpuTurns::default(),
         program: "retroscope".into(),
     }
 }

@@ -137,7 +137,7 @@ fn af_xdp_takes_the_interface_and_gives_it_back() {
     }
 }
 
-/// `--cpus` means the same with every engine.
+/// `--cpus` means the same with every engine: a CPU for each thread of an interface, and none of them for made-up traffic.
 #[test]
 fn capture_threads_run_where_they_are_told() {
     let _machine = shared();
@@ -145,15 +145,16 @@ fn capture_threads_run_where_they_are_told() {
         return;
     };
     let own = rustix::thread::sched_getaffinity(None).unwrap();
-    let last = (0..rustix::thread::CpuSet::MAX_CPU).rfind(|cpu| own.is_set(*cpu));
-    let cpu = last.unwrap().to_string();
-    if own.count() == 1 {
+    let mut all = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| own.is_set(*cpu));
+    let (Some(first), Some(last)) = (all.next(), all.next_back()) else {
         eprintln!("SKIP: there is one CPU, so every thread runs there");
         return;
-    }
+    };
+    let cpus = format!("{first},{last}");
     for engine in ["af-packet", "af-xdp", "pcap"] {
-        let arguments = ["-i", "v1", "--engine", engine, "--ring", "64MiB"];
-        let arguments = [&arguments[..], &["--cpus", &cpu, "--trigger", "icmp"]].concat();
+        let sources = ["-i", "v0", "-i", "generate:rate=1kpps", "-i", "v1"];
+        let how = ["--engine", engine, "--ring", "64MiB", "--cpus", &cpus];
+        let arguments = [&sources[..], &how[..], &["--trigger", "icmp"]].concat();
         let (code, words) = match engine {
             "af-xdp" => refused(
                 &namespace,
@@ -174,8 +175,11 @@ fn capture_threads_run_where_they_are_told() {
             let inserters = named.iter().filter(|name| name.starts_with("inserter-"));
             let inserters = inserters.count();
             let lists = of_threads(&recorder, "Cpus_allowed_list");
-            let pinned = lists.iter().filter(|list| **list == cpu).count();
-            if inserters > 0 && pinned == inserters {
+            let has_one = |cpu: usize| {
+                let cpu = cpu.to_string();
+                lists.iter().filter(|list| **list == cpu).count() == 1
+            };
+            if inserters == 3 && has_one(first) && has_one(last) {
                 break;
             }
             assert!(Instant::now() < deadline, "{engine}: {named:?} {lists:?}");

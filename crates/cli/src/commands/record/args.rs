@@ -11,7 +11,7 @@ use retroscope_recorder::{Config, Format, Scripts};
 use retroscope_ring::Backing;
 use retroscope_script::Script;
 
-use super::{engine::EngineArgs, is_generator, live::LiveArgs};
+use super::{engine::EngineArgs, has_engine, is_generator, live::LiveArgs};
 use crate::{failure::Failure, memory, numa, units};
 
 /// The connection of the trigger packet.
@@ -251,6 +251,9 @@ impl Args {
         if offline && self.rx_threads > 1 {
             notes.push("--rx-threads: files are read by one thread".to_owned());
         }
+        if self.live.asks_for_cpus() && !self.interfaces.iter().any(|name| has_engine(name)) {
+            notes.push("--cpus: there is no interface whose threads it could pin".to_owned());
+        }
         let config = Config {
             offline,
             ring_bytes,
@@ -290,11 +293,6 @@ impl Args {
                 .collect::<Result<_, _>>()?,
             dump: self.dump_lua.as_ref().map(read).transpose()?,
         })
-    }
-
-    /// Capture threads of each interface.
-    pub(crate) fn rx_threads(&self) -> usize {
-        self.rx_threads as usize
     }
 
     /// Where dumps go.

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use retroscope_capture::CpuList;
 use retroscope_capture::af_packet::{Fanout, FanoutMode, LiveConfig, Sides};
+use retroscope_capture::{CpuList, CpuTurns};
 
 use crate::units;
 
@@ -27,7 +27,8 @@ pub(crate) struct LiveArgs {
     #[arg(long)]
     fanout_defrag: bool,
 
-    /// CPUs for the capture threads, in turns, like 2-5,8 [default: those near the interface]
+    /// CPUs for the capture threads of all interfaces, in turns, like 2-5,8; the threads of `TCP@` and `generate:` run anywhere [default: those
+    /// near the interface]
     #[arg(long, value_name = "LIST")]
     cpus: Option<CpuList>,
 
@@ -56,16 +57,18 @@ enum Spread {
 }
 
 impl LiveArgs {
-    /// How to capture from `interface`, which is number `number` of those with `threads` threads each.
-    pub(crate) fn config(
-        &self,
-        interface: &str,
-        number: usize,
-        threads: usize,
-        program: PathBuf,
-    ) -> LiveConfig {
-        let cpus = self.cpus.iter();
-        let cpus = cpus.flat_map(|list| list.turns(number * threads));
+    /// The CPUs that the threads of all interfaces share.
+    pub(crate) fn cpus(&self) -> CpuTurns {
+        CpuTurns::new(self.cpus.clone().unwrap_or_default())
+    }
+
+    /// Whether any CPU was asked for.
+    pub(crate) fn asks_for_cpus(&self) -> bool {
+        self.cpus.is_some()
+    }
+
+    /// How to capture from `interface`, by threads on `cpus`.
+    pub(crate) fn config(&self, interface: &str, cpus: CpuTurns, program: PathBuf) -> LiveConfig {
         LiveConfig {
             promiscuous: !self.no_promiscuous,
             buffer_bytes: self
@@ -84,7 +87,7 @@ impl LiveArgs {
                 Way::In => Sides::In,
                 Way::Out => Sides::Out,
             },
-            cpus: cpus.collect(),
+            cpus,
             ..LiveConfig::new(interface, program)
         }
     }

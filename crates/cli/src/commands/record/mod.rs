@@ -15,7 +15,7 @@ use std::{
 };
 
 use retroscope_capture::{
-    Source, SourceError,
+    CpuTurns, Source, SourceError,
     file::FileSource,
     generator::GeneratorSource,
     pcap_over_ip::{TcpSource, is_address},
@@ -85,7 +85,8 @@ fn start(
         Ok(())
     };
     let stop = signals.stop_flag();
-    let sources = || open_sources(args, &stop);
+    let cpus = args.live.cpus();
+    let sources = || open_sources(args, &cpus, &stop);
     let clock = Arc::new(SystemClock::new());
     let result = {
         let mut progress = |done, total| screen.filling(done, total);
@@ -232,7 +233,17 @@ fn is_generator(name: &str) -> bool {
     name == "generate" || name.starts_with("generate:")
 }
 
-fn open_sources(args: &Args, stop: &Arc<AtomicBool>) -> Result<Vec<Box<dyn Source>>, SourceError> {
+/// Whether an engine captures from it: neither made up nor a stream.
+fn has_engine(name: &str) -> bool {
+    !is_generator(name) && !is_address(name)
+}
+
+/// All sources. `cpus` outlives them: what is opened again keeps its CPUs.
+fn open_sources(
+    args: &Args,
+    cpus: &CpuTurns,
+    stop: &Arc<AtomicBool>,
+) -> Result<Vec<Box<dyn Source>>, SourceError> {
     let mut sources: Vec<Box<dyn Source>> = Vec::new();
     for path in &args.files {
         // As for tcpdump.
@@ -243,16 +254,16 @@ fn open_sources(args: &Args, stop: &Arc<AtomicBool>) -> Result<Vec<Box<dyn Sourc
         };
         sources.push(Box::new(source.stopped_by(Arc::clone(stop))));
     }
-    let has_engine = |name: &&String| !is_generator(name) && !is_address(name);
-    let interfaces: Vec<String> = args.interfaces.iter().filter(has_engine).cloned().collect();
-    for (number, name) in args.interfaces.iter().enumerate() {
+    let mut interfaces = args.interfaces.clone();
+    interfaces.retain(|name| has_engine(name));
+    for name in &args.interfaces {
         if is_generator(name) {
             sources.push(Box::new(GeneratorSource::parse(name)?));
         } else if is_address(name) {
             sources.push(Box::new(TcpSource::parse(name)?));
         } else {
             let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("retroscope"));
-            let config = args.live.config(name, number, args.rx_threads(), program);
+            let config = args.live.config(name, cpus.clone(), program);
             sources.push(args.engine.source(config, &interfaces)?);
         }
     }
