@@ -5,7 +5,7 @@
 use std::{
     fs::{self, File},
     io::Write,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
 };
 
@@ -80,6 +80,16 @@ fn names(recorder: &Recorder) -> Vec<String> {
     names
 }
 
+/// Removes a file and frees its bytes at once: a process that another test is starting may hold it open for an instant.
+fn remove(path: &Path) {
+    File::options()
+        .write(true)
+        .open(path)
+        .and_then(|file| file.set_len(0))
+        .unwrap();
+    fs::remove_file(path).unwrap();
+}
+
 /// The verdicts of all dumps.
 fn verdicts(outcome: &Outcome) -> Vec<&Value> {
     outcome
@@ -113,7 +123,7 @@ fn a_full_disk_fails_one_dump() {
         "{left:?}"
     );
     let readable = capture::readable(&seen(&recorder, part));
-    fs::remove_file(seen(&recorder, part)).unwrap();
+    remove(&seen(&recorder, part));
     let part = recorder.directory().join(part);
 
     sender.send(&udp(2, 1000, 60000, &[7; 958]));
@@ -160,9 +170,7 @@ fn a_disk_that_is_full_already() {
     sender.send(&udp(1, 1000, 60000, &[7; 958]));
     let (_, line) = recorder.dumps(1).remove(0);
     assert!(line.contains(": failed: "), "{line}");
-    // A process that another test is starting may hold the file open for an instant, and its bytes with it.
-    file.set_len(0).unwrap();
-    fs::remove_file(&ballast).unwrap();
+    remove(&ballast);
     sender.send(&udp(2, 1000, 60000, &[7; 958]));
     recorder.dumps(2);
     let outcome = recorder.stop();
