@@ -19,3 +19,22 @@ pub(crate) fn prefetch(bytes: &[u8], index: usize) {
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = address;
 }
+
+/// Asks for the cache line of `bytes` at `index` to be brought into the second-level cache. The index may lie beyond the end.
+#[inline(always)]
+pub(crate) fn prefetch_far(bytes: &[u8], index: usize) {
+    let address = bytes.as_ptr().wrapping_add(index);
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: a hint, which faults on no address and changes nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pldl2keep, [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = address;
+}
