@@ -402,7 +402,7 @@ impl Core {
         let step_ns = offset_ns.saturating_sub(before_ns);
         if step_ns.abs() > STEP_NS {
             self.director.clock_step(step_ns);
-            self.is_set_back = step_ns < 0;
+            self.is_set_back |= step_ns < 0;
             // Stamps are used again now: a packet that looks late for a window before the step is not.
             self.tell_late();
             self.shared.clock_steps.fetch_add(1, Ordering::Relaxed);

@@ -335,21 +335,25 @@ fn a_clock_step_loses_nothing() {
 /// has and the queue has not.
 #[test]
 fn a_dump_behind_a_clock_step_has_its_future() {
-    for (step_ns, is_noticed) in [
-        (3600 * S, true),
-        (3600 * S, false),
-        (-3600 * S, true),
-        (-3600 * S, false),
-    ] {
+    let cases: [(&[i64], bool); 5] = [
+        (&[3600 * S], true),
+        (&[3600 * S], false),
+        (&[-3600 * S], true),
+        (&[-3600 * S], false),
+        (&[-3600 * S, 1800 * S], true),
+    ];
+    for (steps_ns, is_noticed) in cases {
         let dir = tempfile::tempdir().unwrap();
         let mut rig = Rig::new(&plan(), START, dir.path());
         rig.pass(MS);
         rig.step();
-        rig.clock
-            .wall_ns
-            .fetch_add(step_ns, std::sync::atomic::Ordering::SeqCst);
-        if is_noticed {
-            rig.step();
+        for step_ns in steps_ns {
+            rig.clock
+                .wall_ns
+                .fetch_add(*step_ns, std::sync::atomic::Ordering::SeqCst);
+            if is_noticed {
+                rig.step();
+            }
         }
         for number in 0..20 {
             rig.arrive(0, udp(1, if number == 0 { 9 } else { 7 }, number));
@@ -357,7 +361,7 @@ fn a_dump_behind_a_clock_step_has_its_future() {
             rig.step();
         }
         rig.step();
-        let case = format!("{step_ns} ns, noticed: {is_noticed}");
+        let case = format!("{steps_ns:?} ns, noticed: {is_noticed}");
         assert_eq!(rig.reports.len(), 1, "{case}");
         let numbers: Vec<u32> = packets(&rig.reports[0]).iter().map(|p| p.2).collect();
         assert_eq!(numbers, (0..=10).collect::<Vec<_>>(), "{case}");
