@@ -44,7 +44,6 @@ fn an_interface_goes_down_comes_back_and_is_another_one() {
         };
         send("v0", &frame(&[], 1));
         let mut taken = Taken::default();
-        let has = |event: Event| move |taken: &Taken| taken.events.contains(&event);
         ip("link set v1 down");
         take_until(queue.as_mut(), &mut taken, has(Event::InterfaceDown(0)));
         ip("link set v1 up");
@@ -140,12 +139,9 @@ fn spare_sockets_have_an_end() {
         return;
     };
     namespace.enter(|| {
-        let Some(mut queue) = open(config("v1")) else {
+        let Some((mut queue, mut taken)) = begin() else {
             return;
         };
-        let mut taken = Taken::default();
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
-        let has = |event: Event| move |taken: &Taken| taken.events.contains(&event);
         for _ in 0..4 {
             taken.events.clear();
             ip("link del v0");
@@ -218,12 +214,9 @@ fn an_interface_may_come_back_itself() {
         return;
     };
     namespace.enter(|| {
-        let Some(mut queue) = open(config("v1")) else {
+        let Some((mut queue, mut taken)) = begin() else {
             return;
         };
-        let mut taken = Taken::default();
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
-        let has = |event: Event| move |taken: &Taken| taken.events.contains(&event);
         for marker in 1..3 {
             taken.events.clear();
             ip(&format!("link set v1 netns {}", other.name()));
@@ -248,14 +241,10 @@ fn what_the_host_uses_is_not_taken_again() {
         return;
     };
     namespace.enter(|| {
-        let Some(mut queue) = open(config("v1")) else {
+        let Some((mut queue, mut taken)) = begin() else {
             return;
         };
-        let mut taken = Taken::default();
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
-        let has = |event: Event| move |taken: &Taken| taken.events.contains(&event);
-        ip("link del v0");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceGone(0)));
+        remove(queue.as_mut(), &mut taken);
         ip("link add v0 type veth peer name v1");
         ip("addr add 10.9.0.1/32 dev v1");
         ip("link set v0 up");
@@ -283,14 +272,10 @@ fn an_address_gives_an_interface_back() {
         return;
     };
     namespace.enter(|| {
-        let Some(mut queue) = open(config("v1")) else {
+        let Some((mut queue, mut taken)) = begin() else {
             return;
         };
-        let mut taken = Taken::default();
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
-        let has = |event: Event| move |taken: &Taken| taken.events.contains(&event);
-        ip("link del v0");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceGone(0)));
+        remove(queue.as_mut(), &mut taken);
         ip("link add v0 type veth peer name v1");
         ip("link set v0 up");
         ip("link set v1 up");
@@ -328,6 +313,24 @@ fn is_promiscuous(interface: &str) -> bool {
 fn says(taken: &Taken, words: &str) -> bool {
     let is_it = |event: &Event| matches!(event, Event::Notice(text) if text.contains(words));
     taken.events.iter().any(is_it)
+}
+
+/// Takes from `v1`, to which nothing has come; `None`, said, where the kernel has no AF_XDP.
+fn begin() -> Option<(Box<dyn Queue>, Taken)> {
+    let mut queue = open(config("v1"))?;
+    assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+    Some((queue, Taken::default()))
+}
+
+/// Whether this was told.
+fn has(event: Event) -> impl Fn(&Taken) -> bool {
+    move |taken| taken.events.contains(&event)
+}
+
+/// Removes the pair under a queue, and waits until it says so.
+fn remove(queue: &mut dyn Queue, taken: &mut Taken) {
+    ip("link del v0");
+    take_until(queue, taken, has(Event::InterfaceGone(0)));
 }
 
 /// A veth pair with so many queues on both sides, up.

@@ -45,10 +45,10 @@ const PLACING_NS: i64 = 12_000_000;
 /// How long a stopped queue waits for packets that the program counted and the ring has not shown.
 const DRAIN_NS: i64 = 100_000_000;
 
-/// How often a draining queue looks.
 /// How long a queue that asks the driver itself waits at most before it returns. One that may ask for as long never sleeps.
 const BUSY_WAIT_NS: i64 = 8_000_000;
 
+/// How often a draining queue looks.
 const DRAIN_LOOK_NS: i64 = 1_000_000;
 
 /// Descriptors of a burst at most.

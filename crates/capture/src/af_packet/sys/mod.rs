@@ -12,5 +12,5 @@ mod socket;
 pub(crate) use interface::{Flags, InterfaceQuery, names};
 pub(crate) use links::Links;
 pub(crate) use mapping::Mapping;
-pub(crate) use prefetch::{prefetch, prefetch_far};
+pub(crate) use prefetch::prefetch;
 pub(crate) use socket::{PacketSocket, RingRequest};

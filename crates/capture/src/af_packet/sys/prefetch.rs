@@ -1,39 +1,26 @@
 //! A hint to the processor that bytes will be read soon.
 #![expect(unsafe_code, reason = "an instruction that takes an address")]
 
-/// Asks for the cache line of `bytes` at `index` to be read soon. The index may lie beyond the end.
+/// Asks for the cache line of `bytes` at `index` to be brought into the cache of this level, 1 or 2. The index may lie beyond the end.
 #[inline(always)]
-pub(crate) fn prefetch(bytes: &[u8], index: usize) {
+pub(crate) fn prefetch<const LEVEL: u8>(bytes: &[u8], index: usize) {
+    const { assert!(LEVEL == 1 || LEVEL == 2) };
     let address = bytes.as_ptr().wrapping_add(index);
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint, which faults on no address and changes nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+        if LEVEL == 1 {
+            // SAFETY: a hint, which faults on no address and changes nothing.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+        } else {
+            // SAFETY: as above.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
+        }
     }
     #[cfg(target_arch = "aarch64")]
     // SAFETY: as above.
     unsafe {
-        std::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = address;
-}
-
-/// Asks for the cache line of `bytes` at `index` to be brought into the second-level cache. The index may lie beyond the end.
-#[inline(always)]
-pub(crate) fn prefetch_far(bytes: &[u8], index: usize) {
-    let address = bytes.as_ptr().wrapping_add(index);
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: a hint, which faults on no address and changes nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
-    unsafe {
-        std::arch::asm!("prfm pldl2keep, [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
+        std::arch::asm!("prfm pldl{level}keep, [{0}]", in(reg) address, level = const LEVEL, options(nostack, preserves_flags, readonly));
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = address;
