@@ -41,7 +41,8 @@ const SEVERAL_LINK_TYPES: &str = "several link types in one file: libpcap, and s
 /// Finished dumps that a late packet can still amend.
 const FINISHED_KEPT: usize = 1024;
 /// How long a closed live dump waits for loss counters that cover its window, ns of the monotonic clock. They are read
-/// every 10 to 30 ms, and within 50 of its opening; only an inserter that does not get to run is later. Then the verdict says that it does not know.
+/// every 10 to 30 ms, and within 50 of its opening; only an inserter that does not get to run is later. Then the verdict says
+/// that it does not know.
 const COUNTERS_WAIT_NS: i64 = 2_000_000_000;
 
 /// What the dumper is built from.
