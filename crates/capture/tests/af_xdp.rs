@@ -9,14 +9,17 @@
 
 mod support;
 
-use std::{io, net::SocketAddr, path::Path, time::Duration};
+use std::{fs, io, net::SocketAddr, os::fd::OwnedFd, path::Path, time::Duration};
 
 use retroscope_capture::{
     Direction, Event, LossCause, Queue, SourceError, Status,
     af_xdp::{ShuntedFlow, XdpConfig},
     send::LiveSender,
 };
-use rustix::thread::CapabilitySet;
+use rustix::{
+    process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open},
+    thread::CapabilitySet,
+};
 use support::{
     WAIT, generate, is_udp_of_generator,
     namespace::{Namespace, ip},
@@ -345,6 +348,37 @@ fn what_the_host_uses_is_refused() {
         };
         let message = open_as(down).0.unwrap_err().to_string();
         assert!(message.contains("ip link set v1 up"), "{message}");
+    });
+}
+
+/// A copy of the link's descriptor, as a child process has between fork and exec, does not keep the program.
+#[test]
+fn copies_of_its_descriptors_keep_nothing() {
+    let Some(namespace) = Namespace::with_veth("xcopy") else {
+        return;
+    };
+    namespace.enter(|| {
+        let Some(queue) = open(config("v1")) else {
+            return;
+        };
+        let itself = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+        let copies: Vec<OwnedFd> = fs::read_dir("/proc/self/fd")
+            .unwrap()
+            .filter_map(|entry| {
+                let path = entry.unwrap().path();
+                // Another test may close it meanwhile.
+                let target = fs::read_link(&path);
+                let is_link = target.is_ok_and(|of| of.to_string_lossy().contains("bpf_link"));
+                let number = path.file_name()?.to_str()?.parse().ok()?;
+                let copy = || pidfd_getfd(&itself, number, PidfdGetfdFlags::empty());
+                is_link.then(copy)?.ok()
+            })
+            .collect();
+        assert!(!copies.is_empty(), "the link is nowhere");
+        assert!(is_attached("v1"));
+        drop(queue);
+        assert!(!is_attached("v1"));
+        drop(copies);
     });
 }
 

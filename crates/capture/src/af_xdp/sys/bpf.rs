@@ -14,6 +14,7 @@ const MAP_UPDATE: i32 = 2;
 const MAP_DELETE: i32 = 3;
 const PROG_LOAD: i32 = 5;
 const LINK_CREATE: i32 = 28;
+const LINK_DETACH: i32 = 34;
 
 /// `BPF_PROG_TYPE_XDP`, `BPF_XDP`.
 const TYPE_XDP: u32 = 6;
@@ -150,9 +151,20 @@ pub(in crate::af_xdp) fn load_program(
     })
 }
 
-/// An attached program. The kernel detaches it when the descriptor is closed, however the process ends.
+/// An attached program. It is detached when this is dropped, and by the kernel however the process ends.
 #[derive(Debug)]
-pub(in crate::af_xdp) struct Link(#[expect(dead_code, reason = "held to be closed")] OwnedFd);
+pub(in crate::af_xdp) struct Link(OwnedFd);
+
+impl Drop for Link {
+    /// Closing the descriptor would do, but not while a child process holds a copy: until it runs another program (close-on-exec), or
+    /// for good if it does not, packets would go where nobody takes them. Since Linux 5.9, as links to interfaces are.
+    fn drop(&mut self) {
+        let link = number(self.0.as_fd());
+        // SAFETY: the attributes of LINK_DETACH are the descriptor's number; no pointers.
+        // An interface that is gone took the program with it; of another failure nothing is left to do here but to close.
+        let _ = unsafe { call(LINK_DETACH, &link) };
+    }
+}
 
 /// Attaches a program to an interface of the calling thread's network namespace; `flags` are `XDP_FLAGS_`. Since Linux 5.9.
 pub(in crate::af_xdp) fn attach(
