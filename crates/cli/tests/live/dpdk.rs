@@ -119,6 +119,7 @@ fn nothing_is_left_and_the_ledger_closes() {
 
 #[test]
 fn refusals_are_one_sentence() {
+    let _machine = shared();
     let Some(namespace) = Namespace::with_veth("drefuse") else {
         return;
     };

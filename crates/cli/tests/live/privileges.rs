@@ -172,11 +172,15 @@ fn root_becomes_a_user() {
 }
 
 /// A copy of the program that anyone may run, wherever the checkout lies.
-fn copy_for_anyone() -> (TempDir, PathBuf) {
+///
+/// `cp` makes it: a process that another test starts meanwhile would inherit a descriptor that this one writes to, and nobody
+/// can run the copy (ETXTBSY) until that process runs its own program.
+pub(crate) fn copy_for_anyone() -> (TempDir, PathBuf) {
     let folder = TempDir::new().unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
     let program = folder.path().join("retroscope");
-    fs::copy(PROGRAM, &program).unwrap();
+    let status = Command::new("cp").arg(PROGRAM).arg(&program).status();
+    assert!(status.unwrap().success());
     (folder, program)
 }
 

@@ -1,16 +1,13 @@
 //! What cannot be recorded is refused by one sentence that says what to do; whom the files belong to.
 
-use std::{
-    fs::{self, Permissions},
-    os::unix::fs::{MetadataExt, PermissionsExt},
-    process::Command,
-};
+use std::{fs, os::unix::fs::MetadataExt, process::Command};
 
 use tempfile::TempDir;
 
 use crate::{
     capture,
     namespace::Namespace,
+    privileges::copy_for_anyone,
     recorder::{PROGRAM, Recorder, run},
     shared,
     traffic::{Sender, udp},
@@ -39,11 +36,7 @@ fn without_the_capability() {
         eprintln!("SKIP: no setpriv");
         return;
     }
-    // A copy that anyone may run, wherever the checkout lies.
-    let directory = TempDir::new().unwrap();
-    fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
-    let program = directory.path().join("retroscope");
-    fs::copy(PROGRAM, &program).unwrap();
+    let (_folder, program) = copy_for_anyone();
     let program = program.to_str().unwrap();
     let line = refusal(
         &namespace,
@@ -121,6 +114,7 @@ fn interfaces_that_cannot_be_recorded() {
 
 #[test]
 fn interfaces_that_cannot_be_sent_on() {
+    let _machine = shared();
     let Some(namespace) = Namespace::with_veth("sendto") else {
         return;
     };
