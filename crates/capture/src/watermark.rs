@@ -3,13 +3,10 @@
 //! An engine says when it looked and how long a packet may take from its stamp to where it can be seen; the rules are
 //! here. All times are ns since the UNIX epoch.
 
-use crate::clock;
+use crate::clock::Moment;
 
 /// A difference between system clock and monotonic clock that is a step and not a slew.
 const CLOCK_STEP_NS: i64 = 100_000_000;
-
-/// Readings of both clocks that are further apart are not compared.
-const CLOCK_READING_NS: i64 = 1_000_000;
 
 /// The promise of a queue that nothing older will come. It moves on only, but for a system clock that is set back.
 #[derive(Debug)]
@@ -102,27 +99,23 @@ impl ClockWatch {
     /// Starts to watch.
     pub(crate) fn new() -> Self {
         Self {
-            offset_ns: clock::realtime_ns() - clock::monotonic_ns(),
+            offset_ns: Moment::now().offset_ns(),
         }
     }
 
     /// Reads both clocks.
     pub(crate) fn look(&mut self) -> Option<ClockStep> {
-        let before_ns = clock::monotonic_ns();
-        let now_ns = clock::realtime_ns();
-        let after_ns = clock::monotonic_ns();
-        // Where the thread was descheduled between the readings, they do not belong together.
-        if after_ns - before_ns > CLOCK_READING_NS {
-            return None;
-        }
-        self.compare(now_ns, before_ns)
+        self.compare(Moment::now())
     }
 
-    fn compare(&mut self, now_ns: i64, monotonic_ns: i64) -> Option<ClockStep> {
-        let offset_ns = now_ns - monotonic_ns;
+    fn compare(&mut self, moment: Moment) -> Option<ClockStep> {
+        let offset_ns = moment.offset_ns();
         let step_ns = offset_ns - self.offset_ns;
         self.offset_ns = offset_ns;
-        (step_ns.abs() > CLOCK_STEP_NS).then_some(ClockStep { step_ns, now_ns })
+        (step_ns.abs() > CLOCK_STEP_NS).then_some(ClockStep {
+            step_ns,
+            now_ns: moment.realtime_ns,
+        })
     }
 }
 
@@ -181,14 +174,20 @@ mod tests {
     #[test]
     fn steps_are_told_and_slews_are_not() {
         let mut watch = ClockWatch { offset_ns: 1000 };
-        assert_eq!(watch.compare(51_000, 50_000), None);
-        assert_eq!(watch.compare(60_000 + CLOCK_STEP_NS, 59_000), None);
-        let step = watch.compare(0, 70_000).unwrap();
+        let mut look = |realtime_ns, monotonic_ns| {
+            watch.compare(Moment {
+                realtime_ns,
+                monotonic_ns,
+            })
+        };
+        assert_eq!(look(51_000, 50_000), None);
+        assert_eq!(look(60_000 + CLOCK_STEP_NS, 59_000), None);
+        let step = look(0, 70_000).unwrap();
         assert_eq!(step.step_ns, -CLOCK_STEP_NS - 71_000);
         assert_eq!(
             step.sentence("eth0"),
             "eth0: the system clock was set back by 100 ms"
         );
-        assert_eq!(watch.compare(10_000, 80_000), None, "a step is told once");
+        assert_eq!(look(10_000, 80_000), None, "a step is told once");
     }
 }

@@ -34,7 +34,7 @@ use super::{
 use crate::{
     Burst, Direction, Event, FrameMeta, InterfaceInfo, LossCause, Queue, SourceError,
     SourceStatistics, Status,
-    clock::{self, SECOND_NS},
+    clock::{self, Moment, SECOND_NS},
     watermark::{ClockWatch, Watermark},
 };
 
@@ -243,8 +243,9 @@ impl XdpQueue {
         if available == 0 {
             return false;
         }
-        let now_ns = clock::realtime_ns();
-        let offset_ns = now_ns - clock::monotonic_ns();
+        // The program stamps by the monotonic clock.
+        let now = Moment::now();
+        let (now_ns, offset_ns) = (now.realtime_ns, now.offset_ns());
         self.check_stamps();
         let (mut taken, mut own_at, mut newest_ns) = (0, self.own_start(), i64::MIN);
         while taken < available {

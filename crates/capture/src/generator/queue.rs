@@ -11,7 +11,7 @@ use retroscope_packet::LinkType;
 use super::{GeneratorConfig, frames::Generator, pool::Pool};
 use crate::{
     Burst, Event, InterfaceInfo, Queue, Source, SourceError, SourceStatistics, Status, TimeDomain,
-    clock,
+    clock::{self, Moment},
 };
 
 /// A generator behind the [`Source`] plug.
@@ -37,14 +37,9 @@ impl GeneratorSource {
     pub fn parse(text: &str) -> Result<Self, SourceError> {
         Ok(Self::new(text, text.parse()?))
     }
-}
 
-impl Source for GeneratorSource {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn open(self: Box<Self>, queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+    /// Queues that share the frames. The first has the trigger.
+    fn queues(self, count: usize) -> Result<Vec<GeneratorQueue>, SourceError> {
         // Without a rate there is no schedule: end and trigger follow the clock.
         let scheduled = match self.config.rate {
             Some(_) => self.config.clone(),
@@ -54,12 +49,9 @@ impl Source for GeneratorSource {
                 ..self.config.clone()
             },
         };
-        let generators = Generator::split(&scheduled, queues)?;
-        let start = Start {
-            realtime_ns: clock::realtime_ns(),
-            monotonic_ns: clock::monotonic_ns(),
-        };
-        let open = |(index, generator)| -> Box<dyn Queue> {
+        let generators = Generator::split(&scheduled, count)?;
+        let start = Moment::now();
+        let open = |(index, generator)| {
             let pace = match self.config.rate {
                 Some(_) => Pace::Schedule,
                 None => Pace::Unlimited {
@@ -71,17 +63,24 @@ impl Source for GeneratorSource {
                     end_ns: self.config.duration.map_or(i64::MAX, clock::duration_ns),
                 },
             };
-            Box::new(GeneratorQueue::new(&self.name, generator, start, pace))
+            GeneratorQueue::new(&self.name, generator, start, pace)
         };
         Ok(generators.into_iter().enumerate().map(open).collect())
     }
 }
 
-/// The moment of opening, on both clocks.
-#[derive(Debug, Clone, Copy)]
-struct Start {
-    realtime_ns: i64,
-    monotonic_ns: i64,
+impl Source for GeneratorSource {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn open(self: Box<Self>, queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+        let queues = self.queues(queues)?;
+        Ok(queues
+            .into_iter()
+            .map(|queue| Box::new(queue) as Box<dyn Queue>)
+            .collect())
+    }
 }
 
 /// When frames are due.
@@ -99,7 +98,8 @@ enum Pace {
 struct GeneratorQueue {
     interfaces: [InterfaceInfo; 1],
     generator: Generator,
-    start: Start,
+    /// Of opening.
+    start: Moment,
     pace: Pace,
     pool: Pool,
     frames_made: u64,
@@ -108,7 +108,7 @@ struct GeneratorQueue {
 }
 
 impl GeneratorQueue {
-    fn new(name: &str, generator: Generator, start: Start, pace: Pace) -> Self {
+    fn new(name: &str, generator: Generator, start: Moment, pace: Pace) -> Self {
         let interface = InterfaceInfo {
             name: name.to_owned(),
             link_type: LinkType::ETHERNET,
@@ -323,15 +323,43 @@ mod tests {
 
     #[test]
     fn without_a_rate_the_clock_decides() {
-        let frames =
-            drain(open("generate:flows=5,duration=30ms,trigger-after=10ms", 1)[0].as_mut());
-        let triggers: Vec<_> = frames
-            .iter()
-            .filter(|(_, frame)| frame[36..38] == [0xea, 0x60])
-            .collect();
-        assert_eq!(triggers.len(), 1);
-        let after_ns = triggers[0].0 - frames[0].0;
-        assert!((9_000_000..30_000_000).contains(&after_ns), "{after_ns}");
+        let text = "generate:flows=5,duration=30ms,trigger-after=10ms";
+        let mut queue = GeneratorSource::parse(text)
+            .unwrap()
+            .queues(1)
+            .unwrap()
+            .remove(0);
+        let start_ns = queue.start.realtime_ns;
+        let mut fill = |elapsed_ns| {
+            queue.pool.take_back();
+            queue.fill(elapsed_ns);
+            let burst = queue.pool.burst();
+            assert!(
+                burst
+                    .iter()
+                    .all(|frame| frame.meta.time_ns == start_ns + elapsed_ns)
+            );
+            let triggers = burst
+                .iter()
+                .filter(|frame| frame.data[36..38] == [0xea, 0x60]);
+            (burst.frames.len(), triggers.count())
+        };
+        let (full, triggers) = fill(0);
+        assert!(full > 1 && triggers == 0);
+        assert_eq!(fill(9_999_999), (full, 0));
+        assert_eq!(
+            fill(10_000_000),
+            (1, 1),
+            "late or not, the trigger comes once"
+        );
+        assert_eq!(fill(10_000_000), (full, 0));
+        assert_eq!(fill(29_999_999), (full, 0));
+        assert_eq!(fill(30_000_000), (0, 0));
+        // By the real clock: nobody is away so long that nothing comes of an hour.
+        let mut queue = open("generate:duration=1h", 1).remove(0);
+        assert_eq!(queue.next(LONG).unwrap(), Status::Frames);
+        let frames = drain(open("generate:duration=1ms,count=1000000000", 1)[0].as_mut());
+        assert!(frames.len() < 1_000_000_000);
         assert_eq!(
             drain(open("generate:count=100000", 1)[0].as_mut()).len(),
             100_000
@@ -352,7 +380,8 @@ mod tests {
 
     #[test]
     fn an_idle_queue_moves_its_watermark_and_sleeps() {
-        let mut queue = open("generate:rate=1pps", 1).remove(0);
+        // The second frame is due after more than a minute.
+        let mut queue = open("generate:size=64,rate=7bit", 1).remove(0);
         assert_eq!(queue.next(Duration::ZERO).unwrap(), Status::Frames);
         let before_ns = queue.watermark().unwrap();
         let started = Instant::now();
