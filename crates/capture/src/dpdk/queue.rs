@@ -159,9 +159,11 @@ pub(super) struct DpdkQueue {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Running,
+    /// Stopped, and nobody has asked for packets since: whoever is slow to ask gets what waits all the same.
+    Stopped,
     /// Times on the monotonic clock.
     Draining {
-        stopped_ns: i64,
+        asked_ns: i64,
         packet_ns: i64,
     },
     /// This queue is at its end; the others are not yet.
@@ -400,9 +402,9 @@ impl DpdkQueue {
     /// A stopped queue takes what is there, but not from a device that always has more, and not for ever.
     fn may_receive(&self) -> bool {
         match self.phase {
-            Phase::Running => true,
-            Phase::Draining { stopped_ns, .. } => {
-                !self.habits.never_runs_dry && clock::monotonic_ns() - stopped_ns < DRAIN_NS
+            Phase::Running | Phase::Stopped => true,
+            Phase::Draining { asked_ns, .. } => {
+                !self.habits.never_runs_dry && clock::monotonic_ns() - asked_ns < DRAIN_NS
             }
             Phase::Waiting { .. } | Phase::Ended => false,
         }
@@ -411,14 +413,14 @@ impl DpdkQueue {
     /// Goes on towards the end after a look that found nothing. Returns whether the queue is there.
     fn is_at_end(&mut self, now_ns: i64) -> bool {
         match self.phase {
-            Phase::Running => return false,
+            Phase::Running | Phase::Stopped => return false,
             Phase::Ended => return true,
             Phase::Draining {
-                stopped_ns,
+                asked_ns,
                 packet_ns,
             } => {
                 let is_quiet = now_ns - packet_ns >= QUIET_NS;
-                if !is_quiet && now_ns - stopped_ns < DRAIN_NS && !self.habits.never_runs_dry {
+                if !is_quiet && now_ns - asked_ns < DRAIN_NS && !self.habits.never_runs_dry {
                     return false;
                 }
                 // Release, pairs with the Acquire below: the count of what was lent is complete.
@@ -527,6 +529,13 @@ impl Queue for DpdkQueue {
         self.frames.clear();
         self.batch.free();
         self.register();
+        if self.phase == Phase::Stopped {
+            let now_ns = clock::monotonic_ns();
+            self.phase = Phase::Draining {
+                asked_ns: now_ns,
+                packet_ns: now_ns,
+            };
+        }
         let mut deadline_ns = None;
         loop {
             if self.phase == Phase::Ended {
@@ -612,18 +621,18 @@ impl Queue for DpdkQueue {
         if self.phase != Phase::Running {
             return;
         }
-        let now_ns = clock::monotonic_ns();
         self.at_stop = Some(self.batch.port().counters().unwrap_or_default());
-        self.phase = Phase::Draining {
-            stopped_ns: now_ns,
-            packet_ns: now_ns,
-        };
+        self.phase = Phase::Stopped;
     }
 }
 
 impl Drop for DpdkQueue {
     fn drop(&mut self) {
-        if matches!(self.phase, Phase::Running | Phase::Draining { .. }) {
+        let is_counted = matches!(
+            self.phase,
+            Phase::Running | Phase::Stopped | Phase::Draining { .. }
+        );
+        if is_counted {
             self.shared.left.fetch_sub(1, Ordering::Release);
         }
     }

@@ -21,6 +21,8 @@ const PLAIN: Shape = Shape {
 
 /// Longer than anything here takes.
 const DEADLINE: Duration = Duration::from_secs(20);
+/// Longer than a stopped queue goes on where packets do not end.
+const DRAIN: Duration = Duration::from_millis(100);
 
 fn eal() -> EalConfig {
     EalConfig {
@@ -118,6 +120,20 @@ fn frames_of_one_or_many_buffers_come_as_they_were() {
     let (taken, received, lost) = drain(&mut queues);
     assert_eq!((received, lost), (sent.len() as u64, 0));
     assert!(taken[0] == sent);
+}
+
+/// What waits when the queue is stopped comes however late it is asked for.
+#[test]
+fn a_stopped_queue_waits_for_whoever_is_slow_to_ask() {
+    let mut queues = open("net_ring21", 1);
+    assert!(put("net_ring21", 0, &frame(64, 1), PLAIN));
+    queues[0].stop();
+    let stopped = Instant::now();
+    while stopped.elapsed() < 2 * DRAIN {
+        std::thread::yield_now();
+    }
+    let (taken, received, lost) = drain(&mut queues);
+    assert_eq!((taken[0].len(), received, lost), (1, 1, 0));
 }
 
 /// Its port is closed by the thread that was opening it, and others go on.
