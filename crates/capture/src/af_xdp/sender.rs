@@ -43,9 +43,6 @@ const HEADER_BYTES: usize = 14;
 const BUSY_NS: i64 = SECOND_NS / 2;
 const BUSY_LOOK_NS: i64 = SECOND_NS / 500;
 
-/// The other end has this long to be done with 32 packets.
-const PATIENCE_NS: i64 = SECOND_NS;
-
 /// The first Linux whose veth driver tells of packets that it drops (commit 151e887d8ff9).
 const TELLS_OF_DROPS: (u32, u32) = (6, 6);
 
@@ -158,13 +155,14 @@ impl XdpSender {
     /// others wait for the next call.
     ///
     /// # Errors
-    /// Of the system calls, and `ETIMEDOUT` if the other end keeps packets so long that it cannot be told which one was refused.
-    pub(crate) fn send(&mut self) -> (usize, io::Result<()>) {
+    /// Of the system calls, and `ETIMEDOUT` if the other end keeps packets for `patience_ns`, so that it cannot be told which one was
+    /// refused.
+    pub(crate) fn send(&mut self, patience_ns: i64) -> (usize, io::Result<()>) {
         let said = self.socket.send();
         if said.is_ok() && self.tx.is_empty() {
             return (self.under_way, said);
         }
-        let is_over = wait(|| Ok(self.socket.bytes_under_way()? == 0));
+        let is_over = wait(patience_ns, || Ok(self.socket.bytes_under_way()? == 0));
         let came_back = self.take_back();
         match is_over {
             Ok(true) => (came_back, said),
@@ -178,9 +176,9 @@ impl XdpSender {
         }
     }
 
-    /// Waits until the other end is done with all packets that were sent; `false` if it keeps some for a second.
-    pub(crate) fn wait_for_chunks(&mut self) -> bool {
-        wait(|| {
+    /// Waits until the other end is done with all packets that were sent; `false` if it keeps some for `patience_ns`.
+    pub(crate) fn wait_for_chunks(&mut self, patience_ns: i64) -> bool {
+        wait(patience_ns, || {
             self.take_back();
             Ok(self.under_way == 0)
         })
@@ -195,13 +193,13 @@ impl XdpSender {
     }
 }
 
-/// Lets others run until `is_over`, for `PATIENCE_NS`: the receiver's softirq may need this CPU. Returns whether it is over.
-fn wait(mut is_over: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
+/// Lets others run until `is_over`, for `patience_ns`: the receiver's softirq may need this CPU. Returns whether it is over.
+fn wait(patience_ns: i64, mut is_over: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
     // The clock is not read where there is nothing to wait for.
     if is_over()? {
         return Ok(true);
     }
-    let give_up_ns = clock::monotonic_ns() + PATIENCE_NS;
+    let give_up_ns = clock::monotonic_ns().saturating_add(patience_ns);
     while !is_over()? {
         if clock::monotonic_ns() >= give_up_ns {
             return Ok(false);
