@@ -273,7 +273,7 @@ fn an_interface_through_libpcap_loses_what_is_counted() {
         let (received, lost) = drain(queue.as_mut(), &mut taken);
         assert_eq!(received, sent);
         assert!(
-            nic(&lost).unwrap() > 0 && taken.frames.len() > 1000,
+            nic(&lost).unwrap() > 0 && !taken.frames.is_empty(),
             "{lost:?}"
         );
     });

@@ -223,13 +223,15 @@ impl Port {
         socket
             .bind(found.index, ALL_PROTOCOLS)
             .map_err(|error| self.error("bind", error))?;
-        if self.is_shared {
-            self.join_group(socket, found.index)?;
-        }
         if self.config.promiscuous && !found.flags.is_loopback() {
             socket
                 .set_promiscuous(found.index)
                 .map_err(|error| self.error("setsockopt(PACKET_ADD_MEMBERSHIP)", error))?;
+        }
+        if self.is_shared {
+            // Last: where the interface comes back, members that were quicker receive already, and what the group gives to this one
+            // until it is admitted is rejected. Becoming promiscuous may wait long, for other changes to interfaces.
+            self.join_group(socket, found.index)?;
         }
         Ok(())
     }

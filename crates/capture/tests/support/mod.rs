@@ -46,6 +46,15 @@ pub(crate) fn open(interface: &str) -> Box<dyn Queue> {
 
 /// Sends what `text` generates.
 pub(crate) fn generate(interface: &str, text: &str) -> u64 {
+    generate_while(interface, text, |_| true)
+}
+
+/// Sends what `text` generates, while `go_on` says so, which is told after each burst how many frames were sent.
+pub(crate) fn generate_while(
+    interface: &str,
+    text: &str,
+    mut go_on: impl FnMut(u64) -> bool,
+) -> u64 {
     let mut sender = LiveSender::open(interface, Path::new("retroscope")).unwrap();
     let mut queue = Box::new(GeneratorSource::parse(text).unwrap())
         .open(1)
@@ -53,6 +62,9 @@ pub(crate) fn generate(interface: &str, text: &str) -> u64 {
         .remove(0);
     while queue.next(DEADLINE).unwrap() != Status::End {
         sender.send(queue.burst()).unwrap();
+        if !go_on(sender.sent()) {
+            break;
+        }
     }
     assert_eq!(queue.statistics().received, Some(sender.sent()));
     sender.sent()
