@@ -19,6 +19,14 @@ use crate::{
     traffic::{Sender, udp},
 };
 
+/// What makes a packet of any flow the one that triggers: the first byte of its payload.
+const TRIGGER: &str = "udp[8] = 1";
+
+/// A packet of a host's only flow.
+fn packet(host: u8, triggers: bool) -> Vec<u8> {
+    udp(host, 1000, 60000, &[u8::from(triggers); 958])
+}
+
 /// Starts a recorder whose dump directory is a file system of 256 KiB.
 fn start(namespace: &Namespace) -> Option<Recorder> {
     // Not the default propagation of unshare(1) is relied on: nothing gets out.
@@ -54,11 +62,11 @@ fn start(namespace: &Namespace) -> Option<Recorder> {
         "--ring",
         "128MiB",
         "--past",
-        "1s",
+        "60s",
         "--future",
         "50ms",
         "--trigger",
-        "udp port 60000",
+        TRIGGER,
     ];
     Some(Recorder::start_wrapped(namespace, &wrapper, &arguments))
 }
@@ -111,9 +119,11 @@ fn a_full_disk_fails_one_dump() {
     };
     let mut sender = Sender::new(&namespace, "v0");
     // 400 kB in one flow.
-    for _ in 0..400 {
-        sender.send(&udp(1, 1000, 60000, &[7; 958]));
+    for _ in 0..399 {
+        sender.send(&packet(1, false));
     }
+    recorder.settle(399);
+    sender.send(&packet(1, true));
     let (_, line) = recorder.dumps(1).remove(0);
     assert!(line.contains(": failed: "), "{line}");
     let left = names(&recorder);
@@ -126,7 +136,7 @@ fn a_full_disk_fails_one_dump() {
     remove(&seen(&recorder, part));
     let part = recorder.directory().join(part);
 
-    sender.send(&udp(2, 1000, 60000, &[7; 958]));
+    sender.send(&packet(2, true));
     recorder.dumps(2);
     let left = names(&recorder);
     let dump = left.iter().find(|name| name.ends_with(".pcapng")).unwrap();
@@ -167,11 +177,11 @@ fn a_disk_that_is_full_already() {
     let mut file = File::create(&ballast).unwrap();
     while file.write_all(&[0; 4096]).is_ok() {}
     let mut sender = Sender::new(&namespace, "v0");
-    sender.send(&udp(1, 1000, 60000, &[7; 958]));
+    sender.send(&packet(1, true));
     let (_, line) = recorder.dumps(1).remove(0);
     assert!(line.contains(": failed: "), "{line}");
     remove(&ballast);
-    sender.send(&udp(2, 1000, 60000, &[7; 958]));
+    sender.send(&packet(2, true));
     recorder.dumps(2);
     let outcome = recorder.stop();
     outcome.expect_code(3);
@@ -200,12 +210,12 @@ fn a_read_only_disk_fails_one_dump() {
     };
     let mut sender = Sender::new(&namespace, "v0");
     remount("ro");
-    sender.send(&udp(1, 1000, 60000, &[7; 958]));
+    sender.send(&packet(1, true));
     let (_, line) = recorder.dumps(1).remove(0);
     assert!(line.contains(": failed: "), "{line}");
     assert_eq!(names(&recorder), Vec::<String>::new());
     remount("rw");
-    sender.send(&udp(2, 1000, 60000, &[7; 958]));
+    sender.send(&packet(2, true));
     recorder.dumps(2);
     let outcome = recorder.stop();
     outcome.expect_code(3);

@@ -1,6 +1,6 @@
 //! Several interfaces, odd interfaces, and interfaces that come and go.
 
-use std::{net::UdpSocket, time::Instant};
+use std::{fs, net::UdpSocket, time::Instant};
 
 use retroscope_pcapfile::LinkType;
 use rustix::process::Signal;
@@ -50,6 +50,7 @@ fn a_veth_and_a_tun_go_into_one_file() {
         sender.send(&frame);
         tun.receive(&frame[14..50]);
     }
+    recorder.settle_all(2, 20);
     // What this host sends is seen too.
     let socket = namespace.enter(|| UdpSocket::bind("10.9.0.1:5000").unwrap());
     socket.send_to(b"trigger!", "10.9.0.2:60000").unwrap();
@@ -98,7 +99,7 @@ fn loopback_shows_each_packet_once() {
             "--past",
             "20s",
             "--future",
-            "100ms",
+            "60s",
             "--dump",
             "",
             "--trigger",
@@ -114,7 +115,7 @@ fn loopback_shows_each_packet_once() {
             .send_to(&number.to_be_bytes(), receiver.local_addr().unwrap())
             .unwrap();
     }
-    recorder.dumps(1);
+    recorder.settle(100);
     let outcome = recorder.stop();
     outcome.expect_code(0);
     assert_eq!(outcome.source().stored, 100);
@@ -309,6 +310,26 @@ fn comes_back(tag: &str, engine: &[&str]) {
     assert_away(outcome.dump_of("manual"), "v1");
 }
 
+/// Waits until `count` packet sockets are bound to an interface as it is now, under its present number.
+fn wait_for_sockets(namespace: &Namespace, interface: &str, count: usize) {
+    let deadline = Instant::now() + DEADLINE;
+    namespace.enter(|| {
+        let list = retroscope_capture::af_packet::interfaces().unwrap();
+        let one = list.iter().find(|one| one.name == interface).unwrap();
+        let index = one.index.to_string();
+        loop {
+            // sk, RefCnt, Type, Proto, Iface, …
+            let sockets = fs::read_to_string("/proc/thread-self/net/packet").unwrap();
+            let is_bound = |line: &&str| line.split_whitespace().nth(4) == Some(&index);
+            if sockets.lines().filter(is_bound).count() == count {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{interface}: {sockets}");
+            std::thread::yield_now();
+        }
+    });
+}
+
 /// An interface that is removed too often is away to the end, although its own threads have ended: the other one is recorded on, and
 /// every later dump is incomplete.
 #[test]
@@ -331,6 +352,8 @@ fn an_interface_is_away_for_good() {
         recorder.lines(times, "back", |line| {
             line.contains("v1: the interface is up")
         });
+        // One thread tells it. Each must have seen it, and taken a socket, before it is gone again.
+        wait_for_sockets(&namespace, "v1", 2);
     }
     namespace.ip("link del v0");
     namespace.add_veth("v0", "v1");

@@ -373,6 +373,7 @@ fn several_threads_write_one_ordered_file() {
     let mut sender = Sender::new(&namespace, "v0");
     let count = 30_000;
     sender.flood(count, Some(100_000), traffic::number, |_, _| {});
+    recorder.settle(count);
     sender.send(&udp(1, 1000, 60000, b"trigger!"));
     recorder.dumps(1);
     let outcome = recorder.stop();

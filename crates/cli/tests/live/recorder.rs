@@ -177,23 +177,25 @@ impl Recorder {
 
     /// Asks for statistics until `sent` packets of the only source are accounted for: nothing is on its way any more.
     pub(crate) fn settle(&self, sent: u64) {
+        self.settle_all(1, sent);
+    }
+
+    /// The same where `sources` together were sent so many.
+    pub(crate) fn settle_all(&self, sources: usize, sent: u64) {
         let is_statistics = |line: &str| line.contains(": received ");
         let deadline = Instant::now() + DEADLINE;
         let mut heard = 0;
         loop {
             self.signal(Signal::USR2);
-            let lines = self.lines(heard + 1, "statistics", is_statistics);
+            // One line a source, all of them at a time.
+            let mut lines = self.lines(heard + sources, "statistics", is_statistics);
+            lines.truncate(lines.len() / sources * sources);
             heard = lines.len();
-            // received, stored, filtered, cut, and losses by cause.
-            let (_, last) = &lines[heard - 1];
-            let numbers: Vec<u64> = last[last.find(": received ").unwrap()..]
-                .split(|c: char| !c.is_ascii_digit())
-                .filter_map(|digits| digits.parse().ok())
-                .collect();
-            if numbers[1] + numbers[2] + numbers[4..].iter().sum::<u64>() == sent {
+            let last = &lines[heard - sources..];
+            if last.iter().map(|(_, line)| accounted(line)).sum::<u64>() == sent {
                 return;
             }
-            assert!(Instant::now() < deadline, "{sent} sent: {last}");
+            assert!(Instant::now() < deadline, "{sent} sent: {last:#?}");
         }
     }
 
@@ -361,6 +363,16 @@ impl Ledger {
         );
         ledger
     }
+}
+
+/// The packets that a line of statistics accounts for.
+fn accounted(line: &str) -> u64 {
+    // received, stored, filtered, cut, and losses by cause.
+    let numbers: Vec<u64> = line[line.find(": received ").unwrap()..]
+        .split(|c: char| !c.is_ascii_digit())
+        .filter_map(|digits| digits.parse().ok())
+        .collect();
+    numbers[1] + numbers[2] + numbers[4..].iter().sum::<u64>()
 }
 
 /// User and system time of a process that may be dead but was not waited for.

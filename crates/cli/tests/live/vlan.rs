@@ -29,7 +29,7 @@ fn tags_round_trip() {
             "--past",
             "20s",
             "--future",
-            "100ms",
+            "60s",
             "--dump",
             "",
             "--trigger",
@@ -46,7 +46,7 @@ fn tags_round_trip() {
     ];
     let mut sender = Sender::new(&namespace, "v0");
     sent.iter().for_each(|frame| sender.send(frame));
-    recorder.dumps(1);
+    recorder.settle(sent.len() as u64);
     let outcome = recorder.stop();
     outcome.expect_code(0);
     assert_eq!(outcome.json["triggers"], 1);

@@ -102,7 +102,7 @@ fn overlapping_dumps_share_their_packets() {
             "--past",
             "10s",
             "--future",
-            "500ms",
+            "60s",
             "--dump",
             "",
             "--trigger",
@@ -121,7 +121,7 @@ fn overlapping_dumps_share_their_packets() {
         };
         sender.send(&udp(1, 1000, port, &number.to_be_bytes()));
     }
-    recorder.dumps(2);
+    recorder.settle(100);
     let outcome = recorder.stop();
     outcome.expect_code(0);
     assert_eq!(
@@ -173,6 +173,7 @@ fn single_disarms_after_the_first() {
     recorder.dumps(1);
     sender.send(&udp(1, 1000, 60000, &[0; 8]));
     sender.send(&udp(1, 1000, 60001, &[0; 8]));
+    recorder.settle(3);
     recorder.signal(Signal::USR1);
     recorder.dumps(2);
     let outcome = recorder.stop();
