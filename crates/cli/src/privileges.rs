@@ -1,7 +1,7 @@
 //! Giving up privileges once everything is open, before the first packet is looked at: capabilities(7), credentials(7).
 //!
 //! Identity and capabilities belong to threads here: the thread that opened the sources gives up its own, and those that it
-//! starts afterwards have none. The thread for signals, which is older, gives up its own when it starts.
+//! starts afterwards have none. The thread for signals, which is older, gives up its own when it starts, and is waited for.
 
 use std::{
     fs, io,

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::{
     namespace::Namespace,
     privileges::{
-        NOBODY, NOTHING, OPEN_FOLDER, THEIR_FOLDER, WRITE_ANYWHERE, assert_given_up, of_threads,
+        NOBODY, NOTHING, OPEN_FOLDER, THEIR_FOLDER, WRITE_ANYWHERE, assert_all, assert_given_up,
         record_one, threads,
     },
     recorder::{PROGRAM, Recorder, run},
@@ -40,11 +40,7 @@ fn a_device_stands_beside_an_interface_and_gives_up_its_privileges() {
     ];
     let recorder = Recorder::start_wrapped(&namespace, &OPEN_FOLDER, &arguments);
     assert_given_up(&recorder);
-    let ids = of_threads(&recorder, "Uid");
-    assert!(
-        ids.iter().all(|id| *id == [NOBODY; 4].join("\t")),
-        "{ids:?}"
-    );
+    assert_all(&recorder, "Uid", &[NOBODY; 4].join("\t"));
     assert_eq!(record_one(&namespace, recorder).to_string(), NOBODY);
 }
 

@@ -85,12 +85,24 @@ pub(crate) fn threads(recorder: &Recorder) -> Vec<(String, String)> {
 /// Every thread has lost what it had, and cannot get it back.
 pub(crate) fn assert_given_up(recorder: &Recorder) {
     for set in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
-        let sets = of_threads(recorder, set);
-        assert!(sets.len() >= 5, "{} threads", sets.len());
-        assert!(sets.iter().all(|set| set == NOTHING), "{set}: {sets:?}");
+        let threads = assert_all(recorder, set, NOTHING);
+        assert!(threads >= 5, "{threads} threads");
     }
-    let locked = of_threads(recorder, "NoNewPrivs");
-    assert!(locked.iter().all(|flag| flag == "1"), "{locked:?}");
+    assert_all(recorder, "NoNewPrivs", "1");
+}
+
+/// Waits until a field of each thread's status has a value: threads that filled the ring may still be on their way out. Returns
+/// how many threads there are.
+pub(crate) fn assert_all(recorder: &Recorder, field: &str, value: &str) -> usize {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let values = of_threads(recorder, field);
+        if values.iter().all(|it| it == value) {
+            return values.len();
+        }
+        assert!(Instant::now() < deadline, "{field}: {values:?}");
+        std::thread::yield_now();
+    }
 }
 
 /// A packet triggers, and its dump is complete.
@@ -162,12 +174,9 @@ fn root_becomes_a_user() {
     let recorder = Recorder::start_wrapped(&namespace, &OPEN_FOLDER, &arguments);
     assert_given_up(&recorder);
     for field in ["Uid", "Gid"] {
-        let ids = of_threads(&recorder, field);
-        let all = [NOBODY; 4].join("\t");
-        assert!(ids.iter().all(|id| *id == all), "{field}: {ids:?}");
+        assert_all(&recorder, field, &[NOBODY; 4].join("\t"));
     }
-    let groups = of_threads(&recorder, "Groups");
-    assert!(groups.iter().all(String::is_empty), "{groups:?}");
+    assert_all(&recorder, "Groups", "");
     assert_eq!(record_one(&namespace, recorder).to_string(), NOBODY);
 }
 

@@ -5,6 +5,7 @@ use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
     thread::Builder,
 };
@@ -53,7 +54,7 @@ struct Recording {
 
 impl Signals {
     /// Takes over the signals. Until a recorder is about to start ([`Self::hold`]), those that stop do what they always do, and the
-    /// others nothing. The thread that waits for them has no privileges.
+    /// others nothing. The thread that waits for them has no privileges any more when this returns.
     ///
     /// # Errors
     /// What the system said about the handlers or the thread.
@@ -63,10 +64,12 @@ impl Signals {
         let signals = Self {
             shared: Arc::clone(&shared),
         };
+        let (giving_up, given_up) = mpsc::channel::<()>();
         // The thread ends with the process.
         Builder::new().name("signals".to_owned()).spawn(move || {
             // Who cannot give them up is told by the thread that opens the sources.
             let _ = privileges.give_up_all();
+            drop(giving_up);
             for signal in &mut incoming {
                 match &mut *shared.stage() {
                     Stage::Opening if matches!(signal, SIGUSR1 | SIGUSR2) => {}
@@ -76,6 +79,8 @@ impl Signals {
                 }
             }
         })?;
+        // Nothing is ever sent: it returns when the sender is dropped.
+        let _ = given_up.recv();
         Ok(signals)
     }
 
