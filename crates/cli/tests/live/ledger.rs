@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, fs, time::Instant};
 
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::{
     capture::{self, numbers_to},
@@ -25,17 +26,34 @@ const HOST: u8 = 7;
 ///
 /// Three trigger packets in turn dump one host, and SIGUSR1 dumps everything. The windows of the first and the third dump
 /// together cover the second, so the second's edges are known to the packet. A busy machine may send slower than asked;
-/// what it sends must be there all the same.
+/// what it sends must be there all the same. One that holds the recorder up for longer than a window waits, or the sender
+/// between two triggers, gets two more tries.
 #[test]
 fn half_a_million_packets_a_second_are_all_there() {
     let _machine = quiet();
     let Some(namespace) = Namespace::with_veth("speed") else {
         return;
     };
+    let mut held_up = Vec::new();
+    for _ in 0..3 {
+        match record_at_speed(&namespace) {
+            Ok(()) => return,
+            Err(why) => held_up.push(why),
+        }
+    }
+    panic!("{held_up:#?}");
+}
+
+/// Records, and looks at the dumps.
+///
+/// # Errors
+/// What the recorder told of packets that it got too late or not at all because it was held up, or that the triggers were
+/// too far apart. What is wrong besides panics.
+fn record_at_speed(namespace: &Namespace) -> Result<(), String> {
     let seconds = if soak() { 10 } else { 3 };
     let count = RATE * seconds;
     let recorder = Recorder::start_with(
-        &namespace,
+        namespace,
         &[
             "-i",
             "v1",
@@ -55,7 +73,7 @@ fn half_a_million_packets_a_second_are_all_there() {
             "udp port 60002",
         ],
     );
-    let mut sender = Sender::new(&namespace, "v0");
+    let mut sender = Sender::new(namespace, "v0");
     // So close that the windows overlap also where the machine is slow.
     let trigger_at = |n: u64| count / 2 + n * RATE / 20;
     let mut due: Vec<(u64, u16)> = vec![
@@ -74,21 +92,30 @@ fn half_a_million_packets_a_second_are_all_there() {
             recorder.signal(Signal::USR1);
         }
     });
-    recorder.dumps(4);
     let sent = sender.sent();
+    // The windows ended before the flood did.
+    recorder.settle(sent);
     let outcome = recorder.stop();
     eprintln!(
         "{sent} frames at {:.0} a second, {:.0} ns of receiver CPU each",
         sent as f64 / took.as_secs_f64(),
         outcome.cpu.as_nanos() as f64 / sent as f64
     );
-    outcome.expect_code(0);
     let ledger = outcome.source();
     assert_eq!(
         (ledger.received, ledger.lost, ledger.filtered),
-        (sent, 0, Some(0))
+        (sent, ledger.kernel, Some(0))
     );
-    assert_eq!(ledger.stored, ledger.received);
+    let missing: Vec<&Value> = outcome
+        .dumps()
+        .iter()
+        .flat_map(|dump| dump["missing"].as_array().unwrap())
+        .collect();
+    let by_pause = |missing: &&Value| missing["cause"] == "late" || missing["cause"] == "kernel";
+    if ledger.kernel > 0 || !missing.is_empty() && missing.iter().all(by_pause) {
+        return Err(format!("{} dropped, {missing:?}", ledger.kernel));
+    }
+    outcome.expect_code(0);
     assert_eq!(outcome.json["triggers"], 4);
 
     let [first, second, third] = ["udp port 60000", "udp port 60001", "udp port 60002"]
@@ -107,6 +134,11 @@ fn half_a_million_packets_a_second_are_all_there() {
         capture::time_ns(&dump["from"]),
         capture::time_ns(&dump["to"]),
     );
+    let until_ns = capture::time_ns(&outcome.dump_of("udp port 60000")["to"]);
+    let since_ns = capture::time_ns(&outcome.dump_of("udp port 60002")["from"]);
+    if until_ns < since_ns {
+        return Err(format!("{} ns between two windows", since_ns - until_ns));
+    }
     assert_eq!(to_ns - from_ns, 800_000_000);
     let expected: BTreeSet<(i64, Vec<u8>)> = first
         .packets
@@ -132,6 +164,7 @@ fn half_a_million_packets_a_second_are_all_there() {
     let numbers = numbers_to(&everything, BACKGROUND);
     assert!(numbers.len() > 10_000, "{} packets", numbers.len());
     assert!(numbers.windows(2).all(|two| two[1] == two[0] + 1), "gaps");
+    Ok(())
 }
 
 /// A recorder that is held up loses packets in the kernel. They are counted to the packet, and a dump whose window touches
