@@ -55,7 +55,26 @@ fn record(capture: &str, arguments: &[&str]) -> (i32, String, Value) {
     record_into(output.path(), capture, arguments)
 }
 
+/// Writes dumps to a directory that is empty. A script's call may take half a second of time, also if its thread is kept from the
+/// processor: where that happened to one that does not hang by itself, all is done again.
 fn record_into(directory: &Path, capture: &str, arguments: &[&str]) -> (i32, String, Value) {
+    let is_held_up = |line: &str| {
+        line.contains(": stopped, one call took more than") && !line.contains("hangs.lua: stopped")
+    };
+    let mut tries = 1;
+    loop {
+        let outcome = try_record_into(directory, capture, arguments);
+        if tries == 3 || !outcome.1.lines().any(is_held_up) {
+            return outcome;
+        }
+        eprintln!("try {tries}: {}", outcome.1);
+        fs::remove_dir_all(directory).unwrap();
+        fs::create_dir(directory).unwrap();
+        tries += 1;
+    }
+}
+
+fn try_record_into(directory: &Path, capture: &str, arguments: &[&str]) -> (i32, String, Value) {
     let directory = directory.display().to_string();
     let fixed = [
         "record",
@@ -269,14 +288,15 @@ fn wrong_scripts_are_refused_with_a_sentence() {
         ),
         (
             "while true do end",
-            "wrong.lua: stopped, one call took more than 500ms",
+            "hangs.lua: stopped, one call took more than 500ms",
         ),
         (
             "return require('ffi')",
             "wrong.lua:1: attempt to call global 'require' (a nil value)",
         ),
     ] {
-        let file = script(&directory, "wrong.lua", text);
+        let name = said.split(':').next().unwrap();
+        let file = script(&directory, name, text);
         for option in ["--trigger-lua", "--dump-lua"] {
             let (code, words, _) = record(&capture, &["--trigger", "udp port 9", option, &file]);
             assert!(
