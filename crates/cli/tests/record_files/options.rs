@@ -463,10 +463,11 @@ fn the_names_of_flowscope_are_aliases() {
         113,
         "0.12 s before and 1 s after, both ends closed"
     );
+    // Gibibytes; a machine with less memory says that it takes what there is.
+    let errors = stderr(&output);
     assert!(
-        stderr(&output).contains("(file, 1 GiB ring"),
-        "{}",
-        stderr(&output)
+        errors.contains("(file, 1 GiB ring") || errors.contains("a ring of 1 GiB does not fit"),
+        "{errors}"
     );
 }
 
