@@ -1,4 +1,9 @@
-use std::{fs, os::unix::fs::PermissionsExt, process::Command};
+use std::{
+    ffi::{CStr, CString},
+    fs, io,
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    path::Path,
+};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, SealFlags, fcntl_get_seals, flock, open};
 
@@ -171,12 +176,16 @@ fn a_ring_that_was_never_finished_is_replaced() {
 }
 
 /// A hugetlbfs of its own, with pages set aside for it; both are given back.
+///
+/// It is mounted by calls, not by a program: until a forked child has become that program it holds every file of this process,
+/// and with it the locks whose end other tests wait for.
 struct HugePages {
     directory: tempfile::TempDir,
     pages_before: String,
 }
 
 const NR_HUGEPAGES: &str = "/proc/sys/vm/nr_hugepages";
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 impl HugePages {
     /// `None`, and says so: not root, or no pages to be had.
@@ -192,13 +201,10 @@ impl HugePages {
             directory,
             pages_before,
         };
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "hugetlbfs", "-o", "pagesize=2M", "none"]);
-        let mounted = got
-            && mount
-                .arg(this.directory.path())
-                .status()
-                .is_ok_and(|s| s.success());
+        // The pages are its own from the mount on: other tests ask for huge pages too.
+        let bytes = pages * HUGE_PAGE_BYTES;
+        let options = CString::new(format!("pagesize=2M,min_size={bytes}")).unwrap();
+        let mounted = got && mount_hugetlbfs(this.directory.path(), &options).is_ok();
         if !mounted {
             eprintln!(
                 "SKIP: a ring on hugetlbfs: no right to set huge pages aside, or none to be had"
@@ -211,8 +217,36 @@ impl HugePages {
 impl Drop for HugePages {
     fn drop(&mut self) {
         // Where something was not done there is nothing to be undone.
-        let _ = Command::new("umount").arg(self.directory.path()).status();
+        let _ = unmount(self.directory.path());
         let _ = fs::write(NR_HUGEPAGES, &self.pages_before);
+    }
+}
+
+fn mount_hugetlbfs(directory: &Path, options: &CStr) -> io::Result<()> {
+    let directory = CString::new(directory.as_os_str().as_bytes())?;
+    // SAFETY: four strings that end with a zero and outlive the call, which changes none of them.
+    let status = unsafe {
+        libc::mount(
+            c"none".as_ptr(),
+            directory.as_ptr(),
+            c"hugetlbfs".as_ptr(),
+            0,
+            options.as_ptr().cast(),
+        )
+    };
+    succeeded(status)
+}
+
+fn unmount(directory: &Path) -> io::Result<()> {
+    let directory = CString::new(directory.as_os_str().as_bytes())?;
+    // SAFETY: a string that ends with a zero and outlives the call, which does not change it.
+    succeeded(unsafe { libc::umount2(directory.as_ptr(), 0) })
+}
+
+fn succeeded(status: libc::c_int) -> io::Result<()> {
+    match status {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
