@@ -9,11 +9,11 @@
 
 mod common;
 
-use common::packet;
-use retroscope_script::{Derived, DumpScript, Limits, Packet, Script, ScriptError};
+use common::{PATIENT, packet};
+use retroscope_script::{Derived, DumpScript, Packet, Script, ScriptError};
 
 fn script(text: &str) -> DumpScript {
-    DumpScript::new(&Script::new("dump.lua", text, false), Limits::default()).unwrap()
+    DumpScript::new(&Script::new("dump.lua", text, false), PATIENT).unwrap()
 }
 
 fn predicate(script: &mut DumpScript, trigger: &Packet<'_>) -> retroscope_script::PredicateId {

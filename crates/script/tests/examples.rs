@@ -11,8 +11,8 @@ mod common;
 
 use std::path::PathBuf;
 
-use common::{packet, udp};
-use retroscope_script::{Derived, DumpScript, Limits, Packet, Script, Trigger};
+use common::{PATIENT, packet, udp};
+use retroscope_script::{Derived, DumpScript, Packet, Script, Trigger};
 
 fn example(name: &str) -> Script {
     let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../examples", name]
@@ -22,7 +22,7 @@ fn example(name: &str) -> Script {
 }
 
 fn trigger(name: &str) -> Trigger {
-    Trigger::new(&example(name), Limits::default()).unwrap()
+    Trigger::new(&example(name), PATIENT).unwrap()
 }
 
 /// What a script takes of some frames.
@@ -129,7 +129,7 @@ fn syn_flood() {
 
 #[test]
 fn dump_same_net() {
-    let mut script = DumpScript::new(&example("dump-same-net.lua"), Limits::default()).unwrap();
+    let mut script = DumpScript::new(&example("dump-same-net.lua"), PATIENT).unwrap();
     let cause = udp(60_000, b"");
     let Some(Derived::Predicate { id, name }) = script.derive(&packet(&cause)) else {
         panic!("{:?}", script.fault());
@@ -160,7 +160,7 @@ fn dump_same_net() {
 
 #[test]
 fn dump_same_flow() {
-    let mut script = DumpScript::new(&example("dump-same-flow.lua"), Limits::default()).unwrap();
+    let mut script = DumpScript::new(&example("dump-same-flow.lua"), PATIENT).unwrap();
     let mut derive = |frame: &[u8]| match script.derive(&packet(frame)) {
         Some(Derived::Predicate { id, name: None }) => id,
         other => panic!("{other:?} {:?}", script.fault()),
@@ -189,7 +189,7 @@ fn dump_same_flow() {
 
 #[test]
 fn dump_by_payload() {
-    let mut script = DumpScript::new(&example("dump-by-payload.lua"), Limits::default()).unwrap();
+    let mut script = DumpScript::new(&example("dump-by-payload.lua"), PATIENT).unwrap();
     let mut derive = |payload: &[u8]| script.derive(&packet(&udp(53, payload))).unwrap();
     let expression = |text: &str| Derived::Expression(text.to_owned());
     assert_eq!(

@@ -9,8 +9,8 @@
 
 mod common;
 
-use common::{packet, trigger};
-use retroscope_script::{Limits, Script, ScriptError, Trigger};
+use common::{PATIENT, packet, trigger};
+use retroscope_script::{Script, ScriptError, Trigger};
 
 /// Whether an expression is true in a script, for a packet of 60 bytes.
 fn holds(expression: &str) -> bool {
@@ -185,8 +185,7 @@ fn a_packet_kept_for_later_shows_the_packet_of_its_call() {
 #[test]
 fn byte_code_is_refused() {
     let byte_code = "\u{1b}LJ\u{2}\u{2}";
-    let error =
-        Trigger::new(&Script::new("b.lua", byte_code, false), Limits::default()).unwrap_err();
+    let error = Trigger::new(&Script::new("b.lua", byte_code, false), PATIENT).unwrap_err();
     assert!(
         matches!(
             error,
@@ -217,7 +216,7 @@ fn trusted_scripts_have_it_all() {
     let text = "local ffi = require('ffi') return function(pkt)
         return ffi.cast('const uint8_t *', pkt:pointer())[1] == 7 and debug ~= nil and os ~= nil end";
     let script = Script::new("t.lua", text, true);
-    let mut trigger = Trigger::new(&script, Limits::default()).unwrap();
+    let mut trigger = Trigger::new(&script, PATIENT).unwrap();
     assert_eq!(
         trigger.match_many(&[packet(&[7; 60])]),
         1,
@@ -228,14 +227,13 @@ fn trusted_scripts_have_it_all() {
 
 #[test]
 fn mistakes_name_their_place() {
-    let error =
-        |text| match Trigger::new(&Script::new("dir/my.lua", text, false), Limits::default()) {
-            Ok(mut trigger) => {
-                trigger.match_many(&[packet(&[7; 60])]);
-                trigger.into_fault().expect("it fails")
-            }
-            Err(error) => error,
-        };
+    let error = |text| match Trigger::new(&Script::new("dir/my.lua", text, false), PATIENT) {
+        Ok(mut trigger) => {
+            trigger.match_many(&[packet(&[7; 60])]);
+            trigger.into_fault().expect("it fails")
+        }
+        Err(error) => error,
+    };
     for (text, said) in [
         (
             "return function(pkt)\n  return pkt:len( end",

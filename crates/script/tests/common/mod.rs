@@ -1,8 +1,17 @@
 //! What the tests share.
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
+use std::time::Duration;
+
 use retroscope_packet::LinkType;
 use retroscope_script::{Limits, Packet, Script, ScriptError, Trigger};
+
+/// What a script may use where time does not matter: a call ages also while its thread, and not the one that watches it, waits
+/// for a processor.
+pub const PATIENT: Limits = Limits {
+    time: Duration::from_secs(60),
+    memory_bytes: 64 << 20,
+};
 
 /// An Ethernet packet, whole.
 pub fn packet(data: &[u8]) -> Packet<'_> {
@@ -18,7 +27,7 @@ pub fn packet(data: &[u8]) -> Packet<'_> {
 
 /// A sandboxed script called `test.lua`.
 pub fn trigger(text: &str) -> Trigger {
-    Trigger::new(&Script::new("test.lua", text, false), Limits::default()).unwrap()
+    Trigger::new(&Script::new("test.lua", text, false), PATIENT).unwrap()
 }
 
 /// Gives a script packets until it fails.
