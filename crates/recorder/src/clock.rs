@@ -2,6 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+/// Readings of the monotonic clock around one of the other that are no further apart than this belong together, ns.
+const APART_NS_MAX: i64 = 1_000_000;
+/// How often both are read at most, where they do not.
+const TRIES: usize = 8;
+
 /// Two clocks read together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
@@ -46,14 +51,12 @@ impl Default for SystemClock {
 
 impl Clock for SystemClock {
     fn now(&self) -> Now {
-        let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        Now {
-            wall_ns: wall
-                .tv_sec
-                .saturating_mul(1_000_000_000)
-                .saturating_add(wall.tv_nsec),
-            mono_ns: self.mono_ns(),
-        }
+        let wall_ns = || {
+            let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+            let seconds_ns = wall.tv_sec.saturating_mul(1_000_000_000);
+            seconds_ns.saturating_add(wall.tv_nsec)
+        };
+        together(wall_ns, || self.mono_ns())
     }
 
     fn mono_ns(&self) -> i64 {
@@ -61,8 +64,77 @@ impl Clock for SystemClock {
     }
 }
 
+/// Reads one clock between two readings of the other, again where these are far apart: a thread that stands still between two readings
+/// would see a step of the real-time clock that nobody made. Of [`TRIES`] such readings the closest counts.
+fn together(wall_ns: impl Fn() -> i64, mono_ns: impl Fn() -> i64) -> Now {
+    let mut before_ns = mono_ns();
+    let mut read = || {
+        let now = Now {
+            wall_ns: wall_ns(),
+            mono_ns: mono_ns(),
+        };
+        let apart_ns = now.mono_ns.saturating_sub(before_ns);
+        before_ns = now.mono_ns;
+        (apart_ns, now)
+    };
+    let mut closest = read();
+    for _ in 1..TRIES {
+        if closest.0 <= APART_NS_MAX {
+            break;
+        }
+        let next = read();
+        if next.0 < closest.0 {
+            closest = next;
+        }
+    }
+    closest.1
+}
+
 /// A duration as ns, saturating after 292 years.
 #[must_use]
 pub(crate) fn duration_ns(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    const MS: i64 = 1_000_000;
+    const OFFSET_NS: i64 = 1_800_000_000_000_000_000;
+
+    /// Reads clocks that are [`OFFSET_NS`] apart and go on by `pauses`, one behind each reading, and tells by how much they seem further
+    /// apart.
+    fn error_ns(pauses: &[i64]) -> i64 {
+        let (mono, pauses) = (Cell::new(0), RefCell::new(pauses.iter()));
+        let read = || {
+            let now_ns = mono.get();
+            let pause_ns = pauses.borrow_mut().next().copied().unwrap_or(0);
+            mono.set(now_ns + 50 + pause_ns);
+            now_ns
+        };
+        let now = together(|| OFFSET_NS + read(), read);
+        now.wall_ns - now.mono_ns - OFFSET_NS
+    }
+
+    #[test]
+    fn a_thread_that_stands_still_between_two_readings_sees_no_step() {
+        for paused in 0..4 {
+            let mut pauses = [0; 4];
+            pauses[paused] = 2000 * MS;
+            assert_eq!(error_ns(&pauses), -50, "behind reading {paused}");
+        }
+        assert_eq!(error_ns(&[900 * MS, 900 * MS, 0, 900 * MS, 0, 0]), -50);
+    }
+
+    #[test]
+    fn of_readings_far_apart_the_closest_counts() {
+        let mut pauses = [300 * MS; 2 * TRIES + 1];
+        (pauses[4], pauses[5]) = (2 * MS, 3 * MS);
+        assert_eq!(error_ns(&pauses), -3 * MS - 50);
+        // And it comes to an end.
+        assert_eq!(error_ns(&[300 * MS; 100]), -300 * MS - 50);
+    }
 }
