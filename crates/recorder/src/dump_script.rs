@@ -73,9 +73,10 @@ impl DumpFunction {
     /// Runs the file once. `counters` learn when the script fails.
     pub(crate) fn new(
         script: &Script,
+        limits: Limits,
         counters: &Arc<AnalyzerCounters>,
     ) -> Result<Self, ScriptError> {
-        let script = DumpScript::new(script, Limits::default())?;
+        let script = DumpScript::new(script, limits)?;
         Ok(Self {
             shared: Shared {
                 script: Arc::new(Mutex::new(script)),

@@ -1,6 +1,7 @@
 //! What a live recorder promises about time and loss, on injected clocks.
 
 use retroscope_pcapfile::Reader;
+use retroscope_script::Limits;
 
 use crate::{
     Scripts, Verdict,
@@ -16,6 +17,7 @@ fn plan() -> Plan<'static> {
         triggers: &["udp port 9"],
         dump: "",
         scripts: Scripts::default(),
+        limits: Limits::default(),
         past_ns: 2 * S,
         future_ns: S,
         max_dumps: 64,

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use retroscope_pcapfile::Reader;
+use retroscope_script::Limits;
 
 use crate::{
     DumpReport, Scripts, Verdict,
@@ -34,6 +35,7 @@ fn record(dump: &str, check: impl Fn(&[Sent], &DumpReport, Vec<Sent>)) {
         future_ns: FUTURE,
         max_dumps: usize::from(FLOWS),
         scripts: Scripts::default(),
+        limits: Limits::default(),
     };
     let mut rig = Rig::new(&plan, START, dir.path());
     // Some alone, and all that are left in the last round of these, at once.

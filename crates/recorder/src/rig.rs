@@ -18,6 +18,7 @@ use retroscope_capture::{
 };
 use retroscope_packet::LinkType;
 use retroscope_ring::{GroupKind, Ring, RingConfig};
+use retroscope_script::Limits;
 
 use crate::{
     Event, Scripts,
@@ -164,6 +165,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) triggers: &'a [&'a str],
     pub(crate) dump: &'a str,
     pub(crate) scripts: Scripts,
+    pub(crate) limits: Limits,
     pub(crate) past_ns: i64,
     pub(crate) future_ns: i64,
     pub(crate) max_dumps: usize,
@@ -248,7 +250,7 @@ impl Rig {
             native: Arc::clone(&native),
             template: expressions.template,
             manual: expressions.manual,
-            scripts: Functions::new(&plan.scripts, &counters).unwrap(),
+            scripts: Functions::new(&plan.scripts, plan.limits, &counters).unwrap(),
             director: DirectorConfig {
                 past_ns: plan.past_ns,
                 future_ns: plan.future_ns,

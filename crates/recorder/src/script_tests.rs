@@ -1,9 +1,9 @@
 //! What a live recorder promises about scripts, on injected clocks.
 
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use retroscope_pcapfile::Reader;
-use retroscope_script::Script;
+use retroscope_script::{Limits, Script};
 
 use crate::{
     DumpReport, Scripts, Verdict,
@@ -29,13 +29,23 @@ fn scripts(triggers: &[&str], dump: Option<&str>) -> Scripts {
     }
 }
 
+/// A recorder whose scripts have time: a call ages also while its thread, and not the one that watches it, waits for a processor.
 fn rig(scripts: Scripts, directory: &tempfile::TempDir) -> Rig {
+    rig_within(Duration::from_secs(60), scripts, directory)
+}
+
+/// The same with so much time for each call.
+fn rig_within(time: Duration, scripts: Scripts, directory: &tempfile::TempDir) -> Rig {
     let plan = Plan {
         queues: 1,
         ring_bytes: 16 << 20,
         triggers: &["udp port 9"],
         dump: "",
         scripts,
+        limits: Limits {
+            time,
+            ..Limits::default()
+        },
         past_ns: S,
         future_ns: 0,
         max_dumps: 64,
@@ -159,18 +169,21 @@ fn a_dump_function_may_answer_with_an_expression() {
 fn a_failed_trigger_script_is_told_and_passed_by() {
     let endless = "local n = 0 return function(pkt) n = n + 1 while n > 99 do end return pkt:u32(28) == 50 end";
     let error = "local none return function(pkt) return pkt:u32(28) == 60 or pkt:u32(28) > 70 and none.such end";
-    for (text, said) in [
+    for (text, seconds, said) in [
         (
             endless,
-            "trigger.lua: stopped, one call took more than 500ms; this script triggers no more",
+            2,
+            "trigger.lua: stopped, one call took more than 2s; this script triggers no more",
         ),
         (
             error,
+            60,
             "trigger.lua:1: attempt to index upvalue 'none' (a nil value); this script triggers no more",
         ),
     ] {
         let dir = tempfile::tempdir().unwrap();
-        let mut rig = rig(scripts(&[text], Some(SAME_NUMBER)), &dir);
+        let time = Duration::from_secs(seconds);
+        let mut rig = rig_within(time, scripts(&[text], Some(SAME_NUMBER)), &dir);
         arrive(&mut rig, 7, 0..200);
         arrive(&mut rig, 7, 40..70);
         arrive(&mut rig, 9, 300..301);

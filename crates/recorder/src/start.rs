@@ -17,6 +17,7 @@ use retroscope_capture::{
 };
 use retroscope_packet::LinkType;
 use retroscope_ring::{EvictionDetail, GroupKind, Mode, Ring, RingConfig, RingError, Waker};
+use retroscope_script::Limits;
 
 use crate::{
     Event,
@@ -110,7 +111,7 @@ pub(crate) fn start(
     // Threads, and what the authors of scripts wrote, run without the privileges that opening takes.
     let scripts = without_capabilities(|| {
         native.start();
-        Functions::new(&config.scripts, &counters)
+        Functions::new(&config.scripts, Limits::default(), &counters)
     })??;
     Starter {
         config,

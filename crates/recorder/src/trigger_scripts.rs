@@ -31,10 +31,10 @@ struct TriggerScript {
 
 impl TriggerScripts {
     /// Runs the files once.
-    pub(crate) fn new(scripts: &[Script]) -> Result<Self, ScriptError> {
+    pub(crate) fn new(scripts: &[Script], limits: Limits) -> Result<Self, ScriptError> {
         let new = |script| {
             Ok(TriggerScript {
-                trigger: Trigger::new(script, Limits::default())?,
+                trigger: Trigger::new(script, limits)?,
                 found: 0,
                 told: false,
             })

@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use retroscope_filter::Template;
 use retroscope_packet::LinkType;
 use retroscope_ring::{Packet, Packets};
-use retroscope_script::ScriptError;
+use retroscope_script::{Limits, ScriptError};
 
 use super::Core;
 use crate::{
@@ -32,13 +32,14 @@ impl Functions {
     /// Runs the files once. `counters` learn when the dump script fails.
     pub(crate) fn new(
         scripts: &Scripts,
+        limits: Limits,
         counters: &Arc<AnalyzerCounters>,
     ) -> Result<Self, ScriptError> {
         let dump = scripts.dump.as_ref();
         Ok(Self {
-            triggers: TriggerScripts::new(&scripts.triggers)?,
+            triggers: TriggerScripts::new(&scripts.triggers, limits)?,
             dump: dump
-                .map(|script| DumpFunction::new(script, counters))
+                .map(|script| DumpFunction::new(script, limits, counters))
                 .transpose()?,
         })
     }
