@@ -233,7 +233,6 @@ impl Analyzer {
             let now = self.core.clock.now();
             // Before hits act on stamps of the new scale.
             self.core.clock_step(now);
-            self.core.director.set_mono(now.mono_ns);
         }
         // Read before the records: what a queue promised not to be older than has then been seen, if all was read.
         let promised_ns = self.core.promised_ns();

@@ -45,14 +45,26 @@ pub(crate) const MS: i64 = 1_000_000;
 pub(crate) struct FakeClock {
     pub(crate) wall_ns: AtomicI64,
     pub(crate) mono_ns: AtomicI64,
+    /// Who reads it next stands still for so long right behind that.
+    pub(crate) pause_ns: AtomicI64,
+}
+
+impl FakeClock {
+    /// Moves both clocks by `ns`.
+    fn pass(&self, ns: i64) {
+        self.wall_ns.fetch_add(ns, Ordering::SeqCst);
+        self.mono_ns.fetch_add(ns, Ordering::SeqCst);
+    }
 }
 
 impl Clock for FakeClock {
     fn now(&self) -> Now {
-        Now {
+        let now = Now {
             wall_ns: self.wall_ns.load(Ordering::SeqCst),
             mono_ns: self.mono_ns.load(Ordering::SeqCst),
-        }
+        };
+        self.pass(self.pause_ns.swap(0, Ordering::SeqCst));
+        now
     }
 }
 
@@ -303,8 +315,8 @@ impl Rig {
 
     /// Moves both clocks by `ns`; every queue's watermark and counters follow, as an engine's do on an idle link.
     pub(crate) fn pass(&self, ns: i64) {
-        let wall_ns = self.clock.wall_ns.fetch_add(ns, Ordering::SeqCst) + ns;
-        self.clock.mono_ns.fetch_add(ns, Ordering::SeqCst);
+        self.clock.pass(ns);
+        let wall_ns = self.clock.wall_ns.load(Ordering::SeqCst);
         for feed in &self.feeds {
             let mut feed = feed.lock().unwrap();
             feed.watermark_ns = Some(wall_ns - MS);
@@ -324,9 +336,19 @@ impl Rig {
 
     /// Every part does what it can.
     pub(crate) fn step(&mut self) {
+        self.insert();
+        self.analyze();
+    }
+
+    /// Inserters do what they can.
+    pub(crate) fn insert(&mut self) {
         self.inserters
             .iter_mut()
             .for_each(|inserter| _ = inserter.step());
+    }
+
+    /// Analyzer and dumper do what they can.
+    pub(crate) fn analyze(&mut self) {
         if let Some(analyzer) = &mut self.analyzer {
             while analyzer.step() {}
         }

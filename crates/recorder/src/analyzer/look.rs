@@ -77,6 +77,11 @@ impl Core {
         };
         let (mut found, mut behind) = (find(wanted), u64::MAX);
         let mut left = hits.as_slice();
+        if live && of_rules != 0 {
+            // Behind the arrival of the packets, however long this thread stood still before: the latest end of a window that opens is
+            // counted from here.
+            self.director.set_mono(self.clock.mono_ns());
+        }
         while found & behind != 0 {
             let frame = (found & behind).trailing_zeros();
             behind = (u64::MAX << frame) << 1;

@@ -281,10 +281,7 @@ mod tests {
 
     /// An inserter of a queue with `frames` frames, and what to watch it by.
     fn inserter(frames: u64) -> (LiveInserter, Ring, Arc<AtomicU64>, Arc<Asked>) {
-        let clock = Arc::new(FakeClock {
-            wall_ns: AtomicI64::new(0),
-            mono_ns: AtomicI64::new(0),
-        });
+        let clock = Arc::new(FakeClock::default());
         let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
         let sources = std::iter::once(("steady".to_owned(), 1));
         let intake = Arc::new(Intake::new(sources, Arc::default(), false));
