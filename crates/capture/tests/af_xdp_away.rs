@@ -21,8 +21,8 @@ use retroscope_capture::{
     generator::GeneratorSource, send::LiveSender,
 };
 use rustix::{
-    process::{Resource, Rlimit, getrlimit, setrlimit},
-    thread::{CapabilitySet, capabilities, set_capabilities},
+    process::{Resource, Rlimit, Uid, getrlimit, setrlimit},
+    thread::{CapabilitySet, capabilities, set_capabilities, set_thread_res_uid},
 };
 use support::{
     DEADLINE, WAIT,
@@ -195,6 +195,9 @@ fn few_spare_sockets_are_told() {
             ..limit
         };
         setrlimit(Resource::Memlock, low).unwrap();
+        // The kernel counts by the real user: as one whom nobody else is. Root stays in effect.
+        let number = 10_000 + std::process::id() % 50_000;
+        let _ = set_thread_res_uid(Uid::from_raw(number), Uid::ROOT, Uid::ROOT);
         let mut sets = capabilities(None).unwrap();
         sets.effective -= CapabilitySet::IPC_LOCK;
         set_capabilities(None, sets).unwrap();
