@@ -1,6 +1,6 @@
 //! A trigger in Lua on the packets of [`Hot`], against libpcap with the same test.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use retroscope_filter::Frame;
 use retroscope_packet::LinkType;
@@ -11,6 +11,9 @@ use crate::{contest::Failure, pace::Pace};
 
 /// [`PORT`] in Lua.
 const TEXT: &str = "return function(pkt) return pkt:is_udp() and pkt:has_port(60000) end";
+
+/// What a call may take: as long as a thread may have to wait for a processor. The script needs microseconds.
+const CALL_MAX: Duration = Duration::from_secs(60);
 
 /// A script, and libpcap to compare it with.
 #[derive(Debug)]
@@ -31,7 +34,11 @@ impl PortScript {
             return Err(Failure::CannotRun(why.to_owned()));
         }
         let script = Script::new("port.lua", TEXT, false);
-        let trigger = Trigger::new(&script, Limits::default());
+        let limits = Limits {
+            time: CALL_MAX,
+            ..Limits::default()
+        };
+        let trigger = Trigger::new(&script, limits);
         let mut script = Self {
             trigger: trigger.map_err(|error| Failure::system("loading a script", error))?,
             hot: Hot::new(),
