@@ -22,6 +22,10 @@ const ATTACH_XDP: u32 = 37;
 /// `BPF_F_XDP_HAS_FRAGS`: the program takes packets of several buffers. Since Linux 5.18.
 const HAS_FRAGMENTS: u32 = 1 << 5;
 
+/// How often a program is loaded again after `EAGAIN`: a signal that came for the thread ends the verifier, since Linux 5.0 (commit
+/// c3494801cd17). libbpf tries five times in all; signals that come without a pause shall not hold up the start for ever.
+const AGAIN_MAX: usize = 9;
+
 /// `struct bpf_insn`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
@@ -133,14 +137,23 @@ pub(in crate::af_xdp) fn load_program(
     };
     // SAFETY: the three pointers lead to as many instructions, a C string and as many bytes of log as the request says, which
     // live across the call; the kernel writes to the log only, which is borrowed by nobody else.
-    let outcome = unsafe { call_for_descriptor(PROG_LOAD, &request) };
+    let load = || unsafe { call_for_descriptor(PROG_LOAD, &request) };
+    let is_interrupted = |outcome: &io::Result<OwnedFd>| {
+        let error = outcome.as_ref().err();
+        error.is_some_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    };
+    let mut outcome = load();
+    for _ in 0..AGAIN_MAX {
+        if !is_interrupted(&outcome) {
+            break;
+        }
+        outcome = load();
+    }
     outcome.map(Program).map_err(|error| {
-        let words = String::from_utf8_lossy(&log);
-        let last = words
-            .trim_end_matches('\0')
-            .lines()
-            .rev()
-            .find(|line| !line.is_empty());
+        // Behind the zero are words of an earlier try.
+        let last_try = log.split(|byte| *byte == 0).next().unwrap_or_default();
+        let words = String::from_utf8_lossy(last_try);
+        let last = words.lines().rev().find(|line| !line.is_empty());
         match last {
             // The verifier's own words tell more than EINVAL or EACCES.
             Some(line) if error.kind() != io::ErrorKind::PermissionDenied || line.len() > 1 => {
