@@ -4,7 +4,8 @@
 //! from a packet socket of the test's own, so what was sent is known to the byte. Nothing waits for time to pass: a test
 //! waits for a line on the recorder's stderr, or for its end, with a deadline.
 //!
-//! Tests that put the machine under load, or measure time, run alone (`quiet`). `RETROSCOPE_SOAK=1` makes them longer.
+//! Tests that put the machine under load, or measure time, run alone (`quiet`). `RETROSCOPE_SOAK=1` makes them longer, and has
+//! them keep bounds that hold where the machine and its disk are idle.
 
 #![allow(
     clippy::unwrap_used,
