@@ -12,19 +12,21 @@ mod support;
 
 use std::{
     collections::HashSet,
+    path::Path,
     time::{Duration, Instant},
 };
 
 use retroscope_capture::{
-    Direction, Queue,
+    Direction, Event, Queue,
     af_packet::{Fanout, FanoutMode, LiveConfig, Sides},
+    send::LiveSender,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use support::{
     generate, is_udp_of_generator,
     namespace::{Namespace, ip},
     open_as,
-    traffic::{Taken, frame, is_ours, send, stop_and_drain, take_until},
+    traffic::{Taken, frame, is_ours, send, send_with, stop_and_drain, take_until},
 };
 
 /// Everything that the queues still have, one after the other; each ledger is checked.
@@ -293,5 +295,43 @@ fn an_interface_that_is_down_is_shared_where_the_kernel_allows() {
             total += shares(std::slice::from_ref(&taken)).iter().sum::<usize>();
         }
         assert_eq!(total as u64, sent);
+    });
+}
+
+/// One thread after the other takes up an interface that came back. Until the last one is there the group may give packets to one that
+/// does not take them yet, so the interface does not count as up.
+#[test]
+fn an_interface_is_up_again_when_all_threads_are_there() {
+    let Some(namespace) = Namespace::with_veth("siblings") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut queues = open_as(spread(FanoutMode::Hash), 2).unwrap();
+        let mut taken = [Taken::default(), Taken::default()];
+        let is_up = |taken: &Taken| taken.events.contains(&Event::InterfaceUp(0));
+        ip("link del v0");
+        for (queue, taken) in queues.iter_mut().zip(&mut taken) {
+            take_until(queue.as_mut(), taken, |taken| {
+                taken.events.contains(&Event::InterfaceGone(0))
+            });
+        }
+        let back = Instant::now();
+        ip("link add v0 type veth peer name v1");
+        ip("link set v0 up");
+        ip("link set v1 up");
+        namespace.wait_for_carrier("v0");
+        // The first is alone and has everything.
+        let mut sender = LiveSender::open("v0", Path::new("retroscope")).unwrap();
+        take_until(queues[0].as_mut(), &mut taken[0], |taken| {
+            send_with(&mut sender, &frame(&[], 1));
+            !taken.frames.is_empty()
+        });
+        // It waits for a second at most.
+        assert!(!is_up(&taken[0]) || back.elapsed() > Duration::from_secs(1));
+        take_until(queues[1].as_mut(), &mut taken[1], is_up);
+        take_until(queues[0].as_mut(), &mut taken[0], is_up);
+        for (queue, taken) in queues.iter_mut().zip(&mut taken) {
+            stop_and_drain(queue.as_mut(), taken);
+        }
     });
 }

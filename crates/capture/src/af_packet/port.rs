@@ -5,13 +5,17 @@
 //! that group (`packet_do_bind` of `net/packet/af_packet.c`), so it is replaced by a spare that was opened at the start,
 //! while the process had the privilege.
 //!
-//! A socket is hooked into the receive path while it still rejects everything, joins its group, and is admitted when all
-//! its siblings are there: so no frame reaches two of them.
+//! A socket is hooked into the receive path while it still rejects everything, joins its group, and is admitted then, at the start when
+//! all its siblings are there: so no frame reaches two of them. Where an interface comes back its threads do that one after the other,
+//! and what the group gives to one between both steps is rejected: the interface is said to be up when all were admitted.
 
 use std::{
     io,
     path::Path,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use super::{
@@ -52,6 +56,8 @@ pub(super) struct Port {
     ring_bytes: usize,
     /// Several sockets share what comes.
     is_shared: bool,
+    /// How many sockets it is meant for, less those that failed.
+    members: AtomicUsize,
     group: Mutex<Option<Group>>,
     spares: Mutex<Vec<PacketSocket>>,
 }
@@ -62,6 +68,8 @@ struct Group {
     /// The interface that it belongs to.
     index: i32,
     number: u16,
+    /// Sockets that receive.
+    admitted: usize,
 }
 
 /// An interface that was looked up.
@@ -88,6 +96,7 @@ impl Port {
             program: None,
             is_filtered: false,
             is_shared: false,
+            members: AtomicUsize::new(queues),
             group: Mutex::default(),
             spares: Mutex::default(),
         })
@@ -241,11 +250,32 @@ impl Port {
         match &self.program {
             Some(program) => socket
                 .attach_filter(program)
-                .map_err(|error| self.error("setsockopt(SO_ATTACH_FILTER)", error)),
+                .map_err(|error| self.error("setsockopt(SO_ATTACH_FILTER)", error))?,
             None => socket
                 .detach_filter()
-                .map_err(|error| self.error("setsockopt(SO_DETACH_FILTER)", error)),
+                .map_err(|error| self.error("setsockopt(SO_DETACH_FILTER)", error))?,
         }
+        if let Some(group) = self.group().as_mut() {
+            group.admitted += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether all sockets that are to share the interface receive from it.
+    pub(super) fn are_all_admitted(&self) -> bool {
+        // Relaxed: a count that hangs on nothing.
+        let members = self.members.load(Ordering::Relaxed);
+        self.group().is_none_or(|group| group.admitted >= members)
+    }
+
+    /// A socket has failed: nobody waits for it any more.
+    pub(super) fn lose_member(&self) {
+        // Relaxed: as above.
+        self.members.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn group(&self) -> MutexGuard<'_, Option<Group>> {
+        self.group.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The program rejects what this host sends.
@@ -256,7 +286,7 @@ impl Port {
     /// Joins the group of the interface, or founds it.
     fn join_group(&self, socket: &PacketSocket, index: i32) -> Result<(), SourceError> {
         let call = "setsockopt(PACKET_FANOUT)";
-        let mut group = self.group.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut group = self.group();
         let fanout = self.config.fanout;
         let mut mode = fanout.mode.code();
         if fanout.defragment {
@@ -276,7 +306,11 @@ impl Port {
         let number = socket
             .fanout_group()
             .map_err(|error| self.error(call, error))?;
-        *group = Some(Group { index, number });
+        *group = Some(Group {
+            index,
+            number,
+            admitted: 0,
+        });
         Ok(())
     }
 

@@ -124,6 +124,8 @@ pub(super) struct LiveQueue {
     is_up: bool,
     /// Since when the interface does not exist, and when to look for it again, on the monotonic clock.
     absence: Option<Absence>,
+    /// Until when the other threads of an interface that came back are waited for, on the monotonic clock.
+    siblings_until_ns: Option<i64>,
     counters: Counters,
     /// Of the first queue only, where the kernel tells.
     nic: Option<NicLosses>,
@@ -192,6 +194,7 @@ impl LiveQueue {
             phase: Phase::Running,
             is_up,
             absence: None,
+            siblings_until_ns: None,
             counters: Counters::default(),
             nic: place
                 .is_first
@@ -256,7 +259,7 @@ impl LiveQueue {
         if let Phase::Draining { give_up_ns, .. } = &mut self.phase {
             *give_up_ns = clock::monotonic_ns().saturating_add(DRAIN_NS);
         } else if !self.is_up {
-            self.set_up(true);
+            self.rise();
         }
         if self.counters.lent - self.counters.lent_at_reading >= PACKETS_BETWEEN_READINGS {
             self.read_counters()?;
@@ -435,8 +438,10 @@ impl Queue for LiveQueue {
     }
 
     fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
-        self.try_next(wait)
-            .inspect_err(|_| self.phase = Phase::Ended)
+        self.try_next(wait).inspect_err(|_| {
+            self.phase = Phase::Ended;
+            self.port.lose_member();
+        })
     }
 
     fn burst(&self) -> Burst<'_> {

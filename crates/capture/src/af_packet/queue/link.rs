@@ -10,6 +10,9 @@ use crate::{
 /// How often an interface that was removed is looked for, and one that is down is looked at.
 pub(super) const ABSENT_LOOK_NS: i64 = 10_000_000;
 
+/// How long an interface that came back is not said to be up because other threads are not there yet.
+const SIBLINGS_NS: i64 = 1_000_000_000;
+
 /// The interface was removed. Times on the monotonic clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Absence {
@@ -50,7 +53,7 @@ impl LiveQueue {
                 look_ns: now_ns.saturating_add(ABSENT_LOOK_NS),
             });
         } else if self.port.is_up() {
-            self.set_up(true);
+            self.rise();
         }
         Ok(())
     }
@@ -88,7 +91,10 @@ impl LiveQueue {
             nic.follow(found.index);
         }
         self.absence = None;
-        self.set_up(found.flags.is_up());
+        self.siblings_until_ns = Some(now_ns.saturating_add(SIBLINGS_NS));
+        if found.flags.is_up() {
+            self.rise();
+        }
         Ok(())
     }
 
@@ -123,7 +129,18 @@ impl LiveQueue {
         Ok(true)
     }
 
-    pub(super) fn set_up(&mut self, is_up: bool) {
+    /// The interface is up: says so, where it came back when all threads receive from it.
+    pub(super) fn rise(&mut self) {
+        let is_waiting = self.siblings_until_ns.is_some_and(|until_ns| {
+            !self.port.are_all_admitted() && clock::monotonic_ns() < until_ns
+        });
+        if !is_waiting {
+            self.siblings_until_ns = None;
+            self.set_up(true);
+        }
+    }
+
+    fn set_up(&mut self, is_up: bool) {
         if self.is_up == is_up {
             return;
         }
