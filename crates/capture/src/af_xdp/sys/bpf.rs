@@ -22,8 +22,8 @@ const ATTACH_XDP: u32 = 37;
 /// `BPF_F_XDP_HAS_FRAGS`: the program takes packets of several buffers. Since Linux 5.18.
 const HAS_FRAGMENTS: u32 = 1 << 5;
 
-/// How often a program is loaded again after `EAGAIN`: a signal that came for the thread ends the verifier, since Linux 5.0 (commit
-/// c3494801cd17). libbpf tries five times in all; signals that come without a pause shall not hold up the start for ever.
+/// How often a program is loaded again after `EAGAIN`: a signal that came for the thread ends the verifier (commit c3494801cd17).
+/// libbpf tries five times in all; signals that come without a pause shall not hold up the start for ever.
 const AGAIN_MAX: usize = 9;
 
 /// `struct bpf_insn`.
@@ -62,6 +62,7 @@ impl Map {
 }
 
 /// `union bpf_attr` for `BPF_PROG_LOAD`.
+#[derive(Clone, Copy)]
 #[repr(C)]
 struct LoadRequest {
     kind: u32,
@@ -128,33 +129,31 @@ pub(in crate::af_xdp) fn load_program(
         license: c"Dual MIT/GPL".as_ptr() as u64,
         log_level: 1,
         log_bytes: length(log.len())?,
-        log: log.as_mut_ptr() as u64,
+        log: 0,
         kernel_version: 0,
         flags: if with_fragments { HAS_FRAGMENTS } else { 0 },
         name,
         interface: 0,
         attach_type: ATTACH_XDP,
     };
-    // SAFETY: the three pointers lead to as many instructions, a C string and as many bytes of log as the request says, which
-    // live across the call; the kernel writes to the log only, which is borrowed by nobody else.
-    let load = || unsafe { call_for_descriptor(PROG_LOAD, &request) };
-    let is_interrupted = |outcome: &io::Result<OwnedFd>| {
-        let error = outcome.as_ref().err();
-        error.is_some_and(|error| error.kind() == io::ErrorKind::WouldBlock)
-    };
-    let mut outcome = load();
-    for _ in 0..AGAIN_MAX {
-        if !is_interrupted(&outcome) {
-            break;
-        }
-        outcome = load();
-    }
+    let outcome = try_again(|| {
+        // What an earlier try said is not what ended this one.
+        log[0] = 0;
+        let request = LoadRequest {
+            log: log.as_mut_ptr() as u64,
+            ..request
+        };
+        // SAFETY: the three pointers lead to as many instructions, a C string and as many bytes of log as the request says, which
+        // live across the call; the kernel writes to the log only, which is borrowed by nobody else.
+        unsafe { call_for_descriptor(PROG_LOAD, &request) }
+    });
     outcome.map(Program).map_err(|error| {
-        // Behind the zero are words of an earlier try.
         let last_try = log.split(|byte| *byte == 0).next().unwrap_or_default();
         let words = String::from_utf8_lossy(last_try);
         let last = words.lines().rev().find(|line| !line.is_empty());
         match last {
+            // Where the verifier was interrupted, its words are of no mistake.
+            _ if error.kind() == io::ErrorKind::WouldBlock => error,
             // The verifier's own words tell more than EINVAL or EACCES.
             Some(line) if error.kind() != io::ErrorKind::PermissionDenied || line.len() > 1 => {
                 io::Error::new(error.kind(), format!("{error}: {line}"))
@@ -164,13 +163,25 @@ pub(in crate::af_xdp) fn load_program(
     })
 }
 
+/// Does it, again after `EAGAIN`, [`AGAIN_MAX`] times at most.
+fn try_again<T>(mut load: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 0..AGAIN_MAX {
+        match load() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            outcome => return outcome,
+        }
+    }
+    load()
+}
+
 /// An attached program. It is detached when this is dropped, and by the kernel however the process ends.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Link(OwnedFd);
 
 impl Drop for Link {
     /// Closing the descriptor would do, but not while a child process holds a copy: until it runs another program (close-on-exec), or
-    /// for good if it does not, packets would go where nobody takes them. Since Linux 5.9, as links to interfaces are.
+    /// for good if it does not, packets would go where nobody takes them. Since Linux 5.9, as links to interfaces are. Before Linux 5.19,
+    /// where `kernel.unprivileged_bpf_disabled` is not 0, a process that gave up its privileges can only close.
     fn drop(&mut self) {
         let link = number(self.0.as_fd());
         // SAFETY: the attributes of LINK_DETACH are the descriptor's number; no pointers.
@@ -273,4 +284,31 @@ unsafe fn call<T>(command: i32, request: &T) -> io::Result<i32> {
 /// A descriptor as the kernel's structures have it.
 fn number(descriptor: BorrowedFd<'_>) -> u32 {
     descriptor.as_raw_fd().cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_signal_ended_is_tried_again_and_not_for_ever() {
+        let tries = |interrupted: usize, then: io::ErrorKind| {
+            let mut count = 0;
+            let outcome = try_again(|| -> io::Result<()> {
+                count += 1;
+                let kind = if count <= interrupted {
+                    io::ErrorKind::WouldBlock
+                } else {
+                    then
+                };
+                Err(kind.into())
+            });
+            (count, outcome.unwrap_err().kind())
+        };
+        let refused = io::ErrorKind::PermissionDenied;
+        assert_eq!(tries(0, refused), (1, refused));
+        assert_eq!(tries(AGAIN_MAX, refused), (AGAIN_MAX + 1, refused));
+        let interrupted = io::ErrorKind::WouldBlock;
+        assert_eq!(tries(usize::MAX, refused), (AGAIN_MAX + 1, interrupted));
+    }
 }
