@@ -39,7 +39,7 @@ use crate::{
 const PLACING_NS: i64 = 10_000_000;
 
 /// How long a stopped queue goes on where packets do not end.
-const DRAIN_NS: i64 = 100_000_000;
+pub(super) const DRAIN_NS: i64 = 100_000_000;
 
 /// How long the first one waits for the others, each of which may find out by itself that it is to stop, after [`LOOK_NS`].
 const OTHERS_NS: i64 = 1_000_000_000;
@@ -529,15 +529,16 @@ impl Queue for DpdkQueue {
         self.frames.clear();
         self.batch.free();
         self.register();
-        if self.phase == Phase::Stopped {
-            let now_ns = clock::monotonic_ns();
-            self.phase = Phase::Draining {
-                asked_ns: now_ns,
-                packet_ns: now_ns,
-            };
-        }
         let mut deadline_ns = None;
         loop {
+            // Stopped before, or since the last look.
+            if self.phase == Phase::Stopped {
+                let now_ns = clock::monotonic_ns();
+                self.phase = Phase::Draining {
+                    asked_ns: now_ns,
+                    packet_ns: now_ns,
+                };
+            }
             if self.phase == Phase::Ended {
                 return Ok(Status::End);
             }

@@ -8,6 +8,7 @@ use std::{
 use super::{
     DpdkConfig, DpdkSource, EalConfig,
     eal::environment,
+    queue::DRAIN_NS,
     sys::{Shape, feed},
 };
 use crate::{CpuTurns, Direction, LossCause, Queue, Source, Status, VlanTag};
@@ -21,8 +22,6 @@ const PLAIN: Shape = Shape {
 
 /// Longer than anything here takes.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Longer than a stopped queue goes on where packets do not end.
-const DRAIN: Duration = Duration::from_millis(100);
 
 fn eal() -> EalConfig {
     EalConfig {
@@ -128,8 +127,9 @@ fn a_stopped_queue_waits_for_whoever_is_slow_to_ask() {
     let mut queues = open("net_ring21", 1);
     assert!(put("net_ring21", 0, &frame(64, 1), PLAIN));
     queues[0].stop();
+    let late = Duration::from_nanos(2 * DRAIN_NS.unsigned_abs());
     let stopped = Instant::now();
-    while stopped.elapsed() < 2 * DRAIN {
+    while stopped.elapsed() < late {
         std::thread::yield_now();
     }
     let (taken, received, lost) = drain(&mut queues);
