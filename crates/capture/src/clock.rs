@@ -5,8 +5,11 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 /// Nanoseconds in a second.
 pub(crate) const SECOND_NS: i64 = 1_000_000_000;
 
-/// Readings of two clocks that are further apart are taken again, so often at most.
-const APART_NS_MAX: i64 = 1_000_000;
+/// Readings of two clocks that are further apart are taken again: a tenth of what packets may take to their place, and far more than
+/// a thread takes that is not descheduled.
+pub(crate) const APART_NS_MAX: i64 = 1_000_000;
+
+/// How often they are taken: who is descheduled each time shall not be held up for ever.
 const READINGS_MAX: usize = 8;
 
 /// Wall-clock time in ns since the UNIX epoch: the clock of the kernel's software time stamps.
@@ -19,11 +22,13 @@ pub(crate) fn monotonic_ns() -> i64 {
     to_ns(clock_gettime(ClockId::Monotonic))
 }
 
-/// Both clocks at one moment.
+/// Both clocks at one moment. The system clock was read last: a stamp of the monotonic clock is never placed too early by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Moment {
     pub(crate) realtime_ns: i64,
     pub(crate) monotonic_ns: i64,
+    /// The monotonic clock was so much further when both had been read.
+    pub(crate) apart_ns: i64,
 }
 
 impl Moment {
@@ -35,20 +40,20 @@ impl Moment {
     fn read(mut realtime_ns: impl FnMut() -> i64, mut monotonic_ns: impl FnMut() -> i64) -> Self {
         let mut read = || {
             let before_ns = monotonic_ns();
-            let moment = Self {
+            Self {
                 realtime_ns: realtime_ns(),
                 monotonic_ns: before_ns,
-            };
-            (monotonic_ns() - before_ns, moment)
+                apart_ns: monotonic_ns() - before_ns,
+            }
         };
-        let (mut apart_ns, mut moment) = read();
+        let mut moment = read();
         for _ in 1..READINGS_MAX {
-            if apart_ns <= APART_NS_MAX {
+            if moment.apart_ns <= APART_NS_MAX {
                 break;
             }
             let again = read();
-            if again.0 < apart_ns {
-                (apart_ns, moment) = again;
+            if again.apart_ns < moment.apart_ns {
+                moment = again;
             }
         }
         moment

@@ -372,7 +372,7 @@ pub enum SourceError {
         /// Bytes of the longest frame that it takes, without a VLAN tag.
         frame_bytes_max: i32,
     },
-    /// The interface took no frame for a second.
+    /// The interface took no frame for as long as the sender waits, a second unless it was told otherwise.
     #[error("{interface} takes no packets: is its other end up?")]
     NoRoom {
         /// The interface.

@@ -3,7 +3,7 @@
 //! An engine says when it looked and how long a packet may take from its stamp to where it can be seen; the rules are
 //! here. All times are ns since the UNIX epoch.
 
-use crate::clock::Moment;
+use crate::clock::{APART_NS_MAX, Moment};
 
 /// A difference between system clock and monotonic clock that is a step and not a slew.
 const CLOCK_STEP_NS: i64 = 100_000_000;
@@ -109,6 +109,10 @@ impl ClockWatch {
     }
 
     fn compare(&mut self, moment: Moment) -> Option<ClockStep> {
+        // Where the thread was descheduled each time it read them, they do not belong together.
+        if moment.apart_ns > APART_NS_MAX {
+            return None;
+        }
         let offset_ns = moment.offset_ns();
         let step_ns = offset_ns - self.offset_ns;
         self.offset_ns = offset_ns;
@@ -174,12 +178,20 @@ mod tests {
     #[test]
     fn steps_are_told_and_slews_are_not() {
         let mut watch = ClockWatch { offset_ns: 1000 };
-        let mut look = |realtime_ns, monotonic_ns| {
+        let mut read = |realtime_ns, monotonic_ns, apart_ns| {
             watch.compare(Moment {
                 realtime_ns,
                 monotonic_ns,
+                apart_ns,
             })
         };
+        let far_ns = APART_NS_MAX + 1;
+        assert_eq!(
+            read(9 * CLOCK_STEP_NS, 50_000, far_ns),
+            None,
+            "nor compared later"
+        );
+        let mut look = |realtime_ns, monotonic_ns| read(realtime_ns, monotonic_ns, APART_NS_MAX);
         assert_eq!(look(51_000, 50_000), None);
         assert_eq!(look(60_000 + CLOCK_STEP_NS, 59_000), None);
         let step = look(0, 70_000).unwrap();

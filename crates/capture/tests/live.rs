@@ -46,7 +46,7 @@ fn everything_that_is_sent_at_speed_comes() {
         let text = "generate:flows=100,count=100000,seed=5";
         let sent = generate_while("v0", text, |sent| {
             // A thread that sends slowly fills few blocks well: never more than a part of them.
-            if sent - taken.frames.len() as u64 >= 10_000 || sent == 100_000 {
+            if sent.saturating_sub(taken.frames.len() as u64) >= 10_000 || sent == 100_000 {
                 let all = |taken: &Taken| taken.frames.len() as u64 >= sent;
                 take_until(queue.as_mut(), &mut taken, all);
             }
@@ -133,7 +133,7 @@ fn a_stop_under_fire_is_exact() {
             std::thread::scope(|scope| {
                 let sender = scope.spawn(|| {
                     namespace.enter(|| {
-                        generate_while("v0", "generate:flows=10", |count| {
+                        generate_while("v0", "generate:flows=10,duration=1m", |count| {
                             sent.store(count, Relaxed);
                             !is_over.load(Relaxed)
                         })
@@ -249,7 +249,7 @@ fn a_silent_link_moves_its_watermark() {
     };
     namespace.enter(|| {
         let mut queue = open("v1");
-        let mut least_ns = i64::MAX;
+        let mut lags_ns = Vec::new();
         let end = Instant::now() + Duration::from_millis(300);
         let mut previous_ns = queue.watermark().unwrap();
         let first_ns = now_ns();
@@ -258,12 +258,14 @@ fn a_silent_link_moves_its_watermark() {
             let watermark_ns = queue.watermark().unwrap();
             assert!(watermark_ns >= previous_ns && watermark_ns <= now_ns());
             previous_ns = watermark_ns;
-            least_ns = least_ns.min(now_ns() - watermark_ns);
+            lags_ns.push(now_ns() - watermark_ns);
             assert!(Instant::now() < end + DEADLINE, "it does not move");
         }
-        println!("{:.1} ms behind at least", least_ns as f64 / 1e6);
-        // A thread may be away for long, but not each time.
-        assert!(least_ns < 100_000_000, "{least_ns} ns behind");
+        // A thread may be away for long, but not most of the time.
+        lags_ns.sort_unstable();
+        let median_ns = lags_ns[lags_ns.len() / 2];
+        println!("{:.1} ms behind", median_ns as f64 / 1e6);
+        assert!(median_ns < 100_000_000, "{median_ns} ns behind");
         // A lone packet is lent soon after it came.
         let mut sender = LiveSender::open("v0", Path::new("retroscope")).unwrap();
         let took: Vec<Duration> = (0..5)

@@ -82,7 +82,7 @@ fn everything_that_is_sent_comes_in_order() {
         let text = "generate:flows=100,count=100000,seed=5";
         let sent = generate_while("v0", text, |sent| {
             // A thread that sends slowly fills few blocks well: never more than a part of them.
-            if sent - taken.frames.len() as u64 >= 10_000 || sent == 100_000 {
+            if sent.saturating_sub(taken.frames.len() as u64) >= 10_000 || sent == 100_000 {
                 let all = |taken: &Taken| taken.frames.len() as u64 >= sent;
                 take_until(queue.as_mut(), &mut taken, all);
             }

@@ -98,8 +98,9 @@ enum Pace {
 struct GeneratorQueue {
     interfaces: [InterfaceInfo; 1],
     generator: Generator,
-    /// Of opening.
-    start: Moment,
+    /// Of opening, on the system clock and then on the monotonic clock: no promise runs ahead of the system clock.
+    start_time_ns: i64,
+    start_ns: i64,
     pace: Pace,
     pool: Pool,
     frames_made: u64,
@@ -120,7 +121,8 @@ impl GeneratorQueue {
             interfaces: [interface],
             pool: Pool::new(&generator),
             generator,
-            start,
+            start_time_ns: start.realtime_ns,
+            start_ns: start.monotonic_ns + start.apart_ns,
             pace,
             frames_made: 0,
             watermark_ns: start.realtime_ns,
@@ -145,7 +147,7 @@ impl GeneratorQueue {
         while let Some(offset_ns) = self.generator.next_offset_ns()
             && offset_ns <= elapsed_ns
         {
-            let time_ns = self.start.realtime_ns.saturating_add(offset_ns);
+            let time_ns = self.start_time_ns.saturating_add(offset_ns);
             if self.generator.is_trigger_next() {
                 if self.pool.burst().frames.is_empty() {
                     self.pool.push_trigger(&mut self.generator, time_ns);
@@ -164,7 +166,7 @@ impl GeneratorQueue {
         if elapsed_ns >= end_ns || left == 0 {
             return;
         }
-        let time_ns = self.start.realtime_ns.saturating_add(elapsed_ns);
+        let time_ns = self.start_time_ns.saturating_add(elapsed_ns);
         if trigger_at_ns.is_some_and(|due_ns| due_ns <= elapsed_ns) {
             self.pace = Pace::Unlimited {
                 trigger_at_ns: None,
@@ -196,14 +198,14 @@ impl Queue for GeneratorQueue {
         let mut now_ns = clock::monotonic_ns();
         let deadline_ns = now_ns.saturating_add(clock::duration_ns(wait));
         while !self.ended {
-            let elapsed_ns = now_ns - self.start.monotonic_ns;
+            let elapsed_ns = now_ns - self.start_ns;
             // Nothing is stamped before the next slot of the schedule. A slot far ahead promises no more than the clock.
             let silent_until_ns = self
                 .next_due_ns(elapsed_ns)
                 .map_or(elapsed_ns, |due_ns| due_ns.min(elapsed_ns));
             self.watermark_ns = self
                 .watermark_ns
-                .max(self.start.realtime_ns.saturating_add(silent_until_ns));
+                .max(self.start_time_ns.saturating_add(silent_until_ns));
             self.fill(elapsed_ns);
             if !self.pool.burst().frames.is_empty() {
                 return Ok(Status::Frames);
@@ -215,9 +217,7 @@ impl Queue for GeneratorQueue {
             if now_ns >= deadline_ns {
                 return Ok(Status::Idle);
             }
-            clock::sleep_until(
-                deadline_ns.min(self.start.monotonic_ns.saturating_add(next_due_ns)),
-            );
+            clock::sleep_until(deadline_ns.min(self.start_ns.saturating_add(next_due_ns)));
             now_ns = clock::monotonic_ns();
         }
         Ok(Status::End)
@@ -329,7 +329,7 @@ mod tests {
             .queues(1)
             .unwrap()
             .remove(0);
-        let start_ns = queue.start.realtime_ns;
+        let start_ns = queue.start_time_ns;
         let mut fill = |elapsed_ns| {
             queue.pool.take_back();
             queue.fill(elapsed_ns);

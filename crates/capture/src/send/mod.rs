@@ -111,7 +111,8 @@ impl LiveSender {
         })
     }
 
-    /// How long an interface may take no frames, or keep them, before that is an error; a second where it is not called.
+    /// How long an interface may take no frames, or keep them, before that is an error; a second where it is not called. For a receiver
+    /// that is known to pause.
     pub fn set_patience(&mut self, patience: Duration) {
         self.patience_ns = clock::duration_ns(patience);
     }
@@ -120,7 +121,8 @@ impl LiveSender {
     ///
     /// # Errors
     /// [`SourceError::InterfaceDown`], [`SourceError::InterfaceGone`], [`SourceError::FrameTooLong`],
-    /// [`SourceError::NoRoom`] if it takes none for a second (or see [`Self::set_patience`]), or [`SourceError::System`]. What was sent before is counted.
+    /// [`SourceError::NoRoom`] if it takes none for a second (see [`Self::set_patience`]), or [`SourceError::System`]. What was sent
+    /// before is counted.
     pub fn send(&mut self, burst: Burst<'_>) -> Result<(), SourceError> {
         let mut frames = burst.frames;
         while !frames.is_empty() {

@@ -47,6 +47,7 @@ pub(crate) fn open(config: XdpConfig) -> Option<Box<dyn Queue>> {
             // A process that another test is starting may hold a socket that this one has closed, for an instant.
             Err(error) if error.to_string().contains("has its queue") => {
                 assert!(Instant::now() < deadline, "{error}");
+                std::thread::yield_now();
             }
             Err(error) => panic!("{error}"),
         }
