@@ -156,7 +156,10 @@ fn no_library_function_runs_for_long_over_little_memory() {
         "table.insert({}, '-2147483648', 1)",
     ] {
         let text = format!("return function()\n {call} return true end");
+        let start = cpu_time();
         let fault = fault(&text, LITTLE);
+        let took = cpu_time() - start;
+        assert!(took < BRIEF.time, "{call}: {took:?}");
         assert!(
             matches!(fault, ScriptError::Failed { .. }) && fault.to_string().contains("t.lua:2:"),
             "{call}: {fault}"
