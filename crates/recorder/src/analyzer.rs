@@ -394,6 +394,10 @@ impl Core {
 
     /// A real-time clock that moved otherwise than the monotonic one was stepped: the windows' ends move with it.
     fn clock_step(&mut self, now: Now) {
+        if !now.is_one_moment() {
+            // Windows would move for a step that nobody made. The next look compares with the last one that could tell.
+            return;
+        }
         let offset_ns = now.wall_ns.saturating_sub(now.mono_ns);
         // A clock that is slewed drifts from look to look; only a jump between two looks is a step.
         let before = self.offset_ns.replace((offset_ns, now.mono_ns));

@@ -168,7 +168,11 @@ mod tests {
     fn what_is_gone_for_good_stays_away_to_the_end() {
         let (log, away) = (LossLog::default(), Away::new(0));
         away.begin(100);
-        let now = |wall_ns, mono_ns| Now { wall_ns, mono_ns };
+        let now = |wall_ns, mono_ns| Now {
+            wall_ns,
+            mono_ns,
+            apart_ns: 0,
+        };
         assert!(away.for_good(130, now(150, 7000), &log));
         // Another queue of it, and what an interface does that nobody records.
         assert!(!away.for_good(140, now(160, 7010), &log));

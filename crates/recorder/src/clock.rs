@@ -2,9 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-/// Readings of the monotonic clock around one of the other that are no further apart than this belong together, ns.
+/// Readings of the monotonic clock around one of the other that are no further apart than this belong together, ns. The three readings
+/// take less than a microsecond, also behind an interrupt some; a thread that lost its processor waits longer. And it is a hundredth of
+/// the least that counts as a step of the real-time clock.
 const APART_NS_MAX: i64 = 1_000_000;
-/// How often both are read at most, where they do not.
+/// How often both are read at most, where they do not. A thread seldom loses its processor twice in a row, right where it reads; and it
+/// must come back to its packets, whatever the clocks do.
 const TRIES: usize = 8;
 
 /// Two clocks read together.
@@ -14,6 +17,15 @@ pub struct Now {
     pub wall_ns: i64,
     /// A clock that only goes forward, ns since an arbitrary start.
     pub mono_ns: i64,
+    /// How long before `mono_ns` the real-time clock was read at most, ns.
+    pub apart_ns: i64,
+}
+
+impl Now {
+    /// Whether both were read as good as at once. Else their difference tells nothing about either.
+    pub(crate) fn is_one_moment(self) -> bool {
+        self.apart_ns <= APART_NS_MAX
+    }
 }
 
 /// Where threads get the time from. Tests own theirs.
@@ -65,29 +77,30 @@ impl Clock for SystemClock {
 }
 
 /// Reads one clock between two readings of the other, again where these are far apart: a thread that stands still between two readings
-/// would see a step of the real-time clock that nobody made. Of [`TRIES`] such readings the closest counts.
+/// would see a step of the real-time clock that nobody made. Of [`TRIES`] such readings the closest counts, and says how close it is.
 fn together(wall_ns: impl Fn() -> i64, mono_ns: impl Fn() -> i64) -> Now {
     let mut before_ns = mono_ns();
     let mut read = || {
-        let now = Now {
-            wall_ns: wall_ns(),
-            mono_ns: mono_ns(),
-        };
-        let apart_ns = now.mono_ns.saturating_sub(before_ns);
-        before_ns = now.mono_ns;
-        (apart_ns, now)
+        let (wall_ns, mono_ns) = (wall_ns(), mono_ns());
+        let apart_ns = mono_ns.saturating_sub(before_ns);
+        before_ns = mono_ns;
+        Now {
+            wall_ns,
+            mono_ns,
+            apart_ns,
+        }
     };
     let mut closest = read();
     for _ in 1..TRIES {
-        if closest.0 <= APART_NS_MAX {
+        if closest.is_one_moment() {
             break;
         }
         let next = read();
-        if next.0 < closest.0 {
+        if next.apart_ns < closest.apart_ns {
             closest = next;
         }
     }
-    closest.1
+    closest
 }
 
 /// A duration as ns, saturating after 292 years.
@@ -106,8 +119,8 @@ mod tests {
     const OFFSET_NS: i64 = 1_800_000_000_000_000_000;
 
     /// Reads clocks that are [`OFFSET_NS`] apart and go on by `pauses`, one behind each reading, and tells by how much they seem further
-    /// apart.
-    fn error_ns(pauses: &[i64]) -> i64 {
+    /// apart, and whether they were read as one moment.
+    fn read(pauses: &[i64]) -> (i64, bool) {
         let (mono, pauses) = (Cell::new(0), RefCell::new(pauses.iter()));
         let read = || {
             let now_ns = mono.get();
@@ -116,7 +129,9 @@ mod tests {
             now_ns
         };
         let now = together(|| OFFSET_NS + read(), read);
-        now.wall_ns - now.mono_ns - OFFSET_NS
+        let error_ns = now.wall_ns - now.mono_ns - OFFSET_NS;
+        assert!(-now.apart_ns <= error_ns && error_ns <= 0, "{now:?}");
+        (error_ns, now.is_one_moment())
     }
 
     #[test]
@@ -124,17 +139,18 @@ mod tests {
         for paused in 0..4 {
             let mut pauses = [0; 4];
             pauses[paused] = 2000 * MS;
-            assert_eq!(error_ns(&pauses), -50, "behind reading {paused}");
+            assert_eq!(read(&pauses), (-50, true), "behind reading {paused}");
         }
-        assert_eq!(error_ns(&[900 * MS, 900 * MS, 0, 900 * MS, 0, 0]), -50);
+        let pauses = [900 * MS, 900 * MS, 0, 900 * MS, 0, 0];
+        assert_eq!(read(&pauses), (-50, true));
     }
 
     #[test]
     fn of_readings_far_apart_the_closest_counts() {
         let mut pauses = [300 * MS; 2 * TRIES + 1];
         (pauses[4], pauses[5]) = (2 * MS, 3 * MS);
-        assert_eq!(error_ns(&pauses), -3 * MS - 50);
+        assert_eq!(read(&pauses), (-3 * MS - 50, false));
         // And it comes to an end.
-        assert_eq!(error_ns(&[300 * MS; 100]), -300 * MS - 50);
+        assert_eq!(read(&[300 * MS; 100]), (-300 * MS - 50, false));
     }
 }

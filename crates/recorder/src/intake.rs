@@ -193,6 +193,7 @@ mod tests {
         let now = Now {
             wall_ns: 200,
             mono_ns: 1000,
+            apart_ns: 0,
         };
         intake.no_longer_recorded(source, 100, now)
     }

@@ -368,6 +368,37 @@ fn a_clock_step_loses_nothing() {
     }
 }
 
+/// The analyzer stood still whenever it read one clock behind the other: what seems a step is none, and a step is one at the next look
+/// that can tell.
+#[test]
+fn clocks_that_are_read_far_apart_tell_of_no_step() {
+    use std::sync::atomic::Ordering::SeqCst;
+
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(), START, dir.path());
+    rig.pass(MS);
+    rig.step();
+    rig.clock.apart_ns.store(200 * MS, SeqCst);
+    rig.clock.wall_ns.fetch_sub(200 * MS, SeqCst);
+    rig.step();
+    rig.clock.apart_ns.store(0, SeqCst);
+    rig.clock.wall_ns.fetch_add(200 * MS, SeqCst);
+    rig.step();
+    assert!(rig.notices.is_empty(), "{:?}", rig.notices);
+    rig.clock.wall_ns.fetch_add(200 * MS, SeqCst);
+    rig.clock.apart_ns.store(2 * MS, SeqCst);
+    rig.step();
+    assert!(rig.notices.is_empty(), "{:?}", rig.notices);
+    rig.clock.apart_ns.store(MS, SeqCst);
+    rig.step();
+    assert_eq!(rig.notices.len(), 1, "{:?}", rig.notices);
+    assert!(
+        rig.notices[0].contains("stepped by 0.2"),
+        "{:?}",
+        rig.notices
+    );
+}
+
 /// The first dump behind a step has its whole window: whether its trigger comes before anybody has noticed the step, or when the analyzer
 /// has and the queue has not.
 #[test]

@@ -45,6 +45,8 @@ pub(crate) const MS: i64 = 1_000_000;
 pub(crate) struct FakeClock {
     pub(crate) wall_ns: AtomicI64,
     pub(crate) mono_ns: AtomicI64,
+    /// How far apart they are read.
+    pub(crate) apart_ns: AtomicI64,
     /// Who reads it next stands still for so long right behind that.
     pub(crate) pause_ns: AtomicI64,
 }
@@ -62,6 +64,7 @@ impl Clock for FakeClock {
         let now = Now {
             wall_ns: self.wall_ns.load(Ordering::SeqCst),
             mono_ns: self.mono_ns.load(Ordering::SeqCst),
+            apart_ns: self.apart_ns.load(Ordering::SeqCst),
         };
         self.pass(self.pause_ns.swap(0, Ordering::SeqCst));
         now
