@@ -47,8 +47,18 @@ pub(crate) struct FakeClock {
     pub(crate) mono_ns: AtomicI64,
     /// How far apart they are read.
     pub(crate) apart_ns: AtomicI64,
-    /// Who reads it next stands still for so long right behind that.
-    pub(crate) pause_ns: AtomicI64,
+    pause: Mutex<Option<Pause>>,
+}
+
+/// Somebody reads the clock, and then stands still while a packet arrives.
+#[derive(Debug)]
+struct Pause {
+    /// Readings before that one.
+    readings: usize,
+    pause_ns: i64,
+    packet: Vec<u8>,
+    feed: Arc<Mutex<Feed>>,
+    inserters: Arc<Mutex<Vec<LiveInserter>>>,
 }
 
 impl FakeClock {
@@ -56,6 +66,17 @@ impl FakeClock {
     fn pass(&self, ns: i64) {
         self.wall_ns.fetch_add(ns, Ordering::SeqCst);
         self.mono_ns.fetch_add(ns, Ordering::SeqCst);
+    }
+
+    /// The pause behind this reading, if there is one.
+    fn due(&self) -> Option<Pause> {
+        let mut pause = self.pause.lock().unwrap();
+        let readings = &mut pause.as_mut()?.readings;
+        if *readings == 0 {
+            return pause.take();
+        }
+        *readings -= 1;
+        None
     }
 }
 
@@ -66,7 +87,13 @@ impl Clock for FakeClock {
             mono_ns: self.mono_ns.load(Ordering::SeqCst),
             apart_ns: self.apart_ns.load(Ordering::SeqCst),
         };
-        self.pass(self.pause_ns.swap(0, Ordering::SeqCst));
+        if let Some(pause) = self.due() {
+            self.pass(pause.pause_ns);
+            let time_ns = self.wall_ns.load(Ordering::SeqCst);
+            let frame = (time_ns, pause.packet);
+            pause.feed.lock().unwrap().frames.push_back(frame);
+            step_all(&pause.inserters);
+        }
         now
     }
 }
@@ -163,7 +190,7 @@ pub(crate) struct Rig {
     pub(crate) feeds: Vec<Arc<Mutex<Feed>>>,
     pub(crate) control: Arc<Control>,
     pub(crate) intake: Arc<Intake>,
-    inserters: Vec<LiveInserter>,
+    inserters: Arc<Mutex<Vec<LiveInserter>>>,
     analyzer: Option<Analyzer>,
     dumper: Dumper,
     events: mpsc::Receiver<Event>,
@@ -306,7 +333,7 @@ impl Rig {
             feeds,
             control,
             intake,
-            inserters,
+            inserters: Arc::new(Mutex::new(inserters)),
             analyzer: Some(analyzer),
             dumper,
             events,
@@ -345,9 +372,26 @@ impl Rig {
 
     /// Inserters do what they can.
     pub(crate) fn insert(&mut self) {
-        self.inserters
-            .iter_mut()
-            .for_each(|inserter| _ = inserter.step());
+        step_all(&self.inserters);
+    }
+
+    /// Analyzer and dumper do what they can; whoever reads the clock behind so many other readings stands still there, and a packet
+    /// arrives on the first queue at the end of that. False: there were no more readings, and it did not come to that.
+    pub(crate) fn analyze_with_pause(
+        &mut self,
+        readings: usize,
+        pause_ns: i64,
+        packet: Vec<u8>,
+    ) -> bool {
+        *self.clock.pause.lock().unwrap() = Some(Pause {
+            readings,
+            pause_ns,
+            packet,
+            feed: Arc::clone(&self.feeds[0]),
+            inserters: Arc::clone(&self.inserters),
+        });
+        self.analyze();
+        self.clock.pause.lock().unwrap().take().is_none()
     }
 
     /// Analyzer and dumper do what they can.
@@ -375,12 +419,19 @@ impl Rig {
         self.control.stop();
         self.step();
         self.step();
-        self.inserters.clear();
+        self.inserters.lock().unwrap().clear();
         if let Some(analyzer) = self.analyzer.take() {
             analyzer.end(Clip::Stop);
         }
         self.step();
     }
+}
+
+fn step_all(inserters: &Mutex<Vec<LiveInserter>>) {
+    let mut inserters = inserters.lock().unwrap();
+    inserters
+        .iter_mut()
+        .for_each(|inserter| _ = inserter.step());
 }
 
 /// A UDP packet over raw IPv4 with a number in it.
