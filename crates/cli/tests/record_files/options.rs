@@ -463,12 +463,33 @@ fn the_names_of_flowscope_are_aliases() {
         113,
         "0.12 s before and 1 s after, both ends closed"
     );
-    // Gibibytes; a machine with less memory says that it takes what there is.
+}
+
+/// `--size` counts gibibytes: more than any machine has, so the note that names them is the same everywhere. No ring is made, as
+/// there is no such user.
+#[test]
+fn flowscopes_size_is_in_gibibytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let capture = capture(dir.path());
+    let (output, _) = record(&[
+        "-r",
+        capture.to_str().unwrap(),
+        "--trigger",
+        "udp",
+        "--size",
+        "2097152",
+        "-Z",
+        "no-such-user",
+        "-w",
+        dir.path().to_str().unwrap(),
+    ]);
     let errors = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
     assert!(
-        errors.contains("(file, 1 GiB ring") || errors.contains("a ring of 1 GiB does not fit"),
+        errors.contains("a ring of 2048 TiB does not fit into the available memory; using "),
         "{errors}"
     );
+    assert!(errors.contains("no such user"), "{errors}");
 }
 
 /// A trigger that never matched where frames carry tags says what to try.
