@@ -171,18 +171,17 @@ fn capture_threads_run_where_they_are_told() {
         let deadline = Instant::now() + DEADLINE;
         // Each sets out from where the others run.
         loop {
-            let named = of_threads(&recorder, "Name");
-            let inserters = named.iter().filter(|name| name.starts_with("inserter-"));
-            let inserters = inserters.count();
-            let lists = of_threads(&recorder, "Cpus_allowed_list");
+            let threads = of_threads(&recorder, "Cpus_allowed_list");
+            let named = |name: &&(String, String)| name.0.starts_with("inserter-");
+            let inserters = threads.iter().filter(named).count();
             let has_one = |cpu: usize| {
                 let cpu = cpu.to_string();
-                lists.iter().filter(|list| **list == cpu).count() == 1
+                threads.iter().filter(|(_, list)| *list == cpu).count() == 1
             };
             if inserters == 3 && has_one(first) && has_one(last) {
                 break;
             }
-            assert!(Instant::now() < deadline, "{engine}: {named:?} {lists:?}");
+            assert!(Instant::now() < deadline, "{engine}: {threads:?}");
         }
         recorder.stop().expect_code(0);
     }

@@ -30,18 +30,21 @@ pub(crate) const OPEN_FOLDER: [&str; 5] = [
     "DIR",
 ];
 
-/// A field of each thread's status (proc(5)).
-pub(crate) fn of_threads(recorder: &Recorder, field: &str) -> Vec<String> {
+/// The name of each thread and a field of its status (proc(5)).
+pub(crate) fn of_threads(recorder: &Recorder, field: &str) -> Vec<(String, String)> {
     let pid = recorder.pid().as_raw_nonzero();
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let value = |thread: std::io::Result<fs::DirEntry>| {
+    let one = |thread: std::io::Result<fs::DirEntry>| {
         // It may have ended.
         let status = fs::read_to_string(thread.unwrap().path().join("status")).ok()?;
-        let mut lines = status.lines();
-        let line = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        Some(line.unwrap().trim().to_owned())
+        let value = |field| {
+            let mut lines = status.lines();
+            let value = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+            value.unwrap().trim().to_owned()
+        };
+        Some((value("Name"), value(field)))
     };
-    threads.filter_map(value).collect()
+    threads.filter_map(one).collect()
 }
 
 /// The dump directory is somebody else's, and closed.
@@ -61,18 +64,9 @@ pub(crate) const WRITE_ANYWHERE: &str = "0000000000000002";
 
 /// The name and the permitted capabilities of each thread, once all have names: a new one has that of who started it.
 pub(crate) fn threads(recorder: &Recorder) -> Vec<(String, String)> {
-    let pid = recorder.pid().as_raw_nonzero();
-    let one = |thread: fs::DirEntry| {
-        // It may have ended.
-        let status = fs::read_to_string(thread.path().join("status")).ok()?;
-        let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
-        let [name, set] = [field("Name:")?, field("CapPrm:")?].map(|text| text.trim().to_owned());
-        Some((name, set))
-    };
     let deadline = Instant::now() + DEADLINE;
     loop {
-        let folder = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-        let threads: Vec<_> = folder.filter_map(|entry| one(entry.unwrap())).collect();
+        let threads = of_threads(recorder, "CapPrm");
         let named = |name: &str| threads.iter().filter(|(it, _)| it == name).count();
         if named("starter") == 0 && named("retroscope") == 1 {
             return threads;
@@ -91,16 +85,22 @@ pub(crate) fn assert_given_up(recorder: &Recorder) {
     assert_all(recorder, "NoNewPrivs", "1");
 }
 
-/// Waits until a field of each thread's status has a value: threads that filled the ring may still be on their way out. Returns
-/// how many threads there are.
+/// Asserts that a field of each thread's status has a value. Whoever sees packets has it by the time that recording is told;
+/// threads that filled the ring may still be on their way out, and are waited for. Returns how many threads there are.
 pub(crate) fn assert_all(recorder: &Recorder, field: &str, value: &str) -> usize {
     let deadline = Instant::now() + DEADLINE;
     loop {
-        let values = of_threads(recorder, field);
-        if values.iter().all(|it| it == value) {
-            return values.len();
+        let threads = of_threads(recorder, field);
+        // It has its name before it gives anything up.
+        assert!(threads.iter().any(|(name, _)| name == "signals"));
+        let mut others = threads.iter().filter(|(_, it)| it != value).peekable();
+        if others.peek().is_none() {
+            return threads.len();
         }
-        assert!(Instant::now() < deadline, "{field}: {values:?}");
+        assert!(
+            others.all(|(name, _)| name == "ring-fill") && Instant::now() < deadline,
+            "{field}: {threads:?}"
+        );
         std::thread::yield_now();
     }
 }
