@@ -35,7 +35,7 @@ bench-capture: setup ## live capture over veth, as root: processor time and high
 verify: setup ## the slow checks of the ring: loom, model, random roles, sanitizers (half an hour, STRESS_SECONDS=600)
 	@scripts/verify.sh
 
-soak: setup ## record generated traffic for minutes, trigger on it, check every counter (SOAK_SECONDS=120)
+soak: setup ## record generated traffic for minutes, check every counter (SOAK_SECONDS=120); as root the long live tests too
 	@scripts/soak.sh
 
 clean: ## remove what was built

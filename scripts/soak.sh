@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Records generated traffic over a veth pair for minutes, with triggers by packet and by hand all the time, and checks every
-# counter at the end: all that was sent was received, nothing was lost, and each dump is complete.
+# counter at the end: all that was sent was received, nothing was lost, and each dump is complete. Then come the live tests, which
+# need root, with RETROSCOPE_SOAK=1: longer, one at a time, and with time limits that an idle machine meets.
 #
 # SOAK_SECONDS (120), SOAK_RATE (100kpps) and SOAK_RING (256MiB) change it.
 
@@ -18,7 +19,10 @@ if [ "${1:-}" != inside ]; then
 	for way in "unshare -n" "unshare -Urn"; do
 		# shellcheck disable=SC2086
 		if $way ip link add rs0 type veth peer name rs1 2>/dev/null; then
-			exec $way scripts/soak.sh inside
+			$way scripts/soak.sh inside
+			step "the live tests, longer and with tighter time limits"
+			# What passing tests say: their figures, and what was skipped.
+			RETROSCOPE_SOAK=1 exec cargo test --locked -p retroscope-cli --test live -- --test-threads=1 --show-output
 		fi
 	done
 	die "soak needs a veth pair: run it as root, or allow user namespaces, with iproute2 installed"

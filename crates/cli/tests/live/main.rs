@@ -4,8 +4,8 @@
 //! from a packet socket of the test's own, so what was sent is known to the byte. Nothing waits for time to pass: a test
 //! waits for a line on the recorder's stderr, or for its end, with a deadline.
 //!
-//! Tests that put the machine under load, or measure time, run alone (`quiet`). `RETROSCOPE_SOAK=1` makes them longer, and has
-//! them keep bounds that hold where the machine and its disk are idle.
+//! Tests that put the machine under load, or measure time, run alone (`quiet`). `RETROSCOPE_SOAK=1`, which `make soak`
+//! sets, makes them longer and checks tighter time limits, which an idle machine meets.
 
 #![allow(
     clippy::unwrap_used,
@@ -46,7 +46,7 @@ fn quiet() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the long variants were asked for.
+/// Whether the long variants with the tighter limits were asked for.
 fn soak() -> bool {
     std::env::var_os("RETROSCOPE_SOAK").is_some()
 }

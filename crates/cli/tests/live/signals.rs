@@ -14,8 +14,11 @@ use crate::{
     traffic::{self, Sender, udp},
 };
 
-/// What an end under an open window may take.
-const PROMPT: Duration = Duration::from_millis(500);
+/// What an end under an open window may take: far less than the window would last, and less still where the machine and its
+/// disk are idle.
+pub(crate) fn prompt() -> Duration {
+    Duration::from_millis(if soak() { 500 } else { 5000 })
+}
 
 /// SIGINT under an open window: the window is closed there, its file completed and called complete.
 #[test]
@@ -25,7 +28,7 @@ fn an_interrupt_closes_the_open_window() {
         return;
     };
     let mut times = Vec::new();
-    // A loaded machine may need a second try. How fast it is counts where the machine and its disk are idle: in the long variant.
+    // A machine that was held up may need a second try.
     for _ in 0..3 {
         let recorder = Recorder::start_with(
             &namespace,
@@ -57,15 +60,12 @@ fn an_interrupt_closes_the_open_window() {
         );
         assert_eq!(capture::read(dump).packets.len(), 1000);
         times.push(outcome.took);
-        if outcome.took <= PROMPT || !soak() {
+        if outcome.took <= prompt() {
             break;
         }
     }
     eprintln!("from SIGINT to the end: {times:.1?}");
-    assert!(
-        !soak() || times.iter().any(|took| *took <= PROMPT),
-        "{times:?}"
-    );
+    assert!(times.iter().any(|took| *took <= prompt()), "{times:?}");
 }
 
 /// TERM and HUP end it as INT does.
