@@ -27,8 +27,8 @@ use support::{
     namespace::{Namespace, ip},
     open,
     traffic::{
-        Taken, frame, is_ours, now_ns, send, send_with, sequence, stop_and_drain, take_until,
-        with_tag,
+        Taken, frame, generate_and_take, is_ours, now_ns, send, send_with, sequence,
+        stop_and_drain, take_until, with_tag,
     },
     try_open,
 };
@@ -43,15 +43,7 @@ fn everything_that_is_sent_at_speed_comes() {
         assert_eq!(queue.interfaces()[0].link_type, LinkType::ETHERNET);
         let mut taken = Taken::default();
         let before_ns = now_ns();
-        let text = "generate:flows=100,count=100000,seed=5";
-        let sent = generate_while("v0", text, |sent| {
-            // A thread that sends slowly fills few blocks well: never more than a part of them.
-            if sent.saturating_sub(taken.frames.len() as u64) >= 10_000 || sent == 100_000 {
-                let all = |taken: &Taken| taken.frames.len() as u64 >= sent;
-                take_until(queue.as_mut(), &mut taken, all);
-            }
-            true
-        });
+        let sent = generate_and_take(queue.as_mut(), &mut taken, 100_000);
         let (received, lost) = stop_and_drain(queue.as_mut(), &mut taken);
         assert_eq!((sent, lost), (100_000, 0));
         assert!(received >= sent);

@@ -17,10 +17,10 @@ use retroscope_capture::{
 };
 use retroscope_packet::LinkType;
 use support::{
-    WAIT, generate, generate_while, is_udp_of_generator,
+    WAIT, generate, is_udp_of_generator,
     namespace::{Namespace, ip},
     tcpdump::{Record, Tcpdump, assert_same, send_mixture},
-    traffic::{Taken, drain_beside, send, sequence, take_until},
+    traffic::{Taken, drain_beside, generate_and_take, send, sequence, take_until},
 };
 
 fn try_open(device: &str, buffer_bytes: Option<usize>) -> Result<Vec<Box<dyn Queue>>, SourceError> {
@@ -79,15 +79,7 @@ fn everything_that_is_sent_comes_in_order() {
         assert_eq!(interface.time_domain, TimeDomain::KernelSoftware);
         assert_eq!(interface.time_resolution_ns, 1);
         let mut taken = Taken::default();
-        let text = "generate:flows=100,count=100000,seed=5";
-        let sent = generate_while("v0", text, |sent| {
-            // A thread that sends slowly fills few blocks well: never more than a part of them.
-            if sent.saturating_sub(taken.frames.len() as u64) >= 10_000 || sent == 100_000 {
-                let all = |taken: &Taken| taken.frames.len() as u64 >= sent;
-                take_until(queue.as_mut(), &mut taken, all);
-            }
-            true
-        });
+        let sent = generate_and_take(queue.as_mut(), &mut taken, 100_000);
         let (received, lost) = stop_and_drain(queue.as_mut(), &mut taken);
         assert_eq!((sent, lost), (100_000, 0));
         assert!(received >= sent);

@@ -9,7 +9,7 @@ use retroscope_capture::{
     Burst, Direction, Event, FrameMeta, LossCause, Queue, Status, VlanTag, send::LiveSender,
 };
 
-use super::{DEADLINE, WAIT, generate, is_udp_of_generator, namespace::Namespace};
+use super::{DEADLINE, WAIT, generate, generate_while, is_udp_of_generator, namespace::Namespace};
 
 /// The system clock in ns since the UNIX epoch.
 pub(crate) fn now_ns() -> i64 {
@@ -132,6 +132,19 @@ pub(crate) fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, 
         "the ledger does not close"
     );
     (received, lost)
+}
+
+/// Sends `count` frames of the generator out of `v0` at full speed, and takes them meanwhile, on the same thread. A thread that is held
+/// up while it sends fills few blocks well, so that never more than a part of them waits.
+pub(crate) fn generate_and_take(queue: &mut dyn Queue, taken: &mut Taken, count: u64) -> u64 {
+    let text = format!("generate:flows=100,count={count},seed=5");
+    generate_while("v0", &text, |sent| {
+        if sent.saturating_sub(taken.frames.len() as u64) >= 10_000 || sent == count {
+            let all = |taken: &Taken| taken.frames.len() as u64 >= sent;
+            take_until(queue, taken, all);
+        }
+        true
+    })
 }
 
 /// Sends what `text` generates out of `v0`, on a thread of its own, lets `look` see each burst that a queue lends meanwhile and

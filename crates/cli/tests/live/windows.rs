@@ -237,6 +237,10 @@ fn a_duration_ends_the_recording() {
     );
 }
 
+/// What an idle recorder may take of a core. This test measured 0.3 to 0.7: processor time is counted in hundredths of a second, of which
+/// three seconds have 300.
+const IDLE_PERCENT_MAX: f64 = 2.0;
+
 /// A recorder with nothing to do needs next to no CPU.
 #[test]
 fn an_idle_recorder_rests() {
@@ -266,13 +270,13 @@ fn an_idle_recorder_rests() {
         outcome.expect_code(0);
         let percent = (outcome.cpu - before).as_secs_f64() / f64::from(seconds) * 100.0;
         percents.push(percent);
-        if percent <= 5.0 {
+        if percent <= IDLE_PERCENT_MAX {
             break;
         }
     }
     eprintln!("idle: {percents:.1?} % of a core");
     assert!(
-        percents.iter().any(|percent| *percent <= 5.0),
+        percents.iter().any(|percent| *percent <= IDLE_PERCENT_MAX),
         "{percents:?} % of a core"
     );
 }
