@@ -71,11 +71,10 @@ impl Interfaces {
         Ok(id)
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Interface>> {
-        self.table
-            .read()
-            .map(|table| table.clone())
-            .unwrap_or_default()
+    /// Appends those that `known` does not hold yet.
+    fn learn(&self, known: &mut Vec<Arc<Interface>>) {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        known.extend_from_slice(table.get(known.len()..).unwrap_or_default());
     }
 }
 
@@ -88,14 +87,15 @@ pub(crate) struct InterfaceCache {
 
 impl InterfaceCache {
     pub(crate) fn new(shared: Arc<Interfaces>) -> Self {
-        let known = shared.all();
+        let mut known = Vec::new();
+        shared.learn(&mut known);
         Self { shared, known }
     }
 
     /// The interface, or `None` for an identifier that no inserter registered.
     pub(crate) fn interface(&mut self, id: u16) -> Option<&Arc<Interface>> {
         if usize::from(id) >= self.known.len() {
-            self.known = self.shared.all();
+            self.shared.learn(&mut self.known);
         }
         self.known.get(usize::from(id))
     }
