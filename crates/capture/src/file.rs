@@ -17,7 +17,7 @@ use std::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use retroscope_pcapfile::{ReadError, Reader};
+use retroscope_pcapfile::{ReadError, Reader, TextAllowance};
 
 use crate::{
     Burst, Event, InterfaceInfo, Queue, Source, SourceError, SourceStatistics, Status, TimeDomain,
@@ -32,6 +32,7 @@ pub struct FileSource {
     name: String,
     is_stdin: bool,
     stop: Arc<AtomicBool>,
+    texts: TextAllowance,
 }
 
 impl FileSource {
@@ -43,6 +44,7 @@ impl FileSource {
             path,
             is_stdin: false,
             stop: Arc::default(),
+            texts: TextAllowance::default(),
         }
     }
 
@@ -55,6 +57,7 @@ impl FileSource {
             name: "-".to_owned(),
             is_stdin: true,
             stop: Arc::default(),
+            texts: TextAllowance::default(),
         }
     }
 
@@ -65,7 +68,13 @@ impl FileSource {
         File::open(&self.path)
     }
 
-    /// Ends the reading of a silent pipe when another thread sets `stop`: its queue is then at its end, within 100 ms.
+    /// Shares what may be kept of the names of interfaces with other sources.
+    #[must_use]
+    pub fn sharing(self, texts: TextAllowance) -> Self {
+        Self { texts, ..self }
+    }
+
+    /// Ends the reading when another thread sets `stop`: the queue is then at its end, also of a silent pipe within 100 ms.
     #[must_use]
     pub fn stopped_by(self, stop: Arc<AtomicBool>) -> Self {
         Self { stop, ..self }
@@ -90,7 +99,8 @@ impl Source for FileSource {
             is_regular,
             stop: Arc::clone(&stop),
         };
-        let reader = Reader::new(file).map_err(|error| source_error(&self.path, error))?;
+        let reader = Reader::with_texts(file, self.texts)
+            .map_err(|error| source_error(&self.path, error))?;
         Ok(vec![Box::new(FileQueue::new(self.path, reader, stop))])
     }
 }
@@ -110,15 +120,15 @@ const PIPE_WAIT: Timespec = Timespec {
 };
 
 impl Read for Stream {
-    /// Reads; at the end if a pipe is to be stopped.
+    /// Reads; at the end if it is to be stopped.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.is_regular {
-            return self.file.read(buffer);
-        }
         loop {
             // The flag carries no data.
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(0);
+            }
+            if self.is_regular {
+                return self.file.read(buffer);
             }
             let mut fds = [PollFd::new(&self.file, PollFlags::IN)];
             match poll(&mut fds, Some(&PIPE_WAIT)) {
@@ -155,18 +165,20 @@ impl Queue for FileQueue {
         self.records.interfaces()
     }
 
-    /// Reads the next records. A pipe is waited for longer than `_wait` if it delivers nothing.
+    /// Reads the next records, or on for a moment where the file holds something else. A pipe is waited for longer than `_wait` if it
+    /// delivers nothing.
     fn next(&mut self, _wait: Duration) -> Result<Status, SourceError> {
         if self.ended {
             self.records.clear();
             return Ok(Status::End);
         }
-        match self.records.fill() {
-            Ok(0) => self.ended = true,
-            Ok(_) => return Ok(Status::Frames),
+        match self.records.poll() {
+            Ok(Some(0)) => self.ended = true,
+            Ok(Some(_)) => return Ok(Status::Frames),
+            Ok(None) => return Ok(Status::Idle),
             Err(error) => {
                 self.ended = true;
-                // A pipe that was stopped ends anywhere.
+                // What was stopped ends anywhere.
                 if !self.stop.load(Ordering::Relaxed) {
                     return Err(source_error(&self.path, error));
                 }
@@ -184,7 +196,7 @@ impl Queue for FileQueue {
     }
 
     fn event(&mut self) -> Option<Event> {
-        self.records.event()
+        self.records.event(&self.path.to_string_lossy())
     }
 
     fn statistics(&mut self) -> SourceStatistics {
@@ -295,7 +307,7 @@ mod tests {
                             .map(|frame| (frame.meta, frame.data.to_vec())),
                     );
                 }
-                Ok(Status::Idle) => panic!("a file is never idle"),
+                Ok(Status::Idle) => assert!(queue.burst().frames.is_empty()),
                 Ok(Status::End) => break None,
                 Err(error) => break Some(error.to_string()),
             }

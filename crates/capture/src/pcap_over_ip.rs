@@ -9,6 +9,12 @@
 //! unknown size that looks like silence, and a stream of a server that serves one file would come again and again. Whoever
 //! wants the next stream starts the next recording.
 //!
+//! # A peer that says nothing, or too much
+//! A connection that is silent may be that of a quiet link, or of a host that is no longer there. TCP asks the other end after
+//! [30 s](KEEPALIVE_IDLE) of silence, then every [10 s](KEEPALIVE_INTERVAL), and gives up when nothing was answered [3
+//! times](KEEPALIVE_PROBES): the queue ends with an error within a minute. What is no packet, a record that comes byte by byte, or compressed data
+//! that come to nothing hold `next` up no longer than its wait and some milliseconds.
+//!
 //! # Counting and time
 //! `received` is the records that were read. What the sender lost cannot be known: the cause `upstream` is `null`. The
 //! stamps are the sender's, by its clock and in any order: there is no watermark.
@@ -24,8 +30,11 @@ use std::{
     time::Duration,
 };
 
-use retroscope_pcapfile::Reader;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use retroscope_pcapfile::{Reader, TextAllowance};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::sockopt,
+};
 
 use crate::{
     Burst, Event, InterfaceInfo, LossCause, Queue, Source, SourceError, SourceStatistics, Status,
@@ -46,6 +55,13 @@ const HEADER_NS: i64 = 10 * SECOND_NS;
 /// packet may take hours.
 const INTERFACES_NS: i64 = SECOND_NS;
 
+/// How long a connection is silent before TCP asks whether the other end is there (tcp(7), `TCP_KEEPIDLE`).
+pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+/// How long it waits for an answer before it asks again (`TCP_KEEPINTVL`).
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// How often it asks (`TCP_KEEPCNT`).
+pub const KEEPALIVE_PROBES: u32 = 3;
+
 /// Bytes that tell the format: a pcap file header.
 const HEADER_BYTES: usize = 24;
 
@@ -62,6 +78,7 @@ pub struct TcpSource {
     name: String,
     host: String,
     port: u16,
+    texts: TextAllowance,
 }
 
 impl TcpSource {
@@ -92,7 +109,14 @@ impl TcpSource {
             name: name.to_owned(),
             host: host.to_owned(),
             port,
+            texts: TextAllowance::default(),
         })
+    }
+
+    /// Shares what may be kept of the names of interfaces with other sources.
+    #[must_use]
+    pub fn sharing(self, texts: TextAllowance) -> Self {
+        Self { texts, ..self }
     }
 
     /// Tries the host's addresses in turn.
@@ -100,7 +124,10 @@ impl TcpSource {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
             match TcpStream::connect_timeout(&address, CONNECT_TIME) {
-                Ok(socket) => return Ok(socket),
+                Ok(socket) => {
+                    keep_alive(&socket)?;
+                    return Ok(socket);
+                }
                 Err(error) => last = error,
             }
         }
@@ -135,9 +162,10 @@ impl Source for TcpSource {
         let stream = Stream {
             socket,
             until_ns: Arc::clone(&until_ns),
+            overdue_ns: i64::MIN,
             read: 0,
         };
-        let reader = Reader::new(stream).map_err(|error| {
+        let reader = Reader::with_texts(stream, self.texts.clone()).map_err(|error| {
             if !error.is_would_block() {
                 return source_error(Path::new(&self.name), error);
             }
@@ -153,12 +181,23 @@ impl Source for TcpSource {
     }
 }
 
-/// A connection that is read until a time, and says [`io::ErrorKind::WouldBlock`] then.
+/// Lets TCP find out that the other end is gone.
+fn keep_alive(socket: &TcpStream) -> rustix::io::Result<()> {
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)
+}
+
+/// A connection that is read until a time, and says [`io::ErrorKind::WouldBlock`] then, however much there is to read. What is there
+/// already is read once.
 #[derive(Debug)]
 struct Stream {
     socket: TcpStream,
     /// On the monotonic clock. Set by the queue, which owns the reader that owns this.
     until_ns: Arc<AtomicI64>,
+    /// The time after whose passing it was read.
+    overdue_ns: i64,
     /// Bytes read, up to [`HEADER_BYTES`].
     read: usize,
 }
@@ -166,9 +205,15 @@ struct Stream {
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            let now_ns = clock::monotonic_ns();
             // Relaxed: the same thread stores it.
-            let wait_ns = self.until_ns.load(Ordering::Relaxed).saturating_sub(now_ns);
+            let until_ns = self.until_ns.load(Ordering::Relaxed);
+            let wait_ns = until_ns.saturating_sub(clock::monotonic_ns());
+            if wait_ns <= 0 {
+                if self.overdue_ns == until_ns {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                self.overdue_ns = until_ns;
+            }
             let timeout = Timespec {
                 tv_sec: wait_ns.max(0) / SECOND_NS,
                 tv_nsec: wait_ns.max(0) % SECOND_NS,
@@ -209,6 +254,7 @@ impl Queue for TcpQueue {
         self.records.interfaces()
     }
 
+    /// It returns when `wait` is over, whatever comes; where that is no time at all, it reads once what is there.
     fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
         if self.ended {
             self.records.clear();
@@ -216,17 +262,21 @@ impl Queue for TcpQueue {
         }
         let until_ns = clock::monotonic_ns().saturating_add(clock::duration_ns(wait));
         self.until_ns.store(until_ns, Ordering::Relaxed);
-        match self.records.fill() {
-            Ok(0) => {
-                self.ended = true;
-                Ok(Status::End)
-            }
-            Ok(_) => Ok(Status::Frames),
-            Err(error) if error.is_would_block() => Ok(Status::Idle),
-            Err(error) => {
-                self.ended = true;
-                Err(source_error(Path::new(&self.name), error))
-            }
+        loop {
+            return match self.records.poll() {
+                Ok(Some(0)) => {
+                    self.ended = true;
+                    Ok(Status::End)
+                }
+                Ok(Some(_)) => Ok(Status::Frames),
+                Ok(None) if clock::monotonic_ns() < until_ns => continue,
+                Ok(None) => Ok(Status::Idle),
+                Err(error) if error.is_would_block() => Ok(Status::Idle),
+                Err(error) => {
+                    self.ended = true;
+                    Err(source_error(Path::new(&self.name), error))
+                }
+            };
         }
     }
 
@@ -239,7 +289,7 @@ impl Queue for TcpQueue {
     }
 
     fn event(&mut self) -> Option<Event> {
-        self.records.event()
+        self.records.event(&self.name)
     }
 
     fn statistics(&mut self) -> SourceStatistics {

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use retroscope_pcapfile::{ReadError, Reader, RecordMeta};
+use retroscope_pcapfile::{ReadError, Reader, RecordMeta, TEXT_BYTES_MAX, TEXTS_BYTES_MAX};
 
 use crate::{Burst, Direction, Event, FrameMeta, InterfaceInfo, TimeDomain};
 
@@ -16,6 +16,8 @@ pub(crate) struct Records<R: Read> {
     interfaces: Vec<InterfaceInfo>,
     /// Interfaces that were told: known at the opening, or reported by an event. `<= interfaces.len()`.
     told: usize,
+    /// It was told that names were cut.
+    is_cut_told: bool,
     frames: Vec<FrameMeta>,
 }
 
@@ -28,6 +30,7 @@ impl<R: Read> Records<R> {
             name: name.to_owned(),
             interfaces: Vec::new(),
             told: 0,
+            is_cut_told: false,
             frames: Vec::new(),
         };
         records.learn_interfaces();
@@ -35,13 +38,13 @@ impl<R: Read> Records<R> {
         records
     }
 
-    /// Takes the previous burst back and reads the next, at least one record; `Ok(0)` at the end. What the stream
-    /// describes before an error is known, even if no packet follows.
-    pub(crate) fn fill(&mut self) -> Result<usize, ReadError> {
+    /// Takes the previous burst back and reads on, for a moment: the records that came, or `None` where none is whole yet;
+    /// `Some(0)` at the end. What the stream describes before an error is known, even if no packet follows.
+    pub(crate) fn poll(&mut self) -> Result<Option<usize>, ReadError> {
         self.frames.clear();
-        let filled = self.reader.fill();
+        let polled = self.reader.poll();
         self.learn_interfaces();
-        let count = filled?;
+        let count = polled?;
         self.frames.extend(self.reader.records().iter().map(frame));
         Ok(count)
     }
@@ -69,8 +72,15 @@ impl<R: Read> Records<R> {
         self.reader.records_read()
     }
 
-    /// The next interface that appeared after the opening.
-    pub(crate) fn event(&mut self) -> Option<Event> {
+    /// The next interface that appeared after the opening, or, once, that names of `source` were cut.
+    pub(crate) fn event(&mut self, source: &str) -> Option<Event> {
+        if self.reader.are_texts_cut() && !self.is_cut_told {
+            self.is_cut_told = true;
+            return Some(Event::Notice(format!(
+                "{source}: names or descriptions of interfaces are not kept whole: {TEXT_BYTES_MAX} bytes of each, and {} MiB in all, are",
+                TEXTS_BYTES_MAX >> 20
+            )));
+        }
         if self.told == self.interfaces.len() {
             return None;
         }

@@ -181,3 +181,189 @@ fn what_is_wrong_is_told() {
     let error = Box::new(source).open(1).unwrap_err();
     assert!(error.to_string().contains(": connect: "), "{error}");
 }
+
+/// Blocks of pcapng, one after the other.
+fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len() + 12).unwrap().to_le_bytes();
+    [&kind.to_le_bytes()[..], &length, body, &length].concat()
+}
+
+/// A section header and an interface of Ethernet.
+fn start_of_pcapng() -> Vec<u8> {
+    let words =
+        |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
+    let section = words(&[0x1a2b_3c4d, 1, u32::MAX, u32::MAX]);
+    [block(0x0a0d_0d0a, &section), block(1, &words(&[1, 0]))].concat()
+}
+
+/// A packet of 4 bytes.
+fn packet_of_pcapng() -> Vec<u8> {
+    let body = [&[0; 12][..], &[4, 0, 0, 0, 4, 0, 0, 0], &[7; 4]].concat();
+    block(6, &body)
+}
+
+/// How long calls of `next` last for half a second, at most; none of them finds a frame.
+fn longest_next(queue: &mut dyn Queue, wait: Duration) -> Duration {
+    let mut longest = Duration::ZERO;
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(500) {
+        let before = Instant::now();
+        assert_eq!(queue.next(wait).unwrap(), Status::Idle);
+        longest = longest.max(before.elapsed());
+    }
+    longest
+}
+
+/// `next` may take so much more than its wait: a step of the reader, on a busy machine.
+const STEP: Duration = Duration::from_millis(150);
+
+/// However much a peer sends that is no packet, `next` returns when its wait is over, and goes on where it was.
+#[test]
+fn a_flood_of_what_is_no_packet_holds_nobody_up() {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    };
+    let gzip = |bytes: &[u8]| {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(bytes).unwrap();
+        gzip.finish().unwrap()
+    };
+    let unknown = |bytes: usize| block(0x0bad_cafe, &vec![0; bytes]);
+    let zstd = |bytes: &[u8]| zstd::stream::encode_all(bytes, 1).unwrap();
+    let (start, packet) = (start_of_pcapng(), packet_of_pcapng());
+    let floods = [
+        (
+            "empty blocks",
+            start.clone(),
+            unknown(0).repeat(10_000),
+            packet.clone(),
+        ),
+        (
+            "large blocks",
+            start.clone(),
+            unknown(16_000_000),
+            packet.clone(),
+        ),
+        (
+            "sections",
+            start.clone(),
+            start[..28].to_vec(),
+            [&start[28..], &packet].concat(),
+        ),
+        ("empty members", gzip(&start), gzip(&[]), gzip(&packet)),
+        ("empty frames", zstd(&start), zstd(&[]), zstd(&packet)),
+        (
+            "bombs of gzip",
+            gzip(&start),
+            gzip(&unknown(0).repeat(2 << 20)),
+            gzip(&packet),
+        ),
+        (
+            "bombs of zstd",
+            zstd(&start),
+            zstd(&unknown(0).repeat(8 << 20)),
+            zstd(&packet),
+        ),
+    ];
+    for (what, start, flood, end) in floods {
+        let over = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&over);
+        let mut queue = connect(move |mut socket| {
+            socket.write_all(&start).unwrap();
+            // Until the other end hangs up.
+            while !is_over.load(Ordering::Relaxed) && socket.write_all(&flood).is_ok() {}
+            let _ = socket.write_all(&end);
+        })
+        .unwrap();
+        for wait in [Duration::ZERO, WAIT] {
+            let longest = longest_next(queue.as_mut(), wait);
+            assert!(longest < wait + STEP, "{what}: {longest:?}");
+        }
+        over.store(true, Ordering::Relaxed);
+        if what.starts_with("bombs") {
+            // What is on its way already comes to gigabytes.
+            continue;
+        }
+        let deadline = Instant::now() + DEADLINE;
+        while queue.next(WAIT).unwrap() != Status::Frames {
+            assert!(Instant::now() < deadline, "{what}: its packet did not come");
+        }
+        assert_eq!(queue.burst().frames.len(), 1, "{what}");
+    }
+}
+
+/// A block of which there is always a byte more, and one that never ends.
+#[test]
+fn a_block_that_trickles_or_stops_holds_nobody_up() {
+    let mut queue = connect(|mut socket| {
+        socket.set_nodelay(true).unwrap();
+        let bytes = [start_of_pcapng(), block(0x0bad_cafe, &vec![0; 1 << 20])].concat();
+        // Until the other end hangs up.
+        let _ = bytes.iter().try_for_each(|byte| socket.write_all(&[*byte]));
+    })
+    .unwrap();
+    for wait in [Duration::ZERO, WAIT] {
+        let longest = longest_next(queue.as_mut(), wait);
+        assert!(longest < wait + STEP, "{longest:?}");
+    }
+    queue.stop();
+    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let mut queue = connect(move |mut socket| {
+        let bytes = [start_of_pcapng(), block(0x0bad_cafe, &[0; 4000])].concat();
+        socket.write_all(&bytes[..2000]).unwrap();
+        let _ = stopped.recv();
+    })
+    .unwrap();
+    let longest = longest_next(queue.as_mut(), WAIT);
+    assert!(longest < WAIT + STEP, "{longest:?}");
+    queue.stop();
+    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    drop(stop);
+}
+
+/// A server that floods from the first byte on is no reason to wait for ever to open it.
+#[test]
+fn a_flood_does_not_hold_up_the_opening() {
+    let (_over, is_over) = std::sync::mpsc::channel::<()>();
+    let before = Instant::now();
+    let queue = connect(move |mut socket| {
+        socket.write_all(&start_of_pcapng()).unwrap();
+        let flood = block(0x0bad_cafe, &[]).repeat(1000);
+        while is_over.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+            let _ = socket.write_all(&flood);
+        }
+    })
+    .unwrap();
+    assert!(before.elapsed() < Duration::from_secs(5));
+    assert_eq!(queue.interfaces().len(), 1);
+}
+
+/// A host that is gone without a word is found out by TCP itself: the kernel's timer for the connection is that of keepalive.
+#[test]
+fn a_silent_connection_is_asked_whether_it_is_there() {
+    let (_more, wanted) = std::sync::mpsc::channel::<()>();
+    let (port, its_port) = std::sync::mpsc::channel();
+    let queue = connect(move |mut socket| {
+        port.send(socket.peer_addr().unwrap().port()).unwrap();
+        socket.write_all(&capture()[..HEADER]).unwrap();
+        let _ = wanted.recv();
+    })
+    .unwrap();
+    let local = format!("0100007F:{:04X}", its_port.recv().unwrap());
+    let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let socket = sockets
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .find(|words| words.get(1) == Some(&local.as_str()))
+        .unwrap();
+    // `tr:tm->when`: which timer (2: keepalive), and in how many ticks of 10 ms.
+    let (timer, ticks) = socket[5].split_once(':').unwrap();
+    assert_eq!(timer, "02", "{socket:?}");
+    let ticks = u64::from_str_radix(ticks, 16).unwrap();
+    let idle = retroscope_capture::pcap_over_ip::KEEPALIVE_IDLE;
+    assert!((1..=idle.as_secs() * 100).contains(&ticks), "{ticks}");
+    drop(queue);
+}

@@ -28,6 +28,8 @@ pub(crate) const BLOCK_BYTES_MAX: u32 = 16 << 20;
 
 /// The most interfaces that one file may have here: an index has 16 bits.
 pub(crate) const INTERFACES_MAX: usize = 1 << 16;
+/// The most link types that its interfaces may have: filters are compiled for each.
+pub(crate) const LINK_TYPES_MAX: usize = 64;
 
 /// Option codes. Those below 2 are common to all blocks, the others belong to the block that their name starts with.
 pub(crate) mod option {

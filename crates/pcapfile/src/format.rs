@@ -78,9 +78,9 @@ pub enum Compression {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Interface {
-    /// `if_name`, or empty.
+    /// `if_name`, or empty; cut at [`TEXT_BYTES_MAX`](crate::TEXT_BYTES_MAX).
     pub name: String,
-    /// `if_description`, or empty.
+    /// `if_description`, likewise.
     pub description: String,
     /// Link-layer header type of its packets.
     pub link_type: LinkType,

@@ -37,7 +37,9 @@ mod write;
 
 pub use error::{ReadError, WriteError};
 pub use format::{ByteOrder, Compression, Format, Interface, Kind, Resolution};
-pub use read::{Reader, Record, RecordMeta, scan_link_types};
+pub use read::{
+    Reader, Record, RecordMeta, TEXT_BYTES_MAX, TEXTS_BYTES_MAX, TextAllowance, scan_link_types,
+};
 pub use retroscope_packet::LinkType;
 pub use write::{
     InterfaceOptions, InterfaceStatistics, PacketOptions, PcapNgAppender, PcapNgWriter,

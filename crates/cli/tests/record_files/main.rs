@@ -1,6 +1,7 @@
 //! `record -r` against an oracle, over real captures and made ones.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
+mod bounded;
 mod fragments;
 mod options;
 mod oracle;

@@ -9,8 +9,9 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::Compression;
 
-/// Compressed bytes fetched at a time.
-const COMPRESSED_BYTES: usize = 128 << 10;
+/// Compressed bytes fetched at a time. Data that come to nothing, such as empty members of gzip, are gone through this many at a time
+/// before the stream can say that it is enough.
+const COMPRESSED_BYTES: usize = 32 << 10;
 
 /// The start of a stream that tells how it is compressed.
 const MAGIC_BYTES: usize = 4;

@@ -6,8 +6,10 @@ mod input;
 mod pcap;
 mod pcapng;
 mod reader;
+mod texts;
 
 pub use reader::{Reader, Record, RecordMeta, scan_link_types};
+pub use texts::{TEXT_BYTES_MAX, TEXTS_BYTES_MAX, TextAllowance};
 
 /// What a format's parser found at the start of the bytes that it was shown.
 #[derive(Debug)]

@@ -7,7 +7,10 @@
 
 use retroscope_packet::LinkType;
 
-use super::{Fault, Item, RecordMeta};
+use super::{
+    Fault, Item, RecordMeta,
+    texts::{TextAllowance, Texts},
+};
 use crate::{
     ByteOrder, Interface,
     block::{
@@ -36,6 +39,10 @@ pub(super) struct PcapNg {
     decoders: Vec<Decoder>,
     /// Larger blocks are damage. Grows with the interfaces' link types.
     block_bytes_max: u32,
+    /// Link types of all interfaces, each once.
+    link_types: Vec<LinkType>,
+    /// What is kept of the interfaces' names and descriptions.
+    texts: Texts,
 }
 
 /// What it takes to decode an interface's packets.
@@ -48,14 +55,21 @@ struct Decoder {
 
 impl PcapNg {
     /// A parser before the first section header.
-    pub(super) fn new() -> Self {
+    pub(super) fn new(texts: TextAllowance) -> Self {
         Self {
             byte_order: ByteOrder::Little,
             sections: 0,
             first_interface: 0,
             decoders: Vec::new(),
             block_bytes_max: block::BLOCK_BYTES_MAX,
+            link_types: Vec::new(),
+            texts: Texts::new(texts),
         }
+    }
+
+    /// Whether a name or description was cut or left out so far.
+    pub(super) fn are_texts_cut(&self) -> bool {
+        self.texts.are_cut()
     }
 
     /// Byte order and number, from 0, of the current section.
@@ -178,8 +192,20 @@ impl PcapNg {
             ));
         }
         let link_type = LinkType(order.u16(body, 0));
+        if !self.link_types.contains(&link_type) {
+            if self.link_types.len() == block::LINK_TYPES_MAX {
+                return Err(Fault::unsupported(
+                    0,
+                    format!(
+                        "interfaces of more than {} link types",
+                        block::LINK_TYPES_MAX
+                    ),
+                ));
+            }
+            self.link_types.push(link_type);
+        }
         let snaplen = order.u32(body, 4);
-        let (mut name, mut description) = (String::new(), String::new());
+        let (mut name, mut description) = (&[][..], &[][..]);
         let (mut tsresol, mut tsoffset) = (None, None);
         for option in (Options {
             bytes: &body[8..],
@@ -189,8 +215,8 @@ impl PcapNg {
                 Fault::damage("an option of an interface description block is cut short")
             })?;
             match (code, value.len()) {
-                (option::IF_NAME, _) => name = text(value),
-                (option::IF_DESCRIPTION, _) => description = text(value),
+                (option::IF_NAME, _) => name = value,
+                (option::IF_DESCRIPTION, _) => description = value,
                 (option::IF_TSRESOL, 1) if tsresol.is_none() => tsresol = Some(value[0]),
                 (option::IF_TSOFFSET, 8) if tsoffset.is_none() => {
                     tsoffset = Some(order.i64(value, 0))
@@ -218,8 +244,8 @@ impl PcapNg {
         self.block_bytes_max = self.block_bytes_max.max(packet_block);
         let section = self.sections - 1;
         Ok(Interface {
-            name,
-            description,
+            name: self.texts.keep(name),
+            description: self.texts.keep(description),
             link_type,
             snaplen,
             resolution_ns: scale.resolution_ns(),
@@ -341,13 +367,6 @@ fn packet_flags(options: &[u8], order: ByteOrder) -> Option<u32> {
     .map_while(Result::ok)
     .find(|(code, value)| *code == option::PACKET_FLAGS && value.len() == 4)
     .map(|(_, value)| order.u32(value, 0))
-}
-
-/// A text option: UTF-8 if it keeps to the format, sometimes with a needless zero at the end.
-fn text(value: &[u8]) -> String {
-    String::from_utf8_lossy(value)
-        .trim_end_matches('\0')
-        .to_owned()
 }
 
 /// The options at the end of a block, up to the end mark. `Err`: one is cut short, and nothing follows.

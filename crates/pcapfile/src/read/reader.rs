@@ -15,6 +15,7 @@ use super::{
     input::{Input, InputError},
     pcap::{self, Pcap},
     pcapng::{self, PcapNg},
+    texts::TextAllowance,
 };
 use crate::{
     ByteOrder, Compression, Format, Interface, Kind, ReadError, Resolution, block::SECTION_HEADER,
@@ -22,6 +23,9 @@ use crate::{
 
 /// Records of one burst at most.
 const BURST_RECORDS_MAX: usize = 256;
+
+/// How far [`Reader::new`] looks for a packet once it knows an interface, in bytes of capture data.
+const LOOK_BYTES: u64 = 1 << 20;
 
 /// A descriptor of one lent record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +61,8 @@ pub struct Record<'r> {
 ///
 /// Memory: half a MiB, and as much as the largest record or block read so far. A claimed length costs nothing before the
 /// bytes are there, and at most 16 MiB then (128 MiB for D-Bus, whose messages are as long). Decompression adds
-/// its own window, for zstd up to 128 MiB if the file asks for it.
+/// its own window, for zstd up to 128 MiB if the file asks for it. An interface takes some hundred bytes, and its name and
+/// description what [`TextAllowance`] leaves them.
 #[derive(Debug)]
 pub struct Reader<R: Read> {
     input: Input<R>,
@@ -101,20 +106,28 @@ impl Reader<Box<dyn Read + Send>> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Detects compression and format and reads on to the first packet, so that the first interfaces are known.
-    /// `inner` needs no buffering of its own.
+    /// Detects compression and format and reads on to the first packet, so that the first interfaces are known; where none comes
+    /// behind the first interface, for a MiB. `inner` needs no buffering of its own.
     ///
     /// # Errors
     /// [`ReadError`] if no interface is found before the file turns out to be damaged or no capture. What is wrong further
     /// on comes from [`Reader::fill`].
     pub fn new(inner: R) -> Result<Self, ReadError> {
+        Self::with_texts(inner, TextAllowance::default())
+    }
+
+    /// As [`Reader::new`], with an allowance for the names of interfaces that is shared with other readers.
+    ///
+    /// # Errors
+    /// As [`Reader::new`].
+    pub fn with_texts(inner: R, texts: TextAllowance) -> Result<Self, ReadError> {
         let mut buffer = Buffer::new();
         let mut input = Input::new(inner).map_err(|error| at_stream(error, 0, None))?;
         let compression = input.compression();
         while buffer.unread().len() < pcap::FILE_HEADER_BYTES
             && read_more(&mut input, &mut buffer, pcap::FILE_HEADER_BYTES)? > 0
         {}
-        let (parser, format, interface) = recognise(&mut buffer, compression)?;
+        let (parser, format, interface) = recognise(&mut buffer, compression, texts)?;
         let mut reader = Self {
             input,
             buffer,
@@ -129,7 +142,9 @@ impl<R: Read> Reader<R> {
             ended: false,
             records_read: 0,
         };
-        reader.parse_burst();
+        while !reader.parse_burst()
+            && (reader.interfaces.is_empty() || reader.offset() < LOOK_BYTES)
+        {}
         match reader.pending.take() {
             Some(error) if reader.interfaces.is_empty() => Err(error),
             pending => Ok(Self { pending, ..reader }),
@@ -155,17 +170,42 @@ impl<R: Read> Reader<R> {
     /// end: further calls return `Ok(0)`. The one exception is a stream that says [`WouldBlock`](std::io::ErrorKind::WouldBlock): nothing is
     /// lost then, and the next call goes on where this one was ([`ReadError::is_would_block`]).
     pub fn fill(&mut self) -> Result<usize, ReadError> {
+        loop {
+            if let Some(count) = self.poll()? {
+                return Ok(count);
+            }
+        }
+    }
+
+    /// As [`Reader::fill`], in steps of a bounded length: it asks the stream at most once, for 256 KiB, and returns `Ok(None)`
+    /// where that completes no record. However much of a stream is no packets, the caller decides how long to go on.
+    ///
+    /// # Errors
+    /// As [`Reader::fill`].
+    pub fn poll(&mut self) -> Result<Option<usize>, ReadError> {
         (self.lent, self.taken) = (0, 0);
         if !std::mem::take(&mut self.primed) {
             self.records.clear();
             self.parse_burst();
         }
         if self.records.is_empty() {
-            return self.pending.take().map_or(Ok(0), Err);
+            return match self.pending.take() {
+                Some(error) => Err(error),
+                None => Ok(self.ended.then_some(0)),
+            };
         }
         self.lent = self.records.len();
         self.records_read += self.lent as u64;
-        Ok(self.lent)
+        Ok(Some(self.lent))
+    }
+
+    /// Whether a name or description of an interface was longer than [`TEXT_BYTES_MAX`](crate::TEXT_BYTES_MAX), or found nothing left
+    /// of the allowance, and is not whole.
+    pub fn are_texts_cut(&self) -> bool {
+        match &self.parser {
+            Parser::Pcap(_) => false,
+            Parser::PcapNg(pcapng) => pcapng.are_texts_cut(),
+        }
     }
 
     /// The memory that [`Reader::records`] point into.
@@ -212,9 +252,11 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Parses the run of records that is in the buffer, reading only if there is none. `records` must be empty.
-    fn parse_burst(&mut self) {
+    /// Parses the run of records that is in the buffer, reading only if there is none, and once. `records` must be empty. False:
+    /// there is still none, and no reason why.
+    fn parse_burst(&mut self) -> bool {
         assert!(self.records.is_empty());
+        let mut has_read = false;
         while !self.ended && self.records.len() < BURST_RECORDS_MAX {
             let item = match &mut self.parser {
                 Parser::Pcap(pcap) => pcap.parse(self.buffer.unread()),
@@ -228,7 +270,8 @@ impl<R: Read> Reader<R> {
                 }
                 Ok(Item::Other { size }) => self.buffer.consume(size),
                 // Reading moves memory, so the records found so far are lent first.
-                Ok(Item::Short { .. }) if !self.records.is_empty() => return,
+                Ok(Item::Short { .. }) if !self.records.is_empty() => return true,
+                Ok(Item::Short { .. }) if has_read => return false,
                 Ok(Item::Short { need, what }) => {
                     match read_more(&mut self.input, &mut self.buffer, need) {
                         Ok(0) => {
@@ -238,10 +281,10 @@ impl<R: Read> Reader<R> {
                             ));
                             self.end((there > 0).then(|| self.locate(cut)));
                         }
-                        Ok(_) => {}
+                        Ok(_) => has_read = true,
                         Err(error) if error.is_would_block() => {
                             self.pending = Some(error);
-                            return;
+                            return true;
                         }
                         Err(error) => self.end(Some(error)),
                     }
@@ -249,6 +292,7 @@ impl<R: Read> Reader<R> {
                 Err(fault) => self.end(Some(self.locate(fault))),
             }
         }
+        true
     }
 
     fn end(&mut self, error: Option<ReadError>) {
@@ -290,6 +334,7 @@ pub fn scan_link_types(path: &Path) -> Result<Vec<LinkType>, ReadError> {
 fn recognise(
     buffer: &mut Buffer,
     compression: Option<Compression>,
+    texts: TextAllowance,
 ) -> Result<(Parser, Format, Option<Interface>), ReadError> {
     let head = buffer.unread();
     let there = head.len();
@@ -338,7 +383,7 @@ fn recognise(
             snaplen: 0,
             link_type_extra: 0,
         };
-        return Ok((Parser::PcapNg(PcapNg::new()), format, None));
+        return Ok((Parser::PcapNg(PcapNg::new(texts)), format, None));
     }
     Err(ReadError::NotACapture {
         what: identify(head),

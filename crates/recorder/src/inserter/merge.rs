@@ -148,7 +148,10 @@ impl MergeInserter {
             }
             match lane.queue.next(IDLE) {
                 Ok(Status::Frames) => lane.cursor = 0,
-                Ok(Status::Idle) => self.draining |= self.shared.control.stopping(),
+                Ok(Status::Idle) => {
+                    lane.cursor = 0;
+                    self.draining |= self.shared.control.stopping();
+                }
                 Ok(Status::End) => {
                     self.ended[index] = true;
                     lane.cursor = 0;

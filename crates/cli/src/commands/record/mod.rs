@@ -20,6 +20,7 @@ use retroscope_capture::{
     generator::GeneratorSource,
     pcap_over_ip::{TcpSource, is_address},
 };
+use retroscope_pcapfile::TextAllowance;
 use retroscope_recorder::{Config, DumpReport, Event, Recorder, StartError, SystemClock};
 use retroscope_ring::RingError;
 use retroscope_script::ScriptError;
@@ -245,6 +246,7 @@ fn open_sources(
     stop: &Arc<AtomicBool>,
 ) -> Result<Vec<Box<dyn Source>>, SourceError> {
     let mut sources: Vec<Box<dyn Source>> = Vec::new();
+    let texts = TextAllowance::default();
     for path in &args.files {
         // As for tcpdump.
         let source = if path.as_os_str() == "-" {
@@ -252,7 +254,8 @@ fn open_sources(
         } else {
             FileSource::new(path)
         };
-        sources.push(Box::new(source.stopped_by(Arc::clone(stop))));
+        let source = source.stopped_by(Arc::clone(stop)).sharing(texts.clone());
+        sources.push(Box::new(source));
     }
     let mut interfaces = args.interfaces.clone();
     interfaces.retain(|name| has_engine(name));
@@ -260,7 +263,7 @@ fn open_sources(
         if is_generator(name) {
             sources.push(Box::new(GeneratorSource::parse(name)?));
         } else if is_address(name) {
-            sources.push(Box::new(TcpSource::parse(name)?));
+            sources.push(Box::new(TcpSource::parse(name)?.sharing(texts.clone())));
         } else {
             let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("retroscope"));
             let config = args.live.config(name, cpus.clone(), program);
