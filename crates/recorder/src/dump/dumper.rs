@@ -496,9 +496,10 @@ impl Dumper {
         match result {
             Ok(finished) => {
                 let mut report = dump.report(&close, None, finished.written, &intake);
-                report.file.clone_from(&finished.paths[0]);
-                report.more_files = finished.paths[1..].to_vec();
-                if finished.paths.len() == 1 && sidecar.has_several_link_types() {
+                let mut paths = finished.captures.iter().map(|capture| capture.path.clone());
+                report.file = paths.next().unwrap_or_default();
+                report.more_files = paths.collect();
+                if report.more_files.is_empty() && sidecar.has_several_link_types() {
                     report.notes.push(SEVERAL_LINK_TYPES.to_owned());
                 }
                 report.sidecar = self.write_sidecar(&finished.label, &report, &sidecar, false);
@@ -572,7 +573,7 @@ impl Dumper {
         let Some(index) = self.finished.iter().position(|f| f.0 == id) else {
             return;
         };
-        let Some((_, mut report, file, facts)) = self.finished.remove(index) else {
+        let Some((_, mut report, mut file, facts)) = self.finished.remove(index) else {
             return;
         };
         report.missing.push(missing);

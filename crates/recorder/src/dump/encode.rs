@@ -54,10 +54,10 @@ const SNAPLEN: u32 = 262_144;
 const HEADLINE_BYTES: usize = 4000;
 /// Length of the verdict's field, bytes.
 const VERDICT_BYTES: usize = 240;
-/// What stands there first. No other comment begins like this.
+/// What stands there first.
 const UNFINISHED: &str = "verdict: unfinished";
-/// Where the verdict's field is searched: behind the longest headline.
-const HEAD_BYTES: usize = HEADLINE_BYTES + VERDICT_BYTES + 1024;
+/// Bytes of a block's type and length.
+const BLOCK_START_BYTES: usize = 8;
 
 /// See the module.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ pub(crate) struct Encoder {
 
 #[derive(Debug)]
 enum Kind {
-    PcapNg(PcapNgWriter<Vec<u8>>),
+    PcapNg(PcapNgWriter<Vec<u8>>, VerdictField),
     Pcap(PcapWriter<Vec<u8>>),
 }
 
@@ -92,7 +92,10 @@ impl Encoder {
                     ],
                     ..SectionOptions::default()
                 };
-                Kind::PcapNg(PcapNgWriter::new(Vec::new(), &options).map_err(plain)?)
+                let writer = PcapNgWriter::new(Vec::new(), &options).map_err(plain)?;
+                let field = VerdictField::of(writer.inner());
+                let field = field.ok_or_else(|| io::Error::other("no verdict field"))?;
+                Kind::PcapNg(writer, field)
             }
         };
         Ok(Self { kind, packets: 0 })
@@ -100,7 +103,7 @@ impl Encoder {
 
     /// Encodes an interface block; pcap has none.
     pub(crate) fn interface(&mut self, interface: &Interface) -> io::Result<()> {
-        let Kind::PcapNg(writer) = &mut self.kind else {
+        let Kind::PcapNg(writer, _) = &mut self.kind else {
             return Ok(());
         };
         let mut options = InterfaceOptions::new(interface.link_type);
@@ -117,7 +120,7 @@ impl Encoder {
         self.packets += 1;
         match &mut self.kind {
             Kind::Pcap(writer) => writer.record(time_ns, packet.wire_len, packet.data),
-            Kind::PcapNg(writer) => {
+            Kind::PcapNg(writer, _) => {
                 let mut options = PacketOptions::default();
                 if packet.direction != 0 {
                     options.flags = Some(u32::from(packet.direction));
@@ -138,7 +141,7 @@ impl Encoder {
         interface: usize,
         totals: &InterfaceTotals,
     ) -> io::Result<()> {
-        let Kind::PcapNg(writer) = &mut self.kind else {
+        let Kind::PcapNg(writer, _) = &mut self.kind else {
             return Ok(());
         };
         let statistics = InterfaceStatistics {
@@ -161,7 +164,7 @@ impl Encoder {
     /// What was encoded and not taken away yet.
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         match &mut self.kind {
-            Kind::PcapNg(writer) => writer.inner_mut(),
+            Kind::PcapNg(writer, _) => writer.inner_mut(),
             Kind::Pcap(writer) => writer.inner_mut(),
         }
     }
@@ -171,31 +174,57 @@ impl Encoder {
         self.packets
     }
 
-    /// Writes the verdict into the file's header; pcap has no place for it.
-    pub(crate) fn set_verdict(&self, file: &File, verdict: &str) -> io::Result<()> {
-        match self.kind {
-            Kind::PcapNg(_) => patch_verdict(file, verdict),
-            Kind::Pcap(_) => Ok(()),
+    /// The place for the verdict in the file's header; pcap has none.
+    pub(crate) fn verdict_field(&mut self) -> Option<&mut VerdictField> {
+        match &mut self.kind {
+            Kind::PcapNg(_, field) => Some(field),
+            Kind::Pcap(_) => None,
         }
     }
 }
 
-/// Overwrites the verdict in a pcapng file that an [`Encoder`] began.
-pub(crate) fn patch_verdict(file: &File, verdict: &str) -> io::Result<()> {
-    let mut head = vec![0; HEAD_BYTES];
-    let mut len = 0;
-    while len < head.len() {
-        match file.read_at(&mut head[len..], len as u64)? {
-            0 => break,
-            n => len += n,
-        }
+/// Where the verdict stands in a file that an [`Encoder`] began, and what stands there. Packets may hold any bytes, so it is
+/// never searched for in a file.
+#[derive(Debug, Clone)]
+pub(crate) struct VerdictField {
+    /// Type and length of the section header block, which it lies in.
+    block_start: [u8; BLOCK_START_BYTES],
+    /// Bytes before it in the file.
+    offset: u64,
+    /// [`VERDICT_BYTES`] bytes.
+    text: String,
+}
+
+impl VerdictField {
+    /// The one in a section header block: its last comment. A headline that quotes it stands before it.
+    fn of(header: &[u8]) -> Option<Self> {
+        let text = field(UNFINISHED);
+        let mut places = header.windows(VERDICT_BYTES);
+        Some(Self {
+            block_start: *header.first_chunk()?,
+            offset: places.rposition(|place| place == text.as_bytes())? as u64,
+            text,
+        })
     }
-    // The field is the last comment of the section header: a headline that quotes it stands before it.
-    let at = head[..len]
-        .windows(VERDICT_BYTES)
-        .rposition(|w| w.starts_with(b"verdict: ") && w[VERDICT_BYTES - 1] == FILLER);
-    let at = at.ok_or_else(|| io::Error::other("the file has no verdict field"))?;
-    file.write_all_at(field(verdict).as_bytes(), at as u64)
+
+    /// Overwrites it in the file, unless that is another file or was changed by somebody else.
+    pub(crate) fn write(&mut self, file: &File, verdict: &str) -> io::Result<()> {
+        let mut block_start = [0; BLOCK_START_BYTES];
+        let mut found = [0; VERDICT_BYTES];
+        let read = file
+            .read_exact_at(&mut block_start, 0)
+            .and_then(|()| file.read_exact_at(&mut found, self.offset));
+        let is_short = |error: &io::Error| error.kind() == io::ErrorKind::UnexpectedEof;
+        match read {
+            Err(error) if !is_short(&error) => return Err(error),
+            Ok(()) if block_start == self.block_start && found == *self.text.as_bytes() => {}
+            _ => return Err(io::Error::other("somebody else has changed the file")),
+        }
+        let text = field(verdict);
+        file.write_all_at(text.as_bytes(), self.offset)?;
+        self.text = text;
+        Ok(())
+    }
 }
 
 /// What fills the verdict's field behind its text.
@@ -249,42 +278,7 @@ fn description(interface: &Interface) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use super::*;
-
-    fn head_comments(file: &File) -> String {
-        let mut bytes = vec![0; 6000];
-        let n = file.read_at(&mut bytes, 0).unwrap();
-        String::from_utf8_lossy(&bytes[..n]).into_owned()
-    }
-
-    #[test]
-    fn the_verdict_is_overwritten_in_place() {
-        let mut file = tempfile::tempfile().unwrap();
-        let headline = format!("dump \"verdict: {}\"", "x".repeat(5000));
-        let mut encoder = Encoder::new(Format::PcapNg, LinkType::ETHERNET, &headline).unwrap();
-        file.write_all(encoder.buffer()).unwrap();
-        let length = file.metadata().unwrap().len();
-        assert!(head_comments(&file).contains("verdict: unfinished"));
-        patch_verdict(
-            &file,
-            &format!("verdict: incomplete: {}", "many ".repeat(100)),
-        )
-        .unwrap();
-        patch_verdict(&file, "verdict: complete").unwrap();
-        let text = head_comments(&file);
-        assert!(
-            text.contains("verdict: complete   ")
-                && !text.contains("unfinished")
-                && !text.contains("many")
-        );
-        assert!(
-            text.contains("dump \"verdict: xxxx"),
-            "the headline is untouched"
-        );
-        assert_eq!(file.metadata().unwrap().len(), length);
-    }
 
     #[test]
     fn text_is_cut_between_characters() {

@@ -9,7 +9,7 @@ use std::{
 use retroscope_packet::LinkType;
 
 use super::{
-    encode::{Format, InterfaceTotals, patch_verdict},
+    encode::{Format, InterfaceTotals, VerdictField},
     names::{Directory, rename_new, stem},
     output::{DumpPacket, Output, Written},
 };
@@ -42,11 +42,19 @@ pub(crate) struct Label {
 }
 
 /// A dump on disk.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct FinishedFile {
     pub(crate) label: Label,
-    pub(crate) paths: Vec<PathBuf>,
+    /// At least one.
+    pub(crate) captures: Vec<FinishedCapture>,
     pub(crate) written: Written,
+}
+
+/// One of its capture files.
+#[derive(Debug)]
+pub(crate) struct FinishedCapture {
+    pub(crate) path: PathBuf,
+    verdict: Option<VerdictField>,
 }
 
 impl DumpFile {
@@ -215,9 +223,13 @@ impl DumpFile {
             .map(|(link_type, _)| self.path(*link_type))
             .collect();
         let mut written = Written::default();
+        let mut fields = Vec::new();
         for (_, output) in std::mem::take(&mut self.outputs) {
             match output.finish(verdict, totals, names) {
-                Ok(w) => written = written.with(w),
+                Ok((more, field)) => {
+                    written = written.with(more);
+                    fields.push(field);
+                }
                 Err((error, safe)) => {
                     return Err(FailedFile {
                         error,
@@ -227,10 +239,10 @@ impl DumpFile {
                 }
             }
         }
-        let mut renamed = Vec::new();
-        for (part, path) in parts.iter().zip(&paths) {
+        let mut captures = Vec::new();
+        for ((part, path), verdict) in parts.iter().zip(&paths).zip(fields) {
             match self.rename(part, path) {
-                Ok(path) => renamed.push(path),
+                Ok(path) => captures.push(FinishedCapture { path, verdict }),
                 Err(error) => {
                     return Err(FailedFile {
                         error,
@@ -244,7 +256,7 @@ impl DumpFile {
         let _ = self.shelf.directory.sync();
         Ok(FinishedFile {
             label: self.label(),
-            paths: renamed,
+            captures,
             written,
         })
     }
@@ -301,13 +313,15 @@ impl Label {
 
 impl FinishedFile {
     /// Changes the verdict that stands in the captures.
-    pub(crate) fn amend(&self, verdict: &str) -> io::Result<()> {
-        if self.label.shelf.format == Format::PcapNg {
-            for path in &self.paths {
-                patch_verdict(
-                    &fs::OpenOptions::new().read(true).write(true).open(path)?,
-                    verdict,
-                )?;
+    pub(crate) fn amend(&mut self, verdict: &str) -> io::Result<()> {
+        for FinishedCapture {
+            path,
+            verdict: field,
+        } in &mut self.captures
+        {
+            if let Some(field) = field {
+                let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
+                field.write(&file, verdict)?;
             }
         }
         Ok(())

@@ -4,6 +4,8 @@ mod active;
 mod dumper;
 mod encode;
 mod file;
+#[cfg(test)]
+mod hostile_tests;
 mod names;
 mod order;
 mod output;

@@ -17,7 +17,7 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::Reader;
 
 use super::{
-    encode::{Encoder, Format, InterfaceTotals},
+    encode::{Encoder, Format, InterfaceTotals, VerdictField},
     names::Directory,
 };
 use crate::interfaces::{Interface, InterfaceCache};
@@ -190,13 +190,13 @@ impl Output {
 
     /// Completes the file on disk, still under its `.part` name: merged, with statistics and verdict, synced.
     ///
-    /// `totals` answers for each ring-wide interface identifier of the file.
+    /// `totals` answers for each ring-wide interface identifier of the file. Returned is also where the verdict stands.
     pub(crate) fn finish(
         mut self,
         verdict: &str,
         totals: &dyn Fn(u16) -> InterfaceTotals,
         names: &mut InterfaceCache,
-    ) -> Result<Written, (io::Error, Written)> {
+    ) -> Result<(Written, Option<VerdictField>), (io::Error, Written)> {
         let result = match self.late.take() {
             None => self.complete(verdict, totals),
             Some(late) => self
@@ -204,7 +204,7 @@ impl Output {
                 .and_then(|mut merged| merged.complete(verdict, totals)),
         };
         result
-            .map(|()| self.taken)
+            .map(|field| (self.taken, field))
             .map_err(|error| (error, self.safe))
     }
 
@@ -217,13 +217,16 @@ impl Output {
         &mut self,
         verdict: &str,
         totals: &dyn Fn(u16) -> InterfaceTotals,
-    ) -> io::Result<()> {
+    ) -> io::Result<Option<VerdictField>> {
         for (index, id) in self.interfaces.clone().into_iter().enumerate() {
             self.encoder.statistics(index, &totals(id))?;
         }
         self.flush()?;
-        self.encoder.set_verdict(&self.file, verdict)?;
-        self.file.sync_all()
+        let field = self.encoder.verdict_field();
+        let field = field.map(|field| field.write(&self.file, verdict).map(|()| field.clone()));
+        let field = field.transpose()?;
+        self.file.sync_all()?;
+        Ok(field)
     }
 
     /// Writes main and late packets into a new file, in order, and puts it in the place of the old one.

@@ -1,0 +1,174 @@
+//! Packets that imitate what a dump file says of itself.
+
+use std::{fs, path::Path};
+
+use retroscope_capture::{InterfaceInfo, TimeDomain};
+use retroscope_packet::LinkType;
+use retroscope_pcapfile::Reader;
+use retroscope_ring::{Ring, RingConfig};
+
+use super::{
+    Directory, Format, Shelf,
+    encode::InterfaceTotals,
+    file::{DumpFile, FinishedFile},
+    output::{DumpPacket, Key},
+};
+use crate::interfaces::{InterfaceCache, Interfaces};
+
+const COMPLETE: &str = "verdict: complete";
+const AMENDED: &str = "verdict: incomplete: 1 packet late";
+
+/// Payloads that look like the field of the verdict, at any distance from the start of the packet.
+fn payloads() -> Vec<Vec<u8>> {
+    let texts = [COMPLETE, "verdict: unfinished", AMENDED, "verdict: "];
+    let fields = texts.map(|text| format!("{text:240}").into_bytes());
+    let mut payloads = Vec::new();
+    for field in &fields {
+        payloads.push(field.clone());
+        payloads.push([&[0; 42], field.as_slice(), field].concat());
+        payloads.push(field.repeat(20));
+    }
+    // A section header, as it begins and as a whole.
+    payloads.push([&[0x0a, 0x0d, 0x0d, 0x0a], fields[0].as_slice()].concat());
+    payloads
+}
+
+/// Interface 0.
+fn names() -> InterfaceCache {
+    let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+    let interfaces = Interfaces::default();
+    let info = InterfaceInfo {
+        name: "eth0".to_owned(),
+        link_type: LinkType::ETHERNET,
+        snaplen: 0,
+        time_domain: TimeDomain::KernelSoftware,
+        time_resolution_ns: 1,
+    };
+    interfaces.register(&ring, 0, &info).unwrap();
+    InterfaceCache::new(interfaces.into())
+}
+
+/// A finished dump of packets with these times and payloads, in this order.
+fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> FinishedFile {
+    let directory = Directory::open(directory).unwrap();
+    let shelf = Shelf { directory, format };
+    let mut names = names();
+    let headline = format!("dump {COMPLETE:240}{:240}", "verdict: unfinished");
+    let (mut file, _) =
+        DumpFile::create(&shelf, 0, 1, "rule", &headline, Some(0), &mut names).unwrap();
+    for (record, (time_ns, data)) in packets.iter().enumerate() {
+        let key = Key {
+            time_ns: *time_ns,
+            source: 0,
+            producer: 0,
+            record: record as u64,
+        };
+        let wire_len = u32::try_from(data.len()).unwrap();
+        let packet = DumpPacket {
+            key,
+            wire_len,
+            interface: 0,
+            direction: 1,
+            data,
+            trigger: record == 0,
+        };
+        file.push(&packet, &mut names).unwrap();
+    }
+    let totals = |_| InterfaceTotals {
+        start_ns: 0,
+        end_ns: 0,
+        received: None,
+        dropped: None,
+        written: 0,
+    };
+    file.finish(COMPLETE, &totals, &mut names).unwrap()
+}
+
+fn packets(path: &Path) -> Vec<(i64, Vec<u8>)> {
+    let mut reader = Reader::open(path).unwrap();
+    let mut packets = Vec::new();
+    while let Some(record) = reader.next().unwrap() {
+        packets.push((record.meta.time_ns, record.data.to_vec()));
+    }
+    packets
+}
+
+/// The comments of the section header.
+fn comments(path: &Path) -> String {
+    let bytes = fs::read(path).unwrap();
+    let length = u32::from_le_bytes(bytes[4..8].try_into().unwrap());
+    String::from_utf8_lossy(&bytes[..length as usize]).into_owned()
+}
+
+/// Whether the field of the verdict holds this, and nothing else.
+fn says(path: &Path, verdict: &str) -> bool {
+    let comments = comments(path);
+    let field = comments.rfind("verdict: ").unwrap();
+    comments[field..].starts_with(&format!("{verdict:240}"))
+}
+
+#[test]
+fn packets_stay_as_they_are() {
+    let payloads = payloads();
+    let at = |index: usize| (10 + i64::try_from(index).unwrap(), payloads[index].clone());
+    let in_order: Vec<_> = (0..payloads.len()).map(at).collect();
+    // The last of them comes first and the others late: a merge writes a new file.
+    let mut disordered = in_order.clone();
+    disordered.rotate_right(1);
+    for format in [Format::PcapNg, Format::Pcap] {
+        for arriving in [&in_order, &disordered] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut file = dump(dir.path(), format, arriving);
+            let path = file.captures[0].path.clone();
+            let is_told = format == Format::PcapNg;
+            assert!(packets(&path) == in_order);
+            assert!(!is_told || says(&path, COMPLETE), "{}", comments(&path));
+            file.amend(AMENDED).unwrap();
+            assert!(packets(&path) == in_order);
+            assert!(!is_told || says(&path, AMENDED), "{}", comments(&path));
+        }
+    }
+}
+
+#[test]
+fn a_file_that_somebody_else_changed_is_left_alone() {
+    let packet = (0, format!("{COMPLETE:240}").repeat(20).into_bytes());
+    let changes: [(&str, fn(&mut Vec<u8>)); 5] = [
+        ("emptied", Vec::clear),
+        ("truncated in the header", |bytes| bytes.truncate(300)),
+        ("without a header", |bytes| {
+            let header = u32::from_le_bytes(bytes[4..8].try_into().unwrap());
+            drop(bytes.drain(..header as usize));
+        }),
+        ("with another verdict", |bytes| {
+            let header = u32::from_le_bytes(bytes[4..8].try_into().unwrap());
+            let mut places = bytes[..header as usize].windows(COMPLETE.len());
+            let at = places.rposition(|place| place == COMPLETE.as_bytes());
+            bytes[at.unwrap() + COMPLETE.len()] = b'!';
+        }),
+        ("nothing but payload", |bytes| {
+            let field = format!("{COMPLETE:240}").into_bytes();
+            *bytes = field.repeat(40);
+        }),
+    ];
+    for (what, change) in changes {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = dump(dir.path(), Format::PcapNg, std::slice::from_ref(&packet));
+        let path = file.captures[0].path.clone();
+        let mut bytes = fs::read(&path).unwrap();
+        change(&mut bytes);
+        fs::write(&path, &bytes).unwrap();
+        let error = file.amend(AMENDED).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "somebody else has changed the file",
+            "{what}"
+        );
+        assert!(fs::read(&path).unwrap() == bytes, "{what}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = dump(dir.path(), Format::PcapNg, &[packet]);
+    fs::remove_file(&file.captures[0].path).unwrap();
+    let error = file.amend(AMENDED).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+}
