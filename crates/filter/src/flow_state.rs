@@ -27,6 +27,8 @@ pub struct FlowState {
     datagrams: HashMap<FragmentKey, bool>,
     /// The keys of `datagrams`, oldest first.
     order: VecDeque<FragmentKey>,
+    /// One was forgotten.
+    has_forgotten: bool,
     /// The flow of a trigger packet that was a later fragment, once its first fragment told.
     learned: Option<FlowKey>,
 }
@@ -95,7 +97,15 @@ impl FlowState {
             && let Some(oldest) = self.order.pop_front()
         {
             self.datagrams.remove(&oldest);
+            self.has_forgotten = true;
         }
+    }
+
+    /// Whether a datagram was forgotten because there were too many. Its later fragments are then undecided, though its first
+    /// one was seen.
+    #[must_use]
+    pub fn has_forgotten(&self) -> bool {
+        self.has_forgotten
     }
 }
 

@@ -16,6 +16,9 @@ use retroscope_capture::{LossCause, OffloadEffects, SourceStatistics};
 /// Packets that found no free bucket in the ring.
 pub const LOST_NO_BUCKET: &str = "no-free-bucket";
 
+/// Packets of interfaces beyond those that a recording can number.
+pub const LOST_INTERFACE_LIMIT: &str = "interface-limit";
+
 /// The interface was down or removed: nobody knows what passed.
 pub const INTERFACE_DOWN: &str = "interface-down";
 
@@ -32,6 +35,7 @@ pub(crate) struct QueueCounters {
     /// The engine filters, and nobody counts what it refuses.
     is_filtered_before: AtomicBool,
     no_bucket: AtomicU64,
+    interface_limit: AtomicU64,
     cut: AtomicU64,
     tagged: AtomicU64,
     effects: Mutex<Option<OffloadEffects>>,
@@ -47,6 +51,7 @@ pub(crate) struct BurstCount {
     pub(crate) stored_bytes: u64,
     pub(crate) filtered: u64,
     pub(crate) no_bucket: u64,
+    pub(crate) interface_limit: u64,
     pub(crate) cut: u64,
     pub(crate) tagged: u64,
 }
@@ -66,6 +71,7 @@ impl QueueCounters {
         add(&self.stored_bytes, count.stored_bytes);
         add(&self.filtered, count.filtered);
         add(&self.no_bucket, count.no_bucket);
+        add(&self.interface_limit, count.interface_limit);
         add(&self.cut, count.cut);
         add(&self.tagged, count.tagged);
     }
@@ -147,6 +153,15 @@ impl QueueCounters {
             LOST_NO_BUCKET,
             Some(self.no_bucket.load(Relaxed)),
         );
+        let interface_limit = self.interface_limit.load(Relaxed);
+        // Hardly anybody has so many interfaces.
+        if interface_limit > 0 {
+            add_loss(
+                &mut snapshot.lost,
+                LOST_INTERFACE_LIMIT,
+                Some(interface_limit),
+            );
+        }
     }
 }
 
@@ -399,17 +414,22 @@ mod tests {
         queues[1].add(BurstCount {
             stored: 1,
             no_bucket: 4,
+            interface_limit: 2,
             ..BurstCount::default()
         });
-        queues[1].set_engine(&statistics(6, 0));
+        queues[1].set_engine(&statistics(8, 0));
         let snapshot = SourceSnapshot::of("eth0", queues.iter(), (0, 0));
         assert_eq!(
             (snapshot.received, snapshot.stored, snapshot.filtered),
-            (Some(16), 6, Some(2))
+            (Some(18), 6, Some(2))
         );
         assert_eq!(
             snapshot.lost,
-            BTreeMap::from([("kernel", Some(3)), (LOST_NO_BUCKET, Some(4))])
+            BTreeMap::from([
+                ("kernel", Some(3)),
+                (LOST_NO_BUCKET, Some(4)),
+                (LOST_INTERFACE_LIMIT, Some(2))
+            ])
         );
         assert_eq!(snapshot.in_flight(), Some(1));
     }

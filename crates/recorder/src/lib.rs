@@ -43,9 +43,11 @@ mod time;
 mod trigger_scripts;
 mod triggers;
 mod unprivileged;
+#[cfg(test)]
+mod verdict_tests;
 
 pub use clock::{Clock, Now, SystemClock};
-pub use counters::{INTERFACE_DOWN, LOST_NO_BUCKET, SourceSnapshot};
+pub use counters::{INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, SourceSnapshot};
 pub use director::HitCounts;
 pub use dump::{DumpReport, Format, Missing, PROGRAM, Verdict};
 pub use expressions::ExpressionError;

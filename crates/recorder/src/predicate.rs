@@ -224,6 +224,14 @@ impl Predicate {
         }
     }
 
+    /// Whether it forgot of a datagram that was seen whether it takes it: later fragments may then wait for their first in vain.
+    pub(crate) fn has_forgotten_fragments(&self) -> bool {
+        match self {
+            Self::Filter(filter) => filter.state.has_forgotten(),
+            Self::Script(_) => false,
+        }
+    }
+
     /// Link types that the dump takes nothing of.
     pub(crate) fn notes(&self) -> Vec<String> {
         match self {

@@ -409,6 +409,11 @@ impl Rig {
         }
     }
 
+    /// What waits in the ring for its turn is lost.
+    pub(crate) fn forget_views(&mut self) {
+        self.dumper.forget_views();
+    }
+
     /// How many packets the analyzer did not look at so far.
     pub(crate) fn passed_by(&self) -> usize {
         self.analyzer.as_ref().map_or(0, Analyzer::passed_by)

@@ -32,7 +32,7 @@ pub struct EvictedBucket {
 pub struct Count {
     /// Packets.
     pub packets: u64,
-    /// `false`: interpolated between samples.
+    /// `false`: interpolated between samples. None at all is then only likely.
     pub exact: bool,
 }
 
@@ -93,7 +93,7 @@ impl EvictedBucket {
     }
 
     /// Time of the first and the last of its packets in `from_ns..=to_ns`: the outermost known stamps, or where none is
-    /// known but some packets are estimated, the part of the interval that the bucket covers.
+    /// known and there may be some, the part of the interval that the bucket covers.
     #[must_use]
     pub fn span_in(&self, from_ns: i64, to_ns: i64) -> Option<(i64, i64)> {
         let ends = [self.min_ns, self.max_ns];
@@ -106,7 +106,8 @@ impl EvictedBucket {
             None => Some((stamp, stamp)),
             Some((first, last)) => Some((first.min(stamp), last.max(stamp))),
         });
-        if span.is_none() && self.count_in(from_ns, to_ns, 0).packets > 0 {
+        let count = self.count_in(from_ns, to_ns, 0);
+        if span.is_none() && (count.packets > 0 || !count.exact) {
             return Some((from_ns.max(self.min_ns), to_ns.min(self.max_ns)));
         }
         span
@@ -331,6 +332,9 @@ pub(crate) mod tests {
         assert!(part.packets.abs_diff(2000) <= 1, "{part:?}");
         let tiny = entry.count_in(50_000, 50_049, 0);
         assert!(tiny.packets.abs_diff(5) <= 1, "{tiny:?}");
+        let none = entry.count_in(50_001, 50_002, 0);
+        assert_eq!((none.packets, none.exact), (0, false), "nobody knows");
+        assert_eq!(entry.span_in(50_001, 50_002), Some((50_001, 50_002)));
         assert_eq!(
             entry.span_in(50_010, 50_030),
             Some((50_010, 50_030)),

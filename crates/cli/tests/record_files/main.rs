@@ -8,6 +8,7 @@ mod oracle;
 mod over_ip;
 mod payload;
 mod stdin;
+mod verdicts;
 
 use std::{
     fs,

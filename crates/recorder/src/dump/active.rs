@@ -7,7 +7,7 @@ use std::{
 };
 
 use retroscope_packet::FragmentKey;
-use retroscope_ring::{BucketInfo, BucketRef, Evicted, EvictedBucket, Packet};
+use retroscope_ring::{BucketInfo, BucketRef, Count, Evicted, EvictedBucket, Packet};
 
 use super::{
     encode::InterfaceTotals,
@@ -80,6 +80,18 @@ pub(super) struct Lost {
     pub(super) packets: u64,
     pub(super) estimated: bool,
     pub(super) span_ns: Option<(i64, i64)>,
+}
+
+impl Lost {
+    fn add(&mut self, count: Count, span_ns: Option<(i64, i64)>) {
+        self.packets += count.packets;
+        self.estimated |= !count.exact;
+        let either = |(a, b): (i64, i64), (c, d): (i64, i64)| (a.min(c), b.max(d));
+        self.span_ns = match (self.span_ns, span_ns) {
+            (Some(known), Some(more)) => Some(either(known, more)),
+            (known, more) => known.or(more),
+        };
+    }
 }
 
 /// A packet of a dump that waits for its turn.
@@ -308,23 +320,32 @@ impl Active {
         }
     }
 
+    /// Later fragments that may belong to the dump, of datagrams whose first fragment came when they were given up, or came and
+    /// was forgotten.
+    fn undecided_fragments(&self) -> u64 {
+        let forgot_first = self.order.predicate.has_forgotten_fragments();
+        let waiting = if forgot_first { self.kept.len() } else { 0 };
+        self.forgotten_fragments + waiting as u64
+    }
+
     /// A reserved bucket was overwritten: what was not looked at is missing.
     pub(super) fn lose(&mut self, fallen: &EvictedBucket) {
         let skip = self.scanned.remove(&fallen.bucket).unwrap_or(0);
         let (from_ns, to_ns) = (self.order.from_ns, self.order.to_ns);
         let count = fallen.count_in(from_ns, to_ns, skip);
-        if count.packets == 0 {
-            return;
+        // An estimate of none is no promise that there was none.
+        if count.packets > 0 || !count.exact {
+            self.lost.add(count, fallen.span_in(from_ns, to_ns));
         }
-        self.lost.packets += count.packets;
-        self.lost.estimated |= !count.exact;
-        if let Some((first, last)) = fallen.span_in(from_ns, to_ns) {
-            self.lost.span_ns = Some(
-                self.lost
-                    .span_ns
-                    .map_or((first, last), |(a, b)| (a.min(first), b.max(last))),
-            );
-        }
+    }
+
+    /// A packet that waited was overwritten in the ring.
+    pub(super) fn lose_waiting(&mut self, time_ns: i64) {
+        let one = Count {
+            packets: 1,
+            exact: true,
+        };
+        self.lost.add(one, Some((time_ns, time_ns)));
     }
 
     /// Takes the file out of a dump that is done with.
@@ -387,7 +408,7 @@ impl Active {
             bytes: written.bytes,
             verdict: Verdict::Complete,
             clipped,
-            missing: self.missing(close, failure, intake),
+            missing: self.missing(close, failure, written.restamped, intake),
             error: failure.map(|f| f.error.clone()),
             notes: close.notes.clone(),
             number: self.number,
@@ -398,12 +419,6 @@ impl Active {
         report.notes.extend(order.predicate.notes());
         report.notes.extend(order.predicate.fault());
         report.notes.extend(intake.unknown_losses());
-        if self.forgotten_fragments > 0 {
-            report.notes.push(format!(
-                "later fragments given up, because too many waited for their first one: {}",
-                self.forgotten_fragments
-            ));
-        }
         report.judge();
         report
     }
@@ -412,6 +427,7 @@ impl Active {
         &self,
         close: &CloseOrder,
         failure: Option<&Failure>,
+        restamped: u64,
         intake: &Intake,
     ) -> Vec<Missing> {
         let order = &self.order;
@@ -429,14 +445,14 @@ impl Active {
         if let Some((first, last)) = self.lost.span_ns {
             span = Some(span.map_or((first, last), |(a, b)| (a.min(first), b.max(last))));
         }
-        if packets > 0 || self.before.unknown_before_ns.is_some() {
+        if packets > 0 || estimated {
             let (first, last) = span.unwrap_or((order.from_ns, order.from_ns));
             let first = if self.before.unknown_before_ns.is_some() {
                 order.from_ns
             } else {
                 first.max(order.from_ns)
             };
-            let known = self.before.unknown_before_ns.is_none();
+            let known = self.before.unknown_before_ns.is_none() && packets > 0;
             let mut entry = Missing::new(
                 "evicted",
                 first,
@@ -457,6 +473,20 @@ impl Active {
             missing.extend(intake.losses(window.from_ns, window.to_ns.min(close.clock_ns)));
         }
         missing.extend(intake.unknown(order.from_ns, self.last_ns()));
+        let fragments = self.undecided_fragments();
+        if fragments > 0 {
+            missing.push(Missing::at_most(
+                "fragments",
+                order.from_ns,
+                self.last_ns(),
+                fragments,
+            ));
+        }
+        if restamped > 0 {
+            let (from_ns, to_ns) = self.span_ns();
+            let entry = Missing::new("restamped", from_ns, to_ns, Some(restamped));
+            missing.push(entry);
+        }
         missing.extend(self.late.clone());
         if let Some(failure) = failure {
             missing.push(Missing::new(

@@ -174,6 +174,12 @@ impl Dumper {
         }
     }
 
+    /// Lets go of the buckets that packets wait in.
+    #[cfg(test)]
+    pub(crate) fn forget_views(&mut self) {
+        self.views.clear();
+    }
+
     fn take(&mut self, message: Message) {
         match message {
             Message::Open(order) => self.open(*order),
@@ -388,7 +394,10 @@ impl Dumper {
                         held = view.view.packet(*index);
                         held.data
                     }
-                    None => continue,
+                    None => {
+                        dump.lose_waiting(key.time_ns);
+                        continue;
+                    }
                 },
             };
             let packet = DumpPacket {
@@ -482,7 +491,7 @@ impl Dumper {
             file.as_ref().map_or(Vec::new(), DumpFile::interfaces),
         );
         let result = file.and_then(|file| {
-            let verdict = verdict_line(&dump.report(&close, None, file.safe(), &intake));
+            let verdict = verdict_line(&dump.report(&close, None, file.taken(), &intake));
             let totals = |id: u16| interface_totals(&close, &dump, &intake, id);
             file.finish(&verdict, &totals, &mut self.names).map_err(
                 |FailedFile { error, parts, safe }| {

@@ -161,6 +161,15 @@ impl Encoder {
             .map_err(plain)
     }
 
+    /// Whether the format holds this time stamp. Of others it gets the nearest that it holds.
+    pub(crate) fn holds(&self, time_ns: i64) -> bool {
+        match &self.kind {
+            Kind::PcapNg(..) => time_ns >= 0,
+            // Unsigned seconds of 32 bits.
+            Kind::Pcap(_) => u32::try_from(time_ns.div_euclid(1_000_000_000)).is_ok(),
+        }
+    }
+
     /// What was encoded and not taken away yet.
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         match &mut self.kind {

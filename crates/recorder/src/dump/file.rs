@@ -194,11 +194,17 @@ impl DumpFile {
 
     /// Packets that a failed dump still holds.
     pub(crate) fn safe(&self) -> Written {
-        self.outputs
-            .iter()
-            .fold(Written::default(), |sum, (_, output)| {
-                sum.with(output.safe())
-            })
+        self.sum(Output::safe)
+    }
+
+    /// Packets that the finished dump will hold.
+    pub(crate) fn taken(&self) -> Written {
+        self.sum(Output::taken)
+    }
+
+    fn sum(&self, of: impl Fn(&Output) -> Written) -> Written {
+        let outputs = self.outputs.iter();
+        outputs.fold(Written::default(), |sum, (_, output)| sum.with(of(output)))
     }
 
     /// The ring-wide identifiers of the interfaces in the files.

@@ -130,10 +130,13 @@ fn packets_stay_as_they_are() {
     }
 }
 
+/// What somebody else does to a file.
+type Change = fn(&mut Vec<u8>);
+
 #[test]
 fn a_file_that_somebody_else_changed_is_left_alone() {
     let packet = (0, format!("{COMPLETE:240}").repeat(20).into_bytes());
-    let changes: [(&str, fn(&mut Vec<u8>)); 5] = [
+    let changes: [(&str, Change); 5] = [
         ("emptied", Vec::clear),
         ("truncated in the header", |bytes| bytes.truncate(300)),
         ("without a header", |bytes| {

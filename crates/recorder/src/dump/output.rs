@@ -54,6 +54,8 @@ pub(crate) struct Written {
     pub(crate) bytes: u64,
     pub(crate) first_ns: Option<i64>,
     pub(crate) last_ns: Option<i64>,
+    /// Packets whose time stamp the format cannot hold: they have another one.
+    pub(crate) restamped: u64,
 }
 
 /// See the module.
@@ -122,6 +124,11 @@ impl Output {
         self.safe
     }
 
+    /// Packets that were taken, and will be in the file unless it fails.
+    pub(crate) fn taken(&self) -> Written {
+        self.taken
+    }
+
     /// Takes a packet, wherever it belongs.
     pub(crate) fn push(
         &mut self,
@@ -130,6 +137,7 @@ impl Output {
     ) -> io::Result<()> {
         // Counted first: a flush on the way calls everything counted safe, this packet included.
         self.taken.count(packet);
+        self.taken.restamped += u64::from(!self.encoder.holds(packet.key.time_ns));
         if self.last.is_some_and(|last| packet.key < last) {
             let directory = &self.directory;
             let late = match &mut self.late {
@@ -314,6 +322,7 @@ impl Written {
             bytes: self.bytes + other.bytes,
             first_ns: either(i64::min, self.first_ns, other.first_ns),
             last_ns: either(i64::max, self.last_ns, other.last_ns),
+            restamped: self.restamped + other.restamped,
         }
     }
 

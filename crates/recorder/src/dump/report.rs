@@ -33,9 +33,11 @@ impl Verdict {
 /// A stretch of a window that is not in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Missing {
-    /// `evicted` (overwritten in the ring before it was written), `kernel`, `nic`, `no-free-bucket` (lost at intake),
+    /// `evicted` (overwritten in the ring before it was written), `kernel`, `nic`, `no-free-bucket`, `interface-limit` (lost at intake),
     /// `interface-down` (the interface was down or removed, or its engine failed: nobody knows what passed), `unknown` (the source's counters were
-    /// not read in time: it may have lost some), `late` (arrived after the window had closed), `disk` (not written), `script`
+    /// not read in time: it may have lost some), `fragments` (later fragments that may belong to the flow, and were given up because too
+    /// many waited for their first one), `late` (arrived after the window had closed), `disk` (not written), `restamped` (in the file,
+    /// with another time stamp, because its format cannot hold theirs), `script`
     /// (the dump script failed, and takes nothing from then on), `stopped` (not written because everything was to end at once).
     pub cause: &'static str,
     /// The source that lost them, for intake causes.
@@ -45,8 +47,11 @@ pub struct Missing {
     pub from: String,
     /// … to here.
     pub to: String,
-    /// How many packets; before any dump filter for all causes but `late` and `disk`. `null`: unknown.
+    /// How many packets; before any dump filter for all causes but `fragments`, `late`, `disk` and `restamped`. `null`: unknown.
     pub packets: Option<u64>,
+    /// Where `packets` is unknown: no more than these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<u64>,
     /// The number is an estimate: the ring kept only samples of the overwritten stamps.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
@@ -61,7 +66,16 @@ impl Missing {
             from: rfc3339(from_ns),
             to: rfc3339(to_ns),
             packets,
+            at_most: None,
             estimated: false,
+        }
+    }
+
+    /// An entry for a stretch of packet time of which only an upper bound is known.
+    pub(crate) fn at_most(cause: &'static str, from_ns: i64, to_ns: i64, packets: u64) -> Self {
+        Self {
+            at_most: Some(packets),
+            ..Self::new(cause, from_ns, to_ns, None)
         }
     }
 }
@@ -166,9 +180,11 @@ impl DumpReport {
         }
         for missing in &self.missing {
             let about = if missing.estimated { "about " } else { "" };
-            let lost = missing
-                .packets
-                .map_or("an unknown number of packets".to_owned(), packets);
+            let lost = match (missing.packets, missing.at_most) {
+                (Some(lost), _) => packets(lost),
+                (None, Some(bound)) => format!("up to {}", packets(bound)),
+                (None, None) => "an unknown number of packets".to_owned(),
+            };
             let source = missing
                 .source
                 .as_ref()
@@ -331,6 +347,9 @@ mod tests {
             (report.verdict, report.reasons().as_str()),
             (Verdict::Incomplete, "incomplete: 12 packets evicted")
         );
+        let mut bounded = report.clone();
+        bounded.missing[0] = Missing::at_most("fragments", 0, 1, 3);
+        assert_eq!(bounded.reasons(), "incomplete: up to 3 packets fragments");
         report.error = Some("No space left on device".into());
         report.judge();
         assert_eq!(

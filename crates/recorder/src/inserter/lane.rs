@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     away::Away,
-    counters::{LOST_NO_BUCKET, LossEvent, LossWatch, QueueCounters},
+    counters::{LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, LossEvent, LossWatch, QueueCounters},
     intake::Intake,
 };
 
@@ -21,8 +21,10 @@ pub(crate) struct Lane {
     pub(super) queue: Box<dyn Queue>,
     source: usize,
     pub(super) counters: Arc<QueueCounters>,
-    /// The queue's interfaces.
+    /// The queue's interfaces; frames of others are lost, because there are too many.
     interfaces: Vec<Known>,
+    /// There is no number left for an interface.
+    is_full: bool,
     tally: Tally,
     watch: LossWatch,
     /// Offline: the next frame of the burst.
@@ -57,6 +59,7 @@ impl Lane {
             source,
             counters,
             interfaces: Vec::new(),
+            is_full: false,
             tally: Tally::default(),
             watch,
             cursor: 0,
@@ -66,20 +69,23 @@ impl Lane {
         Ok(lane)
     }
 
+    /// Registers interfaces that are new. It fails once, when there are too many.
     pub(super) fn register(
         &mut self,
         shared: &InserterShared,
     ) -> Result<(), retroscope_ring::RingError> {
-        while let Some(info) = self.queue.interfaces().get(self.interfaces.len()) {
+        while !self.is_full
+            && let Some(info) = self.queue.interfaces().get(self.interfaces.len())
+        {
             let mut info = info.clone();
             if info.name.is_empty() {
                 // A classic pcap names no interface; the file's name tells merged ones apart.
                 info.name = file_name(&shared.intake.sources[self.source].name);
             }
-            let id = shared
-                .intake
-                .interfaces
-                .register(&shared.ring, self.source, &info)?;
+            let interfaces = &shared.intake.interfaces;
+            let registered = interfaces.register(&shared.ring, self.source, &info);
+            self.is_full = registered.is_err();
+            let id = registered?;
             let link_type = info.link_type;
             self.interfaces.push(Known { id, link_type });
         }
@@ -127,15 +133,25 @@ impl Lane {
 
     /// Tells the shared counters.
     pub(super) fn flush(&mut self, intake: &Intake) {
-        let Tally { count, refused_ns } = std::mem::take(&mut self.tally);
-        if let Some((from_ns, to_ns)) = refused_ns {
-            intake.losses.push(LossEvent {
-                source: self.source,
-                cause: LOST_NO_BUCKET,
-                from_ns,
-                to_ns,
-                packets: count.no_bucket,
-            });
+        let Tally {
+            count,
+            refused_ns,
+            unnumbered_ns,
+        } = std::mem::take(&mut self.tally);
+        let losses = [
+            (LOST_NO_BUCKET, count.no_bucket, refused_ns),
+            (LOST_INTERFACE_LIMIT, count.interface_limit, unnumbered_ns),
+        ];
+        for (cause, packets, span_ns) in losses {
+            if let Some((from_ns, to_ns)) = span_ns {
+                intake.losses.push(LossEvent {
+                    source: self.source,
+                    cause,
+                    from_ns,
+                    to_ns,
+                    packets,
+                });
+            }
         }
         self.counters.add(count);
     }

@@ -24,6 +24,8 @@ pub(super) struct Tally {
     pub(super) count: BurstCount,
     /// First and last stamp of packets that found no bucket.
     pub(super) refused_ns: Option<(i64, i64)>,
+    /// The same of packets whose interface has no number.
+    pub(super) unnumbered_ns: Option<(i64, i64)>,
 }
 
 /// What to do behind a frame.
@@ -144,8 +146,8 @@ impl Tally {
     ) -> Stored {
         let Some(&Known { id, link_type }) = interfaces.get(usize::from(frame.meta.interface))
         else {
-            // An engine that lends a frame of an interface it never announced: counted as refused by nobody's filter.
-            self.count.filtered += 1;
+            self.count.interface_limit += 1;
+            widen(&mut self.unnumbered_ns, frame.meta.time_ns);
             return Stored::Yes;
         };
         let mut wire = WireFrame::new(frame, link_type);
@@ -184,9 +186,13 @@ impl Tally {
     /// A frame stamped `time_ns` found no bucket.
     fn refuse(&mut self, time_ns: i64) {
         self.count.no_bucket += 1;
-        let (first_ns, last_ns) = self.refused_ns.unwrap_or((time_ns, time_ns));
-        self.refused_ns = Some((first_ns.min(time_ns), last_ns.max(time_ns)));
+        widen(&mut self.refused_ns, time_ns);
     }
+}
+
+fn widen(span_ns: &mut Option<(i64, i64)>, time_ns: i64) {
+    let (first_ns, last_ns) = span_ns.unwrap_or((time_ns, time_ns));
+    *span_ns = Some((first_ns.min(time_ns), last_ns.max(time_ns)));
 }
 
 #[cfg(test)]
@@ -411,6 +417,30 @@ mod tests {
         assert_eq!(tally.count.stored, stored + 10);
         drop(producer);
         assert_eq!(ring.statistics().stored_packets, stored + 10);
+    }
+
+    #[test]
+    fn frames_of_interfaces_without_a_number_are_lost() {
+        let ring = ring(Mode::Record);
+        let mut producer = ring.producer().unwrap();
+        let mut shared = shared(&ring);
+        shared.remaining = Some(Arc::new(AtomicI64::new(0)));
+        let mut memory = Vec::new();
+        let mut frames = burst(&mut memory, 5);
+        frames.iter_mut().for_each(|meta| meta.interface = 2);
+        let burst = Burst {
+            memory: &memory,
+            frames: &frames,
+        };
+        assert_eq!(plain(&frames, &INTERFACES, 0), None);
+        let mut tally = Tally::default();
+        for frame in burst.iter() {
+            let stored = tally.store(&frame, &INTERFACES, &mut producer, &mut shared);
+            assert_eq!(stored, Stored::Yes);
+        }
+        assert_eq!((tally.count.interface_limit, tally.count.filtered), (5, 0));
+        assert_eq!(tally.unnumbered_ns, Some((0, 4)));
+        assert_eq!(tally.refused_ns, None);
     }
 
     #[test]
