@@ -5,6 +5,7 @@
 //! rate, as an idle recorder does, and reads the clock once for each run of packets that it is handed.
 
 use std::{
+    sync::Barrier,
     thread,
     time::{Duration, Instant},
 };
@@ -104,20 +105,25 @@ fn run(
     let mut reader = ring.group("latency", kind).map_err(failure)?;
     let producer = ring.producer().map_err(failure)?;
     let bucket_bytes = ring.bucket_bytes();
-    let start = Instant::now();
+    let each = if interval.is_zero() { 0 } else { packets };
+    let (start, both_ready) = (Instant::now(), Barrier::new(2));
+    let both_ready = &both_ready;
     thread::scope(|scope| {
         let writer = scope.spawn(move || {
             pin::pin(0);
+            let frames = Frames::new(PACKET_BYTES);
+            both_ready.wait();
             if interval.is_zero() {
-                flood(producer, packets, start)
+                flood(producer, &frames, packets, start)
             } else {
-                store(producer, packets, start, interval)
+                store(producer, &frames, packets, start, interval)
             }
         });
         let reader = scope.spawn(move || {
             pin::pin(1);
-            let each = if interval.is_zero() { 0 } else { packets };
-            read(&mut reader, packets, each, start, bucket_bytes)
+            let latencies = room(packets.clamp(1, ROOM_MAX.max(each)));
+            both_ready.wait();
+            read(&mut reader, packets, each, latencies, start, bucket_bytes)
         });
         let stored = writer.join().map_err(|_| Failure::Panicked)?;
         let read = reader.join().map_err(|_| Failure::Panicked)?;
@@ -125,8 +131,21 @@ fn run(
     })
 }
 
-fn flood(mut producer: Producer, packets: u64, start: Instant) -> Result<(), Failure> {
-    let frames = Frames::new(PACKET_BYTES);
+/// An empty list with memory that was touched: a first touch costs microseconds a page, and with a place for each packet that adds up
+/// to milliseconds.
+fn room(latencies: u64) -> Vec<u32> {
+    // Not zeros, which the system may give without pages.
+    let mut list = vec![u32::MAX; usize::try_from(latencies).unwrap_or(usize::MAX)];
+    list.clear();
+    list
+}
+
+fn flood(
+    mut producer: Producer,
+    frames: &Frames,
+    packets: u64,
+    start: Instant,
+) -> Result<(), Failure> {
     let mut stored = 0;
     while stored < packets {
         let time_ns = ns(start.elapsed());
@@ -141,15 +160,16 @@ fn flood(mut producer: Producer, packets: u64, start: Instant) -> Result<(), Fai
 
 fn store(
     mut producer: Producer,
+    frames: &Frames,
     packets: u64,
     start: Instant,
     interval: Duration,
 ) -> Result<(), Failure> {
-    let frames = Frames::new(PACKET_BYTES);
     let interval_ns = interval.as_nanos();
+    let begin_ns = start.elapsed().as_nanos();
     let mut stored = 0;
     while stored < packets {
-        let due = interval_ns * u128::from(stored + 1);
+        let due = begin_ns + interval_ns * u128::from(stored + 1);
         let mut now = start.elapsed();
         while now.as_nanos() < due {
             let left =
@@ -161,7 +181,7 @@ fn store(
             }
             now = start.elapsed();
         }
-        let all_due = u64::try_from(now.as_nanos() / interval_ns)
+        let all_due = u64::try_from((now.as_nanos() - begin_ns) / interval_ns)
             .unwrap_or(u64::MAX)
             .min(packets);
         let time_ns = ns(now);
@@ -174,18 +194,15 @@ fn store(
 }
 
 /// Reads all packets. Takes the latency of so many of them as `each` says, and of the first of each run of packets behind
-/// those.
+/// those; `latencies` is empty.
 fn read(
     reader: &mut Reader,
     packets: u64,
     each: u64,
+    mut latencies: Vec<u32>,
     start: Instant,
     bucket_bytes: usize,
 ) -> Result<Latency, Failure> {
-    // Not zeros, so that the pages are there before the first packet.
-    let room = packets.max(1).min(ROOM_MAX.max(each));
-    let mut latencies = vec![u32::MAX; usize::try_from(room).unwrap_or(usize::MAX)];
-    latencies.clear();
     let mut seen = 0;
     // This clock is read outside the other: of a run that is over at once, too, no more than all is the reader's.
     let begin = Instant::now();
