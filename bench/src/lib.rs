@@ -62,6 +62,7 @@
 //! # Ok::<(), Failure>(())
 //! ```
 
+pub mod bucket_change;
 pub mod capture;
 pub mod cold_scan;
 pub mod contest;

@@ -13,10 +13,11 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
     Load, Programs,
-    sender::{self, Sent, send},
+    keeping::Files,
+    sender::{Seats, Sent, send},
     veth::Veth,
 };
-use crate::{contest::Failure, pin};
+use crate::{contest::Failure, pin, session::say};
 
 /// Nothing takes as long.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -38,13 +39,16 @@ pub(crate) enum Kind {
     Retroscope,
     RetroscopeXdp,
     Tcpdump,
+    TcpdumpKeeping,
     Dumpcap,
     Minimal,
 }
 
 impl Kind {
-    /// Those whose processor time is compared.
+    /// Those whose processor time is compared where the program may use all CPUs but the sender's.
     pub(crate) const TIMED: [Self; 3] = [Self::Retroscope, Self::Tcpdump, Self::Minimal];
+    /// Those that keep all packets, with all threads on one CPU.
+    pub(crate) const KEEPING: [Self; 2] = [Self::Retroscope, Self::TcpdumpKeeping];
     /// Those whose highest rate without loss is looked for.
     pub(crate) const RACED: [Self; 4] = [
         Self::Retroscope,
@@ -58,6 +62,7 @@ impl Kind {
             Self::Retroscope => "retroscope",
             Self::RetroscopeXdp => "retroscope-af-xdp",
             Self::Tcpdump => "tcpdump",
+            Self::TcpdumpKeeping => "keeping",
             Self::Dumpcap => "dumpcap",
             Self::Minimal => "minimal",
         }
@@ -67,7 +72,7 @@ impl Kind {
     fn lag(self) -> Duration {
         match self {
             Self::Retroscope | Self::RetroscopeXdp | Self::Minimal => Duration::from_millis(20),
-            Self::Tcpdump | Self::Dumpcap => Duration::from_millis(1200),
+            Self::Tcpdump | Self::TcpdumpKeeping | Self::Dumpcap => Duration::from_millis(1200),
         }
     }
 
@@ -75,7 +80,7 @@ impl Kind {
     fn ready(self) -> &'static str {
         match self {
             Self::Retroscope | Self::RetroscopeXdp => "recording on",
-            Self::Tcpdump => "listening on",
+            Self::Tcpdump | Self::TcpdumpKeeping => "listening on",
             Self::Dumpcap => "File: ",
             Self::Minimal => "ready",
         }
@@ -106,20 +111,38 @@ pub(crate) struct Contestant {
     programs: Programs,
     directory: PathBuf,
     room: Room,
+    seats: Seats,
+    /// Where it keeps packets, if in files.
+    files: Option<Files>,
 }
 
 impl Contestant {
-    pub(crate) fn new(kind: Kind, programs: &Programs, folder: &Path, room: Room) -> Self {
+    pub(crate) fn new(
+        kind: Kind,
+        programs: &Programs,
+        folder: &Path,
+        room: Room,
+        seats: Seats,
+    ) -> Self {
         Self {
             kind,
             programs: programs.clone(),
             directory: folder.join("capture-dumps"),
             room,
+            seats,
+            files: None,
         }
     }
 
+    /// The same with files to keep packets in.
+    pub(crate) fn with_files(self) -> Result<Self, Failure> {
+        let files = Some(Files::new()?);
+        Ok(Self { files, ..self })
+    }
+
     /// Sends the load and returns the ns of processor time for each packet that was captured: by the recorder all of them, at the
-    /// first try. The others, whose buffers are smaller, may try again where the machine was busy with something else.
+    /// first try. The others, whose buffers are smaller, may try again where the machine was busy with something else; a try that
+    /// does not count is told.
     pub(crate) fn time(&self, veth: &Veth, load: Load) -> Result<f64, Failure> {
         let mut more = match self.kind {
             Kind::Retroscope | Kind::RetroscopeXdp => 0,
@@ -127,16 +150,22 @@ impl Contestant {
         };
         loop {
             match self.time_once(veth, load) {
-                Err(Failure::Count { .. }) if more > 0 => more -= 1,
+                Err(failure @ Failure::Count { .. }) if more > 0 => {
+                    more -= 1;
+                    say(&format!("{}: once more: {failure}", self.kind.name()));
+                }
                 outcome => return outcome,
             }
         }
     }
 
     fn time_once(&self, veth: &Veth, load: Load) -> Result<f64, Failure> {
-        let mut process = Process::start(self.command(veth), self.kind.ready())?;
+        if let Some(files) = &self.files {
+            files.clear()?;
+        }
+        let mut process = Process::start(self.command(veth), self.kind.ready(), self.seats)?;
         let start_ns = process.cpu_settled()?;
-        send(&self.programs.retroscope, veth, load)?;
+        send(&self.programs.retroscope, veth, self.seats, load)?;
         std::thread::park_timeout(self.kind.lag());
         let cpu_ns = process.cpu_settled()? - start_ns;
         let (stdout, stderr) = process.stop()?;
@@ -145,22 +174,28 @@ impl Contestant {
             return Err(Failure::Lapped { packets: lapped });
         }
         let needed = match self.kind {
-            Kind::Retroscope | Kind::RetroscopeXdp => load.count,
+            Kind::Retroscope | Kind::RetroscopeXdp | Kind::TcpdumpKeeping => load.count,
             _ => load.count - load.count / LOSS_SHARE,
         };
-        if !(needed..=load.count).contains(&seen) {
-            return Err(Failure::Count {
-                expected: load.count,
-                seen,
-            });
+        let kept = match &self.files {
+            Some(files) => files.packets(load.size)?,
+            None => seen,
+        };
+        for seen in [seen, kept] {
+            if !(needed..=load.count).contains(&seen) {
+                return Err(Failure::Count {
+                    expected: load.count,
+                    seen,
+                });
+            }
         }
         Ok(cpu_ns as f64 / seen as f64)
     }
 
     /// Sends the load and returns what became of it.
     pub(crate) fn try_load(&self, veth: &Veth, load: Load) -> Result<Trial, Failure> {
-        let mut process = Process::start(self.command(veth), self.kind.ready())?;
-        let sent = send(&self.programs.retroscope, veth, load)?;
+        let mut process = Process::start(self.command(veth), self.kind.ready(), self.seats)?;
+        let sent = send(&self.programs.retroscope, veth, self.seats, load)?;
         std::thread::park_timeout(self.kind.lag());
         let (stdout, stderr) = process.stop()?;
         let (captured, _) = self.captured(&stdout, &stderr)?;
@@ -187,9 +222,13 @@ impl Contestant {
                 command.arg("-w").arg(&self.directory);
                 command
             }
-            Kind::Tcpdump => {
+            Kind::Tcpdump | Kind::TcpdumpKeeping => {
                 let mut command = veth.command(Path::new("tcpdump"));
-                command.args(["-n", "-i", Veth::TO, "-w", "/dev/null"]);
+                command.args(["-n", "-i", Veth::TO]);
+                match &self.files {
+                    Some(files) => command.args(files.arguments()),
+                    None => command.args(["-w", "/dev/null"]),
+                };
                 if let Some(bytes) = buffer_bytes {
                     command.args(["-B", &(bytes >> 10).to_string()]);
                 }
@@ -224,7 +263,7 @@ impl Contestant {
                     .as_u64()
                     .zip(analyzers["lapped"].as_u64())
             }
-            Kind::Tcpdump => {
+            Kind::Tcpdump | Kind::TcpdumpKeeping => {
                 let line = stderr
                     .lines()
                     .find(|line| line.ends_with("packets captured"));
@@ -254,13 +293,13 @@ struct Process {
 }
 
 impl Process {
-    /// Starts it beside the sender's CPU and waits until it says `ready` on stderr.
-    fn start(mut command: Command, ready: &str) -> Result<Self, Failure> {
+    /// Starts it in its seat and waits until it says `ready` on stderr.
+    fn start(mut command: Command, ready: &str, seats: Seats) -> Result<Self, Failure> {
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let mut child = pin::confined(sender::cpus_left(), || command.spawn())
+        let mut child = pin::confined(seats.program, || command.spawn())
             .map_err(|error| Failure::system("starting ip", error))?;
         let mut said = String::new();
         let mut stderr = child.stderr.take().map(BufReader::new);
@@ -365,7 +404,8 @@ mod tests {
             buffer_bytes: None,
         };
         let of = |kind, stdout, stderr| {
-            Contestant::new(kind, &programs, Path::new(""), room).captured(stdout, stderr)
+            Contestant::new(kind, &programs, Path::new(""), room, Seats::spread())
+                .captured(stdout, stderr)
         };
         let tcpdump = "listening on v1\n7 packets captured\n9 packets received by filter\n";
         assert_eq!(of(Kind::Tcpdump, "", tcpdump), Ok((7, 0)));

@@ -1,5 +1,5 @@
-//! Figure 4 of the paper (Klein et al., 2017) over a veth pair: the highest rate at which a recorder loses nothing, by the size of
-//! packets.
+//! After figure 4 of the FlowScope paper (Emmerich et al., 2017): the highest rate at which a recorder loses nothing, by the size of
+//! packets. Over a veth pair instead of three NICs, and without the Time Machine.
 //!
 //! A rate is searched for by halving, with short runs. All programs get a buffer from the kernel that holds about as many packets
 //! ([`buffer_bytes`]), small enough that it is filled many times in a run: what is found is what they keep up with, not what a
@@ -17,7 +17,7 @@ use std::path::Path;
 use super::{
     Load, Programs,
     contestant::{Contestant, Kind, Room, Trial},
-    sender::send,
+    sender::{Seats, send},
     veth::Veth,
 };
 use crate::{
@@ -69,7 +69,7 @@ pub(super) fn run(
                 ring_bytes: RING_BYTES,
                 buffer_bytes: Some(buffer_bytes(kind, size)),
             };
-            let contestant = Contestant::new(kind, programs, folder, room);
+            let contestant = Contestant::new(kind, programs, folder, room, Seats::spread());
             let found = Veth::new().and_then(|veth| {
                 highest(|rate| {
                     let count = rate.map_or(COUNT_MAX, |rate| (rate / RUNS_A_SECOND).max(1));
@@ -104,7 +104,7 @@ fn alone(programs: &Programs, size: u32) -> Result<Spread, Failure> {
         rate: None,
     };
     let rates: Result<Vec<f64>, Failure> = (0..RUNS_ALONE)
-        .map(|_| Ok(send(&programs.retroscope, &veth, load)?.rate / 1e6))
+        .map(|_| Ok(send(&programs.retroscope, &veth, Seats::spread(), load)?.rate / 1e6))
         .collect();
     Spread::of(&rates?).ok_or_else(|| Failure::Unsound("the sender did not run".to_owned()))
 }

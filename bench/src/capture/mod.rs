@@ -6,15 +6,17 @@
 //!
 //! | row | compared with | at most |
 //! |---|---|---|
-//! | `capture/64B/cpu-vs-tcpdump`, `capture/1514B/cpu-vs-tcpdump` | `tcpdump -w /dev/null` | 0.5 |
+//! | `capture/64B/cpu-vs-keeping`, `capture/1514B/cpu-vs-keeping` | `tcpdump -Z root -C 100 -W 8 -w` into files on tmpfs, each program's threads on one CPU | 0.4 |
+//! | `capture/64B/cpu-vs-tcpdump`, `capture/1514B/cpu-vs-tcpdump` | `tcpdump -w /dev/null`, which keeps nothing | |
 //! | `capture/64B/cpu-vs-minimal` | a loop that copies each packet into memory (`shim/minimal_reader.c`) | 1.6 |
 //! | `capture/1514B/cpu-vs-minimal` | the same | 0.8 |
 //!
-//! Less is better. A run counts if the recorder captured every packet that was sent and its analyzer missed none, and if the
-//! others lost at most one in a hundred. The rows
-//! `capture/SIZE/NAME-ns` are the times themselves. `capture/lossless/SIZE/NAME`, which nobody judges, are in `lossless.rs`.
+//! Less is better. A run counts if the recorder captured every packet that was sent and its analyzer missed none, if the tcpdump
+//! that keeps has all of them in its files, and if the others lost at most one in a hundred. The rows
+//! `capture/SIZE/NAME-ns` are the times themselves, those with all threads on one CPU `capture/SIZE/one-cpu/NAME-ns`. `capture/lossless/SIZE/NAME`, which nobody judges, are in `lossless.rs`.
 
 mod contestant;
+mod keeping;
 mod lossless;
 mod sender;
 mod veth;
@@ -31,12 +33,15 @@ use crate::{
     session::{Session, SessionError, say},
 };
 use contestant::{Contestant, Kind, Room};
+use sender::Seats;
 use veth::Veth;
 
 /// All judged rows, and the beginnings of those of each size whose highest rate without loss is looked for.
-pub const ROWS: [&str; 10] = [
+pub const ROWS: [&str; 12] = [
+    "capture/64B/cpu-vs-keeping",
     "capture/64B/cpu-vs-tcpdump",
     "capture/64B/cpu-vs-minimal",
+    "capture/1514B/cpu-vs-keeping",
     "capture/1514B/cpu-vs-tcpdump",
     "capture/1514B/cpu-vs-minimal",
     "capture/lossless/64B",
@@ -64,7 +69,7 @@ const LOADS: [Load; 2] = [
     },
 ];
 
-/// Who keeps packets has 1 GiB for them. The kernel's buffer is what each program takes by itself.
+/// Who keeps packets has 1 GiB for them: room for all of a load. The kernel's buffer is what each program takes by itself.
 const ROOM: Room = Room {
     ring_bytes: 1 << 30,
     buffer_bytes: None,
@@ -116,17 +121,18 @@ pub fn versions() -> String {
 /// [`SessionError::Results`]: the results cannot be written. What cannot be measured is a row.
 pub fn run(session: &mut Session, programs: &Programs, folder: &Path) -> Result<(), SessionError> {
     for load in LOADS {
-        let group = format!("capture/{}B", load.size);
-        if !session.wants_below(&group) {
-            continue;
-        }
-        match measure(load, programs, folder) {
-            Ok(heat) => report(session, &group, &heat)?,
-            Err(failure) => {
-                say(&format!("SKIP: {group}: {failure}"));
-                for against in [Kind::Tcpdump, Kind::Minimal] {
-                    let row = format!("{group}/cpu-vs-{}", against.name());
-                    session.ratio(&row, against.name(), Err(failure.clone()))?;
+        for comparison in [Comparison::Keeping, Comparison::Others] {
+            let rows = comparison.rows(load);
+            if !rows.iter().any(|(row, _)| session.wants(row)) {
+                continue;
+            }
+            match measure(load, comparison, programs, folder) {
+                Ok(heat) => report(session, load, comparison, &heat)?,
+                Err(failure) => {
+                    for (row, against) in rows {
+                        say(&format!("SKIP: {row}: {failure}"));
+                        session.ratio(&row, against.name(), Err(failure.clone()))?;
+                    }
                 }
             }
         }
@@ -137,27 +143,119 @@ pub fn run(session: &mut Session, programs: &Programs, folder: &Path) -> Result<
     Ok(())
 }
 
-/// Runs the contestants in turns.
-fn measure(load: Load, programs: &Programs, folder: &Path) -> Result<Heat, Failure> {
-    let veth = Veth::new()?;
-    let entrant = |kind: Kind| {
-        let contestant = Contestant::new(kind, programs, folder, ROOM);
-        let veth = &veth;
-        Entrant::new(kind.name(), move || contestant.time(veth, load))
-    };
-    let entrants = Kind::TIMED.map(entrant).into_iter().collect();
-    Ok(interleave(REPETITIONS, entrants))
+/// Who runs in turns with whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Comparison {
+    /// The recorder and the tcpdump that keeps packets too, each on one CPU.
+    Keeping,
+    /// The recorder and programs that do less.
+    Others,
 }
 
-fn report(session: &mut Session, group: &str, heat: &Heat) -> Result<(), SessionError> {
-    for kind in Kind::TIMED {
-        let spread = heat.get(kind.name()).and_then(|series| series.spread());
-        session.absolute(&format!("{group}/{}-ns", kind.name()), "ns", spread)?;
+impl Comparison {
+    fn contestants(self) -> &'static [Kind] {
+        match self {
+            Self::Keeping => &Kind::KEEPING,
+            Self::Others => &Kind::TIMED,
+        }
     }
-    for against in [Kind::Tcpdump, Kind::Minimal] {
-        let row = format!("{group}/cpu-vs-{}", against.name());
+
+    /// The judged rows, and whom each compares the recorder with.
+    fn rows(self, load: Load) -> Vec<(String, Kind)> {
+        let others = self.contestants().iter().skip(1);
+        let row = |against: &Kind| format!("capture/{}B/cpu-vs-{}", load.size, against.name());
+        others.map(|against| (row(against), *against)).collect()
+    }
+
+    /// The row of a contestant's time.
+    fn time(self, load: Load, kind: Kind) -> String {
+        let group = match self {
+            Self::Keeping => "one-cpu/",
+            Self::Others => "",
+        };
+        format!("capture/{}B/{group}{}-ns", load.size, kind.name())
+    }
+
+    fn seats(self) -> Result<Seats, Failure> {
+        match self {
+            Self::Keeping => Seats::one_each(),
+            Self::Others => Ok(Seats::spread()),
+        }
+    }
+}
+
+/// Runs the contestants in turns.
+fn measure(
+    load: Load,
+    comparison: Comparison,
+    programs: &Programs,
+    folder: &Path,
+) -> Result<Heat, Failure> {
+    let seats = comparison.seats()?;
+    let veth = Veth::new()?;
+    let entrant = |kind: Kind| {
+        let contestant = Contestant::new(kind, programs, folder, ROOM, seats);
+        let contestant = match kind {
+            Kind::TcpdumpKeeping => contestant.with_files()?,
+            _ => contestant,
+        };
+        let veth = &veth;
+        Ok(Entrant::new(kind.name(), move || {
+            contestant.time(veth, load)
+        }))
+    };
+    let entrants = comparison.contestants().iter().map(|kind| entrant(*kind));
+    Ok(interleave(
+        REPETITIONS,
+        entrants.collect::<Result<_, Failure>>()?,
+    ))
+}
+
+fn report(
+    session: &mut Session,
+    load: Load,
+    comparison: Comparison,
+    heat: &Heat,
+) -> Result<(), SessionError> {
+    for kind in comparison.contestants() {
+        let spread = heat.get(kind.name()).and_then(|series| series.spread());
+        session.absolute(&comparison.time(load, *kind), "ns", spread)?;
+    }
+    for (row, against) in comparison.rows(load) {
         let ratio = heat.ratio(Kind::Retroscope.name(), against.name());
         session.ratio(&row, against.name(), ratio)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_judged_row_is_measured_by_one_comparison() {
+        let measured = LOADS.iter().flat_map(|load| {
+            let comparisons = [Comparison::Keeping, Comparison::Others];
+            comparisons.into_iter().flat_map(|of| of.rows(*load))
+        });
+        let mut measured: Vec<_> = measured.map(|(row, _)| row).collect();
+        measured.sort_unstable();
+        let mut judged: Vec<_> = ROWS
+            .iter()
+            .filter(|row| !row.starts_with("capture/lossless"))
+            .map(ToString::to_string)
+            .collect();
+        judged.sort_unstable();
+        assert_eq!(measured, judged);
+    }
+
+    /// Else "kept" would mean less to the recorder than to tcpdump.
+    #[test]
+    fn each_load_stays_in_the_ring_and_in_the_files() {
+        for load in LOADS {
+            let bytes = load.count * (u64::from(load.size) + 16);
+            assert!(bytes < ROOM.ring_bytes / 8 * 7, "{load:?}");
+            assert!(bytes < 700_000_000, "{load:?}");
+        }
+    }
 }

@@ -1,8 +1,7 @@
-//! The sender: `retroscope generate` at one end of a veth pair, on a CPU of its own where there are three.
+//! The sender: `retroscope generate` at one end of a veth pair, and who sits on which CPU.
 //!
 //! The kernel receives on the CPU that sends. With the sender on the first CPU and the program that captures on the others, a
-//! program's time is its own, and the scheduler cannot put it behind the sender in one run and beside it in the next. With a single CPU
-//! they share it.
+//! program's time is its own, and the scheduler cannot put it behind the sender in one run and beside it in the next.
 
 use std::path::Path;
 
@@ -17,26 +16,51 @@ pub(super) struct Sent {
     pub(super) rate: f64,
 }
 
-/// The CPU of the sender; none where there are fewer than three.
-fn cpus() -> &'static [usize] {
-    split(pin::cpus()).0
+/// The CPUs of the sender and of the program that captures. Empty: any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Seats {
+    pub(super) sender: &'static [usize],
+    pub(super) program: &'static [usize],
 }
 
-/// The CPUs of the programs that capture; none where there are fewer than three: two threads that share the only one left
-/// would take turns on it, and that is not what they do where nobody pins them.
-pub(super) fn cpus_left() -> &'static [usize] {
-    split(pin::cpus()).1
-}
+impl Seats {
+    /// A CPU for the sender and the others for the program; any for both where there are fewer than three: two threads that share
+    /// the only one left would take turns on it, and that is not what they do where nobody pins them.
+    pub(super) fn spread() -> Self {
+        Self::spread_over(pin::cpus())
+    }
 
-fn split(cpus: &[usize]) -> (&[usize], &[usize]) {
-    match cpus {
-        [] | [_] | [_, _] => (&[], &[]),
-        several => several.split_at(1),
+    /// A CPU for the sender, and one for all threads of the program: the CPU that somebody has for it who needs the others.
+    pub(super) fn one_each() -> Result<Self, Failure> {
+        Self::one_each_of(pin::cpus())
+    }
+
+    fn spread_over(cpus: &'static [usize]) -> Self {
+        let (sender, program) = match cpus {
+            [] | [_] | [_, _] => (&[][..], &[][..]),
+            several => several.split_at(1),
+        };
+        Self { sender, program }
+    }
+
+    fn one_each_of(cpus: &'static [usize]) -> Result<Self, Failure> {
+        let ([sender, ..], [_, program, ..]) = (cpus, cpus) else {
+            return Err(Failure::CannotRun("this machine has one CPU".to_owned()));
+        };
+        Ok(Self {
+            sender: std::slice::from_ref(sender),
+            program: std::slice::from_ref(program),
+        })
     }
 }
 
 /// Sends the load from [`Veth::FROM`].
-pub(super) fn send(retroscope: &Path, veth: &Veth, load: Load) -> Result<Sent, Failure> {
+pub(super) fn send(
+    retroscope: &Path,
+    veth: &Veth,
+    seats: Seats,
+    load: Load,
+) -> Result<Sent, Failure> {
     let mut command = veth.command(retroscope);
     command.args(["generate", "-i", Veth::FROM, "--yes", "-q", "--json"]);
     command.args(["--size", &load.size.to_string()]);
@@ -44,7 +68,7 @@ pub(super) fn send(retroscope: &Path, veth: &Veth, load: Load) -> Result<Sent, F
     if let Some(rate) = load.rate {
         command.args(["--rate", &format!("{rate}pps")]);
     }
-    let output = pin::confined(cpus(), || command.output())
+    let output = pin::confined(seats.sender, || command.output())
         .map_err(|error| Failure::system("starting the sender", error))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
@@ -70,8 +94,23 @@ mod tests {
 
     #[test]
     fn a_cpu_of_its_own_if_there_are_two_others() {
-        assert_eq!(split(&[0, 2, 1, 3]), (&[0][..], &[2, 1, 3][..]));
-        assert_eq!(split(&[4]), (&[][..], &[][..]));
-        assert_eq!(split(&[4, 5]), (&[][..], &[][..]));
+        let spread = |cpus| {
+            let seats = Seats::spread_over(cpus);
+            (seats.sender, seats.program)
+        };
+        assert_eq!(spread(&[0, 2, 1, 3]), (&[0][..], &[2, 1, 3][..]));
+        assert_eq!(spread(&[4]), (&[][..], &[][..]));
+        assert_eq!(spread(&[4, 5]), (&[][..], &[][..]));
+    }
+
+    #[test]
+    fn one_cpu_each_however_many_there_are() {
+        let one_each = |cpus| {
+            let seats = Seats::one_each_of(cpus)?;
+            Ok((seats.sender, seats.program))
+        };
+        assert_eq!(one_each(&[4, 5]), Ok((&[4][..], &[5][..])));
+        assert_eq!(one_each(&[0, 2, 1, 3]), Ok((&[0][..], &[2][..])));
+        assert!(matches!(one_each(&[4]), Err(Failure::CannotRun(_))));
     }
 }

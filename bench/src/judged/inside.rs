@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::{
+    bucket_change,
     cold_scan::ColdScan,
     contest::Failure,
     latency::{self, Latency},
@@ -17,6 +18,7 @@ pub(super) const LATENCY_IDLE: &str = "ring/latency/idle-p99-us";
 pub(super) const LATENCY_1MPPS: &str = "ring/latency/1mpps-p99-us";
 pub(super) const IDLE_CPU: &str = "ring/latency/idle-cpu";
 pub(super) const BYTES: &str = "ring/bytes-per-64B";
+pub(super) const CHANGE: &str = "ring/bucket-change-us";
 
 /// Packets a second on a link that is called idle: the reader sleeps between any two.
 const IDLE_RATE: u32 = 1000;
@@ -39,6 +41,16 @@ pub(super) fn retention(session: &mut Session) -> Result<(), SessionError> {
         Ok(worst.max(bytes))
     });
     session.absolute(BYTES, "bytes", worst.map(Spread::once))
+}
+
+/// `ring/bucket-change-us`.
+pub(super) fn bucket_change(session: &mut Session) -> Result<(), SessionError> {
+    if !session.wants(CHANGE) {
+        return Ok(());
+    }
+    let scale = session.scale();
+    let found = bucket_change::microseconds(scale.ring_bytes, scale.repetitions);
+    session.absolute(CHANGE, "us", found)
 }
 
 /// The rows of latency, and the idle reader.

@@ -13,6 +13,7 @@
 //! | `ring/latency/idle-p99-us`, `ring/latency/1mpps-p99-us` | from store to peek, 1000 and 1,000,000 packets a second | at most 1000 µs |
 //! | `ring/latency/idle-cpu` | processor time of a reader without news | at most 2 % |
 //! | `ring/bytes-per-64B` | ring bytes over retained packets, bursts of 1 or 64, the worse | at most 81 |
+//! | `ring/bucket-change-us` | a producer's change of buckets: 65,535 small ones, all full, 1,000 reservations | at most 5 µs |
 //! | `recorder/64B/vs-ring` | the whole recorder with one trigger filter against the bare ring | 0.4 |
 //! | `recorder/inserters/2-vs-1` | inserters without a reader, the generator in this process: packets a second of two against one | 1.8 |
 //! | `capture/dpdk/net-null-vs-bare` | 64-byte packets of `net_null` into the ring against a loop that receives and frees (feature `dpdk`) | 0.6 |
@@ -47,7 +48,7 @@ use crate::{
 };
 
 /// All judged rows and their denominators.
-pub const ROWS: [&str; 27] = [
+pub const ROWS: [&str; 28] = [
     throughput::RAW_VS_FILL,
     throughput::QQ_VS_MEMCPY,
     throughput::PEER_VS_MEMCPY,
@@ -64,6 +65,7 @@ pub const ROWS: [&str; 27] = [
     inside::LATENCY_1MPPS,
     inside::IDLE_CPU,
     inside::BYTES,
+    inside::CHANGE,
     throughput::RECORDER,
     inserters::TWO_VS_ONE,
     inserters::NULL_VS_BARE,
@@ -97,7 +99,8 @@ pub fn run(session: &mut Session) -> Result<(), SessionError> {
     throughput::recorder(session)?;
     inserters::rows(session)?;
     inside::cold_scan(session)?;
-    filter::rows(session)
+    filter::rows(session)?;
+    inside::bucket_change(session)
 }
 
 #[cfg(test)]

@@ -1,0 +1,212 @@
+//! How long a producer is held up by the change from a full bucket to the next one: the only time that it takes the mutex of the
+//! outer queue.
+//!
+//! The ring is as finely cut as it may be, full, and has as many dumps open as anybody will. Its memory is not filled before. The windows
+//! of the dumps are once the newest quarter of what the ring holds and all that comes, so that each of them wants every bucket
+//! that is closed, and once the oldest eighth, so that each keeps the buckets that would be overwritten next. The slower of both counts.
+//!
+//! A bucket is the smallest that the ring takes, and must be full before the next one is asked for. So a record that nearly
+//! fills one and a short one take turns: neither fits behind the other. The time is that of the call that stores the short one, with
+//! its copy of a page; a call in a hundred, the slowest, is left out, which is an interrupt more often than not.
+
+use std::{fs, time::Instant};
+
+use retroscope_ring::{Producer, Record, Reservation, Ring, RingConfig};
+use rustix::thread::{disable_transparent_huge_pages, transparent_huge_pages_are_disabled};
+
+use crate::{
+    contest::Failure,
+    measure::{Entrant, Spread, interleave},
+};
+
+/// The smallest bucket there is: a record of [`LONG_BYTES`] with its description, in whole pages.
+const BUCKET_BYTES: usize = 260 << 10;
+/// The longest record there is.
+const LONG_BYTES: usize = 256 << 10;
+/// Does not fit behind a long one, nor a long one behind it.
+const SHORT_BYTES: usize = 4096;
+const _: () = assert!(LONG_BYTES + SHORT_BYTES + 2 * 16 > BUCKET_BYTES);
+/// As many buckets as a ring may have.
+const BUCKETS_MAX: u64 = 65_535;
+/// Bytes of a run's scale for each bucket: 1 GiB for all of them.
+const SCALE_BYTES_PER_BUCKET: u64 = 16 << 10;
+/// Dumps that are open.
+const RESERVATIONS: usize = 1000;
+/// Of each run's calls that change buckets, as many are timed as are one in so many of the ring's buckets.
+const TIMED_SHARE: u64 = 64;
+/// One in so many calls is left out.
+const LEFT_OUT_SHARE: usize = 100;
+
+/// Microseconds of a change, over some runs.
+///
+/// # Errors
+/// [`Failure::CannotRun`]: there is not enough memory; [`Failure`]: the ring cannot be had, refused a packet or let a reservation fall.
+pub fn microseconds(scale_bytes: u64, repetitions: usize) -> Result<Spread, Failure> {
+    let buckets = (scale_bytes / SCALE_BYTES_PER_BUCKET).clamp(64, BUCKETS_MAX);
+    check_memory(buckets)?;
+    let _small_pages = SmallPages::new()?;
+    let mut full = Full::new(buckets)?;
+    let changes = (buckets / TIMED_SHARE).max(1);
+    let mut worst: Option<Spread> = None;
+    for windows in [Windows::Oldest, Windows::Newest] {
+        let reservations = full.reserve(windows);
+        let run = || full.changes(changes);
+        let heat = interleave(repetitions, vec![Entrant::new("it", run)]);
+        let spread = heat.get("it")?.spread()?;
+        drop(reservations);
+        if worst.is_none_or(|worst| worst.median < spread.median) {
+            worst = Some(spread);
+        }
+    }
+    let fallen = full.ring.statistics().reservations_fallen;
+    if fallen > 0 {
+        return Err(Failure::Unsound(format!("{fallen} reservations fell")));
+    }
+    worst.ok_or_else(|| Failure::Unsound("no windows".to_owned()))
+}
+
+/// What the dumps want.
+#[derive(Debug, Clone, Copy)]
+enum Windows {
+    /// The oldest eighth of what the ring holds.
+    Oldest,
+    /// The newest quarter, and all that comes.
+    Newest,
+}
+
+/// A ring in which no bucket is free.
+struct Full {
+    ring: Ring,
+    producer: Producer,
+    /// Records stored, each in a bucket of its own; their stamps are their numbers, from 0.
+    stored: u64,
+    frame: Vec<u8>,
+}
+
+impl Full {
+    fn new(buckets: u64) -> Result<Self, Failure> {
+        let config = RingConfig {
+            bucket_bytes: Some(BUCKET_BYTES),
+            prefault: false,
+            ..RingConfig::new(buckets * BUCKET_BYTES as u64, 1, 0)
+        };
+        let failure = |error| Failure::system("making a ring", error);
+        let ring = Ring::new(&config, None).map_err(failure)?;
+        let producer = ring.producer().map_err(failure)?;
+        let mut full = Self {
+            ring,
+            producer,
+            stored: 0,
+            frame: vec![0x5a; LONG_BYTES],
+        };
+        for number in 0..buckets {
+            full.store(if number % 2 == 0 {
+                SHORT_BYTES
+            } else {
+                LONG_BYTES
+            })?;
+        }
+        if full.stored % 2 == 1 {
+            full.store(LONG_BYTES)?;
+        }
+        let statistics = full.ring.statistics();
+        let closed = u64::try_from(statistics.closed_buckets).unwrap_or(u64::MAX);
+        if statistics.free_buckets > 0 || closed != buckets - 1 {
+            return Err(Failure::Unsound(format!("not full: {statistics:?}")));
+        }
+        Ok(full)
+    }
+
+    fn store(&mut self, bytes: usize) -> Result<(), Failure> {
+        let record = Record::whole(self.stored.cast_signed(), 0, &self.frame[..bytes]);
+        self.stored += 1;
+        self.producer
+            .store(&record)
+            .map_err(|error| Failure::system("store", error))
+    }
+
+    fn reserve(&self, windows: Windows) -> Vec<Reservation> {
+        let statistics = self.ring.statistics();
+        let oldest = statistics.oldest_ns.unwrap_or_default();
+        let newest = statistics.newest_ns.unwrap_or_default();
+        let (from_ns, to_ns) = match windows {
+            Windows::Oldest => (oldest, oldest + (newest - oldest) / 8),
+            Windows::Newest => (newest - (newest - oldest) / 4, i64::MAX),
+        };
+        (0..RESERVATIONS)
+            .map(|_| self.ring.reserve(from_ns, to_ns))
+            .collect()
+    }
+
+    /// Stores so many pairs of records and returns the microseconds of the calls for the short ones, on average.
+    fn changes(&mut self, changes: u64) -> Result<f64, Failure> {
+        let before = self.ring.statistics();
+        let mut times_ns = Vec::new();
+        for _ in 0..changes {
+            let start = Instant::now();
+            self.store(SHORT_BYTES)?;
+            times_ns.push(start.elapsed().as_nanos());
+            self.store(LONG_BYTES)?;
+        }
+        let evicted = self.ring.statistics().evicted_packets - before.evicted_packets;
+        if evicted != 2 * changes {
+            return Err(Failure::Count {
+                expected: 2 * changes,
+                seen: evicted,
+            });
+        }
+        times_ns.sort_unstable();
+        times_ns.truncate(times_ns.len() - times_ns.len() / LEFT_OUT_SHARE);
+        Ok(times_ns.iter().sum::<u128>() as f64 / times_ns.len() as f64 / 1e3)
+    }
+}
+
+/// Refuses a ring that would take nearly all memory: on average half of each bucket is touched.
+fn check_memory(buckets: u64) -> Result<(), Failure> {
+    let needed = buckets * BUCKET_BYTES as u64 / 4 * 3;
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().split(' ').next()?.parse::<u64>().ok());
+    if kib.is_some_and(|kib| kib << 10 < needed) {
+        let gib = needed.div_ceil(1 << 30);
+        return Err(Failure::CannotRun(format!(
+            "{gib} GiB of memory are not there"
+        )));
+    }
+    Ok(())
+}
+
+/// Keeps this process from getting huge pages, which would back the untouched half of each bucket too.
+struct SmallPages {
+    before: bool,
+}
+
+impl SmallPages {
+    fn new() -> Result<Self, Failure> {
+        let failed = |error| Failure::system("prctl(PR_SET_THP_DISABLE)", error);
+        let before = transparent_huge_pages_are_disabled().map_err(failed)?;
+        disable_transparent_huge_pages(true).map_err(failed)?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for SmallPages {
+    fn drop(&mut self) {
+        // What could be switched off can be switched on; else later rings have small pages too.
+        let _ = disable_transparent_huge_pages(self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_timed_call_changes_buckets_and_no_reservation_falls() {
+        let spread = microseconds(2 << 20, 1).unwrap();
+        assert!(spread.median > 0.0);
+        assert!(!transparent_huge_pages_are_disabled().unwrap());
+    }
+}

@@ -1,0 +1,120 @@
+//! Where a program keeps what it captured: a ring of files on tmpfs, and how many packets are in them.
+//!
+//! tcpdump keeps the past with `-C` and `-W`, and in memory if the files are on tmpfs: what is closest to a ring in RAM among the
+//! programs that everybody has.
+
+use std::{
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::statfs;
+use tempfile::TempDir;
+
+use crate::contest::Failure;
+
+/// A tmpfs that every Linux has.
+const PLACE: &str = "/dev/shm";
+/// TMPFS_MAGIC of linux/magic.h.
+const TMPFS: u64 = 0x0102_1994;
+/// Files of the ring, and millions of bytes of each: `-W` and `-C`.
+const FILES: u32 = 8;
+const FILE_MEGABYTES: u32 = 100;
+/// Bytes before the first record of a pcap file, and before each packet.
+const FILE_HEAD_BYTES: u64 = 24;
+const RECORD_HEAD_BYTES: u64 = 16;
+
+/// A folder on tmpfs that goes away with the value.
+#[derive(Debug)]
+pub(super) struct Files(TempDir);
+
+impl Files {
+    /// An empty one.
+    pub(super) fn new() -> Result<Self, Failure> {
+        let failed = |error| Failure::system(PLACE, error);
+        let system = statfs(PLACE).map_err(failed)?;
+        if u64::try_from(system.f_type) != Ok(TMPFS) {
+            return Err(Failure::CannotRun(format!("{PLACE} is not on tmpfs")));
+        }
+        let needed = u64::from(FILES * FILE_MEGABYTES) * 1_000_000;
+        if system.f_bavail * u64::try_from(system.f_bsize).unwrap_or(1) < needed {
+            return Err(Failure::CannotRun(format!("{PLACE} has no {needed} bytes")));
+        }
+        let folder = tempfile::Builder::new()
+            .prefix("rs-bench-")
+            .tempdir_in(PLACE);
+        Ok(Self(folder.map_err(|error| Failure::system(PLACE, error))?))
+    }
+
+    /// What tcpdump is told. `-Z root`: as somebody else it could not make the files.
+    pub(super) fn arguments(&self) -> Vec<OsString> {
+        let (files, megabytes) = (FILES.to_string(), FILE_MEGABYTES.to_string());
+        let words = ["-Z", "root", "-C", &megabytes, "-W", &files, "-w"];
+        let words = words.into_iter().map(OsString::from);
+        words.chain([self.0.path().join("ring").into()]).collect()
+    }
+
+    /// Removes the files of the run before.
+    pub(super) fn clear(&self) -> Result<(), Failure> {
+        for file in self.list()? {
+            fs::remove_file(&file).map_err(|error| Failure::system("unlink", error))?;
+        }
+        Ok(())
+    }
+
+    /// Packets of `size` bytes in all files together.
+    ///
+    /// # Errors
+    /// [`Failure::Unsound`]: a file holds something else.
+    pub(super) fn packets(&self, size: u32) -> Result<u64, Failure> {
+        let record_bytes = RECORD_HEAD_BYTES + u64::from(size);
+        let mut packets = 0;
+        for file in self.list()? {
+            let metadata = fs::metadata(&file).map_err(|error| Failure::system("stat", error))?;
+            let bytes = metadata.len().checked_sub(FILE_HEAD_BYTES);
+            match bytes.filter(|bytes| bytes.is_multiple_of(record_bytes)) {
+                Some(bytes) => packets += bytes / record_bytes,
+                None => return Err(broken(&file, metadata.len(), size)),
+            }
+        }
+        Ok(packets)
+    }
+
+    fn list(&self) -> Result<Vec<PathBuf>, Failure> {
+        let failed = |error| Failure::system("readdir", error);
+        let entries = fs::read_dir(self.0.path()).map_err(failed)?;
+        entries
+            .map(|entry| Ok(entry.map_err(failed)?.path()))
+            .collect()
+    }
+}
+
+fn broken(file: &Path, bytes: u64, size: u32) -> Failure {
+    let file = file.display();
+    Failure::Unsound(format!("{file} has {bytes} bytes, not packets of {size}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_are_counted_over_all_files_and_nothing_else_is() {
+        let Ok(files) = Files::new() else {
+            println!("SKIP: no tmpfs with room in {PLACE}");
+            return;
+        };
+        let write = |name: &str, bytes: usize| {
+            fs::write(files.0.path().join(name), vec![0; bytes]).unwrap();
+        };
+        write("ring0", 24 + 3 * 80);
+        write("ring1", 24);
+        write("ring2", 24 + 80);
+        assert_eq!(files.packets(64), Ok(4));
+        write("ring1", 25);
+        assert!(matches!(files.packets(64), Err(Failure::Unsound(_))));
+        files.clear().unwrap();
+        assert_eq!(files.packets(64), Ok(0));
+    }
+}
