@@ -41,7 +41,9 @@ impl Machine {
             file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         );
         machine.fact("hypervisor", hypervisor(&cpuinfo));
-        machine.fact("rustc", rustc());
+        machine.fact("rustc", said("rustc", &["--version"]));
+        machine.fact("commit", commit());
+        machine.fact("date", said("date", &["-u", "+%F"]));
         machine
     }
 
@@ -119,9 +121,30 @@ fn hypervisor(cpuinfo: &str) -> Option<String> {
         .then(|| "yes".to_owned())
 }
 
-fn rustc() -> Option<String> {
-    let output = Command::new("rustc").arg("--version").output().ok()?;
-    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+/// The commit of the working directory, and whether its code, documents aside, was changed.
+fn commit() -> Option<String> {
+    let commit = said("git", &["rev-parse", "--short", "HEAD"])?;
+    let changed = [
+        "status",
+        "--porcelain",
+        "-uno",
+        "--",
+        ":/",
+        ":(top,exclude)docs",
+    ];
+    let clean = said("git", &changed)?.is_empty();
+    Some(if clean {
+        commit
+    } else {
+        format!("{commit} with changes")
+    })
+}
+
+/// What a program says, if it succeeds.
+fn said(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(arguments).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    output.status.success().then_some(text)
 }
 
 #[cfg(test)]

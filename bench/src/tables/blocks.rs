@@ -110,7 +110,7 @@ pub(super) fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
 }
 
 /// Facts in the order in which they are read, with the words for them; others follow under their own names.
-const FACTS: [(&str, &str); 9] = [
+const FACTS: [(&str, &str); 11] = [
     ("cpu", "processor"),
     ("cores", "CPUs of the run"),
     ("l1d", "first-level data cache"),
@@ -120,6 +120,8 @@ const FACTS: [(&str, &str); 9] = [
     ("hypervisor", "virtual machine"),
     ("kernel", "Linux"),
     ("rustc", "compiler"),
+    ("commit", "commit"),
+    ("date", "date"),
 ];
 
 fn facts(machine: &Machine) -> Option<String> {

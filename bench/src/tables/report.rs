@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Draws the figures of a part, from the run whose `results.json` and `machine.json` are in `folder` into the same folder. Where `docs` is
-/// given, draws them also into its folder `plots`, and fills the tables of its `benchmarks.md`.
+/// given, fills the tables of its `benchmarks.md`, and draws them also into its folder `plots` if the document shows them.
 ///
 /// Rows that are not in the results are left out or said to be not run. Returns the files that were written, the document
 /// included.
@@ -30,9 +30,10 @@ pub fn report(folder: &Path, part: Part, docs: Option<&Path>) -> Result<Vec<Path
     let machine = Machine::read(folder).map_err(unreadable(MACHINE))?;
     let mut written = plot::write_all(&rows, part, folder)?;
     if let Some(docs) = docs {
-        written.extend(plot::write_all(&rows, part, &docs.join("plots"))?);
         let document = docs.join("benchmarks.md");
-        update(&rows, &machine, part, &document)?;
+        if update(&rows, &machine, part, &document)?.figures {
+            written.extend(plot::write_all(&rows, part, &docs.join("plots"))?);
+        }
         written.push(document);
     }
     Ok(written)
