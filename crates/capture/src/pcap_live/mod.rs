@@ -1,7 +1,7 @@
 //! libpcap as an engine: any device that the system's libpcap opens.
 //!
 //! Where the other engines know one interface of the kernel each, this one knows none: PF_RING, netmap, DAG and SNF bring
-//! libpcap builds of their own, and `any`, `usbmon0` or `bluetooth0` are devices of the common one.
+//! libpcap builds of their own (none was tried), and `any`, `usbmon0` or `bluetooth0` are devices of the common one.
 //!
 //! - `sys`: the C library,
 //! - `stage`: where its packets wait,

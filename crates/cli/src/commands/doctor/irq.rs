@@ -1,7 +1,8 @@
 //! Which CPUs a card interrupts: `msi_irqs` of the device (the kernel's Documentation/ABI/testing/sysfs-bus-pci) and
 //! `effective_affinity_list` of each interrupt (Documentation/core-api/irq/irq-affinity.rst).
 //!
-//! The kernel's part of receiving runs on these CPUs. Capture threads are best near them, and not on them.
+//! The kernel's part of receiving runs on these CPUs. Capture threads are best on the same node; whether on the same CPU is
+//! for a measurement to say (docs/tuning.md).
 
 use std::{collections::BTreeSet, fs, path::Path};
 
