@@ -26,6 +26,7 @@ pub mod dpdk;
 pub mod file;
 pub mod generator;
 mod host;
+mod netlink;
 mod offer;
 pub mod pcap_live;
 pub mod pcap_over_ip;
@@ -36,6 +37,7 @@ mod source;
 mod watermark;
 
 pub use cpus::{CpuList, CpuListError, CpuTurns};
+pub use host::HostUse;
 pub use offer::{Instruction, Offer};
 pub use source::{
     Burst, Direction, Event, Frame, FrameMeta, InterfaceInfo, LossCause, OffloadEffects, Queue,

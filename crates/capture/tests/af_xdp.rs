@@ -18,7 +18,7 @@ use std::{
 };
 
 use retroscope_capture::{
-    Direction, Event, LossCause, Queue, SourceError, Status,
+    Direction, Event, HostUse, LossCause, Queue, SourceError, Status,
     af_xdp::{ShuntedFlow, XdpConfig},
     send::LiveSender,
 };
@@ -355,6 +355,116 @@ fn what_the_host_uses_is_refused() {
         };
         let message = open_as(down).0.unwrap_err().to_string();
         assert!(message.contains("ip link set v1 up"), "{message}");
+    });
+}
+
+/// What an open source of `v1` is refused for, or `None`.
+fn refusal() -> Option<String> {
+    match open_as(config("v1")).0 {
+        Ok(_) => None,
+        Err(SourceError::Usage { message }) => Some(message),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A port of a bridge, and the lower interface of a macvlan, are the host's, whether these are up or not.
+#[test]
+fn what_the_host_builds_on_is_refused() {
+    let Some(namespace) = Namespace::with_veth("xbuilt") else {
+        return;
+    };
+    namespace.enter(|| {
+        if open(config("v1")).is_none() {
+            return;
+        }
+        ip("link add br0 type bridge");
+        ip("link set v1 master br0");
+        let message = refusal().unwrap();
+        assert!(message.starts_with("v1 belongs to br0 (bridge): AF_XDP takes"), "{message}");
+        assert!(message.contains("--take-interface"), "{message}");
+        assert!(!is_attached("v1"));
+        ip("link add link br0 name b1 type macvlan");
+        let message = refusal().unwrap();
+        assert!(message.starts_with("v1 belongs to br0 (bridge), is under b1 (macvlan):"), "{message}");
+        let taken = XdpConfig {
+            take_interface: true,
+            ..config("v1")
+        };
+        let mut queue = open(taken).unwrap();
+        let words = "v1 belongs to br0 (bridge), is under b1 (macvlan): all of that is cut off while v1 is recorded";
+        let told: Vec<_> = std::iter::from_fn(|| queue.event()).collect();
+        assert!(told.contains(&Event::Notice(words.to_owned())), "{told:?}");
+        drop(queue);
+        ip("link set v1 nomaster");
+        assert_eq!(refusal(), None, "and not for its other end, v0");
+        ip("link add link v1 name m1 type macvlan");
+        let message = refusal().unwrap();
+        assert!(message.starts_with("v1 is under m1 (macvlan): "), "{message}");
+        ip("link del m1");
+        assert_eq!(refusal(), None);
+    });
+}
+
+/// A macvlan in a namespace of its own, moved there or made there, is found by who may look there, and missed by nobody who is told that
+/// all was seen.
+#[test]
+fn what_stands_on_it_in_another_namespace_is_found() {
+    let (Some(namespace), Some(other)) = (Namespace::with_veth("xlower"), Namespace::new("xupper"))
+    else {
+        return;
+    };
+    namespace.enter(|| {
+        if open(config("v1")).is_none() {
+            return;
+        }
+        let found = |words: &str| {
+            let found = HostUse::of("v1");
+            assert!(found.to_string().contains(words), "{found}");
+            assert!(refusal().unwrap().contains(words));
+            // The other end of the cable has nothing on it.
+            assert!(!HostUse::of("v0").is_used());
+        };
+        // Only that namespace has a number for this one then.
+        ip(&format!(
+            "link add link v1 netns {} name m1 type macvlan",
+            other.name()
+        ));
+        found(&format!(
+            "is under m1 (macvlan in network namespace {})",
+            other.name()
+        ));
+        other.enter(|| ip("link del m1"));
+        assert_eq!(refusal(), None);
+        ip("link add link v1 name m1 type macvlan");
+        ip(&format!("link set m1 netns {}", other.name()));
+        found(&format!(
+            "is under m1 (macvlan in network namespace {})",
+            other.name()
+        ));
+        // An interface of the same index elsewhere is another one.
+        other.enter(|| {
+            ip("link add w0 type veth peer name w1");
+            ip("link add link w1 name m2 type macvlan");
+        });
+        assert!(!HostUse::of("v1").to_string().contains("m2"));
+        // Without the privilege to enter it, the kernel lists it by its number; and without that one it is not seen, which is told.
+        let mut sets = rustix::thread::capabilities(None).unwrap();
+        sets.effective = CapabilitySet::NET_ADMIN | CapabilitySet::DAC_OVERRIDE;
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        let by_number = HostUse::of("v1");
+        assert!(
+            by_number
+                .to_string()
+                .starts_with("is under m1 (macvlan in network namespace "),
+            "{by_number}"
+        );
+        assert!(by_number.unseen().is_some());
+        sets.effective = CapabilitySet::empty();
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        let nothing = HostUse::of("v1");
+        assert!(!nothing.is_used(), "{nothing}");
+        let why = nothing.unseen().unwrap();
+        assert!(why.contains("network namespace of process"), "{why}");
     });
 }
 

@@ -11,7 +11,7 @@ use super::{
     source::XdpConfig,
     sys::{Umem, XdpSocket},
 };
-use crate::{SourceError, af_packet::sys::InterfaceQuery, host::host_uses};
+use crate::{SourceError, af_packet::sys::InterfaceQuery, host::HostUse};
 
 /// See the module.
 #[derive(Debug)]
@@ -112,13 +112,13 @@ impl Port {
         mtu.and_then(|mtu| usize::try_from(mtu).ok())
     }
 
-    /// What the host uses the interface of this name for, which the user did not allow to take away, in words. In the calling thread's network
-    /// namespace.
-    pub(super) fn host_use(&self) -> Result<Option<&'static str>, SourceError> {
+    /// What the host uses the interface of this name for, if it is used and the user did not allow to take it away. In the calling thread's
+    /// network namespace: an interface that came back has had nothing of other ones on it.
+    pub(super) fn host_use(&self) -> Option<HostUse> {
         if self.config.take_interface {
-            return Ok(None);
+            return None;
         }
-        host_uses(self.name()).map_err(|error| self.error("getifaddrs", error))
+        Some(HostUse::here(self.name())).filter(HostUse::is_used)
     }
 
     /// A socket that will receive into these chunks.

@@ -20,6 +20,7 @@ use crate::{
     CpuList, CpuTurns, InterfaceInfo, Queue, Source, SourceError, TimeDomain,
     af_packet::{offloads, sys::PacketSocket},
     clock::{self, SECOND_NS},
+    host::HostUse,
 };
 
 /// Memory of a queue unless the user says otherwise.
@@ -51,7 +52,7 @@ pub struct XdpConfig {
     pub interface: String,
     /// Whether to take frames for other hosts too.
     pub promiscuous: bool,
-    /// Take the interface's packets away from the host although it has an address or a route.
+    /// Take the interface's packets away from the host although that uses it ([`HostUse`]).
     pub take_interface: bool,
     /// Bytes of memory of each receive queue, rounded down to a power of two of chunks; `None`: 64 MiB.
     pub buffer_bytes: Option<usize>,
@@ -196,13 +197,9 @@ impl Source for XdpSource {
             let advice = format!("it is down: sudo ip link set {name} up");
             return Err(port.unsupported(&advice));
         }
-        if let Some(what) = port.host_use()? {
-            return Err(SourceError::Usage {
-                message: format!(
-                    "{name} has {what}: AF_XDP takes every packet away from this host, which would cut its connections there. \
-                     Say --take-interface if that is meant, or use --engine af-packet"
-                ),
-            });
+        let used = HostUse::of(name);
+        if used.is_used() && !self.config.take_interface {
+            return Err(used.refusal(name, "AF_XDP"));
         }
         let fits_small = port
             .mtu()
@@ -217,6 +214,7 @@ impl Source for XdpSource {
         (opened.len()..QUEUES_MAX).for_each(|line| attachment.watch(line));
         let few_spares = open_spares(&port, &mut opened);
         let mut notices = self.notices(&attachment, &opened);
+        notices.extend(used.cut_off(name));
         notices.extend(few_spares);
         let (port, attachment) = (Arc::new(port), Arc::new(attachment));
         // It is set by this method only, which takes the source.

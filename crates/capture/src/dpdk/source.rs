@@ -18,7 +18,7 @@ use crate::{
     CpuList, CpuTurns, InterfaceInfo, Queue, Source, SourceError, TimeDomain,
     af_packet::sys::{InterfaceQuery, PacketSocket},
     clock,
-    host::host_uses,
+    host::HostUse,
 };
 
 /// How to capture with DPDK.
@@ -30,7 +30,7 @@ pub struct DpdkConfig {
     pub eal: EalConfig,
     /// Whether to take frames for other hosts too.
     pub promiscuous: bool,
-    /// Take an interface's packets away from the host although it has an address or a route.
+    /// Take an interface's packets away from the host although that uses it ([`HostUse`]).
     pub take_interface: bool,
     /// Bytes of buffers of each thread; `None`: as many as the device has descriptors, 4096 at most.
     pub buffer_bytes: Option<usize>,
@@ -60,24 +60,32 @@ impl DpdkSource {
         Self { config }
     }
 
-    /// Refuses a device that stands on an interface which the host itself uses.
-    fn check_host(&self, device: &Device) -> Result<(), SourceError> {
-        if self.config.take_interface {
-            return Ok(());
-        }
-        for name in taken_interfaces(device, Path::new("/sys")) {
-            let used = host_uses(&name).map_err(|error| system(device, "getifaddrs", error))?;
-            if let Some(what) = used {
-                return Err(SourceError::Usage {
+    /// Refuses a device that stands on an interface which the host itself uses, or says of each what is cut off.
+    fn check_host(&self, device: &Device) -> Result<Vec<String>, SourceError> {
+        let taken = taken_interfaces(device, Path::new("/sys"));
+        let names = taken.or_else(|error| {
+            // What it would take is unknown, and may be in use.
+            if self.config.take_interface {
+                Ok(Vec::new())
+            } else {
+                Err(SourceError::Usage {
                     message: format!(
-                        "{name} has {what}: {} takes every packet away from this host, which would cut its connections there. Say \
-                         --take-interface if that is meant, or use --engine af-packet",
+                        "{} may be an interface that this host uses, for /sys/bus/pci/devices cannot be read ({error}): say \
+                         --take-interface if it may be taken away",
                         device.name()
                     ),
-                });
+                })
             }
+        })?;
+        let mut sentences = Vec::new();
+        for name in names {
+            let used = HostUse::of(&name);
+            if used.is_used() && !self.config.take_interface {
+                return Err(used.refusal(&name, device.name()));
+            }
+            sentences.extend(used.cut_off(&name));
         }
-        Ok(())
+        Ok(sentences)
     }
 
     /// What a device of software stands on. It is made promiscuous here: DPDK's drivers would set the interface's flag, which stays
@@ -129,21 +137,21 @@ fn system(device: &Device, call: &'static str, error: io::Error) -> SourceError 
 
 /// Interfaces of the kernel that get no more packets when the device is opened: that of AF_XDP, and those of NICs whose driver in
 /// the kernel stays beside DPDK's.
-fn taken_interfaces(device: &Device, sys: &Path) -> Vec<String> {
+fn taken_interfaces(device: &Device, sys: &Path) -> io::Result<Vec<String>> {
     if device.is_pci() {
         let folder = sys.join("bus/pci/devices").join(device.name()).join("net");
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let entries = match fs::read_dir(folder) {
+            // Bound to vfio-pci it has none.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
         return entries
-            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
             .collect();
     }
     let is_xdp = device.name().starts_with("net_af_xdp");
-    device
-        .value("iface")
-        .filter(|_| is_xdp)
-        .map(str::to_owned)
-        .into_iter()
-        .collect()
+    let taken = device.value("iface").filter(|_| is_xdp);
+    Ok(taken.map(str::to_owned).into_iter().collect())
 }
 
 /// Whose time the packets get, and in what steps, ns.
@@ -185,8 +193,8 @@ impl Source for DpdkSource {
 
     fn open(self: Box<Self>, queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError> {
         let device: Device = self.config.device.parse()?;
-        self.check_host(&device)?;
         let beneath = self.beneath(&device)?;
+        let cut_off = self.check_host(&device)?;
         let environment = environment(&self.config.eal)?;
         let wish = Wish {
             promiscuous: self.config.promiscuous,
@@ -197,6 +205,7 @@ impl Source for DpdkSource {
         let mut opened = port::open(environment, &device, wish)?;
         let mut notices = std::mem::take(&mut opened.notices);
         notices.insert(0, sentence(&opened, &device));
+        notices.extend(cut_off);
         let threads = usize::from(opened.threads);
         let mut stampings: Vec<_> = (0..threads).map(|_| stamping(&opened, &device)).collect();
         let shared = Arc::new(Shared::new(environment, threads, beneath));
@@ -259,10 +268,14 @@ mod tests {
         let sys = tempfile::tempdir().unwrap();
         let net = sys.path().join("bus/pci/devices/0000:03:00.0/net/ens1");
         fs::create_dir_all(net).unwrap();
-        let taken = |device: &str| taken_interfaces(&device.parse().unwrap(), sys.path());
+        let taken = |device: &str| taken_interfaces(&device.parse().unwrap(), sys.path()).unwrap();
         assert_eq!(taken("03:00.0"), ["ens1"]);
         assert_eq!(taken("04:00.0"), [""; 0]);
         assert_eq!(taken("net_af_xdp0,iface=eth0"), ["eth0"]);
         assert_eq!(taken("net_af_packet0,iface=eth0"), [""; 0]);
+        // What is no folder cannot be read as one.
+        fs::create_dir_all(sys.path().join("bus/pci/devices/0000:05:00.0")).unwrap();
+        fs::write(sys.path().join("bus/pci/devices/0000:05:00.0/net"), "").unwrap();
+        assert!(taken_interfaces(&"05:00.0".parse().unwrap(), sys.path()).is_err());
     }
 }

@@ -262,6 +262,28 @@ fn what_an_engine_cannot_do_is_refused() {
     assert!(words.contains("no interface no-such-if"), "{words}");
 }
 
+/// Where `/proc` tells nothing, a route is seen all the same.
+#[test]
+fn a_closed_proc_hides_no_route() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("eproc") else {
+        return;
+    };
+    namespace.ip("route add 10.7.0.0/16 dev v1");
+    let closed = [
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        "mount -t tmpfs none /proc && exec \"$@\"",
+        "sh",
+    ];
+    let line = [PROGRAM, "record", "-i", "v1", "--engine", "af-xdp"];
+    let (code, words) = run(&namespace, &closed, &line);
+    assert_eq!(code, 2, "{words}");
+    assert!(words.contains("v1 has a route"), "{words}");
+}
+
 /// Runs `record` with arguments that do not let it start.
 fn refused(namespace: &Namespace, arguments: &[&str]) -> (i32, String) {
     let line = [&[PROGRAM, "record"], arguments].concat();

@@ -17,6 +17,7 @@ use crate::{
         source::{copy_words, other_program, program_word},
     },
     clock::{self, SECOND_NS},
+    host::HostUse,
 };
 
 /// How often an interface that was removed is looked for, or one that is down looked at, and one that the host uses.
@@ -27,7 +28,7 @@ const REFUSED_LOOK_NS: i64 = SECOND_NS / 4;
 /// wakes.
 const RUNNING_LOOK_NS: i64 = 5_000_000;
 
-/// For how long after its return an interface is asked for an address and a route, and how often: getifaddrs(3) and two files of /proc.
+/// For how long after its return an interface is asked whether the host uses it, and how often: a netlink socket and four lists.
 const ASK_NS: i64 = 60 * SECOND_NS;
 const ASK_PAUSE_NS: i64 = SECOND_NS / 4;
 
@@ -62,7 +63,7 @@ impl XdpQueue {
                     self.leave();
                     return Ok(());
                 }
-                self.ask_the_host(now_ns)?;
+                self.ask_the_host(now_ns);
                 if self.attachment.held() != Some(self.held) {
                     self.leave();
                     return Ok(());
@@ -119,22 +120,21 @@ impl XdpQueue {
     }
 
     /// Leaves an interface that came back to a host that has begun to use it.
-    fn ask_the_host(&mut self, now_ns: i64) -> Result<(), SourceError> {
+    fn ask_the_host(&mut self, now_ns: i64) {
         if !self.attachment.hold().is_to_ask(now_ns, ASK_PAUSE_NS) {
-            return Ok(());
+            return;
         }
-        let used = self.port.host_use()?;
+        let used = self.port.host_use();
         // One that has another name by now was not asked for.
-        let Some(what) = used.filter(|_| self.port.has_name(self.held.index)) else {
-            return Ok(());
+        let Some(used) = used.filter(|_| self.port.has_name(self.held.index)) else {
+            return;
         };
-        let (name, reason) = (self.port.name(), of_the_host(what));
+        let (name, reason) = (self.port.name(), of_the_host(&used));
         self.events.push_back(Event::Notice(format!(
             "{name} is the host's again, and not recorded until it can be taken: {reason}"
         )));
         self.attachment.hold().refusal = Some(reason);
         self.attachment.leave(self.held.generation);
-        Ok(())
     }
 
     /// The interface was removed, or is the host's. What the program has taken still comes.
@@ -235,14 +235,14 @@ impl XdpQueue {
         }
         absence.look_ns = now_ns.saturating_add(REFUSED_LOOK_NS);
         let was_native = hold.is_native;
-        let used = self.port.host_use()?;
+        let used = self.port.host_use();
         // What was said is said of the name.
         if !self.port.has_name(found.index) {
             return Ok(None);
         }
         let name = self.port.name();
         let refusal = match used {
-            Some(what) => of_the_host(what),
+            Some(used) => of_the_host(&used),
             None => match self.attachment.attach(&mut hold, found.index) {
                 Ok(held) => {
                     hold.ask_until(now_ns.saturating_add(ASK_NS));
@@ -344,6 +344,6 @@ impl XdpQueue {
 }
 
 /// Why an interface is not taken that the host uses.
-fn of_the_host(what: &str) -> String {
-    format!("it has {what}, and --take-interface was not given")
+fn of_the_host(used: &HostUse) -> String {
+    format!("it {used}, and --take-interface was not given")
 }

@@ -11,6 +11,7 @@
 //! - `kernel`: the kernel's input queues and filter programs,
 //! - `governor`: how CPUs choose their frequency,
 //! - `interface`: state, offloads and losses of each interface,
+//! - `host`: whether this host uses it,
 //! - `nic`: its receive ring and flow control,
 //! - `rss`: whether the NIC's hash splits conversations,
 //! - `clock`: who stamps the packets,
@@ -23,6 +24,7 @@
 mod clock;
 mod finding;
 mod governor;
+mod host;
 mod interface;
 mod irq;
 mod kernel;
@@ -41,11 +43,13 @@ use std::{
     process::ExitCode,
 };
 
+use retroscope_packet::LinkType;
+
 use self::{finding::Finding, report::Report};
 use crate::failure::{Code, Failure};
 
 /// Every check that there is.
-const CHECKS: [&str; 21] = [
+const CHECKS: [&str; 22] = [
     permission::CHECK,
     memory::CHECK,
     memory::CHECK_LOCKED,
@@ -61,6 +65,7 @@ const CHECKS: [&str; 21] = [
     interface::CHECK_OFFLOAD,
     interface::CHECK_VLAN,
     interface::CHECK_DROPS,
+    host::CHECK,
     nic::CHECK_RING,
     nic::CHECK_PAUSE,
     rss::CHECK,
@@ -114,8 +119,12 @@ fn findings(wanted: &[String]) -> Result<Vec<Finding>, Failure> {
     findings.extend(governor::finding(&governor::gather(Path::new("/sys"))));
     for facts in interface::gather(wanted)? {
         let queues = rss::Facts::gather(&facts.summary.name, facts.receive_queues);
+        let is_ethernet = facts.summary.link_type == Some(LinkType::ETHERNET);
+        let host = (is_ethernet && !facts.summary.loopback)
+            .then(|| host::Facts::gather(&facts.summary.name).finding());
         let card = (!facts.summary.loopback).then(|| nic::Facts::gather(&facts.summary.name));
         findings.extend(facts.findings());
+        findings.extend(host);
         findings.extend(card.into_iter().flat_map(|card| card.findings()));
         findings.extend(queues.into_iter().flat_map(|facts| facts.findings()));
     }

@@ -40,7 +40,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_enum, default_value_t, value_name = "ENGINE")]
     pub(crate) engine: Engine,
 
-    /// Let an engine take an interface away that has an address or a route: this host is cut off there
+    /// Let an engine take an interface away that this host uses (an address, a route, a bridge, a VLAN, …): it is cut off there
     #[arg(long)]
     take_interface: bool,
 

@@ -1,0 +1,221 @@
+//! What a network namespace says of one of its interfaces: addresses, routes, and what stands on it.
+//!
+//! All is asked by netlink. So no file system decides what is seen (`/proc` may be closed, `/sys` shows the namespace of whoever mounted
+//! it), routes of every table count, and a list that cannot be read to its end is an error rather than a short list.
+
+use std::{io, os::fd::AsFd};
+
+use super::{HostUse, links, sys};
+use crate::{
+    af_packet::sys::InterfaceQuery,
+    host::links::Link,
+    netlink::{Message, Netlink, Request, word},
+};
+
+/// Message types of `linux/rtnetlink.h`.
+const GET_LINK: u16 = 18;
+const NEW_ADDRESS: u16 = 20;
+const GET_ADDRESS: u16 = 22;
+const NEW_ROUTE: u16 = 24;
+const GET_ROUTE: u16 = 26;
+
+/// Bytes of `struct ifaddrmsg` and of `struct rtmsg`.
+const ADDRESS: usize = 8;
+const ROUTE: usize = 12;
+
+/// `IFA_ADDRESS`; `RTA_DST`, `RTA_OIF`; `RTM_F_CLONED`.
+const ADDRESS_BYTES: u16 = 1;
+const DESTINATION: u16 = 1;
+const LEAVES_BY: u16 = 4;
+const CLONED: u32 = 0x200;
+
+/// `IFLA_EXT_MASK` and `RTEXT_FILTER_SKIP_STATS`: answers without counters. `IFLA_TARGET_NETNSID`.
+const MASK: u16 = 29;
+const SKIP_STATISTICS: u32 = 1 << 3;
+const TARGET: u16 = 46;
+
+const IPV4: u8 = 2;
+const IPV6: u8 = 10;
+
+/// See [`HostUse::here`].
+pub(super) fn host_use(name: &str) -> HostUse {
+    let mut found = HostUse::default();
+    let mut unread = |what: &str, error: io::Error| {
+        found
+            .unread
+            .push(format!("{what} cannot be read ({error})"));
+    };
+    let index = match InterfaceQuery::new().and_then(|query| query.index(name)) {
+        Ok(index) => index.cast_unsigned(),
+        Err(error) => {
+            unread("its index", error);
+            return found;
+        }
+    };
+    let mut netlink = match socket() {
+        Ok(netlink) => netlink,
+        Err(error) => {
+            unread("what it is used for", error);
+            return found;
+        }
+    };
+    match has_address(&mut netlink, index) {
+        Ok(has_address) => found.has_address = has_address,
+        Err(error) => unread("its addresses", error),
+    }
+    match has_route(&mut netlink, index) {
+        Ok(has_route) => found.has_route = has_route,
+        Err(error) => unread("its routes", error),
+    }
+    match list_links(&mut netlink, None) {
+        Ok(list) => {
+            let above = links::above(&list, index);
+            found.above = above.into_iter().map(|above| (above, None)).collect();
+        }
+        Err(error) => unread("what stands on it", error),
+    }
+    found
+}
+
+/// A socket to the calling thread's network namespace.
+pub(super) fn socket() -> io::Result<Netlink> {
+    let netlink = Netlink::new()?;
+    sys::set_strict(netlink.as_fd())?;
+    Ok(netlink)
+}
+
+/// All links of the socket's network namespace, or of the one that it knows by this number.
+pub(super) fn list_links(netlink: &mut Netlink, namespace: Option<i32>) -> io::Result<Vec<Link>> {
+    let mut request =
+        Request::new(GET_LINK, &[0; links::FIXED]).with(MASK, &SKIP_STATISTICS.to_ne_bytes());
+    if let Some(namespace) = namespace {
+        request = request.with(TARGET, &namespace.to_ne_bytes());
+    }
+    netlink.list(&request, Link::read)
+}
+
+/// Whether it has an IPv4 address, or an IPv6 address that is not link-local (every interface that is up has one of those).
+fn has_address(netlink: &mut Netlink, index: u32) -> io::Result<bool> {
+    let mut fixed = [0; ADDRESS];
+    fixed[4..8].copy_from_slice(&index.to_ne_bytes());
+    let request = Request::new(GET_ADDRESS, &fixed);
+    let found = netlink.list(&request, |message| is_address(message, index))?;
+    Ok(!found.is_empty())
+}
+
+fn is_address(message: Message<'_>, index: u32) -> Option<Option<()>> {
+    let fixed = message.fixed(ADDRESS)?;
+    let family = *fixed.first()?;
+    if message.kind != NEW_ADDRESS || word(fixed, 4)? != index {
+        return Some(None);
+    }
+    let found = message.attributes(ADDRESS)?;
+    let is_own = found
+        .iter()
+        .any(|(kind, value)| *kind == ADDRESS_BYTES && is_link_local(value));
+    Some(match family {
+        IPV4 => Some(()),
+        IPV6 if !is_own => Some(()),
+        _ => None,
+    })
+}
+
+/// Whether a route leads through it, but for those that every interface has (link-local and multicast of IPv6).
+fn has_route(netlink: &mut Netlink, index: u32) -> io::Result<bool> {
+    for family in [IPV4, IPV6] {
+        let mut fixed = [0; ROUTE];
+        fixed[0] = family;
+        // The kernel lists those that leave by it: also as one of several paths, or by a nexthop object.
+        let request = Request::new(GET_ROUTE, &fixed).with(LEAVES_BY, &index.to_ne_bytes());
+        if !netlink.list(&request, is_route)?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn is_route(message: Message<'_>) -> Option<Option<()>> {
+    let fixed = message.fixed(ROUTE)?;
+    if message.kind != NEW_ROUTE || word(fixed, 8)? & CLONED != 0 {
+        return Some(None);
+    }
+    let found = message.attributes(ROUTE)?;
+    let is_own = found.iter().any(|(kind, value)| {
+        *kind == DESTINATION && (is_link_local(value) || value.first() == Some(&0xff))
+    });
+    Some((fixed[0] != IPV6 || !is_own).then_some(()))
+}
+
+/// `fe80::/10`.
+fn is_link_local(address: &[u8]) -> bool {
+    address.len() == 16 && address[0] == 0xfe && address[1] & 0xc0 == 0x80
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::testing;
+
+    fn address(family: u8, index: u32, value: &[u8]) -> bool {
+        let mut fixed = [0; ADDRESS];
+        fixed[0] = family;
+        fixed[4..8].copy_from_slice(&index.to_ne_bytes());
+        let body = Request::new(NEW_ADDRESS, &fixed).with(ADDRESS_BYTES, value);
+        let bytes = testing::message(NEW_ADDRESS, 1, &body);
+        let message = testing::first(&bytes).unwrap();
+        is_address(message, 3).unwrap().is_some()
+    }
+
+    fn route(family: u8, destination: Option<&[u8]>, flags: u32) -> bool {
+        let mut fixed = [0; ROUTE];
+        fixed[0] = family;
+        fixed[8..12].copy_from_slice(&flags.to_ne_bytes());
+        let mut body = Request::new(NEW_ROUTE, &fixed);
+        if let Some(destination) = destination {
+            body = body.with(DESTINATION, destination);
+        }
+        let bytes = testing::message(NEW_ROUTE, 1, &body);
+        is_route(testing::first(&bytes).unwrap()).unwrap().is_some()
+    }
+
+    /// An IPv6 address of two octets and zeros.
+    fn version6(first: u8, second: u8) -> [u8; 16] {
+        let mut octets = [0; 16];
+        [octets[0], octets[1]] = [first, second];
+        octets
+    }
+
+    #[test]
+    fn every_address_but_link_local_ones_of_ipv6_counts() {
+        assert!(address(IPV4, 3, &[10, 9, 0, 1]));
+        assert!(address(IPV4, 3, &[0xfe, 0x80, 0, 1]), "254.128.0.1");
+        assert!(address(IPV6, 3, &version6(0x20, 1)));
+        assert!(!address(IPV6, 3, &version6(0xfe, 0xbf)));
+        assert!(address(IPV6, 3, &version6(0xfe, 0xc0)));
+        assert!(!address(IPV4, 4, &[10, 9, 0, 1]), "another interface's");
+    }
+
+    #[test]
+    fn every_route_but_an_interfaces_own_ones_counts() {
+        assert!(route(IPV4, Some(&[10, 7, 0, 0]), 0));
+        assert!(route(IPV4, Some(&[255, 0, 0, 0]), 0));
+        assert!(route(IPV4, None, 0), "the default route");
+        assert!(route(IPV6, None, 0));
+        assert!(route(IPV6, Some(&version6(0x20, 1)), 0));
+        assert!(!route(IPV6, Some(&version6(0xfe, 0x80)), 0));
+        assert!(!route(IPV6, Some(&version6(0xff, 2)), 0));
+        assert!(!route(IPV4, Some(&[10, 7, 0, 0]), CLONED));
+    }
+
+    #[test]
+    fn the_loopback_interface_of_this_host_is_read() {
+        let found = host_use("lo");
+        assert_eq!(found.unread, [""; 0]);
+        let missing = host_use("no-such-if");
+        assert!(missing.is_used());
+        assert!(
+            missing.to_string().contains("its index cannot be read"),
+            "{missing}"
+        );
+    }
+}

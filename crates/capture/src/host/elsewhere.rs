@@ -1,0 +1,233 @@
+//! Interfaces of other network namespaces that stand on one of this namespace: a macvlan or VLAN that was moved into a container.
+//!
+//! Such an interface names its lower one by index and namespace, and nothing in the lower's namespace names it. So all namespaces that
+//! can be found are looked through: those with a name under `/run/netns`, those of processes, and those that this namespace has a number
+//! for (`RTM_GETNSID` of ip-netns(8)), which it has for each that one of its interfaces was moved to. A thread of its own enters the
+//! former, which takes CAP_SYS_ADMIN; the latter the kernel lists for CAP_NET_ADMIN. Nothing is changed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
+    io,
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::fs::MetadataExt,
+    },
+    path::PathBuf,
+    thread,
+};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::{
+    ask::{list_links, socket},
+    links::{Above, Link, Lower},
+};
+use crate::{
+    af_packet::sys::InterfaceQuery,
+    netlink::{Message, Netlink, Request, word},
+};
+
+/// Where ip-netns(8) keeps names.
+const NAMED: &str = "/run/netns";
+
+/// `RTM_NEWNSID`, `RTM_GETNSID`, bytes of `struct rtgenmsg`; `NETNSA_NSID`, `NETNSA_FD` of `linux/net_namespace.h`.
+const NEW_ID: u16 = 88;
+const GET_ID: u16 = 90;
+const FIXED: usize = 1;
+const ID: u16 = 1;
+const BY_DESCRIPTOR: u16 = 3;
+
+/// The inode of the first PID namespace (`PROC_PID_INIT_INO` of `linux/proc_ns.h`).
+const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Elsewhere {
+    /// What stands on it, with words for its network namespace.
+    pub(super) above: Vec<(Above, Option<String>)>,
+    /// Why there may be more.
+    pub(super) unseen: Option<String>,
+}
+
+/// A namespace that may be entered: where it is, and words for it.
+type Place = (PathBuf, String);
+
+/// Looks for what stands on an interface of the calling thread's network namespace in others.
+pub(super) fn look(name: &str) -> Elsewhere {
+    let mut search = Search::default();
+    if let Err(error) = search.run(name) {
+        search.missed(format!("{error}"));
+    }
+    Elsewhere {
+        above: search.above,
+        unseen: search.missed,
+    }
+}
+
+#[derive(Debug, Default)]
+struct Search {
+    above: Vec<(Above, Option<String>)>,
+    /// The first reason why something was not seen.
+    missed: Option<String>,
+}
+
+impl Search {
+    fn missed(&mut self, why: String) {
+        self.missed.get_or_insert(why);
+    }
+
+    fn run(&mut self, name: &str) -> io::Result<()> {
+        let index = InterfaceQuery::new()?.index(name)?.cast_unsigned();
+        let own = File::open("/proc/thread-self/ns/net")?;
+        let own_inode = inode(&own.metadata()?);
+        let mut places = self.places();
+        places.remove(&own_inode);
+        let mut entered = Vec::new();
+        for (path, words) in places.into_values() {
+            // It may have gone with its process.
+            let Ok(file) = File::open(&path) else {
+                continue;
+            };
+            match enter(&file, &own) {
+                Ok((links, own_id)) => {
+                    self.add(&links, index, own_id, &words);
+                    entered.push(file);
+                }
+                // A name without a namespace.
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+                Err(error) => self.missed(format!("{words}: {error}")),
+            }
+        }
+        self.by_number(index, &own, &entered)
+    }
+
+    /// Asks for those that this namespace has a number for and that were not entered.
+    fn by_number(&mut self, index: u32, own: &File, entered: &[File]) -> io::Result<()> {
+        let mut netlink = socket()?;
+        let mut known = BTreeSet::new();
+        for file in entered {
+            known.extend(id_of(&mut netlink, file)?);
+        }
+        let request = Request::new(GET_ID, &[0; FIXED]);
+        for id in netlink.list(&request, |message| Some(id_in(message)))? {
+            if known.contains(&id) || Some(id) == id_of(&mut netlink, own)? {
+                continue;
+            }
+            let words = format!("network namespace {id} of 'ip netns list-id'");
+            match list_links(&mut netlink, Some(id)) {
+                Ok(links) => {
+                    // It may have got its number by this very question.
+                    let own_id = id_of(&mut netlink, own)?;
+                    self.add(&links, index, own_id, &words);
+                }
+                // Gone meanwhile.
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+                Err(error) => self.missed(format!("{words}: {error}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds those of another namespace's links that stand on the interface of this index in the namespace with this number.
+    fn add(&mut self, links: &[Link], index: u32, own_id: Option<i32>, words: &str) {
+        let Some(own_id) = own_id else { return };
+        let lower = Lower {
+            index,
+            namespace: Some(own_id),
+        };
+        for link in links.iter().filter(|link| link.lowers.contains(&lower)) {
+            let above = Above {
+                is_master: false,
+                name: link.name.clone(),
+                kind: link.kind.clone(),
+            };
+            self.above.push((above, Some(words.to_owned())));
+        }
+    }
+
+    /// The namespaces with a name, and those of processes, by inode.
+    fn places(&mut self) -> BTreeMap<(u64, u64), Place> {
+        let mut places = BTreeMap::new();
+        match fs::read_dir(NAMED) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => self.missed(format!("{NAMED}: {error}")),
+            Ok(entries) => {
+                for entry in entries.flatten() {
+                    let name = entry
+                        .file_name()
+                        .to_string_lossy()
+                        .escape_debug()
+                        .to_string();
+                    if let Ok(metadata) = fs::metadata(entry.path()) {
+                        let words = format!("network namespace {name}");
+                        places.insert(inode(&metadata), (entry.path(), words));
+                    }
+                }
+            }
+        }
+        let sees_all = fs::metadata("/proc/self/ns/pid")
+            .is_ok_and(|metadata| metadata.ino() == FIRST_PID_NAMESPACE)
+            && fs::metadata("/proc/1").is_ok();
+        if !sees_all {
+            self.missed("not all processes of this machine are visible here".to_owned());
+        }
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        for entry in entries {
+            let name = entry.file_name();
+            let Some(process) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
+                continue;
+            };
+            let path = entry.path().join("ns/net");
+            match fs::metadata(&path) {
+                Ok(metadata) => {
+                    let words = format!("the network namespace of process {process}");
+                    places.entry(inode(&metadata)).or_insert((path, words));
+                }
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    self.missed(format!(
+                        "the network namespace of process {process}: {error}"
+                    ));
+                }
+                // It has ended.
+                Err(_) => {}
+            }
+        }
+        places
+    }
+}
+
+/// The links of another namespace, and the number that it has for ours.
+fn enter(namespace: &File, own: &File) -> io::Result<(Vec<Link>, Option<i32>)> {
+    let work = || {
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+        let mut netlink = socket()?;
+        // An upper has given its lower's namespace a number by then.
+        let links = list_links(&mut netlink, None)?;
+        Ok((links, id_of(&mut netlink, own)?))
+    };
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("namespaces".to_owned());
+        match thread.spawn_scoped(scope, work)?.join() {
+            Ok(outcome) => outcome,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// The number that the socket's namespace has for this one; `None`: it has none.
+fn id_of(netlink: &mut Netlink, namespace: &File) -> io::Result<Option<i32>> {
+    let descriptor = namespace.as_raw_fd();
+    let request = Request::new(GET_ID, &[0; FIXED]).with(BY_DESCRIPTOR, &descriptor.to_ne_bytes());
+    netlink.ask(&request, |message| Some(id_in(message)))
+}
+
+fn id_in(message: Message<'_>) -> Option<i32> {
+    let value = message.attribute(NEW_ID, FIXED.next_multiple_of(4), ID)?;
+    word(value, 0).map(u32::cast_signed).filter(|id| *id >= 0)
+}
+
+/// What tells namespaces apart (namespaces(7)).
+fn inode(metadata: &fs::Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}

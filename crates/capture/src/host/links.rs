@@ -1,0 +1,152 @@
+//! The links of a network namespace, and what stands on one of them. Pure: what the kernel lists goes in.
+//!
+//! An interface stands on another one in two ways: as its master (`IFLA_MASTER`: bridge, bond, team, Open vSwitch, VRF), or as an upper
+//! that names it (`IFLA_LINK`: VLAN, macvlan, ipvlan, MACsec, a tunnel; VXLAN and HSR name it among the data of their kind). Some pairs
+//! name each other by `IFLA_LINK`, and neither stands on the other. Values are those of `linux/if_link.h`.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use crate::netlink::{Message, attributes, word};
+
+/// `RTM_NEWLINK`, and bytes of `struct ifinfomsg`.
+const NEW_LINK: u16 = 16;
+pub(super) const FIXED: usize = 16;
+
+/// `IFLA_IFNAME`, `IFLA_LINK`, `IFLA_MASTER`, `IFLA_LINKINFO`, `IFLA_LINK_NETNSID`.
+const NAME: u16 = 3;
+const LOWER: u16 = 5;
+const MASTER: u16 = 10;
+const INFO: u16 = 18;
+const LOWER_NAMESPACE: u16 = 37;
+
+/// Inside of `IFLA_LINKINFO`: `IFLA_INFO_KIND`, `IFLA_INFO_DATA`.
+const KIND: u16 = 1;
+const DATA: u16 = 2;
+
+/// Kinds whose `IFLA_LINK` is the other end of a cable.
+const PAIRS: [&str; 3] = ["veth", "netkit", "vxcan"];
+
+/// Kinds that name interfaces among their data, and by which attributes: `IFLA_VXLAN_LINK`, `IFLA_HSR_SLAVE1` and `IFLA_HSR_SLAVE2`.
+const NAMED_IN_DATA: [(&str, &[u16]); 2] = [("vxlan", &[3]), ("hsr", &[1, 2])];
+
+/// An interface as the kernel lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Link {
+    pub(super) index: u32,
+    /// For people: what a terminal would take for a command is escaped.
+    pub(super) name: String,
+    /// `vlan`, `bridge`, …; empty for a NIC.
+    pub(super) kind: String,
+    pub(super) master: Option<u32>,
+    /// What it stands on.
+    pub(super) lowers: Vec<Lower>,
+}
+
+/// An interface that another one stands on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lower {
+    pub(super) index: u32,
+    /// The network namespace that the index is of, as the one that was asked numbers it; `None`: the upper's own.
+    pub(super) namespace: Option<i32>,
+}
+
+/// What stands on an interface of the same network namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Above {
+    /// The interface belongs to it. Else it stands on the interface, or on something that stands there.
+    pub(super) is_master: bool,
+    pub(super) name: String,
+    pub(super) kind: String,
+}
+
+impl Link {
+    /// Reads a link of a list; the inner `None`: it is not one. The outer `None`: it is damaged.
+    pub(super) fn read(message: Message<'_>) -> Option<Option<Self>> {
+        if message.kind != NEW_LINK {
+            return Some(None);
+        }
+        let index = word(message.fixed(FIXED)?, 4)?;
+        let found = message.attributes(FIXED)?;
+        let value = |wanted| value_of(&found, wanted);
+        let number = |wanted| match value(wanted) {
+            Some(value) => word(value, 0).map(Some),
+            None => Some(None),
+        };
+        let info = attributes(value(INFO).unwrap_or_default())?;
+        let kind = text(value_of(&info, KIND).unwrap_or_default());
+        let namespace = number(LOWER_NAMESPACE)?.map(u32::cast_signed);
+        let mut lowers = Vec::new();
+        if let Some(index) = number(LOWER)?.filter(|_| !PAIRS.contains(&kind.as_str())) {
+            lowers.push(Lower { index, namespace });
+        }
+        for (_, places) in NAMED_IN_DATA.iter().filter(|(one, _)| *one == kind) {
+            let data = attributes(value_of(&info, DATA).unwrap_or_default())?;
+            for place in *places {
+                if let Some(value) = value_of(&data, *place) {
+                    let index = word(value, 0)?;
+                    lowers.push(Lower { index, namespace });
+                }
+            }
+        }
+        Some(Some(Self {
+            index,
+            name: text(value(NAME)?),
+            kind,
+            master: number(MASTER)?.filter(|master| *master != 0),
+            // It names itself where it stands on nothing.
+            lowers: lowers
+                .into_iter()
+                .filter(|lower| {
+                    lower.index != 0 && (lower.index != index || lower.namespace.is_some())
+                })
+                .collect(),
+        }))
+    }
+
+    /// Whether it stands on this interface of its own namespace.
+    fn is_on(&self, index: u32) -> bool {
+        let is_it = |lower: &Lower| lower.index == index && lower.namespace.is_none();
+        self.lowers.iter().any(is_it)
+    }
+}
+
+/// All that stands on the interface of this index, its master first, whether it is up or not: nearest first.
+pub(super) fn above(links: &[Link], index: u32) -> Vec<Above> {
+    let mut found = Vec::new();
+    // What is damaged may go in circles.
+    let mut seen = BTreeSet::from([index]);
+    let mut below = VecDeque::from([index]);
+    while let Some(lower) = below.pop_front() {
+        let of_it = links.iter().find(|link| link.index == lower);
+        let master = of_it.and_then(|link| link.master);
+        let uppers = links.iter().filter(|link| link.is_on(lower));
+        for upper in master.into_iter().chain(uppers.map(|link| link.index)) {
+            if !seen.insert(upper) {
+                continue;
+            }
+            below.push_back(upper);
+            let link = links.iter().find(|link| link.index == upper);
+            found.push(Above {
+                is_master: lower == index && master == Some(upper),
+                name: link.map_or_else(|| format!("interface {upper}"), |link| link.name.clone()),
+                kind: link.map(|link| link.kind.clone()).unwrap_or_default(),
+            });
+        }
+    }
+    found
+}
+
+fn value_of<'a>(attributes: &[(u16, &'a [u8])], wanted: u16) -> Option<&'a [u8]> {
+    let found = attributes.iter().find(|(kind, _)| *kind == wanted);
+    found.map(|(_, value)| *value)
+}
+
+/// A C string for people. Names of interfaces may hold whatever is neither white space, a slash nor a colon.
+fn text(value: &[u8]) -> String {
+    let end = value.iter().position(|byte| *byte == 0);
+    let value = &value[..end.unwrap_or(value.len())];
+    String::from_utf8_lossy(value).escape_debug().to_string()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,432 @@
+//! rtnetlink(7): questions to the kernel about links, addresses, routes and network namespaces, and its answers.
+//!
+//! A socket answers for the network namespace that it was made in. No unsafe code: messages are bytes. Nothing that is not whole is taken
+//! for an answer: a message that is cut off, an attribute without its end, or a list that changed while it was read is an error.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
+};
+
+/// Message types of every netlink protocol.
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+/// `NLM_F_REQUEST`, `NLM_F_DUMP`, and `NLM_F_DUMP_INTR` of an answer: what is listed changed meanwhile.
+const REQUEST: u16 = 1;
+const DUMP: u16 = 0x300;
+const INTERRUPTED: u16 = 0x10;
+
+/// Bytes of `struct nlmsghdr`, and of an attribute's head.
+const HEADER: usize = 16;
+const ATTRIBUTE: usize = 4;
+
+/// Bytes of a single answer: those of interfaces with hundreds of virtual functions are not asked for.
+const ANSWER_BYTES: usize = 8192;
+/// Bytes of a part of a list: the kernel makes parts of 32 KiB at most (`netlink_dump` of `net/netlink/af_netlink.c`).
+const PART_BYTES: usize = 64 << 10;
+
+/// How often a list that changes while it is read is asked for.
+const TRIES: usize = 8;
+
+/// A socket to ask through. Needs no privilege to be made.
+#[derive(Debug)]
+pub(crate) struct Netlink {
+    socket: OwnedFd,
+    sequence: u32,
+}
+
+/// A question.
+#[derive(Debug, Clone)]
+pub(crate) struct Request(Vec<u8>);
+
+/// An answer, or one of a list.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Message<'a> {
+    pub(crate) kind: u16,
+    flags: u16,
+    sequence: u32,
+    body: &'a [u8],
+}
+
+impl Request {
+    /// A message of this type, with the structure that stands in front of its attributes.
+    pub(crate) fn new(kind: u16, fixed: &[u8]) -> Self {
+        let mut bytes = vec![0; HEADER];
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
+        bytes.extend(fixed);
+        Self(bytes).padded()
+    }
+
+    /// Adds an attribute of at most 64 bytes.
+    pub(crate) fn with(mut self, kind: u16, value: &[u8]) -> Self {
+        assert!(value.len() <= 64, "questions are short");
+        #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
+        let length = (ATTRIBUTE + value.len()) as u16;
+        self.0.extend(length.to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend(value);
+        self.padded()
+    }
+
+    fn padded(mut self) -> Self {
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        let length = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        self.0[0..4].copy_from_slice(&length.to_ne_bytes());
+        self
+    }
+
+    /// The bytes of an attempt.
+    fn numbered(&self, sequence: u32, flags: u16) -> Vec<u8> {
+        let mut bytes = self.0.clone();
+        bytes[6..8].copy_from_slice(&(REQUEST | flags).to_ne_bytes());
+        bytes[8..12].copy_from_slice(&sequence.to_ne_bytes());
+        bytes
+    }
+}
+
+impl Netlink {
+    /// In the network namespace of the calling thread.
+    pub(crate) fn new() -> io::Result<Self> {
+        let socket = socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            // NETLINK_ROUTE.
+            None,
+        )?;
+        Ok(Self {
+            socket,
+            sequence: 0,
+        })
+    }
+
+    /// Asks a question with one answer; `None` from `read`: it is not what was asked for.
+    pub(crate) fn ask<T>(
+        &mut self,
+        request: &Request,
+        read: impl Fn(Message<'_>) -> Option<T>,
+    ) -> io::Result<T> {
+        self.send(request, 0)?;
+        let mut answer = [0; ANSWER_BYTES];
+        loop {
+            // The kernel answers before send returns. What is left of an earlier question is passed over.
+            let (length, whole) = recv(&self.socket, &mut answer, RecvFlags::TRUNC)?;
+            let part = answer.get(..length).filter(|_| length == whole);
+            let message = part.and_then(Message::first).ok_or(DAMAGED)?.0;
+            if message.sequence != self.sequence {
+                continue;
+            }
+            message.error()?;
+            return read(message).ok_or_else(|| DAMAGED.into());
+        }
+    }
+
+    /// Asks for a list. `read` is shown each message of it and keeps something of it, or not; `None` from it: the message is damaged.
+    ///
+    /// # Errors
+    /// What the kernel said. [`io::ErrorKind::InvalidData`]: an answer is damaged or was cut off. [`io::ErrorKind::Interrupted`]: the list
+    /// changed each time that it was read.
+    pub(crate) fn list<T>(
+        &mut self,
+        request: &Request,
+        mut read: impl FnMut(Message<'_>) -> Option<Option<T>>,
+    ) -> io::Result<Vec<T>> {
+        for _ in 0..TRIES {
+            self.send(request, DUMP)?;
+            let mut list = List::default();
+            let mut part = vec![0; PART_BYTES];
+            while !list.is_done {
+                let (length, whole) = recv(&self.socket, &mut part[..], RecvFlags::TRUNC)?;
+                if length != whole {
+                    return Err(DAMAGED.into());
+                }
+                list.take(&part[..length], self.sequence, &mut read)?;
+            }
+            if !list.was_interrupted {
+                return Ok(list.kept);
+            }
+        }
+        Err(io::ErrorKind::Interrupted.into())
+    }
+
+    fn send(&mut self, request: &Request, flags: u16) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let bytes = request.numbered(self.sequence, flags);
+        send(&self.socket, &bytes, SendFlags::empty())?;
+        Ok(())
+    }
+}
+
+impl AsFd for Netlink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// An answer that cannot be what the kernel said.
+const DAMAGED: io::ErrorKind = io::ErrorKind::InvalidData;
+
+/// A list that is being read.
+#[derive(Debug)]
+pub(crate) struct List<T> {
+    pub(crate) kept: Vec<T>,
+    pub(crate) is_done: bool,
+    was_interrupted: bool,
+}
+
+impl<T> Default for List<T> {
+    fn default() -> Self {
+        Self {
+            kept: Vec::new(),
+            is_done: false,
+            was_interrupted: false,
+        }
+    }
+}
+
+impl<T> List<T> {
+    /// Reads one part of the list: messages back to back.
+    pub(crate) fn take(
+        &mut self,
+        mut part: &[u8],
+        sequence: u32,
+        read: &mut impl FnMut(Message<'_>) -> Option<Option<T>>,
+    ) -> io::Result<()> {
+        while !part.is_empty() && !self.is_done {
+            let (message, rest) = Message::first(part).ok_or(DAMAGED)?;
+            part = rest;
+            if message.sequence != sequence {
+                continue;
+            }
+            message.error()?;
+            self.was_interrupted |= message.flags & INTERRUPTED != 0;
+            if message.kind == DONE {
+                self.is_done = true;
+                // Since Linux 4.14 the end says whether the list is whole.
+                let code = word(message.body, 0).unwrap_or(0).cast_signed();
+                if code < 0 {
+                    return Err(io::Error::from_raw_os_error(code.wrapping_neg()));
+                }
+                continue;
+            }
+            self.kept.extend(read(message).ok_or(DAMAGED)?);
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Message<'a> {
+    /// The first message of some bytes, and what is behind it; `None`: it is not whole.
+    fn first(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
+        let length = usize::try_from(word(bytes, 0)?).ok()?;
+        let message = Self {
+            kind: half(bytes, 4)?,
+            flags: half(bytes, 6)?,
+            sequence: word(bytes, 8)?,
+            body: bytes.get(HEADER..length)?,
+        };
+        let rest = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((message, rest))
+    }
+
+    /// What the kernel said instead of an answer.
+    fn error(self) -> io::Result<()> {
+        if self.kind != ERROR {
+            return Ok(());
+        }
+        let code = word(self.body, 0).ok_or(DAMAGED)?.cast_signed();
+        Err(io::Error::from_raw_os_error(code.wrapping_neg()))
+    }
+
+    /// The structure in front of the attributes, of so many bytes.
+    pub(crate) fn fixed(self, bytes: usize) -> Option<&'a [u8]> {
+        self.body.get(..bytes)
+    }
+
+    /// The attributes behind a structure of `fixed` bytes; `None`: they are damaged.
+    pub(crate) fn attributes(self, fixed: usize) -> Option<Vec<(u16, &'a [u8])>> {
+        attributes(self.body.get(fixed.next_multiple_of(4)..)?)
+    }
+
+    /// The first attribute of this type behind a structure of `fixed` bytes, if the answer is of type `kind`. What is behind it is not
+    /// looked at.
+    pub(crate) fn attribute(self, kind: u16, fixed: usize, wanted: u16) -> Option<&'a [u8]> {
+        if self.kind != kind {
+            return None;
+        }
+        let mut rest = self.body.get(fixed..)?;
+        loop {
+            let (one, value, behind) = next_attribute(rest)?;
+            if one == wanted {
+                return Some(value);
+            }
+            rest = behind;
+        }
+    }
+}
+
+/// Attributes back to back, as also stand inside of others; `None`: they are damaged.
+pub(crate) fn attributes(mut bytes: &[u8]) -> Option<Vec<(u16, &[u8])>> {
+    let mut found = Vec::new();
+    while !bytes.is_empty() {
+        let (kind, value, rest) = next_attribute(bytes)?;
+        found.push((kind, value));
+        bytes = rest;
+    }
+    Some(found)
+}
+
+/// Type and value of the attribute in front, and what is behind it. The bits that mark nested ones and byte order are not part of the
+/// type (`NLA_TYPE_MASK`).
+fn next_attribute(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    let (length, kind) = (usize::from(half(bytes, 0)?), half(bytes, 2)?);
+    let value = bytes.get(ATTRIBUTE..length)?;
+    let rest = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    Some((kind & 0x3fff, value, rest))
+}
+
+/// The 16-bit word at an offset.
+pub(crate) fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// The 32-bit word at an offset.
+pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    //! Messages as the kernel makes them.
+
+    use super::*;
+
+    /// A message of a list.
+    pub(crate) fn message(kind: u16, sequence: u32, body: &Request) -> Vec<u8> {
+        let mut bytes = body.numbered(sequence, 0);
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        bytes
+    }
+
+    /// A message with an attribute of any length.
+    pub(crate) fn with_long(mut request: Request, kind: u16, value: &[u8]) -> Request {
+        let length = u16::try_from(ATTRIBUTE + value.len()).unwrap();
+        request.0.extend(length.to_ne_bytes());
+        request.0.extend(kind.to_ne_bytes());
+        request.0.extend(value);
+        request.padded()
+    }
+
+    /// The message that some bytes begin with.
+    pub(crate) fn first(bytes: &[u8]) -> Option<Message<'_>> {
+        Message::first(bytes).map(|(message, _)| message)
+    }
+
+    /// The end of a list, with its error, or 0.
+    pub(crate) fn done(sequence: u32, code: i32) -> Vec<u8> {
+        message(DONE, sequence, &Request::new(DONE, &code.to_ne_bytes()))
+    }
+
+    /// `message` marked as one of a list that changed meanwhile.
+    pub(crate) fn interrupted(mut message: Vec<u8>) -> Vec<u8> {
+        message[6..8].copy_from_slice(&INTERRUPTED.to_ne_bytes());
+        message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{testing::*, *};
+
+    /// `RTM_NEWLINK`, whose structure has 16 bytes, with a number as attribute 5.
+    fn numbered(number: u32) -> Vec<u8> {
+        let body = Request::new(16, &[0; 16])
+            .with(3, b"abc\0\0")
+            .with(5, &number.to_ne_bytes());
+        message(16, 7, &body)
+    }
+
+    fn read(message: Message<'_>) -> Option<Option<u32>> {
+        let found = message.attributes(16)?;
+        let value = found.iter().find(|(kind, _)| *kind == 5)?.1;
+        Some(word(value, 0))
+    }
+
+    fn taken(parts: &[Vec<u8>]) -> (io::Result<()>, List<u32>) {
+        let mut list = List::default();
+        let outcome = parts
+            .iter()
+            .try_for_each(|part| list.take(part, 7, &mut read));
+        (outcome, list)
+    }
+
+    #[test]
+    fn a_list_is_whole_or_an_error() {
+        let first = [numbered(1), numbered(2)].concat();
+        let last = [numbered(3), done(7, 0), numbered(4)].concat();
+        let (outcome, list) = taken(&[first.clone(), last.clone()]);
+        outcome.unwrap();
+        assert_eq!(
+            (list.kept, list.is_done, list.was_interrupted),
+            (vec![1, 2, 3], true, false)
+        );
+        // Every cut is seen: by an error, or because the end is missing.
+        for length in 0..first.len() {
+            let (outcome, list) = taken(&[first[..length].to_vec()]);
+            let at_a_message = length == 0 || length == numbered(1).len();
+            assert_eq!(outcome.is_ok(), at_a_message, "{length}");
+            assert!(!list.is_done);
+        }
+        let (outcome, _) = taken(&[first.clone(), done(7, -libc::ENOMEM)]);
+        assert_eq!(outcome.unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+        let refused = message(
+            ERROR,
+            7,
+            &Request::new(ERROR, &(-libc::EPERM).to_ne_bytes()),
+        );
+        let (outcome, _) = taken(&[refused]);
+        assert_eq!(outcome.unwrap_err().raw_os_error(), Some(libc::EPERM));
+        let (outcome, list) = taken(&[interrupted(numbered(1)), done(7, 0)]);
+        assert!(outcome.is_ok() && list.was_interrupted);
+    }
+
+    #[test]
+    fn what_was_left_of_another_question_is_passed_over() {
+        let mut other = numbered(9);
+        other[8..12].copy_from_slice(&6_u32.to_ne_bytes());
+        let (outcome, list) = taken(&[[other, numbered(1), done(7, 0)].concat()]);
+        outcome.unwrap();
+        assert_eq!(list.kept, [1]);
+    }
+
+    #[test]
+    fn damaged_attributes_are_errors() {
+        for (at, value) in [(HEADER + 16, 3_u16), (HEADER + 16, 500), (HEADER + 28, 9)] {
+            let mut damaged = numbered(1);
+            damaged[at..at + 2].copy_from_slice(&value.to_ne_bytes());
+            let (outcome, _) = taken(&[damaged]);
+            assert_eq!(outcome.unwrap_err().kind(), DAMAGED, "{at}");
+        }
+    }
+
+    /// The kernel's own list: every network namespace has a loopback interface.
+    #[test]
+    fn the_kernel_lists_interfaces() {
+        let mut netlink = Netlink::new().unwrap();
+        let request = Request::new(18, &[0; 16]);
+        let names = netlink.list(&request, |message| {
+            let found = message.attributes(16)?;
+            let name = found.iter().find(|(kind, _)| *kind == 3)?.1;
+            Some(Some(name.to_vec()))
+        });
+        assert!(names.unwrap().contains(&b"lo\0".to_vec()));
+        // No such type of message.
+        let refused = netlink.list::<()>(&Request::new(0x7ff0, &[0; 16]), |_| Some(None));
+        assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
+    }
+}
