@@ -53,13 +53,6 @@ impl Filled {
         &self.display
     }
 
-    /// Whether it also knows the same: equal expressions may come from fragments of different datagrams, and each
-    /// decides about its own from the start.
-    #[must_use]
-    pub fn knows_the_same(&self, other: &Self) -> bool {
-        self == other && self.terms.datagram() == other.terms.datagram()
-    }
-
     /// Compiles every piece of pcap-filter text.
     pub(crate) fn compile(&self, link: LinkContext) -> Result<Vec<Program>, FilterError> {
         self.pieces
@@ -127,7 +120,7 @@ impl Terms {
     }
 }
 
-/// What `$flow` stands for.
+/// What `$flow` stands for. Two are equal if they name the same flow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum FlowTerm {
     /// The trigger packet told its flow, or the first fragment of its datagram did.
@@ -139,6 +132,38 @@ pub(crate) enum FlowTerm {
     /// The trigger packet was a later fragment, of unknown flow: its datagram, and its flow once the first fragment
     /// tells it.
     Datagram(FragmentKey),
+}
+
+impl FlowTerm {
+    /// The flow, where it is known.
+    pub(crate) fn key(&self) -> Option<FlowKey> {
+        match self {
+            Self::Key { key, .. } => Some(*key),
+            Self::Datagram(_) => None,
+        }
+    }
+
+    /// What it is compared by.
+    fn named(&self) -> Result<&FlowKey, &FragmentKey> {
+        match self {
+            Self::Key { key, .. } => Ok(key),
+            Self::Datagram(datagram) => Err(datagram),
+        }
+    }
+}
+
+impl PartialEq for FlowTerm {
+    fn eq(&self, other: &Self) -> bool {
+        self.named() == other.named()
+    }
+}
+
+impl Eq for FlowTerm {}
+
+impl Hash for FlowTerm {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.named().hash(state);
+    }
 }
 
 impl fmt::Display for FlowTerm {

@@ -60,5 +60,5 @@ pub use ruleset::{
     Explanation, Matches, Placed, Placement, RuleId, RuleReader, RuleSet, Sure, Together,
 };
 pub use tagged::is_tagged;
-pub use template::{Template, TriggerFacts};
+pub use template::{Template, TriggerFacts, TriggerValues};
 pub use variable::{FillError, Variable};

@@ -9,7 +9,7 @@ use crate::{
     chain::Chain,
     filled::{CommunityTerm, FlowTerm, Piece, Terms},
     plan::Plan,
-    variable::Family,
+    variable::{Family, Value},
     words::{WordKind, words_and_tests},
 };
 
@@ -59,6 +59,28 @@ pub struct TriggerFacts {
     /// For a later fragment, which tells no ports: the flow of the first fragment of its datagram, where that is known.
     /// `$flow` and `$communityId` are filled in with it, as by any other packet of that flow.
     pub first_fragment: Option<FlowKey>,
+}
+
+/// What a template asks of a trigger packet: the values of its variables and terms, small and without text.
+///
+/// Of one template two are equal if it says the same with them: all packets of a flow, in both directions, have the same value
+/// for `$flow`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct TriggerValues {
+    /// Those that stand for pcap-filter text, by their variables.
+    texts: [Option<Value>; Variable::TEXTS],
+    flow: Option<FlowTerm>,
+    interface: Option<u16>,
+    community: Option<CommunityValue>,
+}
+
+/// What `$communityId` stands for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum CommunityValue {
+    /// TCP, UDP and SCTP, where the same identifier means the same flow.
+    Flow(FlowTerm),
+    /// Of another packet, as text.
+    Id(String),
 }
 
 impl Template {
@@ -138,9 +160,7 @@ impl Template {
     pub fn check(&self, link: LinkContext) -> Result<(), FilterError> {
         let compile = |family: Family| {
             self.pieces.iter().try_for_each(|bytes| {
-                let piece = self.piece(bytes, |variable| {
-                    Ok::<_, FilterError>(variable.sample(family).to_owned())
-                })?;
+                let piece = self.piece(bytes, |variable| variable.sample(family).to_owned());
                 piece.compile(&self.text, link).map(drop)
             })
         };
@@ -154,36 +174,61 @@ impl Template {
         }
     }
 
-    /// Fills in a trigger packet's values.
+    /// What it asks of a trigger packet. Formats nothing: cheap enough for each packet that triggers.
     ///
     /// # Errors
-    /// [`FillError`] for the first variable that the packet cannot supply.
+    /// [`FillError`] for a variable that the packet cannot supply: the first one, or else the first term of our own.
+    pub fn values(&self, facts: &TriggerFacts) -> Result<TriggerValues, FillError> {
+        let has = |term: Variable| self.variables.iter().any(|(_, variable)| *variable == term);
+        let mut values = TriggerValues::default();
+        for (_, variable) in self.variables.iter().filter(|(_, v)| !v.is_term()) {
+            values.texts[*variable as usize] = Some(variable.value(&facts.parsed)?);
+        }
+        if has(Variable::Flow) {
+            values.flow = Some(flow_term(facts)?);
+        }
+        if has(Variable::Iface) {
+            values.interface = Some(facts.interface);
+        }
+        if has(Variable::CommunityId) {
+            values.community = Some(community_value(facts)?);
+        }
+        Ok(values)
+    }
+
+    /// Fills in a trigger packet's values: [`Self::values`] and [`Self::filled`] in one.
+    ///
+    /// # Errors
+    /// As [`Self::values`].
     pub fn fill(&self, facts: &TriggerFacts) -> Result<Filled, FillError> {
-        let pieces = self
-            .pieces
-            .iter()
-            .map(|bytes| self.piece(bytes, |variable| variable.text(&facts.parsed)));
-        let pieces = pieces.collect::<Result<Vec<Piece>, FillError>>()?;
-        let terms = self.terms(facts)?;
+        Ok(self.filled(&self.values(facts)?))
+    }
+
+    /// The expression with the values that [`Self::values`] of the same template gave. Those of another template leave a gap where
+    /// that did not ask for them.
+    #[must_use]
+    pub fn filled(&self, values: &TriggerValues) -> Filled {
+        let pieces = self.pieces.iter();
+        let pieces = pieces.map(|bytes| self.piece(bytes, |variable| values.text(variable)));
+        let pieces = pieces.collect();
+        let terms = values.terms();
         let mut display = String::with_capacity(self.text.len());
         let mut copied = 0;
         for (span, variable) in &self.variables {
             display.push_str(&self.text[copied..span.start]);
-            match terms.display(*variable) {
-                Some(term) => display.push_str(&term),
-                None => display.push_str(&variable.text(&facts.parsed)?),
-            }
+            let term = terms.display(*variable);
+            display.push_str(&term.unwrap_or_else(|| values.text(*variable)));
             copied = span.end;
         }
         display.push_str(&self.text[copied..]);
-        Ok(Filled::new(
+        Filled::new(
             display,
             self.text.clone(),
             self.chain.clone(),
             self.plan.clone(),
             pieces,
             terms,
-        ))
+        )
     }
 
     /// The template as an expression, if it asks for nothing of a trigger packet.
@@ -213,11 +258,7 @@ impl Template {
     }
 
     /// One piece of text with `value` in the place of each variable.
-    fn piece<E>(
-        &self,
-        bytes: &Range<usize>,
-        value: impl Fn(Variable) -> Result<String, E>,
-    ) -> Result<Piece, E> {
+    fn piece(&self, bytes: &Range<usize>, value: impl Fn(Variable) -> String) -> Piece {
         let first = self
             .variables
             .partition_point(|(span, _)| span.start < bytes.start);
@@ -226,27 +267,38 @@ impl Template {
         let mut copied = bytes.start;
         for (span, variable) in self.variables[first..].iter().take_while(inside) {
             piece.push_source(&self.text, copied..span.start);
-            piece.push_value(&value(*variable)?, span.clone());
+            piece.push_value(&value(*variable), span.clone());
             copied = span.end;
         }
         piece.push_source(&self.text, copied..bytes.end);
-        Ok(piece)
+        piece
+    }
+}
+
+impl TriggerValues {
+    /// The pcap-filter text that stands for a variable.
+    fn text(&self, variable: Variable) -> String {
+        let value = self.texts.get(variable as usize).copied().flatten();
+        value.map_or_else(String::new, |value| value.to_string())
     }
 
-    /// The terms of our own that the chain holds, filled in.
-    fn terms(&self, facts: &TriggerFacts) -> Result<Terms, FillError> {
-        let has = |term: Variable| self.variables.iter().any(|(_, variable)| *variable == term);
-        let mut terms = Terms::default();
-        if has(Variable::Flow) {
-            terms.flow = Some(flow_term(facts)?);
+    /// What the terms of our own compare with.
+    fn terms(&self) -> Terms {
+        let community = self.community.as_ref().map(|value| match value {
+            CommunityValue::Flow(flow) => CommunityTerm {
+                id: flow.key().and_then(|key| community_id_of(&key, 0)).unwrap_or_default(),
+                flow: Some(*flow),
+            },
+            CommunityValue::Id(id) => CommunityTerm {
+                id: id.clone(),
+                flow: None,
+            },
+        });
+        Terms {
+            flow: self.flow,
+            interface: self.interface,
+            community,
         }
-        if has(Variable::Iface) {
-            terms.interface = Some(facts.interface);
-        }
-        if has(Variable::CommunityId) {
-            terms.community = Some(community_term(facts)?);
-        }
-        Ok(terms)
     }
 }
 
@@ -278,21 +330,17 @@ fn flow_term(facts: &TriggerFacts) -> Result<FlowTerm, FillError> {
     }
 }
 
-fn community_term(facts: &TriggerFacts) -> Result<CommunityTerm, FillError> {
-    let reason = "the trigger packet has no Community ID";
+fn community_value(facts: &TriggerFacts) -> Result<CommunityValue, FillError> {
     let flow = facts.flow();
-    let id = community_id(&facts.parsed, 0)
-        .or_else(|| community_id_of(&flow?, 0))
-        .ok_or(FillError {
-            variable: Variable::CommunityId,
-            reason,
-        })?;
-    let flow = match flow {
-        Some(key @ FlowKey::Ports { .. }) => Some(FlowTerm::Key {
+    if let Some(key @ FlowKey::Ports { .. }) = flow {
+        return Ok(CommunityValue::Flow(FlowTerm::Key {
             key,
             trigger: fragment_of(&facts.parsed),
-        }),
-        _ => None,
-    };
-    Ok(CommunityTerm { id, flow })
+        }));
+    }
+    let id = community_id(&facts.parsed, 0).or_else(|| community_id_of(&flow?, 0));
+    id.map(CommunityValue::Id).ok_or(FillError {
+        variable: Variable::CommunityId,
+        reason: "the trigger packet has no Community ID",
+    })
 }

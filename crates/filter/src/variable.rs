@@ -1,6 +1,6 @@
 //! The names that a template may hold, and what a trigger packet says to them.
 
-use std::fmt;
+use std::{fmt, net::IpAddr};
 
 use retroscope_packet::{MacAddr, Parsed};
 
@@ -56,6 +56,9 @@ impl Variable {
         Self::CommunityId,
     ];
 
+    /// How many of them stand for pcap-filter text; they are the first ones.
+    pub(crate) const TEXTS: usize = Self::Flow as usize;
+
     /// The name with its dollar sign.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -93,8 +96,8 @@ impl Variable {
         names.join(" ")
     }
 
-    /// The pcap-filter text that stands for this variable.
-    pub(crate) fn text(self, packet: &Parsed) -> Result<String, FillError> {
+    /// What a packet says to this variable; an error for the terms of our own.
+    pub(crate) fn value(self, packet: &Parsed) -> Result<Value, FillError> {
         let missing = |reason| FillError {
             variable: self,
             reason,
@@ -103,26 +106,26 @@ impl Variable {
         let no_ip = "the trigger packet is not IP";
         let no_mac = "the trigger packet has no such hardware address";
         match self {
-            Self::SrcIp => ip.map(|ip| ip.src.to_string()).ok_or(missing(no_ip)),
-            Self::DstIp => ip.map(|ip| ip.dst.to_string()).ok_or(missing(no_ip)),
+            Self::SrcIp => ip.map(|ip| Value::Ip(ip.src)).ok_or(missing(no_ip)),
+            Self::DstIp => ip.map(|ip| Value::Ip(ip.dst)).ok_or(missing(no_ip)),
             Self::SrcPort => match packet.transport {
-                Some(ports) => Ok(ports.src.to_string()),
+                Some(ports) => Ok(Value::Number(ports.src)),
                 None => Err(missing(no_port(packet, "source"))),
             },
             Self::DstPort => match packet.transport {
-                Some(ports) => Ok(ports.dst.to_string()),
+                Some(ports) => Ok(Value::Number(ports.dst)),
                 None => Err(missing(no_port(packet, "destination"))),
             },
             Self::Proto => match ip.ok_or(missing(no_ip))?.proto {
-                Some(number) => Ok(protocol(number)),
+                Some(number) => Ok(Value::Proto(number)),
                 None => Err(missing(
                     "the trigger packet's upper-layer protocol is not known",
                 )),
             },
-            Self::SrcMac => packet.src_mac.map(mac).ok_or(missing(no_mac)),
-            Self::DstMac => packet.dst_mac.map(mac).ok_or(missing(no_mac)),
+            Self::SrcMac => packet.src_mac.map(Value::Mac).ok_or(missing(no_mac)),
+            Self::DstMac => packet.dst_mac.map(Value::Mac).ok_or(missing(no_mac)),
             Self::Vlan => match packet.vlan.outer() {
-                Some(tag) => Ok(tag.id().to_string()),
+                Some(tag) => Ok(Value::Number(tag.id())),
                 None => Err(missing("the trigger packet has no VLAN tag")),
             },
             Self::Flow | Self::Iface | Self::CommunityId => {
@@ -155,6 +158,32 @@ impl fmt::Display for Variable {
     }
 }
 
+/// What stands for a variable. It is shown as the pcap-filter text that takes its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Value {
+    Ip(IpAddr),
+    /// A port or a VLAN identifier.
+    Number(u16),
+    Proto(u8),
+    Mac(MacAddr),
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Ip(addr) => write!(f, "{addr}"),
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Proto(number) => match PROTOCOLS.iter().find(|(known, _)| *known == number) {
+                Some((_, word)) => f.write_str(word),
+                None => write!(f, "proto {number}"),
+            },
+            Self::Mac([a, b, c, d, e, g]) => {
+                write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+            }
+        }
+    }
+}
+
 /// Address family of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Family {
@@ -182,16 +211,4 @@ fn no_port(packet: &Parsed, which: &str) -> &'static str {
         (false, "source") => "the trigger packet has no source port",
         (false, _) => "the trigger packet has no destination port",
     }
-}
-
-fn protocol(number: u8) -> String {
-    match PROTOCOLS.iter().find(|(known, _)| *known == number) {
-        Some((_, word)) => (*word).to_owned(),
-        None => format!("proto {number}"),
-    }
-}
-
-fn mac(addr: MacAddr) -> String {
-    let [a, b, c, d, e, f] = addr;
-    format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
 }
