@@ -40,6 +40,14 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{text:?} is not a size: write it like 512MiB or 4GiB"))
 }
 
+/// As [`size`], or `0`: without limit.
+///
+/// # Errors
+/// A sentence that says what to write instead.
+pub(crate) fn size_or_none(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { size(text) }
+}
+
 /// A duration: `250ms`, `10s`, `5m`, `2h`; a number without unit is seconds.
 ///
 /// # Errors

@@ -286,7 +286,10 @@ impl TriggerValues {
     fn terms(&self) -> Terms {
         let community = self.community.as_ref().map(|value| match value {
             CommunityValue::Flow(flow) => CommunityTerm {
-                id: flow.key().and_then(|key| community_id_of(&key, 0)).unwrap_or_default(),
+                id: flow
+                    .key()
+                    .and_then(|key| community_id_of(&key, 0))
+                    .unwrap_or_default(),
                 flow: Some(*flow),
             },
             CommunityValue::Id(id) => CommunityTerm {

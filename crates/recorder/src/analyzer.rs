@@ -17,21 +17,22 @@ use std::{
 };
 
 use retroscope_filter::Template;
-use retroscope_ring::{Batch, Packet, Positions, Reader, Reservation, Ring, Waker};
+use retroscope_ring::{Batch, BucketRef, Packet, Positions, Reader, Reservation, Ring, Waker};
 
 use crate::{
     Event,
     clock::{Clock, Now},
-    director::{Clip, Director, DirectorConfig, Hit, HitCounts, HitOrder, Order, Refusal},
+    director::{Clip, Director, DirectorConfig, Hit, HitOrder, Order},
     dump::{CloseOrder, DumpOrder, Message, Step},
     fragments::FirstFragments,
+    hits::{HitCounts, Reason, Refusal},
     intake::Intake,
     interfaces::InterfaceCache,
     late::{ClosedWindows, OpenWindow},
     lookout::Suspects,
     native::NativeCode,
-    predicate::{Expression, Predicate, SharedExpressions},
-    progress::{AnalyzerCounters, Barrier, Control},
+    predicate::Expression,
+    progress::{AnalyzerCounters, Barrier, Control, Costs},
     time::{rfc3339, seconds},
     triggers::Triggers,
 };
@@ -51,7 +52,7 @@ pub(crate) struct AnalyzerParts {
     pub(crate) ring: Ring,
     pub(crate) reader: Reader,
     pub(crate) triggers: Triggers,
-    pub(crate) template: Template,
+    pub(crate) template: Arc<Template>,
     pub(crate) native: Arc<NativeCode>,
     /// What a trigger by hand dumps.
     pub(crate) manual: Expression,
@@ -66,6 +67,7 @@ pub(crate) struct AnalyzerParts {
     /// Packet time for the dumper, offline.
     pub(crate) packet_clock: Arc<AtomicI64>,
     pub(crate) shared: Arc<AnalyzerCounters>,
+    pub(crate) costs: Arc<Costs>,
     pub(crate) messages: mpsc::Sender<Message>,
     pub(crate) events: mpsc::Sender<Event>,
 }
@@ -82,7 +84,7 @@ struct Core {
     ring: Ring,
     triggers: Triggers,
     native: Arc<NativeCode>,
-    template: Template,
+    template: Arc<Template>,
     manual: Expression,
     scripts: Functions,
     director: Director<Expression>,
@@ -94,11 +96,11 @@ struct Core {
     suspects: Option<Suspects>,
     packet_clock: Arc<AtomicI64>,
     shared: Arc<AnalyzerCounters>,
+    costs: Arc<Costs>,
     messages: mpsc::Sender<Message>,
     events: mpsc::Sender<Event>,
     names: InterfaceCache,
     orders: Vec<Order<Expression>>,
-    expressions: SharedExpressions,
     fragments: FirstFragments,
     /// Keeps what waiting hits will want.
     waiting: Option<(i64, Reservation)>,
@@ -108,6 +110,8 @@ struct Core {
     received: Vec<u64>,
     /// Offline: the packet being looked at, by producer.
     here: Vec<u64>,
+    /// The bucket of the last batch, offline.
+    bucket: Option<BucketRef>,
     start_ns: i64,
     analyzed: u64,
     lapped: u64,
@@ -146,6 +150,7 @@ impl Analyzer {
             suspects,
             packet_clock,
             shared,
+            costs,
             messages,
             events,
         } = parts;
@@ -156,13 +161,13 @@ impl Analyzer {
             director: Director::new(director),
             live,
             orders: Vec::new(),
-            expressions: SharedExpressions::default(),
             fragments: FirstFragments::new(&template),
             waiting: None,
             open: HashMap::new(),
             closed: ClosedWindows::default(),
             received: Vec::new(),
             here: Vec::new(),
+            bucket: None,
             start_ns,
             analyzed: 0,
             lapped: 0,
@@ -186,6 +191,7 @@ impl Analyzer {
             suspects,
             packet_clock,
             shared,
+            costs,
             messages,
             events,
         };
@@ -289,6 +295,7 @@ pub(crate) struct AnalyzerEnd {
 impl Core {
     fn batch(&mut self, batch: &Batch<'_>) {
         self.triggers.refresh();
+        self.settle_at(batch.bucket());
         self.look_at(batch);
         self.here.clear();
         self.analyzed += batch.len() as u64;
@@ -336,6 +343,7 @@ impl Core {
             }
             self.director.advance_mono(now.mono_ns, &mut self.orders);
         }
+        self.settle_live();
         for _ in 0..self.control.take_triggers() {
             self.trigger_by_hand(now);
         }
@@ -372,24 +380,9 @@ impl Core {
             record: u64::MAX,
             rule: MANUAL,
         };
-        let in_flight = self.in_flight();
-        self.director.manual(
-            Hit {
-                order,
-                expression: Ok(self.manual.clone()),
-            },
-            in_flight,
-            &mut self.orders,
-        );
-    }
-
-    /// Live dumps whose file is not finished count as open.
-    fn in_flight(&self) -> usize {
-        if self.live {
-            usize::try_from(self.shared.in_flight()).unwrap_or(usize::MAX)
-        } else {
-            0
-        }
+        let expression = Ok(self.manual.clone());
+        self.director
+            .manual(Hit { order, expression }, &mut self.orders);
     }
 
     /// A real-time clock that moved otherwise than the monotonic one was stepped: the windows' ends move with it.
@@ -489,7 +482,7 @@ impl Core {
 
     fn open(&mut self, id: u64, hit: HitOrder, expression: &Expression, from_ns: i64, to_ns: i64) {
         let rule = self.rule_name(hit.rule).to_owned();
-        let predicate = Predicate::new(expression, !self.live);
+        let (text, predicate) = expression.resolve(!self.live);
         let trigger =
             (hit.rule != MANUAL).then_some((hit.producer, hit.record, expression.interface()));
         let now = self.clock.now();
@@ -505,14 +498,15 @@ impl Core {
         self.tell(Event::Triggered {
             rule: rule.clone(),
             trigger_ns: hit.time_ns,
-            expression: expression.to_string(),
+            expression: text.clone(),
         });
         self.send(Message::Open(Box::new(DumpOrder {
             id,
             rule,
+            rule_number: hit.rule,
             trigger,
             trigger_ns: hit.time_ns,
-            expression: expression.to_string(),
+            expression: text,
             predicate,
             from_ns,
             to_ns,
@@ -557,8 +551,16 @@ impl Core {
         let rule = self.rule_name(hit.rule).to_owned();
         let at = rfc3339(hit.time_ns);
         let text = match why {
-            Refusal::TooMany => {
-                format!("trigger '{rule}' at {at}: refused, too many dumps are open (--max-dumps)")
+            Refusal::Limit(reason) => {
+                let reason = match reason {
+                    Reason::MaxDumps => "too many dumps are open",
+                    Reason::DumpsPerMinute => "too many dumps in a minute",
+                    _ => "too many bytes in an hour",
+                };
+                format!(
+                    "trigger '{rule}' at {at}: refused, {reason} (--{})",
+                    why.reason().as_str()
+                )
             }
             Refusal::Unfilled(variable) => format!("trigger '{rule}' at {at}: no dump: {variable}"),
         };
@@ -613,13 +615,11 @@ impl Core {
             (&self.shared.analyzed, self.analyzed),
             (&self.shared.lapped, self.lapped),
             (&self.shared.triggers, counts.triggers),
-            (&self.shared.suppressed, counts.suppressed),
-            (&self.shared.refused, counts.refused),
-            (&self.shared.unfilled, counts.unfilled),
             (&self.shared.open_dumps, self.director.open_dumps() as u64),
         ] {
             counter.store(n, Ordering::Relaxed);
         }
+        self.shared.set_suppressed(&counts.suppressed);
     }
 
     /// A dumper that is gone was told to go, or failed and is found when it is joined.

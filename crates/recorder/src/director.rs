@@ -8,11 +8,19 @@
 //!   record) though the input may be out of order. Live it acts at once.
 //! - A dump is *open* from its trigger to the moment its window closes: when the clock passes `to` + hold time. A hit
 //!   of the same rule and expression within `to` starts nothing and does not lengthen it.
+//! - After the end of its window a rule and expression is held off for a time, if that is asked for.
+//! - Rules share the limits fairly (`budget`): dumps open at once, dumps in a minute, bytes in an hour. Their time is packet
+//!   time offline, the monotonic clock live. A trigger by hand asks none of them.
+//! - What was suppressed is counted by reason; nothing is formatted for it.
 //! - A step of the real-time clock moves the closing moment with it, so that it neither ends nor prolongs a dump.
 
 use std::{cmp::Reverse, collections::BinaryHeap, hash::Hash};
 
-use crate::open_dumps::{OpenDump, OpenDumps};
+use crate::{
+    budget::{Budget, HoldOff, Shares},
+    hits::{HitCounts, Reason, Refusal, Suppressed, Suppressions, Unfilled},
+    open_dumps::{OpenDump, OpenDumps},
+};
 
 /// What the director needs to know.
 #[derive(Debug, Clone, Copy)]
@@ -23,8 +31,16 @@ pub(crate) struct DirectorConfig {
     pub(crate) future_ns: i64,
     /// How late a packet may be (offline); 0 live.
     pub(crate) hold_ns: i64,
-    /// Dumps open at once at most.
+    /// Rules, numbered from 0; a higher number is a trigger by hand.
+    pub(crate) rules: usize,
+    /// No dump starts for so long after the end of a window of the same rule and expression, ns.
+    pub(crate) hold_off_ns: i64,
+    /// Dumps open at once at most, those by hand apart.
     pub(crate) max_dumps: usize,
+    /// Dumps started in any minute; 0: without limit.
+    pub(crate) dumps_per_minute: u64,
+    /// Bytes written in any hour before no dump starts any more; 0: without limit.
+    pub(crate) bytes_per_hour: u64,
     /// The first dump disarms all rules.
     pub(crate) single: bool,
     /// Live: windows also close by the monotonic clock, this long after `to`.
@@ -45,8 +61,8 @@ pub(crate) struct HitOrder {
 #[derive(Debug, Clone)]
 pub(crate) struct Hit<K> {
     pub(crate) order: HitOrder,
-    /// The filled-in dump expression, or which variable the packet could not supply.
-    pub(crate) expression: Result<K, String>,
+    /// What it would dump, or why that cannot be told.
+    pub(crate) expression: Result<K, Unfilled>,
 }
 
 /// An order to the dumper.
@@ -70,15 +86,6 @@ pub(crate) enum Order<K> {
     Refused { hit: HitOrder, why: Refusal },
 }
 
-/// Why a hit that could have started a dump did not.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// `--max-dumps` are open.
-    TooMany,
-    /// The trigger packet cannot supply a variable.
-    Unfilled(String),
-}
-
 /// What cut the end of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Clip {
@@ -88,29 +95,10 @@ pub(crate) enum Clip {
     End,
 }
 
-/// Further hits of an open dump.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Suppressed {
-    pub(crate) count: u64,
-    /// The times of the first of them, ns.
-    pub(crate) times_ns: Vec<i64>,
-}
+/// Hits that wait at once; if there are more, the earliest acts before its time. What happens is a function of the packets still.
+const WAITING_MAX: usize = 65_536;
 
-/// Suppressed hits listed by time in a sidecar; all are counted.
-const SUPPRESSED_LISTED: usize = 1000;
-
-/// How many hits became what.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct HitCounts {
-    /// Hits that started a dump.
-    pub triggers: u64,
-    /// All others; `refused` and `unfilled` are part of it.
-    pub suppressed: u64,
-    /// Refused because `--max-dumps` were open.
-    pub refused: u64,
-    /// Without a variable that the dump template needs.
-    pub unfilled: u64,
-}
+const MINUTE_NS: i64 = 60_000_000_000;
 
 /// A queued hit, ordered by [`HitOrder`] alone: it is unique.
 #[derive(Debug)]
@@ -146,6 +134,17 @@ pub(crate) struct Director<K> {
     next_id: u64,
     armed: bool,
     counts: HitCounts,
+    /// Dumps open now: live until their file is finished, offline until their window closes.
+    places: Shares,
+    /// The same, of triggers by hand.
+    by_hand: usize,
+    dumps: Budget,
+    bytes: Budget,
+    held_off: HoldOff<K>,
+    /// The time that these go by.
+    limits_ns: i64,
+    /// Hits of each rule that started no dump since its last one.
+    since: Vec<Suppressions>,
 }
 
 impl<K: Eq + Hash + Clone> Director<K> {
@@ -160,6 +159,13 @@ impl<K: Eq + Hash + Clone> Director<K> {
             next_id: 1,
             armed: true,
             counts: HitCounts::default(),
+            places: Shares::new(config.max_dumps as u64, config.rules),
+            by_hand: 0,
+            dumps: Budget::new(config.dumps_per_minute, MINUTE_NS, config.rules),
+            bytes: Budget::new(config.bytes_per_hour, 60 * MINUTE_NS, config.rules),
+            held_off: HoldOff::new(),
+            limits_ns: i64::MIN,
+            since: vec![Suppressions::default(); config.rules],
         }
     }
 
@@ -202,27 +208,46 @@ impl<K: Eq + Hash + Clone> Director<K> {
     }
 
     /// Takes a hit of a rule. Live (`hold_ns` 0) it acts now, offline when the clock has passed it.
-    ///
-    /// `in_flight`: dumps whose window is closed but whose file is not finished; live they count against `--max-dumps`.
-    pub(crate) fn hit(&mut self, hit: Hit<K>, in_flight: usize, orders: &mut Vec<Order<K>>) {
+    pub(crate) fn hit(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) {
         if !self.armed {
+            self.suppress(hit.order.rule, Reason::Single);
             return;
         }
         if self.config.hold_ns == 0 {
-            self.act(hit, in_flight, orders);
-        } else {
+            self.act(hit, orders);
+            return;
+        }
+        // When it acts it would find the same dump open: that closes later.
+        if !self.belongs_to_open(&hit) {
             self.waiting.push(Reverse(Waiting(hit)));
+            if self.waiting.len() > WAITING_MAX {
+                self.act_next(orders);
+            }
             self.plan();
         }
     }
 
     /// A trigger by hand: it acts at once, armed or not.
-    pub(crate) fn manual(&mut self, hit: Hit<K>, in_flight: usize, orders: &mut Vec<Order<K>>) {
+    pub(crate) fn manual(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) {
         let armed = std::mem::replace(&mut self.armed, true);
         let single = std::mem::replace(&mut self.config.single, false);
-        self.act(hit, in_flight, orders);
+        self.act(hit, orders);
         self.armed = armed;
         self.config.single = single;
+    }
+
+    /// Live: the file of a dump of this rule is finished.
+    pub(crate) fn finished(&mut self, rule: usize) {
+        if self.is_live() {
+            self.release(rule);
+        }
+    }
+
+    /// Dumps of this rule wrote bytes.
+    pub(crate) fn wrote(&mut self, rule: usize, bytes: u64) {
+        let now_ns = self.limits_ns(self.clock_ns);
+        self.bytes.advance(now_ns);
+        self.bytes.spend(rule, bytes);
     }
 
     /// Moves the clock to `clock_ns` (it never goes back) and does what became due, in order of time.
@@ -280,55 +305,99 @@ impl<K: Eq + Hash + Clone> Director<K> {
 
     fn act_next(&mut self, orders: &mut Vec<Order<K>>) {
         if let Some(Reverse(Waiting(hit))) = self.waiting.pop() {
-            self.act(hit, 0, orders);
+            self.act(hit, orders);
         }
         self.plan();
     }
 
-    fn act(&mut self, hit: Hit<K>, in_flight: usize, orders: &mut Vec<Order<K>>) {
-        if !self.armed {
+    fn act(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) {
+        if self.belongs_to_open(&hit) {
             return;
         }
-        let order = hit.order;
-        let expression = match hit.expression {
-            Ok(expression) => expression,
-            Err(variable) => {
-                self.counts.suppressed += 1;
-                self.counts.unfilled += 1;
-                orders.push(Order::Refused {
-                    hit: order,
-                    why: Refusal::Unfilled(variable),
-                });
-                return;
-            }
+        let (order, rule) = (hit.order, hit.order.rule);
+        let why = match hit.expression {
+            Err(why) => Refusal::Unfilled(why),
+            Ok(expression) => match self.reason_against(order, &expression) {
+                None => return self.start(order, expression, orders),
+                Some(Reason::HoldOff) => return self.suppress(rule, Reason::HoldOff),
+                Some(reason) => Refusal::Limit(reason),
+            },
         };
-        if let Some(dump) = self.open.same(order.rule, &expression, order.time_ns) {
-            self.counts.suppressed += 1;
-            dump.suppressed.count += 1;
-            if dump.suppressed.times_ns.len() < SUPPRESSED_LISTED {
-                dump.suppressed.times_ns.push(order.time_ns);
-            }
-            return;
+        self.suppress(rule, why.reason());
+        orders.push(Order::Refused { hit: order, why });
+    }
+
+    /// Counts a hit for the dump of its rule and expression that is open, if there is one.
+    fn belongs_to_open(&mut self, hit: &Hit<K>) -> bool {
+        let HitOrder { rule, time_ns, .. } = hit.order;
+        let expression = hit.expression.as_ref().ok();
+        let dump = expression.and_then(|expression| self.open.same(rule, expression, time_ns));
+        let Some(dump) = dump else {
+            return false;
+        };
+        dump.suppressed.add(time_ns);
+        self.counts.suppressed.add(Reason::Open);
+        true
+    }
+
+    /// Why a hit may start no dump of its own.
+    fn reason_against(&mut self, hit: HitOrder, expression: &K) -> Option<Reason> {
+        let rule = hit.rule;
+        if rule >= self.config.rules {
+            return (self.by_hand >= self.config.max_dumps).then_some(Reason::MaxDumps);
         }
-        if self.open.len() + in_flight >= self.config.max_dumps {
-            self.counts.suppressed += 1;
-            self.counts.refused += 1;
-            orders.push(Order::Refused {
-                hit: order,
-                why: Refusal::TooMany,
-            });
-            return;
+        let now_ns = self.limits_ns(hit.time_ns);
+        self.held_off.advance(now_ns);
+        self.dumps.advance(now_ns);
+        self.bytes.advance(now_ns);
+        if self.held_off.holds(rule, expression) {
+            Some(Reason::HoldOff)
+        } else if self.places.is_full() || !self.places.has_room(rule) {
+            Some(Reason::MaxDumps)
+        } else if !self.dumps.has_room_within(rule) {
+            Some(Reason::DumpsPerMinute)
+        } else if !self.bytes.has_room(rule) {
+            Some(Reason::BytesPerHour)
+        } else {
+            None
         }
-        self.start(order, expression, orders);
+    }
+
+    /// The time that limits go by; it never goes back.
+    fn limits_ns(&mut self, packet_ns: i64) -> i64 {
+        let now_ns = if self.is_live() {
+            self.mono_ns
+        } else {
+            packet_ns
+        };
+        self.limits_ns = self.limits_ns.max(now_ns);
+        self.limits_ns
+    }
+
+    fn is_live(&self) -> bool {
+        self.config.grace_ns.is_some()
+    }
+
+    /// Counts a hit that starts no dump, and belongs to none.
+    fn suppress(&mut self, rule: usize, reason: Reason) {
+        self.counts.suppressed.add(reason);
+        if let Some(since) = self.since.get_mut(rule) {
+            since.add(reason);
+        }
     }
 
     fn start(&mut self, hit: HitOrder, expression: K, orders: &mut Vec<Order<K>>) {
         let id = self.next_id;
         self.next_id += 1;
         self.counts.triggers += 1;
+        self.take_place(hit, &expression);
+        let since = self.since.get_mut(hit.rule);
+        let before = since.map(std::mem::take).unwrap_or_default();
         if self.config.single {
             self.armed = false;
-            self.waiting.clear();
+            for Reverse(Waiting(hit)) in std::mem::take(&mut self.waiting) {
+                self.suppress(hit.order.rule, Reason::Single);
+            }
         }
         let from_ns = hit.time_ns.saturating_sub(self.config.past_ns);
         let to_ns = hit.time_ns.saturating_add(self.config.future_ns);
@@ -343,7 +412,10 @@ impl<K: Eq + Hash + Clone> Director<K> {
                 .mono_ns
                 .saturating_add(self.config.future_ns)
                 .saturating_add(grace_ns),
-            suppressed: Suppressed::default(),
+            suppressed: Suppressed {
+                before,
+                ..Suppressed::default()
+            },
         });
         orders.push(Order::Open {
             id,
@@ -355,6 +427,32 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.plan();
     }
 
+    /// Counts a dump that starts against the limits.
+    fn take_place(&mut self, hit: HitOrder, expression: &K) {
+        let rule = hit.rule;
+        if rule >= self.config.rules {
+            self.by_hand += 1;
+            return;
+        }
+        self.places.add(rule, 1);
+        self.dumps.spend(rule, 1);
+        if self.config.hold_off_ns > 0 {
+            let window_ns = self
+                .limits_ns(hit.time_ns)
+                .saturating_add(self.config.future_ns);
+            let until_ns = window_ns.saturating_add(self.config.hold_off_ns);
+            self.held_off.hold(rule, expression.clone(), until_ns);
+        }
+    }
+
+    fn release(&mut self, rule: usize) {
+        if rule < self.config.rules {
+            self.places.give_back(rule, 1);
+        } else {
+            self.by_hand = self.by_hand.saturating_sub(1);
+        }
+    }
+
     fn close(
         &mut self,
         closed: Vec<OpenDump<K>>,
@@ -364,14 +462,23 @@ impl<K: Eq + Hash + Clone> Director<K> {
         if closed.is_empty() {
             return;
         }
-        orders.extend(closed.into_iter().map(|dump| Order::Close {
-            id: dump.id,
-            clipped,
-            suppressed: dump.suppressed,
-        }));
+        for mut dump in closed {
+            if !self.is_live() {
+                self.release(dump.rule);
+            }
+            dump.suppressed.times_ns.sort_unstable();
+            orders.push(Order::Close {
+                id: dump.id,
+                clipped,
+                suppressed: dump.suppressed,
+            });
+        }
         self.plan();
     }
 }
+
+#[cfg(test)]
+mod limits_tests;
 
 #[cfg(test)]
 mod tests {
@@ -384,7 +491,11 @@ mod tests {
             past_ns: 2 * S,
             future_ns: S,
             hold_ns: S / 10,
+            rules: 2,
+            hold_off_ns: 0,
             max_dumps: 3,
+            dumps_per_minute: 0,
+            bytes_per_hour: 0,
             single: false,
             grace_ns: None,
         }
@@ -412,7 +523,7 @@ mod tests {
         let mut orders = Vec::new();
         for hit in hits {
             director.advance(hit.order.time_ns, &mut orders);
-            director.hit(hit.clone(), 0, &mut orders);
+            director.hit(hit.clone(), &mut orders);
         }
         director.end(Clip::End, &mut orders);
         let opened = orders.iter().filter_map(|o| match o {
@@ -441,7 +552,10 @@ mod tests {
         ];
         let (opened, counts) = run(config(), &hits);
         assert_eq!(opened, [(10 * S, "a"), (11 * S + 1, "a")]);
-        assert_eq!((counts.triggers, counts.suppressed), (2, 2));
+        assert_eq!(
+            (counts.triggers, counts.suppressed.of(Reason::Open)),
+            (2, 2)
+        );
     }
 
     #[test]
@@ -471,7 +585,7 @@ mod tests {
             ..config()
         });
         let mut orders = Vec::new();
-        director.hit(hit(5 * S, 1, "a"), 0, &mut orders);
+        director.hit(hit(5 * S, 1, "a"), &mut orders);
         assert_eq!(orders.len(), 1);
     }
 
@@ -483,18 +597,14 @@ mod tests {
             hit(S, 3, "c"),
             hit(S, 4, "d"),
         ];
-        let (opened, counts) = run(config(), &hits);
+        let alone = DirectorConfig {
+            rules: 1,
+            ..config()
+        };
+        let (opened, counts) = run(alone, &hits);
         assert_eq!(opened.len(), 3);
-        assert_eq!((counts.suppressed, counts.refused), (1, 1));
-    }
-
-    #[test]
-    fn a_variable_that_is_missing_fails_the_trigger() {
-        let mut without = hit(S, 1, "a");
-        without.expression = Err("$srcPort".to_owned());
-        let (opened, counts) = run(config(), &[without]);
-        assert_eq!(opened, []);
-        assert_eq!((counts.suppressed, counts.unfilled), (1, 1));
+        let suppressed = counts.suppressed;
+        assert_eq!((suppressed.total(), suppressed.refused()), (1, 1));
     }
 
     #[test]
@@ -505,18 +615,27 @@ mod tests {
         };
         let (opened, counts) = run(config, &[hit(S, 1, "a"), hit(9 * S, 2, "b")]);
         assert_eq!(
-            (opened.as_slice(), counts.triggers, counts.suppressed),
-            (&[(S, "a")][..], 1, 0)
+            (
+                opened.as_slice(),
+                counts.triggers,
+                counts.suppressed.of(Reason::Single)
+            ),
+            (&[(S, "a")][..], 1, 1)
         );
 
         let mut director = Director::new(config);
         let mut orders = Vec::new();
-        director.manual(hit(S, 0, "by hand"), 0, &mut orders);
+        let by_hand = |time_ns, expression| {
+            let mut hit = hit(time_ns, 0, expression);
+            hit.order.rule = usize::MAX;
+            hit
+        };
+        director.manual(by_hand(S, "by hand"), &mut orders);
         assert!(director.armed(), "a trigger by hand is not the shot");
-        director.hit(hit(S, 1, "a"), 0, &mut orders);
+        director.hit(hit(S, 1, "a"), &mut orders);
         director.act_all(&mut orders);
         assert!(!director.armed());
-        director.manual(hit(2 * S, 0, "by hand again"), 0, &mut orders);
+        director.manual(by_hand(2 * S, "by hand again"), &mut orders);
         assert_eq!(director.counts().triggers, 3);
     }
 
@@ -524,7 +643,7 @@ mod tests {
     fn a_window_closes_after_the_hold_time() {
         let mut director = Director::new(config());
         let mut orders = Vec::new();
-        director.hit(hit(10 * S, 1, "a"), 0, &mut orders);
+        director.hit(hit(10 * S, 1, "a"), &mut orders);
         director.advance(11 * S + S / 10, &mut orders);
         assert_eq!((orders.len(), director.open_dumps()), (1, 1));
         assert_eq!(director.due_ns, 11 * S + S / 10);
@@ -543,8 +662,8 @@ mod tests {
     fn the_end_clips_only_windows_that_were_not_over() {
         let mut director = Director::new(config());
         let mut orders = Vec::new();
-        director.hit(hit(10 * S, 1, "over"), 0, &mut orders);
-        director.hit(hit(10 * S + 2, 2, "cut"), 0, &mut orders);
+        director.hit(hit(10 * S, 1, "over"), &mut orders);
+        director.hit(hit(10 * S + 2, 2, "cut"), &mut orders);
         director.advance(11 * S + 1, &mut orders);
         director.end(Clip::End, &mut orders);
         let clips: Vec<_> = orders
@@ -571,7 +690,7 @@ mod tests {
         let mut orders = Vec::new();
         director.advance(10 * S, &mut orders);
         director.advance_mono(S, &mut orders);
-        director.hit(hit(10 * S, 1, "a"), 0, &mut orders);
+        director.hit(hit(10 * S, 1, "a"), &mut orders);
         director.clock_step(3600 * S);
         director.advance(3610 * S + S / 2, &mut orders);
         assert_eq!(director.open_dumps(), 1, "a step forward does not end it");

@@ -17,7 +17,7 @@ use retroscope_script::{
 };
 
 use crate::{
-    fragments::FirstFragments, interfaces::Interface, predicate::Expression,
+    fragments::FirstFragments, hits::Unfilled, interfaces::Interface, predicate::Expression,
     progress::AnalyzerCounters, time::rfc3339, trigger_scripts::shown,
 };
 
@@ -28,7 +28,7 @@ const TEMPLATES_MAX: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct DumpFunction {
     shared: Shared,
-    templates: HashMap<(LinkType, String), Result<Template, String>>,
+    templates: HashMap<(LinkType, String), Result<Arc<Template>, String>>,
     /// Whether its failure was told.
     told: bool,
 }
@@ -94,20 +94,21 @@ impl DumpFunction {
         packet: &Packet<'_>,
         fragments: &FirstFragments,
         check: impl Fn(&Template, LinkType) -> Result<(), FilterError>,
-    ) -> Option<Result<Expression, String>> {
+    ) -> Option<Result<Expression, Unfilled>> {
         let trigger = shown(packet, interface.link_type);
         let derive = |script: &mut DumpScript| (script.derive(&trigger), script.name().to_owned());
         let (derived, script) = self.shared.call(derive);
         let Some(derived) = derived else {
-            return Some(Err(format!("{script} failed")));
+            return Some(Err(Unfilled::Script(format!("{script} failed"))));
         };
         match derived {
             Derived::Nothing => None,
             Derived::Expression(text) => {
                 let template = self.template(text, interface.link_type, check);
                 Some(match template {
-                    Ok(template) => Expression::fill(template, interface, packet, fragments),
-                    Err(error) => Err(format!("{script}: {error}")),
+                    Ok(template) => Expression::new(template, interface, packet, fragments)
+                        .map_err(Unfilled::Variable),
+                    Err(error) => Err(Unfilled::Script(format!("{script}: {error}"))),
                 })
             }
             Derived::Predicate { id, name } => {
@@ -128,7 +129,7 @@ impl DumpFunction {
         text: String,
         link_type: LinkType,
         check: impl Fn(&Template, LinkType) -> Result<(), FilterError>,
-    ) -> &Result<Template, String> {
+    ) -> &Result<Arc<Template>, String> {
         if self.templates.len() >= TEMPLATES_MAX {
             self.templates.clear();
         }
@@ -137,7 +138,7 @@ impl DumpFunction {
             .or_insert_with_key(|(_, text)| {
                 let template = Template::parse(text).and_then(|template| {
                     check(&template, link_type)?;
-                    Ok(template)
+                    Ok(Arc::new(template))
                 });
                 template.map_err(|error| format!("'{text}': {error}"))
             })

@@ -45,7 +45,7 @@ pub(crate) struct Texts<'a> {
 #[derive(Debug)]
 pub(crate) struct Expressions {
     pub(crate) triggers: Triggers,
-    pub(crate) template: Template,
+    pub(crate) template: Arc<Template>,
     pub(crate) manual: Expression,
     pub(crate) filter: Option<CaptureFilter>,
 }
@@ -89,7 +89,7 @@ impl Expressions {
         let filter = filter.map(|prepared| CaptureFilter::new(prepared, native));
         Ok(Self {
             triggers,
-            template,
+            template: Arc::new(template),
             manual,
             filter,
         })

@@ -7,6 +7,7 @@
 
 mod analyzer;
 mod away;
+mod budget;
 mod capture_filter;
 mod chunk;
 mod clock;
@@ -16,6 +17,7 @@ mod dump;
 mod dump_script;
 mod expressions;
 mod fragments;
+mod hits;
 mod inserter;
 mod inserters_only;
 mod intake;
@@ -48,9 +50,9 @@ mod verdict_tests;
 
 pub use clock::{Clock, Now, SystemClock};
 pub use counters::{INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, SourceSnapshot};
-pub use director::HitCounts;
 pub use dump::{DumpReport, Format, Missing, PROGRAM, Verdict};
 pub use expressions::ExpressionError;
+pub use hits::{HitCounts, Reason, Suppressions};
 pub use inserters_only::{Inserted, insert_only};
 pub use recorder::{Config, Handle, Recorder, Scripts, Sources, StartError, Status, Summary};
 pub use time::rfc3339;

@@ -8,7 +8,7 @@ use std::{
     hash::Hash,
 };
 
-use crate::director::Suppressed;
+use crate::hits::Suppressed;
 
 /// A dump whose window is open.
 #[derive(Debug)]

@@ -1,14 +1,13 @@
-//! Filled-in dump expressions, and what dumps take.
+//! What hits would dump, and what dumps take.
 
 use std::{
-    collections::HashSet,
-    fmt,
     hash::{Hash, Hasher},
     sync::Arc,
 };
 
 use retroscope_filter::{
-    Decision as FilterDecision, Filled, Filter, FilterError, FlowState, Template, TriggerFacts,
+    Decision as FilterDecision, FillError, Filled, Filter, FilterError, FlowState, Template,
+    TriggerFacts, TriggerValues,
 };
 use retroscope_packet::{FragmentKey, LinkType, parse};
 use retroscope_ring::Packet;
@@ -21,8 +20,8 @@ use crate::{
     trigger_scripts::shown,
 };
 
-/// What a dump takes: a filled-in expression, or a script's predicate. Two are equal if they take the same packets for the
-/// same reason.
+/// What a hit would dump. Two are equal if their dumps take the same packets for the same reason. Nothing is formatted before one
+/// is opened.
 #[derive(Debug, Clone)]
 pub(crate) struct Expression {
     what: What,
@@ -31,38 +30,37 @@ pub(crate) struct Expression {
 
 #[derive(Debug, Clone)]
 enum What {
-    Filled(Arc<Filled>),
+    /// A template, and what the trigger packet says to it.
+    Values(Arc<Template>, Arc<TriggerValues>),
+    /// An expression that asks for no trigger packet.
+    Plain(Arc<Filled>),
     Script(ScriptPredicate),
 }
 
 impl Expression {
-    /// What `template` says of a packet, with what is known of the datagram it may be a later fragment of; the error is
-    /// a sentence that names the variable it cannot supply.
-    pub(crate) fn fill(
-        template: &Template,
+    /// What `template` says of a packet, with what is known of the datagram it may be a later fragment of.
+    pub(crate) fn new(
+        template: &Arc<Template>,
         interface: &Interface,
         packet: &Packet<'_>,
         fragments: &FirstFragments,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, FillError> {
         let parsed = parse(interface.link_type, packet.data);
-        let facts = TriggerFacts {
+        let values = template.values(&TriggerFacts {
             parsed,
             interface: packet.interface,
             first_fragment: fragments.flow(&parsed, packet.time_ns),
-        };
-        match template.fill(&facts) {
-            Ok(filled) => Ok(Self {
-                what: What::Filled(Arc::new(filled)),
-                interface: packet.interface,
-            }),
-            Err(error) => Err(error.to_string()),
-        }
+        })?;
+        Ok(Self {
+            what: What::Values(Arc::clone(template), Arc::new(values)),
+            interface: packet.interface,
+        })
     }
 
     /// An expression that asks for no trigger packet.
     pub(crate) fn plain(filled: Filled) -> Self {
         Self {
-            what: What::Filled(Arc::new(filled)),
+            what: What::Plain(Arc::new(filled)),
             interface: 0,
         }
     }
@@ -75,52 +73,35 @@ impl Expression {
         }
     }
 
-    /// As people read it, and as it is compared.
-    fn as_str(&self) -> &str {
-        match &self.what {
-            What::Filled(filled) => filled.as_str(),
-            What::Script(predicate) => predicate.name(),
-        }
-    }
-
     /// The interface of the trigger packet.
     pub(crate) fn interface(&self) -> u16 {
         self.interface
     }
-}
 
-/// Equal expressions of waiting hits share their memory: in a storm of triggers there are many hits and few expressions.
-#[derive(Debug, Default)]
-pub(crate) struct SharedExpressions(HashSet<Arc<Filled>>);
-
-impl SharedExpressions {
-    /// Expressions remembered at once.
-    const KEPT: usize = 4096;
-
-    /// The same expression, in the memory of an equal one if there is one.
-    pub(crate) fn share(&mut self, expression: Expression) -> Expression {
-        let What::Filled(filled) = &expression.what else {
-            return expression;
+    /// As people read it, and what a dump of it takes.
+    pub(crate) fn resolve(&self, offline: bool) -> (String, Predicate) {
+        let filled = match &self.what {
+            What::Values(template, values) => template.filled(values),
+            What::Plain(filled) => Filled::clone(filled),
+            What::Script(predicate) => {
+                let text = predicate.name().to_owned();
+                return (text, Predicate::Script(predicate.clone()));
+            }
         };
-        if let Some(known) = self.0.get(filled)
-            && known.knows_the_same(filled)
-        {
-            return Expression {
-                what: What::Filled(Arc::clone(known)),
-                ..expression
-            };
-        }
-        if self.0.len() >= Self::KEPT {
-            self.0.clear();
-        }
-        self.0.replace(Arc::clone(filled));
-        expression
+        (filled.as_str().to_owned(), Predicate::new(filled, offline))
     }
 }
 
 impl PartialEq for Expression {
     fn eq(&self, other: &Self) -> bool {
-        self.as_str() == other.as_str()
+        match (&self.what, &other.what) {
+            (What::Values(a, values), What::Values(b, others)) => {
+                (Arc::ptr_eq(a, b) || a == b) && values == others
+            }
+            (What::Plain(a), What::Plain(b)) => a == b,
+            (What::Script(a), What::Script(b)) => a.name() == b.name(),
+            _ => false,
+        }
     }
 }
 
@@ -128,13 +109,11 @@ impl Eq for Expression {}
 
 impl Hash for Expression {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_str().hash(state);
-    }
-}
-
-impl fmt::Display for Expression {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+        match &self.what {
+            What::Values(_, values) => values.hash(state),
+            What::Plain(filled) => filled.hash(state),
+            What::Script(predicate) => predicate.name().hash(state),
+        }
     }
 }
 
@@ -170,12 +149,8 @@ pub(crate) enum Decision {
 }
 
 impl Predicate {
-    pub(crate) fn new(expression: &Expression, offline: bool) -> Self {
-        let filled = match &expression.what {
-            What::Filled(filled) => filled,
-            What::Script(predicate) => return Self::Script(predicate.clone()),
-        };
-        let filter = Filter::new(Filled::clone(filled));
+    fn new(filled: Filled, offline: bool) -> Self {
+        let filter = Filter::new(filled);
         let state = filter.state();
         Self::Filter(Box::new(FilterPredicate {
             prepared: Prepared::new(filter, mode(offline)),

@@ -1,11 +1,16 @@
 //! How far the threads have come, as the others see it.
 
-use std::sync::{
-    Arc, Condvar, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+    },
 };
 
 use retroscope_ring::{Positions, Ring};
+
+use crate::hits::{HitCounts, Reason, Suppressions};
 
 /// How far the dumper may read.
 #[derive(Debug)]
@@ -152,9 +157,8 @@ pub(crate) struct AnalyzerCounters {
     pub(crate) analyzed: AtomicU64,
     pub(crate) lapped: AtomicU64,
     pub(crate) triggers: AtomicU64,
-    pub(crate) suppressed: AtomicU64,
-    pub(crate) refused: AtomicU64,
-    pub(crate) unfilled: AtomicU64,
+    /// By reason.
+    suppressed: [AtomicU64; Reason::ALL.len()],
     pub(crate) open_dumps: AtomicU64,
     pub(crate) clock_steps: AtomicU64,
     /// Trigger scripts that are disabled.
@@ -168,6 +172,21 @@ pub(crate) struct AnalyzerCounters {
 }
 
 impl AnalyzerCounters {
+    pub(crate) fn set_suppressed(&self, suppressed: &Suppressions) {
+        for reason in Reason::ALL {
+            self.suppressed[reason as usize].store(suppressed.of(reason), Ordering::Relaxed);
+        }
+    }
+
+    /// What hits became.
+    pub(crate) fn hits(&self) -> HitCounts {
+        let of = |reason| self.suppressed[reason as usize].load(Ordering::Relaxed);
+        HitCounts {
+            triggers: self.triggers.load(Ordering::Relaxed),
+            suppressed: Suppressions::new(of),
+        }
+    }
+
     /// Scripts that are disabled.
     pub(crate) fn scripts_failed(&self) -> u64 {
         let triggers = self.trigger_scripts_failed.load(Ordering::Relaxed);
@@ -184,6 +203,49 @@ impl AnalyzerCounters {
         let finished = self.finished_dumps.load(Ordering::Relaxed);
         let closed = self.closed_dumps.load(Ordering::Relaxed);
         closed.saturating_sub(finished)
+    }
+}
+
+/// What dumps cost, from the dumper to the director, summed by rule until that takes it.
+#[derive(Debug, Default)]
+pub(crate) struct Costs {
+    /// Whether there is anything. It carries nothing with it: the lock does.
+    any: AtomicBool,
+    by_rule: Mutex<BTreeMap<usize, Cost>>,
+}
+
+/// What dumps of a rule did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Cost {
+    /// Bytes that they wrote.
+    pub(crate) bytes: u64,
+    /// How many of them are done with.
+    pub(crate) finished: u64,
+}
+
+impl Costs {
+    /// Adds to what was not taken yet.
+    pub(crate) fn add(&self, costs: BTreeMap<usize, Cost>) {
+        if costs.is_empty() {
+            return;
+        }
+        let mut by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        for (rule, cost) in costs {
+            let sum = by_rule.entry(rule).or_default();
+            sum.bytes += cost.bytes;
+            sum.finished += cost.finished;
+        }
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes what there is, in the order of rules.
+    pub(crate) fn take(&self) -> BTreeMap<usize, Cost> {
+        if !self.any.load(Ordering::Relaxed) {
+            return BTreeMap::new();
+        }
+        let mut by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        self.any.store(false, Ordering::Relaxed);
+        std::mem::take(&mut by_rule)
     }
 }
 

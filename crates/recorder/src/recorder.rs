@@ -17,9 +17,9 @@ use crate::{
     analyzer::AnalyzerEnd,
     clock::Clock,
     counters::SourceSnapshot,
-    director::HitCounts,
     dump::{DumpReport, Format},
     expressions::ExpressionError,
+    hits::HitCounts,
     inserter::LaneEnd,
     intake::Intake,
     progress::{AnalyzerCounters, Control},
@@ -57,8 +57,14 @@ pub struct Config {
     pub hold: Duration,
     /// The first dump disarms the triggers.
     pub single: bool,
-    /// Dumps open at once.
+    /// Dumps open at once; of several rules one may have half of them, and the others share the rest.
     pub max_dumps: usize,
+    /// After the end of a window, how long the same rule and filled-in dump expression start no dump.
+    pub hold_off: Duration,
+    /// Dumps started in any minute, shared in the same way; 0: without limit.
+    pub dumps_per_minute: u64,
+    /// Bytes written in any hour before no further dump is started, shared in the same way; 0: without limit.
+    pub bytes_per_hour: u64,
     /// Bytes kept of each packet; 0: all.
     pub snaplen: u32,
     /// Stop after storing so many packets.
@@ -284,12 +290,7 @@ impl Recorder {
             ring: self.ring.statistics(),
             analyzed: load(&counters.analyzed),
             lapped: load(&counters.lapped),
-            hits: HitCounts {
-                triggers: load(&counters.triggers),
-                suppressed: load(&counters.suppressed),
-                refused: load(&counters.refused),
-                unfilled: load(&counters.unfilled),
-            },
+            hits: counters.hits(),
             dumps_open: load(&counters.open_dumps) + counters.in_flight(),
             clock_steps: load(&counters.clock_steps),
             scripts_failed: counters.scripts_failed(),

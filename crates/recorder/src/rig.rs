@@ -33,7 +33,7 @@ use crate::{
     lookout::Lookout,
     native::NativeCode,
     prepared::{LinkTypes, mode},
-    progress::{AnalyzerCounters, Barrier, Control, Progress},
+    progress::{AnalyzerCounters, Barrier, Control, Costs, Progress},
     rules::Rules,
 };
 
@@ -283,6 +283,7 @@ impl Rig {
                 shared.clone(),
             ));
         }
+        let costs = Arc::new(Costs::default());
         let (messages_tx, messages) = mpsc::channel();
         let (events_tx, events) = mpsc::channel();
         let analyzer = Analyzer::new(AnalyzerParts {
@@ -297,7 +298,11 @@ impl Rig {
                 past_ns: plan.past_ns,
                 future_ns: plan.future_ns,
                 hold_ns: 0,
+                rules: plan.triggers.len() + plan.scripts.triggers.len(),
+                hold_off_ns: 0,
                 max_dumps: plan.max_dumps,
+                dumps_per_minute: 0,
+                bytes_per_hour: 0,
                 single: false,
                 grace_ns: Some(50 * MS),
             },
@@ -308,6 +313,7 @@ impl Rig {
             suspects,
             packet_clock: Arc::default(),
             shared: Arc::clone(&counters),
+            costs: Arc::clone(&costs),
             messages: messages_tx,
             events: events_tx.clone(),
         });
@@ -323,6 +329,7 @@ impl Rig {
             barrier,
             clock: clock.clone(),
             counters: Arc::clone(&counters),
+            costs,
             reproducible: true,
             messages,
             events: events_tx,

@@ -1,12 +1,12 @@
 //! What a live recorder promises about scripts, on injected clocks.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::time::Duration;
 
 use retroscope_pcapfile::Reader;
 use retroscope_script::{Limits, Script};
 
 use crate::{
-    DumpReport, Scripts, Verdict,
+    DumpReport, Reason, Scripts, Verdict,
     rig::{MS, Plan, Rig, S, udp},
 };
 
@@ -228,7 +228,7 @@ fn a_failed_dump_script_leaves_a_verdict() {
         report.notes
     );
     assert_eq!(failed(&rig), 1);
-    let unfilled = rig.counters.unfilled.load(Ordering::Relaxed);
+    let unfilled = rig.counters.hits().suppressed.of(Reason::Unfilled);
     assert_eq!(unfilled, 1);
     let told = |text: &str| {
         rig.notices

@@ -32,7 +32,7 @@ use crate::{
     lookout::Lookout,
     native::NativeCode,
     prepared::{LinkTypes, mode},
-    progress::{AnalyzerCounters, Barrier, Control, Progress},
+    progress::{AnalyzerCounters, Barrier, Control, Costs, Progress},
     recorder::{Config, Recorder, Sources, StartError},
     rules::Rules,
     unprivileged::without_capabilities,
@@ -245,6 +245,7 @@ impl Starter<'_> {
         let (messages_tx, messages) = mpsc::channel();
         let (events_tx, events) = mpsc::channel();
         let packet_clock = Arc::new(AtomicI64::new(i64::MIN));
+        let costs = Arc::new(Costs::default());
         let mut expressions = expressions;
         let mut notices = expressions.notices();
         notices.extend(scripts.start_notice());
@@ -292,6 +293,7 @@ impl Starter<'_> {
             suspects,
             packet_clock: Arc::clone(&packet_clock),
             shared: Arc::clone(&counters),
+            costs: Arc::clone(&costs),
             messages: messages_tx,
             events: events_tx.clone(),
         });
@@ -316,6 +318,7 @@ impl Starter<'_> {
             barrier: Arc::clone(&barrier),
             clock,
             counters: Arc::clone(&counters),
+            costs,
             reproducible: config.reproducible,
             messages,
             events: events_tx.clone(),
@@ -371,7 +374,11 @@ fn director_config(config: &Config) -> DirectorConfig {
         } else {
             0
         },
+        rules: config.triggers.len() + config.scripts.triggers.len(),
+        hold_off_ns: duration_ns(config.hold_off),
         max_dumps: config.max_dumps,
+        dumps_per_minute: config.dumps_per_minute,
+        bytes_per_hour: config.bytes_per_hour,
         single: config.single,
         grace_ns: (!config.offline).then(|| duration_ns(GRACE)),
     }

@@ -89,6 +89,8 @@ fn args(files: &[&Path], question: &Question, dir: &Path) -> Vec<String> {
     args.extend([
         "--max-dumps".to_owned(),
         "65536".to_owned(),
+        "--dumps-per-minute".to_owned(),
+        "0".to_owned(),
         "-q".to_owned(),
         "--reproducible".to_owned(),
     ]);

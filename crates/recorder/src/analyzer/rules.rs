@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use retroscope_filter::Template;
 use retroscope_packet::LinkType;
-use retroscope_ring::{Packet, Packets};
+use retroscope_ring::{BucketRef, Packet, Packets};
 use retroscope_script::{Limits, ScriptError};
 
 use super::Core;
@@ -13,6 +13,7 @@ use crate::{
     chunk::MANY,
     director::{Hit, HitOrder},
     dump_script::DumpFunction,
+    hits::Unfilled,
     predicate::Expression,
     prepared::{context, mode},
     progress::AnalyzerCounters,
@@ -79,7 +80,8 @@ impl Core {
             return;
         };
         let expression = match &mut self.scripts.dump {
-            None => Expression::fill(&self.template, interface, packet, &self.fragments),
+            None => Expression::new(&self.template, interface, packet, &self.fragments)
+                .map_err(Unfilled::Variable),
             Some(script) => {
                 let mode = mode(!self.live);
                 let check = |template: &Template, link_type: LinkType| {
@@ -98,11 +100,32 @@ impl Core {
             record,
             rule,
         };
-        let expression = expression.map(|expression| self.expressions.share(expression));
-        let in_flight = self.in_flight();
+        self.settle_live();
         let hit = Hit { order, expression };
-        self.director.hit(hit, in_flight, &mut self.orders);
+        self.director.hit(hit, &mut self.orders);
         self.execute();
+    }
+
+    /// Live: tells the director what dumps cost since it last heard.
+    pub(super) fn settle_live(&mut self) {
+        if self.live {
+            self.settle();
+        }
+    }
+
+    /// Offline: the same, when a bucket begins. The dumper has told then what it had written of all before it, whatever
+    /// the threads did: its inserter waited for that.
+    pub(super) fn settle_at(&mut self, bucket: BucketRef) {
+        if !self.live && self.bucket.replace(bucket) != Some(bucket) {
+            self.settle();
+        }
+    }
+
+    fn settle(&mut self) {
+        for (rule, cost) in self.costs.take() {
+            self.director.wrote(rule, cost.bytes);
+            (0..cost.finished).for_each(|_| self.director.finished(rule));
+        }
     }
 
     /// What messages and files call a rule.

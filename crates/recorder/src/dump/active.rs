@@ -17,7 +17,8 @@ use super::{
     report::{DumpReport, Missing, SidecarInterface, Verdict},
 };
 use crate::{
-    director::{Clip, Suppressed},
+    director::Clip,
+    hits::Suppressed,
     intake::Intake,
     interfaces::{Interface, InterfaceCache},
     predicate::Decision,
@@ -47,6 +48,8 @@ pub(super) struct Active {
     pub(super) lost: Lost,
     pub(super) late: Option<Missing>,
     pub(super) per_interface: HashMap<u16, u64>,
+    /// Bytes of its files that were told to the director.
+    pub(super) told_bytes: u64,
     pub(super) close: Option<CloseOrder>,
     /// Live: not judged before the counters cover the window or this passed on the monotonic clock.
     pub(super) judge_by_ns: Option<i64>,

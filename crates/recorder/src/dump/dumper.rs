@@ -9,7 +9,7 @@
 //! Should they become too many (a queue without watermark), the dumper stops waiting and lets the file sort it out.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     io,
     sync::{Arc, atomic::Ordering, mpsc},
 };
@@ -31,7 +31,7 @@ use crate::{
     clock::Clock,
     intake::Intake,
     interfaces::InterfaceCache,
-    progress::{AnalyzerCounters, Barrier, Progress, Reach},
+    progress::{AnalyzerCounters, Barrier, Cost, Costs, Progress, Reach},
     rules::Rules,
     time::rfc3339,
 };
@@ -40,6 +40,8 @@ use crate::{
 const SEVERAL_LINK_TYPES: &str = "several link types in one file: libpcap, and so tcpdump, will not read it (--format pcap splits it)";
 /// Finished dumps that a late packet can still amend.
 const FINISHED_KEPT: usize = 1024;
+/// What a file holds of a packet beside its bytes: an enhanced packet block (pcapng, section 4.3).
+const PACKET_OVERHEAD_BYTES: u64 = 32;
 /// How long a closed live dump waits for loss counters that cover its window, ns of the monotonic clock. They are read
 /// every 10 to 30 ms, and within 50 of its opening; only an inserter that does not get to run is later. Then the verdict says
 /// that it does not know.
@@ -55,6 +57,7 @@ pub(crate) struct DumperParts {
     pub(crate) barrier: Arc<Barrier>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counters: Arc<AnalyzerCounters>,
+    pub(crate) costs: Arc<Costs>,
     pub(crate) reproducible: bool,
     pub(crate) messages: mpsc::Receiver<Message>,
     pub(crate) events: mpsc::Sender<Event>,
@@ -71,6 +74,8 @@ pub(crate) struct Dumper {
     finished: VecDeque<(u64, DumpReport, FinishedFile, SidecarFacts)>,
     views: HashMap<BucketRef, HeldView>,
     next_number: u64,
+    /// What the director was not told yet.
+    costs: BTreeMap<usize, Cost>,
     infos: Vec<BucketInfo>,
     fallen: Vec<EvictedBucket>,
 }
@@ -92,6 +97,7 @@ impl Dumper {
             finished: VecDeque::new(),
             views: HashMap::new(),
             next_number: 1,
+            costs: BTreeMap::new(),
             infos: Vec::new(),
             fallen: Vec::new(),
         }
@@ -146,6 +152,10 @@ impl Dumper {
         self.pass(&reach, barrier.is_some());
         self.give_back();
         self.complete(&reach);
+        // Offline the director hears at barriers only: so it knows the same in every run.
+        if barrier.is_some() || matches!(self.parts.progress, Progress::Live { .. }) {
+            self.parts.costs.add(std::mem::take(&mut self.costs));
+        }
         if let Some(barrier) = barrier {
             self.parts.barrier.dumper_done(barrier);
         }
@@ -262,6 +272,7 @@ impl Dumper {
             lost: Lost::default(),
             late: None,
             per_interface: HashMap::new(),
+            told_bytes: 0,
             close: None,
             judge_by_ns: None,
         });
@@ -440,6 +451,17 @@ impl Dumper {
             dump.file = Err(Box::new(failure));
             dump.count_unwritten();
         }
+        let written = match &dump.file {
+            Ok(file) => file.safe(),
+            Err(failure) => failure.safe,
+        };
+        let bytes = written.bytes + written.packets * PACKET_OVERHEAD_BYTES;
+        let news = bytes.saturating_sub(dump.told_bytes);
+        if news > 0 {
+            dump.told_bytes = bytes;
+            let cost = self.costs.entry(dump.order.rule_number).or_default();
+            cost.bytes += news;
+        }
     }
 
     /// Closed buckets that were wholly read and written are free to be overwritten.
@@ -483,6 +505,8 @@ impl Dumper {
         };
         let finished = &self.parts.counters.finished_dumps;
         finished.fetch_add(1, Ordering::Relaxed);
+        let cost = self.costs.entry(dump.order.rule_number).or_default();
+        cost.finished += 1;
         let intake = Arc::clone(&self.parts.intake);
         let file = dump.take_file();
         let sidecar = dump.sidecar_facts(
@@ -548,6 +572,7 @@ impl Dumper {
             report: &beside,
             expression: &facts.expression,
             suppressed: facts.suppressed.count,
+            suppressed_before: facts.suppressed.before,
             suppressed_hits: facts
                 .suppressed
                 .times_ns

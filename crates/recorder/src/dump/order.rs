@@ -2,10 +2,7 @@
 
 use retroscope_ring::Reservation;
 
-use crate::{
-    director::{Clip, Suppressed},
-    predicate::Predicate,
-};
+use crate::{director::Clip, hits::Suppressed, predicate::Predicate};
 
 /// To the dumper.
 #[derive(Debug)]
@@ -33,6 +30,8 @@ pub(crate) struct DumpOrder {
     pub(crate) id: u64,
     /// The trigger's text, for names and reports.
     pub(crate) rule: String,
+    /// Its number.
+    pub(crate) rule_number: usize,
     /// Where the trigger packet is: producer, record, interface. `None`: by hand.
     pub(crate) trigger: Option<(usize, u64, u16)>,
     pub(crate) trigger_ns: i64,

@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Serialize, Serializer};
 
-use crate::time::{rfc3339, seconds};
+use crate::{
+    hits::Suppressions,
+    time::{rfc3339, seconds},
+};
 
 /// Whether a file holds everything that its filter takes of its window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -235,6 +238,8 @@ pub(crate) struct Sidecar<'a> {
     pub(crate) suppressed: u64,
     /// Times of the first of them, RFC 3339.
     pub(crate) suppressed_hits: Vec<String>,
+    /// Other hits of the same rule that started no dump, since the rule's dump before.
+    pub(crate) suppressed_before: Suppressions,
     /// Interfaces in the file.
     pub(crate) interfaces: Vec<SidecarInterface>,
     /// The program that wrote it.

@@ -137,9 +137,22 @@ pub(crate) struct Args {
     #[arg(long)]
     single: bool,
 
-    /// Dumps open at once at most; further triggers are refused and counted
+    /// Dumps open at once at most; further triggers are refused and counted. Of this limit and the next two, where there are
+    /// several triggers, one of them may use half; the others share the rest
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     max_dumps: u32,
+
+    /// Dumps started in any minute at most (of the packets, with -r); 0: without limit
+    #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    dumps_per_minute: u32,
+
+    /// Start no dump while so much was written in the last hour (of the packets, with -r), like 20GiB; 0: without limit
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::size_or_none)]
+    bytes_per_hour: u64,
+
+    /// After a dump's window, time in which what triggered it, the same trigger with the same dump expression, starts none
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
+    hold_off: Duration,
 
     /// Capture threads for each interface; af-xdp has one for each receive queue, pcap and -r one, whatever is given
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
@@ -270,6 +283,9 @@ impl Args {
             hold: self.hold,
             single: self.single,
             max_dumps: self.max_dumps as usize,
+            hold_off: self.hold_off,
+            dumps_per_minute: self.dumps_per_minute.into(),
+            bytes_per_hour: self.bytes_per_hour,
             snaplen: self.snaplen,
             count: self.count,
             duration: self.duration,

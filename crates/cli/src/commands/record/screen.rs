@@ -232,8 +232,9 @@ fn status_text(status: &Status, rates: Option<(f64, f64)>) -> String {
     } else {
         String::new()
     };
-    let refused = if status.hits.refused > 0 {
-        format!(" ({} refused)", status.hits.refused)
+    let refused = status.hits.suppressed.refused();
+    let refused = if refused > 0 {
+        format!(" ({refused} refused)")
     } else {
         String::new()
     };

@@ -7,7 +7,7 @@ use std::{
 };
 
 use retroscope_capture::af_packet::interfaces;
-use retroscope_recorder::{DumpReport, HitCounts, Summary, Verdict};
+use retroscope_recorder::{DumpReport, HitCounts, Reason, Summary, Suppressions, Verdict};
 use retroscope_ring::Ring;
 use serde::Serialize;
 
@@ -24,6 +24,7 @@ struct Json<'a> {
     analyzers: AnalyzersJson,
     triggers: u64,
     suppressed: u64,
+    suppressed_by: Suppressions,
     refused: u64,
     unfilled: u64,
     scripts_failed: u64,
@@ -73,6 +74,9 @@ pub(crate) fn finish(
     }
     if !args.quiet {
         print_totals(summary);
+        if !args.verbose && summary.hits.suppressed.refused() > 0 {
+            say(&hits_line(&summary.hits));
+        }
     }
     if args.verbose {
         print_details(summary, ring);
@@ -142,14 +146,26 @@ fn print_details(summary: &Summary, ring: &Ring) {
         summary.lapped,
         summary.unread()
     ));
-    let hits = &summary.hits;
-    say(&format!(
-        "triggers {}, suppressed {} (of them refused {}, without a variable {})",
-        hits.triggers, hits.suppressed, hits.refused, hits.unfilled
-    ));
+    say(&hits_line(&summary.hits));
+}
+
+/// What hits became: `triggers 3, suppressed 12 (open 10, max-dumps 2)`.
+fn hits_line(hits: &HitCounts) -> String {
+    let by = hits.suppressed.iter();
+    let by: Vec<String> = by
+        .map(|(reason, count)| format!("{} {count}", reason.as_str()))
+        .collect();
+    let by = if by.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", by.join(", "))
+    };
+    let (triggers, suppressed) = (hits.triggers, hits.suppressed.total());
+    format!("triggers {triggers}, suppressed {suppressed}{by}")
 }
 
 fn print_json(summary: &Summary) -> io::Result<()> {
+    let suppressed = summary.hits.suppressed;
     let json = Json {
         sources: summary
             .sources
@@ -175,9 +191,10 @@ fn print_json(summary: &Summary) -> io::Result<()> {
             unread: summary.unread(),
         },
         triggers: summary.hits.triggers,
-        suppressed: summary.hits.suppressed,
-        refused: summary.hits.refused,
-        unfilled: summary.hits.unfilled,
+        suppressed: suppressed.total(),
+        suppressed_by: suppressed,
+        refused: suppressed.refused(),
+        unfilled: suppressed.of(Reason::Unfilled),
         scripts_failed: summary.scripts_failed,
         dumps: &summary.dumps,
     };

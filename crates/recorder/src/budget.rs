@@ -1,0 +1,304 @@
+//! Limits that the rules share, so that a storm of one rule leaves room for the others.
+//!
+//! Where there are several rules, one of them may use half of a limit; the other half is kept for the others, in equal shares. What
+//! a rule uses beyond its own share it takes from what no rule was promised. So a rule below its share is never refused because of
+//! another. Where there are more rules than a limit has halves to give, a share is 1, and as much as half of the limit is
+//! kept for rules that use nothing.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    hash::Hash,
+};
+
+/// A limit of things that are in use at once.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    limit: u64,
+    share: u64,
+    /// In use, by rule.
+    used: Vec<u64>,
+    total: u64,
+    /// What rules have left of their shares, in all.
+    unused: u64,
+}
+
+impl Shares {
+    pub(crate) fn new(limit: u64, rules: usize) -> Self {
+        let others = rules.saturating_sub(1) as u64;
+        let share = match (limit / 2).checked_div(others) {
+            None => limit,
+            Some(share) => share.max(1).min(limit),
+        };
+        Self {
+            limit,
+            share,
+            used: vec![0; rules],
+            total: 0,
+            unused: share.saturating_mul(rules as u64),
+        }
+    }
+
+    /// Whether all is in use.
+    pub(crate) fn is_full(&self) -> bool {
+        self.total >= self.limit
+    }
+
+    /// Whether a rule may use more: it is below its share, or the others are left theirs.
+    pub(crate) fn has_room(&self, rule: usize) -> bool {
+        let Some(used) = self.used.get(rule) else {
+            return false;
+        };
+        let own = self.share.saturating_sub(*used);
+        let kept = self.unused.saturating_sub(own).min(self.limit / 2);
+        own > 0 || self.limit.saturating_sub(self.total) > kept
+    }
+
+    pub(crate) fn add(&mut self, rule: usize, amount: u64) {
+        self.change(rule, |used| used.saturating_add(amount));
+    }
+
+    pub(crate) fn give_back(&mut self, rule: usize, amount: u64) {
+        self.change(rule, |used| used.saturating_sub(amount));
+    }
+
+    fn change(&mut self, rule: usize, change: impl Fn(u64) -> u64) {
+        let Some(used) = self.used.get_mut(rule) else {
+            return;
+        };
+        let (before, after) = (*used, change(*used));
+        *used = after;
+        self.total = self.total.saturating_sub(before).saturating_add(after);
+        let left = |used| self.share.saturating_sub(used);
+        self.unused = self.unused.saturating_sub(left(before)) + left(after);
+    }
+}
+
+/// A limit of what may be spent within a time.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    /// `None`: no limit.
+    shares: Option<Shares>,
+    slot_ns: i64,
+    now_slot: i64,
+    /// What was spent, by slot and rule: at most [`SLOTS`] + 1 slots.
+    spent: BTreeMap<(i64, usize), u64>,
+}
+
+/// Parts of the time that are told apart: what was spent counts for as much longer than that time.
+const SLOTS: i64 = 60;
+
+impl Budget {
+    /// `limit` within any `period_ns`; 0: without limit.
+    pub(crate) fn new(limit: u64, period_ns: i64, rules: usize) -> Self {
+        Self {
+            shares: (limit > 0).then(|| Shares::new(limit, rules)),
+            slot_ns: period_ns / SLOTS,
+            now_slot: i64::MIN,
+            spent: BTreeMap::new(),
+        }
+    }
+
+    /// Moves the time, which never goes back.
+    pub(crate) fn advance(&mut self, now_ns: i64) {
+        let slot = now_ns.div_euclid(self.slot_ns);
+        if slot <= self.now_slot {
+            return;
+        }
+        self.now_slot = slot;
+        let Some(shares) = &mut self.shares else {
+            return;
+        };
+        while let Some(first) = self.spent.first_entry() {
+            let (old, rule) = *first.key();
+            if old.saturating_add(SLOTS) >= slot {
+                return;
+            }
+            shares.give_back(rule, first.remove());
+        }
+    }
+
+    /// Whether a rule may spend more.
+    pub(crate) fn has_room(&self, rule: usize) -> bool {
+        let shares = self.shares.as_ref();
+        shares.is_none_or(|shares| shares.has_room(rule))
+    }
+
+    /// As [`Self::has_room`], and never beyond the limit in all.
+    pub(crate) fn has_room_within(&self, rule: usize) -> bool {
+        let shares = self.shares.as_ref();
+        shares.is_none_or(|shares| !shares.is_full() && shares.has_room(rule))
+    }
+
+    pub(crate) fn spend(&mut self, rule: usize, amount: u64) {
+        if let Some(shares) = &mut self.shares {
+            shares.add(rule, amount);
+            *self.spent.entry((self.now_slot, rule)).or_default() += amount;
+        }
+    }
+}
+
+/// What starts no dump again before a time.
+#[derive(Debug)]
+pub(crate) struct HoldOff<K> {
+    until_ns: HashMap<(usize, K), i64>,
+    /// The same, in the order of time.
+    order: VecDeque<(i64, usize, K)>,
+}
+
+/// Kept at most; the one that is over first is then given up.
+const HELD_OFF_MAX: usize = 65_536;
+
+impl<K: Eq + Hash + Clone> HoldOff<K> {
+    pub(crate) fn new() -> Self {
+        Self {
+            until_ns: HashMap::new(),
+            order: VecDeque::new(),
+        }
+    }
+
+    /// Moves the time, which never goes back.
+    pub(crate) fn advance(&mut self, now_ns: i64) {
+        while self
+            .order
+            .front()
+            .is_some_and(|(until, ..)| *until < now_ns)
+        {
+            self.forget_first();
+        }
+    }
+
+    /// Holds a rule and key off; times rise from call to call.
+    pub(crate) fn hold(&mut self, rule: usize, key: K, until_ns: i64) {
+        self.until_ns.insert((rule, key.clone()), until_ns);
+        self.order.push_back((until_ns, rule, key));
+        if self.order.len() > HELD_OFF_MAX {
+            self.forget_first();
+        }
+    }
+
+    pub(crate) fn holds(&self, rule: usize, key: &K) -> bool {
+        !self.order.is_empty() && self.until_ns.contains_key(&(rule, key.clone()))
+    }
+
+    fn forget_first(&mut self) {
+        let Some((until_ns, rule, key)) = self.order.pop_front() else {
+            return;
+        };
+        let entry = (rule, key);
+        if self.until_ns.get(&entry) == Some(&until_ns) {
+            self.until_ns.remove(&entry);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000_000;
+
+    /// Uses all that a rule may have now; how much that was.
+    fn drain(shares: &mut Shares, rule: usize) -> u64 {
+        let mut taken = 0;
+        while !shares.is_full() && shares.has_room(rule) {
+            shares.add(rule, 1);
+            taken += 1;
+        }
+        taken
+    }
+
+    #[test]
+    fn one_rule_alone_has_all() {
+        assert_eq!(drain(&mut Shares::new(7, 1), 0), 7);
+        assert_eq!(drain(&mut Shares::new(1, 2), 1), 1);
+    }
+
+    #[test]
+    fn a_rule_below_its_share_is_never_refused_because_of_another() {
+        let seed = 0x5ba2e5;
+        let mut random = fastrand::Rng::with_seed(seed);
+        for _ in 0..2000 {
+            let rules = random.usize(2..8);
+            let limit = random.u64(rules as u64 * 2..100);
+            let share = limit / 2 / (rules as u64 - 1);
+            let mut shares = Shares::new(limit, rules);
+            let mut used = vec![0; rules];
+            for _ in 0..300 {
+                let rule = random.usize(..rules);
+                if random.u8(..4) == 0 && used[rule] > 0 {
+                    shares.give_back(rule, 1);
+                    used[rule] -= 1;
+                    continue;
+                }
+                let room = !shares.is_full() && shares.has_room(rule);
+                assert!(room || used[rule] >= share, "seed {seed:#x}: {shares:?}");
+                if room {
+                    shares.add(rule, 1);
+                    used[rule] += 1;
+                }
+                assert!(used.iter().sum::<u64>() <= limit);
+            }
+        }
+    }
+
+    #[test]
+    fn a_storm_of_one_rule_leaves_half_to_the_others() {
+        for rules in [2, 3, 10, 51, 5000] {
+            let mut shares = Shares::new(100, rules);
+            // What cannot be divided is for whoever comes.
+            assert!((50..60).contains(&drain(&mut shares, 0)), "{rules} rules");
+            for rule in 1..rules.min(50) {
+                assert!(!shares.is_full() && shares.has_room(rule), "rule {rule}");
+                shares.add(rule, 1);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_spent_comes_back_after_the_time() {
+        let mut budget = Budget::new(10, 60 * S, 1);
+        for second in 0..10 {
+            budget.advance(1_000_000 * S + second * S);
+            budget.spend(0, 1);
+        }
+        assert!(!budget.has_room(0));
+        budget.advance(1_000_060 * S);
+        assert!(!budget.has_room(0), "a minute that began within the second");
+        budget.advance(1_000_061 * S);
+        budget.spend(0, 1);
+        assert!(!budget.has_room(0), "one came back");
+        budget.advance(1_000_001 * S);
+        assert!(!budget.has_room(0), "time does not go back");
+        budget.advance(1_000_200 * S);
+        assert!(budget.spent.is_empty());
+        assert!(Budget::new(0, S, 1).has_room(0), "no limit");
+    }
+
+    #[test]
+    fn what_overshoots_is_the_shooters() {
+        let mut budget = Budget::new(100, 3600 * S, 2);
+        budget.advance(0);
+        budget.spend(0, 1_000_000);
+        assert!(!budget.has_room(0));
+        assert!(budget.has_room(1), "it has spent nothing of its share");
+        budget.spend(1, 50);
+        assert!(!budget.has_room(1));
+    }
+
+    #[test]
+    fn a_key_is_held_off_for_its_time_and_memory_is_bounded() {
+        let mut held = HoldOff::new();
+        held.hold(0, 7, 100);
+        held.hold(0, 7, 200);
+        assert!(held.holds(0, &7) && !held.holds(1, &7) && !held.holds(0, &8));
+        held.advance(150);
+        assert!(held.holds(0, &7), "the later one counts");
+        held.advance(201);
+        assert!(!held.holds(0, &7));
+        for key in 0..200_000 {
+            held.hold(0, key, 1000);
+        }
+        assert_eq!(held.until_ns.len(), HELD_OFF_MAX);
+        assert!(held.holds(0, &199_999) && !held.holds(0, &0));
+    }
+}

@@ -1,0 +1,281 @@
+//! What the director refuses: storms of triggers, against its limits.
+
+use retroscope_filter::{FillError, Variable};
+
+use super::*;
+
+const S: i64 = 1_000_000_000;
+
+fn config() -> DirectorConfig {
+    DirectorConfig {
+        past_ns: 10 * S,
+        future_ns: 5 * S,
+        hold_ns: S,
+        rules: 2,
+        hold_off_ns: 0,
+        max_dumps: 64,
+        dumps_per_minute: 400,
+        bytes_per_hour: 0,
+        single: false,
+        grace_ns: None,
+    }
+}
+
+fn hit(time_ns: i64, rule: usize, key: u32) -> Hit<u32> {
+    Hit {
+        order: HitOrder {
+            time_ns,
+            source: 0,
+            producer: 0,
+            record: u64::from(key),
+            rule,
+        },
+        expression: Ok(key),
+    }
+}
+
+/// A director that is fed with packets which carry the clock with them, and what it opened: time, rule, key.
+struct Run {
+    director: Director<u32>,
+    opened: Vec<(i64, usize, u32)>,
+    refused: Vec<Refusal>,
+    closed: Vec<Suppressed>,
+}
+
+impl Run {
+    fn new(config: DirectorConfig) -> Self {
+        Self {
+            director: Director::new(config),
+            opened: Vec::new(),
+            refused: Vec::new(),
+            closed: Vec::new(),
+        }
+    }
+
+    fn feed(&mut self, hit: Hit<u32>) {
+        let mut orders = Vec::new();
+        self.director.advance(hit.order.time_ns, &mut orders);
+        self.director.hit(hit, &mut orders);
+        self.take(orders);
+    }
+
+    fn end(&mut self) {
+        let mut orders = Vec::new();
+        self.director.end(Clip::End, &mut orders);
+        self.take(orders);
+        assert_eq!(self.opened.len(), self.closed.len());
+        let places = &self.director.places;
+        assert!(!places.is_full() && places.has_room(0) && places.has_room(1));
+    }
+
+    fn take(&mut self, orders: Vec<Order<u32>>) {
+        for order in orders {
+            match order {
+                Order::Open {
+                    hit, expression, ..
+                } => self.opened.push((hit.time_ns, hit.rule, expression)),
+                Order::Close { suppressed, .. } => self.closed.push(suppressed),
+                Order::Refused { why, .. } => self.refused.push(why),
+            }
+        }
+    }
+
+    fn of_rule(&self, rule: usize) -> usize {
+        self.opened.iter().filter(|(_, r, _)| *r == rule).count()
+    }
+}
+
+/// The storm of DESIGN §6: each flow once, 1,000 a second, for a minute.
+#[test]
+fn a_storm_of_flows_leaves_room_for_another_rule() {
+    let mut run = Run::new(config());
+    for number in 0..60_000 {
+        let time_ns = 1000 * S + i64::from(number) * S / 1000;
+        if number == 31_234 {
+            run.feed(hit(time_ns, 1, u32::MAX));
+        }
+        run.feed(hit(time_ns, 0, number));
+        assert!(run.director.open_dumps() <= 64);
+        assert!(run.director.waiting.len() <= 1002, "those of the hold time");
+    }
+    run.end();
+    let counts = run.director.counts();
+    assert_eq!(run.of_rule(1), 1, "it gets its dump");
+    assert!((100..=400).contains(&run.of_rule(0)), "{}", run.of_rule(0));
+    assert_eq!(counts.triggers + counts.suppressed.total(), 60_001);
+    assert_eq!(counts.suppressed.refused(), counts.suppressed.total());
+}
+
+#[test]
+fn a_minute_has_its_dumps_and_each_rule_its_share() {
+    let config = DirectorConfig {
+        max_dumps: 1000,
+        dumps_per_minute: 10,
+        hold_ns: 0,
+        ..config()
+    };
+    let mut run = Run::new(config);
+    for number in 0..100 {
+        run.feed(hit(1000 * S, 0, number));
+    }
+    assert_eq!(run.of_rule(0), 5, "half of it is kept for the other rule");
+    for number in 0..100 {
+        run.feed(hit(1001 * S, 1, number));
+    }
+    assert_eq!(run.of_rule(1), 5);
+    let refused = Refusal::Limit(Reason::DumpsPerMinute);
+    assert!(run.refused.iter().all(|why| *why == refused));
+    run.feed(hit(1062 * S, 0, 1000));
+    assert_eq!(run.of_rule(0), 6, "the next minute");
+    // In any minute, also where it storms all the time.
+    let mut run = Run::new(config);
+    for number in 0..6000_u32 {
+        let time_ns = i64::from(number) * S / 10;
+        run.feed(hit(time_ns, usize::from(number % 3 == 0), number));
+    }
+    for (index, (time_ns, ..)) in run.opened.iter().enumerate() {
+        let since = run.opened[..index].partition_point(|(ns, ..)| ns + 60 * S <= *time_ns);
+        assert!(index + 1 - since <= 10);
+    }
+    assert!(run.opened.len() > 80, "{}", run.opened.len());
+}
+
+#[test]
+fn bytes_of_an_hour_refuse_the_rule_that_wrote_them() {
+    let config = DirectorConfig {
+        bytes_per_hour: 1000,
+        hold_ns: 0,
+        ..config()
+    };
+    let mut run = Run::new(config);
+    run.feed(hit(1000 * S, 0, 1));
+    run.director.wrote(0, 400);
+    run.feed(hit(1000 * S, 0, 2));
+    run.director.wrote(0, 400);
+    run.feed(hit(1000 * S, 0, 3));
+    assert_eq!(run.refused, [Refusal::Limit(Reason::BytesPerHour)]);
+    run.feed(hit(1000 * S, 1, 4));
+    assert_eq!(run.of_rule(1), 1);
+    run.feed(hit(4700 * S, 0, 5));
+    assert_eq!(run.of_rule(0), 3, "an hour later");
+}
+
+#[test]
+fn a_key_is_held_off_behind_its_window() {
+    let config = DirectorConfig {
+        hold_off_ns: 20 * S,
+        ..config()
+    };
+    let mut run = Run::new(config);
+    for second in 0..60 {
+        run.feed(hit((1000 + second) * S, 0, 7));
+    }
+    run.feed(hit(1060 * S, 0, 8));
+    run.end();
+    let times: Vec<i64> = run.opened.iter().map(|(ns, ..)| ns / S).collect();
+    // Each window has 5 s, and then 20 s pass.
+    assert_eq!(times, [1000, 1026, 1052, 1060]);
+    let suppressed = run.director.counts().suppressed;
+    assert_eq!(suppressed.of(Reason::Open), 3 * 5);
+    assert_eq!(suppressed.of(Reason::HoldOff), 20 + 20 + 2);
+    assert_eq!(run.refused, [], "nobody needs to hear of it");
+    let before: Vec<u64> = run.closed.iter().map(|s| s.before.total()).collect();
+    assert_eq!(before, [0, 20, 20, 2]);
+}
+
+#[test]
+fn a_trigger_by_hand_asks_no_budget() {
+    let config = DirectorConfig {
+        max_dumps: 4,
+        dumps_per_minute: 1,
+        bytes_per_hour: 1,
+        hold_off_ns: 100 * S,
+        hold_ns: 0,
+        rules: 1,
+        ..config()
+    };
+    let mut run = Run::new(config);
+    run.feed(hit(1000 * S, 0, 1));
+    run.director.wrote(0, 10);
+    run.feed(hit(1000 * S, 0, 2));
+    assert_eq!(run.of_rule(0), 1);
+    let mut orders = Vec::new();
+    for number in 0..5 {
+        let by_hand = hit(1001 * S, usize::MAX, number);
+        run.director.manual(by_hand, &mut orders);
+    }
+    let opened = orders.iter().filter(|o| matches!(o, Order::Open { .. }));
+    assert_eq!(opened.count(), 4, "as many as may be open at once");
+}
+
+/// A long hold time while every packet hits: one key, then each another.
+#[test]
+fn hits_that_wait_are_bounded_and_none_is_lost() {
+    let config = DirectorConfig {
+        hold_ns: 3600 * S,
+        ..config()
+    };
+    let mut run = Run::new(config);
+    for number in 0..1_000_000_u32 {
+        let key = if number < 500_000 { 7 } else { number };
+        run.feed(hit(1000 * S + i64::from(number) * 1_000_000, 0, key));
+        assert!(run.director.waiting.len() <= WAITING_MAX);
+    }
+    run.end();
+    let counts = run.director.counts();
+    assert_eq!(counts.triggers + counts.suppressed.total(), 1_000_000);
+    assert!(run.opened.iter().filter(|(.., key)| *key == 7).count() >= 32);
+    // The same again: what acts early does so for the packets' sake alone.
+    let opened = std::mem::take(&mut run.opened);
+    let mut again = Run::new(config);
+    for number in 0..1_000_000_u32 {
+        let key = if number < 500_000 { 7 } else { number };
+        again.feed(hit(1000 * S + i64::from(number) * 1_000_000, 0, key));
+    }
+    again.end();
+    assert!(opened == again.opened);
+}
+
+#[test]
+fn a_variable_that_is_missing_fails_the_trigger() {
+    let mut run = Run::new(config());
+    let why = Unfilled::Variable(FillError {
+        variable: Variable::SrcPort,
+        reason: "it has none",
+    });
+    run.feed(Hit {
+        expression: Err(why.clone()),
+        ..hit(S, 0, 1)
+    });
+    run.end();
+    assert_eq!(run.refused, [Refusal::Unfilled(why)]);
+    let counts = run.director.counts();
+    assert_eq!((counts.triggers, counts.suppressed.total()), (0, 1));
+    assert_eq!(counts.suppressed.of(Reason::Unfilled), 1);
+}
+
+/// Live a place is free when the file is finished, not when the window closes.
+#[test]
+fn live_a_place_is_free_when_its_file_is_finished() {
+    let config = DirectorConfig {
+        max_dumps: 2,
+        rules: 1,
+        hold_ns: 0,
+        grace_ns: Some(S / 20),
+        ..config()
+    };
+    let mut run = Run::new(config);
+    for key in 0..3 {
+        run.feed(hit(1000 * S, 0, key));
+    }
+    run.feed(hit(1010 * S, 0, 3));
+    assert_eq!(
+        (run.closed.len(), run.of_rule(0)),
+        (2, 2),
+        "both files are being written"
+    );
+    run.director.finished(0);
+    run.feed(hit(1010 * S, 0, 4));
+    run.feed(hit(1010 * S, 0, 5));
+    assert_eq!(run.of_rule(0), 3);
+}

@@ -1,0 +1,175 @@
+//! What hits became.
+
+use std::fmt;
+
+use retroscope_filter::FillError;
+use serde::{Serialize, Serializer};
+
+/// Why a hit started no dump.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// A dump of its rule and of what it would dump is open.
+    Open,
+    /// Such a dump has ended less than `--hold-off` ago.
+    HoldOff,
+    /// Its rule may start no more dumps in this minute.
+    DumpsPerMinute,
+    /// Its rule may write no more bytes in this hour.
+    BytesPerHour,
+    /// Its rule may have no more dumps open at once.
+    MaxDumps,
+    /// The packet does not have a variable that the dump template needs.
+    Unfilled,
+    /// The one dump of `--single` was started while it waited.
+    Single,
+}
+
+impl Reason {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Open,
+        Self::HoldOff,
+        Self::DumpsPerMinute,
+        Self::BytesPerHour,
+        Self::MaxDumps,
+        Self::Unfilled,
+        Self::Single,
+    ];
+
+    /// The word that files and `--json` use: of a limit, its option.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::HoldOff => "hold-off",
+            Self::DumpsPerMinute => "dumps-per-minute",
+            Self::BytesPerHour => "bytes-per-hour",
+            Self::MaxDumps => "max-dumps",
+            Self::Unfilled => "unfilled",
+            Self::Single => "single",
+        }
+    }
+
+    /// Whether a limit refused the hit.
+    pub(crate) fn is_limit(self) -> bool {
+        matches!(
+            self,
+            Self::DumpsPerMinute | Self::BytesPerHour | Self::MaxDumps
+        )
+    }
+}
+
+/// Hits that started no dump, by reason. Serialized it is a map.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Suppressions([u64; Reason::ALL.len()]);
+
+impl Suppressions {
+    /// As `count` says of each reason.
+    pub(crate) fn new(count: impl Fn(Reason) -> u64) -> Self {
+        Self(Reason::ALL.map(count))
+    }
+
+    pub(crate) fn add(&mut self, reason: Reason) {
+        self.0[reason as usize] += 1;
+    }
+
+    /// How many of them for this reason.
+    #[must_use]
+    pub fn of(&self, reason: Reason) -> u64 {
+        self.0[reason as usize]
+    }
+
+    /// How many in all.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// How many a limit refused.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        let limits = Reason::ALL.into_iter().filter(|reason| reason.is_limit());
+        limits.map(|reason| self.of(reason)).sum()
+    }
+
+    /// The reasons that there were, with their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (Reason, u64)> {
+        let all = Reason::ALL.into_iter().zip(self.0);
+        all.filter(|(_, count)| *count > 0)
+    }
+}
+
+impl Serialize for Suppressions {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let all = Reason::ALL.into_iter();
+        serializer.collect_map(all.map(|reason| (reason.as_str(), self.of(reason))))
+    }
+}
+
+/// How many hits became what: `triggers` + `suppressed` are all of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HitCounts {
+    /// Hits that started a dump.
+    pub triggers: u64,
+    /// All others.
+    pub suppressed: Suppressions,
+}
+
+/// Hits that a dump stands for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Suppressed {
+    /// Further ones while it was open.
+    pub(crate) count: u64,
+    /// The times of the first of them to come, in order, ns.
+    pub(crate) times_ns: Vec<i64>,
+    /// Other hits of its rule that started no dump, since the rule's dump before.
+    pub(crate) before: Suppressions,
+}
+
+impl Suppressed {
+    pub(crate) fn add(&mut self, time_ns: i64) {
+        self.count += 1;
+        if self.times_ns.len() < SUPPRESSED_LISTED {
+            self.times_ns.push(time_ns);
+        }
+    }
+}
+
+/// Suppressed hits listed by time in a sidecar; all are counted.
+const SUPPRESSED_LISTED: usize = 1000;
+
+/// Why a hit that could have started a dump did not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// A limit.
+    Limit(Reason),
+    /// The trigger packet cannot supply a variable.
+    Unfilled(Unfilled),
+}
+
+impl Refusal {
+    pub(crate) fn reason(&self) -> Reason {
+        match self {
+            Self::Limit(reason) => *reason,
+            Self::Unfilled(_) => Reason::Unfilled,
+        }
+    }
+}
+
+/// Why nothing can be said to a dump expression.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Unfilled {
+    /// The trigger packet cannot supply a variable.
+    Variable(FillError),
+    /// What a dump script has to say.
+    Script(String),
+}
+
+impl fmt::Display for Unfilled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Variable(error) => write!(f, "{error}"),
+            Self::Script(text) => f.write_str(text),
+        }
+    }
+}
