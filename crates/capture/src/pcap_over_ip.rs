@@ -288,6 +288,10 @@ impl Queue for TcpQueue {
         self.ended.then_some(i64::MAX)
     }
 
+    fn promises_watermark(&self) -> bool {
+        false
+    }
+
     fn event(&mut self) -> Option<Event> {
         self.records.event(&self.name)
     }

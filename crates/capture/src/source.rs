@@ -71,6 +71,12 @@ pub trait Queue: Send + fmt::Debug {
     /// idle too. `None`: no promise yet, or none possible (a file in any order).
     fn watermark(&self) -> Option<i64>;
 
+    /// Whether this queue makes promises at all, [`Queue::watermark`], as long as it is not at its end. One that does not is never waited
+    /// for: its stamps are of another clock, or in any order.
+    fn promises_watermark(&self) -> bool {
+        true
+    }
+
     /// Takes one event that happened since the last call.
     fn event(&mut self) -> Option<Event>;
 

@@ -21,9 +21,8 @@ use retroscope_ring::{Batch, BucketRef, Packet, Positions, Reader, Reservation, 
 
 use crate::{
     Event,
-    clock::{Clock, Now},
     director::{Clip, Director, DirectorConfig, Hit, HitOrder, Order},
-    dump::{CloseOrder, DumpOrder, Message, Step},
+    dump::{CloseOrder, DumpOrder, Message},
     fragments::FirstFragments,
     hits::{HitCounts, Reason, Refusal},
     intake::Intake,
@@ -32,8 +31,9 @@ use crate::{
     lookout::Suspects,
     native::NativeCode,
     predicate::Expression,
-    progress::{AnalyzerCounters, Barrier, Control, Costs},
-    time::{rfc3339, seconds},
+    progress::{AnalyzerCounters, Barrier, Control, Costs, promised},
+    ring_time::{Moment, RingClock, Stamps},
+    time::rfc3339,
     triggers::Triggers,
 };
 
@@ -43,8 +43,6 @@ pub(crate) use rules::Functions;
 const MANUAL: usize = usize::MAX;
 /// Batches between two looks at clocks and wishes while packets keep coming.
 const BATCHES: usize = 64;
-/// A difference between the clocks' advances beyond this is a step of the real-time clock, ns.
-const STEP_NS: i64 = 100_000_000;
 
 /// What the analyzer is built from.
 #[derive(Debug)]
@@ -61,7 +59,7 @@ pub(crate) struct AnalyzerParts {
     pub(crate) intake: Arc<Intake>,
     pub(crate) control: Arc<Control>,
     pub(crate) barrier: Arc<Barrier>,
-    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<RingClock>,
     /// Live, where the inserters try the trigger rules as well.
     pub(crate) suspects: Option<Suspects>,
     /// Packet time for the dumper, offline.
@@ -92,7 +90,10 @@ struct Core {
     intake: Arc<Intake>,
     control: Arc<Control>,
     barrier: Arc<Barrier>,
-    clock: Arc<dyn Clock>,
+    clock: Arc<RingClock>,
+    /// By producer, whether it promises watermarks.
+    promises: Vec<bool>,
+    stamps: Stamps,
     suspects: Option<Suspects>,
     packet_clock: Arc<AtomicI64>,
     shared: Arc<AnalyzerCounters>,
@@ -118,14 +119,6 @@ struct Core {
     /// Records that were not looked at.
     #[cfg(test)]
     passed_by: usize,
-    /// Real-time minus monotonic clock, and the monotonic clock, at the last look.
-    offset_ns: Option<(i64, i64)>,
-    /// The real-time clock was set back, and the queues' watermark is still ahead of it.
-    is_set_back: bool,
-    /// What was published at the last look.
-    published: Vec<u64>,
-    /// Remarks for the dumps that are open.
-    step_notes: Vec<(i64, String)>,
     refusals_told: usize,
 }
 
@@ -155,9 +148,11 @@ impl Analyzer {
             events,
         } = parts;
         let live = director.grace_ns.is_some();
-        let start_ns = if live { clock.now().wall_ns } else { i64::MAX };
+        let start_ns = if live { clock.now().ring_ns } else { i64::MAX };
         let core = Core {
             names: intake.interface_cache(),
+            promises: intake.promises(),
+            stamps: Stamps::new(&ring),
             director: Director::new(director),
             live,
             orders: Vec::new(),
@@ -173,10 +168,6 @@ impl Analyzer {
             lapped: 0,
             #[cfg(test)]
             passed_by: 0,
-            offset_ns: None,
-            is_set_back: false,
-            published: Vec::new(),
-            step_notes: Vec::new(),
             refusals_told: 0,
             ring,
             triggers,
@@ -221,13 +212,13 @@ impl Analyzer {
 
     /// Sleeps until there is something to read, a wish, or the timeout. Returns for how long.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Duration {
-        let start_ns = self.core.clock.mono_ns();
+        let start_ns = self.core.clock.clock().mono_ns();
         if self.core.is_told() {
             self.reader.doze(timeout);
         } else {
             self.reader.wait(timeout);
         }
-        let slept_ns = self.core.clock.mono_ns().saturating_sub(start_ns);
+        let slept_ns = self.core.clock.clock().mono_ns().saturating_sub(start_ns);
         Duration::from_nanos(slept_ns.unsigned_abs())
     }
 
@@ -235,11 +226,6 @@ impl Analyzer {
     pub(crate) fn step(&mut self) -> bool {
         // Asked before the reading: the writer that asks has published everything.
         let asked = self.core.barrier.asked_of_analyzer();
-        if self.core.live {
-            let now = self.core.clock.now();
-            // Before hits act on stamps of the new scale.
-            self.core.clock_step(now);
-        }
         // Read before the records: what a queue promised not to be older than has then been seen, if all was read.
         let promised_ns = self.core.promised_ns();
         let mut batches = 0;
@@ -331,15 +317,10 @@ impl Core {
     }
 
     /// Clocks and wishes, between batches.
-    fn look_after(&mut self, now: Now, promised_ns: Option<i64>) {
+    fn look_after(&mut self, now: Moment, promised_ns: Option<i64>) {
         if self.live {
-            self.clock_step(now);
             if let Some(promised_ns) = promised_ns {
-                // A queue that has not seen the step back yet still promises what it did before.
-                self.is_set_back &= promised_ns > now.wall_ns;
-                if !self.is_set_back {
-                    self.director.advance(promised_ns, &mut self.orders);
-                }
+                self.director.advance(promised_ns, &mut self.orders);
             }
             self.director.advance_mono(now.mono_ns, &mut self.orders);
         }
@@ -352,18 +333,18 @@ impl Core {
         self.publish_counters();
     }
 
-    /// The smallest watermark of the queues that still run: no packet older than this comes any more, ns.
+    /// The smallest watermark of the queues that promise one and still run: of them no packet older than this comes any more, ns.
     fn promised_ns(&self) -> Option<i64> {
         if !self.live {
             return None;
         }
-        let watermarks = (0..self.ring.producers()).map(|p| self.ring.watermark(p));
-        watermarks.min().flatten().filter(|ns| *ns != i64::MAX)
+        let least_ns = promised(&self.ring, &self.promises).min();
+        least_ns.filter(|ns| *ns != i64::MAX && *ns != i64::MIN)
     }
 
-    fn trigger_by_hand(&mut self, now: Now) {
+    fn trigger_by_hand(&mut self, now: Moment) {
         let time_ns = if self.live {
-            now.wall_ns
+            now.ring_ns
         } else {
             self.director.clock_ns()
         };
@@ -385,46 +366,6 @@ impl Core {
             .manual(Hit { order, expression }, &mut self.orders);
     }
 
-    /// A real-time clock that moved otherwise than the monotonic one was stepped: the windows' ends move with it.
-    fn clock_step(&mut self, now: Now) {
-        if !now.is_one_moment() {
-            // Windows would move for a step that nobody made. The next look compares with the last one that could tell.
-            return;
-        }
-        let offset_ns = now.wall_ns.saturating_sub(now.mono_ns);
-        // A clock that is slewed drifts from look to look; only a jump between two looks is a step.
-        let before = self.offset_ns.replace((offset_ns, now.mono_ns));
-        let (before_ns, looked_ns) = before.unwrap_or((offset_ns, now.mono_ns));
-        let step_ns = offset_ns.saturating_sub(before_ns);
-        if step_ns.abs() > STEP_NS {
-            self.director.clock_step(step_ns);
-            self.is_set_back |= step_ns < 0;
-            // Stamps are used again now: a packet that looks late for a window before the step is not.
-            self.tell_late();
-            self.shared.clock_steps.fetch_add(1, Ordering::Relaxed);
-            let note = format!(
-                "the clock was stepped by {} at {}",
-                seconds(step_ns),
-                rfc3339(now.wall_ns)
-            );
-            self.tell(Event::Notice(note.clone()));
-            self.step_notes.push((now.mono_ns, note));
-            // It happened after the last look: stamps since then may be of the new scale.
-            let from_ns = now
-                .wall_ns
-                .saturating_sub(now.mono_ns.saturating_sub(looked_ns));
-            let starts = std::mem::take(&mut self.published);
-            self.send(Message::Step(Step {
-                step_ns,
-                from_ns,
-                starts,
-            }));
-        }
-        self.published.clear();
-        self.published
-            .extend((0..self.ring.producers()).map(|p| self.ring.published(p)));
-    }
-
     /// Offline: the ring is about to overwrite its oldest bucket. Hits that wait and want it must act first.
     fn make_room(&mut self) {
         let Some(from_ns) = self.director.waiting_from_ns() else {
@@ -432,8 +373,9 @@ impl Core {
         };
         let mut buckets = Vec::new();
         self.ring.reserve(i64::MIN, i64::MAX).buckets(&mut buckets);
-        let oldest = buckets.iter().filter(|b| b.closed).map(|b| b.max_ns).min();
-        if oldest.is_some_and(|largest_ns| largest_ns >= from_ns) {
+        // The first of them to close is the next to go.
+        let oldest = buckets.iter().find(|bucket| bucket.closed);
+        if oldest.is_some_and(|bucket| bucket.max_ns >= from_ns) {
             self.here.clear();
             self.director.act_all(&mut self.orders);
             self.execute();
@@ -464,12 +406,11 @@ impl Core {
                             ends: self.ends(),
                             received: (!self.live).then(|| self.received.clone()),
                             clock_ns: if self.live {
-                                self.clock.now().wall_ns
+                                self.clock.now().ring_ns
                             } else {
                                 self.director.clock_ns()
                             },
                             start_ns: self.start_ns,
-                            notes: Vec::new(),
                         };
                         self.close(order);
                     }
@@ -485,19 +426,22 @@ impl Core {
         let (text, predicate) = expression.resolve(!self.live);
         let trigger =
             (hit.rule != MANUAL).then_some((hit.producer, hit.record, expression.interface()));
-        let now = self.clock.now();
+        let offset_ns = if hit.rule == MANUAL {
+            self.clock.now().offset_ns
+        } else {
+            self.stamps.offset_ns(hit.producer, hit.source, hit.record)
+        };
         self.open.insert(
             id,
             OpenWindow {
                 from_ns,
                 to_ns,
                 predicate: predicate.clone(),
-                opened_mono_ns: now.mono_ns,
             },
         );
         self.tell(Event::Triggered {
             rule: rule.clone(),
-            trigger_ns: hit.time_ns,
+            trigger_ns: hit.time_ns.saturating_add(offset_ns),
             expression: text.clone(),
         });
         self.send(Message::Open(Box::new(DumpOrder {
@@ -506,6 +450,7 @@ impl Core {
             rule_number: hit.rule,
             trigger,
             trigger_ns: hit.time_ns,
+            offset_ns,
             expression: text,
             predicate,
             from_ns,
@@ -514,16 +459,10 @@ impl Core {
         })));
     }
 
-    fn close(&mut self, mut order: CloseOrder) {
+    fn close(&mut self, order: CloseOrder) {
         let Some(window) = self.open.remove(&order.id) else {
             return;
         };
-        order.notes = self
-            .step_notes
-            .iter()
-            .filter(|(at, _)| *at >= window.opened_mono_ns)
-            .map(|(_, note)| note.clone())
-            .collect();
         self.shared.closed_dumps.fetch_add(1, Ordering::Relaxed);
         let (id, ends) = (order.id, order.ends.clone());
         self.send(Message::Close(Box::new(order)));
@@ -549,7 +488,8 @@ impl Core {
             return;
         }
         let rule = self.rule_name(hit.rule).to_owned();
-        let at = rfc3339(hit.time_ns);
+        let offset_ns = self.stamps.offset_ns(hit.producer, hit.source, hit.record);
+        let at = rfc3339(hit.time_ns.saturating_add(offset_ns));
         let text = match why {
             Refusal::Limit(reason) => {
                 let reason = match reason {
@@ -616,6 +556,7 @@ impl Core {
             (&self.shared.lapped, self.lapped),
             (&self.shared.triggers, counts.triggers),
             (&self.shared.open_dumps, self.director.open_dumps() as u64),
+            (&self.shared.clock_steps, self.clock.count()),
         ] {
             counter.store(n, Ordering::Relaxed);
         }

@@ -7,8 +7,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{
-    clock::Now,
     counters::{INTERFACE_DOWN, LossEvent, LossLog},
+    ring_time::Moment,
 };
 
 /// Follows the interface of one source, for all of its queues.
@@ -67,10 +67,10 @@ impl Away {
     }
 
     /// It went away after `known_ns`, or before, and nothing of it will be recorded any more, or not all. Returns whether that is new.
-    pub(crate) fn for_good(&self, known_ns: i64, now: Now, log: &LossLog) -> bool {
+    pub(crate) fn for_good(&self, known_ns: i64, now: Moment, log: &LossLog) -> bool {
         let mut state = self.state();
         state.begin(known_ns);
-        self.tell_with(&mut state, now.wall_ns, log);
+        self.tell_with(&mut state, now.ring_ns, log);
         let Whereabouts::Away { told_ns } = state.now else {
             return false;
         };
@@ -110,7 +110,6 @@ impl Away {
         let Whereabouts::Away { told_ns } = state.now else {
             return;
         };
-        // The clock may have been set back.
         let Some(ns) = now_ns.checked_sub(told_ns).filter(|ns| *ns > 0) else {
             return;
         };
@@ -168,10 +167,10 @@ mod tests {
     fn what_is_gone_for_good_stays_away_to_the_end() {
         let (log, away) = (LossLog::default(), Away::new(0));
         away.begin(100);
-        let now = |wall_ns, mono_ns| Now {
-            wall_ns,
+        let now = |ring_ns, mono_ns| Moment {
+            ring_ns,
             mono_ns,
-            apart_ns: 0,
+            offset_ns: 0,
         };
         assert!(away.for_good(130, now(150, 7000), &log));
         // Another queue of it, and what an interface does that nobody records.

@@ -1,6 +1,8 @@
 //! Time from outside: the only place that reads a clock.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// Readings of the monotonic clock around one of the other that are no further apart than this belong together, ns. The three readings
 /// take less than a microsecond, also behind an interrupt some; a thread that lost its processor waits longer. And it is a hundredth of
@@ -15,7 +17,7 @@ const TRIES: usize = 8;
 pub struct Now {
     /// The real-time clock, ns since the UNIX epoch; it may step.
     pub wall_ns: i64,
-    /// A clock that only goes forward, ns since an arbitrary start.
+    /// A clock that only goes forward, ns since an arbitrary start; the system's is `CLOCK_MONOTONIC`.
     pub mono_ns: i64,
     /// How long before `mono_ns` the real-time clock was read at most, ns.
     pub apart_ns: i64,
@@ -39,41 +41,32 @@ pub trait Clock: Send + Sync + std::fmt::Debug {
     }
 }
 
-/// The system's clocks.
-#[derive(Debug)]
-pub struct SystemClock {
-    start: Instant,
-}
+/// The system's clocks. The monotonic one is the system's own (`CLOCK_MONOTONIC`), so that other processes can compare with it.
+#[derive(Debug, Default)]
+pub struct SystemClock;
 
 impl SystemClock {
-    /// A clock whose monotonic side starts at 0 now.
+    /// The clocks of this system.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            start: Instant::now(),
-        }
-    }
-}
-
-impl Default for SystemClock {
-    fn default() -> Self {
-        Self::new()
+        Self
     }
 }
 
 impl Clock for SystemClock {
     fn now(&self) -> Now {
-        let wall_ns = || {
-            let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-            let seconds_ns = wall.tv_sec.saturating_mul(1_000_000_000);
-            seconds_ns.saturating_add(wall.tv_nsec)
-        };
-        together(wall_ns, || self.mono_ns())
+        together(|| read_ns(ClockId::Realtime), || self.mono_ns())
     }
 
     fn mono_ns(&self) -> i64 {
-        duration_ns(self.start.elapsed())
+        read_ns(ClockId::Monotonic)
     }
+}
+
+fn read_ns(clock: ClockId) -> i64 {
+    let time = clock_gettime(clock);
+    let seconds_ns = time.tv_sec.saturating_mul(1_000_000_000);
+    seconds_ns.saturating_add(time.tv_nsec)
 }
 
 /// Reads one clock between two readings of the other, again where these are far apart: a thread that stands still between two readings

@@ -19,6 +19,9 @@ pub const LOST_NO_BUCKET: &str = "no-free-bucket";
 /// Packets of interfaces beyond those that a recording can number.
 pub const LOST_INTERFACE_LIMIT: &str = "interface-limit";
 
+/// Packets that carry stamps from the other side of a step of the clock, and so are at a wrong place.
+pub(crate) const CLOCK_STEP: &str = "clock-step";
+
 /// The interface was down or removed: nobody knows what passed.
 pub const INTERFACE_DOWN: &str = "interface-down";
 
@@ -40,8 +43,12 @@ pub(crate) struct QueueCounters {
     tagged: AtomicU64,
     effects: Mutex<Option<OffloadEffects>>,
     engine: Mutex<SourceStatistics>,
-    /// `i64::MIN`: nothing known yet.
+    /// `i64::MIN`: nothing known yet. Ring time.
     known_until_ns: AtomicI64,
+    /// The queue makes no promise about what will come.
+    promises_nothing: AtomicBool,
+    /// How far the clock of its stamps is ahead of the system's, ns; `i64::MIN`: it is the system's, or not known.
+    ahead_ns: AtomicI64,
 }
 
 /// What an inserter counted since it last told: added to the shared counters once per burst.
@@ -60,6 +67,7 @@ impl QueueCounters {
     pub(crate) fn new() -> Self {
         Self {
             known_until_ns: AtomicI64::new(i64::MIN),
+            ahead_ns: AtomicI64::new(i64::MIN),
             ..Self::default()
         }
     }
@@ -91,6 +99,26 @@ impl QueueCounters {
         self.is_filtered_before.store(true, Relaxed);
     }
 
+    /// Whether the queue promises watermarks.
+    pub(crate) fn set_promises(&self, promises: bool) {
+        self.promises_nothing.store(!promises, Relaxed);
+    }
+
+    /// Whether a window may wait for the queue's watermark, and a verdict for its counters.
+    pub(crate) fn promises(&self) -> bool {
+        !self.promises_nothing.load(Relaxed)
+    }
+
+    /// A packet with a stamp of another clock came, so far ahead of the system's, ns.
+    pub(crate) fn set_ahead(&self, ns: i64) {
+        self.ahead_ns.store(ns.max(-i64::MAX), Relaxed);
+    }
+
+    /// See [`Self::set_ahead`].
+    pub(crate) fn ahead_ns(&self) -> Option<i64> {
+        Some(self.ahead_ns.load(Relaxed)).filter(|ns| *ns != i64::MIN)
+    }
+
     /// Takes over what the engine says about offloads.
     pub(crate) fn set_effects(&self, effects: Option<OffloadEffects>) {
         if let Ok(mut known) = self.effects.lock() {
@@ -108,7 +136,7 @@ impl QueueCounters {
         self.known_until_ns.load(Relaxed) == i64::MAX
     }
 
-    /// Packet time up to which losses are known, in ns since the epoch; `None` before the first reading.
+    /// Ring time up to which losses are known, ns; `None` before the first reading.
     pub(crate) fn known_until_ns(&self) -> Option<i64> {
         Some(self.known_until_ns.load(Relaxed)).filter(|ns| *ns != i64::MIN)
     }
@@ -245,12 +273,12 @@ impl SourceSnapshot {
     }
 }
 
-/// A stretch of packet time in which a source lost packets.
+/// A stretch of ring time in which a source lost packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LossEvent {
     pub(crate) source: usize,
     pub(crate) cause: &'static str,
-    /// The counter was last known unchanged here, ns since the epoch.
+    /// The counter was last known unchanged here, ns.
     pub(crate) from_ns: i64,
     /// The loss was seen here.
     pub(crate) to_ns: i64,
@@ -358,12 +386,12 @@ impl LossWatch {
         }
     }
 
-    /// Up to when losses are known, ns since the epoch.
+    /// Up to when losses are known, ns of ring time.
     pub(crate) fn last_ns(&self) -> i64 {
         self.last_ns
     }
 
-    /// Compares with the previous reading. A loss lies between what that one knew and `now_ns`, when this one was over:
+    /// Compares with the previous reading; times are ring time. A loss lies between what that one knew and `now_ns`, when this one was over:
     /// it may be younger than the packet time up to which the counters are known to be complete.
     pub(crate) fn observe(&mut self, statistics: &SourceStatistics, now_ns: i64, log: &LossLog) {
         for &(cause, n) in &statistics.lost {

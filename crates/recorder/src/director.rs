@@ -12,7 +12,8 @@
 //! - Rules share the limits fairly (`budget`): dumps open at once, dumps in a minute, bytes in an hour. Their time is packet
 //!   time offline, the monotonic clock live. A trigger by hand asks none of them.
 //! - What was suppressed is counted by reason; nothing is formatted for it.
-//! - A step of the real-time clock moves the closing moment with it, so that it neither ends nor prolongs a dump.
+//!
+//! Times are ring time (`ring_time.rs`), which no step of a clock changes.
 
 use std::{cmp::Reverse, collections::BinaryHeap, hash::Hash};
 
@@ -277,13 +278,6 @@ impl<K: Eq + Hash + Clone> Director<K> {
             let overdue = self.open.take_overdue(mono_ns);
             self.close(overdue, None, orders);
         }
-    }
-
-    /// The real-time clock stepped by `step_ns`: the moment at which open windows close moves with it.
-    pub(crate) fn clock_step(&mut self, step_ns: i64) {
-        self.clock_ns = self.clock_ns.saturating_add(step_ns);
-        self.open.step(step_ns);
-        self.plan();
     }
 
     /// Lets every waiting hit act now, whatever the clock: at the end of input, or when the ring needs the room.
@@ -677,29 +671,5 @@ mod tests {
             })
             .collect();
         assert_eq!(clips, [(1, None), (2, Some(Clip::End))]);
-    }
-
-    #[test]
-    fn a_clock_step_neither_ends_nor_prolongs() {
-        let live = DirectorConfig {
-            hold_ns: 0,
-            grace_ns: Some(50_000_000),
-            ..config()
-        };
-        let mut director = Director::new(live);
-        let mut orders = Vec::new();
-        director.advance(10 * S, &mut orders);
-        director.advance_mono(S, &mut orders);
-        director.hit(hit(10 * S, 1, "a"), &mut orders);
-        director.clock_step(3600 * S);
-        director.advance(3610 * S + S / 2, &mut orders);
-        assert_eq!(director.open_dumps(), 1, "a step forward does not end it");
-        director.clock_step(-7200 * S);
-        director.advance(-3590 * S + S / 2, &mut orders);
-        assert_eq!(director.open_dumps(), 1);
-        director.advance_mono(2 * S + 50_000_000, &mut orders);
-        assert_eq!(director.open_dumps(), 1);
-        director.advance_mono(2 * S + 50_000_001, &mut orders);
-        assert_eq!(director.open_dumps(), 0, "a step back does not prolong it");
     }
 }

@@ -87,15 +87,16 @@ impl DumpFunction {
         })
     }
 
-    /// What a packet that triggered dumps; `None`: nothing. `check` compiles a text that it did not see before.
+    /// What a packet of this stamp that triggered dumps; `None`: nothing. `check` compiles a text that it did not see before.
     pub(crate) fn expression(
         &mut self,
         interface: &Interface,
         packet: &Packet<'_>,
+        stamp_ns: i64,
         fragments: &FirstFragments,
         check: impl Fn(&Template, LinkType) -> Result<(), FilterError>,
     ) -> Option<Result<Expression, Unfilled>> {
-        let trigger = shown(packet, interface.link_type);
+        let trigger = shown(packet, stamp_ns, interface.link_type);
         let derive = |script: &mut DumpScript| (script.derive(&trigger), script.name().to_owned());
         let (derived, script) = self.shared.call(derive);
         let Some(derived) = derived else {

@@ -18,6 +18,7 @@ use crate::{
     intake::Intake,
     progress::Control,
     recorder::StartError,
+    ring_time::RingClock,
 };
 
 /// What inserters did.
@@ -55,12 +56,13 @@ pub fn insert_only(
         ring: ring.clone(),
         intake: Arc::clone(&intake),
         control: Arc::new(Control::default()),
-        clock: Arc::clone(&clock),
+        clock: Arc::new(RingClock::new(Arc::clone(&clock))),
         analyzer: Arc::default(),
         snaplen: 0,
         filter: None,
         remaining: None,
         lookout: None,
+        hold_ns: 0,
         duration_ns: duration.map(duration_ns),
     };
     let mut inserters = Vec::new();

@@ -7,17 +7,24 @@ use std::sync::{
 
 use crate::{
     away::Away,
-    clock::Now,
-    counters::{INTERFACE_DOWN, LossLog, QueueCounters, SourceSnapshot},
+    counters::{INTERFACE_DOWN, LossEvent, LossLog, QueueCounters, SourceSnapshot},
     dump::Missing,
+    inserter::Late,
     interfaces::{InterfaceCache, Interfaces},
+    ring_time::Moment,
+    time::seconds,
 };
+
+/// Stamps that jump back so often are in disorder; once is a packet that is late.
+const DISORDER_MIN: u64 = 2;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Intake {
     pub(crate) sources: Vec<SourceIntake>,
     pub(crate) losses: LossLog,
+    /// How often the stamps of a source jumped back, and it was no step.
+    disorder: LossLog,
     pub(crate) interfaces: Arc<Interfaces>,
     /// Files lose nothing, and their counters need no clock.
     pub(crate) offline: bool,
@@ -34,6 +41,11 @@ pub(crate) struct SourceIntake {
 }
 
 impl SourceIntake {
+    /// Those of its queues that promise watermarks. Of others nothing is waited for: a stream that is quiet has lost nothing.
+    fn promising(&self) -> impl Iterator<Item = &Arc<QueueCounters>> {
+        self.queues.iter().filter(|queue| queue.promises())
+    }
+
     /// Whether any of its queues goes on.
     fn is_recorded(&self) -> bool {
         self.queues.iter().any(|queue| !queue.is_ended())
@@ -62,6 +74,7 @@ impl Intake {
         Self {
             sources: sources.enumerate().map(source).collect(),
             losses: LossLog::default(),
+            disorder: LossLog::default(),
             interfaces,
             offline,
             read_mono_ns: AtomicI64::new(i64::MIN),
@@ -91,7 +104,7 @@ impl Intake {
         &self,
         source: usize,
         known_ns: i64,
-        now: Now,
+        now: Moment,
     ) -> Option<String> {
         let away = &self.sources[source].away;
         let is_new = away.for_good(known_ns, now, &self.losses);
@@ -103,34 +116,70 @@ impl Intake {
         (away.is_first_whole() && goes_on).then(|| name.clone())
     }
 
+    /// By producer of a live recorder, whether its queue promises watermarks.
+    pub(crate) fn promises(&self) -> Vec<bool> {
+        let queues = self.sources.iter().flat_map(|source| &source.queues);
+        queues.map(|queue| queue.promises()).collect()
+    }
+
+    /// Stamps of a source jumped back, and it was no step.
+    pub(crate) fn note_disorder(&self, source: usize, late: Late) {
+        for time_ns in [late.newest_ns, late.first_ns] {
+            self.disorder.push(LossEvent {
+                source,
+                cause: "disorder",
+                from_ns: time_ns,
+                to_ns: time_ns,
+                packets: 1,
+            });
+        }
+    }
+
+    /// Sentences about sources whose stamps jumped back and forth within the window of ring time.
+    pub(crate) fn disorder(&self, from_ns: i64, to_ns: i64) -> Vec<String> {
+        let jumps = self.disorder.within(from_ns, to_ns);
+        let many = jumps.iter().filter(|event| event.packets >= DISORDER_MIN);
+        let sentence = |event: &LossEvent| {
+            let name = self.sources.get(event.source).map_or("?", |s| &s.name);
+            format!(
+                "stamps in disorder: those of {name} jumped back {} times",
+                event.packets
+            )
+        };
+        many.map(sentence).collect()
+    }
+
     /// Whether the loss counters of every queue are known beyond `to_ns`.
     pub(crate) fn losses_known_until(&self, to_ns: i64) -> bool {
-        let queues = || self.sources.iter().flat_map(|s| &s.queues);
+        let queues = || self.sources.iter().flat_map(SourceIntake::promising);
         self.offline || queues().all(|q| q.known_until_ns().is_some_and(|known| known >= to_ns))
     }
 
-    /// The sources whose losses are not known for all of the closed interval: their counters were not read since.
-    pub(crate) fn unknown(&self, from_ns: i64, to_ns: i64) -> Vec<Missing> {
+    /// The sources whose losses are not known for all of the closed interval of ring time: their counters were not read since. Told with
+    /// `offset_ns` added.
+    pub(crate) fn unknown(&self, from_ns: i64, to_ns: i64, offset_ns: i64) -> Vec<Missing> {
         if self.offline {
             return Vec::new();
         }
         let entry = |source: &SourceIntake| {
-            let known = source.queues.iter().map(|q| q.known_until_ns()).min()?;
+            let known = source.promising().map(|q| q.known_until_ns()).min()?;
             let known_ns = known.unwrap_or(from_ns).max(from_ns);
-            let mut missing = Missing::new("unknown", known_ns, to_ns, None);
+            let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
+            let mut missing = Missing::new("unknown", stamp(known_ns), stamp(to_ns), None);
             missing.source = Some(source.name.clone());
             (known_ns < to_ns).then_some(missing)
         };
         self.sources.iter().filter_map(entry).collect()
     }
 
-    /// What was lost at intake within the closed interval.
-    pub(crate) fn losses(&self, from_ns: i64, to_ns: i64) -> Vec<Missing> {
-        let entry = |event: crate::counters::LossEvent| {
+    /// What was lost at intake within the closed interval of ring time. Told with `offset_ns` added.
+    pub(crate) fn losses(&self, from_ns: i64, to_ns: i64, offset_ns: i64) -> Vec<Missing> {
+        let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
+        let entry = |event: LossEvent| {
             let mut missing = Missing::new(
                 event.cause,
-                event.from_ns.max(from_ns),
-                event.to_ns.min(to_ns),
+                stamp(event.from_ns.max(from_ns)),
+                stamp(event.to_ns.min(to_ns)),
                 (event.cause != INTERFACE_DOWN).then_some(event.packets),
             );
             missing.source = self.sources.get(event.source).map(|s| s.name.clone());
@@ -156,6 +205,23 @@ impl Intake {
                 .then(|| format!("{}: losses unknown: {}", s.name, causes.join(", ")))
         };
         self.snapshots().into_iter().filter_map(unknown).collect()
+    }
+
+    /// Sentences about sources whose packets are placed by a clock of their own.
+    pub(crate) fn foreign_clocks(&self) -> Vec<String> {
+        let sentence = |source: &SourceIntake| {
+            let ahead_ns = source.queues.iter().find_map(|queue| queue.ahead_ns())?;
+            let (by, way) = match ahead_ns {
+                0.. => (ahead_ns, "ahead of"),
+                _ => (ahead_ns.saturating_neg(), "behind"),
+            };
+            let name = &source.name;
+            let by = seconds(by);
+            Some(format!(
+                "packets of {name} are placed by its own clock, {by} {way} this system's when the last one came"
+            ))
+        };
+        self.sources.iter().filter_map(sentence).collect()
     }
 
     /// Packets received and lost so far by the source of an interface.
@@ -190,10 +256,10 @@ mod tests {
     /// Ends a queue by an error; what is told.
     fn end(intake: &Intake, source: usize, queue: usize) -> Option<String> {
         intake.sources[source].queues[queue].set_ended();
-        let now = Now {
-            wall_ns: 200,
+        let now = Moment {
+            ring_ns: 200,
             mono_ns: 1000,
-            apart_ns: 0,
+            offset_ns: 0,
         };
         intake.no_longer_recorded(source, 100, now)
     }
@@ -206,7 +272,7 @@ mod tests {
         assert_eq!(end(&intake, 0, 1).as_deref(), Some("eth1"));
         assert_eq!(end(&intake, 0, 1), None);
         assert_eq!(end(&intake, 1, 0), None, "the error says it");
-        let missing = intake.losses(150, 160);
+        let missing = intake.losses(150, 160, 0);
         assert_eq!(missing[0].source.as_deref(), Some("eth1"));
     }
 

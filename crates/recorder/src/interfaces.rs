@@ -6,7 +6,7 @@ use retroscope_capture::{InterfaceInfo, TimeDomain};
 use retroscope_packet::LinkType;
 use retroscope_ring::{InterfaceEntry, Ring, RingError};
 
-use crate::triggers::SharedRules;
+use crate::{ring_time::clock_of, triggers::SharedRules};
 
 /// One interface of one source, under its ring-wide identifier.
 #[derive(Debug, Clone)]
@@ -55,6 +55,7 @@ impl Interfaces {
             link_type: info.link_type.0,
             snaplen: info.snaplen,
             time_domain: info.time_domain as u8,
+            clock: clock_of(source),
         })?;
         table.push(Arc::new(Interface {
             source,

@@ -19,8 +19,6 @@ pub(crate) struct OpenWindow {
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
     pub(crate) predicate: Predicate,
-    /// When it was opened, on the monotonic clock.
-    pub(crate) opened_mono_ns: i64,
 }
 
 /// The last windows that were closed.
@@ -77,13 +75,18 @@ impl ClosedWindows {
         record: u64,
         interface: &Interface,
         packet: &Packet<'_>,
+        offset_ns: i64,
     ) {
         for closed in &mut self.windows {
             let window = &mut closed.window;
             let came_after = record >= closed.ends.get(producer).copied().unwrap_or(0);
             if came_after
                 && (window.from_ns..=window.to_ns).contains(&packet.time_ns)
-                && window.predicate.decide(interface, packet).decision == Decision::Take
+                && window
+                    .predicate
+                    .decide(interface, packet, offset_ns)
+                    .decision
+                    == Decision::Take
             {
                 closed.late += 1;
                 closed.first_ns = closed.first_ns.min(packet.time_ns);

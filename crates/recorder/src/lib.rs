@@ -36,6 +36,7 @@ mod progress;
 mod recorder;
 #[cfg(test)]
 mod rig;
+mod ring_time;
 mod rules;
 mod scan;
 #[cfg(test)]

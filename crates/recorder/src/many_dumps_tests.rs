@@ -28,6 +28,7 @@ fn record(dump: &str, check: impl Fn(&[Sent], &DumpReport, Vec<Sent>)) {
     let dir = tempfile::tempdir().unwrap();
     let plan = Plan {
         queues: 2,
+        foreign_queues: 0,
         ring_bytes: 16 << 20,
         triggers: &["udp[8:4] = 0xffffffff"],
         dump,

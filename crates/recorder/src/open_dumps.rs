@@ -17,7 +17,7 @@ pub(crate) struct OpenDump<K> {
     pub(crate) id: u64,
     pub(crate) rule: usize,
     pub(crate) expression: K,
-    /// The end of the window, in the stamps that packets carried when it was opened, ns.
+    /// The end of the window, ns of ring time.
     pub(crate) to_ns: i64,
     /// The clock closes the window when it passes this: `to` + hold, ns.
     pub(crate) close_ns: i64,
@@ -29,14 +29,11 @@ pub(crate) struct OpenDump<K> {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct OpenDumps<K> {
-    /// With their places in `closing`.
-    by_id: BTreeMap<u64, (OpenDump<K>, i64)>,
+    by_id: BTreeMap<u64, OpenDump<K>>,
     /// Older ones first. Usually one; a second is opened when a hit comes between the end of a window and its closing.
     by_key: HashMap<(usize, K), Vec<u64>>,
-    /// When they close, as if the clock had never been stepped.
+    /// When they close.
     closing: BTreeSet<(i64, u64)>,
-    /// The sum of the steps of the clock, ns.
-    stepped_ns: i64,
 }
 
 impl<K: Eq + Hash + Clone> OpenDumps<K> {
@@ -45,7 +42,6 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
             by_id: BTreeMap::new(),
             by_key: HashMap::new(),
             closing: BTreeSet::new(),
-            stepped_ns: 0,
         }
     }
 
@@ -57,9 +53,8 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
     pub(crate) fn add(&mut self, dump: OpenDump<K>) {
         let key = (dump.rule, dump.expression.clone());
         self.by_key.entry(key).or_default().push(dump.id);
-        let close_ns = self.unstepped(dump.close_ns);
-        self.closing.insert((close_ns, dump.id));
-        self.by_id.insert(dump.id, (dump, close_ns));
+        self.closing.insert((dump.close_ns, dump.id));
+        self.by_id.insert(dump.id, dump);
     }
 
     /// The oldest open dump of a rule and expression with `time_ns` before the end of its window.
@@ -71,25 +66,18 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
     ) -> Option<&mut OpenDump<K>> {
         let ids = self.by_key.get(&(rule, expression.clone()))?;
         let by_id = &self.by_id;
-        let is_within = |id: &&u64| by_id.get(id).is_some_and(|(dump, _)| time_ns <= dump.to_ns);
+        let is_within = |id: &&u64| by_id.get(id).is_some_and(|dump| time_ns <= dump.to_ns);
         let id = *ids.iter().find(is_within)?;
-        self.by_id.get_mut(&id).map(|(dump, _)| dump)
+        self.by_id.get_mut(&id)
     }
 
     /// When the clock closes the next window, ns.
     pub(crate) fn next_close_ns(&self) -> Option<i64> {
-        let (close_ns, _) = self.closing.first()?;
-        Some(close_ns.saturating_add(self.stepped_ns))
-    }
-
-    /// The clock was stepped: the moments at which windows close move with it.
-    pub(crate) fn step(&mut self, step_ns: i64) {
-        self.stepped_ns = self.stepped_ns.saturating_add(step_ns);
+        self.closing.first().map(|(close_ns, _)| *close_ns)
     }
 
     /// Takes out the dumps that the clock closes at `until_ns` or before, in the order of their closing.
     pub(crate) fn take_closed(&mut self, until_ns: i64) -> Vec<OpenDump<K>> {
-        let until_ns = self.unstepped(until_ns);
         let due = self.closing.iter().take_while(|(ns, _)| *ns <= until_ns);
         let due: Vec<u64> = due.map(|(_, id)| *id).collect();
         self.take_all_of(&due)
@@ -97,7 +85,7 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
 
     /// Takes out the dumps whose deadline is before `mono_ns`, oldest first.
     pub(crate) fn take_overdue(&mut self, mono_ns: i64) -> Vec<OpenDump<K>> {
-        let dumps = self.by_id.values().map(|(dump, _)| dump);
+        let dumps = self.by_id.values();
         let due = dumps.take_while(|dump| dump.deadline_ns < mono_ns);
         let due: Vec<u64> = due.map(|dump| dump.id).collect();
         self.take_all_of(&due)
@@ -108,7 +96,7 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         self.closing.clear();
         self.by_key.clear();
         let dumps = std::mem::take(&mut self.by_id);
-        dumps.into_values().map(|(dump, _)| dump).collect()
+        dumps.into_values().collect()
     }
 
     fn take_all_of(&mut self, ids: &[u64]) -> Vec<OpenDump<K>> {
@@ -116,8 +104,8 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
     }
 
     fn take(&mut self, id: u64) -> Option<OpenDump<K>> {
-        let (dump, close_ns) = self.by_id.remove(&id)?;
-        self.closing.remove(&(close_ns, id));
+        let dump = self.by_id.remove(&id)?;
+        self.closing.remove(&(dump.close_ns, id));
         let key = (dump.rule, dump.expression.clone());
         if let Entry::Occupied(mut entry) = self.by_key.entry(key) {
             entry.get_mut().retain(|other| *other != id);
@@ -126,11 +114,6 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
             }
         }
         Some(dump)
-    }
-
-    /// A moment on the scale of `closing`.
-    fn unstepped(&self, ns: i64) -> i64 {
-        ns.saturating_sub(self.stepped_ns)
     }
 }
 
@@ -189,20 +172,5 @@ mod tests {
         assert_eq!(ids(&dumps.take_overdue(3000)), [1], "3 is due at 3000");
         assert_eq!(ids(&dumps.take_overdue(3001)), [3]);
         assert_eq!((dumps.len(), dumps.next_close_ns()), (0, None));
-    }
-
-    #[test]
-    fn a_step_moves_those_that_are_open_and_no_others() {
-        let mut dumps = three();
-        dumps.step(1000);
-        dumps.add(dump(4, "c", 1055));
-        assert_eq!(dumps.next_close_ns(), Some(1060));
-        assert_eq!(ids(&dumps.take_closed(1064)), [2]);
-        assert_eq!(ids(&dumps.take_closed(1065)), [4]);
-        dumps.step(-1000);
-        assert_eq!(ids(&dumps.take_closed(110)), [1]);
-        assert_eq!(ids(&dumps.take_all()), [3]);
-        assert_eq!((dumps.len(), dumps.next_close_ns()), (0, None));
-        assert!(dumps.same(0, &"a", 1).is_none());
     }
 }

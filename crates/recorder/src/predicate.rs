@@ -181,12 +181,21 @@ impl Predicate {
         }
     }
 
-    /// Whether the dump takes a packet.
-    pub(crate) fn decide(&mut self, interface: &Interface, packet: &Packet<'_>) -> Answer {
+    /// Whether the dump takes a packet, whose stamp is `offset_ns` ahead of its ring time.
+    pub(crate) fn decide(
+        &mut self,
+        interface: &Interface,
+        packet: &Packet<'_>,
+        offset_ns: i64,
+    ) -> Answer {
         match self {
             Self::Filter(filter) => filter.decide(interface, packet),
             Self::Script(script) => {
-                let taken = script.match_many(&[shown(packet, interface.link_type)]);
+                let taken = script.match_many(&[shown(
+                    packet,
+                    packet.time_ns.wrapping_add(offset_ns),
+                    interface.link_type,
+                )]);
                 Answer {
                     decision: if taken == 0 {
                         Decision::Skip

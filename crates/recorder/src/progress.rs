@@ -28,6 +28,8 @@ pub(crate) enum Progress {
     Live {
         /// The ring, for its marks.
         ring: Ring,
+        /// By producer, whether it promises watermarks.
+        promises: Vec<bool>,
     },
 }
 
@@ -35,8 +37,10 @@ pub(crate) enum Progress {
 #[derive(Debug, Clone)]
 pub(crate) struct Reach {
     limits: Vec<u64>,
-    /// No packet older than this will come within reach later, as far as promised; ns.
+    /// No packet older than this will come within reach later from producers that promise so; ns.
     pub(crate) frontier_ns: i64,
+    /// By producer, whether it does. Offline all do.
+    promises: Vec<bool>,
 }
 
 impl Progress {
@@ -53,27 +57,39 @@ impl Progress {
                 Reach {
                     limits: vec![positions.get(0)],
                     frontier_ns,
+                    promises: Vec::new(),
                 }
             }
-            Self::Live { ring } => {
-                let producers = ring.producers();
-                let frontier_ns = (0..producers)
-                    .map(|p| ring.watermark(p).unwrap_or(i64::MIN))
-                    .min()
-                    .unwrap_or(i64::MIN);
+            Self::Live { ring, promises } => {
+                let watermarks = promised(ring, promises);
                 Reach {
-                    limits: (0..producers).map(|p| ring.published(p)).collect(),
-                    frontier_ns,
+                    frontier_ns: watermarks.min().unwrap_or(i64::MAX),
+                    limits: (0..ring.producers()).map(|p| ring.published(p)).collect(),
+                    promises: promises.clone(),
                 }
             }
         }
     }
 }
 
+/// The watermarks of the producers that promise them, ns; `i64::MIN`: not yet.
+pub(crate) fn promised(ring: &Ring, promises: &[bool]) -> impl Iterator<Item = i64> {
+    let promising = promises
+        .iter()
+        .enumerate()
+        .filter(|(_, promises)| **promises);
+    promising.map(|(producer, _)| ring.watermark(producer).unwrap_or(i64::MIN))
+}
+
 impl Reach {
     /// The first record of a producer that may not be read yet.
     pub(crate) fn limit(&self, producer: usize) -> u64 {
         self.limits.get(producer).copied().unwrap_or(0)
+    }
+
+    /// Whether packets of a producer come in time, as far as promised.
+    pub(crate) fn is_promised(&self, producer: usize) -> bool {
+        self.promises.get(producer).copied().unwrap_or(true)
     }
 
     /// Whether all records before `ends` may be read.

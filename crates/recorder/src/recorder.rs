@@ -23,6 +23,7 @@ use crate::{
     inserter::LaneEnd,
     intake::Intake,
     progress::{AnalyzerCounters, Control},
+    ring_time::RingClock,
     start,
 };
 
@@ -138,6 +139,8 @@ pub struct Recorder {
     pub(crate) analyzer: JoinHandle<AnalyzerEnd>,
     pub(crate) dumper: JoinHandle<()>,
     pub(crate) notices: Vec<String>,
+    /// Live: the clock, and what it showed before the first packet, ns.
+    pub(crate) started: Option<(Arc<RingClock>, i64)>,
 }
 
 /// Controls a recorder from any thread or signal loop.
@@ -154,6 +157,9 @@ pub struct Status {
     pub sources: Vec<SourceSnapshot>,
     /// The ring.
     pub ring: RingStatistics,
+    /// All packets that were stored so long ago or later are in the ring: elapsed time, whatever their stamps. `None`: files, whose time
+    /// is not ours.
+    pub history: Option<Duration>,
     /// Packets that the analyzer has seen, and those it was too slow for.
     pub analyzed: u64,
     /// See `analyzed`.
@@ -285,9 +291,16 @@ impl Recorder {
     pub fn status(&self) -> Status {
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;
+        let ring = self.ring.statistics();
+        let history = |(clock, start_mono_ns): &(Arc<RingClock>, i64)| {
+            let since_ns = ring.whole_since_mono_ns.unwrap_or(*start_mono_ns);
+            let ns = clock.clock().mono_ns().saturating_sub(since_ns);
+            Duration::from_nanos(u64::try_from(ns).unwrap_or(0))
+        };
         Status {
             sources: self.intake.snapshots(),
-            ring: self.ring.statistics(),
+            history: self.started.as_ref().map(history),
+            ring,
             analyzed: load(&counters.analyzed),
             lapped: load(&counters.lapped),
             hits: counters.hits(),

@@ -34,6 +34,7 @@ use crate::{
     native::NativeCode,
     prepared::{LinkTypes, mode},
     progress::{AnalyzerCounters, Barrier, Control, Costs, Progress},
+    ring_time::RingClock,
     rules::Rules,
 };
 
@@ -63,7 +64,7 @@ struct Pause {
 
 impl FakeClock {
     /// Moves both clocks by `ns`.
-    fn pass(&self, ns: i64) {
+    pub(crate) fn pass(&self, ns: i64) {
         self.wall_ns.fetch_add(ns, Ordering::SeqCst);
         self.mono_ns.fetch_add(ns, Ordering::SeqCst);
     }
@@ -162,7 +163,12 @@ impl Queue for FakeQueue {
     }
 
     fn watermark(&self) -> Option<i64> {
-        self.feed.lock().unwrap().watermark_ns
+        let watermark_ns = self.feed.lock().unwrap().watermark_ns;
+        watermark_ns.filter(|_| self.promises_watermark())
+    }
+
+    fn promises_watermark(&self) -> bool {
+        self.interfaces[0].time_domain != TimeDomain::Foreign
     }
 
     fn event(&mut self) -> Option<SourceEvent> {
@@ -174,7 +180,7 @@ impl Queue for FakeQueue {
         SourceStatistics {
             received: Some(feed.received + feed.lost),
             lost: vec![(LossCause::Kernel, Some(feed.lost))],
-            as_of_ns: feed.known_ns,
+            as_of_ns: feed.known_ns.filter(|_| self.promises_watermark()),
         }
     }
 
@@ -203,6 +209,8 @@ pub(crate) struct Rig {
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
     pub(crate) queues: usize,
+    /// So many of them, the last ones, have a clock of their own and promise no watermark.
+    pub(crate) foreign_queues: usize,
     pub(crate) ring_bytes: u64,
     pub(crate) triggers: &'a [&'a str],
     pub(crate) dump: &'a str,
@@ -218,6 +226,7 @@ impl Rig {
     pub(crate) fn new(plan: &Plan<'_>, start_ns: i64, dir: &Path) -> Self {
         let clock = Arc::new(FakeClock::default());
         clock.wall_ns.store(start_ns, Ordering::SeqCst);
+        let ring_clock = Arc::new(RingClock::new(clock.clone()));
         let ring = Ring::new(&RingConfig::new(plan.ring_bytes, plan.queues, 1), None).unwrap();
         let triggers: Vec<String> = plan.triggers.iter().map(|t| (*t).to_owned()).collect();
         let texts = Texts {
@@ -249,12 +258,13 @@ impl Rig {
             ring: ring.clone(),
             intake: Arc::clone(&intake),
             control: Arc::clone(&control),
-            clock: clock.clone(),
+            clock: Arc::clone(&ring_clock),
             analyzer: Arc::clone(&counters),
             snaplen: 0,
             filter: None,
             remaining: None,
             lookout,
+            hold_ns: 100 * MS,
             duration_ns: None,
         };
         let mut feeds = Vec::new();
@@ -262,11 +272,16 @@ impl Rig {
         for index in 0..plan.queues {
             let feed = Arc::new(Mutex::new(Feed::default()));
             feeds.push(Arc::clone(&feed));
+            let is_foreign = index >= plan.queues - plan.foreign_queues;
             let info = InterfaceInfo {
                 name: format!("fake{index}"),
                 link_type: LinkType::RAW,
                 snaplen: 0,
-                time_domain: TimeDomain::KernelSoftware,
+                time_domain: if is_foreign {
+                    TimeDomain::Foreign
+                } else {
+                    TimeDomain::KernelSoftware
+                },
                 time_resolution_ns: 1,
             };
             let queue = FakeQueue {
@@ -309,7 +324,7 @@ impl Rig {
             intake: Arc::clone(&intake),
             control: Arc::clone(&control),
             barrier: Arc::clone(&barrier),
-            clock: clock.clone(),
+            clock: Arc::clone(&ring_clock),
             suspects,
             packet_clock: Arc::default(),
             shared: Arc::clone(&counters),
@@ -325,9 +340,12 @@ impl Rig {
                 format: Format::PcapNg,
             },
             intake: Arc::clone(&intake),
-            progress: Progress::Live { ring: ring.clone() },
+            progress: Progress::Live {
+                ring: ring.clone(),
+                promises: intake.promises(),
+            },
             barrier,
-            clock: clock.clone(),
+            clock: ring_clock,
             counters: Arc::clone(&counters),
             costs,
             reproducible: true,

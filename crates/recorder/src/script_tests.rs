@@ -38,6 +38,7 @@ fn rig(scripts: Scripts, directory: &tempfile::TempDir) -> Rig {
 fn rig_within(time: Duration, scripts: Scripts, directory: &tempfile::TempDir) -> Rig {
     let plan = Plan {
         queues: 1,
+        foreign_queues: 0,
         ring_bytes: 16 << 20,
         triggers: &["udp port 9"],
         dump: "",

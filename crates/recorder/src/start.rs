@@ -22,7 +22,7 @@ use retroscope_script::Limits;
 use crate::{
     Event,
     analyzer::{Analyzer, AnalyzerEnd, AnalyzerParts, Functions},
-    clock::{Clock, duration_ns},
+    clock::{Clock, Now, duration_ns},
     director::{Clip, DirectorConfig},
     dump::{Directory, Dumper, DumperParts, Shelf},
     expressions::{Expressions, Texts},
@@ -34,6 +34,7 @@ use crate::{
     prepared::{LinkTypes, mode},
     progress::{AnalyzerCounters, Barrier, Control, Costs, Progress},
     recorder::{Config, Recorder, Sources, StartError},
+    ring_time::RingClock,
     rules::Rules,
     unprivileged::without_capabilities,
 };
@@ -103,7 +104,7 @@ pub(crate) fn start(
         .into_iter()
         .map(|source| (config.offline || source.opens_once).then_some(source))
         .collect();
-    let ring_config = ring_config(config, queues, clock.now().wall_ns);
+    let ring_config = ring_config(config, queues, clock.now());
     let ring = Ring::new(&ring_config, progress)?;
     let offer = offer(config, &mut expressions, &known);
     let opened = reopen(kept, sources, config.rx_threads, &offer)?;
@@ -115,7 +116,7 @@ pub(crate) fn start(
     })??;
     Starter {
         config,
-        clock,
+        clock: Arc::new(RingClock::new(clock)),
         ring,
         counters,
         native,
@@ -195,12 +196,13 @@ fn known_link_types(opened: &[Opened]) -> Vec<LinkType> {
     link_types
 }
 
-fn ring_config(config: &Config, queues: usize, now_ns: i64) -> RingConfig {
+fn ring_config(config: &Config, queues: usize, now: Now) -> RingConfig {
     let producers = if config.offline { 1 } else { queues };
     let mut ring = RingConfig::new(config.ring_bytes, producers, 1);
     ring.backing = config.ring_backing.clone();
     ring.numa_node = config.numa_node;
-    ring.created_ns = now_ns;
+    ring.created_ns = now.wall_ns;
+    ring.created_mono_ns = now.mono_ns;
     if config.offline {
         ring.mode = Mode::Wait;
         // A file waits; memory that it does not need stays free.
@@ -215,7 +217,7 @@ fn ring_config(config: &Config, queues: usize, now_ns: i64) -> RingConfig {
 /// Wires the threads together.
 struct Starter<'a> {
     config: &'a Config,
-    clock: Arc<dyn Clock>,
+    clock: Arc<RingClock>,
     ring: Ring,
     counters: Arc<AnalyzerCounters>,
     native: Arc<NativeCode>,
@@ -274,6 +276,7 @@ impl Starter<'_> {
                 .count
                 .map(|n| Arc::new(AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX)))),
             lookout,
+            hold_ns: duration_ns(config.hold),
             duration_ns: config.duration.map(duration_ns),
         };
         let lanes = lanes(opened, &shared)?;
@@ -305,8 +308,12 @@ impl Starter<'_> {
                 hold_ns: duration_ns(config.hold),
             }
         } else {
-            Progress::Live { ring: ring.clone() }
+            Progress::Live {
+                ring: ring.clone(),
+                promises: intake.promises(),
+            }
         };
+        let started = (!config.offline).then(|| (Arc::clone(&clock), clock.now().mono_ns));
         let parts = DumperParts {
             ring: ring.clone(),
             shelf: Shelf {
@@ -361,6 +368,7 @@ impl Starter<'_> {
             analyzer,
             dumper,
             notices,
+            started,
         })
     }
 }

@@ -10,7 +10,7 @@ use retroscope_packet::LinkType;
 use retroscope_ring::Packet;
 use retroscope_script::{Limits, MANY, Packet as ScriptPacket, Script, ScriptError, Trigger};
 
-use crate::interfaces::InterfaceCache;
+use crate::{interfaces::InterfaceCache, ring_time::Stamps};
 
 const _: () = assert!(MANY == crate::chunk::MANY);
 
@@ -59,19 +59,23 @@ impl TriggerScripts {
         self.scripts.get(script).map(|script| script.trigger.name())
     }
 
-    /// Asks all scripts about the packets of a chunk, at most [`MANY`].
+    /// Asks all scripts about the packets of a chunk, at most [`MANY`], which begins with this record of a producer.
     pub(crate) fn ask<'p>(
         &mut self,
+        (producer, first): (usize, u64),
         packets: impl Iterator<Item = Packet<'p>>,
         names: &mut InterfaceCache,
+        stamps: &mut Stamps,
     ) {
         let mut chunk = [NO_PACKET; MANY];
         let mut count = 0;
-        for (slot, packet) in chunk.iter_mut().zip(packets) {
+        for ((slot, packet), record) in chunk.iter_mut().zip(packets).zip(first..) {
             // Of an interface that no inserter registered nothing triggers, whatever a script says.
             let interface = names.interface(packet.interface);
             let link_type = interface.map_or(NO_PACKET.link_type, |interface| interface.link_type);
-            *slot = shown(&packet, link_type);
+            let source = interface.map_or(0, |interface| interface.source);
+            let stamp_ns = stamps.stamp_ns(producer, source, record, packet.time_ns);
+            *slot = shown(&packet, stamp_ns, link_type);
             count += 1;
         }
         for script in &mut self.scripts {
@@ -141,12 +145,16 @@ const NO_PACKET: ScriptPacket<'static> = ScriptPacket {
     direction: 0,
 };
 
-/// A packet as scripts see it.
-pub(crate) fn shown<'p>(packet: &Packet<'p>, link_type: LinkType) -> ScriptPacket<'p> {
+/// A packet as scripts see it: with its stamp.
+pub(crate) fn shown<'p>(
+    packet: &Packet<'p>,
+    stamp_ns: i64,
+    link_type: LinkType,
+) -> ScriptPacket<'p> {
     ScriptPacket {
         data: packet.data,
         wire_len: packet.wire_len,
-        time_ns: packet.time_ns,
+        time_ns: stamp_ns,
         interface: packet.interface,
         link_type,
         direction: packet.direction,

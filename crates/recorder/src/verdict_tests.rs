@@ -12,6 +12,7 @@ const START: i64 = 1_800_000_000 * S;
 fn plan() -> Plan<'static> {
     Plan {
         queues: 1,
+        foreign_queues: 0,
         ring_bytes: 8 << 20,
         triggers: &["udp port 9"],
         dump: "",

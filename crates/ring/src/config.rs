@@ -50,6 +50,8 @@ pub struct RingConfig {
     pub numa_node: Option<u32>,
     /// When the ring was made, for its header: ns since the UNIX epoch, 0 for unknown. The ring reads no clock.
     pub created_ns: i64,
+    /// The same on the monotonic clock (`CLOCK_MONOTONIC`), ns; 0 for unknown.
+    pub created_mono_ns: i64,
 }
 
 impl RingConfig {
@@ -67,6 +69,7 @@ impl RingConfig {
             backing: Backing::Anonymous,
             numa_node: None,
             created_ns: 0,
+            created_mono_ns: 0,
         }
     }
 

@@ -41,11 +41,13 @@
 //!
 //! # What is overwritten
 //!
-//! A bucket never used, else the closed one with the smallest largest time (between equals: closed first) that
+//! A bucket never used, else of the closed ones the first to close that
 //!
 //! 1. every gating group has passed,
 //! 2. nobody holds,
 //! 3. no reservation wants.
+//!
+//! Times do not matter: a clock that is set back, or a producer with another clock, does not make new packets the oldest.
 //!
 //! If there is none, [`Mode`] decides. Table 6.1 of the thesis knows a queue with a priority and tasks with one: on a full
 //! queue a task above the queue's priority goes on and the others block.
@@ -93,6 +95,7 @@
 #[cfg(not(loom))]
 mod attach;
 mod barrier;
+mod claims;
 mod config;
 mod cursor;
 mod error;
@@ -108,6 +111,7 @@ mod reservation;
 mod ring;
 mod share;
 mod sleep;
+mod steps;
 mod storage;
 #[allow(
     dead_code,
@@ -132,4 +136,5 @@ pub use record::{Packet, Record, Summary};
 pub use reservation::Reservation;
 pub use ring::{InterfaceEntry, Numa, Pages, Ring, RingStatistics};
 pub use sleep::Waker;
+pub use steps::Step;
 pub use view::{BucketInfo, BucketRef, BucketView, Packets, Summaries};

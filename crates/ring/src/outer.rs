@@ -3,34 +3,42 @@
 //! One mutex around this, taken once for each bucket that is filled, and by whoever asks about the past. Holds and
 //! positions of gating groups change without it.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 use crate::{
-    BucketInfo, BucketRef, Evicted, EvictedBucket, EvictionDetail, Mode,
+    BucketInfo, BucketRef, Evicted, EvictionDetail, Mode,
+    claims::Claims,
     evicted::Victim,
     group::Group,
     log::Log,
-    storage::{Claimed, OpenBucket, Storage},
+    steps::Steps,
+    storage::{Claimed, OpenBucket, Storage, header::MONO_UNKNOWN},
     sync::Ordering,
 };
+
+/// As many buckets are put into the order of closing one by one; more are sorted in.
+const FEW: usize = 16;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Outer {
     /// Buckets never used, last one first.
     free: Vec<u32>,
-    slots: Vec<Slot>,
-    /// The largest time of each closed bucket; apart from the slots, so that a search for the smallest stays in cache.
-    last_ns: Vec<i64>,
+    pub(crate) slots: Vec<Slot>,
+    /// Closed buckets in the order in which they closed, with the number of their closing: all that no standing reservation wants,
+    /// and some that one has come to want since; those are taken out when they are met. Never longer than `slots`.
+    overwritable: VecDeque<(u64, u32)>,
+    /// Empty between calls: closed buckets that reservations gave up. Memory of its own, so that giving up takes none.
+    pub(crate) unwanted: Vec<u32>,
     log: Log,
-    /// Oldest first.
-    reservations: Vec<Claim>,
-    reservations_made: u64,
-    reservations_fallen: u64,
+    pub(crate) claims: Claims,
+    pub(crate) steps: Steps,
     /// Groups that must have passed a bucket before it is overwritten.
     pub(crate) gating: Vec<Arc<Group>>,
     /// Buckets closed ever.
     closings: u64,
+    /// The latest closing time of all buckets that were overwritten, ns of the monotonic clock; `i64::MIN`: none was.
+    evicted_closed_mono_ns: i64,
     pub(crate) producers_opened: usize,
     /// Beds (see `sleep.rs`) that no reader has: as many readers may still be opened.
     pub(crate) beds_free: Vec<usize>,
@@ -38,44 +46,33 @@ pub(crate) struct Outer {
 
 /// What the outer queue knows about a bucket.
 #[derive(Debug, Clone, Copy)]
-struct Slot {
-    state: State,
-    generation: u64,
-    producer: usize,
+pub(crate) struct Slot {
+    pub(crate) state: State,
+    pub(crate) generation: u64,
+    pub(crate) producer: usize,
     sequence: u64,
-    first: u64,
+    pub(crate) first: u64,
     first_bytes: u64,
     /// The rest is known of closed buckets only.
     packets: u32,
     bytes: u64,
-    min_ns: i64,
-    max_ns: i64,
-    /// `Outer::closings` when it closed: decides between equal times.
-    closing: u64,
+    pub(crate) min_ns: i64,
+    pub(crate) max_ns: i64,
+    /// `Outer::closings` when it closed: names the bucket in this generation, and is never used again.
+    pub(crate) closing: u64,
+    /// When it closed, ns of the monotonic clock.
+    closed_mono_ns: i64,
     /// Standing reservations that want it.
-    wanted: u32,
+    pub(crate) wanted: u32,
+    /// It is in `Outer::overwritable`.
+    is_listed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+pub(crate) enum State {
     Free,
     Open,
     Closed,
-}
-
-/// One reservation.
-#[derive(Debug)]
-struct Claim {
-    id: u64,
-    from_ns: i64,
-    to_ns: i64,
-    /// Closed buckets that touch the interval and were not given back, also after it fell.
-    wants: Bits,
-    /// Closed buckets that were given back.
-    given: Bits,
-    /// It did not fall.
-    stands: bool,
-    lost: Vec<EvictedBucket>,
 }
 
 /// Answer to a producer that needs a bucket.
@@ -108,6 +105,7 @@ pub(crate) struct Tally {
     pub(crate) reserved: usize,
     pub(crate) span_ns: Option<(i64, i64)>,
     pub(crate) evicted: (u64, u64),
+    pub(crate) evicted_closed_mono_ns: i64,
     pub(crate) reservations_fallen: u64,
 }
 
@@ -125,27 +123,29 @@ impl Outer {
             min_ns: i64::MAX,
             max_ns: i64::MIN,
             closing: 0,
+            closed_mono_ns: MONO_UNKNOWN,
             wanted: 0,
+            is_listed: false,
         };
         let count = u32::try_from(buckets).expect("a geometry has at most 65,535 buckets");
         Self {
             free: (0..count).rev().collect(),
             slots: vec![slot; buckets],
-            last_ns: vec![i64::MAX; buckets],
+            overwritable: VecDeque::with_capacity(buckets),
+            unwanted: Vec::with_capacity(buckets),
             log: Log::new(detail),
-            reservations: Vec::new(),
-            reservations_made: 0,
-            reservations_fallen: 0,
+            claims: Claims::default(),
+            steps: Steps::default(),
             gating: Vec::new(),
             closings: 0,
+            evicted_closed_mono_ns: i64::MIN,
             producers_opened: 0,
             beds_free: (0..readers).rev().collect(),
         }
     }
 
-    /// Finds a bucket for a producer: a free one, else, if `overwrite`, the closed one with the smallest largest time
-    /// that every gating group has passed, nobody holds and no reservation wants. In record mode the oldest reservations
-    /// fall until there is one.
+    /// Finds a bucket for a producer: a free one, else, if `overwrite`, of the closed ones the first to close that every gating
+    /// group has passed, nobody holds and no reservation wants. In record mode the oldest reservations fall until there is one.
     pub(crate) fn take<'s>(
         &mut self,
         storage: &'s Arc<Storage>,
@@ -161,7 +161,7 @@ impl Outer {
         }
         loop {
             if let Some(claimed) = self.victim(storage) {
-                self.evict(&claimed);
+                self.evict(storage, &claimed);
                 return Taken::Bucket(claimed);
             }
             if mode != Mode::Record || !self.let_one_fall(storage) {
@@ -187,10 +187,12 @@ impl Outer {
         slot.first_bytes = open.opening().first_bytes;
     }
 
-    /// Closes a bucket, everything in which was published.
-    pub(crate) fn close(&mut self, open: OpenBucket, next: Option<BucketRef>) {
+    /// Closes a bucket, everything in which was published; the monotonic clock shows `mono_ns`.
+    pub(crate) fn close(&mut self, open: OpenBucket, next: Option<BucketRef>, mono_ns: i64) {
         let index = open.bucket().index as usize;
         let (min_ns, max_ns) = open.span_ns();
+        let closing = self.closings;
+        self.closings += 1;
         let slot = &mut self.slots[index];
         slot.state = State::Closed;
         slot.packets =
@@ -198,17 +200,38 @@ impl Outer {
         slot.bytes = open.end_bytes() - slot.first_bytes;
         slot.min_ns = min_ns;
         slot.max_ns = max_ns;
-        slot.closing = self.closings;
-        slot.wanted = 0;
-        self.closings += 1;
-        self.last_ns[index] = max_ns;
-        for claim in &mut self.reservations {
-            if claim.touches(min_ns, max_ns) {
-                claim.wants.set(index);
-                slot.wanted += u32::from(claim.stands);
+        slot.closing = closing;
+        slot.closed_mono_ns = mono_ns;
+        slot.wanted = self.claims.closed(min_ns, max_ns);
+        if slot.wanted == 0 {
+            slot.is_listed = true;
+            self.overwritable.push_back((closing, open.bucket().index));
+        }
+        open.close(next, closing, mono_ns);
+    }
+
+    /// Those of the buckets given up that no standing reservation wants may be overwritten.
+    pub(crate) fn list_unwanted(&mut self) {
+        let (slots, list) = (&mut self.slots, &mut self.overwritable);
+        let (mut added, few) = (0, self.unwanted.len() <= FEW);
+        for index in self.unwanted.drain(..) {
+            let slot = &mut slots[index as usize];
+            if slot.is_listed || slot.wanted > 0 {
+                continue;
+            }
+            slot.is_listed = true;
+            let entry = (slot.closing, index);
+            if few {
+                list.insert(list.partition_point(|other| *other < entry), entry);
+            } else {
+                list.push_back(entry);
+                added += 1;
             }
         }
-        open.close(next);
+        if added > 0 {
+            // Two runs in order, or a few: what was there, and what was added in the order of places, which go round.
+            list.make_contiguous().sort();
+        }
     }
 
     /// Where a reader that has seen a producer's records before `position` goes on: the producer's oldest bucket with
@@ -241,7 +264,8 @@ impl Outer {
     pub(crate) fn tally(&self, storage: &Storage) -> Tally {
         let mut tally = Tally {
             evicted: self.log.totals(),
-            reservations_fallen: self.reservations_fallen,
+            evicted_closed_mono_ns: self.evicted_closed_mono_ns,
+            reservations_fallen: self.claims.fallen,
             ..Tally::default()
         };
         for (index, slot) in self.slots.iter().enumerate() {
@@ -259,27 +283,26 @@ impl Outer {
         tally
     }
 
-    fn victim<'s>(&self, storage: &'s Arc<Storage>) -> Option<Claimed<'s>> {
-        let mut tried: Option<(i64, u64)> = None;
+    fn victim<'s>(&mut self, storage: &'s Arc<Storage>) -> Option<Claimed<'s>> {
+        let mut place = 0;
         loop {
-            let mut best: Option<((i64, u64), usize)> = None;
-            for (index, &last_ns) in self.last_ns.iter().enumerate() {
-                if best.is_some_and(|((best_ns, _), _)| last_ns > best_ns) {
-                    continue;
-                }
-                let slot = &self.slots[index];
-                let key = (last_ns, slot.closing);
-                let better = best.is_none_or(|(best, _)| key < best)
-                    && tried.is_none_or(|tried| key > tried);
-                if better && slot.state == State::Closed && slot.wanted == 0 && self.passed(slot) {
-                    best = Some((key, index));
-                }
+            let &(_, index) = self.overwritable.get(place)?;
+            let slot = &self.slots[index as usize];
+            let is_wanted = slot.wanted > 0;
+            let claimed = if is_wanted || !self.passed(slot) {
+                None
+            } else {
+                Claimed::claim(storage, index as usize)
+            };
+            if is_wanted || claimed.is_some() {
+                self.overwritable.remove(place);
+                self.slots[index as usize].is_listed = false;
+            } else {
+                place += 1; // held, or not passed: the next one that closed
             }
-            let (key, index) = best?;
-            if let Some(claimed) = Claimed::claim(storage, index) {
-                return Some(claimed);
+            if claimed.is_some() {
+                return claimed;
             }
-            tried = Some(key); // held: the next older one
         }
     }
 
@@ -293,33 +316,20 @@ impl Outer {
 
     /// The oldest reservation that keeps a bucket which could otherwise be overwritten loses its protection.
     fn let_one_fall(&mut self, storage: &Storage) -> bool {
-        let in_the_way = |claim: &Claim, outer: &Self| {
-            claim.stands
-                && outer.slots.iter().enumerate().any(|(index, slot)| {
-                    claim.wants.get(index)
-                        && slot.state == State::Closed
-                        && outer.passed(slot)
-                        && !storage.bucket(index).control.is_held()
-                })
+        let could = |index: usize, slot: &Slot| {
+            self.passed(slot) && !storage.bucket(index).control.is_held()
         };
-        let Some(oldest) = self
-            .reservations
-            .iter()
-            .position(|claim| in_the_way(claim, self))
-        else {
+        let Some(oldest) = self.claims.oldest_in_the_way(&self.slots, could) else {
             return false;
         };
-        let claim = &mut self.reservations[oldest];
-        claim.stands = false;
-        for (index, slot) in self.slots.iter_mut().enumerate() {
-            slot.wanted -= u32::from(claim.wants.get(index));
-        }
-        self.reservations_fallen += 1;
+        let (slots, unwanted) = (&mut self.slots, &mut self.unwanted);
+        self.claims.fall(oldest, slots, unwanted);
+        self.list_unwanted();
         true
     }
 
     /// Remembers what a claimed bucket held, and tells the reservations that wanted it.
-    fn evict(&mut self, claimed: &Claimed<'_>) {
+    fn evict(&mut self, storage: &Storage, claimed: &Claimed<'_>) {
         let index = claimed.bucket().index as usize;
         let slot = &mut self.slots[index];
         let victim = Victim {
@@ -331,117 +341,22 @@ impl Outer {
             min_ns: slot.min_ns,
             max_ns: slot.max_ns,
         };
-        slot.state = State::Free;
-        self.last_ns[index] = i64::MAX;
         let entry = self.log.add(victim, |record| claimed.old_time_ns(record));
-        for claim in &mut self.reservations {
-            if claim.wants.get(index) {
-                claim.lost.push(
-                    entry
-                        .cloned()
-                        .unwrap_or_else(|| victim.with_stamps(Vec::new())),
-                );
-            }
-            claim.wants.clear(index);
-            claim.given.clear(index);
-        }
-    }
-}
-
-/// Reservations.
-impl Outer {
-    /// Makes a reservation; also tells what of its interval is gone already.
-    pub(crate) fn reserve(&mut self, from_ns: i64, to_ns: i64) -> (u64, Evicted) {
-        let id = self.reservations_made;
-        self.reservations_made += 1;
-        let buckets = self.slots.len();
-        self.reservations.push(Claim {
-            id,
-            from_ns,
-            to_ns,
-            wants: Bits::new(buckets),
-            given: Bits::new(buckets),
-            stands: true,
-            lost: Vec::new(),
+        self.claims.evicted(index, slot, || {
+            entry
+                .cloned()
+                .unwrap_or_else(|| victim.with_stamps(Vec::new()))
         });
-        self.set_interval(id, from_ns, to_ns);
-        (id, self.evicted(from_ns, to_ns))
-    }
-
-    pub(crate) fn set_interval(&mut self, id: u64, from_ns: i64, to_ns: i64) {
-        let Some(claim) = self.reservations.iter_mut().find(|claim| claim.id == id) else {
-            return;
-        };
-        (claim.from_ns, claim.to_ns) = (from_ns, to_ns);
-        for (index, slot) in self.slots.iter_mut().enumerate() {
-            if slot.state != State::Closed {
-                continue;
-            }
-            let before = claim.wants.get(index);
-            let now = claim.touches(slot.min_ns, slot.max_ns) && !claim.given.get(index);
-            if before && !now {
-                claim.wants.clear(index);
-                slot.wanted -= u32::from(claim.stands);
-            } else if now && !before {
-                claim.wants.set(index);
-                slot.wanted += u32::from(claim.stands);
-            }
-        }
-    }
-
-    pub(crate) fn give_back(&mut self, id: u64, bucket: BucketRef) {
-        let Some(claim) = self.reservations.iter_mut().find(|claim| claim.id == id) else {
-            return;
-        };
-        let index = bucket.index as usize;
-        let Some(slot) = self.slots.get_mut(index) else {
-            return;
-        };
-        if slot.state != State::Closed || slot.generation != bucket.generation {
-            return;
-        }
-        claim.given.set(index);
-        if claim.wants.get(index) {
-            claim.wants.clear(index);
-            slot.wanted -= u32::from(claim.stands);
-        }
-    }
-
-    pub(crate) fn release(&mut self, id: u64) {
-        let Some(place) = self.reservations.iter().position(|claim| claim.id == id) else {
-            return;
-        };
-        let claim = self.reservations.remove(place);
-        for (index, slot) in self.slots.iter_mut().enumerate() {
-            slot.wanted -= u32::from(claim.stands && claim.wants.get(index));
-        }
-    }
-
-    pub(crate) fn buckets(&self, id: u64, storage: &Storage, out: &mut Vec<BucketInfo>) {
-        let Some(claim) = self.reservations.iter().find(|claim| claim.id == id) else {
-            return;
-        };
-        for (index, slot) in self.slots.iter().enumerate() {
-            let given = slot.state == State::Closed && claim.given.get(index);
-            if !given
-                && let Some(info) = slot.info(index, storage)
-                && claim.touches(info.min_ns, info.max_ns)
-            {
-                out.push(info);
-            }
-        }
-        out.sort_unstable_by_key(|info| (info.producer, info.first));
-    }
-
-    pub(crate) fn fallen(&mut self, id: u64, out: &mut Vec<EvictedBucket>) {
-        if let Some(claim) = self.reservations.iter_mut().find(|claim| claim.id == id) {
-            out.append(&mut claim.lost);
-        }
+        slot.state = State::Free;
+        let latest = &mut self.evicted_closed_mono_ns;
+        *latest = slot.closed_mono_ns.max(*latest);
+        let end = slot.first + u64::from(slot.packets);
+        storage.tell_evicted(slot.producer, end, slot.max_ns, *latest);
     }
 }
 
 impl Slot {
-    fn bucket(&self, index: usize) -> BucketRef {
+    pub(crate) fn bucket(&self, index: usize) -> BucketRef {
         BucketRef {
             index: u32::try_from(index).expect("at most 65,535 buckets"),
             generation: self.generation,
@@ -449,7 +364,7 @@ impl Slot {
     }
 
     /// `None`: nothing was committed in it.
-    fn info(&self, index: usize, storage: &Storage) -> Option<BucketInfo> {
+    pub(crate) fn info(&self, index: usize, storage: &Storage) -> Option<BucketInfo> {
         let (committed, min_ns, max_ns, closed) = match self.state {
             State::Free => return None,
             State::Closed => (self.packets, self.min_ns, self.max_ns, true),
@@ -472,33 +387,5 @@ impl Slot {
             max_ns,
             closed,
         })
-    }
-}
-
-impl Claim {
-    fn touches(&self, min_ns: i64, max_ns: i64) -> bool {
-        min_ns <= self.to_ns && max_ns >= self.from_ns && self.from_ns <= self.to_ns
-    }
-}
-
-/// A set of bucket numbers.
-#[derive(Debug)]
-struct Bits(Vec<u64>);
-
-impl Bits {
-    fn new(length: usize) -> Self {
-        Self(vec![0; length.div_ceil(64)])
-    }
-
-    fn get(&self, index: usize) -> bool {
-        self.0[index / 64] & (1 << (index % 64)) != 0
-    }
-
-    fn set(&mut self, index: usize) {
-        self.0[index / 64] |= 1 << (index % 64);
-    }
-
-    fn clear(&mut self, index: usize) {
-        self.0[index / 64] &= !(1 << (index % 64));
     }
 }

@@ -3,10 +3,10 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    BurstError, Mode, Record, StoreError,
+    BurstError, Mode, Record, Step, StoreError,
     outer::Taken,
     ring::Shared,
-    storage::{OpenBucket, Opening, Stop, descriptor::CAPTURED_BYTES_MAX},
+    storage::{OpenBucket, Opening, Stop, descriptor::CAPTURED_BYTES_MAX, header::MONO_UNKNOWN},
     sync::{Ordering, lock},
 };
 
@@ -40,6 +40,8 @@ pub struct Producer {
     enlisted: bool,
     /// The bell's epoch before the last search, which found nothing and was not to wait.
     full_at: Option<u64>,
+    /// What the monotonic clock showed when the caller last said it, ns.
+    mono_ns: i64,
 }
 
 /// What [`Producer::on_new_bucket`] tells.
@@ -66,6 +68,7 @@ impl Producer {
             untold_buckets: 0,
             enlisted: false,
             full_at: None,
+            mono_ns: MONO_UNKNOWN,
         }
     }
 
@@ -79,6 +82,33 @@ impl Producer {
     #[must_use]
     pub fn stored(&self) -> u64 {
         self.open.as_ref().map_or(0, OpenBucket::end)
+    }
+
+    /// The monotonic clock (`CLOCK_MONOTONIC`) shows `mono_ns`: publications and ends of buckets from here on are of this time. The
+    /// ring reads no clock; a burst may.
+    pub fn set_now(&mut self, mono_ns: i64) {
+        self.mono_ns = mono_ns;
+    }
+
+    /// The stamps of `clock` ([`InterfaceEntry::clock`](crate::InterfaceEntry::clock)) are `offset_ns` ahead of ring time from the next
+    /// record on. Takes the mutex of the outer queue: not for every burst.
+    ///
+    /// `false`: the clock was stepped more often than the table of steps follows (16 times, and once for each bucket that this producer
+    /// filled; 1024 in the ring at a time); nothing changed.
+    pub fn step(&mut self, clock: u16, offset_ns: i64) -> bool {
+        let step = Step {
+            producer: self.id,
+            clock,
+            first: self.stored(),
+            offset_ns,
+        };
+        let filled = self.sequence.saturating_sub(1);
+        let followed = lock(&self.shared.outer).step(&self.shared.storage, step, filled);
+        if followed {
+            // Relaxed: ordered before the records behind it by their publication.
+            self.shared.steps.fetch_add(1, Ordering::Relaxed);
+        }
+        followed
     }
 
     /// Records cut to 256 KiB so far.
@@ -168,12 +198,15 @@ impl Producer {
         header
             .published_bytes
             .store(open.end_bytes(), Ordering::Relaxed); // ordered before P2
+        header
+            .published_mono_ns
+            .store(self.mono_ns, Ordering::Relaxed); // as above
         // P2: Release, pairs with Shared::published().
         header.published.store(open.end(), Ordering::Release);
         self.untold = true;
     }
 
-    /// Publishes, and then promises that no older record will follow. `ns` is since the UNIX epoch; the promise is the
+    /// Publishes, and then promises that no record of less ring time than `ns` will follow. The promise is the
     /// caller's, the ring does not check it. Whoever reads the watermark and then looks for records sees all before it.
     pub fn set_watermark(&mut self, ns: i64) {
         self.publish();
@@ -309,7 +342,7 @@ impl Producer {
         outer.opened(&open);
         let bucket = open.bucket();
         if let Some(old) = self.open.replace(open) {
-            outer.close(old, Some(bucket));
+            outer.close(old, Some(bucket), self.mono_ns);
         }
         Attempt::Done
     }
@@ -325,7 +358,7 @@ impl Drop for Producer {
     fn drop(&mut self) {
         self.set_watermark(i64::MAX);
         if let Some(open) = self.open.take() {
-            lock(&self.shared.outer).close(open, None);
+            lock(&self.shared.outer).close(open, None, self.mono_ns);
         }
         self.leave_bell();
         self.shared.storage.bell.ring();

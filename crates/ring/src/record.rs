@@ -3,7 +3,8 @@
 /// A captured frame to be stored.
 #[derive(Debug, Clone, Copy)]
 pub struct Record<'a> {
-    /// Nanoseconds since the UNIX epoch, any value.
+    /// Ring time, ns, any value: the stamp less the steps that its clock has made ([`Producer::step`](crate::Producer::step)); ns since
+    /// the UNIX epoch where it has made none.
     pub time_ns: i64,
     /// Bytes on the wire, a restored tag included.
     pub wire_len: u32,
@@ -36,7 +37,7 @@ impl<'a> Record<'a> {
 /// A stored frame, borrowed from its bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet<'r> {
-    /// Nanoseconds since the UNIX epoch.
+    /// Ring time, ns; the stamp where its clock made no step ([`Step::stamp_ns`](crate::Step::stamp_ns)).
     pub time_ns: i64,
     /// Bytes on the wire.
     pub wire_len: u32,
@@ -54,7 +55,7 @@ pub struct Packet<'r> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
-    /// Nanoseconds since the UNIX epoch.
+    /// Ring time, ns; the stamp where its clock made no step ([`Step::stamp_ns`](crate::Step::stamp_ns)).
     pub time_ns: i64,
     /// Bytes stored, 0..=262,144.
     pub captured_len: u32,

@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf, sync::Arc};
 
 use crate::{
     BucketRef, BucketView, Evicted, GroupKind, Mode, Producer, Reader, Reservation, RingConfig,
-    RingError,
+    RingError, Step,
     barrier::Barrier,
     cursor::Cursor,
     group::{Group, Lane},
@@ -12,7 +12,7 @@ use crate::{
     share::Share,
     sleep::{Beds, Dormitory},
     storage::{Hold, INTERFACES_MAX, Placement, Storage},
-    sync::{AtomicBool, AtomicU8, Mutex, Ordering, Padded, lock},
+    sync::{AtomicBool, AtomicU8, AtomicU64, Mutex, Ordering, Padded, lock},
 };
 
 /// The queue of queues. A handle: clones are the same ring. Any thread may call any method.
@@ -30,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) barrier: Barrier,
     mode: AtomicU8,
     closed: AtomicBool,
+    /// Steps made by all producers.
+    pub(crate) steps: AtomicU64,
     interfaces: Mutex<Vec<InterfaceEntry>>,
     placement: Placement,
     readers_max: usize,
@@ -76,6 +78,8 @@ pub struct InterfaceEntry {
     pub snaplen: u32,
     /// Whose clock stamps the frames; a number of the caller's.
     pub time_domain: u8,
+    /// Interfaces of one number are stamped by one clock, whose steps ([`Step`]) are theirs; a number of the caller's.
+    pub clock: u16,
 }
 
 /// A ring at one moment. Stored are published records, present or gone; `stored = evicted +` what is in the buckets.
@@ -92,8 +96,11 @@ pub struct RingStatistics {
     pub evicted_bytes: u64,
     /// Smallest time stamp in the ring, ns; `None` while it is empty.
     pub oldest_ns: Option<i64>,
-    /// Largest time stamp in the ring, ns.
+    /// Largest ring time in the ring, ns.
     pub newest_ns: Option<i64>,
+    /// All that was stored since then is there: the latest closing time of all buckets overwritten, ns of the monotonic clock
+    /// ([`Producer::set_now`]). `None`: nothing was overwritten.
+    pub whole_since_mono_ns: Option<i64>,
     /// Buckets never used.
     pub free_buckets: usize,
     /// Buckets being written, one for each producer that has stored something.
@@ -132,6 +139,7 @@ impl Ring {
             barrier,
             mode: AtomicU8::new(config.mode as u8),
             closed: AtomicBool::new(false),
+            steps: AtomicU64::new(0),
             interfaces: Mutex::new(Vec::new()),
             placement,
             readers_max: config.readers,
@@ -212,8 +220,8 @@ impl Ring {
     /// number modulo `members` is `m`, opened already or not.
     ///
     /// The group starts with each producer's oldest record that is in the ring: what was overwritten before it counts
-    /// neither as read nor as lapped, and [`Reader::position`] starts behind it. Where a producer's times ran backwards, a
-    /// later bucket may have gone before that record's: such a hole counts as lapped, also in a gating group.
+    /// neither as read nor as lapped, and [`Reader::position`] starts behind it. Where that record's bucket was held or reserved, a
+    /// later one may have gone before it: such a hole counts as lapped, also in a gating group.
     ///
     /// # Errors
     /// [`RingError::Readers`] if `members` is 0, or more readers would be open than the ring was made for.
@@ -287,7 +295,7 @@ impl Ring {
     /// Appends to the table of interfaces and returns the number for [`Record::interface`](crate::Record::interface).
     ///
     /// The region's own table, which other processes read, has at least 1024 places, and in a ring of up to 4096 buckets
-    /// more than 16,000; it keeps 56 bytes of a name. What finds no place is known to this process only
+    /// more than 16,000; it keeps 54 bytes of a name. What finds no place is known to this process only
     /// ([`Self::interfaces_unlisted`]).
     ///
     /// # Errors
@@ -332,7 +340,7 @@ impl Ring {
         self.0.storage.bell.ring();
     }
 
-    /// Reserves the packets of `from_ns..=to_ns`, stored already or not.
+    /// Reserves the packets of `from_ns..=to_ns` of ring time, stored already or not.
     #[must_use]
     pub fn reserve(&self, from_ns: i64, to_ns: i64) -> Reservation {
         Reservation::new(&self.0, from_ns, to_ns)
@@ -350,13 +358,26 @@ impl Ring {
         Hold::new(&self.0.storage, bucket).map(BucketView::new)
     }
 
-    /// What was overwritten of the packets of `from_ns..=to_ns`.
+    /// The steps of all clocks that records in the ring need, in no order. Not for every packet: ask when
+    /// [`Self::steps_made`] has changed.
+    #[must_use]
+    pub fn steps(&self) -> Vec<Step> {
+        lock(&self.0.outer).steps.all()
+    }
+
+    /// How often a producer's clock was stepped. Whoever found a record sees the steps before it counted.
+    #[must_use]
+    pub fn steps_made(&self) -> u64 {
+        self.0.steps.load(Ordering::Relaxed) // ordered behind the records by their publication
+    }
+
+    /// What was overwritten of the packets of `from_ns..=to_ns` of ring time.
     #[must_use]
     pub fn evicted(&self, from_ns: i64, to_ns: i64) -> Evicted {
         lock(&self.0.outer).evicted(from_ns, to_ns)
     }
 
-    /// The time, in ns since the UNIX epoch, before which a producer promised to store nothing more. `None`: no promise
+    /// The ring time, ns, before which a producer promised to store nothing more. `None`: no promise
     /// yet. After reading it, everything before it can be seen.
     ///
     /// # Panics
@@ -401,6 +422,7 @@ impl Ring {
             evicted_bytes: tally.evicted.1,
             oldest_ns: tally.span_ns.map(|(oldest, _)| oldest),
             newest_ns: tally.span_ns.map(|(_, newest)| newest),
+            whole_since_mono_ns: Some(tally.evicted_closed_mono_ns).filter(|ns| *ns != i64::MIN),
             free_buckets: tally.free,
             open_buckets: tally.open,
             closed_buckets: tally.closed,

@@ -135,6 +135,7 @@ fn interfaces_are_numbered_in_order() {
         link_type: 1,
         snaplen: 0,
         time_domain: 0,
+        clock: 0,
     };
     assert_eq!(ring.add_interface(entry("eth0")).unwrap(), 0);
     assert_eq!(

@@ -327,6 +327,10 @@ impl Queue for PcapQueue {
         self.is_packet_socket().then(|| self.watermark.time_ns())
     }
 
+    fn promises_watermark(&self) -> bool {
+        self.is_packet_socket()
+    }
+
     fn event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }

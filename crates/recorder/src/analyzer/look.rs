@@ -27,7 +27,7 @@ impl Core {
         let mut record = batch.first;
         loop {
             let mut walk = Walk::new(packets.clone());
-            self.ask_scripts(packets.clone());
+            self.ask_scripts((batch.producer, record), packets.clone());
             let count = chunk.fill(&mut packets);
             if count == 0 {
                 return;
@@ -80,7 +80,7 @@ impl Core {
         if live && of_rules != 0 {
             // Behind the arrival of the packets, however long this thread stood still before: the latest end of a window that opens is
             // counted from here.
-            self.director.set_mono(self.clock.mono_ns());
+            self.director.set_mono(self.clock.clock().mono_ns());
         }
         while found & behind != 0 {
             let frame = (found & behind).trailing_zeros();
@@ -126,7 +126,9 @@ impl Core {
         if self.closed.concerns(packet.time_ns)
             && let Some(interface) = self.names.interface(packet.interface)
         {
-            self.closed.check(producer, record, interface, packet);
+            let offset_ns = self.stamps.offset_ns(producer, interface.source, record);
+            self.closed
+                .check(producer, record, interface, packet, offset_ns);
         }
         if !self.director.armed() {
             return;

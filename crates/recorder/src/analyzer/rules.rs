@@ -56,14 +56,15 @@ impl Functions {
 }
 
 impl Core {
-    /// Asks the trigger scripts about the next chunk of packets.
-    pub(super) fn ask_scripts(&mut self, packets: Packets<'_>) {
+    /// Asks the trigger scripts about the next chunk of packets, of which `first` is the producer's first record.
+    pub(super) fn ask_scripts(&mut self, first: (usize, u64), packets: Packets<'_>) {
         let scripts = &mut self.scripts.triggers;
         if scripts.is_empty() {
             return;
         }
         if self.director.armed() {
-            scripts.ask(packets.take(MANY), &mut self.names);
+            let packets = packets.take(MANY);
+            scripts.ask(first, packets, &mut self.names, &mut self.stamps);
         } else {
             scripts.pass();
         }
@@ -87,7 +88,11 @@ impl Core {
                 let check = |template: &Template, link_type: LinkType| {
                     template.check(context(link_type, mode))
                 };
-                match script.expression(interface, packet, &self.fragments, check) {
+                let source = interface.source;
+                let stamp_ns = self
+                    .stamps
+                    .stamp_ns(producer, source, record, packet.time_ns);
+                match script.expression(interface, packet, stamp_ns, &self.fragments, check) {
                     Some(expression) => expression,
                     None => return,
                 }
@@ -141,6 +146,7 @@ impl Core {
     /// Tells what rules and scripts have to say, and counts the scripts that failed.
     pub(super) fn tell_notices(&mut self) {
         let mut notices = self.triggers.take_notices();
+        notices.extend(self.clock.take_untold());
         notices.extend(self.native.notice());
         let Functions { triggers, dump } = &mut self.scripts;
         notices.extend(triggers.take_notices());

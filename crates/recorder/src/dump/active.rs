@@ -12,7 +12,7 @@ use retroscope_ring::{BucketInfo, BucketRef, Count, Evicted, EvictedBucket, Pack
 use super::{
     encode::InterfaceTotals,
     file::{DumpFile, Label},
-    order::{CloseOrder, DumpOrder, Step},
+    order::{CloseOrder, DumpOrder},
     output::{Key, Written},
     report::{DumpReport, Missing, SidecarInterface, Verdict},
 };
@@ -23,6 +23,7 @@ use crate::{
     interfaces::{Interface, InterfaceCache},
     predicate::Decision,
     progress::Reach,
+    ring_time::RingClock,
     time::rfc3339,
 };
 
@@ -40,8 +41,6 @@ pub(super) struct Active {
     pub(super) scanned: HashMap<BucketRef, u32>,
     pub(super) waiting: Vec<Waiting>,
     pub(super) kept: VecDeque<(FragmentKey, Waiting)>,
-    /// What the window became after each step of the clock.
-    pub(super) steps: Vec<SteppedWindow>,
     /// Later fragments given up because too many waited for their first one.
     pub(super) forgotten_fragments: u64,
     pub(super) before: Evicted,
@@ -53,14 +52,6 @@ pub(super) struct Active {
     pub(super) close: Option<CloseOrder>,
     /// Live: not judged before the counters cover the window or this passed on the monotonic clock.
     pub(super) judge_by_ns: Option<i64>,
-}
-
-/// A window on the other side of a clock step: stamps of another scale, and only from records after the step.
-#[derive(Debug)]
-pub(super) struct SteppedWindow {
-    from_ns: i64,
-    to_ns: i64,
-    starts: Vec<u64>,
 }
 
 /// A dump that the disk refused.
@@ -101,6 +92,7 @@ impl Lost {
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) key: Key,
+    pub(super) stamp_ns: i64,
     pub(super) wire_len: u32,
     pub(super) interface: u16,
     pub(super) direction: u8,
@@ -122,6 +114,7 @@ impl Waiting {
                 producer: found.producer,
                 record: found.record,
             },
+            stamp_ns: packet.time_ns.wrapping_add(found.offset_ns),
             wire_len: packet.wire_len,
             interface: packet.interface,
             direction: packet.direction,
@@ -172,6 +165,7 @@ pub(super) fn interface_totals(
     intake: &Intake,
     id: u16,
 ) -> InterfaceTotals {
+    let stamp = |ring_ns: i64| ring_ns.saturating_add(dump.order.offset_ns);
     let (received, dropped) = match &close.received {
         Some(received) => (
             Some(received.get(usize::from(id)).copied().unwrap_or(0)),
@@ -180,8 +174,8 @@ pub(super) fn interface_totals(
         None => intake.interface_totals(id),
     };
     InterfaceTotals {
-        start_ns: close.start_ns,
-        end_ns: close.clock_ns,
+        start_ns: stamp(close.start_ns),
+        end_ns: stamp(close.clock_ns),
         received,
         dropped,
         written: dump.per_interface.get(&id).copied().unwrap_or(0),
@@ -195,6 +189,8 @@ pub(super) struct Found {
     pub(super) index: u32,
     pub(super) producer: usize,
     pub(super) record: u64,
+    /// Its stamp less its ring time, ns.
+    pub(super) offset_ns: i64,
 }
 
 impl SidecarFacts {
@@ -215,25 +211,9 @@ impl Active {
         u32::try_from(limit.saturating_sub(info.first)).unwrap_or(u32::MAX)
     }
 
-    /// The smallest and the largest time of a packet that may lie in the window, ns.
-    pub(super) fn span_ns(&self) -> (i64, i64) {
-        let windows = self
-            .steps
-            .iter()
-            .map(|window| (window.from_ns, window.to_ns));
-        windows.fold((self.order.from_ns, self.order.to_ns), |a, b| {
-            (a.0.min(b.0), a.1.max(b.1))
-        })
-    }
-
-    /// Whether a record lies in the window.
-    pub(super) fn wants(&self, time_ns: i64, found: &Found) -> bool {
-        let within = |from_ns, to_ns| (from_ns..=to_ns).contains(&time_ns);
-        within(self.order.from_ns, self.order.to_ns)
-            || self.steps.iter().any(|window| {
-                within(window.from_ns, window.to_ns)
-                    && found.record >= end(&window.starts, found.producer)
-            })
+    /// Whether a record of this ring time lies in the window.
+    pub(super) fn wants(&self, time_ns: i64) -> bool {
+        (self.order.from_ns..=self.order.to_ns).contains(&time_ns)
     }
 
     /// Puts a packet that the filter takes among the waiting, if it lies in the window; returns how many of them stay in
@@ -244,7 +224,7 @@ impl Active {
         found: Found,
         interface: &Interface,
     ) -> usize {
-        if !self.wants(packet.time_ns, &found) {
+        if !self.wants(packet.time_ns) {
             return 0;
         }
         let place = Place::Ring(found.bucket, found.index);
@@ -262,10 +242,13 @@ impl Active {
         interface: &Interface,
         names: &mut InterfaceCache,
     ) -> usize {
-        if !self.wants(packet.time_ns, &found) {
+        if !self.wants(packet.time_ns) {
             return 0;
         }
-        let answer = self.order.predicate.decide(interface, packet);
+        let answer = {
+            let offset_ns = found.offset_ns;
+            self.order.predicate.decide(interface, packet, offset_ns)
+        };
         let in_bucket = match answer.decision {
             Decision::Skip => 0,
             Decision::Take => self.take(packet, found, interface),
@@ -286,24 +269,10 @@ impl Active {
         in_bucket
     }
 
-    /// The clock was stepped while the window is open: it goes on in the new stamps, for as long as it had left.
-    pub(super) fn follow_step(&mut self, step: &Step) {
-        let to_ns = self.last_ns().saturating_add(step.step_ns);
-        let window = SteppedWindow {
-            from_ns: step.from_ns,
-            to_ns,
-            starts: step.starts.clone(),
-        };
-        self.steps.push(window);
-        let (from_ns, to_ns) = self.span_ns();
-        self.order.reservation.set_interval(from_ns, to_ns);
-    }
-
-    /// The end of the window in the stamps that packets carry now, ns.
-    pub(super) fn last_ns(&self) -> i64 {
-        self.steps
-            .last()
-            .map_or(self.order.to_ns, |window| window.to_ns)
+    fn takes(&mut self, interface: &Interface, packet: &Packet<'_>, stamp_ns: i64) -> bool {
+        let offset_ns = stamp_ns.wrapping_sub(packet.time_ns);
+        let answer = self.order.predicate.decide(interface, packet, offset_ns);
+        answer.decision == Decision::Take
     }
 
     /// A first fragment came: what was kept aside for it is decided now.
@@ -316,7 +285,7 @@ impl Active {
                 self.kept.push_back((key, kept));
             } else if let Some(interface) = names.interface(kept.interface)
                 && let Some(packet) = kept.packet()
-                && self.order.predicate.decide(interface, &packet).decision == Decision::Take
+                && self.takes(interface, &packet, kept.stamp_ns)
             {
                 self.waiting.push(kept);
             }
@@ -374,7 +343,6 @@ impl Active {
             received: None,
             clock_ns: self.order.trigger_ns,
             start_ns: self.order.from_ns,
-            notes: Vec::new(),
         }
     }
 
@@ -384,8 +352,10 @@ impl Active {
         failure: Option<&Failure>,
         written: Written,
         intake: &Intake,
+        clock: &RingClock,
     ) -> DumpReport {
         let order = &self.order;
+        let stamp = |ring_ns: i64| rfc3339(ring_ns.saturating_add(order.offset_ns));
         let mut clipped = Vec::new();
         if close.start_ns > order.from_ns
             && self.before.packets == 0
@@ -404,16 +374,18 @@ impl Active {
                 .unwrap_or_default(),
             more_files: failure.map_or(Vec::new(), |f| f.parts.iter().skip(1).cloned().collect()),
             rule: order.rule.clone(),
-            trigger_time: rfc3339(order.trigger_ns),
-            from: rfc3339(order.from_ns),
-            to: rfc3339(order.to_ns),
+            trigger_time: stamp(order.trigger_ns),
+            from: stamp(order.from_ns),
+            to: stamp(order.to_ns),
             packets: written.packets,
             bytes: written.bytes,
             verdict: Verdict::Complete,
             clipped,
             missing: self.missing(close, failure, written.restamped, intake),
             error: failure.map(|f| f.error.clone()),
-            notes: close.notes.clone(),
+            notes: clock.within(order.from_ns, order.to_ns),
+            is_disordered: false,
+            offset_ns: order.offset_ns,
             number: self.number,
             trigger_ns: order.trigger_ns,
             span_ns: written.first_ns.zip(written.last_ns),
@@ -422,6 +394,10 @@ impl Active {
         report.notes.extend(order.predicate.notes());
         report.notes.extend(order.predicate.fault());
         report.notes.extend(intake.unknown_losses());
+        report.notes.extend(intake.foreign_clocks());
+        let disorder = intake.disorder(order.from_ns, order.to_ns);
+        report.is_disordered = !disorder.is_empty();
+        report.notes.extend(disorder);
         report.judge();
         report
     }
@@ -434,9 +410,14 @@ impl Active {
         intake: &Intake,
     ) -> Vec<Missing> {
         let order = &self.order;
+        let offset_ns = order.offset_ns;
+        let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
+        let entry = |cause, from_ns: i64, to_ns: i64, packets| {
+            Missing::new(cause, stamp(from_ns), stamp(to_ns), packets)
+        };
         let mut missing = Vec::new();
         if order.predicate.fault().is_some() {
-            missing.push(Missing::new("script", order.from_ns, order.to_ns, None));
+            missing.push(entry("script", order.from_ns, order.to_ns, None));
         }
         let (mut packets, mut estimated, mut span) = (
             self.before.packets,
@@ -456,43 +437,26 @@ impl Active {
                 first.max(order.from_ns)
             };
             let known = self.before.unknown_before_ns.is_none() && packets > 0;
-            let mut entry = Missing::new(
-                "evicted",
-                first,
-                last.min(order.to_ns),
-                known.then_some(packets),
-            );
-            entry.estimated = known && estimated;
-            missing.push(entry);
+            let packets = known.then_some(packets);
+            let mut evicted = entry("evicted", first, last.min(order.to_ns), packets);
+            evicted.estimated = known && estimated;
+            missing.push(evicted);
         }
-        let stepped = !self.steps.is_empty();
-        let until = if stepped {
-            order.to_ns
-        } else {
-            close.clock_ns.min(order.to_ns)
-        };
-        missing.extend(intake.losses(order.from_ns, until));
-        for window in &self.steps {
-            missing.extend(intake.losses(window.from_ns, window.to_ns.min(close.clock_ns)));
-        }
-        missing.extend(intake.unknown(order.from_ns, self.last_ns()));
+        let until_ns = close.clock_ns.min(order.to_ns);
+        missing.extend(intake.losses(order.from_ns, until_ns, offset_ns));
+        missing.extend(intake.unknown(order.from_ns, order.to_ns, offset_ns));
         let fragments = self.undecided_fragments();
         if fragments > 0 {
-            missing.push(Missing::at_most(
-                "fragments",
-                order.from_ns,
-                self.last_ns(),
-                fragments,
-            ));
+            let (from_ns, to_ns) = (stamp(order.from_ns), stamp(order.to_ns));
+            missing.push(Missing::at_most("fragments", from_ns, to_ns, fragments));
         }
         if restamped > 0 {
-            let (from_ns, to_ns) = self.span_ns();
-            let entry = Missing::new("restamped", from_ns, to_ns, Some(restamped));
-            missing.push(entry);
+            let (from_ns, to_ns) = (order.from_ns, order.to_ns);
+            missing.push(entry("restamped", from_ns, to_ns, Some(restamped)));
         }
         missing.extend(self.late.clone());
         if let Some(failure) = failure {
-            missing.push(Missing::new(
+            missing.push(entry(
                 failure.cause,
                 failure.first_ns,
                 failure.last_ns.max(failure.first_ns),

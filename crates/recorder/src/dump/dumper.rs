@@ -28,10 +28,10 @@ use super::{
 };
 use crate::{
     Event,
-    clock::Clock,
     intake::Intake,
     interfaces::InterfaceCache,
     progress::{AnalyzerCounters, Barrier, Cost, Costs, Progress, Reach},
+    ring_time::{RingClock, Stamps},
     rules::Rules,
     time::rfc3339,
 };
@@ -47,6 +47,9 @@ const PACKET_OVERHEAD_BYTES: u64 = 32;
 /// that it does not know.
 const COUNTERS_WAIT_NS: i64 = 2_000_000_000;
 
+/// How far ahead of the watermarks a packet of a source without one may be, ns, to wait for them: they follow soon.
+const SOON_NS: i64 = 100_000_000;
+
 /// What the dumper is built from.
 #[derive(Debug)]
 pub(crate) struct DumperParts {
@@ -55,7 +58,7 @@ pub(crate) struct DumperParts {
     pub(crate) intake: Arc<Intake>,
     pub(crate) progress: Progress,
     pub(crate) barrier: Arc<Barrier>,
-    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<RingClock>,
     pub(crate) counters: Arc<AnalyzerCounters>,
     pub(crate) costs: Arc<Costs>,
     pub(crate) reproducible: bool,
@@ -69,6 +72,7 @@ pub(crate) struct Dumper {
     parts: DumperParts,
     names: InterfaceCache,
     scanner: Scanner,
+    stamps: Stamps,
     /// In the order of their numbers.
     active: Vec<Active>,
     finished: VecDeque<(u64, DumpReport, FinishedFile, SidecarFacts)>,
@@ -90,6 +94,7 @@ impl Dumper {
     pub(crate) fn new(parts: DumperParts, rules: Rules) -> Self {
         let names = parts.intake.interface_cache();
         Self {
+            stamps: Stamps::new(&parts.ring),
             parts,
             names,
             scanner: Scanner::new(rules),
@@ -179,7 +184,8 @@ impl Dumper {
                 }
                 Err(failure) => failure,
             };
-            let report = dump.report(&close, Some(&failure), failure.safe, &self.parts.intake);
+            let (intake, clock) = (&self.parts.intake, &self.parts.clock);
+            let report = dump.report(&close, Some(&failure), failure.safe, intake, clock);
             self.tell(Event::Finished(report));
         }
     }
@@ -194,7 +200,7 @@ impl Dumper {
         match message {
             Message::Open(order) => self.open(*order),
             Message::Close(close) => {
-                let judge_by_ns = self.parts.clock.now().mono_ns + COUNTERS_WAIT_NS;
+                let judge_by_ns = self.parts.clock.clock().mono_ns() + COUNTERS_WAIT_NS;
                 if let Some(dump) = self.active(close.id) {
                     dump.close = Some(*close);
                     dump.judge_by_ns = Some(judge_by_ns);
@@ -206,11 +212,10 @@ impl Dumper {
                 first_ns,
                 last_ns,
             } => {
-                self.late(id, Missing::new("late", first_ns, last_ns, Some(packets)));
-            }
-            Message::Step(step) => {
-                let open = self.active.iter_mut().filter(|dump| dump.close.is_none());
-                open.for_each(|dump| dump.follow_step(&step));
+                self.late(id, |offset_ns| {
+                    let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
+                    Missing::new("late", stamp(first_ns), stamp(last_ns), Some(packets))
+                });
             }
             Message::Wake => {}
         }
@@ -224,12 +229,14 @@ impl Dumper {
 
     fn open(&mut self, mut order: DumpOrder) {
         self.scanner.add(&mut order);
+        let stamp = |ring_ns: i64| ring_ns.saturating_add(order.offset_ns);
+        let trigger_ns = stamp(order.trigger_ns);
         let headline = format!(
             "{PROGRAM}: trigger {:?} at {}, window {} to {}, dump {:?}",
             order.rule,
-            rfc3339(order.trigger_ns),
-            rfc3339(order.from_ns),
-            rfc3339(order.to_ns),
+            rfc3339(trigger_ns),
+            rfc3339(stamp(order.from_ns)),
+            rfc3339(stamp(order.to_ns)),
             order.expression,
         );
         let interface = order.trigger.map_or_else(
@@ -240,7 +247,7 @@ impl Dumper {
         let shelf = &self.parts.shelf;
         let created = DumpFile::create(
             shelf,
-            order.trigger_ns,
+            trigger_ns,
             first_number,
             &order.rule,
             &headline,
@@ -251,7 +258,7 @@ impl Dumper {
             Ok((file, number)) => (Ok(file), number),
             Err(error) => {
                 let text = format!("{}: {error}", shelf.directory.path().display());
-                let planned = DumpFile::planned(shelf, order.trigger_ns, first_number, &order.rule);
+                let planned = DumpFile::planned(shelf, trigger_ns, first_number, &order.rule);
                 let failure = Failure::new(text, vec![planned], Written::default(), order.from_ns);
                 (Err(Box::new(failure)), first_number)
             }
@@ -266,7 +273,6 @@ impl Dumper {
             scanned: HashMap::new(),
             waiting: Vec::new(),
             kept: VecDeque::new(),
-            steps: Vec::new(),
             forgotten_fragments: 0,
             before,
             lost: Lost::default(),
@@ -306,7 +312,7 @@ impl Dumper {
                 } else {
                     reach.frontier_ns
                 };
-                self.emit(dump, frontier_ns.min(bound_ns));
+                self.emit(dump, frontier_ns.min(bound_ns), reach);
             }
         }
         for dump in 0..self.active.len() {
@@ -317,7 +323,7 @@ impl Dumper {
             } else {
                 reach.frontier_ns
             };
-            self.emit(dump, frontier_ns);
+            self.emit(dump, frontier_ns, reach);
             self.flush(dump);
         }
     }
@@ -356,8 +362,9 @@ impl Dumper {
             return;
         };
         let (waiting, to) = {
-            let names = &mut self.names;
-            self.scanner.scan(&view, visit, &mut self.active, names)
+            let (names, stamps) = (&mut self.names, &mut self.stamps);
+            self.scanner
+                .scan(&view, visit, &mut self.active, names, stamps)
         };
         for want in &visit.wanted {
             self.active[want.dump]
@@ -372,23 +379,26 @@ impl Dumper {
         }
     }
 
-    /// Writes the waiting packets of a dump that are older than `frontier_ns`, in order.
-    fn emit(&mut self, dump: usize, frontier_ns: i64) {
+    /// Writes the waiting packets of a dump that are older than `frontier_ns`, in order. Those of sources that promise nothing do not
+    /// wait for others unless they come soon: they are put aside, to be merged in the end.
+    fn emit(&mut self, dump: usize, frontier_ns: i64, reach: &Reach) {
         let dump = &mut self.active[dump];
         if dump.waiting.is_empty() {
             return;
         }
         dump.waiting.sort_by_key(|w| w.key);
-        let ready = if frontier_ns == i64::MAX {
-            dump.waiting.len()
-        } else {
-            dump.waiting
-                .partition_point(|w| w.key.time_ns < frontier_ns)
-        };
-        let later = dump.waiting.split_off(ready);
-        for waiting in std::mem::replace(&mut dump.waiting, later) {
+        let soon_ns = frontier_ns.saturating_add(SOON_NS);
+        let is_ready = |w: &Waiting| frontier_ns == i64::MAX || w.key.time_ns < frontier_ns;
+        let is_aside = |w: &Waiting| w.key.time_ns >= soon_ns && !reach.is_promised(w.key.producer);
+        let (ready, later) = std::mem::take(&mut dump.waiting)
+            .into_iter()
+            .partition(|w| is_ready(w) || is_aside(w));
+        dump.waiting = later;
+        for waiting in ready {
+            let aside = !is_ready(&waiting);
             let Waiting {
                 key,
+                stamp_ns,
                 wire_len,
                 interface,
                 direction,
@@ -413,6 +423,8 @@ impl Dumper {
             };
             let packet = DumpPacket {
                 key,
+                stamp_ns,
+                aside,
                 wire_len,
                 interface,
                 direction,
@@ -515,7 +527,8 @@ impl Dumper {
             file.as_ref().map_or(Vec::new(), DumpFile::interfaces),
         );
         let result = file.and_then(|file| {
-            let verdict = verdict_line(&dump.report(&close, None, file.taken(), &intake));
+            let clock = &self.parts.clock;
+            let verdict = verdict_line(&dump.report(&close, None, file.taken(), &intake, clock));
             let totals = |id: u16| interface_totals(&close, &dump, &intake, id);
             file.finish(&verdict, &totals, &mut self.names).map_err(
                 |FailedFile { error, parts, safe }| {
@@ -528,7 +541,8 @@ impl Dumper {
         });
         match result {
             Ok(finished) => {
-                let mut report = dump.report(&close, None, finished.written, &intake);
+                let clock = &self.parts.clock;
+                let mut report = dump.report(&close, None, finished.written, &intake, clock);
                 let mut paths = finished.captures.iter().map(|capture| capture.path.clone());
                 report.file = paths.next().unwrap_or_default();
                 report.more_files = paths.collect();
@@ -544,7 +558,8 @@ impl Dumper {
                 self.tell(Event::Finished(report));
             }
             Err(failure) => {
-                let mut report = dump.report(&close, Some(&failure), failure.safe, &intake);
+                let clock = &self.parts.clock;
+                let mut report = dump.report(&close, Some(&failure), failure.safe, &intake, clock);
                 if let Some(label) = &dump.label {
                     report.sidecar = self.write_sidecar(label, &report, &sidecar, false);
                 }
@@ -577,11 +592,12 @@ impl Dumper {
                 .suppressed
                 .times_ns
                 .iter()
-                .map(|ns| rfc3339(*ns))
+                .map(|ns| rfc3339(ns.saturating_add(report.offset_ns)))
                 .collect(),
             interfaces: facts.interfaces.clone(),
             program: PROGRAM,
-            created: (!self.parts.reproducible).then(|| rfc3339(self.parts.clock.now().wall_ns)),
+            created: (!self.parts.reproducible)
+                .then(|| rfc3339(self.parts.clock.clock().now().wall_ns)),
         };
         let written = serde_json::to_vec_pretty(&sidecar)
             .map_err(io::Error::other)
@@ -599,9 +615,9 @@ impl Dumper {
     }
 
     /// A packet of a closed window came: the verdict of its dump changes.
-    fn late(&mut self, id: u64, missing: Missing) {
+    fn late(&mut self, id: u64, missing: impl Fn(i64) -> Missing) {
         if let Some(dump) = self.active(id) {
-            dump.late = Some(missing);
+            dump.late = Some(missing(dump.order.offset_ns));
             return;
         }
         let Some(index) = self.finished.iter().position(|f| f.0 == id) else {
@@ -610,7 +626,7 @@ impl Dumper {
         let Some((_, mut report, mut file, facts)) = self.finished.remove(index) else {
             return;
         };
-        report.missing.push(missing);
+        report.missing.push(missing(report.offset_ns));
         report.judge();
         if let Err(error) = file.amend(&verdict_line(&report)) {
             self.tell(Event::Notice(format!(
@@ -636,10 +652,10 @@ fn is_ready(parts: &DumperParts, dump: &Active, reach: &Reach) -> bool {
     if !reach.covers(&close.ends) || !dump.waiting.is_empty() {
         return false;
     }
-    parts.intake.losses_known_until(dump.last_ns())
+    parts.intake.losses_known_until(dump.order.to_ns)
         || dump
             .judge_by_ns
-            .is_none_or(|by| parts.clock.now().mono_ns >= by)
+            .is_none_or(|by| parts.clock.clock().mono_ns() >= by)
 }
 
 /// The pause between two rounds while dumps are open: short against the 100 ms that a first packet may take, long

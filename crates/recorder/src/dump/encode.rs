@@ -116,7 +116,7 @@ impl Encoder {
 
     /// Encodes a packet of the interface with this index.
     pub(crate) fn packet(&mut self, interface: usize, packet: &DumpPacket<'_>) -> io::Result<()> {
-        let time_ns = packet.key.time_ns;
+        let time_ns = packet.stamp_ns;
         self.packets += 1;
         match &mut self.kind {
             Kind::Pcap(writer) => writer.record(time_ns, packet.wire_len, packet.data),

@@ -66,6 +66,8 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> Finishe
         let wire_len = u32::try_from(data.len()).unwrap();
         let packet = DumpPacket {
             key,
+            stamp_ns: *time_ns,
+            aside: false,
             wire_len,
             interface: 0,
             direction: 1,

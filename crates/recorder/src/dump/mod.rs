@@ -18,4 +18,4 @@ pub use report::{DumpReport, Missing, PROGRAM, Verdict};
 
 pub(crate) use dumper::{Dumper, DumperParts};
 pub(crate) use file::Shelf;
-pub(crate) use order::{CloseOrder, DumpOrder, Message, Step};
+pub(crate) use order::{CloseOrder, DumpOrder, Message};

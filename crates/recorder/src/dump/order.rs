@@ -18,8 +18,6 @@ pub(crate) enum Message {
         first_ns: i64,
         last_ns: i64,
     },
-    /// The real-time clock was stepped while dumps are open.
-    Step(Step),
     /// Look again: a barrier waits.
     Wake,
 }
@@ -34,7 +32,10 @@ pub(crate) struct DumpOrder {
     pub(crate) rule_number: usize,
     /// Where the trigger packet is: producer, record, interface. `None`: by hand.
     pub(crate) trigger: Option<(usize, u64, u16)>,
+    /// Times are ring time.
     pub(crate) trigger_ns: i64,
+    /// Stamp less ring time of the trigger packet, ns: in its clock's time a report tells all others.
+    pub(crate) offset_ns: i64,
     pub(crate) expression: String,
     pub(crate) predicate: Predicate,
     pub(crate) from_ns: i64,
@@ -52,20 +53,8 @@ pub(crate) struct CloseOrder {
     pub(crate) ends: Vec<u64>,
     /// Packets seen so far by interface (offline, where that is a function of the input).
     pub(crate) received: Option<Vec<u64>>,
-    /// Packet time at the close, ns.
+    /// Ring time at the close, ns.
     pub(crate) clock_ns: i64,
-    /// The earliest packet time recorded so far, ns.
+    /// The earliest ring time recorded so far, ns.
     pub(crate) start_ns: i64,
-    pub(crate) notes: Vec<String>,
-}
-
-/// A step of the real-time clock: from here on packets carry other stamps.
-#[derive(Debug, Clone)]
-pub(crate) struct Step {
-    /// How far the clock was moved, ns.
-    pub(crate) step_ns: i64,
-    /// No packet after the step has an older stamp.
-    pub(crate) from_ns: i64,
-    /// No record of a producer before this one came after the step.
-    pub(crate) starts: Vec<u64>,
 }

@@ -6,6 +6,7 @@
 //! only, and puts them before late ones of the same time and source, which arrived after them.
 
 use std::{
+    collections::HashMap,
     fs::{self, File},
     io::{self, Write},
     os::unix::fs::FileExt,
@@ -25,7 +26,7 @@ use crate::interfaces::{Interface, InterfaceCache};
 /// Bytes collected before a write(2): large enough to be cheap, small enough to appear soon.
 const WRITE_BYTES: usize = 256 * 1024;
 
-/// The place of a packet in a dump: time, then source in the order the user gave, then queue, then record.
+/// The place of a packet in a dump: ring time, then source in the order the user gave, then queue, then record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) time_ns: i64,
@@ -37,7 +38,12 @@ pub(crate) struct Key {
 /// A packet on its way into a file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DumpPacket<'a> {
+    /// Its place, in ring time.
     pub(crate) key: Key,
+    /// What it is written with, ns since the epoch.
+    pub(crate) stamp_ns: i64,
+    /// Older ones may follow: it waits aside for the end.
+    pub(crate) aside: bool,
     pub(crate) wire_len: u32,
     /// Ring-wide interface identifier.
     pub(crate) interface: u16,
@@ -79,6 +85,8 @@ pub(crate) struct Output {
     interfaces: Vec<u16>,
     /// How many of them were written before the first packet.
     interfaces_first: usize,
+    /// By source, from which packet of the file on its stamps are so far from ring time, ns.
+    offsets: HashMap<usize, Vec<(u64, i64)>>,
     /// Which packet of the file is the trigger's.
     trigger_at: Option<u64>,
     late: Option<LateSpool>,
@@ -108,6 +116,7 @@ impl Output {
             last: None,
             interfaces: Vec::new(),
             interfaces_first: 0,
+            offsets: HashMap::new(),
             trigger_at: None,
             late: None,
         };
@@ -137,8 +146,8 @@ impl Output {
     ) -> io::Result<()> {
         // Counted first: a flush on the way calls everything counted safe, this packet included.
         self.taken.count(packet);
-        self.taken.restamped += u64::from(!self.encoder.holds(packet.key.time_ns));
-        if self.last.is_some_and(|last| packet.key < last) {
+        self.taken.restamped += u64::from(!self.encoder.holds(packet.stamp_ns));
+        if packet.aside || self.last.is_some_and(|last| packet.key < last) {
             let directory = &self.directory;
             let late = match &mut self.late {
                 Some(late) => late,
@@ -170,6 +179,11 @@ impl Output {
         };
         if packet.trigger {
             self.trigger_at = Some(self.encoder.packets());
+        }
+        let offset_ns = packet.stamp_ns.wrapping_sub(packet.key.time_ns);
+        let offsets = self.offsets.entry(packet.key.source).or_default();
+        if offset_ns != offsets.last().map_or(0, |(_, last_ns)| *last_ns) {
+            offsets.push((self.encoder.packets(), offset_ns));
         }
         self.encoder.packet(index, packet)?;
         if self.encoder.buffer().len() >= WRITE_BYTES {
@@ -281,19 +295,22 @@ impl Output {
             let meta = record.meta;
             let interface = self.interfaces[usize::from(meta.interface)];
             let source = described(names, interface)?.source;
+            let time_ns = meta.time_ns.wrapping_sub(self.offset_ns(source, index));
             while let Some(packet) = next_late.as_ref()
-                && (packet.key.time_ns, packet.key.source) < (meta.time_ns, source)
+                && (packet.key.time_ns, packet.key.source) < (time_ns, source)
             {
                 merged.append(&packet.borrow(), names)?;
                 next_late = late.next()?;
             }
             let packet = DumpPacket {
                 key: Key {
-                    time_ns: meta.time_ns,
+                    time_ns,
                     source,
                     producer: 0,
                     record: 0,
                 },
+                stamp_ns: meta.time_ns,
+                aside: false,
                 wire_len: meta.wire_len,
                 interface,
                 direction: u8::try_from(meta.flags.unwrap_or(0) & 3).unwrap_or(0),
@@ -308,6 +325,15 @@ impl Output {
             next_late = late.next()?;
         }
         Ok(merged)
+    }
+}
+
+impl Output {
+    /// Stamp less ring time of packet `index` of the file, ns.
+    fn offset_ns(&self, source: usize, index: u64) -> i64 {
+        let offsets = self.offsets.get(&source).map_or(&[][..], Vec::as_slice);
+        let before = offsets.partition_point(|(from, _)| *from <= index);
+        before.checked_sub(1).map_or(0, |last| offsets[last].1)
     }
 }
 
@@ -342,7 +368,7 @@ fn described(names: &mut InterfaceCache, id: u16) -> io::Result<Arc<Interface>> 
         .ok_or_else(|| io::Error::other(format!("interface {id} was never registered")))
 }
 
-/// Late packets in order of arrival: bytes in a scratch file, 56 bytes of index each in memory.
+/// Late packets in order of arrival: bytes in a scratch file, 64 bytes of index each in memory.
 #[derive(Debug)]
 struct LateSpool {
     file: File,
@@ -354,6 +380,7 @@ struct LateSpool {
 #[derive(Debug, Clone, Copy)]
 struct LateEntry {
     key: Key,
+    stamp_ns: i64,
     offset: u64,
     captured_len: u32,
     wire_len: u32,
@@ -375,6 +402,7 @@ impl LateSpool {
     fn push(&mut self, packet: &DumpPacket<'_>) -> io::Result<()> {
         self.index.push(LateEntry {
             key: packet.key,
+            stamp_ns: packet.stamp_ns,
             offset: self.len,
             captured_len: u32::try_from(packet.data.len()).map_err(io::Error::other)?,
             wire_len: packet.wire_len,
@@ -439,6 +467,8 @@ impl LatePacket {
     fn borrow(&self) -> DumpPacket<'_> {
         DumpPacket {
             key: self.key,
+            stamp_ns: self.entry.stamp_ns,
+            aside: false,
             wire_len: self.entry.wire_len,
             interface: self.entry.interface,
             direction: self.entry.direction,

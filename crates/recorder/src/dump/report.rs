@@ -37,7 +37,8 @@ impl Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Missing {
     /// `evicted` (overwritten in the ring before it was written), `kernel`, `nic`, `no-free-bucket`, `interface-limit` (lost at intake),
-    /// `interface-down` (the interface was down or removed, or its engine failed: nobody knows what passed), `unknown` (the source's counters were
+    /// `interface-down` (the interface was down or removed, or its engine failed: nobody knows what passed), `clock-step` (the clock was
+    /// stepped, and stamps from the other side of the step put them at a wrong place), `unknown` (the source's counters were
     /// not read in time: it may have lost some), `fragments` (later fragments that may belong to the flow, and were given up because too
     /// many waited for their first one), `late` (arrived after the window had closed), `disk` (not written), `restamped` (in the file,
     /// with another time stamp, because its format cannot hold theirs), `script`
@@ -116,13 +117,19 @@ pub struct DumpReport {
     /// Remarks: clock steps, losses that no counter tells, link types that libpcap will not read together.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// The stamps of a source jumped back and forth within the window; the notes name it.
+    #[serde(skip)]
+    pub(crate) is_disordered: bool,
+    /// Stamp less ring time of the trigger packet, ns.
+    #[serde(skip)]
+    pub(crate) offset_ns: i64,
     /// Position in the order of triggers, from 1.
     #[serde(skip)]
     pub number: u64,
-    /// Trigger time, ns since the epoch.
+    /// Trigger time, ns of ring time.
     #[serde(skip)]
     pub trigger_ns: i64,
-    /// Earliest and latest packet in the file, ns since the epoch.
+    /// Earliest and latest packet in the file, ns of ring time.
     #[serde(skip)]
     pub span_ns: Option<(i64, i64)>,
     /// Whether the sidecar is on disk.
@@ -197,6 +204,9 @@ impl DumpReport {
                 missing.cause
             ));
             separator = ", ";
+        }
+        if self.is_disordered {
+            text.push_str("; stamps in disorder");
         }
         text
     }
@@ -290,6 +300,8 @@ mod tests {
             missing: Vec::new(),
             error: None,
             notes: Vec::new(),
+            is_disordered: false,
+            offset_ns: 0,
             number: 1,
             trigger_ns: 5_000_000_000,
             span_ns: Some((3_500_000_000, 5_250_000_000)),

@@ -15,6 +15,7 @@ use super::{
 use crate::{
     chunk::Chunk,
     interfaces::{Interface, InterfaceCache},
+    ring_time::Stamps,
     rules::Rules,
     trigger_scripts::shown,
 };
@@ -102,12 +103,17 @@ impl Scanner {
         visit: &Visit,
         dumps: &mut [Active],
         names: &mut InterfaceCache,
+        stamps: &mut Stamps,
     ) -> (usize, u32) {
         let from = visit.wanted.iter().map(|want| want.records.start).min();
         let to = visit.wanted.iter().map(|want| want.records.end).max();
         let to = to.unwrap_or(0).min(view.committed());
         let from = from.unwrap_or(0).min(to);
-        let windows = visit.wanted.iter().map(|want| dumps[want.dump].span_ns());
+        let window_of = |want: &Want| {
+            let order = &dumps[want.dump].order;
+            (order.from_ns, order.to_ns)
+        };
+        let windows = visit.wanted.iter().map(window_of);
         let window = windows.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
         let (from_ns, to_ns) = window.unwrap_or((i64::MAX, i64::MIN));
         let is_scripted = |want: &&Want| dumps[want.dump].order.predicate.script().is_some();
@@ -140,9 +146,9 @@ impl Scanner {
                     first: base + offset(range.start),
                     range,
                 };
-                waiting += run.give(&self.matches, dumps, names);
+                waiting += run.give(&self.matches, dumps, names, stamps);
                 for want in &scripted {
-                    waiting += run.give_scripted(want, &mut dumps[want.dump]);
+                    waiting += run.give_scripted(want, &mut dumps[want.dump], stamps);
                 }
             }
             base += offset(count);
@@ -165,7 +171,13 @@ impl Scanner {
 
 impl Run<'_> {
     /// Gives the dumps what they take; returns how many packets more wait for their turn.
-    fn give(&self, matches: &Matches, dumps: &mut [Active], names: &mut InterfaceCache) -> usize {
+    fn give(
+        &self,
+        matches: &Matches,
+        dumps: &mut [Active],
+        names: &mut InterfaceCache,
+        stamps: &mut Stamps,
+    ) -> usize {
         let wanted = &self.visit.wanted;
         let mut waiting = 0;
         for (frame, RuleId(id), sure) in matches.iter() {
@@ -178,7 +190,7 @@ impl Run<'_> {
             if !want.records.contains(&index) {
                 continue;
             }
-            let (packet, found) = (self.view.packet(index), self.found(index));
+            let (packet, found) = (self.view.packet(index), self.found(index, stamps));
             let dump = &mut dumps[want.dump];
             waiting += match sure {
                 Sure::Yes => dump.take(&packet, found, self.interface),
@@ -189,12 +201,11 @@ impl Run<'_> {
     }
 
     /// Asks the script of a dump about the records of its window, each once, and gives it those that it takes.
-    fn give_scripted(&self, want: &Want, dump: &mut Active) -> usize {
+    fn give_scripted(&self, want: &Want, dump: &mut Active, stamps: &mut Stamps) -> usize {
         let Some(script) = dump.order.predicate.script() else {
             return 0;
         };
-        let (from_ns, to_ns) = dump.span_ns();
-        let in_window = |time_ns| (from_ns..=to_ns).contains(&time_ns);
+        let in_window = |time_ns| dump.wants(time_ns);
         let mut asked = self.chunk.those(self.range.clone(), in_window);
         let mut packets = Vec::new();
         let mut indexes = Vec::new();
@@ -202,8 +213,10 @@ impl Run<'_> {
             let index = self.first + asked.trailing_zeros();
             asked &= asked - 1;
             let packet = self.view.packet(index);
-            if want.records.contains(&index) && dump.wants(packet.time_ns, &self.found(index)) {
-                packets.push(shown(&packet, self.interface.link_type));
+            if want.records.contains(&index) && dump.wants(packet.time_ns) {
+                let found = self.found(index, stamps);
+                let stamp_ns = packet.time_ns.wrapping_add(found.offset_ns);
+                packets.push(shown(&packet, stamp_ns, self.interface.link_type));
                 indexes.push(index);
             }
         }
@@ -218,19 +231,21 @@ impl Run<'_> {
         let mut waiting = 0;
         for (_, index) in taken {
             let packet = self.view.packet(*index);
-            waiting += dump.take(&packet, self.found(*index), self.interface);
+            waiting += dump.take(&packet, self.found(*index, stamps), self.interface);
         }
         waiting
     }
 
     /// Where a record stands.
-    fn found(&self, index: u32) -> Found {
+    fn found(&self, index: u32, stamps: &mut Stamps) -> Found {
         let info = &self.visit.info;
+        let record = info.first + u64::from(index);
         Found {
             bucket: info.bucket,
             index,
             producer: info.producer,
-            record: info.first + u64::from(index),
+            record,
+            offset_ns: stamps.offset_ns(info.producer, self.interface.source, record),
         }
     }
 }

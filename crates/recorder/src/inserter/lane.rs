@@ -2,17 +2,23 @@
 
 use std::{ops::Range, sync::Arc};
 
-use retroscope_capture::{Event, Queue, SourceError};
+use retroscope_capture::{Burst, Event, Queue, SourceError, Status, TimeDomain};
 use retroscope_ring::Producer;
 
 use super::{
-    InserterShared,
+    IDLE, InserterShared,
+    ahead::{Ahead, Step},
+    host::{HostStamps, Part},
     tally::{Known, Stored, Tally, plain},
 };
 use crate::{
     away::Away,
-    counters::{LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, LossEvent, LossWatch, QueueCounters},
+    counters::{
+        CLOCK_STEP, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, LossEvent, LossWatch, QueueCounters,
+    },
     intake::Intake,
+    ring_time::{Moment, clock_of},
+    time::{rfc3339, seconds},
 };
 
 /// A queue with its numbers: what both kinds of inserters need for each queue they serve.
@@ -27,10 +33,37 @@ pub(crate) struct Lane {
     is_full: bool,
     tally: Tally,
     watch: LossWatch,
-    /// Offline: the next frame of the burst.
+    stamps: Stamps,
+    /// The next frame of the burst.
     pub(super) cursor: usize,
     /// The first queue of its source, which tells for all what happens to their interface.
     is_first: bool,
+}
+
+/// How stamps become ring time.
+#[derive(Debug)]
+enum Stamps {
+    /// They are: nobody sets their clock.
+    Steady,
+    /// The system's.
+    Host(HostStamps),
+    /// Of a file, or of another clock.
+    Judged(Ahead),
+}
+
+impl Stamps {
+    fn of(queue: &dyn Queue, shared: &InserterShared) -> Self {
+        let offline = shared.intake.offline;
+        match queue.interfaces().first().map(|it| it.time_domain) {
+            Some(TimeDomain::Generator) => Self::Steady,
+            Some(TimeDomain::KernelSoftware | TimeDomain::Fetch | TimeDomain::Nic) => {
+                Self::Host(HostStamps::new(0))
+            }
+            Some(TimeDomain::File | TimeDomain::Foreign) | None => {
+                Self::Judged(Ahead::new(shared.hold_ns, offline))
+            }
+        }
+    }
 }
 
 /// What became of the end of a queue.
@@ -50,7 +83,9 @@ impl Lane {
         counters: Arc<QueueCounters>,
         shared: &InserterShared,
     ) -> Result<Self, retroscope_ring::RingError> {
-        let start_ns = shared.clock.now().wall_ns;
+        counters.set_promises(queue.promises_watermark());
+        let stamps = Stamps::of(queue.as_ref(), shared);
+        let start_ns = shared.clock.now().ring_ns;
         let watch = LossWatch::new(source, start_ns);
         let first = shared.intake.sources[source].queues.first();
         let is_first = first.is_none_or(|first| Arc::ptr_eq(first, &counters));
@@ -62,6 +97,7 @@ impl Lane {
             is_full: false,
             tally: Tally::default(),
             watch,
+            stamps,
             cursor: 0,
             is_first,
         };
@@ -92,6 +128,148 @@ impl Lane {
         Ok(())
     }
 
+    /// Fetches the next burst, all of the one before being stored.
+    pub(super) fn fetch(&mut self, wait: std::time::Duration) -> Result<Status, SourceError> {
+        if let Stamps::Judged(ahead) = &mut self.stamps {
+            ahead.fetched();
+        }
+        self.cursor = 0;
+        self.queue.next(wait)
+    }
+
+    /// From files: fetches what tells whether the frames that wait are behind a step, or late.
+    pub(super) fn fetch_ahead(&mut self) -> Result<Status, SourceError> {
+        let Stamps::Judged(ahead) = &mut self.stamps else {
+            return self.fetch(IDLE);
+        };
+        let cursor = std::mem::take(&mut self.cursor);
+        ahead.extend(self.queue.as_mut(), cursor)
+    }
+
+    /// From files: nothing follows the frames that wait.
+    pub(super) fn give_up_ahead(&mut self, intake: &Intake) {
+        if let Stamps::Judged(ahead) = &mut self.stamps {
+            ahead.give_up(|late| intake.note_disorder(self.source, late));
+        }
+    }
+
+    /// The frames that are lent, of which those before `cursor` are dealt with.
+    pub(super) fn burst(&self) -> Burst<'_> {
+        match &self.stamps {
+            Stamps::Judged(ahead) => ahead.burst(self.queue.as_ref()),
+            _ => self.queue.burst(),
+        }
+    }
+
+    /// The frames that are to be stored next, all with the offset that applies from now on. Empty: there are none, or it takes those that
+    /// follow to tell.
+    pub(super) fn part(
+        &mut self,
+        producer: &mut Producer,
+        now: Moment,
+        shared: &InserterShared,
+    ) -> Range<usize> {
+        loop {
+            let cursor = self.cursor;
+            let frames = self.burst().frames.len();
+            if cursor == frames {
+                return cursor..cursor;
+            }
+            match &mut self.stamps {
+                Stamps::Steady => return cursor..frames,
+                Stamps::Host(host) => {
+                    let frames = &self.queue.burst().frames[cursor..];
+                    match host.part(frames, now) {
+                        Part::Store { count, uncertain } => {
+                            let range = cursor..cursor + count;
+                            self.tell_uncertain(range.clone(), uncertain, now, &shared.intake);
+                            return range;
+                        }
+                        Part::Step { offset_ns } => {
+                            let is_followed = producer.step(clock_of(self.source), offset_ns);
+                            host.stepped(offset_ns, is_followed, now);
+                            self.tally.offset_ns = host.applied_ns();
+                        }
+                    }
+                }
+                Stamps::Judged(ahead) => {
+                    let intake = &shared.intake;
+                    if let (false, Some(last)) = (intake.offline, self.queue.burst().frames.last())
+                    {
+                        let now_ns = now.ring_ns.saturating_add(now.offset_ns);
+                        self.counters.set_ahead(last.time_ns.saturating_sub(now_ns));
+                    }
+                    ahead.decide(self.queue.as_ref(), |late| {
+                        intake.note_disorder(self.source, late);
+                    });
+                    match ahead.step_at(cursor) {
+                        Some(step) if producer.step(clock_of(self.source), step.offset_ns) => {
+                            self.tally.offset_ns = step.offset_ns;
+                            self.tell_step(step, shared);
+                        }
+                        Some(_) => ahead.refuse(self.tally.offset_ns),
+                        None => return cursor..ahead.end(),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The ring time of a frame with the offset that applies now, ns.
+    pub(super) fn ring_ns(&self, stamp_ns: i64) -> i64 {
+        stamp_ns.wrapping_sub(self.tally.offset_ns)
+    }
+
+    /// What the engine promises, as ring time.
+    pub(super) fn watermark_ns(&self, now: Moment) -> Option<i64> {
+        let stamp_ns = self.queue.watermark()?;
+        Some(self.present_ns(stamp_ns, now))
+    }
+
+    /// The ring time of what the engine says about the present.
+    fn present_ns(&self, stamp_ns: i64, now: Moment) -> i64 {
+        match &self.stamps {
+            _ if stamp_ns == i64::MAX => stamp_ns,
+            Stamps::Host(host) => host.ring_ns(stamp_ns, now),
+            _ => self.ring_ns(stamp_ns),
+        }
+    }
+
+    /// Stamps of the other side of a step have come after it: where these packets belong is told as missing.
+    fn tell_uncertain(&self, range: Range<usize>, uncertain: usize, now: Moment, intake: &Intake) {
+        if uncertain == 0 {
+            return;
+        }
+        let frames = &self.burst().frames[range];
+        let nearest = |meta: &retroscope_capture::FrameMeta| self.present_ns(meta.time_ns, now);
+        let from_ns = frames.iter().map(nearest).min().unwrap_or(now.ring_ns);
+        intake.losses.push(LossEvent {
+            source: self.source,
+            cause: CLOCK_STEP,
+            from_ns,
+            to_ns: now.ring_ns.max(from_ns),
+            packets: uncertain as u64,
+        });
+    }
+
+    /// A step that was believed by the stamps of the source.
+    fn tell_step(&self, step: Step, shared: &InserterShared) {
+        let stamp_ns = self.burst().frames[step.index].time_ns;
+        let at_ns = self.ring_ns(stamp_ns);
+        let from_ns = if shared.intake.offline {
+            at_ns
+        } else {
+            at_ns.saturating_sub(shared.hold_ns)
+        };
+        let text = format!(
+            "{}: the time stamps step by {} at {}",
+            shared.intake.sources[self.source].name,
+            seconds(step.step_ns),
+            rfc3339(stamp_ns)
+        );
+        shared.clock.note(from_ns, at_ns, text);
+    }
+
     /// Stores frames of the burst, or counts why not. Returns how many it dealt with: fewer than there are in `range` if
     /// `-c` is reached, and then nothing behind them is to be stored.
     pub(super) fn store(
@@ -100,7 +278,10 @@ impl Lane {
         producer: &mut Producer,
         shared: &mut InserterShared,
     ) -> usize {
-        let burst = self.queue.burst();
+        let burst = match &self.stamps {
+            Stamps::Judged(ahead) => ahead.burst(self.queue.as_ref()),
+            _ => self.queue.burst(),
+        };
         let frames = &burst.frames[range.clone()];
         if let Some(interface) = plain(frames, &self.interfaces, shared.snaplen) {
             return match shared.filter {
@@ -133,11 +314,9 @@ impl Lane {
 
     /// Tells the shared counters.
     pub(super) fn flush(&mut self, intake: &Intake) {
-        let Tally {
-            count,
-            refused_ns,
-            unnumbered_ns,
-        } = std::mem::take(&mut self.tally);
+        let count = std::mem::take(&mut self.tally.count);
+        let refused_ns = self.tally.refused_ns.take();
+        let unnumbered_ns = self.tally.unnumbered_ns.take();
         let losses = [
             (LOST_NO_BUCKET, count.no_bucket, refused_ns),
             (LOST_INTERFACE_LIMIT, count.interface_limit, unnumbered_ns),
@@ -158,12 +337,13 @@ impl Lane {
 
     /// Reads the engine's counters.
     pub(super) fn read_statistics(&mut self, shared: &InserterShared) {
-        let statistics = self.queue.statistics();
+        let mut statistics = self.queue.statistics();
         // The clock comes after: no loss in the reading is younger.
         let now = shared.clock.now();
+        statistics.as_of_ns = statistics.as_of_ns.map(|ns| self.present_ns(ns, now));
         let losses = &shared.intake.losses;
-        self.watch.observe(&statistics, now.wall_ns, losses);
-        self.away(shared).tell(now.wall_ns, losses);
+        self.watch.observe(&statistics, now.ring_ns, losses);
+        self.away(shared).tell(now.ring_ns, losses);
         shared.intake.set_read(now.mono_ns);
         self.counters.set_effects(self.queue.offload_effects());
         self.counters.set_engine(&statistics);
@@ -233,7 +413,7 @@ impl Lane {
                 self.away(shared).begin(self.watch.last_ns());
             }
             Event::InterfaceUp(_) => {
-                let now_ns = shared.clock.now().wall_ns;
+                let now_ns = shared.clock.now().ring_ns;
                 self.away(shared).end(now_ns, &shared.intake.losses);
             }
             Event::InterfaceAdded(_) | Event::Notice(_) => {}

@@ -7,6 +7,7 @@ use retroscope_ring::Producer;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{IDLE, InserterShared, Lane, LaneEnd};
+use crate::ring_time::Moment;
 
 /// Longest wait of an idle queue while nobody needs its watermark: on a silent link, and on one where no packet is suspect. A dump
 /// that opens meanwhile goes without this inserter for as long: a window that ends before is closed by the clock, behind the
@@ -40,6 +41,8 @@ pub(crate) struct LiveInserter {
     is_suspect: bool,
     stopped: bool,
     enough: bool,
+    /// The latest promise, ns of ring time.
+    watermark_ns: i64,
     end: LaneEnd,
 }
 
@@ -51,7 +54,7 @@ impl LiveInserter {
         }
         // `step` publishes every millisecond.
         producer.leave_sleepers();
-        let start_mono_ns = shared.clock.mono_ns();
+        let start_mono_ns = shared.clock.clock().mono_ns();
         let end = LaneEnd {
             error: None,
             notices: Vec::new(),
@@ -65,6 +68,7 @@ impl LiveInserter {
             is_suspect: false,
             stopped: false,
             enough: false,
+            watermark_ns: i64::MIN,
             end,
         }
     }
@@ -92,23 +96,28 @@ impl LiveInserter {
     /// bursts. The ring publishes by itself when much is waiting.
     pub(crate) fn step(&mut self) -> bool {
         let is_awaited = self.shared.analyzer.are_dumps_unfinished();
-        let (mut status, mut now_ns) = self.fetch(self.patience(is_awaited));
+        let (mut status, mut now) = self.fetch(self.patience(is_awaited));
         self.is_suspect = status == Status::Frames;
         if let Some(lookout) = &mut self.shared.lookout {
-            lookout.asked(now_ns);
+            lookout.asked(now.mono_ns);
         }
-        let until_ns = now_ns.saturating_add(UNTOLD_NS);
+        let until_ns = now.mono_ns.saturating_add(UNTOLD_NS);
         while status == Status::Frames {
-            self.store_burst();
-            self.stop_if_due(now_ns);
-            if now_ns >= until_ns {
+            self.store_burst(now);
+            self.stop_if_due(now.mono_ns);
+            if now.mono_ns >= until_ns {
                 break;
             }
-            (status, now_ns) = self.fetch(Duration::ZERO);
+            (status, now) = self.fetch(Duration::ZERO);
         }
-        match self.lane.queue.watermark() {
-            // The burst that is lent may be older than the watermark, and is in the ring.
-            Some(watermark_ns) => self.producer.set_watermark(watermark_ns),
+        let now_ns = now.mono_ns;
+        match self.lane.watermark_ns(now) {
+            // The burst that is lent may be older than the watermark, and is in the ring. A promise stands, also where the clock
+            // of the engine was set back.
+            Some(watermark_ns) => {
+                self.watermark_ns = self.watermark_ns.max(watermark_ns);
+                self.producer.set_watermark(self.watermark_ns);
+            }
             None => self.producer.publish(),
         }
         if let Some(lookout) = &mut self.shared.lookout {
@@ -139,33 +148,40 @@ impl LiveInserter {
             return CALM;
         };
         let over_ns = self.start_mono_ns.saturating_add(duration_ns);
-        let left_ns = over_ns.saturating_sub(self.shared.clock.mono_ns()).max(0);
+        let left_ns = over_ns
+            .saturating_sub(self.shared.clock.clock().mono_ns())
+            .max(0);
         CALM.min(Duration::from_nanos(left_ns.unsigned_abs()))
     }
 
-    /// Fetches the next burst; also gives the monotonic clock after it.
-    fn fetch(&mut self, wait: Duration) -> (Status, i64) {
-        let status = self.lane.queue.next(wait).unwrap_or_else(|error| {
+    /// Fetches the next burst; also gives the time after it.
+    fn fetch(&mut self, wait: Duration) -> (Status, Moment) {
+        let status = self.lane.fetch(wait).unwrap_or_else(|error| {
             self.end.error = Some(error);
             Status::End
         });
         if let Err(error) = self.lane.register(&self.shared) {
             self.end.notices.push(error.to_string());
         }
-        (status, self.shared.clock.mono_ns())
+        let now = self.shared.clock.now();
+        self.producer.set_now(now.mono_ns);
+        (status, now)
     }
 
     /// Stores the burst that is lent, or counts why not.
-    fn store_burst(&mut self) {
-        let frames = self.lane.queue.burst().frames.len();
-        let mut dealt_with = 0;
-        if !self.enough {
-            dealt_with = self
-                .lane
-                .store(0..frames, &mut self.producer, &mut self.shared);
-            self.enough = dealt_with < frames;
+    fn store_burst(&mut self, now: Moment) {
+        while !self.enough {
+            let range = self.lane.part(&mut self.producer, now, &self.shared);
+            if range.is_empty() {
+                break;
+            }
+            let wanted = range.len();
+            let dealt_with = self.lane.store(range, &mut self.producer, &mut self.shared);
+            self.lane.cursor += dealt_with;
+            self.enough = dealt_with < wanted;
         }
-        self.lane.refuse(frames - dealt_with);
+        let frames = self.lane.burst().frames.len();
+        self.lane.refuse(frames - self.lane.cursor);
         self.lane.flush(&self.shared.intake);
     }
 
@@ -211,7 +227,7 @@ mod tests {
     use retroscope_ring::{Ring, RingConfig};
 
     use super::*;
-    use crate::{intake::Intake, progress::Control, rig::FakeClock};
+    use crate::{intake::Intake, progress::Control, rig::FakeClock, ring_time::RingClock};
 
     /// Time between two frames, ns.
     const INTERVAL_NS: i64 = 100_000;
@@ -244,7 +260,8 @@ mod tests {
         fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
             let wait_ns = i64::try_from(wait.as_nanos()).unwrap();
             self.asked.wait_ns.store(wait_ns, Ordering::SeqCst);
-            let now_ns = self.clock.mono_ns.fetch_add(INTERVAL_NS, Ordering::SeqCst) + INTERVAL_NS;
+            self.clock.pass(INTERVAL_NS);
+            let now_ns = self.clock.mono_ns.load(Ordering::SeqCst);
             self.frame[0].time_ns = now_ns;
             let left = self.left.load(Ordering::SeqCst);
             self.left.store(left.saturating_sub(1), Ordering::SeqCst);
@@ -290,12 +307,13 @@ mod tests {
             ring: ring.clone(),
             intake,
             control: Arc::new(Control::default()),
-            clock: clock.clone(),
+            clock: Arc::new(RingClock::new(clock.clone())),
             analyzer: Arc::default(),
             snaplen: 0,
             filter: None,
             remaining: None,
             lookout: None,
+            hold_ns: 0,
             duration_ns: None,
         };
         let left = Arc::new(AtomicU64::new(frames));

@@ -6,11 +6,17 @@ use retroscope_capture::Status;
 use retroscope_ring::Producer;
 
 use super::{IDLE, InserterShared, Lane, LaneEnd};
+use crate::ring_time::Moment;
 
 /// The inserter of all files.
 #[derive(Debug)]
 pub(crate) struct MergeInserter {
     lanes: Vec<Lane>,
+    /// By lane: the frames that may be stored next.
+    parts: Vec<Range<usize>>,
+    /// The lane's queue gives nothing more.
+    at_end: Vec<bool>,
+    /// And nothing of it is left to be stored.
     ended: Vec<bool>,
     producer: Producer,
     shared: InserterShared,
@@ -19,6 +25,13 @@ pub(crate) struct MergeInserter {
     draining: bool,
     ends: Vec<LaneEnd>,
 }
+
+/// Files have no other time than their packets'.
+const NO_CLOCK: Moment = Moment {
+    ring_ns: 0,
+    mono_ns: 0,
+    offset_ns: 0,
+};
 
 /// Whether the merge goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +53,8 @@ impl MergeInserter {
             })
             .collect();
         Self {
+            parts: vec![0..0; lanes.len()],
+            at_end: vec![false; lanes.len()],
             ended: vec![false; lanes.len()],
             lanes,
             producer,
@@ -64,7 +79,7 @@ impl MergeInserter {
         self.producer.publish();
         for lane in &mut self.lanes {
             // Fetched but beyond the limit.
-            lane.refuse(lane.queue.burst().frames.len() - lane.cursor);
+            lane.refuse(lane.burst().frames.len() - lane.cursor);
             lane.flush(&self.shared.intake);
             lane.read_statistics(&self.shared);
         }
@@ -85,7 +100,7 @@ impl MergeInserter {
         let wanted = run.len();
         let dealt_with = lane.store(run, &mut self.producer, &mut self.shared);
         lane.cursor += dealt_with;
-        if lane.cursor == lane.queue.burst().frames.len() {
+        if lane.cursor == lane.burst().frames.len() {
             // To fetch more may take long.
             self.producer.publish();
         }
@@ -99,34 +114,37 @@ impl MergeInserter {
 
     /// The frames of a lane's burst that come before the next frame of another, and whether `--duration` ends behind them.
     fn run_of(&mut self, lane: usize, bound: Option<(i64, usize)>) -> (Range<usize>, bool) {
-        let cursor = self.lanes[lane].cursor;
-        let frames = &self.lanes[lane].queue.burst().frames[cursor..];
-        let comes_first = |time_ns| bound.is_none_or(|other| (time_ns, lane) <= other);
-        let run = frames
-            .iter()
-            .take_while(|meta| comes_first(meta.time_ns))
-            .count();
-        let run = &frames[..run];
-        let in_time = match (self.shared.duration_ns, run.first()) {
-            (Some(duration_ns), Some(first)) => {
-                let stop_after_ns = *self
-                    .stop_after_ns
-                    .get_or_insert(first.time_ns.saturating_add(duration_ns));
-                run.iter()
-                    .take_while(|meta| meta.time_ns <= stop_after_ns)
-                    .count()
-            }
-            _ => run.len(),
+        let part = self.parts[lane].clone();
+        let frames = &self.lanes[lane].burst().frames[part.clone()];
+        let times = || {
+            frames
+                .iter()
+                .map(|meta| self.lanes[lane].ring_ns(meta.time_ns))
         };
-        (cursor..cursor + in_time, in_time < run.len())
+        let comes_first = |time_ns| bound.is_none_or(|other| (time_ns, lane) <= other);
+        let run = times().take_while(|time_ns| comes_first(*time_ns)).count();
+        let first_ns = times().next();
+        let in_time = match (self.shared.duration_ns, first_ns) {
+            (Some(duration_ns), Some(first_ns)) => {
+                let stop_after_ns = self.stop_after_ns;
+                let until_ns = stop_after_ns.unwrap_or(first_ns.saturating_add(duration_ns));
+                let in_time = times().take(run).take_while(|time_ns| *time_ns <= until_ns);
+                let in_time = in_time.count();
+                self.stop_after_ns = Some(until_ns);
+                in_time
+            }
+            _ => run,
+        };
+        (part.start..part.start + in_time, in_time < run)
     }
 
-    /// The lane whose next frame is first, and the next frame of the best other lane.
+    /// The lane whose next frame is first, and the next frame of the best other lane. Times are ring time.
     fn first(&self) -> Option<(usize, Option<(i64, usize)>)> {
         let mut heads: Vec<(i64, usize)> = Vec::with_capacity(self.lanes.len());
         for (index, lane) in self.lanes.iter().enumerate() {
             if !self.ended[index] {
-                heads.push((lane.queue.burst().frames[lane.cursor].time_ns, index));
+                let head = &lane.burst().frames[lane.cursor];
+                heads.push((lane.ring_ns(head.time_ns), index));
             }
         }
         let &(time_ns, first) = heads.iter().min()?;
@@ -138,28 +156,36 @@ impl MergeInserter {
         Some((first, other))
     }
 
-    /// Fetches bursts until the lane has a frame or is at its end.
+    /// Fetches bursts until the lane has frames that may be stored, or is at its end.
     fn refill(&mut self, index: usize) {
         let lane = &mut self.lanes[index];
-        while !self.ended[index] && lane.cursor >= lane.queue.burst().frames.len() {
-            if self.draining {
-                self.ended[index] = true;
+        while !self.ended[index] {
+            self.parts[index] = lane.part(&mut self.producer, NO_CLOCK, &self.shared);
+            if !self.parts[index].is_empty() {
                 return;
             }
-            match lane.queue.next(IDLE) {
-                Ok(Status::Frames) => lane.cursor = 0,
-                Ok(Status::Idle) => {
-                    lane.cursor = 0;
-                    self.draining |= self.shared.control.stopping();
-                }
-                Ok(Status::End) => {
+            // What is left waits for what follows.
+            let waits = lane.cursor < lane.burst().frames.len();
+            if self.draining || self.at_end[index] {
+                if waits {
+                    lane.give_up_ahead(&self.shared.intake);
+                } else {
                     self.ended[index] = true;
-                    lane.cursor = 0;
                 }
+                continue;
+            }
+            let fetched = if waits {
+                lane.fetch_ahead()
+            } else {
+                lane.fetch(IDLE)
+            };
+            match fetched {
+                Ok(Status::Frames) => {}
+                Ok(Status::Idle) => self.draining |= self.shared.control.stopping(),
+                Ok(Status::End) => self.at_end[index] = true,
                 Err(error) => {
                     self.ends[index].error = Some(error);
-                    self.ended[index] = true;
-                    lane.cursor = 0;
+                    self.at_end[index] = true;
                 }
             }
             if let Err(error) = lane.register(&self.shared) {

@@ -4,10 +4,13 @@
 //! the queues of all files with one producer and merges them by time stamp (ties by source, then record), so that the
 //! ring's contents do not depend on how threads were scheduled.
 
+mod ahead;
 mod frame;
+mod host;
 mod lane;
 mod live;
 mod merge;
+mod sequence;
 mod tally;
 
 use std::{
@@ -25,14 +28,15 @@ pub(crate) use frame::WireFrame;
 pub(crate) use lane::{Lane, LaneEnd};
 pub(crate) use live::LiveInserter;
 pub(crate) use merge::MergeInserter;
+pub(crate) use sequence::Late;
 use tally::Known;
 
 use crate::{
     capture_filter::CaptureFilter,
-    clock::Clock,
     intake::Intake,
     lookout::Lookout,
     progress::{AnalyzerCounters, Control},
+    ring_time::RingClock,
 };
 
 /// Longest wait of an idle queue while anybody needs its watermark or its counters: so often they move at least.
@@ -44,7 +48,7 @@ pub(crate) struct InserterShared {
     pub(crate) ring: Ring,
     pub(crate) intake: Arc<Intake>,
     pub(crate) control: Arc<Control>,
-    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<RingClock>,
     pub(crate) analyzer: Arc<AnalyzerCounters>,
     /// Bytes kept of each frame; 0: all that were captured.
     pub(crate) snaplen: u32,
@@ -54,6 +58,8 @@ pub(crate) struct InserterShared {
     pub(crate) remaining: Option<Arc<AtomicI64>>,
     /// Live, where the inserters try the trigger rules as well.
     pub(crate) lookout: Option<Lookout>,
+    /// How late a packet may be whose stamp is not of the system's clock, ns.
+    pub(crate) hold_ns: i64,
     /// `--duration`, ns: live of the monotonic clock, offline of packet time.
     pub(crate) duration_ns: Option<i64>,
 }

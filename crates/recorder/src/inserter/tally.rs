@@ -22,10 +22,12 @@ pub(super) struct Known {
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) count: BurstCount,
-    /// First and last stamp of packets that found no bucket.
+    /// First and last ring time of packets that found no bucket.
     pub(super) refused_ns: Option<(i64, i64)>,
     /// The same of packets whose interface has no number.
     pub(super) unnumbered_ns: Option<(i64, i64)>,
+    /// Stamp less ring time of the frames that are stored now, ns.
+    pub(super) offset_ns: i64,
 }
 
 /// What to do behind a frame.
@@ -58,6 +60,7 @@ impl Tally {
         producer: &mut Producer,
     ) {
         let is_ethernet = interface.link_type == LinkType::ETHERNET;
+        let offset_ns = self.offset_ns;
         let data =
             |meta: &FrameMeta| &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
         let is_tagged = |data: &[u8]| is_ethernet && has_tag(data);
@@ -70,7 +73,7 @@ impl Tally {
                 bytes += u64::from(meta.captured_len);
                 tagged += u64::from(is_tagged(data));
                 Record {
-                    time_ns: meta.time_ns,
+                    time_ns: meta.time_ns.wrapping_sub(offset_ns),
                     wire_len: meta.wire_len,
                     interface: interface.id,
                     direction: meta.direction as u8,
@@ -147,7 +150,8 @@ impl Tally {
         let Some(&Known { id, link_type }) = interfaces.get(usize::from(frame.meta.interface))
         else {
             self.count.interface_limit += 1;
-            widen(&mut self.unnumbered_ns, frame.meta.time_ns);
+            let time_ns = frame.meta.time_ns.wrapping_sub(self.offset_ns);
+            widen(&mut self.unnumbered_ns, time_ns);
             return Stored::Yes;
         };
         let mut wire = WireFrame::new(frame, link_type);
@@ -164,7 +168,7 @@ impl Tally {
         let is_tagged =
             link_type == LinkType::ETHERNET && (frame.meta.vlan.is_some() || has_tag(frame.data));
         let record = Record {
-            time_ns: frame.meta.time_ns,
+            time_ns: frame.meta.time_ns.wrapping_sub(self.offset_ns),
             wire_len: wire.wire_len,
             interface: id,
             direction: frame.meta.direction as u8,
@@ -183,8 +187,9 @@ impl Tally {
         Stored::Yes
     }
 
-    /// A frame stamped `time_ns` found no bucket.
-    fn refuse(&mut self, time_ns: i64) {
+    /// A frame with this stamp found no bucket.
+    fn refuse(&mut self, stamp_ns: i64) {
+        let time_ns = stamp_ns.wrapping_sub(self.offset_ns);
         self.count.no_bucket += 1;
         widen(&mut self.refused_ns, time_ns);
     }
@@ -210,6 +215,7 @@ mod tests {
         native::NativeCode,
         prepared::LinkTypes,
         progress::Control,
+        ring_time::RingClock,
     };
 
     const INTERFACES: [Known; 2] = [
@@ -236,12 +242,13 @@ mod tests {
             ring: ring.clone(),
             intake: Arc::new(Intake::new(std::iter::empty(), Arc::default(), false)),
             control: Arc::new(Control::default()),
-            clock: Arc::new(SystemClock::new()),
+            clock: Arc::new(RingClock::new(Arc::new(SystemClock::new()))),
             analyzer: Arc::default(),
             snaplen: 0,
             filter: None,
             remaining: None,
             lookout: None,
+            hold_ns: 0,
             duration_ns: None,
         }
     }

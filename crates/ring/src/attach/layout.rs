@@ -10,6 +10,7 @@ use crate::{
         descriptor::DESCRIPTOR_BYTES,
         header::{BucketHeader, MAGIC, ProducerHeader, REGION_HEADER_BYTES, RegionHeader, VERSION},
         interfaces::InterfaceSlot,
+        steps::{STEPS_MAX, StepSlot},
     },
 };
 
@@ -30,6 +31,8 @@ pub(super) struct Layout {
     pub(super) interfaces_max: usize,
     producers_offset: usize,
     headers_offset: usize,
+    pub(super) steps_max: usize,
+    steps_offset: usize,
     interfaces_offset: usize,
     buckets_offset: usize,
 }
@@ -85,6 +88,7 @@ impl Layout {
             header.interfaces_max,
             INTERFACES_MAX as u64,
         )?;
+        let steps_max = count("number of steps", header.steps_max, STEPS_MAX as u64)?;
         if !bucket_bytes.is_multiple_of(DESCRIPTOR_BYTES) {
             return Err(("size of a bucket", header.bucket_bytes));
         }
@@ -117,6 +121,14 @@ impl Layout {
             bytes,
             alignment,
         )?;
+        let (bytes, alignment) = entry(size_of::<StepSlot>());
+        let steps_offset = part(
+            "offset of steps",
+            header.steps_offset,
+            header.steps_max,
+            bytes,
+            alignment,
+        )?;
         let (bytes, alignment) = entry(size_of::<InterfaceSlot>());
         let interfaces_offset = part(
             "offset of interfaces",
@@ -140,6 +152,8 @@ impl Layout {
             interfaces_max,
             producers_offset,
             headers_offset,
+            steps_max,
+            steps_offset,
             interfaces_offset,
             buckets_offset,
         })
@@ -161,6 +175,12 @@ impl Layout {
     pub(super) fn bucket(&self, bucket: usize) -> usize {
         assert!(bucket < self.buckets);
         self.buckets_offset + bucket * self.bucket_bytes
+    }
+
+    /// Where the slot of a step starts. Panics unless there is one.
+    pub(super) fn step(&self, slot: usize) -> usize {
+        assert!(slot < self.steps_max);
+        self.steps_offset + slot * size_of::<StepSlot>()
     }
 
     /// Where the slot of an interface starts. Panics unless there is one.
@@ -194,12 +214,16 @@ mod tests {
         headers_offset: 4096 + 256,
         bucket_bytes: 1 << 20,
         buckets_offset: 2 << 20,
-        interfaces_offset: 4096 + 256 + 384,
-        interfaces_max: ((2 << 20) - 4736) / 64, // up to the buckets
+        steps_offset: 4096 + 256 + 384,
+        steps_max: 4,
+        interfaces_offset: 4096 + 256 + 384 + 128,
+        interfaces_max: ((2 << 20) - 4864) / 64, // up to the buckets
         created_ns: 0,
         boot_id: [0; 16],
         process: 1,
         pages: 1,
+        created_mono_ns: 0,
+        reserved: 0,
     };
 
     fn check(header: RegionHeader) -> Result<Layout, AttachError> {
@@ -211,7 +235,8 @@ mod tests {
         let layout = check(GOOD).unwrap();
         assert_eq!(layout.producer(1), 4096 + 128);
         assert_eq!(layout.header(2), 4096 + 256 + 256);
-        assert_eq!(layout.interface(1), 4096 + 256 + 384 + 64);
+        assert_eq!(layout.step(1), 4096 + 256 + 384 + 32);
+        assert_eq!(layout.interface(1), 4096 + 256 + 384 + 128 + 64);
         assert_eq!(layout.bucket(2), 4 << 20);
     }
 
@@ -238,7 +263,7 @@ mod tests {
 
     #[test]
     fn no_part_leaves_its_place() {
-        let fields: [fn(&mut RegionHeader) -> &mut u64; 9] = [
+        let fields: [fn(&mut RegionHeader) -> &mut u64; 11] = [
             |h| &mut h.region_bytes,
             |h| &mut h.producers,
             |h| &mut h.producers_offset,
@@ -246,6 +271,8 @@ mod tests {
             |h| &mut h.headers_offset,
             |h| &mut h.bucket_bytes,
             |h| &mut h.buckets_offset,
+            |h| &mut h.steps_offset,
+            |h| &mut h.steps_max,
             |h| &mut h.interfaces_offset,
             |h| &mut h.interfaces_max,
         ];

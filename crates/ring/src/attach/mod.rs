@@ -52,16 +52,17 @@ pub use self::{
 
 use self::{buffer::Source, layout::Layout, sys::Mapped};
 use crate::{
-    BucketRef, InterfaceEntry, Pages,
+    BucketRef, InterfaceEntry, Pages, Step,
     storage::{
         control::{self, Phase},
         descriptor::DESCRIPTOR_BYTES,
         header::{
-            BucketHeader, ProducerHeader, REGION_HEADER_BYTES, REGION_HEADER_WORDS,
+            BucketHeader, MONO_UNKNOWN, ProducerHeader, REGION_HEADER_BYTES, REGION_HEADER_WORDS,
             REGION_STATE_OFFSET, RegionHeader, RegionState, STATE_ENDED, STATE_UNREADY,
         },
         interfaces,
         layout::boot_id,
+        steps,
     },
 };
 
@@ -92,6 +93,8 @@ pub struct RegionInfo {
     pub pages: Option<Pages>,
     /// When it was made, ns since the UNIX epoch; `None`: not told.
     pub created_ns: Option<i64>,
+    /// The same on the monotonic clock of that start of the machine; `None`: not told.
+    pub created_mono_ns: Option<i64>,
     /// The process that made it, by its own number (in its PID namespace).
     pub process: u64,
     /// It was made since this machine started; `None`: not known.
@@ -117,8 +120,14 @@ pub struct AttachedProducer {
     pub published: u64,
     /// Their captured bytes; of at most these records.
     pub published_bytes: u64,
-    /// It promised to store nothing older, ns since the UNIX epoch; `None`: no promise yet.
+    /// It promised to store nothing older, ns of ring time; `None`: no promise yet.
     pub watermark_ns: Option<i64>,
+    /// When it last published, ns of the monotonic clock; `None`: not told.
+    pub published_mono_ns: Option<i64>,
+    /// Of its records those before this one were overwritten, but for buckets that were held or reserved.
+    pub evicted_records: u64,
+    /// The largest ring time of those, ns; `None`: nothing was.
+    pub evicted_ns: Option<i64>,
 }
 
 /// What a bucket of another process is doing.
@@ -154,8 +163,12 @@ pub struct AttachedBucket {
     pub packets: u64,
     /// Captured bytes of at least these.
     pub bytes: u64,
-    /// Smallest and largest time of at least these, ns since the UNIX epoch; `None` where there are none.
+    /// Smallest and largest ring time of at least these, ns; `None` where there are none.
     pub span_ns: Option<(i64, i64)>,
+    /// Of a closed one: how many buckets closed before it, which is the order in which they are overwritten.
+    pub closing: u64,
+    /// Of a closed one: when it closed, ns of the monotonic clock; `None`: not told.
+    pub closed_mono_ns: Option<i64>,
 }
 
 impl Attached {
@@ -202,6 +215,7 @@ impl Attached {
             producers,
             pages: layout::pages(self.header.pages),
             created_ns: (self.header.created_ns != 0).then_some(self.header.created_ns),
+            created_mono_ns: told(self.header.created_mono_ns),
             process: self.header.process,
             this_boot: (theirs != unknown && ours != unknown).then(|| theirs == ours),
         }
@@ -224,7 +238,7 @@ impl Attached {
         })
     }
 
-    /// The interfaces in the region's table, by number; a name of more than 56 bytes ends in `…`. The second value counts
+    /// The interfaces in the region's table, by number; a name of more than 54 bytes ends in `…`. The second value counts
     /// those that found no place in it.
     ///
     /// # Errors
@@ -248,6 +262,33 @@ impl Attached {
         Ok((listed, self.mapped.load(offset, Ordering::Relaxed))) // a count
     }
 
+    /// The steps of clocks that the records in the ring need, for [`Step::stamp_ns`](crate::Step::stamp_ns): to be asked after
+    /// buckets were copied.
+    ///
+    /// # Errors
+    /// [`CopyError::Shrunk`].
+    pub fn steps(&self) -> Result<Vec<Step>, CopyError> {
+        self.whole()?;
+        let read = |slot| {
+            let offset = self.layout.step(slot);
+            steps::read(|word, order| self.mapped.load(offset + word * 8, order))
+        };
+        Ok((0..self.layout.steps_max).filter_map(read).collect())
+    }
+
+    /// All that was stored since then is there: the latest closing time of all buckets overwritten, ns of the monotonic clock of the
+    /// start of the machine that the region was made in. `None`: nothing was overwritten.
+    ///
+    /// # Errors
+    /// [`CopyError::Shrunk`].
+    pub fn whole_since_mono_ns(&self) -> Result<Option<i64>, CopyError> {
+        self.whole()?;
+        let offset =
+            REGION_STATE_OFFSET + std::mem::offset_of!(RegionState, evicted_closed_mono_ns);
+        let ns = self.mapped.load(offset, Ordering::Relaxed).cast_signed(); // a number by itself
+        Ok(Some(ns).filter(|ns| *ns != i64::MIN))
+    }
+
     /// All producers that the ring was made for.
     ///
     /// # Errors
@@ -260,11 +301,19 @@ impl Attached {
             let watermark = std::mem::offset_of!(ProducerHeader, watermark_ns);
             let bytes = std::mem::offset_of!(ProducerHeader, published_bytes);
             let published = std::mem::offset_of!(ProducerHeader, published);
+            let mono = std::mem::offset_of!(ProducerHeader, published_mono_ns);
+            let records = std::mem::offset_of!(ProducerHeader, evicted_records);
+            let evicted = std::mem::offset_of!(ProducerHeader, evicted_ns);
             let watermark_ns = at(watermark, Ordering::Acquire).cast_signed(); // pairs with T
             AttachedProducer {
                 published: at(published, Ordering::Acquire), // pairs with P2
                 published_bytes: at(bytes, Ordering::Relaxed), // ordered by it; may be newer
                 watermark_ns: (watermark_ns != i64::MIN).then_some(watermark_ns),
+                // Relaxed, these too: as `published_bytes`; what was overwritten is a number by itself.
+                published_mono_ns: told(at(mono, Ordering::Relaxed).cast_signed()),
+                evicted_records: at(records, Ordering::Relaxed),
+                evicted_ns: Some(at(evicted, Ordering::Relaxed).cast_signed())
+                    .filter(|ns| *ns != i64::MIN),
             }
         };
         Ok((0..self.layout.producers).map(read).collect())
@@ -376,6 +425,12 @@ impl Attached {
             packets,
             bytes: header.bytes(),
             span_ns: (packets > 0).then(|| header.span_ns()),
+            closing: if state == AttachedState::Closed {
+                header.closing()
+            } else {
+                0
+            },
+            closed_mono_ns: told(header.closed_mono_ns()),
             ..nothing
         }
     }
@@ -393,6 +448,8 @@ impl Attached {
             packets: 0,
             bytes: 0,
             span_ns: None,
+            closing: 0,
+            closed_mono_ns: None,
         }
     }
 
@@ -414,6 +471,11 @@ impl Attached {
             Err(CopyError::Shrunk)
         }
     }
+}
+
+/// A time of the monotonic clock, if it was told.
+fn told(mono_ns: i64) -> Option<i64> {
+    Some(mono_ns).filter(|ns| *ns != MONO_UNKNOWN)
 }
 
 fn state_offset() -> usize {
@@ -470,6 +532,14 @@ impl Header<'_> {
 
     fn first(&self) -> u64 {
         word!(self, first, Ordering::Relaxed)
+    }
+
+    fn closing(&self) -> u64 {
+        word!(self, closing, Ordering::Relaxed)
+    }
+
+    fn closed_mono_ns(&self) -> i64 {
+        word!(self, closed_mono_ns, Ordering::Relaxed).cast_signed()
     }
 }
 

@@ -2,14 +2,16 @@
 //! and the interfaces. Whoever maps the region read-only (`attach/`) needs nothing else.
 //!
 //! ```text
-//! offset 0        RegionHeader     16 words of 8 bytes, written once, before RegionState::state is set
+//! offset 0        RegionHeader     20 words of 8 bytes, written once, before RegionState::state is set
 //!           0     magic              8  version          16  region bytes       24  producers
 //!          32     producers' offset 40  buckets          48  headers' offset    56  bytes of a bucket
 //!          64     buckets' offset   72  interfaces' off. 80  interfaces at most 88  time of creation, ns
 //!          96     boot id, 16 bytes                     112  process id        120  pages: 1 small, 2 transparent, 3 explicit
-//!        1024     RegionState      128 bytes: state, interfaces listed, interfaces that did not fit
+//!         128     steps' offset    136  steps at most    144  time of creation, ns of the monotonic clock; 0 unknown
+//!        1024     RegionState      128 bytes: state, interfaces listed, interfaces that did not fit, latest closing overwritten
 //!        4096     ProducerHeader   128 bytes × producers
 //!        …        BucketHeader     128 bytes × buckets
+//!        …        StepSlot          32 bytes × steps at most
 //!        …        InterfaceSlot     64 bytes × interfaces at most: all that is left up to the buckets, 1024 or more
 //!        buckets  bucket_bytes × buckets, from a multiple of 2 MiB
 //! ```
@@ -30,10 +32,13 @@ pub(crate) const INTERFACES_MIN: usize = 1024;
 /// "retroQQ" and a 1 for this kind of header; also tells the byte order.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"retroQQ\x01");
 /// Changes whenever a byte of the region changes its meaning.
-pub(crate) const VERSION: u64 = 2;
+pub(crate) const VERSION: u64 = 3;
 /// 64-bit words of [`RegionHeader`].
 #[cfg(not(loom))]
 pub(crate) const REGION_HEADER_WORDS: usize = size_of::<RegionHeader>() / 8;
+
+/// What a time of the monotonic clock is where nobody told it.
+pub(crate) const MONO_UNKNOWN: i64 = 0;
 
 /// [`RegionState::state`]: the headers are not written yet.
 pub(crate) const STATE_UNREADY: u64 = 0;
@@ -66,6 +71,12 @@ pub(crate) struct RegionHeader {
     pub(crate) process: u64,
     /// 1 small, 2 transparent, 3 explicit.
     pub(crate) pages: u64,
+    pub(crate) steps_offset: u64,
+    pub(crate) steps_max: u64,
+    /// ns of the monotonic clock; 0 is unknown.
+    pub(crate) created_mono_ns: i64,
+    /// 0.
+    pub(crate) reserved: u64,
 }
 
 #[cfg(not(loom))]
@@ -91,6 +102,10 @@ impl RegionHeader {
             boot_id,
             process: words[14],
             pages: words[15],
+            steps_offset: words[16],
+            steps_max: words[17],
+            created_mono_ns: words[18].cast_signed(),
+            reserved: words[19],
         }
     }
 }
@@ -105,9 +120,12 @@ pub(crate) struct RegionState {
     pub(crate) interfaces: AtomicU64,
     /// Interfaces that found no slot: the process knows them, the region does not.
     pub(crate) interfaces_unlisted: AtomicU64,
+    /// The latest closing time of all buckets that were overwritten, ns of the monotonic clock; `i64::MIN`: none was. All that
+    /// was stored since then is there.
+    pub(crate) evicted_closed_mono_ns: AtomicI64,
 }
 
-/// What one producer tells about itself. Written by that producer only.
+/// What is known about one producer. Written by that producer, but for what was overwritten.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct ProducerHeader {
@@ -115,14 +133,21 @@ pub(crate) struct ProducerHeader {
     pub(crate) published: AtomicU64,
     /// Their captured bytes. Stored before `published`.
     pub(crate) published_bytes: AtomicU64,
-    /// Nothing older will come; ns, `i64::MIN` is none. Stored (Release, edge T) after everything before is published.
+    /// Nothing older will come; ns of ring time, `i64::MIN` is none. Stored (Release, edge T) after everything before is published.
     pub(crate) watermark_ns: AtomicI64,
+    /// What the monotonic clock showed at the last publication, ns; 0 is unknown. Stored before `published`.
+    pub(crate) published_mono_ns: AtomicI64,
+    /// Behind the last of its records that were overwritten. Written under the outer mutex, as the next one is, by whoever
+    /// overwrites.
+    pub(crate) evicted_records: AtomicU64,
+    /// The largest ring time of those, ns; `i64::MIN`: there are none.
+    pub(crate) evicted_ns: AtomicI64,
 }
 
 /// What is known about one bucket.
 ///
 /// `control` is everybody's. All else is written by the producer that owns the bucket: the second half between claim and
-/// opening, the first half at publication, `next` before closing.
+/// opening, the first half at publication, `next`, `closing` and `closed_mono_ns` before closing.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct BucketHeader {
@@ -131,9 +156,9 @@ pub(crate) struct BucketHeader {
     pub(crate) committed: AtomicU64,
     /// Captured bytes of at least these records.
     pub(crate) bytes: AtomicU64,
-    /// Smallest time of at least these records, ns.
+    /// Smallest ring time of at least these records, ns.
     pub(crate) min_ns: AtomicI64,
-    /// Largest time of at least these records, ns.
+    /// Largest ring time of at least these records, ns.
     pub(crate) max_ns: AtomicI64,
     /// The [`Link`](super::Link) to the producer's next bucket; 0 until it is known, which is before this one closes.
     pub(crate) next: AtomicU64,
@@ -147,11 +172,15 @@ pub(crate) struct BucketHeader {
     pub(crate) first: AtomicU64,
     /// Their captured bytes.
     pub(crate) first_bytes: AtomicU64,
+    /// How many buckets of the region had closed before this one: the order in which they are overwritten.
+    pub(crate) closing: AtomicU64,
+    /// What the monotonic clock showed when it closed, ns; 0 is unknown.
+    pub(crate) closed_mono_ns: AtomicI64,
 }
 
 #[cfg(not(loom))]
 const _: () = {
-    assert!(size_of::<RegionHeader>() == 128 && size_of::<RegionHeader>() <= REGION_STATE_OFFSET);
+    assert!(size_of::<RegionHeader>() == 160 && size_of::<RegionHeader>() <= REGION_STATE_OFFSET);
     assert!(REGION_STATE_OFFSET + size_of::<RegionState>() <= REGION_HEADER_BYTES);
     assert!(size_of::<super::interfaces::InterfaceSlot>() == 64);
     assert!(size_of::<ProducerHeader>() == 128);
@@ -165,6 +194,7 @@ impl RegionState {
             state: AtomicU64::new(STATE_UNREADY),
             interfaces: AtomicU64::new(0),
             interfaces_unlisted: AtomicU64::new(0),
+            evicted_closed_mono_ns: AtomicI64::new(i64::MIN),
         }
     }
 }
@@ -176,6 +206,9 @@ impl ProducerHeader {
             published: AtomicU64::new(0),
             published_bytes: AtomicU64::new(0),
             watermark_ns: AtomicI64::new(i64::MIN),
+            published_mono_ns: AtomicI64::new(MONO_UNKNOWN),
+            evicted_records: AtomicU64::new(0),
+            evicted_ns: AtomicI64::new(i64::MIN),
         }
     }
 }
@@ -195,6 +228,8 @@ impl BucketHeader {
             sequence: AtomicU64::new(0),
             first: AtomicU64::new(0),
             first_bytes: AtomicU64::new(0),
+            closing: AtomicU64::new(0),
+            closed_mono_ns: AtomicI64::new(MONO_UNKNOWN),
         }
     }
 }
@@ -224,15 +259,22 @@ mod tests {
             offset_of!(RegionHeader, boot_id),
             offset_of!(RegionHeader, process),
             offset_of!(RegionHeader, pages),
+            offset_of!(RegionHeader, steps_offset),
+            offset_of!(RegionHeader, steps_max),
+            offset_of!(RegionHeader, created_mono_ns),
         ];
-        let words = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15];
+        let words = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15, 16, 17, 18];
         assert_eq!(region, words.map(|word| word * 8));
         assert_eq!(offset_of!(RegionState, state), 0);
         assert_eq!(offset_of!(RegionState, interfaces), 8);
         assert_eq!(offset_of!(RegionState, interfaces_unlisted), 16);
+        assert_eq!(offset_of!(RegionState, evicted_closed_mono_ns), 24);
         assert_eq!(offset_of!(ProducerHeader, published), 0);
         assert_eq!(offset_of!(ProducerHeader, published_bytes), 8);
         assert_eq!(offset_of!(ProducerHeader, watermark_ns), 16);
+        assert_eq!(offset_of!(ProducerHeader, published_mono_ns), 24);
+        assert_eq!(offset_of!(ProducerHeader, evicted_records), 32);
+        assert_eq!(offset_of!(ProducerHeader, evicted_ns), 40);
         let bucket = [
             offset_of!(BucketHeader, control),
             offset_of!(BucketHeader, committed),
@@ -245,7 +287,9 @@ mod tests {
             offset_of!(BucketHeader, sequence),
             offset_of!(BucketHeader, first),
             offset_of!(BucketHeader, first_bytes),
+            offset_of!(BucketHeader, closing),
+            offset_of!(BucketHeader, closed_mono_ns),
         ];
-        assert_eq!(bucket, [0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80]);
+        assert_eq!(bucket, [0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96]);
     }
 }

@@ -3,9 +3,10 @@
 //! ```text
 //! byte 0..2    link type
 //!      2       time domain
-//!      3       bits 0..7 bytes of the name that are kept, 0..=56; bit 7 the name was longer
+//!      3       bits 0..7 bytes of the name that are kept, 0..=54; bit 7 the name was longer
 //!      4..8    snap length
-//!      8..64   name, UTF-8, cut between characters, filled up with zeros
+//!      8..10   clock: interfaces of one number are stamped by one clock
+//!     10..64   name, UTF-8, cut between characters, filled up with zeros
 //! ```
 //!
 //! A slot is written once, before it is counted. Linux's names have at most 15 bytes; those of a capture file may be any.
@@ -16,7 +17,8 @@ use crate::{
 };
 
 const WORDS: usize = 8;
-const NAME_BYTES: usize = 56;
+const NAME_BYTES: usize = 54;
+const NAME_AT: usize = 10;
 const NAME_CUT: u8 = 0x80;
 
 /// A place for an interface, as it stands in the region.
@@ -43,7 +45,8 @@ fn encode(entry: &InterfaceEntry) -> [u64; WORDS] {
         bytes[3] |= NAME_CUT;
     }
     bytes[4..8].copy_from_slice(&entry.snaplen.to_ne_bytes());
-    bytes[8..8 + kept.len()].copy_from_slice(kept.as_bytes());
+    bytes[8..10].copy_from_slice(&entry.clock.to_ne_bytes());
+    bytes[NAME_AT..NAME_AT + kept.len()].copy_from_slice(kept.as_bytes());
     let mut words = [0; WORDS];
     for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
         *word = u64::from_ne_bytes(*bytes);
@@ -68,7 +71,7 @@ pub(crate) fn decode(words: &[u64; WORDS]) -> InterfaceEntry {
         *bytes = word.to_ne_bytes();
     }
     let kept = usize::from(bytes[3] & !NAME_CUT).min(NAME_BYTES);
-    let mut name = String::from_utf8_lossy(&bytes[8..8 + kept]).into_owned();
+    let mut name = String::from_utf8_lossy(&bytes[NAME_AT..NAME_AT + kept]).into_owned();
     if bytes[3] & NAME_CUT != 0 {
         name.push('…');
     }
@@ -77,6 +80,7 @@ pub(crate) fn decode(words: &[u64; WORDS]) -> InterfaceEntry {
         link_type: u16::from_ne_bytes([bytes[0], bytes[1]]),
         snaplen: u32::from_ne_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
         time_domain: bytes[2],
+        clock: u16::from_ne_bytes([bytes[8], bytes[9]]),
     }
 }
 
@@ -91,6 +95,7 @@ mod tests {
             link_type: 0x0102,
             snaplen: 0x0304_0506,
             time_domain: 7,
+            clock: 0x0809,
         }
     }
 
@@ -99,18 +104,18 @@ mod tests {
         if cfg!(target_endian = "little") {
             let words = encode(&entry("eth0"));
             assert_eq!(words[0], 0x0304_0506_0407_0102);
-            assert_eq!(words[1], u64::from_le_bytes(*b"eth0\0\0\0\0"));
+            assert_eq!(words[1], u64::from_le_bytes(*b"\x09\x08eth0\0\0"));
             assert_eq!(words[2..], [0; 6]);
         }
     }
 
     #[test]
     fn what_goes_in_comes_out() {
-        for name in ["", "eth0", &"x".repeat(56)] {
+        for name in ["", "eth0", &"x".repeat(54)] {
             assert_eq!(decode(&encode(&entry(name))), entry(name));
         }
-        let long = format!("{}ü and more", "x".repeat(55));
-        let cut = format!("{}…", "x".repeat(55));
+        let long = format!("{}ü and more", "x".repeat(53));
+        let cut = format!("{}…", "x".repeat(53));
         assert_eq!(
             decode(&encode(&entry(&long))).name,
             cut,

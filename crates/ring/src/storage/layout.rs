@@ -8,15 +8,17 @@ use super::{
         REGION_STATE_OFFSET, RegionHeader, RegionState, VERSION,
     },
     interfaces::InterfaceSlot,
+    steps::{STEPS_MAX, StepSlot},
     table::Table,
 };
-use crate::{Pages, config::Geometry};
+use crate::{Pages, RingConfig, config::Geometry};
 
 /// Offsets in a region, bytes, in rising order.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Offsets {
     producers: usize,
     headers: usize,
+    steps: usize,
     interfaces: usize,
     pub(super) buckets: usize,
     pub(super) end: usize,
@@ -28,7 +30,8 @@ impl Offsets {
     pub(super) fn new(geometry: Geometry) -> Self {
         let producers = REGION_HEADER_BYTES;
         let headers = producers + geometry.producers * size_of::<ProducerHeader>();
-        let interfaces = headers + geometry.buckets * size_of::<BucketHeader>();
+        let steps = headers + geometry.buckets * size_of::<BucketHeader>();
+        let interfaces = steps + STEPS_MAX * size_of::<StepSlot>();
         // Under loom the tables stand on the heap.
         let buckets = if cfg!(loom) {
             0
@@ -41,6 +44,7 @@ impl Offsets {
         Self {
             producers,
             headers,
+            steps,
             interfaces,
             buckets,
             end,
@@ -56,6 +60,7 @@ pub(super) struct Tables {
     pub(super) producers: Table<ProducerHeader>,
     pub(super) buckets: Table<BucketHeader>,
     pub(super) interfaces: Table<InterfaceSlot>,
+    pub(super) steps: Table<StepSlot>,
 }
 
 impl Tables {
@@ -65,7 +70,7 @@ impl Tables {
         memory: &Memory,
         geometry: Geometry,
         offsets: &Offsets,
-        created_ns: i64,
+        config: &RingConfig,
         pages: Pages,
     ) -> Self {
         let Geometry {
@@ -77,6 +82,7 @@ impl Tables {
                 producers: Table::on_heap(producers, ProducerHeader::new),
                 buckets: Table::on_heap(buckets, BucketHeader::new),
                 interfaces: Table::on_heap(0, || unreachable!("none")),
+                steps: Table::on_heap(STEPS_MAX, StepSlot::new),
             };
         }
         let header = RegionHeader {
@@ -91,7 +97,7 @@ impl Tables {
             buckets_offset: offsets.buckets as u64,
             interfaces_offset: offsets.interfaces as u64,
             interfaces_max: offsets.interfaces_max as u64,
-            created_ns,
+            created_ns: config.created_ns,
             boot_id: boot_id(),
             process: u64::from(std::process::id()),
             pages: match pages {
@@ -99,6 +105,10 @@ impl Tables {
                 Pages::Transparent => 2,
                 Pages::Explicit => 3,
             },
+            steps_offset: offsets.steps as u64,
+            steps_max: STEPS_MAX as u64,
+            created_mono_ns: config.created_mono_ns,
+            reserved: 0,
         };
         let at = |offset: usize| {
             assert!(offset < offsets.end);
@@ -107,7 +117,7 @@ impl Tables {
         };
         // SAFETY: the region is aligned to more than the header needs, larger than it, and written by nobody else.
         unsafe { at(0).cast::<RegionHeader>().write(header) };
-        // In the four tables: `Storage` keeps the memory as long as the tables and gives no other access to these bytes.
+        // In the five tables: `Storage` keeps the memory as long as the tables and gives no other access to these bytes.
         // Offsets are multiples of 128, and rise by at least what the table before them takes.
         // SAFETY: the state fits in between the header and the producers.
         let state =
@@ -116,8 +126,11 @@ impl Tables {
         // SAFETY: `producers` headers fit before `offsets.headers`.
         let producers = unsafe { Table::in_region(first, producers, ProducerHeader::new) };
         let first = at(offsets.headers).cast();
-        // SAFETY: `buckets` headers fit before `offsets.interfaces`.
+        // SAFETY: `buckets` headers fit before `offsets.steps`.
         let buckets = unsafe { Table::in_region(first, buckets, BucketHeader::new) };
+        let first = at(offsets.steps).cast();
+        // SAFETY: `STEPS_MAX` slots fit before `offsets.interfaces`.
+        let steps = unsafe { Table::in_region(first, STEPS_MAX, StepSlot::new) };
         let first = at(offsets.interfaces).cast();
         // SAFETY: `interfaces_max` slots fit before `offsets.buckets`; slots are integers, in memory that is zeroed.
         let interfaces = unsafe { Table::zeroed_in_region(first, offsets.interfaces_max) };
@@ -126,6 +139,7 @@ impl Tables {
             producers,
             buckets,
             interfaces,
+            steps,
         }
     }
 }
@@ -158,7 +172,6 @@ fn parse_boot_id(text: &str) -> Option<[u8; 16]> {
 #[cfg(test)]
 mod tests {
     use super::{super::Storage, *};
-    use crate::RingConfig;
 
     #[test]
     fn the_region_describes_itself() {
@@ -169,15 +182,17 @@ mod tests {
         };
         let config = RingConfig {
             created_ns: -7,
+            created_mono_ns: 9,
             ..RingConfig::new(0, 0, 0)
         };
         let (storage, placement) = Storage::new(geometry, &config, None).unwrap();
         // SAFETY: written by `Storage::new`, never again.
         let header = unsafe { storage.memory.base().cast::<RegionHeader>().read() };
-        let interfaces_offset = 4096 + 2 * 128 + 3 * 128;
+        let steps_offset = 4096 + 2 * 128 + 3 * 128;
+        let interfaces_offset = steps_offset + 1024 * 32;
         let expected = RegionHeader {
             magic: u64::from_be_bytes(*b"retroQQ\x01"),
-            version: 2,
+            version: 3,
             region_bytes: 6 << 20,
             producers: 2,
             producers_offset: 4096,
@@ -195,10 +210,14 @@ mod tests {
                 Pages::Transparent => 2,
                 Pages::Explicit => 3,
             },
+            steps_offset,
+            steps_max: 1024,
+            created_mono_ns: 9,
+            reserved: 0,
         };
         assert_eq!(header, expected);
-        // SAFETY: as above; the header is 16 words.
-        let words = unsafe { storage.memory.base().cast::<[u64; 16]>().read() };
+        // SAFETY: as above; the header is 20 words.
+        let words = unsafe { storage.memory.base().cast::<[u64; 20]>().read() };
         assert_eq!(RegionHeader::from_words(&words), expected);
         let offset = |address: usize| address - storage.memory.base().addr().get();
         assert_eq!(
@@ -210,6 +229,7 @@ mod tests {
             offset(storage.interfaces.as_ptr().addr()) as u64,
             interfaces_offset
         );
+        assert_eq!(offset(storage.steps.as_ptr().addr()) as u64, steps_offset);
     }
 
     #[test]
@@ -223,7 +243,8 @@ mod tests {
         };
         let small = offsets(8, 1);
         assert_eq!(small.buckets, 2 << 20);
-        assert_eq!(small.interfaces_max, ((2 << 20) - 4096 - 9 * 128) / 64);
+        let before = 4096 + 9 * 128 + 1024 * 32;
+        assert_eq!(small.interfaces_max, ((2 << 20) - before) / 64);
         for (buckets, producers) in [(16_000, 300), (16_300, 4), (65_535, 16_383), (4096, 1)] {
             let cut = offsets(buckets, producers);
             assert!((INTERFACES_MIN..=INTERFACES_MAX).contains(&cut.interfaces_max));

@@ -18,6 +18,7 @@ pub(crate) mod interfaces;
 pub(crate) mod layout;
 mod open;
 mod stage;
+pub(crate) mod steps;
 mod straight;
 mod stream;
 mod table;
@@ -46,6 +47,7 @@ use descriptor::DESCRIPTOR_BYTES;
 use header::{BucketHeader, ProducerHeader, RegionState, STATE_ENDED, STATE_LIVE};
 use interfaces::InterfaceSlot;
 use layout::{Offsets, Tables};
+use steps::StepSlot;
 use stream::{Lines, Width};
 use table::Table;
 
@@ -60,6 +62,7 @@ pub(crate) struct Storage {
     interfaces: Table<InterfaceSlot>,
     buckets: Table<BucketHeader>,
     producers: Table<ProducerHeader>,
+    steps: Table<StepSlot>,
     memory: Memory,
     geometry: Geometry,
     /// Where bucket 0 starts in the region.
@@ -80,18 +83,13 @@ impl Storage {
     ) -> Result<(Self, Placement), RingError> {
         let offsets = Offsets::new(geometry);
         let (memory, placement) = Memory::new(offsets.end, config, progress)?;
-        let tables = Tables::new(
-            &memory,
-            geometry,
-            &offsets,
-            config.created_ns,
-            placement.pages,
-        );
+        let tables = Tables::new(&memory, geometry, &offsets, config, placement.pages);
         let storage = Self {
             state: tables.state,
             interfaces: tables.interfaces,
             buckets: tables.buckets,
             producers: tables.producers,
+            steps: tables.steps,
             memory,
             geometry,
             buckets_offset: offsets.buckets,
@@ -122,6 +120,32 @@ impl Storage {
         // Release: pairs with the load in `attach`.
         state.interfaces.store(u64::from(id) + 1, Ordering::Release);
         true
+    }
+
+    /// The region's place for a step. Panics unless `slot < STEPS_MAX`.
+    pub(crate) fn step(&self, slot: usize) -> &StepSlot {
+        &self.steps[slot]
+    }
+
+    /// A bucket is overwritten whose records end before `records`, the latest at `max_ns` of ring time; it was the latest to
+    /// close, at `closed_mono_ns`, of all that were. The outer mutex is held.
+    pub(crate) fn tell_evicted(
+        &self,
+        producer: usize,
+        records: u64,
+        max_ns: i64,
+        closed_mono_ns: i64,
+    ) {
+        let header = &self.producers[producer];
+        // Relaxed, all of them: written under the mutex, and ordered for others by the opening (edge O) that follows.
+        let records = records.max(header.evicted_records.load(Ordering::Relaxed));
+        header.evicted_records.store(records, Ordering::Relaxed);
+        let max_ns = max_ns.max(header.evicted_ns.load(Ordering::Relaxed));
+        header.evicted_ns.store(max_ns, Ordering::Relaxed);
+        let state = &self.state[0];
+        state
+            .evicted_closed_mono_ns
+            .store(closed_mono_ns, Ordering::Relaxed);
     }
 
     /// Interfaces that the region's table had no place for.

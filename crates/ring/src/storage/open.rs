@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{
     Link, Storage, descriptor,
+    header::MONO_UNKNOWN,
     stage::{DESCRIPTORS, LongRoom, Room, SHORT_BYTES, Stage, Target},
 };
 use crate::{BucketRef, Record, barrier::Barrier, sync::Ordering};
@@ -65,6 +66,7 @@ impl<'s> Claimed<'s> {
         header.min_ns.store(i64::MAX, Ordering::Relaxed);
         header.max_ns.store(i64::MIN, Ordering::Relaxed);
         header.next.store(0, Ordering::Relaxed);
+        header.closed_mono_ns.store(MONO_UNKNOWN, Ordering::Relaxed);
         header.base_ns.store(opening.base_ns, Ordering::Relaxed);
         header
             .producer
@@ -328,8 +330,9 @@ impl OpenBucket {
         true
     }
 
-    /// Ends the bucket; everything stored must have been committed. `next` is where the producer goes on.
-    pub(crate) fn close(self, next: Option<BucketRef>) {
+    /// Ends the bucket; everything stored must have been committed. `next` is where the producer goes on, `closing` how many
+    /// buckets closed before, `mono_ns` what the monotonic clock shows.
+    pub(crate) fn close(self, next: Option<BucketRef>, closing: u64, mono_ns: i64) {
         assert_eq!(
             self.committed, self.stored.count,
             "committed before it is closed"
@@ -338,6 +341,9 @@ impl OpenBucket {
         if let Some(next) = next {
             header.next.store(Link::to(next).0, Ordering::Relaxed); // ordered before the closing (edge L)
         }
+        // Relaxed: ordered before the closing (edge L).
+        header.closing.store(closing, Ordering::Relaxed);
+        header.closed_mono_ns.store(mono_ns, Ordering::Relaxed);
         header.control.close();
     }
 

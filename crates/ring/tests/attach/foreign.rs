@@ -33,6 +33,7 @@ fn ring_file() -> (TempDir, PathBuf) {
         link_type: 1,
         snaplen: 0,
         time_domain: 0,
+        clock: 0,
     };
     ring.add_interface(entry).unwrap();
     let mut frame = [0; FRAME_BYTES_MAX];

@@ -1,6 +1,9 @@
 //! What a region says about itself.
 
-use retroscope_ring::{Attached, Backing, InterfaceEntry, Ring, RingConfig, Writer};
+use retroscope_ring::{
+    Attached, AttachedState, Backing, Buffer, InterfaceEntry, Record, Ring, RingConfig, Step,
+    Writer,
+};
 
 use crate::role::small;
 
@@ -54,13 +57,14 @@ fn interfaces_stand_in_the_region() {
         link_type: 1,
         snaplen: 262_144,
         time_domain: 2,
+        clock: 0,
     };
     assert_eq!(ring.add_interface(entry("eth0")).unwrap(), 0);
     let long = "/a/rather/long/path/of/a/capture/file/that/somebody/once/made.pcapng";
     assert_eq!(ring.add_interface(entry(long)).unwrap(), 1);
     let (listed, unlisted) = attached.interfaces().unwrap();
     assert_eq!(listed[0], entry("eth0"));
-    assert_eq!(listed[1].name, format!("{}…", &long[..56]));
+    assert_eq!(listed[1].name, format!("{}…", &long[..54]));
     assert_eq!((listed.len(), unlisted), (2, 0));
     assert_eq!(
         ring.interface(1),
@@ -77,6 +81,7 @@ fn what_finds_no_place_in_the_table_is_counted() {
         link_type: 1,
         snaplen: 0,
         time_domain: 0,
+        clock: 0,
     };
     for number in 0..1 << 16 {
         assert_eq!(
@@ -86,10 +91,65 @@ fn what_finds_no_place_in_the_table_is_counted() {
     }
     assert!(ring.add_interface(entry(0)).is_err());
     let (listed, unlisted) = attached.interfaces().unwrap();
-    // 2 MiB less 4096 bytes, and 128 for each of 1 producer and 8 buckets.
-    assert_eq!(listed.len(), ((2 << 20) - 4096 - 9 * 128) / 64);
+    // 2 MiB less 4096 bytes, 128 for each of 1 producer and 8 buckets, and 32 for each of 1024 steps.
+    assert_eq!(listed.len(), ((2 << 20) - 4096 - 9 * 128 - 1024 * 32) / 64);
     assert_eq!(listed.len() as u64 + unlisted, 1 << 16);
     assert_eq!(ring.interfaces_unlisted(), unlisted);
     assert_eq!(ring.interface(u16::MAX), Some(entry(65_535)));
     assert_eq!(listed.last().unwrap().name, (listed.len() - 1).to_string());
+}
+
+/// Steps of clocks, the order of closing, and what was overwritten: what a later reader of a ring file needs for a verdict.
+#[test]
+fn what_was_overwritten_and_stepped_stands_in_the_region() {
+    const HOUR_NS: i64 = 3_600_000_000_000;
+    let (ring, attached) = memfd();
+    let mut producer = ring.producer().unwrap();
+    assert_eq!(attached.whole_since_mono_ns().unwrap(), None);
+    let frame = [7; 250_000];
+    let mut stamps = Vec::new();
+    for number in 0..60_i64 {
+        if number == 56 {
+            assert!(producer.step(3, -HOUR_NS));
+        }
+        producer.set_now(1000 + number);
+        let record = Record::whole(number, 0, &frame);
+        producer.store(&record).unwrap();
+        stamps.push(if number < 56 {
+            number
+        } else {
+            number - HOUR_NS
+        });
+    }
+    producer.publish();
+    let told = attached.producers().unwrap()[0];
+    assert_eq!(told.published_mono_ns, Some(1059));
+    let mut buckets = attached.buckets().unwrap();
+    buckets.retain(|bucket| bucket.state == AttachedState::Closed);
+    buckets.sort_by_key(|bucket| bucket.closing);
+    assert!(buckets.is_sorted_by_key(|bucket| (bucket.first, bucket.closed_mono_ns)));
+    // What is left begins behind what was overwritten, and was stored since then.
+    let oldest = buckets[0];
+    assert_eq!(oldest.first, told.evicted_records);
+    assert_eq!(oldest.first.cast_signed(), told.evicted_ns.unwrap() + 1);
+    let whole_since_ns = attached.whole_since_mono_ns().unwrap().unwrap();
+    assert_eq!(ring.statistics().whole_since_mono_ns, Some(whole_since_ns));
+    let first_ns = 1000 + oldest.first.cast_signed();
+    assert!((first_ns - 1..=first_ns).contains(&whole_since_ns));
+    let mut buffer = Buffer::new();
+    let mut found = Vec::new();
+    for bucket in &buckets {
+        attached.copy_bucket(bucket.bucket, &mut buffer).unwrap();
+        let steps = attached.steps().unwrap();
+        assert_eq!(steps, ring.steps());
+        found.extend(
+            buffer
+                .packets()
+                .zip(bucket.first..)
+                .map(|(packet, record)| Step::stamp_ns(&steps, 0, 3, record, packet.time_ns)),
+        );
+    }
+    let first = usize::try_from(oldest.first).unwrap();
+    assert_eq!(found, stamps[first..first + found.len()]);
+    assert!(found.len() > 5, "{found:?}");
 }

@@ -395,9 +395,7 @@ impl Model {
                 .copied()
                 .collect();
             let free = could.iter().filter(|key| !self.is_reserved(**key));
-            if let Some(&victim) =
-                free.min_by_key(|key| (self.buckets[key].max_ns(), self.buckets[key].closed))
-            {
+            if let Some(&victim) = free.min_by_key(|key| self.buckets[key].closed) {
                 self.evict(victim);
                 return Ok(());
             }

@@ -218,11 +218,9 @@ pub(crate) fn source_line(source: &retroscope_recorder::SourceSnapshot) -> Strin
 }
 
 fn status_text(status: &Status, rates: Option<(f64, f64)>) -> String {
-    let history = status
-        .ring
-        .oldest_ns
-        .zip(status.ring.newest_ns)
-        .map_or(0.0, |(a, b)| b.saturating_sub(a) as f64 / 1e9);
+    let history = status.history.map_or(String::new(), |history| {
+        format!(" · history {:.1} s", history.as_secs_f64())
+    });
     let lost = sum(status, |s| s.lost_known());
     let rates = rates.map_or(String::new(), |(packets, bits)| {
         format!("{}pps {}bit/s · ", scaled(packets), scaled(bits))
@@ -239,7 +237,7 @@ fn status_text(status: &Status, rates: Option<(f64, f64)>) -> String {
         String::new()
     };
     format!(
-        "{rates}{} · history {history:.1} s · lost {lost}{lapped} · triggers {}{refused} · dumps open {}",
+        "{rates}{}{history} · lost {lost}{lapped} · triggers {}{refused} · dumps open {}",
         counted(sum(status, |s| s.stored), "packet"),
         status.hits.triggers,
         status.dumps_open,

@@ -2,9 +2,10 @@
 
 use std::{fmt::Write, path::Path};
 
-use retroscope_recorder::rfc3339;
+use retroscope_recorder::{Clock, SystemClock, rfc3339};
 use retroscope_ring::{
-    Attached, AttachedBucket, AttachedProducer, AttachedState, CopyError, InterfaceEntry, Writer,
+    Attached, AttachedBucket, AttachedProducer, AttachedState, CopyError, InterfaceEntry, Step,
+    Writer,
 };
 use serde::Serialize;
 
@@ -33,6 +34,9 @@ pub(super) struct Report {
     stored_bytes: u64,
     oldest: Option<String>,
     newest: Option<String>,
+    /// All that was stored since then is in the ring.
+    whole_since: Option<String>,
+    /// How long ago that is: elapsed time, up to the last publication where the recorder is dead.
     held_seconds: Option<f64>,
     producers: Vec<ProducerJson>,
     interfaces: Vec<InterfaceJson>,
@@ -111,8 +115,16 @@ impl Report {
         }
         buckets.retain(|bucket| bucket.span_ns.is_some());
         buckets.sort_unstable_by_key(|bucket| (bucket.span_ns, bucket.producer, bucket.sequence));
-        let oldest = buckets.iter().filter_map(|b| b.span_ns).map(|s| s.0).min();
-        let newest = buckets.iter().filter_map(|b| b.span_ns).map(|s| s.1).max();
+        // Of ring time; told as stamps.
+        let steps = attached.steps()?;
+        let spans = || buckets.iter().filter_map(|b| Some((b, b.span_ns?)));
+        let stamp = |bucket: &AttachedBucket, ns: i64| ns.saturating_add(offset_ns(&steps, bucket));
+        let oldest = spans().min_by_key(|(_, span)| span.0);
+        let oldest = oldest.map(|(bucket, span)| stamp(bucket, span.0));
+        let newest = spans().max_by_key(|(_, span)| span.1);
+        let newest = newest.map(|(bucket, span)| stamp(bucket, span.1));
+        let writer = attached.writer()?;
+        let history = History::new(attached, writer, &producers)?;
         // Foreign numbers: their sums may be anything.
         let sum =
             |of: fn(&AttachedBucket) -> u64| buckets.iter().map(of).fold(0, u64::saturating_add);
@@ -131,7 +143,7 @@ impl Report {
             created: info.created_ns.map(rfc3339),
             writer: WriterJson {
                 process: info.process,
-                state: match attached.writer()? {
+                state: match writer {
                     Writer::Running => "running",
                     Writer::Ended => "ended",
                     Writer::Killed => "killed",
@@ -145,13 +157,15 @@ impl Report {
             stored_bytes: total(|producer| producer.published_bytes),
             oldest: oldest.map(rfc3339),
             newest: newest.map(rfc3339),
-            held_seconds: oldest
-                .zip(newest)
-                .map(|(oldest, newest)| newest.saturating_sub(oldest) as f64 / 1e9),
+            whole_since: history.since_ns.map(rfc3339),
+            held_seconds: history.ns.map(|ns| ns as f64 / 1e9),
             producers: producers.iter().map(ProducerJson::new).collect(),
             interfaces: interfaces.into_iter().map(InterfaceJson::new).collect(),
             interfaces_unlisted,
-            bucket_list: list_buckets.then(|| buckets.iter().filter_map(BucketJson::new).collect()),
+            bucket_list: list_buckets.then(|| {
+                let json = |bucket| BucketJson::new(bucket, offset_ns(&steps, bucket));
+                buckets.iter().filter_map(json).collect()
+            }),
         })
     }
 
@@ -203,11 +217,15 @@ impl Report {
             show_size(self.packet_bytes),
             self.stored_packets
         )?;
-        match (self.held_seconds, &self.oldest, &self.newest) {
-            (Some(seconds), Some(oldest), Some(newest)) => {
-                writeln!(text, "history   {seconds:.3} s, from {oldest} to {newest}")?;
+        match (self.held_seconds, &self.whole_since) {
+            _ if self.oldest.is_none() => writeln!(text, "history   none: the ring is empty")?,
+            (Some(seconds), Some(since)) => {
+                writeln!(text, "history   {seconds:.3} s: all since {since}")?;
             }
-            _ => writeln!(text, "history   none: the ring is empty")?,
+            _ => writeln!(text, "history   not told: packets of a file")?,
+        }
+        if let (Some(oldest), Some(newest)) = (&self.oldest, &self.newest) {
+            writeln!(text, "stamps    from {oldest} to {newest}")?;
         }
         self.write_buckets(text)?;
         let names: Vec<&str> = self
@@ -276,6 +294,54 @@ impl Report {
     }
 }
 
+/// How far the past reaches back.
+#[derive(Debug, Default)]
+struct History {
+    /// All since then is there, ns since the epoch.
+    since_ns: Option<i64>,
+    /// How long ago that is, ns.
+    ns: Option<i64>,
+}
+
+impl History {
+    fn new(
+        attached: &Attached,
+        writer: Writer,
+        producers: &[AttachedProducer],
+    ) -> Result<Self, CopyError> {
+        let info = attached.info();
+        let Some(created_mono_ns) = info.created_mono_ns else {
+            return Ok(Self::default());
+        };
+        let last_ns = producers.iter().filter_map(|p| p.published_mono_ns).max();
+        let Some(last_ns) = last_ns else {
+            return Ok(Self::default());
+        };
+        let is_running = writer == Writer::Running && info.this_boot == Some(true);
+        let now_ns = if is_running {
+            SystemClock::new().mono_ns()
+        } else {
+            last_ns
+        };
+        let since_mono_ns = attached.whole_since_mono_ns()?.unwrap_or(created_mono_ns);
+        let created_ns = info.created_ns.unwrap_or(0);
+        let since_ns = since_mono_ns.saturating_sub(created_mono_ns);
+        Ok(Self {
+            since_ns: Some(created_ns.saturating_add(since_ns)),
+            ns: Some(now_ns.saturating_sub(since_mono_ns)),
+        })
+    }
+}
+
+/// Stamp less ring time of the records of a bucket, ns. A live producer has one clock.
+fn offset_ns(steps: &[Step], bucket: &AttachedBucket) -> i64 {
+    let before = steps
+        .iter()
+        .filter(|step| step.producer == bucket.producer && step.first <= bucket.first);
+    let last = before.max_by_key(|step| step.first);
+    last.map_or(0, |step| step.offset_ns)
+}
+
 impl Counts {
     fn of(&mut self, state: AttachedState) -> &mut usize {
         match state {
@@ -317,9 +383,10 @@ impl InterfaceJson {
 }
 
 impl BucketJson {
-    /// `None`: there is nothing in it.
-    fn new(bucket: &AttachedBucket) -> Option<Self> {
+    /// `None`: there is nothing in it. Its stamps are `offset_ns` ahead of ring time.
+    fn new(bucket: &AttachedBucket, offset_ns: i64) -> Option<Self> {
         let (from_ns, to_ns) = bucket.span_ns?;
+        let stamp = |ring_ns: i64| rfc3339(ring_ns.saturating_add(offset_ns));
         Some(Self {
             index: bucket.bucket.index,
             generation: bucket.bucket.generation,
@@ -333,8 +400,8 @@ impl BucketJson {
             first: bucket.first,
             packets: bucket.packets,
             bytes: bucket.bytes,
-            from: rfc3339(from_ns),
-            to: rfc3339(to_ns),
+            from: stamp(from_ns),
+            to: stamp(to_ns),
         })
     }
 }

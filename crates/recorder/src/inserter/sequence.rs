@@ -1,0 +1,187 @@
+//! Stamps that are judged by themselves, as ring time: those of files, and of clocks that are not the system's.
+//!
+//! Out of order is not a step. A step back is believed only where all packets of a source were more than the hold time behind, in
+//! order among themselves, for the hold time and at least 64 packets (DESIGN §4.7). What comes behind and is not believed is late; where
+//! that happens again and again the stamps are in disorder, which is told. A jump forward is silence.
+
+/// Packets that a step is believed by.
+const PACKETS_MIN: u64 = 64;
+
+/// The stamps of one source.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    hold_ns: i64,
+    /// Stamp less ring time, ns.
+    offset_ns: i64,
+    /// The highest ring time so far, ns.
+    newest_ns: Option<i64>,
+    behind: Option<Behind>,
+}
+
+/// Packets in a row that are more than the hold time behind. Stamps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Behind {
+    first_ns: i64,
+    newest_ns: i64,
+    packets: u64,
+}
+
+/// What a packet is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// In time. What was behind before it is late.
+    InTime,
+    /// Behind, as those before it.
+    Behind,
+    /// The first that is behind, or the first that is so in another way than those before, which are late.
+    FirstBehind,
+    /// With it the step is believed: this offset is that of all since the first one behind.
+    Stepped {
+        /// Stamp less ring time, ns.
+        offset_ns: i64,
+        /// How far the clock went, ns.
+        step_ns: i64,
+    },
+}
+
+/// Packets that were behind, and were no step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Late {
+    /// The highest ring time before them, ns.
+    pub(crate) newest_ns: i64,
+    /// Their own smallest ring time, ns.
+    pub(crate) first_ns: i64,
+}
+
+impl Sequence {
+    /// A packet may come `hold_ns` late.
+    pub(crate) fn new(hold_ns: i64) -> Self {
+        Self {
+            hold_ns,
+            offset_ns: 0,
+            newest_ns: None,
+            behind: None,
+        }
+    }
+
+    /// Looks at the next stamp. The second value: those before it were late.
+    pub(crate) fn see(&mut self, stamp_ns: i64) -> (Seen, Option<Late>) {
+        let ring_ns = stamp_ns.saturating_sub(self.offset_ns);
+        let newest_ns = *self.newest_ns.get_or_insert(ring_ns);
+        if ring_ns >= newest_ns.saturating_sub(self.hold_ns) {
+            self.newest_ns = Some(newest_ns.max(ring_ns));
+            return (Seen::InTime, self.give_up());
+        }
+        let run = self
+            .behind
+            .filter(|run| stamp_ns >= run.newest_ns.saturating_sub(self.hold_ns));
+        let Some(mut run) = run else {
+            let late = self.give_up();
+            self.behind = Some(Behind {
+                first_ns: stamp_ns,
+                newest_ns: stamp_ns,
+                packets: 1,
+            });
+            return (Seen::FirstBehind, late);
+        };
+        run.packets += 1;
+        run.newest_ns = run.newest_ns.max(stamp_ns);
+        self.behind = Some(run);
+        let length_ns = run.newest_ns.saturating_sub(run.first_ns);
+        if run.packets < PACKETS_MIN || length_ns < self.hold_ns {
+            return (Seen::Behind, None);
+        }
+        // The first of them came when the latest before had come.
+        let offset_ns = run.first_ns.saturating_sub(newest_ns);
+        let step_ns = offset_ns.saturating_sub(self.offset_ns);
+        self.offset_ns = offset_ns;
+        self.newest_ns = Some(newest_ns.saturating_add(length_ns));
+        self.behind = None;
+        (Seen::Stepped { offset_ns, step_ns }, None)
+    }
+
+    /// The step that was believed last is not followed: stamps keep the offset that they had, `offset_ns`.
+    pub(crate) fn refuse(&mut self, offset_ns: i64) {
+        self.offset_ns = offset_ns;
+    }
+
+    /// The end: what is behind is late.
+    pub(crate) fn give_up(&mut self) -> Option<Late> {
+        let run = self.behind.take()?;
+        Some(Late {
+            newest_ns: self.newest_ns.unwrap_or(i64::MIN),
+            first_ns: run.first_ns.saturating_sub(self.offset_ns),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000_000;
+    const HOUR: i64 = 3600 * S;
+
+    /// The ring times of packets of these stamps, if all that is decided at once is stored with what applies then; and how often some
+    /// were late.
+    fn ring_times(stamps: impl Iterator<Item = i64>) -> (Vec<i64>, usize) {
+        let mut sequence = Sequence::new(S / 10);
+        let mut late = 0;
+        let times = stamps.map(|stamp_ns| {
+            late += usize::from(sequence.see(stamp_ns).1.is_some());
+            stamp_ns - sequence.offset_ns
+        });
+        let times = times.collect();
+        (times, late + usize::from(sequence.give_up().is_some()))
+    }
+
+    #[test]
+    fn a_step_back_is_believed_when_all_have_followed_it() {
+        // 100 packets a second: 64 of them are longer than the hold time.
+        let stamps = (0..500).map(|n| n * S / 100 - if n < 250 { 0 } else { HOUR });
+        let (times, late) = ring_times(stamps);
+        assert_eq!(late, 0);
+        let expected = |n: i64| match n {
+            0..250 => n * S / 100,
+            250..313 => n * S / 100 - HOUR,
+            _ => (n - 1) * S / 100,
+        };
+        assert!(times.iter().copied().eq((0..500).map(expected)));
+    }
+
+    #[test]
+    fn less_is_late() {
+        let back = |from: i64, to: i64| {
+            let stamps =
+                (0..500).map(move |n| n * S / 100 - if (from..to).contains(&n) { HOUR } else { 0 });
+            ring_times(stamps)
+        };
+        // One packet less than it takes; the same at the end; and often.
+        assert_eq!(back(250, 313).1, 1);
+        assert_eq!(back(437, 500).1, 1);
+        assert_eq!(back(437, 500).0[499], 499 * S / 100 - HOUR);
+        // 64 packets, in a shorter time than the hold time.
+        let dense = (0..500)
+            .map(|n| n * S / 100)
+            .chain((0..1000).map(|n| -HOUR + n * 1000));
+        assert_eq!(ring_times(dense).1, 1);
+    }
+
+    #[test]
+    fn disorder_is_followed_nowhere() {
+        let mut random = fastrand::Rng::with_seed(4);
+        let mut stamps: Vec<i64> = (0..10_000).map(|_| random.i64(0..HOUR)).collect();
+        let (times, late) = ring_times(stamps.iter().copied());
+        assert_eq!(times, stamps);
+        assert!(late > 5000, "{late}");
+        stamps = (0..10_000).map(|n| n * S / 100 - n % 2 * HOUR).collect();
+        let (times, late) = ring_times(stamps.iter().copied());
+        assert_eq!((times, late), (stamps, 5000));
+    }
+
+    #[test]
+    fn a_jump_forward_is_silence() {
+        let stamps: Vec<i64> = (0..100).map(|n| n * HOUR).collect();
+        assert_eq!(ring_times(stamps.iter().copied()), (stamps, 0));
+    }
+}

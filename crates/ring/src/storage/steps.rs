@@ -1,0 +1,96 @@
+//! One step of a clock in the region's table.
+//!
+//! ```text
+//! word 0    0: empty; odd: being written; even: the other words belong together
+//!      1    producer in bits 16..64, clock in bits 0..16
+//!      2    number of the producer's first record of that clock behind the step
+//!      3    stamp less ring time of these records, ns, two's complement
+//! ```
+//!
+//! A slot is used again when no record in the ring needs its step. A reader of another process loads word 0 before and after.
+
+use crate::{
+    Step,
+    sync::{AtomicU64, Ordering, fence},
+};
+
+/// Slots of the table.
+pub(crate) const STEPS_MAX: usize = if cfg!(loom) { 2 } else { 1024 };
+
+/// A place for a step, as it stands in the region.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct StepSlot([AtomicU64; 4]);
+
+impl StepSlot {
+    /// Empty.
+    pub(crate) fn new() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+
+    /// Writes a step in the place of what stood there. One writer at a time.
+    pub(crate) fn write(&self, step: &Step) {
+        let [version, words @ ..] = &self.0;
+        let before = version.load(Ordering::Relaxed); // this is the only writer
+        version.store(before + 1, Ordering::Relaxed); // ordered by the fence
+        fence(Ordering::Release); // whoever loads a new word then sees the odd version
+        for (word, value) in words.iter().zip(encode(step)) {
+            word.store(value, Ordering::Relaxed); // ordered by the version
+        }
+        version.store(before + 2, Ordering::Release); // whoever sees it sees the words
+    }
+}
+
+fn encode(step: &Step) -> [u64; 3] {
+    let place = (step.producer as u64) << 16 | u64::from(step.clock);
+    [place, step.first, step.offset_ns.cast_unsigned()]
+}
+
+/// Reads a slot by its words, whatever they hold; `None`: it is empty, or was being written each time.
+#[cfg(not(loom))]
+pub(crate) fn read(load: impl Fn(usize, Ordering) -> u64) -> Option<Step> {
+    const ATTEMPTS: usize = 8;
+    for _ in 0..ATTEMPTS {
+        let version = load(0, Ordering::Acquire);
+        if version == 0 {
+            return None;
+        }
+        let [place, first, offset_ns] = [1, 2, 3].map(|word| load(word, Ordering::Relaxed));
+        fence(Ordering::Acquire); // the loads above come before the one below
+        if version.is_multiple_of(2) && load(0, Ordering::Relaxed) == version {
+            return Some(Step {
+                producer: usize::try_from(place >> 16).ok()?,
+                #[expect(clippy::cast_possible_truncation, reason = "its low 16 bits")]
+                clock: place as u16,
+                first,
+                offset_ns: offset_ns.cast_signed(),
+            });
+        }
+    }
+    None
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_in_comes_out() {
+        let slot = StepSlot::new();
+        let load = |word: usize, order| slot.0[word].load(order);
+        assert_eq!(read(load), None);
+        for producer in [0, 16_383] {
+            let step = Step {
+                producer,
+                clock: 65_535,
+                first: u64::MAX - 1,
+                offset_ns: -3_600_000_000_000,
+            };
+            slot.write(&step);
+            assert_eq!(read(load), Some(step));
+        }
+        slot.0[0].fetch_add(1, Ordering::Relaxed);
+        assert_eq!(read(load), None, "being written");
+    }
+}
