@@ -5,6 +5,7 @@
 //! rate, as an idle recorder does, and reads the clock once for each run of packets that it is handed.
 
 use std::{
+    fs,
     sync::Barrier,
     thread,
     time::{Duration, Instant},
@@ -48,6 +49,8 @@ pub struct Latency {
     pub reader_cpu_percent: f64,
     /// How long it took to fill two buckets at the rate of the run: what latency may be at saturation.
     pub two_buckets_us: f64,
+    /// What a hypervisor took of all CPUs during the run, in milliseconds, 10 at a time. 0 where it does not tell.
+    pub stolen_ms: f64,
 }
 
 /// Stores packets at a rate for a while and reads them.
@@ -108,7 +111,8 @@ fn run(
     let each = if interval.is_zero() { 0 } else { packets };
     let (start, both_ready) = (Instant::now(), Barrier::new(2));
     let both_ready = &both_ready;
-    thread::scope(|scope| {
+    let stolen_before_ms = stolen_ms();
+    let found = thread::scope(|scope| {
         let writer = scope.spawn(move || {
             pin::pin(0);
             let frames = Frames::new(PACKET_BYTES);
@@ -128,7 +132,22 @@ fn run(
         let stored = writer.join().map_err(|_| Failure::Panicked)?;
         let read = reader.join().map_err(|_| Failure::Panicked)?;
         stored.and(read)
+    })?;
+    Ok(Latency {
+        stolen_ms: stolen_ms() - stolen_before_ms,
+        ..found
     })
+}
+
+/// Time that this machine's CPUs were ready to run and a hypervisor ran something else, since it was started: `steal` of
+/// /proc/stat (proc_stat(5)), in hundredths of a second.
+fn stolen_ms() -> f64 {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ticks = text
+        .lines()
+        .next()
+        .and_then(|line| line.split_whitespace().nth(8)?.parse::<u32>().ok());
+    f64::from(ticks.unwrap_or_default()) * 10.0
 }
 
 /// An empty list with memory that was touched: a first touch costs microseconds a page, and with a place for each packet that adds up
@@ -242,6 +261,7 @@ fn read(
         max_us: us(1.0),
         reader_cpu_percent: cpu_seconds / seconds * 100.0,
         two_buckets_us: 2.0 * bucket_bytes as f64 / bytes_per_us,
+        stolen_ms: 0.0,
     })
 }
 

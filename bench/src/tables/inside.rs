@@ -105,6 +105,11 @@ pub(super) fn grid(
     table(&heading, &lines)
 }
 
+/// The rate without pauses, whose bound is another.
+const SATURATED: &str = "saturated";
+/// What 99 of 100 packets may take at any other rate, µs.
+const P99_US_MAX: f64 = 500.0;
+
 pub(super) fn latency(rows: &[Row]) -> Option<String> {
     let mut lines = Vec::new();
     for (prefix, owner) in [("latency/", "our ring"), ("latency-qq2016/", "QQ of 2016")] {
@@ -120,13 +125,21 @@ pub(super) fn latency(rows: &[Row]) -> Option<String> {
         });
         rates.dedup();
         for at in rates {
-            let part = |part: &str| cell(find(rows, &format!("{prefix}{at}/{part}")));
+            let row = |part: &str| find(rows, &format!("{prefix}{at}/{part}"));
+            let p99_us = row("p99").and_then(|row| row.value);
+            let verdict = match p99_us.filter(|_| at != SATURATED) {
+                Some(us) if us <= P99_US_MAX => "met",
+                Some(_) => "**missed**",
+                None => "–",
+            };
             lines.push(vec![
                 owner.to_owned(),
                 at.to_owned(),
-                part("p50"),
-                part("p99"),
-                part("max"),
+                cell(row("p50")),
+                cell(row("p99")),
+                verdict.to_owned(),
+                cell(row("max")),
+                cell(row("stolen")),
             ]);
         }
     }
@@ -134,13 +147,27 @@ pub(super) fn latency(rows: &[Row]) -> Option<String> {
         let none = || "–".to_owned();
         lines.push(vec![
             "two buckets (bound)".to_owned(),
-            "saturated".to_owned(),
-            none(),
+            SATURATED.to_owned(),
             none(),
             cell(Some(bound)),
+            none(),
+            none(),
+            none(),
         ]);
     }
-    table(&words(["µs", "rate", "p50", "p99", "max"]), &lines)
+    let goal = format!("p99 ≤ {P99_US_MAX}");
+    table(
+        &words([
+            "µs",
+            "rate",
+            "p50",
+            "p99",
+            &goal,
+            "max",
+            "taken by the host, ms",
+        ]),
+        &lines,
+    )
 }
 
 #[cfg(test)]
@@ -166,14 +193,25 @@ mod tests {
         let rows = [
             made_up("latency/saturated/p99", 900.0, "us"),
             made_up("latency/idle/p99", 80.0, "us"),
+            made_up("latency/idle/stolen", 20.0, "ms"),
+            made_up("latency/1mpps/p99", 501.0, "us"),
             made_up("latency/two-buckets", 1_000.0, "us"),
         ];
         let text = make_up("latency", &rows);
+        assert!(
+            text.contains("| idle | – | 80.0 | met | – | 20.0 |"),
+            "{text}"
+        );
+        assert!(
+            text.contains("| 1mpps | – | 501 | **missed** | – | – |"),
+            "{text}"
+        );
+        assert!(text.contains("| saturated | – | 900 | – |"), "{text}");
         let rates: Vec<_> = text
             .lines()
             .skip(2)
             .filter_map(|line| line.split(" | ").nth(1))
             .collect();
-        assert_eq!(rates, ["idle", "saturated", "saturated"]);
+        assert_eq!(rates, ["idle", "1mpps", "saturated", "saturated"]);
     }
 }
