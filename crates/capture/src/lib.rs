@@ -40,6 +40,7 @@ pub use cpus::{CpuList, CpuListError, CpuTurns};
 pub use host::HostUse;
 pub use offer::{Instruction, Offer};
 pub use source::{
-    Burst, Direction, Event, Frame, FrameMeta, InterfaceInfo, LossCause, OffloadEffects, Queue,
-    REST_NS_MAX, Source, SourceError, SourceStatistics, Status, TimeDomain, VlanTag,
+    Burst, Direction, Event, Frame, FrameMeta, InputDrops, InterfaceInfo, LossCause,
+    OffloadEffects, Queue, REST_NS_MAX, Source, SourceError, SourceStatistics, Status, TimeDomain,
+    VlanTag,
 };

@@ -83,6 +83,11 @@ pub trait Queue: Send + fmt::Debug {
     /// Reads the engine's own counters. Cheap enough for a hundred calls a second, too dear for one a packet.
     fn statistics(&mut self) -> SourceStatistics;
 
+    /// What the kernel may have dropped before the engine's tap, as of the last [`statistics`](Self::statistics).
+    fn input_drops(&self) -> InputDrops {
+        InputDrops::None
+    }
+
     /// What offloads did to the frames so far, where the engine can tell.
     fn offload_effects(&self) -> Option<OffloadEffects> {
         None
@@ -299,6 +304,18 @@ pub struct SourceStatistics {
     pub lost: Vec<(LossCause, Option<u64>)>,
     /// Packet time up to which these counters are known to be complete, in ns since the UNIX epoch.
     pub as_of_ns: Option<i64>,
+}
+
+/// Packets that the kernel may have dropped before any tap saw them, because the input queue of a CPU was full
+/// (`net.core.netdev_max_backlog`). Nobody counts them for one interface, so they are in no ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InputDrops {
+    /// None, or another queue of the source tells: packets come some other way.
+    None,
+    /// No more than these since the queue was opened.
+    AtMost(u64),
+    /// The kernel's counters cannot be read.
+    Unknown,
 }
 
 /// Frames that a NIC or the kernel had made, or was still to make, different from those on the wire.

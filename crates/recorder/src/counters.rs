@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use retroscope_capture::{LossCause, OffloadEffects, SourceStatistics};
+use retroscope_capture::{InputDrops, LossCause, OffloadEffects, SourceStatistics};
 
 /// Packets that found no free bucket in the ring.
 pub const LOST_NO_BUCKET: &str = "no-free-bucket";
@@ -21,6 +21,9 @@ pub const LOST_INTERFACE_LIMIT: &str = "interface-limit";
 
 /// Packets that carry stamps from the other side of a step of the clock, and so are at a wrong place.
 pub(crate) const CLOCK_STEP: &str = "clock-step";
+
+/// Packets that may have been lost: no more than so many, and none in the ledger.
+pub(crate) const PERHAPS_LOST: &str = "unknown";
 
 /// The interface was down or removed: nobody knows what passed.
 pub const INTERFACE_DOWN: &str = "interface-down";
@@ -37,6 +40,8 @@ pub(crate) struct QueueCounters {
     filtered: AtomicU64,
     /// The engine filters, and nobody counts what it refuses.
     is_filtered_before: AtomicBool,
+    /// Nobody knows whether the kernel dropped packets before the engine saw them.
+    are_input_drops_unknown: AtomicBool,
     no_bucket: AtomicU64,
     interface_limit: AtomicU64,
     cut: AtomicU64,
@@ -117,6 +122,17 @@ impl QueueCounters {
     /// See [`Self::set_ahead`].
     pub(crate) fn ahead_ns(&self) -> Option<i64> {
         Some(self.ahead_ns.load(Relaxed)).filter(|ns| *ns != i64::MIN)
+    }
+
+    /// Takes over what the engine says about the kernel's input queues.
+    pub(crate) fn set_input_drops(&self, drops: InputDrops) {
+        let is_unknown = drops == InputDrops::Unknown;
+        self.are_input_drops_unknown.store(is_unknown, Relaxed);
+    }
+
+    /// Whether nobody knows what the kernel's input queues dropped.
+    pub(crate) fn are_input_drops_unknown(&self) -> bool {
+        self.are_input_drops_unknown.load(Relaxed)
     }
 
     /// Takes over what the engine says about offloads.
@@ -373,6 +389,8 @@ fn merge_oldest(events: &mut Vec<LossEvent>) {
 pub(crate) struct LossWatch {
     source: usize,
     last: Vec<(LossCause, u64)>,
+    /// What the kernel's input queues had dropped at most.
+    input_last: u64,
     last_ns: i64,
 }
 
@@ -382,6 +400,7 @@ impl LossWatch {
         Self {
             source,
             last: Vec::new(),
+            input_last: 0,
             last_ns: start_ns,
         }
     }
@@ -389,6 +408,28 @@ impl LossWatch {
     /// Up to when losses are known, ns of ring time.
     pub(crate) fn last_ns(&self) -> i64 {
         self.last_ns
+    }
+
+    /// Compares what the kernel's input queues may have dropped with the previous reading; before [`observe`](Self::observe).
+    pub(crate) fn observe_input(&mut self, drops: InputDrops, now_ns: i64, log: &LossLog) {
+        let InputDrops::AtMost(packets) = drops else {
+            return;
+        };
+        let before = std::mem::replace(&mut self.input_last, packets);
+        self.tell(PERHAPS_LOST, packets.saturating_sub(before), now_ns, log);
+    }
+
+    /// So many more were lost since the last reading.
+    fn tell(&self, cause: &'static str, packets: u64, now_ns: i64, log: &LossLog) {
+        if packets > 0 {
+            log.push(LossEvent {
+                source: self.source,
+                cause,
+                from_ns: self.last_ns.min(now_ns),
+                to_ns: now_ns.max(self.last_ns),
+                packets,
+            });
+        }
     }
 
     /// Compares with the previous reading; times are ring time. A loss lies between what that one knew and `now_ns`, when this one was over:
@@ -403,16 +444,7 @@ impl LossWatch {
                     0
                 }
             };
-            if n > before {
-                let (from_ns, to_ns) = (self.last_ns.min(now_ns), now_ns.max(self.last_ns));
-                log.push(LossEvent {
-                    source: self.source,
-                    cause: cause.as_str(),
-                    from_ns,
-                    to_ns,
-                    packets: n - before,
-                });
-            }
+            self.tell(cause.as_str(), n.saturating_sub(before), now_ns, log);
         }
         self.last_ns = statistics.as_of_ns.unwrap_or(now_ns);
     }

@@ -7,7 +7,7 @@ use std::sync::{
 
 use crate::{
     away::Away,
-    counters::{INTERFACE_DOWN, LossEvent, LossLog, QueueCounters, SourceSnapshot},
+    counters::{INTERFACE_DOWN, LossEvent, LossLog, PERHAPS_LOST, QueueCounters, SourceSnapshot},
     dump::Missing,
     inserter::Late,
     interfaces::{InterfaceCache, Interfaces},
@@ -176,12 +176,14 @@ impl Intake {
     pub(crate) fn losses(&self, from_ns: i64, to_ns: i64, offset_ns: i64) -> Vec<Missing> {
         let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
         let entry = |event: LossEvent| {
-            let mut missing = Missing::new(
-                event.cause,
-                stamp(event.from_ns.max(from_ns)),
-                stamp(event.to_ns.min(to_ns)),
-                (event.cause != INTERFACE_DOWN).then_some(event.packets),
-            );
+            let from_ns = stamp(event.from_ns.max(from_ns));
+            let to_ns = stamp(event.to_ns.min(to_ns));
+            let (cause, packets) = (event.cause, event.packets);
+            let mut missing = match cause {
+                INTERFACE_DOWN => Missing::new(cause, from_ns, to_ns, None),
+                PERHAPS_LOST => Missing::at_most(cause, from_ns, to_ns, packets),
+                _ => Missing::new(cause, from_ns, to_ns, Some(packets)),
+            };
             missing.source = self.sources.get(event.source).map(|s| s.name.clone());
             missing
         };
@@ -194,17 +196,18 @@ impl Intake {
 
     /// Sentences about losses that no counter tells.
     pub(crate) fn unknown_losses(&self) -> Vec<String> {
-        let unknown = |s: SourceSnapshot| {
-            let causes: Vec<&str> = s
-                .lost
-                .iter()
-                .filter(|(_, n)| n.is_none())
-                .map(|(cause, _)| *cause)
-                .collect();
+        let unknown = |(source, s): (&SourceIntake, SourceSnapshot)| {
+            let lost = s.lost.iter().filter(|(_, n)| n.is_none());
+            let mut causes: Vec<&str> = lost.map(|(cause, _)| *cause).collect();
+            let mut queues = source.queues.iter();
+            if queues.any(|queue| queue.are_input_drops_unknown()) {
+                causes.push("backlog");
+            }
             (!causes.is_empty())
                 .then(|| format!("{}: losses unknown: {}", s.name, causes.join(", ")))
         };
-        self.snapshots().into_iter().filter_map(unknown).collect()
+        let sources = self.sources.iter().zip(self.snapshots());
+        sources.filter_map(unknown).collect()
     }
 
     /// Sentences about sources whose packets are placed by a clock of their own.

@@ -13,7 +13,7 @@ use std::{
 };
 
 use retroscope_capture::{
-    Burst, Direction, Event as SourceEvent, FrameMeta, InterfaceInfo, LossCause, Queue,
+    Burst, Direction, Event as SourceEvent, FrameMeta, InputDrops, InterfaceInfo, LossCause, Queue,
     SourceError, SourceStatistics, Status, TimeDomain,
 };
 use retroscope_packet::LinkType;
@@ -106,6 +106,7 @@ pub(crate) struct Feed {
     pub(crate) watermark_ns: Option<i64>,
     pub(crate) received: u64,
     pub(crate) lost: u64,
+    pub(crate) input_drops: Option<InputDrops>,
     pub(crate) known_ns: Option<i64>,
     pub(crate) stopped: bool,
     pub(crate) failed: bool,
@@ -182,6 +183,11 @@ impl Queue for FakeQueue {
             lost: vec![(LossCause::Kernel, Some(feed.lost))],
             as_of_ns: feed.known_ns.filter(|_| self.promises_watermark()),
         }
+    }
+
+    fn input_drops(&self) -> InputDrops {
+        let feed = self.feed.lock().unwrap();
+        feed.input_drops.unwrap_or(InputDrops::None)
     }
 
     fn stop(&mut self) {

@@ -1,5 +1,6 @@
 //! Dumps that must not be called complete: each way to miss a packet is told.
 
+use retroscope_capture::InputDrops;
 use retroscope_script::Limits;
 
 use crate::{
@@ -155,4 +156,56 @@ fn later_fragments_of_a_forgotten_datagram_may_be_missing() {
         }
         assert_eq!(report.packets, 3 - expected.unwrap_or(0));
     }
+}
+
+/// Packets may have been dropped before any tap: an upper bound is known, and no ledger has it.
+#[test]
+fn what_the_kernel_may_have_dropped_before_the_tap_is_told() {
+    for (before, meanwhile) in [(7, 0), (7, 5)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rig = Rig::new(&plan(), START, dir.path());
+        let drop_at_most = |rig: &mut Rig, packets| {
+            let drops = InputDrops::AtMost(packets);
+            rig.feeds[0].lock().unwrap().input_drops = Some(drops);
+            rig.pass(100 * MS);
+            rig.step();
+        };
+        drop_at_most(&mut rig, before);
+        rig.pass(10 * S);
+        rig.step();
+        rig.arrive(0, udp(1, 9, 1));
+        rig.step();
+        drop_at_most(&mut rig, before + meanwhile);
+        let report = finished(&mut rig);
+        if meanwhile == 0 {
+            assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
+        } else {
+            assert_eq!(missing(report), ("unknown", None, Some(meanwhile)));
+            assert_eq!(
+                report.reasons(),
+                "incomplete: up to 5 packets unknown at fake0"
+            );
+        }
+        let source = &rig.intake.snapshots()[0];
+        assert_eq!((source.lost_known(), source.in_flight()), (0, Some(0)));
+    }
+}
+
+/// A counter that cannot be read: `complete` says so, in the file too.
+#[test]
+fn losses_that_no_counter_tells_stand_in_the_verdict() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(), START, dir.path());
+    rig.feeds[0].lock().unwrap().input_drops = Some(InputDrops::Unknown);
+    rig.pass(MS);
+    rig.arrive(0, udp(1, 9, 1));
+    rig.step();
+    let report = finished(&mut rig);
+    let verdict = "complete; fake0: losses unknown: backlog";
+    assert_eq!(report.reasons(), verdict);
+    assert!(report.notes.iter().any(|note| verdict.ends_with(note)));
+    let bytes = std::fs::read(&report.file).unwrap();
+    let field = format!("verdict: {verdict}");
+    let has_field = bytes.windows(field.len()).any(|w| w == field.as_bytes());
+    assert!(has_field, "{report:?}");
 }

@@ -1,47 +1,268 @@
-//! Packets that the NIC had no room for: the interface's counters, of which only growth since the opening counts.
+//! Packets that were lost before a capture could see them: counters of the interface and of the kernel's input queues, of which
+//! only growth since the opening counts.
+//!
+//! # Input queues
+//! Where a driver does not poll (veth, loopback) and where packets are steered to other CPUs (RPS), a packet waits in the input
+//! queue of a CPU before any tap sees it (`enqueue_to_backlog` of `net/core/dev.c`). If that is full the packet is dropped and
+//! counted twice: in the second column of `/proc/net/softnet_stat`, which has all interfaces together, and in the interface's
+//! `rx_dropped`, which has other things too. So nobody knows how many of its packets were dropped; no more than the one counter
+//! grew, nor than the other did.
 
-use super::sys::Links;
+use std::{fs::File, io, os::unix::fs::FileExt};
 
-/// The losses of one interface, over all its incarnations.
+use super::sys::{LinkCounters, Links};
+
+/// What one interface lost, over all its incarnations.
 #[derive(Debug)]
 pub(crate) struct NicLosses {
     counters: Links,
+    input: Option<InputQueues>,
     index: i32,
-    /// The interface's counter when it was last read.
-    last: u64,
-    lost: u64,
+    ledger: Ledger,
+}
+
+/// Packets lost so far. `None`: the kernel does not tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct InterfaceLosses {
+    /// The NIC had no room for them.
+    pub(crate) nic: Option<u64>,
+    /// The input queues of the kernel may have had no room for them: no more than these.
+    pub(crate) input_at_most: Option<u64>,
 }
 
 impl NicLosses {
     /// Counts from now on. `None`: the kernel does not tell.
     pub(crate) fn watch(index: i32) -> Option<Self> {
         let mut counters = Links::new().ok()?;
-        let last = counters.lost(index).ok()?;
+        let last = counters.counters(index).ok()?;
         Some(Self {
             counters,
+            input: InputQueues::open(),
             index,
-            last,
-            lost: 0,
+            ledger: Ledger::new(last),
         })
     }
 
     /// The interface is a new one.
     pub(crate) fn follow(&mut self, index: i32) {
         self.index = index;
-        self.last = self.counters.lost(index).unwrap_or(0);
+        self.ledger.last = self.counters.counters(index).ok();
     }
 
     /// Packets lost so far. Those of an interface that is gone stay as last read.
-    pub(crate) fn read(&mut self) -> u64 {
-        if let Ok(now) = self.counters.lost(self.index) {
-            // Some drivers start again when the interface goes down and up.
-            self.lost += if now < self.last {
-                now
-            } else {
-                now - self.last
-            };
-            self.last = now;
+    pub(crate) fn read(&mut self) -> InterfaceLosses {
+        let link = self.counters.counters(self.index);
+        let dropped = self.input.as_mut().and_then(InputQueues::grown);
+        self.ledger.account(link, dropped)
+    }
+}
+
+/// What the readings add up to.
+#[derive(Debug)]
+struct Ledger {
+    /// The interface's counters when they were last read; `None`: not even when it was new.
+    last: Option<LinkCounters>,
+    nic: u64,
+    bound: Bound,
+    /// The last result.
+    known: InterfaceLosses,
+}
+
+impl Ledger {
+    fn new(last: LinkCounters) -> Self {
+        Self {
+            last: Some(last),
+            nic: 0,
+            bound: Bound::default(),
+            known: InterfaceLosses::default(),
         }
-        self.lost
+    }
+
+    /// A reading of the interface's counters, and by how much the drops of the input queues grew since the last one that could be
+    /// read.
+    fn account(&mut self, link: io::Result<LinkCounters>, dropped: Option<u64>) -> InterfaceLosses {
+        let now = match link {
+            Ok(now) => now,
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return self.known,
+            Err(_) => return InterfaceLosses::default(),
+        };
+        let Some(last) = &mut self.last else {
+            return InterfaceLosses::default();
+        };
+        // Some drivers start again when the interface goes down and up.
+        let grown = |now: u64, last: u64| now.checked_sub(last).unwrap_or(now);
+        self.nic += grown(now.missed, last.missed);
+        let input_at_most = self.bound.add(grown(now.dropped, last.dropped), dropped);
+        *last = now;
+        self.known = InterfaceLosses {
+            nic: Some(self.nic),
+            input_at_most,
+        };
+        self.known
+    }
+}
+
+/// No more than either of two counters grew, reading by reading.
+#[derive(Debug, Default)]
+struct Bound {
+    at_most: u64,
+    /// Growth of the last reading that the other counter did not have. A packet that is dropped between the readings of both is
+    /// found in one of them only the next time.
+    interface_spare: u64,
+    input_spare: u64,
+}
+
+impl Bound {
+    /// By how much each grew. The bound so far; `None`: one of them is unknown.
+    fn add(&mut self, interface: u64, input: Option<u64>) -> Option<u64> {
+        let interface_all = interface.saturating_add(self.interface_spare);
+        let Some(input) = input else {
+            self.interface_spare = interface_all;
+            return None;
+        };
+        let input_all = input.saturating_add(self.input_spare);
+        let both = interface_all.min(input_all);
+        self.at_most = self.at_most.saturating_add(both);
+        self.interface_spare = (interface_all - both).min(interface);
+        self.input_spare = (input_all - both).min(input);
+        Some(self.at_most)
+    }
+}
+
+/// The input queues of all CPUs.
+#[derive(Debug)]
+struct InputQueues {
+    /// Opened once: the process may be confined later.
+    file: File,
+    text: Vec<u8>,
+    last: u64,
+}
+
+impl InputQueues {
+    fn open() -> Option<Self> {
+        let mut queues = Self {
+            file: File::open("/proc/thread-self/net/softnet_stat").ok()?,
+            text: vec![0; 4096],
+            last: 0,
+        };
+        queues.last = queues.dropped()?;
+        Some(queues)
+    }
+
+    /// By how much their drops grew since the last reading; `None`: they cannot be read.
+    fn grown(&mut self) -> Option<u64> {
+        let now = self.dropped()?;
+        let last = std::mem::replace(&mut self.last, now);
+        // A CPU was taken away, with its counter: the interface's alone says something.
+        Some(now.checked_sub(last).unwrap_or(u64::MAX))
+    }
+
+    fn dropped(&mut self) -> Option<u64> {
+        let mut length = 0;
+        loop {
+            let read = self.file.read_at(&mut self.text[length..], length as u64);
+            match read.ok()? {
+                0 => return sum_of_dropped(std::str::from_utf8(&self.text[..length]).ok()?),
+                more => length += more,
+            }
+            if length == self.text.len() {
+                self.text.resize(2 * length, 0);
+            }
+        }
+    }
+}
+
+/// The sum of the second column, hexadecimal; a line for each CPU (`softnet_seq_show` of `net/core/net-procfs.c`).
+fn sum_of_dropped(text: &str) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    let dropped = |line: &str| {
+        let word = line.split_ascii_whitespace().nth(1)?;
+        u64::from_str_radix(word, 16).ok()
+    };
+    text.lines().map(dropped).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(missed: u64, dropped: u64) -> LinkCounters {
+        LinkCounters { missed, dropped }
+    }
+
+    fn error(code: i32) -> io::Result<LinkCounters> {
+        Err(io::Error::from_raw_os_error(code))
+    }
+
+    fn losses(nic: u64, input_at_most: u64) -> InterfaceLosses {
+        InterfaceLosses {
+            nic: Some(nic),
+            input_at_most: Some(input_at_most),
+        }
+    }
+
+    #[test]
+    fn growth_since_the_opening_counts() {
+        let mut ledger = Ledger::new(link(100, 50));
+        assert_eq!(ledger.account(Ok(link(100, 50)), Some(0)), losses(0, 0));
+        assert_eq!(ledger.account(Ok(link(107, 50)), Some(9)), losses(7, 0));
+        // The driver starts again, and the interface goes.
+        assert_eq!(ledger.account(Ok(link(2, 50)), Some(0)), losses(9, 0));
+        assert_eq!(ledger.account(error(libc::ENODEV), Some(5)), losses(9, 0));
+        ledger.last = Some(link(1000, 1000));
+        assert_eq!(ledger.account(Ok(link(1001, 1000)), Some(0)), losses(10, 0));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_unknown() {
+        let unknown = InterfaceLosses::default();
+        let mut ledger = Ledger::new(link(0, 0));
+        assert_eq!(ledger.account(error(libc::EPERM), Some(0)), unknown);
+        assert_eq!(ledger.account(Ok(link(3, 0)), Some(0)), losses(3, 0));
+        // Only the input queues: what the interface has meanwhile counts later.
+        let without = ledger.account(Ok(link(4, 6)), None);
+        assert_eq!((without.nic, without.input_at_most), (Some(4), None));
+        assert_eq!(ledger.account(Ok(link(4, 6)), Some(4)), losses(4, 4));
+        // Those of a new interface, which may have had some from the start.
+        ledger.last = None;
+        assert_eq!(ledger.account(Ok(link(8, 9)), Some(9)), unknown);
+        assert_eq!(ledger.account(Ok(link(9, 9)), Some(0)), unknown);
+    }
+
+    #[test]
+    fn the_bound_is_the_lesser_growth() {
+        let bound = |readings: &[(u64, u64)]| {
+            let mut bound = Bound::default();
+            let mut last = None;
+            for (interface, input) in readings {
+                last = bound.add(*interface, Some(*input));
+            }
+            last
+        };
+        assert_eq!(bound(&[(7, 0), (0, 0), (0, 9)]), Some(0), "other things");
+        assert_eq!(bound(&[(7, 5), (1, 3)]), Some(8));
+        assert_eq!(bound(&[(5, 7), (0, 0), (1, 0)]), Some(5));
+        // Dropped between the readings of both counters.
+        assert_eq!(bound(&[(0, 3), (3, 0)]), Some(3));
+        assert_eq!(bound(&[(3, 0), (0, 3)]), Some(3));
+        assert_eq!(bound(&[(4, u64::MAX), (2, 0), (1, 0)]), Some(6));
+    }
+
+    #[test]
+    fn the_drops_of_all_cpus_are_added() {
+        let text = "000000ff 00000003 00000000 0\n00000001 0000000a 00000000 1\n";
+        assert_eq!(sum_of_dropped(text), Some(13));
+        for damaged in ["", "00000001\n", "1 2\nx y\n"] {
+            assert_eq!(sum_of_dropped(damaged), None, "{damaged:?}");
+        }
+        let Some(mut queues) = InputQueues::open() else {
+            eprintln!("SKIP: the kernel does not show its input queues");
+            return;
+        };
+        queues.last = 0;
+        let all = queues.dropped().unwrap();
+        assert!(queues.grown().unwrap() >= all, "read again from the start");
     }
 }

@@ -13,7 +13,7 @@ use self::link::{ABSENT_LOOK_NS, Absence};
 use super::{
     block::PartSummary,
     classic::REJECT_ALL,
-    nic::NicLosses,
+    nic::{InterfaceLosses, NicLosses},
     port::{Found, Port},
     ring::BlockRing,
     source::RETIRE_MS,
@@ -21,8 +21,8 @@ use super::{
     watermark::{BEHIND_NS, PLACING_NS, WATERMARK_BEHIND_NS_MAX},
 };
 use crate::{
-    Burst, Event, InterfaceInfo, LossCause, OffloadEffects, Queue, REST_NS_MAX, SourceError,
-    SourceStatistics, Status,
+    Burst, Event, InputDrops, InterfaceInfo, LossCause, OffloadEffects, Queue, REST_NS_MAX,
+    SourceError, SourceStatistics, Status,
     clock::{self, SECOND_NS},
     watermark::{ClockWatch, Watermark},
 };
@@ -129,9 +129,9 @@ pub(super) struct LiveQueue {
     counters: Counters,
     /// Of the first queue only, where the kernel tells.
     nic: Option<NicLosses>,
-    /// When the interface was asked last, on the system clock, and what the NIC had lost.
+    /// When the interface was asked last, on the system clock, and what had been lost before this socket.
     interface_ns: i64,
-    nic_lost: Option<u64>,
+    lost_before: InterfaceLosses,
     place: Place,
     effects: OffloadEffects,
     pulse: Pulse,
@@ -201,7 +201,7 @@ impl LiveQueue {
                 .then(|| NicLosses::watch(found.index))
                 .flatten(),
             interface_ns: i64::MIN,
-            nic_lost: None,
+            lost_before: InterfaceLosses::default(),
             place,
             effects: OffloadEffects::default(),
             pulse: Pulse {
@@ -289,7 +289,7 @@ impl LiveQueue {
         }
         self.interface_ns = now_ns;
         self.ring.set_frame_bytes_max(self.port.frame_bytes_max());
-        self.nic_lost = self.nic.as_mut().map(NicLosses::read);
+        self.lost_before = self.nic.as_mut().map(NicLosses::read).unwrap_or_default();
     }
 
     /// Notices a step of the system clock.
@@ -468,7 +468,7 @@ impl Queue for LiveQueue {
     fn statistics(&mut self) -> SourceStatistics {
         let now_ns = clock::realtime_ns();
         self.ask_interface(now_ns);
-        let nic = self.nic_lost;
+        let nic = self.lost_before.nic;
         let as_of_ns = now_ns.min(nic.map_or(now_ns, |_| self.interface_ns));
         let mut lost = Vec::with_capacity(2);
         if self.place.is_first {
@@ -488,6 +488,14 @@ impl Queue for LiveQueue {
             received: Some(self.counters.received + nic.unwrap_or(0)),
             lost,
             as_of_ns: Some(as_of_ns.saturating_sub(PLACING_NS)),
+        }
+    }
+
+    fn input_drops(&self) -> InputDrops {
+        match self.lost_before.input_at_most {
+            _ if !self.place.is_first => InputDrops::None,
+            Some(packets) => InputDrops::AtMost(packets),
+            None => InputDrops::Unknown,
         }
     }
 

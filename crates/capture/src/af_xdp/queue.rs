@@ -32,7 +32,7 @@ use super::{
     sys::{Descriptor, FillRing, RxRing, Umem, XdpSocket},
 };
 use crate::{
-    Burst, Direction, Event, FrameMeta, InterfaceInfo, LossCause, Queue, SourceError,
+    Burst, Direction, Event, FrameMeta, InputDrops, InterfaceInfo, LossCause, Queue, SourceError,
     SourceStatistics, Status,
     clock::{self, Moment, SECOND_NS},
     watermark::{ClockWatch, Watermark},
@@ -584,14 +584,25 @@ impl Queue for XdpQueue {
             causes.push((LossCause::Nic, None));
         } else if let Some(card) = &mut self.card {
             card.ask(now_ns, self.phase != Phase::Running);
-            causes.push((LossCause::Nic, card.lost));
-            received += card.lost.unwrap_or(0);
+            causes.push((LossCause::Nic, card.lost.nic));
+            received += card.lost.nic.unwrap_or(0);
             known_ns = now_ns.min(card.asked_ns);
         }
         SourceStatistics {
             received: Some(received),
             lost: causes,
             as_of_ns: lost.map(|_| known_ns.saturating_sub(PLACING_NS)),
+        }
+    }
+
+    fn input_drops(&self) -> InputDrops {
+        // A native program runs before the input queues, a generic one behind them.
+        match &self.card {
+            Some(card) if !self.attachment.hold().is_native => {
+                let at_most = card.lost.input_at_most;
+                at_most.map_or(InputDrops::Unknown, InputDrops::AtMost)
+            }
+            _ => InputDrops::None,
         }
     }
 

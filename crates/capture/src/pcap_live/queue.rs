@@ -24,8 +24,9 @@ use super::{
     sys::{Handle, PcapStatistics},
 };
 use crate::{
-    Burst, Event, InterfaceInfo, LossCause, Queue, SourceError, SourceStatistics, Status,
-    af_packet::{REJECT_ALL, sys::PacketSocket},
+    Burst, Event, InputDrops, InterfaceInfo, LossCause, Queue, SourceError, SourceStatistics,
+    Status,
+    af_packet::{InterfaceLosses, REJECT_ALL, sys::PacketSocket},
     clock::{self, SECOND_NS},
     watermark::{ClockWatch, Watermark},
 };
@@ -59,7 +60,7 @@ pub(super) struct PcapQueue {
     counters: Counters,
     watermark: Watermark,
     clock: ClockWatch,
-    knows_nic: bool,
+    lost_before: InterfaceLosses,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,8 +81,6 @@ struct Counters {
     received: u64,
     /// `ps_drop`.
     dropped: u64,
-    /// `ps_ifdrop`.
-    interface_dropped: u64,
     /// Packets that were lent.
     lent: u64,
     /// The last reading: libpcap counts in 32 bits.
@@ -93,11 +92,6 @@ impl Counters {
         let since = |now: u32, last: u32| u64::from(now.wrapping_sub(last));
         self.received += since(now.received, self.last.received);
         self.dropped += since(now.dropped, self.last.dropped);
-        // libpcap counts down by what an interface that was removed had missed.
-        let missed = now
-            .interface_dropped
-            .wrapping_sub(self.last.interface_dropped);
-        self.interface_dropped += u64::try_from(missed.cast_signed()).unwrap_or(0);
         self.last = now;
     }
 }
@@ -119,7 +113,7 @@ impl PcapQueue {
         // Packets that came since the handle was opened are older than this queue: two seconds are plenty.
         let since_ns = clock::realtime_ns().saturating_sub(2 * SECOND_NS);
         Self {
-            knows_nic: link.as_ref().is_some_and(Link::has_nic_counters),
+            lost_before: InterfaceLosses::default(),
             interfaces: [interface],
             cpus,
             handle,
@@ -338,8 +332,9 @@ impl Queue for PcapQueue {
     fn statistics(&mut self) -> SourceStatistics {
         let now_ns = clock::realtime_ns();
         let is_read = self.read_counters().is_ok();
+        self.lost_before = self.link.as_mut().map(Link::losses).unwrap_or_default();
         let counters = &self.counters;
-        let nic = (is_read && self.knows_nic).then_some(counters.interface_dropped);
+        let nic = self.lost_before.nic;
         SourceStatistics {
             received: (is_read && self.is_packet_socket())
                 .then_some(counters.received + nic.unwrap_or(0)),
@@ -349,6 +344,14 @@ impl Queue for PcapQueue {
             ],
             as_of_ns: (is_read && self.is_packet_socket())
                 .then_some(now_ns.saturating_sub(PLACING_NS)),
+        }
+    }
+
+    fn input_drops(&self) -> InputDrops {
+        match self.lost_before.input_at_most {
+            _ if !self.is_packet_socket() => InputDrops::None,
+            Some(packets) => InputDrops::AtMost(packets),
+            None => InputDrops::Unknown,
         }
     }
 
@@ -390,17 +393,5 @@ mod tests {
         counters.add(reading(4, 3));
         assert_eq!(counters.received, (1 << 32) + 4);
         assert_eq!(counters.dropped, 3);
-    }
-
-    #[test]
-    fn an_interface_that_was_removed_takes_nothing_back() {
-        let mut counters = Counters::default();
-        for interface_dropped in [5, 7, 0_u32.wrapping_sub(3), 0_u32.wrapping_sub(1), 1] {
-            counters.add(PcapStatistics {
-                interface_dropped,
-                ..PcapStatistics::default()
-            });
-        }
-        assert_eq!(counters.interface_dropped, 7 + 2 + 2);
     }
 }

@@ -47,6 +47,7 @@ struct PacketHeader {
 pub(super) struct PcapStatistics {
     pub(super) received: c_uint,
     pub(super) dropped: c_uint,
+    /// 0 where libpcap could not read sysfs; nobody uses it.
     pub(super) interface_dropped: c_uint,
 }
 

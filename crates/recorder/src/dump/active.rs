@@ -386,6 +386,7 @@ impl Active {
             notes: clock.within(order.from_ns, order.to_ns),
             is_disordered: false,
             offset_ns: order.offset_ns,
+            losses_unknown: intake.unknown_losses(),
             number: self.number,
             trigger_ns: order.trigger_ns,
             span_ns: written.first_ns.zip(written.last_ns),
@@ -393,7 +394,7 @@ impl Active {
         };
         report.notes.extend(order.predicate.notes());
         report.notes.extend(order.predicate.fault());
-        report.notes.extend(intake.unknown_losses());
+        report.notes.extend_from_slice(&report.losses_unknown);
         report.notes.extend(intake.foreign_clocks());
         let disorder = intake.disorder(order.from_ns, order.to_ns);
         report.is_disordered = !disorder.is_empty();

@@ -39,7 +39,7 @@ pub struct Missing {
     /// `evicted` (overwritten in the ring before it was written), `kernel`, `nic`, `no-free-bucket`, `interface-limit` (lost at intake),
     /// `interface-down` (the interface was down or removed, or its engine failed: nobody knows what passed), `clock-step` (the clock was
     /// stepped, and stamps from the other side of the step put them at a wrong place), `unknown` (the source's counters were
-    /// not read in time: it may have lost some), `fragments` (later fragments that may belong to the flow, and were given up because too
+    /// not read in time, or the kernel's input queues overflowed: it may have lost some), `fragments` (later fragments that may belong to the flow, and were given up because too
     /// many waited for their first one), `late` (arrived after the window had closed), `disk` (not written), `restamped` (in the file,
     /// with another time stamp, because its format cannot hold theirs), `script`
     /// (the dump script failed, and takes nothing from then on), `stopped` (not written because everything was to end at once).
@@ -123,6 +123,9 @@ pub struct DumpReport {
     /// Stamp less ring time of the trigger packet, ns.
     #[serde(skip)]
     pub(crate) offset_ns: i64,
+    /// Those of the remarks that name losses that no counter tells. `complete` then says that none is known.
+    #[serde(skip)]
+    pub losses_unknown: Vec<String>,
     /// Position in the order of triggers, from 1.
     #[serde(skip)]
     pub number: u64,
@@ -178,7 +181,7 @@ impl DumpReport {
         )
     }
 
-    /// The verdict with its reasons: `incomplete: 12 packets evicted`.
+    /// The verdict with its reasons, and what no counter tells: `incomplete: 12 packets evicted; eth0: losses unknown: nic`.
     #[must_use]
     pub fn reasons(&self) -> String {
         let mut text = self.verdict.as_str().to_owned();
@@ -207,6 +210,9 @@ impl DumpReport {
         }
         if self.is_disordered {
             text.push_str("; stamps in disorder");
+        }
+        for unknown in &self.losses_unknown {
+            text.push_str(&format!("; {unknown}"));
         }
         text
     }
@@ -302,6 +308,7 @@ mod tests {
             notes: Vec::new(),
             is_disordered: false,
             offset_ns: 0,
+            losses_unknown: Vec::new(),
             number: 1,
             trigger_ns: 5_000_000_000,
             span_ns: Some((3_500_000_000, 5_250_000_000)),

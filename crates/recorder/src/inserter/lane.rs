@@ -342,6 +342,9 @@ impl Lane {
         let now = shared.clock.now();
         statistics.as_of_ns = statistics.as_of_ns.map(|ns| self.present_ns(ns, now));
         let losses = &shared.intake.losses;
+        let input_drops = self.queue.input_drops();
+        self.watch.observe_input(input_drops, now.ring_ns, losses);
+        self.counters.set_input_drops(input_drops);
         self.watch.observe(&statistics, now.ring_ns, losses);
         self.away(shared).tell(now.ring_ns, losses);
         shared.intake.set_read(now.mono_ns);

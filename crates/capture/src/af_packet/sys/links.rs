@@ -23,9 +23,20 @@ const SKIP_STATISTICS: u32 = 1 << 3;
 const STATS: usize = 12;
 const LINK: usize = 16;
 
-/// Places of `rx_fifo_errors` and `rx_missed_errors` in `struct rtnl_link_stats64`, in words of 64 bits.
+/// Places of `rx_dropped`, `rx_fifo_errors` and `rx_missed_errors` in `struct rtnl_link_stats64`, in words of 64 bits.
+const DROPPED: usize = 6;
 const FIFO: usize = 14;
 const MISSED: usize = 15;
+
+/// What an interface counted since it exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LinkCounters {
+    /// Packets that it had no room for. Drivers differ in which of two counters they use, and whether one includes the other: the
+    /// greater one.
+    pub(crate) missed: u64,
+    /// Packets that the kernel dropped, for want of room in an input queue or of somebody who wants them.
+    pub(crate) dropped: u64,
+}
 
 /// A socket to ask through. Needs no privilege.
 #[derive(Debug)]
@@ -36,9 +47,8 @@ impl Links {
         Ok(Self(Netlink::new()?))
     }
 
-    /// Packets that the interface had no room for since it exists. Drivers differ in which of two counters they use, and whether
-    /// one includes the other: the greater one. Since Linux 4.7.
-    pub(crate) fn lost(&mut self, index: i32) -> io::Result<u64> {
+    /// What the interface counted. Since Linux 4.7.
+    pub(crate) fn counters(&mut self, index: i32) -> io::Result<LinkCounters> {
         let mut fixed = [0; STATS];
         fixed[4..8].copy_from_slice(&index.to_ne_bytes());
         fixed[8..12].copy_from_slice(&LINK_64_BIT.to_ne_bytes());
@@ -54,10 +64,13 @@ impl Links {
     }
 }
 
-/// The counter in an answer.
-fn counters(answer: Message<'_>) -> Option<u64> {
+/// The counters in an answer.
+fn counters(answer: Message<'_>) -> Option<LinkCounters> {
     let value = answer.attribute(NEW_STATS, STATS, LINK_64)?;
-    Some(long(value, FIFO)?.max(long(value, MISSED)?))
+    Some(LinkCounters {
+        missed: long(value, FIFO)?.max(long(value, MISSED)?),
+        dropped: long(value, DROPPED)?,
+    })
 }
 
 /// The name in an answer.
@@ -77,10 +90,11 @@ mod tests {
     use crate::netlink::testing;
 
     /// What an answer with a foreign attribute in front of the counters says, as far as it is whole.
-    fn lost(fifo: u64, missed: u64, words: usize) -> Option<u64> {
+    fn told(fifo: u64, missed: u64, words: usize) -> Option<LinkCounters> {
         let value: Vec<u8> = (0..words)
             .flat_map(|index| {
                 let word: u64 = match index {
+                    DROPPED => 77,
                     FIFO => fifo,
                     MISSED => missed,
                     _ => 1000,
@@ -96,16 +110,17 @@ mod tests {
     #[test]
     fn the_greater_counter_counts() {
         for (fifo, missed, greater) in [(0, 0, 0), (3, 5, 5), (5, 3, 5)] {
-            assert_eq!(lost(fifo, missed, 24), Some(greater));
+            let counters = told(fifo, missed, 24).unwrap();
+            assert_eq!((counters.missed, counters.dropped), (greater, 77));
         }
-        assert_eq!(lost(3, 5, MISSED), None, "an older kernel's");
+        assert_eq!(told(3, 5, MISSED), None, "an older kernel's");
     }
 
     #[test]
     fn the_loopback_interface_loses_nothing() {
         let mut counters = Links::new().unwrap();
-        assert_eq!(counters.lost(1).unwrap(), 0);
-        let error = counters.lost(i32::MAX).unwrap_err();
+        assert_eq!(counters.counters(1).unwrap().missed, 0);
+        let error = counters.counters(i32::MAX).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
     }
 

@@ -10,7 +10,7 @@ mod prefetch;
 mod socket;
 
 pub(crate) use interface::{Flags, InterfaceQuery, names};
-pub(crate) use links::Links;
+pub(crate) use links::{LinkCounters, Links};
 pub(crate) use mapping::Mapping;
 pub(crate) use prefetch::prefetch;
 pub(crate) use socket::{PacketSocket, RingRequest};

@@ -2,7 +2,7 @@
 //!
 //! In zero-copy mode drivers count those that found no chunk in different places, or not at all, so it is unknown.
 
-use crate::af_packet::NicLosses;
+use crate::af_packet::{InterfaceLosses, NicLosses};
 
 /// How old an answer may be, ns: asking takes three system calls, and on some drivers a lock.
 const AGE_NS_MAX: i64 = 20_000_000;
@@ -15,8 +15,8 @@ pub(super) struct Card {
     is_ours: bool,
     /// When it was asked last, on the system's clock.
     pub(super) asked_ns: i64,
-    /// What it had lost by then; `None`: the kernel does not tell.
-    pub(super) lost: Option<u64>,
+    /// What it had lost by then, and the kernel's input queues.
+    pub(super) lost: InterfaceLosses,
 }
 
 impl Card {
@@ -26,7 +26,7 @@ impl Card {
             losses: NicLosses::watch(index.cast_signed()),
             is_ours: true,
             asked_ns: i64::MIN,
-            lost: None,
+            lost: InterfaceLosses::default(),
         }
     }
 
@@ -39,7 +39,11 @@ impl Card {
         }
         self.asked_ns = now_ns;
         if self.is_ours {
-            self.lost = self.losses.as_mut().map(NicLosses::read);
+            self.lost = self
+                .losses
+                .as_mut()
+                .map(NicLosses::read)
+                .unwrap_or_default();
         }
     }
 
@@ -81,14 +85,14 @@ mod tests {
         ];
         for (now_ns, is_last, asked_ns) in asked {
             card.ask(now_ns, is_last);
-            assert_eq!((card.asked_ns, card.lost), (asked_ns, Some(0)));
+            assert_eq!((card.asked_ns, card.lost.nic), (asked_ns, Some(0)));
         }
-        card.lost = Some(7);
+        card.lost.nic = Some(7);
         card.is_ours = false;
         card.ask(start_ns, true);
-        assert_eq!(card.lost, Some(7), "the host's");
+        assert_eq!(card.lost.nic, Some(7), "the host's");
         card.follow(1);
         card.ask(start_ns, true);
-        assert_eq!(card.lost, Some(0));
+        assert_eq!(card.lost.nic, Some(0));
     }
 }

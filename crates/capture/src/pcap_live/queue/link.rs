@@ -6,12 +6,15 @@
 //! of it that must be the same but its name and its type (`pcap_wait_for_frames_mmap` and `device_still_exists` of pcap-linux.c,
 //! 1.10).
 
-use std::{fs, io};
+use std::io;
 
 use super::{PcapQueue, Phase};
 use crate::{
     SourceError,
-    af_packet::sys::{InterfaceQuery, PacketSocket},
+    af_packet::{
+        InterfaceLosses, NicLosses,
+        sys::{InterfaceQuery, PacketSocket},
+    },
     clock,
 };
 
@@ -30,6 +33,7 @@ pub(super) struct Link {
     /// A descriptor of libpcap's own socket.
     socket: PacketSocket,
     query: InterfaceQuery,
+    nic: Option<NicLosses>,
     name: String,
     /// `ARPHRD_`: what libpcap chose the link type by.
     hardware_type: u16,
@@ -48,6 +52,7 @@ impl Link {
         Some(Self {
             socket: socket.try_clone().ok()?,
             hardware_type: query.hardware_type(name).ok()?,
+            nic: NicLosses::watch(query.index(name).ok()?),
             query,
             name: name.to_owned(),
             promiscuous: promiscuous && !is_loopback,
@@ -56,16 +61,10 @@ impl Link {
         })
     }
 
-    /// Whether sysfs, where libpcap reads what the NIC missed, shows this very interface: it may show another namespace, and
-    /// libpcap takes what it cannot read as 0.
-    pub(super) fn has_nic_counters(&self) -> bool {
-        let path = format!("/sys/class/net/{}", self.name);
-        let shown = fs::read_to_string(format!("{path}/ifindex"))
-            .ok()
-            .and_then(|text| text.trim().parse::<i32>().ok());
-        shown.is_some()
-            && shown == self.query.index(&self.name).ok()
-            && fs::exists(format!("{path}/statistics/rx_missed_errors")).unwrap_or(false)
+    /// What was lost before libpcap's socket. libpcap reads that from sysfs, which may show another namespace, and takes what it
+    /// cannot read as 0.
+    pub(super) fn losses(&mut self) -> InterfaceLosses {
+        self.nic.as_mut().map(NicLosses::read).unwrap_or_default()
     }
 
     /// Whether the interface was removed and no other one is there yet.
@@ -98,8 +97,11 @@ impl Link {
     /// Looks whether there is an interface of this name again, and receives from it. `Some`: it does, and the interface is up or not.
     fn look_for_return(&mut self) -> Result<Option<bool>, SourceError> {
         match self.bind() {
-            Ok(is_up) => {
+            Ok((index, is_up)) => {
                 self.is_absent = false;
+                if let Some(nic) = &mut self.nic {
+                    nic.follow(index);
+                }
                 Ok(Some(is_up))
             }
             Err(SourceError::System { error, .. })
@@ -111,8 +113,9 @@ impl Link {
         }
     }
 
-    /// Receives from the interface that has the name now. Returns whether that is up. Fails with `ENODEV` if there is none.
-    fn bind(&self) -> Result<bool, SourceError> {
+    /// Receives from the interface that has the name now. Returns its index and whether it is up. Fails with `ENODEV` if there is
+    /// none.
+    fn bind(&self) -> Result<(i32, bool), SourceError> {
         let (name, query) = (&self.name, &self.query);
         let at = |call| move |error| self.error(call, error);
         let index = query.index(name).map_err(at("ioctl(SIOCGIFINDEX)"))?;
@@ -131,7 +134,7 @@ impl Link {
                 .set_promiscuous(index)
                 .map_err(at("setsockopt(PACKET_ADD_MEMBERSHIP)"))?;
         }
-        Ok(flags.is_up())
+        Ok((index, flags.is_up()))
     }
 
     fn error(&self, call: &'static str, error: io::Error) -> SourceError {
@@ -154,7 +157,6 @@ impl PcapQueue {
         }
         if link.is_absent() {
             if let Some(is_up) = link.look_for_return()? {
-                self.knows_nic &= link.has_nic_counters();
                 self.found(is_up);
             }
             return Ok(());
