@@ -4,7 +4,7 @@ use std::{fmt, io, path::PathBuf, time::Duration};
 
 use retroscope_packet::LinkType;
 
-use crate::Offer;
+use crate::{Offer, af_xdp::XdpMode};
 
 /// Where packets come from, before it is opened.
 ///
@@ -90,6 +90,11 @@ pub trait Queue: Send + fmt::Debug {
 
     /// What offloads did to the frames so far, where the engine can tell.
     fn offload_effects(&self) -> Option<OffloadEffects> {
+        None
+    }
+
+    /// How AF_XDP takes the packets; `None`: another engine does.
+    fn xdp_mode(&self) -> Option<XdpMode> {
         None
     }
 

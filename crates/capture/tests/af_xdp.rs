@@ -171,6 +171,8 @@ fn drivers_without_xdp_are_served_by_the_stack() {
         take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() >= 50);
         let is_generic = |event: &Event| matches!(event, Event::Notice(text) if text.contains("generic XDP, copy mode"));
         assert!(taken.events.iter().any(is_generic), "{:?}", taken.events);
+        let mode = queue.xdp_mode().unwrap();
+        assert!(!mode.is_native && mode.is_multi_buffer, "{mode:?}");
         stop_and_drain(queue.as_mut(), &mut taken);
         let came: Vec<_> = taken.frames.iter().map(|(_, data)| data).collect();
         assert_eq!(came, sent.iter().collect::<Vec<_>>());

@@ -11,7 +11,9 @@ use std::{
     },
 };
 
-use retroscope_capture::{InputDrops, LossCause, OffloadEffects, SourceStatistics};
+use retroscope_capture::{
+    InputDrops, LossCause, OffloadEffects, SourceStatistics, af_xdp::XdpMode,
+};
 
 /// Packets that found no free bucket in the ring.
 pub const LOST_NO_BUCKET: &str = "no-free-bucket";
@@ -47,6 +49,7 @@ pub(crate) struct QueueCounters {
     cut: AtomicU64,
     tagged: AtomicU64,
     effects: Mutex<Option<OffloadEffects>>,
+    xdp_mode: Mutex<Option<XdpMode>>,
     engine: Mutex<SourceStatistics>,
     /// `i64::MIN`: nothing known yet. Ring time.
     known_until_ns: AtomicI64,
@@ -142,6 +145,13 @@ impl QueueCounters {
         }
     }
 
+    /// Takes over how AF_XDP takes the packets.
+    pub(crate) fn set_xdp_mode(&self, mode: Option<XdpMode>) {
+        if let Ok(mut known) = self.xdp_mode.lock() {
+            *known = mode;
+        }
+    }
+
     /// The queue is at its end: it loses nothing any more.
     pub(crate) fn set_ended(&self) {
         self.known_until_ns.store(i64::MAX, Relaxed);
@@ -182,6 +192,11 @@ impl QueueCounters {
                 merged: sum.merged + effects.merged,
                 checksum_missing: sum.checksum_missing + effects.checksum_missing,
             });
+        let mode = self.xdp_mode.lock().ok().and_then(|mode| *mode);
+        snapshot.xdp_mode = match (snapshot.xdp_mode, mode) {
+            (Some(all), Some(mode)) => Some(all.and(mode)),
+            (all, mode) => all.or(mode),
+        };
         let Ok(engine) = self.engine.lock() else {
             return;
         };
@@ -240,6 +255,8 @@ pub struct SourceSnapshot {
     pub gap_ns: u64,
     /// Received packets that offloads made different from those on the wire; `None`: the engine cannot tell.
     pub effects: Option<OffloadEffects>,
+    /// How AF_XDP takes the packets; `None`: another engine does.
+    pub xdp_mode: Option<XdpMode>,
 }
 
 impl SourceSnapshot {
@@ -261,6 +278,7 @@ impl SourceSnapshot {
             gaps,
             gap_ns,
             effects: Some(OffloadEffects::default()),
+            xdp_mode: None,
         };
         for queue in queues {
             queue.add_to(&mut snapshot);

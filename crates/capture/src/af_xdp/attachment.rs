@@ -46,10 +46,43 @@ pub(super) struct Attachment {
     pub(super) counters: Counters,
     sockets: OwnedFd,
     pub(super) shunted: OwnedFd,
-    /// Packets longer than a chunk come in several.
-    pub(super) has_fragments: bool,
+    pub(super) plan: Plan,
     /// Keeps the interface promiscuous while the program is attached to it.
     promiscuous: Option<PacketSocket>,
+}
+
+/// How packets are to be taken: what the program is made for, and what is asked of the sockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// The driver runs the program; else the kernel's network stack.
+    pub(super) is_native: bool,
+    /// Bytes of a packet at most, longer ones are lost; `None`: they come in several chunks (multi-buffer).
+    pub(super) packet_bytes_max: Option<i32>,
+    /// The program takes packets that the driver has in several buffers.
+    pub(super) has_fragments: bool,
+}
+
+impl Plan {
+    /// What to try, best first. `bytes_max`: what fits a chunk; `is_enough`: that is enough for what the interface's MTU allows.
+    ///
+    /// Several chunks are asked for where they are needed: drivers whose zero-copy takes one buffer for a packet copy otherwise. Some
+    /// drivers run a program only if it takes several buffers, for their own are smaller than ours. The stack has no zero-copy to lose,
+    /// and on virtual interfaces its packets may be longer than the MTU.
+    pub(super) fn all(bytes_max: i32, is_enough: bool) -> [Self; 4] {
+        let plan = |is_native, has_fragments, in_several: bool| Self {
+            is_native,
+            packet_bytes_max: (!in_several).then_some(bytes_max),
+            has_fragments,
+        };
+        let whole = plan(true, false, false);
+        let by_stack = plan(false, true, true);
+        let old = plan(false, false, false);
+        if is_enough {
+            [whole, plan(true, true, false), by_stack, old]
+        } else {
+            [plan(true, true, true), by_stack, whole, old]
+        }
+    }
 }
 
 /// The interface that the program is attached to, and how far the queues are with it. Queues are told by their lines.
@@ -81,12 +114,8 @@ pub(super) struct Held {
 }
 
 impl Attachment {
-    /// Loads the program. `packet_bytes_max`: what fits a chunk, if longer packets cannot be had in several. `promiscuous`: a socket
-    /// that receives nothing, if interfaces are to be promiscuous.
-    pub(super) fn new(
-        packet_bytes_max: Option<i32>,
-        promiscuous: Option<PacketSocket>,
-    ) -> io::Result<Self> {
+    /// Loads the program. `promiscuous`: a socket that receives nothing, if interfaces are to be promiscuous.
+    pub(super) fn new(plan: Plan, promiscuous: Option<PacketSocket>) -> io::Result<Self> {
         let lines = u32::try_from(QUEUES_MAX).map_err(io::Error::other)?;
         let map = |(kind, flags), key_bytes, value_bytes, entries_max| {
             create_map(Map {
@@ -104,16 +133,16 @@ impl Attachment {
             counters: counters.as_raw_fd(),
             sockets: sockets.as_raw_fd(),
             shunted: shunted.as_raw_fd(),
-            packet_bytes_max,
+            packet_bytes_max: plan.packet_bytes_max,
+            has_fragments: plan.has_fragments,
         });
-        let has_fragments = packet_bytes_max.is_none();
         Ok(Self {
             hold: Mutex::default(),
-            program: load_program(&code, has_fragments)?,
+            program: load_program(&code, plan.has_fragments)?,
             counters: Counters::new(&counters, QUEUES_MAX)?,
             sockets,
             shunted,
-            has_fragments,
+            plan,
             promiscuous,
         })
     }
@@ -123,15 +152,24 @@ impl Attachment {
         self.hold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Attaches the program to an interface, by the driver if that can. Packets go on to the host until a queue is opened.
-    /// Nothing is replaced: `hold` has no interface.
+    /// Attaches the program to an interface, as planned. Packets go on to the host until a queue is opened. Nothing is replaced: `hold` has
+    /// no interface.
     pub(super) fn attach(&self, hold: &mut Hold, index: u32) -> io::Result<Held> {
+        self.attach_as(hold, index, self.plan.is_native)
+    }
+
+    /// The same with an interface that came back: by the driver if that can.
+    pub(super) fn attach_again(&self, hold: &mut Hold, index: u32) -> io::Result<Held> {
+        match self.attach_as(hold, index, true) {
+            Err(error) if is_unsupported(&error) => self.attach_as(hold, index, false),
+            outcome => outcome,
+        }
+    }
+
+    fn attach_as(&self, hold: &mut Hold, index: u32, is_native: bool) -> io::Result<Held> {
         assert!(hold.link.is_none(), "an interface was left before");
-        let (link, is_native) = match attach(&self.program, index, NATIVE) {
-            Ok(link) => (link, true),
-            Err(error) if is_unsupported(&error) => (attach(&self.program, index, GENERIC)?, false),
-            Err(error) => return Err(error),
-        };
+        let mode = if is_native { NATIVE } else { GENERIC };
+        let link = attach(&self.program, index, mode)?;
         if let Some(socket) = &self.promiscuous {
             socket.set_promiscuous(index.cast_signed())?;
         }
@@ -231,9 +269,12 @@ impl Hold {
     }
 }
 
-/// What drivers and older kernels say to what they do not have.
+/// What drivers and older kernels say to what they do not have, and to a program for packets in one buffer where theirs may not fit one.
 pub(super) fn is_unsupported(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
+    let refusals = [libc::EOPNOTSUPP, libc::EINVAL, libc::ERANGE];
+    error
+        .raw_os_error()
+        .is_some_and(|code| refusals.contains(&code))
         || error.kind() == io::ErrorKind::InvalidInput
 }
 
@@ -266,7 +307,37 @@ mod tests {
         assert_eq!(asked, [true, false, false, true, true, false]);
     }
 
-    /// The kernel's verifier judges both programs: with and without packets of several chunks.
+    #[test]
+    fn several_chunks_are_asked_of_a_driver_only_where_the_mtu_needs_them() {
+        let in_several = |plan: &Plan| plan.packet_bytes_max.is_none();
+        let enough = Plan::all(1792, true);
+        assert!(
+            enough
+                .iter()
+                .all(|plan| !(plan.is_native && in_several(plan)))
+        );
+        assert_eq!(
+            (enough[0].is_native, enough[0].has_fragments),
+            (true, false)
+        );
+        let needed = Plan::all(3840, false);
+        assert!(needed[0].is_native && in_several(&needed[0]));
+        for plans in [enough, needed] {
+            // Whoever asks the sockets for several chunks has a program for several buffers, as the kernel wants it.
+            assert!(
+                plans
+                    .iter()
+                    .all(|plan| plan.has_fragments || !in_several(plan))
+            );
+            let oldest = plans[3];
+            assert!(
+                !oldest.is_native && !oldest.has_fragments,
+                "what every kernel has"
+            );
+        }
+    }
+
+    /// The kernel's verifier judges the programs: with and without packets of several buffers and chunks.
     #[test]
     fn the_verifier_takes_the_programs() {
         let map = |(kind, flags), key_bytes, value_bytes| {
@@ -287,14 +358,20 @@ mod tests {
         };
         let sockets = map(Map::SOCKETS, 4, 4).unwrap();
         let shunted = map(Map::LRU_HASH, KEY_BYTES, 8).unwrap();
-        for packet_bytes_max in [None, Some(1792), Some(3840)] {
+        for (packet_bytes_max, has_fragments) in [
+            (None, true),
+            (Some(1792), false),
+            (Some(3840), false),
+            (Some(3840), true),
+        ] {
             let mut code = assemble(Parts {
                 counters: counters.as_raw_fd(),
                 sockets: sockets.as_raw_fd(),
                 shunted: shunted.as_raw_fd(),
                 packet_bytes_max,
+                has_fragments,
             });
-            load_program(&code, packet_bytes_max.is_none()).unwrap();
+            load_program(&code, has_fragments).unwrap();
             // It is the verifier that looks: without its last instruction a program is refused, and its words come back.
             code.pop();
             let error = load_program(&code, false).unwrap_err().to_string();

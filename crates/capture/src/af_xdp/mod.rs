@@ -6,6 +6,7 @@
 //!
 //! - `program`: the XDP program, assembled by hand,
 //! - `attachment`: the program's maps and link,
+//! - `mode`: [`XdpMode`],
 //! - `shunt`: [`Shunt`],
 //! - `port`: an interface by its name, and sockets for it,
 //! - `sender`: the other direction, for [`send`](crate::send),
@@ -19,7 +20,7 @@
 //!
 //! # Counting
 //! `received` is counted by the program, shed packets included. The kernel counts what found no chunk (`kernel`), the program
-//! what is shunted (`shed`), what is longer than a chunk where the kernel cannot spread it over several (`oversize`), and what went on to
+//! what is shunted (`shed`), what is longer than a chunk where it is not spread over several (`oversize`), and what went on to
 //! the host because its receive queue has no socket (`unseen`). What the NIC had no room for (`nic`) is added to
 //! `received`: the interface's counter in copy mode, unknown in zero-copy mode, where the NIC drops if no chunk is free.
 //!
@@ -31,11 +32,16 @@
 //! Kernel filters, the other direction, VLAN tags that the NIC takes out, hardware time stamps. When an interface gets more
 //! receive queues, packets of the new ones go to the host, are counted, and a notice tells.
 //!
+//! # Long frames
+//! A frame longer than a chunk comes in several only where the MTU allows such frames at the start, or the network stack runs the program:
+//! drivers whose zero-copy takes one buffer a frame copy otherwise. An MTU that is raised later is told, and what is too long counted.
+//!
 //! # Minimum kernel version
 //! 5.9 for the link, 5.11 for busy polling, 6.6 for frames longer than a chunk; 5.19 to take up an interface that comes back without
 //! privileges, where `kernel.unprivileged_bpf_disabled` is not 0.
 
 mod attachment;
+mod mode;
 mod port;
 mod program;
 mod queue;
@@ -46,5 +52,6 @@ mod sys;
 
 pub(crate) use sender::{XdpSender, suits};
 
+pub use mode::{WhyCopied, XdpMode};
 pub use shunt::{Shunt, ShuntedFlow};
 pub use source::{XdpConfig, XdpSource};

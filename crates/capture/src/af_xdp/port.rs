@@ -106,10 +106,10 @@ impl Port {
         found.is_ok_and(|found| found.cast_unsigned() == index)
     }
 
-    /// Bytes of the largest packet behind the Ethernet header, if it is known.
-    pub(super) fn mtu(&self) -> Option<usize> {
-        let mtu = self.query.mtu(self.name()).ok();
-        mtu.and_then(|mtu| usize::try_from(mtu).ok())
+    /// Bytes of the largest packet behind the Ethernet header of the interface of this index, if it is known.
+    pub(super) fn mtu(&self, index: u32) -> Option<usize> {
+        let name = self.query.name(index).ok()?;
+        usize::try_from(self.query.mtu(&name).ok()?).ok()
     }
 
     /// What the host uses the interface of this name for, if it is used and the user did not allow to take it away. In the calling thread's

@@ -6,7 +6,7 @@
 //! line = counters[queue]                     or: PASS, there are not so many queues
 //! if !line.open: PASS                        nobody records (yet, or any more)
 //! if line.shunting && flow in shunted: line.shunted += 1; DROP
-//! if longer than a chunk && !fragments: line.received += 1; line.oversize += 1; DROP
+//! if longer than a chunk && !in several: line.received += 1; line.oversize += 1; DROP
 //! put the monotonic time in front of the packet, or: line.unstamped += 1
 //! verdict = redirect_map(sockets, queue)     PASS where the queue has no socket
 //! if verdict is REDIRECT: line.received += 1, else: line.unseen += 1
@@ -52,6 +52,7 @@ const MAP_LOOKUP: i32 = 1;
 const KTIME_GET_NS: i32 = 5;
 const REDIRECT_MAP: i32 = 51;
 const ADJUST_META: i32 = 54;
+const XDP_GET_BUFF_LEN: i32 = 188;
 
 /// Offsets in `struct xdp_md`.
 const DATA: i16 = 0;
@@ -74,6 +75,8 @@ pub(super) struct Parts {
     pub(super) shunted: i32,
     /// Bytes of a packet at most; `None`: longer ones come in several chunks.
     pub(super) packet_bytes_max: Option<i32>,
+    /// The driver may hand over packets in several buffers.
+    pub(super) has_fragments: bool,
 }
 
 /// Registers by their use here; 1 to 5 are arguments and temporary.
@@ -116,10 +119,18 @@ pub(super) fn assemble(parts: Parts) -> Vec<Instruction> {
     code.jump_if(Compare::Equal, R1, 0, Label::Pass);
     shunt(&mut code, parts);
     if let Some(max) = parts.packet_bytes_max {
-        code.load(Width::Word, R1, CONTEXT, DATA);
-        code.load(Width::Word, R2, CONTEXT, DATA_END);
-        code.add(R1, max.saturating_add(1));
-        code.jump_if_greater(R1, R2, Label::Fits);
+        if parts.has_fragments {
+            // The end of the first buffer is not that of the packet. Since Linux 5.18, as such programs are.
+            code.move_register(R1, CONTEXT);
+            code.call(XDP_GET_BUFF_LEN);
+            code.set(R1, max.saturating_add(1));
+            code.jump_if_greater(R1, R0, Label::Fits);
+        } else {
+            code.load(Width::Word, R1, CONTEXT, DATA);
+            code.load(Width::Word, R2, CONTEXT, DATA_END);
+            code.add(R1, max.saturating_add(1));
+            code.jump_if_greater(R1, R2, Label::Fits);
+        }
         code.count(LINE, word::RECEIVED);
         code.count(LINE, word::OVERSIZE);
         code.jump(Label::Drop);
@@ -366,8 +377,9 @@ impl Assembler {
 mod tests {
     use super::*;
 
-    fn parts(packet_bytes_max: Option<i32>) -> Parts {
+    fn parts(packet_bytes_max: Option<i32>, has_fragments: bool) -> Parts {
         Parts {
+            has_fragments,
             counters: 3,
             sockets: 5,
             shunted: 6,
@@ -378,8 +390,10 @@ mod tests {
     /// Every jump lands on an instruction ahead, and the last one ends the program: what the verifier would ask first.
     #[test]
     fn jumps_lead_forward_into_the_program() {
-        for packet_bytes_max in [None, Some(1792)] {
-            let code = assemble(parts(packet_bytes_max));
+        for (packet_bytes_max, has_fragments) in
+            [(None, true), (Some(1792), false), (Some(1792), true)]
+        {
+            let code = assemble(parts(packet_bytes_max, has_fragments));
             for (index, instruction) in code.iter().enumerate() {
                 let is_jump = matches!(instruction.code, 0x05 | 0x15 | 0x55 | 0x2d);
                 let target = index as isize + 1 + instruction.offset as isize;

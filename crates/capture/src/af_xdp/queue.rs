@@ -26,7 +26,8 @@ use self::{
     rest::{Rest, Verdict},
 };
 use super::{
-    attachment::{Attachment, Held, QUEUES_MAX},
+    attachment::{Attachment, Held, Plan, QUEUES_MAX},
+    mode::{WhyCopied, XdpMode},
     port::Port,
     program::{STAMP_BYTES, word},
     sys::{Descriptor, FillRing, RxRing, Umem, XdpSocket},
@@ -68,6 +69,32 @@ pub(super) struct Channel {
     pub(super) rx: RxRing,
 }
 
+impl Channel {
+    /// Binds the socket to a queue of an interface: zero-copy where the driver runs the program and can. Returns why not.
+    pub(super) fn bind(
+        &self,
+        interface_index: u32,
+        queue: u32,
+        is_native: bool,
+        plan: Plan,
+    ) -> io::Result<Option<WhyCopied>> {
+        let fragments = plan.packet_bytes_max.is_none();
+        let bind = |zero_copy| {
+            self.socket
+                .bind(interface_index, queue, zero_copy, fragments)
+        };
+        let why = match is_native {
+            true => match bind(true) {
+                Ok(()) => return Ok(None),
+                Err(error) => WhyCopied::Refused(error.raw_os_error().unwrap_or(0)),
+            },
+            false => WhyCopied::Generic,
+        };
+        bind(false)?;
+        Ok(Some(why))
+    }
+}
+
 /// A bound socket with its memory.
 #[derive(Debug)]
 pub(super) struct Opened {
@@ -80,7 +107,8 @@ pub(super) struct Opened {
     pub(super) chunks: usize,
     /// A power of two.
     pub(super) chunk_bytes: usize,
-    pub(super) zero_copy: bool,
+    /// Why the kernel copies; `None`: zero-copy.
+    pub(super) copied: Option<WhyCopied>,
     /// How long to ask the driver before sleeping.
     pub(super) busy_ns: Option<i64>,
 }
@@ -125,6 +153,9 @@ pub(super) struct XdpQueue {
     has_told_unseen: bool,
     /// When to look at the interface next, on the monotonic clock.
     look_due_ns: i64,
+    /// The same for its MTU, of the first queue, and whether frames of that length fit where it was looked at last.
+    mtu_due_ns: i64,
+    fits_mtu: bool,
     was_zero_copy: bool,
     /// Of the first queue; in zero-copy mode nobody knows.
     card: Option<Card>,
@@ -172,8 +203,8 @@ impl XdpQueue {
         let mut queue = Self {
             interfaces: [interface],
             lent_chunks: Vec::with_capacity(opened.chunks),
-            was_zero_copy: opened.zero_copy,
-            card: (place.line == 0 && !opened.zero_copy).then(|| Card::new(place.held.index)),
+            was_zero_copy: opened.copied.is_none(),
+            card: (place.line == 0 && opened.copied.is_some()).then(|| Card::new(place.held.index)),
             opened,
             attachment,
             port,
@@ -190,6 +221,8 @@ impl XdpQueue {
             is_stamped: true,
             has_told_unseen: false,
             look_due_ns: 0,
+            mtu_due_ns: 0,
+            fits_mtu: true,
             lent: 0,
             lost_before: 0,
             unstamped_before: 0,
@@ -199,6 +232,7 @@ impl XdpQueue {
             clock: ClockWatch::new(),
         };
         queue.give_all();
+        queue.tell_mtu("this kernel or driver does not spread them over several chunks");
         queue
     }
 
@@ -555,6 +589,14 @@ impl Queue for XdpQueue {
         &self.cpus
     }
 
+    fn xdp_mode(&self) -> Option<XdpMode> {
+        Some(XdpMode {
+            is_native: self.attachment.hold().is_native,
+            copied: self.opened.copied,
+            is_multi_buffer: self.attachment.plan.packet_bytes_max.is_none(),
+        })
+    }
+
     fn watermark(&self) -> Option<i64> {
         Some(self.watermark.time_ns())
     }
@@ -568,7 +610,7 @@ impl Queue for XdpQueue {
         let lost = self.lost().ok();
         let shed = self.counter(word::SHUNTED);
         let mut causes = vec![(LossCause::Kernel, lost), (LossCause::Shed, Some(shed))];
-        if !self.attachment.has_fragments {
+        if self.attachment.plan.packet_bytes_max.is_some() {
             causes.push((LossCause::Oversize, Some(self.counter(word::OVERSIZE))));
         }
         let mut received = self.counter(word::RECEIVED) + shed;

@@ -10,7 +10,8 @@ use std::{
 use retroscope_packet::LinkType;
 
 use super::{
-    attachment::{Attachment, Held, QUEUES_MAX, is_unsupported},
+    attachment::{Attachment, Held, Plan, QUEUES_MAX, is_unsupported},
+    mode::WhyCopied,
     port::{Found, Port},
     queue::{OWN_BYTES, Opened, Place, XdpQueue},
     shunt::Shunt,
@@ -114,22 +115,37 @@ impl XdpSource {
         self.shunt.clone()
     }
 
-    /// Attaches the program and makes the sockets. `fragments`: packets longer than a chunk in several.
+    /// Takes it by the first plan that driver and kernel can follow.
+    fn take_best(
+        port: &Port,
+        found: Found,
+        chunk_bytes: usize,
+        [better @ .., last]: [Plan; 4],
+    ) -> Result<(Attachment, Held, Vec<Opened>), SourceError> {
+        for plan in better {
+            match Self::take(port, found, chunk_bytes, plan) {
+                Err(SourceError::System { error, .. }) if is_unsupported(&error) => {}
+                outcome => return outcome,
+            }
+        }
+        Self::take(port, found, chunk_bytes, last)
+    }
+
+    /// Attaches the program and makes the sockets, as planned.
     fn take(
         port: &Port,
         found: Found,
         chunk_bytes: usize,
-        fragments: bool,
+        plan: Plan,
     ) -> Result<(Attachment, Held, Vec<Opened>), SourceError> {
-        let max = i32::try_from(chunk_bytes - HEADROOM).unwrap_or(0);
         let promiscuous = match port.config.promiscuous {
             true => {
                 Some(PacketSocket::new().map_err(|error| port.error("socket(AF_PACKET)", error))?)
             }
             false => None,
         };
-        let attachment = Attachment::new((!fragments).then_some(max), promiscuous)
-            .map_err(|error| port.error("bpf", error))?;
+        let attachment =
+            Attachment::new(plan, promiscuous).map_err(|error| port.error("bpf", error))?;
         let held = attachment
             .attach(&mut attachment.hold(), found.index)
             .map_err(|error| match error.raw_os_error() {
@@ -138,7 +154,7 @@ impl XdpSource {
             })?;
         let mut opened = Vec::new();
         for queue in 0..u32::try_from(QUEUES_MAX).unwrap_or(u32::MAX) {
-            let Some(one) = open_queue(port, found.index, queue, fragments, chunk_bytes)? else {
+            let Some(one) = open_queue(port, found.index, queue, plan, chunk_bytes)? else {
                 break;
             };
             attachment
@@ -158,16 +174,11 @@ impl XdpSource {
             count => format!("{count} receive queues, a thread each"),
         };
         let program = program_word(attachment.hold().is_native);
-        let copy = copy_words(opened.iter().all(|one| one.zero_copy));
+        let copied = opened.iter().find_map(|one| one.copied);
+        let copy = copy_words(copied, attachment.plan);
         let mut notices = vec![format!(
             "{name}: {queues}, {program} XDP, {copy}; this host receives nothing from {name} now, and what it sends is not recorded"
         )];
-        if !attachment.has_fragments {
-            notices.push(format!(
-                "{name}: this kernel gives no frames above {} bytes: they are counted as lost (oversize)",
-                opened[0].chunk_bytes - HEADROOM
-            ));
-        }
         if offloads(name).is_ok_and(|offloads| offloads.vlan_extraction == Some(true)) {
             notices.push(format!(
                 "{name}: VLAN tags that the NIC takes out are not seen: sudo ethtool -K {name} rxvlan off"
@@ -201,16 +212,16 @@ impl Source for XdpSource {
         if used.is_used() && !self.config.take_interface {
             return Err(used.refusal(name, "AF_XDP"));
         }
-        let fits_small = port
-            .mtu()
-            .is_some_and(|mtu| mtu + HEADERS <= SMALL_CHUNK - HEADROOM);
-        let chunk_bytes = if fits_small { SMALL_CHUNK } else { LARGE_CHUNK };
-        let (attachment, held, mut opened) = match Self::take(&port, found, chunk_bytes, true) {
-            Err(SourceError::System { error, .. }) if is_unsupported(&error) => {
-                Self::take(&port, found, chunk_bytes, false)?
-            }
-            outcome => outcome?,
+        let frame_bytes = port.mtu(found.index).map(frame_bytes);
+        let fits = |chunk: usize| frame_bytes.is_some_and(|bytes| bytes <= chunk - HEADROOM);
+        let chunk_bytes = if fits(SMALL_CHUNK) {
+            SMALL_CHUNK
+        } else {
+            LARGE_CHUNK
         };
+        let bytes_max = i32::try_from(chunk_bytes - HEADROOM).unwrap_or(0);
+        let plans = Plan::all(bytes_max, fits(chunk_bytes));
+        let (attachment, held, mut opened) = Self::take_best(&port, found, chunk_bytes, plans)?;
         (opened.len()..QUEUES_MAX).for_each(|line| attachment.watch(line));
         let few_spares = open_spares(&port, &mut opened);
         let mut notices = self.notices(&attachment, &opened);
@@ -257,7 +268,7 @@ fn open_queue(
     port: &Port,
     index: u32,
     queue: u32,
-    fragments: bool,
+    plan: Plan,
     chunk_bytes: usize,
 ) -> Result<Option<Opened>, SourceError> {
     let wanted = port.config.buffer_bytes.unwrap_or(BUFFER_BYTES) / chunk_bytes;
@@ -267,7 +278,11 @@ fn open_queue(
         Umem::new(chunks * chunk_bytes, OWN_BYTES).map_err(|error| port.error("mmap", error))?;
     let mut channel = port.open_socket(&umem, chunks, chunk_bytes)?;
     let give_up_ns = clock::monotonic_ns() + BUSY_NS;
-    while let Err(error) = channel.socket.bind(index, queue, fragments) {
+    let copied = loop {
+        let error = match channel.bind(index, queue, plan.is_native, plan) {
+            Ok(copied) => break copied,
+            Err(error) => error,
+        };
         let now_ns = clock::monotonic_ns();
         match error.raw_os_error() {
             Some(libc::EBUSY) if now_ns < give_up_ns => {
@@ -279,18 +294,14 @@ fn open_queue(
             Some(libc::EINVAL) if queue > 0 => return Ok(None),
             _ => return Err(port.not_bound(queue, error)),
         }
-    }
-    let zero_copy = channel
-        .socket
-        .is_zero_copy()
-        .map_err(|error| port.error("getsockopt(XDP_OPTIONS)", error))?;
+    };
     Ok(Some(Opened {
         channel,
         spares: Vec::new(),
         umem,
         chunks,
         chunk_bytes,
-        zero_copy,
+        copied,
         busy_ns: port.config.busy_poll.map(clock::duration_ns),
     }))
 }
@@ -336,6 +347,19 @@ pub(super) fn program_word(is_native: bool) -> &'static str {
 }
 
 /// How packets come into the chunks, in words.
-pub(super) fn copy_words(zero_copy: bool) -> &'static str {
-    if zero_copy { "zero-copy" } else { "copy mode" }
+pub(super) fn copy_words(copied: Option<WhyCopied>, plan: Plan) -> String {
+    let several = match plan.packet_bytes_max {
+        Some(_) => "",
+        None => " of frames in several chunks",
+    };
+    match copied {
+        None => "zero-copy".to_owned(),
+        Some(WhyCopied::Generic) => "copy mode".to_owned(),
+        Some(why) => format!("copy mode (zero-copy{several} was refused: {why})"),
+    }
+}
+
+/// Bytes of the longest frame of an interface with this MTU.
+pub(super) fn frame_bytes(mtu: usize) -> usize {
+    mtu.saturating_add(HEADERS)
 }

@@ -137,6 +137,51 @@ fn af_xdp_takes_the_interface_and_gives_it_back() {
     }
 }
 
+/// A frame that does not fit any more because the MTU was raised: it is told, counted, and missing from the dump by name. The mode is in
+/// `--json`.
+#[test]
+fn a_raised_mtu_is_in_the_verdict() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("emtu") else {
+        return;
+    };
+    let line = "-i v1 --engine af-xdp --ring 64MiB --past 20s --future 100ms --trigger";
+    let mut arguments: Vec<&str> = line.split(' ').collect();
+    arguments.extend(["udp port 3000", "--dump", ""]);
+    let recorder = Recorder::start_with(&namespace, &arguments);
+    recorder.line("why it is copied", |line| {
+        line.contains("native XDP, copy mode (zero-copy was refused: Operation not supported)")
+    });
+    for side in ["v0", "v1"] {
+        namespace.ip(&format!("link set {side} mtu 3000"));
+    }
+    recorder.line("the MTU", |line| {
+        line.contains("v1: its MTU is 3000, and frames above 1792 bytes are counted as lost")
+    });
+    let mut sender = Sender::new(&namespace, "v0");
+    for (port, bytes) in [(2000, 100), (2000, 2500), (3000, 100)] {
+        sender.send(&udp(1, 1000, port, &vec![7; bytes]));
+    }
+    recorder.dumps(1);
+    let outcome = recorder.stop();
+    outcome.expect_code(3);
+    let source = &outcome.json["sources"][0];
+    let mode = r#"{"multi_buffer":false,"native":true,"zero_copy":false,"zero_copy_refused":"Operation not supported"}"#;
+    assert_eq!(source["xdp"].to_string(), mode);
+    assert_eq!(
+        (&source["received"], &source["lost"]["oversize"]),
+        (&3.into(), &1.into())
+    );
+    let dump = &outcome.dumps()[0];
+    assert_eq!(dump["verdict"], "incomplete");
+    let missing = dump["missing"].as_array().unwrap();
+    assert!(
+        missing.iter().any(|one| one["cause"] == "oversize"),
+        "{dump}"
+    );
+    assert_eq!(capture::read(dump).packets.len(), 2);
+}
+
 /// `--cpus` means the same with every engine: a CPU for each thread of an interface, and none of them for made-up traffic.
 #[test]
 fn capture_threads_run_where_they_are_told() {

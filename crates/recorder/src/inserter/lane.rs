@@ -349,6 +349,7 @@ impl Lane {
         self.away(shared).tell(now.ring_ns, losses);
         shared.intake.set_read(now.mono_ns);
         self.counters.set_effects(self.queue.offload_effects());
+        self.counters.set_xdp_mode(self.queue.xdp_mode());
         self.counters.set_engine(&statistics);
     }
 

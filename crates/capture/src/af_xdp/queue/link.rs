@@ -8,13 +8,15 @@
 //! An interface that comes back is the host's if that uses it, also where it begins to within [`ASK_NS`]: links are set up before
 //! they get addresses.
 
+use std::io;
+
 use super::{DRAIN_NS, PLACING_NS, Phase, XdpQueue};
 use crate::{
     Event, SourceError,
     af_xdp::{
         attachment::Held,
         program::word,
-        source::{copy_words, other_program, program_word},
+        source::{copy_words, frame_bytes, other_program, program_word},
     },
     clock::{self, SECOND_NS},
     host::HostUse,
@@ -27,6 +29,9 @@ const REFUSED_LOOK_NS: i64 = SECOND_NS / 4;
 /// How often to look whether it is still there, at most: three system calls in each thread, which an idle queue makes once each time that it
 /// wakes.
 const RUNNING_LOOK_NS: i64 = 5_000_000;
+
+/// How often its MTU is looked at.
+const MTU_LOOK_NS: i64 = SECOND_NS / 4;
 
 /// For how long after its return an interface is asked whether the host uses it, and how often: a netlink socket and four lists.
 const ASK_NS: i64 = 60 * SECOND_NS;
@@ -81,6 +86,10 @@ impl XdpQueue {
                     });
                 }
                 self.tell_unseen();
+                if now_ns >= self.mtu_due_ns {
+                    self.mtu_due_ns = now_ns.saturating_add(MTU_LOOK_NS);
+                    self.tell_mtu("start the recording again");
+                }
                 Ok(())
             }
             Phase::Leaving { .. } => {
@@ -96,6 +105,26 @@ impl XdpQueue {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Tells of an MTU that allows frames which do not fit, once for each time that it rises so far, and why, or what helps.
+    pub(super) fn tell_mtu(&mut self, reason: &str) {
+        let Some(bytes_max) = self.attachment.plan.packet_bytes_max else {
+            return;
+        };
+        let mtu = match self.line {
+            0 => self.port.mtu(self.held.index),
+            _ => None,
+        };
+        let Some(mtu) = mtu else { return };
+        let fits = usize::try_from(bytes_max).is_ok_and(|max| frame_bytes(mtu) <= max);
+        if !fits && self.fits_mtu {
+            let name = self.port.name();
+            self.events.push_back(Event::Notice(format!(
+                "{name}: its MTU is {mtu}, and frames above {bytes_max} bytes are counted as lost (oversize): {reason}"
+            )));
+        }
+        self.fits_mtu = fits;
     }
 
     /// Packets of receive queues without a socket: once, until the interface is another one.
@@ -243,7 +272,7 @@ impl XdpQueue {
         let name = self.port.name();
         let refusal = match used {
             Some(used) => of_the_host(&used),
-            None => match self.attachment.attach(&mut hold, found.index) {
+            None => match self.attachment.attach_again(&mut hold, found.index) {
                 Ok(held) => {
                     hold.ask_until(now_ns.saturating_add(ASK_NS));
                     if hold.is_native != was_native {
@@ -275,59 +304,29 @@ impl XdpQueue {
     }
 
     /// Receives from this queue of the interface, if it has one.
-    fn bind(&mut self, held: Held, mut absence: Absence, now_ns: i64) -> Result<(), SourceError> {
+    fn bind(&mut self, held: Held, absence: Absence, now_ns: i64) -> Result<(), SourceError> {
         if self.is_bound {
             return Err(self.used_up());
         }
         let queue = u32::try_from(self.line).unwrap_or(u32::MAX);
-        let fragments = self.attachment.has_fragments;
-        if let Err(error) = self
-            .opened
-            .channel
-            .socket
-            .bind(held.index, queue, fragments)
-        {
-            match error.raw_os_error() {
-                // An interface that another queue has seen to be there, and that is gone again before this one has bound, is left too.
-                Some(libc::ENODEV) => self.attachment.leave(held.generation),
-                Some(libc::ENETDOWN) => {}
-                Some(libc::EBUSY) if now_ns - absence.busy_since_ns.unwrap_or(now_ns) < BUSY_NS => {
-                    absence.busy_since_ns.get_or_insert(now_ns);
-                }
-                Some(libc::EINVAL) if queue > 0 => {
-                    absence.without = Some(held.generation);
-                    // If it gets one later, its packets are counted as unseen.
-                    self.attachment.remove_socket(queue);
-                    self.attachment.watch(self.line);
-                    self.attachment.hold().settle(held.generation, self.line);
-                    let name = self.port.name();
-                    self.events.push_back(Event::Notice(format!(
-                        "{name}: it has no receive queue {queue} now"
-                    )));
-                }
-                _ => return Err(self.port.not_bound(queue, error)),
-            }
-            self.phase = Phase::Absent(absence);
-            return Ok(());
-        }
+        let (plan, is_native) = (self.attachment.plan, self.attachment.hold().is_native);
+        let outcome = self.opened.channel.bind(held.index, queue, is_native, plan);
+        let copied = match outcome {
+            Ok(copied) => copied,
+            Err(error) => return self.not_bound(error, held, absence, now_ns),
+        };
         self.is_bound = true;
-        let zero_copy = self
-            .opened
-            .channel
-            .socket
-            .is_zero_copy()
-            .map_err(|error| self.port.error("getsockopt(XDP_OPTIONS)", error))?;
         self.attachment
             .set_socket(queue, &self.opened.channel.socket)
             .map_err(|error| self.port.error("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
         // The socket before was closed before this one was bound.
         self.give_all();
-        if std::mem::replace(&mut self.opened.zero_copy, zero_copy) != zero_copy && self.line == 0 {
-            let (name, copy) = (self.port.name(), copy_words(zero_copy));
+        if std::mem::replace(&mut self.opened.copied, copied) != copied && self.line == 0 {
+            let (name, copy) = (self.port.name(), copy_words(copied, plan));
             let words = format!("{name}: {copy} now");
             self.events.push_back(Event::Notice(words));
         }
-        self.was_zero_copy |= zero_copy;
+        self.was_zero_copy |= copied.is_none();
         if let Some(card) = &mut self.card {
             card.follow(held.index);
         }
@@ -339,6 +338,39 @@ impl XdpQueue {
         self.attachment.counters.set(self.line, word::OPEN, 1);
         self.attachment.hold().settle(held.generation, self.line);
         (self.is_removed, self.phase) = (false, Phase::Running);
+        Ok(())
+    }
+
+    /// Waits for the interface or its queue, or does without it.
+    fn not_bound(
+        &mut self,
+        error: io::Error,
+        held: Held,
+        mut absence: Absence,
+        now_ns: i64,
+    ) -> Result<(), SourceError> {
+        let queue = u32::try_from(self.line).unwrap_or(u32::MAX);
+        match error.raw_os_error() {
+            // An interface that another queue has seen to be there, and that is gone again before this one has bound, is left too.
+            Some(libc::ENODEV) => self.attachment.leave(held.generation),
+            Some(libc::ENETDOWN) => {}
+            Some(libc::EBUSY) if now_ns - absence.busy_since_ns.unwrap_or(now_ns) < BUSY_NS => {
+                absence.busy_since_ns.get_or_insert(now_ns);
+            }
+            Some(libc::EINVAL) if queue > 0 => {
+                absence.without = Some(held.generation);
+                // If it gets one later, its packets are counted as unseen.
+                self.attachment.remove_socket(queue);
+                self.attachment.watch(self.line);
+                self.attachment.hold().settle(held.generation, self.line);
+                let name = self.port.name();
+                self.events.push_back(Event::Notice(format!(
+                    "{name}: it has no receive queue {queue} now"
+                )));
+            }
+            _ => return Err(self.port.not_bound(queue, error)),
+        }
+        self.phase = Phase::Absent(absence);
         Ok(())
     }
 }

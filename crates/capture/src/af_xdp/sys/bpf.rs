@@ -26,6 +26,9 @@ const HAS_FRAGMENTS: u32 = 1 << 5;
 /// libbpf tries five times in all; signals that come without a pause shall not hold up the start for ever.
 const AGAIN_MAX: usize = 9;
 
+/// What the verifier may say to a program that it refuses.
+const LOG_BYTES: usize = 64 << 10;
+
 /// `struct bpf_insn`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
@@ -113,12 +116,11 @@ pub(in crate::af_xdp) struct Program(OwnedFd);
 /// Loads an XDP program; `with_fragments`: one for packets of several buffers.
 ///
 /// # Errors
-/// What the kernel said, and its verifier where it said something.
+/// What the kernel said, and its verifier where it says something.
 pub(in crate::af_xdp) fn load_program(
     instructions: &[Instruction],
     with_fragments: bool,
 ) -> io::Result<Program> {
-    let mut log = vec![0_u8; 16 << 10];
     let mut name = [0; 16];
     name[..10].copy_from_slice(b"retroscope");
     let length = |len: usize| u32::try_from(len).map_err(io::Error::other);
@@ -127,8 +129,8 @@ pub(in crate::af_xdp) fn load_program(
         instruction_count: length(instructions.len())?,
         instructions: instructions.as_ptr() as u64,
         license: c"Dual MIT/GPL".as_ptr() as u64,
-        log_level: 1,
-        log_bytes: length(log.len())?,
+        log_level: 0,
+        log_bytes: 0,
         log: 0,
         kernel_version: 0,
         flags: if with_fragments { HAS_FRAGMENTS } else { 0 },
@@ -136,30 +138,51 @@ pub(in crate::af_xdp) fn load_program(
         interface: 0,
         attach_type: ATTACH_XDP,
     };
-    let outcome = try_again(|| {
-        // What an earlier try said is not what ended this one.
-        log[0] = 0;
-        let request = LoadRequest {
-            log: log.as_mut_ptr() as u64,
-            ..request
+    let program = explained(|log| {
+        let request = match log {
+            Some(log) => LoadRequest {
+                log_level: 1,
+                log_bytes: length(log.len())?,
+                log: log.as_mut_ptr() as u64,
+                ..request
+            },
+            None => request,
         };
         // SAFETY: the three pointers lead to as many instructions, a C string and as many bytes of log as the request says, which
         // live across the call; the kernel writes to the log only, which is borrowed by nobody else.
         unsafe { call_for_descriptor(PROG_LOAD, &request) }
     });
-    outcome.map(Program).map_err(|error| {
-        let last_try = log.split(|byte| *byte == 0).next().unwrap_or_default();
-        let words = String::from_utf8_lossy(last_try);
-        let last = words.lines().rev().find(|line| !line.is_empty());
-        match last {
-            // Where the verifier was interrupted, its words are of no mistake.
-            _ if error.kind() == io::ErrorKind::WouldBlock => error,
-            // The verifier's own words tell more than EINVAL or EACCES.
-            Some(line) if error.kind() != io::ErrorKind::PermissionDenied || line.len() > 1 => {
-                io::Error::new(error.kind(), format!("{error}: {line}"))
-            }
-            _ => error,
-        }
+    program.map(Program)
+}
+
+/// Loads without the verifier's log, and again with one after a failure only: to fill it costs time, and a program that is good but whose
+/// log does not fit is refused (`ENOSPC`).
+fn explained<T>(mut load: impl FnMut(Option<&mut [u8]>) -> io::Result<T>) -> io::Result<T> {
+    let error = match try_again(|| load(None)) {
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => error,
+        outcome => return outcome,
+    };
+    let mut log = vec![0_u8; LOG_BYTES];
+    let outcome = try_again(|| {
+        // What an earlier try said is not what ended this one.
+        log[0] = 0;
+        load(Some(&mut log))
+    });
+    let again = match outcome {
+        // What was in its way is gone.
+        Ok(program) => return Ok(program),
+        Err(again) => again,
+    };
+    if again.raw_os_error() != error.raw_os_error() {
+        // The log is of another failure: cut off, or interrupted.
+        return Err(error);
+    }
+    let words = log.split(|byte| *byte == 0).next().unwrap_or_default();
+    let words = String::from_utf8_lossy(words);
+    // The verifier's own words tell more than EINVAL or EACCES.
+    Err(match words.lines().rev().find(|line| !line.is_empty()) {
+        Some(line) => io::Error::new(error.kind(), format!("{error}: {line}")),
+        None => error,
     })
 }
 
@@ -310,5 +333,52 @@ mod tests {
         assert_eq!(tries(AGAIN_MAX, refused), (AGAIN_MAX + 1, refused));
         let interrupted = io::ErrorKind::WouldBlock;
         assert_eq!(tries(usize::MAX, refused), (AGAIN_MAX + 1, interrupted));
+    }
+
+    /// What loads did: with a log or not.
+    fn loads(
+        mut answer: impl FnMut(Option<&mut [u8]>) -> io::Result<()>,
+    ) -> (Vec<bool>, io::Result<()>) {
+        let mut logs = Vec::new();
+        let outcome = explained(|log| {
+            logs.push(log.is_some());
+            answer(log)
+        });
+        (logs, outcome)
+    }
+
+    #[test]
+    fn a_log_that_is_cut_off_fails_no_good_program() {
+        let no_room = || io::Error::from_raw_os_error(libc::ENOSPC);
+        let (logs, outcome) = loads(|log| log.map_or(Ok(()), |_| Err(no_room())));
+        assert!(outcome.is_ok());
+        assert_eq!(logs, [false], "nobody asked for words");
+    }
+
+    #[test]
+    fn words_are_asked_for_after_a_failure() {
+        let refused = || io::Error::from_raw_os_error(libc::EACCES);
+        let (logs, outcome) = loads(|log| {
+            if let Some(log) = log {
+                log[..14].copy_from_slice(b"R1\nR2 is bad\n\0");
+            }
+            Err(refused())
+        });
+        assert_eq!(logs, [false, true]);
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        assert!(error.to_string().ends_with(": R2 is bad"), "{error}");
+        // One that is cut off says nothing of the failure; the failure stays.
+        let (_, outcome) = loads(|log| match log {
+            Some(log) => {
+                log[..3].copy_from_slice(b"R1\0");
+                Err(io::Error::from_raw_os_error(libc::ENOSPC))
+            }
+            None => Err(refused()),
+        });
+        assert_eq!(outcome.unwrap_err().raw_os_error(), Some(libc::EACCES));
+        // Without privilege there are no words.
+        let (_, outcome) = loads(|_| Err(io::Error::from_raw_os_error(libc::EPERM)));
+        assert_eq!(outcome.unwrap_err().raw_os_error(), Some(libc::EPERM));
     }
 }

@@ -27,7 +27,6 @@ const XDP_UMEM_REG: c_int = 4;
 const XDP_UMEM_FILL_RING: c_int = 5;
 const XDP_UMEM_COMPLETION_RING: c_int = 6;
 const XDP_STATISTICS: c_int = 7;
-const XDP_OPTIONS: c_int = 8;
 const PGOFF_RX_RING: u64 = 0;
 const PGOFF_TX_RING: u64 = 0x8000_0000;
 const PGOFF_FILL_RING: u64 = 0x1_0000_0000;
@@ -39,14 +38,12 @@ const UNUSED_ENTRIES: u32 = 64;
 const FAMILY: u16 = 44;
 const _: () = assert!(FAMILY as c_int == libc::AF_XDP);
 
-/// Bits of `sxdp_flags`: copy mode, wake-ups on demand, and packets of several chunks. Without `XDP_COPY` and `XDP_ZEROCOPY` the
-/// kernel takes zero-copy where the driver has it.
+/// Bits of `sxdp_flags`: copy mode, zero-copy, wake-ups on demand, and packets of several chunks. Without the first two the kernel takes
+/// copy mode where the driver refuses zero-copy, and does not say why.
 const COPY: u16 = 1 << 1;
+const ZERO_COPY: u16 = 1 << 2;
 const USE_NEED_WAKEUP: u16 = 1 << 3;
 const USE_SG: u16 = 1 << 4;
-
-/// Bit of [`XDP_OPTIONS`].
-const OPTION_ZERO_COPY: u32 = 1;
 
 /// Of `asm-generic/socket.h`; the C library's crate does not have the last two.
 const SO_BUSY_POLL: c_int = 46;
@@ -199,15 +196,18 @@ impl XdpSocket {
         self.set(SOL_XDP, XDP_UMEM_REG, &registration)
     }
 
-    /// Binds to a queue of an interface, once. `fragments`: packets longer than a chunk come in several, since Linux 6.6. Fails with
-    /// `EINVAL` where there is no such queue; it can be tried again then.
+    /// Binds to a queue of an interface, once: to have the NIC write into the chunks itself (`zero_copy`), else the kernel copies.
+    /// `fragments`: packets longer than a chunk come in several, since Linux 6.6. Fails with `EINVAL` where there is no such queue, and
+    /// with what the driver says where it has no zero-copy; it can be tried again then.
     pub(in crate::af_xdp) fn bind(
         &self,
         interface_index: u32,
         queue: u32,
+        zero_copy: bool,
         fragments: bool,
     ) -> io::Result<()> {
-        let flags = USE_NEED_WAKEUP | if fragments { USE_SG } else { 0 };
+        let copying = if zero_copy { ZERO_COPY } else { COPY };
+        let flags = USE_NEED_WAKEUP | copying | if fragments { USE_SG } else { 0 };
         self.bind_as(interface_index, queue, flags)
     }
 
@@ -238,13 +238,6 @@ impl XdpSocket {
             )
         }))?;
         Ok(())
-    }
-
-    /// Whether the NIC writes into the chunks itself; else the kernel copies. Of a bound socket.
-    pub(in crate::af_xdp) fn is_zero_copy(&self) -> io::Result<bool> {
-        let mut options = 0_u32;
-        self.get(SOL_XDP, XDP_OPTIONS, &mut options)?;
-        Ok(options & OPTION_ZERO_COPY != 0)
     }
 
     /// Takes the error that the kernel left, if any: `ENETDOWN` when the interface was removed.

@@ -46,6 +46,18 @@ struct SourceJson<'a> {
     /// Packets larger than any frame on the wire, and packets without a checksum; `null`: the engine cannot tell.
     merged: Option<u64>,
     checksum_missing: Option<u64>,
+    /// `null`: another engine.
+    xdp: Option<XdpJson>,
+}
+
+/// How AF_XDP took the packets.
+#[derive(Debug, Serialize)]
+struct XdpJson {
+    native: bool,
+    zero_copy: bool,
+    /// Why not, in words; `null`: it is zero-copy.
+    zero_copy_refused: Option<String>,
+    multi_buffer: bool,
 }
 
 /// The reading ledger: `stored = analyzed + lapped + unread`.
@@ -182,6 +194,12 @@ fn print_json(summary: &Summary) -> io::Result<()> {
                 gap_seconds: s.gap_ns as f64 / 1e9,
                 merged: s.effects.map(|effects| effects.merged),
                 checksum_missing: s.effects.map(|effects| effects.checksum_missing),
+                xdp: s.xdp_mode.map(|mode| XdpJson {
+                    native: mode.is_native,
+                    zero_copy: mode.copied.is_none(),
+                    zero_copy_refused: mode.copied.map(|why| why.to_string()),
+                    multi_buffer: mode.is_multi_buffer,
+                }),
             })
             .collect(),
         analyzers: AnalyzersJson {

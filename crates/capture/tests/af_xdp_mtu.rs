@@ -1,0 +1,154 @@
+//! How AF_XDP takes frames of several lengths: what it asks of the driver, and what an MTU that changes does. Needs root, `ip`, and a
+//! kernel with AF_XDP.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "test code, also outside of test functions"
+)]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use retroscope_capture::{Event, LossCause, Queue, Status, af_xdp::WhyCopied};
+use rustix::io::Errno;
+use support::{
+    WAIT,
+    namespace::{Namespace, ip},
+    traffic::{Taken, frame, send_all, take_until},
+    xdp::{config, losses, open, stop_and_drain},
+};
+
+/// A frame of so many bytes.
+fn long(marker: u8, length: usize) -> Vec<u8> {
+    let mut frame = frame(&[], marker);
+    frame.resize(length, marker);
+    frame
+}
+
+/// Sends frames of these lengths on `v0`, and takes those of at most `max` bytes. Returns how many others there are.
+fn only_fitting(queue: &mut dyn Queue, taken: &mut Taken, lengths: &[usize], max: usize) -> u64 {
+    let frames: Vec<_> = (0_u8..)
+        .zip(lengths)
+        .map(|(marker, length)| long(marker, *length))
+        .collect();
+    let fitting: Vec<_> = frames.iter().filter(|frame| frame.len() <= max).collect();
+    taken.frames.clear();
+    send_all("v0", &frames);
+    take_until(queue, taken, |taken| taken.frames.len() >= fitting.len());
+    let came: Vec<_> = taken.frames.iter().map(|(_, data)| data).collect();
+    assert_eq!(came, fitting);
+    (frames.len() - fitting.len()) as u64
+}
+
+fn mode(queue: &dyn Queue) -> (bool, bool) {
+    let mode = queue.xdp_mode().unwrap();
+    // veth has no zero-copy, and the kernel says so in one way.
+    let refused = WhyCopied::Refused(Errno::OPNOTSUPP.raw_os_error());
+    assert!(!mode.is_native || mode.copied == Some(refused), "{mode:?}");
+    (mode.is_native, mode.is_multi_buffer)
+}
+
+/// Several chunks for a frame are not asked for where the MTU fits one. An MTU that is raised later is told, and what is too long
+/// is counted.
+#[test]
+fn frames_that_do_not_fit_any_more_are_told_and_counted() {
+    let Some(namespace) = Namespace::with_veth("xmtu") else {
+        return;
+    };
+    namespace.enter(|| {
+        let Some(mut queue) = open(config("v1")) else {
+            return;
+        };
+        assert_eq!(mode(queue.as_ref()), (true, false));
+        let mut taken = Taken::default();
+        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        taken.events.extend(std::iter::from_fn(|| queue.event()));
+        let is_told = |taken: &Taken, words: &str| {
+            let is_it = |event: &&Event| matches!(event, Event::Notice(text) if text.contains(words));
+            taken.events.iter().filter(is_it).count()
+        };
+        let copy_mode = "native XDP, copy mode (zero-copy was refused: Operation not supported);";
+        assert_eq!(is_told(&taken, copy_mode), 1, "{:?}", taken.events);
+        assert_eq!(only_fitting(queue.as_mut(), &mut taken, &[60, 1514], 1792), 0);
+        let raised = "v1: its MTU is 3000, and frames above 1792 bytes are counted as lost (oversize): start the recording again";
+        for times in 1..=2 {
+            // A pair takes frames as long as both ends do.
+            ip("link set v0 mtu 3000");
+            ip("link set v1 mtu 3000");
+            take_until(queue.as_mut(), &mut taken, |taken| is_told(taken, raised) == times);
+            let lost = only_fitting(queue.as_mut(), &mut taken, &[60, 1792, 1793, 3014, 61], 1792);
+            assert_eq!(lost, 2);
+            ip("link set v0 mtu 1500");
+            ip("link set v1 mtu 1500");
+            // Long enough for it to be looked at.
+            let until = Instant::now() + Duration::from_millis(600);
+            take_until(queue.as_mut(), &mut taken, |_| Instant::now() > until);
+        }
+        assert_eq!(is_told(&taken, raised), 2, "once for each rise");
+        taken.frames.clear();
+        queue.stop();
+        assert!(take_until(queue.as_mut(), &mut taken, |_| false));
+        let statistics = queue.statistics();
+        assert_eq!(statistics.received, Some(2 + 10));
+        assert_eq!(losses(queue.as_mut())(LossCause::Oversize), 4);
+    });
+}
+
+/// Where one chunk of the larger kind does, it is taken, and there is no need for several.
+#[test]
+fn a_larger_chunk_comes_before_several() {
+    let Some(namespace) = Namespace::with_veth("xlarge") else {
+        return;
+    };
+    namespace.enter(|| {
+        ip("link set v0 mtu 3400");
+        ip("link set v1 mtu 3400");
+        let Some(mut queue) = open(config("v1")) else {
+            return;
+        };
+        assert_eq!(mode(queue.as_ref()), (true, false));
+        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        let mut taken = Taken::default();
+        assert_eq!(
+            only_fitting(queue.as_mut(), &mut taken, &[60, 3000, 3414], 3840),
+            0
+        );
+        assert_eq!(stop_and_drain(queue.as_mut(), &mut taken), (3, 0));
+        drop(queue);
+        ip("link set v0 mtu 9000");
+        ip("link set v1 mtu 9000");
+        let queue = open(config("v1")).unwrap();
+        assert_eq!(
+            mode(queue.as_ref()),
+            (true, true),
+            "nine kilobytes need several"
+        );
+    });
+}
+
+/// A driver that runs the program only if it takes several buffers: the other end of the pair sends longer frames. The sockets are not
+/// asked for several chunks, and the length of a packet is that of all its buffers.
+#[test]
+fn a_driver_that_wants_several_buffers_stays_native() {
+    let Some(namespace) = Namespace::with_veth("xbuffers") else {
+        return;
+    };
+    namespace.enter(|| {
+        ip("link set v0 mtu 9000");
+        let Some(mut queue) = open(config("v1")) else {
+            return;
+        };
+        assert_eq!(mode(queue.as_ref()), (true, false));
+        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        ip("link set v1 mtu 9000");
+        let mut taken = Taken::default();
+        let lengths = [60, 1792, 1793, 3800, 5000, 9014, 61];
+        assert_eq!(only_fitting(queue.as_mut(), &mut taken, &lengths, 1792), 4);
+        queue.stop();
+        assert!(take_until(queue.as_mut(), &mut taken, |_| false));
+        assert_eq!(queue.statistics().received, Some(7));
+        assert_eq!(losses(queue.as_mut())(LossCause::Oversize), 4);
+    });
+}
