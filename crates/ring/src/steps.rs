@@ -85,19 +85,18 @@ impl Outer {
 
     /// A step behind which another one of its clock came, before the oldest record of the producer that is in the ring.
     fn unneeded_step(&self) -> Option<usize> {
-        let oldest = |producer| {
-            let mine =
-                |slot: &&crate::outer::Slot| slot.state != State::Free && slot.producer == producer;
-            let firsts = self.slots.iter().filter(mine).map(|slot| slot.first);
-            firsts.min().unwrap_or(u64::MAX)
-        };
+        let mut oldest = vec![u64::MAX; self.steps.made.len()];
+        for slot in self.slots.iter().filter(|slot| slot.state != State::Free) {
+            if let Some(oldest) = oldest.get_mut(slot.producer) {
+                *oldest = slot.first.min(*oldest);
+            }
+        }
         let steps = &self.steps.slots;
         let is_superseded = |step: &Step| {
-            let oldest = oldest(step.producer);
             steps.iter().any(|later| {
                 (later.producer, later.clock) == (step.producer, step.clock)
                     && step.first < later.first
-                    && later.first <= oldest
+                    && later.first <= oldest[step.producer]
             })
         };
         steps.iter().position(is_superseded)

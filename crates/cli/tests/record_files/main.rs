@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
 mod bounded;
+mod clock_steps;
 mod fragments;
 mod options;
 mod oracle;

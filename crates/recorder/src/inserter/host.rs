@@ -131,3 +131,75 @@ fn distance(stamp_ns: i64, offset_ns: i64, now_ns: i64) -> u64 {
     }
     ring_ns.abs_diff(now_ns)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000_000;
+    const MS: i64 = 1_000_000;
+
+    fn at(ring_ns: i64, offset_ns: i64) -> Moment {
+        Moment {
+            ring_ns,
+            mono_ns: ring_ns,
+            offset_ns,
+        }
+    }
+
+    #[test]
+    fn what_an_engine_says_around_a_step_promises_no_more_than_it_can_mean() {
+        for step_ns in [3600 * S, -3600 * S, 150 * MS, -150 * MS] {
+            let mut host = HostStamps::new(0);
+            let now = at(100 * S, step_ns);
+            // It has looked at its clock before the step, or behind it.
+            for offset_ns in [0, step_ns] {
+                let said_ns = 100 * S - 20 * MS;
+                let heard_ns = host.ring_ns(said_ns + offset_ns, now);
+                assert!(heard_ns <= said_ns, "{step_ns}: {heard_ns}");
+                let is_plain = step_ns.abs() > FRESH_NS;
+                assert!(heard_ns == said_ns || !is_plain, "{step_ns}: {heard_ns}");
+            }
+            host.stepped(step_ns, true, now);
+            let later = at(100 * S + SETTLE_NS + 1, step_ns);
+            assert!(matches!(
+                host.part(&[], later),
+                Part::Store { count: 0, .. }
+            ));
+            let said_ns = later.ring_ns - 20 * MS;
+            assert_eq!(host.ring_ns(said_ns + step_ns, later), said_ns);
+            // What is far behind is believed as it is, and nothing is ahead of now.
+            assert_eq!(host.ring_ns(step_ns - S, later), -S);
+            assert_eq!(host.ring_ns(step_ns + 200 * S, later), later.ring_ns);
+        }
+    }
+
+    #[test]
+    fn a_step_that_is_not_followed_is_tried_again_later() {
+        let meta = FrameMeta {
+            time_ns: 3700 * S,
+            offset: 0,
+            captured_len: 0,
+            wire_len: 0,
+            interface: 0,
+            direction: retroscope_capture::Direction::Inbound,
+            vlan: None,
+        };
+        let mut host = HostStamps::new(0);
+        let step = Part::Step {
+            offset_ns: 3600 * S,
+        };
+        let now = at(100 * S, 3600 * S);
+        assert_eq!(host.part(&[meta], now), step);
+        host.stepped(3600 * S, false, now);
+        let lost = Part::Store {
+            count: 1,
+            uncertain: 1,
+        };
+        assert_eq!(
+            host.part(&[meta], at(100 * S + RETRY_NS - 1, 3600 * S)),
+            lost
+        );
+        assert_eq!(host.part(&[meta], at(100 * S + RETRY_NS, 3600 * S)), step);
+    }
+}
