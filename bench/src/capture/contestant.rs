@@ -32,6 +32,8 @@ const TRIGGER: &str = "udp port 60000";
 const LOSS_SHARE: u64 = 100;
 /// How often one that lost more is run again.
 const TRIES_MORE: u32 = 3;
+/// The same of one that may lose none.
+const TRIES_MORE_KEEPING: u32 = 9;
 
 /// Who captures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,6 +148,7 @@ impl Contestant {
     pub(crate) fn time(&self, veth: &Veth, load: Load) -> Result<f64, Failure> {
         let mut more = match self.kind {
             Kind::Retroscope | Kind::RetroscopeXdp => 0,
+            Kind::TcpdumpKeeping => TRIES_MORE_KEEPING,
             _ => TRIES_MORE,
         };
         loop {
