@@ -70,6 +70,29 @@ pub enum FilterError {
         /// The limit.
         limit: usize,
     },
+    /// A name of a host or network beside a variable: the text is compiled for each trigger, and names are looked up at the start only.
+    #[error(
+        "'{name}' is a name beside {variable}: names are looked up once, at the start, and this is filled in later; \
+         write an address in the place of the name"
+    )]
+    NameAndVariable {
+        /// The name.
+        place: Place,
+        /// The same.
+        name: String,
+        /// The first variable of the piece.
+        variable: Variable,
+    },
+    /// A text with a name was to be compiled after names were looked up.
+    #[error(
+        "'{name}' is a name, and names are looked up once, at the start; write an address in its place"
+    )]
+    NameTooLate {
+        /// The name.
+        place: Place,
+        /// The same.
+        name: String,
+    },
     /// More text than can be compiled in reasonable time: the whole, or a part that must be compiled at once.
     #[error("{} bytes are too long to compile at once; the limit is {limit_bytes}", place.span.len())]
     TooLong {
@@ -150,6 +173,8 @@ impl FilterError {
             | Self::Misplaced { place, .. }
             | Self::Payload { place, .. }
             | Self::TooManyTerms { place, .. }
+            | Self::NameAndVariable { place, .. }
+            | Self::NameTooLate { place, .. }
             | Self::TooLong { place, .. }
             | Self::TooMany { place, .. }
             | Self::Program { place, .. }
@@ -177,6 +202,8 @@ impl FilterError {
             | Self::Misplaced { place, .. }
             | Self::Payload { place, .. }
             | Self::TooManyTerms { place, .. }
+            | Self::NameAndVariable { place, .. }
+            | Self::NameTooLate { place, .. }
             | Self::TooLong { place, .. }
             | Self::TooMany { place, .. }
             | Self::Program { place, .. }

@@ -4,12 +4,20 @@ use std::{
     fmt,
     hash::{Hash, Hasher},
     ops::Range,
-    sync::Arc,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use retroscope_packet::{FlowKey, FragmentKey};
 
-use crate::{FilterError, LinkContext, Program, Variable, chain::Chain, compile, plan::Plan};
+use crate::{
+    FilterError, LinkContext, Place, Program, Variable,
+    chain::Chain,
+    compile::{self, compile},
+    plan::Plan,
+};
 
 /// A template with a trigger packet's values in it, or a plain expression.
 ///
@@ -19,27 +27,23 @@ use crate::{FilterError, LinkContext, Program, Variable, chain::Chain, compile, 
 #[derive(Debug, Clone)]
 pub struct Filled {
     display: String,
-    /// The template as it was typed, for errors to point into.
-    source: String,
     pub(crate) chain: Chain,
     /// The chain as it is evaluated; all that one template becomes have it in common.
     pub(crate) plan: Arc<Plan>,
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<Arc<Piece>>,
     pub(crate) terms: Terms,
 }
 
 impl Filled {
     pub(crate) fn new(
         display: String,
-        source: String,
         chain: Chain,
         plan: Arc<Plan>,
-        pieces: Vec<Piece>,
+        pieces: Vec<Arc<Piece>>,
         terms: Terms,
     ) -> Self {
         Self {
             display,
-            source,
             chain,
             plan,
             pieces,
@@ -53,12 +57,36 @@ impl Filled {
         &self.display
     }
 
-    /// Compiles every piece of pcap-filter text.
+    /// An expression of one piece and nothing else.
+    pub(crate) fn of_piece(piece: Arc<Piece>) -> Self {
+        let chain = Chain::piece();
+        let plan = Arc::new(Plan::new(&chain, &[]));
+        let display = piece.text.clone();
+        Self::new(display, chain, plan, vec![piece], Terms::default())
+    }
+
+    /// Compiles every piece of pcap-filter text that was not compiled before.
     pub(crate) fn compile(&self, link: LinkContext) -> Result<Vec<Program>, FilterError> {
-        self.pieces
-            .iter()
-            .map(|piece| piece.compile(&self.source, link))
-            .collect()
+        let pieces = self.pieces.iter();
+        pieces.map(|piece| piece.compile(link)).collect()
+    }
+
+    /// Whether [`Self::compile`] is quick: libpcap knows the pieces already, or they are short.
+    pub(crate) fn compiles_at_once(&self, link: LinkContext) -> bool {
+        let is_quick = |piece: &Arc<Piece>| {
+            compile::is_quick(&piece.text) || of(&piece.lock(), link).is_some()
+        };
+        self.pieces.iter().all(is_quick)
+    }
+
+    /// Looks up no names any more: pieces that hold some are not compiled for further link types.
+    pub(crate) fn seal(&self) {
+        self.pieces.iter().for_each(|piece| piece.seal());
+    }
+
+    /// Whether a piece holds names that the system is asked for.
+    pub(crate) fn has_names(&self) -> bool {
+        self.pieces.iter().any(|piece| piece.has_name())
     }
 }
 
@@ -184,12 +212,23 @@ pub(crate) struct CommunityTerm {
     pub(crate) flow: Option<FlowTerm>,
 }
 
-/// A piece of pcap-filter text, and where it came from.
-#[derive(Debug, Clone, Default)]
+/// A piece of pcap-filter text, where it came from, and what libpcap made of it. All expressions that hold it share it, so that it is
+/// compiled once for each link type, by whichever thread comes first.
+#[derive(Debug, Default)]
 pub(crate) struct Piece {
     text: String,
+    /// The template as it was typed, for errors to point into.
+    source: Arc<str>,
     segments: Vec<Segment>,
+    /// Where the first name stands in `source` that the system is asked for whenever libpcap compiles the text.
+    name: Option<Range<usize>>,
+    /// Names are looked up no more.
+    is_sealed: AtomicBool,
+    made: Mutex<Vec<Made>>,
 }
+
+/// What libpcap made of a piece.
+type Made = (LinkContext, Result<Program, FilterError>);
 
 /// A stretch of a piece.
 #[derive(Debug, Clone)]
@@ -203,16 +242,17 @@ struct Segment {
 }
 
 impl Piece {
-    /// Bytes of a text without variables.
-    pub(crate) fn verbatim(text: &str, bytes: Range<usize>) -> Self {
-        let mut piece = Self::default();
-        piece.push_source(text, bytes);
-        piece
+    /// Nothing yet, of a template.
+    pub(crate) fn of(source: Arc<str>) -> Self {
+        Self {
+            source,
+            ..Self::default()
+        }
     }
 
     /// Appends bytes of the template as they are.
-    pub(crate) fn push_source(&mut self, template: &str, bytes: Range<usize>) {
-        self.text.push_str(&template[bytes.clone()]);
+    pub(crate) fn push_source(&mut self, bytes: Range<usize>) {
+        self.text.push_str(&self.source[bytes.clone()]);
         self.segments.push(Segment {
             end: self.text.len(),
             source: bytes,
@@ -220,7 +260,7 @@ impl Piece {
         });
     }
 
-    /// Appends the value of the variable whose name stands at `name` in the template.
+    /// Appends what stands for the bytes `name` of the template: of a variable its value, of a port's name its number.
     pub(crate) fn push_value(&mut self, value: &str, name: Range<usize>) {
         self.text.push_str(value);
         self.segments.push(Segment {
@@ -230,19 +270,52 @@ impl Piece {
         });
     }
 
+    /// Notes that a name stands in the template at `name`.
+    pub(crate) fn set_name(&mut self, name: Range<usize>) {
+        self.name.get_or_insert(name);
+    }
+
     /// The text with the values in it.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Compiles the piece; errors point into the template that it came from.
-    pub(crate) fn compile(
-        &self,
-        template: &str,
-        link: LinkContext,
-    ) -> Result<Program, FilterError> {
-        compile(&self.text, link)
-            .map_err(|error| error.relocated(template, |span| self.source_of(span)))
+    fn lock(&self) -> MutexGuard<'_, Vec<Made>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Compiles the piece, unless that was done; errors point into the template that it came from.
+    pub(crate) fn compile(&self, link: LinkContext) -> Result<Program, FilterError> {
+        if let Some(made) = of(&self.lock(), link) {
+            return made.clone();
+        }
+        // Relaxed: it is set before the threads start that must see it.
+        if self.is_sealed.load(Relaxed)
+            && let Some(name) = &self.name
+        {
+            return Err(FilterError::NameTooLate {
+                place: Place::new(&self.source, name.clone()),
+                name: self.source[name.clone()].to_owned(),
+            });
+        }
+        // Not under the lock: whoever needs it for another link type need not wait.
+        let made = compile(&self.text, link)
+            .map_err(|error| error.relocated(&self.source, |span| self.source_of(span)));
+        let mut all = self.lock();
+        if let Some(first) = of(&all, link) {
+            return first.clone();
+        }
+        all.push((link, made.clone()));
+        made
+    }
+
+    pub(crate) fn has_name(&self) -> bool {
+        self.name.is_some()
+    }
+
+    /// The system is asked for no name any more.
+    pub(crate) fn seal(&self) {
+        self.is_sealed.store(true, Relaxed);
     }
 
     /// Bytes of the template that bytes of the piece stand for. A value stands for its variable's whole name.
@@ -281,6 +354,13 @@ impl Piece {
     }
 }
 
+/// What was made for a link type.
+fn of(made: &[Made], link: LinkContext) -> Option<&Result<Program, FilterError>> {
+    made.iter()
+        .find(|(of, _)| *of == link)
+        .map(|(_, made)| made)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,10 +368,10 @@ mod tests {
     #[test]
     fn places_go_back_to_the_template() {
         let template = "host $srcIP and port 9";
-        let mut piece = Piece::default();
-        piece.push_source(template, 0..5);
+        let mut piece = Piece::of(template.into());
+        piece.push_source(0..5);
         piece.push_value("10.0.0.1", 5..11);
-        piece.push_source(template, 11..template.len());
+        piece.push_source(11..template.len());
         assert_eq!(piece.text, "host 10.0.0.1 and port 9");
         assert_eq!(&template[piece.source_of(0..4)], "host");
         assert_eq!(&template[piece.source_of(5..13)], "$srcIP");

@@ -115,6 +115,33 @@ impl Filter {
         Ok(Self::new(Template::parse(text)?.into_plain()?))
     }
 
+    /// As [`Filter::plain`], with names looked up once: see [`Template::resolve`].
+    ///
+    /// # Errors
+    /// As [`Filter::plain`].
+    pub fn resolved(text: &str) -> Result<Self, FilterError> {
+        let template = Template::parse(text)?.resolve()?;
+        Ok(Self::new(template.into_plain()?))
+    }
+
+    /// Whether [`Filter::prepare`] is done within a millisecond: all that libpcap is slow at is compiled already, by this filter or
+    /// another one of the same expression.
+    #[must_use]
+    pub fn prepares_at_once(&self, link: LinkContext) -> bool {
+        self.is_prepared(link.link_type, link.mode) || self.filled.compiles_at_once(link)
+    }
+
+    /// Whether it holds names that the system is asked for when it is prepared.
+    #[must_use]
+    pub fn has_names(&self) -> bool {
+        self.filled.has_names()
+    }
+
+    /// From now on the system is asked for no name, by no filter of the same expression: see [`Template::seal`].
+    pub fn seal(&self) {
+        self.filled.seal();
+    }
+
     /// A filter from an expression; prepared for no link type yet.
     #[must_use]
     pub fn new(filled: Filled) -> Self {

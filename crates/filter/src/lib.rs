@@ -30,6 +30,7 @@ mod joint;
 mod link;
 mod locate;
 mod lockstep;
+mod names;
 mod native;
 mod parts;
 mod payload;

@@ -5,7 +5,7 @@
 #![expect(unsafe_code, reason = "calls into the C library libpcap")]
 
 use std::{
-    ffi::{CStr, c_char, c_int, c_uint, c_void},
+    ffi::{CStr, CString, c_char, c_int, c_uint, c_void},
     fmt,
     ptr::NonNull,
     slice,
@@ -17,6 +17,8 @@ use crate::{Frame, Instruction, LinkContext, Mode, Program};
 const NETMASK_UNKNOWN: c_uint = 0xffff_ffff;
 /// `PCAP_ERRBUF_SIZE` of `pcap/pcap.h`.
 const ERRBUF_BYTES: usize = 256;
+/// `PROTO_UNDEF` of `pcap/namedb.h`: a port's name is that of several transports.
+const PROTO_UNDEF: c_int = -1;
 /// Bytes of a pcap file header.
 const HEADER_BYTES: usize = 24;
 
@@ -56,6 +58,35 @@ unsafe extern "C" {
         wire_len: c_uint,
         captured_len: c_uint,
     ) -> c_uint;
+    // pcap/namedb.h.
+    fn pcap_nametoport(name: *const c_char, port: *mut c_int, proto: *mut c_int) -> c_int;
+    fn pcap_nametoproto(name: *const c_char) -> c_int;
+}
+
+/// The number of a port's name, and its transport where that is one only. It asks the system's tables.
+pub(crate) fn port(name: &str) -> Option<(u16, Option<&'static str>)> {
+    let name = CString::new(name).ok()?;
+    let (mut port, mut proto): (c_int, c_int) = (0, 0);
+    // SAFETY: `name` ends with a NUL, and both places are writable; libpcap keeps no pointer to them.
+    let is_known = unsafe { pcap_nametoport(name.as_ptr(), &raw mut port, &raw mut proto) };
+    if is_known == 0 {
+        return None;
+    }
+    let transport = match proto {
+        PROTO_UNDEF => None,
+        libc::IPPROTO_TCP => Some("tcp"),
+        libc::IPPROTO_UDP => Some("udp"),
+        _ => return None,
+    };
+    Some((u16::try_from(port).ok()?, transport))
+}
+
+/// The number of a protocol's name. It asks the system's tables.
+pub(crate) fn protocol(name: &str) -> Option<u8> {
+    let name = CString::new(name).ok()?;
+    // SAFETY: `name` ends with a NUL; libpcap keeps no pointer to it.
+    let number = unsafe { pcap_nametoproto(name.as_ptr()) };
+    u8::try_from(number).ok()
 }
 
 /// Runs a program in libpcap's interpreter, as [`Program::run`] does in ours.

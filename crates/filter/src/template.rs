@@ -8,6 +8,7 @@ use crate::{
     EXPRESSION_BYTES_MAX, FillError, Filled, FilterError, LinkContext, Place, Variable,
     chain::Chain,
     filled::{CommunityTerm, FlowTerm, Piece, Terms},
+    names::{Meaning, names},
     plan::Plan,
     variable::{Family, Value},
     words::{WordKind, words_and_tests},
@@ -31,13 +32,24 @@ use crate::{
 /// ```
 #[derive(Debug, Clone)]
 pub struct Template {
-    text: String,
+    text: Arc<str>,
     /// Every variable with its bytes in `text`, in order.
     variables: Vec<(Range<usize>, Variable)>,
     chain: Chain,
-    /// Bytes of each piece of pcap-filter text, in order.
-    pieces: Vec<Range<usize>>,
+    /// Each piece of pcap-filter text, in order.
+    pieces: Vec<TextPiece>,
+    /// What [`Template::resolve`] writes in the place of names, in order.
+    numbers: Vec<(Range<usize>, String)>,
     plan: Arc<Plan>,
+}
+
+/// A piece of pcap-filter text.
+#[derive(Debug, Clone)]
+struct TextPiece {
+    /// Its bytes.
+    bytes: Range<usize>,
+    /// The piece, where there is nothing to fill in: all that is made of the template shares it, and what libpcap made of it.
+    fixed: Option<Arc<Piece>>,
 }
 
 impl PartialEq for Template {
@@ -117,13 +129,110 @@ impl Template {
             (Chain::piece(), std::iter::once(0..text.len()).collect())
         };
         let plan = Arc::new(Plan::new(&chain, &tests));
-        Ok(Self {
-            text: text.to_owned(),
+        let pieces = pieces.into_iter();
+        let pieces = pieces.map(|bytes| TextPiece { bytes, fixed: None });
+        let mut template = Self {
+            text: text.into(),
             variables,
             chain,
-            pieces,
+            pieces: pieces.collect(),
+            numbers: Vec::new(),
             plan,
-        })
+        };
+        for index in 0..template.pieces.len() {
+            template.fix(index, None);
+        }
+        Ok(template)
+    }
+
+    /// Looks up the names of ports and protocols, and finds those of hosts and networks, so that the system is not asked for them
+    /// again: a piece that holds such a name is compiled for further link types only until [`Template::seal`]. Asks the system's
+    /// tables (services(5), protocols(5)), and no resolver.
+    ///
+    /// # Errors
+    /// [`FilterError::NameAndVariable`] for a piece that holds a name of a host or network beside a variable: it would have to be looked
+    /// up for each trigger.
+    pub fn resolve(mut self) -> Result<Self, FilterError> {
+        for index in 0..self.pieces.len() {
+            let bytes = self.pieces[index].bytes.clone();
+            let here = |span: &Range<usize>| span.start + bytes.start..span.end + bytes.start;
+            let mut unknown = None;
+            for name in names(&self.text[bytes.clone()], true) {
+                match name.meaning {
+                    Meaning::Known(numbers) => {
+                        let numbers = numbers.into_iter();
+                        let numbers = numbers.map(|(span, number)| (here(&span), number));
+                        self.numbers.extend(numbers);
+                    }
+                    Meaning::Unknown => _ = unknown.get_or_insert_with(|| here(&name.span)),
+                }
+            }
+            if let (Some(name), Some((_, variable))) = (&unknown, self.filled_in(&bytes).first()) {
+                return Err(FilterError::NameAndVariable {
+                    place: Place::new(&self.text, name.clone()),
+                    name: self.text[name.clone()].to_owned(),
+                    variable: *variable,
+                });
+            }
+            self.fix(index, unknown);
+        }
+        Ok(self)
+    }
+
+    /// Makes sure that the system is asked for no name, for a text that comes up when names were looked up already.
+    ///
+    /// # Errors
+    /// [`FilterError::NameTooLate`] for the first name, that of a port too.
+    pub fn without_names(self) -> Result<Self, FilterError> {
+        for TextPiece { bytes, .. } in &self.pieces {
+            if let Some(name) = names(&self.text[bytes.clone()], false).first() {
+                let span = name.span.start + bytes.start..name.span.end + bytes.start;
+                return Err(FilterError::NameTooLate {
+                    name: self.text[span.clone()].to_owned(),
+                    place: Place::new(&self.text, span),
+                });
+            }
+        }
+        Ok(self)
+    }
+
+    /// From now on the system is asked for no name: see [`Template::resolve`]. To be called when it is compiled for all link types that
+    /// are known.
+    pub fn seal(&self) {
+        self.fixed().for_each(|piece| piece.seal());
+    }
+
+    /// Whether it holds names that the system is asked for when it is compiled.
+    #[must_use]
+    pub fn has_names(&self) -> bool {
+        self.fixed().any(|piece| piece.has_name())
+    }
+
+    /// Pieces in which nothing is filled in.
+    fn fixed(&self) -> impl Iterator<Item = &Arc<Piece>> {
+        self.pieces.iter().filter_map(|piece| piece.fixed.as_ref())
+    }
+
+    /// Makes a piece in which nothing is filled in, with a `name` or none.
+    fn fix(&mut self, index: usize, name: Option<Range<usize>>) {
+        let bytes = self.pieces[index].bytes.clone();
+        if !self.filled_in(&bytes).is_empty() {
+            return;
+        }
+        let mut piece = self.piece(&bytes, |_| String::new());
+        if let Some(name) = name {
+            piece.set_name(name);
+        }
+        self.pieces[index].fixed = Some(Arc::new(piece));
+    }
+
+    /// The variables in these bytes.
+    fn filled_in(&self, bytes: &Range<usize>) -> &[(Range<usize>, Variable)] {
+        let within = |at: usize| {
+            let is_before = |(span, _): &(Range<usize>, Variable)| span.start < at;
+            self.variables.partition_point(is_before)
+        };
+        &self.variables[within(bytes.start)..within(bytes.end)]
     }
 
     /// The text as it was typed.
@@ -159,10 +268,15 @@ impl Template {
     /// [`FilterError`], pointing into the text as it was typed.
     pub fn check(&self, link: LinkContext) -> Result<(), FilterError> {
         let compile = |family: Family| {
-            self.pieces.iter().try_for_each(|bytes| {
-                let piece = self.piece(bytes, |variable| variable.sample(family).to_owned());
-                piece.compile(&self.text, link).map(drop)
-            })
+            self.pieces
+                .iter()
+                .try_for_each(|TextPiece { bytes, fixed }| {
+                    if let Some(piece) = fixed {
+                        return piece.compile(link).map(drop);
+                    }
+                    let piece = self.piece(bytes, |variable| variable.sample(family).to_owned());
+                    piece.compile(link).map(drop)
+                })
         };
         let has_addresses = self
             .variables
@@ -172,6 +286,12 @@ impl Template {
             Err(error) if has_addresses => compile(Family::V6).map_err(|_| error),
             result => result,
         }
+    }
+
+    /// Compiles the pieces in which nothing is filled in, so that expressions made of it need not. What is refused is so again when such an
+    /// expression is prepared.
+    pub fn prepare(&self, link: LinkContext) {
+        self.fixed().for_each(|piece| drop(piece.compile(link)));
     }
 
     /// What it asks of a trigger packet. Formats nothing: cheap enough for each packet that triggers.
@@ -208,8 +328,10 @@ impl Template {
     /// that did not ask for them.
     #[must_use]
     pub fn filled(&self, values: &TriggerValues) -> Filled {
-        let pieces = self.pieces.iter();
-        let pieces = pieces.map(|bytes| self.piece(bytes, |variable| values.text(variable)));
+        let pieces = self.pieces.iter().map(|TextPiece { bytes, fixed }| {
+            let filled = || Arc::new(self.piece(bytes, |variable| values.text(variable)));
+            fixed.clone().unwrap_or_else(filled)
+        });
         let pieces = pieces.collect();
         let terms = values.terms();
         let mut display = String::with_capacity(self.text.len());
@@ -223,7 +345,6 @@ impl Template {
         display.push_str(&self.text[copied..]);
         Filled::new(
             display,
-            self.text.clone(),
             self.chain.clone(),
             self.plan.clone(),
             pieces,
@@ -243,13 +364,9 @@ impl Template {
                 variable: *variable,
             });
         }
-        let pieces = self.pieces.into_iter();
-        let pieces = pieces
-            .map(|bytes| Piece::verbatim(&self.text, bytes))
-            .collect();
+        let pieces = self.fixed().cloned().collect();
         Ok(Filled::new(
-            self.text.clone(),
-            self.text,
+            self.text.as_ref().to_owned(),
             self.chain,
             self.plan,
             pieces,
@@ -259,18 +376,28 @@ impl Template {
 
     /// One piece of text with `value` in the place of each variable.
     fn piece(&self, bytes: &Range<usize>, value: impl Fn(Variable) -> String) -> Piece {
-        let first = self
-            .variables
-            .partition_point(|(span, _)| span.start < bytes.start);
-        let inside = |(span, _): &&(Range<usize>, Variable)| span.end <= bytes.end;
-        let mut piece = Piece::default();
+        let mut piece = Piece::of(Arc::clone(&self.text));
+        let mut numbers = self
+            .numbers
+            .iter()
+            .filter(|(span, _)| bytes.contains(&span.start))
+            .peekable();
         let mut copied = bytes.start;
-        for (span, variable) in self.variables[first..].iter().take_while(inside) {
-            piece.push_source(&self.text, copied..span.start);
+        let mut push_numbers = |piece: &mut Piece, copied: &mut usize, until: usize| {
+            while let Some((span, number)) = numbers.next_if(|(span, _)| span.start < until) {
+                piece.push_source(*copied..span.start);
+                piece.push_value(number, span.clone());
+                *copied = span.end;
+            }
+        };
+        for (span, variable) in self.filled_in(bytes) {
+            push_numbers(&mut piece, &mut copied, span.start);
+            piece.push_source(copied..span.start);
             piece.push_value(&value(*variable), span.clone());
             copied = span.end;
         }
-        piece.push_source(&self.text, copied..bytes.end);
+        push_numbers(&mut piece, &mut copied, bytes.end);
+        piece.push_source(copied..bytes.end);
         piece
     }
 }

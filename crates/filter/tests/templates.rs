@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use common::savefile;
 use frames::{Ends, arp, ipv4, udp, udp6};
 use retroscope_filter::{
-    Aux, Decision, Filled, Filter, FilterError, FlowState, Mode, PacketView, Template,
+    Aux, Decision, Filled, Filter, FilterError, FlowState, LinkContext, Mode, PacketView, Template,
     TriggerFacts, Variable, Verdict,
 };
 use retroscope_packet::{FragmentKey, LinkType, flow_of, fragment_of, parse};
@@ -507,4 +507,60 @@ fn link_types_that_are_not_prepared_match_nothing() {
         mode: Mode::Live,
         ..view(&arp(), 0)
     }));
+}
+
+/// A name of a host beside a variable would have to be looked up for each trigger. Ports have numbers.
+#[test]
+fn names_and_variables_do_not_mix() {
+    let refused = |text: &str| match Template::parse(text).unwrap().resolve() {
+        Err(error @ FilterError::NameAndVariable { .. }) => text[error.span()].to_owned(),
+        other => panic!("{text}: {other:?}"),
+    };
+    assert_eq!(
+        refused("host $srcIP and not host www.example.com"),
+        "www.example.com"
+    );
+    assert_eq!(
+        refused("$flow or (port $srcPort and net loopback)"),
+        "loopback"
+    );
+    assert_eq!(
+        refused("host $srcIP and tcp port no-such-port"),
+        "no-such-port"
+    );
+    for (text, has_names) in [
+        ("$flow or host www.example.com", true),
+        ("host $srcIP or payload contains \"a\" and host a", true),
+        ("host $srcIP and port domain and not proto \\udp", false),
+        ("type mgt and ether host $srcMAC", false),
+    ] {
+        let template = Template::parse(text).unwrap().resolve().unwrap();
+        assert_eq!(template.has_names(), has_names, "{text}");
+        let late = Template::parse(text).unwrap().without_names();
+        let is_name = matches!(late, Err(FilterError::NameTooLate { .. }));
+        assert_eq!(is_name, !text.contains("type"), "{text}");
+    }
+}
+
+/// What was compiled before names were looked up no more stays; the rest is refused, and the name is pointed at.
+#[test]
+fn a_sealed_name_is_not_compiled_again() {
+    let link = |link_type| LinkContext {
+        link_type,
+        snaplen: 0,
+        mode: Mode::Savefile,
+        optimize: true,
+    };
+    let mut filter = Filter::resolved("udp and host localhost").unwrap();
+    filter.prepare(link(LinkType::RAW)).unwrap();
+    filter.seal();
+    // A clone, and whatever else is made of the same expression, shares what was compiled.
+    let mut other = Filter::new(filter.filled().clone());
+    other.prepare(link(LinkType::RAW)).unwrap();
+    let error = other.prepare(link(LinkType::ETHERNET)).unwrap_err();
+    assert!(matches!(error, FilterError::NameTooLate { .. }), "{error}");
+    assert_eq!(&error.place().text[error.span()], "localhost");
+    let mut numbers = Filter::resolved("udp and port domain and host 10.0.0.1").unwrap();
+    numbers.seal();
+    numbers.prepare(link(LinkType::ETHERNET)).unwrap();
 }

@@ -10,14 +10,14 @@ use std::{
 
 use retroscope_packet::LinkType;
 
-use crate::{Filled, Filter, FilterError, Joint, LinkContext, Mode, Program};
+use crate::{Filled, Filter, FilterError, Joint, LinkContext, Mode, Program, filled::Piece};
 
 use super::{
     Explanation, Placed, Placement, RuleReader,
     chunked::Numbers,
     index::{Body, Books, Index, RuleInfo, flags},
     key::{Shape, traits},
-    plan::{Part, plan},
+    plan::{Part, Plan, plan},
     reader::Shared,
     residue::Residue,
     sought::Sought,
@@ -73,7 +73,7 @@ pub struct RuleSet {
 /// What the control side keeps of a rule.
 struct Kept {
     /// To compile it for more link types; none where the caller is asked.
-    text: Option<Box<str>>,
+    piece: Option<Arc<Piece>>,
     placement: Placement,
     parts: Box<[KeptPart]>,
     /// Bits of [`flags`].
@@ -157,18 +157,16 @@ impl RuleSet {
         let mut all = Vec::new();
         for (id, rule) in &self.ids {
             if let Some(kept) = self.kept.get(*rule as usize).and_then(Option::as_ref)
-                && let Some(text) = &kept.text
+                && let Some(piece) = &kept.piece
                 && kept.needs_program(link_type)
             {
-                all.push((RuleId(*id), text.clone(), Arc::clone(&kept.body)));
+                all.push((RuleId(*id), Arc::clone(piece), Arc::clone(&kept.body)));
             }
         }
         let mut refused = Vec::new();
-        for (id, text, body) in all {
+        for (id, piece, body) in all {
             let known = |link_type| body.program(link_type).cloned();
-            let placed =
-                Filter::plain(&text).and_then(|filter| self.put(id, filter.filled(), &known));
-            match placed {
+            match self.put(id, &Filled::of_piece(piece), &known) {
                 Ok(placed) => {
                     let mut its = placed.refused.into_iter();
                     let here = its.find(|(of, _)| *of == link_type);
@@ -297,7 +295,11 @@ impl RuleSet {
         }
         let placement = prepared.placed.placement;
         let kept = Kept {
-            text: (prepared.flags & flags::ASK == 0).then(|| filled.as_str().into()),
+            piece: filled
+                .pieces
+                .first()
+                .filter(|_| prepared.flags & flags::ASK == 0)
+                .cloned(),
             placement,
             parts: parts.iter().map(KeptPart::new).collect(),
             flags: prepared.flags,
@@ -340,6 +342,30 @@ impl RuleSet {
         }
     }
 
+    /// Those of some link types for which [`Self::insert`], [`Self::add_link_type`] or the evaluation that the set asks for would wait
+    /// for libpcap longer than a moment: see [`Filter::prepares_at_once`].
+    #[must_use]
+    pub fn slow_link_types(&self, filter: &Filter, link_types: &[LinkType]) -> Vec<LinkType> {
+        let is_slow = |link_type: &LinkType| !filter.prepares_at_once(self.context(*link_type));
+        let mut slow: Vec<LinkType> = link_types.iter().copied().filter(is_slow).collect();
+        if !slow.is_empty() {
+            let (understood, _, placement) = self.place(filter.filled());
+            slow.retain(|link_type| {
+                understood.asks || needs_program(&understood, placement, *link_type)
+            });
+        }
+        slow
+    }
+
+    fn context(&self, link_type: LinkType) -> LinkContext {
+        LinkContext {
+            link_type,
+            snaplen: SNAPLEN,
+            mode: self.mode,
+            optimize: true,
+        }
+    }
+
     /// Takes a rule out of the tables, not yet for readers; whether it was there.
     fn take_out(&mut self, id: RuleId) -> bool {
         let Some(rule) = self.ids.remove(&id.0) else {
@@ -370,11 +396,8 @@ impl RuleSet {
         true
     }
 
-    fn prepare(
-        &self,
-        filled: &Filled,
-        known: &dyn Fn(LinkType) -> Option<Program>,
-    ) -> Result<Prepared, FilterError> {
+    /// What look-ups make of an expression.
+    fn place(&self, filled: &Filled) -> (Understood, Plan, Placement) {
         let understood = understand(filled);
         let plan = plan(&understood.expr, understood.view, &|sought| {
             self.work.crowd(sought)
@@ -386,6 +409,15 @@ impl RuleSet {
             (true, false) => Placement::LookedUp,
             (false, false) => Placement::Compiled,
         };
+        (understood, plan, placement)
+    }
+
+    fn prepare(
+        &self,
+        filled: &Filled,
+        known: &dyn Fn(LinkType) -> Option<Program>,
+    ) -> Result<Prepared, FilterError> {
+        let (understood, plan, placement) = self.place(filled);
         let mut its_flags = 0;
         for (is_set, flag) in [
             (understood.asks, flags::ASK),
@@ -429,11 +461,8 @@ impl RuleSet {
         if understood.asks {
             return Ok((programs, refused));
         }
-        let needs_program = placement != Placement::LookedUp;
         for link_type in &self.link_types {
-            let is_needed = needs_program
-                || !Shape::is_read(*link_type)
-                || (understood.needs_ethernet && *link_type != LinkType::ETHERNET);
+            let is_needed = needs_program(understood, placement, *link_type);
             let program = match known(*link_type) {
                 Some(program) => Ok(program),
                 None if is_needed => self.compiled(filled, *link_type),
@@ -452,12 +481,7 @@ impl RuleSet {
 
     fn compiled(&self, filled: &Filled, link_type: LinkType) -> Result<Program, FilterError> {
         let mut filter = Filter::new(filled.clone());
-        filter.prepare(LinkContext {
-            link_type,
-            snaplen: SNAPLEN,
-            mode: self.mode,
-            optimize: true,
-        })?;
+        filter.prepare(self.context(link_type))?;
         let program = filter.program(link_type, self.mode);
         // Only expressions of several pieces have no program of their own; these ask.
         Ok(program.cloned().unwrap_or_else(|| Program::constant(0)))
@@ -479,6 +503,13 @@ impl RuleSet {
         self.retired
             .retain(|version| Arc::strong_count(version) > 1);
     }
+}
+
+/// Whether a rule that the set decides is run as its program on packets of a link type.
+fn needs_program(understood: &Understood, placement: Placement, link_type: LinkType) -> bool {
+    placement != Placement::LookedUp
+        || !Shape::is_read(link_type)
+        || (understood.needs_ethernet && link_type != LinkType::ETHERNET)
 }
 
 impl Kept {

@@ -1,0 +1,326 @@
+//! Names in pcap-filter text: what libpcap would look up in the system's tables each time it compiles the text.
+//!
+//! libpcap asks getaddrinfo(3) for hosts, which may ask name servers and take as long as they take, and for ports;
+//! getnetbyname(3), getprotobyname(3) and ether_hostton(3) for networks, protocols and Ethernet hosts. By nsswitch.conf(5) any of them
+//! may leave the machine. So names are looked up once. Ports and protocols are written as the numbers that libpcap finds for
+//! them. What else is a name stays one: its text is compiled at the start and never again.
+//!
+//! What is a word of the language and what a name libpcap itself tells: its parser takes any name behind `type`, in the
+//! language of 802.11, says that it knows no such type, and looks nothing up. A word of the language is a syntax error there.
+
+use std::{ffi::CString, ops::Range};
+
+use retroscope_packet::LinkType;
+
+use crate::{
+    LinkContext, Mode,
+    sys::{self, Handle},
+    words::{Word, WordKind, words},
+};
+
+/// `LINKTYPE_IEEE802_11`.
+const IEEE802_11: LinkType = LinkType(105);
+
+/// The types of 802.11 that have names in libpcap (`ieee80211_types` of `gencode.c`).
+const TYPES: [&str; 5] = ["mgt", "management", "ctl", "control", "data"];
+
+/// A name, and what to write in its place.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    /// Its bytes in the text.
+    pub(crate) span: Range<usize>,
+    pub(crate) meaning: Meaning,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// What libpcap takes for the same: texts to put in the place of these bytes, in order.
+    Known(Vec<(Range<usize>, String)>),
+    /// A host, a network or what else is not written as a number.
+    Unknown,
+}
+
+/// What the words in front of a value say of it.
+#[derive(Debug, Clone, Copy)]
+struct Head<'t> {
+    /// Where its first word starts.
+    start: usize,
+    proto: Option<&'t str>,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Port,
+    Proto,
+    /// Of 802.11 or of pf: libpcap has a table of its own, or compares the text.
+    Literal,
+    Other,
+}
+
+/// The names in `text`, in order. Where nothing is to be looked up all of them are unknown.
+pub(crate) fn names(text: &str, looks_up: bool) -> Vec<Name> {
+    let words = words(text);
+    let mut identifiers = Identifiers::default();
+    let mut names = Vec::new();
+    let mut head: Option<Head<'_>> = None;
+    // Whether an operand begins, and whether its head began with it.
+    let (mut begins, mut is_own) = (true, false);
+    for (index, word) in words.iter().enumerate() {
+        if word.kind != WordKind::Other {
+            begins |= word.kind != WordKind::Dollar;
+            continue;
+        }
+        let shown = &text[word.span.clone()];
+        if let Some(qualifier) = qualifier(shown) {
+            let head = match &mut head {
+                Some(head) if !begins => head,
+                _ => {
+                    is_own = true;
+                    head.insert(Head {
+                        start: word.span.start,
+                        proto: None,
+                        kind: Kind::Other,
+                    })
+                }
+            };
+            begins = false;
+            match qualifier {
+                Qualifier::Proto => head.proto = Some(shown),
+                Qualifier::Kind(kind) => head.kind = kind,
+                Qualifier::Direction => {}
+            }
+            continue;
+        }
+        is_own &= !begins;
+        begins = false;
+        if !identifiers.is_identifier(shown) {
+            continue;
+        }
+        let is_inherited = is_inherited(text, &words[index + 1..]);
+        if let Some(meaning) = meaning(shown, word, head, looks_up, is_own && !is_inherited) {
+            let span = word.span.clone();
+            names.push(Name { span, meaning });
+        }
+    }
+    names
+}
+
+/// Whether what follows takes the qualifiers of the value before it.
+fn is_inherited(text: &str, behind: &[Word]) -> bool {
+    let mut behind = behind
+        .iter()
+        .skip_while(|word| word.kind == WordKind::Close);
+    let joined = behind.next();
+    if !joined.is_some_and(|word| matches!(word.kind, WordKind::And | WordKind::Or)) {
+        return false;
+    }
+    let value = behind.find(|word| !matches!(word.kind, WordKind::Not | WordKind::Open));
+    value.is_some_and(|word| qualifier(&text[word.span.clone()]).is_none())
+}
+
+enum Qualifier {
+    Proto,
+    Direction,
+    Kind(Kind),
+}
+
+fn qualifier(word: &str) -> Option<Qualifier> {
+    Some(match word {
+        "ip" | "ip6" | "arp" | "rarp" | "tcp" | "udp" | "sctp" | "ether" | "link" | "fddi"
+        | "tr" | "ppp" | "slip" | "wlan" | "decnet" | "iso" | "isis" => Qualifier::Proto,
+        "src" | "dst" | "or" | "and" | "||" | "&&" => Qualifier::Direction,
+        "port" => Qualifier::Kind(Kind::Port),
+        "proto" | "protochain" => Qualifier::Kind(Kind::Proto),
+        "type" | "subtype" | "dir" | "direction" | "ifname" | "on" | "reason" | "action"
+        | "rset" | "ruleset" => Qualifier::Kind(Kind::Literal),
+        "host" | "net" | "portrange" | "gateway" => Qualifier::Kind(Kind::Other),
+        _ => return None,
+    })
+}
+
+/// What a name means; `None`: libpcap looks nothing up for it. `is_alone`: no other value has the same qualifiers.
+fn meaning(
+    name: &str,
+    word: &Word,
+    head: Option<Head<'_>>,
+    looks_up: bool,
+    is_alone: bool,
+) -> Option<Meaning> {
+    let in_place = |number: String| Meaning::Known(vec![(word.span.clone(), number)]);
+    let Some(head) = head else {
+        return Some(Meaning::Unknown);
+    };
+    let known = match (head.kind, head.proto) {
+        (Kind::Literal, _) => return None,
+        (Kind::Proto, None | Some("ip" | "ip6")) if looks_up => {
+            let name = name.strip_prefix('\\').unwrap_or(name);
+            sys::protocol(name).map(|number| in_place(number.to_string()))
+        }
+        // EtherTypes and the protocols of ISO: libpcap's own tables.
+        (Kind::Proto, Some(proto)) if !matches!(proto, "ip" | "ip6") => return None,
+        (Kind::Port, proto) if looks_up => match (sys::port(name), proto) {
+            (Some((port, None)), _) => Some(in_place(port.to_string())),
+            (Some((port, Some(its))), Some(proto)) if its == proto => {
+                Some(in_place(port.to_string()))
+            }
+            (Some((port, Some(its))), None) if is_alone => {
+                let its = (head.start..head.start, format!("{its} "));
+                Some(Meaning::Known(vec![
+                    its,
+                    (word.span.clone(), port.to_string()),
+                ]))
+            }
+            _ => None,
+        },
+        _ => None,
+    };
+    Some(known.unwrap_or(Meaning::Unknown))
+}
+
+/// libpcap's answers.
+#[derive(Default)]
+struct Identifiers {
+    handle: Option<Handle>,
+}
+
+impl Identifiers {
+    /// Whether libpcap takes a word for a name, rather than for a word of the language, a number or an address.
+    fn is_identifier(&mut self, word: &str) -> bool {
+        // Ranges of ports are names to the scanner, and numbers to what looks names up.
+        let is_number = |word: &str| {
+            !word.is_empty()
+                && word
+                    .bytes()
+                    .all(|b| b.is_ascii_digit() || b == b'-' || b == b'.')
+        };
+        if is_number(word) || !word.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '\\') {
+            return false;
+        }
+        let link = LinkContext {
+            link_type: IEEE802_11,
+            snaplen: 0,
+            mode: Mode::Savefile,
+            optimize: false,
+        };
+        if self.handle.is_none() {
+            self.handle = Handle::open(&link).ok();
+        }
+        // Where libpcap does not work at all, no text is compiled either.
+        let (Some(handle), Ok(text)) = (&mut self.handle, CString::new(format!("type {word}")))
+        else {
+            return false;
+        };
+        match handle.compile(&text, false) {
+            // A word such as `icmptype` stands for a number, and some numbers are types.
+            Ok(_) => TYPES.contains(&word),
+            Err(message) => message.starts_with("unknown 802.11 type name"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compile;
+
+    /// The names of a text, and the text with numbers in the place of those that have them.
+    fn resolved(text: &str) -> (Vec<&str>, String) {
+        let names = names(text, true);
+        let unknown = names.iter().filter(|name| name.meaning == Meaning::Unknown);
+        let unknown = unknown.map(|name| &text[name.span.clone()]).collect();
+        let mut numbers = text.to_owned();
+        for name in names.iter().rev() {
+            if let Meaning::Known(texts) = &name.meaning {
+                for (span, number) in texts.iter().rev() {
+                    numbers.replace_range(span.clone(), number);
+                }
+            }
+        }
+        (unknown, numbers)
+    }
+
+    #[test]
+    fn words_of_the_language_and_numbers_are_no_names() {
+        for text in [
+            "tcp[tcpflags] & (tcp-syn|tcp-ack) != 0 and icmp[icmptype] == icmp-echo",
+            "host 10.0.0.1 or net 10.1 or src net 192.168.0.0 mask 255.255.0.0 or host fe80::1",
+            "ether host aa:bb:cc:dd:ee:ff or ether host aabb.ccdd.eeff or ether broadcast",
+            "portrange 1-2 or udp portrange 5000-6000 or less 60 or greater 0x40 or len > 1",
+            "wlan addr1 aa:bb:cc:dd:ee:ff and type mgt subtype beacon and dir nods",
+            "ether proto \\ip or link proto \\arp or ether proto \\ip6",
+            "inbound or outbound or ifindex 3 or vlan 5 or mpls 7 or pppoes or ip6 protochain 6",
+            "iso proto \\clnp or llc u or isis or lat or atalk or stp or ipx or netbeui",
+        ] {
+            assert_eq!(names(text, true), [], "{text}");
+        }
+    }
+
+    #[test]
+    fn hosts_networks_and_the_like_stay_names() {
+        for (text, expected) in [
+            ("host www.example.com", &["www.example.com"][..]),
+            ("src or dst host a-b and tcp", &["a-b"]),
+            ("host foo or bar", &["foo", "bar"]),
+            ("host (foo or bar) and not src baz", &["foo", "bar", "baz"]),
+            ("net loopback and host 3com", &["loopback", "3com"]),
+            ("ether host box or gateway gate", &["box", "gate"]),
+            ("host data", &["data"]),
+            ("portrange ssh-http", &["ssh-http"]),
+            ("port no-such-port-anywhere", &["no-such-port-anywhere"]),
+            // Others take their qualifiers from it, and `tcp` is not theirs.
+            ("port ssh or 443", &["ssh"]),
+            ("port 443 or ssh", &["ssh"]),
+            ("udp port ssh", &["ssh"]),
+        ] {
+            let (unknown, numbers) = resolved(text);
+            assert_eq!(unknown, expected, "{text}");
+            assert_eq!(numbers, text);
+        }
+    }
+
+    /// The numbers are libpcap's: its programs for the names are the same.
+    #[test]
+    fn ports_and_protocols_become_numbers() {
+        let link = LinkContext {
+            link_type: LinkType::ETHERNET,
+            snaplen: 0,
+            mode: Mode::Savefile,
+            optimize: true,
+        };
+        for (text, expected) in [
+            ("port domain", "port 53"),
+            ("src port domain or 80", "src port 53 or 80"),
+            (
+                "host 10.0.0.1 and port ssh",
+                "host 10.0.0.1 and tcp port 22",
+            ),
+            ("not src or dst port ssh", "not tcp src or dst port 22"),
+            (
+                "tcp dst port ssh and port domain",
+                "tcp dst port 22 and port 53",
+            ),
+            ("port (domain or 67)", "port (53 or 67)"),
+            ("udp port tftp", "udp port 69"),
+            (
+                "port tftp and (dst port ssh)",
+                "udp port 69 and (tcp dst port 22)",
+            ),
+            ("ip proto \\tcp or proto \\udp", "ip proto 6 or proto 17"),
+        ] {
+            assert!(
+                names(text, false)
+                    .iter()
+                    .all(|name| name.meaning == Meaning::Unknown)
+            );
+            let (unknown, numbers) = resolved(text);
+            assert_eq!(
+                (unknown, numbers.as_str()),
+                (Vec::new(), expected),
+                "{text}"
+            );
+            let [named, numbered] = [text, expected].map(|text| compile(text, link).unwrap());
+            assert_eq!(named.instructions(), numbered.instructions(), "{text}");
+        }
+    }
+}
