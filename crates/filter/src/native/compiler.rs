@@ -13,6 +13,8 @@ use std::{
 use super::NativeError;
 use crate::{Joint, Program};
 
+/// Programs in the queue at most: thousands of rules at the start, and then those of dumps.
+const WAITING_MAX: u64 = 65_536;
 /// Failures that are kept for [`Compiler::failures`] at most; more are counted only.
 const FAILURES_MAX: usize = 16;
 
@@ -49,6 +51,8 @@ enum Work {
 #[derive(Debug, Default)]
 struct Shared {
     ends: AtomicBool,
+    /// In the queue.
+    waiting: AtomicU64,
     made: AtomicU64,
     failed: AtomicU64,
     skipped: AtomicU64,
@@ -63,7 +67,8 @@ pub struct CompilerCounts {
     pub made: u64,
     /// Programs that stay with the interpreter.
     pub failed: u64,
-    /// Programs that nobody had any more when their turn came, and those that run by themselves because they cannot be joined.
+    /// Programs that nobody had any more when their turn came, those that run by themselves because they cannot be joined, and those that
+    /// found the queue full.
     pub skipped: u64,
 }
 
@@ -80,6 +85,7 @@ impl Compiler {
             .name("filter-compiler".to_owned())
             .spawn(move || {
                 for work in work {
+                    worker.waiting.fetch_sub(1, Ordering::Relaxed);
                     worker.take(&work);
                 }
             })?;
@@ -90,7 +96,8 @@ impl Compiler {
         })
     }
 
-    /// Queues a program. Nothing happens to one that runs as machine code already.
+    /// Queues a program. Nothing happens to one that runs as machine code already; where the queue is full it stays with the
+    /// interpreter.
     pub fn submit(&self, program: &Program) {
         if program.native().is_none() {
             self.send(Work::One(program.clone()));
@@ -105,6 +112,11 @@ impl Compiler {
     }
 
     fn send(&self, work: Work) {
+        if self.shared.waiting.fetch_add(1, Ordering::Relaxed) >= WAITING_MAX {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.shared.skipped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         // The queue is there until `drop`, and the thread takes from it until the queue is gone.
         if let Some(queue) = &self.queue {
             let _ = queue.send(work);
@@ -228,5 +240,21 @@ mod tests {
         ));
         assert!(compiler.failures().is_empty() && program.native().is_none());
         assert_eq!(program.run(&[], 0, Aux::default()), 5);
+    }
+
+    #[test]
+    fn what_waits_is_bounded_and_counted() {
+        let compiler = Compiler::new().expect("a thread");
+        let waiting = &compiler.shared.waiting;
+        waiting.fetch_add(WAITING_MAX, Ordering::Relaxed);
+        let program = Program::new(vec![Instruction::ret(5)], false).expect("valid");
+        compiler.submit(&program);
+        let counts = compiler.counts();
+        assert_eq!((counts.skipped, counts.made), (1, 0));
+        assert_eq!(program.run(&[], 0, Aux::default()), 5);
+        waiting.fetch_sub(WAITING_MAX, Ordering::Relaxed);
+        compiler.submit(&program);
+        assert_eq!(wait(&compiler, 2).made, 1);
+        assert_eq!(compiler.shared.waiting.load(Ordering::Relaxed), 0);
     }
 }
