@@ -61,7 +61,7 @@ pub fn run(ring_bytes: u64, size: u16, directory: &Path) -> Result<f64, Failure>
         }
     };
     let seconds = start.elapsed().as_secs_f64();
-    let summary = recorder.join(Vec::new());
+    let summary = recorder.join();
     if let Some(failure) = failure {
         return Err(failure);
     }

@@ -75,7 +75,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     let seconds = start.elapsed().as_secs_f64();
-    let summary = recorder.join(Vec::new());
+    let summary = recorder.join();
     let packets = (summary.stored, summary.analyzed, summary.lapped);
     println!(
         "{size} B: {:.2} Mpps, {:.2} ns a packet; stored {}, analyzed {}, lapped {}",

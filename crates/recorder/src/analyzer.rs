@@ -4,6 +4,7 @@
 //! after the same packet in every run. Live it is the smallest watermark of the queues.
 
 mod look;
+mod pace;
 mod rules;
 
 use std::{
@@ -11,7 +12,6 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering},
-        mpsc,
     },
     time::Duration,
 };
@@ -22,7 +22,8 @@ use retroscope_ring::{Batch, BucketRef, Packet, Positions, Reader, Reservation, 
 use crate::{
     Event,
     director::{Clip, Director, DirectorConfig, Hit, HitOrder, Order},
-    dump::{CloseOrder, DumpOrder, Message},
+    dump::{CloseOrder, DumpOrder, Message, Messages},
+    events::Events,
     fragments::FirstFragments,
     hits::{HitCounts, Reason, Refusal},
     intake::Intake,
@@ -37,6 +38,7 @@ use crate::{
     triggers::Triggers,
 };
 
+use pace::{Refusals, Say, Unseen};
 pub(crate) use rules::Functions;
 
 /// Rule number of a trigger by hand.
@@ -66,8 +68,8 @@ pub(crate) struct AnalyzerParts {
     pub(crate) packet_clock: Arc<AtomicI64>,
     pub(crate) shared: Arc<AnalyzerCounters>,
     pub(crate) costs: Arc<Costs>,
-    pub(crate) messages: mpsc::Sender<Message>,
-    pub(crate) events: mpsc::Sender<Event>,
+    pub(crate) messages: Messages,
+    pub(crate) events: Events,
 }
 
 /// See the module.
@@ -98,8 +100,8 @@ struct Core {
     packet_clock: Arc<AtomicI64>,
     shared: Arc<AnalyzerCounters>,
     costs: Arc<Costs>,
-    messages: mpsc::Sender<Message>,
-    events: mpsc::Sender<Event>,
+    messages: Messages,
+    events: Events,
     names: InterfaceCache,
     orders: Vec<Order<Expression>>,
     fragments: FirstFragments,
@@ -119,11 +121,9 @@ struct Core {
     /// Records that were not looked at.
     #[cfg(test)]
     passed_by: usize,
-    refusals_told: usize,
+    refusals: Refusals,
+    unseen: Unseen,
 }
-
-/// Refused hits told one by one; more are only counted.
-const REFUSALS_TOLD: usize = 10;
 
 impl Analyzer {
     pub(crate) fn new(parts: AnalyzerParts) -> Self {
@@ -168,7 +168,8 @@ impl Analyzer {
             lapped: 0,
             #[cfg(test)]
             passed_by: 0,
-            refusals_told: 0,
+            refusals: Refusals::default(),
+            unseen: Unseen::default(),
             ring,
             triggers,
             native,
@@ -198,6 +199,13 @@ impl Analyzer {
     #[cfg(test)]
     pub(crate) fn passed_by(&self) -> usize {
         self.core.passed_by
+    }
+
+    /// How much it remembers: windows open and closed, messages that wait.
+    #[cfg(test)]
+    pub(crate) fn remembered(&self) -> [usize; 3] {
+        let core = &self.core;
+        [core.open.len(), core.closed.len(), core.messages.unsent()]
     }
 
     /// For whoever wants the analyzer's attention.
@@ -240,8 +248,9 @@ impl Analyzer {
         if !more {
             self.reader.finish();
         }
-        self.core.lapped = self.reader.lapped().packets;
         let now = self.core.clock.now();
+        self.core
+            .was_lapped(self.reader.lapped().packets, now.mono_ns);
         self.core.look_after(now, promised_ns.filter(|_| !more));
         if let Some(asked) = asked {
             self.core.make_room();
@@ -260,11 +269,14 @@ impl Analyzer {
         core.execute();
         core.tell_late();
         core.tell_notices();
+        core.tell_rest();
         core.hint_at_tags();
         core.publish_counters();
+        core.messages.finish();
         AnalyzerEnd {
             analyzed: core.analyzed,
             lapped: core.lapped,
+            unseen: core.unseen.packets,
             hits: core.director.counts(),
         }
     }
@@ -275,6 +287,8 @@ impl Analyzer {
 pub(crate) struct AnalyzerEnd {
     pub(crate) analyzed: u64,
     pub(crate) lapped: u64,
+    /// Of them, while there were rules.
+    pub(crate) unseen: u64,
     pub(crate) hits: HitCounts,
 }
 
@@ -282,6 +296,8 @@ impl Core {
     fn batch(&mut self, batch: &Batch<'_>) {
         self.triggers.refresh();
         self.settle_at(batch.bucket());
+        let unseen = self.unseen_of(batch.missed.packets);
+        self.unseen.batch(batch.producer, batch.oldest_ns, unseen);
         self.look_at(batch);
         self.here.clear();
         self.analyzed += batch.len() as u64;
@@ -325,6 +341,7 @@ impl Core {
             self.director.advance_mono(now.mono_ns, &mut self.orders);
         }
         self.settle_live();
+        self.messages.push();
         for _ in 0..self.control.take_triggers() {
             self.trigger_by_hand(now);
         }
@@ -411,6 +428,7 @@ impl Core {
                                 self.director.clock_ns()
                             },
                             start_ns: self.start_ns,
+                            unseen: 0,
                         };
                         self.close(order);
                     }
@@ -459,10 +477,11 @@ impl Core {
         })));
     }
 
-    fn close(&mut self, order: CloseOrder) {
+    fn close(&mut self, mut order: CloseOrder) {
         let Some(window) = self.open.remove(&order.id) else {
             return;
         };
+        order.unseen = self.unseen.within(window.from_ns, window.to_ns);
         self.shared.closed_dumps.fetch_add(1, Ordering::Relaxed);
         let (id, ends) = (order.id, order.ends.clone());
         self.send(Message::Close(Box::new(order)));
@@ -483,8 +502,10 @@ impl Core {
     }
 
     fn refuse(&mut self, hit: HitOrder, why: &Refusal) {
-        self.refusals_told += 1;
-        if self.refusals_told > REFUSALS_TOLD {
+        let say = self
+            .refusals
+            .add(why.reason(), self.clock.clock().mono_ns());
+        if say == Say::Nothing {
             return;
         }
         let rule = self.rule_name(hit.rule).to_owned();
@@ -505,9 +526,9 @@ impl Core {
             Refusal::Unfilled(variable) => format!("trigger '{rule}' at {at}: no dump: {variable}"),
         };
         self.tell(Event::Notice(text));
-        if self.refusals_told == REFUSALS_TOLD {
+        if say == Say::ItAndNoMore {
             self.tell(Event::Notice(
-                "further refused triggers are only counted".to_owned(),
+                "further refused triggers are only counted, and told once a minute".to_owned(),
             ));
         }
     }
@@ -554,6 +575,7 @@ impl Core {
         for (counter, n) in [
             (&self.shared.analyzed, self.analyzed),
             (&self.shared.lapped, self.lapped),
+            (&self.shared.unseen, self.unseen.packets),
             (&self.shared.triggers, counts.triggers),
             (&self.shared.open_dumps, self.director.open_dumps() as u64),
             (&self.shared.clock_steps, self.clock.count()),
@@ -563,12 +585,11 @@ impl Core {
         self.shared.set_suppressed(&counts.suppressed);
     }
 
-    /// A dumper that is gone was told to go, or failed and is found when it is joined.
-    fn send(&self, message: Message) {
-        let _ = self.messages.send(message);
+    fn send(&mut self, message: Message) {
+        self.messages.send(message);
     }
 
     fn tell(&self, event: Event) {
-        let _ = self.events.send(event);
+        self.events.tell(event);
     }
 }

@@ -99,6 +99,17 @@ impl Suppressions {
     }
 }
 
+impl fmt::Display for Suppressions {
+    /// `open 10, max-dumps 2`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (reason, count)) in self.iter().enumerate() {
+            let separator = if index > 0 { ", " } else { "" };
+            write!(f, "{separator}{} {count}", reason.as_str())?;
+        }
+        Ok(())
+    }
+}
+
 impl Serialize for Suppressions {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let all = Reason::ALL.into_iter();

@@ -58,6 +58,11 @@ impl ClosedWindows {
         self.windows.pop_front()?.message()
     }
 
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.windows.len()
+    }
+
     /// The latest time of a packet that may belong to one of them, ns; `None`: there are none.
     pub(crate) fn until_ns(&self) -> Option<i64> {
         self.to_ns

@@ -7,6 +7,8 @@
 
 mod analyzer;
 mod away;
+#[cfg(test)]
+mod bounds_tests;
 mod budget;
 mod capture_filter;
 mod chunk;
@@ -14,7 +16,9 @@ mod clock;
 mod counters;
 mod director;
 mod dump;
+mod dump_log;
 mod dump_script;
+mod events;
 mod expressions;
 mod fragments;
 mod hits;
@@ -52,28 +56,10 @@ mod verdict_tests;
 pub use clock::{Clock, Now, SystemClock};
 pub use counters::{INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, SourceSnapshot};
 pub use dump::{DumpReport, Format, Missing, PROGRAM, Verdict};
+pub use dump_log::DumpCounts;
+pub use events::{Event, Missed};
 pub use expressions::ExpressionError;
 pub use hits::{HitCounts, Reason, Suppressions};
 pub use inserters_only::{Inserted, insert_only};
 pub use recorder::{Config, Handle, Recorder, Scripts, Sources, StartError, Status, Summary};
 pub use time::rfc3339;
-
-/// News from a running recorder, in the order they happened.
-#[derive(Debug)]
-pub enum Event {
-    /// A hit started a dump.
-    Triggered {
-        /// The trigger expression, or `manual`.
-        rule: String,
-        /// Time stamp of the trigger packet, ns since the epoch.
-        trigger_ns: i64,
-        /// The filled-in dump expression; empty: everything.
-        expression: String,
-    },
-    /// A dump is on disk, or failed.
-    Finished(DumpReport),
-    /// The verdict of a finished dump changed.
-    Amended(DumpReport),
-    /// A sentence for the user.
-    Notice(String),
-}

@@ -172,6 +172,8 @@ impl Barrier {
 pub(crate) struct AnalyzerCounters {
     pub(crate) analyzed: AtomicU64,
     pub(crate) lapped: AtomicU64,
+    /// Of `lapped`, those that came while there were rules.
+    pub(crate) unseen: AtomicU64,
     pub(crate) triggers: AtomicU64,
     /// By reason.
     suppressed: [AtomicU64; Reason::ALL.len()],

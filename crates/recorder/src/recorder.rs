@@ -18,6 +18,8 @@ use crate::{
     clock::Clock,
     counters::SourceSnapshot,
     dump::{DumpReport, Format},
+    dump_log::{DumpCounts, DumpLog},
+    events::EventQueue,
     expressions::ExpressionError,
     hits::HitCounts,
     inserter::LaneEnd,
@@ -134,7 +136,8 @@ pub struct Recorder {
     pub(crate) counters: Arc<AnalyzerCounters>,
     pub(crate) control: Arc<Control>,
     pub(crate) waker: Waker,
-    pub(crate) events: mpsc::Receiver<Event>,
+    pub(crate) events: EventQueue,
+    pub(crate) log: Arc<DumpLog>,
     pub(crate) inserters: Vec<JoinHandle<Vec<LaneEnd>>>,
     pub(crate) analyzer: JoinHandle<AnalyzerEnd>,
     pub(crate) dumper: JoinHandle<()>,
@@ -185,12 +188,16 @@ pub struct Summary {
     pub analyzed: u64,
     /// See `stored`.
     pub lapped: u64,
+    /// Of the lapped packets, those that came while there were rules that triggered: triggers may have been missed.
+    pub not_analyzed: u64,
     /// What hits became.
     pub hits: HitCounts,
     /// See [`Status::scripts_failed`].
     pub scripts_failed: u64,
-    /// Every dump, in the order of triggers.
+    /// The last 10,000 dumps, in the order of triggers.
     pub dumps: Vec<DumpReport>,
+    /// Those that were finished before them.
+    pub dumps_before: DumpCounts,
     /// Sources that ended by an error.
     pub errors: Vec<SourceError>,
     /// A thread of ours panicked: a bug.
@@ -278,12 +285,13 @@ impl Recorder {
         std::mem::take(&mut self.notices)
     }
 
-    /// Waits for news, at most `timeout`; `Err(Disconnected)` when all threads are done.
+    /// Waits for news, at most `timeout`; `Err(Disconnected)` when all threads are done. Whoever does not take them holds nobody up:
+    /// then they are counted ([`Event::Missed`]).
     ///
     /// # Errors
     /// As `Receiver::recv_timeout`.
     pub fn event(&self, timeout: Duration) -> Result<Event, mpsc::RecvTimeoutError> {
-        self.events.recv_timeout(timeout)
+        self.events.take(timeout)
     }
 
     /// What it is doing now.
@@ -310,26 +318,30 @@ impl Recorder {
         }
     }
 
-    /// Sums up without waiting for threads that may hang; `dumps` as for [`Recorder::join`].
+    /// Sums up without waiting for threads that may hang.
     #[must_use]
-    pub fn abandon(self, dumps: Vec<DumpReport>) -> Summary {
+    pub fn abandon(self) -> Summary {
         let status = self.status();
+        let not_analyzed = self.counters.unseen.load(Ordering::Relaxed);
+        let (dumps, dumps_before) = self.log.summary();
         Summary {
             sources: status.sources,
             stored: status.ring.stored_packets,
             analyzed: status.analyzed,
             lapped: status.lapped,
+            not_analyzed,
             hits: status.hits,
             scripts_failed: status.scripts_failed,
             dumps,
+            dumps_before,
             errors: Vec::new(),
             panicked: false,
         }
     }
 
-    /// Waits for all threads and sums up. `dumps` are the reports that the caller collected from the events.
+    /// Waits for all threads and sums up.
     #[must_use]
-    pub fn join(self, dumps: Vec<DumpReport>) -> Summary {
+    pub fn join(self) -> Summary {
         let mut panicked = false;
         let mut errors = Vec::new();
         for inserter in self.inserters {
@@ -343,16 +355,20 @@ impl Recorder {
         let end = analyzer.unwrap_or(AnalyzerEnd {
             analyzed: 0,
             lapped: 0,
+            unseen: 0,
             hits: HitCounts::default(),
         });
+        let (dumps, dumps_before) = self.log.summary();
         Summary {
             sources: self.intake.snapshots(),
             stored: self.ring.statistics().stored_packets,
             analyzed: end.analyzed,
             lapped: end.lapped,
+            not_analyzed: end.unseen,
             hits: end.hits,
             scripts_failed: self.counters.scripts_failed(),
             dumps,
+            dumps_before,
             errors,
             panicked,
         }

@@ -7,7 +7,6 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicI64, Ordering},
-        mpsc,
     },
     time::Duration,
 };
@@ -25,7 +24,9 @@ use crate::{
     analyzer::{Analyzer, AnalyzerParts, Functions},
     clock::{Clock, Now},
     director::{Clip, DirectorConfig},
-    dump::{Directory, DumpReport, Dumper, DumperParts, Format, Shelf},
+    dump::{Directory, DumpReport, Dumper, DumperParts, Format, Messages, Shelf},
+    dump_log::DumpLog,
+    events::{EventQueue, events},
     expressions::{Expressions, Texts},
     inserter::{InserterShared, Lane, LiveInserter},
     intake::Intake,
@@ -205,7 +206,8 @@ pub(crate) struct Rig {
     inserters: Arc<Mutex<Vec<LiveInserter>>>,
     analyzer: Option<Analyzer>,
     dumper: Dumper,
-    events: mpsc::Receiver<Event>,
+    events: EventQueue,
+    pub(crate) log: Arc<DumpLog>,
     pub(crate) notices: Vec<String>,
     pub(crate) reports: Vec<DumpReport>,
     pub(crate) counters: Arc<AnalyzerCounters>,
@@ -305,8 +307,9 @@ impl Rig {
             ));
         }
         let costs = Arc::new(Costs::default());
-        let (messages_tx, messages) = mpsc::channel();
-        let (events_tx, events) = mpsc::channel();
+        let (messages_tx, messages) = Messages::new(true);
+        let (events_tx, events) = events();
+        let log = Arc::<DumpLog>::default();
         let analyzer = Analyzer::new(AnalyzerParts {
             ring: ring.clone(),
             reader,
@@ -356,6 +359,7 @@ impl Rig {
             costs,
             reproducible: true,
             messages,
+            log: Arc::clone(&log),
             events: events_tx,
         };
         let dumper = Dumper::new(parts, Rules::new(mode(false), native));
@@ -368,6 +372,7 @@ impl Rig {
             analyzer: Some(analyzer),
             dumper,
             events,
+            log,
             notices: Vec::new(),
             reports: Vec::new(),
             counters,
@@ -431,11 +436,12 @@ impl Rig {
             while analyzer.step() {}
         }
         self.dumper.step();
-        while let Ok(event) = self.events.try_recv() {
+        while let Ok(event) = self.events.take(Duration::ZERO) {
             match event {
                 Event::Finished(report) | Event::Amended(report) => self.reports.push(report),
                 Event::Notice(text) => self.notices.push(text),
                 Event::Triggered { .. } => {}
+                Event::Missed(missed) => panic!("{missed:?}"),
             }
         }
     }
@@ -443,6 +449,13 @@ impl Rig {
     /// What waits in the ring for its turn is lost.
     pub(crate) fn forget_views(&mut self) {
         self.dumper.forget_views();
+    }
+
+    /// The analyzer does what it can while the dumper stands still. How much it remembers then.
+    pub(crate) fn analyze_alone(&mut self) -> [usize; 3] {
+        let analyzer = self.analyzer.as_mut().expect("it is not stopped");
+        while analyzer.step() {}
+        analyzer.remembered()
     }
 
     /// How many packets the analyzer did not look at so far.

@@ -6,7 +6,6 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicI64, AtomicUsize, Ordering},
-        mpsc,
     },
     thread::{Builder, JoinHandle},
     time::Duration,
@@ -24,7 +23,9 @@ use crate::{
     analyzer::{Analyzer, AnalyzerEnd, AnalyzerParts, Functions},
     clock::{Clock, Now, duration_ns},
     director::{Clip, DirectorConfig},
-    dump::{Directory, Dumper, DumperParts, Shelf},
+    dump::{Directory, Dumper, DumperParts, Messages, Shelf},
+    dump_log::DumpLog,
+    events::{Events, events},
     expressions::{Expressions, Texts},
     inserter::{InserterShared, Lane, LaneEnd, LiveInserter, MergeInserter},
     intake::Intake,
@@ -244,8 +245,9 @@ impl Starter<'_> {
             config.offline,
         ));
         let (control, barrier) = (Arc::new(Control::default()), Arc::new(Barrier::default()));
-        let (messages_tx, messages) = mpsc::channel();
-        let (events_tx, events) = mpsc::channel();
+        let (messages_tx, messages) = Messages::new(!config.offline);
+        let (events_tx, events) = events();
+        let log = Arc::<DumpLog>::default();
         let packet_clock = Arc::new(AtomicI64::new(i64::MIN));
         let costs = Arc::new(Costs::default());
         let mut expressions = expressions;
@@ -328,6 +330,7 @@ impl Starter<'_> {
             costs,
             reproducible: config.reproducible,
             messages,
+            log: Arc::clone(&log),
             events: events_tx.clone(),
         };
         let dumper = Dumper::new(parts, Rules::new(mode(config.offline), native));
@@ -364,6 +367,7 @@ impl Starter<'_> {
             control,
             waker,
             events,
+            log,
             inserters,
             analyzer,
             dumper,
@@ -468,7 +472,7 @@ fn spawn_inserters(
     barrier: &Arc<Barrier>,
     left: &Arc<AtomicUsize>,
     waker: &Waker,
-    events: &mpsc::Sender<Event>,
+    events: &Events,
 ) -> Result<Vec<JoinHandle<Vec<LaneEnd>>>, StartError> {
     let gone = || Gone {
         left: Arc::clone(left),
@@ -477,7 +481,7 @@ fn spawn_inserters(
     let notify = || {
         let events = events.clone();
         move |text| {
-            let _ = events.send(Event::Notice(text));
+            events.tell(Event::Notice(text));
         }
     };
     if offline {

@@ -133,6 +133,38 @@ impl Core {
         }
     }
 
+    /// Of packets that were overwritten before they were read: how many a rule might have taken.
+    pub(super) fn unseen_of(&self, lapped: u64) -> u64 {
+        let are_rules = self.triggers.len() > 0 || !self.scripts.triggers.is_empty();
+        if are_rules && self.director.armed() {
+            lapped
+        } else {
+            0
+        }
+    }
+
+    /// So many packets were overwritten before they were read, in all.
+    pub(super) fn was_lapped(&mut self, lapped: u64, mono_ns: i64) {
+        let news = lapped.saturating_sub(std::mem::replace(&mut self.lapped, lapped));
+        let unseen = self.unseen_of(news);
+        if unseen > 0
+            && let Some(sentence) = self.unseen.add(unseen, mono_ns)
+        {
+            self.tell(Event::Notice(sentence));
+        }
+        if let Some(sentence) = self.refusals.due(mono_ns) {
+            self.tell(Event::Notice(sentence));
+        }
+    }
+
+    /// At the end: what was only counted so far.
+    pub(super) fn tell_rest(&mut self) {
+        let rest = [self.refusals.rest(), self.unseen.rest()];
+        for sentence in rest.into_iter().flatten() {
+            self.tell(Event::Notice(sentence));
+        }
+    }
+
     /// What messages and files call a rule.
     pub(super) fn rule_name(&self, rule: usize) -> &str {
         if let Some(text) = self.triggers.text(rule) {

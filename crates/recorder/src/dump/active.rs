@@ -156,7 +156,11 @@ pub(super) fn verdict_line(report: &DumpReport) -> String {
     } else {
         format!("; clipped: {}", report.clipped.join(", "))
     };
-    format!("verdict: {}{clipped}", report.reasons())
+    let unseen = match report.not_analyzed {
+        0 => String::new(),
+        packets => format!("; not analyzed: {packets} packets"),
+    };
+    format!("verdict: {}{clipped}{unseen}", report.reasons())
 }
 
 pub(super) fn interface_totals(
@@ -343,6 +347,7 @@ impl Active {
             received: None,
             clock_ns: self.order.trigger_ns,
             start_ns: self.order.from_ns,
+            unseen: 0,
         }
     }
 
@@ -387,6 +392,7 @@ impl Active {
             is_disordered: false,
             offset_ns: order.offset_ns,
             losses_unknown: intake.unknown_losses(),
+            not_analyzed: close.unseen,
             number: self.number,
             trigger_ns: order.trigger_ns,
             span_ns: written.first_ns.zip(written.last_ns),

@@ -28,6 +28,8 @@ use super::{
 };
 use crate::{
     Event,
+    dump_log::DumpLog,
+    events::Events,
     intake::Intake,
     interfaces::InterfaceCache,
     progress::{AnalyzerCounters, Barrier, Cost, Costs, Progress, Reach},
@@ -63,7 +65,8 @@ pub(crate) struct DumperParts {
     pub(crate) costs: Arc<Costs>,
     pub(crate) reproducible: bool,
     pub(crate) messages: mpsc::Receiver<Message>,
-    pub(crate) events: mpsc::Sender<Event>,
+    pub(crate) log: Arc<DumpLog>,
+    pub(crate) events: Events,
 }
 
 /// See the module.
@@ -638,9 +641,13 @@ impl Dumper {
         self.tell(Event::Amended(report));
     }
 
-    /// A recorder that went away needs no news.
     fn tell(&self, event: Event) {
-        let _ = self.parts.events.send(event);
+        match &event {
+            Event::Finished(report) => self.parts.log.add(report.clone()),
+            Event::Amended(report) => self.parts.log.amend(report),
+            _ => {}
+        }
+        self.parts.events.tell(event);
     }
 }
 

@@ -14,8 +14,10 @@ mod scan;
 
 pub use encode::Format;
 pub(crate) use names::Directory;
+#[cfg(test)]
+pub(crate) use report::tests::report as report_of_test;
 pub use report::{DumpReport, Missing, PROGRAM, Verdict};
 
 pub(crate) use dumper::{Dumper, DumperParts};
 pub(crate) use file::Shelf;
-pub(crate) use order::{CloseOrder, DumpOrder, Message};
+pub(crate) use order::{CloseOrder, DumpOrder, Message, Messages};

@@ -1,4 +1,9 @@
-//! What the analyzer tells the dumper.
+//! What the analyzer tells the dumper, and how.
+
+use std::{
+    collections::VecDeque,
+    sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+};
 
 use retroscope_ring::Reservation;
 
@@ -20,6 +25,64 @@ pub(crate) enum Message {
     },
     /// Look again: a barrier waits.
     Wake,
+}
+
+/// Messages that the dumper may be behind before others wait with the analyzer.
+const BEHIND_MAX: usize = 1024;
+
+/// The way to the dumper. Live the analyzer never waits for a disk that holds the dumper up: what does not fit waits here. That is
+/// bounded by the limits on open dumps, whose files are not finished then: a message or two for each.
+#[derive(Debug)]
+pub(crate) struct Messages {
+    queue: SyncSender<Message>,
+    unsent: VecDeque<Message>,
+    live: bool,
+}
+
+impl Messages {
+    pub(crate) fn new(live: bool) -> (Self, Receiver<Message>) {
+        let (queue, messages) = sync_channel(BEHIND_MAX);
+        let unsent = VecDeque::new();
+        let sender = Self {
+            queue,
+            unsent,
+            live,
+        };
+        (sender, messages)
+    }
+
+    /// Sends a message behind all before it; from files it may wait until the dumper took some. A dumper that is gone was told
+    /// to go, or failed and is found when it is joined.
+    pub(crate) fn send(&mut self, message: Message) {
+        if self.live {
+            self.unsent.push_back(message);
+            self.push();
+        } else {
+            let _ = self.queue.send(message);
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn unsent(&self) -> usize {
+        self.unsent.len()
+    }
+
+    /// Sends what waits, as far as the dumper took what was before it.
+    pub(crate) fn push(&mut self) {
+        while let Some(message) = self.unsent.pop_front() {
+            if let Err(TrySendError::Full(message)) = self.queue.try_send(message) {
+                self.unsent.push_front(message);
+                return;
+            }
+        }
+    }
+
+    /// Sends all that waits, and waits for the dumper itself: there is nothing else to do.
+    pub(crate) fn finish(&mut self) {
+        for message in std::mem::take(&mut self.unsent) {
+            let _ = self.queue.send(message);
+        }
+    }
 }
 
 /// A dump to start.
@@ -57,4 +120,6 @@ pub(crate) struct CloseOrder {
     pub(crate) clock_ns: i64,
     /// The earliest ring time recorded so far, ns.
     pub(crate) start_ns: i64,
+    /// Packets in or about the window that were overwritten before the trigger rules saw them.
+    pub(crate) unseen: u64,
 }

@@ -117,6 +117,10 @@ pub struct DumpReport {
     /// Remarks: clock steps, losses that no counter tells, link types that libpcap will not read together.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// Packets of about this time that were overwritten before the trigger rules saw them: they may have been hits. Those that
+    /// the dump lacks are in `missing`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub not_analyzed: u64,
     /// The stamps of a source jumped back and forth within the window; the notes name it.
     #[serde(skip)]
     pub(crate) is_disordered: bool,
@@ -218,6 +222,11 @@ impl DumpReport {
     }
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 /// JSON is UTF-8; a path need not be.
 fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
@@ -288,7 +297,7 @@ pub(crate) fn file_name(path: &Path) -> PathBuf {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn report() -> DumpReport {
@@ -306,6 +315,7 @@ mod tests {
             missing: Vec::new(),
             error: None,
             notes: Vec::new(),
+            not_analyzed: 0,
             is_disordered: false,
             offset_ns: 0,
             losses_unknown: Vec::new(),

@@ -19,7 +19,7 @@ const DEFAULT_DUMP: &str = "$flow";
 
 /// Record all traffic into memory; when a trigger matches, write what happened before and after it.
 ///
-/// Exit codes: 0 done, 1 failed, 2 usage, 3 done but a dump is incomplete. SIGUSR1 triggers by hand, SIGUSR2 prints
+/// Exit codes: 0 done, 1 failed, 2 usage, 3 done but a dump is incomplete or triggers may have been missed. SIGUSR1 triggers by hand, SIGUSR2 prints
 /// statistics, SIGINT or SIGTERM finish the open dumps and stop, a second one stops at once.
 #[derive(Debug, Clone, clap::Args)]
 #[command(disable_version_flag = true)]

@@ -21,7 +21,7 @@ use retroscope_capture::{
     pcap_over_ip::{TcpSource, is_address},
 };
 use retroscope_pcapfile::TextAllowance;
-use retroscope_recorder::{Config, DumpReport, Event, Recorder, StartError, SystemClock};
+use retroscope_recorder::{Config, Recorder, StartError, SystemClock};
 use retroscope_ring::RingError;
 use retroscope_script::ScriptError;
 
@@ -165,26 +165,10 @@ fn watch(
     signals: &signals::Signals,
     mut screen: Screen,
 ) -> Result<ExitCode, Failure> {
-    let mut dumps: Vec<DumpReport> = Vec::new();
     let mut aborted_at = None;
     loop {
         match recorder.event(TICK) {
-            Ok(Event::Triggered {
-                rule,
-                trigger_ns,
-                expression,
-            }) => screen.triggered(&rule, trigger_ns, &expression),
-            Ok(Event::Notice(text)) => screen.line(&text),
-            Ok(Event::Finished(report)) => {
-                screen.finished(&report);
-                dumps.push(report);
-            }
-            Ok(Event::Amended(report)) => {
-                screen.finished(&report);
-                if let Some(dump) = dumps.iter_mut().find(|dump| dump.number == report.number) {
-                    *dump = report;
-                }
-            }
+            Ok(event) => screen.show(&event),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
@@ -192,9 +176,8 @@ fn watch(
             let since = *aborted_at.get_or_insert_with(Instant::now);
             if since.elapsed() > ABORT_WAIT {
                 // A thread hangs in the system, on a dead disk for example. It ends with the process.
-                dumps.sort_by_key(|dump| dump.number);
                 let ring = recorder.ring().clone();
-                return summary::finish(args, &recorder.abandon(dumps), &ring, true);
+                return summary::finish(args, &recorder.abandon(), &ring, true);
             }
         }
         if signals.take_statistics() {
@@ -202,10 +185,9 @@ fn watch(
         }
         screen.tick(&recorder);
     }
-    dumps.sort_by_key(|dump| dump.number);
-    screen.clear();
+    screen.end();
     let ring = recorder.ring().clone();
-    let summary = recorder.join(dumps);
+    let summary = recorder.join();
     summary::finish(args, &summary, &ring, signals.aborted())
 }
 

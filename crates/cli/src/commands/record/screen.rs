@@ -2,13 +2,15 @@
 //!
 //! On a terminal one status line is redrawn in place every second and cleared before anything else is printed; else a
 //! plain line appears every 10 seconds.
+//!
+//! What a storm of triggers has to say is cut: so many lines at once, and then how many more there would have been.
 
 use std::{
     io::{self, IsTerminal, Write, stderr},
     time::{Duration, Instant},
 };
 
-use retroscope_recorder::{DumpReport, Recorder, Status, Verdict, rfc3339};
+use retroscope_recorder::{Event, Missed, Recorder, Status, Verdict, rfc3339};
 use retroscope_ring::{Numa, Ring};
 
 use crate::{
@@ -19,6 +21,68 @@ use crate::{
 /// Filling that lasts no longer is not shown.
 const FILLING_QUIET: Duration = Duration::from_millis(200);
 
+/// Lines about dumps, and sentences, that are printed in [`LINES_TIME`] one by one; each kind has as many.
+const LINES_MAX: u32 = 50;
+/// See [`LINES_MAX`].
+const LINES_TIME: Duration = Duration::from_secs(10);
+
+/// Lines since a time.
+#[derive(Debug, Default)]
+struct Lines {
+    since: Option<Instant>,
+    dumps: u32,
+    sentences: u32,
+    /// What was not printed.
+    cut: Missed,
+}
+
+impl Lines {
+    /// Whether news still have room; if not they are counted.
+    fn has_room(&mut self, event: &Event) -> bool {
+        self.since.get_or_insert_with(Instant::now);
+        let printed = match event {
+            Event::Notice(_) => &mut self.sentences,
+            _ => &mut self.dumps,
+        };
+        if *printed >= LINES_MAX || matches!(event, Event::Missed(_)) {
+            self.cut.add(event);
+            return false;
+        }
+        *printed += 1;
+        true
+    }
+
+    /// Whether their time is over.
+    fn are_over(&self) -> bool {
+        self.since
+            .is_some_and(|since| since.elapsed() >= LINES_TIME)
+    }
+
+    /// Begins anew; what was not printed, in a line.
+    fn cut(&mut self, quiet: bool) -> Option<String> {
+        let Missed {
+            triggered,
+            finished,
+            notices,
+        } = std::mem::take(self).cut;
+        let not_complete = finished.incomplete + finished.failed;
+        let parts = [
+            (triggered, "dumps started"),
+            (finished.complete, "complete"),
+            (finished.incomplete, "incomplete"),
+            (finished.failed, "failed"),
+            (notices, "other messages"),
+        ];
+        let parts = parts.iter().filter(|(count, _)| *count > 0);
+        let parts: Vec<String> = parts
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
+        let is_wanted = !quiet || not_complete + notices > 0;
+        (is_wanted && !parts.is_empty())
+            .then(|| format!("not shown one by one: {}", parts.join(", ")))
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Screen {
@@ -27,6 +91,7 @@ pub(crate) struct Screen {
     drawn: bool,
     filled_told: bool,
     filling_since: Option<Instant>,
+    lines: Lines,
     last: Option<(Instant, u64, u64)>,
 }
 
@@ -39,6 +104,7 @@ impl Screen {
             drawn: false,
             filled_told: false,
             filling_since: None,
+            lines: Lines::default(),
             last: None,
         }
     }
@@ -94,26 +160,43 @@ impl Screen {
         }
     }
 
-    /// A dump was started.
-    pub(crate) fn triggered(&mut self, rule: &str, trigger_ns: i64, expression: &str) {
-        if !self.quiet {
-            let what = if expression.is_empty() {
-                "everything"
-            } else {
-                expression
-            };
-            self.print(&format!(
-                "trigger '{rule}' at {}: dumping {what}",
-                rfc3339(trigger_ns)
-            ));
+    /// News. What is not complete is said even if quiet.
+    pub(crate) fn show(&mut self, event: &Event) {
+        let is_wanted = match event {
+            Event::Triggered { .. } => !self.quiet,
+            Event::Finished(report) | Event::Amended(report) => {
+                !self.quiet || report.verdict != Verdict::Complete
+            }
+            _ => true,
+        };
+        if !is_wanted || !self.lines.has_room(event) {
+            return;
+        }
+        match event {
+            Event::Triggered {
+                rule,
+                trigger_ns,
+                expression,
+            } => {
+                let what = match expression.as_str() {
+                    "" => "everything",
+                    expression => expression,
+                };
+                let at = rfc3339(*trigger_ns);
+                self.print(&format!("trigger '{rule}' at {at}: dumping {what}"));
+            }
+            Event::Finished(report) | Event::Amended(report) => self.print(&report.line()),
+            Event::Notice(text) => self.line(text),
+            Event::Missed(_) => {}
         }
     }
 
-    /// A dump is finished. What is not complete is said even if quiet.
-    pub(crate) fn finished(&mut self, report: &DumpReport) {
-        if !self.quiet || report.verdict != Verdict::Complete {
-            self.print(&report.line());
+    /// All news were shown: says what was cut, and takes the status line away.
+    pub(crate) fn end(&mut self) {
+        if let Some(text) = self.lines.cut(self.quiet) {
+            self.line(&text);
         }
+        self.clear();
     }
 
     /// A sentence.
@@ -133,6 +216,11 @@ impl Screen {
 
     /// Draws or prints the status when it is time.
     pub(crate) fn tick(&mut self, recorder: &Recorder) {
+        if self.lines.are_over()
+            && let Some(text) = self.lines.cut(self.quiet)
+        {
+            self.line(&text);
+        }
         let period = Duration::from_secs(if self.terminal { 1 } else { 10 });
         let now = Instant::now();
         let (before, packets, bytes) = *self.last.get_or_insert((now, 0, 0));
@@ -256,6 +344,34 @@ fn scaled(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_of_a_storm_are_cut_and_counted() {
+        let mut lines = Lines::default();
+        let triggered = Event::Triggered {
+            rule: String::new(),
+            trigger_ns: 0,
+            expression: String::new(),
+        };
+        let notice = Event::Notice(String::new());
+        let mut printed = 0;
+        for _ in 0..10_000 {
+            printed += u32::from(lines.has_room(&triggered));
+        }
+        assert!(lines.has_room(&notice), "a sentence has room of its own");
+        lines.has_room(&Event::Missed(Missed {
+            notices: 7,
+            ..Missed::default()
+        }));
+        assert_eq!(printed, LINES_MAX);
+        let text = lines.cut(false).unwrap();
+        assert_eq!(
+            text,
+            "not shown one by one: 9950 dumps started, 7 other messages"
+        );
+        assert!(lines.has_room(&triggered), "begun anew");
+        assert_eq!(lines.cut(true), None);
+    }
 
     #[test]
     fn rates_are_scaled() {

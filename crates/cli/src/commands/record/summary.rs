@@ -7,7 +7,9 @@ use std::{
 };
 
 use retroscope_capture::af_packet::interfaces;
-use retroscope_recorder::{DumpReport, HitCounts, Reason, Summary, Suppressions, Verdict};
+use retroscope_recorder::{
+    DumpCounts, DumpReport, HitCounts, Reason, Summary, Suppressions, Verdict,
+};
 use retroscope_ring::Ring;
 use serde::Serialize;
 
@@ -16,6 +18,9 @@ use crate::{
     failure::{Code, Failure, say},
     units::{counted, show_size},
 };
+
+/// Unfinished files named one by one.
+const UNFINISHED_MAX: usize = 100;
 
 /// The object of `--json`.
 #[derive(Debug, Serialize)]
@@ -28,6 +33,10 @@ struct Json<'a> {
     refused: u64,
     unfilled: u64,
     scripts_failed: u64,
+    /// Packets that no rule saw though there were rules.
+    not_analyzed: u64,
+    /// Dumps that are not in `dumps`, by verdict.
+    dumps_before: DumpCounts,
     dumps: &'a [DumpReport],
 }
 
@@ -93,9 +102,13 @@ pub(crate) fn finish(
     if args.verbose {
         print_details(summary, ring);
     }
-    for dump in summary.dumps.iter().filter(|dump| is_part(&dump.file)) {
-        say(&format!("unfinished: {}", dump.file.display()));
+    if summary.not_analyzed > 0 {
+        let packets = counted(summary.not_analyzed, "packet");
+        say(&format!(
+            "{packets} overwritten before the trigger rules saw them: triggers may have been missed"
+        ));
     }
+    print_unfinished(summary);
     if args.json {
         print_json(summary)
             .map_err(|error| Failure::failed(format!("cannot write the summary: {error}")))?;
@@ -105,10 +118,10 @@ pub(crate) fn finish(
             "a thread of the recorder failed: please report this bug with the text above",
         ));
     }
-    let incomplete = summary
-        .dumps
-        .iter()
-        .any(|dump| dump.verdict != Verdict::Complete);
+    let before = &summary.dumps_before;
+    let incomplete = before.total() > before.complete
+        || summary.not_analyzed > 0
+        || (summary.dumps.iter()).any(|dump| dump.verdict != Verdict::Complete);
     Ok(
         if !summary.errors.is_empty() || summary.scripts_failed > 0 || aborted {
             Code::Failed.into()
@@ -118,6 +131,18 @@ pub(crate) fn finish(
             ExitCode::SUCCESS
         },
     )
+}
+
+/// Files that stayed unfinished.
+fn print_unfinished(summary: &Summary) {
+    let all = || summary.dumps.iter().filter(|dump| is_part(&dump.file));
+    for dump in all().take(UNFINISHED_MAX) {
+        say(&format!("unfinished: {}", dump.file.display()));
+    }
+    let rest = all().count().saturating_sub(UNFINISHED_MAX);
+    if rest > 0 {
+        say(&format!("unfinished: {rest} more"));
+    }
 }
 
 /// tcpdump's three lines.
@@ -163,14 +188,9 @@ fn print_details(summary: &Summary, ring: &Ring) {
 
 /// What hits became: `triggers 3, suppressed 12 (open 10, max-dumps 2)`.
 fn hits_line(hits: &HitCounts) -> String {
-    let by = hits.suppressed.iter();
-    let by: Vec<String> = by
-        .map(|(reason, count)| format!("{} {count}", reason.as_str()))
-        .collect();
-    let by = if by.is_empty() {
-        String::new()
-    } else {
-        format!(" ({})", by.join(", "))
+    let by = match hits.suppressed.to_string() {
+        by if by.is_empty() => by,
+        by => format!(" ({by})"),
     };
     let (triggers, suppressed) = (hits.triggers, hits.suppressed.total());
     format!("triggers {triggers}, suppressed {suppressed}{by}")
@@ -214,6 +234,8 @@ fn print_json(summary: &Summary) -> io::Result<()> {
         refused: suppressed.refused(),
         unfilled: suppressed.of(Reason::Unfilled),
         scripts_failed: summary.scripts_failed,
+        not_analyzed: summary.not_analyzed,
+        dumps_before: summary.dumps_before,
         dumps: &summary.dumps,
     };
     let mut line = serde_json::to_vec(&json)?;
@@ -230,7 +252,9 @@ pub(crate) fn print_nothing() -> Result<(), Failure> {
         lapped: 0,
         hits: HitCounts::default(),
         scripts_failed: 0,
+        not_analyzed: 0,
         dumps: Vec::new(),
+        dumps_before: DumpCounts::default(),
         errors: Vec::new(),
         panicked: false,
     };

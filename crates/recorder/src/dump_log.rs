@@ -1,0 +1,116 @@
+//! The dumps of a recorder, for its summary: the last ones with all that they say of themselves, those before them counted.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, PoisonError},
+};
+
+use serde::Serialize;
+
+use crate::{DumpReport, Verdict};
+
+/// Dumps that the log keeps.
+const LISTED: usize = 10_000;
+
+/// How many dumps had which verdict.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct DumpCounts {
+    /// See [`Verdict::Complete`].
+    pub complete: u64,
+    /// See [`Verdict::Incomplete`].
+    pub incomplete: u64,
+    /// See [`Verdict::Failed`].
+    pub failed: u64,
+}
+
+impl DumpCounts {
+    /// How many in all.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.complete + self.incomplete + self.failed
+    }
+
+    pub(crate) fn add(&mut self, verdict: Verdict) {
+        *match verdict {
+            Verdict::Complete => &mut self.complete,
+            Verdict::Incomplete => &mut self.incomplete,
+            Verdict::Failed => &mut self.failed,
+        } += 1;
+    }
+
+    pub(crate) fn add_all(&mut self, more: &Self) {
+        self.complete += more.complete;
+        self.incomplete += more.incomplete;
+        self.failed += more.failed;
+    }
+}
+
+/// See the module. The dumper writes it, whoever sums up reads it.
+#[derive(Debug, Default)]
+pub(crate) struct DumpLog(Mutex<Logged>);
+
+#[derive(Debug, Default)]
+struct Logged {
+    /// In the order in which they were finished.
+    last: VecDeque<DumpReport>,
+    before: DumpCounts,
+}
+
+impl DumpLog {
+    /// A dump is finished.
+    pub(crate) fn add(&self, report: DumpReport) {
+        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        logged.last.push_back(report);
+        if logged.last.len() > LISTED
+            && let Some(first) = logged.last.pop_front()
+        {
+            logged.before.add(first.verdict);
+        }
+    }
+
+    /// The verdict of a finished dump changed. Dumps that can be amended are among the last.
+    pub(crate) fn amend(&self, report: &DumpReport) {
+        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = logged.last.iter_mut().rev();
+        if let Some(known) = last.find(|known| known.number == report.number) {
+            known.clone_from(report);
+        }
+    }
+
+    /// The last dumps, in the order of triggers, and how many there were before them.
+    pub(crate) fn summary(&self) -> (Vec<DumpReport>, DumpCounts) {
+        let logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last: Vec<DumpReport> = logged.last.iter().cloned().collect();
+        last.sort_by_key(|dump| dump.number);
+        (last, logged.before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dump::report_of_test;
+
+    #[test]
+    fn the_last_dumps_are_listed_and_all_are_counted() {
+        let log = DumpLog::default();
+        for number in 1..=25_000 {
+            let mut report = report_of_test();
+            report.number = number;
+            if number % 10 == 0 {
+                report.verdict = Verdict::Incomplete;
+            }
+            log.add(report);
+        }
+        let mut amended = report_of_test();
+        amended.number = 24_999;
+        amended.verdict = Verdict::Failed;
+        log.amend(&amended);
+        let (last, before) = log.summary();
+        assert_eq!((last.len(), before.total()), (LISTED, 15_000));
+        assert_eq!((before.complete, before.incomplete), (13_500, 1500));
+        assert_eq!((last[0].number, last[9_999].number), (15_001, 25_000));
+        assert_eq!(last[9_998].verdict, Verdict::Failed);
+        assert!(log.0.lock().unwrap().last.capacity() < 2 * LISTED);
+    }
+}
