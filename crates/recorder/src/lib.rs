@@ -13,6 +13,8 @@ mod budget;
 mod capture_filter;
 mod chunk;
 mod clock;
+#[cfg(test)]
+mod clock_tests;
 mod counters;
 mod director;
 mod dump;
