@@ -138,6 +138,7 @@ impl DumpFunction {
             .entry((link_type, text))
             .or_insert_with_key(|(_, text)| {
                 let template = Template::parse(text).and_then(|template| {
+                    let template = template.without_names()?;
                     check(&template, link_type)?;
                     Ok(Arc::new(template))
                 });

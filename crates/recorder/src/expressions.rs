@@ -60,9 +60,10 @@ impl Expressions {
     ) -> Result<Self, ExpressionError> {
         let mode = mode(offline);
         let plain = |option, text: &str| {
-            let prepared = Filter::plain(text).and_then(|filter| {
+            let prepared = Filter::resolved(text).and_then(|filter| {
                 let mut prepared = Prepared::new(filter, mode);
                 prepared.check(link_types)?;
+                prepared.seal(link_types);
                 Ok(prepared)
             });
             prepared.map_err(|error| ExpressionError { option, error })
@@ -73,7 +74,13 @@ impl Expressions {
             error,
         })?;
         let template = Template::parse(texts.dump).and_then(|template| {
+            let template = template.resolve()?;
             link_types.first_or_any(|link_type| template.check(context(link_type, mode)))?;
+            if template.has_names() {
+                let more = link_types.more().into_iter();
+                more.for_each(|link_type| template.prepare(context(link_type, mode)));
+            }
+            template.seal();
             Ok(template)
         });
         let template = template.map_err(|error| ExpressionError {

@@ -3,10 +3,11 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use retroscope_capture::{InterfaceInfo, TimeDomain};
+use retroscope_filter::{Mode, Template};
 use retroscope_packet::LinkType;
 use retroscope_ring::{InterfaceEntry, Ring, RingError};
 
-use crate::{ring_time::clock_of, triggers::SharedRules};
+use crate::{prepared::context, ring_time::clock_of, triggers::SharedRules};
 
 /// One interface of one source, under its ring-wide identifier.
 #[derive(Debug, Clone)]
@@ -27,14 +28,17 @@ pub(crate) struct Interface {
 pub(crate) struct Interfaces {
     /// The trigger rules, to be made ready for link types.
     rules: Option<SharedRules>,
+    /// The dump template, likewise.
+    template: Option<(Arc<Template>, Mode)>,
     table: RwLock<Vec<Arc<Interface>>>,
 }
 
 impl Interfaces {
-    /// With trigger rules that are ready for a link type before any packet of it is stored.
-    pub(crate) fn new(rules: SharedRules) -> Self {
+    /// With expressions that are ready for a link type before any packet of it is stored.
+    pub(crate) fn new(rules: SharedRules, template: Arc<Template>, mode: Mode) -> Self {
         Self {
             rules: Some(rules),
+            template: Some((template, mode)),
             table: RwLock::default(),
         }
     }
@@ -48,6 +52,9 @@ impl Interfaces {
     ) -> Result<u16, RingError> {
         if let Some(rules) = &self.rules {
             rules.add_link_type(info.link_type);
+        }
+        if let Some((template, mode)) = &self.template {
+            template.prepare(context(info.link_type, *mode));
         }
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let id = ring.add_interface(InterfaceEntry {
@@ -84,13 +91,32 @@ impl Interfaces {
 pub(crate) struct InterfaceCache {
     shared: Arc<Interfaces>,
     known: Vec<Arc<Interface>>,
+    /// Of the first so many of them, each once.
+    link_types: (usize, Vec<LinkType>),
 }
 
 impl InterfaceCache {
     pub(crate) fn new(shared: Arc<Interfaces>) -> Self {
         let mut known = Vec::new();
         shared.learn(&mut known);
-        Self { shared, known }
+        Self {
+            shared,
+            known,
+            link_types: (0, Vec::new()),
+        }
+    }
+
+    /// The link types of all interfaces so far.
+    pub(crate) fn link_types(&mut self) -> &[LinkType] {
+        self.shared.learn(&mut self.known);
+        let (seen, link_types) = &mut self.link_types;
+        for interface in &self.known[*seen..] {
+            if !link_types.contains(&interface.link_type) {
+                link_types.push(interface.link_type);
+            }
+        }
+        *seen = self.known.len();
+        link_types
     }
 
     /// The interface, or `None` for an identifier that no inserter registered.

@@ -47,6 +47,8 @@ mod rules;
 mod scan;
 #[cfg(test)]
 mod script_tests;
+#[cfg(test)]
+mod slow_filter_tests;
 mod start;
 mod time;
 mod trigger_scripts;

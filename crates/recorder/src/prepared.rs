@@ -161,6 +161,19 @@ impl Prepared {
         })
     }
 
+    /// The last time that names are looked up: for the link types further inside the files. Packets of others, which a stream may bring up,
+    /// do not match where there are names.
+    pub(crate) fn seal(&self, link_types: &LinkTypes<'_>) {
+        if self.filter.has_names() {
+            let mut filter = self.filter.clone();
+            for link_type in link_types.known().iter().copied().chain(link_types.more()) {
+                // A refusal is remembered, and told when packets of the link type come.
+                let _ = filter.prepare(context(link_type, self.mode));
+            }
+        }
+        self.filter.seal();
+    }
+
     /// Its programs for all link types that were tried.
     pub(crate) fn programs(&self) -> impl Iterator<Item = &Program> {
         let of = |link_type: &LinkType| self.filter.programs(*link_type, self.mode);

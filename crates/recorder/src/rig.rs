@@ -249,7 +249,11 @@ impl Rig {
         native.start();
         let intake = Arc::new(Intake::new(
             (0..plan.queues).map(|i| (format!("fake{i}"), 1)),
-            Arc::new(Interfaces::new(expressions.triggers.shared().clone())),
+            Arc::new(Interfaces::new(
+                expressions.triggers.shared().clone(),
+                expressions.template.clone(),
+                mode(false),
+            )),
             false,
         ));
         let (control, barrier) = (Arc::new(Control::default()), Arc::new(Barrier::default()));
@@ -444,6 +448,10 @@ impl Rig {
                 Event::Missed(missed) => panic!("{missed:?}"),
             }
         }
+    }
+
+    pub(crate) fn dumper(&self) -> &Dumper {
+        &self.dumper
     }
 
     /// What waits in the ring for its turn is lost.

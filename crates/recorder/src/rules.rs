@@ -41,6 +41,15 @@ impl Rules {
         Ok(placed)
     }
 
+    /// Link types for which adding a rule, or asking it, would wait for libpcap longer than a moment.
+    pub(crate) fn slow_link_types(
+        &self,
+        filter: &Filter,
+        link_types: &[LinkType],
+    ) -> Vec<LinkType> {
+        self.set.slow_link_types(filter, link_types)
+    }
+
     /// Sees to it that rules which see the same packets run together. To be called when a number of rules is in.
     pub(crate) fn join(&mut self) {
         for joint in self.set.take_joints() {

@@ -241,7 +241,11 @@ impl Starter<'_> {
         } = self;
         let intake = Arc::new(Intake::new(
             opened.iter().map(|s| (s.name.clone(), s.queues.len())),
-            Arc::new(Interfaces::new(expressions.triggers.shared().clone())),
+            Arc::new(Interfaces::new(
+                expressions.triggers.shared().clone(),
+                expressions.template.clone(),
+                mode(config.offline),
+            )),
             config.offline,
         ));
         let (control, barrier) = (Arc::new(Control::default()), Arc::new(Barrier::default()));

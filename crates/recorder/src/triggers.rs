@@ -7,13 +7,15 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use retroscope_filter::{Filter, FilterError, Frame, Joint, Matches, Placement, RuleReader, Sure};
+use retroscope_filter::{
+    Filter, FilterError, Frame, Joint, Matches, Mode, Placement, RuleReader, Sure,
+};
 use retroscope_packet::LinkType;
 
 use crate::{
     lookout,
     native::NativeCode,
-    prepared::{LinkTypes, Prepared, mode},
+    prepared::{LinkTypes, Prepared, context, mode},
     rules::Rules,
 };
 
@@ -72,14 +74,17 @@ type Refused = (u64, LinkType, FilterError);
 #[derive(Debug, Clone)]
 pub(crate) struct SharedRules {
     rules: Arc<Mutex<Rules>>,
+    /// Rules that the set does not decide alone, and their mode.
+    asked: Arc<[(Filter, Mode)]>,
     /// Of link types that turned up late: rules that match nothing of them, and why. Locked for moments only.
     refused: Arc<Mutex<Vec<Refused>>>,
 }
 
 impl SharedRules {
-    fn new(rules: Rules) -> Self {
+    fn new(rules: Rules, asked: Vec<(Filter, Mode)>) -> Self {
         Self {
             rules: Arc::new(Mutex::new(rules)),
+            asked: asked.into(),
             refused: Arc::default(),
         }
     }
@@ -92,8 +97,15 @@ impl SharedRules {
     /// was not done, which may take milliseconds: only files bring up link types that were not known at the start.
     pub(crate) fn add_link_type(&self, link_type: LinkType) {
         let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        if rules.knows(link_type) {
+            return;
+        }
         let refused = rules.add_link_type(link_type);
         drop(rules);
+        for (filter, mode) in &*self.asked {
+            // What it makes, or why not, the analyzer's own filter finds.
+            let _ = filter.clone().prepare(context(link_type, *mode));
+        }
         let refused = refused
             .into_iter()
             .map(|(rule, error)| (rule, link_type, error));
@@ -120,15 +132,20 @@ impl Triggers {
             texts.len() <= FEW_TOGETHER && bytes <= TOGETHER_TEXT_BYTES
         };
         let mut made = Vec::with_capacity(texts.len());
+        let mut asked = Vec::new();
         for (id, text) in (0..).zip(texts) {
-            let mut prepared = Prepared::new(Filter::plain(text)?, mode(offline));
+            let mut prepared = Prepared::new(Filter::resolved(text)?, mode(offline));
             if may_be_direct {
                 prepared.check(link_types)?;
             }
             let placement = insert(&mut rules, id, &mut prepared, link_types)?;
-            if !may_be_direct && matches!(placement, Placement::Asked | Placement::NarrowedAsked) {
-                prepared.check(link_types)?;
+            if matches!(placement, Placement::Asked | Placement::NarrowedAsked) {
+                if !may_be_direct {
+                    prepared.check(link_types)?;
+                }
+                asked.push((prepared.filter().clone(), prepared.mode()));
             }
+            prepared.seal(link_types);
             prepared
                 .programs()
                 .for_each(|program| native.submit(program));
@@ -164,7 +181,7 @@ impl Triggers {
             results: Box::new([0; Joint::MANY]),
             rules: made,
             reader: rules.reader(),
-            shared: SharedRules::new(rules),
+            shared: SharedRules::new(rules, asked),
             matches: Matches::default(),
             hits: Vec::new(),
             is_direct,

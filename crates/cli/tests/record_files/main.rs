@@ -4,6 +4,7 @@
 mod bounded;
 mod clock_steps;
 mod fragments;
+mod names;
 mod options;
 mod oracle;
 mod over_ip;

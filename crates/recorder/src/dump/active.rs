@@ -34,6 +34,8 @@ const KEPT_FRAGMENTS: usize = 1024;
 pub(super) struct Active {
     pub(super) order: DumpOrder,
     pub(super) number: u64,
+    /// Its filter is being compiled, and nothing is looked at before.
+    pub(super) is_compiling: bool,
     /// For the sidecar; `None` if no file could be made.
     pub(super) label: Option<Label>,
     pub(super) file: Result<DumpFile, Box<Failure>>,

@@ -20,6 +20,7 @@ use super::{
     active::{
         Active, Failure, Lost, Place, SidecarFacts, Waiting, end, interface_totals, verdict_line,
     },
+    compile::DumpCompiler,
     file::{DumpFile, FailedFile, FinishedFile, Label, Shelf},
     order::{DumpOrder, Message},
     output::{DumpPacket, Written},
@@ -76,6 +77,7 @@ pub(crate) struct Dumper {
     names: InterfaceCache,
     scanner: Scanner,
     stamps: Stamps,
+    compiler: DumpCompiler,
     /// In the order of their numbers.
     active: Vec<Active>,
     finished: VecDeque<(u64, DumpReport, FinishedFile, SidecarFacts)>,
@@ -96,11 +98,13 @@ struct HeldView {
 impl Dumper {
     pub(crate) fn new(parts: DumperParts, rules: Rules) -> Self {
         let names = parts.intake.interface_cache();
+        let is_live = matches!(parts.progress, Progress::Live { .. });
         Self {
             stamps: Stamps::new(&parts.ring),
             parts,
             names,
             scanner: Scanner::new(rules),
+            compiler: DumpCompiler::new(is_live),
             active: Vec::new(),
             finished: VecDeque::new(),
             views: HashMap::new(),
@@ -157,6 +161,7 @@ impl Dumper {
         while let Ok(message) = self.parts.messages.try_recv() {
             self.take(message);
         }
+        self.take_compiled();
         self.pass(&reach, barrier.is_some());
         self.give_back();
         self.complete(&reach);
@@ -231,7 +236,12 @@ impl Dumper {
     }
 
     fn open(&mut self, mut order: DumpOrder) {
-        self.scanner.add(&mut order);
+        let is_compiling = self
+            .compiler
+            .hand_over(&order, &self.scanner, self.names.link_types());
+        if !is_compiling {
+            self.scanner.add(&mut order);
+        }
         let stamp = |ring_ns: i64| ring_ns.saturating_add(order.offset_ns);
         let trigger_ns = stamp(order.trigger_ns);
         let headline = format!(
@@ -272,6 +282,7 @@ impl Dumper {
             label: file.as_ref().ok().map(DumpFile::label),
             order,
             number,
+            is_compiling,
             file,
             scanned: HashMap::new(),
             waiting: Vec::new(),
@@ -285,6 +296,23 @@ impl Dumper {
             close: None,
             judge_by_ns: None,
         });
+    }
+
+    /// Dumps that wait for their filters.
+    #[cfg(test)]
+    pub(crate) fn compiling(&self) -> usize {
+        self.active.iter().filter(|dump| dump.is_compiling).count()
+    }
+
+    /// Begins with the dumps whose filters are compiled.
+    fn take_compiled(&mut self) {
+        while let Some(id) = self.compiler.take() {
+            if let Ok(index) = self.active.binary_search_by_key(&id, |dump| dump.order.id) {
+                let dump = &mut self.active[index];
+                dump.is_compiling = false;
+                self.scanner.add(&mut dump.order);
+            }
+        }
     }
 
     /// Scans what is new within `reach` for all dumps. `everything`: emit without waiting for older packets.
@@ -334,7 +362,8 @@ impl Dumper {
     /// The buckets with records that some dump has not looked at, oldest first.
     fn visits(&mut self, reach: &Reach) -> Vec<Visit> {
         let mut found: HashMap<BucketRef, Visit> = HashMap::new();
-        for (index, dump) in self.active.iter_mut().enumerate() {
+        let dumps = self.active.iter_mut().enumerate();
+        for (index, dump) in dumps.filter(|(_, dump)| !dump.is_compiling) {
             self.infos.clear();
             dump.order.reservation.buckets(&mut self.infos);
             for info in &self.infos {
@@ -656,7 +685,7 @@ fn is_ready(parts: &DumperParts, dump: &Active, reach: &Reach) -> bool {
     let Some(close) = &dump.close else {
         return false;
     };
-    if !reach.covers(&close.ends) || !dump.waiting.is_empty() {
+    if dump.is_compiling || !reach.covers(&close.ends) || !dump.waiting.is_empty() {
         return false;
     }
     parts.intake.losses_known_until(dump.order.to_ns)

@@ -1,6 +1,7 @@
 //! Dumps: from a window of the ring to an ordered file with a verdict.
 
 mod active;
+mod compile;
 mod dumper;
 mod encode;
 mod file;

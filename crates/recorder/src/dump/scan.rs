@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use retroscope_filter::{Matches, RuleId, RuleReader, Sure};
+use retroscope_filter::{Filter, Matches, RuleId, RuleReader, Sure};
 use retroscope_packet::LinkType;
 use retroscope_ring::{BucketInfo, BucketView};
 
@@ -67,6 +67,15 @@ impl Scanner {
             rules,
             matches: Matches::default(),
         }
+    }
+
+    /// Those of some link types for which [`Self::add`] of a dump with this filter, or its first packet, would hold the others up.
+    pub(super) fn slow_link_types(
+        &self,
+        filter: &Filter,
+        link_types: &[LinkType],
+    ) -> Vec<LinkType> {
+        self.rules.slow_link_types(filter, link_types)
     }
 
     /// A dump was opened.
