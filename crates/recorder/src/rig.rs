@@ -232,6 +232,11 @@ pub(crate) struct Plan<'a> {
 impl Rig {
     /// A live recorder at `start_ns` on both clocks' own scales (the monotonic one starts at 0).
     pub(crate) fn new(plan: &Plan<'_>, start_ns: i64, dir: &Path) -> Self {
+        Self::on(plan, start_ns, Directory::open(dir).unwrap())
+    }
+
+    /// The same with a directory that is open.
+    pub(crate) fn on(plan: &Plan<'_>, start_ns: i64, directory: Directory) -> Self {
         let clock = Arc::new(FakeClock::default());
         clock.wall_ns.store(start_ns, Ordering::SeqCst);
         let ring_clock = Arc::new(RingClock::new(clock.clone()));
@@ -345,7 +350,6 @@ impl Rig {
             messages: messages_tx,
             events: events_tx.clone(),
         });
-        let directory = Directory::open(dir).unwrap();
         let parts = DumperParts {
             ring: ring.clone(),
             shelf: Shelf {
@@ -434,11 +438,16 @@ impl Rig {
         self.clock.pause.lock().unwrap().take().is_none()
     }
 
-    /// Analyzer and dumper do what they can.
-    pub(crate) fn analyze(&mut self) {
+    /// The analyzer does what it can.
+    pub(crate) fn look(&mut self) {
         if let Some(analyzer) = &mut self.analyzer {
             while analyzer.step() {}
         }
+    }
+
+    /// Analyzer and dumper do what they can.
+    pub(crate) fn analyze(&mut self) {
+        self.look();
         self.dumper.step();
         while let Ok(event) = self.events.take(Duration::ZERO) {
             match event {

@@ -4,7 +4,7 @@
 //! file's first comment is the dump's headline, the second its verdict: a field of fixed length that says `unfinished`
 //! until the end, when it is overwritten in place.
 
-use std::{fs::File, io, os::unix::fs::FileExt};
+use std::io;
 
 use retroscope_capture::TimeDomain;
 use retroscope_packet::LinkType;
@@ -13,7 +13,7 @@ use retroscope_pcapfile::{
     Resolution, SectionOptions, WriteError,
 };
 
-use super::{output::DumpPacket, report::PROGRAM};
+use super::{disk::DiskFile, output::DumpPacket, report::PROGRAM};
 use crate::interfaces::Interface;
 
 /// How dumps are written.
@@ -217,7 +217,7 @@ impl VerdictField {
     }
 
     /// Overwrites it in the file, unless that is another file or was changed by somebody else.
-    pub(crate) fn write(&mut self, file: &File, verdict: &str) -> io::Result<()> {
+    pub(crate) fn write(&mut self, file: &dyn DiskFile, verdict: &str) -> io::Result<()> {
         let mut block_start = [0; BLOCK_START_BYTES];
         let mut found = [0; VERDICT_BYTES];
         let read = file

@@ -1,8 +1,7 @@
 //! The files of one dump: its captures, one or (as pcap, with several link types) more, and its sidecar.
 
 use std::{
-    fs, io,
-    io::Write,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -10,7 +9,7 @@ use retroscope_packet::LinkType;
 
 use super::{
     encode::{Format, InterfaceTotals, VerdictField},
-    names::{Directory, rename_new, stem},
+    names::{Directory, stem},
     output::{DumpPacket, Output, Written},
 };
 use crate::interfaces::InterfaceCache;
@@ -104,14 +103,9 @@ impl DumpFile {
     /// Opens the output of a link type; refuses with `AlreadyExists` if any name of it is taken.
     fn open(&mut self, link_type: LinkType) -> io::Result<()> {
         let path = self.path(link_type);
-        if path.exists()
-            || self
-                .shelf
-                .directory
-                .path()
-                .join(format!("{}.json", self.stem))
-                .exists()
-        {
+        let directory = &self.shelf.directory;
+        let sidecar = directory.path().join(format!("{}.json", self.stem));
+        if directory.disk().exists(&path) || directory.disk().exists(&sidecar) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let output = Output::create(
@@ -259,7 +253,8 @@ impl DumpFile {
             }
         }
         // The files are complete and named; a directory that cannot be synced is no reason to call them failed.
-        let _ = self.shelf.directory.sync();
+        let directory = &self.shelf.directory;
+        let _ = directory.disk().sync_directory(directory.here());
         Ok(FinishedFile {
             label: self.label(),
             captures,
@@ -272,7 +267,7 @@ impl DumpFile {
         let extension = self.shelf.format.extension();
         let mut target = path.to_owned();
         for n in 2..NAME_TRIES {
-            match rename_new(part, &target) {
+            match self.shelf.directory.disk().rename_new(part, &target) {
                 Ok(()) => return Ok(target),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     target = path.with_extension(format!("{n}.{extension}"));
@@ -295,23 +290,20 @@ pub(crate) struct FailedFile {
 impl Label {
     /// Writes (or, after a late packet, writes again) the sidecar, by way of a `.part` file.
     pub(crate) fn write_sidecar(&self, json: &[u8], again: bool) -> io::Result<()> {
-        let path = self
-            .shelf
-            .directory
-            .path()
-            .join(format!("{}.json", self.stem));
-        let part = part(&path);
-        let mut file = self.shelf.directory.create(&part)?;
-        let written = file.write_all(json).and_then(|()| file.sync_all());
+        let directory = &self.shelf.directory;
+        let path = directory.path().join(format!("{}.json", self.stem));
+        let (part, disk) = (part(&path), directory.disk());
+        let mut file = disk.create(&part)?;
+        let written = file.append(json).and_then(|()| file.sync());
         let renamed = written.and_then(|()| {
             if again {
-                fs::rename(&part, &path)
+                disk.rename(&part, &path)
             } else {
-                rename_new(&part, &path)
+                disk.rename_new(&part, &path)
             }
         });
         if renamed.is_err() {
-            let _ = fs::remove_file(&part);
+            let _ = disk.remove(&part);
         }
         renamed
     }
@@ -326,8 +318,8 @@ impl FinishedFile {
         } in &mut self.captures
         {
             if let Some(field) = field {
-                let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
-                field.write(&file, verdict)?;
+                let file = self.label.shelf.directory.disk().open(path)?;
+                field.write(&*file, verdict)?;
             }
         }
         Ok(())

@@ -2,8 +2,11 @@
 
 mod active;
 mod compile;
+mod disk;
 mod dumper;
 mod encode;
+#[cfg(test)]
+mod fake_disk;
 mod file;
 #[cfg(test)]
 mod hostile_tests;
@@ -14,6 +17,8 @@ mod report;
 mod scan;
 
 pub use encode::Format;
+#[cfg(test)]
+pub(crate) use fake_disk::FakeDisk;
 pub(crate) use names::Directory;
 #[cfg(test)]
 pub(crate) use report::tests::report as report_of_test;

@@ -1,24 +1,24 @@
 //! The directory that dumps go to, and the names of its files.
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::DirBuilder,
     io,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use rustix::fs::{CWD, RenameFlags};
-
+use super::disk::{Disk, SystemDisk};
 use crate::time::file_stamp;
 
 /// Longest part of a rule that goes into a file name, in bytes.
 const RULE_BYTES: usize = 64;
 
-/// Where dumps are written and to whom they belong.
+/// Where dumps are written.
 #[derive(Debug, Clone)]
 pub(crate) struct Directory {
     path: PathBuf,
-    owner: Option<(u32, u32)>,
+    disk: Arc<dyn Disk>,
 }
 
 impl Directory {
@@ -29,15 +29,20 @@ impl Directory {
     /// # Errors
     /// What the system said about making the directory or a file in it.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let directory = Self {
-            path: path.to_owned(),
-            owner: sudo_caller(),
-        };
-        directory.make()?;
+        let owner = sudo_caller();
+        let disk = SystemDisk { owner };
+        make(path, &disk)?;
+        let directory = Self::on(Arc::new(disk), path);
         let probe = path.join(format!(".retroscope-{}.probe", std::process::id()));
-        drop(directory.create(&probe)?);
-        fs::remove_file(&probe)?;
+        drop(directory.disk.create(&probe)?);
+        directory.disk.remove(&probe)?;
         Ok(directory)
+    }
+
+    /// A directory that is there.
+    pub(crate) fn on(disk: Arc<dyn Disk>, path: &Path) -> Self {
+        let path = path.to_owned();
+        Self { path, disk }
     }
 
     /// The directory's path as the user gave it.
@@ -46,72 +51,31 @@ impl Directory {
         &self.path
     }
 
-    fn make(&self) -> io::Result<()> {
-        let missing: Vec<PathBuf> = self
-            .path
-            .ancestors()
-            .take_while(|p| !p.as_os_str().is_empty() && !p.exists())
-            .map(Path::to_owned)
-            .collect();
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o750)
-            .create(&self.path)?;
-        for made in &missing {
-            self.own(made);
-        }
-        Ok(())
-    }
-
-    /// Creates a new file, 0640 whatever the umask, that must not exist yet.
-    pub(super) fn create(&self, path: &Path) -> io::Result<File> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o640)
-            .open(path)?;
-        file.set_permissions(fs::Permissions::from_mode(0o640))?;
-        self.own(path);
-        Ok(file)
-    }
-
-    /// A file without a name in the directory: gone when it is closed.
-    pub(super) fn scratch(&self) -> io::Result<File> {
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(i32::try_from(rustix::fs::OFlags::TMPFILE.bits()).unwrap_or(0))
-            .open(&self.path);
-        if opened.is_ok() {
-            return opened;
-        }
-        // A file system without O_TMPFILE (open(2)): make and unlink.
-        let path = self
-            .path
-            .join(format!(".retroscope-{}.sort", std::process::id()));
-        let file = self.create(&path)?;
-        fs::remove_file(&path)?;
-        Ok(file)
-    }
-
-    /// Not being able to give a file away is no reason to lose the packets in it: the error is dropped on purpose.
-    fn own(&self, path: &Path) {
-        if let Some((uid, gid)) = self.owner {
-            let _ = std::os::unix::fs::lchown(path, Some(uid), Some(gid));
-        }
-    }
-
-    /// Syncs the directory itself, so that a rename survives a power cut.
-    pub(super) fn sync(&self) -> io::Result<()> {
-        let path = if self.path.as_os_str().is_empty() {
+    /// The same as something that can be opened.
+    pub(super) fn here(&self) -> &Path {
+        if self.path.as_os_str().is_empty() {
             Path::new(".")
         } else {
             &self.path
-        };
-        File::open(path)?.sync_all()
+        }
     }
+
+    /// The file system that it lies in.
+    pub(super) fn disk(&self) -> &dyn Disk {
+        &*self.disk
+    }
+}
+
+/// Makes a directory and its parents.
+fn make(path: &Path, disk: &SystemDisk) -> io::Result<()> {
+    let missing: Vec<PathBuf> = path
+        .ancestors()
+        .take_while(|p| !p.as_os_str().is_empty() && !p.exists())
+        .map(Path::to_owned)
+        .collect();
+    DirBuilder::new().recursive(true).mode(0o750).create(path)?;
+    missing.iter().for_each(|made| disk.own(made));
+    Ok(())
 }
 
 /// The user behind sudo, if this process is root through it.
@@ -153,21 +117,10 @@ fn rule_part(rule: &str) -> String {
     }
 }
 
-/// Renames without ever replacing: `AlreadyExists` if `to` is there.
-pub(super) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
-    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        Ok(()) => Ok(()),
-        // A file system without RENAME_NOREPLACE (rename(2)): a hard link does not replace either.
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
-            fs::hard_link(from, to)?;
-            fs::remove_file(from)
-        }
-        Err(errno) => Err(errno.into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
     use super::*;
 
     #[test]
@@ -187,22 +140,6 @@ mod tests {
     }
 
     #[test]
-    fn a_rename_replaces_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
-        fs::write(&a, "new").unwrap();
-        fs::write(&b, "old").unwrap();
-        assert_eq!(
-            rename_new(&a, &b).unwrap_err().kind(),
-            io::ErrorKind::AlreadyExists
-        );
-        assert_eq!(fs::read_to_string(&b).unwrap(), "old");
-        fs::remove_file(&b).unwrap();
-        rename_new(&a, &b).unwrap();
-        assert_eq!(fs::read_to_string(&b).unwrap(), "new");
-    }
-
-    #[test]
     fn a_directory_is_made_and_files_are_private() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x/y");
@@ -212,16 +149,16 @@ mod tests {
             0
         );
         let file = path.join("f");
-        drop(directory.create(&file).unwrap());
+        drop(directory.disk().create(&file).unwrap());
         assert_eq!(
             fs::metadata(&file).unwrap().permissions().mode() & 0o777,
             0o640
         );
         assert_eq!(
-            directory.create(&file).unwrap_err().kind(),
+            directory.disk().create(&file).unwrap_err().kind(),
             io::ErrorKind::AlreadyExists
         );
-        drop(directory.scratch().unwrap());
+        drop(directory.disk().scratch(&path).unwrap());
         assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
     }
 }

@@ -7,9 +7,7 @@
 
 use std::{
     collections::HashMap,
-    fs::{self, File},
-    io::{self, Write},
-    os::unix::fs::FileExt,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -18,6 +16,7 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::Reader;
 
 use super::{
+    disk::DiskFile,
     encode::{Encoder, Format, InterfaceTotals, VerdictField},
     names::Directory,
 };
@@ -73,12 +72,14 @@ pub(crate) struct Output {
     link_type: LinkType,
     headline: String,
     part: PathBuf,
-    file: File,
+    file: Box<dyn DiskFile>,
     encoder: Encoder,
     /// File bytes that hold whole blocks of packets counted in `safe`.
     safe_len: u64,
     safe: Written,
-    /// Including what is not written out yet.
+    /// Including what is not written out yet, …
+    appended: Written,
+    /// … and what waits for the merge.
     taken: Written,
     last: Option<Key>,
     /// Ring-wide interface identifiers in the order of their interface blocks.
@@ -101,7 +102,7 @@ impl Output {
         link_type: LinkType,
         headline: &str,
     ) -> io::Result<Self> {
-        let file = directory.create(&part)?;
+        let file = directory.disk().create(&part)?;
         let mut output = Self {
             directory: directory.clone(),
             format,
@@ -112,6 +113,7 @@ impl Output {
             encoder: Encoder::new(format, link_type, headline)?,
             safe_len: 0,
             safe: Written::default(),
+            appended: Written::default(),
             taken: Written::default(),
             last: None,
             interfaces: Vec::new(),
@@ -144,10 +146,12 @@ impl Output {
         packet: &DumpPacket<'_>,
         names: &mut InterfaceCache,
     ) -> io::Result<()> {
-        // Counted first: a flush on the way calls everything counted safe, this packet included.
-        self.taken.count(packet);
-        self.taken.restamped += u64::from(!self.encoder.holds(packet.stamp_ns));
-        if packet.aside || self.last.is_some_and(|last| packet.key < last) {
+        self.taken.count(packet, &self.encoder);
+        let spooled = self.late.as_ref();
+        if packet.aside
+            || self.last.is_some_and(|last| packet.key < last)
+            || spooled.is_some_and(|late| late.is_before(packet.key))
+        {
             let directory = &self.directory;
             let late = match &mut self.late {
                 Some(late) => late,
@@ -186,6 +190,7 @@ impl Output {
             offsets.push((self.encoder.packets(), offset_ns));
         }
         self.encoder.packet(index, packet)?;
+        self.appended.count(packet, &self.encoder);
         if self.encoder.buffer().len() >= WRITE_BYTES {
             self.flush()
         } else {
@@ -196,17 +201,14 @@ impl Output {
     /// Hands everything to the file system.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let buffer = self.encoder.buffer();
-        if let Err(error) = self.file.write_all(buffer) {
+        if let Err(error) = self.file.append(buffer) {
             // Leave whole packets behind; failing at that too changes nothing for the caller.
             let _ = self.file.set_len(self.safe_len);
             return Err(error);
         }
         self.safe_len += buffer.len() as u64;
         buffer.clear();
-        // Late packets are safe only after the merge.
-        if self.late.is_none() {
-            self.safe = self.taken;
-        }
+        self.safe = self.appended;
         Ok(())
     }
 
@@ -219,15 +221,17 @@ impl Output {
         totals: &dyn Fn(u16) -> InterfaceTotals,
         names: &mut InterfaceCache,
     ) -> Result<(Written, Option<VerdictField>), (io::Error, Written)> {
-        let result = match self.late.take() {
-            None => self.complete(verdict, totals),
-            Some(late) => self
-                .merge(late, names)
-                .and_then(|mut merged| merged.complete(verdict, totals)),
-        };
-        result
-            .map(|field| (self.taken, field))
-            .map_err(|error| (error, self.safe))
+        let taken = self.taken;
+        if let Some(late) = self.late.take() {
+            self = match self.merge(late, names) {
+                Ok(merged) => merged,
+                Err(error) => return Err((error, self.safe)),
+            };
+        }
+        match self.complete(verdict, totals) {
+            Ok(field) => Ok((taken, field)),
+            Err(error) => Err((error, self.safe)),
+        }
     }
 
     /// The interfaces of the file, by ring-wide identifier.
@@ -245,9 +249,9 @@ impl Output {
         }
         self.flush()?;
         let field = self.encoder.verdict_field();
-        let field = field.map(|field| field.write(&self.file, verdict).map(|()| field.clone()));
+        let field = field.map(|field| field.write(&*self.file, verdict).map(|()| field.clone()));
         let field = field.transpose()?;
-        self.file.sync_all()?;
+        self.file.sync()?;
         Ok(field)
     }
 
@@ -258,12 +262,12 @@ impl Output {
         let merged = self.merge_into(&path, late, names);
         match merged {
             Ok(mut merged) => {
-                fs::rename(&path, &self.part)?;
+                self.directory.disk().rename(&path, &self.part)?;
                 merged.part.clone_from(&self.part);
                 Ok(merged)
             }
             Err(error) => {
-                let _ = fs::remove_file(&path);
+                let _ = self.directory.disk().remove(&path);
                 Err(error)
             }
         }
@@ -287,7 +291,7 @@ impl Output {
             merged.interface(*id, names)?;
         }
         merged.interfaces_first = self.interfaces_first;
-        let mut main = Reader::open(&self.part).map_err(io::Error::other)?;
+        let mut main = Reader::new(self.file.reader()).map_err(io::Error::other)?;
         let mut late = late.into_sorted()?;
         let mut next_late = late.next()?;
         let mut index = 0;
@@ -352,7 +356,8 @@ impl Written {
         }
     }
 
-    fn count(&mut self, packet: &DumpPacket<'_>) {
+    fn count(&mut self, packet: &DumpPacket<'_>, encoder: &Encoder) {
+        self.restamped += u64::from(!encoder.holds(packet.stamp_ns));
         let time_ns = packet.key.time_ns;
         self.packets += 1;
         self.bytes += packet.data.len() as u64;
@@ -371,10 +376,12 @@ fn described(names: &mut InterfaceCache, id: u16) -> io::Result<Arc<Interface>> 
 /// Late packets in order of arrival: bytes in a scratch file, 64 bytes of index each in memory.
 #[derive(Debug)]
 struct LateSpool {
-    file: File,
+    file: Box<dyn DiskFile>,
     buffer: Vec<u8>,
     len: u64,
     index: Vec<LateEntry>,
+    /// By source, the newest of them, ns.
+    newest_ns: HashMap<usize, i64>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -392,14 +399,27 @@ struct LateEntry {
 impl LateSpool {
     fn new(directory: &Directory) -> io::Result<Self> {
         Ok(Self {
-            file: directory.scratch()?,
+            file: directory.disk().scratch(directory.here())?,
             buffer: Vec::new(),
             len: 0,
             index: Vec::new(),
+            newest_ns: HashMap::new(),
         })
     }
 
+    /// Whether it has packets of the same source that belong before this one, though the merge cannot tell: of the same time, they
+    /// were put aside when they came.
+    fn is_before(&self, key: Key) -> bool {
+        let newest_ns = self.newest_ns.get(&key.source);
+        newest_ns.is_some_and(|newest_ns| key.time_ns <= *newest_ns)
+    }
+
     fn push(&mut self, packet: &DumpPacket<'_>) -> io::Result<()> {
+        let Key {
+            source, time_ns, ..
+        } = packet.key;
+        let newest_ns = self.newest_ns.entry(source).or_insert(time_ns);
+        *newest_ns = time_ns.max(*newest_ns);
         self.index.push(LateEntry {
             key: packet.key,
             stamp_ns: packet.stamp_ns,
@@ -420,7 +440,7 @@ impl LateSpool {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.write_all(&self.buffer)?;
+        self.file.append(&self.buffer)?;
         self.buffer.clear();
         Ok(())
     }
@@ -437,7 +457,7 @@ impl LateSpool {
 
 #[derive(Debug)]
 struct SortedSpool {
-    file: File,
+    file: Box<dyn DiskFile>,
     entries: std::vec::IntoIter<LateEntry>,
 }
 

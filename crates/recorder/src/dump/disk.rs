@@ -1,0 +1,241 @@
+//! The file system beneath dumps: what they do with files, and the system's own. Tests bring one that fills up, is read-only or
+//! slow ([`super::fake_disk`]).
+
+use std::{
+    fmt,
+    fs::{self, File, OpenOptions, Permissions},
+    io::{self, Read, Write},
+    os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt},
+    path::Path,
+};
+
+use rustix::fs::{CWD, RenameFlags};
+
+/// A file system. Errors are what the system said.
+pub(crate) trait Disk: fmt::Debug + Send + Sync {
+    /// A new file to read and write, 0640 whatever the umask; it must not exist yet.
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
+
+    /// A file to read and write.
+    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
+
+    /// A file without a name in a directory: gone when it is closed.
+    fn scratch(&self, directory: &Path) -> io::Result<Box<dyn DiskFile>>;
+
+    fn exists(&self, path: &Path) -> bool;
+
+    /// Renames, in the place of whatever has the name.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Renames without ever replacing: `AlreadyExists` if `to` is there.
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Syncs a directory itself, so that a rename survives a power cut.
+    fn sync_directory(&self, path: &Path) -> io::Result<()>;
+}
+
+/// An open file of a [`Disk`].
+pub(crate) trait DiskFile: fmt::Debug + Send {
+    /// Writes behind what was written before. After an error some of it may be in the file.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    fn set_len(&self, bytes: u64) -> io::Result<()>;
+
+    /// Reads some bytes; none at the end.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Overwrites.
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Returns when everything is stored.
+    fn sync(&self) -> io::Result<()>;
+}
+
+impl dyn DiskFile + '_ {
+    /// Fills the buffer, or fails with `UnexpectedEof`.
+    pub(crate) fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        FromStart { file: self, offset }.read_exact(buffer)
+    }
+
+    /// Reads it through.
+    pub(crate) fn reader(&self) -> impl Read {
+        FromStart {
+            file: self,
+            offset: 0,
+        }
+    }
+}
+
+/// Reads from an offset on.
+struct FromStart<'f> {
+    file: &'f dyn DiskFile,
+    offset: u64,
+}
+
+impl Read for FromStart<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(buffer, self.offset)?;
+        self.offset += read as u64;
+        Ok(read)
+    }
+}
+
+/// The system's.
+#[derive(Debug)]
+pub(super) struct SystemDisk {
+    /// To whom files belong, if not to this process.
+    pub(super) owner: Option<(u32, u32)>,
+}
+
+impl SystemDisk {
+    /// Not being able to give a file away is no reason to lose the packets in it: the error is dropped on purpose.
+    pub(super) fn own(&self, path: &Path) {
+        if let Some((uid, gid)) = self.owner {
+            let _ = std::os::unix::fs::lchown(path, Some(uid), Some(gid));
+        }
+    }
+}
+
+impl Disk for SystemDisk {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(0o640);
+        let file = options.open(path)?;
+        file.set_permissions(Permissions::from_mode(0o640))?;
+        self.own(path);
+        Ok(Box::new(file))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        Ok(Box::new(file))
+    }
+
+    fn scratch(&self, directory: &Path) -> io::Result<Box<dyn DiskFile>> {
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(i32::try_from(rustix::fs::OFlags::TMPFILE.bits()).unwrap_or(0))
+            .open(directory);
+        if let Ok(file) = opened {
+            return Ok(Box::new(file));
+        }
+        // A file system without O_TMPFILE (open(2)): make and unlink.
+        let path = directory.join(format!(".retroscope-{}.sort", std::process::id()));
+        let file = self.create(&path)?;
+        self.remove(&path)?;
+        Ok(file)
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        path.exists()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+            Ok(()) => Ok(()),
+            // A file system without RENAME_NOREPLACE (rename(2)): a hard link does not replace either.
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
+                fs::hard_link(from, to)?;
+                fs::remove_file(from)
+            }
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        File::open(path)?.sync_all()
+    }
+}
+
+impl DiskFile for File {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes)
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        File::set_len(self, bytes)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        FileExt::read_at(self, buffer, offset)
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        FileExt::write_all_at(self, bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::fake_disk::FakeDisk, *};
+
+    fn read(file: &dyn DiskFile) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        file.reader().read_to_end(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// What dumps rely on, of the system's and of the one that tests bring.
+    fn keeps_its_promises(disk: &dyn Disk, directory: &Path) {
+        let (a, b) = (directory.join("a"), directory.join("b"));
+        let mut file = disk.create(&a).unwrap();
+        file.append(b"hello ").unwrap();
+        file.append(b"world").unwrap();
+        file.write_all_at(b"HE", 0).unwrap();
+        assert_eq!(read(&*file), b"HEllo world");
+        file.set_len(5).unwrap();
+        let mut two = [0; 2];
+        file.read_exact_at(&mut two, 3).unwrap();
+        assert_eq!(&two, b"lo");
+        let error = file.read_exact_at(&mut two, 4).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        file.sync().unwrap();
+        let is_there = |kind: io::Error| kind.kind() == io::ErrorKind::AlreadyExists;
+        assert!(is_there(disk.create(&a).unwrap_err()));
+        disk.create(&b).unwrap().append(b"old").unwrap();
+        assert!(is_there(disk.rename_new(&a, &b).unwrap_err()));
+        assert_eq!(read(&*disk.open(&b).unwrap()), b"old");
+        disk.rename(&a, &b).unwrap();
+        assert!(!disk.exists(&a) && disk.exists(&b));
+        disk.rename_new(&b, &a).unwrap();
+        assert_eq!(read(&*disk.open(&a).unwrap()), b"HEllo");
+        let mut scratch = disk.scratch(directory).unwrap();
+        scratch.append(b"1234").unwrap();
+        assert_eq!(read(&*scratch), b"1234");
+        disk.sync_directory(directory).unwrap();
+        disk.remove(&a).unwrap();
+        assert_eq!(read(&*file), b"HEllo", "open still");
+        let gone = |kind: io::Error| kind.kind() == io::ErrorKind::NotFound;
+        assert!(gone(disk.open(&a).unwrap_err()) && gone(disk.remove(&a).unwrap_err()));
+        assert!(gone(disk.rename(&a, &b).unwrap_err()));
+        assert!(gone(disk.rename_new(&a, &b).unwrap_err()));
+    }
+
+    #[test]
+    fn the_systems_disk_does_what_dumps_rely_on() {
+        let dir = tempfile::tempdir().unwrap();
+        keeps_its_promises(&SystemDisk { owner: None }, dir.path());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn so_does_that_of_tests() {
+        keeps_its_promises(&FakeDisk::default(), Path::new("dumps"));
+    }
+}
