@@ -4,8 +4,7 @@
 //! member `i` modulo the number of consumers. Producers hand over bursts and publish when the source runs dry, which
 //! it never does at full speed: the ring publishes by itself then, every 128 KiB. After its last packet a producer publishes.
 //!
-//! The ring overwrites the bucket with the oldest stamps first, so stamps go on from run to run: if each run began at 0 again,
-//! it would be its own buckets that are the oldest, and a few of them, warm from reading, would be used over and over.
+//! Stamps go on from run to run, as those of a live source do.
 
 use std::time::Duration;
 
