@@ -23,6 +23,8 @@ mod dump_script;
 mod events;
 mod expressions;
 mod fragments;
+#[cfg(test)]
+mod generated_tests;
 mod hits;
 mod inserter;
 mod inserters_only;
