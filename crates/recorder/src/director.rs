@@ -244,6 +244,11 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
     }
 
+    /// Whether it cares about what dumps wrote.
+    pub(crate) fn counts_bytes(&self) -> bool {
+        self.config.bytes_per_hour > 0
+    }
+
     /// Dumps of this rule wrote bytes.
     pub(crate) fn wrote(&mut self, rule: usize, bytes: u64) {
         let now_ns = self.limits_ns(self.clock_ns);

@@ -54,7 +54,7 @@ fn start(out: &Path, args: &[&str]) -> Child {
 }
 
 /// The most memory that a process took until its end, KiB (`VmHWM` of proc_pid_status(5)), and what it said.
-fn peak_kib(mut child: Child) -> (u64, Output) {
+pub(crate) fn peak_kib(mut child: Child) -> (u64, Output) {
     let path = format!("/proc/{}/status", child.id());
     let (mut peak, deadline) = (0, Instant::now() + 3 * DEADLINE);
     while child.try_wait().unwrap().is_none() {

@@ -11,6 +11,7 @@ mod oracle;
 mod over_ip;
 mod payload;
 mod stdin;
+mod storms;
 mod verdicts;
 
 use std::{

@@ -1,6 +1,6 @@
 //! The analyzer's rules: trigger expressions, then trigger scripts, numbered in this order.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::{Arc, atomic::Ordering, mpsc::sync_channel};
 
 use retroscope_filter::Template;
 use retroscope_packet::LinkType;
@@ -12,6 +12,7 @@ use crate::{
     Event,
     chunk::MANY,
     director::{Hit, HitOrder},
+    dump::Message,
     dump_script::DumpFunction,
     hits::Unfilled,
     predicate::Expression,
@@ -118,10 +119,17 @@ impl Core {
         }
     }
 
-    /// Offline: the same, when a bucket begins. The dumper has told then what it had written of all before it, whatever
-    /// the threads did: its inserter waited for that.
+    /// Offline, where bytes are limited: the same when a bucket begins, behind all that the dumper can write of the packets before
+    /// it. So what the director knows is a function of the packets, whatever the threads do.
     pub(super) fn settle_at(&mut self, bucket: BucketRef) {
-        if !self.live && self.bucket.replace(bucket) != Some(bucket) {
+        if self.live || !self.director.counts_bytes() {
+            return;
+        }
+        if self.bucket.replace(bucket) != Some(bucket) {
+            let (reply, told) = sync_channel(1);
+            self.send(Message::Account(reply));
+            // The error: the dumper is gone, and is found when it is joined.
+            let _ = told.recv();
             self.settle();
         }
     }

@@ -9,7 +9,7 @@
 //! Should they become too many (a queue without watermark), the dumper stops waiting and lets the file sort it out.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{HashMap, VecDeque},
     io,
     sync::{Arc, atomic::Ordering, mpsc},
 };
@@ -26,6 +26,7 @@ use super::{
     output::{DumpPacket, Written},
     report::{DumpReport, Missing, PROGRAM, Sidecar, file_name},
     scan::{Scanner, Visit, Want},
+    spending::Spending,
 };
 use crate::{
     Event,
@@ -33,7 +34,7 @@ use crate::{
     events::Events,
     intake::Intake,
     interfaces::InterfaceCache,
-    progress::{AnalyzerCounters, Barrier, Cost, Costs, Progress, Reach},
+    progress::{AnalyzerCounters, Barrier, Costs, Progress, Reach},
     ring_time::{RingClock, Stamps},
     rules::Rules,
     time::rfc3339,
@@ -43,8 +44,6 @@ use crate::{
 const SEVERAL_LINK_TYPES: &str = "several link types in one file: libpcap, and so tcpdump, will not read it (--format pcap splits it)";
 /// Finished dumps that a late packet can still amend.
 const FINISHED_KEPT: usize = 1024;
-/// What a file holds of a packet beside its bytes: an enhanced packet block (pcapng, section 4.3).
-const PACKET_OVERHEAD_BYTES: u64 = 32;
 /// How long a closed live dump waits for loss counters that cover its window, ns of the monotonic clock. They are read
 /// every 10 to 30 ms, and within 50 of its opening; only an inserter that does not get to run is later. Then the verdict says
 /// that it does not know.
@@ -83,8 +82,7 @@ pub(crate) struct Dumper {
     finished: VecDeque<(u64, DumpReport, FinishedFile, SidecarFacts)>,
     views: HashMap<BucketRef, HeldView>,
     next_number: u64,
-    /// What the director was not told yet.
-    costs: BTreeMap<usize, Cost>,
+    spending: Spending,
     infos: Vec<BucketInfo>,
     fallen: Vec<EvictedBucket>,
 }
@@ -101,6 +99,7 @@ impl Dumper {
         let is_live = matches!(parts.progress, Progress::Live { .. });
         Self {
             stamps: Stamps::new(&parts.ring),
+            spending: Spending::new(Arc::clone(&parts.costs), is_live),
             parts,
             names,
             scanner: Scanner::new(rules),
@@ -109,7 +108,6 @@ impl Dumper {
             finished: VecDeque::new(),
             views: HashMap::new(),
             next_number: 1,
-            costs: BTreeMap::new(),
             infos: Vec::new(),
             fallen: Vec::new(),
         }
@@ -123,7 +121,7 @@ impl Dumper {
     /// Waits for a message, at most as long as open dumps allow; false when all senders are gone and nothing is open.
     pub(crate) fn wait(&mut self) -> bool {
         // The last round may have taken the analyzer's wake before it could see what it was for.
-        if self.parts.barrier.asked_of_dumper().is_some() {
+        if self.spending.is_asked() || self.parts.barrier.asked_of_dumper().is_some() {
             return true;
         }
         let message = if self.busy() {
@@ -157,18 +155,16 @@ impl Dumper {
         // The barrier and the reach are read before the messages: whatever the analyzer sent before it moved on is
         // then seen here before the packets that came after.
         let barrier = self.parts.barrier.asked_of_dumper();
+        let account = self.spending.take_question();
         let reach = self.parts.progress.reach();
         while let Ok(message) = self.parts.messages.try_recv() {
             self.take(message);
         }
         self.take_compiled();
-        self.pass(&reach, barrier.is_some());
+        self.pass(&reach, barrier.is_some() || account.is_some());
         self.give_back();
         self.complete(&reach);
-        // Offline the director hears at barriers only: so it knows the same in every run.
-        if barrier.is_some() || matches!(self.parts.progress, Progress::Live { .. }) {
-            self.parts.costs.add(std::mem::take(&mut self.costs));
-        }
+        self.spending.tell(account);
         if let Some(barrier) = barrier {
             self.parts.barrier.dumper_done(barrier);
         }
@@ -226,6 +222,7 @@ impl Dumper {
                 });
             }
             Message::Wake => {}
+            Message::Account(reply) => self.spending.ask(reply),
         }
     }
 
@@ -499,13 +496,8 @@ impl Dumper {
             Ok(file) => file.safe(),
             Err(failure) => failure.safe,
         };
-        let bytes = written.bytes + written.packets * PACKET_OVERHEAD_BYTES;
-        let news = bytes.saturating_sub(dump.told_bytes);
-        if news > 0 {
-            dump.told_bytes = bytes;
-            let cost = self.costs.entry(dump.order.rule_number).or_default();
-            cost.bytes += news;
-        }
+        let rule = dump.order.rule_number;
+        self.spending.wrote(rule, &written, &mut dump.told_bytes);
     }
 
     /// Closed buckets that were wholly read and written are free to be overwritten.
@@ -549,8 +541,7 @@ impl Dumper {
         };
         let finished = &self.parts.counters.finished_dumps;
         finished.fetch_add(1, Ordering::Relaxed);
-        let cost = self.costs.entry(dump.order.rule_number).or_default();
-        cost.finished += 1;
+        self.spending.finished(dump.order.rule_number);
         let intake = Arc::clone(&self.parts.intake);
         let file = dump.take_file();
         let sidecar = dump.sidecar_facts(

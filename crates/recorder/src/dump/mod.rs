@@ -15,6 +15,7 @@ mod order;
 mod output;
 mod report;
 mod scan;
+mod spending;
 
 pub use encode::Format;
 #[cfg(test)]

@@ -25,6 +25,8 @@ pub(crate) enum Message {
     },
     /// Look again: a barrier waits.
     Wake,
+    /// Write what can be written, say what it cost, and answer: the analyzer waits (from files).
+    Account(SyncSender<()>),
 }
 
 /// Messages that the dumper may be behind before others wait with the analyzer.
