@@ -279,6 +279,16 @@ impl Recording {
         let reports = self.reports();
         let triggers: Vec<i64> = reports.keys().copied().collect();
         assert_eq!(triggers, TRIGGERS, "{cell:?}: {:?}", self.rig.reports);
+        // The flood laps the analyzer, too.
+        let unseen = self.rig.counters.unseen.load(Ordering::SeqCst);
+        assert_eq!(unseen > 0, cell.reservation_falls, "{cell:?}");
+        let told = |text: &String| text.contains("triggers may be missed");
+        let notices = &self.rig.notices;
+        assert_eq!(
+            notices.iter().any(told),
+            unseen > 0,
+            "{cell:?}: {notices:?}"
+        );
         for (ms, report) in reports {
             let case = format!("{cell:?}, trigger at {ms} ms, {report:#?}");
             let is_open_in_trouble = TROUBLE.contains(&ms) || TROUBLE.contains(&(ms + FUTURE / MS));
@@ -294,6 +304,8 @@ impl Recording {
                 (false, false) => Verdict::Complete,
             };
             assert_eq!(report.verdict, verdict, "{case}");
+            let not_analyzed = if ms == FLOODED { unseen } else { 0 };
+            assert_eq!(report.not_analyzed, not_analyzed, "{case}");
             let lost = (expected.len() - held.len()) as u64;
             assert_eq!(lost > 0, verdict != Verdict::Complete, "{case}");
             assert_named(report, lost, &case);
