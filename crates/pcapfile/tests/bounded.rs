@@ -98,6 +98,7 @@ fn sections_do_not_start_the_count_of_link_types_again() {
     let mut records = 0;
     let error = loop {
         match reader.fill() {
+            Ok(0) => panic!("65 link types were read"),
             Ok(count) => records += count,
             Err(error) => break error.to_string(),
         }
