@@ -1,6 +1,12 @@
 //! Storms of triggers, and what the limits leave of them; triggers that were missed.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    io::Write,
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
 
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{PcapOptions, PcapWriter};
@@ -69,8 +75,8 @@ fn a_storm_leaves_room_for_another_rule_with_default_options() {
             .arg(&out);
         let (peak_kib, output) = crate::bounded::peak_kib(
             command
-                .stdout(std::process::Stdio::piped())
-                .stderr(std::process::Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
                 .spawn()
                 .unwrap(),
         );
@@ -210,4 +216,42 @@ fn triggers_that_may_be_missed_are_told() {
     let summary = format!("{not_analyzed} packets overwritten before the trigger rules saw them");
     assert!(errors.contains(&summary), "{errors}");
     assert!(errors.lines().count() < 20, "{errors}");
+}
+
+/// Nobody reads what is said: dumps are made all the same, and none is lost from the summary.
+#[test]
+fn a_terminal_that_stands_still_holds_no_dump_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let capture = dir.path().join("in.pcap");
+    write_capture(&capture, 2000, 100, S / 100, None);
+    let out = dir.path().join("out");
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    // As much as a pipe holds: pipe(7).
+    writer.write_all(&[b'\n'; 65_536]).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_retroscope"))
+        .args(["record", "--json", "--trigger", "udp port 13", "--past"])
+        .args(["0.1s", "--future", "0.1s", "-r"])
+        .arg(&capture)
+        .arg("-w")
+        .arg(&out)
+        .stdout(Stdio::piped())
+        .stderr(writer)
+        .spawn()
+        .unwrap();
+    let sidecars = || {
+        let files = fs::read_dir(&out).into_iter().flatten();
+        let names = files.filter_map(|file| file.ok()?.file_name().into_string().ok());
+        names.filter(|name| name.ends_with(".json")).count()
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while sidecars() < 20 {
+        assert!(Instant::now() < deadline, "{} dumps", sidecars());
+        std::thread::yield_now();
+    }
+    assert!(child.try_wait().unwrap().is_none(), "it waits to say so");
+    std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((listed(&json).len(), hits(&json)), (20, 20));
 }
