@@ -52,8 +52,9 @@ struct Head<'t> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Port,
+    PortRange,
     Proto,
-    /// Of 802.11 or of pf: libpcap has a table of its own, or compares the text.
+    /// Of 802.11, LLC or pf: libpcap has a table of its own, or compares the text.
     Literal,
     Other,
 }
@@ -94,7 +95,8 @@ pub(crate) fn names(text: &str, looks_up: bool) -> Vec<Name> {
         }
         is_own &= !begins;
         begins = false;
-        if !identifiers.is_identifier(shown) {
+        let is_range = head.is_some_and(|head| head.kind == Kind::PortRange);
+        if is_range && is_range_of_numbers(shown) || !identifiers.is_identifier(shown) {
             continue;
         }
         let is_inherited = is_inherited(text, &words[index + 1..]);
@@ -133,10 +135,17 @@ fn qualifier(word: &str) -> Option<Qualifier> {
         "port" => Qualifier::Kind(Kind::Port),
         "proto" | "protochain" => Qualifier::Kind(Kind::Proto),
         "type" | "subtype" | "dir" | "direction" | "ifname" | "on" | "reason" | "action"
-        | "rset" | "ruleset" => Qualifier::Kind(Kind::Literal),
-        "host" | "net" | "portrange" | "gateway" => Qualifier::Kind(Kind::Other),
+        | "rset" | "ruleset" | "llc" => Qualifier::Kind(Kind::Literal),
+        "portrange" => Qualifier::Kind(Kind::PortRange),
+        "host" | "net" | "gateway" => Qualifier::Kind(Kind::Other),
         _ => return None,
     })
+}
+
+/// Whether it is two ports, such as `1-2`: a name to libpcap's scanner, and to all but `portrange`.
+fn is_range_of_numbers(word: &str) -> bool {
+    word.bytes()
+        .all(|b| b.is_ascii_digit() || b == b'-' || b == b'.')
 }
 
 /// What a name means; `None`: libpcap looks nothing up for it. `is_alone`: no other value has the same qualifiers.
@@ -187,14 +196,7 @@ struct Identifiers {
 impl Identifiers {
     /// Whether libpcap takes a word for a name, rather than for a word of the language, a number or an address.
     fn is_identifier(&mut self, word: &str) -> bool {
-        // Ranges of ports are names to the scanner, and numbers to what looks names up.
-        let is_number = |word: &str| {
-            !word.is_empty()
-                && word
-                    .bytes()
-                    .all(|b| b.is_ascii_digit() || b == b'-' || b == b'.')
-        };
-        if is_number(word) || !word.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '\\') {
+        if !word.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '\\') {
             return false;
         }
         let link = LinkContext {
@@ -246,10 +248,14 @@ mod tests {
             "tcp[tcpflags] & (tcp-syn|tcp-ack) != 0 and icmp[icmptype] == icmp-echo",
             "host 10.0.0.1 or net 10.1 or src net 192.168.0.0 mask 255.255.0.0 or host fe80::1",
             "ether host aa:bb:cc:dd:ee:ff or ether host aabb.ccdd.eeff or ether broadcast",
-            "portrange 1-2 or udp portrange 5000-6000 or less 60 or greater 0x40 or len > 1",
+            "port 80 or src net 10 or host 10.1 or net 10.1.2 and proto 6",
+            "portrange 1-2 or 3-4 or udp portrange 5000-6000 or less 60 or greater 0x40 or len > 1",
             "wlan addr1 aa:bb:cc:dd:ee:ff and type mgt subtype beacon and dir nods",
             "ether proto \\ip or link proto \\arp or ether proto \\ip6",
             "inbound or outbound or ifindex 3 or vlan 5 or mpls 7 or pppoes or ip6 protochain 6",
+            "llc u",
+            "llc u and ether host $srcMAC",
+            "not llc ui and (llc i or llc rnr)",
             "iso proto \\clnp or llc u or isis or lat or atalk or stp or ipx or netbeui",
         ] {
             assert_eq!(names(text, true), [], "{text}");
@@ -267,6 +273,10 @@ mod tests {
             ("ether host box or gateway gate", &["box", "gate"]),
             ("host data", &["data"]),
             ("portrange ssh-http", &["ssh-http"]),
+            // Ports only behind `portrange`.
+            ("host 1-2 or net 1.2.3.4.5", &["1-2", "1.2.3.4.5"]),
+            ("port 1-2 or proto 1.2.3.4.5", &["1-2", "1.2.3.4.5"]),
+            ("portrange 1-2 and host 1-2 and llc u", &["1-2"]),
             ("port no-such-port-anywhere", &["no-such-port-anywhere"]),
             // Others take their qualifiers from it, and `tcp` is not theirs.
             ("port ssh or 443", &["ssh"]),
