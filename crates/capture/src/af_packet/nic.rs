@@ -46,10 +46,11 @@ impl NicLosses {
     /// The interface is a new one.
     pub(crate) fn follow(&mut self, index: i32) {
         self.index = index;
-        self.ledger.last = self.counters.counters(index).ok();
+        self.ledger.follow(self.counters.counters(index).ok());
     }
 
-    /// Packets lost so far. Those of an interface that is gone stay as last read.
+    /// Packets lost so far. Of an interface that is gone the NIC's stay as last read, and the bound takes in what the input queues
+    /// dropped until it was missing.
     pub(crate) fn read(&mut self) -> InterfaceLosses {
         let link = self.counters.counters(self.index);
         let dropped = self.input.as_mut().and_then(InputQueues::grown);
@@ -66,6 +67,8 @@ struct Ledger {
     bound: Bound,
     /// The last result.
     known: InterfaceLosses,
+    /// The interface was gone at the last reading, and what the input queues dropped until then is in the bound.
+    is_gone: bool,
 }
 
 impl Ledger {
@@ -75,7 +78,14 @@ impl Ledger {
             nic: 0,
             bound: Bound::default(),
             known: InterfaceLosses::default(),
+            is_gone: false,
         }
+    }
+
+    /// The interface is a new one, with these counters.
+    fn follow(&mut self, last: Option<LinkCounters>) {
+        self.last = last;
+        self.is_gone = false;
     }
 
     /// A reading of the interface's counters, and by how much the drops of the input queues grew since the last one that could be
@@ -83,9 +93,17 @@ impl Ledger {
     fn account(&mut self, link: io::Result<LinkCounters>, dropped: Option<u64>) -> InterfaceLosses {
         let now = match link {
             Ok(now) => now,
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return self.known,
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
+                // What it took with it is found once; from then on it loses nothing.
+                if !self.is_gone {
+                    self.known.input_at_most = self.bound.add_last(dropped);
+                    self.is_gone = dropped.is_some();
+                }
+                return self.known;
+            }
             Err(_) => return InterfaceLosses::default(),
         };
+        self.is_gone = false;
         let Some(last) = &mut self.last else {
             return InterfaceLosses::default();
         };
@@ -125,6 +143,20 @@ impl Bound {
         self.at_most = self.at_most.saturating_add(both);
         self.interface_spare = (interface_all - both).min(interface);
         self.input_spare = (input_all - both).min(input);
+        Some(self.at_most)
+    }
+
+    /// The same where the interface is gone, and nobody knows by how much its counter grew before.
+    fn add_last(&mut self, input: Option<u64>) -> Option<u64> {
+        let Some(input) = input else {
+            self.interface_spare = u64::MAX;
+            return None;
+        };
+        let all = input.saturating_add(self.input_spare);
+        *self = Self {
+            at_most: self.at_most.saturating_add(all),
+            ..Self::default()
+        };
         Some(self.at_most)
     }
 }
@@ -210,9 +242,27 @@ mod tests {
         assert_eq!(ledger.account(Ok(link(107, 50)), Some(9)), losses(7, 0));
         // The driver starts again, and the interface goes.
         assert_eq!(ledger.account(Ok(link(2, 50)), Some(0)), losses(9, 0));
-        assert_eq!(ledger.account(error(libc::ENODEV), Some(5)), losses(9, 0));
-        ledger.last = Some(link(1000, 1000));
-        assert_eq!(ledger.account(Ok(link(1001, 1000)), Some(0)), losses(10, 0));
+        // Its own counter went with it: all that the input queues dropped may be its packets, until it was missing.
+        assert_eq!(ledger.account(error(libc::ENODEV), Some(5)), losses(9, 5));
+        assert_eq!(ledger.account(error(libc::ENODEV), Some(7)), losses(9, 5));
+        ledger.follow(Some(link(1000, 1000)));
+        assert_eq!(ledger.account(Ok(link(1001, 1000)), Some(3)), losses(10, 5));
+        // The last reading of the input queues was behind that of the interface.
+        assert_eq!(ledger.account(error(libc::ENODEV), Some(1)), losses(10, 9));
+        // The next one goes before it is read.
+        ledger.follow(Some(link(0, 0)));
+        assert_eq!(ledger.account(error(libc::ENODEV), Some(2)), losses(10, 11));
+    }
+
+    #[test]
+    fn drops_that_cannot_be_read_when_the_interface_goes_count_later() {
+        let mut ledger = Ledger::new(link(0, 0));
+        assert_eq!(ledger.account(Ok(link(1, 0)), Some(0)), losses(1, 0));
+        let gone = ledger.account(error(libc::ENODEV), None);
+        assert_eq!((gone.nic, gone.input_at_most), (Some(1), None));
+        ledger.follow(Some(link(0, 0)));
+        assert_eq!(ledger.account(Ok(link(0, 0)), Some(4)), losses(1, 4));
+        assert_eq!(ledger.account(Ok(link(0, 0)), Some(4)), losses(1, 4));
     }
 
     #[test]
@@ -226,7 +276,7 @@ mod tests {
         assert_eq!((without.nic, without.input_at_most), (Some(4), None));
         assert_eq!(ledger.account(Ok(link(4, 6)), Some(4)), losses(4, 4));
         // Those of a new interface, which may have had some from the start.
-        ledger.last = None;
+        ledger.follow(None);
         assert_eq!(ledger.account(Ok(link(8, 9)), Some(9)), unknown);
         assert_eq!(ledger.account(Ok(link(9, 9)), Some(0)), unknown);
     }

@@ -63,12 +63,14 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// What to try, best first. `bytes_max`: what fits a chunk; `is_enough`: that is enough for what the interface's MTU allows.
+    /// What to try, best first, and then what every kernel has. `bytes_max`: what fits a chunk; `is_enough`: that is enough for what the
+    /// interface's MTU allows; `joins_buffers`: the kernel hands a packet of several buffers to a socket that takes one chunk.
     ///
     /// Several chunks are asked for where they are needed: drivers whose zero-copy takes one buffer for a packet copy otherwise. Some
-    /// drivers run a program only if it takes several buffers, for their own are smaller than ours. The stack has no zero-copy to lose,
+    /// drivers run a program only if it takes several buffers, for their own are smaller than ours. Before Linux 6.6 `bpf_redirect_map` to a
+    /// socket loses such packets, and nothing counts them. The stack has no zero-copy to lose,
     /// and on virtual interfaces its packets may be longer than the MTU.
-    pub(super) fn all(bytes_max: i32, is_enough: bool) -> [Self; 4] {
+    pub(super) fn all(bytes_max: i32, is_enough: bool, joins_buffers: bool) -> (Vec<Self>, Self) {
         let plan = |is_native, has_fragments, in_several: bool| Self {
             is_native,
             packet_bytes_max: (!in_several).then_some(bytes_max),
@@ -77,11 +79,13 @@ impl Plan {
         let whole = plan(true, false, false);
         let by_stack = plan(false, true, true);
         let old = plan(false, false, false);
-        if is_enough {
-            [whole, plan(true, true, false), by_stack, old]
-        } else {
-            [plan(true, true, true), by_stack, whole, old]
-        }
+        let better = match (is_enough, joins_buffers) {
+            (true, true) => vec![whole, plan(true, true, false), by_stack],
+            (true, false) => vec![whole, by_stack],
+            // Where the kernel has no packets in several chunks, it refuses to bind a socket for them.
+            (false, _) => vec![plan(true, true, true), by_stack, whole],
+        };
+        (better, old)
     }
 }
 
@@ -309,31 +313,25 @@ mod tests {
 
     #[test]
     fn several_chunks_are_asked_of_a_driver_only_where_the_mtu_needs_them() {
-        let in_several = |plan: &Plan| plan.packet_bytes_max.is_none();
-        let enough = Plan::all(1792, true);
-        assert!(
-            enough
-                .iter()
-                .all(|plan| !(plan.is_native && in_several(plan)))
-        );
-        assert_eq!(
-            (enough[0].is_native, enough[0].has_fragments),
-            (true, false)
-        );
-        let needed = Plan::all(3840, false);
-        assert!(needed[0].is_native && in_several(&needed[0]));
-        for plans in [enough, needed] {
-            // Whoever asks the sockets for several chunks has a program for several buffers, as the kernel wants it.
-            assert!(
-                plans
-                    .iter()
-                    .all(|plan| plan.has_fragments || !in_several(plan))
-            );
-            let oldest = plans[3];
-            assert!(
-                !oldest.is_native && !oldest.has_fragments,
-                "what every kernel has"
-            );
+        let plan = |is_native, has_fragments, packet_bytes_max| Plan {
+            is_native,
+            packet_bytes_max,
+            has_fragments,
+        };
+        // Whoever asks the sockets for several chunks has a program for several buffers, as the kernel wants it.
+        let by_stack = plan(false, true, None);
+        for joins_buffers in [false, true] {
+            let whole = plan(true, false, Some(1792));
+            let (mut enough, oldest) = Plan::all(1792, true, joins_buffers);
+            assert_eq!(oldest, plan(false, false, Some(1792)));
+            if joins_buffers {
+                assert_eq!(enough.remove(1), plan(true, true, Some(1792)));
+            }
+            assert_eq!(enough, [whole, by_stack]);
+            let (needed, oldest) = Plan::all(3840, false, joins_buffers);
+            assert_eq!(oldest, plan(false, false, Some(3840)));
+            let whole = plan(true, false, Some(3840));
+            assert_eq!(needed, [plan(true, true, None), by_stack, whole]);
         }
     }
 

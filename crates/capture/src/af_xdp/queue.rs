@@ -70,7 +70,8 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Binds the socket to a queue of an interface: zero-copy where the driver runs the program and can. Returns why not.
+    /// Binds the socket to a queue of an interface: zero-copy where the driver runs the program and can. Returns why not. Fails with
+    /// `EBUSY` where another socket still has the queue, or the driver is about something else: to copy for good would be no answer.
     pub(super) fn bind(
         &self,
         interface_index: u32,
@@ -86,6 +87,7 @@ impl Channel {
         let why = match is_native {
             true => match bind(true) {
                 Ok(()) => return Ok(None),
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Err(error),
                 Err(error) => WhyCopied::Refused(error.raw_os_error().unwrap_or(0)),
             },
             false => WhyCopied::Generic,

@@ -68,14 +68,16 @@ pub(crate) fn suits(query: &InterfaceQuery, interface: &str, index: i32) -> bool
             .and_then(|mut links| links.queueing(index))
             .is_ok_and(|discipline| discipline == b"noqueue")
     };
-    let tells_of_drops = || {
-        let release = rustix::system::uname();
-        let version = release.release().to_str().ok().and_then(version);
-        version.is_some_and(|version| version >= TELLS_OF_DROPS)
-    };
     query.driver(interface).is_ok_and(|driver| {
-        driver == "veth" && tells_of_drops() && has_one_queue() && has_no_queueing()
+        driver == "veth" && is_linux(TELLS_OF_DROPS) && has_one_queue() && has_no_queueing()
     })
+}
+
+/// Whether this kernel is of this version at least.
+pub(super) fn is_linux(at_least: (u32, u32)) -> bool {
+    let release = rustix::system::uname();
+    let version = release.release().to_str().ok().and_then(version);
+    version.is_some_and(|version| version >= at_least)
 }
 
 /// The first two numbers of a kernel's release, such as `6.8.0-45-generic`.

@@ -14,6 +14,7 @@ use super::{
     mode::WhyCopied,
     port::{Found, Port},
     queue::{OWN_BYTES, Opened, Place, XdpQueue},
+    sender::is_linux,
     shunt::Shunt,
     sys::Umem,
 };
@@ -33,6 +34,9 @@ const LARGE_CHUNK: usize = 4096;
 
 /// What the kernel keeps free in front of a packet (`XDP_PACKET_HEADROOM`).
 const HEADROOM: usize = 256;
+
+/// Since then a packet of several buffers reaches a socket ("xsk: add support for AF_XDP multi-buffer on Rx path").
+const JOINS_BUFFERS: (u32, u32) = (6, 6);
 
 /// Ethernet header and two tags.
 const HEADERS: usize = 22;
@@ -120,7 +124,7 @@ impl XdpSource {
         port: &Port,
         found: Found,
         chunk_bytes: usize,
-        [better @ .., last]: [Plan; 4],
+        (better, last): (Vec<Plan>, Plan),
     ) -> Result<(Attachment, Held, Vec<Opened>), SourceError> {
         for plan in better {
             match Self::take(port, found, chunk_bytes, plan) {
@@ -220,12 +224,12 @@ impl Source for XdpSource {
             LARGE_CHUNK
         };
         let bytes_max = i32::try_from(chunk_bytes - HEADROOM).unwrap_or(0);
-        let plans = Plan::all(bytes_max, fits(chunk_bytes));
+        let plans = Plan::all(bytes_max, fits(chunk_bytes), is_linux(JOINS_BUFFERS));
         let (attachment, held, mut opened) = Self::take_best(&port, found, chunk_bytes, plans)?;
         (opened.len()..QUEUES_MAX).for_each(|line| attachment.watch(line));
         let few_spares = open_spares(&port, &mut opened);
         let mut notices = self.notices(&attachment, &opened);
-        notices.extend(used.cut_off(name));
+        notices.extend(used.notices(name));
         notices.extend(few_spares);
         let (port, attachment) = (Arc::new(port), Arc::new(attachment));
         // It is set by this method only, which takes the source.

@@ -60,7 +60,7 @@ impl DpdkSource {
         Self { config }
     }
 
-    /// Refuses a device that stands on an interface which the host itself uses, or says of each what is cut off.
+    /// Refuses a device that stands on an interface which the host itself uses, or says of each what is cut off, or may be.
     fn check_host(&self, device: &Device) -> Result<Vec<String>, SourceError> {
         let taken = taken_interfaces(device, Path::new("/sys"));
         let names = taken.or_else(|error| {
@@ -70,7 +70,7 @@ impl DpdkSource {
             } else {
                 Err(SourceError::Usage {
                     message: format!(
-                        "{} may be an interface that this host uses, for /sys/bus/pci/devices cannot be read ({error}): say \
+                        "{} may be an interface that this host uses, for /sys/bus/pci/devices does not tell ({error}): say \
                          --take-interface if it may be taken away",
                         device.name()
                     ),
@@ -83,7 +83,7 @@ impl DpdkSource {
             if used.is_used() && !self.config.take_interface {
                 return Err(used.refusal(&name, device.name()));
             }
-            sentences.extend(used.cut_off(&name));
+            sentences.extend(used.notices(&name));
         }
         Ok(sentences)
     }
@@ -136,22 +136,41 @@ fn system(device: &Device, call: &'static str, error: io::Error) -> SourceError 
 }
 
 /// Interfaces of the kernel that get no more packets when the device is opened: that of AF_XDP, and those of NICs whose driver in
-/// the kernel stays beside DPDK's.
+/// the kernel stays beside DPDK's. An error if such a NIC shows none: its interface may be in another network namespace, or there may be
+/// other folders between the two, as with virtio.
 fn taken_interfaces(device: &Device, sys: &Path) -> io::Result<Vec<String>> {
     if device.is_pci() {
-        let folder = sys.join("bus/pci/devices").join(device.name()).join("net");
-        let entries = match fs::read_dir(folder) {
-            // Bound to vfio-pci it has none.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries?,
+        let folder = sys.join("bus/pci/devices").join(device.name());
+        let names = match fs::read_dir(folder.join("net")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            entries => entries?
+                .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+                .collect::<io::Result<_>>()?,
         };
-        return entries
-            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-            .collect();
+        if names.is_empty() {
+            has_no_interface(&folder)?;
+        }
+        return Ok(names);
     }
     let is_xdp = device.name().starts_with("net_af_xdp");
     let taken = device.value("iface").filter(|_| is_xdp);
     Ok(taken.map(str::to_owned).into_iter().collect())
+}
+
+/// Whether the device with this folder of sysfs(5) is left to programs, or to nobody: so it has no interface anywhere.
+fn has_no_interface(folder: &Path) -> io::Result<()> {
+    let driver = match fs::read_link(folder.join("driver")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        driver => driver?,
+    };
+    let driver = driver.file_name().unwrap_or_default().to_string_lossy();
+    // uio_pci_generic, igb_uio.
+    if driver.contains("vfio") || driver.contains("uio") {
+        return Ok(());
+    }
+    Err(io::Error::other(format!(
+        "its driver {driver} shows no interface in this network namespace"
+    )))
 }
 
 /// Whose time the packets get, and in what steps, ns.
@@ -277,5 +296,32 @@ mod tests {
         fs::create_dir_all(sys.path().join("bus/pci/devices/0000:05:00.0")).unwrap();
         fs::write(sys.path().join("bus/pci/devices/0000:05:00.0/net"), "").unwrap();
         assert!(taken_interfaces(&"05:00.0".parse().unwrap(), sys.path()).is_err());
+    }
+
+    #[test]
+    fn a_nic_of_the_kernel_without_an_interface_is_not_known_to_have_none() {
+        let sys = tempfile::tempdir().unwrap();
+        let folder = sys.path().join("bus/pci/devices/0000:03:00.0");
+        fs::create_dir_all(&folder).unwrap();
+        let taken = || taken_interfaces(&"03:00.0".parse().unwrap(), sys.path());
+        assert_eq!(taken().unwrap(), [""; 0], "no driver has it");
+        let bind = |driver: &str| {
+            let link = folder.join("driver");
+            let _ = fs::remove_file(&link);
+            let target = Path::new("../../../bus/pci/drivers").join(driver);
+            std::os::unix::fs::symlink(target, link).unwrap();
+        };
+        for driver in ["vfio-pci", "uio_pci_generic", "igb_uio"] {
+            bind(driver);
+            assert_eq!(taken().unwrap(), [""; 0], "{driver}");
+        }
+        bind("mlx5_core");
+        let error = taken().unwrap_err().to_string();
+        assert!(error.contains("its driver mlx5_core"), "{error}");
+        // So it is seen from a network namespace that does not have the interface.
+        fs::create_dir(folder.join("net")).unwrap();
+        assert!(taken().is_err());
+        fs::create_dir(folder.join("net/ens1")).unwrap();
+        assert_eq!(taken().unwrap(), ["ens1"]);
     }
 }

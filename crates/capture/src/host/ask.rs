@@ -23,8 +23,9 @@ const GET_ROUTE: u16 = 26;
 const ADDRESS: usize = 8;
 const ROUTE: usize = 12;
 
-/// `IFA_ADDRESS`; `RTA_DST`, `RTA_OIF`; `RTM_F_CLONED`.
+/// `IFA_ADDRESS`, `IFA_LOCAL`; `RTA_DST`, `RTA_OIF`; `RTM_F_CLONED`.
 const ADDRESS_BYTES: u16 = 1;
+const LOCAL_BYTES: u16 = 2;
 const DESTINATION: u16 = 1;
 const LEAVES_BY: u16 = 4;
 const CLONED: u32 = 0x200;
@@ -110,9 +111,12 @@ fn is_address(message: Message<'_>, index: u32) -> Option<Option<()>> {
         return Some(None);
     }
     let found = message.attributes(ADDRESS)?;
-    let is_own = found
+    // With a peer `IFA_ADDRESS` is the peer's, and its own is in `IFA_LOCAL`.
+    let mut given = found
         .iter()
-        .any(|(kind, value)| *kind == ADDRESS_BYTES && is_link_local(value));
+        .filter(|(kind, _)| matches!(*kind, ADDRESS_BYTES | LOCAL_BYTES))
+        .peekable();
+    let is_own = given.peek().is_some() && given.all(|(_, value)| is_link_local(value));
     Some(match family {
         IPV4 => Some(()),
         IPV6 if !is_own => Some(()),
@@ -157,10 +161,17 @@ mod tests {
     use crate::netlink::testing;
 
     fn address(family: u8, index: u32, value: &[u8]) -> bool {
+        counts(family, index, value, None)
+    }
+
+    fn counts(family: u8, index: u32, value: &[u8], local: Option<&[u8]>) -> bool {
         let mut fixed = [0; ADDRESS];
         fixed[0] = family;
         fixed[4..8].copy_from_slice(&index.to_ne_bytes());
-        let body = Request::new(NEW_ADDRESS, &fixed).with(ADDRESS_BYTES, value);
+        let mut body = Request::new(NEW_ADDRESS, &fixed).with(ADDRESS_BYTES, value);
+        if let Some(local) = local {
+            body = body.with(LOCAL_BYTES, local);
+        }
         let bytes = testing::message(NEW_ADDRESS, 1, &body);
         let message = testing::first(&bytes).unwrap();
         is_address(message, 3).unwrap().is_some()
@@ -193,6 +204,10 @@ mod tests {
         assert!(!address(IPV6, 3, &version6(0xfe, 0xbf)));
         assert!(address(IPV6, 3, &version6(0xfe, 0xc0)));
         assert!(!address(IPV4, 4, &[10, 9, 0, 1]), "another interface's");
+        let [own, global] = [version6(0xfe, 0x80), version6(0x20, 1)];
+        assert!(counts(IPV6, 3, &own, Some(&global)), "with such a peer");
+        assert!(counts(IPV6, 3, &global, Some(&own)));
+        assert!(!counts(IPV6, 3, &own, Some(&own)));
     }
 
     #[test]

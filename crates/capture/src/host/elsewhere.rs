@@ -77,6 +77,15 @@ impl Search {
         self.missed.get_or_insert(why);
     }
 
+    /// A namespace may have gone with its name or process; any other error hides one.
+    fn not_reached(&mut self, words: &str, error: &io::Error) {
+        let is_gone =
+            error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH);
+        if !is_gone {
+            self.missed(format!("{words}: {error}"));
+        }
+    }
+
     fn run(&mut self, name: &str) -> io::Result<()> {
         let index = InterfaceQuery::new()?.index(name)?.cast_unsigned();
         let own = File::open("/proc/thread-self/ns/net")?;
@@ -85,9 +94,12 @@ impl Search {
         places.remove(&own_inode);
         let mut entered = Vec::new();
         for (path, words) in places.into_values() {
-            // It may have gone with its process.
-            let Ok(file) = File::open(&path) else {
-                continue;
+            let file = match File::open(&path) {
+                Ok(file) => file,
+                Err(error) => {
+                    self.not_reached(&words, &error);
+                    continue;
+                }
             };
             match enter(&file, &own) {
                 Ok((links, own_id)) => {
@@ -150,18 +162,27 @@ impl Search {
     fn places(&mut self) -> BTreeMap<(u64, u64), Place> {
         let mut places = BTreeMap::new();
         match fs::read_dir(NAMED) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => self.missed(format!("{NAMED}: {error}")),
+            Err(error) => self.not_reached(NAMED, &error),
             Ok(entries) => {
-                for entry in entries.flatten() {
+                for entry in entries {
+                    let entry = match entry {
+                        Ok(entry) => entry,
+                        Err(error) => {
+                            self.missed(format!("{NAMED}: {error}"));
+                            break;
+                        }
+                    };
                     let name = entry
                         .file_name()
                         .to_string_lossy()
                         .escape_debug()
                         .to_string();
-                    if let Ok(metadata) = fs::metadata(entry.path()) {
-                        let words = format!("network namespace {name}");
-                        places.insert(inode(&metadata), (entry.path(), words));
+                    let words = format!("network namespace {name}");
+                    match fs::metadata(entry.path()) {
+                        Ok(metadata) => {
+                            places.insert(inode(&metadata), (entry.path(), words));
+                        }
+                        Err(error) => self.not_reached(&words, &error),
                     }
                 }
             }
@@ -179,18 +200,12 @@ impl Search {
                 continue;
             };
             let path = entry.path().join("ns/net");
+            let words = format!("the network namespace of process {process}");
             match fs::metadata(&path) {
                 Ok(metadata) => {
-                    let words = format!("the network namespace of process {process}");
                     places.entry(inode(&metadata)).or_insert((path, words));
                 }
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                    self.missed(format!(
-                        "the network namespace of process {process}: {error}"
-                    ));
-                }
-                // It has ended.
-                Err(_) => {}
+                Err(error) => self.not_reached(&words, &error),
             }
         }
         places
@@ -230,4 +245,23 @@ fn id_in(message: Message<'_>) -> Option<i32> {
 /// What tells namespaces apart (namespaces(7)).
 fn inode(metadata: &fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_gone_is_not_missed() {
+        let mut search = Search::default();
+        for code in [libc::ENOENT, libc::ESRCH] {
+            search.not_reached("blue", &io::Error::from_raw_os_error(code));
+            assert_eq!(search.missed, None);
+        }
+        for code in [libc::EACCES, libc::EMFILE, libc::EIO] {
+            let mut search = Search::default();
+            search.not_reached("blue", &io::Error::from_raw_os_error(code));
+            assert!(search.missed.is_some_and(|why| why.starts_with("blue: ")));
+        }
+    }
 }

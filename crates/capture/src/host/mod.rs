@@ -68,10 +68,22 @@ impl HostUse {
         }
     }
 
-    /// What is cut off while the interface `name` is taken away, as a sentence; `None`: nothing that is known.
-    pub(crate) fn cut_off(&self, name: &str) -> Option<String> {
-        self.is_used()
-            .then(|| format!("{name} {self}: all of that is cut off while {name} is recorded"))
+    /// What is cut off while the interface `name` is taken away, and what may be that could not be seen, as sentences.
+    pub(crate) fn notices(&self, name: &str) -> Vec<String> {
+        let is = if self.unread.is_empty() {
+            "is"
+        } else {
+            "may be"
+        };
+        let cut_off = self
+            .is_used()
+            .then(|| format!("{name} {self}: all of that {is} cut off while {name} is recorded"));
+        let unseen = self.unseen().map(|why| {
+            format!(
+                "{name}: whether a macvlan or VLAN in another network namespace stands on it, and is cut off, cannot be seen: {why}"
+            )
+        });
+        cut_off.into_iter().chain(unseen).collect()
     }
 
     /// Why interfaces of other network namespaces may stand on it without being found; `None`: all were looked at.
@@ -152,8 +164,20 @@ mod tests {
         assert_eq!(found.to_string(), "is not used");
         found.unseen = Some("it is dark".to_owned());
         assert!(!found.is_used(), "who may not look there decides");
+        assert_eq!(
+            found.notices("v1"),
+            [
+                "v1: whether a macvlan or VLAN in another network namespace stands on it, and is cut off, cannot be seen: it is dark"
+            ]
+        );
+        found.unseen = None;
+        assert_eq!(found.notices("v1"), [""; 0]);
         found.has_address = true;
         assert_eq!(found.to_string(), "has an address");
+        assert_eq!(
+            found.notices("v1"),
+            ["v1 has an address: all of that is cut off while v1 is recorded"]
+        );
         found.has_route = true;
         found.above = vec![
             (above(true, "bond0", "bond"), None),
@@ -188,6 +212,11 @@ mod tests {
         assert_eq!(
             found.to_string(),
             "may be in use: its routes cannot be read (Permission denied)"
+        );
+        let notices = found.notices("v1");
+        assert!(
+            notices[0].ends_with(": all of that may be cut off while v1 is recorded"),
+            "{notices:?}"
         );
     }
 }
