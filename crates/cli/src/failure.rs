@@ -2,7 +2,7 @@
 
 use std::{fmt, process::ExitCode};
 
-/// Exit codes: 0 done, 1 failed, 2 usage, 3 done but a dump is incomplete.
+/// Exit codes: 0 done, 1 failed, 2 usage, 3 done but a dump is incomplete or triggers may have been missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Code {
@@ -10,7 +10,7 @@ pub(crate) enum Code {
     Failed = 1,
     /// The arguments are wrong.
     Usage = 2,
-    /// Done, but a dump is incomplete or failed.
+    /// Done, but a dump is incomplete or failed, or triggers may have been missed.
     Incomplete = 3,
 }
 

@@ -5,9 +5,11 @@ use std::{
     io::Write,
     net::TcpListener,
     path::Path,
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Command, Output},
     time::{Duration, Instant},
 };
+
+use tempfile::NamedTempFile;
 
 use crate::stderr;
 
@@ -42,34 +44,69 @@ fn interfaces(count: u32, packets: bool) -> Vec<u8> {
     gzip.finish().unwrap()
 }
 
-fn start(out: &Path, args: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_retroscope"))
-        .args(["record", "--ring", "32MiB", "--trigger", "udp", "-w"])
-        .arg(out)
-        .args(args)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+/// A process that does not outlive its test. What it says goes into files, which are never full.
+pub(crate) struct Running {
+    child: Child,
+    stdout: NamedTempFile,
+    stderr: NamedTempFile,
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let [stdout, stderr] = [(); 2].map(|()| NamedTempFile::new().unwrap());
+        command.stdout(stdout.reopen().unwrap());
+        command.stderr(stderr.reopen().unwrap());
+        Self {
+            child: command.spawn().unwrap(),
+            stdout,
+            stderr,
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn start(out: &Path, args: &[&str]) -> Running {
+    Running::start(
+        Command::new(env!("CARGO_BIN_EXE_retroscope"))
+            .args(["record", "--ring", "32MiB", "--trigger", "udp", "-w"])
+            .arg(out)
+            .args(args),
+    )
 }
 
 /// The most memory that a process took until its end, KiB (`VmHWM` of proc_pid_status(5)), and what it said.
-pub(crate) fn peak_kib(mut child: Child) -> (u64, Output) {
+pub(crate) fn peak_kib(mut running: Running) -> (u64, Output) {
+    let child = &mut running.child;
     let path = format!("/proc/{}/status", child.id());
     let (mut peak, deadline) = (0, Instant::now() + 3 * DEADLINE);
-    while child.try_wait().unwrap().is_none() {
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
         assert!(Instant::now() < deadline);
-        let status = fs::read_to_string(&path).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let told = fs::read_to_string(&path).unwrap_or_default();
+        let line = told.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
         peak = peak.max(kib.unwrap_or(0));
         std::thread::park_timeout(Duration::from_millis(5));
-    }
-    (peak, child.wait_with_output().unwrap())
+    };
+    let output = Output {
+        status,
+        stdout: fs::read(&running.stdout).unwrap(),
+        stderr: fs::read(&running.stderr).unwrap(),
+    };
+    (peak, output)
 }
 
-fn assert_bounded(child: Child, what: &str) {
-    let (peak, output) = peak_kib(child);
+fn assert_bounded(running: Running, what: &str) {
+    let (peak, output) = peak_kib(running);
     let words = stderr(&output);
     assert!(output.status.success(), "{what}: {words}");
     assert!(
@@ -107,15 +144,17 @@ fn interrupt(child: &Child) {
 }
 
 /// Waits until the program says that it records.
-fn wait_until_it_records(child: &mut Child) -> std::io::BufReader<std::process::ChildStderr> {
-    use std::io::BufRead;
-    let mut words = std::io::BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("recording") {
-        line.clear();
-        assert!(words.read_line(&mut line).unwrap() > 0, "it ended");
+fn wait_until_it_records(running: &mut Running) {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let has_ended = running.child.try_wait().unwrap().is_some();
+        let words = fs::read_to_string(&running.stderr).unwrap();
+        if words.contains("recording") {
+            return;
+        }
+        assert!(!has_ended && Instant::now() < deadline, "{words}");
+        std::thread::park_timeout(Duration::from_millis(5));
     }
-    words
 }
 
 /// A stream, and a file, of nothing but blocks that are no packets: a signal ends the recording at once.
@@ -140,18 +179,17 @@ fn a_flood_of_what_is_no_packet_can_be_stopped() {
         while socket.write_all(&bomb).is_ok() {}
     });
     for args in [["-r", path.to_str().unwrap()], ["-i", &name]] {
-        let mut child = start(&out, &args);
-        let words = wait_until_it_records(&mut child);
+        let mut running = start(&out, &args);
+        wait_until_it_records(&mut running);
         let before = Instant::now();
-        interrupt(&child);
+        interrupt(&running.child);
         let status = loop {
-            if let Some(status) = child.try_wait().unwrap() {
+            if let Some(status) = running.child.try_wait().unwrap() {
                 break status;
             }
             assert!(before.elapsed() < DEADLINE, "{args:?}");
             std::thread::park_timeout(Duration::from_millis(5));
         };
-        drop(words);
         assert!(status.success(), "{args:?}: {status}");
         assert!(before.elapsed() < Duration::from_secs(5), "{args:?}");
     }

@@ -12,7 +12,7 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::{PcapOptions, PcapWriter};
 use serde_json::Value;
 
-use crate::{S, contents, record, stderr, write_capture};
+use crate::{S, bounded, contents, record, stderr, write_capture};
 
 /// Packets of the storm, each of another flow.
 const FLOWS: u32 = 60_000;
@@ -73,13 +73,7 @@ fn a_storm_leaves_room_for_another_rule_with_default_options() {
             .arg(&capture)
             .arg("-w")
             .arg(&out);
-        let (peak_kib, output) = crate::bounded::peak_kib(
-            command
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap(),
-        );
+        let (peak_kib, output) = bounded::peak_kib(bounded::Running::start(&mut command));
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         assert!(peak_kib < (32 + 64) << 10, "{peak_kib} KiB");
         assert!(stderr(&output).lines().count() <= 1000);
