@@ -1,7 +1,7 @@
 //! The analyzer: reads every packet once, tries the trigger rules, and gives the director's orders to the dumper.
 //!
-//! It also keeps packet time. Offline that is the highest stamp seen, moved packet by packet, so that a window ends
-//! after the same packet in every run. Live it is the smallest watermark of the queues.
+//! It also moves the director's clock, in ring time (`ring_time.rs`). Offline that is the highest ring time seen, moved packet by
+//! packet, so that a window ends after the same packet in every run. Live it is the smallest watermark of the queues.
 
 mod look;
 mod pace;
@@ -17,7 +17,7 @@ use std::{
 };
 
 use retroscope_filter::Template;
-use retroscope_ring::{Batch, BucketRef, Packet, Positions, Reader, Reservation, Ring, Waker};
+use retroscope_ring::{Batch, Packet, Positions, Reader, Reservation, Ring, Waker};
 
 use crate::{
     Event,
@@ -113,8 +113,8 @@ struct Core {
     received: Vec<u64>,
     /// Offline: the packet being looked at, by producer.
     here: Vec<u64>,
-    /// The bucket of the last batch, offline.
-    bucket: Option<BucketRef>,
+    /// Offline: bytes of packets since the dumper was last asked what it wrote.
+    unsettled_bytes: u64,
     start_ns: i64,
     analyzed: u64,
     lapped: u64,
@@ -162,7 +162,7 @@ impl Analyzer {
             closed: ClosedWindows::default(),
             received: Vec::new(),
             here: Vec::new(),
-            bucket: None,
+            unsettled_bytes: 0,
             start_ns,
             analyzed: 0,
             lapped: 0,
@@ -295,7 +295,6 @@ pub(crate) struct AnalyzerEnd {
 impl Core {
     fn batch(&mut self, batch: &Batch<'_>) {
         self.triggers.refresh();
-        self.settle_at(batch.bucket());
         let unseen = self.unseen_of(batch.missed.packets);
         self.unseen.batch(batch.producer, batch.oldest_ns, unseen);
         self.look_at(batch);
@@ -315,6 +314,7 @@ impl Core {
             self.received.resize(interface + 1, 0);
         }
         self.start_ns = self.start_ns.min(packet.time_ns);
+        self.settle_before(record, packet);
         // Whatever is decided from here to the next packet is decided at this record.
         self.here.clear();
         self.here.push(record);
@@ -383,7 +383,7 @@ impl Core {
             .manual(Hit { order, expression }, &mut self.orders);
     }
 
-    /// Offline: the ring is about to overwrite its oldest bucket. Hits that wait and want it must act first.
+    /// Offline: the ring is about to overwrite the bucket that closed first. Hits that wait and want it must act first.
     fn make_room(&mut self) {
         let Some(from_ns) = self.director.waiting_from_ns() else {
             return;

@@ -87,6 +87,13 @@ impl Reach {
         self.limits.get(producer).copied().unwrap_or(0)
     }
 
+    /// All records before `ends` may be read, too: the analyzer has seen them, and does not go on meanwhile.
+    pub(crate) fn extend(&mut self, ends: &[u64]) {
+        for (limit, end) in self.limits.iter_mut().zip(ends) {
+            *limit = (*limit).max(*end);
+        }
+    }
+
     /// Whether packets of a producer come in time, as far as promised.
     pub(crate) fn is_promised(&self, producer: usize) -> bool {
         self.promises.get(producer).copied().unwrap_or(true)

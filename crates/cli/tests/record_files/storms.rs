@@ -168,7 +168,7 @@ fn bytes_of_an_hour_are_bounded_in_the_same_way_in_every_run() {
             .iter()
             .map(|dump| dump["bytes"].as_u64().unwrap());
         let bytes: u64 = bytes.sum();
-        // What a bucket of the ring holds is counted when it is full.
+        // What 256 KiB of packets made dumps write is counted behind them.
         assert!((3 << 20..7 << 20).contains(&bytes), "{bytes}");
         assert!(
             json["suppressed_by"]["bytes-per-hour"].as_u64() > Some(400),
@@ -177,6 +177,58 @@ fn bytes_of_an_hour_are_bounded_in_the_same_way_in_every_run() {
         contents(&out)
     });
     assert!(runs[0] == runs[1]);
+}
+
+/// Files smaller than any ring, and than its buckets: what dumps wrote is counted all the same, and so alike with every ring.
+#[test]
+fn bytes_are_counted_in_a_file_smaller_than_the_ring() {
+    let dir = tempfile::tempdir().unwrap();
+    let capture = dir.path().join("in.pcap");
+    let file = std::io::BufWriter::new(fs::File::create(&capture).unwrap());
+    let mut writer = PcapWriter::new(file, PcapOptions::new(LinkType::RAW)).unwrap();
+    // Each tenth of a second 1,400 bytes, a packet before another back by what `--hold` allows; every 30 s a trigger.
+    for n in 0..6000_i64 {
+        let port = if n % 300 == 299 { 9 } else { 7 };
+        let mut packet = udp(1, port);
+        packet.resize(1400, 0);
+        let back_ns = if n % 50 == 0 { S / 2 } else { 0 };
+        let time_ns = START + n * S / 10 - back_ns;
+        writer.record(time_ns, 1400, &packet).unwrap();
+    }
+    writer.finish().unwrap();
+    let run = |ring: &str, round: &str| {
+        let out = dir.path().join(format!("{ring}{round}"));
+        let (output, json) = record(&[
+            "-q",
+            "--reproducible",
+            "--ring",
+            ring,
+            "-r",
+            capture.to_str().unwrap(),
+            "--trigger",
+            "udp port 9",
+            "--dump",
+            "",
+            "--past",
+            "60s",
+            "--future",
+            "1s",
+            "--bytes-per-hour",
+            "1MiB",
+            "-w",
+            out.to_str().unwrap(),
+        ]);
+        let json = json.unwrap_or_else(|| panic!("{}", stderr(&output)));
+        (json, contents(&out))
+    };
+    let (json, files) = run("32MiB", "");
+    assert_eq!(hits(&json), 20);
+    // The first has 300 packets, the next about 610: the second ends with more than 1 MiB behind it, in a file of 8 MiB.
+    assert_eq!(json["triggers"], 2, "{json}");
+    assert_eq!(json["suppressed_by"]["bytes-per-hour"], 18, "{json}");
+    for (ring, round) in [("32MiB", "again"), ("64MiB", ""), ("512MiB", "")] {
+        assert!(run(ring, round).1 == files, "{ring}");
+    }
 }
 
 /// A script that is too slow for what comes: the ring goes around before it has seen the packets.

@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::Ordering, mpsc::sync_channel};
 
 use retroscope_filter::Template;
 use retroscope_packet::LinkType;
-use retroscope_ring::{BucketRef, Packet, Packets};
+use retroscope_ring::{Packet, Packets};
 use retroscope_script::{Limits, ScriptError};
 
 use super::Core;
@@ -21,6 +21,9 @@ use crate::{
     recorder::Scripts,
     trigger_scripts::TriggerScripts,
 };
+
+/// Bytes of packets from files between two looks at what dumps cost: many against the tens of microseconds that one takes.
+const STRETCH_BYTES: u64 = 256 << 10;
 
 /// The user's scripts.
 #[derive(Debug, Default)]
@@ -119,19 +122,23 @@ impl Core {
         }
     }
 
-    /// Offline, where bytes are limited: the same when a bucket begins, behind all that the dumper can write of the packets before
-    /// it. So what the director knows is a function of the packets, whatever the threads do.
-    pub(super) fn settle_at(&mut self, bucket: BucketRef) {
-        if self.live || !self.director.counts_bytes() {
+    /// Offline, where bytes are limited: the same at the packet behind each stretch, when the dumper has written all that it wants of
+    /// the packets before it. So what the director knows is a function of the packets, whatever the threads do and whatever the
+    /// size of the ring.
+    pub(super) fn settle_before(&mut self, record: u64, packet: &Packet<'_>) {
+        if !self.director.counts_bytes() {
             return;
         }
-        if self.bucket.replace(bucket) != Some(bucket) {
+        if self.unsettled_bytes >= STRETCH_BYTES {
+            self.unsettled_bytes = 0;
             let (reply, told) = sync_channel(1);
-            self.send(Message::Account(reply));
+            let ends = vec![record];
+            self.send(Message::Account { ends, reply });
             // The error: the dumper is gone, and is found when it is joined.
             let _ = told.recv();
             self.settle();
         }
+        self.unsettled_bytes += packet.data.len() as u64;
     }
 
     fn settle(&mut self) {

@@ -156,7 +156,10 @@ impl Dumper {
         // then seen here before the packets that came after.
         let barrier = self.parts.barrier.asked_of_dumper();
         let account = self.spending.take_question();
-        let reach = self.parts.progress.reach();
+        let mut reach = self.parts.progress.reach();
+        if let Some(question) = &account {
+            reach.extend(&question.ends);
+        }
         while let Ok(message) = self.parts.messages.try_recv() {
             self.take(message);
         }
@@ -222,7 +225,7 @@ impl Dumper {
                 });
             }
             Message::Wake => {}
-            Message::Account(reply) => self.spending.ask(reply),
+            Message::Account { ends, reply } => self.spending.ask(ends, reply),
         }
     }
 
@@ -493,7 +496,7 @@ impl Dumper {
             dump.count_unwritten();
         }
         let written = match &dump.file {
-            Ok(file) => file.safe(),
+            Ok(file) => file.taken(),
             Err(failure) => failure.safe,
         };
         let rule = dump.order.rule_number;

@@ -25,8 +25,11 @@ pub(crate) enum Message {
     },
     /// Look again: a barrier waits.
     Wake,
-    /// Write what can be written, say what it cost, and answer: the analyzer waits (from files).
-    Account(SyncSender<()>),
+    /// Write what can be written of the records before `ends`, say what it cost, and answer: the analyzer waits (from files).
+    Account {
+        ends: Vec<u64>,
+        reply: SyncSender<()>,
+    },
 }
 
 /// Messages that the dumper may be behind before others wait with the analyzer.

@@ -19,7 +19,14 @@ pub(super) struct Spending {
     is_live: bool,
     untold: BTreeMap<usize, Cost>,
     /// The analyzer waits for an answer.
-    asked: Option<SyncSender<()>>,
+    asked: Option<Question>,
+}
+
+/// What the dumps cost when all is written that they want of the records before `ends`.
+#[derive(Debug)]
+pub(super) struct Question {
+    pub(super) ends: Vec<u64>,
+    reply: SyncSender<()>,
 }
 
 impl Spending {
@@ -33,8 +40,8 @@ impl Spending {
     }
 
     /// The analyzer asks, and waits until all is written that can be.
-    pub(super) fn ask(&mut self, reply: SyncSender<()>) {
-        self.asked = Some(reply);
+    pub(super) fn ask(&mut self, ends: Vec<u64>, reply: SyncSender<()>) {
+        self.asked = Some(Question { ends, reply });
     }
 
     pub(super) fn is_asked(&self) -> bool {
@@ -42,11 +49,11 @@ impl Spending {
     }
 
     /// Takes a question, to be answered by [`Self::tell`].
-    pub(super) fn take_question(&mut self) -> Option<SyncSender<()>> {
+    pub(super) fn take_question(&mut self) -> Option<Question> {
         self.asked.take()
     }
 
-    /// A dump of a rule has so much in its files. `told_bytes`: what it had when this was last called.
+    /// A dump of a rule has so much in its files, or aside for them. `told_bytes`: what it had when this was last called.
     pub(super) fn wrote(&mut self, rule: usize, written: &Written, told_bytes: &mut u64) {
         let bytes = written.bytes + written.packets * PACKET_OVERHEAD_BYTES;
         let news = bytes.saturating_sub(std::mem::replace(told_bytes, bytes));
@@ -61,12 +68,12 @@ impl Spending {
     }
 
     /// A round is over, in which a question was answered or not.
-    pub(super) fn tell(&mut self, question: Option<SyncSender<()>>) {
+    pub(super) fn tell(&mut self, question: Option<Question>) {
         if self.is_live || question.is_some() {
             self.costs.add(std::mem::take(&mut self.untold));
         }
         if let Some(question) = question {
-            let _ = question.send(());
+            let _ = question.reply.send(());
         }
     }
 }
