@@ -203,6 +203,7 @@ pub(crate) struct Rig {
     pub(crate) feeds: Vec<Arc<Mutex<Feed>>>,
     pub(crate) control: Arc<Control>,
     pub(crate) intake: Arc<Intake>,
+    ring: Ring,
     inserters: Arc<Mutex<Vec<LiveInserter>>>,
     analyzer: Option<Analyzer>,
     dumper: Dumper,
@@ -376,6 +377,7 @@ impl Rig {
             feeds,
             control,
             intake,
+            ring,
             inserters: Arc::new(Mutex::new(inserters)),
             analyzer: Some(analyzer),
             dumper,
@@ -457,6 +459,24 @@ impl Rig {
                 Event::Missed(missed) => panic!("{missed:?}"),
             }
         }
+    }
+
+    /// The first source has an interface of another link type from now on.
+    pub(crate) fn turn_up(&self, link_type: LinkType) {
+        let info = InterfaceInfo {
+            name: "more".to_owned(),
+            link_type,
+            snaplen: 0,
+            time_domain: TimeDomain::KernelSoftware,
+            time_resolution_ns: 1,
+        };
+        let interfaces = &self.intake.interfaces;
+        interfaces.register(&self.ring, 0, &info).unwrap();
+    }
+
+    /// The thread that compiles dump filters ends amidst its work.
+    pub(crate) fn lose_compiler(&mut self) {
+        self.dumper.lose_compiler();
     }
 
     pub(crate) fn dumper(&self) -> &Dumper {

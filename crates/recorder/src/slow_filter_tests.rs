@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use retroscope_packet::LinkType;
 use retroscope_pcapfile::Reader;
 use retroscope_script::Limits;
 
@@ -79,6 +80,54 @@ fn slow_filters_are_compiled_aside() {
     for report in &rig.reports {
         assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
         assert_eq!(packets(report), 3, "{report:?}");
+    }
+}
+
+/// A link type turns up while dumps are open, and their filters take long for it: they wait for them as new dumps do.
+#[test]
+fn slow_filters_are_compiled_aside_for_further_link_types() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = rig(&slow("$srcPort"), dir.path());
+    for source in 0..DUMPS {
+        rig.arrive(0, udp(1000 + source, 9, 1));
+    }
+    rig.step();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while rig.dumper().compiling() > 0 {
+        assert!(Instant::now() < deadline);
+        rig.step();
+    }
+    rig.turn_up(LinkType::ETHERNET);
+    rig.step();
+    assert!(rig.dumper().compiling() > 0);
+    rig.pass(500 * MS);
+    for source in 0..DUMPS {
+        rig.arrive(0, udp(1000 + source, 7, 3));
+    }
+    rig.pass(10 * S);
+    finish(&mut rig, usize::from(DUMPS));
+    for report in &rig.reports {
+        assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
+        assert_eq!(packets(report), 2, "{report:?}");
+    }
+}
+
+/// Dumps whose filters nobody compiles any more get them all the same, and are ready.
+#[test]
+fn dumps_go_on_without_the_compiler() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = rig(&slow("$srcPort"), dir.path());
+    for source in 0..DUMPS {
+        rig.arrive(0, udp(1000 + source, 9, 1));
+    }
+    rig.step();
+    assert!(rig.dumper().compiling() > 0);
+    rig.lose_compiler();
+    rig.pass(10 * S);
+    finish(&mut rig, usize::from(DUMPS));
+    for report in &rig.reports {
+        assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
+        assert_eq!(packets(report), 1, "{report:?}");
     }
 }
 

@@ -3,13 +3,17 @@
 //! What is filled in from a trigger packet can only be compiled then, and a list of a hundred hosts takes libpcap a tenth of a second.
 //! Expressions share what was compiled of them, so the thread gives nothing back but word that it is done.
 
-use std::{io, sync::mpsc, thread::Builder};
+use std::{
+    io,
+    sync::mpsc::{self, TryRecvError},
+    thread::Builder,
+};
 
 use retroscope_filter::{Filter, Mode};
 use retroscope_packet::LinkType;
 
-use super::{order::DumpOrder, scan::Scanner};
-use crate::{prepared::context, unprivileged::without_capabilities};
+use super::{active::Active, order::DumpOrder, scan::Scanner};
+use crate::{interfaces::InterfaceCache, prepared::context, unprivileged::without_capabilities};
 
 /// The thread `dump-compiler`, started with the first filter that needs it.
 #[derive(Debug)]
@@ -17,6 +21,8 @@ pub(super) struct DumpCompiler {
     /// From files everything waits in any case, and no dump runs in real time.
     is_live: bool,
     thread: Option<(mpsc::Sender<Work>, mpsc::Receiver<u64>)>,
+    /// How many link types open dumps are ready for.
+    link_types: usize,
 }
 
 /// A filter to compile.
@@ -33,11 +39,11 @@ impl DumpCompiler {
         Self {
             is_live,
             thread: None,
+            link_types: 0,
         }
     }
 
-    /// Takes the filter of a new dump over if libpcap takes long for it, for one of the link types that there are. The dump must
-    /// wait for it then.
+    /// Takes the filter of a dump over if libpcap takes long for it, for one of these link types. The dump must wait for it then.
     pub(super) fn hand_over(
         &mut self,
         order: &DumpOrder,
@@ -64,9 +70,60 @@ impl DumpCompiler {
         thread.is_some_and(|(work_tx, _)| work_tx.send(work).is_ok())
     }
 
-    /// The next dump whose filter is compiled.
-    pub(super) fn take(&self) -> Option<u64> {
-        self.thread.as_ref()?.1.try_recv().ok()
+    /// Begins with the dumps whose filters are compiled, or with all if nobody is left to compile them: this thread does then. Takes
+    /// the filters of open dumps over for link types that turned up since they were opened.
+    pub(super) fn take_up(
+        &mut self,
+        dumps: &mut [Active],
+        scanner: &mut Scanner,
+        names: &mut InterfaceCache,
+    ) {
+        loop {
+            let next = self.take();
+            if next == Err(TryRecvError::Empty) {
+                break;
+            }
+            let is_next = |dump: &&mut Active| next.is_err() || next == Ok(dump.order.id);
+            let compiling = dumps.iter_mut().filter(|dump| dump.is_compiling);
+            for dump in compiling.filter(is_next) {
+                dump.is_compiling = false;
+                scanner.add(&mut dump.order);
+            }
+        }
+        let link_types = names.link_types();
+        let more = link_types.get(self.link_types..).unwrap_or_default();
+        if more.is_empty() {
+            return;
+        }
+        // A dump that is being compiled is asked again when it is done.
+        let is_later = dumps.iter().any(|dump| dump.is_compiling);
+        for dump in dumps.iter_mut().filter(|dump| !dump.is_compiling) {
+            dump.is_compiling = self.hand_over(&dump.order, scanner, more);
+            if dump.is_compiling {
+                scanner.remove(dump.order.id);
+            }
+        }
+        if !is_later {
+            self.link_types = link_types.len();
+        }
+    }
+
+    /// The next dump whose filter is compiled. `Disconnected`: the thread is gone, and what it had left comes no more.
+    fn take(&mut self) -> Result<u64, TryRecvError> {
+        let Some((_, done)) = &self.thread else {
+            return Err(TryRecvError::Empty);
+        };
+        let next = done.try_recv();
+        if next == Err(TryRecvError::Disconnected) {
+            self.thread = None;
+        }
+        next
+    }
+
+    /// As if the thread had ended amidst its work.
+    #[cfg(test)]
+    pub(super) fn lose(&mut self) {
+        self.thread = Some((mpsc::channel().0, mpsc::channel().1));
     }
 }
 

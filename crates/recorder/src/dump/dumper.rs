@@ -163,7 +163,8 @@ impl Dumper {
         while let Ok(message) = self.parts.messages.try_recv() {
             self.take(message);
         }
-        self.take_compiled();
+        self.compiler
+            .take_up(&mut self.active, &mut self.scanner, &mut self.names);
         self.pass(&reach, barrier.is_some() || account.is_some());
         self.give_back();
         self.complete(&reach);
@@ -304,15 +305,10 @@ impl Dumper {
         self.active.iter().filter(|dump| dump.is_compiling).count()
     }
 
-    /// Begins with the dumps whose filters are compiled.
-    fn take_compiled(&mut self) {
-        while let Some(id) = self.compiler.take() {
-            if let Ok(index) = self.active.binary_search_by_key(&id, |dump| dump.order.id) {
-                let dump = &mut self.active[index];
-                dump.is_compiling = false;
-                self.scanner.add(&mut dump.order);
-            }
-        }
+    /// Loses the thread that compiles.
+    #[cfg(test)]
+    pub(crate) fn lose_compiler(&mut self) {
+        self.compiler.lose();
     }
 
     /// Scans what is new within `reach` for all dumps. `everything`: emit without waiting for older packets.
