@@ -33,7 +33,7 @@ struct State {
 enum Whereabouts {
     #[default]
     Here,
-    /// Away; up to when that was told, ns since the epoch.
+    /// Away; up to when that was told, ns of ring time.
     Away { told_ns: i64 },
     /// Away to the end of the recorder. What is not in `ns` yet began here, on the monotonic clock.
     ForGood { mono_ns: i64 },

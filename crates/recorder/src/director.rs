@@ -1,7 +1,7 @@
 //! Decides what a hit becomes: a dump, a suppressed hit, a refusal. Pure: times and numbers in, orders out.
 //!
-//! One director serves a recorder, on the analyzer's thread. Its clock is packet time: live, the smallest watermark of
-//! the queues; offline, the highest stamp seen. Everything it decides is a function of the packets' order, so offline
+//! One director serves a recorder, on the analyzer's thread. Its clock is ring time (`ring_time.rs`), which no step of a clock
+//! changes, and so are all times here: live, the smallest watermark of the queues; offline, the highest time seen. Everything it decides is a function of the packets' order, so offline
 //! runs repeat exactly.
 //!
 //! - Offline a hit waits until the clock has passed it by the hold time, so that hits act in order of (time, source,
@@ -9,11 +9,9 @@
 //! - A dump is *open* from its trigger to the moment its window closes: when the clock passes `to` + hold time. A hit
 //!   of the same rule and expression within `to` starts nothing and does not lengthen it.
 //! - After the end of its window a rule and expression is held off for a time, if that is asked for.
-//! - Rules share the limits fairly (`budget`): dumps open at once, dumps in a minute, bytes in an hour. Their time is packet
-//!   time offline, the monotonic clock live. A trigger by hand asks none of them.
+//! - Rules share the limits fairly (`budget`): dumps open at once, dumps in a minute, bytes in an hour. Their time is the
+//!   director's clock offline, the monotonic clock live. A trigger by hand asks none of them.
 //! - What was suppressed is counted by reason; nothing is formatted for it.
-//!
-//! Times are ring time (`ring_time.rs`), which no step of a clock changes.
 
 use std::{cmp::Reverse, collections::BinaryHeap, hash::Hash};
 
