@@ -149,11 +149,16 @@ impl Analyzer {
         } = parts;
         let live = director.grace_ns.is_some();
         let start_ns = if live { clock.now().ring_ns } else { i64::MAX };
+        let promises = intake.promises();
+        let mut director = Director::new(director);
+        if live {
+            director.set_promises(promises.clone());
+        }
         let core = Core {
             names: intake.interface_cache(),
-            promises: intake.promises(),
+            promises,
             stamps: Stamps::new(&ring),
-            director: Director::new(director),
+            director,
             live,
             orders: Vec::new(),
             fragments: FirstFragments::new(&template),
@@ -483,9 +488,9 @@ impl Core {
         };
         order.unseen = self.unseen.within(window.from_ns, window.to_ns);
         self.shared.closed_dumps.fetch_add(1, Ordering::Relaxed);
-        let (id, ends) = (order.id, order.ends.clone());
+        let (id, ends, closed_ns) = (order.id, order.ends.clone(), order.clock_ns);
         self.send(Message::Close(Box::new(order)));
-        if let Some(late) = self.closed.add(id, window, ends) {
+        if let Some(late) = self.closed.add(id, window, ends, closed_ns) {
             self.send(late);
         }
     }

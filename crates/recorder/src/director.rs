@@ -144,6 +144,8 @@ pub(crate) struct Director<K> {
     limits_ns: i64,
     /// Hits of each rule that started no dump since its last one.
     since: Vec<Suppressions>,
+    /// By producer, whether the clock waits for it; all do that are not here.
+    promises: Vec<bool>,
 }
 
 impl<K: Eq + Hash + Clone> Director<K> {
@@ -165,7 +167,13 @@ impl<K: Eq + Hash + Clone> Director<K> {
             held_off: HoldOff::new(),
             limits_ns: i64::MIN,
             since: vec![Suppressions::default(); config.rules],
+            promises: Vec::new(),
         }
+    }
+
+    /// Live: by producer, whether it promises watermarks, which are the clock.
+    pub(crate) fn set_promises(&mut self, promises: Vec<bool>) {
+        self.promises = promises;
     }
 
     /// Whether rules still trigger: false after the first dump of `--single`.
@@ -399,12 +407,20 @@ impl<K: Eq + Hash + Clone> Director<K> {
         let from_ns = hit.time_ns.saturating_sub(self.config.past_ns);
         let to_ns = hit.time_ns.saturating_add(self.config.future_ns);
         let grace_ns = self.config.grace_ns.unwrap_or(0);
+        // The clock of a source that promises nothing may be anywhere: then only the deadline ends the window.
+        let promises = self.promises.get(hit.producer).copied();
+        let is_promised = promises.unwrap_or(true) || hit.record == u64::MAX;
         self.open.add(OpenDump {
             id,
             rule: hit.rule,
             expression: expression.clone(),
+            from_ns,
             to_ns,
-            close_ns: to_ns.saturating_add(self.config.hold_ns),
+            close_ns: if is_promised {
+                to_ns.saturating_add(self.config.hold_ns)
+            } else {
+                i64::MAX
+            },
             deadline_ns: self
                 .mono_ns
                 .saturating_add(self.config.future_ns)

@@ -41,9 +41,11 @@ pub(crate) struct SourceIntake {
 }
 
 impl SourceIntake {
-    /// Those of its queues that promise watermarks. Of others nothing is waited for: a stream that is quiet has lost nothing.
-    fn promising(&self) -> impl Iterator<Item = &Arc<QueueCounters>> {
-        self.queues.iter().filter(|queue| queue.promises())
+    /// Those of its queues whose counters tell of losses. A stream has none: one that is quiet has lost nothing.
+    fn counting(&self) -> impl Iterator<Item = &Arc<QueueCounters>> {
+        let counts =
+            |queue: &&Arc<QueueCounters>| queue.promises() || queue.known_until_ns().is_some();
+        self.queues.iter().filter(counts)
     }
 
     /// Whether any of its queues goes on.
@@ -124,15 +126,13 @@ impl Intake {
 
     /// Stamps of a source jumped back, and it was no step.
     pub(crate) fn note_disorder(&self, source: usize, late: Late) {
-        for time_ns in [late.newest_ns, late.first_ns] {
-            self.disorder.push(LossEvent {
-                source,
-                cause: "disorder",
-                from_ns: time_ns,
-                to_ns: time_ns,
-                packets: 1,
-            });
-        }
+        self.disorder.push(LossEvent {
+            source,
+            cause: "disorder",
+            from_ns: late.first_ns,
+            to_ns: late.newest_ns,
+            packets: 1,
+        });
     }
 
     /// Sentences about sources whose stamps jumped back and forth within the window of ring time.
@@ -151,7 +151,7 @@ impl Intake {
 
     /// Whether the loss counters of every queue are known beyond `to_ns`.
     pub(crate) fn losses_known_until(&self, to_ns: i64) -> bool {
-        let queues = || self.sources.iter().flat_map(SourceIntake::promising);
+        let queues = || self.sources.iter().flat_map(SourceIntake::counting);
         self.offline || queues().all(|q| q.known_until_ns().is_some_and(|known| known >= to_ns))
     }
 
@@ -162,7 +162,7 @@ impl Intake {
             return Vec::new();
         }
         let entry = |source: &SourceIntake| {
-            let known = source.promising().map(|q| q.known_until_ns()).min()?;
+            let known = source.counting().map(|q| q.known_until_ns()).min()?;
             let known_ns = known.unwrap_or(from_ns).max(from_ns);
             let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
             let mut missing = Missing::new("unknown", stamp(known_ns), stamp(to_ns), None);

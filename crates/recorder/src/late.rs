@@ -25,8 +25,8 @@ pub(crate) struct OpenWindow {
 #[derive(Debug, Default)]
 pub(crate) struct ClosedWindows {
     windows: VecDeque<ClosedWindow>,
-    /// The latest end of them; `None`: there are none.
-    to_ns: Option<i64>,
+    /// The latest end of them, and the latest that was over by the clock when it was closed; `None`: there are none.
+    to_ns: Option<(i64, i64)>,
 }
 
 #[derive(Debug)]
@@ -35,6 +35,8 @@ struct ClosedWindow {
     window: OpenWindow,
     /// The first record of each producer that came after the close.
     ends: Vec<u64>,
+    /// What the clock showed at the close, ns of ring time.
+    closed_ns: i64,
     late: u64,
     first_ns: i64,
     last_ns: i64,
@@ -42,9 +44,15 @@ struct ClosedWindow {
 
 impl ClosedWindows {
     /// Adds a window. If that leaves one too many, the oldest is given up, and what came late for it is returned.
-    pub(crate) fn add(&mut self, id: u64, window: OpenWindow, ends: Vec<u64>) -> Option<Message> {
-        self.to_ns = self.to_ns.max(Some(window.to_ns));
+    pub(crate) fn add(
+        &mut self,
+        id: u64,
+        window: OpenWindow,
+        ends: Vec<u64>,
+        closed_ns: i64,
+    ) -> Option<Message> {
         self.windows.push_back(ClosedWindow {
+            closed_ns,
             id,
             window,
             ends,
@@ -52,10 +60,17 @@ impl ClosedWindows {
             first_ns: i64::MAX,
             last_ns: i64::MIN,
         });
-        if self.windows.len() <= KEPT {
-            return None;
-        }
-        self.windows.pop_front()?.message()
+        let given_up = if self.windows.len() > KEPT {
+            self.windows.pop_front()
+        } else {
+            None
+        };
+        let ends = self.windows.iter().map(|closed| {
+            let to_ns = closed.window.to_ns;
+            (to_ns, to_ns.min(closed.closed_ns))
+        });
+        self.to_ns = ends.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)));
+        given_up?.message()
     }
 
     #[cfg(test)]
@@ -63,14 +78,17 @@ impl ClosedWindows {
         self.windows.len()
     }
 
-    /// The latest time of a packet that may belong to one of them, ns; `None`: there are none.
-    pub(crate) fn until_ns(&self) -> Option<i64> {
+    /// The latest time of a packet that may belong to one of them, ns; `None`: there are none. Where its source's clock is the one that
+    /// closes windows, `is_promised`, it is not ahead of that: the end of a window that another clock opened is not waited for.
+    pub(crate) fn until_ns(&self, is_promised: bool) -> Option<i64> {
         self.to_ns
+            .map(|(to_ns, over_ns)| if is_promised { over_ns } else { to_ns })
     }
 
     /// Whether a packet of this time may belong to one of them. In order it does not.
-    pub(crate) fn concerns(&self, time_ns: i64) -> bool {
-        self.to_ns.is_some_and(|to_ns| time_ns <= to_ns)
+    pub(crate) fn concerns(&self, time_ns: i64, is_promised: bool) -> bool {
+        let until_ns = self.until_ns(is_promised);
+        until_ns.is_some_and(|until_ns| time_ns <= until_ns)
     }
 
     /// Counts a packet for each window that it belongs to and came too late for.

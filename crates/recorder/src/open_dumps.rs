@@ -17,7 +17,9 @@ pub(crate) struct OpenDump<K> {
     pub(crate) id: u64,
     pub(crate) rule: usize,
     pub(crate) expression: K,
-    /// The end of the window, ns of ring time.
+    /// The start of the window, ns of ring time.
+    pub(crate) from_ns: i64,
+    /// Its end.
     pub(crate) to_ns: i64,
     /// The clock closes the window when it passes this: `to` + hold, ns.
     pub(crate) close_ns: i64,
@@ -57,7 +59,7 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         self.by_id.insert(dump.id, dump);
     }
 
-    /// The oldest open dump of a rule and expression with `time_ns` before the end of its window.
+    /// The oldest open dump of a rule and expression with `time_ns` in its window.
     pub(crate) fn same(
         &mut self,
         rule: usize,
@@ -66,7 +68,10 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
     ) -> Option<&mut OpenDump<K>> {
         let ids = self.by_key.get(&(rule, expression.clone()))?;
         let by_id = &self.by_id;
-        let is_within = |id: &&u64| by_id.get(id).is_some_and(|dump| time_ns <= dump.to_ns);
+        let is_within = |id: &&u64| {
+            let dump = by_id.get(id);
+            dump.is_some_and(|dump| (dump.from_ns..=dump.to_ns).contains(&time_ns))
+        };
         let id = *ids.iter().find(is_within)?;
         self.by_id.get_mut(&id)
     }
@@ -126,6 +131,7 @@ mod tests {
             id,
             rule: 0,
             expression,
+            from_ns: 1,
             to_ns,
             close_ns: to_ns + 10,
             deadline_ns: id.cast_signed() * 1000,
@@ -156,6 +162,7 @@ mod tests {
         assert_eq!(found(0, "a", 201), None);
         assert_eq!(found(0, "b", 1), Some(2));
         assert_eq!(found(1, "a", 1), None, "of another rule");
+        assert_eq!(found(0, "b", 0), None, "before it, of another clock");
         assert_eq!(ids(&dumps.take_closed(110)), [2, 1]);
         let mut found = |expression| dumps.same(0, &expression, 1).map(|dump| dump.id);
         assert_eq!((found("a"), found("b")), (Some(3), None));

@@ -45,6 +45,8 @@ pub(crate) struct RingClock {
     offset_ns: AtomicI64,
     /// The monotonic clock at the last look that told there was no step; no more than a millisecond before it.
     looked_mono_ns: AtomicI64,
+    /// The monotonic clock when the last step was found. Written under the mutex.
+    stepped_mono_ns: AtomicI64,
     /// Steps of the system's clock.
     count: AtomicU64,
     steps: Mutex<Vec<NamedStep>>,
@@ -69,6 +71,7 @@ impl RingClock {
             start_ns: now.wall_ns.saturating_sub(now.mono_ns),
             offset_ns: AtomicI64::new(0),
             looked_mono_ns: AtomicI64::new(now.mono_ns),
+            stepped_mono_ns: AtomicI64::new(i64::MIN),
             count: AtomicU64::new(0),
             steps: Mutex::default(),
         }
@@ -118,9 +121,12 @@ impl RingClock {
         let mut steps = self.steps();
         let before_ns = self.offset_ns.load(Relaxed);
         let step_ns = self.apart_ns(now, before_ns);
-        if step_ns.abs() <= STEP_NS {
+        // A reading from before the last step would undo it.
+        let is_stale = now.mono_ns <= self.stepped_mono_ns.load(Relaxed);
+        if is_stale || step_ns.abs() <= STEP_NS {
             return before_ns;
         }
+        self.stepped_mono_ns.store(now.mono_ns, Relaxed);
         let offset_ns = before_ns.saturating_add(step_ns);
         self.offset_ns.store(offset_ns, Relaxed);
         self.count.fetch_add(1, Relaxed);

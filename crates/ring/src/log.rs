@@ -21,8 +21,8 @@ pub(crate) struct Log {
     thinned: usize,
     /// With `Exact`: what the entries take.
     bytes_used: usize,
-    /// Largest stamp of all that was forgotten.
-    unknown_before_ns: Option<i64>,
+    /// By producer, the smallest and the largest time of all that was forgotten. Their clocks may be far apart.
+    forgotten: Vec<Option<(i64, i64)>>,
     /// All that was ever evicted.
     packets: u64,
     bytes: u64,
@@ -45,7 +45,7 @@ impl Log {
             spare,
             thinned: 0,
             bytes_used: 0,
-            unknown_before_ns: None,
+            forgotten: Vec::new(),
             packets: 0,
             bytes: 0,
         }
@@ -88,14 +88,15 @@ impl Log {
 
     /// What was evicted of `from_ns..=to_ns`.
     pub(crate) fn evicted(&self, from_ns: i64, to_ns: i64) -> Evicted {
+        let forgotten = self.forgotten.iter().flatten();
+        let touching = forgotten.filter(|(min_ns, max_ns)| *min_ns <= to_ns && *max_ns >= from_ns);
+        let unknown_before_ns = touching.map(|(_, max_ns)| *max_ns).max();
         let mut sum = Evicted {
             packets: 0,
-            exact: self
-                .unknown_before_ns
-                .is_none_or(|unknown| unknown < from_ns),
+            exact: unknown_before_ns.is_none(),
             first_ns: None,
             last_ns: None,
-            unknown_before_ns: self.unknown_before_ns.filter(|unknown| *unknown >= from_ns),
+            unknown_before_ns,
         };
         for entry in &self.entries {
             let count = entry.count_in(from_ns, to_ns, 0);
@@ -128,8 +129,12 @@ impl Log {
         };
         self.bytes_used -= entry.log_bytes();
         self.thinned = self.thinned.saturating_sub(1);
-        let unknown = self.unknown_before_ns.unwrap_or(i64::MIN);
-        self.unknown_before_ns = Some(unknown.max(entry.max_ns));
+        if self.forgotten.len() <= entry.producer {
+            self.forgotten.resize(entry.producer + 1, None);
+        }
+        let span = &mut self.forgotten[entry.producer];
+        let (min_ns, max_ns) = span.unwrap_or((entry.min_ns, entry.max_ns));
+        *span = Some((min_ns.min(entry.min_ns), max_ns.max(entry.max_ns)));
         if self.detail == EvictionDetail::Sampled {
             self.spare.push(entry.stamps);
         }

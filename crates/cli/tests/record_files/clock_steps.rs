@@ -180,7 +180,10 @@ fn less_is_late() {
         .map(|m| m["cause"].as_str().unwrap())
         .collect();
     assert_eq!(missing, ["late"]);
-    assert!(!words.contains("step"), "{words}");
+    assert!(
+        !words.contains("step") && !words.contains("disorder"),
+        "{words}"
+    );
 }
 
 /// Stamps that jump with every packet are followed nowhere: no memory and no bucket goes to them, and the verdict says so.
@@ -205,4 +208,38 @@ fn stamps_in_disorder_are_told() {
     let bytes = fs::read(dump["file"].as_str().unwrap()).unwrap();
     let verdict = b"verdict: complete; stamps in disorder";
     assert!(bytes.windows(verdict.len()).any(|it| it == verdict));
+}
+
+/// A clock that is set back more often than steps are followed: no dump calls itself complete that lies where packets are at a wrong place.
+#[test]
+fn steps_that_are_not_followed_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let input = dir.path().join("in.pcap");
+    // A step of an hour every 3 s: 16 are followed.
+    let stamps: Vec<i64> = (0..20 * 300)
+        .map(|n| START_NS + n * S / 100 - n / 300 * HOUR_NS)
+        .collect();
+    let triggers = [2 * 300 + 150, 18 * 300 + 150];
+    capture(&input, &stamps, &triggers, 60);
+    let (json, words) = dumps(&input, &dir.path().join("out"), &[]);
+    let found = json["dumps"].as_array().unwrap();
+    assert_eq!(found.len(), 2, "{words}");
+    for dump in found {
+        let numbers: Vec<u32> = packets(dump).iter().map(|p| p.0).collect();
+        let is_followed = numbers.contains(&750);
+        assert_eq!(
+            dump["verdict"] == "complete",
+            is_followed,
+            "{dump}\n{words}"
+        );
+        if is_followed {
+            assert_eq!(numbers, (650..=850).collect::<Vec<_>>());
+        } else {
+            let missing = dump["missing"].to_string();
+            assert!(
+                missing.contains("clock-step") || missing.contains("late"),
+                "{dump}"
+            );
+        }
+    }
 }

@@ -15,7 +15,7 @@ use crate::{
 impl Core {
     /// Looks at the packets of a batch: from files at each, live at those that concern anything.
     pub(super) fn look_at(&mut self, batch: &Batch<'_>) {
-        if self.live && (self.wanted().nothing() || self.is_passed_by(batch)) {
+        if self.live && (self.wanted(batch.producer).nothing() || self.is_passed_by(batch)) {
             #[cfg(test)]
             {
                 self.passed_by += batch.len();
@@ -43,7 +43,9 @@ impl Core {
     /// Whether the inserter looked at the packets and found nothing that is wanted, and none is of a window that is over.
     fn is_passed_by(&self, batch: &Batch<'_>) -> bool {
         let none = |suspects: &Suspects| suspects.none_from(batch.producer, batch.first);
-        !self.closed.concerns(batch.oldest_ns) && self.suspects.as_ref().is_some_and(none)
+        let is_promised = self.is_promised(batch.producer);
+        !self.closed.concerns(batch.oldest_ns, is_promised)
+            && self.suspects.as_ref().is_some_and(none)
     }
 
     /// The same for records of one interface. `first` is the number of the chunk's first record.
@@ -57,7 +59,7 @@ impl Core {
         // Of an interface that no inserter registered nothing is known.
         let interface_info = self.names.interface(interface);
         let link_type = interface_info.map(|interface| interface.link_type);
-        let mut wanted = self.wanted();
+        let mut wanted = self.wanted(producer);
         let mut of_rules = 0;
         let mut hits = Vec::new();
         if let Some(link_type) = link_type
@@ -94,7 +96,7 @@ impl Core {
             left = behind_it;
             let record = first + (run.start + frame) as u64;
             self.packet((producer, record), &packet, its, run.start + frame);
-            let wanted_now = self.wanted();
+            let wanted_now = self.wanted(producer);
             if wanted_now != wanted {
                 wanted = wanted_now;
                 found = find(wanted);
@@ -103,12 +105,17 @@ impl Core {
         self.triggers.give_back(hits);
     }
 
-    fn wanted(&self) -> Wanted {
+    /// Whether the clock that closes windows waits for a producer. Offline it is the packets' own.
+    fn is_promised(&self, producer: usize) -> bool {
+        self.live && self.promises.get(producer).copied().unwrap_or(true)
+    }
+
+    fn wanted(&self, producer: usize) -> Wanted {
         let armed = self.director.armed();
         Wanted {
             hits: armed,
             fragments: armed && self.fragments.wanted(),
-            until_ns: self.closed.until_ns(),
+            until_ns: self.closed.until_ns(self.is_promised(producer)),
         }
     }
 
@@ -123,7 +130,9 @@ impl Core {
         if !self.live {
             self.offline_clock(record, packet);
         }
-        if self.closed.concerns(packet.time_ns)
+        if self
+            .closed
+            .concerns(packet.time_ns, self.is_promised(producer))
             && let Some(interface) = self.names.interface(packet.interface)
         {
             let offset_ns = self.stamps.offset_ns(producer, interface.source, record);

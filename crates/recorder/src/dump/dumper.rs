@@ -678,7 +678,8 @@ fn is_ready(parts: &DumperParts, dump: &Active, reach: &Reach) -> bool {
     if dump.is_compiling || !reach.covers(&close.ends) || !dump.waiting.is_empty() {
         return false;
     }
-    parts.intake.losses_known_until(dump.order.to_ns)
+    let until_ns = dump.order.to_ns.min(close.clock_ns);
+    parts.intake.losses_known_until(until_ns)
         || dump
             .judge_by_ns
             .is_none_or(|by| parts.clock.clock().mono_ns() >= by)

@@ -86,7 +86,8 @@ pub(crate) struct Output {
     interfaces: Vec<u16>,
     /// How many of them were written before the first packet.
     interfaces_first: usize,
-    /// By source, from which packet of the file on its stamps are so far from ring time, ns.
+    /// By source, from which packet of the file on its stamps are so far from ring time, ns. A pcap file does not tell its sources
+    /// apart: there all are one.
     offsets: HashMap<usize, Vec<(u64, i64)>>,
     /// Which packet of the file is the trigger's.
     trigger_at: Option<u64>,
@@ -185,7 +186,8 @@ impl Output {
             self.trigger_at = Some(self.encoder.packets());
         }
         let offset_ns = packet.stamp_ns.wrapping_sub(packet.key.time_ns);
-        let offsets = self.offsets.entry(packet.key.source).or_default();
+        let clock = self.clock_of(packet.key.source);
+        let offsets = self.offsets.entry(clock).or_default();
         if offset_ns != offsets.last().map_or(0, |(_, last_ns)| *last_ns) {
             offsets.push((self.encoder.packets(), offset_ns));
         }
@@ -333,9 +335,18 @@ impl Output {
 }
 
 impl Output {
+    /// Under which number the offsets of a source are kept.
+    fn clock_of(&self, source: usize) -> usize {
+        match self.format {
+            Format::PcapNg => source,
+            Format::Pcap => 0,
+        }
+    }
+
     /// Stamp less ring time of packet `index` of the file, ns.
     fn offset_ns(&self, source: usize, index: u64) -> i64 {
-        let offsets = self.offsets.get(&source).map_or(&[][..], Vec::as_slice);
+        let clock = self.clock_of(source);
+        let offsets = self.offsets.get(&clock).map_or(&[][..], Vec::as_slice);
         let before = offsets.partition_point(|(from, _)| *from <= index);
         before.checked_sub(1).map_or(0, |last| offsets[last].1)
     }

@@ -10,11 +10,11 @@ use retroscope_capture::{Burst, FrameMeta, Queue, SourceError, Status};
 
 use super::{
     IDLE,
-    sequence::{Late, Seen, Sequence},
+    sequence::{Late, Misplaced, PACKETS_MIN, Seen, Sequence},
 };
 
 /// Bytes that wait at most; beyond, what is behind is late.
-const WAITING_BYTES_MAX: usize = 64 << 20;
+const WAITING_BYTES_MAX: usize = if cfg!(test) { 64 << 10 } else { 64 << 20 };
 
 /// The frames of a queue, in the burst that is lent or in a copy of it and those that followed.
 #[derive(Debug)]
@@ -30,6 +30,10 @@ pub(super) struct Ahead {
     /// The first one behind, if any is undecided.
     first_behind: usize,
     steps: VecDeque<Step>,
+    /// Of the packets in a row that are behind, so many were stored before that was decided.
+    given_up: u64,
+    /// Those that turned out to be behind a step, or may be.
+    misplaced: Option<Misplaced>,
 }
 
 /// From this frame on another offset applies.
@@ -71,6 +75,8 @@ impl Ahead {
             decided: 0,
             first_behind: 0,
             steps: VecDeque::new(),
+            given_up: 0,
+            misplaced: None,
         }
     }
 
@@ -99,14 +105,25 @@ impl Ahead {
             .as_ref()
             .map_or(queue.burst().frames, |copy| &copy.frames);
         for (index, meta) in frames.iter().enumerate().skip(self.seen) {
+            let run = self.sequence.behind();
             let (seen, were_late) = self.sequence.see(meta.time_ns);
             were_late.into_iter().for_each(&mut late);
             match seen {
-                Seen::InTime => self.decided = index + 1,
-                Seen::FirstBehind => (self.decided, self.first_behind) = (index, index),
+                Seen::InTime => (self.decided, self.given_up) = (index + 1, 0),
+                Seen::FirstBehind => {
+                    (self.decided, self.first_behind) = (index, index);
+                    self.given_up = 0;
+                }
                 Seen::Behind => {}
                 Seen::Stepped { offset_ns, step_ns } => {
                     let index_of_step = if self.waits { self.first_behind } else { index };
+                    let before = if self.waits {
+                        self.given_up
+                    } else {
+                        PACKETS_MIN
+                    };
+                    self.misplaced = run.filter(|_| before > 0);
+                    self.given_up = 0;
                     self.steps.push_back(Step {
                         index: index_of_step,
                         offset_ns,
@@ -119,6 +136,11 @@ impl Ahead {
         self.seen = frames.len();
         let waiting = copy.as_ref().map_or(0, |copy| copy.memory.len());
         self.copy = copy;
+        if self.waits && waiting > WAITING_BYTES_MAX && self.decided < self.seen {
+            // Whether they are late or behind a step is not known in time.
+            self.misplaced = self.sequence.behind();
+            self.given_up += 1;
+        }
         if !self.waits || waiting > WAITING_BYTES_MAX {
             self.decided = self.seen;
             self.first_behind = self.seen;
@@ -131,24 +153,39 @@ impl Ahead {
         self.decided = self.seen;
     }
 
-    /// Fetches what follows the frames from `cursor` on, which then is the first one.
+    /// Fetches what follows the frames from `cursor` on. Returns where `cursor` is then.
     pub(super) fn extend(
         &mut self,
         queue: &mut dyn Queue,
         cursor: usize,
-    ) -> Result<Status, SourceError> {
-        let mut copy = Copy::default();
-        copy.add(self.burst(queue), cursor);
-        self.copy = Some(copy);
-        self.seen -= cursor;
-        self.decided -= cursor;
-        self.first_behind = self.first_behind.saturating_sub(cursor);
-        self.steps.iter_mut().for_each(|step| step.index -= cursor);
-        let status = queue.next(IDLE)?;
-        if let (Status::Frames, Some(copy)) = (status, &mut self.copy) {
+    ) -> (usize, Result<Status, SourceError>) {
+        let copied = self.copy.as_ref().map_or(0, |copy| copy.frames.len());
+        // What is dealt with is dropped when it is more than half, so that no frame is copied again and again.
+        let gone = if 2 * cursor < copied { 0 } else { cursor };
+        if gone > 0 || self.copy.is_none() {
+            let mut copy = Copy::default();
+            copy.add(self.burst(queue), gone);
+            self.copy = Some(copy);
+            self.seen -= gone;
+            self.decided -= gone;
+            self.first_behind = self.first_behind.saturating_sub(gone);
+            self.steps.iter_mut().for_each(|step| step.index -= gone);
+        }
+        let status = queue.next(IDLE);
+        if let (Ok(Status::Frames), Some(copy)) = (&status, &mut self.copy) {
             copy.add(queue.burst(), 0);
         }
-        Ok(status)
+        (cursor - gone, status)
+    }
+
+    /// Packets that are stored elsewhere than behind the step that they follow, or may follow.
+    pub(super) fn take_misplaced(&mut self) -> Option<Misplaced> {
+        self.misplaced.take()
+    }
+
+    /// The end of the frames that are decided.
+    pub(super) fn decided(&self) -> usize {
+        self.decided
     }
 
     /// The step at `cursor`, which is taken.
@@ -167,4 +204,150 @@ impl Ahead {
         let step = self.steps.front().map_or(usize::MAX, |step| step.index);
         self.decided.min(step)
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use retroscope_capture::{Direction, Event, InterfaceInfo, SourceStatistics};
+
+    use super::*;
+
+    const S: i64 = 1_000_000_000;
+    const HOUR: i64 = 3600 * S;
+
+    /// A file with packets of 1000 bytes, ten a burst.
+    #[derive(Debug)]
+    struct Bursts {
+        stamps: VecDeque<i64>,
+        frames: Vec<FrameMeta>,
+        memory: Vec<u8>,
+    }
+
+    impl Queue for Bursts {
+        fn interfaces(&self) -> &[InterfaceInfo] {
+            &[]
+        }
+
+        fn next(&mut self, _wait: Duration) -> Result<Status, SourceError> {
+            let count = self.stamps.len().min(10);
+            let meta = |time_ns| FrameMeta {
+                time_ns,
+                offset: 0,
+                captured_len: 1000,
+                wire_len: 1000,
+                interface: 0,
+                direction: Direction::Unknown,
+                vlan: None,
+            };
+            self.frames = self.stamps.drain(..count).map(meta).collect();
+            Ok(match count {
+                0 => Status::End,
+                _ => Status::Frames,
+            })
+        }
+
+        fn burst(&self) -> Burst<'_> {
+            Burst {
+                memory: &self.memory,
+                frames: &self.frames,
+            }
+        }
+
+        fn watermark(&self) -> Option<i64> {
+            None
+        }
+
+        fn event(&mut self) -> Option<Event> {
+            None
+        }
+
+        fn statistics(&mut self) -> SourceStatistics {
+            SourceStatistics::default()
+        }
+
+        fn stop(&mut self) {}
+    }
+
+    /// The ring times of all packets as they are stored, and what was misplaced.
+    fn stored(stamps: &[i64], hold_ns: i64) -> (Vec<i64>, Vec<Misplaced>) {
+        let mut queue = Bursts {
+            stamps: stamps.iter().copied().collect(),
+            frames: Vec::new(),
+            memory: vec![7; 1000],
+        };
+        let mut ahead = Ahead::new(hold_ns, true);
+        let (mut times, mut misplaced, mut cursor, mut offset_ns) = (Vec::new(), Vec::new(), 0, 0);
+        let mut is_at_end = false;
+        loop {
+            ahead.decide(&queue, |_| {});
+            misplaced.extend(ahead.take_misplaced());
+            if let Some(step) = ahead.step_at(cursor) {
+                assert_eq!(step.index, cursor);
+                offset_ns = step.offset_ns;
+            }
+            let frames = ahead.burst(&queue).frames;
+            let waits = cursor < frames.len();
+            times.extend(
+                frames[cursor..ahead.end()]
+                    .iter()
+                    .map(|meta| meta.time_ns - offset_ns),
+            );
+            if cursor < ahead.end() {
+                cursor = ahead.end();
+            } else if is_at_end && waits {
+                ahead.give_up(|_| {});
+            } else if is_at_end {
+                return (times, misplaced);
+            } else if waits {
+                let (now, status) = ahead.extend(&mut queue, cursor);
+                (cursor, is_at_end) = (now, status.unwrap() == Status::End);
+            } else {
+                ahead.fetched();
+                cursor = 0;
+                is_at_end = queue.next(Duration::ZERO).unwrap() == Status::End;
+            }
+        }
+    }
+
+    #[test]
+    fn what_waits_is_stored_behind_its_step() {
+        for (packets, step) in [(200, 100), (205, 104), (130, 65), (1000, 999)] {
+            let stamp = |n| START + n * S / 30 - if n < step { 0 } else { HOUR };
+            let stamps: Vec<i64> = (0..packets).map(stamp).collect();
+            let (times, misplaced) = stored(&stamps, S / 10);
+            let is_told = packets - step >= 64;
+            let ring = |n| match (n < step, is_told) {
+                (true, _) => stamp(n),
+                (false, true) => stamp(n) + HOUR - S / 30,
+                (false, false) => stamp(n),
+            };
+            assert_eq!(
+                times,
+                (0..packets).map(ring).collect::<Vec<_>>(),
+                "{packets}"
+            );
+            assert_eq!(misplaced, []);
+        }
+    }
+
+    #[test]
+    fn what_is_too_much_to_wait_is_told() {
+        // 64 KiB are 65 packets; it takes 300 to believe the step.
+        let stamp = |n: i64| START + n * S / 30 - if n < 100 { 0 } else { HOUR };
+        let stamps: Vec<i64> = (0..1000).map(stamp).collect();
+        let (times, misplaced) = stored(&stamps, 10 * S);
+        assert_eq!(times.len(), 1000);
+        let at_wrong_place = times.iter().filter(|ns| **ns < START).count();
+        assert!((200..310).contains(&at_wrong_place), "{at_wrong_place}");
+        // The last thing told covers all of them.
+        let last = misplaced.last().unwrap();
+        assert!(last.packets >= at_wrong_place as u64, "{last:?}");
+        assert_eq!(last.newest_ns, stamp(99));
+        assert_eq!(last.stored_ns, stamp(100));
+        assert!(last.length_ns >= i64::try_from(at_wrong_place).unwrap() * S / 30 - S);
+    }
+
+    const START: i64 = 1_700_000_000 * S;
 }

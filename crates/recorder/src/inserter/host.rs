@@ -26,6 +26,8 @@ pub(super) struct HostStamps {
     before: Option<(i64, i64)>,
     /// The ring did not follow the last step; when to try again, on the monotonic clock.
     retry_mono_ns: Option<i64>,
+    /// When the source had nothing, on the monotonic clock: all frames have come since.
+    dry_mono_ns: i64,
 }
 
 /// What to do with frames.
@@ -43,7 +45,13 @@ impl HostStamps {
             applied_ns: offset_ns,
             before: None,
             retry_mono_ns: None,
+            dry_mono_ns: i64::MIN,
         }
+    }
+
+    /// The source had nothing at this time of the monotonic clock.
+    pub(super) fn set_dry(&mut self, mono_ns: i64) {
+        self.dry_mono_ns = mono_ns;
     }
 
     pub(super) fn applied_ns(&self) -> i64 {
@@ -73,6 +81,14 @@ impl HostStamps {
             let far = |offset_ns| distance(meta.time_ns, offset_ns, now.ring_ns);
             far(other_ns) < far(self.applied_ns)
         };
+        // Frames may be older than the step is large: then a time that fits may be the wrong one.
+        let age_ns = now.mono_ns.saturating_sub(self.dry_mono_ns);
+        let is_old = age_ns >= other_ns.saturating_sub(self.applied_ns).saturating_abs();
+        let fits = |meta: &FrameMeta, offset_ns| {
+            distance(meta.time_ns, offset_ns, now.ring_ns) <= age_ns.unsigned_abs()
+        };
+        let is_uncertain =
+            |meta: &&FrameMeta| is_old && fits(meta, other_ns) && fits(meta, self.applied_ns);
         let may_step = self.applied_ns != now.offset_ns
             && self.retry_mono_ns.is_none_or(|at| now.mono_ns >= at);
         if may_step {
@@ -82,13 +98,16 @@ impl HostStamps {
                 },
                 count => Part::Store {
                     count,
-                    uncertain: 0,
+                    uncertain: frames[..count].iter().filter(is_uncertain).count(),
                 },
             }
         } else {
             Part::Store {
                 count: frames.len(),
-                uncertain: frames.iter().filter(is_other).count(),
+                uncertain: frames
+                    .iter()
+                    .filter(|meta| is_other(meta) || is_uncertain(meta))
+                    .count(),
             }
         }
     }
@@ -108,9 +127,8 @@ impl HostStamps {
     /// The ring time of what an engine says about the present or what is just behind it: a watermark, the age of its counters. Around a
     /// step it is either that of a clock which shows it to be fresh, or the least that it can mean. Never later than `now`.
     pub(super) fn ring_ns(&self, stamp_ns: i64, now: Moment) -> i64 {
-        let before_ns = self
-            .before
-            .map_or(self.applied_ns, |(before_ns, _)| before_ns);
+        let before = self.before.filter(|(_, until_ns)| now.mono_ns <= *until_ns);
+        let before_ns = before.map_or(self.applied_ns, |(before_ns, _)| before_ns);
         let offsets = [self.applied_ns, now.offset_ns, before_ns];
         let all = offsets.map(|offset_ns| stamp_ns.saturating_sub(offset_ns));
         let fresh = now.ring_ns.saturating_sub(FRESH_NS)..=now.ring_ns.saturating_add(AHEAD_NS);

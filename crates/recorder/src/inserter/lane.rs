@@ -9,6 +9,7 @@ use super::{
     IDLE, InserterShared,
     ahead::{Ahead, Step},
     host::{HostStamps, Part},
+    sequence::Misplaced,
     tally::{Known, Stored, Tally, plain},
 };
 use crate::{
@@ -137,13 +138,21 @@ impl Lane {
         self.queue.next(wait)
     }
 
+    /// The source had nothing at this time of the monotonic clock.
+    pub(super) fn set_dry(&mut self, mono_ns: i64) {
+        if let Stamps::Host(host) = &mut self.stamps {
+            host.set_dry(mono_ns);
+        }
+    }
+
     /// From files: fetches what tells whether the frames that wait are behind a step, or late.
     pub(super) fn fetch_ahead(&mut self) -> Result<Status, SourceError> {
         let Stamps::Judged(ahead) = &mut self.stamps else {
             return self.fetch(IDLE);
         };
-        let cursor = std::mem::take(&mut self.cursor);
-        ahead.extend(self.queue.as_mut(), cursor)
+        let (cursor, status) = ahead.extend(self.queue.as_mut(), self.cursor);
+        self.cursor = cursor;
+        status
     }
 
     /// From files: nothing follows the frames that wait.
@@ -202,12 +211,30 @@ impl Lane {
                     ahead.decide(self.queue.as_ref(), |late| {
                         intake.note_disorder(self.source, late);
                     });
+                    if let Some(run) = ahead.take_misplaced() {
+                        self.tell_misplaced(run, intake);
+                        continue;
+                    }
                     match ahead.step_at(cursor) {
                         Some(step) if producer.step(clock_of(self.source), step.offset_ns) => {
                             self.tally.offset_ns = step.offset_ns;
                             self.tell_step(step, shared);
                         }
-                        Some(_) => ahead.refuse(self.tally.offset_ns),
+                        Some(step) => {
+                            let decided = ahead.decided();
+                            ahead.refuse(self.tally.offset_ns);
+                            let frames = &self.burst().frames[step.index..decided];
+                            let stamps = || frames.iter().map(|meta| meta.time_ns);
+                            let first_ns = stamps().next().unwrap_or(0);
+                            let length_ns = stamps().max().unwrap_or(0).saturating_sub(first_ns);
+                            let run = Misplaced {
+                                newest_ns: first_ns.saturating_sub(step.offset_ns),
+                                stored_ns: self.ring_ns(first_ns),
+                                length_ns,
+                                packets: frames.len() as u64,
+                            };
+                            self.tell_misplaced(run, intake);
+                        }
                         None => return cursor..ahead.end(),
                     }
                 }
@@ -250,6 +277,20 @@ impl Lane {
             to_ns: now.ring_ns.max(from_ns),
             packets: uncertain as u64,
         });
+    }
+
+    /// Packets that are behind a step, as far as anybody can tell, and are not stored there: they are missing where the ring's time had
+    /// come to, and do not belong where they are.
+    fn tell_misplaced(&self, run: Misplaced, intake: &Intake) {
+        for from_ns in [run.newest_ns, run.stored_ns] {
+            intake.losses.push(LossEvent {
+                source: self.source,
+                cause: CLOCK_STEP,
+                from_ns,
+                to_ns: from_ns.saturating_add(run.length_ns),
+                packets: run.packets,
+            });
+        }
     }
 
     /// A step that was believed by the stamps of the source.
@@ -337,10 +378,16 @@ impl Lane {
 
     /// Reads the engine's counters.
     pub(super) fn read_statistics(&mut self, shared: &InserterShared) {
+        let before = shared.clock.now();
         let mut statistics = self.queue.statistics();
         // The clock comes after: no loss in the reading is younger.
         let now = shared.clock.now();
-        statistics.as_of_ns = statistics.as_of_ns.map(|ns| self.present_ns(ns, now));
+        statistics.as_of_ns = match statistics.as_of_ns {
+            Some(ns) => Some(self.present_ns(ns, now)),
+            // Where stamps are of another clock the engine cannot say it.
+            None if statistics.lost.iter().any(|(_, lost)| lost.is_some()) => Some(before.ring_ns),
+            None => None,
+        };
         let losses = &shared.intake.losses;
         let input_drops = self.queue.input_drops();
         self.watch.observe_input(input_drops, now.ring_ns, losses);

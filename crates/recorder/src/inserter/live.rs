@@ -165,6 +165,9 @@ impl LiveInserter {
         }
         let now = self.shared.clock.now();
         self.producer.set_now(now.mono_ns);
+        if status == Status::Idle {
+            self.lane.set_dry(now.mono_ns);
+        }
         (status, now)
     }
 

@@ -5,7 +5,7 @@
 //! that happens again and again the stamps are in disorder, which is told. A jump forward is silence.
 
 /// Packets that a step is believed by.
-const PACKETS_MIN: u64 = 64;
+pub(super) const PACKETS_MIN: u64 = 64;
 
 /// The stamps of one source.
 #[derive(Debug)]
@@ -53,6 +53,18 @@ pub(crate) struct Late {
     pub(crate) first_ns: i64,
 }
 
+/// Packets behind a step that are stored as if it had not been.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Misplaced {
+    /// The highest ring time before them, ns.
+    pub(crate) newest_ns: i64,
+    /// Where the first of them is stored, ns of ring time.
+    pub(crate) stored_ns: i64,
+    /// How much of their own time they take, ns.
+    pub(crate) length_ns: i64,
+    pub(crate) packets: u64,
+}
+
 impl Sequence {
     /// A packet may come `hold_ns` late.
     pub(crate) fn new(hold_ns: i64) -> Self {
@@ -98,6 +110,17 @@ impl Sequence {
         self.newest_ns = Some(newest_ns.saturating_add(length_ns));
         self.behind = None;
         (Seen::Stepped { offset_ns, step_ns }, None)
+    }
+
+    /// The packets in a row that are behind and undecided.
+    pub(crate) fn behind(&self) -> Option<Misplaced> {
+        let run = self.behind?;
+        Some(Misplaced {
+            newest_ns: self.newest_ns.unwrap_or(i64::MIN),
+            stored_ns: run.first_ns.saturating_sub(self.offset_ns),
+            length_ns: run.newest_ns.saturating_sub(run.first_ns),
+            packets: run.packets,
+        })
     }
 
     /// The step that was believed last is not followed: stamps keep the offset that they had, `offset_ns`.
