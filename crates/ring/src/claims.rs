@@ -14,77 +14,105 @@ use crate::{
 /// All reservations.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    /// Oldest first, and so by number.
-    claims: Vec<Claim>,
+    /// Those that stand, oldest first, and so by number.
+    standing: Vec<Claim>,
+    /// The windows of `standing`: by themselves, because all are looked at for each bucket that closes.
+    windows: Vec<Window>,
+    /// Those that fell and are still asked what they lost, by number.
+    fallen_claims: Vec<Claim>,
     made: u64,
     /// Fallen since the start.
     pub(crate) fallen: u64,
 }
 
-/// One reservation. Small, because all are looked at for each bucket that closes.
-#[derive(Debug)]
-struct Claim {
+/// Times that a reservation wants, both ends included.
+#[derive(Debug, Clone, Copy)]
+struct Window {
     from_ns: i64,
     to_ns: i64,
-    id: u64,
-    /// Closed buckets that it wants.
-    wants: u32,
-    /// It did not fall.
-    stands: bool,
-    progress: Box<Progress>,
 }
 
-/// What a dump did with the buckets of its window.
-#[derive(Debug, Default)]
-struct Progress {
+/// One reservation.
+#[derive(Debug)]
+struct Claim {
+    id: u64,
+    window: Window,
     /// By bucket, the number of its closing in the generation that was given back.
     given: HashMap<u32, u64>,
     /// Overwritten although they were wanted, and not told yet.
     lost: Vec<EvictedBucket>,
 }
 
-impl Claim {
+impl Window {
+    const EMPTY: Self = Self {
+        from_ns: i64::MAX,
+        to_ns: i64::MIN,
+    };
+
     #[inline]
-    fn touches(&self, min_ns: i64, max_ns: i64) -> bool {
+    fn touches(self, min_ns: i64, max_ns: i64) -> bool {
         min_ns <= self.to_ns && max_ns >= self.from_ns && self.from_ns <= self.to_ns
     }
+}
 
+impl Claim {
     /// Whether it wants a bucket, whether it stands or not.
     fn wants(&self, index: usize, slot: &Slot) -> bool {
         slot.state == State::Closed
-            && self.touches(slot.min_ns, slot.max_ns)
+            && self.window.touches(slot.min_ns, slot.max_ns)
             && !self.has_given(index, slot)
     }
 
     fn has_given(&self, index: usize, slot: &Slot) -> bool {
-        let given = &self.progress.given;
-        !given.is_empty() && given.get(&slot.bucket(index).index) == Some(&slot.closing)
+        !self.given.is_empty() && self.given.get(&slot.bucket(index).index) == Some(&slot.closing)
+    }
+
+    /// Takes its wish off all buckets that it wants. Adds those that none wants now.
+    fn give_up(&self, slots: &mut [Slot], unwanted: &mut Vec<u32>) {
+        for (index, slot) in slots.iter_mut().enumerate() {
+            if self.wants(index, slot) {
+                slot.wanted -= 1;
+                if slot.wanted == 0 {
+                    unwanted.push(slot.bucket(index).index);
+                }
+            }
+        }
     }
 }
 
 impl Claims {
+    /// A reservation that stands, by its place.
+    fn place(&self, id: u64) -> Option<usize> {
+        self.standing
+            .binary_search_by_key(&id, |claim| claim.id)
+            .ok()
+    }
+
     fn get(&mut self, id: u64) -> Option<&mut Claim> {
-        let place = self.claims.binary_search_by_key(&id, |claim| claim.id);
-        self.claims.get_mut(place.ok()?)
+        let place = self.place(id);
+        let fallen = || {
+            self.fallen_claims
+                .binary_search_by_key(&id, |claim| claim.id)
+        };
+        match place {
+            Some(place) => self.standing.get_mut(place),
+            None => fallen()
+                .ok()
+                .and_then(|place| self.fallen_claims.get_mut(place)),
+        }
     }
 
     /// A bucket of these times closes; how many standing reservations want it.
-    pub(crate) fn closed(&mut self, min_ns: i64, max_ns: i64) -> u32 {
-        let mut wanted = 0;
-        for claim in &mut self.claims {
-            let wants = u32::from(claim.touches(min_ns, max_ns));
-            claim.wants += wants;
-            wanted += wants & u32::from(claim.stands);
-        }
-        wanted
+    pub(crate) fn closed(&self, min_ns: i64, max_ns: i64) -> u32 {
+        let touches = |window: &Window| u32::from(window.touches(min_ns, max_ns));
+        self.windows.iter().map(touches).sum()
     }
 
     /// A closed bucket that no standing reservation wants is overwritten: those that fell are told.
     pub(crate) fn evicted(&mut self, index: usize, slot: &Slot, entry: impl Fn() -> EvictedBucket) {
-        for claim in &mut self.claims {
-            if !claim.stands && claim.wants(index, slot) {
-                claim.wants -= 1;
-                claim.progress.lost.push(entry());
+        for claim in &mut self.fallen_claims {
+            if claim.wants(index, slot) {
+                claim.lost.push(entry());
             }
         }
     }
@@ -95,36 +123,27 @@ impl Claims {
         slots: &[Slot],
         could: impl Fn(usize, &Slot) -> bool,
     ) -> Option<usize> {
-        let slots_of = |claim: &Claim| {
+        let wanted = || slots.iter().filter(|slot| slot.wanted > 0);
+        let min_ns = wanted().map(|slot| slot.min_ns).min()?;
+        let max_ns = wanted().map(|slot| slot.max_ns).max()?;
+        // Most windows that want nothing lie apart from all that is wanted.
+        self.standing.iter().position(|claim| {
             let mut slots = slots.iter().enumerate();
-            slots.any(|(index, slot)| claim.wants(index, slot) && could(index, slot))
-        };
-        self.claims
-            .iter()
-            .position(|claim| claim.stands && claim.wants > 0 && slots_of(claim))
+            claim.window.touches(min_ns, max_ns)
+                && slots.any(|(index, slot)| claim.wants(index, slot) && could(index, slot))
+        })
     }
 
     /// The reservation at `place` protects nothing any more. Adds the buckets that none wants now.
     pub(crate) fn fall(&mut self, place: usize, slots: &mut [Slot], unwanted: &mut Vec<u32>) {
         self.fallen += 1;
-        let claim = &mut self.claims[place];
-        give_up(claim, slots, unwanted);
-        claim.stands = false;
-    }
-}
-
-/// Takes a reservation's wish off all buckets that it wants. Adds those that none wants now.
-fn give_up(claim: &Claim, slots: &mut [Slot], unwanted: &mut Vec<u32>) {
-    if !claim.stands {
-        return;
-    }
-    for (index, slot) in slots.iter_mut().enumerate() {
-        if claim.wants(index, slot) {
-            slot.wanted -= 1;
-            if slot.wanted == 0 {
-                unwanted.push(slot.bucket(index).index);
-            }
-        }
+        self.windows.remove(place);
+        let claim = self.standing.remove(place);
+        claim.give_up(slots, unwanted);
+        let behind = self
+            .fallen_claims
+            .partition_point(|other| other.id < claim.id);
+        self.fallen_claims.insert(behind, claim);
     }
 }
 
@@ -132,38 +151,40 @@ fn give_up(claim: &Claim, slots: &mut [Slot], unwanted: &mut Vec<u32>) {
 impl Outer {
     /// Makes a reservation; also tells what of its interval is gone already.
     pub(crate) fn reserve(&mut self, from_ns: i64, to_ns: i64) -> (u64, crate::Evicted) {
-        let id = self.claims.made;
-        self.claims.made += 1;
-        self.claims.claims.push(Claim {
-            from_ns: i64::MAX,
-            to_ns: i64::MIN,
+        let claims = &mut self.claims;
+        let id = claims.made;
+        claims.made += 1;
+        claims.standing.push(Claim {
             id,
-            wants: 0,
-            stands: true,
-            progress: Box::default(),
+            window: Window::EMPTY,
+            given: HashMap::new(),
+            lost: Vec::new(),
         });
+        claims.windows.push(Window::EMPTY);
         self.set_interval(id, from_ns, to_ns);
         (id, self.evicted(from_ns, to_ns))
     }
 
     pub(crate) fn set_interval(&mut self, id: u64, from_ns: i64, to_ns: i64) {
-        let (claims, slots) = (&mut self.claims, &mut self.slots);
-        let Some(claim) = claims.get(id) else {
+        let window = Window { from_ns, to_ns };
+        let Some(place) = self.claims.place(id) else {
+            if let Some(fallen) = self.claims.get(id) {
+                fallen.window = window;
+            }
             return;
         };
-        give_up(claim, slots, &mut self.unwanted);
-        (claim.from_ns, claim.to_ns) = (from_ns, to_ns);
-        claim.wants = 0;
-        for (index, slot) in slots.iter_mut().enumerate() {
-            if claim.wants(index, slot) {
-                claim.wants += 1;
-                slot.wanted += u32::from(claim.stands);
-            }
+        let claim = &mut self.claims.standing[place];
+        claim.give_up(&mut self.slots, &mut self.unwanted);
+        claim.window = window;
+        self.claims.windows[place] = window;
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            slot.wanted += u32::from(claim.wants(index, slot));
         }
         self.list_unwanted();
     }
 
     pub(crate) fn give_back(&mut self, id: u64, bucket: BucketRef) {
+        let stands = self.claims.place(id).is_some();
         let Some(claim) = self.claims.get(id) else {
             return;
         };
@@ -174,25 +195,24 @@ impl Outer {
             return;
         }
         let wants = claim.wants(bucket.index as usize, slot);
-        claim.progress.given.insert(bucket.index, slot.closing);
-        if wants {
-            claim.wants -= 1;
-            if claim.stands {
-                slot.wanted -= 1;
-                self.unwanted.push(bucket.index);
-                self.list_unwanted();
-            }
+        claim.given.insert(bucket.index, slot.closing);
+        if wants && stands {
+            slot.wanted -= 1;
+            self.unwanted.push(bucket.index);
+            self.list_unwanted();
         }
     }
 
     pub(crate) fn release(&mut self, id: u64) {
-        let claims = &mut self.claims.claims;
-        let Ok(place) = claims.binary_search_by_key(&id, |claim| claim.id) else {
-            return;
-        };
-        let claim = claims.remove(place);
-        give_up(&claim, &mut self.slots, &mut self.unwanted);
-        self.list_unwanted();
+        let claims = &mut self.claims;
+        if let Some(place) = claims.place(id) {
+            claims.windows.remove(place);
+            let claim = claims.standing.remove(place);
+            claim.give_up(&mut self.slots, &mut self.unwanted);
+            self.list_unwanted();
+        } else {
+            claims.fallen_claims.retain(|claim| claim.id != id);
+        }
     }
 
     pub(crate) fn buckets(&mut self, id: u64, storage: &Storage, out: &mut Vec<BucketInfo>) {
@@ -203,7 +223,7 @@ impl Outer {
             let given = slot.state == State::Closed && claim.has_given(index, slot);
             if !given
                 && let Some(info) = slot.info(index, storage)
-                && claim.touches(info.min_ns, info.max_ns)
+                && claim.window.touches(info.min_ns, info.max_ns)
             {
                 out.push(info);
             }
@@ -213,7 +233,7 @@ impl Outer {
 
     pub(crate) fn fallen(&mut self, id: u64, out: &mut Vec<EvictedBucket>) {
         if let Some(claim) = self.claims.get(id) {
-            out.append(&mut claim.progress.lost);
+            out.append(&mut claim.lost);
         }
     }
 }
