@@ -77,7 +77,11 @@ impl Ledger {
             last: Some(last),
             nic: 0,
             bound: Bound::default(),
-            known: InterfaceLosses::default(),
+            // Where the interface goes before the next reading, these were the last.
+            known: InterfaceLosses {
+                nic: Some(0),
+                input_at_most: None,
+            },
             is_gone: false,
         }
     }
