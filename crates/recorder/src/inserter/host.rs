@@ -14,6 +14,8 @@ const SETTLE_NS: i64 = 2_000_000_000;
 const FRESH_NS: i64 = 1_000_000_000;
 /// What two readings of a clock may be apart, ns.
 const AHEAD_NS: i64 = 1_000_000;
+/// How old a frame of a source that is never dry may be, ns: engines' buffers hold less of a busy link.
+const AGE_NS_MAX: i64 = 10_000_000_000;
 /// A step that the ring did not follow is tried again after so long, ns.
 const RETRY_NS: i64 = 100_000_000;
 
@@ -82,7 +84,7 @@ impl HostStamps {
             far(other_ns) < far(self.applied_ns)
         };
         // Frames may be older than the step is large: then a time that fits may be the wrong one.
-        let age_ns = now.mono_ns.saturating_sub(self.dry_mono_ns);
+        let age_ns = now.mono_ns.saturating_sub(self.dry_mono_ns).min(AGE_NS_MAX);
         let is_old = age_ns >= other_ns.saturating_sub(self.applied_ns).saturating_abs();
         let fits = |meta: &FrameMeta, offset_ns| {
             distance(meta.time_ns, offset_ns, now.ring_ns) <= age_ns.unsigned_abs()
@@ -189,6 +191,31 @@ mod tests {
             // What is far behind is believed as it is, and nothing is ahead of now.
             assert_eq!(host.ring_ns(step_ns - S, later), -S);
             assert_eq!(host.ring_ns(step_ns + 200 * S, later), later.ring_ns);
+        }
+    }
+
+    /// A link that is never dry: no frame is as old as a step of an hour is large.
+    #[test]
+    fn a_large_step_is_certain_on_a_busy_link() {
+        for step_ns in [3600 * S, -3600 * S] {
+            let mut host = HostStamps::new(0);
+            let now = at(10_000 * S, step_ns);
+            let meta = |offset_ns| FrameMeta {
+                time_ns: now.ring_ns - MS + offset_ns,
+                offset: 0,
+                captured_len: 0,
+                wire_len: 0,
+                interface: 0,
+                direction: retroscope_capture::Direction::Inbound,
+                vlan: None,
+            };
+            let certain = |count| Part::Store {
+                count,
+                uncertain: 0,
+            };
+            assert_eq!(host.part(&[meta(0), meta(step_ns)], now), certain(1));
+            host.stepped(step_ns, true, now);
+            assert_eq!(host.part(&[meta(step_ns)], now), certain(1));
         }
     }
 
