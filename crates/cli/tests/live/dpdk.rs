@@ -85,7 +85,7 @@ fn nothing_is_left_and_the_ledger_closes() {
     };
     let recorder = Recorder::start(
         &namespace,
-        "--engine dpdk --device net_af_packet0,iface=v1 --ring 64MiB --future 10ms --trigger udp",
+        "--engine dpdk --device net_af_packet0,iface=v1 --ring 64MiB --future 10ms --trigger udp[0:2]=1099",
     );
     let folder = format!(
         "/var/run/dpdk/retroscope-{}",
