@@ -21,3 +21,6 @@ else
 fi
 
 scripts/tidy.sh
+
+step "lines"
+scripts/lines.sh
