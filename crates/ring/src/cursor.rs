@@ -2,18 +2,17 @@
 
 use crate::{
     Lapped,
-    group::{Group, Lane},
+    group::Group,
     outer::Place,
     ring::Shared,
     storage::Hold,
     sync::{Ordering, lock},
 };
 
-/// A position in the records of one producer, and the way on from there. It belongs to one member at a time, and so does
-/// its lane.
+/// A position in the records of one producer, and the way on from there.
 #[derive(Debug)]
 pub(crate) struct Cursor {
-    pub(crate) lane: Lane,
+    pub(crate) producer: usize,
     /// The bucket that `position` lies in or at the end of. `None`: `position` is at the start of a bucket yet to be found.
     pub(crate) hold: Option<Hold>,
     /// Number of the first record not handed out.
@@ -24,20 +23,10 @@ pub(crate) struct Cursor {
     pub(crate) missed: Lapped,
 }
 
-/// What a cursor finds in front of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ahead {
-    /// Records up to this number, not included. The cursor holds their bucket.
-    Records(u64),
-    Nothing,
-    /// Another member goes on behind what this cursor has handed out: it is at its end.
-    Over,
-}
-
 impl Cursor {
-    pub(crate) fn new(lane: Lane, position: u64, bytes: u64) -> Self {
+    pub(crate) fn new(producer: usize, position: u64, bytes: u64) -> Self {
         Self {
-            lane,
+            producer,
             hold: None,
             position,
             bytes,
@@ -45,86 +34,67 @@ impl Cursor {
         }
     }
 
-    /// At the end of a closed bucket; `next` is the one behind it, unless that was overwritten.
-    pub(crate) fn behind(lane: Lane, closed: &Hold, next: Option<Hold>) -> Self {
-        let position = closed.first() + closed.committed() as u64;
-        if let Some(next) = &next {
-            assert_eq!(
-                next.first(),
-                position,
-                "buckets of a producer follow each other"
-            );
-        }
-        Self {
-            lane,
-            hold: next,
-            position,
-            bytes: end_bytes(closed),
-            missed: Lapped::default(),
-        }
-    }
-
-    /// Looks for records, in this bucket and those that follow. What was lost meanwhile is added to `lapped`.
-    pub(crate) fn advance(&mut self, shared: &Shared, group: &Group, lapped: &mut Lapped) -> Ahead {
+    /// Looks for records, in this bucket and those that follow: up to the number returned, not included, there are some, and
+    /// the cursor holds their bucket. What was lost meanwhile is added to `lapped`.
+    pub(crate) fn advance(
+        &mut self,
+        shared: &Shared,
+        group: &Group,
+        lapped: &mut Lapped,
+    ) -> Option<u64> {
         loop {
             let Some(hold) = &self.hold else {
-                if shared.published(self.lane.producer) == self.position {
-                    return Ahead::Nothing;
+                if shared.published(self.producer) == self.position {
+                    return None;
                 }
                 *lapped += self.find_place(shared, group);
                 continue;
             };
+            let is_closed = hold.header().control.is_closed(); // before the mark, which is then final
             let end = hold.first() + hold.committed() as u64;
             if end > self.position {
-                return Ahead::Records(end);
+                return Some(end);
             }
-            if !hold.header().control.is_closed() {
-                return Ahead::Nothing;
+            if !is_closed {
+                return None;
             }
-            let end = hold.first() + hold.committed() as u64;
-            if end > self.position {
-                return Ahead::Records(end); // committed between the first look and the closing
-            }
-            if !self.leave_bucket(shared, group) {
-                return Ahead::Over;
-            }
+            self.leave_bucket(shared);
         }
     }
 
-    /// All of the closed bucket was handed out: goes on to the next one, if that was not overwritten meanwhile. `false`:
-    /// another member of the group does.
-    fn leave_bucket(&mut self, shared: &Shared, group: &Group) -> bool {
-        let Some(hold) = self.hold.take() else {
-            return true;
+    /// All of the closed bucket was handed out: goes on to the next one, if that was not overwritten meanwhile.
+    fn leave_bucket(&mut self, shared: &Shared) {
+        let Some(closed) = self.hold.take() else {
+            return;
         };
         // The next bucket is held before this one is given back, and opened before this one was closed.
-        let next = hold.next();
-        let next = next.and_then(|next| Hold::new(&shared.storage, next));
-        let behind = Self::behind(self.lane, &hold, next);
-        if let Some(share) = &group.share {
-            let to = behind.hold.as_ref().map(Hold::bucket);
-            if !share.go_on(self.lane.producer, hold.bucket(), to) {
-                return false;
-            }
+        let next = closed.next();
+        self.hold = next.and_then(|next| Hold::new(&shared.storage, next));
+        if let Some(next) = &self.hold {
+            assert_eq!(
+                next.first(),
+                self.position,
+                "buckets of a producer follow each other"
+            );
         }
-        assert_eq!(behind.position, self.position, "all of it was handed out");
-        (self.hold, self.bytes) = (behind.hold, behind.bytes);
-        true
+        let header = closed.header();
+        // Relaxed: final since the closing that the caller has seen (edge L).
+        self.bytes =
+            header.first_bytes.load(Ordering::Relaxed) + header.bytes.load(Ordering::Relaxed);
     }
 
     /// Without a bucket, and behind the producer: finds the oldest bucket with later records, and returns what was lost
     /// before it.
     fn find_place(&mut self, shared: &Shared, group: &Group) -> Lapped {
-        let Lane { producer, .. } = self.lane;
         let outer = lock(&shared.outer);
-        let place = outer.place(producer, self.position);
+        let place = outer.place(self.producer, self.position);
         // The mutex keeps the bucket from being claimed.
         self.hold = place.and_then(|place| Hold::new(&shared.storage, place.bucket));
         let (first, first_bytes) = match place {
             Some(Place {
                 first, first_bytes, ..
             }) => (first, first_bytes),
-            None => shared.published_with_bytes(producer), // its last bucket is gone, and so is the producer
+            None => shared.published_with_bytes(self.producer), // its last bucket is gone, and so is the producer
         };
         drop(outer);
         let missed = Lapped {
@@ -133,19 +103,9 @@ impl Cursor {
         };
         if missed.packets > 0 {
             (self.position, self.bytes) = (first, first_bytes);
-            shared.pass(group, self.lane, self.position);
+            shared.pass(group, self.producer, self.position);
         }
         self.missed += missed;
-        if let (Some(share), Some(hold)) = (&group.share, &self.hold) {
-            share.found(producer, hold.bucket());
-        }
         missed
     }
-}
-
-/// Captured bytes of a producer up to the end of a closed bucket.
-fn end_bytes(closed: &Hold) -> u64 {
-    let header = closed.header();
-    // Relaxed: final since the closing that the caller has seen (edge L).
-    header.first_bytes.load(Ordering::Relaxed) + header.bytes.load(Ordering::Relaxed)
 }

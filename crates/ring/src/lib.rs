@@ -27,7 +27,7 @@
 //! | role | does | may wait for |
 //! |---|---|---|
 //! | [`Producer`] | stores into its open bucket, publishes | a bucket, where the mode says so |
-//! | [`Reader`], member of a group | is handed each record of its producers, or its share of the buckets, once, also in open buckets | news |
+//! | [`Reader`], member of a group | is handed each record of its producers once, also in open buckets | news |
 //! | [`Reservation`] | keeps the buckets of a window of packet time for a dump | |
 //! | [`BucketView`] | holds one bucket for as long as it is read | |
 //! | [`Attached`], in another process | copies buckets, and looks whether they were still there | |
@@ -70,8 +70,6 @@
 //! | T | `ProducerHeader::watermark_ns` | [`Ring::watermark`] | all records before the watermark |
 //! | Q | a group's position | [`Positions::get`], search for a bucket | the group's work on the records |
 //! | G | fence in `Control::claim` | fence in `Attached::copy_bucket` | the generation before the first new byte |
-//! | M | `Group::start` | a group's position | where a member of a sharing group begins (`group.rs`) |
-//! | N | exchange of a tail in `share.rs` | | what a member did before it took a bucket from a peer |
 //! | F1–F2 | fences in `storage/bell.rs` | | a writer's wait against whatever frees a bucket |
 //! | F3–F4 | fences in `sleep.rs` | | a reader's sleep against a publication |
 //! | W | `Beds::wake` | the end of a sleep | what the waker did before |
@@ -109,7 +107,6 @@ mod reader;
 mod record;
 mod reservation;
 mod ring;
-mod share;
 mod sleep;
 mod steps;
 mod storage;

@@ -7,9 +7,8 @@ use crate::{
     RingError, Step,
     barrier::Barrier,
     cursor::Cursor,
-    group::{Group, Lane},
+    group::Group,
     outer::Outer,
-    share::Share,
     sleep::{Beds, Dormitory},
     storage::{Hold, INTERFACES_MAX, Placement, Storage},
     sync::{AtomicBool, AtomicU8, AtomicU64, Mutex, Ordering, Padded, lock},
@@ -231,34 +230,6 @@ impl Ring {
         kind: GroupKind,
         members: usize,
     ) -> Result<Vec<Reader>, RingError> {
-        self.members(name, kind, members, false)
-    }
-
-    /// Makes a group that divides buckets: for work to which the order of records does not matter, and which one thread
-    /// cannot do alone even for one producer. A member that has read its buckets takes the next one of any producer. The
-    /// newest bucket of a producer has one member, which follows it while it is open.
-    ///
-    /// Each record is handed to one member, once, or counted as lapped by one. When a member is dropped, the others go on
-    /// with what it was not handed; what it was handed is done. A group starts as in [`Self::group_of`].
-    ///
-    /// # Errors
-    /// [`RingError::Readers`] if `members` is 0, or more readers would be open than the ring was made for.
-    pub fn sharing_group(
-        &self,
-        name: &str,
-        kind: GroupKind,
-        members: usize,
-    ) -> Result<Vec<Reader>, RingError> {
-        self.members(name, kind, members, true)
-    }
-
-    fn members(
-        &self,
-        name: &str,
-        kind: GroupKind,
-        members: usize,
-        share: bool,
-    ) -> Result<Vec<Reader>, RingError> {
         let shared = &self.0;
         let producers = shared.storage.geometry().producers;
         let mut outer = lock(&shared.outer);
@@ -275,19 +246,16 @@ impl Ring {
             None => shared.published_with_bytes(producer),
         };
         let (positions, bytes): (Vec<u64>, Vec<u64>) = (0..producers).map(start).unzip();
-        let share = share.then(|| Share::new(producers, &shared.beds, &beds));
-        let group = Arc::new(Group::new(name, kind, members, &positions, share));
+        let group = Arc::new(Group::new(name, kind, members, &positions));
         if kind == GroupKind::Gating {
             outer.gating.push(Arc::clone(&group));
         }
         drop(outer);
         let reader = |(member, &bed): (usize, &usize)| {
-            let row = if group.share.is_some() { member } else { 0 };
-            let cursors = (member..producers).step_by(members).map(|producer| {
-                Cursor::new(Lane { row, producer }, positions[producer], bytes[producer])
-            });
-            let cursors_max = group.lanes();
-            Reader::new(shared, &group, (member, bed), cursors, cursors_max)
+            let cursors = (member..producers)
+                .step_by(members)
+                .map(|producer| Cursor::new(producer, positions[producer], bytes[producer]));
+            Reader::new(shared, &group, bed, cursors.collect())
         };
         Ok(beds.iter().enumerate().map(reader).collect())
     }
@@ -449,9 +417,9 @@ impl Shared {
         self.closed.load(Ordering::Relaxed) // ordered by the bell
     }
 
-    /// A group is done with a lane's records before `position`.
-    pub(crate) fn pass(&self, group: &Group, lane: Lane, position: u64) {
-        group.set_mark(lane, position);
+    /// A group is done with a producer's records before `position`.
+    pub(crate) fn pass(&self, group: &Group, producer: usize, position: u64) {
+        group.set_position(producer, position);
         if group.kind == GroupKind::Gating {
             self.storage.bell.ring();
         }

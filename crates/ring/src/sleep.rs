@@ -115,12 +115,11 @@ impl Sleeper {
     }
 
     /// Sleeps until a producer of `rooms` has published what `news` sees, somebody wants the reader, or `timeout`; `false`
-    /// only after the timeout. `offer` is called before a sleep that is more than a nap.
+    /// only after the timeout.
     pub(crate) fn sleep<'d>(
         &mut self,
         rooms: impl Iterator<Item = &'d Dormitory>,
         news: impl Fn() -> bool,
-        offer: impl FnOnce(),
         timeout: Duration,
     ) -> bool {
         if self.naps && (self.nap(timeout) || news()) {
@@ -131,7 +130,6 @@ impl Sleeper {
             return self.rise(); // somebody wanted the reader before it slept
         }
         rooms.for_each(|room| room.call_me(self.bed));
-        offer();
         let sure = self.barrier.heavy(); // F3, pairs with F4
         let found = news();
         if !found {
@@ -251,15 +249,13 @@ impl Beds {
         (0..self.0.len()).for_each(|bed| self.wake(bed));
     }
 
-    /// Wakes the reader if it sleeps and does not merely nap; tells whether it did.
-    pub(crate) fn wake_if_asleep(&self, bed: usize) -> bool {
+    /// Wakes the reader if it sleeps and does not merely nap.
+    fn wake_if_asleep(&self, bed: usize) {
         let word = &self.0[bed].0;
         // Release: pairs with W.
-        let asleep = word.replace(ASLEEP, WOKEN, Ordering::AcqRel);
-        if asleep {
+        if word.replace(ASLEEP, WOKEN, Ordering::AcqRel) {
             word.wake();
         }
-        asleep
     }
 }
 

@@ -180,37 +180,6 @@ fn sleeping_and_waking_do_not_allocate() {
 }
 
 #[test]
-fn sharing_buckets_does_not_allocate() {
-    let ring = ring(1, 3);
-    let mut members = ring.sharing_group("workers", GroupKind::Gating, 2).unwrap();
-    let mut producer = ring.producer().unwrap();
-    let mut reads = [0, 0];
-    let mut run = |rounds: i64| {
-        for time in 0..rounds {
-            for _ in 0..400 {
-                producer.store(&Record::whole(time, 0, &FRAME)).unwrap(); // more than two buckets
-            }
-            producer.publish();
-            let mut more = true;
-            while more {
-                more = false;
-                for (member, read) in members.iter_mut().zip(&mut reads) {
-                    if let Some(batch) = member.next() {
-                        *read += batch.iter().filter(|packet| packet.data == FRAME).count();
-                        more = true;
-                    }
-                }
-            }
-            members.iter_mut().for_each(retroscope_ring::Reader::finish);
-        }
-    };
-    run(5);
-    assert_eq!(allocations(|| run(200)), 0);
-    assert_eq!(reads.iter().sum::<usize>(), 205 * 400);
-    assert!(reads.iter().all(|&read| read > 0), "both worked: {reads:?}");
-}
-
-#[test]
 fn overwriting_around_reservations_does_not_allocate() {
     let ring = ring(1, 2);
     let mut producer = ring.producer().unwrap();

@@ -9,13 +9,7 @@
 
 use std::time::Duration;
 
-use loom::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-};
+use loom::thread;
 use retroscope_ring::{
     BucketRef, GroupKind, Mode, Packet, Producer, Reader, Record, Ring, RingConfig, StoreError,
 };
@@ -478,110 +472,5 @@ fn records_before_a_watermark_are_visible() {
             check(view.packet(0), 0);
         }
         drop(writer.join().unwrap());
-    });
-}
-
-/// Reads what is there, as a member of a sharing group. Returns the numbers.
-fn collect(member: &mut Reader) -> Vec<u64> {
-    let mut numbers = Vec::with_capacity(3);
-    while let Some(batch) = member.next() {
-        assert_eq!(batch.missed.packets, 0);
-        let first = batch.first;
-        for (number, packet) in (first..).zip(batch) {
-            check(packet, number);
-            numbers.push(number);
-        }
-    }
-    numbers
-}
-
-fn pair(ring: &Ring, kind: GroupKind) -> [Reader; 2] {
-    let members = ring.sharing_group("pair", kind, 2).unwrap();
-    members.try_into().expect("two of them")
-}
-
-fn ring_for_two(buckets: u64, mode: Mode) -> Ring {
-    let config = RingConfig {
-        bucket_bytes: Some(ONE),
-        mode,
-        ..RingConfig::new(buckets * ONE as u64, 1, 2)
-    };
-    Ring::new(&config, None).expect("a few cells")
-}
-
-#[test]
-fn members_that_share_are_handed_each_record_once() {
-    loom::model(|| {
-        let ring = ring_for_two(3, Mode::Record);
-        let [mut one, mut two] = pair(&ring, GroupKind::Gating);
-        let mut producer = ring.producer().unwrap();
-        (0..3).for_each(|number| store(&mut producer, number).unwrap());
-        let other = thread::spawn(move || {
-            let numbers = collect(&mut two);
-            (two, numbers)
-        });
-        let mut numbers = collect(&mut one);
-        let (mut two, others) = other.join().unwrap();
-        numbers.extend(others);
-        numbers.extend(collect(&mut one));
-        numbers.extend(collect(&mut two));
-        numbers.sort_unstable();
-        assert_eq!(numbers, [0, 1, 2]);
-        assert_eq!(one.position(0), 3);
-    });
-}
-
-#[test]
-fn a_shared_position_covers_only_what_is_done() {
-    // Three threads over a walk that repeats: with more preemptions this one model takes longer than all the others.
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
-    builder.check(|| {
-        let ring = ring_for_two(3, Mode::Record);
-        let [mut one, mut two] = pair(&ring, GroupKind::Gating);
-        let positions = one.positions();
-        let mut producer = ring.producer().unwrap();
-        (0..3).for_each(|number| store(&mut producer, number).unwrap());
-        let done: Arc<[AtomicBool; 3]> = Arc::new(std::array::from_fn(|_| AtomicBool::new(false)));
-        assert_eq!(one.next().map(|batch| batch.first), Some(0));
-        let of_two = Arc::clone(&done);
-        let other = thread::spawn(move || {
-            while let Some(first) = two.next().map(|batch| batch.first) {
-                of_two[first as usize].store(true, Ordering::Relaxed);
-            }
-            two
-        });
-        let of_watcher = Arc::clone(&done);
-        let watcher = thread::spawn(move || {
-            for done in &of_watcher[..positions.get(0).min(3) as usize] {
-                assert!(
-                    done.load(Ordering::Relaxed),
-                    "the position is ahead of the work"
-                );
-            }
-        });
-        done[0].store(true, Ordering::Relaxed);
-        while let Some(first) = one.next().map(|batch| batch.first) {
-            done[first as usize].store(true, Ordering::Relaxed);
-        }
-        watcher.join().unwrap();
-        let mut two = other.join().unwrap();
-        assert!(one.next().is_none() && two.next().is_none());
-        assert_eq!(one.position(0), 3);
-    });
-}
-
-#[test]
-fn a_member_that_leaves_wakes_the_one_that_sleeps() {
-    loom::model(|| {
-        let ring = ring_for_two(3, Mode::Record);
-        let [one, mut two] = pair(&ring, GroupKind::Lapped);
-        let mut producer = ring.producer().unwrap();
-        store(&mut producer, 0).unwrap();
-        let leaver = thread::spawn(move || drop(one)); // it served the producer
-        while two.next().is_none() {
-            assert!(two.wait(FOREVER));
-        }
-        leaver.join().unwrap();
     });
 }

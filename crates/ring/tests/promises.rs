@@ -159,12 +159,19 @@ fn interfaces_are_numbered_in_order() {
 fn members_divide_the_producers() {
     let ring = Ring::new(&RingConfig::new(32 << 20, 5, 2), None).unwrap();
     let readers = ring.group_of("pair", GroupKind::Lapped, 2).unwrap();
-    let served: Vec<Vec<usize>> = readers
-        .iter()
-        .map(|reader| reader.producers().collect())
-        .collect();
-    assert_eq!(served, [vec![0, 2, 4], vec![1, 3]]);
-    drop(readers);
+    let mut producers: Vec<_> = (0..5).map(|_| ring.producer().unwrap()).collect();
+    for producer in &mut producers {
+        producer.store(&Record::whole(0, 0, b"frame")).unwrap();
+        producer.publish();
+    }
+    let served = readers.into_iter().map(|mut reader| {
+        let mut served = Vec::new();
+        while let Some(batch) = reader.next() {
+            served.push(batch.producer);
+        }
+        served
+    });
+    assert_eq!(served.collect::<Vec<_>>(), [vec![0, 2, 4], vec![1, 3]]);
     assert!(matches!(
         ring.group_of("none", GroupKind::Lapped, 0),
         Err(RingError::Readers { .. })

@@ -7,7 +7,6 @@ use retroscope_ring::{GroupKind, Reader};
 
 use crate::{
     forbidden,
-    handed::Handed,
     round::{Bedside, Round, take},
     sync::lock,
     writer::promise_ns,
@@ -20,8 +19,6 @@ const DEADLINE: Duration = Duration::from_secs(600);
 pub(crate) struct Follower {
     reader: Reader,
     kind: GroupKind,
-    /// Of the group, where its members share buckets.
-    handed: Option<Handed>,
     /// By producer.
     ledgers: BTreeMap<usize, Ledger>,
 }
@@ -61,7 +58,7 @@ pub(crate) fn follow(round: &Round, rng: &mut Rng) {
         _ => {}
     }
     if rng.u8(0..60) == 0 {
-        follower.leave(round, false); // in the middle of a bucket
+        follower.leave(round); // in the middle of a bucket
     } else {
         lock(&round.followers).push(follower);
     }
@@ -75,15 +72,10 @@ fn enter(round: &Round, rng: &mut Rng) {
         GroupKind::Lapped
     };
     let members = rng.usize(1..=3);
-    let sharing = rng.bool();
-    let readers = if sharing {
-        round.ring.sharing_group("sharing", kind, members)
-    } else {
-        round.ring.group_of("dividing", kind, members)
+    let Ok(readers) = round.ring.group_of("members", kind, members) else {
+        return;
     };
-    let Ok(readers) = readers else { return };
-    let handed = sharing.then(|| Handed::new(round, &readers));
-    for reader in readers {
+    for (member, reader) in readers.into_iter().enumerate() {
         let ledger = |producer| {
             let start = reader.position(producer);
             let ledger = Ledger {
@@ -94,19 +86,14 @@ fn enter(round: &Round, rng: &mut Rng) {
             };
             (producer, ledger)
         };
-        // A member that shares may be handed records of any producer.
-        let ledgers: BTreeMap<usize, Ledger> = (0..round.rules.producers)
-            .filter(|producer| sharing || reader.producers().any(|served| served == *producer))
+        let ledgers: BTreeMap<usize, Ledger> = (member..round.rules.producers)
+            .step_by(members)
             .map(ledger)
             .collect();
         lock(&round.wakers).push(Bedside {
             waker: reader.waker(),
             positions: reader.positions(),
-            producers: if sharing {
-                Vec::new()
-            } else {
-                reader.producers().collect()
-            },
+            producers: ledgers.keys().copied().collect(),
         });
         let starts = vec![0; round.rules.producers];
         lock(&round.watched)
@@ -115,7 +102,6 @@ fn enter(round: &Round, rng: &mut Rng) {
         lock(&round.followers).push(Follower {
             reader,
             kind,
-            handed: handed.clone(),
             ledgers,
         });
     }
@@ -153,11 +139,7 @@ impl Follower {
             .ledgers
             .get_mut(&producer)
             .expect("a producer of this member's");
-        if let Some(handed) = &self.handed {
-            handed.add(producer, batch.first, batch.first + batch.len() as u64);
-        } else {
-            forbidden::untold_gap(producer, batch.first, ledger.next, batch.missed.packets);
-        }
+        forbidden::untold_gap(producer, batch.first, ledger.next, batch.missed.packets);
         if self.kind == GroupKind::Gating && batch.first > ledger.old {
             forbidden::gating_loss(producer, batch.missed.packets);
         }
@@ -198,11 +180,8 @@ impl Follower {
     }
 
     /// Closes the ledger, wherever it is, and leaves the group.
-    pub(crate) fn leave(self, round: &Round, at_end: bool) {
+    pub(crate) fn leave(self, round: &Round) {
         let told = self.ledgers.values().map(|ledger| ledger.missed).sum();
-        if let Some(handed) = &self.handed {
-            return handed.leave(round, &self.reader, told, at_end);
-        }
         // What was missed last is told with the next batch, which may never come.
         forbidden::told_unfound(told, self.reader.lapped().packets);
         for (&producer, ledger) in &self.ledgers {
@@ -221,8 +200,6 @@ impl Follower {
             stored += published - ledger.start;
             read += ledger.read;
         }
-        if self.handed.is_none() {
-            forbidden::open_ledger_of_a_reader(stored, read, self.reader.lapped().packets, 0);
-        }
+        forbidden::open_ledger_of_a_reader(stored, read, self.reader.lapped().packets, 0);
     }
 }

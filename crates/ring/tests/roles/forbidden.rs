@@ -48,15 +48,6 @@ pub(crate) fn told_unfound(told: u64, lapped: u64) {
     );
 }
 
-/// Two members of a sharing group were handed the same record.
-#[track_caller]
-pub(crate) fn handed_twice(producer: usize, first: u64, before_end: u64) {
-    assert!(
-        before_end <= first,
-        "FORBIDDEN handed_twice: producer {producer}, from {first}, and before up to {before_end}"
-    );
-}
-
 /// Something was overwritten that a gating group had not passed.
 #[track_caller]
 pub(crate) fn gating_loss(producer: usize, missed: u64) {

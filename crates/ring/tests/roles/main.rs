@@ -2,8 +2,7 @@
 //!
 //! A round is one ring: small or large buckets, as few of them as are allowed or many, one to six producers, some of the
 //! three modes. Three to six threads take up, for a step each, a role that lies ready in a pool, or a new one: they store
-//! and publish in all patterns, follow as members of gating and lapped groups, dividing or sharing, that come and go, make windows, change
-//! them, give buckets back and keep holds, switch modes, close the ring, and look at counts. Now and then a thread
+//! and publish in all patterns, follow as members of gating and lapped groups that come and go, make windows, change them, give buckets back and keep holds, switch modes, close the ring, and look at counts. Now and then a thread
 //! stands still in the middle of a step with everything that it has, as one that is not scheduled.
 //!
 //! Every record's contents are a function of its name (`names.rs`), and every reader compares all of them.
@@ -18,7 +17,6 @@
 //! | `early_record` | a record is seen before its producer began it |
 //! | `untold_gap` | a batch does not begin where the last one and what it says it missed end |
 //! | `told_unfound` | batches tell of more missed records than readers found missing |
-//! | `handed_twice` | two members of a sharing group are handed one record |
 //! | `gating_loss` | a gating group missed something |
 //! | `stale_hold` | one name of a bucket stands for two contents |
 //! | `time_outside_bucket` | smallest and largest time of a bucket do not cover its records, or, closed, are not theirs |
@@ -46,7 +44,6 @@
 
 mod follower;
 mod forbidden;
-mod handed;
 mod names;
 mod round;
 #[expect(
@@ -260,7 +257,7 @@ fn check_end(round: Round) -> Happened {
     }
     followers
         .into_iter()
-        .for_each(|follower| follower.leave(&round, true));
+        .for_each(|follower| follower.leave(&round));
     look(&round, &mut rng);
     let statistics = round.ring.statistics();
     let stored = (statistics.stored_packets, statistics.stored_bytes);

@@ -64,7 +64,7 @@ pub(crate) struct Round {
 pub(crate) struct Bedside {
     pub(crate) waker: Waker,
     pub(crate) positions: Positions,
-    /// Whose records it alone is to read; none where the group shares.
+    /// Whose records it reads.
     pub(crate) producers: Vec<usize>,
 }
 
