@@ -109,10 +109,10 @@ impl Claims {
     }
 
     /// A closed bucket that no standing reservation wants is overwritten: those that fell are told.
-    pub(crate) fn evicted(&mut self, index: usize, slot: &Slot, entry: impl Fn() -> EvictedBucket) {
+    pub(crate) fn evicted(&mut self, index: usize, slot: &Slot, entry: &EvictedBucket) {
         for claim in &mut self.fallen_claims {
             if claim.wants(index, slot) {
-                claim.lost.push(entry());
+                claim.lost.push(entry.clone());
             }
         }
     }

@@ -23,7 +23,8 @@ pub struct EvictedBucket {
     pub min_ns: i64,
     /// Largest time stamp, ns.
     pub max_ns: i64,
-    /// Stamps of `packets` records, or of at most [`SAMPLES`] evenly spaced ones, the first and the last among them.
+    /// Stamps of all records, or of at most [`SAMPLES`] evenly spaced ones ([`sample_index`]), the first and the last among them; none
+    /// where the log has no room for it: then counts for part of it are estimates.
     pub(crate) stamps: Vec<i64>,
 }
 
@@ -201,61 +202,27 @@ pub(crate) fn sample_index(sample: usize, samples: usize, count: usize) -> usize
     }
 }
 
-/// What is known of a bucket when it is overwritten.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Victim {
-    pub(crate) bucket: BucketRef,
-    pub(crate) producer: usize,
-    pub(crate) first: u64,
-    pub(crate) packets: u32,
-    pub(crate) bytes: u64,
-    pub(crate) min_ns: i64,
-    pub(crate) max_ns: i64,
-}
-
-impl Victim {
-    /// With the stamps of all its records, or of the samples that [`sample_index`] names, or (where the log has no room for
-    /// it) none: then counts for part of it are estimates.
-    pub(crate) fn with_stamps(self, stamps: Vec<i64>) -> EvictedBucket {
-        let Self {
-            bucket,
-            producer,
-            first,
-            packets,
-            bytes,
-            min_ns,
-            max_ns,
-        } = self;
-        EvictedBucket {
-            bucket,
-            producer,
-            first,
-            packets,
-            bytes,
-            min_ns,
-            max_ns,
-            stamps,
-        }
-    }
-}
-
 #[cfg(not(loom))]
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
-    pub(crate) fn victim(stamps: &[i64]) -> Victim {
-        Victim {
-            bucket: BucketRef {
-                index: 0,
-                generation: 1,
-            },
-            producer: 0,
-            first: 0,
-            packets: u32::try_from(stamps.len()).unwrap(),
-            bytes: 100 * stamps.len() as u64,
-            min_ns: *stamps.iter().min().unwrap(),
-            max_ns: *stamps.iter().max().unwrap(),
+    impl EvictedBucket {
+        /// Of records with these stamps, of which none is kept.
+        pub(crate) fn of(stamps: &[i64]) -> Self {
+            Self {
+                bucket: BucketRef {
+                    index: 0,
+                    generation: 1,
+                },
+                producer: 0,
+                first: 0,
+                packets: u32::try_from(stamps.len()).unwrap(),
+                bytes: 100 * stamps.len() as u64,
+                min_ns: *stamps.iter().min().unwrap(),
+                max_ns: *stamps.iter().max().unwrap(),
+                stamps: Vec::new(),
+            }
         }
     }
 
@@ -267,7 +234,10 @@ pub(crate) mod tests {
             stamps.len().min(SAMPLES)
         };
         let kept = (0..kept).map(|sample| stamps[sample_index(sample, kept, stamps.len())]);
-        victim(stamps).with_stamps(kept.collect())
+        EvictedBucket {
+            stamps: kept.collect(),
+            ..EvictedBucket::of(stamps)
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::{
     Evicted, EvictedBucket, EvictionDetail,
-    evicted::{SAMPLES, Victim, sample_index},
+    evicted::{SAMPLES, sample_index},
 };
 
 /// Buckets remembered with [`EvictionDetail::Sampled`]: 16 GiB of past in buckets of 2 MiB, for 5 MiB of memory.
@@ -56,15 +56,15 @@ impl Log {
         (self.packets, self.bytes)
     }
 
-    /// Adds a bucket, whose stamps can be read by index, and returns its entry. `None`: there was no room for it.
+    /// Adds a bucket without stamps, which can be read by index, and returns its entry. `None`: there was no room for it.
     pub(crate) fn add(
         &mut self,
-        victim: Victim,
+        mut entry: EvictedBucket,
         stamp: impl Fn(usize) -> i64,
     ) -> Option<&EvictedBucket> {
-        self.packets += u64::from(victim.packets);
-        self.bytes += victim.bytes;
-        let count = victim.packets as usize;
+        self.packets += u64::from(entry.packets);
+        self.bytes += entry.bytes;
+        let count = entry.packets as usize;
         let kept = match self.detail {
             EvictionDetail::Sampled => {
                 if self.entries.len() == SAMPLED_BUCKETS {
@@ -74,10 +74,10 @@ impl Log {
             }
             EvictionDetail::Exact { .. } => count,
         };
-        let mut stamps = self.spare.pop().unwrap_or_default();
-        stamps.clear();
-        stamps.extend((0..kept).map(|sample| stamp(sample_index(sample, kept, count))));
-        let entry = victim.with_stamps(stamps);
+        entry.stamps = self.spare.pop().unwrap_or_default();
+        entry.stamps.clear();
+        let samples = (0..kept).map(|sample| stamp(sample_index(sample, kept, count)));
+        entry.stamps.extend(samples);
         self.bytes_used += entry.log_bytes();
         self.entries.push_back(entry);
         if let EvictionDetail::Exact { budget_bytes } = self.detail {
@@ -145,10 +145,10 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evicted::tests::victim;
 
     fn add(log: &mut Log, stamps: &[i64]) -> Option<EvictedBucket> {
-        log.add(victim(stamps), |index| stamps[index]).cloned()
+        log.add(EvictedBucket::of(stamps), |index| stamps[index])
+            .cloned()
     }
 
     fn exact(budget_bytes: usize) -> Log {

@@ -6,9 +6,8 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use crate::{
-    BucketInfo, BucketRef, Evicted, EvictionDetail, Mode,
+    BucketInfo, BucketRef, Evicted, EvictedBucket, EvictionDetail, Mode,
     claims::Claims,
-    evicted::Victim,
     group::Group,
     log::Log,
     steps::Steps,
@@ -332,7 +331,7 @@ impl Outer {
     fn evict(&mut self, storage: &Storage, claimed: &Claimed<'_>) {
         let index = claimed.bucket().index as usize;
         let slot = &mut self.slots[index];
-        let victim = Victim {
+        let victim = EvictedBucket {
             bucket: slot.bucket(index),
             producer: slot.producer,
             first: slot.first,
@@ -340,13 +339,11 @@ impl Outer {
             bytes: slot.bytes,
             min_ns: slot.min_ns,
             max_ns: slot.max_ns,
+            stamps: Vec::new(),
         };
-        let entry = self.log.add(victim, |record| claimed.old_time_ns(record));
-        self.claims.evicted(index, slot, || {
-            entry
-                .cloned()
-                .unwrap_or_else(|| victim.with_stamps(Vec::new()))
-        });
+        let stamp = |record| claimed.old_time_ns(record);
+        let entry = self.log.add(victim.clone(), stamp).unwrap_or(&victim);
+        self.claims.evicted(index, slot, entry);
         slot.state = State::Free;
         let latest = &mut self.evicted_closed_mono_ns;
         *latest = slot.closed_mono_ns.max(*latest);
