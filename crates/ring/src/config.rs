@@ -14,16 +14,16 @@ const BUCKET_BYTES_SMALL: usize = 1 << 20;
 /// Larger rings get larger buckets rather than more of them, so that a walk over all buckets stays short.
 const BUCKETS_MAX_CHOSEN: u64 = 4096;
 /// A bucket number takes 16 bits of a link, of which 0 means none.
-const BUCKETS_MAX: u64 = 65_535;
+pub(crate) const BUCKETS_MAX: usize = 65_535;
 /// An explicit bucket size is a multiple of this. Under loom memory is a few cells on the heap.
 const BUCKET_BYTES_MULTIPLE: usize = if cfg!(loom) { DESCRIPTOR_BYTES } else { 4096 };
 /// Offsets in a bucket have 32 bits.
-const BUCKET_BYTES_MAX: usize = 1 << 31;
+pub(crate) const BUCKET_BYTES_MAX: usize = 1 << 31;
 /// One record of the greatest length always fits.
 const BUCKET_BYTES_MIN: usize = (CAPTURED_BYTES_MAX + EXTENSION_BYTES + DESCRIPTOR_BYTES)
     .next_multiple_of(BUCKET_BYTES_MULTIPLE);
 /// Buckets for each producer and each reader: one written, one read, one being handed over, one of history.
-const BUCKETS_PER_PARTY: u64 = if cfg!(loom) { 1 } else { 4 };
+pub(crate) const BUCKETS_PER_PARTY: usize = if cfg!(loom) { 1 } else { 4 };
 
 /// What a ring is made for. Sized once; nothing grows later.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl RingConfig {
         if self.producers == 0 {
             return Err(RingError::Producers { max: 0 });
         }
-        let buckets_min = BUCKETS_PER_PARTY * (self.producers as u64 + self.readers as u64);
+        let buckets_min = BUCKETS_PER_PARTY as u64 * (self.producers as u64 + self.readers as u64);
         let bucket_bytes = match self.bucket_bytes {
             Some(bytes) => checked_bucket_bytes(bytes)?,
             None => chosen_bucket_bytes(self.bytes, buckets_min),
@@ -93,15 +93,11 @@ impl RingConfig {
                 bytes_min: buckets_min * bytes_each,
             });
         }
-        if buckets > BUCKETS_MAX {
-            return Err(RingError::TooManyBuckets {
-                buckets,
-                max: BUCKETS_MAX,
-            });
-        }
-        let buckets = usize::try_from(buckets).map_err(|_| RingError::TooManyBuckets {
+        let count = usize::try_from(buckets).ok();
+        let count = count.filter(|&count| count <= BUCKETS_MAX);
+        let buckets = count.ok_or(RingError::TooManyBuckets {
             buckets,
-            max: BUCKETS_MAX,
+            max: BUCKETS_MAX as u64,
         })?;
         Ok(Geometry {
             buckets,
@@ -170,7 +166,7 @@ pub enum EvictionDetail {
 }
 
 /// How the region is cut, in range by construction.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Geometry {
     /// `1..=65_535`.
     pub(crate) buckets: usize,

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    BucketRef, GroupKind, Lapped, Packets, Positions, Summaries, Waker,
+    BucketRef, Lapped, Packets, Positions, Summaries, Waker,
     cursor::Cursor,
     group::Group,
     ring::Shared,
@@ -178,7 +178,7 @@ impl Reader {
     /// Sleeps until somebody wakes it ([`Self::waker`]), or `timeout`, whatever is published meanwhile. `false`: the timeout came
     /// first. The last batch stays lent.
     ///
-    /// For readers that are told by other means what is worth reading. Behind a [`GroupKind::Gating`] group it is a writer that
+    /// For readers that are told by other means what is worth reading. Behind a [`GroupKind::Gating`](crate::GroupKind::Gating) group it is a writer that
     /// waits.
     pub fn doze(&mut self, timeout: Duration) -> bool {
         self.sleeper.doze(timeout)

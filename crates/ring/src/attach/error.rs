@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use crate::{BucketRef, storage::header::VERSION};
+use crate::{BucketRef, storage::layout::VERSION};
 
 /// Why a file is not a ring that can be read. The text is one sentence for the user.
 #[derive(Debug, thiserror::Error)]

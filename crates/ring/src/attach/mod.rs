@@ -37,7 +37,6 @@
 
 mod buffer;
 mod error;
-mod layout;
 mod sys;
 
 use std::{
@@ -50,30 +49,32 @@ pub use self::{
     error::{AttachError, CopyError},
 };
 
-use self::{buffer::Source, layout::Layout, sys::Mapped};
+use self::{buffer::Source, sys::Mapped};
 use crate::{
     BucketRef, InterfaceEntry, Pages, Step,
+    config::Geometry,
     storage::{
         control::{self, Phase},
         descriptor::DESCRIPTOR_BYTES,
         header::{
-            BucketHeader, MONO_UNKNOWN, ProducerHeader, REGION_HEADER_BYTES, REGION_HEADER_WORDS,
-            REGION_STATE_OFFSET, RegionHeader, RegionState, STATE_ENDED, STATE_UNREADY,
+            BucketHeader, MONO_UNKNOWN, ProducerHeader, REGION_HEADER_BYTES, REGION_STATE_OFFSET,
+            RegionState, STATE_ENDED, STATE_UNREADY,
         },
         interfaces,
-        layout::boot_id,
+        layout::{HEADER_WORDS, Layout, MAGIC, RegionHeader, VERSION, boot_id},
         steps,
     },
 };
 
 /// How often a header that changes under the reader's eyes is read again before it counts as being overwritten.
 const ATTEMPTS: usize = 8;
+/// 64-bit words of a [`BucketHeader`], in the order of its fields.
+const BUCKET_WORDS: usize = std::mem::offset_of!(BucketHeader, closed_mono_ns) / 8 + 1;
 
 /// The ring of another process, read-only. Any thread may call any method.
 #[derive(Debug)]
 pub struct Attached {
     mapped: Mapped,
-    layout: Layout,
     header: RegionHeader,
 }
 
@@ -181,39 +182,33 @@ impl Attached {
         let mapped = Mapped::open(path, REGION_HEADER_BYTES)?;
         // Acquire: pairs with the store in `Storage::new`. Before the header, so that a ready one is whole.
         let state = mapped.load(state_offset(), Ordering::Acquire);
-        let words: [u64; REGION_HEADER_WORDS] =
+        let words: [u64; HEADER_WORDS] =
             std::array::from_fn(|word| mapped.load(word * 8, Ordering::Relaxed)); // ordered by it
-        let header = RegionHeader::from_words(&words);
-        let layout = Layout::check(&header, mapped.bytes(), path)?;
+        let header = check_header(&words, mapped.bytes(), path)?;
         if state == STATE_UNREADY {
             return Err(AttachError::NotReady {
                 path: path.to_owned(),
             });
         }
-        Ok(Self {
-            mapped,
-            layout,
-            header,
-        })
+        Ok(Self { mapped, header })
     }
 
     /// What the region says about itself.
     #[must_use]
     pub fn info(&self) -> RegionInfo {
-        let Layout {
+        let Geometry {
             buckets,
             bucket_bytes,
             producers,
-            ..
-        } = self.layout;
-        let unknown = [0; 16];
+        } = self.layout().geometry;
+        let unknown = [0; 2];
         let (theirs, ours) = (self.header.boot_id, boot_id());
         RegionInfo {
             bytes: buckets as u64 * bucket_bytes as u64,
             bucket_bytes,
             buckets,
             producers,
-            pages: layout::pages(self.header.pages),
+            pages: self.header.pages(),
             created_ns: (self.header.created_ns != 0).then_some(self.header.created_ns),
             created_mono_ns: told(self.header.created_mono_ns),
             process: self.header.process,
@@ -249,13 +244,13 @@ impl Attached {
         let count = self.mapped.load(offset, Ordering::Acquire); // pairs with `Storage::list_interface`
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         let read = |id| {
-            let slot = self.layout.interface(id);
+            let slot = self.layout().interface(id);
             // Relaxed: ordered by the count, and never written again.
             let words =
                 std::array::from_fn(|word| self.mapped.load(slot + word * 8, Ordering::Relaxed));
             interfaces::decode(&words)
         };
-        let listed = (0..count.min(self.layout.interfaces_max))
+        let listed = (0..count.min(self.layout().interfaces_max))
             .map(read)
             .collect();
         let offset = REGION_STATE_OFFSET + std::mem::offset_of!(RegionState, interfaces_unlisted);
@@ -270,10 +265,10 @@ impl Attached {
     pub fn steps(&self) -> Result<Vec<Step>, CopyError> {
         self.whole()?;
         let read = |slot| {
-            let offset = self.layout.step(slot);
+            let offset = self.layout().step(slot);
             steps::read(|word, order| self.mapped.load(offset + word * 8, order))
         };
-        Ok((0..self.layout.steps_max).filter_map(read).collect())
+        Ok((0..steps::STEPS_MAX).filter_map(read).collect())
     }
 
     /// All that was stored since then is there: the latest closing time of all buckets overwritten, ns of the monotonic clock of the
@@ -296,7 +291,7 @@ impl Attached {
     pub fn producers(&self) -> Result<Vec<AttachedProducer>, CopyError> {
         self.whole()?;
         let read = |id| {
-            let header = self.layout.producer(id);
+            let header = self.layout().producer(id);
             let at = |field, order| self.mapped.load(header + field, order);
             let watermark = std::mem::offset_of!(ProducerHeader, watermark_ns);
             let bytes = std::mem::offset_of!(ProducerHeader, published_bytes);
@@ -316,7 +311,7 @@ impl Attached {
                     .filter(|ns| *ns != i64::MIN),
             }
         };
-        Ok((0..self.layout.producers).map(read).collect())
+        Ok((0..self.layout().geometry.producers).map(read).collect())
     }
 
     /// All buckets, by position.
@@ -325,7 +320,7 @@ impl Attached {
     /// [`CopyError::Shrunk`].
     pub fn buckets(&self) -> Result<Vec<AttachedBucket>, CopyError> {
         self.whole()?;
-        Ok((0..self.layout.buckets)
+        Ok((0..self.layout().geometry.buckets)
             .map(|index| self.bucket(index))
             .collect())
     }
@@ -338,39 +333,35 @@ impl Attached {
     pub fn copy_bucket(&self, bucket: BucketRef, buffer: &mut Buffer) -> Result<(), CopyError> {
         buffer.clear();
         self.whole()?;
+        let Geometry {
+            buckets,
+            bucket_bytes,
+            ..
+        } = self.layout().geometry;
         let index = bucket.index as usize;
-        if index >= self.layout.buckets {
+        if index >= buckets {
             return Err(CopyError::Damaged {
                 bucket,
                 what: "the ring has no such bucket",
             });
         }
-        if self.phase_of(bucket, Ordering::Acquire).is_none() {
-            return Err(CopyError::Overwritten(bucket)); // pairs with O
+        let [control, committed, _, _, _, _, base_ns, ..] = self.bucket_words(index);
+        if !is_readable(control, bucket) {
+            return Err(CopyError::Overwritten(bucket));
         }
-        let header = Header {
-            mapped: &self.mapped,
-            offset: self.layout.header(index),
-        };
-        let committed = header.committed(); // pairs with P1
         let source = Bucket {
             mapped: &self.mapped,
-            offset: self.layout.bucket(index),
-            bytes: self.layout.bucket_bytes,
+            offset: self.layout().bucket(index),
+            bytes: bucket_bytes,
         };
-        let filled = buffer.fill(
-            &source,
-            committed,
-            self.layout.bucket_bytes,
-            header.base_ns(),
-        );
+        let filled = buffer.fill(&source, committed, bucket_bytes, base_ns.cast_signed());
         // G: Acquire, pairs with the fence in Control::claim(): if any load above saw a byte of a later generation, the
         // load below sees that generation.
         fence(Ordering::Acquire);
-        let result = if self.phase_of(bucket, Ordering::Relaxed).is_none() {
-            Err(CopyError::Overwritten(bucket))
-        } else {
+        let result = if is_readable(self.control(index), bucket) {
             filled.map_err(|fault| fault.of(bucket))
+        } else {
+            Err(CopyError::Overwritten(bucket))
         };
         match result {
             Ok(()) => buffer.confirm(bucket),
@@ -381,87 +372,83 @@ impl Attached {
 
     /// What the header of a bucket says, all of one generation.
     fn bucket(&self, index: usize) -> AttachedBucket {
-        let header = Header {
-            mapped: &self.mapped,
-            offset: self.layout.header(index),
-        };
         for _ in 0..ATTEMPTS {
-            let word = header.control(Ordering::Acquire); // pairs with O
-            let entry = self.read_bucket(index, &header, word);
+            let entry = self.read_bucket(index);
             fence(Ordering::Acquire); // G, as in copy_bucket()
-            let (_, generation) = control::decode(header.control(Ordering::Relaxed));
+            let (_, generation) = control::decode(self.control(index));
             if generation == entry.bucket.generation {
                 return entry;
             }
         }
-        let (_, generation) = control::decode(header.control(Ordering::Relaxed)); // a name, perhaps old
-        self.empty(index, generation, AttachedState::Claimed)
+        let (_, generation) = control::decode(self.control(index)); // a name, perhaps old
+        empty(index, generation, AttachedState::Claimed)
     }
 
-    fn read_bucket(&self, index: usize, header: &Header<'_>, word: u64) -> AttachedBucket {
-        let (phase, generation) = control::decode(word);
+    fn read_bucket(&self, index: usize) -> AttachedBucket {
+        let [
+            control,
+            packets,
+            bytes,
+            min_ns,
+            max_ns,
+            _next,
+            _base_ns,
+            producer,
+            sequence,
+            first,
+            _first_bytes,
+            closing,
+            closed_mono_ns,
+        ] = self.bucket_words(index);
+        let (phase, generation) = control::decode(control);
         let state = match phase {
             Phase::Free => AttachedState::Free,
             Phase::Claimed => AttachedState::Claimed,
             Phase::Open => AttachedState::Open,
             Phase::Closed => AttachedState::Closed,
         };
-        let nothing = self.empty(index, generation, state);
+        let nothing = empty(index, generation, state);
         if !matches!(phase, Phase::Open | Phase::Closed) {
             return nothing;
         }
-        let packets = header.committed();
-        let room = (self.layout.bucket_bytes / DESCRIPTOR_BYTES) as u64;
-        let producer = usize::try_from(header.producer()).ok();
-        let producer = producer.filter(|&producer| producer < self.layout.producers);
-        let Some(producer) = producer.filter(|_| packets <= room) else {
+        let Geometry {
+            producers,
+            bucket_bytes,
+            ..
+        } = self.layout().geometry;
+        if packets > (bucket_bytes / DESCRIPTOR_BYTES) as u64 || producer >= producers as u64 {
             let state = AttachedState::Damaged;
             return AttachedBucket { state, ..nothing };
-        };
+        }
+        let is_closed = state == AttachedState::Closed;
         AttachedBucket {
-            producer,
-            sequence: header.sequence(),
-            first: header.first(),
+            producer: usize::try_from(producer).expect("below their number"),
+            sequence,
+            first,
             packets,
-            bytes: header.bytes(),
-            span_ns: (packets > 0).then(|| header.span_ns()),
-            closing: if state == AttachedState::Closed {
-                header.closing()
-            } else {
-                0
-            },
-            closed_mono_ns: told(header.closed_mono_ns()),
+            bytes,
+            span_ns: (packets > 0).then(|| (min_ns.cast_signed(), max_ns.cast_signed())),
+            closing: if is_closed { closing } else { 0 },
+            closed_mono_ns: told(closed_mono_ns.cast_signed()),
             ..nothing
         }
     }
 
-    fn empty(&self, index: usize, generation: u64, state: AttachedState) -> AttachedBucket {
-        AttachedBucket {
-            bucket: BucketRef {
-                index: u32::try_from(index).unwrap_or(u32::MAX), // at most 65,535 buckets
-                generation,
-            },
-            state,
-            producer: 0,
-            sequence: 0,
-            first: 0,
-            packets: 0,
-            bytes: 0,
-            span_ns: None,
-            closing: 0,
-            closed_mono_ns: None,
-        }
+    fn layout(&self) -> &Layout {
+        &self.header.layout
     }
 
-    /// Open or closed, if the bucket still is of its generation.
-    fn phase_of(&self, bucket: BucketRef, order: Ordering) -> Option<Phase> {
-        let header = Header {
-            mapped: &self.mapped,
-            offset: self.layout.header(bucket.index as usize),
-        };
-        let (phase, generation) = control::decode(header.control(order));
-        let readable = matches!(phase, Phase::Open | Phase::Closed);
-        (readable && generation == bucket.generation).then_some(phase)
+    /// The words of a [`BucketHeader`], loaded in their order: the control word (Acquire, pairs with O), the committed mark (Acquire,
+    /// pairs with P1), and what they order.
+    fn bucket_words(&self, index: usize) -> [u64; BUCKET_WORDS] {
+        let header = self.layout().bucket_header(index);
+        std::array::from_fn(|word| self.mapped.load(header + word * 8, Ordering::Acquire))
+    }
+
+    /// The control word of a bucket, behind a fence.
+    fn control(&self, index: usize) -> u64 {
+        let header = self.layout().bucket_header(index);
+        self.mapped.load(header, Ordering::Relaxed)
     }
 
     fn whole(&self) -> Result<(), CopyError> {
@@ -473,6 +460,67 @@ impl Attached {
     }
 }
 
+/// The header of a region in a file of this length, if all of it can be.
+fn check_header(
+    words: &[u64; HEADER_WORDS],
+    file_bytes: usize,
+    path: &Path,
+) -> Result<RegionHeader, AttachError> {
+    let path = path.to_owned();
+    let [magic, version, region_bytes, ..] = *words;
+    if magic == MAGIC.swap_bytes() {
+        return Err(AttachError::ByteOrder { path });
+    }
+    if magic != MAGIC {
+        return Err(AttachError::NotARing { path });
+    }
+    if version == 0 {
+        return Err(AttachError::NotReady { path });
+    }
+    if version != VERSION {
+        return Err(AttachError::Version {
+            path,
+            found: version,
+        });
+    }
+    if region_bytes > file_bytes as u64 {
+        return Err(AttachError::Truncated {
+            path,
+            bytes: file_bytes as u64,
+            needed: region_bytes,
+        });
+    }
+    RegionHeader::from_words(words).map_err(|(field, value)| AttachError::Header {
+        path,
+        field,
+        value,
+    })
+}
+
+/// Whether a control word is that of an open or closed bucket of this generation.
+fn is_readable(control: u64, bucket: BucketRef) -> bool {
+    let (phase, generation) = control::decode(control);
+    matches!(phase, Phase::Open | Phase::Closed) && generation == bucket.generation
+}
+
+fn empty(index: usize, generation: u64, state: AttachedState) -> AttachedBucket {
+    AttachedBucket {
+        bucket: BucketRef {
+            index: u32::try_from(index).unwrap_or(u32::MAX), // at most 65,535 buckets
+            generation,
+        },
+        state,
+        producer: 0,
+        sequence: 0,
+        first: 0,
+        packets: 0,
+        bytes: 0,
+        span_ns: None,
+        closing: 0,
+        closed_mono_ns: None,
+    }
+}
+
 /// A time of the monotonic clock, if it was told.
 fn told(mono_ns: i64) -> Option<i64> {
     Some(mono_ns).filter(|ns| *ns != MONO_UNKNOWN)
@@ -480,67 +528,6 @@ fn told(mono_ns: i64) -> Option<i64> {
 
 fn state_offset() -> usize {
     REGION_STATE_OFFSET + std::mem::offset_of!(RegionState, state)
-}
-
-/// The words of one bucket's header. Relaxed ones are ordered by the control word or the committed mark, and by the fence
-/// before the control word is looked at again.
-struct Header<'m> {
-    mapped: &'m Mapped,
-    offset: usize,
-}
-
-macro_rules! word {
-    ($self:ident, $field:ident, $order:expr) => {
-        $self.mapped.load(
-            $self.offset + std::mem::offset_of!(BucketHeader, $field),
-            $order,
-        )
-    };
-}
-
-impl Header<'_> {
-    fn control(&self, order: Ordering) -> u64 {
-        word!(self, control, order)
-    }
-
-    /// Acquire: pairs with P1.
-    fn committed(&self) -> u64 {
-        word!(self, committed, Ordering::Acquire)
-    }
-
-    fn bytes(&self) -> u64 {
-        word!(self, bytes, Ordering::Relaxed)
-    }
-
-    fn span_ns(&self) -> (i64, i64) {
-        let min = word!(self, min_ns, Ordering::Relaxed);
-        let max = word!(self, max_ns, Ordering::Relaxed);
-        (min.cast_signed(), max.cast_signed())
-    }
-
-    fn base_ns(&self) -> i64 {
-        word!(self, base_ns, Ordering::Relaxed).cast_signed()
-    }
-
-    fn producer(&self) -> u64 {
-        word!(self, producer, Ordering::Relaxed)
-    }
-
-    fn sequence(&self) -> u64 {
-        word!(self, sequence, Ordering::Relaxed)
-    }
-
-    fn first(&self) -> u64 {
-        word!(self, first, Ordering::Relaxed)
-    }
-
-    fn closing(&self) -> u64 {
-        word!(self, closing, Ordering::Relaxed)
-    }
-
-    fn closed_mono_ns(&self) -> i64 {
-        word!(self, closed_mono_ns, Ordering::Relaxed).cast_signed()
-    }
 }
 
 /// The bytes of one bucket.
@@ -559,5 +546,41 @@ impl Source for Bucket<'_> {
     fn payload(&self, offset: usize, out: &mut [u8]) {
         assert!(offset + out.len() <= self.bytes);
         self.mapped.copy(self.offset + offset, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RingConfig;
+
+    #[test]
+    fn a_header_that_cannot_be_says_why() {
+        let geometry = Geometry {
+            producers: 2,
+            buckets: 3,
+            bucket_bytes: 1 << 20,
+        };
+        let layout = Layout::new(geometry);
+        let good = RegionHeader::new(layout, &RingConfig::new(0, 0, 0), Pages::Small);
+        let check = |word: usize, value| {
+            let mut words = good.words();
+            words[word] = value;
+            check_header(&words, 6 << 20, Path::new("ring"))
+        };
+        assert_eq!(check(1, VERSION).unwrap(), good);
+        let swapped = check(0, MAGIC.swap_bytes());
+        assert!(matches!(swapped, Err(AttachError::ByteOrder { .. })));
+        assert!(matches!(check(0, 5), Err(AttachError::NotARing { .. })));
+        assert!(matches!(check(1, 0), Err(AttachError::NotReady { .. })));
+        let newer = check(1, 9);
+        assert!(matches!(newer, Err(AttachError::Version { found: 9, .. })));
+        let longer = check(2, 8 << 20);
+        assert!(matches!(longer, Err(AttachError::Truncated { .. })));
+        let other = check(16, 8);
+        let is_told = |field: &str, value| (field, value) == ("offset of steps", 8);
+        assert!(
+            matches!(other, Err(AttachError::Header { field, value, .. }) if is_told(field, value))
+        );
     }
 }

@@ -50,17 +50,12 @@ pub(crate) fn decode(word: u64) -> (Phase, u64) {
     (phase, word >> GENERATION_SHIFT)
 }
 
-/// State, holds and generation of a bucket.
-#[derive(Debug)]
+/// State, holds and generation of a bucket: at first free, no holds, generation 0.
+#[derive(Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct Control(AtomicU64);
 
 impl Control {
-    /// Free, no holds, generation 0.
-    pub(crate) fn new() -> Self {
-        Self(AtomicU64::new(FREE))
-    }
-
     /// Writer: takes a free or closed bucket that nobody holds, and returns its new generation.
     pub(crate) fn claim(&self) -> Option<u64> {
         let old = self.0.load(Ordering::Relaxed); // only a guess for the exchange below
@@ -143,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_bucket_goes_round() {
-        let control = Control::new();
+        let control = Control::default();
         assert!(!control.hold(0), "free");
         assert_eq!(control.claim(), Some(1));
         assert!(!control.hold(1), "claimed, header unfinished");
@@ -164,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_word_is_pinned() {
-        let control = Control::new();
+        let control = Control::default();
         assert_eq!(control.claim(), Some(1));
         control.open(1);
         assert!(control.hold(1));
@@ -181,7 +176,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "given back twice")]
     fn a_hold_is_given_back_once() {
-        let control = Control::new();
+        let control = Control::default();
         control.claim();
         control.open(1);
         control.release();
@@ -232,7 +227,7 @@ mod models {
     fn a_reader_comes_before_or_after_a_writer() {
         loom::model(|| {
             let bucket = Arc::new(Bucket {
-                control: Control::new(),
+                control: Control::default(),
                 value: loom::cell::UnsafeCell::new(0),
             });
             assert!(bucket.claim());

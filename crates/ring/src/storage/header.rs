@@ -2,7 +2,7 @@
 //! and the interfaces. Whoever maps the region read-only (`attach/`) needs nothing else.
 //!
 //! ```text
-//! offset 0        RegionHeader     20 words of 8 bytes, written once, before RegionState::state is set
+//! offset 0        RegionHeader     20 words of 8 bytes (`layout.rs`), written once, before RegionState::state is set
 //!           0     magic              8  version          16  region bytes       24  producers
 //!          32     producers' offset 40  buckets          48  headers' offset    56  bytes of a bucket
 //!          64     buckets' offset   72  interfaces' off. 80  interfaces at most 88  time of creation, ns
@@ -16,9 +16,8 @@
 //!        buckets  bucket_bytes × buckets, from a multiple of 2 MiB
 //! ```
 //!
-//! All numbers are in native byte order; the magic tells which. Headers of producers and buckets are structs of atomics
-//! only. Where they stand, in the mapping or on the heap, is the choice of [`Storage`](super::Storage): loom's atomics are
-//! larger than real ones and do not live in mappings.
+//! All numbers are in native byte order; the magic tells which. State, headers and slots are structs of atomics that begin as zeros,
+//! but for the three that say otherwise. Under loom they stand on the heap: its atomics are larger than real ones.
 
 use super::control::Control;
 use crate::sync::{AtomicI64, AtomicU64};
@@ -29,14 +28,6 @@ pub(crate) const REGION_HEADER_BYTES: usize = 4096;
 pub(crate) const REGION_STATE_OFFSET: usize = 1024;
 /// Places for interfaces, at least.
 pub(crate) const INTERFACES_MIN: usize = 1024;
-/// "retroQQ" and a 1 for this kind of header; also tells the byte order.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"retroQQ\x01");
-/// Changes whenever a byte of the region changes its meaning.
-pub(crate) const VERSION: u64 = 3;
-/// 64-bit words of [`RegionHeader`].
-#[cfg(not(loom))]
-pub(crate) const REGION_HEADER_WORDS: usize = size_of::<RegionHeader>() / 8;
-
 /// What a time of the monotonic clock is where nobody told it.
 pub(crate) const MONO_UNKNOWN: i64 = 0;
 
@@ -47,71 +38,8 @@ pub(crate) const STATE_LIVE: u64 = 1;
 /// [`RegionState::state`]: its ring ended in good order.
 pub(crate) const STATE_ENDED: u64 = 2;
 
-/// The first bytes of the region. Plain numbers: written before anybody else knows the region, never again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub(crate) struct RegionHeader {
-    pub(crate) magic: u64,
-    pub(crate) version: u64,
-    /// Bytes of the whole region.
-    pub(crate) region_bytes: u64,
-    pub(crate) producers: u64,
-    pub(crate) producers_offset: u64,
-    pub(crate) buckets: u64,
-    pub(crate) headers_offset: u64,
-    pub(crate) bucket_bytes: u64,
-    pub(crate) buckets_offset: u64,
-    pub(crate) interfaces_offset: u64,
-    pub(crate) interfaces_max: u64,
-    /// ns since the UNIX epoch; 0 is unknown.
-    pub(crate) created_ns: i64,
-    /// `/proc/sys/kernel/random/boot_id`; zero if unknown. In the order in which it is written.
-    pub(crate) boot_id: [u8; 16],
-    /// The process that made the region, as it saw itself.
-    pub(crate) process: u64,
-    /// 1 small, 2 transparent, 3 explicit.
-    pub(crate) pages: u64,
-    pub(crate) steps_offset: u64,
-    pub(crate) steps_max: u64,
-    /// ns of the monotonic clock; 0 is unknown.
-    pub(crate) created_mono_ns: i64,
-    /// 0.
-    pub(crate) reserved: u64,
-}
-
-#[cfg(not(loom))]
-impl RegionHeader {
-    /// From its words, whatever they hold.
-    pub(crate) fn from_words(words: &[u64; REGION_HEADER_WORDS]) -> Self {
-        let mut boot_id = [0; 16];
-        boot_id[..8].copy_from_slice(&words[12].to_ne_bytes());
-        boot_id[8..].copy_from_slice(&words[13].to_ne_bytes());
-        Self {
-            magic: words[0],
-            version: words[1],
-            region_bytes: words[2],
-            producers: words[3],
-            producers_offset: words[4],
-            buckets: words[5],
-            headers_offset: words[6],
-            bucket_bytes: words[7],
-            buckets_offset: words[8],
-            interfaces_offset: words[9],
-            interfaces_max: words[10],
-            created_ns: words[11].cast_signed(),
-            boot_id,
-            process: words[14],
-            pages: words[15],
-            steps_offset: words[16],
-            steps_max: words[17],
-            created_mono_ns: words[18].cast_signed(),
-            reserved: words[19],
-        }
-    }
-}
-
 /// What changes about the region as a whole.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(crate) struct RegionState {
     /// One of `STATE_…`. Stored with Release: live after all headers, ended after the last record.
@@ -120,27 +48,27 @@ pub(crate) struct RegionState {
     pub(crate) interfaces: AtomicU64,
     /// Interfaces that found no slot: the process knows them, the region does not.
     pub(crate) interfaces_unlisted: AtomicU64,
-    /// The latest closing time of all buckets that were overwritten, ns of the monotonic clock; `i64::MIN`: none was. All that
+    /// The latest closing time of all buckets that were overwritten, ns of the monotonic clock; `i64::MIN`, as at the start: none was. All that
     /// was stored since then is there.
     pub(crate) evicted_closed_mono_ns: AtomicI64,
 }
 
 /// What is known about one producer. Written by that producer, but for what was overwritten.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(crate) struct ProducerHeader {
     /// Records published, ever. Stored (Release, edge P2) after the bucket's committed mark.
     pub(crate) published: AtomicU64,
     /// Their captured bytes. Stored before `published`.
     pub(crate) published_bytes: AtomicU64,
-    /// Nothing older will come; ns of ring time, `i64::MIN` is none. Stored (Release, edge T) after everything before is published.
+    /// Nothing older will come; ns of ring time; `i64::MIN`, as at the start, is none. Stored (Release, edge T) after everything before is published.
     pub(crate) watermark_ns: AtomicI64,
     /// What the monotonic clock showed at the last publication, ns; 0 is unknown. Stored before `published`.
     pub(crate) published_mono_ns: AtomicI64,
     /// Behind the last of its records that were overwritten. Written under the outer mutex, as the next one is, by whoever
     /// overwrites.
     pub(crate) evicted_records: AtomicU64,
-    /// The largest ring time of those, ns; `i64::MIN`: there are none.
+    /// The largest ring time of those, ns; `i64::MIN`, as at the start: there are none.
     pub(crate) evicted_ns: AtomicI64,
 }
 
@@ -148,7 +76,7 @@ pub(crate) struct ProducerHeader {
 ///
 /// `control` is everybody's. All else is written by the producer that owns the bucket: the second half between claim and
 /// opening, the first half at publication, `next`, `closing` and `closed_mono_ns` before closing.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(crate) struct BucketHeader {
     pub(crate) control: Control,
@@ -180,59 +108,11 @@ pub(crate) struct BucketHeader {
 
 #[cfg(not(loom))]
 const _: () = {
-    assert!(size_of::<RegionHeader>() == 160 && size_of::<RegionHeader>() <= REGION_STATE_OFFSET);
     assert!(REGION_STATE_OFFSET + size_of::<RegionState>() <= REGION_HEADER_BYTES);
     assert!(size_of::<super::interfaces::InterfaceSlot>() == 64);
     assert!(size_of::<ProducerHeader>() == 128);
     assert!(size_of::<BucketHeader>() == 128);
 };
-
-impl RegionState {
-    /// Not ready, no interfaces.
-    pub(crate) fn new() -> Self {
-        Self {
-            state: AtomicU64::new(STATE_UNREADY),
-            interfaces: AtomicU64::new(0),
-            interfaces_unlisted: AtomicU64::new(0),
-            evicted_closed_mono_ns: AtomicI64::new(i64::MIN),
-        }
-    }
-}
-
-impl ProducerHeader {
-    /// As at the start of a region.
-    pub(crate) fn new() -> Self {
-        Self {
-            published: AtomicU64::new(0),
-            published_bytes: AtomicU64::new(0),
-            watermark_ns: AtomicI64::new(i64::MIN),
-            published_mono_ns: AtomicI64::new(MONO_UNKNOWN),
-            evicted_records: AtomicU64::new(0),
-            evicted_ns: AtomicI64::new(i64::MIN),
-        }
-    }
-}
-
-impl BucketHeader {
-    /// A free bucket that was never used.
-    pub(crate) fn new() -> Self {
-        Self {
-            control: Control::new(),
-            committed: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            min_ns: AtomicI64::new(0),
-            max_ns: AtomicI64::new(0),
-            next: AtomicU64::new(0),
-            base_ns: AtomicI64::new(0),
-            producer: AtomicU64::new(0),
-            sequence: AtomicU64::new(0),
-            first: AtomicU64::new(0),
-            first_bytes: AtomicU64::new(0),
-            closing: AtomicU64::new(0),
-            closed_mono_ns: AtomicI64::new(MONO_UNKNOWN),
-        }
-    }
-}
 
 #[cfg(not(loom))]
 #[cfg(test)]
@@ -243,28 +123,6 @@ mod tests {
 
     #[test]
     fn the_layout_is_pinned() {
-        let region = [
-            offset_of!(RegionHeader, magic),
-            offset_of!(RegionHeader, version),
-            offset_of!(RegionHeader, region_bytes),
-            offset_of!(RegionHeader, producers),
-            offset_of!(RegionHeader, producers_offset),
-            offset_of!(RegionHeader, buckets),
-            offset_of!(RegionHeader, headers_offset),
-            offset_of!(RegionHeader, bucket_bytes),
-            offset_of!(RegionHeader, buckets_offset),
-            offset_of!(RegionHeader, interfaces_offset),
-            offset_of!(RegionHeader, interfaces_max),
-            offset_of!(RegionHeader, created_ns),
-            offset_of!(RegionHeader, boot_id),
-            offset_of!(RegionHeader, process),
-            offset_of!(RegionHeader, pages),
-            offset_of!(RegionHeader, steps_offset),
-            offset_of!(RegionHeader, steps_max),
-            offset_of!(RegionHeader, created_mono_ns),
-        ];
-        let words = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15, 16, 17, 18];
-        assert_eq!(region, words.map(|word| word * 8));
         assert_eq!(offset_of!(RegionState, state), 0);
         assert_eq!(offset_of!(RegionState, interfaces), 8);
         assert_eq!(offset_of!(RegionState, interfaces_unlisted), 16);

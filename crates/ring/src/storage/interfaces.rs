@@ -22,7 +22,7 @@ const NAME_AT: usize = 10;
 const NAME_CUT: u8 = 0x80;
 
 /// A place for an interface, as it stands in the region.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct InterfaceSlot([AtomicU64; WORDS]);
 

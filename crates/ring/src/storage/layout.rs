@@ -1,171 +1,292 @@
-//! Where things stand in a region, and making its headers. `header.rs` draws it.
+//! Where things stand in a region, and the header that says so. `header.rs` draws it.
+//!
+//! The layout is a function of the geometry. So a reader of another process believes no offset: it computes them again from three
+//! counts, and takes a header only if all that it says is what comes out.
 #![expect(unsafe_code, reason = "points into the region")]
 
+#[cfg(not(loom))]
+use super::Memory;
 use super::{
-    ALIGNMENT, INTERFACES_MAX, Memory,
+    ALIGNMENT, INTERFACES_MAX, Table,
     header::{
-        BucketHeader, INTERFACES_MIN, MAGIC, ProducerHeader, REGION_HEADER_BYTES,
-        REGION_STATE_OFFSET, RegionHeader, RegionState, VERSION,
+        BucketHeader, INTERFACES_MIN, ProducerHeader, REGION_HEADER_BYTES, REGION_STATE_OFFSET,
+        RegionState,
     },
     interfaces::InterfaceSlot,
     steps::{STEPS_MAX, StepSlot},
-    table::Table,
 };
 use crate::{Pages, RingConfig, config::Geometry};
+#[cfg(not(loom))]
+use crate::{
+    config::{BUCKET_BYTES_MAX, BUCKETS_MAX, BUCKETS_PER_PARTY},
+    storage::descriptor::DESCRIPTOR_BYTES,
+};
 
-/// Offsets in a region, bytes, in rising order.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Offsets {
+/// "retroQQ" and a 1 for this kind of header; also tells the byte order.
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"retroQQ\x01");
+/// Changes whenever a byte of the region changes its meaning or its place.
+pub(crate) const VERSION: u64 = 3;
+/// 64-bit words of a [`RegionHeader`].
+pub(crate) const HEADER_WORDS: usize = 20;
+
+/// The words of a header that are not free, in their order, as users are told of them.
+#[cfg(not(loom))]
+const WORD_NAMES: [&str; HEADER_WORDS - 1] = [
+    "magic",
+    "layout",
+    "size",
+    "number of producers",
+    "offset of producers",
+    "number of buckets",
+    "offset of bucket headers",
+    "size of a bucket",
+    "offset of buckets",
+    "offset of interfaces",
+    "number of interfaces",
+    "time of creation",
+    "boot id",
+    "boot id",
+    "process",
+    "pages",
+    "offset of steps",
+    "number of steps",
+    "time of creation",
+];
+
+/// The pages that a header may name, from 1 on.
+const PAGES: [Pages; 3] = [Pages::Small, Pages::Transparent, Pages::Explicit];
+
+// No number of buckets and bytes that a header may name leads to an offset that overflows.
+const _: () = assert!(usize::BITS == 64);
+
+/// Offsets in a region, bytes, in rising order, and how many entries the tables have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) geometry: Geometry,
     producers: usize,
-    headers: usize,
+    buckets: usize,
     steps: usize,
     interfaces: usize,
-    pub(super) buckets: usize,
-    pub(super) end: usize,
+    /// Of bucket 0, not of its header.
+    pub(crate) first_bucket: usize,
+    pub(crate) end: usize,
     /// Number of slots for interfaces.
-    interfaces_max: usize,
+    pub(crate) interfaces_max: usize,
 }
 
-impl Offsets {
-    pub(super) fn new(geometry: Geometry) -> Self {
+/// What a region says about itself. Written before anybody else knows the region, never again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RegionHeader {
+    pub(crate) layout: Layout,
+    /// ns since the UNIX epoch; 0 is unknown.
+    pub(crate) created_ns: i64,
+    /// ns of the monotonic clock; 0 is unknown.
+    pub(crate) created_mono_ns: i64,
+    /// See [`boot_id`].
+    pub(crate) boot_id: [u64; 2],
+    /// The process that made the region, as it saw itself.
+    pub(crate) process: u64,
+    /// A place in [`PAGES`], from 1 on.
+    pages: u64,
+}
+
+impl Layout {
+    pub(crate) fn new(geometry: Geometry) -> Self {
         let producers = REGION_HEADER_BYTES;
-        let headers = producers + geometry.producers * size_of::<ProducerHeader>();
-        let steps = headers + geometry.buckets * size_of::<BucketHeader>();
+        let buckets = producers + geometry.producers * size_of::<ProducerHeader>();
+        let steps = buckets + geometry.buckets * size_of::<BucketHeader>();
         let interfaces = steps + STEPS_MAX * size_of::<StepSlot>();
         // Under loom the tables stand on the heap.
-        let buckets = if cfg!(loom) {
+        let first_bucket = if cfg!(loom) {
             0
         } else {
             let least = INTERFACES_MIN * size_of::<InterfaceSlot>();
             (interfaces + least).next_multiple_of(ALIGNMENT)
         };
-        let left = buckets.saturating_sub(interfaces) / size_of::<InterfaceSlot>();
-        let end = (buckets + geometry.buckets * geometry.bucket_bytes).next_multiple_of(ALIGNMENT);
+        let left = first_bucket.saturating_sub(interfaces) / size_of::<InterfaceSlot>();
+        let bytes = geometry.buckets * geometry.bucket_bytes;
         Self {
+            geometry,
             producers,
-            headers,
+            buckets,
             steps,
             interfaces,
-            buckets,
-            end,
+            first_bucket,
+            end: (first_bucket + bytes).next_multiple_of(ALIGNMENT),
             interfaces_max: left.min(INTERFACES_MAX),
         }
     }
 }
 
-/// The headers of a region.
+/// Where entries start. All panic unless there is one.
+#[cfg(not(loom))]
+impl Layout {
+    pub(crate) fn producer(&self, id: usize) -> usize {
+        assert!(id < self.geometry.producers);
+        self.producers + id * size_of::<ProducerHeader>()
+    }
+
+    pub(crate) fn bucket_header(&self, bucket: usize) -> usize {
+        assert!(bucket < self.geometry.buckets);
+        self.buckets + bucket * size_of::<BucketHeader>()
+    }
+
+    pub(crate) fn bucket(&self, bucket: usize) -> usize {
+        assert!(bucket < self.geometry.buckets);
+        self.first_bucket + bucket * self.geometry.bucket_bytes
+    }
+
+    pub(crate) fn step(&self, slot: usize) -> usize {
+        assert!(slot < STEPS_MAX);
+        self.steps + slot * size_of::<StepSlot>()
+    }
+
+    pub(crate) fn interface(&self, id: usize) -> usize {
+        assert!(id < self.interfaces_max);
+        self.interfaces + id * size_of::<InterfaceSlot>()
+    }
+}
+
+impl RegionHeader {
+    /// Of a region that this process makes.
+    pub(crate) fn new(layout: Layout, config: &RingConfig, pages: Pages) -> Self {
+        let number = PAGES.iter().position(|one| *one == pages);
+        Self {
+            layout,
+            created_ns: config.created_ns,
+            created_mono_ns: config.created_mono_ns,
+            boot_id: boot_id(),
+            process: u64::from(std::process::id()),
+            pages: number.map_or(0, |number| number as u64 + 1),
+        }
+    }
+
+    /// `None`: a number that this program does not know.
+    pub(crate) fn pages(&self) -> Option<Pages> {
+        let number = usize::try_from(self.pages).ok()?.checked_sub(1)?;
+        PAGES.get(number).copied()
+    }
+
+    /// As it stands in the region.
+    pub(crate) fn words(&self) -> [u64; HEADER_WORDS] {
+        let layout = &self.layout;
+        let [boot_id_start, boot_id_end] = self.boot_id;
+        [
+            MAGIC,
+            VERSION,
+            layout.end as u64,
+            layout.geometry.producers as u64,
+            layout.producers as u64,
+            layout.geometry.buckets as u64,
+            layout.buckets as u64,
+            layout.geometry.bucket_bytes as u64,
+            layout.first_bucket as u64,
+            layout.interfaces as u64,
+            layout.interfaces_max as u64,
+            self.created_ns.cast_unsigned(),
+            boot_id_start,
+            boot_id_end,
+            self.process,
+            self.pages,
+            layout.steps as u64,
+            STEPS_MAX as u64,
+            self.created_mono_ns.cast_unsigned(),
+            0,
+        ]
+    }
+
+    /// From words of a region of another process, whatever they hold. `Err`: the name of one that cannot be, and what it holds.
+    #[cfg(not(loom))]
+    pub(crate) fn from_words(words: &[u64; HEADER_WORDS]) -> Result<Self, (&'static str, u64)> {
+        let wrong = |word: usize| (WORD_NAMES[word], words[word]);
+        let count = |word: usize, max: usize| match usize::try_from(words[word]) {
+            Ok(count) if (1..=max).contains(&count) => Ok(count),
+            _ => Err(wrong(word)),
+        };
+        let geometry = Geometry {
+            producers: count(3, BUCKETS_MAX / BUCKETS_PER_PARTY)?,
+            buckets: count(5, BUCKETS_MAX)?,
+            bucket_bytes: count(7, BUCKET_BYTES_MAX)?,
+        };
+        if !geometry.bucket_bytes.is_multiple_of(DESCRIPTOR_BYTES) {
+            return Err(wrong(7));
+        }
+        let header = Self {
+            layout: Layout::new(geometry),
+            created_ns: words[11].cast_signed(),
+            created_mono_ns: words[18].cast_signed(),
+            boot_id: [words[12], words[13]],
+            process: words[14],
+            pages: words[15],
+        };
+        let expected = header.words();
+        match (0..WORD_NAMES.len()).find(|&word| words[word] != expected[word]) {
+            Some(word) => Err(wrong(word)),
+            None => Ok(header),
+        }
+    }
+}
+
+/// The state and the headers of a region.
+#[derive(Debug)]
 pub(super) struct Tables {
     /// One entry.
     pub(super) state: Table<RegionState>,
     pub(super) producers: Table<ProducerHeader>,
     pub(super) buckets: Table<BucketHeader>,
-    pub(super) interfaces: Table<InterfaceSlot>,
     pub(super) steps: Table<StepSlot>,
+    pub(super) interfaces: Table<InterfaceSlot>,
 }
 
+#[cfg(not(loom))]
 impl Tables {
-    /// Lays them out: in the mapping, with the region's description in front, or on the heap. The memory is zeroed (but
-    /// for the magic, which stays what it is) and known to nobody else who writes.
-    pub(super) fn new(
-        memory: &Memory,
-        geometry: Geometry,
-        offsets: &Offsets,
-        config: &RingConfig,
-        pages: Pages,
-    ) -> Self {
-        let Geometry {
-            producers, buckets, ..
-        } = geometry;
-        if cfg!(loom) {
-            return Self {
-                state: Table::on_heap(1, RegionState::new),
-                producers: Table::on_heap(producers, ProducerHeader::new),
-                buckets: Table::on_heap(buckets, BucketHeader::new),
-                interfaces: Table::on_heap(0, || unreachable!("none")),
-                steps: Table::on_heap(STEPS_MAX, StepSlot::new),
-            };
-        }
-        let header = RegionHeader {
-            magic: MAGIC,
-            version: VERSION,
-            region_bytes: offsets.end as u64,
-            producers: producers as u64,
-            producers_offset: offsets.producers as u64,
-            buckets: buckets as u64,
-            headers_offset: offsets.headers as u64,
-            bucket_bytes: geometry.bucket_bytes as u64,
-            buckets_offset: offsets.buckets as u64,
-            interfaces_offset: offsets.interfaces as u64,
-            interfaces_max: offsets.interfaces_max as u64,
-            created_ns: config.created_ns,
-            boot_id: boot_id(),
-            process: u64::from(std::process::id()),
-            pages: match pages {
-                Pages::Small => 1,
-                Pages::Transparent => 2,
-                Pages::Explicit => 3,
-            },
-            steps_offset: offsets.steps as u64,
-            steps_max: STEPS_MAX as u64,
-            created_mono_ns: config.created_mono_ns,
-            reserved: 0,
-        };
+    /// Lays them out in the memory, with the header in front. The memory is zeroed (but for the magic, which stays what it is)
+    /// and known to nobody else who writes.
+    pub(super) fn new(memory: &Memory, header: &RegionHeader) -> Self {
+        let layout = &header.layout;
         let at = |offset: usize| {
-            assert!(offset < offsets.end);
+            assert!(offset < layout.end);
             // SAFETY: inside the region, as asserted.
             unsafe { memory.base().add(offset) }
         };
-        // SAFETY: the region is aligned to more than the header needs, larger than it, and written by nobody else.
-        unsafe { at(0).cast::<RegionHeader>().write(header) };
+        // SAFETY: the region is aligned to more than words need, larger than the header, and written by nobody else.
+        unsafe { at(0).cast().write(header.words()) };
+        let Geometry {
+            producers, buckets, ..
+        } = layout.geometry;
         // In the five tables: `Storage` keeps the memory as long as the tables and gives no other access to these bytes.
-        // Offsets are multiples of 128, and rise by at least what the table before them takes.
-        // SAFETY: the state fits in between the header and the producers.
-        let state =
-            unsafe { Table::in_region(at(REGION_STATE_OFFSET).cast(), 1, RegionState::new) };
-        let first = at(offsets.producers).cast();
-        // SAFETY: `producers` headers fit before `offsets.headers`.
-        let producers = unsafe { Table::in_region(first, producers, ProducerHeader::new) };
-        let first = at(offsets.headers).cast();
-        // SAFETY: `buckets` headers fit before `offsets.steps`.
-        let buckets = unsafe { Table::in_region(first, buckets, BucketHeader::new) };
-        let first = at(offsets.steps).cast();
-        // SAFETY: `STEPS_MAX` slots fit before `offsets.interfaces`.
-        let steps = unsafe { Table::in_region(first, STEPS_MAX, StepSlot::new) };
-        let first = at(offsets.interfaces).cast();
-        // SAFETY: `interfaces_max` slots fit before `offsets.buckets`; slots are integers, in memory that is zeroed.
-        let interfaces = unsafe { Table::zeroed_in_region(first, offsets.interfaces_max) };
+        // Offsets are multiples of 128, and rise by at least what the table before them takes. Entries are integers.
         Self {
-            state,
-            producers,
-            buckets,
-            interfaces,
-            steps,
+            // SAFETY: the state fits in between the header and the producers.
+            state: unsafe { Table::new(at(REGION_STATE_OFFSET).cast(), 1) },
+            // SAFETY: `producers` headers fit before those of buckets.
+            producers: unsafe { Table::new(at(layout.producers).cast(), producers) },
+            // SAFETY: `buckets` headers fit before the steps.
+            buckets: unsafe { Table::new(at(layout.buckets).cast(), buckets) },
+            // SAFETY: `STEPS_MAX` slots fit before the interfaces.
+            steps: unsafe { Table::new(at(layout.steps).cast(), STEPS_MAX) },
+            // SAFETY: `interfaces_max` slots fit before the buckets.
+            interfaces: unsafe { Table::new(at(layout.interfaces).cast(), layout.interfaces_max) },
         }
     }
 }
 
-/// Tells this start of the machine from every other; zeros if it cannot be read. See random(4).
-pub(crate) fn boot_id() -> [u8; 16] {
+/// Tells this start of the machine from every other, in the order in which it is written; zeros if it cannot be read. See random(4).
+pub(crate) fn boot_id() -> [u64; 2] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     parse_boot_id(&text).unwrap_or_default()
 }
 
 /// `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`, in hexadecimal digits.
-fn parse_boot_id(text: &str) -> Option<[u8; 16]> {
-    let digits: Vec<u8> = text
-        .trim()
-        .chars()
-        .filter(|&c| c != '-')
-        .map(|c| c.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
-        .collect::<Option<_>>()?;
-    let mut id = [0; 16];
-    if digits.len() != 2 * id.len() {
-        return None;
-    }
-    for (byte, pair) in id.iter_mut().zip(digits.as_chunks::<2>().0) {
-        *byte = (pair[0] << 4) | pair[1];
-    }
-    Some(id)
+fn parse_boot_id(text: &str) -> Option<[u64; 2]> {
+    let digits = text.trim().replace('-', "");
+    let (start, end) = digits.split_at_checked(16)?;
+    let word = |digits: &str| {
+        let is_number = digits.len() == 16 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let number = is_number.then(|| u64::from_str_radix(digits, 16).ok())?;
+        number.map(|number| u64::from_ne_bytes(number.to_be_bytes()))
+    };
+    Some([word(start)?, word(end)?])
 }
 
 #[cfg(not(loom))]
@@ -173,91 +294,120 @@ fn parse_boot_id(text: &str) -> Option<[u8; 16]> {
 mod tests {
     use super::{super::Storage, *};
 
+    const GEOMETRY: Geometry = Geometry {
+        buckets: 3,
+        bucket_bytes: 1 << 20,
+        producers: 2,
+    };
+
     #[test]
     fn the_region_describes_itself() {
-        let geometry = Geometry {
-            buckets: 3,
-            bucket_bytes: 1 << 20,
-            producers: 2,
-        };
         let config = RingConfig {
             created_ns: -7,
             created_mono_ns: 9,
             ..RingConfig::new(0, 0, 0)
         };
-        let (storage, placement) = Storage::new(geometry, &config, None).unwrap();
+        let (storage, placement) = Storage::new(GEOMETRY, &config, None).unwrap();
         // SAFETY: written by `Storage::new`, never again.
-        let header = unsafe { storage.memory.base().cast::<RegionHeader>().read() };
+        let words = unsafe { storage.memory.base().cast::<[u64; 20]>().read() };
         let steps_offset = 4096 + 2 * 128 + 3 * 128;
         let interfaces_offset = steps_offset + 1024 * 32;
-        let expected = RegionHeader {
-            magic: u64::from_be_bytes(*b"retroQQ\x01"),
-            version: 3,
-            region_bytes: 6 << 20,
-            producers: 2,
-            producers_offset: 4096,
-            buckets: 3,
-            headers_offset: 4096 + 2 * 128,
-            bucket_bytes: 1 << 20,
-            buckets_offset: 2 << 20,
+        let [boot_id_start, boot_id_end] = boot_id();
+        let expected = [
+            u64::from_be_bytes(*b"retroQQ\x01"),
+            3,
+            6 << 20,
+            2,
+            4096,
+            3,
+            4096 + 2 * 128,
+            1 << 20,
+            2 << 20,
             interfaces_offset,
-            interfaces_max: ((2 << 20) - interfaces_offset) / 64,
-            created_ns: -7,
-            boot_id: boot_id(),
-            process: u64::from(std::process::id()),
-            pages: match placement.pages {
+            ((2 << 20) - interfaces_offset) / 64,
+            u64::MAX - 6,
+            boot_id_start,
+            boot_id_end,
+            u64::from(std::process::id()),
+            match placement.pages {
                 Pages::Small => 1,
                 Pages::Transparent => 2,
                 Pages::Explicit => 3,
             },
             steps_offset,
-            steps_max: 1024,
-            created_mono_ns: 9,
-            reserved: 0,
-        };
-        assert_eq!(header, expected);
-        // SAFETY: as above; the header is 20 words.
-        let words = unsafe { storage.memory.base().cast::<[u64; 20]>().read() };
-        assert_eq!(RegionHeader::from_words(&words), expected);
+            1024,
+            9,
+            0,
+        ];
+        assert_eq!(words, expected);
+        let header = RegionHeader::from_words(&words).unwrap();
+        assert_eq!(header.pages(), Some(placement.pages));
+        let layout = header.layout;
         let offset = |address: usize| address - storage.memory.base().addr().get();
+        let bucket_header = offset(std::ptr::from_ref(storage.bucket(1)).addr());
+        assert_eq!(bucket_header, layout.bucket_header(1));
+        let producer = offset(std::ptr::from_ref(storage.producer(1)).addr());
+        assert_eq!(producer, layout.producer(1));
         assert_eq!(
-            offset(std::ptr::from_ref(storage.bucket(1)).addr()),
-            4096 + 3 * 128
+            offset(std::ptr::from_ref(&storage.tables.state[0]).addr()),
+            1024
         );
-        assert_eq!(offset(std::ptr::from_ref(&storage.state[0]).addr()), 1024);
-        assert_eq!(
-            offset(storage.interfaces.as_ptr().addr()) as u64,
-            interfaces_offset
-        );
-        assert_eq!(offset(storage.steps.as_ptr().addr()) as u64, steps_offset);
+        let interface = offset(std::ptr::from_ref(&storage.tables.interfaces[1]).addr());
+        assert_eq!(interface, layout.interface(1));
+        let step = offset(std::ptr::from_ref(storage.step(1)).addr());
+        assert_eq!(step, layout.step(1));
+        assert_eq!(layout.bucket(2), 4 << 20);
+    }
+
+    #[test]
+    fn only_one_layout_of_a_geometry_is_believed() {
+        let layout = Layout::new(GEOMETRY);
+        let good = RegionHeader::new(layout, &RingConfig::new(0, 0, 0), Pages::Small);
+        assert_eq!(RegionHeader::from_words(&good.words()), Ok(good));
+        let is_free = |word: usize| [11, 12, 13, 14, 15, 18, 19].contains(&word);
+        for word in 0..HEADER_WORDS {
+            let right = good.words()[word];
+            for other in [0, 1, right + 1, u64::MAX, u64::MAX / 128 + 1, 1 << 63] {
+                let mut words = good.words();
+                words[word] = other;
+                let is_taken = RegionHeader::from_words(&words).is_ok();
+                assert_eq!(is_taken, other == right || is_free(word), "{word}: {other}");
+            }
+        }
     }
 
     #[test]
     fn the_table_of_interfaces_takes_what_is_left() {
-        let offsets = |buckets, producers| {
-            Offsets::new(Geometry {
+        let layout = |buckets, producers| {
+            Layout::new(Geometry {
                 buckets,
                 bucket_bytes: 2 << 20,
                 producers,
             })
         };
-        let small = offsets(8, 1);
-        assert_eq!(small.buckets, 2 << 20);
+        let small = layout(8, 1);
+        assert_eq!(small.first_bucket, 2 << 20);
         let before = 4096 + 9 * 128 + 1024 * 32;
         assert_eq!(small.interfaces_max, ((2 << 20) - before) / 64);
         for (buckets, producers) in [(16_000, 300), (16_300, 4), (65_535, 16_383), (4096, 1)] {
-            let cut = offsets(buckets, producers);
+            let cut = layout(buckets, producers);
             assert!((INTERFACES_MIN..=INTERFACES_MAX).contains(&cut.interfaces_max));
-            assert!(cut.interfaces + cut.interfaces_max * 64 <= cut.buckets);
-            assert!(cut.interfaces + INTERFACES_MIN * 64 + ALIGNMENT > cut.buckets);
+            assert!(cut.interfaces + cut.interfaces_max * 64 <= cut.first_bucket);
+            assert!(cut.interfaces + INTERFACES_MIN * 64 + ALIGNMENT > cut.first_bucket);
         }
     }
 
     #[test]
     fn a_boot_id_is_sixteen_bytes() {
         let id = parse_boot_id("01234567-89ab-cdef-0123-456789abcdef\n").unwrap();
-        assert_eq!(id[..8], [0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef]);
-        for bad in ["", "0123", "01234567-89ab-cdef-0123-456789abcdeg"] {
+        let bytes = id[0].to_ne_bytes();
+        assert_eq!(bytes, [0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef]);
+        for bad in [
+            "",
+            "0123",
+            "01234567-89ab-cdef-0123-456789abcdeg",
+            "+1234567-89ab-cdef-0123-456789abcdef",
+        ] {
             assert_eq!(parse_boot_id(bad), None, "{bad}");
         }
     }

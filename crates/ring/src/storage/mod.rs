@@ -12,26 +12,44 @@ pub(crate) mod bell;
 pub(crate) mod control;
 pub(crate) mod descriptor;
 mod ground;
+#[cfg_attr(loom, allow(dead_code, reason = "nobody attaches to a model"))]
 pub(crate) mod header;
 mod hold;
 pub(crate) mod interfaces;
+#[cfg_attr(
+    loom,
+    allow(
+        dead_code,
+        unused_imports,
+        unfulfilled_lint_expectations,
+        reason = "the tables of a model stand on the heap"
+    )
+)]
 pub(crate) mod layout;
 mod open;
 mod stage;
 pub(crate) mod steps;
 mod straight;
 mod stream;
-mod table;
 
 #[cfg(loom)]
+#[path = "tests/heap.rs"]
 mod heap;
 #[cfg(not(loom))]
 mod mapping;
+#[cfg(loom)]
+#[path = "tests/shadow.rs"]
+mod shadow;
+#[cfg(not(loom))]
+mod table;
 
 #[cfg(loom)]
-use heap::{ALIGNMENT, Memory};
+use heap::{ALIGNMENT, Memory, Table};
 #[cfg(not(loom))]
-use mapping::{ALIGNMENT, Memory};
+use {
+    mapping::{ALIGNMENT, Memory},
+    table::Table,
+};
 
 use ground::Ground;
 pub(crate) use hold::{Hold, Records};
@@ -44,12 +62,10 @@ use crate::{
 };
 use bell::Bell;
 use descriptor::DESCRIPTOR_BYTES;
-use header::{BucketHeader, ProducerHeader, RegionState, STATE_ENDED, STATE_LIVE};
-use interfaces::InterfaceSlot;
-use layout::{Offsets, Tables};
+use header::{BucketHeader, ProducerHeader, STATE_ENDED, STATE_LIVE};
+use layout::{Layout, RegionHeader, Tables};
 use steps::StepSlot;
 use stream::{Lines, Width};
-use table::Table;
 
 /// Interface numbers have 16 bits.
 pub(crate) const INTERFACES_MAX: usize = 1 << 16;
@@ -57,12 +73,8 @@ pub(crate) const INTERFACES_MAX: usize = 1 << 16;
 /// The region of one ring: memory, headers, and the bell that tells writers when a bucket may have become free.
 #[derive(Debug)]
 pub(crate) struct Storage {
-    // The tables may point into the memory: they are declared, and so dropped, before it.
-    state: Table<RegionState>,
-    interfaces: Table<InterfaceSlot>,
-    buckets: Table<BucketHeader>,
-    producers: Table<ProducerHeader>,
-    steps: Table<StepSlot>,
+    // The tables point into the memory: they are declared, and so dropped, before it.
+    tables: Tables,
     memory: Memory,
     geometry: Geometry,
     /// Where bucket 0 starts in the region.
@@ -81,25 +93,30 @@ impl Storage {
         config: &RingConfig,
         progress: Option<&mut dyn FnMut(u64, u64)>,
     ) -> Result<(Self, Placement), RingError> {
-        let offsets = Offsets::new(geometry);
-        let (memory, placement) = Memory::new(offsets.end, config, progress)?;
-        let tables = Tables::new(&memory, geometry, &offsets, config, placement.pages);
+        let layout = Layout::new(geometry);
+        let (memory, placement) = Memory::new(layout.end, config, progress)?;
+        let header = RegionHeader::new(layout, config, placement.pages);
         let storage = Self {
-            state: tables.state,
-            interfaces: tables.interfaces,
-            buckets: tables.buckets,
-            producers: tables.producers,
-            steps: tables.steps,
+            tables: Tables::new(&memory, &header),
             memory,
             geometry,
-            buckets_offset: offsets.buckets,
+            buckets_offset: layout.first_bucket,
             bell: Bell::new(),
             width: Width::detect(),
             #[cfg(loom)]
             shadow: shadow::Shadow::new(geometry),
         };
+        // Relaxed, these: ordered by the state.
+        for producer in storage.producers() {
+            producer.watermark_ns.store(i64::MIN, Ordering::Relaxed);
+            producer.evicted_ns.store(i64::MIN, Ordering::Relaxed);
+        }
+        let state = &storage.tables.state[0];
+        state
+            .evicted_closed_mono_ns
+            .store(i64::MIN, Ordering::Relaxed);
         // Release: whoever sees it live sees the headers.
-        storage.state[0].state.store(STATE_LIVE, Ordering::Release);
+        state.state.store(STATE_LIVE, Ordering::Release);
         Ok((storage, placement))
     }
 
@@ -111,8 +128,8 @@ impl Storage {
     /// Puts an interface into the region's table; `false`: no place is left, which is counted there. The caller is the
     /// only one at a time, and numbers come in order.
     pub(crate) fn list_interface(&self, id: u16, entry: &InterfaceEntry) -> bool {
-        let state = &self.state[0];
-        let Some(slot) = self.interfaces.get(usize::from(id)) else {
+        let state = &self.tables.state[0];
+        let Some(slot) = self.tables.interfaces.get(usize::from(id)) else {
             state.interfaces_unlisted.fetch_add(1, Ordering::Relaxed); // a count
             return false;
         };
@@ -124,7 +141,7 @@ impl Storage {
 
     /// The region's place for a step. Panics unless `slot < STEPS_MAX`.
     pub(crate) fn step(&self, slot: usize) -> &StepSlot {
-        &self.steps[slot]
+        &self.tables.steps[slot]
     }
 
     /// A bucket is overwritten whose records end before `records`, the latest at `max_ns` of ring time; it was the latest to
@@ -136,13 +153,13 @@ impl Storage {
         max_ns: i64,
         closed_mono_ns: i64,
     ) {
-        let header = &self.producers[producer];
+        let header = &self.tables.producers[producer];
         // Relaxed, all of them: written under the mutex, and ordered for others by the opening (edge O) that follows.
         let records = records.max(header.evicted_records.load(Ordering::Relaxed));
         header.evicted_records.store(records, Ordering::Relaxed);
         let max_ns = max_ns.max(header.evicted_ns.load(Ordering::Relaxed));
         header.evicted_ns.store(max_ns, Ordering::Relaxed);
-        let state = &self.state[0];
+        let state = &self.tables.state[0];
         state
             .evicted_closed_mono_ns
             .store(closed_mono_ns, Ordering::Relaxed);
@@ -150,7 +167,9 @@ impl Storage {
 
     /// Interfaces that the region's table had no place for.
     pub(crate) fn interfaces_unlisted(&self) -> u64 {
-        self.state[0].interfaces_unlisted.load(Ordering::Relaxed) // a count
+        self.tables.state[0]
+            .interfaces_unlisted
+            .load(Ordering::Relaxed) // a count
     }
 
     #[inline(always)]
@@ -160,16 +179,16 @@ impl Storage {
 
     /// Panics unless `index < geometry.buckets`.
     pub(crate) fn bucket(&self, index: usize) -> &BucketHeader {
-        &self.buckets[index]
+        &self.tables.buckets[index]
     }
 
     /// Panics unless `id < geometry.producers`.
     pub(crate) fn producer(&self, id: usize) -> &ProducerHeader {
-        &self.producers[id]
+        &self.tables.producers[id]
     }
 
     pub(crate) fn producers(&self) -> &[ProducerHeader] {
-        &self.producers
+        &self.tables.producers
     }
 
     /// The memory of a bucket. Panics unless it is one of this region.
@@ -244,7 +263,9 @@ pub(crate) struct Placement {
 impl Drop for Storage {
     fn drop(&mut self) {
         // Release: whoever sees the end sees everything that was stored.
-        self.state[0].state.store(STATE_ENDED, Ordering::Release);
+        self.tables.state[0]
+            .state
+            .store(STATE_ENDED, Ordering::Release);
     }
 }
 
@@ -265,55 +286,6 @@ impl Link {
             generation: self.0 >> 16,
         })
     }
-}
-
-/// Loom's eyes on the record bytes: one cell for every 16 bytes, which neighbouring records never share under loom.
-#[cfg(loom)]
-mod shadow {
-    use crate::config::Geometry;
-
-    const GRANULE: usize = 16;
-
-    #[derive(Debug)]
-    pub(super) struct Shadow {
-        cells: Vec<loom::cell::UnsafeCell<()>>,
-        per_bucket: usize,
-    }
-
-    impl Shadow {
-        pub(super) fn new(geometry: Geometry) -> Self {
-            let per_bucket = geometry.bucket_bytes / GRANULE;
-            let cells = (0..geometry.buckets * per_bucket)
-                .map(|_| loom::cell::UnsafeCell::new(()))
-                .collect();
-            Self { cells, per_bucket }
-        }
-
-        pub(super) fn read(&self, bucket: usize, offset: usize, length: usize) {
-            self.range(bucket, offset, length)
-                .iter()
-                .for_each(|cell| cell.with(|_| ()));
-        }
-
-        pub(super) fn write(&self, bucket: usize, offset: usize, length: usize) {
-            self.range(bucket, offset, length)
-                .iter()
-                .for_each(|cell| cell.with_mut(|_| ()));
-        }
-
-        fn range(
-            &self,
-            bucket: usize,
-            offset: usize,
-            length: usize,
-        ) -> &[loom::cell::UnsafeCell<()>] {
-            let start = bucket * self.per_bucket;
-            &self.cells[start + offset / GRANULE..start + (offset + length).div_ceil(GRANULE)]
-        }
-    }
-
-    // SAFETY: the cells hold nothing; loom itself watches who accesses them when, which is what they are for.
-    unsafe impl Sync for Shadow {}
 }
 
 #[cfg(not(loom))]

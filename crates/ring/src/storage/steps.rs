@@ -17,17 +17,12 @@ use crate::{
 /// Slots of the table.
 pub(crate) const STEPS_MAX: usize = if cfg!(loom) { 2 } else { 1024 };
 
-/// A place for a step, as it stands in the region.
-#[derive(Debug)]
+/// A place for a step, as it stands in the region. Empty where it is zeros.
+#[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct StepSlot([AtomicU64; 4]);
 
 impl StepSlot {
-    /// Empty.
-    pub(crate) fn new() -> Self {
-        Self(std::array::from_fn(|_| AtomicU64::new(0)))
-    }
-
     /// Writes a step in the place of what stood there. One writer at a time.
     pub(crate) fn write(&self, step: &Step) {
         let [version, words @ ..] = &self.0;
@@ -77,7 +72,7 @@ mod tests {
 
     #[test]
     fn what_goes_in_comes_out() {
-        let slot = StepSlot::new();
+        let slot = StepSlot::default();
         let load = |word: usize, order| slot.0[word].load(order);
         assert_eq!(read(load), None);
         for producer in [0, 16_383] {

@@ -24,7 +24,7 @@ use rustix::{
     process::geteuid,
 };
 
-use crate::{RingError, storage::header::MAGIC};
+use crate::{RingError, storage::layout::MAGIC};
 
 /// What is missing where the file system is too small.
 const ROOM: &str = "room for all of it";

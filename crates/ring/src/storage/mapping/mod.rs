@@ -27,7 +27,7 @@ use self::{
     file::{Medium, RegionFile},
     populate::Progress,
 };
-use super::{Placement, header::MAGIC};
+use super::{Placement, layout::MAGIC};
 use crate::{Backing, Numa, Pages, RingConfig, RingError};
 
 /// Region and buckets start on this boundary.

@@ -1,9 +1,13 @@
-//! The region's memory under loom: a few hundred bytes on the heap, made anew for every execution of a model.
+//! The region under loom: a few hundred bytes and its tables on the heap, made anew for every execution of a model.
 #![expect(unsafe_code, reason = "hands out the address of memory that it owns")]
 
 use std::{path::PathBuf, ptr::NonNull};
 
-use super::Placement;
+use super::{
+    Placement,
+    layout::{RegionHeader, Tables},
+    steps::STEPS_MAX,
+};
 use crate::{Numa, Pages, RingConfig, RingError};
 
 /// Region and buckets start on this boundary.
@@ -53,5 +57,24 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: leaked from a box in `new`, and given back once.
         drop(unsafe { Box::from_raw(self.base.as_ptr()) });
+    }
+}
+
+pub(crate) type Table<T> = Box<[T]>;
+
+fn table<T: Default>(length: usize) -> Table<T> {
+    std::iter::repeat_with(T::default).take(length).collect()
+}
+
+impl Tables {
+    pub(crate) fn new(_memory: &Memory, header: &RegionHeader) -> Self {
+        let geometry = header.layout.geometry;
+        Self {
+            state: table(1),
+            producers: table(geometry.producers),
+            buckets: table(geometry.buckets),
+            steps: table(STEPS_MAX),
+            interfaces: table(0),
+        }
     }
 }
