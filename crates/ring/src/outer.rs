@@ -11,7 +11,7 @@ use crate::{
     group::Group,
     log::Log,
     steps::Steps,
-    storage::{Claimed, OpenBucket, Storage, header::MONO_UNKNOWN},
+    storage::{Claimed, OpenBucket, Opened, Storage, header::MONO_UNKNOWN},
     sync::Ordering,
 };
 
@@ -175,24 +175,24 @@ impl Outer {
     }
 
     /// A claimed bucket was opened.
-    pub(crate) fn opened(&mut self, open: &OpenBucket) {
-        let BucketRef { index, generation } = open.bucket();
+    pub(crate) fn opened(&mut self, opened: &Opened<'_>) {
+        let BucketRef { index, generation } = opened.bucket();
         let slot = &mut self.slots[index as usize];
         slot.state = State::Open;
         slot.generation = generation;
-        slot.producer = open.opening().producer;
-        slot.sequence = open.opening().sequence;
-        slot.first = open.opening().first;
-        slot.first_bytes = open.opening().first_bytes;
+        slot.producer = opened.opening().producer;
+        slot.sequence = opened.opening().sequence;
+        slot.first = opened.opening().first;
+        slot.first_bytes = opened.opening().first_bytes;
     }
 
-    /// Closes a bucket, everything in which was published; the monotonic clock shows `mono_ns`.
-    pub(crate) fn close(&mut self, open: OpenBucket, next: Option<BucketRef>, mono_ns: i64) {
-        let index = open.bucket().index as usize;
+    /// A bucket closes, everything in which was published. Returns how many closed before it.
+    pub(crate) fn closing(&mut self, open: &OpenBucket, mono_ns: i64) -> u64 {
+        let index = open.bucket().index;
         let (min_ns, max_ns) = open.span_ns();
         let closing = self.closings;
         self.closings += 1;
-        let slot = &mut self.slots[index];
+        let slot = &mut self.slots[index as usize];
         slot.state = State::Closed;
         slot.packets =
             u32::try_from(open.end() - slot.first).expect("a bucket has at most 2^27 descriptors");
@@ -204,9 +204,9 @@ impl Outer {
         slot.wanted = self.claims.closed(min_ns, max_ns);
         if slot.wanted == 0 {
             slot.is_listed = true;
-            self.overwritable.push_back((closing, open.bucket().index));
+            self.overwritable.push_back((closing, index));
         }
-        open.close(next, closing, mono_ns);
+        closing
     }
 
     /// Those of the buckets given up that no standing reservation wants may be overwritten.

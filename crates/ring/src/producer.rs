@@ -255,7 +255,7 @@ impl Producer {
     /// Sleeping readers are told, once a bucket: where the source never runs dry nobody else wakes them ([`Self::leave_sleepers`]
     /// says that somebody does), and a bucket may become free only when they go on.
     //
-    // Never inlined: a new stage is 20 KiB on the stack, whose pages the caller would touch one by one for each record.
+    // Never inlined: the first stage is 20 KiB on the stack, whose pages the caller would touch one by one for each record.
     #[cold]
     #[inline(never)]
     fn next_bucket(&mut self, base_ns: i64) -> Result<(), StoreError> {
@@ -337,12 +337,14 @@ impl Producer {
             first_bytes,
             base_ns,
         };
-        let streaming = self.open.as_ref().is_some_and(OpenBucket::is_streaming);
-        let open = claimed.open(opening, streaming, self.shared.barrier);
-        outer.opened(&open);
-        let bucket = open.bucket();
-        if let Some(old) = self.open.replace(open) {
-            outer.close(old, Some(bucket), self.mono_ns);
+        let opened = claimed.open(opening);
+        outer.opened(&opened);
+        match &mut self.open {
+            Some(open) => {
+                let closing = outer.closing(open, self.mono_ns);
+                open.change(opened, closing, self.mono_ns);
+            }
+            none => *none = Some(OpenBucket::new(&opened, self.shared.barrier)),
         }
         Attempt::Done
     }
@@ -358,7 +360,9 @@ impl Drop for Producer {
     fn drop(&mut self) {
         self.set_watermark(i64::MAX);
         if let Some(open) = self.open.take() {
-            lock(&self.shared.outer).close(open, None, self.mono_ns);
+            let mut outer = lock(&self.shared.outer);
+            let closing = outer.closing(&open, self.mono_ns);
+            open.close(closing, self.mono_ns);
         }
         self.leave_bell();
         self.shared.storage.bell.ring();

@@ -53,7 +53,7 @@ use {
 
 use ground::Ground;
 pub(crate) use hold::{Hold, Records};
-pub(crate) use open::{Claimed, OpenBucket, Opening, Stop};
+pub(crate) use open::{Claimed, OpenBucket, Opened, Opening, Stop};
 
 use std::path::PathBuf;
 

@@ -57,8 +57,8 @@ impl<'s> Claimed<'s> {
         unsafe { self.storage.ground(bucket).packet(base_ns, index) }.time_ns
     }
 
-    /// Writes the header and lets readers in. `streaming`: [`OpenBucket::is_streaming`] of the producer's bucket before.
-    pub(crate) fn open(self, opening: Opening, streaming: bool, barrier: Barrier) -> OpenBucket {
+    /// Writes the header and lets readers in.
+    pub(crate) fn open(self, opening: Opening) -> Opened<'s> {
         let header = self.storage.bucket(self.bucket.index as usize);
         // Relaxed: ordered before the opening (edge O).
         header.committed.store(0, Ordering::Relaxed);
@@ -77,19 +77,33 @@ impl<'s> Claimed<'s> {
             .first_bytes
             .store(opening.first_bytes, Ordering::Relaxed);
         header.control.open(self.bucket.generation);
-        OpenBucket {
-            storage: Arc::clone(self.storage),
+        Opened {
+            storage: self.storage,
             bucket: self.bucket,
             opening,
-            stored: Stored::EMPTY,
-            committed: 0,
-            committed_bytes: 0,
-            stage: Stage::new(streaming, barrier),
         }
     }
 }
 
-/// The one writer of an open bucket.
+/// A bucket that was opened and has no writer yet. Whoever has this value may become it.
+#[derive(Debug)]
+pub(crate) struct Opened<'s> {
+    storage: &'s Arc<Storage>,
+    bucket: BucketRef,
+    opening: Opening,
+}
+
+impl Opened<'_> {
+    pub(crate) fn bucket(&self) -> BucketRef {
+        self.bucket
+    }
+
+    pub(crate) fn opening(&self) -> &Opening {
+        &self.opening
+    }
+}
+
+/// The one writer of an open bucket. It goes from bucket to bucket, because its buffer is too large to be made anew for each.
 #[derive(Debug)]
 pub(crate) struct OpenBucket {
     stage: Stage,
@@ -128,12 +142,20 @@ pub(crate) enum Stop<'a> {
 }
 
 impl OpenBucket {
-    pub(crate) fn bucket(&self) -> BucketRef {
-        self.bucket
+    pub(crate) fn new(opened: &Opened<'_>, barrier: Barrier) -> Self {
+        Self {
+            storage: Arc::clone(opened.storage),
+            bucket: opened.bucket,
+            opening: opened.opening,
+            stored: Stored::EMPTY,
+            committed: 0,
+            committed_bytes: 0,
+            stage: Stage::new(barrier),
+        }
     }
 
-    pub(crate) fn opening(&self) -> &Opening {
-        &self.opening
+    pub(crate) fn bucket(&self) -> BucketRef {
+        self.bucket
     }
 
     /// Number of the record that would come next, counted over the producer's life.
@@ -155,11 +177,6 @@ impl OpenBucket {
     pub(crate) fn is_due(&self, bytes: u64, records: usize) -> bool {
         self.stored.bytes - self.committed_bytes >= bytes
             || self.stored.count - self.committed >= records
-    }
-
-    /// Whether stores go past the cache at the moment.
-    pub(crate) fn is_streaming(&self) -> bool {
-        self.stage.streaming()
     }
 
     /// Stores a record of at most [`CAPTURED_BYTES_MAX`] bytes, unless it does not fit any more. An empty bucket takes
@@ -330,17 +347,32 @@ impl OpenBucket {
         true
     }
 
-    /// Ends the bucket; everything stored must have been committed. `next` is where the producer goes on, `closing` how many
-    /// buckets closed before, `mono_ns` what the monotonic clock shows.
-    pub(crate) fn close(self, next: Option<BucketRef>, closing: u64, mono_ns: i64) {
+    /// Ends the bucket, everything stored in which must have been committed, and goes on in `next`, of the same ring. `closing`
+    /// is how many buckets closed before, `mono_ns` what the monotonic clock shows.
+    pub(crate) fn change(&mut self, next: Opened<'_>, closing: u64, mono_ns: i64) {
+        assert!(Arc::ptr_eq(&self.storage, next.storage));
+        let link = Link::to(next.bucket).0;
+        self.header().next.store(link, Ordering::Relaxed); // ordered before the closing (edge L)
+        self.finish(closing, mono_ns);
+        self.bucket = next.bucket;
+        self.opening = next.opening;
+        self.stored = Stored::EMPTY;
+        self.committed = 0;
+        self.committed_bytes = 0;
+        self.stage.restart();
+    }
+
+    /// Ends the producer's last bucket, as [`Self::change`] does.
+    pub(crate) fn close(self, closing: u64, mono_ns: i64) {
+        self.finish(closing, mono_ns);
+    }
+
+    fn finish(&self, closing: u64, mono_ns: i64) {
         assert_eq!(
             self.committed, self.stored.count,
             "committed before it is closed"
         );
         let header = self.header();
-        if let Some(next) = next {
-            header.next.store(Link::to(next).0, Ordering::Relaxed); // ordered before the closing (edge L)
-        }
         // Relaxed: ordered before the closing (edge L).
         header.closing.store(closing, Ordering::Relaxed);
         header.closed_mono_ns.store(mono_ns, Ordering::Relaxed);

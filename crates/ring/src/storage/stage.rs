@@ -139,8 +139,8 @@ impl<'s> Target<'s> {
 }
 
 impl Stage {
-    /// For a bucket that was just opened. `streaming`: what [`Self::streaming`] said of the bucket before.
-    pub(super) fn new(streaming: bool, barrier: Barrier) -> Self {
+    /// For a bucket that was just opened.
+    pub(super) fn new(barrier: Barrier) -> Self {
         Self {
             payload: [0; PAYLOAD_BYTES + GROUP_BYTES + LINE_BYTES],
             descriptors: [Descriptor::ZERO; DESCRIPTORS],
@@ -148,16 +148,19 @@ impl Stage {
             written: 0,
             written_descriptors: 0,
             run_start: 0,
-            streaming,
+            streaming: false,
             unfenced: false,
             thread: Thread::current(),
             barrier,
         }
     }
 
-    /// Whether stores go past the cache at the moment.
-    pub(super) fn streaming(&self) -> bool {
-        self.streaming
+    /// Goes on at the start of another bucket, after [`Self::drain`]. The kind of store stays.
+    pub(super) fn restart(&mut self) {
+        self.base = 0;
+        self.written = 0;
+        self.written_descriptors = 0;
+        self.run_start = 0;
     }
 
     /// Adds records while they are short, in one part, and fit the compact form: at most `records_max` of them, and at most
