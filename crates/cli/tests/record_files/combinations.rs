@@ -1,4 +1,4 @@
-//! Eight of the combinations of what may go wrong (`recorder/src/generated_tests.rs` has all), through the program: a file whose clock
+//! Eight of the combinations of what may go wrong (`recorder/src/tests/generated.rs` has all), through the program: a file whose clock
 //! was stepped, a small ring, a window that it cannot hold, a full disk, and packets that imitate what a dump says of itself.
 
 use std::{

@@ -17,14 +17,12 @@ use super::{
     report::{DumpReport, Missing, SidecarInterface, Verdict},
 };
 use crate::{
-    director::Clip,
-    hits::Suppressed,
-    intake::Intake,
-    interfaces::{Interface, InterfaceCache},
-    predicate::Decision,
-    progress::Reach,
-    ring_time::RingClock,
-    time::rfc3339,
+    analysis::{director::Clip, predicate::Decision},
+    control::{hits::Suppressed, progress::Reach, ring_time::RingClock, time::rfc3339},
+    intake::{
+        Intake,
+        interfaces::{Interface, InterfaceCache},
+    },
 };
 
 /// Later fragments kept aside for their first fragment, per dump.

@@ -13,7 +13,10 @@ use retroscope_filter::{Filter, Mode};
 use retroscope_packet::LinkType;
 
 use super::{active::Active, order::DumpOrder, scan::Scanner};
-use crate::{interfaces::InterfaceCache, prepared::context, unprivileged::without_capabilities};
+use crate::{
+    analysis::prepared::context, control::unprivileged::without_capabilities,
+    intake::interfaces::InterfaceCache,
+};
 
 /// The thread `dump-compiler`, started with the first filter that needs it.
 #[derive(Debug)]

@@ -30,14 +30,15 @@ use super::{
 };
 use crate::{
     Event,
-    dump_log::DumpLog,
-    events::Events,
-    intake::Intake,
-    interfaces::InterfaceCache,
-    progress::{AnalyzerCounters, Barrier, Costs, Progress, Reach},
-    ring_time::{RingClock, Stamps},
-    rules::Rules,
-    time::rfc3339,
+    analysis::rules::Rules,
+    control::{
+        events::Events,
+        progress::{AnalyzerCounters, Barrier, Costs, Progress, Reach},
+        ring_time::{RingClock, Stamps},
+        time::rfc3339,
+    },
+    dump::log::DumpLog,
+    intake::{Intake, interfaces::InterfaceCache},
 };
 
 /// Said of a pcapng file that Wireshark reads and tcpdump refuses.

@@ -14,7 +14,7 @@ use retroscope_pcapfile::{
 };
 
 use super::{disk::DiskFile, output::DumpPacket, report::PROGRAM};
-use crate::interfaces::Interface;
+use crate::intake::interfaces::Interface;
 
 /// How dumps are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

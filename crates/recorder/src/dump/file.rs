@@ -12,7 +12,7 @@ use super::{
     names::{Directory, stem},
     output::{DumpPacket, Output, Written},
 };
-use crate::interfaces::InterfaceCache;
+use crate::intake::interfaces::InterfaceCache;
 
 /// Numbers tried for a name that is taken before giving up.
 const NAME_TRIES: u64 = 100_000;

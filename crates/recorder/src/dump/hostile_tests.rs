@@ -13,7 +13,7 @@ use super::{
     file::{DumpFile, FinishedFile},
     output::{DumpPacket, Key},
 };
-use crate::interfaces::{InterfaceCache, Interfaces};
+use crate::intake::interfaces::{InterfaceCache, Interfaces};
 
 const COMPLETE: &str = "verdict: complete";
 const AMENDED: &str = "verdict: incomplete: 1 packet late";

@@ -10,6 +10,7 @@ mod fake_disk;
 mod file;
 #[cfg(test)]
 mod hostile_tests;
+pub(crate) mod log;
 mod names;
 mod order;
 mod output;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::disk::{Disk, SystemDisk};
-use crate::time::file_stamp;
+use crate::control::time::file_stamp;
 
 /// Longest part of a rule that goes into a file name, in bytes.
 const RULE_BYTES: usize = 64;

@@ -7,7 +7,10 @@ use std::{
 
 use retroscope_ring::Reservation;
 
-use crate::{director::Clip, hits::Suppressed, predicate::Predicate};
+use crate::{
+    analysis::{director::Clip, predicate::Predicate},
+    control::hits::Suppressed,
+};
 
 /// To the dumper.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use super::{
     encode::{Encoder, Format, InterfaceTotals, VerdictField},
     names::Directory,
 };
-use crate::interfaces::{Interface, InterfaceCache};
+use crate::intake::interfaces::{Interface, InterfaceCache};
 
 /// Bytes collected before a write(2): large enough to be cheap, small enough to appear soon.
 const WRITE_BYTES: usize = 256 * 1024;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Serialize, Serializer};
 
-use crate::{
+use crate::control::{
     hits::Suppressions,
     time::{rfc3339, seconds},
 };

@@ -13,11 +13,9 @@ use super::{
     order::DumpOrder,
 };
 use crate::{
-    chunk::Chunk,
-    interfaces::{Interface, InterfaceCache},
-    ring_time::Stamps,
-    rules::Rules,
-    trigger_scripts::shown,
+    analysis::{chunk::Chunk, rules::Rules, trigger_scripts::shown},
+    control::ring_time::Stamps,
+    intake::interfaces::{Interface, InterfaceCache},
 };
 
 /// A bucket to visit, and which dumps want which of its records.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::output::Written;
-use crate::progress::{Cost, Costs};
+use crate::control::progress::{Cost, Costs};
 
 /// What a file holds of a packet beside its bytes: an enhanced packet block (pcapng, section 4.3).
 const PACKET_OVERHEAD_BYTES: u64 = 32;

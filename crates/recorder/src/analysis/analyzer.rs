@@ -1,0 +1,602 @@
+//! The analyzer: reads every packet once, tries the trigger rules, and gives the director's orders to the dumper.
+//!
+//! It also moves the director's clock, in ring time (`control/ring_time.rs`). Offline that is the highest ring time seen, moved packet by
+//! packet, so that a window ends after the same packet in every run. Live it is the smallest watermark of the queues.
+
+mod look;
+mod pace;
+mod rules;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use retroscope_filter::Template;
+use retroscope_ring::{Batch, Packet, Positions, Reader, Reservation, Ring, Waker};
+
+use crate::{
+    Event,
+    analysis::{
+        director::{Clip, Director, DirectorConfig, Hit, HitOrder, Order},
+        fragments::FirstFragments,
+        late::{ClosedWindows, OpenWindow},
+        native::NativeCode,
+        predicate::Expression,
+        triggers::Triggers,
+    },
+    control::{
+        events::Events,
+        hits::{HitCounts, Reason, Refusal},
+        progress::{AnalyzerCounters, Barrier, Control, Costs, promised},
+        ring_time::{Moment, RingClock, Stamps},
+        time::rfc3339,
+    },
+    dump::{CloseOrder, DumpOrder, Message, Messages},
+    intake::{Intake, interfaces::InterfaceCache, lookout::Suspects},
+};
+
+use pace::{Refusals, Say, Unseen};
+pub(crate) use rules::Functions;
+
+/// Rule number of a trigger by hand.
+const MANUAL: usize = usize::MAX;
+/// Batches between two looks at clocks and wishes while packets keep coming.
+const BATCHES: usize = 64;
+
+/// What the analyzer is built from.
+#[derive(Debug)]
+pub(crate) struct AnalyzerParts {
+    pub(crate) ring: Ring,
+    pub(crate) reader: Reader,
+    pub(crate) triggers: Triggers,
+    pub(crate) template: Arc<Template>,
+    pub(crate) native: Arc<NativeCode>,
+    /// What a trigger by hand dumps.
+    pub(crate) manual: Expression,
+    pub(crate) scripts: Functions,
+    pub(crate) director: DirectorConfig,
+    pub(crate) intake: Arc<Intake>,
+    pub(crate) control: Arc<Control>,
+    pub(crate) barrier: Arc<Barrier>,
+    pub(crate) clock: Arc<RingClock>,
+    /// Live, where the inserters try the trigger rules as well.
+    pub(crate) suspects: Option<Suspects>,
+    /// Packet time for the dumper, offline.
+    pub(crate) packet_clock: Arc<AtomicI64>,
+    pub(crate) shared: Arc<AnalyzerCounters>,
+    pub(crate) costs: Arc<Costs>,
+    pub(crate) messages: Messages,
+    pub(crate) events: Events,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Analyzer {
+    reader: Reader,
+    core: Core,
+}
+
+#[derive(Debug)]
+struct Core {
+    ring: Ring,
+    triggers: Triggers,
+    native: Arc<NativeCode>,
+    template: Arc<Template>,
+    manual: Expression,
+    scripts: Functions,
+    director: Director<Expression>,
+    live: bool,
+    intake: Arc<Intake>,
+    control: Arc<Control>,
+    barrier: Arc<Barrier>,
+    clock: Arc<RingClock>,
+    /// By producer, whether it promises watermarks.
+    promises: Vec<bool>,
+    stamps: Stamps,
+    suspects: Option<Suspects>,
+    packet_clock: Arc<AtomicI64>,
+    shared: Arc<AnalyzerCounters>,
+    costs: Arc<Costs>,
+    messages: Messages,
+    events: Events,
+    names: InterfaceCache,
+    orders: Vec<Order<Expression>>,
+    fragments: FirstFragments,
+    /// Keeps what waiting hits will want.
+    waiting: Option<(i64, Reservation)>,
+    open: HashMap<u64, OpenWindow>,
+    closed: ClosedWindows,
+    /// Offline: packets seen by interface.
+    received: Vec<u64>,
+    /// Offline: the packet being looked at, by producer.
+    here: Vec<u64>,
+    /// Offline: bytes of packets since the dumper was last asked what it wrote.
+    unsettled_bytes: u64,
+    start_ns: i64,
+    analyzed: u64,
+    lapped: u64,
+    /// Records that were not looked at.
+    #[cfg(test)]
+    passed_by: usize,
+    refusals: Refusals,
+    unseen: Unseen,
+}
+
+impl Analyzer {
+    pub(crate) fn new(parts: AnalyzerParts) -> Self {
+        let AnalyzerParts {
+            ring,
+            reader,
+            triggers,
+            native,
+            template,
+            manual,
+            scripts,
+            director,
+            intake,
+            control,
+            barrier,
+            clock,
+            suspects,
+            packet_clock,
+            shared,
+            costs,
+            messages,
+            events,
+        } = parts;
+        let live = director.grace_ns.is_some();
+        let start_ns = if live { clock.now().ring_ns } else { i64::MAX };
+        let promises = intake.promises();
+        let mut director = Director::new(director);
+        if live {
+            director.set_promises(promises.clone());
+        }
+        let core = Core {
+            names: intake.interface_cache(),
+            promises,
+            stamps: Stamps::new(&ring),
+            director,
+            live,
+            orders: Vec::new(),
+            fragments: FirstFragments::new(&template),
+            waiting: None,
+            open: HashMap::new(),
+            closed: ClosedWindows::default(),
+            received: Vec::new(),
+            here: Vec::new(),
+            unsettled_bytes: 0,
+            start_ns,
+            analyzed: 0,
+            lapped: 0,
+            #[cfg(test)]
+            passed_by: 0,
+            refusals: Refusals::default(),
+            unseen: Unseen::default(),
+            ring,
+            triggers,
+            native,
+            template,
+            manual,
+            scripts,
+            intake,
+            control,
+            barrier,
+            clock,
+            suspects,
+            packet_clock,
+            shared,
+            costs,
+            messages,
+            events,
+        };
+        Self { reader, core }
+    }
+
+    /// For the dumper.
+    pub(crate) fn positions(&self) -> Positions {
+        self.reader.positions()
+    }
+
+    /// How many records were not looked at.
+    #[cfg(test)]
+    pub(crate) fn passed_by(&self) -> usize {
+        self.core.passed_by
+    }
+
+    /// How much it remembers: windows open and closed, messages that wait.
+    #[cfg(test)]
+    pub(crate) fn remembered(&self) -> [usize; 3] {
+        let core = &self.core;
+        [core.open.len(), core.closed.len(), core.messages.unsent()]
+    }
+
+    /// For whoever wants the analyzer's attention.
+    pub(crate) fn waker(&self) -> Waker {
+        self.reader.waker()
+    }
+
+    /// Whether the clock alone may end something: a window, or the waiting of a hit.
+    pub(crate) fn has_deadline(&self) -> bool {
+        self.core.has_deadline()
+    }
+
+    /// Sleeps until there is something to read, a wish, or the timeout. Returns for how long.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> Duration {
+        let start_ns = self.core.clock.clock().mono_ns();
+        if self.core.is_told() {
+            self.reader.doze(timeout);
+        } else {
+            self.reader.wait(timeout);
+        }
+        let slept_ns = self.core.clock.clock().mono_ns().saturating_sub(start_ns);
+        Duration::from_nanos(slept_ns.unsigned_abs())
+    }
+
+    /// Reads what is there (live at most some batches), then looks after clocks and wishes. False: nothing was there.
+    pub(crate) fn step(&mut self) -> bool {
+        // Asked before the reading: the writer that asks has published everything.
+        let asked = self.core.barrier.asked_of_analyzer();
+        // Read before the records: what a queue promised not to be older than has then been seen, if all was read.
+        let promised_ns = self.core.promised_ns();
+        let mut batches = 0;
+        while !self.core.live || batches < BATCHES {
+            let Some(batch) = self.reader.next() else {
+                break;
+            };
+            self.core.batch(&batch);
+            batches += 1;
+        }
+        let more = self.core.live && batches == BATCHES;
+        if !more {
+            self.reader.finish();
+        }
+        let now = self.core.clock.now();
+        self.core
+            .was_lapped(self.reader.lapped().packets, now.mono_ns);
+        self.core.look_after(now, promised_ns.filter(|_| !more));
+        if let Some(asked) = asked {
+            self.core.make_room();
+            self.core.barrier.analyzer_done(asked);
+            self.core.send(Message::Wake);
+        }
+        batches > 0
+    }
+
+    /// The inserters are gone: reads the rest and closes every window.
+    pub(crate) fn end(mut self, clip: Clip) -> AnalyzerEnd {
+        while self.step() {}
+        let core = &mut self.core;
+        core.here.clear();
+        core.director.end(clip, &mut core.orders);
+        core.execute();
+        core.tell_late();
+        core.tell_notices();
+        core.tell_rest();
+        core.hint_at_tags();
+        core.publish_counters();
+        core.messages.finish();
+        AnalyzerEnd {
+            analyzed: core.analyzed,
+            lapped: core.lapped,
+            unseen: core.unseen.packets,
+            hits: core.director.counts(),
+        }
+    }
+}
+
+/// What the analyzer leaves behind.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AnalyzerEnd {
+    pub(crate) analyzed: u64,
+    pub(crate) lapped: u64,
+    /// Of them, while there were rules.
+    pub(crate) unseen: u64,
+    pub(crate) hits: HitCounts,
+}
+
+impl Core {
+    fn batch(&mut self, batch: &Batch<'_>) {
+        self.triggers.refresh();
+        let unseen = self.unseen_of(batch.missed.packets);
+        self.unseen.batch(batch.producer, batch.oldest_ns, unseen);
+        self.look_at(batch);
+        self.here.clear();
+        self.analyzed += batch.len() as u64;
+        if !self.live {
+            // C0: Release, pairs with C1 in `Progress::reach`: the positions move after this, at the reader's next call.
+            self.packet_clock
+                .store(self.director.clock_ns(), Ordering::Release);
+        }
+        self.publish_counters();
+    }
+
+    fn offline_clock(&mut self, record: u64, packet: &Packet<'_>) {
+        let interface = usize::from(packet.interface);
+        if interface >= self.received.len() {
+            self.received.resize(interface + 1, 0);
+        }
+        self.start_ns = self.start_ns.min(packet.time_ns);
+        self.settle_before(record, packet);
+        // Whatever is decided from here to the next packet is decided at this record.
+        self.here.clear();
+        self.here.push(record);
+        self.director.advance(packet.time_ns, &mut self.orders);
+        self.execute();
+        self.received[interface] += 1;
+    }
+
+    fn has_deadline(&self) -> bool {
+        !self.live || self.director.open_dumps() > 0 || self.director.waiting_from_ns().is_some()
+    }
+
+    /// Whether inserters call when there is a packet to be looked at.
+    fn is_told(&self) -> bool {
+        self.suspects.is_some() && !self.has_deadline()
+    }
+
+    /// Clocks and wishes, between batches.
+    fn look_after(&mut self, now: Moment, promised_ns: Option<i64>) {
+        if self.live {
+            if let Some(promised_ns) = promised_ns {
+                self.director.advance(promised_ns, &mut self.orders);
+            }
+            self.director.advance_mono(now.mono_ns, &mut self.orders);
+        }
+        self.settle_live();
+        self.messages.push();
+        for _ in 0..self.control.take_triggers() {
+            self.trigger_by_hand(now);
+        }
+        self.execute();
+        self.tell_notices();
+        self.publish_counters();
+    }
+
+    /// The smallest watermark of the queues that promise one and still run: of them no packet older than this comes any more, ns.
+    fn promised_ns(&self) -> Option<i64> {
+        if !self.live {
+            return None;
+        }
+        let least_ns = promised(&self.ring, &self.promises).min();
+        least_ns.filter(|ns| *ns != i64::MAX && *ns != i64::MIN)
+    }
+
+    fn trigger_by_hand(&mut self, now: Moment) {
+        let time_ns = if self.live {
+            now.ring_ns
+        } else {
+            self.director.clock_ns()
+        };
+        if time_ns == i64::MIN {
+            self.tell(Event::Notice(
+                "SIGUSR1: nothing is recorded yet, no dump".to_owned(),
+            ));
+            return;
+        }
+        let order = HitOrder {
+            time_ns,
+            source: 0,
+            producer: 0,
+            record: u64::MAX,
+            rule: MANUAL,
+        };
+        let expression = Ok(self.manual.clone());
+        self.director
+            .manual(Hit { order, expression }, &mut self.orders);
+    }
+
+    /// Offline: the ring is about to overwrite the bucket that closed first. Hits that wait and want it must act first.
+    fn make_room(&mut self) {
+        let Some(from_ns) = self.director.waiting_from_ns() else {
+            return;
+        };
+        let mut buckets = Vec::new();
+        self.ring.reserve(i64::MIN, i64::MAX).buckets(&mut buckets);
+        // The first of them to close is the next to go.
+        let oldest = buckets.iter().find(|bucket| bucket.closed);
+        if oldest.is_some_and(|bucket| bucket.max_ns >= from_ns) {
+            self.here.clear();
+            self.director.act_all(&mut self.orders);
+            self.execute();
+        }
+    }
+
+    /// Carries out what the director decided.
+    fn execute(&mut self) {
+        if !self.orders.is_empty() {
+            for order in std::mem::take(&mut self.orders) {
+                match order {
+                    Order::Open {
+                        id,
+                        hit,
+                        expression,
+                        from_ns,
+                        to_ns,
+                    } => self.open(id, hit, &expression, from_ns, to_ns),
+                    Order::Close {
+                        id,
+                        clipped,
+                        suppressed,
+                    } => {
+                        let order = CloseOrder {
+                            id,
+                            clipped,
+                            suppressed,
+                            ends: self.ends(),
+                            received: (!self.live).then(|| self.received.clone()),
+                            clock_ns: if self.live {
+                                self.clock.now().ring_ns
+                            } else {
+                                self.director.clock_ns()
+                            },
+                            start_ns: self.start_ns,
+                            unseen: 0,
+                        };
+                        self.close(order);
+                    }
+                    Order::Refused { hit, why } => self.refuse(hit, &why),
+                }
+            }
+        }
+        self.keep_for_waiting();
+    }
+
+    fn open(&mut self, id: u64, hit: HitOrder, expression: &Expression, from_ns: i64, to_ns: i64) {
+        let rule = self.rule_name(hit.rule).to_owned();
+        let (text, predicate) = expression.resolve(!self.live);
+        let trigger =
+            (hit.rule != MANUAL).then_some((hit.producer, hit.record, expression.interface()));
+        let offset_ns = if hit.rule == MANUAL {
+            self.clock.now().offset_ns
+        } else {
+            self.stamps.offset_ns(hit.producer, hit.source, hit.record)
+        };
+        self.open.insert(
+            id,
+            OpenWindow {
+                from_ns,
+                to_ns,
+                predicate: predicate.clone(),
+            },
+        );
+        self.tell(Event::Triggered {
+            rule: rule.clone(),
+            trigger_ns: hit.time_ns.saturating_add(offset_ns),
+            expression: text.clone(),
+        });
+        self.send(Message::Open(Box::new(DumpOrder {
+            id,
+            rule,
+            rule_number: hit.rule,
+            trigger,
+            trigger_ns: hit.time_ns,
+            offset_ns,
+            expression: text,
+            predicate,
+            from_ns,
+            to_ns,
+            reservation: self.ring.reserve(from_ns, to_ns),
+        })));
+    }
+
+    fn close(&mut self, mut order: CloseOrder) {
+        let Some(window) = self.open.remove(&order.id) else {
+            return;
+        };
+        order.unseen = self.unseen.within(window.from_ns, window.to_ns);
+        self.shared.closed_dumps.fetch_add(1, Ordering::Relaxed);
+        let (id, ends, closed_ns) = (order.id, order.ends.clone(), order.clock_ns);
+        self.send(Message::Close(Box::new(order)));
+        if let Some(late) = self.closed.add(id, window, ends, closed_ns) {
+            self.send(late);
+        }
+    }
+
+    /// The first record of each producer that is not in a window closed now.
+    fn ends(&self) -> Vec<u64> {
+        if self.here.is_empty() {
+            (0..self.ring.producers())
+                .map(|p| self.ring.published(p))
+                .collect()
+        } else {
+            self.here.clone()
+        }
+    }
+
+    fn refuse(&mut self, hit: HitOrder, why: &Refusal) {
+        let say = self
+            .refusals
+            .add(why.reason(), self.clock.clock().mono_ns());
+        if say == Say::Nothing {
+            return;
+        }
+        let rule = self.rule_name(hit.rule).to_owned();
+        let offset_ns = self.stamps.offset_ns(hit.producer, hit.source, hit.record);
+        let at = rfc3339(hit.time_ns.saturating_add(offset_ns));
+        let text = match why {
+            Refusal::Limit(reason) => {
+                let reason = match reason {
+                    Reason::MaxDumps => "too many dumps are open",
+                    Reason::DumpsPerMinute => "too many dumps in a minute",
+                    _ => "too many bytes in an hour",
+                };
+                format!(
+                    "trigger '{rule}' at {at}: refused, {reason} (--{})",
+                    why.reason().as_str()
+                )
+            }
+            Refusal::Unfilled(variable) => format!("trigger '{rule}' at {at}: no dump: {variable}"),
+        };
+        self.tell(Event::Notice(text));
+        if say == Say::ItAndNoMore {
+            self.tell(Event::Notice(
+                "further refused triggers are only counted, and told once a minute".to_owned(),
+            ));
+        }
+    }
+
+    /// While hits wait, the ring keeps what they will want.
+    fn keep_for_waiting(&mut self) {
+        let from_ns = self.director.waiting_from_ns();
+        match (from_ns, &mut self.waiting) {
+            (None, waiting) => *waiting = None,
+            (Some(from_ns), Some((kept_ns, reservation))) => {
+                if *kept_ns != from_ns {
+                    *kept_ns = from_ns;
+                    reservation.set_interval(from_ns, i64::MAX);
+                }
+            }
+            (Some(from_ns), waiting) => {
+                *waiting = Some((from_ns, self.ring.reserve(from_ns, i64::MAX)));
+            }
+        }
+    }
+
+    /// Tells which finished dumps lack packets that came too late, and checks no more against them.
+    fn tell_late(&mut self) {
+        for late in self.closed.drain() {
+            self.send(late);
+        }
+    }
+
+    /// Rules that never matched, where tags may be the reason.
+    fn hint_at_tags(&self) {
+        let tagged: u64 = self.intake.snapshots().iter().map(|s| s.tagged).sum();
+        if tagged == 0 {
+            return;
+        }
+        for text in self.triggers.without_hits() {
+            self.tell(Event::Notice(format!(
+                "trigger '{text}' never matched; {tagged} tagged packets: try 'vlan and ({text})'"
+            )));
+        }
+    }
+
+    fn publish_counters(&self) {
+        let counts = self.director.counts();
+        for (counter, n) in [
+            (&self.shared.analyzed, self.analyzed),
+            (&self.shared.lapped, self.lapped),
+            (&self.shared.unseen, self.unseen.packets),
+            (&self.shared.triggers, counts.triggers),
+            (&self.shared.open_dumps, self.director.open_dumps() as u64),
+            (&self.shared.clock_steps, self.clock.count()),
+        ] {
+            counter.store(n, Ordering::Relaxed);
+        }
+        self.shared.set_suppressed(&counts.suppressed);
+    }
+
+    fn send(&mut self, message: Message) {
+        self.messages.send(message);
+    }
+
+    fn tell(&self, event: Event) {
+        self.events.tell(event);
+    }
+}

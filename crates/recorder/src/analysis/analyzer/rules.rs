@@ -1,0 +1,209 @@
+//! The analyzer's rules: trigger expressions, then trigger scripts, numbered in this order.
+
+use std::sync::{Arc, atomic::Ordering, mpsc::sync_channel};
+
+use retroscope_filter::Template;
+use retroscope_packet::LinkType;
+use retroscope_ring::{Packet, Packets};
+use retroscope_script::{Limits, ScriptError};
+
+use super::Core;
+use crate::{
+    Event,
+    analysis::{
+        chunk::MANY,
+        director::{Hit, HitOrder},
+        dump_script::DumpFunction,
+        predicate::Expression,
+        prepared::{context, mode},
+        trigger_scripts::TriggerScripts,
+    },
+    control::{hits::Unfilled, progress::AnalyzerCounters},
+    dump::Message,
+    start::recorder::Scripts,
+};
+
+/// Bytes of packets from files between two looks at what dumps cost: many against the tens of microseconds that one takes.
+const STRETCH_BYTES: u64 = 256 << 10;
+
+/// The user's scripts.
+#[derive(Debug, Default)]
+pub(crate) struct Functions {
+    pub(crate) triggers: TriggerScripts,
+    /// In place of the dump template.
+    pub(crate) dump: Option<DumpFunction>,
+}
+
+impl Functions {
+    /// Runs the files once. `counters` learn when the dump script fails.
+    pub(crate) fn new(
+        scripts: &Scripts,
+        limits: Limits,
+        counters: &Arc<AnalyzerCounters>,
+    ) -> Result<Self, ScriptError> {
+        let dump = scripts.dump.as_ref();
+        Ok(Self {
+            triggers: TriggerScripts::new(&scripts.triggers, limits)?,
+            dump: dump
+                .map(|script| DumpFunction::new(script, limits, counters))
+                .transpose()?,
+        })
+    }
+
+    /// What a user of scripts should know.
+    pub(crate) fn start_notice(&self) -> Option<String> {
+        let any = !self.triggers.is_empty() || self.dump.is_some();
+        let slow = any && !retroscope_script::compiles();
+        slow.then(|| {
+            "scripts are interpreted, not compiled: this LuaJIT was built without LUAJIT_ENABLE_CHECKHOOK".to_owned()
+        })
+    }
+}
+
+impl Core {
+    /// Asks the trigger scripts about the next chunk of packets, of which `first` is the producer's first record.
+    pub(super) fn ask_scripts(&mut self, first: (usize, u64), packets: Packets<'_>) {
+        let scripts = &mut self.scripts.triggers;
+        if scripts.is_empty() {
+            return;
+        }
+        if self.director.armed() {
+            let packets = packets.take(MANY);
+            scripts.ask(first, packets, &mut self.names, &mut self.stamps);
+        } else {
+            scripts.pass();
+        }
+    }
+
+    /// Tells the director that a rule takes a packet.
+    pub(super) fn hit(
+        &mut self,
+        rule: usize,
+        (producer, record): (usize, u64),
+        packet: &Packet<'_>,
+    ) {
+        let Some(interface) = self.names.interface(packet.interface) else {
+            return;
+        };
+        let expression = match &mut self.scripts.dump {
+            None => Expression::new(&self.template, interface, packet, &self.fragments)
+                .map_err(Unfilled::Variable),
+            Some(script) => {
+                let mode = mode(!self.live);
+                let check = |template: &Template, link_type: LinkType| {
+                    template.check(context(link_type, mode))
+                };
+                let source = interface.source;
+                let stamp_ns = self
+                    .stamps
+                    .stamp_ns(producer, source, record, packet.time_ns);
+                match script.expression(interface, packet, stamp_ns, &self.fragments, check) {
+                    Some(expression) => expression,
+                    None => return,
+                }
+            }
+        };
+        let order = HitOrder {
+            time_ns: packet.time_ns,
+            source: interface.source,
+            producer,
+            record,
+            rule,
+        };
+        self.settle_live();
+        let hit = Hit { order, expression };
+        self.director.hit(hit, &mut self.orders);
+        self.execute();
+    }
+
+    /// Live: tells the director what dumps cost since it last heard.
+    pub(super) fn settle_live(&mut self) {
+        if self.live {
+            self.settle();
+        }
+    }
+
+    /// Offline, where bytes are limited: the same at the packet behind each stretch, when the dumper has written all that it wants of
+    /// the packets before it. So what the director knows is a function of the packets, whatever the threads do and whatever the
+    /// size of the ring.
+    pub(super) fn settle_before(&mut self, record: u64, packet: &Packet<'_>) {
+        if !self.director.counts_bytes() {
+            return;
+        }
+        if self.unsettled_bytes >= STRETCH_BYTES {
+            self.unsettled_bytes = 0;
+            let (reply, told) = sync_channel(1);
+            let ends = vec![record];
+            self.send(Message::Account { ends, reply });
+            // The error: the dumper is gone, and is found when it is joined.
+            let _ = told.recv();
+            self.settle();
+        }
+        self.unsettled_bytes += packet.data.len() as u64;
+    }
+
+    fn settle(&mut self) {
+        for (rule, cost) in self.costs.take() {
+            self.director.wrote(rule, cost.bytes);
+            (0..cost.finished).for_each(|_| self.director.finished(rule));
+        }
+    }
+
+    /// Of packets that were overwritten before they were read: how many a rule might have taken.
+    pub(super) fn unseen_of(&self, lapped: u64) -> u64 {
+        let are_rules = self.triggers.len() > 0 || !self.scripts.triggers.is_empty();
+        if are_rules && self.director.armed() {
+            lapped
+        } else {
+            0
+        }
+    }
+
+    /// So many packets were overwritten before they were read, in all.
+    pub(super) fn was_lapped(&mut self, lapped: u64, mono_ns: i64) {
+        let news = lapped.saturating_sub(std::mem::replace(&mut self.lapped, lapped));
+        let unseen = self.unseen_of(news);
+        if unseen > 0
+            && let Some(sentence) = self.unseen.add(unseen, mono_ns)
+        {
+            self.tell(Event::Notice(sentence));
+        }
+        if let Some(sentence) = self.refusals.due(mono_ns) {
+            self.tell(Event::Notice(sentence));
+        }
+    }
+
+    /// At the end: what was only counted so far.
+    pub(super) fn tell_rest(&mut self) {
+        let rest = [self.refusals.rest(), self.unseen.rest()];
+        for sentence in rest.into_iter().flatten() {
+            self.tell(Event::Notice(sentence));
+        }
+    }
+
+    /// What messages and files call a rule.
+    pub(super) fn rule_name(&self, rule: usize) -> &str {
+        if let Some(text) = self.triggers.text(rule) {
+            return text;
+        }
+        let script = rule.checked_sub(self.triggers.len());
+        let name = script.and_then(|script| self.scripts.triggers.name(script));
+        name.unwrap_or("manual")
+    }
+
+    /// Tells what rules and scripts have to say, and counts the scripts that failed.
+    pub(super) fn tell_notices(&mut self) {
+        let mut notices = self.triggers.take_notices();
+        notices.extend(self.clock.take_untold());
+        notices.extend(self.native.notice());
+        let Functions { triggers, dump } = &mut self.scripts;
+        notices.extend(triggers.take_notices());
+        notices.extend(dump.iter_mut().flat_map(DumpFunction::take_notices));
+        // Relaxed: a number that stands alone.
+        let failed = &self.shared.trigger_scripts_failed;
+        failed.store(triggers.failed(), Ordering::Relaxed);
+        for notice in notices {
+            self.tell(Event::Notice(notice));
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Up to 64 records of a bucket in a row, laid out as filters and windows want them: what analyzer and dumper look at
+//! together.
+//!
+//! Filling a chunk reads descriptors only; the ring asks memory for the payloads some records ahead, so that they are under
+//! way when a filter comes to them. What is found in a chunk, few records as a rule, is read again from its bucket.
+
+use std::ops::Range;
+
+use retroscope_filter::{Aux, Frame, Program};
+use retroscope_ring::{Packet, Packets};
+
+use crate::analysis::prepared::aux;
+
+/// Records of a chunk at most: a set of them is the bits of a `u64`.
+pub(crate) const MANY: usize = Program::MANY;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Chunk<'r> {
+    /// Filled up to `len`, as the other arrays are.
+    frames: [Frame<'r>; MANY],
+    times_ns: [i64; MANY],
+    interfaces: [u16; MANY],
+    len: usize,
+}
+
+impl<'r> Chunk<'r> {
+    pub(crate) fn new() -> Self {
+        Self {
+            frames: [Frame::new(&[], 0, Aux::default()); MANY],
+            times_ns: [0; MANY],
+            interfaces: [0; MANY],
+            len: 0,
+        }
+    }
+
+    /// Takes the next records, in place of those before; returns how many there were.
+    #[inline(always)]
+    pub(crate) fn fill(&mut self, packets: impl Iterator<Item = Packet<'r>>) -> usize {
+        let places = self.frames.iter_mut().zip(&mut self.times_ns);
+        let places = places.zip(&mut self.interfaces);
+        self.len = 0;
+        for (((frame, time_ns), interface), packet) in places.zip(packets) {
+            *frame = Frame::new(packet.data, packet.wire_len, aux(packet.direction));
+            *time_ns = packet.time_ns;
+            *interface = packet.interface;
+            self.len += 1;
+        }
+        self.len
+    }
+
+    /// The frames at `range`.
+    pub(crate) fn frames(&self, range: Range<usize>) -> &[Frame<'r>] {
+        &self.frames[range]
+    }
+
+    /// The runs of records of one interface.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (u16, Range<usize>)> {
+        let runs = self.interfaces[..self.len].chunk_by(|a, b| a == b);
+        runs.scan(0, |end, run| {
+            let start = *end;
+            *end += run.len();
+            Some((run[0], start..*end))
+        })
+    }
+
+    /// Those of the records at `range` whose time stamp `is_one` takes: bit `n` is that of the `n`th of them.
+    pub(crate) fn those(&self, range: Range<usize>, is_one: impl Fn(i64) -> bool) -> u64 {
+        let times = self.times_ns[range].iter().enumerate();
+        times.fold(0, |set, (index, time_ns)| {
+            set | u64::from(is_one(*time_ns)) << index
+        })
+    }
+}
+
+/// Goes to some of the packets of a chunk, in their order.
+#[derive(Debug)]
+pub(crate) struct Walk<'r> {
+    packets: Packets<'r>,
+    /// How many were passed.
+    passed: usize,
+}
+
+impl<'r> Walk<'r> {
+    /// From the first packet of a chunk.
+    pub(crate) fn new(packets: Packets<'r>) -> Self {
+        Self { packets, passed: 0 }
+    }
+
+    /// The packet at `index`, which was not passed.
+    pub(crate) fn to(&mut self, index: usize) -> Option<Packet<'r>> {
+        let packet = self.packets.nth(index.checked_sub(self.passed)?)?;
+        self.passed = index + 1;
+        Some(packet)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use retroscope_filter::Direction;
+
+    use super::*;
+
+    fn packet(time_ns: i64, interface: u16, data: &[u8]) -> Packet<'_> {
+        Packet {
+            time_ns,
+            wire_len: 100,
+            interface,
+            direction: 2,
+            tag_restored: false,
+            data,
+        }
+    }
+
+    #[test]
+    fn it_holds_the_next_records_and_only_these() {
+        let data: Vec<u8> = (0..70).collect();
+        let packets: Vec<_> = (0..70).map(|n| packet(n as i64, 3, &data[n..=n])).collect();
+        let mut packets = packets.into_iter();
+        let mut chunk = Chunk::new();
+        assert_eq!(chunk.fill(&mut packets), MANY);
+        assert_eq!(chunk.frames(2..4)[1].data(), [3]);
+        assert_eq!(chunk.fill(&mut packets), 6, "none was dropped in between");
+        let frame = chunk.frames(0..6)[0];
+        let aux = Aux {
+            direction: Direction::Outbound,
+            ifindex: None,
+        };
+        assert_eq!((frame.data(), frame.wire_len()), (&[64][..], 100));
+        assert_eq!(frame.aux(), aux);
+        assert_eq!(chunk.runs().collect::<Vec<_>>(), [(3, 0..6)]);
+        assert_eq!(chunk.fill(&mut packets), 0);
+        assert_eq!(chunk.runs().count(), 0);
+    }
+
+    #[test]
+    fn runs_and_sets_count_from_their_start() {
+        let mut chunk = Chunk::new();
+        let interfaces = [1, 1, 0, 2, 2, 2];
+        let packets = interfaces
+            .iter()
+            .zip(10..)
+            .map(|(i, ns)| packet(ns, *i, &[]));
+        chunk.fill(packets);
+        let runs: Vec<_> = chunk.runs().collect();
+        assert_eq!(runs, [(1, 0..2), (0, 2..3), (2, 3..6)]);
+        assert_eq!(chunk.those(0..6, |ns| ns <= 12), 0b111);
+        assert_eq!(chunk.those(3..6, |ns| ns >= 14), 0b110);
+    }
+}

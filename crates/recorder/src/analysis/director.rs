@@ -1,0 +1,696 @@
+//! Decides what a hit becomes: a dump, a suppressed hit, a refusal. Pure: times and numbers in, orders out.
+//!
+//! One director serves a recorder, on the analyzer's thread. Its clock is ring time (`control/ring_time.rs`), which no step of a clock
+//! changes, and so are all times here: live, the smallest watermark of the queues; offline, the highest time seen. Everything it decides is a function of the packets' order, so offline
+//! runs repeat exactly.
+//!
+//! - Offline a hit waits until the clock has passed it by the hold time, so that hits act in order of (time, source,
+//!   record) though the input may be out of order. Live it acts at once.
+//! - A dump is *open* from its trigger to the moment its window closes: when the clock passes `to` + hold time. A hit
+//!   of the same rule and expression within `to` starts nothing and does not lengthen it.
+//! - After the end of its window a rule and expression is held off for a time, if that is asked for.
+//! - Rules share the limits fairly (`budget`): dumps open at once, dumps in a minute, bytes in an hour. Their time is the
+//!   director's clock offline, the monotonic clock live. A trigger by hand asks none of them.
+//! - What was suppressed is counted by reason; nothing is formatted for it.
+
+use std::{cmp::Reverse, collections::BinaryHeap, hash::Hash};
+
+use crate::{
+    analysis::{
+        budget::{Budget, HoldOff, Shares},
+        open_dumps::{OpenDump, OpenDumps},
+    },
+    control::hits::{HitCounts, Reason, Refusal, Suppressed, Suppressions, Unfilled},
+};
+
+/// What the director needs to know.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DirectorConfig {
+    /// Packet time dumped before the trigger, ns, at least 0.
+    pub(crate) past_ns: i64,
+    /// Packet time dumped after the trigger, ns, at least 0.
+    pub(crate) future_ns: i64,
+    /// How late a packet may be (offline); 0 live.
+    pub(crate) hold_ns: i64,
+    /// Rules, numbered from 0; a higher number is a trigger by hand.
+    pub(crate) rules: usize,
+    /// No dump starts for so long after the end of a window of the same rule and expression, ns.
+    pub(crate) hold_off_ns: i64,
+    /// Dumps open at once at most, those by hand apart.
+    pub(crate) max_dumps: usize,
+    /// Dumps started in any minute; 0: without limit.
+    pub(crate) dumps_per_minute: u64,
+    /// Bytes written in any hour before no dump starts any more; 0: without limit.
+    pub(crate) bytes_per_hour: u64,
+    /// The first dump disarms all rules.
+    pub(crate) single: bool,
+    /// Live: windows also close by the monotonic clock, this long after `to`.
+    pub(crate) grace_ns: Option<i64>,
+}
+
+/// Where a hit stands among all others: offline they act in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct HitOrder {
+    pub(crate) time_ns: i64,
+    pub(crate) source: usize,
+    pub(crate) producer: usize,
+    pub(crate) record: u64,
+    pub(crate) rule: usize,
+}
+
+/// A packet that matched a rule, or a trigger by hand.
+#[derive(Debug, Clone)]
+pub(crate) struct Hit<K> {
+    pub(crate) order: HitOrder,
+    /// What it would dump, or why that cannot be told.
+    pub(crate) expression: Result<K, Unfilled>,
+}
+
+/// An order to the dumper.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Order<K> {
+    /// Start a dump.
+    Open {
+        id: u64,
+        hit: HitOrder,
+        expression: K,
+        from_ns: i64,
+        to_ns: i64,
+    },
+    /// The window of a dump is over.
+    Close {
+        id: u64,
+        clipped: Option<Clip>,
+        suppressed: Suppressed,
+    },
+    /// A hit that starts no dump, for the user to read.
+    Refused { hit: HitOrder, why: Refusal },
+}
+
+/// What cut the end of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Clip {
+    /// A signal, `-c` or `--duration`.
+    Stop,
+    /// The end of input.
+    End,
+}
+
+/// Hits that wait at once; if there are more, the earliest acts before its time. What happens is a function of the packets still.
+const WAITING_MAX: usize = 65_536;
+
+const MINUTE_NS: i64 = 60_000_000_000;
+
+/// A queued hit, ordered by [`HitOrder`] alone: it is unique.
+#[derive(Debug)]
+struct Waiting<K>(Hit<K>);
+
+impl<K> PartialEq for Waiting<K> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.order == other.0.order
+    }
+}
+impl<K> Eq for Waiting<K> {}
+impl<K> PartialOrd for Waiting<K> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl<K> Ord for Waiting<K> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.order.cmp(&other.0.order)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Director<K> {
+    config: DirectorConfig,
+    clock_ns: i64,
+    mono_ns: i64,
+    waiting: BinaryHeap<Reverse<Waiting<K>>>,
+    open: OpenDumps<K>,
+    /// Nothing is to be done while the clock has not passed this, ns.
+    due_ns: i64,
+    next_id: u64,
+    armed: bool,
+    counts: HitCounts,
+    /// Dumps open now: live until their file is finished, offline until their window closes.
+    places: Shares,
+    /// The same, of triggers by hand.
+    by_hand: usize,
+    dumps: Budget,
+    bytes: Budget,
+    held_off: HoldOff<K>,
+    /// The time that these go by.
+    limits_ns: i64,
+    /// Hits of each rule that started no dump since its last one.
+    since: Vec<Suppressions>,
+    /// By producer, whether the clock waits for it; all do that are not here.
+    promises: Vec<bool>,
+}
+
+impl<K: Eq + Hash + Clone> Director<K> {
+    pub(crate) fn new(config: DirectorConfig) -> Self {
+        Self {
+            config,
+            clock_ns: i64::MIN,
+            mono_ns: 0,
+            waiting: BinaryHeap::new(),
+            open: OpenDumps::new(),
+            due_ns: i64::MAX,
+            next_id: 1,
+            armed: true,
+            counts: HitCounts::default(),
+            places: Shares::new(config.max_dumps as u64, config.rules),
+            by_hand: 0,
+            dumps: Budget::new(config.dumps_per_minute, MINUTE_NS, config.rules),
+            bytes: Budget::new(config.bytes_per_hour, 60 * MINUTE_NS, config.rules),
+            held_off: HoldOff::new(),
+            limits_ns: i64::MIN,
+            since: vec![Suppressions::default(); config.rules],
+            promises: Vec::new(),
+        }
+    }
+
+    /// Live: by producer, whether it promises watermarks, which are the clock.
+    pub(crate) fn set_promises(&mut self, promises: Vec<bool>) {
+        self.promises = promises;
+    }
+
+    /// Whether rules still trigger: false after the first dump of `--single`.
+    pub(crate) fn armed(&self) -> bool {
+        self.armed
+    }
+
+    pub(crate) fn counts(&self) -> HitCounts {
+        self.counts
+    }
+
+    /// Dumps whose window is open.
+    pub(crate) fn open_dumps(&self) -> usize {
+        self.open.len()
+    }
+
+    /// The highest clock seen; `i64::MIN` before the first.
+    pub(crate) fn clock_ns(&self) -> i64 {
+        self.clock_ns
+    }
+
+    /// Works out again what is due next, after hits or dumps changed.
+    fn plan(&mut self) {
+        let close_ns = self.open.next_close_ns().unwrap_or(i64::MAX);
+        self.due_ns = self.next_act_ns().min(close_ns);
+    }
+
+    /// When the next waiting hit acts.
+    fn next_act_ns(&self) -> i64 {
+        let first = self.waiting.peek().map(|w| w.0.0.order.time_ns);
+        first.map_or(i64::MAX, |ns| ns.saturating_add(self.config.hold_ns))
+    }
+
+    /// The earliest packet time that hits still waiting will want, if there are any.
+    pub(crate) fn waiting_from_ns(&self) -> Option<i64> {
+        self.waiting
+            .peek()
+            .map(|w| w.0.0.order.time_ns.saturating_sub(self.config.past_ns))
+    }
+
+    /// Takes a hit of a rule. Live (`hold_ns` 0) it acts now, offline when the clock has passed it.
+    pub(crate) fn hit(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) {
+        if !self.armed {
+            self.suppress(hit.order.rule, Reason::Single);
+            return;
+        }
+        if self.config.hold_ns == 0 {
+            self.act(hit, orders);
+            return;
+        }
+        // When it acts it would find the same dump open: that closes later.
+        if !self.belongs_to_open(&hit) {
+            self.waiting.push(Reverse(Waiting(hit)));
+            if self.waiting.len() > WAITING_MAX {
+                self.act_next(orders);
+            }
+            self.plan();
+        }
+    }
+
+    /// A trigger by hand: it acts at once, armed or not.
+    pub(crate) fn manual(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) {
+        let armed = std::mem::replace(&mut self.armed, true);
+        let single = std::mem::replace(&mut self.config.single, false);
+        self.act(hit, orders);
+        self.armed = armed;
+        self.config.single = single;
+    }
+
+    /// Live: the file of a dump of this rule is finished.
+    pub(crate) fn finished(&mut self, rule: usize) {
+        if self.is_live() {
+            self.release(rule);
+        }
+    }
+
+    /// Whether it cares about what dumps wrote.
+    pub(crate) fn counts_bytes(&self) -> bool {
+        self.config.bytes_per_hour > 0
+    }
+
+    /// Dumps of this rule wrote bytes.
+    pub(crate) fn wrote(&mut self, rule: usize, bytes: u64) {
+        let now_ns = self.limits_ns(self.clock_ns);
+        self.bytes.advance(now_ns);
+        self.bytes.spend(rule, bytes);
+    }
+
+    /// Moves the clock to `clock_ns` (it never goes back) and does what became due, in order of time.
+    pub(crate) fn advance(&mut self, clock_ns: i64, orders: &mut Vec<Order<K>>) {
+        self.clock_ns = self.clock_ns.max(clock_ns);
+        while self.clock_ns > self.due_ns {
+            // A hit at the very end of a window still belongs to it: hits first.
+            match self.open.next_close_ns() {
+                Some(close_ns) if close_ns < self.next_act_ns() => {
+                    let closed = self.open.take_closed(close_ns);
+                    self.close(closed, None, orders);
+                }
+                _ => self.act_next(orders),
+            }
+        }
+    }
+
+    /// Live: what the monotonic clock shows when hits act.
+    pub(crate) fn set_mono(&mut self, mono_ns: i64) {
+        self.mono_ns = mono_ns;
+    }
+
+    /// Live: moves the monotonic clock and closes the windows whose deadline it passed.
+    pub(crate) fn advance_mono(&mut self, mono_ns: i64, orders: &mut Vec<Order<K>>) {
+        self.mono_ns = mono_ns;
+        if self.config.grace_ns.is_some() {
+            let overdue = self.open.take_overdue(mono_ns);
+            self.close(overdue, None, orders);
+        }
+    }
+
+    /// Lets every waiting hit act now, whatever the clock: at the end of input, or when the ring needs the room.
+    pub(crate) fn act_all(&mut self, orders: &mut Vec<Order<K>>) {
+        while !self.waiting.is_empty() {
+            self.act_next(orders);
+        }
+    }
+
+    /// The end: waiting hits act, open windows close. A window that the clock had not passed is clipped.
+    pub(crate) fn end(&mut self, clip: Clip, orders: &mut Vec<Order<K>>) {
+        self.act_all(orders);
+        let over = self.clock_ns.saturating_add(self.config.hold_ns);
+        let over = self.open.take_closed(over);
+        self.close(over, None, orders);
+        let rest = self.open.take_all();
+        self.close(rest, Some(clip), orders);
+    }
+
+    fn act_next(&mut self, orders: &mut Vec<Order<K>>) {
+        if let Some(Reverse(Waiting(hit))) = self.waiting.pop() {
+            self.act(hit, orders);
+        }
+        self.plan();
+    }
+
+    fn act(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) {
+        if self.belongs_to_open(&hit) {
+            return;
+        }
+        let (order, rule) = (hit.order, hit.order.rule);
+        let why = match hit.expression {
+            Err(why) => Refusal::Unfilled(why),
+            Ok(expression) => match self.reason_against(order, &expression) {
+                None => return self.start(order, expression, orders),
+                Some(Reason::HoldOff) => return self.suppress(rule, Reason::HoldOff),
+                Some(reason) => Refusal::Limit(reason),
+            },
+        };
+        self.suppress(rule, why.reason());
+        orders.push(Order::Refused { hit: order, why });
+    }
+
+    /// Counts a hit for the dump of its rule and expression that is open, if there is one.
+    fn belongs_to_open(&mut self, hit: &Hit<K>) -> bool {
+        let HitOrder { rule, time_ns, .. } = hit.order;
+        let expression = hit.expression.as_ref().ok();
+        let dump = expression.and_then(|expression| self.open.same(rule, expression, time_ns));
+        let Some(dump) = dump else {
+            return false;
+        };
+        dump.suppressed.add(time_ns);
+        self.counts.suppressed.add(Reason::Open);
+        true
+    }
+
+    /// Why a hit may start no dump of its own.
+    fn reason_against(&mut self, hit: HitOrder, expression: &K) -> Option<Reason> {
+        let rule = hit.rule;
+        if rule >= self.config.rules {
+            return (self.by_hand >= self.config.max_dumps).then_some(Reason::MaxDumps);
+        }
+        let now_ns = self.limits_ns(hit.time_ns);
+        self.held_off.advance(now_ns);
+        self.dumps.advance(now_ns);
+        self.bytes.advance(now_ns);
+        if self.held_off.holds(rule, expression) {
+            Some(Reason::HoldOff)
+        } else if self.places.is_full() || !self.places.has_room(rule) {
+            Some(Reason::MaxDumps)
+        } else if !self.dumps.has_room_within(rule) {
+            Some(Reason::DumpsPerMinute)
+        } else if !self.bytes.has_room(rule) {
+            Some(Reason::BytesPerHour)
+        } else {
+            None
+        }
+    }
+
+    /// The time that limits go by; it never goes back.
+    fn limits_ns(&mut self, packet_ns: i64) -> i64 {
+        let now_ns = if self.is_live() {
+            self.mono_ns
+        } else {
+            packet_ns
+        };
+        self.limits_ns = self.limits_ns.max(now_ns);
+        self.limits_ns
+    }
+
+    fn is_live(&self) -> bool {
+        self.config.grace_ns.is_some()
+    }
+
+    /// Counts a hit that starts no dump, and belongs to none.
+    fn suppress(&mut self, rule: usize, reason: Reason) {
+        self.counts.suppressed.add(reason);
+        if let Some(since) = self.since.get_mut(rule) {
+            since.add(reason);
+        }
+    }
+
+    fn start(&mut self, hit: HitOrder, expression: K, orders: &mut Vec<Order<K>>) {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.counts.triggers += 1;
+        self.take_place(hit, &expression);
+        let since = self.since.get_mut(hit.rule);
+        let before = since.map(std::mem::take).unwrap_or_default();
+        if self.config.single {
+            self.armed = false;
+            for Reverse(Waiting(hit)) in std::mem::take(&mut self.waiting) {
+                self.suppress(hit.order.rule, Reason::Single);
+            }
+        }
+        let from_ns = hit.time_ns.saturating_sub(self.config.past_ns);
+        let to_ns = hit.time_ns.saturating_add(self.config.future_ns);
+        let grace_ns = self.config.grace_ns.unwrap_or(0);
+        // The clock of a source that promises nothing may be anywhere: then only the deadline ends the window.
+        let promises = self.promises.get(hit.producer).copied();
+        let is_promised = promises.unwrap_or(true) || hit.record == u64::MAX;
+        self.open.add(OpenDump {
+            id,
+            rule: hit.rule,
+            expression: expression.clone(),
+            from_ns,
+            to_ns,
+            close_ns: if is_promised {
+                to_ns.saturating_add(self.config.hold_ns)
+            } else {
+                i64::MAX
+            },
+            deadline_ns: self
+                .mono_ns
+                .saturating_add(self.config.future_ns)
+                .saturating_add(grace_ns),
+            suppressed: Suppressed {
+                before,
+                ..Suppressed::default()
+            },
+        });
+        orders.push(Order::Open {
+            id,
+            hit,
+            expression,
+            from_ns,
+            to_ns,
+        });
+        self.plan();
+    }
+
+    /// Counts a dump that starts against the limits.
+    fn take_place(&mut self, hit: HitOrder, expression: &K) {
+        let rule = hit.rule;
+        if rule >= self.config.rules {
+            self.by_hand += 1;
+            return;
+        }
+        self.places.add(rule, 1);
+        self.dumps.spend(rule, 1);
+        if self.config.hold_off_ns > 0 {
+            let window_ns = self
+                .limits_ns(hit.time_ns)
+                .saturating_add(self.config.future_ns);
+            let until_ns = window_ns.saturating_add(self.config.hold_off_ns);
+            self.held_off.hold(rule, expression.clone(), until_ns);
+        }
+    }
+
+    fn release(&mut self, rule: usize) {
+        if rule < self.config.rules {
+            self.places.give_back(rule, 1);
+        } else {
+            self.by_hand = self.by_hand.saturating_sub(1);
+        }
+    }
+
+    fn close(
+        &mut self,
+        closed: Vec<OpenDump<K>>,
+        clipped: Option<Clip>,
+        orders: &mut Vec<Order<K>>,
+    ) {
+        if closed.is_empty() {
+            return;
+        }
+        for mut dump in closed {
+            if !self.is_live() {
+                self.release(dump.rule);
+            }
+            dump.suppressed.times_ns.sort_unstable();
+            orders.push(Order::Close {
+                id: dump.id,
+                clipped,
+                suppressed: dump.suppressed,
+            });
+        }
+        self.plan();
+    }
+}
+
+#[cfg(test)]
+mod limits_tests;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000_000;
+
+    fn config() -> DirectorConfig {
+        DirectorConfig {
+            past_ns: 2 * S,
+            future_ns: S,
+            hold_ns: S / 10,
+            rules: 2,
+            hold_off_ns: 0,
+            max_dumps: 3,
+            dumps_per_minute: 0,
+            bytes_per_hour: 0,
+            single: false,
+            grace_ns: None,
+        }
+    }
+
+    fn hit(time_ns: i64, record: u64, expression: &'static str) -> Hit<&'static str> {
+        Hit {
+            order: HitOrder {
+                time_ns,
+                source: 0,
+                producer: 0,
+                record,
+                rule: 0,
+            },
+            expression: Ok(expression),
+        }
+    }
+
+    /// Feeds hits as packets that carry the clock with them, then ends; returns (open: time, key) and the counts.
+    fn run(
+        config: DirectorConfig,
+        hits: &[Hit<&'static str>],
+    ) -> (Vec<(i64, &'static str)>, HitCounts) {
+        let mut director = Director::new(config);
+        let mut orders = Vec::new();
+        for hit in hits {
+            director.advance(hit.order.time_ns, &mut orders);
+            director.hit(hit.clone(), &mut orders);
+        }
+        director.end(Clip::End, &mut orders);
+        let opened = orders.iter().filter_map(|o| match o {
+            Order::Open {
+                hit, expression, ..
+            } => Some((hit.time_ns, *expression)),
+            _ => None,
+        });
+        let closed = orders
+            .iter()
+            .filter(|o| matches!(o, Order::Close { .. }))
+            .count();
+        let opened: Vec<_> = opened.collect();
+        assert_eq!(opened.len(), closed, "every dump closes once");
+        assert_eq!(director.open_dumps(), 0);
+        (opened, director.counts())
+    }
+
+    #[test]
+    fn a_hit_while_open_starts_nothing_and_does_not_lengthen() {
+        let hits = [
+            hit(10 * S, 1, "a"),
+            hit(10 * S + S / 2, 2, "a"),
+            hit(11 * S, 3, "a"),
+            hit(11 * S + 1, 4, "a"),
+        ];
+        let (opened, counts) = run(config(), &hits);
+        assert_eq!(opened, [(10 * S, "a"), (11 * S + 1, "a")]);
+        assert_eq!(
+            (counts.triggers, counts.suppressed.of(Reason::Open)),
+            (2, 2)
+        );
+    }
+
+    #[test]
+    fn another_expression_or_rule_has_its_own_dump() {
+        let mut other_rule = hit(10 * S + 2, 3, "a");
+        other_rule.order.rule = 1;
+        let (opened, _) = run(
+            config(),
+            &[hit(10 * S, 1, "a"), hit(10 * S + 1, 2, "b"), other_rule],
+        );
+        assert_eq!(opened.len(), 3);
+    }
+
+    #[test]
+    fn hits_within_the_hold_time_act_in_order_of_time() {
+        let (opened, _) = run(
+            config(),
+            &[hit(10 * S, 1, "a"), hit(10 * S - S / 20, 2, "a")],
+        );
+        assert_eq!(opened, [(10 * S - S / 20, "a")]);
+    }
+
+    #[test]
+    fn live_hits_act_at_once() {
+        let mut director = Director::new(DirectorConfig {
+            hold_ns: 0,
+            ..config()
+        });
+        let mut orders = Vec::new();
+        director.hit(hit(5 * S, 1, "a"), &mut orders);
+        assert_eq!(orders.len(), 1);
+    }
+
+    #[test]
+    fn too_many_dumps_are_refused_and_counted() {
+        let hits = [
+            hit(S, 1, "a"),
+            hit(S, 2, "b"),
+            hit(S, 3, "c"),
+            hit(S, 4, "d"),
+        ];
+        let alone = DirectorConfig {
+            rules: 1,
+            ..config()
+        };
+        let (opened, counts) = run(alone, &hits);
+        assert_eq!(opened.len(), 3);
+        let suppressed = counts.suppressed;
+        assert_eq!((suppressed.total(), suppressed.refused()), (1, 1));
+    }
+
+    #[test]
+    fn single_disarms_after_the_first_dump_but_not_the_hand() {
+        let config = DirectorConfig {
+            single: true,
+            ..config()
+        };
+        let (opened, counts) = run(config, &[hit(S, 1, "a"), hit(9 * S, 2, "b")]);
+        assert_eq!(
+            (
+                opened.as_slice(),
+                counts.triggers,
+                counts.suppressed.of(Reason::Single)
+            ),
+            (&[(S, "a")][..], 1, 1)
+        );
+
+        let mut director = Director::new(config);
+        let mut orders = Vec::new();
+        let by_hand = |time_ns, expression| {
+            let mut hit = hit(time_ns, 0, expression);
+            hit.order.rule = usize::MAX;
+            hit
+        };
+        director.manual(by_hand(S, "by hand"), &mut orders);
+        assert!(director.armed(), "a trigger by hand is not the shot");
+        director.hit(hit(S, 1, "a"), &mut orders);
+        director.act_all(&mut orders);
+        assert!(!director.armed());
+        director.manual(by_hand(2 * S, "by hand again"), &mut orders);
+        assert_eq!(director.counts().triggers, 3);
+    }
+
+    #[test]
+    fn a_window_closes_after_the_hold_time() {
+        let mut director = Director::new(config());
+        let mut orders = Vec::new();
+        director.hit(hit(10 * S, 1, "a"), &mut orders);
+        director.advance(11 * S + S / 10, &mut orders);
+        assert_eq!((orders.len(), director.open_dumps()), (1, 1));
+        assert_eq!(director.due_ns, 11 * S + S / 10);
+        director.advance(11 * S + S / 10 + 1, &mut orders);
+        assert!(matches!(
+            orders[1],
+            Order::Close {
+                id: 1,
+                clipped: None,
+                ..
+            }
+        ));
+    }
+
+    #[test]
+    fn the_end_clips_only_windows_that_were_not_over() {
+        let mut director = Director::new(config());
+        let mut orders = Vec::new();
+        director.hit(hit(10 * S, 1, "over"), &mut orders);
+        director.hit(hit(10 * S + 2, 2, "cut"), &mut orders);
+        director.advance(11 * S + 1, &mut orders);
+        director.end(Clip::End, &mut orders);
+        let clips: Vec<_> = orders
+            .iter()
+            .filter_map(|o| {
+                if let Order::Close { id, clipped, .. } = o {
+                    Some((*id, *clipped))
+                } else {
+                    None
+                }
+            })
+            .collect();
+        assert_eq!(clips, [(1, None), (2, Some(Clip::End))]);
+    }
+}

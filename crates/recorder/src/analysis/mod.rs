@@ -1,0 +1,20 @@
+//! Analysis: every packet is looked at once, and hits become orders to the dumper.
+//!
+//! What filters are to the recorder is here too, for dumps as well as for triggers: compiled for the link types that there are
+//! (`prepared`), made machine code (`native`), looked up together (`rules`), and tried on up to 64 records in a row (`chunk`).
+
+pub(crate) mod analyzer;
+pub(crate) mod budget;
+pub(crate) mod chunk;
+pub(crate) mod director;
+pub(crate) mod dump_script;
+pub(crate) mod fragments;
+pub(crate) mod late;
+pub(crate) mod native;
+pub(crate) mod open_dumps;
+pub(crate) mod predicate;
+pub(crate) mod prepared;
+pub(crate) mod rules;
+pub(crate) mod scan;
+pub(crate) mod trigger_scripts;
+pub(crate) mod triggers;

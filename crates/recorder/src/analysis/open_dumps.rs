@@ -1,0 +1,183 @@
+//! The director's open dumps: found by rule and expression, closed in the order of their ends.
+//!
+//! There may be thousands, one for each flow that triggered, and every hit asks for its own. Nothing here goes through all of
+//! them but the end.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
+    hash::Hash,
+};
+
+use crate::control::hits::Suppressed;
+
+/// A dump whose window is open.
+#[derive(Debug)]
+pub(crate) struct OpenDump<K> {
+    /// Rising from dump to dump.
+    pub(crate) id: u64,
+    pub(crate) rule: usize,
+    pub(crate) expression: K,
+    /// The start of the window, ns of ring time.
+    pub(crate) from_ns: i64,
+    /// Its end.
+    pub(crate) to_ns: i64,
+    /// The clock closes the window when it passes this: `to` + hold, ns.
+    pub(crate) close_ns: i64,
+    /// Live: the monotonic clock closes it at the latest here, ns. Not before those of older dumps.
+    pub(crate) deadline_ns: i64,
+    pub(crate) suppressed: Suppressed,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct OpenDumps<K> {
+    by_id: BTreeMap<u64, OpenDump<K>>,
+    /// Older ones first. Usually one; a second is opened when a hit comes between the end of a window and its closing.
+    by_key: HashMap<(usize, K), Vec<u64>>,
+    /// When they close.
+    closing: BTreeSet<(i64, u64)>,
+}
+
+impl<K: Eq + Hash + Clone> OpenDumps<K> {
+    pub(crate) fn new() -> Self {
+        Self {
+            by_id: BTreeMap::new(),
+            by_key: HashMap::new(),
+            closing: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Adds a dump that was opened now.
+    pub(crate) fn add(&mut self, dump: OpenDump<K>) {
+        let key = (dump.rule, dump.expression.clone());
+        self.by_key.entry(key).or_default().push(dump.id);
+        self.closing.insert((dump.close_ns, dump.id));
+        self.by_id.insert(dump.id, dump);
+    }
+
+    /// The oldest open dump of a rule and expression with `time_ns` in its window.
+    pub(crate) fn same(
+        &mut self,
+        rule: usize,
+        expression: &K,
+        time_ns: i64,
+    ) -> Option<&mut OpenDump<K>> {
+        let ids = self.by_key.get(&(rule, expression.clone()))?;
+        let by_id = &self.by_id;
+        let is_within = |id: &&u64| {
+            let dump = by_id.get(id);
+            dump.is_some_and(|dump| (dump.from_ns..=dump.to_ns).contains(&time_ns))
+        };
+        let id = *ids.iter().find(is_within)?;
+        self.by_id.get_mut(&id)
+    }
+
+    /// When the clock closes the next window, ns.
+    pub(crate) fn next_close_ns(&self) -> Option<i64> {
+        self.closing.first().map(|(close_ns, _)| *close_ns)
+    }
+
+    /// Takes out the dumps that the clock closes at `until_ns` or before, in the order of their closing.
+    pub(crate) fn take_closed(&mut self, until_ns: i64) -> Vec<OpenDump<K>> {
+        let due = self.closing.iter().take_while(|(ns, _)| *ns <= until_ns);
+        let due: Vec<u64> = due.map(|(_, id)| *id).collect();
+        self.take_all_of(&due)
+    }
+
+    /// Takes out the dumps whose deadline is before `mono_ns`, oldest first.
+    pub(crate) fn take_overdue(&mut self, mono_ns: i64) -> Vec<OpenDump<K>> {
+        let dumps = self.by_id.values();
+        let due = dumps.take_while(|dump| dump.deadline_ns < mono_ns);
+        let due: Vec<u64> = due.map(|dump| dump.id).collect();
+        self.take_all_of(&due)
+    }
+
+    /// Takes out all dumps, oldest first.
+    pub(crate) fn take_all(&mut self) -> Vec<OpenDump<K>> {
+        self.closing.clear();
+        self.by_key.clear();
+        let dumps = std::mem::take(&mut self.by_id);
+        dumps.into_values().collect()
+    }
+
+    fn take_all_of(&mut self, ids: &[u64]) -> Vec<OpenDump<K>> {
+        ids.iter().filter_map(|id| self.take(*id)).collect()
+    }
+
+    fn take(&mut self, id: u64) -> Option<OpenDump<K>> {
+        let dump = self.by_id.remove(&id)?;
+        self.closing.remove(&(dump.close_ns, id));
+        let key = (dump.rule, dump.expression.clone());
+        if let Entry::Occupied(mut entry) = self.by_key.entry(key) {
+            entry.get_mut().retain(|other| *other != id);
+            if entry.get().is_empty() {
+                entry.remove();
+            }
+        }
+        Some(dump)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dump(id: u64, expression: &'static str, to_ns: i64) -> OpenDump<&'static str> {
+        OpenDump {
+            id,
+            rule: 0,
+            expression,
+            from_ns: 1,
+            to_ns,
+            close_ns: to_ns + 10,
+            deadline_ns: id.cast_signed() * 1000,
+            suppressed: Suppressed::default(),
+        }
+    }
+
+    fn ids(dumps: &[OpenDump<&'static str>]) -> Vec<u64> {
+        dumps.iter().map(|dump| dump.id).collect()
+    }
+
+    /// `1 a` to 100, `2 b` to 50, `3 a` to 200.
+    fn three() -> OpenDumps<&'static str> {
+        let mut dumps = OpenDumps::new();
+        for (id, expression, to_ns) in [(1, "a", 100), (2, "b", 50), (3, "a", 200)] {
+            dumps.add(dump(id, expression, to_ns));
+        }
+        dumps
+    }
+
+    #[test]
+    fn a_hit_finds_the_oldest_dump_of_its_kind_that_is_not_over() {
+        let mut dumps = three();
+        let mut found =
+            |rule, expression, time_ns| dumps.same(rule, &expression, time_ns).map(|dump| dump.id);
+        assert_eq!(found(0, "a", 100), Some(1));
+        assert_eq!(found(0, "a", 101), Some(3));
+        assert_eq!(found(0, "a", 201), None);
+        assert_eq!(found(0, "b", 1), Some(2));
+        assert_eq!(found(1, "a", 1), None, "of another rule");
+        assert_eq!(found(0, "b", 0), None, "before it, of another clock");
+        assert_eq!(ids(&dumps.take_closed(110)), [2, 1]);
+        let mut found = |expression| dumps.same(0, &expression, 1).map(|dump| dump.id);
+        assert_eq!((found("a"), found("b")), (Some(3), None));
+    }
+
+    #[test]
+    fn they_close_in_the_order_of_their_ends_and_of_their_ids() {
+        let mut dumps = three();
+        dumps.add(dump(4, "c", 50));
+        assert_eq!(dumps.next_close_ns(), Some(60));
+        assert!(dumps.take_closed(59).is_empty());
+        assert_eq!(ids(&dumps.take_closed(60)), [2, 4]);
+        assert_eq!((dumps.len(), dumps.next_close_ns()), (2, Some(110)));
+        assert_eq!(ids(&dumps.take_overdue(3000)), [1], "3 is due at 3000");
+        assert_eq!(ids(&dumps.take_overdue(3001)), [3]);
+        assert_eq!((dumps.len(), dumps.next_close_ns()), (0, None));
+    }
+}

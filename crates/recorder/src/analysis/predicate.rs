@@ -1,0 +1,263 @@
+//! What hits would dump, and what dumps take.
+
+use std::{
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
+
+use retroscope_filter::{
+    Decision as FilterDecision, FillError, Filled, Filter, FilterError, FlowState, Template,
+    TriggerFacts, TriggerValues,
+};
+use retroscope_packet::{FragmentKey, LinkType, parse};
+use retroscope_ring::Packet;
+
+use crate::{
+    analysis::{
+        dump_script::ScriptPredicate,
+        fragments::FirstFragments,
+        prepared::{Prepared, mode, view},
+        trigger_scripts::shown,
+    },
+    intake::interfaces::Interface,
+};
+
+/// What a hit would dump. Two are equal if their dumps take the same packets for the same reason. Nothing is formatted before one
+/// is opened.
+#[derive(Debug, Clone)]
+pub(crate) struct Expression {
+    what: What,
+    interface: u16,
+}
+
+#[derive(Debug, Clone)]
+enum What {
+    /// A template, and what the trigger packet says to it.
+    Values(Arc<Template>, Arc<TriggerValues>),
+    /// An expression that asks for no trigger packet.
+    Plain(Arc<Filled>),
+    Script(ScriptPredicate),
+}
+
+impl Expression {
+    /// What `template` says of a packet, with what is known of the datagram it may be a later fragment of.
+    pub(crate) fn new(
+        template: &Arc<Template>,
+        interface: &Interface,
+        packet: &Packet<'_>,
+        fragments: &FirstFragments,
+    ) -> Result<Self, FillError> {
+        let parsed = parse(interface.link_type, packet.data);
+        let values = template.values(&TriggerFacts {
+            parsed,
+            interface: packet.interface,
+            first_fragment: fragments.flow(&parsed, packet.time_ns),
+        })?;
+        Ok(Self {
+            what: What::Values(Arc::clone(template), Arc::new(values)),
+            interface: packet.interface,
+        })
+    }
+
+    /// An expression that asks for no trigger packet.
+    pub(crate) fn plain(filled: Filled) -> Self {
+        Self {
+            what: What::Plain(Arc::new(filled)),
+            interface: 0,
+        }
+    }
+
+    /// What a dump script made of a packet of `interface`.
+    pub(crate) fn scripted(predicate: ScriptPredicate, interface: u16) -> Self {
+        Self {
+            what: What::Script(predicate),
+            interface,
+        }
+    }
+
+    /// The interface of the trigger packet.
+    pub(crate) fn interface(&self) -> u16 {
+        self.interface
+    }
+
+    /// As people read it, and what a dump of it takes.
+    pub(crate) fn resolve(&self, offline: bool) -> (String, Predicate) {
+        let filled = match &self.what {
+            What::Values(template, values) => template.filled(values),
+            What::Plain(filled) => Filled::clone(filled),
+            What::Script(predicate) => {
+                let text = predicate.name().to_owned();
+                return (text, Predicate::Script(predicate.clone()));
+            }
+        };
+        (filled.as_str().to_owned(), Predicate::new(filled, offline))
+    }
+}
+
+impl PartialEq for Expression {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.what, &other.what) {
+            (What::Values(a, values), What::Values(b, others)) => {
+                (Arc::ptr_eq(a, b) || a == b) && values == others
+            }
+            (What::Plain(a), What::Plain(b)) => a == b,
+            (What::Script(a), What::Script(b)) => a.name() == b.name(),
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Expression {}
+
+impl Hash for Expression {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match &self.what {
+            What::Values(_, values) => values.hash(state),
+            What::Plain(filled) => filled.hash(state),
+            What::Script(predicate) => predicate.name().hash(state),
+        }
+    }
+}
+
+/// What a dump takes.
+#[derive(Debug, Clone)]
+pub(crate) enum Predicate {
+    Filter(Box<FilterPredicate>),
+    Script(ScriptPredicate),
+}
+
+/// A filter, with what it has learned about fragments.
+#[derive(Debug, Clone)]
+pub(crate) struct FilterPredicate {
+    prepared: Prepared,
+    state: FlowState,
+}
+
+/// A predicate's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) decision: Decision,
+    /// Packets kept aside under this key can be decided now.
+    pub(crate) resolves: Option<FragmentKey>,
+}
+
+/// See [`Answer`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Decision {
+    Take,
+    Skip,
+    /// A later fragment whose first one was not seen yet.
+    Maybe(FragmentKey),
+}
+
+impl Predicate {
+    fn new(filled: Filled, offline: bool) -> Self {
+        let filter = Filter::new(filled);
+        let state = filter.state();
+        Self::Filter(Box::new(FilterPredicate {
+            prepared: Prepared::new(filter, mode(offline)),
+            state,
+        }))
+    }
+
+    /// The filter, for a rule set, which finds the packets to ask about; `None`: a script decides.
+    pub(crate) fn filter(&self) -> Option<&Filter> {
+        match self {
+            Self::Filter(filter) => Some(filter.prepared.filter()),
+            Self::Script(_) => None,
+        }
+    }
+
+    /// The script, if one decides.
+    pub(crate) fn script(&self) -> Option<&ScriptPredicate> {
+        match self {
+            Self::Filter(_) => None,
+            Self::Script(script) => Some(script),
+        }
+    }
+
+    /// Notes that the dump takes nothing of a link type; found out by the rule set.
+    pub(crate) fn refuse(&mut self, link_type: LinkType, error: &FilterError) {
+        if let Self::Filter(filter) = self {
+            filter.prepared.refuse(link_type, error);
+        }
+    }
+
+    /// Whether the dump takes a packet, whose stamp is `offset_ns` ahead of its ring time.
+    pub(crate) fn decide(
+        &mut self,
+        interface: &Interface,
+        packet: &Packet<'_>,
+        offset_ns: i64,
+    ) -> Answer {
+        match self {
+            Self::Filter(filter) => filter.decide(interface, packet),
+            Self::Script(script) => {
+                let taken = script.match_many(&[shown(
+                    packet,
+                    packet.time_ns.wrapping_add(offset_ns),
+                    interface.link_type,
+                )]);
+                Answer {
+                    decision: if taken == 0 {
+                        Decision::Skip
+                    } else {
+                        Decision::Take
+                    },
+                    resolves: None,
+                }
+            }
+        }
+    }
+
+    /// Whether it forgot of a datagram that was seen whether it takes it: later fragments may then wait for their first in vain.
+    pub(crate) fn has_forgotten_fragments(&self) -> bool {
+        match self {
+            Self::Filter(filter) => filter.state.has_forgotten(),
+            Self::Script(_) => false,
+        }
+    }
+
+    /// Link types that the dump takes nothing of.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        match self {
+            Self::Filter(filter) => filter.notes(),
+            Self::Script(_) => Vec::new(),
+        }
+    }
+
+    /// Why it may not have taken all that it should.
+    pub(crate) fn fault(&self) -> Option<String> {
+        match self {
+            Self::Filter(_) => None,
+            Self::Script(script) => script.fault(),
+        }
+    }
+}
+
+impl FilterPredicate {
+    fn decide(&mut self, interface: &Interface, packet: &Packet<'_>) -> Answer {
+        self.prepared.prepare(interface.link_type);
+        let view = view(interface, packet, self.prepared.mode());
+        let verdict = self.prepared.filter().evaluate(&mut self.state, &view);
+        let decision = match verdict.decision {
+            FilterDecision::Take => Decision::Take,
+            FilterDecision::Skip => Decision::Skip,
+            FilterDecision::Maybe(key) => Decision::Maybe(key),
+        };
+        Answer {
+            decision,
+            resolves: verdict.resolves,
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let refused = self.prepared.refused();
+        refused
+            .iter()
+            .map(|(link_type, error)| {
+                format!("takes nothing of link type {}: {error}", link_type.0)
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,204 @@
+//! Expressions compiled for the link types of the sources.
+//!
+//! Where an expression compiles for none of them, the user made a mistake; where it compiles for some, packets of the others do
+//! not match, and that is said once.
+
+use retroscope_filter::{
+    Aux, Direction, Filter, FilterError, Frame, LinkContext, Mode, PacketView, Program,
+};
+use retroscope_packet::LinkType;
+use retroscope_ring::Packet;
+
+use crate::intake::interfaces::Interface;
+
+/// Snap length told to libpcap: the most that the ring stores. It makes no difference to what matches.
+const SNAPLEN: u32 = 262_144;
+
+pub(crate) fn context(link_type: LinkType, mode: Mode) -> LinkContext {
+    LinkContext {
+        link_type,
+        snaplen: SNAPLEN,
+        mode,
+        optimize: true,
+    }
+}
+
+pub(crate) fn view<'p>(interface: &Interface, packet: &Packet<'p>, mode: Mode) -> PacketView<'p> {
+    PacketView {
+        link_type: interface.link_type,
+        mode,
+        interface: packet.interface,
+        aux: aux(packet.direction),
+        data: packet.data,
+        wire_len: packet.wire_len,
+    }
+}
+
+pub(crate) fn aux(direction: u8) -> Aux {
+    let direction = match direction {
+        1 => Direction::Inbound,
+        2 => Direction::Outbound,
+        _ => Direction::Unknown,
+    };
+    Aux {
+        direction,
+        ifindex: None,
+    }
+}
+
+pub(crate) fn mode(offline: bool) -> Mode {
+    if offline { Mode::Savefile } else { Mode::Live }
+}
+
+/// The link types of the sources.
+pub(crate) struct LinkTypes<'a> {
+    known: &'a [LinkType],
+    /// Finds those that only turn up further inside the files, at a cost.
+    more: &'a dyn Fn() -> Vec<LinkType>,
+}
+
+impl<'a> LinkTypes<'a> {
+    /// Where none is known, Ethernet is expected.
+    pub(crate) fn new(known: &'a [LinkType], more: &'a dyn Fn() -> Vec<LinkType>) -> Self {
+        const ETHERNET: [LinkType; 1] = [LinkType::ETHERNET];
+        let known = if known.is_empty() { &ETHERNET } else { known };
+        Self { known, more }
+    }
+
+    pub(crate) fn known(&self) -> &[LinkType] {
+        self.known
+    }
+
+    pub(crate) fn more(&self) -> Vec<LinkType> {
+        (self.more)()
+    }
+
+    /// Ok if `compile` succeeds for any of the known, else for any of the others; otherwise the error of the first.
+    pub(crate) fn first_or_any(
+        &self,
+        mut compile: impl FnMut(LinkType) -> Result<(), FilterError>,
+    ) -> Result<(), FilterError> {
+        let mut first = None;
+        let mut succeeded = false;
+        for link_type in self.known {
+            match compile(*link_type) {
+                Ok(()) => succeeded = true,
+                Err(error) => _ = first.get_or_insert(error),
+            }
+        }
+        match first {
+            Some(error)
+                if !succeeded
+                    && !self
+                        .more()
+                        .into_iter()
+                        .any(|link_type| compile(link_type).is_ok()) =>
+            {
+                Err(error)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A filter that learns new link types as packets of them come.
+#[derive(Debug, Clone)]
+pub(crate) struct Prepared {
+    filter: Filter,
+    mode: Mode,
+    tried: Vec<LinkType>,
+    refused: Vec<(LinkType, String)>,
+}
+
+impl Prepared {
+    pub(crate) fn new(filter: Filter, mode: Mode) -> Self {
+        Self {
+            filter,
+            mode,
+            tried: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+
+    pub(crate) fn filter(&self) -> &Filter {
+        &self.filter
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Compiles for a link type, if that was not tried before; whether it was not.
+    pub(crate) fn prepare(&mut self, link_type: LinkType) -> bool {
+        if self.knows(link_type) {
+            return false;
+        }
+        self.tried.push(link_type);
+        if let Err(error) = self.filter.prepare(context(link_type, self.mode)) {
+            self.refused.push((link_type, error.to_string()));
+        }
+        true
+    }
+
+    /// Whether it was compiled, or refused, for a link type.
+    pub(crate) fn knows(&self, link_type: LinkType) -> bool {
+        self.tried.contains(&link_type)
+    }
+
+    /// Notes that packets of a link type do not match; found out elsewhere.
+    pub(crate) fn refuse(&mut self, link_type: LinkType, error: &FilterError) {
+        if !self.knows(link_type) {
+            self.tried.push(link_type);
+            self.refused.push((link_type, error.to_string()));
+        }
+    }
+
+    /// Compiles for all link types; an error if it compiles for none of them.
+    pub(crate) fn check(&mut self, link_types: &LinkTypes<'_>) -> Result<(), FilterError> {
+        link_types.first_or_any(|link_type| {
+            self.prepare(link_type);
+            self.filter.prepare(context(link_type, self.mode))
+        })
+    }
+
+    /// The last time that names are looked up: for the link types further inside the files. Packets of others, which a stream may bring up,
+    /// do not match where there are names.
+    pub(crate) fn seal(&self, link_types: &LinkTypes<'_>) {
+        if self.filter.has_names() {
+            let mut filter = self.filter.clone();
+            for link_type in link_types.known().iter().copied().chain(link_types.more()) {
+                // A refusal is remembered, and told when packets of the link type come.
+                let _ = filter.prepare(context(link_type, self.mode));
+            }
+        }
+        self.filter.seal();
+    }
+
+    /// Its programs for all link types that were tried.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = &Program> {
+        let of = |link_type: &LinkType| self.filter.programs(*link_type, self.mode);
+        self.tried.iter().filter_map(of).flatten()
+    }
+
+    /// Which of some packets of an interface match, whatever came before them. None where it is not prepared for their link
+    /// type.
+    pub(crate) fn matches_many(
+        &self,
+        link_type: LinkType,
+        interface: u16,
+        frames: &[Frame<'_>],
+    ) -> u64 {
+        let link = (link_type, self.mode);
+        self.filter.matches_many(link, interface, frames)
+    }
+
+    /// Link types for which it was refused, and why.
+    pub(crate) fn refused(&self) -> &[(LinkType, String)] {
+        &self.refused
+    }
+
+    /// The same, each once.
+    pub(crate) fn take_refused(&mut self) -> Vec<(LinkType, String)> {
+        std::mem::take(&mut self.refused)
+    }
+}

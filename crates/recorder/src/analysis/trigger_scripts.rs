@@ -1,0 +1,162 @@
+//! Trigger scripts: which packets of a chunk they take.
+//!
+//! A script may remember what it saw, so it is asked about every packet once, in order, before anything else happens to
+//! the chunk; what it found is looked up afterwards. What it finds depends on the packets and their order alone, not on where
+//! chunks end.
+
+use std::ops::Range;
+
+use retroscope_packet::LinkType;
+use retroscope_ring::Packet;
+use retroscope_script::{Limits, MANY, Packet as ScriptPacket, Script, ScriptError, Trigger};
+
+use crate::{control::ring_time::Stamps, intake::interfaces::InterfaceCache};
+
+const _: () = assert!(MANY == crate::analysis::chunk::MANY);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct TriggerScripts {
+    scripts: Vec<TriggerScript>,
+}
+
+#[derive(Debug)]
+struct TriggerScript {
+    trigger: Trigger,
+    /// The packets of the chunk that it takes.
+    found: u64,
+    /// Whether its failure was told.
+    told: bool,
+}
+
+impl TriggerScripts {
+    /// Runs the files once.
+    pub(crate) fn new(scripts: &[Script], limits: Limits) -> Result<Self, ScriptError> {
+        let new = |script| {
+            Ok(TriggerScript {
+                trigger: Trigger::new(script, limits)?,
+                found: 0,
+                told: false,
+            })
+        };
+        let scripts = scripts
+            .iter()
+            .map(new)
+            .collect::<Result<_, ScriptError>>()?;
+        Ok(Self { scripts })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.scripts.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.scripts.len()
+    }
+
+    /// What messages call a script.
+    pub(crate) fn name(&self, script: usize) -> Option<&str> {
+        self.scripts.get(script).map(|script| script.trigger.name())
+    }
+
+    /// Asks all scripts about the packets of a chunk, at most [`MANY`], which begins with this record of a producer.
+    pub(crate) fn ask<'p>(
+        &mut self,
+        (producer, first): (usize, u64),
+        packets: impl Iterator<Item = Packet<'p>>,
+        names: &mut InterfaceCache,
+        stamps: &mut Stamps,
+    ) {
+        let mut chunk = [NO_PACKET; MANY];
+        let mut count = 0;
+        for ((slot, packet), record) in chunk.iter_mut().zip(packets).zip(first..) {
+            // Of an interface that no inserter registered nothing triggers, whatever a script says.
+            let interface = names.interface(packet.interface);
+            let link_type = interface.map_or(NO_PACKET.link_type, |interface| interface.link_type);
+            let source = interface.map_or(0, |interface| interface.source);
+            let stamp_ns = stamps.stamp_ns(producer, source, record, packet.time_ns);
+            *slot = shown(&packet, stamp_ns, link_type);
+            count += 1;
+        }
+        for script in &mut self.scripts {
+            script.found = script.trigger.match_many(&chunk[..count]);
+        }
+    }
+
+    /// Nothing is wanted of the chunk.
+    pub(crate) fn pass(&mut self) {
+        self.scripts.iter_mut().for_each(|script| script.found = 0);
+    }
+
+    /// Which of the packets at `run` of the chunk some script takes: bit `n` is that of the `n`th of them.
+    pub(crate) fn found(&self, run: &Range<usize>) -> u64 {
+        let found = self
+            .scripts
+            .iter()
+            .fold(0, |found, script| found | script.found);
+        let of_run = u64::MAX.checked_shr(u32::try_from(MANY - run.len()).unwrap_or(0));
+        found
+            .checked_shr(u32::try_from(run.start).unwrap_or(0))
+            .unwrap_or(0)
+            & of_run.unwrap_or(0)
+    }
+
+    /// Whether a script takes the packet at `place` of the chunk.
+    pub(crate) fn takes(&self, script: usize, place: usize) -> bool {
+        let found = self.scripts.get(script).map_or(0, |script| script.found);
+        place < MANY && found >> place & 1 == 1
+    }
+
+    /// What scripts printed, and, once each, why they are disabled.
+    pub(crate) fn take_notices(&mut self) -> Vec<String> {
+        let mut notices = Vec::new();
+        for script in &mut self.scripts {
+            let TriggerScript { trigger, told, .. } = script;
+            let notes = trigger.take_notes();
+            notices.extend(
+                notes
+                    .iter()
+                    .map(|note| format!("{}: {note}", trigger.name())),
+            );
+            if let Some(fault) = trigger.fault().filter(|_| !*told) {
+                notices.push(format!("{fault}; this script triggers no more"));
+                *told = true;
+            }
+        }
+        notices
+    }
+
+    /// Scripts that are disabled.
+    pub(crate) fn failed(&self) -> u64 {
+        let failed = self
+            .scripts
+            .iter()
+            .filter(|script| script.trigger.fault().is_some());
+        failed.count() as u64
+    }
+}
+
+const NO_PACKET: ScriptPacket<'static> = ScriptPacket {
+    data: &[],
+    wire_len: 0,
+    time_ns: 0,
+    interface: 0,
+    link_type: LinkType(u16::MAX),
+    direction: 0,
+};
+
+/// A packet as scripts see it: with its stamp.
+pub(crate) fn shown<'p>(
+    packet: &Packet<'p>,
+    stamp_ns: i64,
+    link_type: LinkType,
+) -> ScriptPacket<'p> {
+    ScriptPacket {
+        data: packet.data,
+        wire_len: packet.wire_len,
+        time_ns: stamp_ns,
+        interface: packet.interface,
+        link_type,
+        direction: packet.direction,
+    }
+}

@@ -1,0 +1,310 @@
+//! How far the threads have come, as the others see it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+    },
+};
+
+use retroscope_ring::{Positions, Ring};
+
+use crate::control::hits::{HitCounts, Reason, Suppressions};
+
+/// How far the dumper may read.
+#[derive(Debug)]
+pub(crate) enum Progress {
+    /// Offline: behind the analyzer, so that what a dump sees depends on the packets only.
+    Follow {
+        /// Records that the analyzer has passed.
+        positions: Positions,
+        /// Highest packet time that the analyzer had seen before it moved its positions, ns.
+        clock: Arc<AtomicI64>,
+        /// How late a packet may be, ns.
+        hold_ns: i64,
+    },
+    /// Live: everything published.
+    Live {
+        /// The ring, for its marks.
+        ring: Ring,
+        /// By producer, whether it promises watermarks.
+        promises: Vec<bool>,
+    },
+}
+
+/// A reading of [`Progress`].
+#[derive(Debug, Clone)]
+pub(crate) struct Reach {
+    limits: Vec<u64>,
+    /// No packet older than this will come within reach later from producers that promise so; ns.
+    pub(crate) frontier_ns: i64,
+    /// By producer, whether it does. Offline all do.
+    promises: Vec<bool>,
+}
+
+impl Progress {
+    /// Reads clocks first, then marks: a packet below the clock that came in time is then within the marks.
+    pub(crate) fn reach(&self) -> Reach {
+        match self {
+            Self::Follow {
+                positions,
+                clock,
+                hold_ns,
+            } => {
+                // C1: Acquire, pairs with C0 in the analyzer.
+                let frontier_ns = clock.load(Ordering::Acquire).saturating_sub(*hold_ns);
+                Reach {
+                    limits: vec![positions.get(0)],
+                    frontier_ns,
+                    promises: Vec::new(),
+                }
+            }
+            Self::Live { ring, promises } => {
+                let watermarks = promised(ring, promises);
+                Reach {
+                    frontier_ns: watermarks.min().unwrap_or(i64::MAX),
+                    limits: (0..ring.producers()).map(|p| ring.published(p)).collect(),
+                    promises: promises.clone(),
+                }
+            }
+        }
+    }
+}
+
+/// The watermarks of the producers that promise them, ns; `i64::MIN`: not yet.
+pub(crate) fn promised(ring: &Ring, promises: &[bool]) -> impl Iterator<Item = i64> {
+    let promising = promises
+        .iter()
+        .enumerate()
+        .filter(|(_, promises)| **promises);
+    promising.map(|(producer, _)| ring.watermark(producer).unwrap_or(i64::MIN))
+}
+
+impl Reach {
+    /// The first record of a producer that may not be read yet.
+    pub(crate) fn limit(&self, producer: usize) -> u64 {
+        self.limits.get(producer).copied().unwrap_or(0)
+    }
+
+    /// All records before `ends` may be read, too: the analyzer has seen them, and does not go on meanwhile.
+    pub(crate) fn extend(&mut self, ends: &[u64]) {
+        for (limit, end) in self.limits.iter_mut().zip(ends) {
+            *limit = (*limit).max(*end);
+        }
+    }
+
+    /// Whether packets of a producer come in time, as far as promised.
+    pub(crate) fn is_promised(&self, producer: usize) -> bool {
+        self.promises.get(producer).copied().unwrap_or(true)
+    }
+
+    /// Whether all records before `ends` may be read.
+    pub(crate) fn covers(&self, ends: &[u64]) -> bool {
+        ends.iter()
+            .enumerate()
+            .all(|(producer, end)| self.limit(producer) >= *end)
+    }
+}
+
+/// Where an offline writer waits before it overwrites: until the analyzer has seen every record stored so far and the
+/// dumper has written what it wants of them. What a trigger finds in the ring is then a function of the packets and of
+/// the ring's size, however the threads were scheduled.
+#[derive(Debug, Default)]
+pub(crate) struct Barrier {
+    state: Mutex<BarrierState>,
+    moved: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct BarrierState {
+    asked: u64,
+    analyzer: u64,
+    dumper: u64,
+    off: bool,
+}
+
+impl Barrier {
+    fn state(&self) -> MutexGuard<'_, BarrierState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the other two and waits for them; `wake` is called once to wake the analyzer.
+    pub(crate) fn wait(&self, wake: impl FnOnce()) {
+        let mut state = self.state();
+        state.asked += 1;
+        let mine = state.asked;
+        drop(state);
+        wake();
+        let mut state = self.state();
+        while state.dumper < mine && !state.off {
+            state = self
+                .moved
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// What the analyzer should answer once it has read everything.
+    pub(crate) fn asked_of_analyzer(&self) -> Option<u64> {
+        let state = self.state();
+        (state.asked > state.analyzer).then_some(state.asked)
+    }
+
+    pub(crate) fn analyzer_done(&self, asked: u64) {
+        self.state().analyzer = asked;
+    }
+
+    /// What the dumper should answer once it has written everything.
+    pub(crate) fn asked_of_dumper(&self) -> Option<u64> {
+        let state = self.state();
+        (state.analyzer > state.dumper).then_some(state.analyzer)
+    }
+
+    pub(crate) fn dumper_done(&self, asked: u64) {
+        self.state().dumper = asked;
+        self.moved.notify_all();
+    }
+
+    /// Lets everybody pass from now on: a thread is gone.
+    pub(crate) fn off(&self) {
+        self.state().off = true;
+        self.moved.notify_all();
+    }
+}
+
+/// The reading ledger and the hits, for status lines. One writer each, the analyzer but where it says otherwise; each
+/// number stands alone.
+#[derive(Debug, Default)]
+pub(crate) struct AnalyzerCounters {
+    pub(crate) analyzed: AtomicU64,
+    pub(crate) lapped: AtomicU64,
+    /// Of `lapped`, those that came while there were rules.
+    pub(crate) unseen: AtomicU64,
+    pub(crate) triggers: AtomicU64,
+    /// By reason.
+    suppressed: [AtomicU64; Reason::ALL.len()],
+    pub(crate) open_dumps: AtomicU64,
+    pub(crate) clock_steps: AtomicU64,
+    /// Trigger scripts that are disabled.
+    pub(crate) trigger_scripts_failed: AtomicU64,
+    /// Whether the dump script is: 0 or 1. Whoever holds the script writes it.
+    pub(crate) dump_script_failed: AtomicU64,
+    /// Dumps whose window the analyzer closed.
+    pub(crate) closed_dumps: AtomicU64,
+    /// Dumps that the dumper is done with. The dumper writes it.
+    pub(crate) finished_dumps: AtomicU64,
+}
+
+impl AnalyzerCounters {
+    pub(crate) fn set_suppressed(&self, suppressed: &Suppressions) {
+        for reason in Reason::ALL {
+            self.suppressed[reason as usize].store(suppressed.of(reason), Ordering::Relaxed);
+        }
+    }
+
+    /// What hits became.
+    pub(crate) fn hits(&self) -> HitCounts {
+        let of = |reason| self.suppressed[reason as usize].load(Ordering::Relaxed);
+        HitCounts {
+            triggers: self.triggers.load(Ordering::Relaxed),
+            suppressed: Suppressions::new(of),
+        }
+    }
+
+    /// Scripts that are disabled.
+    pub(crate) fn scripts_failed(&self) -> u64 {
+        let triggers = self.trigger_scripts_failed.load(Ordering::Relaxed);
+        triggers + self.dump_script_failed.load(Ordering::Relaxed)
+    }
+
+    /// Whether dumps are open, or their file is not finished: they wait for packet time, and for the engines' counters. Live.
+    pub(crate) fn are_dumps_unfinished(&self) -> bool {
+        self.open_dumps.load(Ordering::Relaxed) > 0 || self.in_flight() > 0
+    }
+
+    /// Dumps whose window is closed and whose file is not finished.
+    pub(crate) fn in_flight(&self) -> u64 {
+        let finished = self.finished_dumps.load(Ordering::Relaxed);
+        let closed = self.closed_dumps.load(Ordering::Relaxed);
+        closed.saturating_sub(finished)
+    }
+}
+
+/// What dumps cost, from the dumper to the director, summed by rule until that takes it.
+#[derive(Debug, Default)]
+pub(crate) struct Costs {
+    /// Whether there is anything. It carries nothing with it: the lock does.
+    any: AtomicBool,
+    by_rule: Mutex<BTreeMap<usize, Cost>>,
+}
+
+/// What dumps of a rule did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Cost {
+    /// Bytes that they wrote.
+    pub(crate) bytes: u64,
+    /// How many of them are done with.
+    pub(crate) finished: u64,
+}
+
+impl Costs {
+    /// Adds to what was not taken yet.
+    pub(crate) fn add(&self, costs: BTreeMap<usize, Cost>) {
+        if costs.is_empty() {
+            return;
+        }
+        let mut by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        for (rule, cost) in costs {
+            let sum = by_rule.entry(rule).or_default();
+            sum.bytes += cost.bytes;
+            sum.finished += cost.finished;
+        }
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes what there is, in the order of rules.
+    pub(crate) fn take(&self) -> BTreeMap<usize, Cost> {
+        if !self.any.load(Ordering::Relaxed) {
+            return BTreeMap::new();
+        }
+        let mut by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        self.any.store(false, Ordering::Relaxed);
+        std::mem::take(&mut by_rule)
+    }
+}
+
+/// Wishes from outside, read by the threads. The flags carry no data with them; SeqCst for simplicity, they are read
+/// once a burst at most.
+#[derive(Debug, Default)]
+pub(crate) struct Control {
+    stop: AtomicBool,
+    abort: AtomicBool,
+    manual: AtomicU64,
+}
+
+impl Control {
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn stopping(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn abort(&self) {
+        self.abort.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn aborting(&self) -> bool {
+        self.abort.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn trigger(&self) {
+        self.manual.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn take_triggers(&self) -> u64 {
+        self.manual.swap(0, Ordering::SeqCst)
+    }
+}

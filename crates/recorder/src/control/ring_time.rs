@@ -1,0 +1,291 @@
+//! Ring time: what stamps would be had nobody set their clock.
+//!
+//! The ring orders by it, and windows, watermarks and losses are told in it, so that a clock that is set while packets are recorded
+//! neither ends nor prolongs a window, and makes no packet old. A stamp is ring time and the *offset* of its clock: the sum of
+//! the steps that it made. The ring keeps the offsets of its records ([`retroscope_ring::Step`]); what is written carries stamps again.
+//!
+//! The system's clock is stepped where it parts from the monotonic clock, which nobody can set; both are slewed alike (clock_gettime(2)).
+//! Stamps of files and of other machines' clocks are judged by themselves (`intake/inserter/sequence.rs`).
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
+};
+
+use retroscope_ring::{Ring, Step};
+
+use crate::control::{
+    clock::{Clock, Now},
+    time::{rfc3339, seconds},
+};
+
+/// A difference between system clock and monotonic clock that is a step and no error of reading, ns (DESIGN §6).
+pub(crate) const STEP_NS: i64 = 100_000_000;
+/// Steps that verdicts may still name: those of the recent past.
+const STEPS_KEPT: usize = 256;
+
+/// The present, in ring time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment {
+    /// Ring time of a packet that the system stamps now, ns.
+    pub(crate) ring_ns: i64,
+    /// The monotonic clock, ns.
+    pub(crate) mono_ns: i64,
+    /// Stamp less ring time of what the system stamps now, ns.
+    pub(crate) offset_ns: i64,
+}
+
+/// The system's clock as ring time, shared by all threads. It also keeps the list of steps, of any clock.
+#[derive(Debug)]
+pub(crate) struct RingClock {
+    clock: Arc<dyn Clock>,
+    /// System clock less monotonic clock at the start, ns.
+    start_ns: i64,
+    /// The sum of the steps since, ns. Written under the mutex.
+    offset_ns: AtomicI64,
+    /// The monotonic clock at the last look that told there was no step; no more than a millisecond before it.
+    looked_mono_ns: AtomicI64,
+    /// The monotonic clock when the last step was found. Written under the mutex.
+    stepped_mono_ns: AtomicI64,
+    /// Steps of the system's clock.
+    count: AtomicU64,
+    steps: Mutex<Vec<NamedStep>>,
+}
+
+/// A step, for people.
+#[derive(Debug, Clone)]
+struct NamedStep {
+    /// It lies between these, in ring time, ns.
+    from_ns: i64,
+    to_ns: i64,
+    text: String,
+    /// A notice has told it.
+    is_told: bool,
+}
+
+impl RingClock {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        let now = clock.now();
+        Self {
+            clock,
+            start_ns: now.wall_ns.saturating_sub(now.mono_ns),
+            offset_ns: AtomicI64::new(0),
+            looked_mono_ns: AtomicI64::new(now.mono_ns),
+            stepped_mono_ns: AtomicI64::new(i64::MIN),
+            count: AtomicU64::new(0),
+            steps: Mutex::default(),
+        }
+    }
+
+    /// The clocks behind it.
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        self.clock.as_ref()
+    }
+
+    /// Reads the clocks, and notices a step. Any thread, once a burst at most.
+    pub(crate) fn now(&self) -> Moment {
+        let now = self.clock.now();
+        let mut offset_ns = self.offset_ns.load(Relaxed);
+        if now.is_one_moment() {
+            if self.apart_ns(now, offset_ns).abs() > STEP_NS {
+                offset_ns = self.step(now);
+            } else if now
+                .mono_ns
+                .saturating_sub(self.looked_mono_ns.load(Relaxed))
+                > 1_000_000
+            {
+                self.looked_mono_ns.store(now.mono_ns, Relaxed);
+            }
+        }
+        let steady_ns = now.mono_ns.saturating_add(self.start_ns);
+        let ring_ns = now.wall_ns.saturating_sub(offset_ns);
+        let is_apart = ring_ns.saturating_sub(steady_ns).abs() > STEP_NS;
+        Moment {
+            // Clocks that were not read at one moment may seem to be apart.
+            ring_ns: if is_apart { steady_ns } else { ring_ns },
+            mono_ns: now.mono_ns,
+            offset_ns,
+        }
+    }
+
+    /// How far the system's clock is from where it was set last, ns.
+    fn apart_ns(&self, now: Now, offset_ns: i64) -> i64 {
+        let since_start_ns = now.wall_ns.saturating_sub(now.mono_ns);
+        since_start_ns
+            .saturating_sub(self.start_ns)
+            .saturating_sub(offset_ns)
+    }
+
+    /// Follows a step, unless another thread has. Returns the new offset.
+    fn step(&self, now: Now) -> i64 {
+        let mut steps = self.steps();
+        let before_ns = self.offset_ns.load(Relaxed);
+        let step_ns = self.apart_ns(now, before_ns);
+        // A reading from before the last step would undo it.
+        let is_stale = now.mono_ns <= self.stepped_mono_ns.load(Relaxed);
+        if is_stale || step_ns.abs() <= STEP_NS {
+            return before_ns;
+        }
+        self.stepped_mono_ns.store(now.mono_ns, Relaxed);
+        let offset_ns = before_ns.saturating_add(step_ns);
+        self.offset_ns.store(offset_ns, Relaxed);
+        self.count.fetch_add(1, Relaxed);
+        let looked_ns = self.looked_mono_ns.swap(now.mono_ns, Relaxed);
+        let uncertain_ns = now.mono_ns.saturating_sub(looked_ns).max(0);
+        let to_ns = now.mono_ns.saturating_add(self.start_ns);
+        let text = format!(
+            "the clock was stepped by {} at {}, or up to {} before",
+            seconds(step_ns),
+            rfc3339(now.wall_ns),
+            seconds(uncertain_ns)
+        );
+        push(&mut steps, to_ns.saturating_sub(uncertain_ns), to_ns, text);
+        offset_ns
+    }
+
+    /// The clock of a source was found to have stepped, between these in ring time; `text` says it.
+    pub(crate) fn note(&self, from_ns: i64, to_ns: i64, text: String) {
+        push(&mut self.steps(), from_ns, to_ns, text);
+    }
+
+    /// Steps of the system's clock since the start.
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Relaxed)
+    }
+
+    /// Steps within a window of ring time, in words.
+    pub(crate) fn within(&self, from_ns: i64, to_ns: i64) -> Vec<String> {
+        let touches = |step: &&NamedStep| step.from_ns <= to_ns && step.to_ns >= from_ns;
+        let steps = self.steps();
+        steps
+            .iter()
+            .filter(touches)
+            .map(|s| s.text.clone())
+            .collect()
+    }
+
+    /// Steps that nobody was told of, in words.
+    pub(crate) fn take_untold(&self) -> Vec<String> {
+        let mut steps = self.steps();
+        let untold = steps.iter_mut().filter(|step| !step.is_told);
+        untold
+            .map(|step| {
+                step.is_told = true;
+                step.text.clone()
+            })
+            .collect()
+    }
+
+    fn steps(&self) -> MutexGuard<'_, Vec<NamedStep>> {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn push(steps: &mut Vec<NamedStep>, from_ns: i64, to_ns: i64, text: String) {
+    if steps.len() >= STEPS_KEPT {
+        steps.remove(0);
+    }
+    steps.push(NamedStep {
+        from_ns,
+        to_ns,
+        text,
+        is_told: false,
+    });
+}
+
+/// Gives ring time its stamp back: a thread's own copy of the ring's steps.
+#[derive(Debug)]
+pub(crate) struct Stamps {
+    ring: Ring,
+    steps: Vec<Step>,
+    made: u64,
+}
+
+impl Stamps {
+    pub(crate) fn new(ring: &Ring) -> Self {
+        Self {
+            ring: ring.clone(),
+            steps: Vec::new(),
+            made: 0,
+        }
+    }
+
+    /// To be asked after the record was found: stamp less ring time of a record of a source, ns.
+    pub(crate) fn offset_ns(&mut self, producer: usize, source: usize, record: u64) -> i64 {
+        let made = self.ring.steps_made();
+        if made == 0 {
+            return 0;
+        }
+        if made != self.made {
+            (self.steps, self.made) = (self.ring.steps(), made);
+        }
+        Step::stamp_ns(&self.steps, producer, clock_of(source), record, 0)
+    }
+
+    /// The stamp of a record, ns since the epoch.
+    pub(crate) fn stamp_ns(
+        &mut self,
+        producer: usize,
+        source: usize,
+        record: u64,
+        ring_ns: i64,
+    ) -> i64 {
+        ring_ns.wrapping_add(self.offset_ns(producer, source, record))
+    }
+}
+
+/// The ring's number for the clock of a source. Sources beyond as many share one.
+pub(crate) fn clock_of(source: usize) -> u16 {
+    u16::try_from(source).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::SeqCst;
+
+    use super::*;
+    use crate::tests::rig::{FakeClock, MS, S};
+
+    const START: i64 = 1_800_000_000 * S;
+
+    #[test]
+    fn ring_time_goes_on_where_the_clock_is_set() {
+        let clock = Arc::new(FakeClock::default());
+        clock.wall_ns.store(START, SeqCst);
+        let ring_clock = RingClock::new(clock.clone());
+        for (round, step_ns) in [0, 3600 * S, -7200 * S, 90 * MS, 20 * MS]
+            .iter()
+            .enumerate()
+        {
+            clock.pass(S);
+            clock.wall_ns.fetch_add(*step_ns, SeqCst);
+            let now = ring_clock.now();
+            let since_start_ns = i64::try_from(round + 1).unwrap() * S;
+            // Less than a step is no step; what adds up to one is.
+            let rest_ns = if round == 3 { 90 * MS } else { 0 };
+            assert_eq!(now.ring_ns, START + since_start_ns + rest_ns, "{round}");
+            assert_eq!(
+                now.ring_ns + now.offset_ns,
+                clock.wall_ns.load(SeqCst),
+                "{round}"
+            );
+        }
+        assert_eq!(ring_clock.count(), 3);
+        assert_eq!(ring_clock.take_untold().len(), 3);
+        assert!(ring_clock.take_untold().is_empty());
+        let within = ring_clock.within(START + 2 * S - 1, START + 2 * S - 1);
+        assert_eq!(within.len(), 1, "{within:?}");
+        assert!(within[0].contains("stepped by 3600.000 s"), "{within:?}");
+        assert!(within[0].contains("up to 1.000 s before"), "{within:?}");
+    }
+
+    #[test]
+    fn steps_are_kept_within_a_bound() {
+        let clock = Arc::new(FakeClock::default());
+        let ring_clock = RingClock::new(clock);
+        for at in 0..10 * STEPS_KEPT as i64 {
+            ring_clock.note(at, at, String::new());
+        }
+        assert_eq!(ring_clock.within(i64::MIN, i64::MAX).len(), STEPS_KEPT);
+    }
+}

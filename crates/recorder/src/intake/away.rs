@@ -1,0 +1,187 @@
+//! Stretches of time in which the interface of a source is down or removed.
+//!
+//! Nothing is received then, and nobody knows what passed the wire. They are told to the log of losses as they go on, so that a
+//! dump whose window ends meanwhile knows. A source that is away for good is so until the recorder ends, though its inserters have
+//! ended before.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::{
+    control::ring_time::Moment,
+    intake::counters::{INTERFACE_DOWN, LossEvent, LossLog},
+};
+
+/// Follows the interface of one source, for all of its queues.
+#[derive(Debug)]
+pub(crate) struct Away {
+    source: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// How often it went away.
+    gaps: u64,
+    /// How long it was away, as far as that was told.
+    ns: u64,
+    now: Whereabouts,
+    /// It was told that nothing of it is recorded any more.
+    is_whole_told: bool,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+enum Whereabouts {
+    #[default]
+    Here,
+    /// Away; up to when that was told, ns of ring time.
+    Away { told_ns: i64 },
+    /// Away to the end of the recorder. What is not in `ns` yet began here, on the monotonic clock.
+    ForGood { mono_ns: i64 },
+}
+
+impl State {
+    fn begin(&mut self, known_ns: i64) {
+        if matches!(self.now, Whereabouts::Here) {
+            self.now = Whereabouts::Away { told_ns: known_ns };
+            self.gaps += 1;
+        }
+    }
+}
+
+impl Away {
+    pub(crate) fn new(source: usize) -> Self {
+        Self {
+            source,
+            state: Mutex::default(),
+        }
+    }
+
+    /// It went away after `known_ns`, when it was last known to receive.
+    pub(crate) fn begin(&self, known_ns: i64) {
+        self.state().begin(known_ns);
+    }
+
+    /// If it is away, it still is at `now_ns`.
+    pub(crate) fn tell(&self, now_ns: i64, log: &LossLog) {
+        self.tell_with(&mut self.state(), now_ns, log);
+    }
+
+    /// It went away after `known_ns`, or before, and nothing of it will be recorded any more, or not all. Returns whether that is new.
+    pub(crate) fn for_good(&self, known_ns: i64, now: Moment, log: &LossLog) -> bool {
+        let mut state = self.state();
+        state.begin(known_ns);
+        self.tell_with(&mut state, now.ring_ns, log);
+        let Whereabouts::Away { told_ns } = state.now else {
+            return false;
+        };
+        log.push(self.event(told_ns, i64::MAX));
+        state.now = Whereabouts::ForGood {
+            mono_ns: now.mono_ns,
+        };
+        true
+    }
+
+    /// Nothing of it is recorded any more. Returns whether that is new.
+    pub(crate) fn is_first_whole(&self) -> bool {
+        !std::mem::replace(&mut self.state().is_whole_told, true)
+    }
+
+    /// It receives again, from `now_ns` on at the latest.
+    pub(crate) fn end(&self, now_ns: i64, log: &LossLog) {
+        let mut state = self.state();
+        self.tell_with(&mut state, now_ns, log);
+        if matches!(state.now, Whereabouts::Away { .. }) {
+            state.now = Whereabouts::Here;
+        }
+    }
+
+    /// How often it was away, and for how many ns in all, until `mono_ns` on the monotonic clock if it is for good.
+    pub(crate) fn totals(&self, mono_ns: i64) -> (u64, u64) {
+        let state = self.state();
+        let more_ns = match state.now {
+            Whereabouts::ForGood { mono_ns: since_ns } => mono_ns.saturating_sub(since_ns),
+            _ => 0,
+        };
+        let more_ns = u64::try_from(more_ns).unwrap_or(0);
+        (state.gaps, state.ns.saturating_add(more_ns))
+    }
+
+    fn tell_with(&self, state: &mut State, now_ns: i64, log: &LossLog) {
+        let Whereabouts::Away { told_ns } = state.now else {
+            return;
+        };
+        let Some(ns) = now_ns.checked_sub(told_ns).filter(|ns| *ns > 0) else {
+            return;
+        };
+        log.push(self.event(told_ns, now_ns));
+        state.ns = state.ns.saturating_add(ns.unsigned_abs());
+        state.now = Whereabouts::Away { told_ns: now_ns };
+    }
+
+    fn event(&self, from_ns: i64, to_ns: i64) -> LossEvent {
+        LossEvent {
+            source: self.source,
+            cause: INTERFACE_DOWN,
+            from_ns,
+            to_ns,
+            packets: 0,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_is_told_as_it_goes_on() {
+        let (log, away) = (LossLog::default(), Away::new(3));
+        away.tell(50, &log);
+        assert_eq!(log.within(0, 100), []);
+        away.begin(100);
+        // It went down first and was removed then: one gap.
+        away.begin(120);
+        away.tell(150, &log);
+        let told = log.within(0, 1000);
+        assert_eq!(
+            (told[0].source, told[0].from_ns, told[0].to_ns),
+            (3, 100, 150)
+        );
+        away.end(200, &log);
+        away.tell(300, &log);
+        let told = log.within(0, 1000);
+        assert_eq!((told[0].from_ns, told[0].to_ns), (100, 200));
+        assert_eq!(away.totals(5000), (1, 100));
+        assert_eq!(log.within(201, 1000), []);
+        away.begin(400);
+        // The clock was set back.
+        away.end(390, &log);
+        assert_eq!(away.totals(5000), (2, 100));
+    }
+
+    #[test]
+    fn what_is_gone_for_good_stays_away_to_the_end() {
+        let (log, away) = (LossLog::default(), Away::new(0));
+        away.begin(100);
+        let now = |ring_ns, mono_ns| Moment {
+            ring_ns,
+            mono_ns,
+            offset_ns: 0,
+        };
+        assert!(away.for_good(130, now(150, 7000), &log));
+        // Another queue of it, and what an interface does that nobody records.
+        assert!(!away.for_good(140, now(160, 7010), &log));
+        away.begin(170);
+        away.end(180, &log);
+        away.tell(190, &log);
+        assert_eq!(away.totals(7000), (1, 50));
+        assert_eq!(away.totals(7900), (1, 950));
+        assert_eq!(log.within(0, 99), []);
+        assert_eq!(log.within(100, 149).len(), 1);
+        assert_eq!(log.within(10_000, 10_000).len(), 1);
+    }
+}

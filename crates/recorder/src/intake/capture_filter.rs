@@ -1,0 +1,119 @@
+//! The capture filter: which frames are recorded at all.
+
+use std::sync::Arc;
+
+use retroscope_capture::{Burst, FrameMeta, Instruction};
+use retroscope_filter::{Aux, Frame, PacketView, Program};
+use retroscope_packet::LinkType;
+
+use crate::{
+    analysis::{
+        native::NativeCode,
+        prepared::{Prepared, aux},
+    },
+    intake::inserter::WireFrame,
+};
+
+/// The capture filter.
+#[derive(Debug, Clone)]
+pub(crate) struct CaptureFilter {
+    prepared: Prepared,
+    native: Arc<NativeCode>,
+    scratch: Vec<u8>,
+}
+
+impl CaptureFilter {
+    /// Frames of one [`Self::takes_many`] at most.
+    pub(crate) const MANY: usize = Program::MANY;
+
+    pub(crate) fn new(prepared: Prepared, native: &Arc<NativeCode>) -> Self {
+        prepared
+            .programs()
+            .for_each(|program| native.submit(program));
+        Self {
+            prepared,
+            native: Arc::clone(native),
+            scratch: Vec::new(),
+        }
+    }
+
+    fn prepare(&mut self, link_type: LinkType) {
+        if self.prepared.prepare(link_type) {
+            let programs = self.prepared.programs();
+            programs.for_each(|program| self.native.submit(program));
+        }
+    }
+
+    /// The programs that decide alone, one for each of these link types that has one.
+    pub(crate) fn programs(
+        &mut self,
+        link_types: &[LinkType],
+    ) -> Vec<(LinkType, Vec<Instruction>)> {
+        let convert = |one: &retroscope_filter::Instruction| Instruction {
+            code: one.code,
+            jump_true: one.jump_true,
+            jump_false: one.jump_false,
+            k: one.k,
+        };
+        let mut programs = Vec::new();
+        for &link_type in link_types {
+            self.prepare(link_type);
+            let program = self
+                .prepared
+                .filter()
+                .program(link_type, self.prepared.mode());
+            let instructions = program.map(|program| program.instructions().iter().map(convert));
+            programs.extend(instructions.map(|all| (link_type, all.collect())));
+        }
+        programs
+    }
+
+    /// Which of at most [`Self::MANY`] frames of `burst` are to be recorded, as they stand there: bit `n` is that of frame
+    /// `n`.
+    pub(crate) fn takes_many(
+        &mut self,
+        link_type: LinkType,
+        burst: &Burst<'_>,
+        frames: &[FrameMeta],
+    ) -> u64 {
+        self.prepare(link_type);
+        let mut views = [Frame::new(&[], 0, Aux::default()); Self::MANY];
+        for (view, meta) in views.iter_mut().zip(frames) {
+            let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
+            *view = Frame::new(data, meta.wire_len, aux(meta.direction as u8));
+        }
+        // A capture filter is no template, so it does not ask for interfaces.
+        self.prepared
+            .matches_many(link_type, 0, &views[..frames.len()])
+    }
+
+    /// Whether a frame is to be recorded.
+    pub(crate) fn takes(
+        &mut self,
+        link_type: LinkType,
+        interface: u16,
+        frame: &WireFrame<'_>,
+    ) -> bool {
+        self.prepare(link_type);
+        let data = match frame.parts() {
+            [whole, [], []] => whole,
+            parts => {
+                self.scratch.clear();
+                parts
+                    .iter()
+                    .for_each(|part| self.scratch.extend_from_slice(part));
+                &self.scratch
+            }
+        };
+        let mode = self.prepared.mode();
+        let view = PacketView {
+            link_type,
+            mode,
+            interface,
+            aux: aux(frame.direction),
+            data,
+            wire_len: frame.wire_len,
+        };
+        self.prepared.filter().matches(&view)
+    }
+}

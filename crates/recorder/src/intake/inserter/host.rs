@@ -1,0 +1,250 @@
+//! Stamps of the system's clock, as ring time.
+//!
+//! A step is noticed by reading the clocks behind a burst ([`RingClock::now`]); which of its frames were stamped before it, their
+//! stamps tell: with one offset they are just behind now, with the other they are as far from that as the step went, or ahead.
+
+use retroscope_capture::FrameMeta;
+
+use crate::control::ring_time::Moment;
+
+/// So long after frames with stamps behind a step have come, one with a stamp from before it may still come, ns: another CPU had stamped
+/// it, and was held up.
+const SETTLE_NS: i64 = 2_000_000_000;
+/// How far behind now what an engine has just said about time may lie, ns; no further, and it is plain which side of a step it is of.
+const FRESH_NS: i64 = 1_000_000_000;
+/// What two readings of a clock may be apart, ns.
+const AHEAD_NS: i64 = 1_000_000;
+/// How old a frame of a source that is never dry may be, ns: engines' buffers hold less of a busy link.
+const AGE_NS_MAX: i64 = 10_000_000_000;
+/// A step that the ring did not follow is tried again after so long, ns.
+const RETRY_NS: i64 = 100_000_000;
+
+/// The offset of one queue's frames.
+#[derive(Debug)]
+pub(super) struct HostStamps {
+    /// Of the frames that are stored now, ns.
+    applied_ns: i64,
+    /// Before the last step, and until when on the monotonic clock a frame may still have it.
+    before: Option<(i64, i64)>,
+    /// The ring did not follow the last step; when to try again, on the monotonic clock.
+    retry_mono_ns: Option<i64>,
+    /// When the source had nothing, on the monotonic clock: all frames have come since.
+    dry_mono_ns: i64,
+}
+
+/// What to do with frames.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// So many, at least 1, have the offset that applies. Of them so many have stamps of the other side of a step.
+    Store { count: usize, uncertain: usize },
+    /// From here on another offset applies.
+    Step { offset_ns: i64 },
+}
+
+impl HostStamps {
+    pub(super) fn new(offset_ns: i64) -> Self {
+        Self {
+            applied_ns: offset_ns,
+            before: None,
+            retry_mono_ns: None,
+            dry_mono_ns: i64::MIN,
+        }
+    }
+
+    /// The source had nothing at this time of the monotonic clock.
+    pub(super) fn set_dry(&mut self, mono_ns: i64) {
+        self.dry_mono_ns = mono_ns;
+    }
+
+    pub(super) fn applied_ns(&self) -> i64 {
+        self.applied_ns
+    }
+
+    /// What to do with the next of `frames`, at least one, fetched before `now`.
+    pub(super) fn part(&mut self, frames: &[FrameMeta], now: Moment) -> Part {
+        let other_ns = if self.applied_ns != now.offset_ns {
+            now.offset_ns
+        } else {
+            match self.before {
+                None => {
+                    return Part::Store {
+                        count: frames.len(),
+                        uncertain: 0,
+                    };
+                }
+                Some((_, until_ns)) if now.mono_ns > until_ns => {
+                    self.before = None;
+                    return self.part(frames, now);
+                }
+                Some((before_ns, _)) => before_ns,
+            }
+        };
+        let is_other = |meta: &&FrameMeta| {
+            let far = |offset_ns| distance(meta.time_ns, offset_ns, now.ring_ns);
+            far(other_ns) < far(self.applied_ns)
+        };
+        // Frames may be older than the step is large: then a time that fits may be the wrong one.
+        let age_ns = now.mono_ns.saturating_sub(self.dry_mono_ns).min(AGE_NS_MAX);
+        let is_old = age_ns >= other_ns.saturating_sub(self.applied_ns).saturating_abs();
+        let fits = |meta: &FrameMeta, offset_ns| {
+            distance(meta.time_ns, offset_ns, now.ring_ns) <= age_ns.unsigned_abs()
+        };
+        let is_uncertain =
+            |meta: &&FrameMeta| is_old && fits(meta, other_ns) && fits(meta, self.applied_ns);
+        let may_step = self.applied_ns != now.offset_ns
+            && self.retry_mono_ns.is_none_or(|at| now.mono_ns >= at);
+        if may_step {
+            match frames.iter().take_while(|meta| !is_other(meta)).count() {
+                0 => Part::Step {
+                    offset_ns: now.offset_ns,
+                },
+                count => Part::Store {
+                    count,
+                    uncertain: frames[..count].iter().filter(is_uncertain).count(),
+                },
+            }
+        } else {
+            Part::Store {
+                count: frames.len(),
+                uncertain: frames
+                    .iter()
+                    .filter(|meta| is_other(meta) || is_uncertain(meta))
+                    .count(),
+            }
+        }
+    }
+
+    /// The ring follows the step, or not.
+    pub(super) fn stepped(&mut self, offset_ns: i64, is_followed: bool, now: Moment) {
+        if is_followed {
+            let until_ns = now.mono_ns.saturating_add(SETTLE_NS);
+            self.before = Some((self.applied_ns, until_ns));
+            self.applied_ns = offset_ns;
+            self.retry_mono_ns = None;
+        } else {
+            self.retry_mono_ns = Some(now.mono_ns.saturating_add(RETRY_NS));
+        }
+    }
+
+    /// The ring time of what an engine says about the present or what is just behind it: a watermark, the age of its counters. Around a
+    /// step it is either that of a clock which shows it to be fresh, or the least that it can mean. Never later than `now`.
+    pub(super) fn ring_ns(&self, stamp_ns: i64, now: Moment) -> i64 {
+        let before = self.before.filter(|(_, until_ns)| now.mono_ns <= *until_ns);
+        let before_ns = before.map_or(self.applied_ns, |(before_ns, _)| before_ns);
+        let offsets = [self.applied_ns, now.offset_ns, before_ns];
+        let all = offsets.map(|offset_ns| stamp_ns.saturating_sub(offset_ns));
+        let fresh = now.ring_ns.saturating_sub(FRESH_NS)..=now.ring_ns.saturating_add(AHEAD_NS);
+        let mut plausible = all.iter().filter(|ns| fresh.contains(ns));
+        let first = plausible.next();
+        let one = first.filter(|first| plausible.all(|other| other == *first));
+        let least = all.iter().min();
+        one.or(least)
+            .map_or(now.ring_ns, |ns| *ns.min(&now.ring_ns))
+    }
+}
+
+/// How far behind now a stamp is with an offset, ns. No frame was stamped later than it was fetched.
+fn distance(stamp_ns: i64, offset_ns: i64, now_ns: i64) -> u64 {
+    let ring_ns = stamp_ns.saturating_sub(offset_ns);
+    if ring_ns > now_ns.saturating_add(AHEAD_NS) {
+        return u64::MAX;
+    }
+    ring_ns.abs_diff(now_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000_000;
+    const MS: i64 = 1_000_000;
+
+    fn at(ring_ns: i64, offset_ns: i64) -> Moment {
+        Moment {
+            ring_ns,
+            mono_ns: ring_ns,
+            offset_ns,
+        }
+    }
+
+    #[test]
+    fn what_an_engine_says_around_a_step_promises_no_more_than_it_can_mean() {
+        for step_ns in [3600 * S, -3600 * S, 150 * MS, -150 * MS] {
+            let mut host = HostStamps::new(0);
+            let now = at(100 * S, step_ns);
+            // It has looked at its clock before the step, or behind it.
+            for offset_ns in [0, step_ns] {
+                let said_ns = 100 * S - 20 * MS;
+                let heard_ns = host.ring_ns(said_ns + offset_ns, now);
+                assert!(heard_ns <= said_ns, "{step_ns}: {heard_ns}");
+                let is_plain = step_ns.abs() > FRESH_NS;
+                assert!(heard_ns == said_ns || !is_plain, "{step_ns}: {heard_ns}");
+            }
+            host.stepped(step_ns, true, now);
+            let later = at(100 * S + SETTLE_NS + 1, step_ns);
+            assert!(matches!(
+                host.part(&[], later),
+                Part::Store { count: 0, .. }
+            ));
+            let said_ns = later.ring_ns - 20 * MS;
+            assert_eq!(host.ring_ns(said_ns + step_ns, later), said_ns);
+            // What is far behind is believed as it is, and nothing is ahead of now.
+            assert_eq!(host.ring_ns(step_ns - S, later), -S);
+            assert_eq!(host.ring_ns(step_ns + 200 * S, later), later.ring_ns);
+        }
+    }
+
+    /// A link that is never dry: no frame is as old as a step of an hour is large.
+    #[test]
+    fn a_large_step_is_certain_on_a_busy_link() {
+        for step_ns in [3600 * S, -3600 * S] {
+            let mut host = HostStamps::new(0);
+            let now = at(10_000 * S, step_ns);
+            let meta = |offset_ns| FrameMeta {
+                time_ns: now.ring_ns - MS + offset_ns,
+                offset: 0,
+                captured_len: 0,
+                wire_len: 0,
+                interface: 0,
+                direction: retroscope_capture::Direction::Inbound,
+                vlan: None,
+            };
+            let certain = |count| Part::Store {
+                count,
+                uncertain: 0,
+            };
+            assert_eq!(host.part(&[meta(0), meta(step_ns)], now), certain(1));
+            host.stepped(step_ns, true, now);
+            assert_eq!(host.part(&[meta(step_ns)], now), certain(1));
+        }
+    }
+
+    #[test]
+    fn a_step_that_is_not_followed_is_tried_again_later() {
+        let meta = FrameMeta {
+            time_ns: 3700 * S,
+            offset: 0,
+            captured_len: 0,
+            wire_len: 0,
+            interface: 0,
+            direction: retroscope_capture::Direction::Inbound,
+            vlan: None,
+        };
+        let mut host = HostStamps::new(0);
+        let step = Part::Step {
+            offset_ns: 3600 * S,
+        };
+        let now = at(100 * S, 3600 * S);
+        assert_eq!(host.part(&[meta], now), step);
+        host.stepped(3600 * S, false, now);
+        let lost = Part::Store {
+            count: 1,
+            uncertain: 1,
+        };
+        assert_eq!(
+            host.part(&[meta], at(100 * S + RETRY_NS - 1, 3600 * S)),
+            lost
+        );
+        assert_eq!(host.part(&[meta], at(100 * S + RETRY_NS, 3600 * S)), step);
+    }
+}

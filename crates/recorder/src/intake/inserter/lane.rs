@@ -1,0 +1,485 @@
+//! One queue on its way into the ring.
+
+use std::{ops::Range, sync::Arc};
+
+use retroscope_capture::{Burst, Event, Queue, SourceError, Status, TimeDomain};
+use retroscope_ring::Producer;
+
+use super::{
+    IDLE, InserterShared,
+    ahead::{Ahead, Step},
+    host::{HostStamps, Part},
+    sequence::Misplaced,
+    tally::{Known, Stored, Tally, plain},
+};
+use crate::{
+    control::{
+        ring_time::{Moment, clock_of},
+        time::{rfc3339, seconds},
+    },
+    intake::{
+        Intake,
+        away::Away,
+        counters::{
+            CLOCK_STEP, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, LossEvent, LossWatch, QueueCounters,
+        },
+    },
+};
+
+/// A queue with its numbers: what both kinds of inserters need for each queue they serve.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(super) queue: Box<dyn Queue>,
+    source: usize,
+    pub(super) counters: Arc<QueueCounters>,
+    /// The queue's interfaces; frames of others are lost, because there are too many.
+    interfaces: Vec<Known>,
+    /// There is no number left for an interface.
+    is_full: bool,
+    tally: Tally,
+    watch: LossWatch,
+    stamps: Stamps,
+    /// The next frame of the burst.
+    pub(super) cursor: usize,
+    /// The first queue of its source, which tells for all what happens to their interface.
+    is_first: bool,
+}
+
+/// How stamps become ring time.
+#[derive(Debug)]
+enum Stamps {
+    /// They are: nobody sets their clock.
+    Steady,
+    /// The system's.
+    Host(HostStamps),
+    /// Of a file, or of another clock.
+    Judged(Ahead),
+}
+
+impl Stamps {
+    fn of(queue: &dyn Queue, shared: &InserterShared) -> Self {
+        let offline = shared.intake.offline;
+        match queue.interfaces().first().map(|it| it.time_domain) {
+            Some(TimeDomain::Generator) => Self::Steady,
+            Some(TimeDomain::KernelSoftware | TimeDomain::Fetch | TimeDomain::Nic) => {
+                Self::Host(HostStamps::new(0))
+            }
+            Some(TimeDomain::File | TimeDomain::Foreign) | None => {
+                Self::Judged(Ahead::new(shared.hold_ns, offline))
+            }
+        }
+    }
+}
+
+/// What became of the end of a queue.
+#[derive(Debug)]
+pub(crate) struct LaneEnd {
+    /// The queue ended by an error.
+    pub(crate) error: Option<SourceError>,
+    /// Sentences for the user.
+    pub(crate) notices: Vec<String>,
+}
+
+impl Lane {
+    /// Registers the queue's interfaces under `source`.
+    pub(crate) fn new(
+        queue: Box<dyn Queue>,
+        source: usize,
+        counters: Arc<QueueCounters>,
+        shared: &InserterShared,
+    ) -> Result<Self, retroscope_ring::RingError> {
+        counters.set_promises(queue.promises_watermark());
+        let stamps = Stamps::of(queue.as_ref(), shared);
+        let start_ns = shared.clock.now().ring_ns;
+        let watch = LossWatch::new(source, start_ns);
+        let first = shared.intake.sources[source].queues.first();
+        let is_first = first.is_none_or(|first| Arc::ptr_eq(first, &counters));
+        let mut lane = Self {
+            queue,
+            source,
+            counters,
+            interfaces: Vec::new(),
+            is_full: false,
+            tally: Tally::default(),
+            watch,
+            stamps,
+            cursor: 0,
+            is_first,
+        };
+        lane.register(shared)?;
+        Ok(lane)
+    }
+
+    /// Registers interfaces that are new. It fails once, when there are too many.
+    pub(super) fn register(
+        &mut self,
+        shared: &InserterShared,
+    ) -> Result<(), retroscope_ring::RingError> {
+        while !self.is_full
+            && let Some(info) = self.queue.interfaces().get(self.interfaces.len())
+        {
+            let mut info = info.clone();
+            if info.name.is_empty() {
+                // A classic pcap names no interface; the file's name tells merged ones apart.
+                info.name = file_name(&shared.intake.sources[self.source].name);
+            }
+            let interfaces = &shared.intake.interfaces;
+            let registered = interfaces.register(&shared.ring, self.source, &info);
+            self.is_full = registered.is_err();
+            let id = registered?;
+            let link_type = info.link_type;
+            self.interfaces.push(Known { id, link_type });
+        }
+        Ok(())
+    }
+
+    /// Fetches the next burst, all of the one before being stored.
+    pub(super) fn fetch(&mut self, wait: std::time::Duration) -> Result<Status, SourceError> {
+        if let Stamps::Judged(ahead) = &mut self.stamps {
+            ahead.fetched();
+        }
+        self.cursor = 0;
+        self.queue.next(wait)
+    }
+
+    /// The source had nothing at this time of the monotonic clock.
+    pub(super) fn set_dry(&mut self, mono_ns: i64) {
+        if let Stamps::Host(host) = &mut self.stamps {
+            host.set_dry(mono_ns);
+        }
+    }
+
+    /// From files: fetches what tells whether the frames that wait are behind a step, or late.
+    pub(super) fn fetch_ahead(&mut self) -> Result<Status, SourceError> {
+        let Stamps::Judged(ahead) = &mut self.stamps else {
+            return self.fetch(IDLE);
+        };
+        let (cursor, status) = ahead.extend(self.queue.as_mut(), self.cursor);
+        self.cursor = cursor;
+        status
+    }
+
+    /// From files: nothing follows the frames that wait.
+    pub(super) fn give_up_ahead(&mut self, intake: &Intake) {
+        if let Stamps::Judged(ahead) = &mut self.stamps {
+            ahead.give_up(|late| intake.note_disorder(self.source, late));
+        }
+    }
+
+    /// The frames that are lent, of which those before `cursor` are dealt with.
+    pub(super) fn burst(&self) -> Burst<'_> {
+        match &self.stamps {
+            Stamps::Judged(ahead) => ahead.burst(self.queue.as_ref()),
+            _ => self.queue.burst(),
+        }
+    }
+
+    /// The frames that are to be stored next, all with the offset that applies from now on. Empty: there are none, or it takes those that
+    /// follow to tell.
+    pub(super) fn part(
+        &mut self,
+        producer: &mut Producer,
+        now: Moment,
+        shared: &InserterShared,
+    ) -> Range<usize> {
+        loop {
+            let cursor = self.cursor;
+            let frames = self.burst().frames.len();
+            if cursor == frames {
+                return cursor..cursor;
+            }
+            match &mut self.stamps {
+                Stamps::Steady => return cursor..frames,
+                Stamps::Host(host) => {
+                    let frames = &self.queue.burst().frames[cursor..];
+                    match host.part(frames, now) {
+                        Part::Store { count, uncertain } => {
+                            let range = cursor..cursor + count;
+                            self.tell_uncertain(range.clone(), uncertain, now, &shared.intake);
+                            return range;
+                        }
+                        Part::Step { offset_ns } => {
+                            let is_followed = producer.step(clock_of(self.source), offset_ns);
+                            host.stepped(offset_ns, is_followed, now);
+                            self.tally.offset_ns = host.applied_ns();
+                        }
+                    }
+                }
+                Stamps::Judged(ahead) => {
+                    let intake = &shared.intake;
+                    if let (false, Some(last)) = (intake.offline, self.queue.burst().frames.last())
+                    {
+                        let now_ns = now.ring_ns.saturating_add(now.offset_ns);
+                        self.counters.set_ahead(last.time_ns.saturating_sub(now_ns));
+                    }
+                    ahead.decide(self.queue.as_ref(), |late| {
+                        intake.note_disorder(self.source, late);
+                    });
+                    if let Some(run) = ahead.take_misplaced() {
+                        self.tell_misplaced(run, intake);
+                        continue;
+                    }
+                    match ahead.step_at(cursor) {
+                        Some(step) if producer.step(clock_of(self.source), step.offset_ns) => {
+                            self.tally.offset_ns = step.offset_ns;
+                            self.tell_step(step, shared);
+                        }
+                        Some(step) => {
+                            let decided = ahead.decided();
+                            ahead.refuse(self.tally.offset_ns);
+                            let frames = &self.burst().frames[step.index..decided];
+                            let stamps = || frames.iter().map(|meta| meta.time_ns);
+                            let first_ns = stamps().next().unwrap_or(0);
+                            let length_ns = stamps().max().unwrap_or(0).saturating_sub(first_ns);
+                            let run = Misplaced {
+                                newest_ns: first_ns.saturating_sub(step.offset_ns),
+                                stored_ns: self.ring_ns(first_ns),
+                                length_ns,
+                                packets: frames.len() as u64,
+                            };
+                            self.tell_misplaced(run, intake);
+                        }
+                        None => return cursor..ahead.end(),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The ring time of a frame with the offset that applies now, ns.
+    pub(super) fn ring_ns(&self, stamp_ns: i64) -> i64 {
+        stamp_ns.wrapping_sub(self.tally.offset_ns)
+    }
+
+    /// What the engine promises, as ring time.
+    pub(super) fn watermark_ns(&self, now: Moment) -> Option<i64> {
+        let stamp_ns = self.queue.watermark()?;
+        Some(self.present_ns(stamp_ns, now))
+    }
+
+    /// The ring time of what the engine says about the present.
+    fn present_ns(&self, stamp_ns: i64, now: Moment) -> i64 {
+        match &self.stamps {
+            _ if stamp_ns == i64::MAX => stamp_ns,
+            Stamps::Host(host) => host.ring_ns(stamp_ns, now),
+            _ => self.ring_ns(stamp_ns),
+        }
+    }
+
+    /// Stamps of the other side of a step have come after it: where these packets belong is told as missing.
+    fn tell_uncertain(&self, range: Range<usize>, uncertain: usize, now: Moment, intake: &Intake) {
+        if uncertain == 0 {
+            return;
+        }
+        let frames = &self.burst().frames[range];
+        let nearest = |meta: &retroscope_capture::FrameMeta| self.present_ns(meta.time_ns, now);
+        let from_ns = frames.iter().map(nearest).min().unwrap_or(now.ring_ns);
+        intake.losses.push(LossEvent {
+            source: self.source,
+            cause: CLOCK_STEP,
+            from_ns,
+            to_ns: now.ring_ns.max(from_ns),
+            packets: uncertain as u64,
+        });
+    }
+
+    /// Packets that are behind a step, as far as anybody can tell, and are not stored there: they are missing where the ring's time had
+    /// come to, and do not belong where they are.
+    fn tell_misplaced(&self, run: Misplaced, intake: &Intake) {
+        for from_ns in [run.newest_ns, run.stored_ns] {
+            intake.losses.push(LossEvent {
+                source: self.source,
+                cause: CLOCK_STEP,
+                from_ns,
+                to_ns: from_ns.saturating_add(run.length_ns),
+                packets: run.packets,
+            });
+        }
+    }
+
+    /// A step that was believed by the stamps of the source.
+    fn tell_step(&self, step: Step, shared: &InserterShared) {
+        let stamp_ns = self.burst().frames[step.index].time_ns;
+        let at_ns = self.ring_ns(stamp_ns);
+        let from_ns = if shared.intake.offline {
+            at_ns
+        } else {
+            at_ns.saturating_sub(shared.hold_ns)
+        };
+        let text = format!(
+            "{}: the time stamps step by {} at {}",
+            shared.intake.sources[self.source].name,
+            seconds(step.step_ns),
+            rfc3339(stamp_ns)
+        );
+        shared.clock.note(from_ns, at_ns, text);
+    }
+
+    /// Stores frames of the burst, or counts why not. Returns how many it dealt with: fewer than there are in `range` if
+    /// `-c` is reached, and then nothing behind them is to be stored.
+    pub(super) fn store(
+        &mut self,
+        range: Range<usize>,
+        producer: &mut Producer,
+        shared: &mut InserterShared,
+    ) -> usize {
+        let burst = match &self.stamps {
+            Stamps::Judged(ahead) => ahead.burst(self.queue.as_ref()),
+            _ => self.queue.burst(),
+        };
+        let frames = &burst.frames[range.clone()];
+        if let Some(interface) = plain(frames, &self.interfaces, shared.snaplen) {
+            return match shared.filter {
+                None => {
+                    let granted = &frames[..shared.reserve(frames.len())];
+                    shared.look(&burst, granted, interface, producer);
+                    self.tally.store_plain(&burst, granted, interface, producer);
+                    granted.len()
+                }
+                Some(_) => self
+                    .tally
+                    .store_filtered(&burst, frames, interface, producer, shared),
+            };
+        }
+        if let Some(lookout) = &mut shared.lookout {
+            lookout.leave((producer.id(), producer.stored()), frames.len());
+        }
+        let tally = &mut self.tally;
+        let mut is_stored = |index: &usize| {
+            let frame = burst.frame(*index);
+            tally.store(&frame, &self.interfaces, producer, shared) == Stored::Yes
+        };
+        range.take_while(|index| is_stored(index)).count()
+    }
+
+    /// Frames that came after `-c` was reached are refused, as by a filter.
+    pub(super) fn refuse(&mut self, frames: usize) {
+        self.tally.count.filtered += frames as u64;
+    }
+
+    /// Tells the shared counters.
+    pub(super) fn flush(&mut self, intake: &Intake) {
+        let count = std::mem::take(&mut self.tally.count);
+        let refused_ns = self.tally.refused_ns.take();
+        let unnumbered_ns = self.tally.unnumbered_ns.take();
+        let losses = [
+            (LOST_NO_BUCKET, count.no_bucket, refused_ns),
+            (LOST_INTERFACE_LIMIT, count.interface_limit, unnumbered_ns),
+        ];
+        for (cause, packets, span_ns) in losses {
+            if let Some((from_ns, to_ns)) = span_ns {
+                intake.losses.push(LossEvent {
+                    source: self.source,
+                    cause,
+                    from_ns,
+                    to_ns,
+                    packets,
+                });
+            }
+        }
+        self.counters.add(count);
+    }
+
+    /// Reads the engine's counters.
+    pub(super) fn read_statistics(&mut self, shared: &InserterShared) {
+        let before = shared.clock.now();
+        let mut statistics = self.queue.statistics();
+        // The clock comes after: no loss in the reading is younger.
+        let now = shared.clock.now();
+        statistics.as_of_ns = match statistics.as_of_ns {
+            Some(ns) => Some(self.present_ns(ns, now)),
+            // Where stamps are of another clock the engine cannot say it.
+            None if statistics.lost.iter().any(|(_, lost)| lost.is_some()) => Some(before.ring_ns),
+            None => None,
+        };
+        let losses = &shared.intake.losses;
+        let input_drops = self.queue.input_drops();
+        self.watch.observe_input(input_drops, now.ring_ns, losses);
+        self.counters.set_input_drops(input_drops);
+        self.watch.observe(&statistics, now.ring_ns, losses);
+        self.away(shared).tell(now.ring_ns, losses);
+        shared.intake.set_read(now.mono_ns);
+        self.counters.set_effects(self.queue.offload_effects());
+        self.counters.set_xdp_mode(self.queue.xdp_mode());
+        self.counters.set_engine(&statistics);
+    }
+
+    /// The queue has ended, by itself or by an error. Returns a sentence about what is no longer recorded, if others go on.
+    pub(super) fn ended(
+        &mut self,
+        error: Option<&SourceError>,
+        shared: &InserterShared,
+    ) -> Option<String> {
+        self.counters.set_ended();
+        let error = error?;
+        let now = shared.clock.now();
+        let what = shared
+            .intake
+            .no_longer_recorded(self.source, self.watch.last_ns(), now)?;
+        Some(format!("{what} is no longer recorded: {error}"))
+    }
+
+    /// Takes the queue's events: what a user should read goes to `notices`.
+    pub(super) fn notices(&mut self, shared: &InserterShared, notices: &mut Vec<String>) {
+        while let Some(event) = self.queue.event() {
+            if self.is_first {
+                self.follow(&event, shared);
+            }
+            let name = |index: u16| {
+                self.queue
+                    .interfaces()
+                    .get(usize::from(index))
+                    .map_or("?", |i| i.name.as_str())
+            };
+            match event {
+                Event::InterfaceAdded(_) => {}
+                Event::InterfaceDown(_) | Event::InterfaceUp(_) | Event::InterfaceGone(_)
+                    if !self.is_first => {}
+                // Also where it was never up.
+                Event::InterfaceDown(i) => notices.push(format!(
+                    "{}: the interface is down; recording goes on when it is up",
+                    name(i)
+                )),
+                Event::InterfaceUp(i) => {
+                    notices.push(format!("{}: the interface is up again", name(i)))
+                }
+                Event::InterfaceGone(i) => notices.push(format!(
+                    "{}: the interface is gone; recording goes on when it is back",
+                    name(i)
+                )),
+                // A notice has told it.
+                Event::InterfaceLeft(_) => {}
+                Event::Notice(text) => notices.push(text),
+            }
+        }
+    }
+}
+
+impl Lane {
+    /// Where the source's interface is.
+    fn away<'s>(&self, shared: &'s InserterShared) -> &'s Away {
+        &shared.intake.sources[self.source].away
+    }
+
+    /// Notes when the interface goes away and when it is back.
+    fn follow(&mut self, event: &Event, shared: &InserterShared) {
+        match event {
+            Event::InterfaceDown(_) | Event::InterfaceGone(_) | Event::InterfaceLeft(_) => {
+                self.away(shared).begin(self.watch.last_ns());
+            }
+            Event::InterfaceUp(_) => {
+                let now_ns = shared.clock.now().ring_ns;
+                self.away(shared).end(now_ns, &shared.intake.losses);
+            }
+            Event::InterfaceAdded(_) | Event::Notice(_) => {}
+        }
+    }
+}
+
+/// The last part of a source's name, which is a path for files.
+fn file_name(source: &str) -> String {
+    let name = std::path::Path::new(source).file_name();
+    name.map_or(source.to_owned(), |name| {
+        name.to_string_lossy().into_owned()
+    })
+}

@@ -1,0 +1,449 @@
+//! The inserter of a live queue.
+
+use std::time::Duration;
+
+use retroscope_capture::{Status, af_packet::WATERMARK_BEHIND_NS_MAX};
+use retroscope_ring::Producer;
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use super::{IDLE, InserterShared, Lane, LaneEnd};
+use crate::control::ring_time::Moment;
+
+/// Longest wait of an idle queue while nobody needs its watermark: on a silent link, and on one where no packet is suspect. A dump
+/// that opens meanwhile goes without this inserter for as long: a window that ends before is closed by the clock, behind the
+/// engine's rest.
+const CALM: Duration = Duration::from_millis(40);
+
+// The first packet of a dump is in its file within 100 ms (DESIGN §6): when the watermarks of all queues have passed it, and the dumper
+// comes round, which it does every 5 ms.
+const _: () = assert!(CALM.as_nanos() + WATERMARK_BEHIND_NS_MAX as u128 + 5_000_000 < 100_000_000);
+
+/// Time between two readings of an engine's counters, ns, while dumps are open or unfinished: they wait for counters that cover their
+/// window.
+const STATISTICS_NS: i64 = 10_000_000;
+/// The same otherwise. AF_PACKET's counters take four system calls, 50 µs behind a rest of the CPU: as long as a thousand small
+/// packets. What was lost between two readings is missing somewhere between them.
+const CALM_STATISTICS_NS: i64 = 100_000_000;
+/// Time that a source that never runs dry may go without a publication and a watermark, ns. Bursts of it that are small fill
+/// the 128 KiB slowly after which the ring publishes by itself.
+const UNTOLD_NS: i64 = 1_000_000;
+
+/// The inserter of one live queue.
+#[derive(Debug)]
+pub(crate) struct LiveInserter {
+    lane: Lane,
+    producer: Producer,
+    shared: InserterShared,
+    start_mono_ns: i64,
+    /// When the engine's counters were last read, on the monotonic clock.
+    read_ns: i64,
+    /// The analyzer may find something in what was stored last, and then needs the watermark.
+    is_suspect: bool,
+    stopped: bool,
+    enough: bool,
+    /// The latest promise, ns of ring time.
+    watermark_ns: i64,
+    end: LaneEnd,
+}
+
+impl LiveInserter {
+    pub(crate) fn new(lane: Lane, mut producer: Producer, mut shared: InserterShared) -> Self {
+        if lane.queue.is_filtered() {
+            shared.filter = None;
+            lane.counters.set_filtered_before();
+        }
+        // `step` publishes every millisecond.
+        producer.leave_sleepers();
+        let start_mono_ns = shared.clock.clock().mono_ns();
+        let end = LaneEnd {
+            error: None,
+            notices: Vec::new(),
+        };
+        Self {
+            lane,
+            producer,
+            shared,
+            start_mono_ns,
+            read_ns: i64::MIN,
+            is_suspect: false,
+            stopped: false,
+            enough: false,
+            watermark_ns: i64::MIN,
+            end,
+        }
+    }
+
+    /// Runs until the queue ends; `notify` gets sentences for the user as they come.
+    pub(crate) fn run(mut self, notify: &mut dyn FnMut(String)) -> LaneEnd {
+        if let Err(error) = pin(self.lane.queue.cpus()) {
+            let cpus = self.lane.queue.cpus();
+            notify(format!(
+                "cannot run a capture thread on CPU {cpus:?}: {error}"
+            ));
+        }
+        loop {
+            let more = self.step();
+            self.end.notices.drain(..).for_each(&mut *notify);
+            if !more {
+                return self.end;
+            }
+        }
+    }
+
+    /// Serves the bursts that are there, for [`UNTOLD_NS`] at most, or an idle moment; false at the end.
+    ///
+    /// What was stored is published, and the watermark moved, when the source has run dry: not behind each of many small
+    /// bursts. The ring publishes by itself when much is waiting.
+    pub(crate) fn step(&mut self) -> bool {
+        let is_awaited = self.shared.analyzer.are_dumps_unfinished();
+        let (mut status, mut now) = self.fetch(self.patience(is_awaited));
+        self.is_suspect = status == Status::Frames;
+        if let Some(lookout) = &mut self.shared.lookout {
+            lookout.asked(now.mono_ns);
+        }
+        let until_ns = now.mono_ns.saturating_add(UNTOLD_NS);
+        while status == Status::Frames {
+            self.store_burst(now);
+            self.stop_if_due(now.mono_ns);
+            if now.mono_ns >= until_ns {
+                break;
+            }
+            (status, now) = self.fetch(Duration::ZERO);
+        }
+        let now_ns = now.mono_ns;
+        match self.lane.watermark_ns(now) {
+            // The burst that is lent may be older than the watermark, and is in the ring. A promise stands, also where the clock
+            // of the engine was set back.
+            Some(watermark_ns) => {
+                self.watermark_ns = self.watermark_ns.max(watermark_ns);
+                self.producer.set_watermark(self.watermark_ns);
+            }
+            None => self.producer.publish(),
+        }
+        if let Some(lookout) = &mut self.shared.lookout {
+            // Behind the publication.
+            self.is_suspect = lookout.told(status != Status::Frames, now_ns);
+        }
+        self.lane.notices(&self.shared, &mut self.end.notices);
+        let age_ns = now_ns.saturating_sub(self.read_ns);
+        let is_old = age_ns >= CALM_STATISTICS_NS || is_awaited && age_ns >= STATISTICS_NS;
+        if is_old || status == Status::End {
+            self.lane.read_statistics(&self.shared);
+            self.read_ns = now_ns;
+        }
+        if status == Status::End {
+            let notice = self.lane.ended(self.end.error.as_ref(), &self.shared);
+            self.end.notices.extend(notice);
+        }
+        self.stop_if_due(now_ns);
+        status != Status::End
+    }
+
+    /// How long the source may let this thread wait.
+    fn patience(&self, is_awaited: bool) -> Duration {
+        if is_awaited || self.is_suspect || self.stopped {
+            return IDLE;
+        }
+        let Some(duration_ns) = self.shared.duration_ns else {
+            return CALM;
+        };
+        let over_ns = self.start_mono_ns.saturating_add(duration_ns);
+        let left_ns = over_ns
+            .saturating_sub(self.shared.clock.clock().mono_ns())
+            .max(0);
+        CALM.min(Duration::from_nanos(left_ns.unsigned_abs()))
+    }
+
+    /// Fetches the next burst; also gives the time after it.
+    fn fetch(&mut self, wait: Duration) -> (Status, Moment) {
+        let status = self.lane.fetch(wait).unwrap_or_else(|error| {
+            self.end.error = Some(error);
+            Status::End
+        });
+        if let Err(error) = self.lane.register(&self.shared) {
+            self.end.notices.push(error.to_string());
+        }
+        let now = self.shared.clock.now();
+        self.producer.set_now(now.mono_ns);
+        if status == Status::Idle {
+            self.lane.set_dry(now.mono_ns);
+        }
+        (status, now)
+    }
+
+    /// Stores the burst that is lent, or counts why not.
+    fn store_burst(&mut self, now: Moment) {
+        while !self.enough {
+            let range = self.lane.part(&mut self.producer, now, &self.shared);
+            if range.is_empty() {
+                break;
+            }
+            let wanted = range.len();
+            let dealt_with = self.lane.store(range, &mut self.producer, &mut self.shared);
+            self.lane.cursor += dealt_with;
+            self.enough = dealt_with < wanted;
+        }
+        let frames = self.lane.burst().frames.len();
+        self.lane.refuse(frames - self.lane.cursor);
+        self.lane.flush(&self.shared.intake);
+    }
+
+    fn stop_if_due(&mut self, now_ns: i64) {
+        let duration_ns = self.shared.duration_ns;
+        let is_over = duration_ns.is_some_and(|d| now_ns - self.start_mono_ns >= d);
+        if self.shared.is_spent() || is_over {
+            self.shared.control.stop();
+        }
+        if self.shared.control.stopping() && !self.stopped {
+            self.stopped = true;
+            self.lane.queue.stop();
+        }
+    }
+}
+
+/// Lets the calling thread run on these CPUs only; on any if there are none.
+fn pin(cpus: &[u32]) -> std::io::Result<()> {
+    if cpus.is_empty() {
+        return Ok(());
+    }
+    let mut set = CpuSet::new();
+    for cpu in cpus.iter().map(|cpu| *cpu as usize) {
+        if cpu < CpuSet::MAX_CPU {
+            set.set(cpu);
+        }
+    }
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    };
+
+    use retroscope_capture::{
+        Burst, Direction, Event, FrameMeta, InterfaceInfo, Queue, SourceError, SourceStatistics,
+        TimeDomain,
+    };
+    use retroscope_packet::LinkType;
+    use retroscope_ring::{Ring, RingConfig};
+
+    use super::*;
+    use crate::{
+        control::{progress::Control, ring_time::RingClock},
+        intake::Intake,
+        tests::rig::FakeClock,
+    };
+
+    /// Time between two frames, ns.
+    const INTERVAL_NS: i64 = 100_000;
+
+    /// A link with a frame every 100 µs, by the clock that it moves.
+    #[derive(Debug)]
+    struct SteadyQueue {
+        interfaces: [InterfaceInfo; 1],
+        clock: Arc<FakeClock>,
+        frame: [FrameMeta; 1],
+        /// Frames left; then it is idle.
+        left: Arc<AtomicU64>,
+        lent: usize,
+        asked: Arc<Asked>,
+    }
+
+    /// What it was asked.
+    #[derive(Debug, Default)]
+    struct Asked {
+        /// How long the last `next` could wait, ns.
+        wait_ns: AtomicI64,
+        readings: AtomicU64,
+    }
+
+    impl Queue for SteadyQueue {
+        fn interfaces(&self) -> &[InterfaceInfo] {
+            &self.interfaces
+        }
+
+        fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
+            let wait_ns = i64::try_from(wait.as_nanos()).unwrap();
+            self.asked.wait_ns.store(wait_ns, Ordering::SeqCst);
+            self.clock.pass(INTERVAL_NS);
+            let now_ns = self.clock.mono_ns.load(Ordering::SeqCst);
+            self.frame[0].time_ns = now_ns;
+            let left = self.left.load(Ordering::SeqCst);
+            self.left.store(left.saturating_sub(1), Ordering::SeqCst);
+            self.lent = usize::from(left > 0);
+            Ok(if left > 0 {
+                Status::Frames
+            } else {
+                Status::Idle
+            })
+        }
+
+        fn burst(&self) -> Burst<'_> {
+            Burst {
+                memory: &[0; 60],
+                frames: &self.frame[..self.lent],
+            }
+        }
+
+        fn watermark(&self) -> Option<i64> {
+            Some(self.frame[0].time_ns)
+        }
+
+        fn event(&mut self) -> Option<Event> {
+            None
+        }
+
+        fn statistics(&mut self) -> SourceStatistics {
+            self.asked.readings.fetch_add(1, Ordering::SeqCst);
+            SourceStatistics::default()
+        }
+
+        fn stop(&mut self) {}
+    }
+
+    /// An inserter of a queue with `frames` frames, and what to watch it by.
+    fn inserter(frames: u64) -> (LiveInserter, Ring, Arc<AtomicU64>, Arc<Asked>) {
+        let clock = Arc::new(FakeClock::default());
+        let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+        let sources = std::iter::once(("steady".to_owned(), 1));
+        let intake = Arc::new(Intake::new(sources, Arc::default(), false));
+        let counters = Arc::clone(&intake.sources[0].queues[0]);
+        let shared = InserterShared {
+            ring: ring.clone(),
+            intake,
+            control: Arc::new(Control::default()),
+            clock: Arc::new(RingClock::new(clock.clone())),
+            analyzer: Arc::default(),
+            snaplen: 0,
+            filter: None,
+            remaining: None,
+            lookout: None,
+            hold_ns: 0,
+            duration_ns: None,
+        };
+        let left = Arc::new(AtomicU64::new(frames));
+        let asked = Arc::new(Asked::default());
+        let queue = SteadyQueue {
+            interfaces: [InterfaceInfo {
+                name: "steady".to_owned(),
+                link_type: LinkType::ETHERNET,
+                snaplen: 0,
+                time_domain: TimeDomain::KernelSoftware,
+                time_resolution_ns: 1,
+            }],
+            clock,
+            frame: [FrameMeta {
+                time_ns: 0,
+                offset: 0,
+                captured_len: 60,
+                wire_len: 60,
+                interface: 0,
+                direction: Direction::Inbound,
+                vlan: None,
+            }],
+            left: Arc::clone(&left),
+            lent: 0,
+            asked: Arc::clone(&asked),
+        };
+        let lane = Lane::new(Box::new(queue), 0, counters, &shared).unwrap();
+        let inserter = LiveInserter::new(lane, ring.producer().unwrap(), shared);
+        (inserter, ring, left, asked)
+    }
+
+    #[test]
+    fn a_source_that_runs_dry_is_told_at_once() {
+        let (mut inserter, ring, ..) = inserter(3);
+        assert!(inserter.step());
+        assert_eq!(ring.published(0), 3);
+        assert_eq!(ring.watermark(0), Some(4 * INTERVAL_NS), "of the idle look");
+    }
+
+    #[test]
+    fn a_source_that_never_runs_dry_is_told_once_a_millisecond() {
+        let (mut inserter, ring, left, _) = inserter(u64::MAX);
+        for round in 1..=20 {
+            assert!(inserter.step());
+            let served = u64::MAX - left.load(Ordering::SeqCst);
+            assert_eq!(ring.published(0), served, "all that was stored");
+            let now_ns = i64::try_from(served).unwrap() * INTERVAL_NS;
+            assert_eq!(ring.watermark(0), Some(now_ns));
+            // A frame at the start, and those of a millisecond.
+            assert_eq!(served, round * (1 + 10));
+        }
+    }
+
+    #[test]
+    fn a_source_is_waited_for_as_long_as_nobody_needs_its_watermark() {
+        let (mut inserter, _, left, asked) = inserter(0);
+        let counters = Arc::clone(&inserter.shared.analyzer);
+        let mut waits = || {
+            inserter.step();
+            Duration::from_nanos(asked.wait_ns.load(Ordering::SeqCst).unsigned_abs())
+        };
+        assert_eq!((waits(), waits()), (CALM, CALM));
+        counters.open_dumps.store(1, Ordering::SeqCst);
+        assert_eq!(waits(), IDLE);
+        counters.closed_dumps.store(1, Ordering::SeqCst);
+        counters.open_dumps.store(0, Ordering::SeqCst);
+        assert_eq!(waits(), IDLE, "its file waits for counters");
+        counters.finished_dumps.store(1, Ordering::SeqCst);
+        assert_eq!(waits(), CALM);
+        left.store(1, Ordering::SeqCst);
+        waits();
+        assert_eq!(waits(), IDLE, "behind a packet that may be a hit");
+        assert_eq!(waits(), CALM);
+    }
+
+    #[test]
+    fn a_source_is_waited_for_longer_where_no_packet_is_suspect() {
+        for (link_type, wait) in [(LinkType::ETHERNET, CALM), (LinkType::RAW, IDLE)] {
+            let (mut inserter, _, _, asked) = inserter(1);
+            // Of frames of Ethernet, a look-out for others knows nothing.
+            let (lookout, ..) =
+                crate::intake::lookout::testing::lookout("udp dst port 7", link_type, false);
+            inserter.shared.lookout = Some(lookout);
+            inserter.step();
+            inserter.step();
+            let wait_ns = asked.wait_ns.load(Ordering::SeqCst);
+            assert_eq!(
+                i128::from(wait_ns),
+                wait.as_nanos() as i128,
+                "{link_type:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_recording_is_no_longer_than_its_duration_for_silence() {
+        let (mut inserter, _, _, asked) = inserter(0);
+        inserter.shared.duration_ns = Some(100 * INTERVAL_NS);
+        let mut steps = 0;
+        while !inserter.stopped {
+            inserter.step();
+            steps += 1;
+            let left_ns = (101 - steps) * INTERVAL_NS;
+            assert_eq!(asked.wait_ns.load(Ordering::SeqCst), left_ns);
+        }
+        assert_eq!(steps, 100);
+        inserter.step();
+        assert_eq!(asked.wait_ns.load(Ordering::SeqCst), 8_000_000);
+    }
+
+    #[test]
+    fn counters_are_read_often_while_dumps_wait_for_them() {
+        let (mut inserter, _, _, asked) = inserter(0);
+        let counters = Arc::clone(&inserter.shared.analyzer);
+        let mut readings_in_a_second = || {
+            let before = asked.readings.load(Ordering::SeqCst);
+            for _ in 0..1_000_000_000 / INTERVAL_NS {
+                inserter.step();
+            }
+            asked.readings.load(Ordering::SeqCst) - before
+        };
+        assert_eq!(readings_in_a_second(), 10);
+        counters.open_dumps.store(1, Ordering::SeqCst);
+        assert_eq!(readings_in_a_second(), 100);
+    }
+}

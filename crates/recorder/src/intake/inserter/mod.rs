@@ -1,0 +1,99 @@
+//! Inserters: from an engine's burst into the ring.
+//!
+//! Live, one inserter thread serves one queue with its own producer; the ring overwrites. Offline, one thread serves
+//! the queues of all files with one producer and merges them by time stamp (ties by source, then record), so that the
+//! ring's contents do not depend on how threads were scheduled.
+
+mod ahead;
+mod frame;
+mod host;
+mod lane;
+mod live;
+mod merge;
+mod sequence;
+mod tally;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use retroscope_capture::{Burst, FrameMeta};
+use retroscope_ring::{Producer, Ring};
+
+pub(crate) use frame::WireFrame;
+pub(crate) use lane::{Lane, LaneEnd};
+pub(crate) use live::LiveInserter;
+pub(crate) use merge::MergeInserter;
+pub(crate) use sequence::Late;
+use tally::Known;
+
+use crate::{
+    control::{
+        progress::{AnalyzerCounters, Control},
+        ring_time::RingClock,
+    },
+    intake::{Intake, capture_filter::CaptureFilter, lookout::Lookout},
+};
+
+/// Longest wait of an idle queue while anybody needs its watermark or its counters: so often they move at least.
+const IDLE: Duration = Duration::from_millis(8);
+
+/// What the inserters of a recorder have in common.
+#[derive(Debug, Clone)]
+pub(crate) struct InserterShared {
+    pub(crate) ring: Ring,
+    pub(crate) intake: Arc<Intake>,
+    pub(crate) control: Arc<Control>,
+    pub(crate) clock: Arc<RingClock>,
+    pub(crate) analyzer: Arc<AnalyzerCounters>,
+    /// Bytes kept of each frame; 0: all that were captured.
+    pub(crate) snaplen: u32,
+    /// `-f`, if any.
+    pub(crate) filter: Option<CaptureFilter>,
+    /// `-c`: packets still to be stored, shared by all inserters.
+    pub(crate) remaining: Option<Arc<AtomicI64>>,
+    /// Live, where the inserters try the trigger rules as well.
+    pub(crate) lookout: Option<Lookout>,
+    /// How late a packet may be whose stamp is not of the system's clock, ns.
+    pub(crate) hold_ns: i64,
+    /// `--duration`, ns: live of the monotonic clock, offline of packet time.
+    pub(crate) duration_ns: Option<i64>,
+}
+
+impl InserterShared {
+    /// Takes up to `wanted` packets off what `-c` still lets in, and returns how many there were.
+    fn reserve(&self, wanted: usize) -> usize {
+        let Some(remaining) = &self.remaining else {
+            return wanted;
+        };
+        let taken = i64::try_from(wanted).unwrap_or(i64::MAX);
+        // Relaxed: nothing but the number is shared. Below 0 it says by how much more was wanted.
+        let before = remaining.fetch_sub(taken, Ordering::Relaxed);
+        usize::try_from(before.clamp(0, taken)).unwrap_or(0)
+    }
+
+    /// Tries the trigger rules on frames that will be stored as they stand, if that is this thread's to do.
+    fn look(
+        &mut self,
+        burst: &Burst<'_>,
+        frames: &[FrameMeta],
+        Known { id, link_type }: Known,
+        producer: &Producer,
+    ) {
+        if let Some(lookout) = &mut self.lookout {
+            let place = (producer.id(), producer.stored());
+            lookout.look(place, (link_type, id), burst, frames);
+        }
+    }
+
+    /// Whether `-c` lets nothing in any more.
+    fn is_spent(&self) -> bool {
+        // Relaxed: as above.
+        let remaining = self.remaining.as_ref();
+        remaining.is_some_and(|remaining| remaining.load(Ordering::Relaxed) <= 0)
+    }
+}

@@ -1,0 +1,474 @@
+//! Frames on their way into the ring, and the count of what became of them.
+//!
+//! Most bursts are *plain*: one interface, no tag to put back, nothing to cut. That is decided once for a burst, and its
+//! frames then go to the ring in one loop, or in one for each run of them that the capture filter takes. The frames of other
+//! bursts are looked at one by one.
+
+use retroscope_capture::{Burst, Frame, FrameMeta};
+use retroscope_packet::LinkType;
+use retroscope_ring::{Producer, Record};
+
+use super::{InserterShared, WireFrame, frame::has_tag};
+use crate::intake::{capture_filter::CaptureFilter, counters::BurstCount};
+
+/// An interface of a queue: its ring-wide identifier and its link type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) id: u16,
+    pub(super) link_type: LinkType,
+}
+
+/// What became of the frames of a queue since the last flush.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) count: BurstCount,
+    /// First and last ring time of packets that found no bucket.
+    pub(super) refused_ns: Option<(i64, i64)>,
+    /// The same of packets whose interface has no number.
+    pub(super) unnumbered_ns: Option<(i64, i64)>,
+    /// Stamp less ring time of the frames that are stored now, ns.
+    pub(super) offset_ns: i64,
+}
+
+/// What to do behind a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stored {
+    /// Go on.
+    Yes,
+    /// The frame was beyond `-c`: it was neither stored nor counted, and nothing behind it is to be.
+    Enough,
+}
+
+/// The interface of all `frames`, if they are plain; `snaplen` 0 cuts nothing.
+pub(super) fn plain(frames: &[FrameMeta], interfaces: &[Known], snaplen: u32) -> Option<Known> {
+    let index = frames.first()?.interface;
+    let longest = if snaplen == 0 { u32::MAX } else { snaplen };
+    let is_plain = |meta: &FrameMeta| {
+        meta.interface == index && meta.vlan.is_none() && meta.captured_len <= longest
+    };
+    let known = *interfaces.get(usize::from(index))?;
+    frames.iter().all(is_plain).then_some(known)
+}
+
+impl Tally {
+    /// Stores plain frames of `burst`.
+    pub(super) fn store_plain(
+        &mut self,
+        burst: &Burst<'_>,
+        frames: &[FrameMeta],
+        interface: Known,
+        producer: &mut Producer,
+    ) {
+        let is_ethernet = interface.link_type == LinkType::ETHERNET;
+        let offset_ns = self.offset_ns;
+        let data =
+            |meta: &FrameMeta| &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
+        let is_tagged = |data: &[u8]| is_ethernet && has_tag(data);
+        let mut rest = frames;
+        while !rest.is_empty() {
+            // Counted on the way, while the frames are in the first-level cache.
+            let (mut bytes, mut tagged) = (0, 0);
+            let record = |meta: &FrameMeta| {
+                let data = data(meta);
+                bytes += u64::from(meta.captured_len);
+                tagged += u64::from(is_tagged(data));
+                Record {
+                    time_ns: meta.time_ns.wrapping_sub(offset_ns),
+                    wire_len: meta.wire_len,
+                    interface: interface.id,
+                    direction: meta.direction as u8,
+                    tag_restored: false,
+                    parts: [data, &[], &[]],
+                }
+            };
+            let result = producer.store_burst(rest.iter().map(record));
+            let (stored, behind) = rest.split_at(result.unwrap_or_else(|burst| burst.stored));
+            rest = behind;
+            if result.is_err()
+                && let Some((refused, behind)) = rest.split_first()
+            {
+                // It was taken, and so counted, but not stored.
+                bytes -= u64::from(refused.captured_len);
+                tagged -= u64::from(is_tagged(data(refused)));
+                self.refuse(refused.time_ns);
+                rest = behind;
+            }
+            self.count.stored += stored.len() as u64;
+            self.count.stored_bytes += bytes;
+            self.count.tagged += tagged;
+        }
+    }
+
+    /// Stores those plain frames of `burst` that the capture filter takes. Returns how many it dealt with: fewer than all if
+    /// `-c` is reached.
+    pub(super) fn store_filtered(
+        &mut self,
+        burst: &Burst<'_>,
+        frames: &[FrameMeta],
+        interface: Known,
+        producer: &mut Producer,
+        shared: &mut InserterShared,
+    ) -> usize {
+        let mut dealt_with = 0;
+        for some in frames.chunks(CaptureFilter::MANY) {
+            let taken = match &mut shared.filter {
+                Some(filter) => filter.takes_many(interface.link_type, burst, some),
+                None => u64::MAX,
+            };
+            let is_taken = |index: usize| taken >> index & 1 == 1;
+            let mut left = some;
+            while !left.is_empty() {
+                let start = some.len() - left.len();
+                let same = |index: &usize| is_taken(*index) == is_taken(start);
+                let (run, behind) = left.split_at((start..some.len()).take_while(same).count());
+                if is_taken(start) {
+                    let granted = &run[..shared.reserve(run.len())];
+                    shared.look(burst, granted, interface, producer);
+                    self.store_plain(burst, granted, interface, producer);
+                    dealt_with += granted.len();
+                    if granted.len() < run.len() {
+                        return dealt_with;
+                    }
+                } else {
+                    self.count.filtered += run.len() as u64;
+                    dealt_with += run.len();
+                }
+                left = behind;
+            }
+        }
+        dealt_with
+    }
+
+    /// Stores any frame, or counts why not.
+    pub(super) fn store(
+        &mut self,
+        frame: &Frame<'_>,
+        interfaces: &[Known],
+        producer: &mut Producer,
+        shared: &mut InserterShared,
+    ) -> Stored {
+        let Some(&Known { id, link_type }) = interfaces.get(usize::from(frame.meta.interface))
+        else {
+            self.count.interface_limit += 1;
+            let time_ns = frame.meta.time_ns.wrapping_sub(self.offset_ns);
+            widen(&mut self.unnumbered_ns, time_ns);
+            return Stored::Yes;
+        };
+        let mut wire = WireFrame::new(frame, link_type);
+        if let Some(filter) = &mut shared.filter
+            && !filter.takes(link_type, id, &wire)
+        {
+            self.count.filtered += 1;
+            return Stored::Yes;
+        }
+        if shared.reserve(1) == 0 {
+            return Stored::Enough;
+        }
+        let is_cut = wire.cut(shared.snaplen);
+        let is_tagged =
+            link_type == LinkType::ETHERNET && (frame.meta.vlan.is_some() || has_tag(frame.data));
+        let record = Record {
+            time_ns: frame.meta.time_ns.wrapping_sub(self.offset_ns),
+            wire_len: wire.wire_len,
+            interface: id,
+            direction: frame.meta.direction as u8,
+            tag_restored: frame.meta.vlan.is_some(),
+            parts: wire.parts(),
+        };
+        match producer.store(&record) {
+            Ok(()) => {
+                self.count.stored += 1;
+                self.count.stored_bytes += wire.captured_len() as u64;
+                self.count.cut += u64::from(is_cut);
+                self.count.tagged += u64::from(is_tagged);
+            }
+            Err(_) => self.refuse(frame.meta.time_ns),
+        }
+        Stored::Yes
+    }
+
+    /// A frame with this stamp found no bucket.
+    fn refuse(&mut self, stamp_ns: i64) {
+        let time_ns = stamp_ns.wrapping_sub(self.offset_ns);
+        self.count.no_bucket += 1;
+        widen(&mut self.refused_ns, time_ns);
+    }
+}
+
+fn widen(span_ns: &mut Option<(i64, i64)>, time_ns: i64) {
+    let (first_ns, last_ns) = span_ns.unwrap_or((time_ns, time_ns));
+    *span_ns = Some((first_ns.min(time_ns), last_ns.max(time_ns)));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, atomic::AtomicI64};
+
+    use retroscope_capture::{Direction, VlanTag};
+    use retroscope_ring::{GroupKind, Mode, Ring, RingConfig};
+
+    use super::*;
+    use crate::{
+        analysis::{native::NativeCode, prepared::LinkTypes},
+        control::{clock::SystemClock, progress::Control, ring_time::RingClock},
+        intake::Intake,
+        start::expressions::{Expressions, Texts},
+    };
+
+    const INTERFACES: [Known; 2] = [
+        Known {
+            id: 4,
+            link_type: LinkType::ETHERNET,
+        },
+        Known {
+            id: 5,
+            link_type: LinkType::RAW,
+        },
+    ];
+
+    fn ring(mode: Mode) -> Ring {
+        let config = RingConfig {
+            mode,
+            ..RingConfig::new(16 << 20, 1, 1)
+        };
+        Ring::new(&config, None).unwrap()
+    }
+
+    fn shared(ring: &Ring) -> InserterShared {
+        InserterShared {
+            ring: ring.clone(),
+            intake: Arc::new(Intake::new(std::iter::empty(), Arc::default(), false)),
+            control: Arc::new(Control::default()),
+            clock: Arc::new(RingClock::new(Arc::new(SystemClock::new()))),
+            analyzer: Arc::default(),
+            snaplen: 0,
+            filter: None,
+            remaining: None,
+            lookout: None,
+            hold_ns: 0,
+            duration_ns: None,
+        }
+    }
+
+    /// Frames of 60 to 99 bytes, stamped by their number, every third with a tag in it.
+    fn burst(memory: &mut Vec<u8>, count: usize) -> Vec<FrameMeta> {
+        let mut frames = Vec::new();
+        for number in 0..count {
+            let offset = memory.len();
+            let length = 60 + number % 40;
+            memory.extend((0..length).map(|at| (at * 7 + number).to_le_bytes()[0]));
+            memory[offset + 12..offset + 14].copy_from_slice(match number % 3 {
+                0 => &[0x81, 0x00],
+                _ => &[0x08, 0x00],
+            });
+            frames.push(FrameMeta {
+                time_ns: i64::try_from(number).unwrap(),
+                offset,
+                captured_len: u32::try_from(length).unwrap(),
+                wire_len: u32::try_from(length + number % 2).unwrap(),
+                interface: 0,
+                direction: Direction::Inbound,
+                vlan: None,
+            });
+        }
+        frames
+    }
+
+    /// Everything that a ring holds, as text.
+    fn contents(ring: &Ring, producer: &mut Producer) -> Vec<String> {
+        producer.publish();
+        let mut reader = ring.group("test", GroupKind::Lapped).unwrap();
+        let mut packets = Vec::new();
+        while let Some(batch) = reader.next() {
+            packets.extend(batch.iter().map(|packet| format!("{packet:?}")));
+        }
+        packets
+    }
+
+    #[test]
+    fn plain_frames_end_up_as_others_do() {
+        let mut memory = Vec::new();
+        let frames = burst(&mut memory, 500);
+        let burst = Burst {
+            memory: &memory,
+            frames: &frames,
+        };
+        let (plain_ring, other_ring) = (ring(Mode::Record), ring(Mode::Record));
+        let (mut plain_producer, mut other_producer) = (
+            plain_ring.producer().unwrap(),
+            other_ring.producer().unwrap(),
+        );
+        let (mut plain_tally, mut other_tally) = (Tally::default(), Tally::default());
+        let interface = plain(&frames, &INTERFACES, 0).unwrap();
+        plain_tally.store_plain(&burst, &frames, interface, &mut plain_producer);
+        let mut shared = shared(&other_ring);
+        for frame in burst.iter() {
+            let stored = other_tally.store(&frame, &INTERFACES, &mut other_producer, &mut shared);
+            assert_eq!(stored, Stored::Yes);
+        }
+        let packets = contents(&plain_ring, &mut plain_producer);
+        assert_eq!(packets.len(), 500);
+        assert!(packets == contents(&other_ring, &mut other_producer));
+        let counts = format!("{:?}", plain_tally.count);
+        assert_eq!(counts, format!("{:?}", other_tally.count));
+        assert_eq!(plain_tally.count.tagged, 167);
+        assert_eq!(plain_tally.count.stored_bytes, memory.len() as u64);
+    }
+
+    #[test]
+    fn filtered_frames_end_up_as_one_by_one() {
+        let mut memory = Vec::new();
+        let frames = burst(&mut memory, 500);
+        let burst = Burst {
+            memory: &memory,
+            frames: &frames,
+        };
+        let texts = Texts {
+            triggers: &[],
+            dump: "",
+            manual: "",
+            filter: Some("less 85 and not vlan or ether[0] < 10"),
+        };
+        // From its number of packets on, `-c` cuts the burst short.
+        for limit in [0, 1, 77, 100_000] {
+            let mut ends = Vec::new();
+            for together in [true, false] {
+                let ring = ring(Mode::Record);
+                let mut producer = ring.producer().unwrap();
+                let native = Arc::new(NativeCode::new());
+                let link_types = LinkTypes::new(&[LinkType::ETHERNET], &Vec::new);
+                let expressions = Expressions::new(&texts, &link_types, true, &native).unwrap();
+                let mut shared = InserterShared {
+                    filter: expressions.filter,
+                    remaining: Some(Arc::new(AtomicI64::new(limit))),
+                    ..shared(&ring)
+                };
+                let mut tally = Tally::default();
+                let dealt_with = if together {
+                    let interface = plain(&frames, &INTERFACES, 0).unwrap();
+                    tally.store_filtered(&burst, &frames, interface, &mut producer, &mut shared)
+                } else {
+                    let store =
+                        |frame| tally.store(&frame, &INTERFACES, &mut producer, &mut shared);
+                    let stored = burst.iter().map(store);
+                    stored.take_while(|stored| *stored == Stored::Yes).count()
+                };
+                let packets = contents(&ring, &mut producer);
+                ends.push((dealt_with, format!("{:?}", tally.count), packets));
+            }
+            assert!(ends[0] == ends[1], "{:?} and {:?}", ends[0].1, ends[1].1);
+            let (dealt_with, _, packets) = &ends[0];
+            match limit {
+                100_000 => assert!(*dealt_with == 500 && (100..400).contains(&packets.len())),
+                _ => assert!(*dealt_with < 500 && packets.len() as i64 == limit),
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_plain() {
+        let mut memory = Vec::new();
+        let frames = burst(&mut memory, 50);
+        assert_eq!(plain(&[], &INTERFACES, 0), None);
+        assert_eq!(plain(&frames, &INTERFACES, 99), Some(INTERFACES[0]));
+        assert_eq!(plain(&frames, &INTERFACES, 98), None, "one would be cut");
+        assert_eq!(plain(&frames, &[], 0), None, "never announced");
+        let with = |change: fn(&mut FrameMeta)| {
+            let mut frames = frames.clone();
+            change(&mut frames[49]);
+            plain(&frames, &INTERFACES, 0)
+        };
+        assert_eq!(with(|meta| meta.interface = 1), None);
+        let tag = |meta: &mut FrameMeta| {
+            meta.vlan = Some(VlanTag {
+                tpid: 0x8100,
+                tci: 1,
+            });
+        };
+        assert_eq!(with(tag), None);
+        let mut all = frames.clone();
+        all.iter_mut().for_each(|meta| meta.interface = 1);
+        assert_eq!(plain(&all, &INTERFACES, 0), Some(INTERFACES[1]));
+    }
+
+    #[test]
+    fn frames_without_a_bucket_are_counted_and_the_others_stored() {
+        let ring = ring(Mode::Protect);
+        let mut producer = ring.producer().unwrap();
+        let everything = ring.reserve(i64::MIN, i64::MAX);
+        let mut memory = Vec::new();
+        let frames = burst(&mut memory, 1000);
+        let burst = Burst {
+            memory: &memory,
+            frames: &frames,
+        };
+        let mut tally = Tally::default();
+        let mut bursts = 0;
+        while tally.count.no_bucket == 0 {
+            tally.store_plain(&burst, &frames, INTERFACES[0], &mut producer);
+            bursts += 1;
+        }
+        let BurstCount {
+            stored, no_bucket, ..
+        } = tally.count;
+        assert_eq!(stored + no_bucket, bursts * 1000);
+        // A longer frame may find no place where a shorter one still does.
+        let (first_ns, last_ns) = tally.refused_ns.unwrap();
+        assert!(first_ns < last_ns && last_ns == 999, "{first_ns} {last_ns}");
+        assert!(u64::try_from(last_ns - first_ns).unwrap() + 1 >= no_bucket);
+        drop(everything);
+        tally.store_plain(&burst, &frames[..10], INTERFACES[0], &mut producer);
+        assert_eq!(tally.count.stored, stored + 10);
+        drop(producer);
+        assert_eq!(ring.statistics().stored_packets, stored + 10);
+    }
+
+    #[test]
+    fn frames_of_interfaces_without_a_number_are_lost() {
+        let ring = ring(Mode::Record);
+        let mut producer = ring.producer().unwrap();
+        let mut shared = shared(&ring);
+        shared.remaining = Some(Arc::new(AtomicI64::new(0)));
+        let mut memory = Vec::new();
+        let mut frames = burst(&mut memory, 5);
+        frames.iter_mut().for_each(|meta| meta.interface = 2);
+        let burst = Burst {
+            memory: &memory,
+            frames: &frames,
+        };
+        assert_eq!(plain(&frames, &INTERFACES, 0), None);
+        let mut tally = Tally::default();
+        for frame in burst.iter() {
+            let stored = tally.store(&frame, &INTERFACES, &mut producer, &mut shared);
+            assert_eq!(stored, Stored::Yes);
+        }
+        assert_eq!((tally.count.interface_limit, tally.count.filtered), (5, 0));
+        assert_eq!(tally.unnumbered_ns, Some((0, 4)));
+        assert_eq!(tally.refused_ns, None);
+    }
+
+    #[test]
+    fn the_count_lets_so_many_in() {
+        let ring = ring(Mode::Record);
+        let mut producer = ring.producer().unwrap();
+        let mut shared = shared(&ring);
+        shared.remaining = Some(Arc::new(AtomicI64::new(12)));
+        assert!(!shared.is_spent());
+        assert_eq!((shared.reserve(10), shared.is_spent()), (10, false));
+        let mut memory = Vec::new();
+        let frames = burst(&mut memory, 1);
+        let frame = Burst {
+            memory: &memory,
+            frames: &frames,
+        }
+        .frame(0);
+        let mut tally = Tally::default();
+        let mut store = || tally.store(&frame, &INTERFACES, &mut producer, &mut shared);
+        assert_eq!(store(), Stored::Yes);
+        assert_eq!(store(), Stored::Yes);
+        assert_eq!(store(), Stored::Enough);
+        assert_eq!(tally.count.stored, 2);
+        assert!(shared.is_spent());
+        assert_eq!(shared.reserve(5), 0);
+    }
+}

@@ -1,0 +1,132 @@
+//! The interfaces of all sources, as the threads share them.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use retroscope_capture::{InterfaceInfo, TimeDomain};
+use retroscope_filter::{Mode, Template};
+use retroscope_packet::LinkType;
+use retroscope_ring::{InterfaceEntry, Ring, RingError};
+
+use crate::{
+    analysis::{prepared::context, triggers::SharedRules},
+    control::ring_time::clock_of,
+};
+
+/// One interface of one source, under its ring-wide identifier.
+#[derive(Debug, Clone)]
+pub(crate) struct Interface {
+    /// Index of the source in the order the user gave.
+    pub(crate) source: usize,
+    /// Name for people and for the pcapng interface block.
+    pub(crate) name: String,
+    pub(crate) link_type: LinkType,
+    /// Unit of its time stamps, ns.
+    pub(crate) time_resolution_ns: u64,
+    /// Whose clock stamps its packets.
+    pub(crate) time_domain: TimeDomain,
+}
+
+/// An append-only table; an index is the ring's interface identifier. Inserters append, everyone reads.
+#[derive(Debug, Default)]
+pub(crate) struct Interfaces {
+    /// The trigger rules, to be made ready for link types.
+    rules: Option<SharedRules>,
+    /// The dump template, likewise.
+    template: Option<(Arc<Template>, Mode)>,
+    table: RwLock<Vec<Arc<Interface>>>,
+}
+
+impl Interfaces {
+    /// With expressions that are ready for a link type before any packet of it is stored.
+    pub(crate) fn new(rules: SharedRules, template: Arc<Template>, mode: Mode) -> Self {
+        Self {
+            rules: Some(rules),
+            template: Some((template, mode)),
+            table: RwLock::default(),
+        }
+    }
+
+    /// Appends an interface to the ring's table and to ours, under one lock, so that both number it alike.
+    pub(crate) fn register(
+        &self,
+        ring: &Ring,
+        source: usize,
+        info: &InterfaceInfo,
+    ) -> Result<u16, RingError> {
+        if let Some(rules) = &self.rules {
+            rules.add_link_type(info.link_type);
+        }
+        if let Some((template, mode)) = &self.template {
+            template.prepare(context(info.link_type, *mode));
+        }
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let id = ring.add_interface(InterfaceEntry {
+            name: info.name.clone(),
+            link_type: info.link_type.0,
+            snaplen: info.snaplen,
+            time_domain: info.time_domain as u8,
+            clock: clock_of(source),
+        })?;
+        table.push(Arc::new(Interface {
+            source,
+            name: info.name.clone(),
+            link_type: info.link_type,
+            time_resolution_ns: info.time_resolution_ns,
+            time_domain: info.time_domain,
+        }));
+        assert_eq!(
+            usize::from(id) + 1,
+            table.len(),
+            "the ring and the recorder number interfaces alike"
+        );
+        Ok(id)
+    }
+
+    /// Appends those that `known` does not hold yet.
+    fn learn(&self, known: &mut Vec<Arc<Interface>>) {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        known.extend_from_slice(table.get(known.len()..).unwrap_or_default());
+    }
+}
+
+/// A thread's own copy, refreshed only when an unknown identifier turns up.
+#[derive(Debug)]
+pub(crate) struct InterfaceCache {
+    shared: Arc<Interfaces>,
+    known: Vec<Arc<Interface>>,
+    /// Of the first so many of them, each once.
+    link_types: (usize, Vec<LinkType>),
+}
+
+impl InterfaceCache {
+    pub(crate) fn new(shared: Arc<Interfaces>) -> Self {
+        let mut known = Vec::new();
+        shared.learn(&mut known);
+        Self {
+            shared,
+            known,
+            link_types: (0, Vec::new()),
+        }
+    }
+
+    /// The link types of all interfaces so far.
+    pub(crate) fn link_types(&mut self) -> &[LinkType] {
+        self.shared.learn(&mut self.known);
+        let (seen, link_types) = &mut self.link_types;
+        for interface in &self.known[*seen..] {
+            if !link_types.contains(&interface.link_type) {
+                link_types.push(interface.link_type);
+            }
+        }
+        *seen = self.known.len();
+        link_types
+    }
+
+    /// The interface, or `None` for an identifier that no inserter registered.
+    pub(crate) fn interface(&mut self, id: u16) -> Option<&Arc<Interface>> {
+        if usize::from(id) >= self.known.len() {
+            self.shared.learn(&mut self.known);
+        }
+        self.known.get(usize::from(id))
+    }
+}

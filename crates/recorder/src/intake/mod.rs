@@ -1,0 +1,298 @@
+//! What all threads share about the sources: counters, losses, interfaces.
+
+pub(crate) mod away;
+pub(crate) mod capture_filter;
+pub(crate) mod counters;
+pub(crate) mod inserter;
+pub(crate) mod interfaces;
+pub(crate) mod lookout;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, Ordering::Relaxed},
+};
+
+use crate::{
+    control::{ring_time::Moment, time::seconds},
+    dump::Missing,
+    intake::{
+        away::Away,
+        counters::{
+            INTERFACE_DOWN, LossEvent, LossLog, PERHAPS_LOST, QueueCounters, SourceSnapshot,
+        },
+        inserter::Late,
+        interfaces::{InterfaceCache, Interfaces},
+    },
+};
+
+/// Stamps that jump back so often are in disorder; once is a packet that is late.
+const DISORDER_MIN: u64 = 2;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Intake {
+    pub(crate) sources: Vec<SourceIntake>,
+    pub(crate) losses: LossLog,
+    /// How often the stamps of a source jumped back, and it was no step.
+    disorder: LossLog,
+    pub(crate) interfaces: Arc<Interfaces>,
+    /// Files lose nothing, and their counters need no clock.
+    pub(crate) offline: bool,
+    /// When counters were last read, on the monotonic clock.
+    read_mono_ns: AtomicI64,
+}
+
+/// One source and its queues.
+#[derive(Debug)]
+pub(crate) struct SourceIntake {
+    pub(crate) name: String,
+    pub(crate) queues: Vec<Arc<QueueCounters>>,
+    pub(crate) away: Away,
+}
+
+impl SourceIntake {
+    /// Those of its queues whose counters tell of losses. A stream has none: one that is quiet has lost nothing.
+    fn counting(&self) -> impl Iterator<Item = &Arc<QueueCounters>> {
+        let counts =
+            |queue: &&Arc<QueueCounters>| queue.promises() || queue.known_until_ns().is_some();
+        self.queues.iter().filter(counts)
+    }
+
+    /// Whether any of its queues goes on.
+    fn is_recorded(&self) -> bool {
+        self.queues.iter().any(|queue| !queue.is_ended())
+    }
+
+    fn snapshot(&self, mono_ns: i64) -> SourceSnapshot {
+        let queues = self.queues.iter().map(AsRef::as_ref);
+        SourceSnapshot::of(&self.name, queues, self.away.totals(mono_ns))
+    }
+}
+
+impl Intake {
+    /// For sources of these names, with so many queues.
+    pub(crate) fn new(
+        sources: impl Iterator<Item = (String, usize)>,
+        interfaces: Arc<Interfaces>,
+        offline: bool,
+    ) -> Self {
+        let source = |(index, (name, queues))| SourceIntake {
+            name,
+            queues: (0..queues)
+                .map(|_| Arc::new(QueueCounters::new()))
+                .collect(),
+            away: Away::new(index),
+        };
+        Self {
+            sources: sources.enumerate().map(source).collect(),
+            losses: LossLog::default(),
+            disorder: LossLog::default(),
+            interfaces,
+            offline,
+            read_mono_ns: AtomicI64::new(i64::MIN),
+        }
+    }
+
+    /// An inserter reads counters at this time of the monotonic clock.
+    pub(crate) fn set_read(&self, mono_ns: i64) {
+        // Relaxed: nothing but the number is shared.
+        self.read_mono_ns.fetch_max(mono_ns, Relaxed);
+    }
+
+    pub(crate) fn interface_cache(&self) -> InterfaceCache {
+        InterfaceCache::new(Arc::clone(&self.interfaces))
+    }
+
+    /// Every source's ledger, in the order the user gave.
+    pub(crate) fn snapshots(&self) -> Vec<SourceSnapshot> {
+        let mono_ns = self.read_mono_ns.load(Relaxed);
+        self.sources.iter().map(|s| s.snapshot(mono_ns)).collect()
+    }
+
+    /// A queue of a source has ended by an error, and its counters say so: what it would have brought after `known_ns` is missing from
+    /// every later dump, though others go on. Returns what is not recorded any more, in words, if that is news and anything is
+    /// recorded still; else the error alone says it.
+    pub(crate) fn no_longer_recorded(
+        &self,
+        source: usize,
+        known_ns: i64,
+        now: Moment,
+    ) -> Option<String> {
+        let away = &self.sources[source].away;
+        let is_new = away.for_good(known_ns, now, &self.losses);
+        let name = &self.sources[source].name;
+        if self.sources[source].is_recorded() {
+            return is_new.then(|| format!("a part of {name}"));
+        }
+        let goes_on = self.sources.iter().any(SourceIntake::is_recorded);
+        (away.is_first_whole() && goes_on).then(|| name.clone())
+    }
+
+    /// By producer of a live recorder, whether its queue promises watermarks.
+    pub(crate) fn promises(&self) -> Vec<bool> {
+        let queues = self.sources.iter().flat_map(|source| &source.queues);
+        queues.map(|queue| queue.promises()).collect()
+    }
+
+    /// Stamps of a source jumped back, and it was no step.
+    pub(crate) fn note_disorder(&self, source: usize, late: Late) {
+        self.disorder.push(LossEvent {
+            source,
+            cause: "disorder",
+            from_ns: late.first_ns,
+            to_ns: late.newest_ns,
+            packets: 1,
+        });
+    }
+
+    /// Sentences about sources whose stamps jumped back and forth within the window of ring time.
+    pub(crate) fn disorder(&self, from_ns: i64, to_ns: i64) -> Vec<String> {
+        let jumps = self.disorder.within(from_ns, to_ns);
+        let many = jumps.iter().filter(|event| event.packets >= DISORDER_MIN);
+        let sentence = |event: &LossEvent| {
+            let name = self.sources.get(event.source).map_or("?", |s| &s.name);
+            format!(
+                "stamps in disorder: those of {name} jumped back {} times",
+                event.packets
+            )
+        };
+        many.map(sentence).collect()
+    }
+
+    /// Whether the loss counters of every queue are known beyond `to_ns`.
+    pub(crate) fn losses_known_until(&self, to_ns: i64) -> bool {
+        let queues = || self.sources.iter().flat_map(SourceIntake::counting);
+        self.offline || queues().all(|q| q.known_until_ns().is_some_and(|known| known >= to_ns))
+    }
+
+    /// The sources whose losses are not known for all of the closed interval of ring time: their counters were not read since. Told with
+    /// `offset_ns` added.
+    pub(crate) fn unknown(&self, from_ns: i64, to_ns: i64, offset_ns: i64) -> Vec<Missing> {
+        if self.offline {
+            return Vec::new();
+        }
+        let entry = |source: &SourceIntake| {
+            let known = source.counting().map(|q| q.known_until_ns()).min()?;
+            let known_ns = known.unwrap_or(from_ns).max(from_ns);
+            let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
+            let mut missing = Missing::new("unknown", stamp(known_ns), stamp(to_ns), None);
+            missing.source = Some(source.name.clone());
+            (known_ns < to_ns).then_some(missing)
+        };
+        self.sources.iter().filter_map(entry).collect()
+    }
+
+    /// What was lost at intake within the closed interval of ring time. Told with `offset_ns` added.
+    pub(crate) fn losses(&self, from_ns: i64, to_ns: i64, offset_ns: i64) -> Vec<Missing> {
+        let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
+        let entry = |event: LossEvent| {
+            let from_ns = stamp(event.from_ns.max(from_ns));
+            let to_ns = stamp(event.to_ns.min(to_ns));
+            let (cause, packets) = (event.cause, event.packets);
+            let mut missing = match cause {
+                INTERFACE_DOWN => Missing::new(cause, from_ns, to_ns, None),
+                PERHAPS_LOST => Missing::at_most(cause, from_ns, to_ns, packets),
+                _ => Missing::new(cause, from_ns, to_ns, Some(packets)),
+            };
+            missing.source = self.sources.get(event.source).map(|s| s.name.clone());
+            missing
+        };
+        self.losses
+            .within(from_ns, to_ns)
+            .into_iter()
+            .map(entry)
+            .collect()
+    }
+
+    /// Sentences about losses that no counter tells.
+    pub(crate) fn unknown_losses(&self) -> Vec<String> {
+        let unknown = |(source, s): (&SourceIntake, SourceSnapshot)| {
+            let lost = s.lost.iter().filter(|(_, n)| n.is_none());
+            let mut causes: Vec<&str> = lost.map(|(cause, _)| *cause).collect();
+            let mut queues = source.queues.iter();
+            if queues.any(|queue| queue.are_input_drops_unknown()) {
+                causes.push("backlog");
+            }
+            (!causes.is_empty())
+                .then(|| format!("{}: losses unknown: {}", s.name, causes.join(", ")))
+        };
+        let sources = self.sources.iter().zip(self.snapshots());
+        sources.filter_map(unknown).collect()
+    }
+
+    /// Sentences about sources whose packets are placed by a clock of their own.
+    pub(crate) fn foreign_clocks(&self) -> Vec<String> {
+        let sentence = |source: &SourceIntake| {
+            let ahead_ns = source.queues.iter().find_map(|queue| queue.ahead_ns())?;
+            let (by, way) = match ahead_ns {
+                0.. => (ahead_ns, "ahead of"),
+                _ => (ahead_ns.saturating_neg(), "behind"),
+            };
+            let name = &source.name;
+            let by = seconds(by);
+            Some(format!(
+                "packets of {name} are placed by its own clock, {by} {way} this system's when the last one came"
+            ))
+        };
+        self.sources.iter().filter_map(sentence).collect()
+    }
+
+    /// Packets received and lost so far by the source of an interface.
+    pub(crate) fn interface_totals(&self, id: u16) -> (Option<u64>, Option<u64>) {
+        let Some(source) = self.interface_cache().interface(id).map(|i| i.source) else {
+            return (None, None);
+        };
+        let Some(source) = self.sources.get(source) else {
+            return (None, None);
+        };
+        let snapshot = source.snapshot(self.read_mono_ns.load(Relaxed));
+        let lost = snapshot
+            .lost
+            .values()
+            .copied()
+            .try_fold(0, |sum, n| n.map(|n| sum + n));
+        (snapshot.received, lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn intake(sources: &[(&str, usize)]) -> Intake {
+        let sources = sources
+            .iter()
+            .map(|(name, queues)| ((*name).to_owned(), *queues));
+        Intake::new(sources, Arc::default(), false)
+    }
+
+    /// Ends a queue by an error; what is told.
+    fn end(intake: &Intake, source: usize, queue: usize) -> Option<String> {
+        intake.sources[source].queues[queue].set_ended();
+        let now = Moment {
+            ring_ns: 200,
+            mono_ns: 1000,
+            offset_ns: 0,
+        };
+        intake.no_longer_recorded(source, 100, now)
+    }
+
+    #[test]
+    fn a_queue_that_ends_alone_is_told() {
+        let intake = intake(&[("eth1", 3), ("eth2", 1)]);
+        assert_eq!(end(&intake, 0, 2).as_deref(), Some("a part of eth1"));
+        assert_eq!(end(&intake, 0, 0), None, "told already");
+        assert_eq!(end(&intake, 0, 1).as_deref(), Some("eth1"));
+        assert_eq!(end(&intake, 0, 1), None);
+        assert_eq!(end(&intake, 1, 0), None, "the error says it");
+        let missing = intake.losses(150, 160, 0);
+        assert_eq!(missing[0].source.as_deref(), Some("eth1"));
+    }
+
+    #[test]
+    fn queues_of_the_same_source_go_on_too() {
+        let intake = intake(&[("eth1", 2)]);
+        assert_eq!(end(&intake, 0, 0).as_deref(), Some("a part of eth1"));
+        assert_eq!(end(&intake, 0, 1), None, "the error says it");
+    }
+}

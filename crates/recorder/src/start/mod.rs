@@ -1,0 +1,559 @@
+//! Opening sources, filling the ring, starting threads.
+
+pub(crate) mod expressions;
+pub(crate) mod inserters_only;
+pub(crate) mod recorder;
+
+use std::{
+    io,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicUsize, Ordering},
+    },
+    thread::{Builder, JoinHandle},
+    time::Duration,
+};
+
+use retroscope_capture::{
+    Offer, Queue, REST_NS_MAX, Source, SourceError, af_packet::WATERMARK_BEHIND_NS_MAX,
+};
+use retroscope_packet::LinkType;
+use retroscope_ring::{EvictionDetail, GroupKind, Mode, Ring, RingConfig, RingError, Waker};
+use retroscope_script::Limits;
+
+use crate::{
+    Event,
+    analysis::{
+        analyzer::{Analyzer, AnalyzerEnd, AnalyzerParts, Functions},
+        director::{Clip, DirectorConfig},
+        native::NativeCode,
+        prepared::{LinkTypes, mode},
+        rules::Rules,
+    },
+    control::{
+        clock::{Clock, Now, duration_ns},
+        events::{Events, events},
+        progress::{AnalyzerCounters, Barrier, Control, Costs, Progress},
+        ring_time::RingClock,
+        unprivileged::without_capabilities,
+    },
+    dump::{Directory, Dumper, DumperParts, Messages, Shelf, log::DumpLog},
+    intake::{
+        Intake,
+        inserter::{InserterShared, Lane, LaneEnd, LiveInserter, MergeInserter},
+        interfaces::Interfaces,
+        lookout::Lookout,
+    },
+    start::{
+        expressions::{Expressions, Texts},
+        recorder::{Config, Recorder, Sources, StartError},
+    },
+};
+
+/// How long a live window may outlast `future` on the monotonic clock: DESIGN §6.
+const GRACE: Duration = Duration::from_millis(50);
+
+const _: () = assert!((WATERMARK_BEHIND_NS_MAX as u128) < GRACE.as_nanos());
+/// A queue may have gone to rest when nothing was open yet: the packets of the shortest window come when it is back. The other half
+/// is for the step of the analyzer that opens the dump, and for the inserter's that follows.
+const _: () = assert!(2 * (REST_NS_MAX as u128) < GRACE.as_nanos());
+/// How long an idle analyzer sleeps at most, for clocks and deadlines.
+const IDLE: Duration = Duration::from_millis(10);
+/// The same live, while no dump is open: longer than a busy queue lets packets wait, so that on a busy link its packets wake
+/// the analyzer, and nothing else does; or only those that may be hits, where inserters look.
+const LULL: Duration = Duration::from_millis(100);
+/// How long an analyzer that has caught up with live traffic sleeps before it asks to be woken, where it was woken sooner than
+/// that the last time. On a link that is never idle it would be woken for every publication, and each time with a system call
+/// of the inserter's. One whose packets come in blocks is woken once for those that come together, right behind the inserter:
+/// a timer would cost more, because it wakes a CPU that sleeps.
+const NAP: Duration = Duration::from_millis(2);
+/// Stamps of overwritten buckets kept offline, so that `missing` is exact.
+const EVICTED_BYTES: usize = 256 << 20;
+
+/// See [`Recorder::start`].
+pub(crate) fn start(
+    config: &Config,
+    sources: &Sources<'_>,
+    files: &[PathBuf],
+    clock: Arc<dyn Clock>,
+    progress: Option<&mut dyn FnMut(u64, u64)>,
+    opened_all: &mut dyn FnMut() -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
+) -> Result<Recorder, StartError> {
+    let opened = open(sources, config.rx_threads, &Offer::default())?;
+    let texts = Texts {
+        triggers: &config.triggers,
+        // A dump script may answer with this, and fragments are followed for it.
+        dump: if config.scripts.dump.is_some() {
+            "$flow"
+        } else {
+            &config.dump
+        },
+        manual: &config.manual_dump,
+        filter: config.filter.as_deref(),
+    };
+    let link_types = || {
+        files
+            .iter()
+            .filter_map(|path| retroscope_pcapfile::scan_link_types(path).ok())
+            .flatten()
+            .collect()
+    };
+    let known = known_link_types(&opened);
+    let native = Arc::new(NativeCode::new());
+    let link_types = LinkTypes::new(&known, &link_types);
+    let mut expressions = Expressions::new(&texts, &link_types, config.offline, &native)
+        .map_err(StartError::Expression)?;
+    let counters = Arc::new(AnalyzerCounters::default());
+    let path = &config.directory;
+    let directory = Directory::open(path).map_err(|error| StartError::Directory {
+        path: path.clone(),
+        error,
+    })?;
+    let queues = opened.iter().map(|s| s.queues.len()).sum();
+    // The others are closed: what arrives while memory is being filled does not count as lost then.
+    let kept: Vec<Option<Opened>> = opened
+        .into_iter()
+        .map(|source| (config.offline || source.opens_once).then_some(source))
+        .collect();
+    let ring_config = ring_config(config, queues, clock.now());
+    let ring = Ring::new(&ring_config, progress)?;
+    let offer = offer(config, &mut expressions, &known);
+    let opened = reopen(kept, sources, config.rx_threads, &offer)?;
+    opened_all().map_err(StartError::Opened)?;
+    // Threads, and what the authors of scripts wrote, run without the privileges that opening takes.
+    let scripts = without_capabilities(|| {
+        native.start();
+        Functions::new(&config.scripts, Limits::default(), &counters)
+    })??;
+    Starter {
+        config,
+        clock: Arc::new(RingClock::new(clock)),
+        ring,
+        counters,
+        native,
+    }
+    .start(opened, expressions, scripts, directory)
+}
+
+/// A source that was opened.
+#[derive(Debug)]
+struct Opened {
+    name: String,
+    opens_once: bool,
+    queues: Vec<Box<dyn Queue>>,
+}
+
+impl Opened {
+    fn new(
+        mut source: Box<dyn Source>,
+        rx_threads: usize,
+        offer: &Offer,
+    ) -> Result<Self, SourceError> {
+        source.offer(offer);
+        Ok(Self {
+            name: source.name().to_owned(),
+            opens_once: source.opens_once(),
+            queues: source.open(rx_threads)?,
+        })
+    }
+}
+
+/// What engines may take over. With `-c` they filter nothing: what comes behind the last packet is counted as filtered.
+fn offer(config: &Config, expressions: &mut Expressions, link_types: &[LinkType]) -> Offer {
+    let filter = expressions.filter.as_mut();
+    let programs = match filter {
+        Some(filter) if config.count.is_none() => filter.programs(link_types),
+        _ => Vec::new(),
+    };
+    Offer {
+        is_filtered_behind: expressions.filter.is_some() && programs.is_empty(),
+        programs,
+        snaplen: config.snaplen,
+    }
+}
+
+fn open(
+    sources: &Sources<'_>,
+    rx_threads: usize,
+    offer: &Offer,
+) -> Result<Vec<Opened>, SourceError> {
+    let open = |source| Opened::new(source, rx_threads, offer);
+    sources()?.into_iter().map(open).collect()
+}
+
+/// Opens what was closed in between. What stayed open was offered nothing.
+fn reopen(
+    kept: Vec<Option<Opened>>,
+    sources: &Sources<'_>,
+    rx_threads: usize,
+    offer: &Offer,
+) -> Result<Vec<Opened>, SourceError> {
+    let open = |(source, kept): (_, Option<Opened>)| match kept {
+        Some(opened) => Ok(opened),
+        None => Opened::new(source, rx_threads, offer),
+    };
+    sources()?.into_iter().zip(kept).map(open).collect()
+}
+
+fn known_link_types(opened: &[Opened]) -> Vec<LinkType> {
+    let mut link_types: Vec<LinkType> = opened
+        .iter()
+        .flat_map(|s| &s.queues)
+        .flat_map(|q| q.interfaces())
+        .map(|i| i.link_type)
+        .collect();
+    link_types.sort_unstable();
+    link_types.dedup();
+    link_types
+}
+
+fn ring_config(config: &Config, queues: usize, now: Now) -> RingConfig {
+    let producers = if config.offline { 1 } else { queues };
+    let mut ring = RingConfig::new(config.ring_bytes, producers, 1);
+    ring.backing = config.ring_backing.clone();
+    ring.numa_node = config.numa_node;
+    ring.created_ns = now.wall_ns;
+    ring.created_mono_ns = now.mono_ns;
+    if config.offline {
+        ring.mode = Mode::Wait;
+        // A file waits; memory that it does not need stays free.
+        ring.prefault = false;
+        ring.eviction_detail = EvictionDetail::Exact {
+            budget_bytes: EVICTED_BYTES,
+        };
+    }
+    ring
+}
+
+/// Wires the threads together.
+struct Starter<'a> {
+    config: &'a Config,
+    clock: Arc<RingClock>,
+    ring: Ring,
+    counters: Arc<AnalyzerCounters>,
+    native: Arc<NativeCode>,
+}
+
+impl Starter<'_> {
+    fn start(
+        self,
+        opened: Vec<Opened>,
+        expressions: Expressions,
+        scripts: Functions,
+        directory: Directory,
+    ) -> Result<Recorder, StartError> {
+        let Self {
+            config,
+            clock,
+            ring,
+            counters,
+            native,
+        } = self;
+        let intake = Arc::new(Intake::new(
+            opened.iter().map(|s| (s.name.clone(), s.queues.len())),
+            Arc::new(Interfaces::new(
+                expressions.triggers.shared().clone(),
+                expressions.template.clone(),
+                mode(config.offline),
+            )),
+            config.offline,
+        ));
+        let (control, barrier) = (Arc::new(Control::default()), Arc::new(Barrier::default()));
+        let (messages_tx, messages) = Messages::new(!config.offline);
+        let (events_tx, events) = events();
+        let log = Arc::<DumpLog>::default();
+        let packet_clock = Arc::new(AtomicI64::new(i64::MIN));
+        let costs = Arc::new(Costs::default());
+        let mut expressions = expressions;
+        let mut notices = expressions.notices();
+        notices.extend(scripts.start_notice());
+        notices.extend(native.notice());
+
+        let kind = if config.offline {
+            GroupKind::Gating
+        } else {
+            GroupKind::Lapped
+        };
+        let reader = ring.group("analyzer", kind)?;
+        let queues = intake.sources.iter().map(|s| s.queues.len()).sum();
+        let rules = (!config.offline && scripts.triggers.is_empty())
+            .then(|| expressions.direct())
+            .flatten();
+        let (lookout, suspects) = Lookout::arrange(rules, &ring, queues, reader.waker());
+        let shared = InserterShared {
+            ring: ring.clone(),
+            intake: Arc::clone(&intake),
+            control: Arc::clone(&control),
+            clock: Arc::clone(&clock),
+            analyzer: Arc::clone(&counters),
+            snaplen: config.snaplen,
+            filter: expressions.filter,
+            remaining: config
+                .count
+                .map(|n| Arc::new(AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX)))),
+            lookout,
+            hold_ns: duration_ns(config.hold),
+            duration_ns: config.duration.map(duration_ns),
+        };
+        let lanes = lanes(opened, &shared)?;
+        let analyzer = Analyzer::new(AnalyzerParts {
+            ring: ring.clone(),
+            reader,
+            triggers: expressions.triggers,
+            native: Arc::clone(&native),
+            template: expressions.template,
+            manual: expressions.manual,
+            scripts,
+            director: director_config(config),
+            intake: Arc::clone(&intake),
+            control: Arc::clone(&control),
+            barrier: Arc::clone(&barrier),
+            clock: Arc::clone(&clock),
+            suspects,
+            packet_clock: Arc::clone(&packet_clock),
+            shared: Arc::clone(&counters),
+            costs: Arc::clone(&costs),
+            messages: messages_tx,
+            events: events_tx.clone(),
+        });
+        let waker = analyzer.waker();
+        let progress = if config.offline {
+            Progress::Follow {
+                positions: analyzer.positions(),
+                clock: packet_clock,
+                hold_ns: duration_ns(config.hold),
+            }
+        } else {
+            Progress::Live {
+                ring: ring.clone(),
+                promises: intake.promises(),
+            }
+        };
+        let started = (!config.offline).then(|| (Arc::clone(&clock), clock.now().mono_ns));
+        let parts = DumperParts {
+            ring: ring.clone(),
+            shelf: Shelf {
+                directory,
+                format: config.format,
+            },
+            intake: Arc::clone(&intake),
+            progress,
+            barrier: Arc::clone(&barrier),
+            clock,
+            counters: Arc::clone(&counters),
+            costs,
+            reproducible: config.reproducible,
+            messages,
+            log: Arc::clone(&log),
+            events: events_tx.clone(),
+        };
+        let dumper = Dumper::new(parts, Rules::new(mode(config.offline), native));
+
+        let dumper = spawn_dumper(dumper, Arc::clone(&control), Arc::clone(&barrier))?;
+        let left = Arc::new(AtomicUsize::new(if config.offline {
+            1
+        } else {
+            lanes.len()
+        }));
+        let (analyzer, inserters) = without_capabilities(|| {
+            let analyzer = spawn_analyzer(
+                analyzer,
+                Arc::clone(&control),
+                Arc::clone(&barrier),
+                Arc::clone(&left),
+                !config.offline,
+            )?;
+            let inserters = spawn_inserters(
+                lanes,
+                &shared,
+                config.offline,
+                &barrier,
+                &left,
+                &waker,
+                &events_tx,
+            )?;
+            Ok::<_, StartError>((analyzer, inserters))
+        })??;
+        Ok(Recorder {
+            ring,
+            intake,
+            counters,
+            control,
+            waker,
+            events,
+            log,
+            inserters,
+            analyzer,
+            dumper,
+            notices,
+            started,
+        })
+    }
+}
+
+fn director_config(config: &Config) -> DirectorConfig {
+    DirectorConfig {
+        past_ns: duration_ns(config.past),
+        future_ns: duration_ns(config.future),
+        hold_ns: if config.offline {
+            duration_ns(config.hold)
+        } else {
+            0
+        },
+        rules: config.triggers.len() + config.scripts.triggers.len(),
+        hold_off_ns: duration_ns(config.hold_off),
+        max_dumps: config.max_dumps,
+        dumps_per_minute: config.dumps_per_minute,
+        bytes_per_hour: config.bytes_per_hour,
+        single: config.single,
+        grace_ns: (!config.offline).then(|| duration_ns(GRACE)),
+    }
+}
+
+fn lanes(opened: Vec<Opened>, shared: &InserterShared) -> Result<Vec<Lane>, RingError> {
+    let mut lanes = Vec::new();
+    for (source, opened) in opened.into_iter().enumerate() {
+        for (queue, counters) in opened
+            .queues
+            .into_iter()
+            .zip(&shared.intake.sources[source].queues)
+        {
+            lanes.push(Lane::new(queue, source, Arc::clone(counters), shared)?);
+        }
+    }
+    Ok(lanes)
+}
+
+fn spawn_dumper(
+    mut dumper: Dumper,
+    control: Arc<Control>,
+    barrier: Arc<Barrier>,
+) -> io::Result<JoinHandle<()>> {
+    Builder::new().name("dumper".to_owned()).spawn(move || {
+        let _open = OpenGate {
+            barrier,
+            control: Arc::clone(&control),
+        };
+        while !control.aborting() && dumper.wait() {
+            dumper.step();
+        }
+        if control.aborting() {
+            dumper.abandon("stopped before it was complete");
+        }
+    })
+}
+
+fn spawn_analyzer(
+    mut analyzer: Analyzer,
+    control: Arc<Control>,
+    barrier: Arc<Barrier>,
+    left: Arc<AtomicUsize>,
+    live: bool,
+) -> io::Result<JoinHandle<AnalyzerEnd>> {
+    Builder::new().name("analyzer".to_owned()).spawn(move || {
+        let _open = OpenGate {
+            barrier,
+            control: Arc::clone(&control),
+        };
+        let (mut was_busy, mut is_hurried) = (false, false);
+        loop {
+            // Read before the step: what the last inserter published is then seen by it.
+            let last = left.load(Ordering::Acquire) == 0;
+            if analyzer.step() {
+                was_busy = live;
+            } else if last {
+                break;
+            } else if is_hurried && std::mem::take(&mut was_busy) {
+                std::thread::park_timeout(NAP);
+            } else {
+                was_busy = false;
+                let timeout = if analyzer.has_deadline() { IDLE } else { LULL };
+                is_hurried = analyzer.wait(timeout) < NAP;
+            }
+        }
+        analyzer.end(if control.stopping() {
+            Clip::Stop
+        } else {
+            Clip::End
+        })
+    })
+}
+
+fn spawn_inserters(
+    lanes: Vec<Lane>,
+    shared: &InserterShared,
+    offline: bool,
+    barrier: &Arc<Barrier>,
+    left: &Arc<AtomicUsize>,
+    waker: &Waker,
+    events: &Events,
+) -> Result<Vec<JoinHandle<Vec<LaneEnd>>>, StartError> {
+    let gone = || Gone {
+        left: Arc::clone(left),
+        waker: waker.clone(),
+    };
+    let notify = || {
+        let events = events.clone();
+        move |text| {
+            events.tell(Event::Notice(text));
+        }
+    };
+    if offline {
+        let (mut producer, barrier, waker) =
+            (shared.ring.producer()?, Arc::clone(barrier), waker.clone());
+        producer.on_new_bucket(Box::new(move |_| barrier.wait(|| waker.wake())));
+        let inserter = MergeInserter::new(lanes, producer, shared.clone());
+        let (gone, mut notify) = (gone(), notify());
+        let thread = Builder::new().name("inserter".to_owned()).spawn(move || {
+            let _gone = gone;
+            inserter.run(&mut notify)
+        })?;
+        return Ok(vec![thread]);
+    }
+    let mut threads = Vec::new();
+    for (index, lane) in lanes.into_iter().enumerate() {
+        let inserter = LiveInserter::new(lane, shared.ring.producer()?, shared.clone());
+        let (gone, mut notify) = (gone(), notify());
+        threads.push(
+            Builder::new()
+                .name(format!("inserter-{index}"))
+                .spawn(move || {
+                    let _gone = gone;
+                    vec![inserter.run(&mut notify)]
+                })?,
+        );
+    }
+    Ok(threads)
+}
+
+/// Tells the analyzer that an inserter is gone, also by a panic. Dropped after the inserter and its producer.
+#[derive(Debug)]
+struct Gone {
+    left: Arc<AtomicUsize>,
+    waker: Waker,
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.left.fetch_sub(1, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
+/// Lets the inserter pass its barrier when a thread that it would wait for ends. If that was a panic, the recording ends:
+/// nobody would look at it.
+#[derive(Debug)]
+struct OpenGate {
+    barrier: Arc<Barrier>,
+    control: Arc<Control>,
+}
+
+impl Drop for OpenGate {
+    fn drop(&mut self) {
+        self.barrier.off();
+        if std::thread::panicking() {
+            self.control.stop();
+        }
+    }
+}

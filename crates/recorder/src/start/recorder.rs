@@ -1,0 +1,377 @@
+//! A running recorder: its threads, started, watched and joined.
+
+use std::{
+    io,
+    path::PathBuf,
+    sync::{Arc, atomic::Ordering, mpsc},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use retroscope_capture::{Source, SourceError};
+use retroscope_ring::{Backing, Ring, RingError, RingStatistics, Waker};
+use retroscope_script::{Script, ScriptError};
+
+use crate::{
+    Event,
+    analysis::analyzer::AnalyzerEnd,
+    control::{
+        clock::Clock,
+        events::EventQueue,
+        hits::HitCounts,
+        progress::{AnalyzerCounters, Control},
+        ring_time::RingClock,
+    },
+    dump::{
+        DumpReport, Format,
+        log::{DumpCounts, DumpLog},
+    },
+    intake::{Intake, counters::SourceSnapshot, inserter::LaneEnd},
+    start::expressions::ExpressionError,
+};
+
+/// What to record and what to dump.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Files, merged by time and complete, rather than live sources.
+    pub offline: bool,
+    /// Bytes of the ring.
+    pub ring_bytes: u64,
+    /// What its memory is made of.
+    pub ring_backing: Backing,
+    /// The NUMA node that it should come from.
+    pub numa_node: Option<u32>,
+    /// Threads that each live source may use, at least 1.
+    pub rx_threads: usize,
+    /// Trigger expressions.
+    pub triggers: Vec<String>,
+    /// Dump template; empty: everything.
+    pub dump: String,
+    /// What a trigger by hand dumps; empty: everything.
+    pub manual_dump: String,
+    /// Scripts that trigger or dump.
+    pub scripts: Scripts,
+    /// Capture filter.
+    pub filter: Option<String>,
+    /// Packet time before and after a trigger.
+    pub past: Duration,
+    /// See `past`.
+    pub future: Duration,
+    /// How late a packet of a file may be.
+    pub hold: Duration,
+    /// The first dump disarms the triggers.
+    pub single: bool,
+    /// Dumps open at once; of several rules one may have half of them, and the others share the rest.
+    pub max_dumps: usize,
+    /// After the end of a window, how long the same rule and filled-in dump expression start no dump.
+    pub hold_off: Duration,
+    /// Dumps started in any minute, shared in the same way; 0: without limit.
+    pub dumps_per_minute: u64,
+    /// Bytes written in any hour before no further dump is started, shared in the same way; 0: without limit.
+    pub bytes_per_hour: u64,
+    /// Bytes kept of each packet; 0: all.
+    pub snaplen: u32,
+    /// Stop after storing so many packets.
+    pub count: Option<u64>,
+    /// Stop after this time; offline, of packet time.
+    pub duration: Option<Duration>,
+    /// Where dumps go.
+    pub directory: PathBuf,
+    /// How they are written.
+    pub format: Format,
+    /// Leaves creation times out.
+    pub reproducible: bool,
+}
+
+/// Lua functions of the user.
+#[derive(Debug, Clone, Default)]
+pub struct Scripts {
+    /// Triggers, beside the trigger expressions.
+    pub triggers: Vec<Script>,
+    /// What makes a predicate of a trigger packet, in place of the dump template.
+    pub dump: Option<Script>,
+}
+
+/// Why a recorder did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// An expression is wrong: the user's mistake.
+    #[error("{0}")]
+    Expression(ExpressionError),
+    /// A script is wrong: the user's mistake, unless it is [`ScriptError::Setup`] or [`ScriptError::Thread`].
+    #[error(transparent)]
+    Script(#[from] ScriptError),
+    /// A source did not open.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The ring cannot be had.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// The directory cannot be written.
+    #[error("cannot write to {}: {error}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The caller's last step before the threads failed.
+    #[error("{0}")]
+    Opened(Box<dyn std::error::Error + Send + Sync>),
+    /// A thread could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] io::Error),
+}
+
+/// Makes the sources, in the order the user gave. Called twice for a live recorder: to look, and, once the ring stands,
+/// to record; packets that arrive while memory is being filled then do not count as lost. Sources that open only once
+/// ([`Source::opens_once`]) stay open in between.
+pub type Sources<'a> = dyn Fn() -> Result<Vec<Box<dyn Source>>, SourceError> + 'a;
+
+/// The recorder's threads.
+#[derive(Debug)]
+pub struct Recorder {
+    pub(crate) ring: Ring,
+    pub(crate) intake: Arc<Intake>,
+    pub(crate) counters: Arc<AnalyzerCounters>,
+    pub(crate) control: Arc<Control>,
+    pub(crate) waker: Waker,
+    pub(crate) events: EventQueue,
+    pub(crate) log: Arc<DumpLog>,
+    pub(crate) inserters: Vec<JoinHandle<Vec<LaneEnd>>>,
+    pub(crate) analyzer: JoinHandle<AnalyzerEnd>,
+    pub(crate) dumper: JoinHandle<()>,
+    pub(crate) notices: Vec<String>,
+    /// Live: the clock, and what it showed before the first packet, ns.
+    pub(crate) started: Option<(Arc<RingClock>, i64)>,
+}
+
+/// Controls a recorder from any thread or signal loop.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    control: Arc<Control>,
+    waker: Waker,
+}
+
+/// What a recorder is doing.
+#[derive(Debug, Clone)]
+pub struct Status {
+    /// Every source's intake ledger.
+    pub sources: Vec<SourceSnapshot>,
+    /// The ring.
+    pub ring: RingStatistics,
+    /// All packets that were stored so long ago or later are in the ring: elapsed time, whatever their stamps. `None`: files, whose time
+    /// is not ours.
+    pub history: Option<Duration>,
+    /// Packets that the analyzer has seen, and those it was too slow for.
+    pub analyzed: u64,
+    /// See `analyzed`.
+    pub lapped: u64,
+    /// Hits so far.
+    pub hits: HitCounts,
+    /// Dumps whose window is open or whose file is not finished.
+    pub dumps_open: u64,
+    /// Steps of the real-time clock beyond 100 ms.
+    pub clock_steps: u64,
+    /// Scripts that failed or exceeded a budget, and do nothing any more.
+    pub scripts_failed: u64,
+}
+
+/// What a recorder did.
+#[derive(Debug)]
+pub struct Summary {
+    /// Every source's intake ledger, closed.
+    pub sources: Vec<SourceSnapshot>,
+    /// The reading ledger of the analyzer group: `stored = analyzed + lapped + unread`.
+    pub stored: u64,
+    /// See `stored`.
+    pub analyzed: u64,
+    /// See `stored`.
+    pub lapped: u64,
+    /// Of the lapped packets, those that came while there were rules that triggered: triggers may have been missed.
+    pub not_analyzed: u64,
+    /// What hits became.
+    pub hits: HitCounts,
+    /// See [`Status::scripts_failed`].
+    pub scripts_failed: u64,
+    /// The last 10,000 dumps, in the order of triggers.
+    pub dumps: Vec<DumpReport>,
+    /// Those that were finished before them.
+    pub dumps_before: DumpCounts,
+    /// Sources that ended by an error.
+    pub errors: Vec<SourceError>,
+    /// A thread of ours panicked: a bug.
+    pub panicked: bool,
+}
+
+impl Summary {
+    /// Packets stored that the analyzer neither saw nor was told it missed.
+    #[must_use]
+    pub fn unread(&self) -> u64 {
+        self.stored
+            .saturating_sub(self.analyzed)
+            .saturating_sub(self.lapped)
+    }
+}
+
+impl Handle {
+    /// Ends the capture; open windows are closed and their files completed.
+    pub fn stop(&self) {
+        self.control.stop();
+        self.waker.wake();
+    }
+
+    /// Ends everything; unfinished files stay as they are.
+    pub fn abort(&self) {
+        self.control.abort();
+        self.stop();
+    }
+
+    /// Triggers by hand.
+    pub fn trigger(&self) {
+        self.control.trigger();
+        self.waker.wake();
+    }
+}
+
+impl Recorder {
+    /// Opens the sources, fills the ring and starts the threads. `progress` hears how much memory is filled.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing runs then.
+    pub fn start(
+        config: &Config,
+        sources: &Sources<'_>,
+        files: &[PathBuf],
+        clock: Arc<dyn Clock>,
+        progress: Option<&mut dyn FnMut(u64, u64)>,
+    ) -> Result<Self, StartError> {
+        Self::start_with(config, sources, files, clock, progress, &mut || Ok(()))
+    }
+
+    /// As [`Self::start`]. `opened` is called when everything is open and before any thread is started or any packet looked at: the
+    /// calling thread can give up its privileges there, and the recorder's threads then have none. Its error ends the start.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing runs then.
+    pub fn start_with(
+        config: &Config,
+        sources: &Sources<'_>,
+        files: &[PathBuf],
+        clock: Arc<dyn Clock>,
+        progress: Option<&mut dyn FnMut(u64, u64)>,
+        opened: &mut dyn FnMut() -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Result<Self, StartError> {
+        super::start(config, sources, files, clock, progress, opened)
+    }
+
+    /// For signals and the like.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        Handle {
+            control: Arc::clone(&self.control),
+            waker: self.waker.clone(),
+        }
+    }
+
+    /// The ring, for its size and pages.
+    #[must_use]
+    pub fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// Sentences from the start.
+    pub fn take_notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Waits for news, at most `timeout`; `Err(Disconnected)` when all threads are done. Whoever does not take them holds nobody up:
+    /// then they are counted ([`Event::Missed`]).
+    ///
+    /// # Errors
+    /// As `Receiver::recv_timeout`.
+    pub fn event(&self, timeout: Duration) -> Result<Event, mpsc::RecvTimeoutError> {
+        self.events.take(timeout)
+    }
+
+    /// What it is doing now.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        let ring = self.ring.statistics();
+        let history = |(clock, start_mono_ns): &(Arc<RingClock>, i64)| {
+            let since_ns = ring.whole_since_mono_ns.unwrap_or(*start_mono_ns);
+            let ns = clock.clock().mono_ns().saturating_sub(since_ns);
+            Duration::from_nanos(u64::try_from(ns).unwrap_or(0))
+        };
+        Status {
+            sources: self.intake.snapshots(),
+            history: self.started.as_ref().map(history),
+            ring,
+            analyzed: load(&counters.analyzed),
+            lapped: load(&counters.lapped),
+            hits: counters.hits(),
+            dumps_open: load(&counters.open_dumps) + counters.in_flight(),
+            clock_steps: load(&counters.clock_steps),
+            scripts_failed: counters.scripts_failed(),
+        }
+    }
+
+    /// Sums up without waiting for threads that may hang.
+    #[must_use]
+    pub fn abandon(self) -> Summary {
+        let status = self.status();
+        let not_analyzed = self.counters.unseen.load(Ordering::Relaxed);
+        let (dumps, dumps_before) = self.log.summary();
+        Summary {
+            sources: status.sources,
+            stored: status.ring.stored_packets,
+            analyzed: status.analyzed,
+            lapped: status.lapped,
+            not_analyzed,
+            hits: status.hits,
+            scripts_failed: status.scripts_failed,
+            dumps,
+            dumps_before,
+            errors: Vec::new(),
+            panicked: false,
+        }
+    }
+
+    /// Waits for all threads and sums up.
+    #[must_use]
+    pub fn join(self) -> Summary {
+        let mut panicked = false;
+        let mut errors = Vec::new();
+        for inserter in self.inserters {
+            match inserter.join() {
+                Ok(ends) => errors.extend(ends.into_iter().filter_map(|end| end.error)),
+                Err(_) => panicked = true,
+            }
+        }
+        let analyzer = self.analyzer.join().ok();
+        panicked |= analyzer.is_none() || self.dumper.join().is_err();
+        let end = analyzer.unwrap_or(AnalyzerEnd {
+            analyzed: 0,
+            lapped: 0,
+            unseen: 0,
+            hits: HitCounts::default(),
+        });
+        let (dumps, dumps_before) = self.log.summary();
+        Summary {
+            sources: self.intake.snapshots(),
+            stored: self.ring.statistics().stored_packets,
+            analyzed: end.analyzed,
+            lapped: end.lapped,
+            not_analyzed: end.unseen,
+            hits: end.hits,
+            scripts_failed: self.counters.scripts_failed(),
+            dumps,
+            dumps_before,
+            errors,
+            panicked,
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What a recorder remembers that runs for long, and what it tells of triggers that it missed.
+
+use std::sync::atomic::Ordering;
+
+use retroscope_script::Limits;
+
+use crate::{
+    Scripts, Verdict,
+    tests::rig::{MS, Plan, Rig, S, udp},
+};
+
+const START: i64 = 1_800_000_000 * S;
+
+fn plan() -> Plan<'static> {
+    Plan {
+        queues: 1,
+        foreign_queues: 0,
+        ring_bytes: 8 << 20,
+        triggers: &["udp port 9"],
+        dump: "$flow",
+        scripts: Scripts::default(),
+        limits: Limits::default(),
+        past_ns: 10 * MS,
+        future_ns: 5 * MS,
+        max_dumps: 8,
+    }
+}
+
+/// Sets the real-time clock.
+fn step_clock(rig: &Rig, step_ns: i64) {
+    rig.clock.wall_ns.fetch_add(step_ns, Ordering::SeqCst);
+}
+
+#[test]
+fn thousands_of_dumps_and_steps_leave_little_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(), START, dir.path());
+    let mut most = [0; 3];
+    for round in 0..4000_u16 {
+        rig.pass(20 * MS);
+        if round % 3 == 0 {
+            rig.arrive(0, udp(round, 9, 0));
+        }
+        if round % 5 == 0 {
+            step_clock(&rig, if round % 2 == 0 { S } else { -S });
+        }
+        rig.step();
+        for (most, now) in most.iter_mut().zip(rig.analyze_alone()) {
+            *most = now.max(*most);
+        }
+    }
+    rig.stop();
+    let hits = rig.counters.hits();
+    assert_eq!(
+        hits.triggers + hits.suppressed.total(),
+        4000_u64.div_ceil(3)
+    );
+    assert!(hits.triggers > 1024, "{hits:?}");
+    assert_eq!(rig.reports.len() as u64, hits.triggers);
+    let [open, closed, unsent] = most;
+    assert!(open <= 8 && closed <= 1024 && unsent == 0, "{most:?}");
+    let (listed, before) = rig.log.summary();
+    assert_eq!(
+        listed.len() as u64 + before.total(),
+        rig.reports.len() as u64
+    );
+}
+
+/// One dump through a storm of steps: its notes are bounded.
+#[test]
+fn notes_of_steps_are_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = Plan {
+        future_ns: 1000 * S,
+        ..plan()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    rig.pass(MS);
+    rig.arrive(0, udp(1, 9, 0));
+    for round in 0..2000 {
+        rig.pass(MS);
+        step_clock(&rig, if round % 2 == 0 { S } else { -S });
+        rig.step();
+    }
+    rig.stop();
+    let notes = rig.reports[0].notes.len();
+    assert!((100..=256).contains(&notes), "{notes}");
+}
+
+/// The dumper hangs on a dead disk for an hour: what waits for it is bounded by the limits, triggers by hand included.
+#[test]
+fn little_waits_for_a_dumper_that_hangs() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(), START, dir.path());
+    let mut most = [0; 3];
+    for round in 0..20_000_u16 {
+        rig.pass(200 * MS);
+        rig.arrive(0, udp(round, 9, 0));
+        rig.control.trigger();
+        rig.insert();
+        for (most, now) in most.iter_mut().zip(rig.analyze_alone()) {
+            *most = now.max(*most);
+        }
+    }
+    let [open, closed, ..] = most;
+    assert!(open <= 16 && closed <= 16, "{most:?}");
+    let hits = rig.counters.hits();
+    assert_eq!(hits.triggers, 16, "8 of the rule, 8 by hand");
+    assert_eq!(hits.triggers + hits.suppressed.total(), 40_000);
+    rig.stop();
+    assert_eq!(rig.reports.len(), 16, "none is lost");
+}
+
+/// The analyzer stands still until the ring went around.
+#[test]
+fn packets_that_no_rule_saw_are_told() {
+    for (triggers, expected) in [(&["udp port 9"][..], true), (&[][..], false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = Plan {
+            triggers,
+            dump: "",
+            ring_bytes: 16 << 20,
+            past_ns: 10 * S,
+            ..plan()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        rig.pass(S);
+        rig.arrive(0, udp(1, 7, 0));
+        rig.step();
+        for number in 0..600 {
+            rig.pass(MS);
+            for _ in 0..1000 {
+                rig.arrive(0, udp(1, 7, number));
+            }
+            rig.insert();
+        }
+        rig.arrive(0, udp(1, 9, 0));
+        rig.control.trigger();
+        rig.step();
+        rig.pass(S);
+        rig.step();
+        rig.stop();
+        let unseen = rig.counters.unseen.load(Ordering::Relaxed);
+        let lapped = rig.counters.lapped.load(Ordering::Relaxed);
+        assert!(lapped > 10_000, "{lapped}");
+        assert_eq!(unseen, if expected { lapped } else { 0 });
+        let told = |text: &String| text.contains("triggers may be missed");
+        assert_eq!(rig.notices.iter().any(told), expected, "{:?}", rig.notices);
+        for report in &rig.reports {
+            assert_eq!(report.verdict, Verdict::Incomplete, "they are gone, too");
+            assert_eq!(report.not_analyzed, unseen, "{report:?}");
+            let sidecar = std::fs::read(report.file.with_extension("json")).unwrap();
+            let sidecar: serde_json::Value = serde_json::from_slice(&sidecar).unwrap();
+            assert_eq!(sidecar["not_analyzed"].as_u64(), expected.then_some(unseen));
+            let file = std::fs::read(&report.file).unwrap();
+            let mark = format!("not analyzed: {unseen} packets");
+            let has_mark = file
+                .windows(mark.len())
+                .any(|bytes| bytes == mark.as_bytes());
+            assert_eq!(has_mark, expected);
+        }
+        assert!(!rig.reports.is_empty());
+    }
+}

@@ -1,0 +1,275 @@
+//! What a live recorder promises where a clock is set, and of sources with a clock of their own.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use crate::{
+    Verdict,
+    tests::{
+        live::{START, missing, packets, plan},
+        rig::{MS, Plan, Rig, S, udp},
+    },
+};
+
+/// A step of the real-time clock while a dump is open: it ends when it would have, and holds what arrived meanwhile, in the order in which it
+/// came, with the stamps that it came with.
+#[test]
+fn a_clock_step_loses_nothing() {
+    for step_ns in [3600 * S, -3600 * S, 150 * MS, -150 * MS] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rig = Rig::new(&plan(), START, dir.path());
+        rig.pass(MS);
+        rig.step();
+        let mut stamps = Vec::new();
+        for number in 0..20 {
+            stamps.push(rig.clock.wall_ns.load(SeqCst));
+            rig.arrive(0, udp(1, if number == 5 { 9 } else { 7 }, number));
+            rig.pass(100 * MS);
+            rig.step();
+            if number == 9 {
+                rig.clock.wall_ns.fetch_add(step_ns, SeqCst);
+            }
+        }
+        rig.step();
+        rig.pass(100 * MS);
+        rig.step();
+        let report = &rig.reports[0];
+        // Trigger at number 5, one second of future: numbers up to 15, the last one at its very end.
+        let expected: Vec<(i64, u32)> = stamps.into_iter().zip(0..).take(16).collect();
+        let found: Vec<(i64, u32)> = packets(report).iter().map(|p| (p.0, p.2)).collect();
+        assert_eq!(found, expected, "step of {step_ns} ns: {report:?}");
+        assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
+        assert_eq!(report.notes.len(), 1, "{:?}", report.notes);
+        assert!(report.notes[0].contains("stepped"), "{:?}", report.notes);
+        assert_eq!(rig.notices.len(), 1, "{:?}", rig.notices);
+    }
+}
+
+/// A clock set back on a full ring: the past stays as long as it was, and a dump whose window lies around the step has all of it.
+#[test]
+fn a_clock_set_back_on_a_full_ring_keeps_the_past() {
+    for step_ns in [3600 * S, -3600 * S] {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = Plan {
+            ring_bytes: 8 << 20,
+            dump: "udp",
+            ..plan()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        // A quarter of a bucket each: 7 s are in the ring, of 8 buckets.
+        let large = vec![0x45; 250_000];
+        let mut number = 0;
+        let mut second = |rig: &mut Rig, port| {
+            for _ in 0..4 {
+                rig.arrive(0, large.clone());
+                rig.arrive(0, udp(1, port, number));
+                number += 1;
+                rig.pass(250 * MS);
+                rig.step();
+            }
+        };
+        for _ in 0..20 {
+            second(&mut rig, 7);
+        }
+        rig.clock.wall_ns.fetch_add(step_ns, SeqCst);
+        second(&mut rig, 7);
+        second(&mut rig, 7);
+        second(&mut rig, 9);
+        for _ in 0..2 {
+            second(&mut rig, 7);
+        }
+        rig.step();
+        let report = &rig.reports[0];
+        assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
+        // Trigger at 88; 2 s before it, and 1 s behind.
+        let numbers: Vec<u32> = packets(report).iter().map(|p| p.2).collect();
+        assert_eq!(numbers, (80..=92).collect::<Vec<_>>(), "{step_ns}");
+    }
+}
+
+/// A burst that was fetched around a step: stamps tell which of its packets came before.
+#[test]
+fn a_burst_on_both_sides_of_a_step_is_told_apart() {
+    for step_ns in [3600 * S, -3600 * S] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rig = Rig::new(&plan(), START, dir.path());
+        rig.pass(MS);
+        rig.step();
+        for number in 0..10 {
+            rig.arrive(0, udp(1, if number == 7 { 9 } else { 7 }, number));
+            rig.pass(MS);
+            if number == 4 {
+                rig.clock.wall_ns.fetch_add(step_ns, SeqCst);
+            }
+        }
+        rig.step();
+        // One more with a stamp of before: another CPU was held up.
+        let late_ns = START + 12 * MS;
+        let feed = &rig.feeds[0];
+        feed.lock()
+            .unwrap()
+            .frames
+            .push_back((late_ns, udp(1, 7, 10)));
+        rig.step();
+        for _ in 0..3 {
+            rig.pass(S);
+            rig.step();
+        }
+        let report = &rig.reports[0];
+        let numbers: Vec<u32> = packets(report).iter().map(|p| p.2).collect();
+        assert_eq!(numbers, (0..10).collect::<Vec<_>>(), "{step_ns}");
+        assert_eq!(missing(report), [("clock-step", Some(1))], "{report:?}");
+    }
+}
+
+/// A source that promises nothing beside one that does: dumps do not wait for it, its packets are in them, and its silence is no loss.
+#[test]
+fn a_source_without_watermarks_holds_nothing_up() {
+    for ahead_ns in [0, 30 * MS, 400 * MS, -400 * MS] {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = Plan {
+            queues: 2,
+            foreign_queues: 1,
+            ..plan()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        rig.pass(MS);
+        rig.step();
+        rig.pass(2 * S);
+        let mut expected = Vec::new();
+        for number in 0..20 {
+            let now_ns = rig.clock.wall_ns.load(SeqCst);
+            let foreign_ns = now_ns + ahead_ns;
+            let frame = (foreign_ns, udp(1, 7, 100 + number));
+            rig.feeds[1].lock().unwrap().frames.push_back(frame);
+            expected.push((foreign_ns, 1, 100 + number));
+            expected.push((now_ns, 0, number));
+            rig.arrive(0, udp(1, if number == 5 { 9 } else { 7 }, number));
+            rig.pass(100 * MS);
+            rig.step();
+            if number == 6 {
+                // The first packets are on disk while the window is open.
+                let part = std::fs::read_dir(dir.path()).unwrap().next().unwrap();
+                let bytes = part.unwrap().metadata().unwrap().len();
+                assert!(bytes > 1000, "{bytes}");
+            }
+        }
+        rig.pass(2 * S);
+        rig.step();
+        rig.step();
+        let trigger_ns = START + MS + 2 * S + 500 * MS;
+        expected.retain(|(ns, ..)| (trigger_ns - 2 * S..=trigger_ns + S).contains(ns));
+        expected.sort_unstable();
+        let report = &rig.reports[0];
+        let found: Vec<_> = packets(report).iter().map(|p| (p.0, p.2)).collect();
+        let mut expected: Vec<_> = expected.iter().map(|p| (p.0, p.2)).collect();
+        assert_eq!(report.verdict, Verdict::Complete, "{ahead_ns}: {report:?}");
+        if ahead_ns < -50 * MS {
+            // What comes when the window has closed by the other source's watermark is late, and told.
+            rig.stop();
+            let amended = &rig.reports[1];
+            assert_eq!(missing(amended), [("late", Some(4))], "{amended:?}");
+            expected.retain(|packet| !(116..120).contains(&packet.1));
+        }
+        let report = &rig.reports[0];
+        assert_eq!(found, expected, "{ahead_ns}");
+        assert!(
+            report
+                .notes
+                .iter()
+                .any(|note| note.contains("its own clock")),
+            "{report:?}"
+        );
+    }
+}
+
+/// The analyzer stood still whenever it read one clock behind the other: what seems a step is none, and a step is one at the next look
+/// that can tell.
+#[test]
+fn clocks_that_are_read_far_apart_tell_of_no_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(), START, dir.path());
+    rig.pass(MS);
+    rig.step();
+    rig.clock.apart_ns.store(200 * MS, SeqCst);
+    rig.clock.wall_ns.fetch_sub(200 * MS, SeqCst);
+    rig.step();
+    rig.clock.apart_ns.store(0, SeqCst);
+    rig.clock.wall_ns.fetch_add(200 * MS, SeqCst);
+    rig.step();
+    assert!(rig.notices.is_empty(), "{:?}", rig.notices);
+    rig.clock.wall_ns.fetch_add(200 * MS, SeqCst);
+    rig.clock.apart_ns.store(2 * MS, SeqCst);
+    rig.step();
+    assert!(rig.notices.is_empty(), "{:?}", rig.notices);
+    rig.clock.apart_ns.store(MS, SeqCst);
+    rig.step();
+    assert_eq!(rig.notices.len(), 1, "{:?}", rig.notices);
+    assert!(
+        rig.notices[0].contains("stepped by 0.2"),
+        "{:?}",
+        rig.notices
+    );
+}
+
+/// The first dump behind a step has its whole window: whether its trigger comes before anybody has noticed the step, or when the analyzer
+/// has and the queue has not.
+#[test]
+fn a_dump_behind_a_clock_step_has_its_future() {
+    let cases: [(&[i64], bool); 5] = [
+        (&[3600 * S], true),
+        (&[3600 * S], false),
+        (&[-3600 * S], true),
+        (&[-3600 * S], false),
+        (&[-3600 * S, 1800 * S], true),
+    ];
+    for (steps_ns, is_noticed) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rig = Rig::new(&plan(), START, dir.path());
+        rig.pass(MS);
+        rig.step();
+        for step_ns in steps_ns {
+            rig.clock.wall_ns.fetch_add(*step_ns, SeqCst);
+            if is_noticed {
+                rig.step();
+            }
+        }
+        for number in 0..20 {
+            rig.arrive(0, udp(1, if number == 0 { 9 } else { 7 }, number));
+            rig.pass(100 * MS);
+            rig.step();
+        }
+        rig.step();
+        let case = format!("{steps_ns:?} ns, noticed: {is_noticed}");
+        assert_eq!(rig.reports.len(), 1, "{case}");
+        let numbers: Vec<u32> = packets(&rig.reports[0]).iter().map(|p| p.2).collect();
+        assert_eq!(numbers, (0..=10).collect::<Vec<_>>(), "{case}");
+    }
+}
+
+/// After a step back stamps are used again: packets that carry them are not late for dumps from before the step.
+#[test]
+fn a_step_back_makes_nobody_late() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(), START, dir.path());
+    rig.pass(MS);
+    rig.arrive(0, udp(1, 9, 1));
+    rig.step();
+    rig.pass(2 * S);
+    rig.step();
+    rig.step();
+    assert_eq!(rig.reports[0].verdict, Verdict::Complete);
+    rig.clock.wall_ns.fetch_sub(2 * S, SeqCst);
+    for number in 0..10 {
+        rig.pass(100 * MS);
+        rig.step();
+        rig.arrive(0, udp(1, 7, number));
+        rig.step();
+    }
+    rig.stop();
+    assert_eq!(
+        rig.reports.len(),
+        1,
+        "nothing was amended: {:?}",
+        rig.reports
+    );
+}

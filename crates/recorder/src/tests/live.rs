@@ -1,0 +1,473 @@
+//! What a live recorder promises about time and loss, on injected clocks.
+
+use retroscope_pcapfile::Reader;
+use retroscope_script::Limits;
+
+use crate::{
+    Scripts, Verdict,
+    tests::rig::{MS, Plan, Rig, S, udp},
+};
+
+pub(crate) const START: i64 = 1_800_000_000 * S;
+
+pub(crate) fn plan() -> Plan<'static> {
+    Plan {
+        queues: 1,
+        foreign_queues: 0,
+        ring_bytes: 16 << 20,
+        triggers: &["udp port 9"],
+        dump: "",
+        scripts: Scripts::default(),
+        limits: Limits::default(),
+        past_ns: 2 * S,
+        future_ns: S,
+        max_dumps: 64,
+    }
+}
+
+/// Ports and times of the packets in a finished dump.
+pub(crate) fn packets(report: &crate::DumpReport) -> Vec<(i64, u16, u32)> {
+    let mut reader = Reader::open(&report.file).unwrap();
+    let mut packets = Vec::new();
+    while let Some(record) = reader.next().unwrap() {
+        let port = u16::from_be_bytes([record.data[22], record.data[23]]);
+        let number = u32::from_be_bytes(record.data[28..32].try_into().unwrap());
+        packets.push((record.meta.time_ns, port, number));
+    }
+    packets
+}
+
+/// What a dump misses: causes, and how many packets.
+pub(crate) fn missing(report: &crate::DumpReport) -> Vec<(&str, Option<u64>)> {
+    let missing = report.missing.iter();
+    missing.map(|it| (it.cause, it.packets)).collect()
+}
+
+/// 16 producers at one packet a second, a ring of 128 MiB: a packet one hour old is still dumped. Stored time is ring
+/// bytes over rate, whatever the number of queues (the paper's c(r) forgets the producers).
+#[test]
+fn an_hour_of_slow_queues_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let hour = 3600;
+    let plan = Plan {
+        queues: 16,
+        ring_bytes: 128 << 20,
+        past_ns: hour * S,
+        future_ns: 0,
+        ..plan()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    for second in 0..=hour + 10 {
+        for queue in 0..16 {
+            rig.arrive(queue, udp(1, 7, u32::try_from(second).unwrap()));
+        }
+        rig.pass(S);
+        if second % 60 == 0 {
+            rig.step();
+        }
+    }
+    rig.arrive(3, udp(1, 9, 0));
+    rig.step();
+    rig.pass(100 * MS);
+    rig.step();
+    let report = &rig.reports[0];
+    assert_eq!(
+        (report.verdict, report.missing.len()),
+        (Verdict::Complete, 0),
+        "{report:?}"
+    );
+    let packets = packets(report);
+    let trigger_ns = START + (hour + 11) * S;
+    assert_eq!(packets[0].0, trigger_ns - hour * S, "exactly one hour old");
+    // Seconds 11 to 3610 of 16 queues, and the trigger.
+    assert_eq!(packets.len(), 16 * 3600 + 1);
+    assert!(packets.is_sorted_by_key(|p| p.0));
+}
+
+/// FlowScope's dumper waited for later traffic: on a silent link its dump never ended.
+#[test]
+fn a_dump_on_a_silent_link_ends_on_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(), START, dir.path());
+    rig.pass(MS);
+    rig.arrive(0, udp(1, 9, 1));
+    rig.step();
+    // The watermark is 1 ms behind the clock and must pass `to`.
+    rig.pass(S + MS);
+    rig.step();
+    assert!(
+        rig.reports.is_empty(),
+        "the window is open up to its last nanosecond"
+    );
+    rig.pass(1);
+    rig.step();
+    rig.step();
+    assert_eq!(rig.reports.len(), 1);
+    assert_eq!(
+        (rig.reports[0].verdict, rig.reports[0].packets),
+        (Verdict::Complete, 1)
+    );
+}
+
+/// A queue that promises nothing any more cannot keep a dump open for long.
+#[test]
+fn a_stuck_watermark_ends_50_ms_late() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(), START, dir.path());
+    rig.pass(MS);
+    rig.arrive(0, udp(1, 9, 1));
+    rig.step();
+    rig.pass(S + 50 * MS);
+    rig.feeds[0].lock().unwrap().watermark_ns = Some(START);
+    // The producer's watermark never went back: let it stand where it was.
+    rig.feeds[0].lock().unwrap().watermark_ns = None;
+    rig.step();
+    assert!(rig.reports.is_empty());
+    rig.pass(1);
+    rig.feeds[0].lock().unwrap().watermark_ns = None;
+    rig.step();
+    rig.step();
+    assert_eq!(rig.reports.len(), 1);
+}
+
+/// The analyzer stands still between a look at its clock and a packet that came meanwhile: the packet's window does not end the
+/// sooner for that, behind whichever look it was.
+#[test]
+fn a_window_is_not_cut_short_by_an_analyzer_that_stood_still() {
+    let mut readings = 0;
+    while stands_still_behind(readings) {
+        readings += 1;
+    }
+    assert!(readings > 0, "the clock was never looked at");
+}
+
+/// The same behind one look, with so many before it. False: there were no more.
+fn stands_still_behind(readings: usize) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(), START, dir.path());
+    rig.pass(MS);
+    rig.step();
+    let trigger_ns = START + 501 * MS;
+    if !rig.analyze_with_pause(readings, 500 * MS, udp(1, 9, 1)) {
+        return false;
+    }
+    // 50 ms behind the end of a window that had begun with the pause.
+    rig.pass(S - 400 * MS);
+    rig.step();
+    rig.pass(100 * MS);
+    rig.arrive(0, udp(1, 7, 2));
+    rig.step();
+    assert!(rig.reports.is_empty(), "paused behind reading {readings}");
+    rig.pass(400 * MS);
+    rig.step();
+    rig.step();
+    let report = &rig.reports[0];
+    assert_eq!(report.verdict, Verdict::Complete, "{readings}: {report:?}");
+    let expected = [(trigger_ns, 9, 1), (trigger_ns + 700 * MS, 7, 2)];
+    assert_eq!(
+        packets(report),
+        expected,
+        "paused behind reading {readings}"
+    );
+    true
+}
+
+/// Two overlapping dumps both hold the packets they share.
+#[test]
+fn overlapping_dumps_share_packets() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = Plan {
+        triggers: &["udp port 9", "udp port 10"],
+        ..plan()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    for number in 0..40 {
+        let port = match number {
+            20 => 9,
+            25 => 10,
+            _ => 7,
+        };
+        rig.pass(100 * MS);
+        rig.arrive(0, udp(1, port, number));
+        rig.step();
+    }
+    rig.pass(2 * S);
+    rig.step();
+    rig.step();
+    let numbers = |i: usize| {
+        packets(&rig.reports[i])
+            .iter()
+            .map(|p| p.2)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(numbers(0), (0..=30).collect::<Vec<_>>());
+    assert_eq!(numbers(1), (5..=35).collect::<Vec<_>>());
+}
+
+/// Packets that are looked at together trigger as they do alone: each hit its own dump, in their order.
+#[test]
+fn every_hit_of_a_large_batch_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = Plan {
+        dump: "src port $srcPort",
+        ..plan()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    let hits = [5_u16, 63, 64, 65, 128, 299];
+    for number in 0..300 {
+        rig.pass(1);
+        let port = if hits.contains(&number) { 9 } else { 7 };
+        rig.arrive(0, udp(1000 + number, port, u32::from(number)));
+    }
+    rig.step();
+    rig.pass(2 * S);
+    rig.step();
+    rig.step();
+    let triggers: Vec<_> = rig.reports.iter().map(|report| report.trigger_ns).collect();
+    assert_eq!(triggers, hits.map(|number| START + 1 + i64::from(number)));
+    for (report, number) in rig.reports.iter().zip(hits) {
+        let packet = (report.trigger_ns, 9, u32::from(number));
+        assert_eq!(packets(report), [packet]);
+    }
+}
+
+/// Kernel loss inside the window makes the dump incomplete; outside, it does not touch it.
+#[test]
+fn loss_counts_where_it_happened() {
+    for (lost_before, lost_inside, verdict) in
+        [(7, 0, Verdict::Complete), (0, 5, Verdict::Incomplete)]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rig = Rig::new(&plan(), START, dir.path());
+        rig.pass(MS);
+        rig.step();
+        rig.feeds[0].lock().unwrap().lost += lost_before;
+        rig.pass(100 * MS);
+        rig.step();
+        rig.pass(10 * S);
+        rig.step();
+        rig.arrive(0, udp(1, 9, 1));
+        rig.step();
+        rig.feeds[0].lock().unwrap().lost += lost_inside;
+        rig.pass(100 * MS);
+        rig.step();
+        rig.pass(2 * S);
+        rig.step();
+        rig.step();
+        let report = &rig.reports[0];
+        assert_eq!(report.verdict, verdict, "{report:?}");
+        let missing: Vec<_> = report
+            .missing
+            .iter()
+            .map(|m| (m.cause, m.packets))
+            .collect();
+        let expected = if lost_inside > 0 {
+            vec![("kernel", Some(lost_inside))]
+        } else {
+            Vec::new()
+        };
+        assert_eq!(missing, expected);
+    }
+}
+
+/// One source fails while another one is recorded on: every dump after that says so, not only those that are open then.
+#[test]
+fn a_source_that_is_gone_is_missing_from_every_later_dump() {
+    for failed in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = Plan {
+            queues: 2,
+            ..plan()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        rig.pass(MS);
+        rig.step();
+        {
+            let mut feed = rig.feeds[0].lock().unwrap();
+            (feed.failed, feed.stopped) = (failed, !failed);
+        }
+        rig.step();
+        rig.pass(60 * S);
+        rig.step();
+        rig.arrive(1, udp(1, 9, 1));
+        rig.step();
+        rig.pass(2 * S);
+        rig.step();
+        rig.step();
+        let report = &rig.reports[0];
+        let missing = missing(report);
+        let source = &rig.intake.snapshots()[0];
+        if failed {
+            assert_eq!(report.verdict, Verdict::Incomplete, "{report:?}");
+            assert_eq!(missing, [(crate::INTERFACE_DOWN, None)]);
+            // It is away as long as the others are recorded.
+            let away_ns = u64::try_from(62 * S).unwrap();
+            assert_eq!((source.gaps, source.gap_ns), (1, away_ns));
+        } else {
+            assert_eq!(source.gaps, 0);
+            // The end of a stream is the end of its source.
+            assert_eq!(
+                (report.verdict, missing),
+                (Verdict::Complete, vec![]),
+                "{report:?}"
+            );
+        }
+    }
+}
+
+/// A stop closes the window there, without waiting for its end, and calls it clipped, not incomplete.
+#[test]
+fn a_stop_clips() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(), START, dir.path());
+    rig.pass(500 * MS);
+    rig.arrive(0, udp(1, 7, 1));
+    rig.arrive(0, udp(1, 9, 2));
+    rig.step();
+    rig.pass(100 * MS);
+    rig.arrive(0, udp(1, 7, 3));
+    rig.stop();
+    let report = &rig.reports[0];
+    assert_eq!(
+        (report.verdict, report.clipped.as_slice(), report.packets),
+        (Verdict::Complete, &["start", "stop"][..], 3)
+    );
+    let snapshot = &rig.intake.snapshots()[0];
+    assert_eq!(
+        (snapshot.received, snapshot.stored, snapshot.in_flight()),
+        (Some(3), 3, Some(0))
+    );
+}
+
+/// A loss that the counters tell only after the window has closed still counts: the verdict waits for them.
+#[test]
+fn a_verdict_waits_for_the_counters() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(), START, dir.path());
+    rig.pass(MS);
+    rig.arrive(0, udp(1, 9, 1));
+    rig.step();
+    let stale_ns = START + 500 * MS;
+    for _ in 0..3 {
+        rig.pass(600 * MS);
+        rig.feeds[0].lock().unwrap().known_ns = Some(stale_ns);
+        rig.step();
+    }
+    assert!(
+        rig.reports.is_empty(),
+        "the window is over, its losses are not known"
+    );
+    rig.feeds[0].lock().unwrap().lost += 3;
+    rig.pass(20 * MS);
+    rig.step();
+    rig.step();
+    let report = &rig.reports[0];
+    assert_eq!(
+        (report.verdict, missing(report)),
+        (Verdict::Incomplete, vec![("kernel", Some(3))])
+    );
+}
+
+/// Counters that never come: the verdict says that it does not know, and never claims to be complete.
+#[test]
+fn unknown_losses_are_not_called_complete() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(), START, dir.path());
+    rig.pass(MS);
+    rig.arrive(0, udp(1, 9, 1));
+    rig.step();
+    for _ in 0..8 {
+        rig.pass(500 * MS);
+        rig.feeds[0].lock().unwrap().known_ns = Some(START + 500 * MS);
+        rig.step();
+    }
+    let report = &rig.reports[0];
+    assert_eq!(
+        (report.verdict, missing(report)),
+        (Verdict::Incomplete, vec![("unknown", None)])
+    );
+    assert_eq!(report.missing[0].source.as_deref(), Some("fake0"));
+}
+
+/// More buckets overwritten than the log remembers: a window that they never touched is still complete.
+#[test]
+fn what_was_forgotten_long_ago_is_not_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = Plan {
+        past_ns: 10 * MS,
+        future_ns: 0,
+        ring_bytes: 8 << 20,
+        ..plan()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    // Four large packets fill a bucket of 1 MiB; the log remembers 8192 buckets.
+    let large = vec![0x45; 250_000];
+    for _ in 0..8300 {
+        for _ in 0..4 {
+            rig.arrive(0, large.clone());
+        }
+        rig.pass(S);
+        rig.step();
+    }
+    rig.arrive(0, udp(1, 9, 1));
+    rig.step();
+    rig.pass(20 * MS);
+    rig.step();
+    rig.step();
+    let report = &rig.reports[0];
+    assert_eq!(
+        (report.verdict, report.packets),
+        (Verdict::Complete, 1),
+        "{report:?}"
+    );
+}
+
+/// Inserters pass packets by for the analyzer: it still finds each hit, whatever else is in its burst and its batch.
+#[test]
+fn every_hit_is_found_behind_the_inserters_look() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = Plan {
+        queues: 3,
+        triggers: &["udp port 9", "udp src port 9 or udp dst port 11"],
+        past_ns: 0,
+        // Behind a window that is over every packet of its bucket is looked at.
+        future_ns: 1000 * S,
+        max_dumps: 1000,
+        ..plan()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    let mut random = fastrand::Rng::with_seed(9);
+    let (mut hits, mut packets) = (0, 0);
+    for round in 0..400 {
+        for queue in 0..3 {
+            for _ in 0..random.usize(..150) {
+                // In one round of four there are none.
+                let port = match random.u32(..200) {
+                    0 if round % 4 > 0 => 9,
+                    1 if round % 4 > 0 => 11,
+                    _ => 12,
+                };
+                hits += u64::from(port < 12);
+                packets += 1;
+                rig.arrive(queue, udp(1, port, 0));
+            }
+        }
+        rig.pass(MS);
+        if random.bool() {
+            rig.step();
+        }
+    }
+    let passed_by = rig.passed_by() as u64;
+    assert!(
+        (packets / 10..packets).contains(&passed_by),
+        "{passed_by} of {packets}"
+    );
+    rig.stop();
+    let count =
+        |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);
+    let counters = &rig.counters;
+    let counts = counters.hits();
+    let found = counts.triggers + counts.suppressed.total();
+    assert!(hits > 100);
+    assert_eq!((found, count(&counters.analyzed)), (hits, packets));
+}

@@ -1,0 +1,11 @@
+//! What a recorder promises, tried on one without threads ([`rig`]): its time, its queues and its disk are the test's own.
+
+mod bounds;
+mod clock;
+mod generated;
+mod live;
+mod many_dumps;
+pub(crate) mod rig;
+mod script;
+mod slow_filter;
+mod verdict;

@@ -1,0 +1,538 @@
+//! A recorder without threads, for tests that own the time: fake queues, a fake clock, and the real inserters,
+//! analyzer and dumper, each stepped by hand.
+
+use std::{
+    collections::VecDeque,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use retroscope_capture::{
+    Burst, Direction, Event as SourceEvent, FrameMeta, InputDrops, InterfaceInfo, LossCause, Queue,
+    SourceError, SourceStatistics, Status, TimeDomain,
+};
+use retroscope_packet::LinkType;
+use retroscope_ring::{GroupKind, Ring, RingConfig};
+use retroscope_script::Limits;
+
+use crate::{
+    Event, Scripts,
+    analysis::{
+        analyzer::{Analyzer, AnalyzerParts, Functions},
+        director::{Clip, DirectorConfig},
+        native::NativeCode,
+        prepared::{LinkTypes, mode},
+        rules::Rules,
+    },
+    control::{
+        clock::{Clock, Now},
+        events::{EventQueue, events},
+        progress::{AnalyzerCounters, Barrier, Control, Costs, Progress},
+        ring_time::RingClock,
+    },
+    dump::{Directory, DumpReport, Dumper, DumperParts, Format, Messages, Shelf, log::DumpLog},
+    intake::{
+        Intake,
+        inserter::{InserterShared, Lane, LiveInserter},
+        interfaces::Interfaces,
+        lookout::Lookout,
+    },
+    start::expressions::{Expressions, Texts},
+};
+
+pub(crate) const S: i64 = 1_000_000_000;
+pub(crate) const MS: i64 = 1_000_000;
+
+/// Both clocks, set by the test.
+#[derive(Debug, Default)]
+pub(crate) struct FakeClock {
+    pub(crate) wall_ns: AtomicI64,
+    pub(crate) mono_ns: AtomicI64,
+    /// How far apart they are read.
+    pub(crate) apart_ns: AtomicI64,
+    pause: Mutex<Option<Pause>>,
+}
+
+/// Somebody reads the clock, and then stands still while a packet arrives.
+#[derive(Debug)]
+struct Pause {
+    /// Readings before that one.
+    readings: usize,
+    pause_ns: i64,
+    packet: Vec<u8>,
+    feed: Arc<Mutex<Feed>>,
+    inserters: Arc<Mutex<Vec<LiveInserter>>>,
+}
+
+impl FakeClock {
+    /// Moves both clocks by `ns`.
+    pub(crate) fn pass(&self, ns: i64) {
+        self.wall_ns.fetch_add(ns, Ordering::SeqCst);
+        self.mono_ns.fetch_add(ns, Ordering::SeqCst);
+    }
+
+    /// The pause behind this reading, if there is one.
+    fn due(&self) -> Option<Pause> {
+        let mut pause = self.pause.lock().unwrap();
+        let readings = &mut pause.as_mut()?.readings;
+        if *readings == 0 {
+            return pause.take();
+        }
+        *readings -= 1;
+        None
+    }
+}
+
+impl Clock for FakeClock {
+    fn now(&self) -> Now {
+        let now = Now {
+            wall_ns: self.wall_ns.load(Ordering::SeqCst),
+            mono_ns: self.mono_ns.load(Ordering::SeqCst),
+            apart_ns: self.apart_ns.load(Ordering::SeqCst),
+        };
+        if let Some(pause) = self.due() {
+            self.pass(pause.pause_ns);
+            let time_ns = self.wall_ns.load(Ordering::SeqCst);
+            let frame = (time_ns, pause.packet);
+            pause.feed.lock().unwrap().frames.push_back(frame);
+            step_all(&pause.inserters);
+        }
+        now
+    }
+}
+
+/// What a test feeds into a queue.
+#[derive(Debug, Default)]
+pub(crate) struct Feed {
+    pub(crate) frames: VecDeque<(i64, Vec<u8>)>,
+    pub(crate) watermark_ns: Option<i64>,
+    pub(crate) received: u64,
+    pub(crate) lost: u64,
+    pub(crate) input_drops: Option<InputDrops>,
+    pub(crate) known_ns: Option<i64>,
+    pub(crate) stopped: bool,
+    pub(crate) failed: bool,
+    pub(crate) events: VecDeque<SourceEvent>,
+}
+
+#[derive(Debug)]
+struct FakeQueue {
+    interfaces: Vec<InterfaceInfo>,
+    feed: Arc<Mutex<Feed>>,
+    memory: Vec<u8>,
+    frames: Vec<FrameMeta>,
+}
+
+impl Queue for FakeQueue {
+    fn interfaces(&self) -> &[InterfaceInfo] {
+        &self.interfaces
+    }
+
+    fn next(&mut self, _wait: Duration) -> Result<Status, SourceError> {
+        let mut feed = self.feed.lock().unwrap();
+        if std::mem::take(&mut feed.failed) {
+            feed.stopped = true;
+            let interface = "fake".to_owned();
+            return Err(SourceError::NoInterface { interface });
+        }
+        self.memory.clear();
+        self.frames.clear();
+        while let Some((time_ns, data)) = feed.frames.pop_front() {
+            let captured_len = u32::try_from(data.len()).unwrap();
+            self.frames.push(FrameMeta {
+                time_ns,
+                offset: self.memory.len(),
+                captured_len,
+                wire_len: captured_len,
+                interface: 0,
+                direction: Direction::Inbound,
+                vlan: None,
+            });
+            self.memory.extend(data);
+            feed.received += 1;
+        }
+        Ok(match (self.frames.is_empty(), feed.stopped) {
+            (false, _) => Status::Frames,
+            (true, true) => Status::End,
+            (true, false) => Status::Idle,
+        })
+    }
+
+    fn burst(&self) -> Burst<'_> {
+        Burst {
+            memory: &self.memory,
+            frames: &self.frames,
+        }
+    }
+
+    fn watermark(&self) -> Option<i64> {
+        let watermark_ns = self.feed.lock().unwrap().watermark_ns;
+        watermark_ns.filter(|_| self.promises_watermark())
+    }
+
+    fn promises_watermark(&self) -> bool {
+        self.interfaces[0].time_domain != TimeDomain::Foreign
+    }
+
+    fn event(&mut self) -> Option<SourceEvent> {
+        self.feed.lock().unwrap().events.pop_front()
+    }
+
+    fn statistics(&mut self) -> SourceStatistics {
+        let feed = self.feed.lock().unwrap();
+        SourceStatistics {
+            received: Some(feed.received + feed.lost),
+            lost: vec![(LossCause::Kernel, Some(feed.lost))],
+            as_of_ns: feed.known_ns.filter(|_| self.promises_watermark()),
+        }
+    }
+
+    fn input_drops(&self) -> InputDrops {
+        let feed = self.feed.lock().unwrap();
+        feed.input_drops.unwrap_or(InputDrops::None)
+    }
+
+    fn stop(&mut self) {
+        self.feed.lock().unwrap().stopped = true;
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Rig {
+    pub(crate) clock: Arc<FakeClock>,
+    pub(crate) feeds: Vec<Arc<Mutex<Feed>>>,
+    pub(crate) control: Arc<Control>,
+    pub(crate) intake: Arc<Intake>,
+    ring: Ring,
+    inserters: Arc<Mutex<Vec<LiveInserter>>>,
+    analyzer: Option<Analyzer>,
+    dumper: Dumper,
+    events: EventQueue,
+    pub(crate) log: Arc<DumpLog>,
+    pub(crate) notices: Vec<String>,
+    pub(crate) reports: Vec<DumpReport>,
+    pub(crate) counters: Arc<AnalyzerCounters>,
+}
+
+/// What a rig records and dumps.
+#[derive(Debug)]
+pub(crate) struct Plan<'a> {
+    pub(crate) queues: usize,
+    /// So many of them, the last ones, have a clock of their own and promise no watermark.
+    pub(crate) foreign_queues: usize,
+    pub(crate) ring_bytes: u64,
+    pub(crate) triggers: &'a [&'a str],
+    pub(crate) dump: &'a str,
+    pub(crate) scripts: Scripts,
+    pub(crate) limits: Limits,
+    pub(crate) past_ns: i64,
+    pub(crate) future_ns: i64,
+    pub(crate) max_dumps: usize,
+}
+
+impl Rig {
+    /// A live recorder at `start_ns` on both clocks' own scales (the monotonic one starts at 0).
+    pub(crate) fn new(plan: &Plan<'_>, start_ns: i64, dir: &Path) -> Self {
+        Self::on(plan, start_ns, Directory::open(dir).unwrap())
+    }
+
+    /// The same with a directory that is open.
+    pub(crate) fn on(plan: &Plan<'_>, start_ns: i64, directory: Directory) -> Self {
+        let clock = Arc::new(FakeClock::default());
+        clock.wall_ns.store(start_ns, Ordering::SeqCst);
+        let ring_clock = Arc::new(RingClock::new(clock.clone()));
+        let ring = Ring::new(&RingConfig::new(plan.ring_bytes, plan.queues, 1), None).unwrap();
+        let triggers: Vec<String> = plan.triggers.iter().map(|t| (*t).to_owned()).collect();
+        let texts = Texts {
+            triggers: &triggers,
+            dump: plan.dump,
+            manual: "",
+            filter: None,
+        };
+        let native = Arc::new(NativeCode::new());
+        let link_types = LinkTypes::new(&[LinkType::RAW], &Vec::new);
+        let expressions = Expressions::new(&texts, &link_types, false, &native).unwrap();
+        native.start();
+        let intake = Arc::new(Intake::new(
+            (0..plan.queues).map(|i| (format!("fake{i}"), 1)),
+            Arc::new(Interfaces::new(
+                expressions.triggers.shared().clone(),
+                expressions.template.clone(),
+                mode(false),
+            )),
+            false,
+        ));
+        let (control, barrier) = (Arc::new(Control::default()), Arc::new(Barrier::default()));
+        let reader = ring.group("analyzer", GroupKind::Lapped).unwrap();
+        let rules = plan
+            .scripts
+            .triggers
+            .is_empty()
+            .then(|| expressions.direct());
+        let (lookout, suspects) =
+            Lookout::arrange(rules.flatten(), &ring, plan.queues, reader.waker());
+        let counters = Arc::new(AnalyzerCounters::default());
+        let shared = InserterShared {
+            ring: ring.clone(),
+            intake: Arc::clone(&intake),
+            control: Arc::clone(&control),
+            clock: Arc::clone(&ring_clock),
+            analyzer: Arc::clone(&counters),
+            snaplen: 0,
+            filter: None,
+            remaining: None,
+            lookout,
+            hold_ns: 100 * MS,
+            duration_ns: None,
+        };
+        let mut feeds = Vec::new();
+        let mut inserters = Vec::new();
+        for index in 0..plan.queues {
+            let feed = Arc::new(Mutex::new(Feed::default()));
+            feeds.push(Arc::clone(&feed));
+            let is_foreign = index >= plan.queues - plan.foreign_queues;
+            let info = InterfaceInfo {
+                name: format!("fake{index}"),
+                link_type: LinkType::RAW,
+                snaplen: 0,
+                time_domain: if is_foreign {
+                    TimeDomain::Foreign
+                } else {
+                    TimeDomain::KernelSoftware
+                },
+                time_resolution_ns: 1,
+            };
+            let queue = FakeQueue {
+                interfaces: vec![info],
+                feed,
+                memory: Vec::new(),
+                frames: Vec::new(),
+            };
+            let counters = Arc::clone(&intake.sources[index].queues[0]);
+            let lane = Lane::new(Box::new(queue), index, counters, &shared).unwrap();
+            inserters.push(LiveInserter::new(
+                lane,
+                ring.producer().unwrap(),
+                shared.clone(),
+            ));
+        }
+        let costs = Arc::new(Costs::default());
+        let (messages_tx, messages) = Messages::new(true);
+        let (events_tx, events) = events();
+        let log = Arc::<DumpLog>::default();
+        let analyzer = Analyzer::new(AnalyzerParts {
+            ring: ring.clone(),
+            reader,
+            triggers: expressions.triggers,
+            native: Arc::clone(&native),
+            template: expressions.template,
+            manual: expressions.manual,
+            scripts: Functions::new(&plan.scripts, plan.limits, &counters).unwrap(),
+            director: DirectorConfig {
+                past_ns: plan.past_ns,
+                future_ns: plan.future_ns,
+                hold_ns: 0,
+                rules: plan.triggers.len() + plan.scripts.triggers.len(),
+                hold_off_ns: 0,
+                max_dumps: plan.max_dumps,
+                dumps_per_minute: 0,
+                bytes_per_hour: 0,
+                single: false,
+                grace_ns: Some(50 * MS),
+            },
+            intake: Arc::clone(&intake),
+            control: Arc::clone(&control),
+            barrier: Arc::clone(&barrier),
+            clock: Arc::clone(&ring_clock),
+            suspects,
+            packet_clock: Arc::default(),
+            shared: Arc::clone(&counters),
+            costs: Arc::clone(&costs),
+            messages: messages_tx,
+            events: events_tx.clone(),
+        });
+        let parts = DumperParts {
+            ring: ring.clone(),
+            shelf: Shelf {
+                directory,
+                format: Format::PcapNg,
+            },
+            intake: Arc::clone(&intake),
+            progress: Progress::Live {
+                ring: ring.clone(),
+                promises: intake.promises(),
+            },
+            barrier,
+            clock: ring_clock,
+            counters: Arc::clone(&counters),
+            costs,
+            reproducible: true,
+            messages,
+            log: Arc::clone(&log),
+            events: events_tx,
+        };
+        let dumper = Dumper::new(parts, Rules::new(mode(false), native));
+        Self {
+            clock,
+            feeds,
+            control,
+            intake,
+            ring,
+            inserters: Arc::new(Mutex::new(inserters)),
+            analyzer: Some(analyzer),
+            dumper,
+            events,
+            log,
+            notices: Vec::new(),
+            reports: Vec::new(),
+            counters,
+        }
+    }
+
+    /// Moves both clocks by `ns`; every queue's watermark and counters follow, as an engine's do on an idle link.
+    pub(crate) fn pass(&self, ns: i64) {
+        self.clock.pass(ns);
+        let wall_ns = self.clock.wall_ns.load(Ordering::SeqCst);
+        for feed in &self.feeds {
+            let mut feed = feed.lock().unwrap();
+            feed.watermark_ns = Some(wall_ns - MS);
+            feed.known_ns = Some(wall_ns);
+        }
+    }
+
+    /// A packet stamped now arrives on a queue.
+    pub(crate) fn arrive(&self, queue: usize, data: Vec<u8>) {
+        let now_ns = self.clock.now().wall_ns;
+        self.feeds[queue]
+            .lock()
+            .unwrap()
+            .frames
+            .push_back((now_ns, data));
+    }
+
+    /// Every part does what it can.
+    pub(crate) fn step(&mut self) {
+        self.insert();
+        self.analyze();
+    }
+
+    /// Inserters do what they can.
+    pub(crate) fn insert(&mut self) {
+        step_all(&self.inserters);
+    }
+
+    /// Analyzer and dumper do what they can; whoever reads the clock behind so many other readings stands still there, and a packet
+    /// arrives on the first queue at the end of that. False: there were no more readings, and it did not come to that.
+    pub(crate) fn analyze_with_pause(
+        &mut self,
+        readings: usize,
+        pause_ns: i64,
+        packet: Vec<u8>,
+    ) -> bool {
+        *self.clock.pause.lock().unwrap() = Some(Pause {
+            readings,
+            pause_ns,
+            packet,
+            feed: Arc::clone(&self.feeds[0]),
+            inserters: Arc::clone(&self.inserters),
+        });
+        self.analyze();
+        self.clock.pause.lock().unwrap().take().is_none()
+    }
+
+    /// The analyzer does what it can.
+    pub(crate) fn look(&mut self) {
+        if let Some(analyzer) = &mut self.analyzer {
+            while analyzer.step() {}
+        }
+    }
+
+    /// Analyzer and dumper do what they can.
+    pub(crate) fn analyze(&mut self) {
+        self.look();
+        self.dumper.step();
+        while let Ok(event) = self.events.take(Duration::ZERO) {
+            match event {
+                Event::Finished(report) | Event::Amended(report) => self.reports.push(report),
+                Event::Notice(text) => self.notices.push(text),
+                Event::Triggered { .. } => {}
+                Event::Missed(missed) => panic!("{missed:?}"),
+            }
+        }
+    }
+
+    /// The first source has an interface of another link type from now on.
+    pub(crate) fn turn_up(&self, link_type: LinkType) {
+        let info = InterfaceInfo {
+            name: "more".to_owned(),
+            link_type,
+            snaplen: 0,
+            time_domain: TimeDomain::KernelSoftware,
+            time_resolution_ns: 1,
+        };
+        let interfaces = &self.intake.interfaces;
+        interfaces.register(&self.ring, 0, &info).unwrap();
+    }
+
+    /// The thread that compiles dump filters ends amidst its work.
+    pub(crate) fn lose_compiler(&mut self) {
+        self.dumper.lose_compiler();
+    }
+
+    pub(crate) fn dumper(&self) -> &Dumper {
+        &self.dumper
+    }
+
+    /// What waits in the ring for its turn is lost.
+    pub(crate) fn forget_views(&mut self) {
+        self.dumper.forget_views();
+    }
+
+    /// The analyzer does what it can while the dumper stands still. How much it remembers then.
+    pub(crate) fn analyze_alone(&mut self) -> [usize; 3] {
+        let analyzer = self.analyzer.as_mut().expect("it is not stopped");
+        while analyzer.step() {}
+        analyzer.remembered()
+    }
+
+    /// How many packets the analyzer did not look at so far.
+    pub(crate) fn passed_by(&self) -> usize {
+        self.analyzer.as_ref().map_or(0, Analyzer::passed_by)
+    }
+
+    /// Stops and finishes.
+    pub(crate) fn stop(&mut self) {
+        self.control.stop();
+        self.step();
+        self.step();
+        self.inserters.lock().unwrap().clear();
+        if let Some(analyzer) = self.analyzer.take() {
+            analyzer.end(Clip::Stop);
+        }
+        self.step();
+    }
+}
+
+fn step_all(inserters: &Mutex<Vec<LiveInserter>>) {
+    let mut inserters = inserters.lock().unwrap();
+    inserters
+        .iter_mut()
+        .for_each(|inserter| _ = inserter.step());
+}
+
+/// A UDP packet over raw IPv4 with a number in it.
+pub(crate) fn udp(source_port: u16, port: u16, number: u32) -> Vec<u8> {
+    let mut packet = vec![
+        0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+    ];
+    packet.extend(source_port.to_be_bytes());
+    packet.extend(port.to_be_bytes());
+    packet.extend([0, 12, 0, 0]);
+    packet.extend(number.to_be_bytes());
+    packet
+}

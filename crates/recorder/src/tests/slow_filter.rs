@@ -1,0 +1,149 @@
+//! Dump filters that libpcap takes its time for: they hold up nobody but their own dumps.
+
+use std::time::{Duration, Instant};
+
+use retroscope_packet::LinkType;
+use retroscope_pcapfile::Reader;
+use retroscope_script::Limits;
+
+use crate::{
+    DumpReport, Scripts, Verdict,
+    tests::rig::{MS, Plan, Rig, S, udp},
+};
+
+const START: i64 = 1_800_000_000 * S;
+const DUMPS: u16 = 6;
+
+/// A template of which no look-up finds the packets, and which libpcap optimizes for some tens of milliseconds.
+fn slow(source_port: &str) -> String {
+    let ports: Vec<String> = (2000..2150).map(|port| port.to_string()).collect();
+    let ports = ports.join(" or ");
+    format!("udp src port {source_port} and udp[8:4] >= 0 and not port ({ports})")
+}
+
+fn packets(report: &DumpReport) -> u64 {
+    let mut reader = Reader::open(&report.file).unwrap();
+    while reader.fill().unwrap() > 0 {}
+    reader.records_read()
+}
+
+fn rig(dump: &str, dir: &std::path::Path) -> Rig {
+    let plan = Plan {
+        queues: 1,
+        foreign_queues: 0,
+        ring_bytes: 16 << 20,
+        triggers: &["udp port 9"],
+        dump,
+        scripts: Scripts::default(),
+        limits: Limits::default(),
+        past_ns: 2 * S,
+        future_ns: S,
+        max_dumps: 64,
+    };
+    Rig::new(&plan, START, dir)
+}
+
+/// Steps until all dumps are done.
+fn finish(rig: &mut Rig, dumps: usize) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while rig.reports.len() < dumps {
+        assert!(Instant::now() < deadline, "{}", rig.reports.len());
+        rig.step();
+        std::thread::yield_now();
+    }
+}
+
+/// Dumps whose filters take long come at once: the dumper does not wait for their filters, so that others go on; and
+/// each dump holds all that it should, although it begins late and its window may be over by then.
+#[test]
+fn slow_filters_are_compiled_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = rig(&slow("$srcPort"), dir.path());
+    for source in 0..DUMPS {
+        rig.arrive(0, udp(1000 + source, 7, 1));
+        rig.pass(MS);
+    }
+    rig.step();
+    for source in 0..DUMPS {
+        rig.arrive(0, udp(1000 + source, 9, 2));
+    }
+    rig.step();
+    // Each takes longer than the step.
+    assert!(rig.dumper().compiling() > 0);
+    rig.pass(500 * MS);
+    for source in 0..DUMPS {
+        rig.arrive(0, udp(1000 + source, 7, 3));
+    }
+    rig.step();
+    rig.pass(10 * S);
+    finish(&mut rig, usize::from(DUMPS));
+    for report in &rig.reports {
+        assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
+        assert_eq!(packets(report), 3, "{report:?}");
+    }
+}
+
+/// A link type turns up while dumps are open, and their filters take long for it: they wait for them as new dumps do.
+#[test]
+fn slow_filters_are_compiled_aside_for_further_link_types() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = rig(&slow("$srcPort"), dir.path());
+    for source in 0..DUMPS {
+        rig.arrive(0, udp(1000 + source, 9, 1));
+    }
+    rig.step();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while rig.dumper().compiling() > 0 {
+        assert!(Instant::now() < deadline);
+        rig.step();
+    }
+    rig.turn_up(LinkType::ETHERNET);
+    rig.step();
+    assert!(rig.dumper().compiling() > 0);
+    rig.pass(500 * MS);
+    for source in 0..DUMPS {
+        rig.arrive(0, udp(1000 + source, 7, 3));
+    }
+    rig.pass(10 * S);
+    finish(&mut rig, usize::from(DUMPS));
+    for report in &rig.reports {
+        assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
+        assert_eq!(packets(report), 2, "{report:?}");
+    }
+}
+
+/// Dumps whose filters nobody compiles any more get them all the same, and are ready.
+#[test]
+fn dumps_go_on_without_the_compiler() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = rig(&slow("$srcPort"), dir.path());
+    for source in 0..DUMPS {
+        rig.arrive(0, udp(1000 + source, 9, 1));
+    }
+    rig.step();
+    assert!(rig.dumper().compiling() > 0);
+    rig.lose_compiler();
+    rig.pass(10 * S);
+    finish(&mut rig, usize::from(DUMPS));
+    for report in &rig.reports {
+        assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
+        assert_eq!(packets(report), 1, "{report:?}");
+    }
+}
+
+/// What stands in the template as it is was compiled at the start: nothing is left to compile when a dump opens.
+#[test]
+fn what_is_not_filled_in_is_compiled_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = rig(&format!("$flow and ({})", slow("1000")), dir.path());
+    for round in 0..DUMPS {
+        rig.arrive(0, udp(1000 + round, 9, 2));
+        rig.step();
+        assert_eq!(rig.dumper().compiling(), 0);
+        rig.pass(2 * MS);
+    }
+    rig.pass(10 * S);
+    finish(&mut rig, usize::from(DUMPS));
+    let taken: Vec<u64> = rig.reports.iter().map(packets).collect();
+    assert_eq!(taken, [1, 0, 0, 0, 0, 0]);
+}

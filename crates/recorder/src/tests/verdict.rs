@@ -1,0 +1,211 @@
+//! Dumps that must not be called complete: each way to miss a packet is told.
+
+use retroscope_capture::InputDrops;
+use retroscope_script::Limits;
+
+use crate::{
+    DumpReport, Scripts, Verdict,
+    tests::rig::{MS, Plan, Rig, S, udp},
+};
+
+const START: i64 = 1_800_000_000 * S;
+
+fn plan() -> Plan<'static> {
+    Plan {
+        queues: 1,
+        foreign_queues: 0,
+        ring_bytes: 8 << 20,
+        triggers: &["udp port 9"],
+        dump: "",
+        scripts: Scripts::default(),
+        limits: Limits::default(),
+        past_ns: 2 * S,
+        future_ns: S,
+        max_dumps: 64,
+    }
+}
+
+/// The one thing that a dump misses: its cause, how many packets, and how many at most.
+fn missing(report: &DumpReport) -> (&str, Option<u64>, Option<u64>) {
+    assert_eq!(report.verdict, Verdict::Incomplete, "{report:?}");
+    assert_eq!(report.missing.len(), 1, "{report:?}");
+    let missing = &report.missing[0];
+    (missing.cause, missing.packets, missing.at_most)
+}
+
+/// The report of the only dump, whose window is over.
+fn finished(rig: &mut Rig) -> &DumpReport {
+    rig.pass(2 * S);
+    rig.step();
+    rig.step();
+    assert_eq!(rig.reports.len(), 1, "{:?}", rig.notices);
+    &rig.reports[0]
+}
+
+/// A piece of a UDP datagram over raw IPv4; the first one has the ports 1 and 9 or others.
+fn fragment(id: u16, port: Option<u16>) -> Vec<u8> {
+    let mut packet = udp(1, port.unwrap_or(0xffff), 0);
+    packet[4..6].copy_from_slice(&id.to_be_bytes());
+    packet[6..8].copy_from_slice(if port.is_some() { &[0x20, 0] } else { &[0, 2] });
+    packet
+}
+
+/// Only samples of the stamps of overwritten buckets are kept, and none of them lies in the window.
+#[test]
+fn an_estimate_of_none_is_unknown() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = Plan {
+        queues: 2,
+        ring_bytes: 16 << 20,
+        past_ns: MS,
+        future_ns: 0,
+        ..plan()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    for number in 0..200 {
+        rig.arrive(0, udp(1, 7, number));
+    }
+    rig.pass(10 * S);
+    for _ in 0..100 {
+        rig.arrive(0, vec![0x45; 250_000]);
+        rig.step();
+    }
+    // Where nothing came, as far as we know; the bucket that was overwritten holds packets from before and from after.
+    let trigger = (START + 5 * S, udp(1, 9, 0));
+    rig.feeds[1].lock().unwrap().frames.push_back(trigger);
+    rig.step();
+    let report = finished(&mut rig);
+    assert_eq!(missing(report), ("evicted", None, None));
+    assert!(
+        report
+            .reasons()
+            .contains("an unknown number of packets evicted")
+    );
+    let window = (report.from.as_str(), report.to.as_str());
+    let entry = &report.missing[0];
+    assert_eq!((entry.from.as_str(), entry.to.as_str()), window);
+}
+
+/// What waits for its turn is written or counted.
+#[test]
+fn packets_whose_bucket_is_gone_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(), START, dir.path());
+    rig.pass(MS);
+    for number in 0..5 {
+        rig.arrive(0, udp(1, 7, number));
+    }
+    rig.arrive(0, udp(1, 9, 5));
+    rig.step();
+    rig.forget_views();
+    rig.arrive(0, udp(1, 7, 6));
+    let report = finished(&mut rig);
+    assert_eq!(missing(report), ("evicted", Some(6), None));
+    assert_eq!(report.packets, 1);
+}
+
+/// More later fragments wait for their first ones than are kept.
+#[test]
+fn later_fragments_that_were_given_up_may_be_missing() {
+    for (later, expected) in [(1024, None), (1100, Some(76))] {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = Plan {
+            dump: "$flow",
+            ..plan()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        rig.pass(MS);
+        rig.arrive(0, udp(1, 9, 0));
+        for id in 0..later {
+            rig.arrive(0, fragment(id, None));
+        }
+        rig.step();
+        for id in 0..later {
+            rig.arrive(0, fragment(id, Some(9)));
+        }
+        let report = finished(&mut rig);
+        let of_flow = u64::from(later);
+        assert_eq!(report.packets, 1 + 2 * of_flow - expected.unwrap_or(0));
+        match expected {
+            Some(_) => assert_eq!(missing(report), ("fragments", None, expected)),
+            None => assert_eq!(report.verdict, Verdict::Complete, "{report:?}"),
+        }
+    }
+}
+
+/// So many datagrams came that it was forgotten what the first fragment of one had told.
+#[test]
+fn later_fragments_of_a_forgotten_datagram_may_be_missing() {
+    for (datagrams, expected) in [(4096, None), (4097, Some(1))] {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = Plan {
+            dump: "$flow",
+            ..plan()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        rig.pass(MS);
+        rig.arrive(0, udp(1, 9, 0));
+        for id in 0..datagrams {
+            rig.arrive(0, fragment(id, Some(if id == 0 { 9 } else { 7 })));
+        }
+        rig.arrive(0, fragment(0, None));
+        let report = finished(&mut rig);
+        match expected {
+            Some(_) => assert_eq!(missing(report), ("fragments", None, expected)),
+            None => assert_eq!(report.verdict, Verdict::Complete, "{report:?}"),
+        }
+        assert_eq!(report.packets, 3 - expected.unwrap_or(0));
+    }
+}
+
+/// Packets may have been dropped before any tap: an upper bound is known, and no ledger has it.
+#[test]
+fn what_the_kernel_may_have_dropped_before_the_tap_is_told() {
+    for (before, meanwhile) in [(7, 0), (7, 5)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rig = Rig::new(&plan(), START, dir.path());
+        let drop_at_most = |rig: &mut Rig, packets| {
+            let drops = InputDrops::AtMost(packets);
+            rig.feeds[0].lock().unwrap().input_drops = Some(drops);
+            rig.pass(100 * MS);
+            rig.step();
+        };
+        drop_at_most(&mut rig, before);
+        rig.pass(10 * S);
+        rig.step();
+        rig.arrive(0, udp(1, 9, 1));
+        rig.step();
+        drop_at_most(&mut rig, before + meanwhile);
+        let report = finished(&mut rig);
+        if meanwhile == 0 {
+            assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
+        } else {
+            assert_eq!(missing(report), ("unknown", None, Some(meanwhile)));
+            assert_eq!(
+                report.reasons(),
+                "incomplete: up to 5 packets unknown at fake0"
+            );
+        }
+        let source = &rig.intake.snapshots()[0];
+        assert_eq!((source.lost_known(), source.in_flight()), (0, Some(0)));
+    }
+}
+
+/// A counter that cannot be read: `complete` says so, in the file too.
+#[test]
+fn losses_that_no_counter_tells_stand_in_the_verdict() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&plan(), START, dir.path());
+    rig.feeds[0].lock().unwrap().input_drops = Some(InputDrops::Unknown);
+    rig.pass(MS);
+    rig.arrive(0, udp(1, 9, 1));
+    rig.step();
+    let report = finished(&mut rig);
+    let verdict = "complete; fake0: losses unknown: backlog";
+    assert_eq!(report.reasons(), verdict);
+    assert!(report.notes.iter().any(|note| verdict.ends_with(note)));
+    let bytes = std::fs::read(&report.file).unwrap();
+    let field = format!("verdict: {verdict}");
+    let has_field = bytes.windows(field.len()).any(|w| w == field.as_bytes());
+    assert!(has_field, "{report:?}");
+}
