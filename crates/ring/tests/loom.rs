@@ -120,9 +120,9 @@ fn what_is_published_together_is_seen_together() {
     });
 }
 
-/// Records of a whole line, which a burst writes to their place without the stage's buffer, in groups of two descriptors.
+/// In groups of two descriptors, of which one is published half full.
 #[test]
-fn what_a_burst_writes_to_its_place_is_seen_when_it_is_published() {
+fn what_a_burst_stores_is_seen_when_it_is_published() {
     const FIVE: usize = 176;
     const LINES: [[u8; 16]; 5] = [[0; 16], [1; 16], [2; 16], [3; 16], [4; 16]];
     fn burst(producer: &mut Producer, numbers: std::ops::Range<usize>) {
@@ -152,7 +152,7 @@ fn what_a_burst_writes_to_its_place_is_seen_when_it_is_published() {
         let mut reader = ring.group("reader", GroupKind::Lapped).unwrap();
         let mut producer = ring.producer().unwrap();
         let writer = thread::spawn(move || {
-            burst(&mut producer, 0..3); // one through the buffer, and two; the second group is published half full …
+            burst(&mut producer, 0..3); // the second group is published half full …
             burst(&mut producer, 3..5); // … and then completed
             producer
         });

@@ -29,7 +29,6 @@ pub(crate) mod layout;
 mod open;
 mod stage;
 pub(crate) mod steps;
-mod straight;
 mod stream;
 
 #[cfg(loom)]
@@ -65,7 +64,7 @@ use descriptor::DESCRIPTOR_BYTES;
 use header::{BucketHeader, ProducerHeader, STATE_ENDED, STATE_LIVE};
 use layout::{Layout, RegionHeader, Tables};
 use steps::StepSlot;
-use stream::{Lines, Width};
+use stream::CopyLines;
 
 /// Interface numbers have 16 bits.
 pub(crate) const INTERFACES_MAX: usize = 1 << 16;
@@ -81,7 +80,7 @@ pub(crate) struct Storage {
     buckets_offset: usize,
     pub(crate) bell: Bell,
     /// How lines go past the cache here.
-    width: Width,
+    copy_lines: CopyLines,
     #[cfg(loom)]
     shadow: shadow::Shadow,
 }
@@ -102,7 +101,7 @@ impl Storage {
             geometry,
             buckets_offset: layout.first_bucket,
             bell: Bell::new(),
-            width: Width::detect(),
+            copy_lines: CopyLines::detect(),
             #[cfg(loom)]
             shadow: shadow::Shadow::new(geometry),
         };
@@ -197,9 +196,8 @@ impl Storage {
         Ground::new(self, bucket)
     }
 
-    /// Copies into a bucket. All bytes of records and descriptors go through this function or the next, but for those that the
-    /// short ways of a burst ([`OpenBucket::append_burst`]) put to their place themselves: `Stage::put_group`, `Straight`, and
-    /// `Stage::write_group` with the descriptors.
+    /// Copies into a bucket. All bytes of records and descriptors go through this function or the next, but for those that
+    /// `Stage::put_group` puts to their place itself.
     ///
     /// # Safety
     /// The caller owns the bucket (claimed or open) and no byte of the range was committed in this generation.
@@ -223,13 +221,8 @@ impl Storage {
         assert!(lines.len().is_multiple_of(stream::LINE_BYTES));
         #[cfg(loom)]
         self.shadow.write(bucket, offset, lines.len());
-        let (from, bytes) = (lines.as_ptr(), lines.len());
-        match Lines::wide(self.width) {
-            // SAFETY: as in `copy_in`; alignment was asserted.
-            Some(wide) => unsafe { wide.copy(place, from, bytes) },
-            // SAFETY: as above.
-            None => unsafe { Lines::NARROW.copy(place, from, bytes) },
-        }
+        // SAFETY: as in `copy_in`; alignment was asserted.
+        unsafe { self.copy_lines.copy(place, lines.as_ptr(), lines.len()) };
     }
 
     /// Where the descriptor of a record stands in its bucket. Panics if it would lie outside.

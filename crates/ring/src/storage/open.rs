@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{
     Link, Storage, descriptor,
     header::MONO_UNKNOWN,
-    stage::{DESCRIPTORS, LongRoom, Room, SHORT_BYTES, Stage, Target},
+    stage::{DESCRIPTORS, LongRoom, SHORT_BYTES, Stage, Target},
 };
 use crate::{BucketRef, Record, barrier::Barrier, sync::Ordering};
 use descriptor::{CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, EXTENSION_BYTES, Extension};
@@ -233,7 +233,7 @@ impl OpenBucket {
             if (whole && many) || beyond.is_some_and(|beyond| whole || beyond >= publish_bytes) {
                 break Stop::Publish;
             }
-            match self.append_group(records, publish_at) {
+            match self.append_group(records) {
                 None => {}
                 Some(Stop::Other(record)) => {
                     let record = match self.append_longs(record, records, publish_at, publish_bytes)
@@ -253,38 +253,23 @@ impl OpenBucket {
         (self.stored.count - before, stop)
     }
 
-    /// The short way, to the end of a group of 32 records; over several groups where nothing waits for that, until there are
-    /// `publish_at` captured bytes.
+    /// The short way, to the end of a group of 32 records.
     #[inline(always)]
     fn append_group<'a>(
         &mut self,
         records: &mut impl Iterator<Item = Record<'a>>,
-        publish_at: u64,
     ) -> Option<Stop<'a>> {
         let stored = self.stored;
         let room = self.storage.geometry().bucket_bytes;
         let left = room.saturating_sub(needed(stored.end, 0, stored.count));
         let records_max = left / (SHORT_BYTES + DESCRIPTOR_BYTES);
-        let straight = self.stage.goes_straight(&stored, self.opening.base_ns);
         // Payloads in the buffer are packed, and under loom two records must not share a granule of the shadow.
-        let packed = cfg!(loom) && !straight;
-        if records_max == 0 || packed {
+        if records_max == 0 || cfg!(loom) {
             return Some(records.next().map_or(Stop::End, Stop::Other));
         }
         // SAFETY: as in `append`.
         let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
         let base_ns = self.opening.base_ns;
-        if straight {
-            let unpublished = publish_at.saturating_sub(stored.bytes);
-            let room = Room {
-                records: records_max,
-                until: stored.end + usize::try_from(unpublished).unwrap_or(room),
-            };
-            let stored = &mut self.stored;
-            return self
-                .stage
-                .put_straight(target, stored, base_ns, room, records);
-        }
         let (stored, stop) = self
             .stage
             .put_group(target, stored, base_ns, records_max, records);

@@ -3,8 +3,7 @@
 //! Payloads are packed byte by byte and descriptors have 16 bytes, so that a record seldom ends with a line. A store that
 //! goes past the cache (non-temporal) wants whole lines, and runs of them: written line by line, payload and descriptors in
 //! turn, they cost about twice as much. So both wait here: payloads until 1 KiB is together (and 1 KiB more, see
-//! `YOUNG_BYTES`), descriptors until there are 32. What is longer than 512 bytes passes by the buffer but for its first and last line, and so does a record of whole
-//! lines where nothing waits.
+//! `YOUNG_BYTES`), descriptors until there are 32. What is longer than 512 bytes passes by the buffer but for its first and last line.
 //!
 //! The writer chooses the kind of store by what it sees. Between two publications it takes regular stores for the first
 //! 4 KiB, because a reader that is awake finds them in the cache, and a fence after so few bytes costs more than it
@@ -27,8 +26,7 @@ use super::{
     Storage,
     descriptor::{self, CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, Descriptor},
     open::{Stop, Stored, needed},
-    straight::Straight,
-    stream::{self, LINE_BYTES, Lines, Thread},
+    stream::{self, LINE_BYTES, Thread},
 };
 use crate::{Record, barrier::Barrier};
 
@@ -78,15 +76,6 @@ pub(super) struct Stage {
     barrier: Barrier,
 }
 
-/// How far records may go at once.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Room {
-    /// So many short ones fit the bucket, at least one.
-    pub(super) records: usize,
-    /// Behind this offset of payload no group begins.
-    pub(super) until: usize,
-}
-
 /// How far long records may go at once.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LongRoom {
@@ -121,15 +110,6 @@ impl<'s> Target<'s> {
     #[inline(always)]
     fn range(self, offset: usize, length: usize) -> *mut u8 {
         self.storage.place(self.bucket, offset, length)
-    }
-
-    /// Tells loom of bytes that are written by their address.
-    #[inline(always)]
-    pub(super) fn told(self, offset: usize, length: usize) {
-        #[cfg(loom)]
-        self.storage.shadow.write(self.bucket, offset, length);
-        #[cfg(not(loom))]
-        let _ = (offset, length);
     }
 
     fn stream(self, offset: usize, lines: &[u8]) {
@@ -274,91 +254,6 @@ impl Stage {
                 None => return Some(Stop::End),
             }
         }
-    }
-
-    /// Whether records of whole lines need no buffer: nothing waits, a line begins, and stores go past the cache.
-    #[inline(always)]
-    pub(super) fn goes_straight(&self, stored: &Stored, base_ns: i64) -> bool {
-        self.streaming
-            && stored.count > 0
-            && base_ns <= descriptor::COMPACT_BASE_NS_MAX
-            && self.written == stored.end
-            && stored.end.is_multiple_of(LINE_BYTES)
-    }
-
-    /// As [`Self::put_group`] where [`Self::goes_straight`]: short records of whole lines go to their place at once, in as many
-    /// groups as there are before payload offset `room.until`. Others, and those older than the bucket's first, are left to the
-    /// caller. After every group `stored` says what is there, because the iterator may panic.
-    #[inline(always)]
-    pub(super) fn put_straight<'a>(
-        &mut self,
-        target: Target<'_>,
-        stored: &mut Stored,
-        base_ns: i64,
-        room: Room,
-        records: &mut impl Iterator<Item = Record<'a>>,
-    ) -> Option<Stop<'a>> {
-        match Lines::wide(target.storage.width) {
-            Some(lines) => self.put_lines(lines, target, stored, base_ns, room, records),
-            None => self.put_lines(Lines::NARROW, target, stored, base_ns, room, records),
-        }
-    }
-
-    /// Its speed is the number of its instructions.
-    #[inline(always)]
-    fn put_lines<'a, const WIDE: bool>(
-        &mut self,
-        lines: Lines<WIDE>,
-        target: Target<'_>,
-        stored: &mut Stored,
-        base_ns: i64,
-        room: Room,
-        records: &mut impl Iterator<Item = Record<'a>>,
-    ) -> Option<Stop<'a>> {
-        self.unfenced = true; // before the iterator can panic
-        let place = target.range(stored.end, room.records * SHORT_BYTES);
-        // SAFETY: `range` checked `SHORT_BYTES` for as many records as are asked for, and they are this writer's; a line begins
-        // where nothing waits (`goes_straight`).
-        let mut straight = unsafe { Straight::new(target, stored, base_ns, place) };
-        let mut records_left = room.records;
-        loop {
-            let first = stored.count % DESCRIPTORS;
-            let last = DESCRIPTORS.min(first + records_left);
-            let group = &mut self.descriptors[DESCRIPTORS - last..DESCRIPTORS - first];
-            let (left, stop) = straight.put_group(lines, group, records);
-            let added = last - first - left;
-            straight.note(added, stored);
-            (self.base, self.written) = (stored.end, stored.end);
-            if first + added == DESCRIPTORS {
-                self.write_group(lines, target, stored.count);
-            }
-            records_left -= added;
-            if stop.is_some() || records_left == 0 || stored.end >= room.until {
-                return stop;
-            }
-        }
-    }
-
-    /// Writes the group of descriptors that ends before `count`.
-    #[inline(always)]
-    fn write_group<const WIDE: bool>(
-        &mut self,
-        lines: Lines<WIDE>,
-        target: Target<'_>,
-        count: usize,
-    ) {
-        if !self.streaming || count - self.written_descriptors != DESCRIPTORS {
-            return self.write_descriptors(target, count);
-        }
-        let offset = target.storage.descriptor_offset(count - 1);
-        let place = target.range(offset, DESCRIPTORS * DESCRIPTOR_BYTES);
-        let bytes = Descriptor::as_bytes(&self.descriptors);
-        target.told(offset, DESCRIPTORS * DESCRIPTOR_BYTES);
-        // SAFETY: as `Target::stream`, and `range` checked so many bytes. They begin with a line, since buckets end with one
-        // and groups are whole lines.
-        unsafe { lines.copy(place, bytes.as_ptr(), DESCRIPTORS * DESCRIPTOR_BYTES) };
-        self.unfenced = true;
-        self.written_descriptors = count;
     }
 
     /// The calling thread goes on. Before every row of calls: what the thread before left unfenced is fenced now.

@@ -6,151 +6,136 @@
 /// Bytes of a cache line. Under loom it is as small as a record.
 pub(super) const LINE_BYTES: usize = if cfg!(loom) { 16 } else { 64 };
 
-/// Which instructions copy lines; [`Width::detect`] takes the fastest that the processor has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Width {
-    /// Those that every processor has.
-    Narrow,
-    /// x86-64 with AVX-512VL: two stores a line instead of four. Storing 64-byte records took 8 % less time with them on a
-    /// Zen 4, where the number of instructions is what counts; twice as wide was slower again. The registers used are beyond
-    /// those that older instructions know, so that neither pays for the change of width.
-    Wide,
+/// Copies lines past the cache, with the fastest instructions that the processor has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CopyLines {
+    /// x86-64 with AVX-512VL: two stores a line instead of four. Storing 590-byte records took a tenth less time with them on a
+    /// Zen 4. The registers used are beyond those that older instructions know, so that neither pays for the change of width.
+    is_wide: bool,
 }
 
-/// Copies lines of one width past the cache.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Lines<const WIDE: bool>(());
-
-impl Width {
-    /// The fastest on this processor.
+impl CopyLines {
+    /// For this processor.
     pub(super) fn detect() -> Self {
         #[cfg(all(target_arch = "x86_64", not(any(loom, retroscope_sanitize))))]
-        if std::arch::is_x86_feature_detected!("avx512vl") {
-            return Self::Wide;
-        }
-        Self::Narrow
+        let is_wide = std::arch::is_x86_feature_detected!("avx512vl");
+        #[cfg(not(all(target_arch = "x86_64", not(any(loom, retroscope_sanitize)))))]
+        let is_wide = false;
+        Self { is_wide }
     }
-}
 
-impl Lines<false> {
-    /// The narrow way is always there.
-    pub(super) const NARROW: Self = Self(());
-}
-
-impl Lines<true> {
-    /// The wide way, if `width` says that it is there.
-    #[inline(always)]
-    pub(super) fn wide(width: Width) -> Option<Self> {
-        (width == Width::Wide).then_some(Self(()))
-    }
-}
-
-impl<const WIDE: bool> Lines<WIDE> {
-    /// Copies one line to an address that is a multiple of [`LINE_BYTES`].
+    /// Copies `bytes`, a multiple of [`LINE_BYTES`], to an address that is one too.
     ///
     /// Other threads may see these stores before earlier ones and after later ones, until [`fence`].
     ///
     /// # Safety
-    /// `from` is valid for reads and `to` for writes of a line, nobody else accesses the latter, and they do not overlap. `to`
-    /// is a multiple of [`LINE_BYTES`].
-    #[cfg(all(target_arch = "x86_64", not(any(loom, retroscope_sanitize))))]
-    #[inline(always)]
-    pub(super) unsafe fn copy_one(self, to: *mut u8, from: *const u8) {
-        // Whole lines, because the intrinsic for one store takes its address in a register of its own.
-        if WIDE {
-            // SAFETY: loads and stores the 64 bytes of one line, which the caller vouches for, and touches nothing but the
-            // registers named; a wide `Lines` is made only where the processor and the system know both. `vmovntdq` asks for
-            // addresses that are multiples of 32.
-            unsafe {
-                std::arch::asm!(
-                    "vmovdqu64 ymm16, [{from}]",
-                    "vmovdqu64 ymm17, [{from} + 32]",
-                    "vmovntdq [{to}], ymm16",
-                    "vmovntdq [{to} + 32], ymm17",
-                    from = in(reg) from,
-                    to = in(reg) to,
-                    out("xmm16") _, out("xmm17") _,
-                    options(nostack, preserves_flags),
-                );
-            }
-        } else {
-            // SAFETY: as above, in words of 16 bytes, which every x86-64 has.
-            unsafe {
-                std::arch::asm!(
-                    "movdqu {a}, [{from}]",
-                    "movdqu {b}, [{from} + 16]",
-                    "movdqu {c}, [{from} + 32]",
-                    "movdqu {d}, [{from} + 48]",
-                    "movntdq [{to}], {a}",
-                    "movntdq [{to} + 16], {b}",
-                    "movntdq [{to} + 32], {c}",
-                    "movntdq [{to} + 48], {d}",
-                    from = in(reg) from,
-                    to = in(reg) to,
-                    a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
-                    options(nostack, preserves_flags),
-                );
-            }
-        }
-    }
-
-    /// See the x86-64 form.
-    ///
-    /// # Safety
-    /// As there.
-    #[cfg(all(target_arch = "aarch64", not(any(loom, retroscope_sanitize))))]
-    #[inline(always)]
-    pub(super) unsafe fn copy_one(self, to: *mut u8, from: *const u8) {
-        // SAFETY: loads and stores the 64 bytes of one line, which the caller vouches for, and touches nothing but the
-        // registers named.
-        unsafe {
-            std::arch::asm!(
-                "ldp {a:q}, {b:q}, [{from}]",
-                "ldp {c:q}, {d:q}, [{from}, #32]",
-                "stnp {a:q}, {b:q}, [{to}]",
-                "stnp {c:q}, {d:q}, [{to}, #32]",
-                from = in(reg) from,
-                to = in(reg) to,
-                a = out(vreg) _, b = out(vreg) _, c = out(vreg) _, d = out(vreg) _,
-                options(nostack, preserves_flags),
-            );
-        }
-    }
-
-    /// See the x86-64 form.
-    ///
-    /// # Safety
-    /// As there.
-    #[cfg(any(
-        not(any(target_arch = "x86_64", target_arch = "aarch64")),
-        loom,
-        retroscope_sanitize
-    ))]
-    pub(super) unsafe fn copy_one(self, to: *mut u8, from: *const u8) {
-        // SAFETY: the caller's promise.
-        unsafe { to.copy_from_nonoverlapping(from, LINE_BYTES) };
-    }
-
-    /// Copies `bytes`, a multiple of [`LINE_BYTES`]: otherwise as [`Self::copy_one`].
-    ///
-    /// # Safety
-    /// As there, for `bytes` instead of a line.
+    /// `from` is valid for reads and `to` for writes of so many bytes, nobody else accesses the latter, and they do not overlap.
+    /// `to` is a multiple of [`LINE_BYTES`].
     #[inline]
     pub(super) unsafe fn copy(self, to: *mut u8, from: *const u8, bytes: usize) {
-        let mut done = 0;
-        while done < bytes {
-            // SAFETY: inside what the caller vouches for, since `bytes` is a multiple of a line.
-            let target = unsafe { to.add(done) };
-            // SAFETY: as above.
-            let source = unsafe { from.add(done) };
-            // SAFETY: as above; `to` is a multiple of a line, and so is `done`.
-            unsafe { self.copy_one(target, source) };
-            done += LINE_BYTES;
+        if self.is_wide {
+            // SAFETY: the caller's promise; the processor has what the wide form asks for.
+            unsafe { copy_each::<true>(to, from, bytes) };
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { copy_each::<false>(to, from, bytes) };
         }
     }
 }
 
-/// Puts the stores of [`Lines`] before all later ones of this thread. A Release store alone does not, on x86-64.
+/// # Safety
+/// As for [`CopyLines::copy`]; where `WIDE`, the processor has AVX-512VL.
+#[inline(always)]
+unsafe fn copy_each<const WIDE: bool>(to: *mut u8, from: *const u8, bytes: usize) {
+    let mut done = 0;
+    while done < bytes {
+        // SAFETY: inside what the caller vouches for, since `bytes` is a multiple of a line.
+        let target = unsafe { to.add(done) };
+        // SAFETY: as above.
+        let source = unsafe { from.add(done) };
+        // SAFETY: as above; `to` is a multiple of a line, and so is `done`.
+        unsafe { copy_one::<WIDE>(target, source) };
+        done += LINE_BYTES;
+    }
+}
+
+/// # Safety
+/// As for [`copy_each`], of one line.
+#[cfg(all(target_arch = "x86_64", not(any(loom, retroscope_sanitize))))]
+#[inline(always)]
+unsafe fn copy_one<const WIDE: bool>(to: *mut u8, from: *const u8) {
+    // Whole lines, because the intrinsic for one store takes its address in a register of its own.
+    if WIDE {
+        // SAFETY: loads and stores the 64 bytes of one line, which the caller vouches for, and touches nothing but the
+        // registers named; the caller knows that the processor and the system have both. `vmovntdq` asks for
+        // addresses that are multiples of 32.
+        unsafe {
+            std::arch::asm!(
+                "vmovdqu64 ymm16, [{from}]",
+                "vmovdqu64 ymm17, [{from} + 32]",
+                "vmovntdq [{to}], ymm16",
+                "vmovntdq [{to} + 32], ymm17",
+                from = in(reg) from,
+                to = in(reg) to,
+                out("xmm16") _, out("xmm17") _,
+                options(nostack, preserves_flags),
+            );
+        }
+    } else {
+        // SAFETY: as above, in words of 16 bytes, which every x86-64 has.
+        unsafe {
+            std::arch::asm!(
+                "movdqu {a}, [{from}]",
+                "movdqu {b}, [{from} + 16]",
+                "movdqu {c}, [{from} + 32]",
+                "movdqu {d}, [{from} + 48]",
+                "movntdq [{to}], {a}",
+                "movntdq [{to} + 16], {b}",
+                "movntdq [{to} + 32], {c}",
+                "movntdq [{to} + 48], {d}",
+                from = in(reg) from,
+                to = in(reg) to,
+                a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+}
+
+/// # Safety
+/// As for [`copy_each`], of one line.
+#[cfg(all(target_arch = "aarch64", not(any(loom, retroscope_sanitize))))]
+#[inline(always)]
+unsafe fn copy_one<const WIDE: bool>(to: *mut u8, from: *const u8) {
+    // SAFETY: loads and stores the 64 bytes of one line, which the caller vouches for, and touches nothing but the
+    // registers named.
+    unsafe {
+        std::arch::asm!(
+            "ldp {a:q}, {b:q}, [{from}]",
+            "ldp {c:q}, {d:q}, [{from}, #32]",
+            "stnp {a:q}, {b:q}, [{to}]",
+            "stnp {c:q}, {d:q}, [{to}, #32]",
+            from = in(reg) from,
+            to = in(reg) to,
+            a = out(vreg) _, b = out(vreg) _, c = out(vreg) _, d = out(vreg) _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// # Safety
+/// As for [`copy_each`], of one line.
+#[cfg(any(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    loom,
+    retroscope_sanitize
+))]
+unsafe fn copy_one<const WIDE: bool>(to: *mut u8, from: *const u8) {
+    // SAFETY: the caller's promise.
+    unsafe { to.copy_from_nonoverlapping(from, LINE_BYTES) };
+}
+
+/// Puts the stores of [`CopyLines`] before all later ones of this thread. A Release store alone does not, on x86-64.
 #[inline]
 pub(super) fn fence() {
     #[cfg(all(target_arch = "x86_64", not(any(loom, retroscope_sanitize))))]
@@ -217,16 +202,12 @@ mod tests {
     #[test]
     fn lines_arrive_from_any_place_and_their_neighbours_stay() {
         let from: Vec<u8> = (0..=207_u8).collect();
-        for wide in [None, Lines::wide(Width::detect())] {
+        for lines in [CopyLines { is_wide: false }, CopyLines::detect()] {
             for shift in 0..16 {
                 let mut to = Place([0xee; 64 * 5]);
                 let (place, source) = (to.0[64..].as_mut_ptr(), from[shift..].as_ptr());
-                match wide {
-                    // SAFETY: three lines, starting with the second one of five, from a longer source.
-                    Some(lines) => unsafe { lines.copy(place, source, 64 * 3) },
-                    // SAFETY: as above.
-                    None => unsafe { Lines::NARROW.copy(place, source, 64 * 3) },
-                }
+                // SAFETY: three lines, starting with the second one of five, from a longer source.
+                unsafe { lines.copy(place, source, 64 * 3) };
                 fence();
                 assert_eq!(to.0[64..256], from[shift..shift + 192]);
                 let around = to.0[..64].iter().chain(&to.0[256..]);
