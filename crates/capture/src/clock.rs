@@ -1,68 +1,127 @@
-//! The clocks that engines pace and stamp by. The only place of this crate that asks the system for the time.
+//! The clocks of the system: the only place that reads them, but for the command line's own.
+
+use std::{fmt::Debug, time::Duration};
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// Nanoseconds in a second.
 pub(crate) const SECOND_NS: i64 = 1_000_000_000;
 
-/// Readings of two clocks that are further apart are taken again: a tenth of what packets may take to their place, and far more than
-/// a thread takes that is not descheduled.
+/// Readings of the monotonic clock around one of the real-time clock that are no further apart than this belong together. The three
+/// readings take less than a microsecond, with an interrupt between them a few; a thread that lost its processor waits longer. It is a
+/// hundredth of the least that counts as a step of the real-time clock.
 pub(crate) const APART_NS_MAX: i64 = 1_000_000;
 
-/// How often they are taken: who is descheduled each time shall not be held up for ever.
+/// How often both are read at most, where they are further apart. A thread seldom loses its processor twice in a row, right where it
+/// reads; and it must come back to its packets, whatever the clocks do.
 const READINGS_MAX: usize = 8;
 
-/// Wall-clock time in ns since the UNIX epoch: the clock of the kernel's software time stamps.
-pub(crate) fn realtime_ns() -> i64 {
-    to_ns(clock_gettime(ClockId::Realtime))
-}
-
-/// Nanoseconds on a clock that only moves forward, for pacing and deadlines.
-pub(crate) fn monotonic_ns() -> i64 {
-    to_ns(clock_gettime(ClockId::Monotonic))
-}
-
-/// Both clocks at one moment. The system clock was read last: a stamp of the monotonic clock is never placed too early by it.
+/// Two clocks read together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Moment {
-    pub(crate) realtime_ns: i64,
-    pub(crate) monotonic_ns: i64,
-    /// The monotonic clock was so much further when both had been read.
-    pub(crate) apart_ns: i64,
+pub struct Now {
+    /// The real-time clock, ns since the UNIX epoch; it may step. The kernel's software time stamps are its.
+    pub wall_ns: i64,
+    /// A clock that only goes forward, ns since an arbitrary start; the system's is `CLOCK_MONOTONIC`.
+    pub mono_ns: i64,
+    /// How long before `mono_ns` the real-time clock was read at most, ns.
+    pub apart_ns: i64,
 }
 
-impl Moment {
-    /// Reads both. Where the thread is descheduled between the readings they do not belong together, and are taken again.
-    pub(crate) fn now() -> Self {
-        Self::read(realtime_ns, monotonic_ns)
+impl Now {
+    /// Whether both were read as good as at once. Else their difference tells nothing about either.
+    #[must_use]
+    pub fn is_one_moment(self) -> bool {
+        self.apart_ns <= APART_NS_MAX
     }
 
-    fn read(mut realtime_ns: impl FnMut() -> i64, mut monotonic_ns: impl FnMut() -> i64) -> Self {
-        let mut read = || {
-            let before_ns = monotonic_ns();
-            Self {
-                realtime_ns: realtime_ns(),
-                monotonic_ns: before_ns,
-                apart_ns: monotonic_ns() - before_ns,
-            }
-        };
-        let mut moment = read();
-        for _ in 1..READINGS_MAX {
-            if moment.apart_ns <= APART_NS_MAX {
-                break;
-            }
-            let again = read();
-            if again.apart_ns < moment.apart_ns {
-                moment = again;
-            }
+    /// How far the real-time clock is ahead of the monotonic one, at most: a stamp of the monotonic clock that is placed by it is never
+    /// placed too early.
+    pub(crate) fn offset_max_ns(self) -> i64 {
+        self.wall_ns - (self.mono_ns - self.apart_ns)
+    }
+}
+
+/// Where threads get the time from. Tests own theirs.
+pub trait Clock: Send + Sync + Debug {
+    /// Reads both clocks. Any thread.
+    fn now(&self) -> Now;
+
+    /// Reads the clock that only goes forward. Any thread.
+    fn mono_ns(&self) -> i64 {
+        self.now().mono_ns
+    }
+}
+
+/// The system's clocks. The monotonic one is the system's own (`CLOCK_MONOTONIC`), so that other processes can compare with it.
+#[derive(Debug, Default)]
+pub struct SystemClock;
+
+impl SystemClock {
+    /// The clocks of this system.
+    #[must_use]
+    pub fn new() -> Self {
+        Self
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Now {
+        now()
+    }
+
+    fn mono_ns(&self) -> i64 {
+        monotonic_ns()
+    }
+}
+
+/// Both clocks of the system.
+pub(crate) fn now() -> Now {
+    together(realtime_ns, monotonic_ns)
+}
+
+/// The real-time clock alone, ns since the UNIX epoch.
+pub(crate) fn realtime_ns() -> i64 {
+    read_ns(ClockId::Realtime)
+}
+
+/// The monotonic clock alone, for pacing and deadlines.
+pub(crate) fn monotonic_ns() -> i64 {
+    read_ns(ClockId::Monotonic)
+}
+
+/// Seconds and nanoseconds as one number; saturates in the year 2262.
+fn read_ns(clock: ClockId) -> i64 {
+    let time = clock_gettime(clock);
+    time.tv_sec
+        .saturating_mul(SECOND_NS)
+        .saturating_add(time.tv_nsec)
+}
+
+/// Reads one clock between two readings of the other, again where these are far apart: a thread that stands still between two readings
+/// would see a step of the real-time clock that nobody made. Of [`READINGS_MAX`] such readings the closest counts, and says how close it is.
+fn together(wall_ns: impl Fn() -> i64, mono_ns: impl Fn() -> i64) -> Now {
+    let mut before_ns = mono_ns();
+    let mut read = || {
+        let (wall_ns, mono_ns) = (wall_ns(), mono_ns());
+        let apart_ns = mono_ns.saturating_sub(before_ns);
+        before_ns = mono_ns;
+        Now {
+            wall_ns,
+            mono_ns,
+            apart_ns,
         }
-        moment
+    };
+    let mut closest = read();
+    for _ in 1..READINGS_MAX {
+        if closest.is_one_moment() {
+            break;
+        }
+        let next = read();
+        if next.apart_ns < closest.apart_ns {
+            closest = next;
+        }
     }
-
-    /// What the system clock is ahead of the monotonic one.
-    pub(crate) fn offset_ns(self) -> i64 {
-        self.realtime_ns - self.monotonic_ns
-    }
+    closest
 }
 
 /// Lets the calling thread sleep until the monotonic clock shows `deadline_ns`. May return early when a signal arrives.
@@ -75,54 +134,55 @@ pub(crate) fn sleep_until(deadline_ns: i64) {
     let _ = rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &deadline);
 }
 
-/// Seconds and nanoseconds as one number; saturates in the year 2262.
-fn to_ns(time: Timespec) -> i64 {
-    time.tv_sec
-        .saturating_mul(SECOND_NS)
-        .saturating_add(time.tv_nsec)
-}
-
-/// A `Duration` in ns; saturates at 292 years.
-pub(crate) fn duration_ns(duration: std::time::Duration) -> i64 {
+/// A duration as ns; saturates at 292 years.
+#[must_use]
+pub fn duration_ns(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
 
     use super::*;
 
-    /// Reads clocks of which the system's is 5 s ahead, where the thread is away so long before each reading.
-    fn read(away_ns: &[i64]) -> (Moment, usize) {
-        let (now_ns, readings) = (Cell::new(0), Cell::new(0));
+    const MS: i64 = 1_000_000;
+    const OFFSET_NS: i64 = 1_800_000_000_000_000_000;
+
+    /// Reads clocks that are [`OFFSET_NS`] apart and go on by `pauses`, one behind each reading, and tells by how much they seem further
+    /// apart, and whether they were read as one moment.
+    fn read(pauses: &[i64]) -> (i64, bool) {
+        let (mono, pauses) = (Cell::new(0), RefCell::new(pauses.iter()));
         let read = || {
-            let away_ns = away_ns.get(readings.replace(readings.get() + 1));
-            now_ns.set(now_ns.get() + away_ns.copied().unwrap_or(20));
-            now_ns.get()
+            let now_ns = mono.get();
+            let pause_ns = pauses.borrow_mut().next().copied().unwrap_or(0);
+            mono.set(now_ns + 50 + pause_ns);
+            now_ns
         };
-        let moment = Moment::read(|| 5 * SECOND_NS + read(), read);
-        (moment, readings.get())
+        let now = together(|| OFFSET_NS + read(), read);
+        let error_ns = now.wall_ns - now.mono_ns - OFFSET_NS;
+        assert!(-now.apart_ns <= error_ns && error_ns <= 0, "{now:?}");
+        assert_eq!(now.offset_max_ns() - OFFSET_NS, error_ns + now.apart_ns);
+        (error_ns, now.is_one_moment())
     }
 
     #[test]
-    fn readings_that_do_not_belong_together_are_taken_again() {
-        let ahead_ns = |moment: Moment| moment.offset_ns() - 5 * SECOND_NS;
-        let (moment, readings) = read(&[]);
-        assert_eq!((ahead_ns(moment), readings), (20, 3));
-        // Descheduled before the second and the third reading of a clock, then not any more.
-        for first in [&[20, SECOND_NS][..], &[20, 20, SECOND_NS]] {
-            let (moment, readings) = read(first);
-            assert_eq!((ahead_ns(moment), readings), (20, 6));
+    fn a_thread_that_stands_still_between_two_readings_sees_no_step() {
+        for paused in 0..4 {
+            let mut pauses = [0; 4];
+            pauses[paused] = 2000 * MS;
+            assert_eq!(read(&pauses), (-50, true), "behind reading {paused}");
         }
-        // Always: the best there is.
-        let mut always = [SECOND_NS; 3 * READINGS_MAX];
-        always[10] = 2 * APART_NS_MAX;
-        always[11] = 2 * APART_NS_MAX;
-        let (moment, readings) = read(&always);
-        assert_eq!(
-            (ahead_ns(moment), readings),
-            (2 * APART_NS_MAX, always.len())
-        );
+        let pauses = [900 * MS, 900 * MS, 0, 900 * MS, 0, 0];
+        assert_eq!(read(&pauses), (-50, true));
+    }
+
+    #[test]
+    fn of_readings_far_apart_the_closest_counts() {
+        let mut pauses = [300 * MS; 2 * READINGS_MAX + 1];
+        (pauses[4], pauses[5]) = (2 * MS, 3 * MS);
+        assert_eq!(read(&pauses), (-3 * MS - 50, false));
+        // And it comes to an end.
+        assert_eq!(read(&[300 * MS; 100]), (-300 * MS - 50, false));
     }
 }

@@ -19,7 +19,7 @@
 
 pub mod af_packet;
 pub mod af_xdp;
-mod clock;
+pub mod clock;
 mod cpus;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;

@@ -3,7 +3,7 @@
 //! An engine says when it looked and how long a packet may take from its stamp to where it can be seen; the rules are
 //! here. All times are ns since the UNIX epoch.
 
-use crate::clock::{APART_NS_MAX, Moment};
+use crate::clock::{self, Now};
 
 /// A difference between system clock and monotonic clock that is a step and not a slew.
 const CLOCK_STEP_NS: i64 = 100_000_000;
@@ -99,26 +99,26 @@ impl ClockWatch {
     /// Starts to watch.
     pub(crate) fn new() -> Self {
         Self {
-            offset_ns: Moment::now().offset_ns(),
+            offset_ns: clock::now().offset_max_ns(),
         }
     }
 
     /// Reads both clocks.
     pub(crate) fn look(&mut self) -> Option<ClockStep> {
-        self.compare(Moment::now())
+        self.compare(clock::now())
     }
 
-    fn compare(&mut self, moment: Moment) -> Option<ClockStep> {
+    fn compare(&mut self, now: Now) -> Option<ClockStep> {
         // Where the thread was descheduled each time it read them, they do not belong together.
-        if moment.apart_ns > APART_NS_MAX {
+        if !now.is_one_moment() {
             return None;
         }
-        let offset_ns = moment.offset_ns();
+        let offset_ns = now.offset_max_ns();
         let step_ns = offset_ns - self.offset_ns;
         self.offset_ns = offset_ns;
         (step_ns.abs() > CLOCK_STEP_NS).then_some(ClockStep {
             step_ns,
-            now_ns: moment.realtime_ns,
+            now_ns: now.wall_ns,
         })
     }
 }
@@ -126,6 +126,7 @@ impl ClockWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::APART_NS_MAX;
 
     const PLACING_NS: i64 = 10;
 
@@ -178,10 +179,11 @@ mod tests {
     #[test]
     fn steps_are_told_and_slews_are_not() {
         let mut watch = ClockWatch { offset_ns: 1000 };
-        let mut read = |realtime_ns, monotonic_ns, apart_ns| {
-            watch.compare(Moment {
-                realtime_ns,
-                monotonic_ns,
+        // `before_ns` is what the monotonic clock showed before the other was read.
+        let mut read = |wall_ns, before_ns, apart_ns| {
+            watch.compare(Now {
+                wall_ns,
+                mono_ns: before_ns + apart_ns,
                 apart_ns,
             })
         };
@@ -191,7 +193,7 @@ mod tests {
             None,
             "nor compared later"
         );
-        let mut look = |realtime_ns, monotonic_ns| read(realtime_ns, monotonic_ns, APART_NS_MAX);
+        let mut look = |wall_ns, before_ns| read(wall_ns, before_ns, APART_NS_MAX);
         assert_eq!(look(51_000, 50_000), None);
         assert_eq!(look(60_000 + CLOCK_STEP_NS, 59_000), None);
         let step = look(0, 70_000).unwrap();

@@ -22,13 +22,13 @@ mod start;
 mod tests;
 
 pub use control::{
-    clock::{Clock, Now, SystemClock},
     events::{Event, Missed},
     hits::{HitCounts, Reason, Suppressions},
     time::rfc3339,
 };
 pub use dump::{DumpReport, Format, Missing, PROGRAM, Verdict, log::DumpCounts};
 pub use intake::counters::{INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, SourceSnapshot};
+pub use retroscope_capture::clock::{Clock, Now, SystemClock};
 pub use start::{
     expressions::ExpressionError,
     inserters_only::{Inserted, insert_only},

@@ -35,7 +35,7 @@ use super::{
 use crate::{
     Burst, Direction, Event, FrameMeta, InputDrops, InterfaceInfo, LossCause, Queue, SourceError,
     SourceStatistics, Status,
-    clock::{self, Moment, SECOND_NS},
+    clock::{self, SECOND_NS},
     watermark::{ClockWatch, Watermark},
 };
 
@@ -280,8 +280,8 @@ impl XdpQueue {
             return false;
         }
         // The program stamps by the monotonic clock.
-        let now = Moment::now();
-        let (now_ns, offset_ns) = (now.realtime_ns, now.offset_ns());
+        let now = clock::now();
+        let (now_ns, offset_ns) = (now.wall_ns, now.offset_max_ns());
         self.check_stamps();
         let (mut taken, mut own_at, mut newest_ns) = (0, self.own_start(), i64::MIN);
         while taken < available {

@@ -11,7 +11,7 @@ use retroscope_packet::LinkType;
 use super::{GeneratorConfig, frames::Generator, pool::Pool};
 use crate::{
     Burst, Event, InterfaceInfo, Queue, Source, SourceError, SourceStatistics, Status, TimeDomain,
-    clock::{self, Moment},
+    clock::{self, Now},
 };
 
 /// A generator behind the [`Source`] plug.
@@ -50,7 +50,7 @@ impl GeneratorSource {
             },
         };
         let generators = Generator::split(&scheduled, count)?;
-        let start = Moment::now();
+        let start = clock::now();
         let open = |(index, generator)| {
             let pace = match self.config.rate {
                 Some(_) => Pace::Schedule,
@@ -109,7 +109,7 @@ struct GeneratorQueue {
 }
 
 impl GeneratorQueue {
-    fn new(name: &str, generator: Generator, start: Moment, pace: Pace) -> Self {
+    fn new(name: &str, generator: Generator, start: Now, pace: Pace) -> Self {
         let interface = InterfaceInfo {
             name: name.to_owned(),
             link_type: LinkType::ETHERNET,
@@ -121,11 +121,11 @@ impl GeneratorQueue {
             interfaces: [interface],
             pool: Pool::new(&generator),
             generator,
-            start_time_ns: start.realtime_ns,
-            start_ns: start.monotonic_ns + start.apart_ns,
+            start_time_ns: start.wall_ns,
+            start_ns: start.mono_ns,
             pace,
             frames_made: 0,
-            watermark_ns: start.realtime_ns,
+            watermark_ns: start.wall_ns,
             ended: false,
         }
     }

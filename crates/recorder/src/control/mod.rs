@@ -1,6 +1,5 @@
 //! What the threads share: time, how far each has come, wishes, and news for whoever watches.
 
-pub(crate) mod clock;
 pub(crate) mod events;
 pub(crate) mod hits;
 pub(crate) mod progress;

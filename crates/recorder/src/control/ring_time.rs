@@ -12,12 +12,10 @@ use std::sync::{
     atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
 };
 
+use retroscope_capture::clock::{Clock, Now};
 use retroscope_ring::{Ring, Step};
 
-use crate::control::{
-    clock::{Clock, Now},
-    time::{rfc3339, seconds},
-};
+use crate::control::time::{rfc3339, seconds};
 
 /// A difference between system clock and monotonic clock that is a step and no error of reading, ns (DESIGN §6).
 pub(crate) const STEP_NS: i64 = 100_000_000;

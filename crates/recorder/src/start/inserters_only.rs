@@ -8,15 +8,14 @@ use std::{
     time::Duration,
 };
 
-use retroscope_capture::Source;
+use retroscope_capture::{
+    Source,
+    clock::{Clock, duration_ns},
+};
 use retroscope_ring::{Ring, RingConfig};
 
 use crate::{
-    control::{
-        clock::{Clock, duration_ns},
-        progress::Control,
-        ring_time::RingClock,
-    },
+    control::{progress::Control, ring_time::RingClock},
     intake::{
         Intake,
         counters::SourceSnapshot,

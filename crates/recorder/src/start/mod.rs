@@ -16,7 +16,9 @@ use std::{
 };
 
 use retroscope_capture::{
-    Offer, Queue, REST_NS_MAX, Source, SourceError, af_packet::WATERMARK_BEHIND_NS_MAX,
+    Offer, Queue, REST_NS_MAX, Source, SourceError,
+    af_packet::WATERMARK_BEHIND_NS_MAX,
+    clock::{Clock, Now, duration_ns},
 };
 use retroscope_packet::LinkType;
 use retroscope_ring::{EvictionDetail, GroupKind, Mode, Ring, RingConfig, RingError, Waker};
@@ -32,7 +34,6 @@ use crate::{
         rules::Rules,
     },
     control::{
-        clock::{Clock, Now, duration_ns},
         events::{Events, events},
         progress::{AnalyzerCounters, Barrier, Control, Costs, Progress},
         ring_time::RingClock,

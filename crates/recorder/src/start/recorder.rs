@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use retroscope_capture::{Source, SourceError};
+use retroscope_capture::{Source, SourceError, clock::Clock};
 use retroscope_ring::{Backing, Ring, RingError, RingStatistics, Waker};
 use retroscope_script::{Script, ScriptError};
 
@@ -16,7 +16,6 @@ use crate::{
     Event,
     analysis::analyzer::AnalyzerEnd,
     control::{
-        clock::Clock,
         events::EventQueue,
         hits::HitCounts,
         progress::{AnalyzerCounters, Control},

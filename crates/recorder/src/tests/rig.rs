@@ -14,6 +14,7 @@ use std::{
 use retroscope_capture::{
     Burst, Direction, Event as SourceEvent, FrameMeta, InputDrops, InterfaceInfo, LossCause, Queue,
     SourceError, SourceStatistics, Status, TimeDomain,
+    clock::{Clock, Now},
 };
 use retroscope_packet::LinkType;
 use retroscope_ring::{GroupKind, Ring, RingConfig};
@@ -29,7 +30,6 @@ use crate::{
         rules::Rules,
     },
     control::{
-        clock::{Clock, Now},
         events::{EventQueue, events},
         progress::{AnalyzerCounters, Barrier, Control, Costs, Progress},
         ring_time::RingClock,

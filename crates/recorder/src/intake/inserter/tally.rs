@@ -204,13 +204,13 @@ fn widen(span_ns: &mut Option<(i64, i64)>, time_ns: i64) {
 mod tests {
     use std::sync::{Arc, atomic::AtomicI64};
 
-    use retroscope_capture::{Direction, VlanTag};
+    use retroscope_capture::{Direction, VlanTag, clock::SystemClock};
     use retroscope_ring::{GroupKind, Mode, Ring, RingConfig};
 
     use super::*;
     use crate::{
         analysis::{native::NativeCode, prepared::LinkTypes},
-        control::{clock::SystemClock, progress::Control, ring_time::RingClock},
+        control::{progress::Control, ring_time::RingClock},
         intake::Intake,
         start::expressions::{Expressions, Texts},
     };
