@@ -39,8 +39,8 @@ mod watermark;
 pub use cpus::{CpuList, CpuListError, CpuTurns};
 pub use host::HostUse;
 pub use offer::{Instruction, Offer};
+pub use retroscope_packet::{Direction, VlanTag};
 pub use source::{
-    Burst, Direction, Event, Frame, FrameMeta, InputDrops, InterfaceInfo, LossCause,
-    OffloadEffects, Queue, REST_NS_MAX, Source, SourceError, SourceStatistics, Status, TimeDomain,
-    VlanTag,
+    Burst, Event, Frame, FrameMeta, InputDrops, InterfaceInfo, LossCause, OffloadEffects, Queue,
+    REST_NS_MAX, Source, SourceError, SourceStatistics, Status, TimeDomain,
 };

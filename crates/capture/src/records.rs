@@ -115,16 +115,8 @@ fn frame(record: &RecordMeta) -> FrameMeta {
         captured_len: record.captured_len,
         wire_len: record.wire_len,
         interface: record.interface,
-        direction: direction(record.flags),
+        // Bits 0 and 1 of pcapng's `epb_flags`.
+        direction: Direction::from_bits(record.flags.map_or(0, |flags| flags.to_le_bytes()[0] & 3)),
         vlan: None,
-    }
-}
-
-/// Bits 0 and 1 of pcapng's `epb_flags`.
-fn direction(flags: Option<u32>) -> Direction {
-    match flags.map(|flags| flags & 3) {
-        Some(1) => Direction::Inbound,
-        Some(2) => Direction::Outbound,
-        _ => Direction::Unknown,
     }
 }

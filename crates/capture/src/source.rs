@@ -2,7 +2,7 @@
 
 use std::{fmt, io, path::PathBuf, time::Duration};
 
-use retroscope_packet::LinkType;
+use retroscope_packet::{Direction, LinkType, VlanTag};
 
 use crate::{Offer, af_xdp::XdpMode};
 
@@ -172,28 +172,6 @@ pub struct Frame<'q> {
     pub meta: FrameMeta,
     /// Its captured bytes.
     pub data: &'q [u8],
-}
-
-/// An IEEE 802.1Q tag: protocol identifier and tag control information, in host byte order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct VlanTag {
-    /// Tag protocol identifier: 0x8100, 0x88a8, …
-    pub tpid: u16,
-    /// Priority, drop eligibility and VLAN identifier.
-    pub tci: u16,
-}
-
-/// Which way a frame went, seen from the capturing host. Values as in pcapng's `epb_flags`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(u8)]
-pub enum Direction {
-    /// The engine does not tell.
-    #[default]
-    Unknown = 0,
-    /// Received.
-    Inbound = 1,
-    /// Sent by this host.
-    Outbound = 2,
 }
 
 /// An interface that a queue delivers frames from.

@@ -1,5 +1,7 @@
 //! What a filter may ask about a packet beside its bytes.
 
+use retroscope_packet::Direction;
+
 /// Facts of the capture that live filters may ask for: `inbound`, `outbound`, `ifindex`.
 ///
 /// A question without an answer rejects the packet, as a load beyond its end does.
@@ -11,15 +13,13 @@ pub struct Aux {
     pub ifindex: Option<u32>,
 }
 
-/// Which way a packet went, seen from the capturing host. Values as in pcapng's `epb_flags`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[repr(u8)]
-pub enum Direction {
-    /// Not known: the packet is neither `inbound` nor `outbound`.
-    #[default]
-    Unknown = 0,
-    /// Received.
-    Inbound = 1,
-    /// Sent by this host.
-    Outbound = 2,
+impl From<Direction> for Aux {
+    /// All that is known of a recorded packet.
+    #[inline]
+    fn from(direction: Direction) -> Self {
+        Self {
+            direction,
+            ifindex: None,
+        }
+    }
 }

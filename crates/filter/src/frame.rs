@@ -9,7 +9,9 @@
 
 use std::{fmt, marker::PhantomData, ptr::NonNull, slice};
 
-use crate::{Aux, Direction};
+use retroscope_packet::Direction;
+
+use crate::Aux;
 
 /// `PACKET_HOST` and `PACKET_OUTGOING` of `linux/if_packet.h`.
 const PACKET_HOST: u32 = 0;

@@ -44,7 +44,7 @@ mod truth;
 mod variable;
 mod words;
 
-pub use aux::{Aux, Direction};
+pub use aux::Aux;
 pub use compile::{EXPRESSION_BYTES_MAX, compile};
 pub use error::{FilterError, Place};
 pub use filled::Filled;

@@ -1,9 +1,7 @@
 //! Compiling: places of errors, files and interfaces, odd texts.
 
-use retroscope_filter::{
-    Aux, Direction, FilterError, LinkContext, Mode, Program, Template, compile,
-};
-use retroscope_packet::LinkType;
+use retroscope_filter::{Aux, FilterError, LinkContext, Mode, Program, Template, compile};
+use retroscope_packet::{Direction, LinkType};
 
 const ETHERNET: LinkContext = LinkContext {
     link_type: LinkType::ETHERNET,

@@ -7,6 +7,7 @@
 //! one) or read application data.
 
 mod community_id;
+mod direction;
 mod flow;
 mod fragment;
 mod link_type;
@@ -17,6 +18,7 @@ mod summary;
 mod vlan;
 
 pub use community_id::{community_id, community_id_of};
+pub use direction::Direction;
 pub use flow::{Endpoint, FlowKey, FragmentKey, flow_of, fragment_of};
 pub use fragment::may_be_fragment;
 pub use link_type::LinkType;

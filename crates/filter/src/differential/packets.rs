@@ -1,6 +1,8 @@
 //! Packets for programs: headers that filters look for, in odd combinations, cut anywhere, and plain noise.
 
-use crate::{Aux, Direction};
+use retroscope_packet::Direction;
+
+use crate::Aux;
 
 /// A packet as captured.
 #[derive(Debug, Clone)]

@@ -7,9 +7,8 @@
 use std::ops::Range;
 
 use retroscope_filter::{Aux, Frame, Program};
+use retroscope_packet::Direction;
 use retroscope_ring::{Packet, Packets};
-
-use crate::analysis::prepared::aux;
 
 /// Records of a chunk at most: a set of them is the bits of a `u64`.
 pub(crate) const MANY: usize = Program::MANY;
@@ -41,7 +40,11 @@ impl<'r> Chunk<'r> {
         let places = places.zip(&mut self.interfaces);
         self.len = 0;
         for (((frame, time_ns), interface), packet) in places.zip(packets) {
-            *frame = Frame::new(packet.data, packet.wire_len, aux(packet.direction));
+            *frame = Frame::new(
+                packet.data,
+                packet.wire_len,
+                Direction::from_bits(packet.direction).into(),
+            );
             *time_ns = packet.time_ns;
             *interface = packet.interface;
             self.len += 1;
@@ -97,8 +100,6 @@ impl<'r> Walk<'r> {
 
 #[cfg(test)]
 mod tests {
-    use retroscope_filter::Direction;
-
     use super::*;
 
     fn packet(time_ns: i64, interface: u16, data: &[u8]) -> Packet<'_> {
@@ -122,12 +123,8 @@ mod tests {
         assert_eq!(chunk.frames(2..4)[1].data(), [3]);
         assert_eq!(chunk.fill(&mut packets), 6, "none was dropped in between");
         let frame = chunk.frames(0..6)[0];
-        let aux = Aux {
-            direction: Direction::Outbound,
-            ifindex: None,
-        };
         assert_eq!((frame.data(), frame.wire_len()), (&[64][..], 100));
-        assert_eq!(frame.aux(), aux);
+        assert_eq!(frame.aux(), Direction::Outbound.into());
         assert_eq!(chunk.runs().collect::<Vec<_>>(), [(3, 0..6)]);
         assert_eq!(chunk.fill(&mut packets), 0);
         assert_eq!(chunk.runs().count(), 0);

@@ -3,10 +3,8 @@
 //! Where an expression compiles for none of them, the user made a mistake; where it compiles for some, packets of the others do
 //! not match, and that is said once.
 
-use retroscope_filter::{
-    Aux, Direction, Filter, FilterError, Frame, LinkContext, Mode, PacketView, Program,
-};
-use retroscope_packet::LinkType;
+use retroscope_filter::{Filter, FilterError, Frame, LinkContext, Mode, PacketView, Program};
+use retroscope_packet::{Direction, LinkType};
 use retroscope_ring::Packet;
 
 use crate::intake::interfaces::Interface;
@@ -28,21 +26,9 @@ pub(crate) fn view<'p>(interface: &Interface, packet: &Packet<'p>, mode: Mode) -
         link_type: interface.link_type,
         mode,
         interface: packet.interface,
-        aux: aux(packet.direction),
+        aux: Direction::from_bits(packet.direction).into(),
         data: packet.data,
         wire_len: packet.wire_len,
-    }
-}
-
-pub(crate) fn aux(direction: u8) -> Aux {
-    let direction = match direction {
-        1 => Direction::Inbound,
-        2 => Direction::Outbound,
-        _ => Direction::Unknown,
-    };
-    Aux {
-        direction,
-        ifindex: None,
     }
 }
 

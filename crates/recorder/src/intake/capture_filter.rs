@@ -4,13 +4,10 @@ use std::sync::Arc;
 
 use retroscope_capture::{Burst, FrameMeta, Instruction};
 use retroscope_filter::{Aux, Frame, PacketView, Program};
-use retroscope_packet::LinkType;
+use retroscope_packet::{Direction, LinkType};
 
 use crate::{
-    analysis::{
-        native::NativeCode,
-        prepared::{Prepared, aux},
-    },
+    analysis::{native::NativeCode, prepared::Prepared},
     intake::inserter::WireFrame,
 };
 
@@ -80,7 +77,7 @@ impl CaptureFilter {
         let mut views = [Frame::new(&[], 0, Aux::default()); Self::MANY];
         for (view, meta) in views.iter_mut().zip(frames) {
             let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
-            *view = Frame::new(data, meta.wire_len, aux(meta.direction as u8));
+            *view = Frame::new(data, meta.wire_len, meta.direction.into());
         }
         // A capture filter is no template, so it does not ask for interfaces.
         self.prepared
@@ -110,7 +107,7 @@ impl CaptureFilter {
             link_type,
             mode,
             interface,
-            aux: aux(frame.direction),
+            aux: Direction::from_bits(frame.direction).into(),
             data,
             wire_len: frame.wire_len,
         };

@@ -22,11 +22,7 @@ use retroscope_filter::{Aux, Frame, Joint};
 use retroscope_packet::LinkType;
 use retroscope_ring::{Ring, Waker};
 
-use crate::analysis::{
-    chunk::MANY,
-    prepared::{Prepared, aux},
-    scan::fragments,
-};
+use crate::analysis::{chunk::MANY, prepared::Prepared, scan::fragments};
 
 /// What a record takes in the ring beside its bytes.
 const DESCRIPTOR_BYTES: u64 = 16;
@@ -185,7 +181,7 @@ impl Rules {
         frames.chunks(MANY).all(|some| {
             for (view, meta) in views.iter_mut().zip(some) {
                 let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
-                *view = Frame::new(data, meta.wire_len, aux(meta.direction as u8));
+                *view = Frame::new(data, meta.wire_len, meta.direction.into());
             }
             let views = &views[..some.len()];
             let is_hit = match joint {

@@ -1,0 +1,27 @@
+//! Which way a packet went.
+
+/// Which way a packet went, seen from the capturing host. Values as in pcapng's `epb_flags`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum Direction {
+    /// Nobody tells: to a filter the packet is neither `inbound` nor `outbound`.
+    #[default]
+    Unknown = 0,
+    /// Received.
+    Inbound = 1,
+    /// Sent by this host.
+    Outbound = 2,
+}
+
+impl Direction {
+    /// The direction of that value; what is none is unknown.
+    #[inline]
+    #[must_use]
+    pub fn from_bits(bits: u8) -> Self {
+        match bits {
+            1 => Self::Inbound,
+            2 => Self::Outbound,
+            _ => Self::Unknown,
+        }
+    }
+}
