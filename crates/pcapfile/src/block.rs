@@ -36,25 +36,20 @@ pub(crate) mod option {
     pub(crate) const END: u16 = 0;
     pub(crate) const COMMENT: u16 = 1;
 
-    pub(crate) const SHB_HARDWARE: u16 = 2;
     pub(crate) const SHB_OS: u16 = 3;
     pub(crate) const SHB_USERAPPL: u16 = 4;
 
     pub(crate) const IF_NAME: u16 = 2;
     pub(crate) const IF_DESCRIPTION: u16 = 3;
     pub(crate) const IF_TSRESOL: u16 = 9;
-    pub(crate) const IF_FILTER: u16 = 11;
     pub(crate) const IF_TSOFFSET: u16 = 14;
 
     /// Also `pack_flags` of the obsolete packet block.
     pub(crate) const PACKET_FLAGS: u16 = 2;
-    pub(crate) const PACKET_DROPCOUNT: u16 = 4;
 
     pub(crate) const ISB_STARTTIME: u16 = 2;
     pub(crate) const ISB_ENDTIME: u16 = 3;
     pub(crate) const ISB_IFRECV: u16 = 4;
     pub(crate) const ISB_IFDROP: u16 = 5;
-    pub(crate) const ISB_FILTERACCEPT: u16 = 6;
-    pub(crate) const ISB_OSDROP: u16 = 7;
     pub(crate) const ISB_USRDELIV: u16 = 8;
 }

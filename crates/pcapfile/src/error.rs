@@ -86,15 +86,6 @@ impl ReadError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The file cannot be opened.
-    #[error("cannot open {}: {error}", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        #[source]
-        error: io::Error,
-    },
     /// The stream underneath failed. What was written before may end inside a record, so the writer takes nothing more.
     #[error("writing failed after {written} bytes: {error}")]
     Io {
@@ -144,14 +135,6 @@ pub enum WriteError {
     TooManyInterfaces {
         /// The most that are allowed.
         limit: usize,
-    },
-    /// A file cannot be appended to.
-    #[error("cannot append to {}: {message}", path.display())]
-    Unappendable {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        message: String,
     },
 }
 

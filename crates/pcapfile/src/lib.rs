@@ -1,8 +1,7 @@
 //! Reading and writing capture files: [pcap] and [pcapng].
 //!
 //! [`Reader`] takes any `Read`, sees through gzip and zstd, and *lends* records: they stay in its one buffer, described by
-//! [`RecordMeta`]. [`PcapWriter`] and [`PcapNgWriter`] take any `Write`; [`PcapNgAppender`] adds a closing statistics
-//! block to a file that is finished already. Only [`Reader::open`], [`scan_link_types`] and [`PcapNgAppender::open`] touch
+//! [`RecordMeta`]. [`PcapWriter`] and [`PcapNgWriter`] take any `Write`. Only [`Reader::open`] and [`scan_link_types`] touch
 //! the file system.
 //!
 //! Times are nanoseconds since the UNIX epoch as `i64` (1677-09-21 to 2262-04-11); what lies outside is clamped to the
@@ -42,6 +41,6 @@ pub use read::{
 };
 pub use retroscope_packet::LinkType;
 pub use write::{
-    InterfaceOptions, InterfaceStatistics, PacketOptions, PcapNgAppender, PcapNgWriter,
-    PcapOptions, PcapWriter, SectionOptions,
+    InterfaceOptions, InterfaceStatistics, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter,
+    SectionOptions,
 };

@@ -11,9 +11,7 @@ use std::{
 };
 
 use common::{Packet, every_encoding, packets, pcapng, read_all};
-use retroscope_pcapfile::{
-    ByteOrder, InterfaceOptions, LinkType, PcapNgAppender, PcapNgWriter, SectionOptions,
-};
+use retroscope_pcapfile::{ByteOrder, InterfaceOptions, LinkType, PcapNgWriter, SectionOptions};
 
 /// Standard output of a tool that is expected to succeed; `None`, loudly, where the tool is not installed.
 fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
@@ -97,11 +95,6 @@ fn tshark_sees_the_options() {
     for order in [ByteOrder::Little, ByteOrder::Big] {
         let packets = packets(2);
         fs::write(&path, pcapng(&packets, order)).unwrap();
-        let mut appender = PcapNgAppender::open(&path).unwrap();
-        appender
-            .statistics(0, &common::statistics(&packets))
-            .unwrap();
-        appender.finish().unwrap();
         let fields = [
             "-Tfields",
             "-eframe.interface_name",
@@ -132,13 +125,11 @@ fn tshark_sees_the_options() {
             return;
         };
         for text in [
-            "loom",
             "a test",
             "zwei, drei",
             "Name = eth1",
             "nanoseconds (9)",
-            "Filter string = ip or ip6",
-            "Number of stat entries = 2",
+            "Number of stat entries = 1",
         ] {
             assert!(report.contains(text), "{text:?} is not in {report}");
         }

@@ -72,13 +72,6 @@ impl PcapNg {
         self.texts.are_cut()
     }
 
-    /// Byte order and number, from 0, of the current section.
-    pub(super) fn section(&self) -> Option<(ByteOrder, u32)> {
-        self.sections
-            .checked_sub(1)
-            .map(|section| (self.byte_order, section))
-    }
-
     /// Parses the block at the start of `bytes`; a new interface goes to the end of `interfaces`.
     #[inline]
     pub(super) fn parse(

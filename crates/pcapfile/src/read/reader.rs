@@ -17,9 +17,7 @@ use super::{
     pcapng::{self, PcapNg},
     texts::TextAllowance,
 };
-use crate::{
-    ByteOrder, Compression, Format, Interface, Kind, ReadError, Resolution, block::SECTION_HEADER,
-};
+use crate::{Compression, Format, Interface, Kind, ReadError, Resolution, block::SECTION_HEADER};
 
 /// Records of one burst at most.
 const BURST_RECORDS_MAX: usize = 256;
@@ -242,14 +240,6 @@ impl<R: Read> Reader<R> {
     /// advance.
     pub fn offset(&self) -> u64 {
         self.buffer.offset()
-    }
-
-    /// Byte order and number of the section that was parsed last; `None` for a pcap file.
-    pub(crate) fn last_section(&self) -> Option<(ByteOrder, u32)> {
-        match &self.parser {
-            Parser::Pcap(_) => None,
-            Parser::PcapNg(pcapng) => pcapng.section(),
-        }
     }
 
     /// Parses the run of records that is in the buffer, reading only if there is none, and once. `records` must be empty. False:

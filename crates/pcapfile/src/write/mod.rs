@@ -1,12 +1,10 @@
 //! Writing. Nothing is buffered here: over a file, a `BufWriter` of some 100 KiB belongs between.
 
-mod append;
 mod options;
 mod pcap;
 mod pcapng;
 mod sink;
 
-pub use append::PcapNgAppender;
 pub use options::{InterfaceOptions, InterfaceStatistics, PacketOptions, SectionOptions};
 pub use pcap::{PcapOptions, PcapWriter};
 pub use pcapng::PcapNgWriter;

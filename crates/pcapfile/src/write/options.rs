@@ -10,8 +10,6 @@ use crate::{
 /// What a section header block says about its writer. Empty texts are left out; each is at most 65,535 bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SectionOptions {
-    /// The machine.
-    pub hardware: String,
     /// The operating system.
     pub os: String,
     /// The program.
@@ -29,8 +27,6 @@ pub struct InterfaceOptions {
     pub name: String,
     /// Text for people.
     pub description: String,
-    /// Filter that was in force, in pcap-filter(7) syntax.
-    pub filter: String,
     /// Link-layer header type of its packets.
     pub link_type: LinkType,
     /// Bytes kept of each packet at most; 0: no limit, and libpcap then takes 262,144.
@@ -40,8 +36,6 @@ pub struct InterfaceOptions {
     /// Seconds that are added to its time stamps, which are written as unsigned numbers: below zero, and the interface
     /// can hold times before 1970. With 0, `if_tsoffset` is left out.
     pub time_offset_seconds: i64,
-    /// Comments, in order.
-    pub comments: Vec<String>,
 }
 
 impl InterfaceOptions {
@@ -51,12 +45,10 @@ impl InterfaceOptions {
         Self {
             name: String::new(),
             description: String::new(),
-            filter: String::new(),
             link_type,
             snaplen: 0,
             resolution: Resolution::Nano,
             time_offset_seconds: 0,
-            comments: Vec::new(),
         }
     }
 }
@@ -66,15 +58,13 @@ impl InterfaceOptions {
 pub struct PacketOptions<'a> {
     /// `epb_flags`: bits 0 and 1 are the direction, 1 inbound, 2 outbound.
     pub flags: Option<u32>,
-    /// `epb_dropcount`: packets lost on this interface between the one before and this one.
-    pub dropped: Option<u64>,
     /// Comments, in order; each at most 65,535 bytes.
     pub comments: &'a [&'a str],
 }
 
 /// What an interface statistics block says. `None` means unknown and is left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct InterfaceStatistics<'a> {
+pub struct InterfaceStatistics {
     /// When these numbers were taken, in ns since the UNIX epoch.
     pub time_ns: i64,
     /// `isb_starttime`: start of the capture, in ns since the UNIX epoch.
@@ -85,14 +75,8 @@ pub struct InterfaceStatistics<'a> {
     pub received: Option<u64>,
     /// `isb_ifdrop`: packets that the interface dropped.
     pub dropped: Option<u64>,
-    /// `isb_filteraccept`: packets that the filter took.
-    pub filter_accepted: Option<u64>,
-    /// `isb_osdrop`: packets that the operating system dropped.
-    pub os_dropped: Option<u64>,
     /// `isb_usrdeliv`: packets that reached the program.
     pub delivered: Option<u64>,
-    /// Comments, in order; each at most 65,535 bytes.
-    pub comments: &'a [&'a str],
 }
 
 /// A block, or the end of one, under construction in memory that is used again and again.

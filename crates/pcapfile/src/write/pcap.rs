@@ -115,25 +115,12 @@ impl<W: Write> PcapWriter<W> {
         self.sink.write([&header, data, &[]])
     }
 
-    /// Flushes the stream underneath.
-    ///
-    /// # Errors
-    /// [`WriteError::Io`] and [`WriteError::Failed`] end the writer.
-    pub fn flush(&mut self) -> Result<(), WriteError> {
-        self.sink.flush()
-    }
-
     /// Flushes and gives the stream back.
     ///
     /// # Errors
     /// [`WriteError::Io`] and [`WriteError::Failed`].
     pub fn finish(self) -> Result<W, WriteError> {
         self.sink.finish()
-    }
-
-    /// Bytes of the header and the records written.
-    pub fn bytes_written(&self) -> u64 {
-        self.sink.written()
     }
 
     /// Records whose time the format cannot hold.
@@ -144,11 +131,6 @@ impl<W: Write> PcapWriter<W> {
     /// The stream underneath, for a caller that takes away what was written into memory.
     pub fn inner_mut(&mut self) -> &mut W {
         self.sink.inner_mut()
-    }
-
-    /// The stream underneath.
-    pub fn inner(&self) -> &W {
-        self.sink.inner()
     }
 
     fn time(&mut self, time_ns: i64) -> (u32, u32) {
@@ -184,7 +166,6 @@ mod tests {
         };
         let mut writer = PcapWriter::new(Vec::new(), options).unwrap();
         writer.record(5_000_006_999, 0x0102, &[9, 8]).unwrap();
-        assert_eq!(writer.bytes_written(), 42);
         #[rustfmt::skip]
         assert_eq!(writer.finish().unwrap(), [
             0xa1, 0xb2, 0xc3, 0xd4, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0x34, 0, 0, 147,
@@ -223,6 +204,6 @@ mod tests {
             })
         ));
         writer.record(0, 5, &[0; 4]).unwrap();
-        assert_eq!(writer.bytes_written(), 24 + 16 + 4);
+        assert_eq!(writer.finish().unwrap().len(), 24 + 16 + 4);
     }
 }

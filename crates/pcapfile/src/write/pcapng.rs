@@ -40,9 +40,9 @@ pub struct PcapNgWriter<W: Write> {
 
 /// What is needed of an interface after its block was written.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct WrittenInterface {
-    pub(super) scale: TimeScale,
-    pub(super) captured_len_max: u32,
+struct WrittenInterface {
+    scale: TimeScale,
+    captured_len_max: u32,
 }
 
 impl<W: Write> PcapNgWriter<W> {
@@ -51,31 +51,21 @@ impl<W: Write> PcapNgWriter<W> {
     /// # Errors
     /// [`WriteError::OptionTooLong`], [`WriteError::BlockTooLong`], [`WriteError::Io`].
     pub fn new(inner: W, options: &SectionOptions) -> Result<Self, WriteError> {
-        let mut writer = Self::resume(inner, options.byte_order, Vec::new());
+        let mut writer = Self {
+            sink: Sink::new(inner),
+            byte_order: options.byte_order,
+            interfaces: Vec::new(),
+            scratch: Vec::new(),
+            times_clamped: 0,
+        };
         writer.block(SECTION_HEADER, |block| {
             block.u32(BYTE_ORDER_MAGIC).u16(1).u16(0).u64(u64::MAX);
             block.comments(&options.comments)?;
-            block.text(option::SHB_HARDWARE, &options.hardware)?;
             block.text(option::SHB_OS, &options.os)?;
             block.text(option::SHB_USERAPPL, &options.application)?;
             Ok(())
         })?;
         Ok(writer)
-    }
-
-    /// Goes on with a section whose blocks so far are in `inner` already.
-    pub(super) fn resume(
-        inner: W,
-        byte_order: ByteOrder,
-        interfaces: Vec<WrittenInterface>,
-    ) -> Self {
-        Self {
-            sink: Sink::new(inner),
-            byte_order,
-            interfaces,
-            scratch: Vec::new(),
-            times_clamped: 0,
-        }
     }
 
     /// Writes an interface description block and returns the interface's index, counted from 0.
@@ -98,17 +88,9 @@ impl<W: Write> PcapNgWriter<W> {
         let order = self.byte_order;
         self.block(INTERFACE_DESCRIPTION, |block| {
             block.u16(options.link_type.0).u16(0).u32(options.snaplen);
-            block.comments(&options.comments)?;
             block.text(option::IF_NAME, &options.name)?;
             block.text(option::IF_DESCRIPTION, &options.description)?;
             block.option(option::IF_TSRESOL, &[tsresol])?;
-            if !options.filter.is_empty() {
-                // The first byte says that text follows.
-                block.option(
-                    option::IF_FILTER,
-                    &[b"\0", options.filter.as_bytes()].concat(),
-                )?;
-            }
             if offset != 0 {
                 block.option(
                     option::IF_TSOFFSET,
@@ -156,8 +138,7 @@ impl<W: Write> PcapNgWriter<W> {
         if let Some(flags) = options.flags {
             tail.option(option::PACKET_FLAGS, &order.u32_bytes(flags))?;
         }
-        tail.counter(option::PACKET_DROPCOUNT, options.dropped)?
-            .comments(options.comments)?;
+        tail.comments(options.comments)?;
         let length = tail.end(PACKET_HEADER_BYTES + data.len())?;
         let time = scale.units(time_ns).unwrap_or_else(|nearest| {
             self.times_clamped += 1;
@@ -211,7 +192,7 @@ impl<W: Write> PcapNgWriter<W> {
     pub fn statistics(
         &mut self,
         interface: u32,
-        statistics: &InterfaceStatistics<'_>,
+        statistics: &InterfaceStatistics,
     ) -> Result<(), WriteError> {
         let WrittenInterface { scale, .. } = self.interface(interface)?;
         let units = |ns: i64| scale.units(ns).unwrap_or_else(|nearest| nearest);
@@ -226,7 +207,6 @@ impl<W: Write> PcapNgWriter<W> {
         };
         self.block(INTERFACE_STATISTICS, |block| {
             block.u32(interface).time(units(statistics.time_ns));
-            block.comments(statistics.comments)?;
             for (code, time) in [
                 (option::ISB_STARTTIME, statistics.start_ns),
                 (option::ISB_ENDTIME, statistics.end_ns),
@@ -237,19 +217,9 @@ impl<W: Write> PcapNgWriter<W> {
             }
             block.counter(option::ISB_IFRECV, statistics.received)?;
             block.counter(option::ISB_IFDROP, statistics.dropped)?;
-            block.counter(option::ISB_FILTERACCEPT, statistics.filter_accepted)?;
-            block.counter(option::ISB_OSDROP, statistics.os_dropped)?;
             block.counter(option::ISB_USRDELIV, statistics.delivered)?;
             Ok(())
         })
-    }
-
-    /// Flushes the stream underneath.
-    ///
-    /// # Errors
-    /// [`WriteError::Io`] and [`WriteError::Failed`] end the writer.
-    pub fn flush(&mut self) -> Result<(), WriteError> {
-        self.sink.flush()
     }
 
     /// Flushes and gives the stream back. A section needs no end mark.
@@ -258,11 +228,6 @@ impl<W: Write> PcapNgWriter<W> {
     /// [`WriteError::Io`] and [`WriteError::Failed`].
     pub fn finish(self) -> Result<W, WriteError> {
         self.sink.finish()
-    }
-
-    /// Bytes of the blocks written.
-    pub fn bytes_written(&self) -> u64 {
-        self.sink.written()
     }
 
     /// Packets whose time the interface cannot hold.
@@ -369,7 +334,7 @@ mod tests {
         let statistics = InterfaceStatistics {
             time_ns: (1 << 32) + 2,
             start_ns: Some((3 << 32) + 4),
-            os_dropped: Some(5),
+            delivered: Some(5),
             ..InterfaceStatistics::default()
         };
         let little = written(ByteOrder::Little, |writer| {
@@ -378,7 +343,7 @@ mod tests {
         #[rustfmt::skip]
         assert_eq!(little, [
             5, 0, 0, 0, 52, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0,
-            2, 0, 8, 0, 3, 0, 0, 0, 4, 0, 0, 0, 7, 0, 8, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 52, 0, 0, 0,
+            2, 0, 8, 0, 3, 0, 0, 0, 4, 0, 0, 0, 8, 0, 8, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 52, 0, 0, 0,
         ]);
         let big = written(ByteOrder::Big, |writer| {
             writer.statistics(0, &statistics).unwrap()
@@ -386,7 +351,7 @@ mod tests {
         #[rustfmt::skip]
         assert_eq!(big, [
             0, 0, 0, 5, 0, 0, 0, 52, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2,
-            0, 2, 0, 8, 0, 0, 0, 3, 0, 0, 0, 4, 0, 7, 0, 8, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 52,
+            0, 2, 0, 8, 0, 0, 0, 3, 0, 0, 0, 4, 0, 8, 0, 8, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 52,
         ]);
     }
 }

@@ -35,17 +35,9 @@ impl<W: Write> Sink<W> {
         Ok(())
     }
 
-    pub(super) fn flush(&mut self) -> Result<(), WriteError> {
-        self.attempt(Write::flush)
-    }
-
     pub(super) fn finish(mut self) -> Result<W, WriteError> {
-        self.flush()?;
+        self.attempt(Write::flush)?;
         Ok(self.inner)
-    }
-
-    pub(super) fn written(&self) -> u64 {
-        self.written
     }
 
     pub(super) fn inner(&self) -> &W {

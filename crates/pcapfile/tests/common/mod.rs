@@ -72,7 +72,6 @@ pub(crate) fn pcap(packets: &[Packet], byte_order: ByteOrder, resolution: Resolu
 /// A section that says everything there is to say.
 pub(crate) fn pcapng(packets: &[Packet], byte_order: ByteOrder) -> Vec<u8> {
     let section = SectionOptions {
-        hardware: "loom".into(),
         os: "none".into(),
         application: "a test".into(),
         comments: vec!["one".into(), "zwei, drei".into()],
@@ -85,7 +84,6 @@ pub(crate) fn pcapng(packets: &[Packet], byte_order: ByteOrder) -> Vec<u8> {
             let options = InterfaceOptions {
                 name: format!("eth{known}"),
                 description: "the one in the middle".into(),
-                filter: "ip or ip6".into(),
                 snaplen: 65_535,
                 ..InterfaceOptions::new(LinkType::ETHERNET)
             };
@@ -95,7 +93,6 @@ pub(crate) fn pcapng(packets: &[Packet], byte_order: ByteOrder) -> Vec<u8> {
         let comments = ["the trigger", "twice"];
         let options = PacketOptions {
             flags: packet.flags,
-            dropped: (index == 4).then_some(1 << 40),
             comments: if index == 2 { &comments } else { &[] },
         };
         writer
@@ -113,23 +110,17 @@ pub(crate) fn pcapng(packets: &[Packet], byte_order: ByteOrder) -> Vec<u8> {
             .statistics(u32::from(interface), &statistics(packets))
             .unwrap();
     }
-    let bytes = writer.bytes_written();
-    let file = writer.finish().unwrap();
-    assert_eq!(file.len() as u64, bytes);
-    file
+    writer.finish().unwrap()
 }
 
-pub(crate) fn statistics(packets: &[Packet]) -> InterfaceStatistics<'static> {
+pub(crate) fn statistics(packets: &[Packet]) -> InterfaceStatistics {
     InterfaceStatistics {
         time_ns: packets.last().map_or(0, |packet| packet.time_ns),
         start_ns: packets.first().map(|packet| packet.time_ns),
         end_ns: packets.last().map(|packet| packet.time_ns),
         received: Some(1_000),
         dropped: Some(3),
-        filter_accepted: Some(900),
-        os_dropped: Some(7),
         delivered: Some(890),
-        comments: &["verdict: complete"],
     }
 }
 

@@ -151,7 +151,6 @@ impl Encoder {
             received: totals.received,
             dropped: totals.dropped,
             delivered: Some(totals.written),
-            ..InterfaceStatistics::default()
         };
         writer
             .statistics(
