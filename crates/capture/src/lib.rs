@@ -38,7 +38,8 @@ mod watermark;
 
 pub use cpus::{CpuList, CpuListError, CpuTurns};
 pub use host::HostUse;
-pub use offer::{Instruction, Offer};
+pub use offer::Offer;
+pub use retroscope_bpf::Instruction;
 pub use retroscope_packet::{Direction, VlanTag};
 pub use source::{
     Burst, Event, Frame, FrameMeta, InputDrops, InterfaceInfo, LossCause, OffloadEffects, Queue,

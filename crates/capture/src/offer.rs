@@ -3,6 +3,7 @@
 //! An engine takes what it can do with exactly the same outcome, and says so by
 //! [`Queue::is_filtered`](crate::Queue::is_filtered); whatever it leaves is done behind it.
 
+use retroscope_bpf::Instruction;
 use retroscope_packet::LinkType;
 
 /// A capture filter and a snap length.
@@ -17,33 +18,4 @@ pub struct Offer {
     /// Bytes wanted of each frame as it was on the wire; 0: all. An engine that hands over more does no harm, one that cuts
     /// a frame hands over at least one byte more than this, so that the cut is counted.
     pub snaplen: u32,
-}
-
-/// A classic BPF instruction, laid out as `struct sock_filter` of `linux/filter.h`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(C)]
-pub struct Instruction {
-    /// Operation code: class, size or operation, mode or source.
-    pub code: u16,
-    /// Instructions to skip when a conditional jump's condition holds.
-    pub jump_true: u8,
-    /// Instructions to skip when it does not.
-    pub jump_false: u8,
-    /// The constant: offset, operand, jump distance or scratch index.
-    pub k: u32,
-}
-
-const _: () = assert!(size_of::<Instruction>() == 8);
-
-impl Instruction {
-    /// `ret #k`.
-    #[must_use]
-    pub const fn ret(k: u32) -> Self {
-        Self {
-            code: 0x06,
-            jump_true: 0,
-            jump_false: 0,
-            k,
-        }
-    }
 }

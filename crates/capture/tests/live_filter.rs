@@ -11,7 +11,7 @@
 mod support;
 
 use retroscope_capture::{
-    Instruction, Offer, Queue, Source,
+    Offer, Queue, Source,
     af_packet::{LiveConfig, LiveSource},
 };
 use retroscope_filter::{Aux, LinkContext, Mode, Program, compile};
@@ -41,15 +41,8 @@ fn program(expression: &str) -> Program {
 }
 
 fn offer(program: &Program, snaplen: u32) -> Offer {
-    let convert = |one: &retroscope_filter::Instruction| Instruction {
-        code: one.code,
-        jump_true: one.jump_true,
-        jump_false: one.jump_false,
-        k: one.k,
-    };
-    let instructions = program.instructions().iter().map(convert).collect();
     Offer {
-        programs: vec![(LinkType::ETHERNET, instructions)],
+        programs: vec![(LinkType::ETHERNET, program.instructions().to_vec())],
         is_filtered_behind: false,
         snaplen,
     }

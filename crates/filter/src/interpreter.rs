@@ -3,13 +3,12 @@
 //! It is the meaning that native code will be measured against, so it follows libpcap's `bpf_filter` to the letter:
 //! 32-bit wrapping arithmetic, a load beyond the captured bytes or a division by zero ends with 0.
 
-use crate::{
-    frame::PackedAux,
-    instruction::{
-        ANCILLARY, ANCILLARY_INTERFACE, ANCILLARY_PACKET_TYPE, Instruction, MEMORY_WORDS, op,
-    },
-    program::jump_target,
+use retroscope_bpf::{
+    ANCILLARY, ANCILLARY_INTERFACE, ANCILLARY_PACKET_TYPE, Instruction, MEMORY_WORDS, jump_target,
+    op,
 };
+
+use crate::frame::PackedAux;
 
 /// Backward jumps before a run gives up with 0. `ip6 protochain` makes one for each extension header; the smallest has
 /// 8 bytes, and a packet at most 256 KiB.

@@ -18,13 +18,11 @@ mod chain;
 mod compile;
 #[cfg(test)]
 mod differential;
-mod disassemble;
 mod error;
 mod filled;
 mod filter;
 mod flow_state;
 mod frame;
-mod instruction;
 mod interpreter;
 mod joint;
 mod link;
@@ -44,6 +42,8 @@ mod truth;
 mod variable;
 mod words;
 
+use retroscope_bpf as instruction;
+
 pub use aux::Aux;
 pub use compile::{EXPRESSION_BYTES_MAX, compile};
 pub use error::{FilterError, Place};
@@ -51,12 +51,12 @@ pub use filled::Filled;
 pub use filter::{Decision, Filter, PacketView, Verdict};
 pub use flow_state::FlowState;
 pub use frame::Frame;
-pub use instruction::Instruction;
 pub use joint::Joint;
 pub use link::{LinkContext, Mode};
 pub use native::{Compiler, CompilerCounts, NativeError, NativeInfo};
 pub use payload::PayloadError;
 pub use program::{Program, ProgramError};
+pub use retroscope_bpf::Instruction;
 pub use ruleset::{
     Explanation, Matches, Placed, Placement, RuleId, RuleReader, RuleSet, Sure, Together,
 };

@@ -10,10 +10,11 @@
 
 use std::ops::Range;
 
+use retroscope_bpf::{Instruction, op};
+
 use crate::{
-    FilterError, Instruction,
+    FilterError,
     chain::Joiner,
-    instruction::op,
     words::{Word, WordKind, words},
 };
 
@@ -298,12 +299,7 @@ impl Linker {
             let distance = u32::try_from(self.places[label] - index - 1);
             // A program has far fewer than 2^31 instructions: the text has at most half a MiB.
             let k = distance.unwrap_or(u32::MAX);
-            self.code[index] = Instruction {
-                code: op::JA,
-                jump_true: 0,
-                jump_false: 0,
-                k,
-            };
+            self.code[index] = Instruction::new(op::JA, 0, 0, k);
         }
         self.code
     }

@@ -1,15 +1,9 @@
 //! Classic BPF in front of the ring: what a socket does not take is not received, and so not counted.
 
+use retroscope_bpf::{ANCILLARY_PACKET_TYPE, Instruction, op};
+
 use super::config::Sides;
-use crate::Instruction;
 
-const LOAD_BYTE: u16 = 0x30;
-const JUMP_EQUAL: u16 = 0x15;
-
-/// Loads beyond here ask the kernel about a frame (`SKF_AD_OFF` of `linux/filter.h`).
-pub(super) const ANCILLARY: u32 = 0xffff_f000;
-/// The packet type (`SKF_AD_PKTTYPE`).
-const PACKET_TYPE: u32 = ANCILLARY + 4;
 /// `PACKET_OUTGOING` of packet(7).
 const OUTGOING: u32 = 4;
 
@@ -26,22 +20,12 @@ pub(super) fn program(sides: Sides, filter: Option<&[Instruction]>) -> Option<Ve
     // Equal, that is outgoing: go on or reject; else the other way round.
     let (outgoing, incoming) = if sides == Sides::Out { (1, 0) } else { (0, 1) };
     let mut program = vec![
-        instruction(LOAD_BYTE, 0, 0, PACKET_TYPE),
-        instruction(JUMP_EQUAL, outgoing, incoming, OUTGOING),
+        Instruction::new(op::LD_B_ABS, 0, 0, ANCILLARY_PACKET_TYPE),
+        Instruction::new(op::JEQ_K, outgoing, incoming, OUTGOING),
         Instruction::ret(0),
     ];
     program.extend(filter.unwrap_or(&[Instruction::ret(u32::MAX)]));
     Some(program)
-}
-
-/// An instruction.
-pub(super) const fn instruction(code: u16, jump_true: u8, jump_false: u8, k: u32) -> Instruction {
-    Instruction {
-        code,
-        jump_true,
-        jump_false,
-        k,
-    }
 }
 
 #[cfg(test)]

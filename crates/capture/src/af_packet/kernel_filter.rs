@@ -15,8 +15,7 @@
 //! - shifts by a variable number of bits, where libpcap and the kernel differ beyond 31,
 //! - loops (`ip6 protochain`), and programs that return what they computed.
 
-use super::classic::{ANCILLARY, instruction};
-use crate::Instruction;
+use retroscope_bpf::{ANCILLARY, Instruction, MEMORY_WORDS, load_bytes, op};
 
 /// The kernel takes no longer program (`BPF_MAXINSNS`).
 const INSTRUCTIONS_MAX: usize = 4096;
@@ -39,55 +38,6 @@ const VLAN_PRESENT: u32 = ANCILLARY + 48;
 /// `SKF_AD_VLAN_TPID`, since Linux 4.1.
 const VLAN_TPID: u32 = ANCILLARY + 60;
 
-/// Operation codes of classic BPF.
-mod op {
-    pub(super) const LD_W_ABS: u16 = 0x20;
-    pub(super) const LD_H_ABS: u16 = 0x28;
-    pub(super) const LD_B_ABS: u16 = 0x30;
-    pub(super) const LD_W_IND: u16 = 0x40;
-    pub(super) const LD_H_IND: u16 = 0x48;
-    pub(super) const LD_B_IND: u16 = 0x50;
-    pub(super) const LD_LEN: u16 = 0x80;
-    pub(super) const LD_IMM: u16 = 0x00;
-    pub(super) const LD_MEM: u16 = 0x60;
-    pub(super) const LDX_IMM: u16 = 0x01;
-    pub(super) const LDX_MEM: u16 = 0x61;
-    pub(super) const LDX_MSH: u16 = 0xb1;
-    pub(super) const ST: u16 = 0x02;
-    pub(super) const STX: u16 = 0x03;
-    pub(super) const ADD_K: u16 = 0x04;
-    pub(super) const ADD_X: u16 = 0x0c;
-    pub(super) const SUB_K: u16 = 0x14;
-    pub(super) const SUB_X: u16 = 0x1c;
-    pub(super) const MUL_K: u16 = 0x24;
-    pub(super) const MUL_X: u16 = 0x2c;
-    pub(super) const DIV_K: u16 = 0x34;
-    pub(super) const DIV_X: u16 = 0x3c;
-    pub(super) const OR_K: u16 = 0x44;
-    pub(super) const OR_X: u16 = 0x4c;
-    pub(super) const AND_K: u16 = 0x54;
-    pub(super) const AND_X: u16 = 0x5c;
-    pub(super) const LSH_K: u16 = 0x64;
-    pub(super) const RSH_K: u16 = 0x74;
-    pub(super) const NEG: u16 = 0x84;
-    pub(super) const MOD_K: u16 = 0x94;
-    pub(super) const MOD_X: u16 = 0x9c;
-    pub(super) const XOR_K: u16 = 0xa4;
-    pub(super) const XOR_X: u16 = 0xac;
-    pub(super) const JA: u16 = 0x05;
-    pub(super) const JEQ_K: u16 = 0x15;
-    pub(super) const JEQ_X: u16 = 0x1d;
-    pub(super) const JGT_K: u16 = 0x25;
-    pub(super) const JGT_X: u16 = 0x2d;
-    pub(super) const JGE_K: u16 = 0x35;
-    pub(super) const JGE_X: u16 = 0x3d;
-    pub(super) const JSET_K: u16 = 0x45;
-    pub(super) const JSET_X: u16 = 0x4d;
-    pub(super) const RET_K: u16 = 0x06;
-    pub(super) const TAX: u16 = 0x07;
-    pub(super) const TXA: u16 = 0x87;
-}
-
 /// The program for a socket that decides as `program` does about the frame on the wire, and keeps `keep` bytes, at least 1,
 /// of a frame that it takes. `None`: user space has to decide.
 ///
@@ -103,9 +53,9 @@ pub(super) fn for_socket(
     }
     let tagged = rewrite(program, View::TagBeside, keep)?;
     let mut both = vec![
-        instruction(op::LD_B_ABS, 0, 0, VLAN_PRESENT),
-        instruction(op::JEQ_K, 1, 0, 0),
-        instruction(op::JA, 0, 0, u32::try_from(plain.len()).ok()?),
+        Instruction::new(op::LD_B_ABS, 0, 0, VLAN_PRESENT),
+        Instruction::new(op::JEQ_K, 1, 0, 0),
+        Instruction::new(op::JA, 0, 0, u32::try_from(plain.len()).ok()?),
     ];
     both.extend(plain);
     both.extend(tagged);
@@ -125,7 +75,7 @@ enum View {
 fn rewrite(program: &[Instruction], view: View, keep: u32) -> Option<Vec<Instruction>> {
     let states = states(program, view)?;
     // Registers start at 0, also behind the question for the tag.
-    let mut out = vec![instruction(op::LD_IMM, 0, 0, 0)];
+    let mut out = vec![Instruction::new(op::LD_IMM, 0, 0, 0)];
     // Where each instruction went: jumps are mended by it.
     let mut places = Vec::with_capacity(program.len());
     for (one, state) in program.iter().zip(&states) {
@@ -137,17 +87,17 @@ fn rewrite(program: &[Instruction], view: View, keep: u32) -> Option<Vec<Instruc
         };
         match one.code {
             op::JEQ_K if registers.is_never(one.k) => {
-                out.push(instruction(op::JA, 0, 0, u32::from(one.jump_false)));
+                out.push(Instruction::new(op::JA, 0, 0, u32::from(one.jump_false)));
             }
             op::RET_K if one.k != 0 => out.push(Instruction::ret(keep)),
             op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS => absolute(*one, view, &mut out)?,
             op::LD_W_IND | op::LD_H_IND | op::LD_B_IND => {
                 out.push(relative(*one, registers.x, view)?);
             }
-            op::LDX_MSH => out.push(moved(*one, 1, view)?),
+            op::LDX_B_MSH => out.push(moved(*one, 1, view)?),
             op::LD_LEN if view == View::TagBeside => {
                 out.push(*one);
-                out.push(instruction(op::ADD_K, 0, 0, TAG_BYTES));
+                out.push(Instruction::new(op::ADD_K, 0, 0, TAG_BYTES));
             }
             _ => out.push(*one),
         }
@@ -156,18 +106,9 @@ fn rewrite(program: &[Instruction], view: View, keep: u32) -> Option<Vec<Instruc
     Some(out)
 }
 
-/// Bytes that a load takes.
-fn size(code: u16) -> u32 {
-    match code {
-        op::LD_W_ABS | op::LD_W_IND => 4,
-        op::LD_H_ABS | op::LD_H_IND => 2,
-        _ => 1,
-    }
-}
-
 /// A load from a fixed place.
 fn absolute(load: Instruction, view: View, out: &mut Vec<Instruction>) -> Option<()> {
-    let size = size(load.code);
+    let size = load_bytes(load.code);
     if let Some(load) = moved(load, size, view) {
         out.push(load);
         return Some(());
@@ -179,14 +120,14 @@ fn absolute(load: Instruction, view: View, out: &mut Vec<Instruction>) -> Option
         _ => return None,
     };
     match (size, load.k & 1) {
-        (2, 0) => out.push(instruction(op::LD_H_ABS, 0, 0, half)),
+        (2, 0) => out.push(Instruction::new(op::LD_H_ABS, 0, 0, half)),
         (1, 0) => {
-            out.push(instruction(op::LD_H_ABS, 0, 0, half));
-            out.push(instruction(op::RSH_K, 0, 0, 8));
+            out.push(Instruction::new(op::LD_H_ABS, 0, 0, half));
+            out.push(Instruction::new(op::RSH_K, 0, 0, 8));
         }
         (1, _) => {
-            out.push(instruction(op::LD_H_ABS, 0, 0, half));
-            out.push(instruction(op::AND_K, 0, 0, 0xff));
+            out.push(Instruction::new(op::LD_H_ABS, 0, 0, half));
+            out.push(Instruction::new(op::AND_K, 0, 0, 0xff));
         }
         _ => return None,
     }
@@ -207,7 +148,9 @@ fn moved(load: Instruction, size: u32, view: View) -> Option<Instruction> {
 
 /// A load relative to X, which is at most `x_max`.
 fn relative(load: Instruction, x_max: u32, view: View) -> Option<Instruction> {
-    let end_max = x_max.checked_add(load.k)?.checked_add(size(load.code))?;
+    let end_max = x_max
+        .checked_add(load.k)?
+        .checked_add(load_bytes(load.code))?;
     if end_max > REACH {
         return None;
     }
@@ -225,21 +168,16 @@ fn relative(load: Instruction, x_max: u32, view: View) -> Option<Instruction> {
 fn mend_jumps(program: &[Instruction], places: &[usize], out: &mut [Instruction]) -> Option<()> {
     for (index, one) in program.iter().enumerate() {
         let here = places[index];
-        let distance = |skipped: usize| {
-            let target = places.get(index.checked_add(1)?.checked_add(skipped)?)?;
-            target.checked_sub(here + 1)
+        let distance = |target: usize| places.get(target)?.checked_sub(here + 1);
+        let Some((if_true, if_false)) = one.targets(index) else {
+            continue;
         };
-        match out[here].code {
-            op::JA => {
-                let skipped = match one.code {
-                    op::JA => one.k as usize,
-                    _ => usize::from(one.jump_false),
-                };
-                out[here].k = u32::try_from(distance(skipped)?).ok()?;
-            }
-            code if is_conditional(code) => {
-                out[here].jump_true = u8::try_from(distance(usize::from(one.jump_true))?).ok()?;
-                out[here].jump_false = u8::try_from(distance(usize::from(one.jump_false))?).ok()?;
+        match &mut out[here] {
+            // Also in the place of a comparison that never holds.
+            jump if jump.code == op::JA => jump.k = u32::try_from(distance(if_false)?).ok()?,
+            jump if jump.is_conditional() => {
+                jump.jump_true = u8::try_from(distance(if_true)?).ok()?;
+                jump.jump_false = u8::try_from(distance(if_false)?).ok()?;
             }
             _ => {}
         }
@@ -247,26 +185,12 @@ fn mend_jumps(program: &[Instruction], places: &[usize], out: &mut [Instruction]
     Some(())
 }
 
-fn is_conditional(code: u16) -> bool {
-    matches!(
-        code,
-        op::JEQ_K
-            | op::JEQ_X
-            | op::JGT_K
-            | op::JGT_X
-            | op::JGE_K
-            | op::JGE_X
-            | op::JSET_K
-            | op::JSET_X
-    )
-}
-
 /// What is known of the registers: the most that each can be.
 #[derive(Debug, Clone, Copy)]
 struct Registers {
     a: u32,
     x: u32,
-    memory: [u32; 16],
+    memory: [u32; MEMORY_WORDS],
     /// A holds the protocol identifier of a tag that the kernel took out.
     a_is_tpid: bool,
 }
@@ -275,7 +199,7 @@ impl Registers {
     const ZERO: Self = Self {
         a: 0,
         x: 0,
-        memory: [0; 16],
+        memory: [0; MEMORY_WORDS],
         a_is_tpid: false,
     };
 
@@ -299,10 +223,12 @@ impl Registers {
         let k = one.k;
         self.a_is_tpid = match one.code {
             op::LD_H_ABS => view == View::TagBeside && k == TAG_START,
-            op::ST | op::STX | op::LDX_IMM | op::LDX_MEM | op::LDX_MSH | op::TAX => self.a_is_tpid,
+            op::ST | op::STX | op::LDX_IMM | op::LDX_MEM | op::LDX_B_MSH | op::TAX => {
+                self.a_is_tpid
+            }
             _ => false,
         };
-        let word = || (k as usize) & 15;
+        let word = || k as usize & (MEMORY_WORDS - 1);
         // Arithmetic that may wrap can leave anything.
         let or_any = |value: Option<u32>| value.unwrap_or(u32::MAX);
         // All bits up to the highest.
@@ -313,8 +239,10 @@ impl Registers {
             op::LD_B_ABS | op::LD_B_IND => self.a = 0xff,
             op::LD_IMM => self.a = k,
             op::LDX_IMM => self.x = k,
-            op::LDX_MSH => self.x = 4 * 15,
-            op::LD_MEM | op::LDX_MEM | op::ST | op::STX if k >= 16 => return None,
+            op::LDX_B_MSH => self.x = 4 * 15,
+            op::LD_MEM | op::LDX_MEM | op::ST | op::STX if k as usize >= MEMORY_WORDS => {
+                return None;
+            }
             op::LD_MEM => self.a = self.memory[word()],
             op::LDX_MEM => self.x = self.memory[word()],
             op::ST => self.memory[word()] = self.a,
@@ -360,20 +288,20 @@ fn states(program: &[Instruction], view: View) -> Option<Vec<Option<Registers>>>
         let Some(mut registers) = states[index] else {
             continue;
         };
-        let ways: &[usize] = match one.code {
-            op::RET_K => &[],
-            op::JA => &[one.k as usize],
-            op::JEQ_K if registers.is_never(one.k) => &[usize::from(one.jump_false)],
-            code if is_conditional(code) => {
-                &[usize::from(one.jump_true), usize::from(one.jump_false)]
+        let (one_way, other_way) = match one.targets(index) {
+            _ if one.code == op::RET_K => continue,
+            Some((_, if_false)) if one.code == op::JEQ_K && registers.is_never(one.k) => {
+                (if_false, if_false)
             }
-            _ => {
+            Some(targets) => targets,
+            // A jump to nowhere takes no step.
+            None => {
                 registers.step(one, view)?;
-                &[0]
+                (index + 1, index + 1)
             }
         };
-        for skipped in ways {
-            let next = states.get_mut(index.checked_add(1)?.checked_add(*skipped)?)?;
+        for target in [one_way, other_way] {
+            let next = states.get_mut(target).filter(|_| target > index)?;
             match next {
                 Some(next) => next.join(&registers),
                 None => *next = Some(registers),

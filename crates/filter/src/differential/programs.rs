@@ -1,11 +1,9 @@
 //! Programs that libpcap would never make, and all of them valid.
 
 use super::{Judges, Libpcap, Trials, packets::packets};
-use crate::{
-    Instruction, Program,
-    instruction::{ANCILLARY, op},
-    program::is_known,
-};
+use retroscope_bpf::{ANCILLARY, Instruction, is_known, op};
+
+use crate::Program;
 
 const PACKETS_EACH: usize = 24;
 

@@ -7,14 +7,14 @@ use cranelift_codegen::ir::{
 };
 use cranelift_frontend::Switch;
 
+use retroscope_bpf::{Instruction, op};
+
 use super::{
     known::{Bytes, Content, Known},
     operate::load_flags,
-    plan,
     table::{self, Table},
     translate::Translator,
 };
-use crate::instruction::{Instruction, op};
 
 /// Constants with the same target from which on a table is faster than comparing one by one.
 const TABLE_MIN: usize = 6;
@@ -40,7 +40,7 @@ impl Translator<'_, '_> {
     /// A conditional jump.
     pub(super) fn branch(&mut self, index: usize, mut known: Known) {
         let instruction = self.program.instructions[index];
-        let Some((if_true, if_false)) = plan::targets(index, &instruction) else {
+        let Some((if_true, if_false)) = instruction.targets(index) else {
             return self.exit(0); // cannot be: the instruction is a jump
         };
         if instruction.code == op::JEQ_K {
@@ -162,7 +162,7 @@ impl Translator<'_, '_> {
             let instruction = &self.program.instructions[at];
             let is_link = at == index || !self.program.plan.is_loop_head(at);
             let targets = (instruction.code == op::JEQ_K && is_link)
-                .then(|| plan::targets(at, instruction))
+                .then(|| instruction.targets(at))
                 .flatten();
             let Some((if_true, if_false)) = targets else {
                 break;

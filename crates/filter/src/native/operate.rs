@@ -7,6 +7,10 @@ use cranelift_codegen::ir::{
     types::{I16, I32, I64},
 };
 
+use retroscope_bpf::{
+    ANCILLARY, ANCILLARY_INTERFACE, ANCILLARY_PACKET_TYPE, Instruction, load_bytes, op,
+};
+
 use super::{
     known::{Base, Bytes, Content, Known, Place},
     plan,
@@ -14,7 +18,6 @@ use super::{
 };
 use crate::{
     frame::{PackedAux, layout},
-    instruction::{ANCILLARY, ANCILLARY_INTERFACE, ANCILLARY_PACKET_TYPE, Instruction, op},
     interpreter::arithmetic,
 };
 
@@ -110,7 +113,7 @@ impl Translator<'_, '_> {
 
     /// Bytes from `offset` on, as many as instruction `index` loads.
     fn load(&mut self, index: usize, offset: u32, known: &mut Known) -> Bytes {
-        let bytes = plan::load_bytes(self.program.instructions[index].code);
+        let bytes = load_bytes(self.program.instructions[index].code);
         self.check(index, u64::from(offset) + u64::from(bytes), known);
         let place = Place {
             base: Base::Start,
@@ -156,7 +159,7 @@ impl Translator<'_, '_> {
         let place = Place {
             base: Base::X,
             offset: instruction.k,
-            bytes: plan::load_bytes(instruction.code),
+            bytes: load_bytes(instruction.code),
         };
         let base = self.builder.ins().iadd(self.packet.data, x);
         let raw = self.read(place, base, known);

@@ -3,10 +3,7 @@
 //! For each instruction: the captured bytes without which no way from here leads to an accepted packet. A check for that many
 //! is a check for every load it covers, and where the packet is shorter the answer is 0 whichever load would have failed.
 
-use crate::{
-    instruction::{ANCILLARY, Instruction, op},
-    program::jump_target,
-};
+use retroscope_bpf::{ANCILLARY, Instruction, load_bytes, op};
 
 /// Captured bytes that an accepted packet has, seen from an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +89,7 @@ impl Plan {
     /// The need in front of an instruction, from the needs behind it.
     fn look(&self, index: usize, instruction: &Instruction, ancillary: bool) -> Need {
         let k = instruction.k;
-        if let Some(targets) = targets(index, instruction) {
+        if let Some(targets) = instruction.targets(index) {
             // What stands before is not known yet, and might need nothing.
             let need = |target: usize| {
                 if target > index {
@@ -134,7 +131,7 @@ impl Plan {
     }
 
     fn mark(&mut self, index: usize, instruction: &Instruction) {
-        let Some(targets) = targets(index, instruction) else {
+        let Some(targets) = instruction.targets(index) else {
             return;
         };
         for target in [targets.0, targets.1] {
@@ -144,31 +141,6 @@ impl Plan {
                 self.has_loops = true;
             }
         }
-    }
-}
-
-/// Where a jump leads to if its condition holds, and if not. `None` for anything but a jump.
-pub(super) fn targets(index: usize, instruction: &Instruction) -> Option<(usize, usize)> {
-    if instruction.code == op::JA {
-        let target = jump_target(index, instruction.k)?;
-        return Some((target, target));
-    }
-    instruction.is_conditional().then(|| {
-        let behind = |skip: u8| index + 1 + usize::from(skip);
-        (
-            behind(instruction.jump_true),
-            behind(instruction.jump_false),
-        )
-    })
-}
-
-/// Bytes that a load reads; 0 for anything but a load from the packet.
-pub(super) fn load_bytes(code: u16) -> u32 {
-    match code {
-        op::LD_W_ABS | op::LD_W_IND => 4,
-        op::LD_H_ABS | op::LD_H_IND => 2,
-        op::LD_B_ABS | op::LD_B_IND | op::LDX_B_MSH => 1,
-        _ => 0,
     }
 }
 
@@ -182,16 +154,7 @@ mod tests {
     use super::*;
 
     fn plain(code: u16, k: u32) -> Instruction {
-        jump(code, k, 0, 0)
-    }
-
-    fn jump(code: u16, k: u32, jump_true: u8, jump_false: u8) -> Instruction {
-        Instruction {
-            code,
-            jump_true,
-            jump_false,
-            k,
-        }
+        Instruction::new(code, 0, 0, k)
     }
 
     fn need(captured: u64, behind_x: u64) -> Need {
@@ -202,10 +165,10 @@ mod tests {
     fn a_need_is_what_every_accepted_packet_has() {
         let program = [
             plain(op::LD_H_ABS, 12),
-            jump(op::JEQ_K, 0x800, 0, 5),
+            Instruction::new(op::JEQ_K, 0, 5, 0x800),
             plain(op::LDX_B_MSH, 14),
             plain(op::LD_H_IND, 14),
-            jump(op::JEQ_K, 80, 1, 0),
+            Instruction::new(op::JEQ_K, 1, 0, 80),
             plain(op::LD_H_IND, 16),
             plain(op::RET_A, 0),
             plain(op::RET_K, 0),
@@ -230,7 +193,7 @@ mod tests {
     fn a_way_back_needs_nothing_and_starts_a_block() {
         let program = [
             plain(op::LD_B_ABS, 9),
-            jump(op::JEQ_K, 6, 0, 1),
+            Instruction::new(op::JEQ_K, 0, 1, 6),
             plain(op::JA, (-3_i32).cast_unsigned()),
             plain(op::LD_B_ABS, 99),
             plain(op::RET_K, 1),

@@ -11,15 +11,14 @@ use cranelift_codegen::ir::{
 };
 use cranelift_frontend::{FunctionBuilder, Variable};
 
+use retroscope_bpf::{Instruction, MEMORY_WORDS, op};
+
 use super::{
     known::{Content, Known},
-    plan::{self, Plan},
+    plan::Plan,
     table::Table,
 };
-use crate::{
-    instruction::{Instruction, MEMORY_WORDS, op},
-    interpreter::BACKWARD_JUMPS_MAX,
-};
+use crate::interpreter::BACKWARD_JUMPS_MAX;
 
 /// A checked program, and what was found out about it.
 #[derive(Debug, Clone, Copy)]
@@ -158,7 +157,7 @@ impl<'t, 'f> Translator<'t, 'f> {
 
     /// An unconditional jump.
     fn jump(&mut self, index: usize, known: &Known) {
-        let Some((target, _)) = plan::targets(index, &self.program.instructions[index]) else {
+        let Some((target, _)) = self.program.instructions[index].targets(index) else {
             return self.exit(0); // cannot be: the instruction is a jump
         };
         if target > index {
@@ -202,7 +201,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         while let instruction = &self.program.instructions[target]
             && instruction.code == op::JA
             && !self.program.plan.is_loop_head(target)
-            && let Some((next, _)) = plan::targets(target, instruction)
+            && let Some((next, _)) = instruction.targets(target)
             && next > target
         {
             target = next;

@@ -46,12 +46,6 @@ impl CaptureFilter {
         &mut self,
         link_types: &[LinkType],
     ) -> Vec<(LinkType, Vec<Instruction>)> {
-        let convert = |one: &retroscope_filter::Instruction| Instruction {
-            code: one.code,
-            jump_true: one.jump_true,
-            jump_false: one.jump_false,
-            k: one.k,
-        };
         let mut programs = Vec::new();
         for &link_type in link_types {
             self.prepare(link_type);
@@ -59,8 +53,7 @@ impl CaptureFilter {
                 .prepared
                 .filter()
                 .program(link_type, self.prepared.mode());
-            let instructions = program.map(|program| program.instructions().iter().map(convert));
-            programs.extend(instructions.map(|all| (link_type, all.collect())));
+            programs.extend(program.map(|program| (link_type, program.instructions().to_vec())));
         }
         programs
     }

@@ -67,9 +67,11 @@ impl Seen {
             let operand = if code & 0x08 == 0 { k } else { x };
             match code {
                 op::RET_K => return Some(k),
-                op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS => a = self.load(k, size(code))?,
-                op::LD_W_IND | op::LD_H_IND | op::LD_B_IND => a = self.load(x + k, size(code))?,
-                op::LDX_MSH => x = (self.load(k, 1)? & 15) * 4,
+                op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS => a = self.load(k, load_bytes(code))?,
+                op::LD_W_IND | op::LD_H_IND | op::LD_B_IND => {
+                    a = self.load(x + k, load_bytes(code))?
+                }
+                op::LDX_B_MSH => x = (self.load(k, 1)? & 15) * 4,
                 op::LD_LEN => a = u32::try_from(self.data.len()).unwrap(),
                 op::LD_IMM => a = k,
                 op::LDX_IMM => x = k,
@@ -98,7 +100,7 @@ impl Seen {
                         0x30 => a >= operand,
                         _ => a & operand != 0,
                     };
-                    assert!(is_conditional(code), "code {code:#x}");
+                    assert!(program[index - 1].is_conditional(), "code {code:#x}");
                     index += usize::from(if holds { jump_true } else { jump_false });
                 }
             }
@@ -115,13 +117,6 @@ fn compiled(expression: &str, optimize: bool) -> Program {
         optimize,
     };
     compile(expression, link).unwrap()
-}
-
-fn instructions(program: &Program) -> Vec<Instruction> {
-    let convert = |one: &retroscope_filter::Instruction| {
-        instruction(one.code, one.jump_true, one.jump_false, one.k)
-    };
-    program.instructions().iter().map(convert).collect()
 }
 
 /// Expressions of every kind that the kernel may decide.
@@ -245,7 +240,7 @@ fn decides_as_the_filter_on_the_wire() {
     for optimize in [true, false] {
         for (expression, counts) in TAKEN.iter().zip(&mut counts) {
             let program = compiled(expression, optimize);
-            let Some(rewritten) = for_socket(&instructions(&program), true, 100) else {
+            let Some(rewritten) = for_socket(program.instructions(), true, 100) else {
                 // Without the optimizer addresses are computed.
                 assert!(!optimize, "left to user space: {expression}");
                 continue;
@@ -311,7 +306,7 @@ fn decides_as_any_program() {
                         u32::MAX,
                     ])
                     .unwrap();
-                instruction(
+                Instruction::new(
                     *random.choice(&codes).unwrap(),
                     random.u8(0..left),
                     random.u8(0..left),
@@ -320,16 +315,10 @@ fn decides_as_any_program() {
             })
             .collect();
         // What decides is the number in A.
-        program.push(instruction(op::JGT_K, 0, 1, random.u32(0..300)));
+        program.push(Instruction::new(op::JGT_K, 0, 1, random.u32(0..300)));
         program.push(Instruction::ret(1));
         program.push(Instruction::ret(0));
-        let convert = |one: &Instruction| retroscope_filter::Instruction {
-            code: one.code,
-            jump_true: one.jump_true,
-            jump_false: one.jump_false,
-            k: one.k,
-        };
-        let Ok(original) = Program::new(program.iter().map(convert).collect(), false) else {
+        let Ok(original) = Program::new(program.clone(), false) else {
             continue;
         };
         let Some(for_kernel) = for_socket(&program, true, 1) else {
@@ -353,21 +342,28 @@ fn decides_as_any_program() {
 #[test]
 fn what_may_differ_is_left() {
     for expression in LEFT {
-        let program = instructions(&compiled(expression, true));
-        assert_eq!(for_socket(&program, true, 100), None, "{expression}");
+        let program = compiled(expression, true);
+        assert_eq!(
+            for_socket(program.instructions(), true, 100),
+            None,
+            "{expression}"
+        );
     }
-    let shift = [instruction(0x6c, 0, 0, 0), Instruction::ret(1)];
-    let computed = [instruction(op::LD_LEN, 0, 0, 0), instruction(0x16, 0, 0, 0)];
+    let shift = [Instruction::new(0x6c, 0, 0, 0), Instruction::ret(1)];
+    let computed = [
+        Instruction::new(op::LD_LEN, 0, 0, 0),
+        Instruction::new(0x16, 0, 0, 0),
+    ];
     let far = [
-        instruction(op::LD_W_ABS, 0, 0, 14),
-        instruction(op::TAX, 0, 0, 0),
-        instruction(op::LD_B_IND, 0, 0, 20),
+        Instruction::new(op::LD_W_ABS, 0, 0, 14),
+        Instruction::new(op::TAX, 0, 0, 0),
+        Instruction::new(op::LD_B_IND, 0, 0, 20),
         Instruction::ret(1),
     ];
     for program in [&shift[..], &computed, &far] {
         assert_eq!(for_socket(program, true, 100), None);
     }
-    let long = vec![instruction(op::LD_IMM, 0, 0, 0); 2100];
+    let long = vec![Instruction::new(op::LD_IMM, 0, 0, 0); 2100];
     let long = [long, vec![Instruction::ret(1)]].concat();
     assert_eq!(for_socket(&long, true, 100), None, "twice is too long");
     assert!(for_socket(&long, false, 100).is_some());
@@ -375,8 +371,8 @@ fn what_may_differ_is_left() {
 
 #[test]
 fn frames_without_tags_need_no_question() {
-    let program = instructions(&compiled("tcp", true));
-    let rewritten = for_socket(&program, false, 7).unwrap();
-    assert_eq!(rewritten.len(), program.len() + 1);
+    let program = compiled("tcp", true);
+    let rewritten = for_socket(program.instructions(), false, 7).unwrap();
+    assert_eq!(rewritten.len(), program.instructions().len() + 1);
     assert!(rewritten.contains(&Instruction::ret(7)));
 }

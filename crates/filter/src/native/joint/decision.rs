@@ -13,8 +13,8 @@ use super::{
     value::{Load, Value, ValueId, Values},
 };
 use crate::{
-    instruction::{ANCILLARY, Instruction, MEMORY_WORDS, op},
-    native::plan::{self, Plan},
+    instruction::{ANCILLARY, Instruction, MEMORY_WORDS, load_bytes, op},
+    native::plan::Plan,
 };
 
 /// Longest program that is followed, in instructions.
@@ -148,7 +148,9 @@ impl Decisions {
     pub(super) fn may_follow(instructions: &[Instruction], ancillary: bool) -> bool {
         let is_simple = |(index, instruction): (usize, &Instruction)| match instruction.code {
             op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS => !ancillary || instruction.k < ANCILLARY,
-            op::JA => plan::targets(index, instruction).is_some_and(|(target, _)| target > index),
+            op::JA => instruction
+                .targets(index)
+                .is_some_and(|(target, _)| target > index),
             _ => true,
         };
         instructions.len() <= INSTRUCTIONS_MAX && instructions.iter().enumerate().all(is_simple)
@@ -247,12 +249,11 @@ impl Run<'_> {
                     return Ok(self.decisions.test(asked, NodeId::ACCEPT, NodeId::REJECT));
                 }
                 op::JA => {
-                    let target = plan::targets(index, &instruction);
+                    let target = instruction.targets(index);
                     state.at = target.ok_or(NotFollowed)?.0;
                 }
                 _ if instruction.is_conditional() => {
-                    let (if_true, if_false) =
-                        plan::targets(index, &instruction).ok_or(NotFollowed)?;
+                    let (if_true, if_false) = instruction.targets(index).ok_or(NotFollowed)?;
                     let asked = self.asked(&instruction, &state);
                     let mut to = |at| {
                         self.from(State {
@@ -269,7 +270,7 @@ impl Run<'_> {
                         }
                     };
                 }
-                code if plan::load_bytes(code) != 0 => {
+                code if load_bytes(code) != 0 => {
                     return self.load(index, &instruction, state);
                 }
                 _ => {
@@ -298,7 +299,7 @@ impl Run<'_> {
                 None => return Ok(NodeId::REJECT),
             },
         };
-        let bytes = plan::load_bytes(instruction.code);
+        let bytes = load_bytes(instruction.code);
         let need = self.plan.need(index);
         // As far as every accepted packet goes from here: one check for all of that.
         let need = match behind {
