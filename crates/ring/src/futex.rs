@@ -68,7 +68,7 @@ impl Futex {
         let guard = crate::sync::lock(&self.sleepers.0);
         // Relaxed: the kernel compares under the lock that wake() takes too.
         if self.word.load(Ordering::Relaxed) == value {
-            drop(crate::sync::wait(&self.sleepers.1, guard));
+            drop(self.sleepers.1.wait(guard));
         }
     }
 

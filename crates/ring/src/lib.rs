@@ -127,7 +127,7 @@ pub use config::{Backing, EvictionDetail, Mode, RingConfig};
 pub use error::{BurstError, RingError, StoreError};
 pub use evicted::{Count, Evicted, EvictedBucket};
 pub use group::{GroupKind, Lapped, Positions};
-pub use producer::{NewBucket, Producer};
+pub use producer::Producer;
 pub use reader::{Batch, Reader};
 pub use record::{Packet, Record, Summary};
 pub use reservation::Reservation;

@@ -6,7 +6,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use crate::{
-    BucketInfo, BucketRef, Evicted, EvictedBucket, EvictionDetail, Mode,
+    BucketInfo, BucketRef, Evicted, EvictedBucket, EvictionDetail, Mode, RingStatistics,
     claims::Claims,
     group::Group,
     log::Log,
@@ -74,16 +74,13 @@ pub(crate) enum State {
     Closed,
 }
 
-/// Answer to a producer that needs a bucket.
+/// Why a producer that needs a bucket got none.
 #[derive(Debug)]
-pub(crate) enum Taken<'s> {
-    Bucket(Claimed<'s>),
+pub(crate) enum Obstacle {
     /// None is free: one would have to be overwritten.
     NoneFree,
-    /// None may be overwritten now. `gated`: one will be when a gating group has passed it.
-    Blocked {
-        gated: bool,
-    },
+    /// None may be overwritten now. `wait`: the producer is to wait for one.
+    Blocked { wait: bool },
 }
 
 /// Where a reader without a bucket goes on.
@@ -93,19 +90,6 @@ pub(crate) struct Place {
     /// The producer's records and captured bytes before this bucket.
     pub(crate) first: u64,
     pub(crate) first_bytes: u64,
-}
-
-/// Sums over all buckets.
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    pub(crate) free: usize,
-    pub(crate) open: usize,
-    pub(crate) closed: usize,
-    pub(crate) reserved: usize,
-    pub(crate) span_ns: Option<(i64, i64)>,
-    pub(crate) evicted: (u64, u64),
-    pub(crate) evicted_closed_mono_ns: i64,
-    pub(crate) reservations_fallen: u64,
 }
 
 impl Outer {
@@ -150,28 +134,31 @@ impl Outer {
         storage: &'s Arc<Storage>,
         mode: Mode,
         overwrite: bool,
-    ) -> Taken<'s> {
+    ) -> Result<Claimed<'s>, Obstacle> {
         if let Some(index) = self.free.pop() {
             let claimed = Claimed::claim(storage, index as usize);
-            return Taken::Bucket(claimed.expect("nobody can hold a free bucket"));
+            return Ok(claimed.expect("nobody can hold a free bucket"));
         }
         if !overwrite {
-            return Taken::NoneFree;
+            return Err(Obstacle::NoneFree);
         }
         loop {
             if let Some(claimed) = self.victim(storage) {
                 self.evict(storage, &claimed);
-                return Taken::Bucket(claimed);
+                return Ok(claimed);
             }
             if mode != Mode::Record || !self.let_one_fall(storage) {
                 break;
             }
         }
-        let gated = self
-            .slots
-            .iter()
-            .any(|slot| slot.state == State::Closed && !self.passed(slot));
-        Taken::Blocked { gated }
+        let is_gated = |slot: &Slot| slot.state == State::Closed && !self.passed(slot);
+        Err(Obstacle::Blocked {
+            wait: match mode {
+                Mode::Record => self.slots.iter().any(is_gated),
+                Mode::Protect => false,
+                Mode::Wait => true,
+            },
+        })
     }
 
     /// A claimed bucket was opened.
@@ -260,26 +247,40 @@ impl Outer {
         self.log.evicted(from_ns, to_ns)
     }
 
-    pub(crate) fn tally(&self, storage: &Storage) -> Tally {
-        let mut tally = Tally {
-            evicted: self.log.totals(),
-            evicted_closed_mono_ns: self.evicted_closed_mono_ns,
+    /// A walk over all buckets and producers.
+    pub(crate) fn statistics(&self, storage: &Storage) -> RingStatistics {
+        let (evicted_packets, evicted_bytes) = self.log.totals();
+        let mut sum = RingStatistics {
+            stored_packets: 0,
+            stored_bytes: 0,
+            evicted_packets,
+            evicted_bytes,
+            oldest_ns: None,
+            newest_ns: None,
+            whole_since_mono_ns: Some(self.evicted_closed_mono_ns).filter(|ns| *ns != i64::MIN),
+            free_buckets: 0,
+            open_buckets: 0,
+            closed_buckets: 0,
+            reserved_buckets: 0,
             reservations_fallen: self.claims.fallen,
-            ..Tally::default()
         };
         for (index, slot) in self.slots.iter().enumerate() {
             match slot.state {
-                State::Free => tally.free += 1,
-                State::Open => tally.open += 1,
-                State::Closed => tally.closed += 1,
+                State::Free => sum.free_buckets += 1,
+                State::Open => sum.open_buckets += 1,
+                State::Closed => sum.closed_buckets += 1,
             }
-            tally.reserved += usize::from(slot.state == State::Closed && slot.wanted > 0);
+            sum.reserved_buckets += usize::from(slot.state == State::Closed && slot.wanted > 0);
             if let Some(info) = slot.info(index, storage) {
-                let (oldest, newest) = tally.span_ns.unwrap_or((info.min_ns, info.max_ns));
-                tally.span_ns = Some((oldest.min(info.min_ns), newest.max(info.max_ns)));
+                sum.oldest_ns = Some(sum.oldest_ns.map_or(info.min_ns, |ns| ns.min(info.min_ns)));
+                sum.newest_ns = sum.newest_ns.max(Some(info.max_ns));
             }
         }
-        tally
+        for producer in storage.producers() {
+            sum.stored_packets += producer.published.load(Ordering::Acquire); // pairs with P2
+            sum.stored_bytes += producer.published_bytes.load(Ordering::Relaxed); // ordered by it
+        }
+        sum
     }
 
     fn victim<'s>(&mut self, storage: &'s Arc<Storage>) -> Option<Claimed<'s>> {

@@ -3,8 +3,8 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    BurstError, Mode, Record, Step, StoreError,
-    outer::Taken,
+    BurstError, Record, Step, StoreError,
+    outer::Obstacle,
     ring::Shared,
     storage::{OpenBucket, Opening, Stop, descriptor::CAPTURED_BYTES_MAX, header::MONO_UNKNOWN},
     sync::{Ordering, lock},
@@ -18,7 +18,7 @@ const PUBLISH_BYTES: u64 = 128 << 10;
 const PUBLISH_RECORDS: usize = 4096;
 
 /// Called before a bucket is overwritten.
-type Hook = Box<dyn FnMut(NewBucket) + Send>;
+type Hook = Box<dyn FnMut() + Send>;
 
 /// The right to store under one number. Belongs to one thread at a time; dropping it closes the open bucket and sets the
 /// watermark to `i64::MAX`.
@@ -42,16 +42,6 @@ pub struct Producer {
     full_at: Option<u64>,
     /// What the monotonic clock showed when the caller last said it, ns.
     mono_ns: i64,
-}
-
-/// What [`Producer::on_new_bucket`] tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct NewBucket {
-    /// Who needs a bucket.
-    pub producer: usize,
-    /// Records that this producer has published: all that it stored.
-    pub published: u64,
 }
 
 impl Producer {
@@ -121,7 +111,7 @@ impl Producer {
     /// unpublished, or when the bucket is full, whichever is first. Those that sleep are woken by [`Self::publish`], and when the
     /// writer has to wait for them: publish when the source runs dry.
     ///
-    /// Takes no lock, no system call and no clock except once per bucket; in [`Mode::Wait`], and in [`Mode::Record`] behind
+    /// Takes no lock, no system call and no clock except once per bucket; in [`Mode::Wait`](crate::Mode::Wait), and in [`Mode::Record`](crate::Mode::Record) behind
     /// a gating group, it may then wait for a bucket.
     ///
     /// # Errors
@@ -275,30 +265,27 @@ impl Producer {
         loop {
             let epoch = self.shared.storage.bell.epoch();
             match self.try_next_bucket(base_ns, overwrite) {
-                Attempt::Done => break,
-                Attempt::NoneFree => {
+                Ok(()) => break,
+                Err(Obstacle::NoneFree) => {
                     self.publish(); // wakes, if that was not done
                     if let Some(hook) = &mut self.hook {
-                        hook(NewBucket {
-                            producer: self.id,
-                            published: self.shared.published(self.id),
-                        });
+                        hook();
                     }
                     overwrite = true;
                 }
-                Attempt::Blocked { .. } if !self.enlisted => {
+                Err(Obstacle::Blocked { .. }) if !self.enlisted => {
                     self.publish(); // as above
                     self.shared.storage.bell.enlist();
                     self.enlisted = true; // and look once more
                 }
-                Attempt::Blocked { wait: false } => {
+                Err(Obstacle::Blocked { wait: false }) => {
                     self.full_at = Some(epoch);
                     return Err(StoreError::Full);
                 }
-                Attempt::Blocked { wait: true } if self.shared.is_closed() => {
+                Err(Obstacle::Blocked { wait: true }) if self.shared.is_closed() => {
                     return Err(StoreError::Closed);
                 }
-                Attempt::Blocked { wait: true } => {
+                Err(Obstacle::Blocked { wait: true }) => {
                     self.publish(); // a search before this one may have enlisted it
                     self.shared.storage.bell.wait(epoch);
                 }
@@ -311,21 +298,9 @@ impl Producer {
         Ok(())
     }
 
-    fn try_next_bucket(&mut self, base_ns: i64, overwrite: bool) -> Attempt {
+    fn try_next_bucket(&mut self, base_ns: i64, overwrite: bool) -> Result<(), Obstacle> {
         let mut outer = lock(&self.shared.outer);
-        let mode = self.shared.mode();
-        let claimed = match outer.take(&self.shared.storage, mode, overwrite) {
-            Taken::Bucket(claimed) => claimed,
-            Taken::NoneFree => return Attempt::NoneFree,
-            Taken::Blocked { gated } => {
-                let wait = match mode {
-                    Mode::Record => gated,
-                    Mode::Protect => false,
-                    Mode::Wait => true,
-                };
-                return Attempt::Blocked { wait };
-            }
-        };
+        let claimed = outer.take(&self.shared.storage, self.shared.mode(), overwrite)?;
         let (first, first_bytes) = self
             .open
             .as_ref()
@@ -346,7 +321,7 @@ impl Producer {
             }
             none => *none = Some(OpenBucket::new(&opened, self.shared.barrier)),
         }
-        Attempt::Done
+        Ok(())
     }
 
     fn leave_bell(&mut self) {
@@ -378,13 +353,6 @@ impl fmt::Debug for Producer {
             .field("cut_records", &self.cut_records)
             .finish_non_exhaustive()
     }
-}
-
-/// What one search for a bucket found.
-enum Attempt {
-    Done,
-    NoneFree,
-    Blocked { wait: bool },
 }
 
 /// The record with its first 256 KiB of capture only.

@@ -373,30 +373,7 @@ impl Ring {
     /// Counts and times of the whole ring: a walk over all buckets' headers, not for every packet.
     #[must_use]
     pub fn statistics(&self) -> RingStatistics {
-        let tally = lock(&self.0.outer).tally(&self.0.storage);
-        let producers = self.0.storage.producers().iter();
-        let (stored_packets, stored_bytes) =
-            producers.fold((0, 0), |(packets, bytes), producer| {
-                let published = producer.published.load(Ordering::Acquire); // pairs with P2
-                (
-                    packets + published,
-                    bytes + producer.published_bytes.load(Ordering::Relaxed),
-                ) // ordered by it
-            });
-        RingStatistics {
-            stored_packets,
-            stored_bytes,
-            evicted_packets: tally.evicted.0,
-            evicted_bytes: tally.evicted.1,
-            oldest_ns: tally.span_ns.map(|(oldest, _)| oldest),
-            newest_ns: tally.span_ns.map(|(_, newest)| newest),
-            whole_since_mono_ns: Some(tally.evicted_closed_mono_ns).filter(|ns| *ns != i64::MIN),
-            free_buckets: tally.free,
-            open_buckets: tally.open,
-            closed_buckets: tally.closed,
-            reserved_buckets: tally.reserved,
-            reservations_fallen: tally.reservations_fallen,
-        }
+        lock(&self.0.outer).statistics(&self.0.storage)
     }
 
     /// Wakes every writer and reader that waits, for the end. From now on a writer that would have to wait gets

@@ -1,7 +1,11 @@
 //! The only door to synchronisation primitives: std normally, loom's models of them under `cfg(loom)`, and under
 //! ThreadSanitizer std's with their hand-offs spelled out ([`visible`]).
 
-use std::{sync::PoisonError, time::Duration};
+use std::sync::PoisonError;
+
+#[cfg(retroscope_sanitize = "thread")]
+#[path = "tests/visible.rs"]
+mod visible;
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
@@ -22,162 +26,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits on a condition variable; wake-ups may be spurious.
-pub(crate) fn wait<'m, T>(condition: &Condvar, guard: MutexGuard<'m, T>) -> MutexGuard<'m, T> {
-    condition
-        .wait(guard)
-        .unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Waits at most `timeout`; wake-ups may be spurious. Under loom time does not pass: a lost wake-up is a deadlock there.
-pub(crate) fn wait_timeout<'m, T>(
-    condition: &Condvar,
-    guard: MutexGuard<'m, T>,
-    timeout: Duration,
-) -> MutexGuard<'m, T> {
-    condition
-        .wait_timeout(guard, timeout)
-        .unwrap_or_else(PoisonError::into_inner)
-        .0
-}
-
 /// A value on cache lines of its own. 128 bytes: x86 prefetches lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Padded<T>(pub(crate) T);
-
-/// std's mutex and condition variable, so that ThreadSanitizer sees what they order.
-///
-/// The standard library comes compiled without the sanitizer. Of a lock it sees the part that is inlined here and not the
-/// contended one, so that whatever a mutex hands from thread to thread looks like a race. Here each hand-off is repeated
-/// on an atomic of our own: stored (Release) while the lock is still held, loaded (Acquire) when it is held again. The
-/// lock orders the two, hence the load reads the latest store. A condition variable orders nothing that its mutex does
-/// not order.
-///
-/// Fences have no twin: the sanitizer knows none. None of ours hands over memory inside the process. F1 to F4 decide who
-/// looks again (Dekker), and what is then read is ordered by P1, P2 or a mutex; G is for readers in other processes.
-#[cfg(retroscope_sanitize = "thread")]
-mod visible {
-    use std::{
-        fmt,
-        ops::{Deref, DerefMut},
-        sync::{LockResult, PoisonError, WaitTimeoutResult},
-        time::Duration,
-    };
-
-    use super::{AtomicBool, Ordering};
-
-    #[derive(Debug, Default)]
-    pub(crate) struct Mutex<T> {
-        inner: std::sync::Mutex<T>,
-        handed_over: AtomicBool,
-    }
-
-    pub(crate) struct MutexGuard<'m, T> {
-        /// `None` only after `wait` has taken it.
-        inner: Option<std::sync::MutexGuard<'m, T>>,
-        handed_over: &'m AtomicBool,
-    }
-
-    #[derive(Debug, Default)]
-    pub(crate) struct Condvar(std::sync::Condvar);
-
-    impl<T> Mutex<T> {
-        pub(crate) const fn new(value: T) -> Self {
-            Self {
-                inner: std::sync::Mutex::new(value),
-                handed_over: AtomicBool::new(false),
-            }
-        }
-
-        pub(crate) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
-            let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-            Ok(MutexGuard::new(inner, &self.handed_over))
-        }
-    }
-
-    impl<'m, T> MutexGuard<'m, T> {
-        fn new(inner: std::sync::MutexGuard<'m, T>, handed_over: &'m AtomicBool) -> Self {
-            handed_over.load(Ordering::Acquire); // pairs with release()
-            Self {
-                inner: Some(inner),
-                handed_over,
-            }
-        }
-
-        fn release(&mut self) -> Option<std::sync::MutexGuard<'m, T>> {
-            self.handed_over.store(true, Ordering::Release); // pairs with new()
-            self.inner.take()
-        }
-    }
-
-    impl<T> Drop for MutexGuard<'_, T> {
-        fn drop(&mut self) {
-            if self.inner.is_some() {
-                self.release();
-            }
-        }
-    }
-
-    impl<T> Deref for MutexGuard<'_, T> {
-        type Target = T;
-
-        fn deref(&self) -> &T {
-            self.inner
-                .as_ref()
-                .expect("taken by wait() only, which owns the guard")
-        }
-    }
-
-    impl<T> DerefMut for MutexGuard<'_, T> {
-        fn deref_mut(&mut self) -> &mut T {
-            self.inner
-                .as_mut()
-                .expect("taken by wait() only, which owns the guard")
-        }
-    }
-
-    impl<T: fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            self.inner.fmt(f)
-        }
-    }
-
-    impl Condvar {
-        pub(crate) const fn new() -> Self {
-            Self(std::sync::Condvar::new())
-        }
-
-        pub(crate) fn wait<'m, T>(
-            &self,
-            mut guard: MutexGuard<'m, T>,
-        ) -> LockResult<MutexGuard<'m, T>> {
-            let handed_over = guard.handed_over;
-            let inner = guard.release().expect("a guard that was not waited with");
-            let inner = self.0.wait(inner).unwrap_or_else(PoisonError::into_inner);
-            Ok(MutexGuard::new(inner, handed_over))
-        }
-
-        pub(crate) fn wait_timeout<'m, T>(
-            &self,
-            mut guard: MutexGuard<'m, T>,
-            timeout: Duration,
-        ) -> LockResult<(MutexGuard<'m, T>, WaitTimeoutResult)> {
-            let handed_over = guard.handed_over;
-            let inner = guard.release().expect("a guard that was not waited with");
-            let (inner, timed_out) = self
-                .0
-                .wait_timeout(inner, timeout)
-                .unwrap_or_else(PoisonError::into_inner);
-            Ok((MutexGuard::new(inner, handed_over), timed_out))
-        }
-
-        pub(crate) fn notify_one(&self) {
-            self.0.notify_one();
-        }
-
-        pub(crate) fn notify_all(&self) {
-            self.0.notify_all();
-        }
-    }
-}

@@ -8,9 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_ring::{
-    GroupKind, InterfaceEntry, Mode, Pages, Record, Ring, RingConfig, RingError,
-};
+use retroscope_ring::{GroupKind, InterfaceEntry, Mode, Record, Ring, RingConfig, RingError};
 
 const SECOND_NS: i64 = 1_000_000_000;
 /// What takes longer has failed.
@@ -179,17 +177,11 @@ fn members_divide_the_producers() {
 }
 
 #[test]
-fn the_words_for_pages_are_those_of_the_recorder() {
-    let words = [Pages::Explicit, Pages::Transparent, Pages::Small].map(|pages| pages.to_string());
-    assert_eq!(words, ["explicit 2 MiB", "transparent", "4 KiB"]);
-}
-
-#[test]
 fn progress_is_told_up_to_the_end() {
     let mut told = Vec::new();
     let mut progress = |done, total| told.push((done, total));
     let ring = Ring::new(&RingConfig::new(200 << 20, 1, 1), Some(&mut progress)).unwrap();
-    assert!(told.is_sorted() && told.len() > 2);
+    assert!(told.is_sorted());
     let (done, total) = told[told.len() - 1];
     assert_eq!(done, total);
     assert!(total > ring.bytes() && total <= ring.bytes() + (4 << 20));

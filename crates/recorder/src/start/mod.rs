@@ -503,7 +503,7 @@ fn spawn_inserters(
     if offline {
         let (mut producer, barrier, waker) =
             (shared.ring.producer()?, Arc::clone(barrier), waker.clone());
-        producer.on_new_bucket(Box::new(move |_| barrier.wait(|| waker.wake())));
+        producer.on_new_bucket(Box::new(move || barrier.wait(|| waker.wake())));
         let inserter = MergeInserter::new(lanes, producer, shared.clone());
         let (gone, mut notify) = (gone(), notify());
         let thread = Builder::new().name("inserter".to_owned()).spawn(move || {

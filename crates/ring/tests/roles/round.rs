@@ -1,6 +1,9 @@
 //! One round: a ring, its rules, and the roles that lie ready for whoever takes them up.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{
+    PoisonError,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
 
 use fastrand::Rng;
 use retroscope_ring::{EvictionDetail, Mode, Positions, Ring, RingConfig, RingStatistics, Waker};
@@ -8,7 +11,7 @@ use retroscope_ring::{EvictionDetail, Mode, Positions, Ring, RingConfig, RingSta
 use crate::{
     follower::Follower,
     names::Names,
-    sync::{Condvar, Mutex, lock, wait_timeout},
+    sync::{Condvar, Mutex, lock},
     window::Window,
     writer::Writer,
 };
@@ -289,7 +292,7 @@ impl Round {
     pub(crate) fn pause(&self) {
         let ticks = lock(&self.ticks.0);
         if !self.is_over() {
-            drop(wait_timeout(&self.ticks.1, ticks, TICK));
+            drop(self.ticks.1.wait_timeout(ticks, TICK));
         }
     }
 
@@ -297,7 +300,11 @@ impl Round {
         let mut ticks = lock(&self.ticks.0);
         let now = *ticks;
         while *ticks == now && !self.is_over() {
-            ticks = crate::sync::wait(&self.ticks.1, ticks);
+            ticks = self
+                .ticks
+                .1
+                .wait(ticks)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 }

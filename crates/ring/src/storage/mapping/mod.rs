@@ -240,7 +240,7 @@ impl Memory {
             self.touch(range);
             Ok(())
         };
-        populate::in_parallel(self.bytes, populate::threads(self.bytes), progress, fill).map_err(
+        populate::in_parallel(self.bytes, populate::helpers(self.bytes), progress, fill).map_err(
             |error| match &self.file {
                 // The kernel's word for "a store here would end the process": no room for the page.
                 Some(file) if error == Errno::FAULT => {

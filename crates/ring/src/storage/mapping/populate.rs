@@ -6,7 +6,6 @@
 use std::{
     ops::Range,
     panic::resume_unwind,
-    sync::mpsc,
     thread::{Builder, available_parallelism, scope},
 };
 
@@ -46,69 +45,54 @@ impl<'a> Progress<'a> {
     }
 }
 
-/// How many threads fill so many bytes on this machine.
-pub(super) fn threads(bytes: usize) -> usize {
+/// How many threads help to fill so many bytes on this machine.
+pub(super) fn helpers(bytes: usize) -> usize {
     let cores = available_parallelism().map_or(1, usize::from);
-    cores.min(THREADS_MAX).min(bytes.div_ceil(PIECE_BYTES))
+    cores.min(THREADS_MAX).min(bytes.div_ceil(PIECE_BYTES)) - 1
 }
 
-/// Calls `fill` for each piece of `0..bytes` once, on `threads` threads, until one fails.
+/// Calls `fill` for each piece of `0..bytes` once, on this thread and `helpers` others, until one fails.
 pub(super) fn in_parallel(
     bytes: usize,
-    threads: usize,
+    helpers: usize,
     progress: &mut Progress<'_>,
     fill: impl Fn(Range<usize>) -> Result<(), Errno> + Sync,
 ) -> Result<(), Errno> {
-    let next = AtomicUsize::new(0);
-    let take = || {
-        let start = next.fetch_add(PIECE_BYTES, Ordering::Relaxed); // only a ticket
-        (start < bytes).then(|| start..bytes.min(start + PIECE_BYTES))
-    };
-    let (sender, filled) = mpsc::channel();
-    let work = |sender: mpsc::Sender<Result<usize, Errno>>| {
-        while let Some(piece) = take() {
-            let length = piece.len();
-            let result = fill(piece).map(|()| length);
-            // The receiver leaves at the first error.
-            if sender.send(result).is_err() {
-                break;
+    // Relaxed, both: a ticket, and a number for people.
+    let (next, filled) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let work = |mut report: Option<&mut Progress<'_>>| {
+        loop {
+            let start = next.fetch_add(PIECE_BYTES, Ordering::Relaxed);
+            if start >= bytes {
+                return Ok(());
+            }
+            let end = bytes.min(start + PIECE_BYTES);
+            if let Err(error) = fill(start..end) {
+                next.store(bytes, Ordering::Relaxed); // nobody takes another
+                return Err(error);
+            }
+            let before = filled.fetch_add(end - start, Ordering::Relaxed);
+            if let Some(progress) = &mut report {
+                progress.at(before + end - start);
             }
         }
     };
     scope(|scope| {
-        let mut fillers = Vec::with_capacity(threads);
-        for _ in 0..threads {
-            let (work, sender) = (&work, sender.clone());
-            // Without a thread the others do its share.
-            let filler = Builder::new()
-                .name("ring-fill".to_owned())
-                .spawn_scoped(scope, move || work(sender));
-            fillers.extend(filler);
-        }
-        drop(sender);
-        let collect = || {
-            let mut done = 0;
-            for length in filled {
-                done += length?;
-                progress.at(done);
-            }
-            // No thread could be started at all.
-            while let Some(piece) = take() {
-                done += piece.len();
-                fill(piece)?;
-                progress.at(done);
-            }
-            Ok(())
+        // Without a thread the others do its share.
+        let spawn = |_| {
+            let helper = Builder::new().name("ring-fill".to_owned());
+            helper.spawn_scoped(scope, || work(None)).ok()
         };
-        let result = collect();
+        let spawned: Vec<_> = (0..helpers).filter_map(spawn).collect();
+        let mut result = work(Some(progress));
         // The scope would wait as well, but ThreadSanitizer sees joins only.
-        for filler in fillers {
-            if let Err(panic) = filler.join() {
-                resume_unwind(panic);
-            }
+        for helper in spawned {
+            result = result.and(helper.join().unwrap_or_else(|panic| resume_unwind(panic)));
         }
         result
-    })
+    })?;
+    progress.at(bytes);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -121,12 +105,12 @@ mod tests {
 
     #[test]
     fn each_piece_is_filled_once_and_told_upwards() {
-        for threads in [0, 1, 3] {
+        for helpers in [0, 1, 3] {
             let pieces = Mutex::new(Vec::new());
             let mut told = Vec::new();
             let mut report = |done, all| told.push((done, all));
             let mut progress = Progress::new(BYTES, Some(&mut report));
-            in_parallel(BYTES, threads, &mut progress, |piece| {
+            in_parallel(BYTES, helpers, &mut progress, |piece| {
                 pieces.lock().unwrap().push(piece);
                 Ok(())
             })
@@ -150,9 +134,9 @@ mod tests {
             PIECE_BYTES => Err(Errno::NOMEM),
             _ => Ok(()),
         };
-        for threads in [0, 1, 3] {
+        for helpers in [0, 1, 3] {
             let mut progress = Progress::new(BYTES, None);
-            let error = in_parallel(BYTES, threads, &mut progress, fill).unwrap_err();
+            let error = in_parallel(BYTES, helpers, &mut progress, fill).unwrap_err();
             assert_eq!(error, Errno::NOMEM);
         }
     }
