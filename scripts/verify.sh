@@ -37,10 +37,10 @@ ring=(cargo test --locked --release -q -p retroscope-ring)
 
 judge "loom" scripts/loom.sh "${LOOM_PREEMPTIONS:-deep}"
 ORACLE_SEED=1000 ORACLE_SEEDS=${ORACLE_SEEDS:-500} \
-	judge "the ring against the model, ${ORACLE_SEEDS:-500} more seeds" "${ring[@]}" --test oracle
-judge "the ring under load, $STRESS_RECORDS records" "${ring[@]}" --test stress
+	judge "the ring against the model, ${ORACLE_SEEDS:-500} more seeds" "${ring[@]}" --test ring oracle::
+judge "the ring under load, $STRESS_RECORDS records" "${ring[@]}" --test ring stress::
 STRESS_SECONDS=$seconds STRESS_SEED=$seed \
-	judge "random roles, $seconds s, from seed $seed" "${ring[@]}" --test roles -- --show-output
+	judge "random roles, $seconds s, from seed $seed" "${ring[@]}" --test ring roles:: -- --show-output
 # Without capture: where machine code reads too far, the seeds are all that is left to see.
 FILTER_SECONDS=${FILTER_SECONDS:-60} \
 	judge "filters: everybody's meaning of a program, ${FILTER_SECONDS:-60} s a test" \

@@ -113,7 +113,7 @@ mod storage;
 #[allow(
     dead_code,
     unused_imports,
-    reason = "`tests/roles` compiles this file as its own, and needs all of it"
+    reason = "`tests/ring/roles` compiles this file as its own, and needs all of it"
 )]
 mod sync;
 mod view;

@@ -10,7 +10,7 @@ use retroscope_ring::{
     Attached, AttachedState, Backing, Buffer, CopyError, Ring, RingConfig, Writer,
 };
 
-use crate::{
+use super::{
     pattern::{FRAME_BYTES_MAX, check, record},
     role::{line, small, start},
 };

@@ -1,5 +1,4 @@
 //! Single promises of the ring, through its public face.
-#![cfg(not(loom))]
 
 use std::{
     fs,
@@ -8,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_ring::{GroupKind, InterfaceEntry, Mode, Record, Ring, RingConfig, RingError};
+use retroscope_ring::{GroupKind, InterfaceEntry, Record, Ring, RingConfig, RingError};
 
 const SECOND_NS: i64 = 1_000_000_000;
 /// What takes longer has failed.
@@ -201,27 +200,6 @@ fn what_is_not_committed_cannot_be_read() {
     let view = ring.hold(buckets[0].bucket).unwrap();
     assert_eq!(view.packet(0).data, b"seen");
     let _ = view.packet(1);
-}
-
-#[test]
-fn a_second_ring_is_another_ring() {
-    let config = RingConfig {
-        mode: Mode::Protect,
-        ..RingConfig::new(16 << 20, 1, 1)
-    };
-    let (one, two) = (
-        Ring::new(&config, None).unwrap(),
-        Ring::new(&config, None).unwrap(),
-    );
-    one.producer()
-        .unwrap()
-        .store(&Record::whole(1, 0, b"x"))
-        .unwrap();
-    assert_eq!((one.published(0), two.published(0)), (1, 0));
-    assert_eq!(
-        (one.clone().mode(), one.statistics().stored_bytes),
-        (Mode::Protect, 1)
-    );
 }
 
 /// Whoever has sleepers left alone must not leave them so long that they are lapped, by all producers together.

@@ -1,8 +1,7 @@
 //! The ring against the model, with generated operations, one thread.
 //!
-//! A failure prints its seed; `ORACLE_SEED=n cargo test -p retroscope-ring --test oracle` runs that one again, and with
+//! A failure prints its seed; `ORACLE_SEED=n cargo test -p retroscope-ring --test ring oracle` runs that one again, and with
 //! `ORACLE_SEEDS=m` the m seeds from there on.
-#![cfg(not(loom))]
 
 mod model;
 

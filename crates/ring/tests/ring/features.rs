@@ -1,8 +1,7 @@
 //! The features that the QQ thesis (2016) and the FlowScope paper (2017) ask of such a queue, one test for each that no other
-//! file holds. `docs/features.md` is the matrix; the last test here keeps it honest.
-#![cfg(not(loom))]
+//! file holds. `docs/features.md` is the matrix.
 
-use std::{path::Path, thread};
+use std::thread;
 
 use retroscope_ring::{
     GroupKind, Mode, Packet, Producer, Reader, Record, Ring, RingConfig, Step, StoreError,
@@ -305,109 +304,6 @@ enum Obstacle {
     Held,
     /// A gating group has passed none.
     Unread,
-}
-
-/// The tests that `text` names as `FILE.rs::NAME`; FILE is a path below `crates`, or starts with `bench`.
-fn named_tests(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    let quoted = text.split('`').skip(1).step_by(2);
-    quoted
-        .filter_map(|name| name.split_once("::"))
-        .filter(|(file, _)| file.ends_with(".rs"))
-}
-
-/// Whether `source` has a test of this name.
-fn has_test(source: &str, name: &str) -> bool {
-    let head = format!("fn {name}(");
-    let lines: Vec<&str> = source.lines().map(str::trim_start).collect();
-    let found = lines.iter().position(|line| line.starts_with(&head));
-    found.is_some_and(|at| {
-        let above = lines[..at]
-            .iter()
-            .rev()
-            .take_while(|line| line.starts_with('#'));
-        let above: Vec<&str> = above.copied().collect();
-        above.contains(&"#[test]") && !above.iter().any(|line| line.starts_with("#[ignore"))
-    })
-}
-
-#[test]
-fn every_tick_names_a_test_that_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let matrix = std::fs::read_to_string(root.join("docs/features.md")).unwrap();
-    let mut ticks = 0;
-    for line in matrix.lines().filter(|line| line.starts_with('|')) {
-        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        // In every table ours is the last column but one, and the tests are the last.
-        let [.., ours, tests] = cells[..] else {
-            panic!("a table of one column: {line}");
-        };
-        if ours.starts_with('✓') {
-            ticks += 1;
-            assert!(
-                named_tests(tests).next().is_some(),
-                "a tick without a test: {line}"
-            );
-        }
-    }
-    assert!(ticks > 20, "the tables were not understood");
-    for (file, name) in named_tests(&matrix) {
-        let path = match file.starts_with("bench/") {
-            true => root.join(file),
-            false => root.join("crates").join(file),
-        };
-        let source = std::fs::read_to_string(&path);
-        let source = source.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        assert!(
-            has_test(&source, name),
-            "docs/features.md names {file}::{name}, which is no test"
-        );
-    }
-}
-
-#[test]
-fn a_test_is_told_from_another_function() {
-    let source = "#[test]\n#[should_panic]\nfn one() {}\n\nfn two() {}\n// #[test]\nfn three() {}\n\n#[test]\n#[ignore]\nfn four() {}";
-    assert!(has_test(source, "one"));
-    assert!(!has_test(source, "two") && !has_test(source, "four"));
-    assert!(!has_test(source, "three") && !has_test(source, "on"));
-    let text = "a `ring/tests/x.rs::one` and `Mode::Record`, `y.rs`";
-    assert_eq!(
-        named_tests(text).collect::<Vec<_>>(),
-        [("ring/tests/x.rs", "one")]
-    );
-}
-
-/// A clock that is set back, or a producer with another clock, does not make new packets the oldest.
-#[test]
-fn buckets_go_in_the_order_in_which_they_closed() {
-    let ring = Ring::new(&RingConfig::new(64 << 20, 2, 1), None).unwrap();
-    let mut producers = [ring.producer().unwrap(), ring.producer().unwrap()];
-    let frame = [7; 250_000];
-    // The second producer's clock is a day behind, and the first one's is set back by an hour now and then.
-    let mut stored = Vec::new();
-    for number in 0..2000_i64 {
-        let back_ns = number / 300 * 3_600_000_000_000;
-        let owner = usize::from(number % 3 == 0);
-        let day_ns = if owner == 1 { 86_400_000_000_000 } else { 0 };
-        let time_ns = number - back_ns - day_ns;
-        producers[owner].set_now(number);
-        producers[owner]
-            .store(&Record::whole(time_ns, 0, &frame))
-            .unwrap();
-        stored.push((owner, time_ns));
-    }
-    producers.iter_mut().for_each(Producer::publish);
-    let mut kept: Vec<(usize, i64)> = Vec::new();
-    let mut reader = ring.group("all", GroupKind::Lapped).unwrap();
-    while let Some(batch) = reader.next() {
-        let producer = batch.producer;
-        kept.extend(batch.iter().map(|packet| (producer, packet.time_ns)));
-    }
-    let whole_since = ring.statistics().whole_since_mono_ns.unwrap();
-    let since = &stored[usize::try_from(whole_since).unwrap() + 1..];
-    // 31 buckets of 8 packets, two of them open.
-    assert!(since.len() >= 29 * 8, "{}", since.len());
-    assert!(since.iter().all(|packet| kept.contains(packet)));
 }
 
 /// The table of steps has a bound: a clock that jumps faster than buckets fill is told so.

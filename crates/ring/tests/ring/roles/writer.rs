@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use fastrand::Rng;
 use retroscope_ring::{BurstError, Producer, StoreError};
 
-use crate::{
+use super::{
     forbidden,
     names::{Named, STEP_NS},
     round::{Round, take},

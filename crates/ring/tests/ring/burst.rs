@@ -1,5 +1,4 @@
 //! Bursts: what `store_burst` stores is what `store` would have stored, whatever is published in between.
-#![cfg(not(loom))]
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -193,24 +192,6 @@ fn a_burst_that_finds_no_bucket_tells_how_far_it_came() {
     assert_eq!(producer.store_burst(records.take(10)), Ok(10));
     drop(producer);
     assert_eq!(ring.statistics().stored_packets, stored as u64 + 10);
-}
-
-#[test]
-fn longer_than_may_be_is_cut_and_counted() {
-    let ring = Ring::new(&RingConfig::new(32 << 20, 1, 1), None).unwrap();
-    let mut reader = ring.group("all", GroupKind::Gating).unwrap();
-    let mut producer = ring.producer().unwrap();
-    let frame = vec![1; (256 << 10) + 1];
-    let records = [&frame[..], &frame[..5], &frame[..256 << 10]];
-    let records = records.map(|frame| Record::whole(0, 0, frame));
-    assert_eq!(producer.store_burst(records), Ok(3));
-    assert_eq!(producer.cut_records(), 1);
-    producer.publish();
-    let mut lengths = Vec::new();
-    while let Some(batch) = reader.next() {
-        lengths.extend(batch.iter().map(|packet| packet.data.len()));
-    }
-    assert_eq!(lengths, [256 << 10, 5, 256 << 10]);
 }
 
 /// Long records are many bytes in few records: they are not kept back until a group of 32 is together.

@@ -14,7 +14,7 @@ use retroscope_ring::{
     Attached, AttachedState, Backing, Buffer, CopyError, Ring, RingConfig, Writer,
 };
 
-use crate::pattern::{FRAME_BYTES_MAX, check, record};
+use super::pattern::{FRAME_BYTES_MAX, check, record};
 
 const ROLE: &str = "RETROSCOPE_ATTACH_ROLE";
 const RING: &str = "RETROSCOPE_ATTACH_RING";
@@ -26,7 +26,7 @@ pub(crate) fn start(role: &str, ring: &Path) -> Child {
     Command::new(env::current_exe().unwrap())
         .args([
             "--exact",
-            "role::other_process",
+            "attach::role::other_process",
             "--ignored",
             "--nocapture",
             "--quiet",

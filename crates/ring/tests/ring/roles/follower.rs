@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::atomic::Ordering, time::Duration};
 use fastrand::Rng;
 use retroscope_ring::{GroupKind, Reader};
 
-use crate::{
+use super::{
     forbidden,
     round::{Bedside, Round, take},
     sync::lock,

@@ -8,7 +8,7 @@ use std::sync::{
 use fastrand::Rng;
 use retroscope_ring::{EvictionDetail, Mode, Positions, Ring, RingConfig, RingStatistics, Waker};
 
-use crate::{
+use super::{
     follower::Follower,
     names::Names,
     sync::{Condvar, Mutex, lock},

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use retroscope_ring::{BucketInfo, Packet, RingStatistics};
 
-use crate::names::Names;
+use super::names::Names;
 
 /// A record is not what its name says: torn, overwritten while it was read, or another's.
 #[track_caller]

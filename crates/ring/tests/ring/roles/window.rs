@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use fastrand::Rng;
 use retroscope_ring::{BucketInfo, BucketRef, BucketView, EvictedBucket, Reservation};
 
-use crate::{
+use super::{
     forbidden,
     round::{Round, take},
     sync::lock,

@@ -1,7 +1,6 @@
-//! After the start nothing allocates: not storing one by one or in bursts, publishing, reading, sharing buckets, sleeping, waking, overwriting or
+//! After the start nothing allocates: not storing one by one or in bursts, publishing, reading, sleeping, waking, overwriting or
 //! being lapped, nor the work of a dump on its buckets. Allocations are counted by thread, so that the harness and the other tests do not
 //! disturb.
-#![cfg(not(loom))]
 #![expect(unsafe_code, reason = "an allocator that counts is an unsafe trait")]
 
 use std::{

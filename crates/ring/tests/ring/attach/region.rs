@@ -5,7 +5,7 @@ use retroscope_ring::{
     Writer,
 };
 
-use crate::role::small;
+use super::role::small;
 
 fn memfd() -> (Ring, Attached) {
     let config = RingConfig {

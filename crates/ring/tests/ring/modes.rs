@@ -1,5 +1,4 @@
 //! What happens on a full ring: modes, reservations, holds and gating groups, one thread at a time.
-#![cfg(not(loom))]
 
 use std::time::Duration;
 
@@ -361,17 +360,6 @@ fn roles_are_counted() {
     assert!(ring.group("two", GroupKind::Lapped).is_ok());
     drop(producer);
     assert_eq!((ring.producers(), ring.watermark(0)), (1, Some(i64::MAX)));
-}
-
-#[test]
-fn watermarks_come_after_what_they_promise() {
-    let ring = ring(Mode::Record);
-    let mut producer = ring.producer().unwrap();
-    assert_eq!(ring.watermark(0), None);
-    producer.store(&Record::whole(5, 0, b"x")).unwrap();
-    assert_eq!(ring.published(0), 0);
-    producer.set_watermark(6);
-    assert_eq!((ring.watermark(0), ring.published(0)), (Some(6), 1));
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! The promises that are speeds, on whatever machine the tests run, and however busy it is: times are processor time, or have what
 //! the scheduler gave to others taken off, and the best of a few tries counts, because what a host takes from a virtual machine is in neither.
 //! How fast the ring is says `bench/`.
-#![cfg(not(any(loom, retroscope_sanitize)))]
 
 use std::{
     fs,

@@ -40,7 +40,6 @@
 //!
 //! `STRESS_SECONDS` (4) says how long, `STRESS_SEED` (0) which seed comes first; a failure prints its seed. A seed fixes rules and
 //! choices, not how threads are scheduled: run it for longer to see it again (`STRESS_ROUNDS=1` repeats it).
-#![cfg(not(loom))]
 
 mod follower;
 mod forbidden;
@@ -50,7 +49,7 @@ mod round;
     unused,
     reason = "the ring's own primitives, of which this test needs some"
 )]
-#[path = "../../src/sync.rs"]
+#[path = "../../../src/sync.rs"]
 mod sync;
 mod window;
 mod writer;

@@ -1,5 +1,4 @@
 //! Rings read from outside: what a file or memfd tells to whoever maps it, live, damaged, or left by a killed writer.
-#![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 #![expect(
     clippy::print_stdout,

@@ -1,5 +1,4 @@
 //! Several threads, real memory. Every record says who wrote it, under which number, and carries a checksum.
-#![cfg(not(loom))]
 
 use std::{
     collections::HashMap,
@@ -127,7 +126,14 @@ fn analyze(
     let mut next = vec![0; producers];
     let (mut read, mut missed) = (0, 0);
     let mut mine = (member..producers).step_by(members);
-    while mine.clone().any(|producer| next[producer] < count) {
+    // What was missed last is in the position, and in no batch.
+    let unread = |next: &[u64], reader: &Reader, producer: usize| {
+        next[producer].max(reader.position(producer)) < count
+    };
+    while mine
+        .clone()
+        .any(|producer| unread(&next, &reader, producer))
+    {
         let Some(batch) = reader.next() else {
             assert!(reader.wait(DEADLINE), "nobody woke the reader");
             continue;
@@ -146,10 +152,11 @@ fn analyze(
         read += batch.len() as u64;
         next[producer] = number;
     }
-    assert_eq!(reader.lapped().packets, missed);
+    let lapped = reader.lapped().packets;
+    assert!(missed <= lapped, "{missed} told, {lapped} found");
     reader.finish();
     assert!(mine.all(|producer| reader.position(producer) == count));
-    (read, missed)
+    (read, lapped)
 }
 
 /// One window: reserves it, reads it as it comes, gives it back, and accounts for every packet of it.

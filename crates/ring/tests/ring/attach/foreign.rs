@@ -12,7 +12,7 @@ use retroscope_ring::{
 };
 use tempfile::TempDir;
 
-use crate::{
+use super::{
     pattern::{FRAME_BYTES_MAX, record},
     role::small,
 };
