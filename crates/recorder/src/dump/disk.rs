@@ -1,5 +1,5 @@
 //! The file system beneath dumps: what they do with files, and the system's own. Tests bring one that fills up, is read-only or
-//! slow ([`super::fake_disk`]).
+//! slow (`tests/fake_disk.rs`).
 
 use std::{
     fmt,
@@ -183,7 +183,8 @@ impl DiskFile for File {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::fake_disk::FakeDisk, *};
+    use super::*;
+    use crate::tests::fake_disk::FakeDisk;
 
     fn read(file: &dyn DiskFile) -> Vec<u8> {
         let mut bytes = Vec::new();

@@ -89,7 +89,7 @@ impl DumpLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dump::report_of_test;
+    use crate::dump::report::report_of_test;
 
     #[test]
     fn the_last_dumps_are_listed_and_all_are_counted() {

@@ -297,7 +297,10 @@ pub(crate) fn file_name(path: &Path) -> PathBuf {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+pub(crate) use tests::report as report_of_test;
+
+#[cfg(test)]
+mod tests {
     use super::*;
 
     pub(crate) fn report() -> DumpReport {

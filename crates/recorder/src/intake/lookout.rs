@@ -198,12 +198,21 @@ impl Rules {
 }
 
 #[cfg(test)]
-pub(crate) mod testing {
+pub(crate) use tests::lookout as lookout_of_test;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use retroscope_capture::Direction;
     use retroscope_filter::Filter;
     use retroscope_ring::{GroupKind, Reader, RingConfig};
 
     use super::*;
-    use crate::analysis::prepared::{LinkTypes, mode};
+    use crate::{
+        analysis::prepared::{LinkTypes, mode},
+        tests::rig::udp,
+    };
 
     /// A lookout for a rule on packets of a link type, what the analyzer sees of it, and the analyzer's reader.
     pub(crate) fn lookout(
@@ -224,17 +233,6 @@ pub(crate) mod testing {
         let (lookout, suspects) = Lookout::arrange(Some(rules), &ring, 2, reader.waker());
         (lookout.unwrap(), suspects.unwrap(), reader)
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use retroscope_capture::Direction;
-    use retroscope_ring::Reader;
-
-    use super::*;
-    use crate::tests::rig::udp;
 
     /// Lets it look at 100 packets to these ports, in a burst behind `first` records.
     fn look(lookout: &mut Lookout, first: u64, port: impl Fn(usize) -> u16) {
@@ -267,7 +265,7 @@ mod tests {
 
     #[test]
     fn suspects_are_told_up_to_the_end_of_their_burst() {
-        let (mut lookout, suspects, _) = testing::lookout("udp dst port 7", LinkType::RAW, false);
+        let (mut lookout, suspects, _) = lookout("udp dst port 7", LinkType::RAW, false);
         look(&mut lookout, 0, |_| 8);
         assert!(suspects.none_from(1, 0), "none at all");
         for (first, suspect) in [(100, 0), (200, 63), (300, 64), (400, 99)] {
@@ -286,7 +284,7 @@ mod tests {
 
     #[test]
     fn what_it_cannot_tell_is_suspect() {
-        let (mut unknown, suspects, _) = testing::lookout("udp", LinkType::RAW, false);
+        let (mut unknown, suspects, _) = lookout("udp", LinkType::RAW, false);
         let burst = Burst {
             memory: &[0; 60],
             frames: &[],
@@ -302,14 +300,14 @@ mod tests {
         };
         unknown.look((0, 5), (LinkType::ETHERNET, 0), &burst, &[frame]);
         assert!(!suspects.none_from(0, 5), "its link type");
-        let (mut fragments, suspects, _) = testing::lookout("udp dst port 7", LinkType::RAW, true);
+        let (mut fragments, suspects, _) = lookout("udp dst port 7", LinkType::RAW, true);
         look(&mut fragments, 0, |_| 8);
         assert!(!suspects.none_from(1, 0), "of raw IP any packet");
     }
 
     #[test]
     fn an_inserter_at_its_limit_leaves_the_look_to_the_analyzer() {
-        let (mut lookout, suspects, _) = testing::lookout("udp dst port 7", LinkType::RAW, false);
+        let (mut lookout, suspects, _) = lookout("udp dst port 7", LinkType::RAW, false);
         lookout.told(true, 1_000);
         lookout.told(false, 1_000 + BUSY_NS - 1);
         look(&mut lookout, 0, |_| 8);
@@ -324,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_rest_is_no_work() {
-        let (mut lookout, suspects, _) = testing::lookout("udp dst port 7", LinkType::RAW, false);
+        let (mut lookout, suspects, _) = lookout("udp dst port 7", LinkType::RAW, false);
         lookout.told(true, 0);
         lookout.asked(3 * BUSY_NS);
         lookout.told(false, 4 * BUSY_NS - 1);
@@ -339,7 +337,7 @@ mod tests {
 
     #[test]
     fn the_analyzer_is_called_for_suspects_and_before_much_is_unread() {
-        let (mut lookout, _, mut reader) = testing::lookout("udp dst port 7", LinkType::RAW, false);
+        let (mut lookout, _, mut reader) = lookout("udp dst port 7", LinkType::RAW, false);
         look(&mut lookout, 0, |_| 8);
         lookout.told(true, 0);
         assert!(!is_called(&mut reader));

@@ -11,8 +11,9 @@ use retroscope_script::Limits;
 
 use crate::{
     DumpReport, Scripts, Verdict,
-    dump::{Directory, FakeDisk},
+    dump::Directory,
     rfc3339,
+    tests::fake_disk::FakeDisk,
     tests::rig::{MS, Plan, Rig, S, udp},
 };
 

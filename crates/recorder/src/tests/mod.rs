@@ -2,6 +2,7 @@
 
 mod bounds;
 mod clock;
+pub(crate) mod fake_disk;
 mod generated;
 mod live;
 mod many_dumps;

@@ -402,7 +402,7 @@ mod tests {
             let (mut inserter, _, _, asked) = inserter(1);
             // Of frames of Ethernet, a look-out for others knows nothing.
             let (lookout, ..) =
-                crate::intake::lookout::testing::lookout("udp dst port 7", link_type, false);
+                crate::intake::lookout::lookout_of_test("udp dst port 7", link_type, false);
             inserter.shared.lookout = Some(lookout);
             inserter.step();
             inserter.step();

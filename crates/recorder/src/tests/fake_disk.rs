@@ -9,7 +9,7 @@ use std::{
 
 use rustix::io::Errno;
 
-use super::disk::{Disk, DiskFile};
+use crate::dump::disk::{Disk, DiskFile};
 
 /// See the module. Clones are the same file system.
 #[derive(Debug, Clone, Default)]
