@@ -17,7 +17,7 @@ use std::{
 };
 
 use retroscope_filter::Template;
-use retroscope_ring::{Batch, Packet, Positions, Reader, Reservation, Ring, Waker};
+use retroscope_ring::{Batch, Packet, Reader, Reservation};
 
 use crate::{
     Event,
@@ -30,14 +30,15 @@ use crate::{
         triggers::Triggers,
     },
     control::{
+        common::Common,
         events::Events,
-        hits::{HitCounts, Reason, Refusal},
-        progress::{AnalyzerCounters, Barrier, Control, Costs, promised},
-        ring_time::{Moment, RingClock, Stamps},
+        hits::{Reason, Refusal},
+        progress::promised,
+        ring_time::{Moment, Stamps},
         time::rfc3339,
     },
     dump::{CloseOrder, DumpOrder, Message, Messages},
-    intake::{Intake, interfaces::InterfaceCache, lookout::Suspects},
+    intake::{interfaces::InterfaceCache, lookout::Suspects},
 };
 
 use pace::{Refusals, Say, Unseen};
@@ -51,25 +52,16 @@ const BATCHES: usize = 64;
 /// What the analyzer is built from.
 #[derive(Debug)]
 pub(crate) struct AnalyzerParts {
-    pub(crate) ring: Ring,
-    pub(crate) reader: Reader,
     pub(crate) triggers: Triggers,
     pub(crate) template: Arc<Template>,
     pub(crate) native: Arc<NativeCode>,
     /// What a trigger by hand dumps.
     pub(crate) manual: Expression,
     pub(crate) scripts: Functions,
-    pub(crate) director: DirectorConfig,
-    pub(crate) intake: Arc<Intake>,
-    pub(crate) control: Arc<Control>,
-    pub(crate) barrier: Arc<Barrier>,
-    pub(crate) clock: Arc<RingClock>,
     /// Live, where the inserters try the trigger rules as well.
     pub(crate) suspects: Option<Suspects>,
     /// Packet time for the dumper, offline.
     pub(crate) packet_clock: Arc<AtomicI64>,
-    pub(crate) shared: Arc<AnalyzerCounters>,
-    pub(crate) costs: Arc<Costs>,
     pub(crate) messages: Messages,
     pub(crate) events: Events,
 }
@@ -83,27 +75,13 @@ pub(crate) struct Analyzer {
 
 #[derive(Debug)]
 struct Core {
-    ring: Ring,
-    triggers: Triggers,
-    native: Arc<NativeCode>,
-    template: Arc<Template>,
-    manual: Expression,
-    scripts: Functions,
+    common: Arc<Common>,
+    parts: AnalyzerParts,
     director: Director<Expression>,
     live: bool,
-    intake: Arc<Intake>,
-    control: Arc<Control>,
-    barrier: Arc<Barrier>,
-    clock: Arc<RingClock>,
     /// By producer, whether it promises watermarks.
     promises: Vec<bool>,
     stamps: Stamps,
-    suspects: Option<Suspects>,
-    packet_clock: Arc<AtomicI64>,
-    shared: Arc<AnalyzerCounters>,
-    costs: Arc<Costs>,
-    messages: Messages,
-    events: Events,
     names: InterfaceCache,
     orders: Vec<Order<Expression>>,
     fragments: FirstFragments,
@@ -128,78 +106,47 @@ struct Core {
 }
 
 impl Analyzer {
-    pub(crate) fn new(parts: AnalyzerParts) -> Self {
-        let AnalyzerParts {
-            ring,
-            reader,
-            triggers,
-            native,
-            template,
-            manual,
-            scripts,
-            director,
-            intake,
-            control,
-            barrier,
-            clock,
-            suspects,
-            packet_clock,
-            shared,
-            costs,
-            messages,
-            events,
-        } = parts;
-        let live = director.grace_ns.is_some();
-        let start_ns = if live { clock.now().ring_ns } else { i64::MAX };
-        let promises = intake.promises();
+    pub(crate) fn new(
+        common: Arc<Common>,
+        parts: AnalyzerParts,
+        reader: Reader,
+        director: DirectorConfig,
+    ) -> Self {
+        let live = common.is_live();
+        let promises = common.intake.promises();
         let mut director = Director::new(director);
         if live {
             director.set_promises(promises.clone());
         }
         let core = Core {
-            names: intake.interface_cache(),
-            promises,
-            stamps: Stamps::new(&ring),
             director,
             live,
+            promises,
+            stamps: Stamps::new(&common.ring),
+            names: common.intake.interface_cache(),
             orders: Vec::new(),
-            fragments: FirstFragments::new(&template),
+            fragments: FirstFragments::new(&parts.template),
             waiting: None,
             open: HashMap::new(),
             closed: ClosedWindows::default(),
             received: Vec::new(),
             here: Vec::new(),
             unsettled_bytes: 0,
-            start_ns,
+            start_ns: if live {
+                common.clock.now().ring_ns
+            } else {
+                i64::MAX
+            },
             analyzed: 0,
             lapped: 0,
             #[cfg(test)]
             passed_by: 0,
             refusals: Refusals::default(),
             unseen: Unseen::default(),
-            ring,
-            triggers,
-            native,
-            template,
-            manual,
-            scripts,
-            intake,
-            control,
-            barrier,
-            clock,
-            suspects,
-            packet_clock,
-            shared,
-            costs,
-            messages,
-            events,
+            common,
+            parts,
         };
         Self { reader, core }
-    }
-
-    /// For the dumper.
-    pub(crate) fn positions(&self) -> Positions {
-        self.reader.positions()
     }
 
     /// How many records were not looked at.
@@ -212,12 +159,11 @@ impl Analyzer {
     #[cfg(test)]
     pub(crate) fn remembered(&self) -> [usize; 3] {
         let core = &self.core;
-        [core.open.len(), core.closed.len(), core.messages.unsent()]
-    }
-
-    /// For whoever wants the analyzer's attention.
-    pub(crate) fn waker(&self) -> Waker {
-        self.reader.waker()
+        [
+            core.open.len(),
+            core.closed.len(),
+            core.parts.messages.unsent(),
+        ]
     }
 
     /// Whether the clock alone may end something: a window, or the waiting of a hit.
@@ -227,20 +173,26 @@ impl Analyzer {
 
     /// Sleeps until there is something to read, a wish, or the timeout. Returns for how long.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Duration {
-        let start_ns = self.core.clock.clock().mono_ns();
+        let start_ns = self.core.common.clock.clock().mono_ns();
         if self.core.is_told() {
             self.reader.doze(timeout);
         } else {
             self.reader.wait(timeout);
         }
-        let slept_ns = self.core.clock.clock().mono_ns().saturating_sub(start_ns);
+        let slept_ns = self
+            .core
+            .common
+            .clock
+            .clock()
+            .mono_ns()
+            .saturating_sub(start_ns);
         Duration::from_nanos(slept_ns.unsigned_abs())
     }
 
     /// Reads what is there (live at most some batches), then looks after clocks and wishes. False: nothing was there.
     pub(crate) fn step(&mut self) -> bool {
         // Asked before the reading: the writer that asks has published everything.
-        let asked = self.core.barrier.asked_of_analyzer();
+        let asked = self.core.common.barrier.asked_of_analyzer();
         // Read before the records: what a queue promised not to be older than has then been seen, if all was read.
         let promised_ns = self.core.promised_ns();
         let mut batches = 0;
@@ -255,20 +207,20 @@ impl Analyzer {
         if !more {
             self.reader.finish();
         }
-        let now = self.core.clock.now();
+        let now = self.core.common.clock.now();
         self.core
             .was_lapped(self.reader.lapped().packets, now.mono_ns);
         self.core.look_after(now, promised_ns.filter(|_| !more));
         if let Some(asked) = asked {
             self.core.make_room();
-            self.core.barrier.analyzer_done(asked);
+            self.core.common.barrier.analyzer_done(asked);
             self.core.send(Message::Wake);
         }
         batches > 0
     }
 
     /// The inserters are gone: reads the rest and closes every window.
-    pub(crate) fn end(mut self, clip: Clip) -> AnalyzerEnd {
+    pub(crate) fn end(mut self, clip: Clip) {
         while self.step() {}
         let core = &mut self.core;
         core.here.clear();
@@ -279,29 +231,13 @@ impl Analyzer {
         core.tell_rest();
         core.hint_at_tags();
         core.publish_counters();
-        core.messages.finish();
-        AnalyzerEnd {
-            analyzed: core.analyzed,
-            lapped: core.lapped,
-            unseen: core.unseen.packets,
-            hits: core.director.counts(),
-        }
+        core.parts.messages.finish();
     }
-}
-
-/// What the analyzer leaves behind.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct AnalyzerEnd {
-    pub(crate) analyzed: u64,
-    pub(crate) lapped: u64,
-    /// Of them, while there were rules.
-    pub(crate) unseen: u64,
-    pub(crate) hits: HitCounts,
 }
 
 impl Core {
     fn batch(&mut self, batch: &Batch<'_>) {
-        self.triggers.refresh();
+        self.parts.triggers.refresh();
         let unseen = self.unseen_of(batch.missed.packets);
         self.unseen.batch(batch.producer, batch.oldest_ns, unseen);
         self.look_at(batch);
@@ -309,7 +245,8 @@ impl Core {
         self.analyzed += batch.len() as u64;
         if !self.live {
             // C0: Release, pairs with C1 in `Progress::reach`: the positions move after this, at the reader's next call.
-            self.packet_clock
+            self.parts
+                .packet_clock
                 .store(self.director.clock_ns(), Ordering::Release);
         }
         self.publish_counters();
@@ -336,7 +273,7 @@ impl Core {
 
     /// Whether inserters call when there is a packet to be looked at.
     fn is_told(&self) -> bool {
-        self.suspects.is_some() && !self.has_deadline()
+        self.parts.suspects.is_some() && !self.has_deadline()
     }
 
     /// Clocks and wishes, between batches.
@@ -348,8 +285,8 @@ impl Core {
             self.director.advance_mono(now.mono_ns, &mut self.orders);
         }
         self.settle_live();
-        self.messages.push();
-        for _ in 0..self.control.take_triggers() {
+        self.parts.messages.push();
+        for _ in 0..self.common.control.take_triggers() {
             self.trigger_by_hand(now);
         }
         self.execute();
@@ -362,7 +299,7 @@ impl Core {
         if !self.live {
             return None;
         }
-        let least_ns = promised(&self.ring, &self.promises).min();
+        let least_ns = promised(&self.common.ring, &self.promises).min();
         least_ns.filter(|ns| *ns != i64::MAX && *ns != i64::MIN)
     }
 
@@ -385,7 +322,7 @@ impl Core {
             record: u64::MAX,
             rule: MANUAL,
         };
-        let expression = Ok(self.manual.clone());
+        let expression = Ok(self.parts.manual.clone());
         self.director
             .manual(Hit { order, expression }, &mut self.orders);
     }
@@ -396,7 +333,10 @@ impl Core {
             return;
         };
         let mut buckets = Vec::new();
-        self.ring.reserve(i64::MIN, i64::MAX).buckets(&mut buckets);
+        self.common
+            .ring
+            .reserve(i64::MIN, i64::MAX)
+            .buckets(&mut buckets);
         // The first of them to close is the next to go.
         let oldest = buckets.iter().find(|bucket| bucket.closed);
         if oldest.is_some_and(|bucket| bucket.max_ns >= from_ns) {
@@ -430,7 +370,7 @@ impl Core {
                             ends: self.ends(),
                             received: (!self.live).then(|| self.received.clone()),
                             clock_ns: if self.live {
-                                self.clock.now().ring_ns
+                                self.common.clock.now().ring_ns
                             } else {
                                 self.director.clock_ns()
                             },
@@ -452,7 +392,7 @@ impl Core {
         let trigger =
             (hit.rule != MANUAL).then_some((hit.producer, hit.record, expression.interface()));
         let offset_ns = if hit.rule == MANUAL {
-            self.clock.now().offset_ns
+            self.common.clock.now().offset_ns
         } else {
             self.stamps.offset_ns(hit.producer, hit.source, hit.record)
         };
@@ -480,7 +420,7 @@ impl Core {
             predicate,
             from_ns,
             to_ns,
-            reservation: self.ring.reserve(from_ns, to_ns),
+            reservation: self.common.ring.reserve(from_ns, to_ns),
         })));
     }
 
@@ -489,7 +429,10 @@ impl Core {
             return;
         };
         order.unseen = self.unseen.within(window.from_ns, window.to_ns);
-        self.shared.closed_dumps.fetch_add(1, Ordering::Relaxed);
+        self.common
+            .counters
+            .closed_dumps
+            .fetch_add(1, Ordering::Relaxed);
         let (id, ends, closed_ns) = (order.id, order.ends.clone(), order.clock_ns);
         self.send(Message::Close(Box::new(order)));
         if let Some(late) = self.closed.add(id, window, ends, closed_ns) {
@@ -500,8 +443,8 @@ impl Core {
     /// The first record of each producer that is not in a window closed now.
     fn ends(&self) -> Vec<u64> {
         if self.here.is_empty() {
-            (0..self.ring.producers())
-                .map(|p| self.ring.published(p))
+            (0..self.common.ring.producers())
+                .map(|p| self.common.ring.published(p))
                 .collect()
         } else {
             self.here.clone()
@@ -511,7 +454,7 @@ impl Core {
     fn refuse(&mut self, hit: HitOrder, why: &Refusal) {
         let say = self
             .refusals
-            .add(why.reason(), self.clock.clock().mono_ns());
+            .add(why.reason(), self.common.clock.clock().mono_ns());
         if say == Say::Nothing {
             return;
         }
@@ -552,7 +495,7 @@ impl Core {
                 }
             }
             (Some(from_ns), waiting) => {
-                *waiting = Some((from_ns, self.ring.reserve(from_ns, i64::MAX)));
+                *waiting = Some((from_ns, self.common.ring.reserve(from_ns, i64::MAX)));
             }
         }
     }
@@ -566,11 +509,17 @@ impl Core {
 
     /// Rules that never matched, where tags may be the reason.
     fn hint_at_tags(&self) {
-        let tagged: u64 = self.intake.snapshots().iter().map(|s| s.tagged).sum();
+        let tagged: u64 = self
+            .common
+            .intake
+            .snapshots()
+            .iter()
+            .map(|s| s.tagged)
+            .sum();
         if tagged == 0 {
             return;
         }
-        for text in self.triggers.without_hits() {
+        for text in self.parts.triggers.without_hits() {
             self.tell(Event::Notice(format!(
                 "trigger '{text}' never matched; {tagged} tagged packets: try 'vlan and ({text})'"
             )));
@@ -579,24 +528,25 @@ impl Core {
 
     fn publish_counters(&self) {
         let counts = self.director.counts();
+        let shared = &self.common.counters;
         for (counter, n) in [
-            (&self.shared.analyzed, self.analyzed),
-            (&self.shared.lapped, self.lapped),
-            (&self.shared.unseen, self.unseen.packets),
-            (&self.shared.triggers, counts.triggers),
-            (&self.shared.open_dumps, self.director.open_dumps() as u64),
-            (&self.shared.clock_steps, self.clock.count()),
+            (&shared.analyzed, self.analyzed),
+            (&shared.lapped, self.lapped),
+            (&shared.unseen, self.unseen.packets),
+            (&shared.triggers, counts.triggers),
+            (&shared.open_dumps, self.director.open_dumps() as u64),
+            (&shared.clock_steps, self.common.clock.count()),
         ] {
             counter.store(n, Ordering::Relaxed);
         }
-        self.shared.set_suppressed(&counts.suppressed);
+        shared.set_suppressed(&counts.suppressed);
     }
 
     fn send(&mut self, message: Message) {
-        self.messages.send(message);
+        self.parts.messages.send(message);
     }
 
     fn tell(&self, event: Event) {
-        self.events.tell(event);
+        self.parts.events.tell(event);
     }
 }

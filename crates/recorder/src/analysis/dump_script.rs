@@ -18,7 +18,7 @@ use retroscope_script::{
 
 use crate::{
     analysis::{fragments::FirstFragments, predicate::Expression, trigger_scripts::shown},
-    control::{hits::Unfilled, progress::AnalyzerCounters, time::rfc3339},
+    control::{common::Common, hits::Unfilled, time::rfc3339},
     intake::interfaces::Interface,
 };
 
@@ -38,7 +38,7 @@ pub(crate) struct DumpFunction {
 #[derive(Debug, Clone)]
 struct Shared {
     script: Arc<Mutex<DumpScript>>,
-    counters: Arc<AnalyzerCounters>,
+    common: Arc<Common>,
 }
 
 /// What one call of the dump function made: a function over packets. It is given up with the last of its clones.
@@ -64,24 +64,25 @@ impl Shared {
         let result = call(&mut script);
         if script.fault().is_some() {
             // Relaxed: a number that stands alone; the lock makes its writers one.
-            self.counters.dump_script_failed.store(1, Ordering::Relaxed);
+            let failed = &self.common.counters.dump_script_failed;
+            failed.store(1, Ordering::Relaxed);
         }
         result
     }
 }
 
 impl DumpFunction {
-    /// Runs the file once. `counters` learn when the script fails.
+    /// Runs the file once. The counters learn when the script fails.
     pub(crate) fn new(
         script: &Script,
         limits: Limits,
-        counters: &Arc<AnalyzerCounters>,
+        common: &Arc<Common>,
     ) -> Result<Self, ScriptError> {
         let script = DumpScript::new(script, limits)?;
         Ok(Self {
             shared: Shared {
                 script: Arc::new(Mutex::new(script)),
-                counters: Arc::clone(counters),
+                common: Arc::clone(common),
             },
             templates: HashMap::new(),
             told: false,

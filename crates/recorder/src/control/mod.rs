@@ -1,5 +1,6 @@
 //! What the threads share: time, how far each has come, wishes, and news for whoever watches.
 
+pub(crate) mod common;
 pub(crate) mod events;
 pub(crate) mod hits;
 pub(crate) mod progress;

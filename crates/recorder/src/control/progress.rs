@@ -174,8 +174,9 @@ impl Barrier {
 }
 
 /// The reading ledger and the hits, for status lines. One writer each, the analyzer but where it says otherwise; each
-/// number stands alone.
+/// number stands alone. Inserters read what stands beside it with each burst: it lies on cache lines of its own.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(crate) struct AnalyzerCounters {
     pub(crate) analyzed: AtomicU64,
     pub(crate) lapped: AtomicU64,
@@ -231,7 +232,9 @@ impl AnalyzerCounters {
     }
 }
 
-/// What dumps cost, from the dumper to the director, summed by rule until that takes it.
+/// What dumps cost, from the dumper to the director, summed by rule until that takes it: live as it comes by; from files behind its
+/// questions only ([`Message::Account`](crate::dump::Message)). Nothing is written between an answer and its look, so it knows the same in
+/// every run.
 #[derive(Debug, Default)]
 pub(crate) struct Costs {
     /// Whether there is anything. It carries nothing with it: the lock does.
@@ -249,17 +252,12 @@ pub(crate) struct Cost {
 }
 
 impl Costs {
-    /// Adds to what was not taken yet.
-    pub(crate) fn add(&self, costs: BTreeMap<usize, Cost>) {
-        if costs.is_empty() {
-            return;
-        }
+    /// Adds to what was not taken yet of a rule.
+    pub(crate) fn add(&self, rule: usize, bytes: u64, finished: u64) {
         let mut by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
-        for (rule, cost) in costs {
-            let sum = by_rule.entry(rule).or_default();
-            sum.bytes += cost.bytes;
-            sum.finished += cost.finished;
-        }
+        let sum = by_rule.entry(rule).or_default();
+        sum.bytes += bytes;
+        sum.finished += finished;
         self.any.store(true, Ordering::Relaxed);
     }
 

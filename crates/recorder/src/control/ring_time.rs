@@ -33,8 +33,10 @@ pub(crate) struct Moment {
     pub(crate) offset_ns: i64,
 }
 
-/// The system's clock as ring time, shared by all threads. It also keeps the list of steps, of any clock.
+/// The system's clock as ring time, shared by all threads. It also keeps the list of steps, of any clock. Read with each burst, and
+/// so on cache lines of its own.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct RingClock {
     clock: Arc<dyn Clock>,
     /// System clock less monotonic clock at the start, ns.

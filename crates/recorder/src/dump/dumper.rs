@@ -14,7 +14,7 @@ use std::{
     sync::{Arc, atomic::Ordering, mpsc},
 };
 
-use retroscope_ring::{BucketInfo, BucketRef, BucketView, EvictedBucket, Ring};
+use retroscope_ring::{BucketInfo, BucketRef, BucketView, EvictedBucket};
 
 use super::{
     active::{
@@ -26,23 +26,24 @@ use super::{
     output::{DumpPacket, Written},
     report::{DumpReport, Missing, PROGRAM, Sidecar, file_name},
     scan::{Scanner, Visit, Want},
-    spending::Spending,
 };
 use crate::{
     Event,
     analysis::rules::Rules,
     control::{
+        common::Common,
         events::Events,
-        progress::{AnalyzerCounters, Barrier, Costs, Progress, Reach},
-        ring_time::{RingClock, Stamps},
+        progress::{Progress, Reach},
+        ring_time::Stamps,
         time::rfc3339,
     },
-    dump::log::DumpLog,
-    intake::{Intake, interfaces::InterfaceCache},
+    intake::interfaces::InterfaceCache,
 };
 
 /// Said of a pcapng file that Wireshark reads and tcpdump refuses.
 const SEVERAL_LINK_TYPES: &str = "several link types in one file: libpcap, and so tcpdump, will not read it (--format pcap splits it)";
+/// What a file holds of a packet beside its bytes: an enhanced packet block (pcapng, section 4.3).
+const PACKET_OVERHEAD_BYTES: u64 = 32;
 /// Finished dumps that a late packet can still amend.
 const FINISHED_KEPT: usize = 1024;
 /// How long a closed live dump waits for loss counters that cover its window, ns of the monotonic clock. They are read
@@ -56,17 +57,11 @@ const SOON_NS: i64 = 100_000_000;
 /// What the dumper is built from.
 #[derive(Debug)]
 pub(crate) struct DumperParts {
-    pub(crate) ring: Ring,
+    pub(crate) common: Arc<Common>,
     pub(crate) shelf: Shelf,
-    pub(crate) intake: Arc<Intake>,
     pub(crate) progress: Progress,
-    pub(crate) barrier: Arc<Barrier>,
-    pub(crate) clock: Arc<RingClock>,
-    pub(crate) counters: Arc<AnalyzerCounters>,
-    pub(crate) costs: Arc<Costs>,
     pub(crate) reproducible: bool,
     pub(crate) messages: mpsc::Receiver<Message>,
-    pub(crate) log: Arc<DumpLog>,
     pub(crate) events: Events,
 }
 
@@ -83,7 +78,8 @@ pub(crate) struct Dumper {
     finished: VecDeque<(u64, DumpReport, FinishedFile, SidecarFacts)>,
     views: HashMap<BucketRef, HeldView>,
     next_number: u64,
-    spending: Spending,
+    /// The analyzer waits for an answer ([`Message::Account`]).
+    asked: Option<(Vec<u64>, mpsc::SyncSender<()>)>,
     infos: Vec<BucketInfo>,
     fallen: Vec<EvictedBucket>,
 }
@@ -96,15 +92,14 @@ struct HeldView {
 
 impl Dumper {
     pub(crate) fn new(parts: DumperParts, rules: Rules) -> Self {
-        let names = parts.intake.interface_cache();
-        let is_live = matches!(parts.progress, Progress::Live { .. });
+        let common = &parts.common;
         Self {
-            stamps: Stamps::new(&parts.ring),
-            spending: Spending::new(Arc::clone(&parts.costs), is_live),
+            names: common.intake.interface_cache(),
+            stamps: Stamps::new(&common.ring),
+            compiler: DumpCompiler::new(common.is_live()),
             parts,
-            names,
             scanner: Scanner::new(rules),
-            compiler: DumpCompiler::new(is_live),
+            asked: None,
             active: Vec::new(),
             finished: VecDeque::new(),
             views: HashMap::new(),
@@ -122,7 +117,7 @@ impl Dumper {
     /// Waits for a message, at most as long as open dumps allow; false when all senders are gone and nothing is open.
     pub(crate) fn wait(&mut self) -> bool {
         // The last round may have taken the analyzer's wake before it could see what it was for.
-        if self.spending.is_asked() || self.parts.barrier.asked_of_dumper().is_some() {
+        if self.asked.is_some() || self.parts.common.barrier.asked_of_dumper().is_some() {
             return true;
         }
         let message = if self.busy() {
@@ -155,11 +150,11 @@ impl Dumper {
     pub(crate) fn step(&mut self) {
         // The barrier and the reach are read before the messages: whatever the analyzer sent before it moved on is
         // then seen here before the packets that came after.
-        let barrier = self.parts.barrier.asked_of_dumper();
-        let account = self.spending.take_question();
+        let barrier = self.parts.common.barrier.asked_of_dumper();
+        let account = self.asked.take();
         let mut reach = self.parts.progress.reach();
-        if let Some(question) = &account {
-            reach.extend(&question.ends);
+        if let Some((ends, _)) = &account {
+            reach.extend(ends);
         }
         while let Ok(message) = self.parts.messages.try_recv() {
             self.take(message);
@@ -169,9 +164,11 @@ impl Dumper {
         self.pass(&reach, barrier.is_some() || account.is_some());
         self.give_back();
         self.complete(&reach);
-        self.spending.tell(account);
+        if let Some((_, reply)) = account {
+            let _ = reply.send(());
+        }
         if let Some(barrier) = barrier {
-            self.parts.barrier.dumper_done(barrier);
+            self.parts.common.barrier.dumper_done(barrier);
         }
     }
 
@@ -193,7 +190,7 @@ impl Dumper {
                 }
                 Err(failure) => failure,
             };
-            let (intake, clock) = (&self.parts.intake, &self.parts.clock);
+            let (intake, clock) = (&self.parts.common.intake, &self.parts.common.clock);
             let report = dump.report(&close, Some(&failure), failure.safe, intake, clock);
             self.tell(Event::Finished(report));
         }
@@ -209,7 +206,7 @@ impl Dumper {
         match message {
             Message::Open(order) => self.open(*order),
             Message::Close(close) => {
-                let judge_by_ns = self.parts.clock.clock().mono_ns() + COUNTERS_WAIT_NS;
+                let judge_by_ns = self.parts.common.clock.clock().mono_ns() + COUNTERS_WAIT_NS;
                 if let Some(dump) = self.active(close.id) {
                     dump.close = Some(*close);
                     dump.judge_by_ns = Some(judge_by_ns);
@@ -227,7 +224,7 @@ impl Dumper {
                 });
             }
             Message::Wake => {}
-            Message::Account { ends, reply } => self.spending.ask(ends, reply),
+            Message::Account { ends, reply } => self.asked = Some((ends, reply)),
         }
     }
 
@@ -330,7 +327,7 @@ impl Dumper {
                 next_ns[want.dump] = next_ns[want.dump].min(visit.info.min_ns);
             }
         }
-        let patience = self.parts.ring.buckets() / 8;
+        let patience = self.parts.common.ring.buckets() / 8;
         for (visit, bounds) in visits.iter().zip(bounds.into_iter().rev()) {
             self.scan(visit);
             let everything = everything || self.views.len() > patience;
@@ -387,7 +384,7 @@ impl Dumper {
     fn scan(&mut self, visit: &Visit) {
         let bucket = visit.info.bucket;
         // Overwritten since: the reservation tells what fell.
-        let Some(view) = self.parts.ring.hold(bucket) else {
+        let Some(view) = self.parts.common.ring.hold(bucket) else {
             return;
         };
         let (waiting, to) = {
@@ -496,8 +493,12 @@ impl Dumper {
             Ok(file) => file.taken(),
             Err(failure) => failure.safe,
         };
-        let rule = dump.order.rule_number;
-        self.spending.wrote(rule, &written, &mut dump.told_bytes);
+        let bytes = written.bytes + written.packets * PACKET_OVERHEAD_BYTES;
+        let news = bytes.saturating_sub(std::mem::replace(&mut dump.told_bytes, bytes));
+        if news > 0 {
+            let costs = &self.parts.common.costs;
+            costs.add(dump.order.rule_number, news, 0);
+        }
     }
 
     /// Closed buckets that were wholly read and written are free to be overwritten.
@@ -539,10 +540,11 @@ impl Dumper {
         let Some(close) = dump.close.take() else {
             return;
         };
-        let finished = &self.parts.counters.finished_dumps;
+        let common = Arc::clone(&self.parts.common);
+        let finished = &common.counters.finished_dumps;
         finished.fetch_add(1, Ordering::Relaxed);
-        self.spending.finished(dump.order.rule_number);
-        let intake = Arc::clone(&self.parts.intake);
+        common.costs.add(dump.order.rule_number, 0, 1);
+        let (intake, clock) = (&common.intake, &common.clock);
         let file = dump.take_file();
         let sidecar = dump.sidecar_facts(
             &close,
@@ -550,9 +552,8 @@ impl Dumper {
             file.as_ref().map_or(Vec::new(), DumpFile::interfaces),
         );
         let result = file.and_then(|file| {
-            let clock = &self.parts.clock;
-            let verdict = verdict_line(&dump.report(&close, None, file.taken(), &intake, clock));
-            let totals = |id: u16| interface_totals(&close, &dump, &intake, id);
+            let verdict = verdict_line(&dump.report(&close, None, file.taken(), intake, clock));
+            let totals = |id: u16| interface_totals(&close, &dump, intake, id);
             file.finish(&verdict, &totals, &mut self.names).map_err(
                 |FailedFile { error, parts, safe }| {
                     let mut failure = Failure::new(error.to_string(), parts, safe, close.clock_ns);
@@ -564,8 +565,7 @@ impl Dumper {
         });
         match result {
             Ok(finished) => {
-                let clock = &self.parts.clock;
-                let mut report = dump.report(&close, None, finished.written, &intake, clock);
+                let mut report = dump.report(&close, None, finished.written, intake, clock);
                 let mut paths = finished.captures.iter().map(|capture| capture.path.clone());
                 report.file = paths.next().unwrap_or_default();
                 report.more_files = paths.collect();
@@ -581,8 +581,7 @@ impl Dumper {
                 self.tell(Event::Finished(report));
             }
             Err(failure) => {
-                let clock = &self.parts.clock;
-                let mut report = dump.report(&close, Some(&failure), failure.safe, &intake, clock);
+                let mut report = dump.report(&close, Some(&failure), failure.safe, intake, clock);
                 if let Some(label) = &dump.label {
                     report.sidecar = self.write_sidecar(label, &report, &sidecar, false);
                 }
@@ -620,7 +619,7 @@ impl Dumper {
             interfaces: facts.interfaces.clone(),
             program: PROGRAM,
             created: (!self.parts.reproducible)
-                .then(|| rfc3339(self.parts.clock.clock().now().wall_ns)),
+                .then(|| rfc3339(self.parts.common.clock.clock().now().wall_ns)),
         };
         let written = serde_json::to_vec_pretty(&sidecar)
             .map_err(io::Error::other)
@@ -663,8 +662,8 @@ impl Dumper {
 
     fn tell(&self, event: Event) {
         match &event {
-            Event::Finished(report) => self.parts.log.add(report.clone()),
-            Event::Amended(report) => self.parts.log.amend(report),
+            Event::Finished(report) => self.parts.common.log.add(report.clone()),
+            Event::Amended(report) => self.parts.common.log.amend(report),
             _ => {}
         }
         self.parts.events.tell(event);
@@ -680,10 +679,10 @@ fn is_ready(parts: &DumperParts, dump: &Active, reach: &Reach) -> bool {
         return false;
     }
     let until_ns = dump.order.to_ns.min(close.clock_ns);
-    parts.intake.losses_known_until(until_ns)
+    parts.common.intake.losses_known_until(until_ns)
         || dump
             .judge_by_ns
-            .is_none_or(|by| parts.clock.clock().mono_ns() >= by)
+            .is_none_or(|by| parts.common.clock.clock().mono_ns() >= by)
 }
 
 /// The pause between two rounds while dumps are open: short against the 100 ms that a first packet may take, long

@@ -14,7 +14,6 @@ mod order;
 mod output;
 pub(crate) mod report;
 mod scan;
-mod spending;
 
 pub use encode::Format;
 pub(crate) use names::Directory;

@@ -12,10 +12,10 @@ use retroscope_capture::{
     Source,
     clock::{Clock, duration_ns},
 };
-use retroscope_ring::{Ring, RingConfig};
+use retroscope_ring::{Ring, RingConfig, RingError};
 
 use crate::{
-    control::{progress::Control, ring_time::RingClock},
+    control::common::Common,
     intake::{
         Intake,
         counters::SourceSnapshot,
@@ -54,31 +54,21 @@ pub fn insert_only(
     let ring = Ring::new(&RingConfig::new(ring_bytes, producers, 1), None)?;
     let queues = opened.iter().map(Vec::len);
     let intake = Intake::new(names.into_iter().zip(queues), Arc::default(), false);
-    let intake = Arc::new(intake);
+    let common = Common::new(ring, Arc::clone(&clock), intake);
     let shared = InserterShared {
-        ring: ring.clone(),
-        intake: Arc::clone(&intake),
-        control: Arc::new(Control::default()),
-        clock: Arc::new(RingClock::new(Arc::clone(&clock))),
-        analyzer: Arc::default(),
-        snaplen: 0,
-        filter: None,
-        remaining: None,
-        lookout: None,
-        hold_ns: 0,
         duration_ns: duration.map(duration_ns),
+        ..InserterShared::of_all(Arc::clone(&common))
     };
-    let mut inserters = Vec::new();
-    for (source, queues) in opened.into_iter().enumerate() {
-        for (queue, counters) in queues.into_iter().zip(&intake.sources[source].queues) {
-            let lane = Lane::new(queue, source, Arc::clone(counters), &shared)?;
-            inserters.push(LiveInserter::new(lane, ring.producer()?, shared.clone()));
-        }
-    }
+    let inserter = |lane| {
+        let producer = common.ring.producer()?;
+        Ok(LiveInserter::new(lane, producer, shared.clone()))
+    };
+    let lanes = Lane::of_all(opened, &shared)?.into_iter();
+    let inserters = lanes.map(inserter).collect::<Result<_, RingError>>()?;
     let (first_ns, last_ns) = run(inserters, clock.as_ref());
     let elapsed_ns = u64::try_from(last_ns - first_ns).unwrap_or(0);
     Ok(Inserted {
-        sources: intake.snapshots(),
+        sources: common.intake.snapshots(),
         elapsed: Duration::from_nanos(elapsed_ns),
     })
 }

@@ -21,28 +21,28 @@ use retroscope_capture::{
     clock::{Clock, Now, duration_ns},
 };
 use retroscope_packet::LinkType;
-use retroscope_ring::{EvictionDetail, GroupKind, Mode, Ring, RingConfig, RingError, Waker};
+use retroscope_ring::{EvictionDetail, GroupKind, Mode, Ring, RingConfig, Waker};
 use retroscope_script::Limits;
 
 use crate::{
     Event,
     analysis::{
-        analyzer::{Analyzer, AnalyzerEnd, AnalyzerParts, Functions},
+        analyzer::{Analyzer, AnalyzerParts, Functions},
         director::{Clip, DirectorConfig},
         native::NativeCode,
         prepared::{LinkTypes, mode},
         rules::Rules,
     },
     control::{
+        common::Common,
         events::{Events, events},
-        progress::{AnalyzerCounters, Barrier, Control, Costs, Progress},
-        ring_time::RingClock,
+        progress::Progress,
         unprivileged::without_capabilities,
     },
-    dump::{Directory, Dumper, DumperParts, Messages, Shelf, log::DumpLog},
+    dump::{Directory, Dumper, DumperParts, Messages, Shelf},
     intake::{
         Intake,
-        inserter::{InserterShared, Lane, LaneEnd, LiveInserter, MergeInserter},
+        inserter::{InserterShared, Lane, LiveInserter, MergeInserter},
         interfaces::Interfaces,
         lookout::Lookout,
     },
@@ -105,7 +105,6 @@ pub(crate) fn start(
     let link_types = LinkTypes::new(&known, &link_types);
     let mut expressions = Expressions::new(&texts, &link_types, config.offline, &native)
         .map_err(StartError::Expression)?;
-    let counters = Arc::new(AnalyzerCounters::default());
     let path = &config.directory;
     let directory = Directory::open(path).map_err(|error| StartError::Directory {
         path: path.clone(),
@@ -122,19 +121,112 @@ pub(crate) fn start(
     let offer = offer(config, &mut expressions, &known);
     let opened = reopen(kept, sources, config.rx_threads, &offer)?;
     opened_all().map_err(StartError::Opened)?;
+    let shelf = Shelf {
+        directory,
+        format: config.format,
+    };
+    let live = !config.offline;
+    let mode = mode(config.offline);
+    let intake = Intake::new(
+        opened.iter().map(|s| (s.name.clone(), s.queues.len())),
+        Arc::new(Interfaces::new(
+            expressions.triggers.shared().clone(),
+            expressions.template.clone(),
+            mode,
+        )),
+        config.offline,
+    );
+    let common = Common::new(ring, clock, intake);
     // Threads, and what the authors of scripts wrote, run without the privileges that opening takes.
     let scripts = without_capabilities(|| {
         native.start();
-        Functions::new(&config.scripts, Limits::default(), &counters)
+        Functions::new(&config.scripts, Limits::default(), &common)
     })??;
-    Starter {
-        config,
-        clock: Arc::new(RingClock::new(clock)),
-        ring,
-        counters,
-        native,
-    }
-    .start(opened, expressions, scripts, directory)
+    let mut notices = expressions.notices();
+    notices.extend(scripts.start_notice());
+    notices.extend(native.notice());
+
+    let ring = &common.ring;
+    let (messages_tx, messages) = Messages::new(live);
+    let (events_tx, events) = events();
+    let packet_clock = Arc::new(AtomicI64::new(i64::MIN));
+    let kind = if live {
+        GroupKind::Lapped
+    } else {
+        GroupKind::Gating
+    };
+    let reader = ring.group("analyzer", kind)?;
+    let waker = reader.waker();
+    let rules = (live && scripts.triggers.is_empty())
+        .then(|| expressions.direct())
+        .flatten();
+    let (lookout, suspects) = Lookout::arrange(rules, ring, queues, waker.clone());
+    let shared = InserterShared {
+        common: Arc::clone(&common),
+        snaplen: config.snaplen,
+        filter: expressions.filter,
+        remaining: config
+            .count
+            .map(|n| Arc::new(AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX)))),
+        lookout,
+        hold_ns: duration_ns(config.hold),
+        duration_ns: config.duration.map(duration_ns),
+    };
+    let queues = opened.into_iter().map(|source| source.queues).collect();
+    let lanes = Lane::of_all(queues, &shared)?;
+    let progress = if live {
+        Progress::Live {
+            ring: ring.clone(),
+            promises: common.intake.promises(),
+        }
+    } else {
+        Progress::Follow {
+            positions: reader.positions(),
+            clock: Arc::clone(&packet_clock),
+            hold_ns: duration_ns(config.hold),
+        }
+    };
+    let parts = AnalyzerParts {
+        triggers: expressions.triggers,
+        native: Arc::clone(&native),
+        template: expressions.template,
+        manual: expressions.manual,
+        scripts,
+        suspects,
+        packet_clock,
+        messages: messages_tx,
+        events: events_tx.clone(),
+    };
+    let analyzer = Analyzer::new(Arc::clone(&common), parts, reader, director_config(config));
+    let start_mono_ns = live.then(|| common.clock.now().mono_ns);
+    let parts = DumperParts {
+        common: Arc::clone(&common),
+        shelf,
+        progress,
+        reproducible: config.reproducible,
+        messages,
+        events: events_tx.clone(),
+    };
+    let dumper = spawn_dumper(
+        Dumper::new(parts, Rules::new(mode, native)),
+        Arc::clone(&common),
+    )?;
+    let left = Arc::new(AtomicUsize::new(if live { lanes.len() } else { 1 }));
+    let (analyzer, inserters) = without_capabilities(|| {
+        let analyzer = spawn_analyzer(analyzer, Arc::clone(&common), Arc::clone(&left))?;
+        let inserters = spawn_inserters(lanes, &shared, &left, &waker, &events_tx)?;
+        Ok::<_, StartError>((analyzer, inserters))
+    })??;
+    Ok(Recorder {
+        common,
+        waker,
+        events,
+        inserters,
+        analyzer,
+        dumper,
+        notices,
+        start_mono_ns,
+    })
 }
 
 /// A source that was opened.
@@ -227,172 +319,6 @@ fn ring_config(config: &Config, queues: usize, now: Now) -> RingConfig {
     ring
 }
 
-/// Wires the threads together.
-struct Starter<'a> {
-    config: &'a Config,
-    clock: Arc<RingClock>,
-    ring: Ring,
-    counters: Arc<AnalyzerCounters>,
-    native: Arc<NativeCode>,
-}
-
-impl Starter<'_> {
-    fn start(
-        self,
-        opened: Vec<Opened>,
-        expressions: Expressions,
-        scripts: Functions,
-        directory: Directory,
-    ) -> Result<Recorder, StartError> {
-        let Self {
-            config,
-            clock,
-            ring,
-            counters,
-            native,
-        } = self;
-        let intake = Arc::new(Intake::new(
-            opened.iter().map(|s| (s.name.clone(), s.queues.len())),
-            Arc::new(Interfaces::new(
-                expressions.triggers.shared().clone(),
-                expressions.template.clone(),
-                mode(config.offline),
-            )),
-            config.offline,
-        ));
-        let (control, barrier) = (Arc::new(Control::default()), Arc::new(Barrier::default()));
-        let (messages_tx, messages) = Messages::new(!config.offline);
-        let (events_tx, events) = events();
-        let log = Arc::<DumpLog>::default();
-        let packet_clock = Arc::new(AtomicI64::new(i64::MIN));
-        let costs = Arc::new(Costs::default());
-        let mut expressions = expressions;
-        let mut notices = expressions.notices();
-        notices.extend(scripts.start_notice());
-        notices.extend(native.notice());
-
-        let kind = if config.offline {
-            GroupKind::Gating
-        } else {
-            GroupKind::Lapped
-        };
-        let reader = ring.group("analyzer", kind)?;
-        let queues = intake.sources.iter().map(|s| s.queues.len()).sum();
-        let rules = (!config.offline && scripts.triggers.is_empty())
-            .then(|| expressions.direct())
-            .flatten();
-        let (lookout, suspects) = Lookout::arrange(rules, &ring, queues, reader.waker());
-        let shared = InserterShared {
-            ring: ring.clone(),
-            intake: Arc::clone(&intake),
-            control: Arc::clone(&control),
-            clock: Arc::clone(&clock),
-            analyzer: Arc::clone(&counters),
-            snaplen: config.snaplen,
-            filter: expressions.filter,
-            remaining: config
-                .count
-                .map(|n| Arc::new(AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX)))),
-            lookout,
-            hold_ns: duration_ns(config.hold),
-            duration_ns: config.duration.map(duration_ns),
-        };
-        let lanes = lanes(opened, &shared)?;
-        let analyzer = Analyzer::new(AnalyzerParts {
-            ring: ring.clone(),
-            reader,
-            triggers: expressions.triggers,
-            native: Arc::clone(&native),
-            template: expressions.template,
-            manual: expressions.manual,
-            scripts,
-            director: director_config(config),
-            intake: Arc::clone(&intake),
-            control: Arc::clone(&control),
-            barrier: Arc::clone(&barrier),
-            clock: Arc::clone(&clock),
-            suspects,
-            packet_clock: Arc::clone(&packet_clock),
-            shared: Arc::clone(&counters),
-            costs: Arc::clone(&costs),
-            messages: messages_tx,
-            events: events_tx.clone(),
-        });
-        let waker = analyzer.waker();
-        let progress = if config.offline {
-            Progress::Follow {
-                positions: analyzer.positions(),
-                clock: packet_clock,
-                hold_ns: duration_ns(config.hold),
-            }
-        } else {
-            Progress::Live {
-                ring: ring.clone(),
-                promises: intake.promises(),
-            }
-        };
-        let started = (!config.offline).then(|| (Arc::clone(&clock), clock.now().mono_ns));
-        let parts = DumperParts {
-            ring: ring.clone(),
-            shelf: Shelf {
-                directory,
-                format: config.format,
-            },
-            intake: Arc::clone(&intake),
-            progress,
-            barrier: Arc::clone(&barrier),
-            clock,
-            counters: Arc::clone(&counters),
-            costs,
-            reproducible: config.reproducible,
-            messages,
-            log: Arc::clone(&log),
-            events: events_tx.clone(),
-        };
-        let dumper = Dumper::new(parts, Rules::new(mode(config.offline), native));
-
-        let dumper = spawn_dumper(dumper, Arc::clone(&control), Arc::clone(&barrier))?;
-        let left = Arc::new(AtomicUsize::new(if config.offline {
-            1
-        } else {
-            lanes.len()
-        }));
-        let (analyzer, inserters) = without_capabilities(|| {
-            let analyzer = spawn_analyzer(
-                analyzer,
-                Arc::clone(&control),
-                Arc::clone(&barrier),
-                Arc::clone(&left),
-                !config.offline,
-            )?;
-            let inserters = spawn_inserters(
-                lanes,
-                &shared,
-                config.offline,
-                &barrier,
-                &left,
-                &waker,
-                &events_tx,
-            )?;
-            Ok::<_, StartError>((analyzer, inserters))
-        })??;
-        Ok(Recorder {
-            ring,
-            intake,
-            counters,
-            control,
-            waker,
-            events,
-            log,
-            inserters,
-            analyzer,
-            dumper,
-            notices,
-            started,
-        })
-    }
-}
-
 fn director_config(config: &Config) -> DirectorConfig {
     DirectorConfig {
         past_ns: duration_ns(config.past),
@@ -412,34 +338,13 @@ fn director_config(config: &Config) -> DirectorConfig {
     }
 }
 
-fn lanes(opened: Vec<Opened>, shared: &InserterShared) -> Result<Vec<Lane>, RingError> {
-    let mut lanes = Vec::new();
-    for (source, opened) in opened.into_iter().enumerate() {
-        for (queue, counters) in opened
-            .queues
-            .into_iter()
-            .zip(&shared.intake.sources[source].queues)
-        {
-            lanes.push(Lane::new(queue, source, Arc::clone(counters), shared)?);
-        }
-    }
-    Ok(lanes)
-}
-
-fn spawn_dumper(
-    mut dumper: Dumper,
-    control: Arc<Control>,
-    barrier: Arc<Barrier>,
-) -> io::Result<JoinHandle<()>> {
+fn spawn_dumper(mut dumper: Dumper, common: Arc<Common>) -> io::Result<JoinHandle<()>> {
     Builder::new().name("dumper".to_owned()).spawn(move || {
-        let _open = OpenGate {
-            barrier,
-            control: Arc::clone(&control),
-        };
-        while !control.aborting() && dumper.wait() {
+        let OpenGate(common) = &OpenGate(common);
+        while !common.control.aborting() && dumper.wait() {
             dumper.step();
         }
-        if control.aborting() {
+        if common.control.aborting() {
             dumper.abandon("stopped before it was complete");
         }
     })
@@ -447,16 +352,12 @@ fn spawn_dumper(
 
 fn spawn_analyzer(
     mut analyzer: Analyzer,
-    control: Arc<Control>,
-    barrier: Arc<Barrier>,
+    common: Arc<Common>,
     left: Arc<AtomicUsize>,
-    live: bool,
-) -> io::Result<JoinHandle<AnalyzerEnd>> {
+) -> io::Result<JoinHandle<()>> {
     Builder::new().name("analyzer".to_owned()).spawn(move || {
-        let _open = OpenGate {
-            barrier,
-            control: Arc::clone(&control),
-        };
+        let OpenGate(common) = &OpenGate(common);
+        let live = common.is_live();
         let (mut was_busy, mut is_hurried) = (false, false);
         loop {
             // Read before the step: what the last inserter published is then seen by it.
@@ -473,23 +374,22 @@ fn spawn_analyzer(
                 is_hurried = analyzer.wait(timeout) < NAP;
             }
         }
-        analyzer.end(if control.stopping() {
+        analyzer.end(if common.control.stopping() {
             Clip::Stop
         } else {
             Clip::End
-        })
+        });
     })
 }
 
 fn spawn_inserters(
     lanes: Vec<Lane>,
     shared: &InserterShared,
-    offline: bool,
-    barrier: &Arc<Barrier>,
     left: &Arc<AtomicUsize>,
     waker: &Waker,
     events: &Events,
-) -> Result<Vec<JoinHandle<Vec<LaneEnd>>>, StartError> {
+) -> Result<Vec<JoinHandle<Vec<SourceError>>>, StartError> {
+    let common = &shared.common;
     let gone = || Gone {
         left: Arc::clone(left),
         waker: waker.clone(),
@@ -500,10 +400,10 @@ fn spawn_inserters(
             events.tell(Event::Notice(text));
         }
     };
-    if offline {
-        let (mut producer, barrier, waker) =
-            (shared.ring.producer()?, Arc::clone(barrier), waker.clone());
-        producer.on_new_bucket(Box::new(move || barrier.wait(|| waker.wake())));
+    if !common.is_live() {
+        let mut producer = common.ring.producer()?;
+        let (waiting, waker) = (Arc::clone(common), waker.clone());
+        producer.on_new_bucket(Box::new(move || waiting.barrier.wait(|| waker.wake())));
         let inserter = MergeInserter::new(lanes, producer, shared.clone());
         let (gone, mut notify) = (gone(), notify());
         let thread = Builder::new().name("inserter".to_owned()).spawn(move || {
@@ -514,14 +414,14 @@ fn spawn_inserters(
     }
     let mut threads = Vec::new();
     for (index, lane) in lanes.into_iter().enumerate() {
-        let inserter = LiveInserter::new(lane, shared.ring.producer()?, shared.clone());
+        let inserter = LiveInserter::new(lane, common.ring.producer()?, shared.clone());
         let (gone, mut notify) = (gone(), notify());
         threads.push(
             Builder::new()
                 .name(format!("inserter-{index}"))
                 .spawn(move || {
                     let _gone = gone;
-                    vec![inserter.run(&mut notify)]
+                    inserter.run(&mut notify).into_iter().collect()
                 })?,
         );
     }
@@ -545,16 +445,13 @@ impl Drop for Gone {
 /// Lets the inserter pass its barrier when a thread that it would wait for ends. If that was a panic, the recording ends:
 /// nobody would look at it.
 #[derive(Debug)]
-struct OpenGate {
-    barrier: Arc<Barrier>,
-    control: Arc<Control>,
-}
+struct OpenGate(Arc<Common>);
 
 impl Drop for OpenGate {
     fn drop(&mut self) {
-        self.barrier.off();
+        self.0.barrier.off();
         if std::thread::panicking() {
-            self.control.stop();
+            self.0.control.stop();
         }
     }
 }

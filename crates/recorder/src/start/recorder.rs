@@ -3,7 +3,11 @@
 use std::{
     io,
     path::PathBuf,
-    sync::{Arc, atomic::Ordering, mpsc},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
     thread::JoinHandle,
     time::Duration,
 };
@@ -14,18 +18,9 @@ use retroscope_script::{Script, ScriptError};
 
 use crate::{
     Event,
-    analysis::analyzer::AnalyzerEnd,
-    control::{
-        events::EventQueue,
-        hits::HitCounts,
-        progress::{AnalyzerCounters, Control},
-        ring_time::RingClock,
-    },
-    dump::{
-        DumpReport, Format,
-        log::{DumpCounts, DumpLog},
-    },
-    intake::{Intake, counters::SourceSnapshot, inserter::LaneEnd},
+    control::{common::Common, events::EventQueue, hits::HitCounts, progress::Control},
+    dump::{DumpReport, Format, log::DumpCounts},
+    intake::counters::SourceSnapshot,
     start::expressions::ExpressionError,
 };
 
@@ -131,19 +126,15 @@ pub type Sources<'a> = dyn Fn() -> Result<Vec<Box<dyn Source>>, SourceError> + '
 /// The recorder's threads.
 #[derive(Debug)]
 pub struct Recorder {
-    pub(crate) ring: Ring,
-    pub(crate) intake: Arc<Intake>,
-    pub(crate) counters: Arc<AnalyzerCounters>,
-    pub(crate) control: Arc<Control>,
-    pub(crate) waker: Waker,
-    pub(crate) events: EventQueue,
-    pub(crate) log: Arc<DumpLog>,
-    pub(crate) inserters: Vec<JoinHandle<Vec<LaneEnd>>>,
-    pub(crate) analyzer: JoinHandle<AnalyzerEnd>,
-    pub(crate) dumper: JoinHandle<()>,
-    pub(crate) notices: Vec<String>,
-    /// Live: the clock, and what it showed before the first packet, ns.
-    pub(crate) started: Option<(Arc<RingClock>, i64)>,
+    pub(super) common: Arc<Common>,
+    pub(super) waker: Waker,
+    pub(super) events: EventQueue,
+    pub(super) inserters: Vec<JoinHandle<Vec<SourceError>>>,
+    pub(super) analyzer: JoinHandle<()>,
+    pub(super) dumper: JoinHandle<()>,
+    pub(super) notices: Vec<String>,
+    /// Live: what the monotonic clock showed before the first packet, ns.
+    pub(super) start_mono_ns: Option<i64>,
 }
 
 /// Controls a recorder from any thread or signal loop.
@@ -269,7 +260,7 @@ impl Recorder {
     #[must_use]
     pub fn handle(&self) -> Handle {
         Handle {
-            control: Arc::clone(&self.control),
+            control: Arc::clone(&self.common.control),
             waker: self.waker.clone(),
         }
     }
@@ -277,7 +268,7 @@ impl Recorder {
     /// The ring, for its size and pages.
     #[must_use]
     pub fn ring(&self) -> &Ring {
-        &self.ring
+        &self.common.ring
     }
 
     /// Sentences from the start.
@@ -297,17 +288,18 @@ impl Recorder {
     /// What it is doing now.
     #[must_use]
     pub fn status(&self) -> Status {
-        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &self.counters;
-        let ring = self.ring.statistics();
-        let history = |(clock, start_mono_ns): &(Arc<RingClock>, i64)| {
-            let since_ns = ring.whole_since_mono_ns.unwrap_or(*start_mono_ns);
-            let ns = clock.clock().mono_ns().saturating_sub(since_ns);
+        let common = &*self.common;
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &common.counters;
+        let ring = common.ring.statistics();
+        let history = |start_mono_ns: i64| {
+            let since_ns = ring.whole_since_mono_ns.unwrap_or(start_mono_ns);
+            let ns = common.clock.clock().mono_ns().saturating_sub(since_ns);
             Duration::from_nanos(u64::try_from(ns).unwrap_or(0))
         };
         Status {
-            sources: self.intake.snapshots(),
-            history: self.started.as_ref().map(history),
+            sources: common.intake.snapshots(),
+            history: self.start_mono_ns.map(history),
             ring,
             analyzed: load(&counters.analyzed),
             lapped: load(&counters.lapped),
@@ -321,22 +313,7 @@ impl Recorder {
     /// Sums up without waiting for threads that may hang.
     #[must_use]
     pub fn abandon(self) -> Summary {
-        let status = self.status();
-        let not_analyzed = self.counters.unseen.load(Ordering::Relaxed);
-        let (dumps, dumps_before) = self.log.summary();
-        Summary {
-            sources: status.sources,
-            stored: status.ring.stored_packets,
-            analyzed: status.analyzed,
-            lapped: status.lapped,
-            not_analyzed,
-            hits: status.hits,
-            scripts_failed: status.scripts_failed,
-            dumps,
-            dumps_before,
-            errors: Vec::new(),
-            panicked: false,
-        }
+        sum_up(&self.common, Vec::new(), false)
     }
 
     /// Waits for all threads and sums up.
@@ -346,31 +323,31 @@ impl Recorder {
         let mut errors = Vec::new();
         for inserter in self.inserters {
             match inserter.join() {
-                Ok(ends) => errors.extend(ends.into_iter().filter_map(|end| end.error)),
+                Ok(ends) => errors.extend(ends),
                 Err(_) => panicked = true,
             }
         }
-        let analyzer = self.analyzer.join().ok();
-        panicked |= analyzer.is_none() || self.dumper.join().is_err();
-        let end = analyzer.unwrap_or(AnalyzerEnd {
-            analyzed: 0,
-            lapped: 0,
-            unseen: 0,
-            hits: HitCounts::default(),
-        });
-        let (dumps, dumps_before) = self.log.summary();
-        Summary {
-            sources: self.intake.snapshots(),
-            stored: self.ring.statistics().stored_packets,
-            analyzed: end.analyzed,
-            lapped: end.lapped,
-            not_analyzed: end.unseen,
-            hits: end.hits,
-            scripts_failed: self.counters.scripts_failed(),
-            dumps,
-            dumps_before,
-            errors,
-            panicked,
+        for thread in [self.analyzer, self.dumper] {
+            panicked |= thread.join().is_err();
         }
+        sum_up(&self.common, errors, panicked)
+    }
+}
+
+fn sum_up(common: &Common, errors: Vec<SourceError>, panicked: bool) -> Summary {
+    let counters = &common.counters;
+    let (dumps, dumps_before) = common.log.summary();
+    Summary {
+        sources: common.intake.snapshots(),
+        stored: common.ring.statistics().stored_packets,
+        analyzed: counters.analyzed.load(Ordering::Relaxed),
+        lapped: counters.lapped.load(Ordering::Relaxed),
+        not_analyzed: counters.unseen.load(Ordering::Relaxed),
+        hits: counters.hits(),
+        scripts_failed: counters.scripts_failed(),
+        dumps,
+        dumps_before,
+        errors,
+        panicked,
     }
 }

@@ -50,7 +50,7 @@ fn thousands_of_dumps_and_steps_leave_little_behind() {
         }
     }
     rig.stop();
-    let hits = rig.counters.hits();
+    let hits = rig.common.counters.hits();
     assert_eq!(
         hits.triggers + hits.suppressed.total(),
         4000_u64.div_ceil(3)
@@ -59,7 +59,7 @@ fn thousands_of_dumps_and_steps_leave_little_behind() {
     assert_eq!(rig.reports.len() as u64, hits.triggers);
     let [open, closed, unsent] = most;
     assert!(open <= 8 && closed <= 1024 && unsent == 0, "{most:?}");
-    let (listed, before) = rig.log.summary();
+    let (listed, before) = rig.common.log.summary();
     assert_eq!(
         listed.len() as u64 + before.total(),
         rig.reports.len() as u64
@@ -96,7 +96,7 @@ fn little_waits_for_a_dumper_that_hangs() {
     for round in 0..20_000_u16 {
         rig.pass(200 * MS);
         rig.arrive(0, udp(round, 9, 0));
-        rig.control.trigger();
+        rig.common.control.trigger();
         rig.insert();
         for (most, now) in most.iter_mut().zip(rig.analyze_alone()) {
             *most = now.max(*most);
@@ -104,7 +104,7 @@ fn little_waits_for_a_dumper_that_hangs() {
     }
     let [open, closed, ..] = most;
     assert!(open <= 16 && closed <= 16, "{most:?}");
-    let hits = rig.counters.hits();
+    let hits = rig.common.counters.hits();
     assert_eq!(hits.triggers, 16, "8 of the rule, 8 by hand");
     assert_eq!(hits.triggers + hits.suppressed.total(), 40_000);
     rig.stop();
@@ -135,13 +135,13 @@ fn packets_that_no_rule_saw_are_told() {
             rig.insert();
         }
         rig.arrive(0, udp(1, 9, 0));
-        rig.control.trigger();
+        rig.common.control.trigger();
         rig.step();
         rig.pass(S);
         rig.step();
         rig.stop();
-        let unseen = rig.counters.unseen.load(Ordering::Relaxed);
-        let lapped = rig.counters.lapped.load(Ordering::Relaxed);
+        let unseen = rig.common.counters.unseen.load(Ordering::Relaxed);
+        let lapped = rig.common.counters.lapped.load(Ordering::Relaxed);
         assert!(lapped > 10_000, "{lapped}");
         assert_eq!(unseen, if expected { lapped } else { 0 });
         let told = |text: &String| text.contains("triggers may be missed");

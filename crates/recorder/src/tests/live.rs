@@ -296,7 +296,7 @@ fn a_source_that_is_gone_is_missing_from_every_later_dump() {
         rig.step();
         let report = &rig.reports[0];
         let missing = missing(report);
-        let source = &rig.intake.snapshots()[0];
+        let source = &rig.common.intake.snapshots()[0];
         if failed {
             assert_eq!(report.verdict, Verdict::Incomplete, "{report:?}");
             assert_eq!(missing, [(crate::INTERFACE_DOWN, None)]);
@@ -332,7 +332,7 @@ fn a_stop_clips() {
         (report.verdict, report.clipped.as_slice(), report.packets),
         (Verdict::Complete, &["start", "stop"][..], 3)
     );
-    let snapshot = &rig.intake.snapshots()[0];
+    let snapshot = &rig.common.intake.snapshots()[0];
     assert_eq!(
         (snapshot.received, snapshot.stored, snapshot.in_flight()),
         (Some(3), 3, Some(0))
@@ -465,7 +465,7 @@ fn every_hit_is_found_behind_the_inserters_look() {
     rig.stop();
     let count =
         |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);
-    let counters = &rig.counters;
+    let counters = &rig.common.counters;
     let counts = counters.hits();
     let found = counts.triggers + counts.suppressed.total();
     assert!(hits > 100);

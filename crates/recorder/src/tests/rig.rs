@@ -30,11 +30,11 @@ use crate::{
         rules::Rules,
     },
     control::{
+        common::Common,
         events::{EventQueue, events},
-        progress::{AnalyzerCounters, Barrier, Control, Costs, Progress},
-        ring_time::RingClock,
+        progress::Progress,
     },
-    dump::{Directory, DumpReport, Dumper, DumperParts, Format, Messages, Shelf, log::DumpLog},
+    dump::{Directory, DumpReport, Dumper, DumperParts, Format, Messages, Shelf},
     intake::{
         Intake,
         inserter::{InserterShared, Lane, LiveInserter},
@@ -206,17 +206,13 @@ impl Queue for FakeQueue {
 pub(crate) struct Rig {
     pub(crate) clock: Arc<FakeClock>,
     pub(crate) feeds: Vec<Arc<Mutex<Feed>>>,
-    pub(crate) control: Arc<Control>,
-    pub(crate) intake: Arc<Intake>,
-    ring: Ring,
+    pub(crate) common: Arc<Common>,
     inserters: Arc<Mutex<Vec<LiveInserter>>>,
     analyzer: Option<Analyzer>,
     dumper: Dumper,
     events: EventQueue,
-    pub(crate) log: Arc<DumpLog>,
     pub(crate) notices: Vec<String>,
     pub(crate) reports: Vec<DumpReport>,
-    pub(crate) counters: Arc<AnalyzerCounters>,
 }
 
 /// What a rig records and dumps.
@@ -245,7 +241,6 @@ impl Rig {
     pub(crate) fn on(plan: &Plan<'_>, start_ns: i64, directory: Directory) -> Self {
         let clock = Arc::new(FakeClock::default());
         clock.wall_ns.store(start_ns, Ordering::SeqCst);
-        let ring_clock = Arc::new(RingClock::new(clock.clone()));
         let ring = Ring::new(&RingConfig::new(plan.ring_bytes, plan.queues, 1), None).unwrap();
         let triggers: Vec<String> = plan.triggers.iter().map(|t| (*t).to_owned()).collect();
         let texts = Texts {
@@ -258,7 +253,7 @@ impl Rig {
         let link_types = LinkTypes::new(&[LinkType::RAW], &Vec::new);
         let expressions = Expressions::new(&texts, &link_types, false, &native).unwrap();
         native.start();
-        let intake = Arc::new(Intake::new(
+        let intake = Intake::new(
             (0..plan.queues).map(|i| (format!("fake{i}"), 1)),
             Arc::new(Interfaces::new(
                 expressions.triggers.shared().clone(),
@@ -266,8 +261,8 @@ impl Rig {
                 mode(false),
             )),
             false,
-        ));
-        let (control, barrier) = (Arc::new(Control::default()), Arc::new(Barrier::default()));
+        );
+        let common = Common::new(ring.clone(), clock.clone(), intake);
         let reader = ring.group("analyzer", GroupKind::Lapped).unwrap();
         let rules = plan
             .scripts
@@ -276,19 +271,10 @@ impl Rig {
             .then(|| expressions.direct());
         let (lookout, suspects) =
             Lookout::arrange(rules.flatten(), &ring, plan.queues, reader.waker());
-        let counters = Arc::new(AnalyzerCounters::default());
         let shared = InserterShared {
-            ring: ring.clone(),
-            intake: Arc::clone(&intake),
-            control: Arc::clone(&control),
-            clock: Arc::clone(&ring_clock),
-            analyzer: Arc::clone(&counters),
-            snaplen: 0,
-            filter: None,
-            remaining: None,
             lookout,
             hold_ns: 100 * MS,
-            duration_ns: None,
+            ..InserterShared::of_all(Arc::clone(&common))
         };
         let mut feeds = Vec::new();
         let mut inserters = Vec::new();
@@ -313,7 +299,7 @@ impl Rig {
                 memory: Vec::new(),
                 frames: Vec::new(),
             };
-            let counters = Arc::clone(&intake.sources[index].queues[0]);
+            let counters = Arc::clone(&common.intake.sources[index].queues[0]);
             let lane = Lane::new(Box::new(queue), index, counters, &shared).unwrap();
             inserters.push(LiveInserter::new(
                 lane,
@@ -321,76 +307,57 @@ impl Rig {
                 shared.clone(),
             ));
         }
-        let costs = Arc::new(Costs::default());
         let (messages_tx, messages) = Messages::new(true);
         let (events_tx, events) = events();
-        let log = Arc::<DumpLog>::default();
-        let analyzer = Analyzer::new(AnalyzerParts {
-            ring: ring.clone(),
-            reader,
+        let parts = AnalyzerParts {
             triggers: expressions.triggers,
             native: Arc::clone(&native),
             template: expressions.template,
             manual: expressions.manual,
-            scripts: Functions::new(&plan.scripts, plan.limits, &counters).unwrap(),
-            director: DirectorConfig {
-                past_ns: plan.past_ns,
-                future_ns: plan.future_ns,
-                hold_ns: 0,
-                rules: plan.triggers.len() + plan.scripts.triggers.len(),
-                hold_off_ns: 0,
-                max_dumps: plan.max_dumps,
-                dumps_per_minute: 0,
-                bytes_per_hour: 0,
-                single: false,
-                grace_ns: Some(50 * MS),
-            },
-            intake: Arc::clone(&intake),
-            control: Arc::clone(&control),
-            barrier: Arc::clone(&barrier),
-            clock: Arc::clone(&ring_clock),
+            scripts: Functions::new(&plan.scripts, plan.limits, &common).unwrap(),
             suspects,
             packet_clock: Arc::default(),
-            shared: Arc::clone(&counters),
-            costs: Arc::clone(&costs),
             messages: messages_tx,
             events: events_tx.clone(),
-        });
+        };
+        let config = DirectorConfig {
+            past_ns: plan.past_ns,
+            future_ns: plan.future_ns,
+            hold_ns: 0,
+            rules: plan.triggers.len() + plan.scripts.triggers.len(),
+            hold_off_ns: 0,
+            max_dumps: plan.max_dumps,
+            dumps_per_minute: 0,
+            bytes_per_hour: 0,
+            single: false,
+            grace_ns: Some(50 * MS),
+        };
+        let analyzer = Analyzer::new(Arc::clone(&common), parts, reader, config);
         let parts = DumperParts {
-            ring: ring.clone(),
+            common: Arc::clone(&common),
             shelf: Shelf {
                 directory,
                 format: Format::PcapNg,
             },
-            intake: Arc::clone(&intake),
             progress: Progress::Live {
                 ring: ring.clone(),
-                promises: intake.promises(),
+                promises: common.intake.promises(),
             },
-            barrier,
-            clock: ring_clock,
-            counters: Arc::clone(&counters),
-            costs,
             reproducible: true,
             messages,
-            log: Arc::clone(&log),
             events: events_tx,
         };
         let dumper = Dumper::new(parts, Rules::new(mode(false), native));
         Self {
             clock,
             feeds,
-            control,
-            intake,
-            ring,
+            common,
             inserters: Arc::new(Mutex::new(inserters)),
             analyzer: Some(analyzer),
             dumper,
             events,
-            log,
             notices: Vec::new(),
             reports: Vec::new(),
-            counters,
         }
     }
 
@@ -475,8 +442,8 @@ impl Rig {
             time_domain: TimeDomain::KernelSoftware,
             time_resolution_ns: 1,
         };
-        let interfaces = &self.intake.interfaces;
-        interfaces.register(&self.ring, 0, &info).unwrap();
+        let interfaces = &self.common.intake.interfaces;
+        interfaces.register(&self.common.ring, 0, &info).unwrap();
     }
 
     /// The thread that compiles dump filters ends amidst its work.
@@ -507,7 +474,7 @@ impl Rig {
 
     /// Stops and finishes.
     pub(crate) fn stop(&mut self) {
-        self.control.stop();
+        self.common.control.stop();
         self.step();
         self.step();
         self.inserters.lock().unwrap().clear();

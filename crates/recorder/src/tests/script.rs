@@ -82,7 +82,7 @@ fn numbers(report: &DumpReport) -> Vec<u32> {
 }
 
 fn failed(rig: &Rig) -> u64 {
-    rig.counters.scripts_failed()
+    rig.common.counters.scripts_failed()
 }
 
 /// A script that counts sees each packet once, in order, whether packets come alone or by the thousand.
@@ -229,7 +229,7 @@ fn a_failed_dump_script_leaves_a_verdict() {
         report.notes
     );
     assert_eq!(failed(&rig), 1);
-    let unfilled = rig.counters.hits().suppressed.of(Reason::Unfilled);
+    let unfilled = rig.common.counters.hits().suppressed.of(Reason::Unfilled);
     assert_eq!(unfilled, 1);
     let told = |text: &str| {
         rig.notices

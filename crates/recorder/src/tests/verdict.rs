@@ -186,7 +186,7 @@ fn what_the_kernel_may_have_dropped_before_the_tap_is_told() {
                 "incomplete: up to 5 packets unknown at fake0"
             );
         }
-        let source = &rig.intake.snapshots()[0];
+        let source = &rig.common.intake.snapshots()[0];
         assert_eq!((source.lost_known(), source.in_flight()), (0, Some(0)));
     }
 }

@@ -47,7 +47,7 @@ impl Core {
         let none = |suspects: &Suspects| suspects.none_from(batch.producer, batch.first);
         let is_promised = self.is_promised(batch.producer);
         !self.closed.concerns(batch.oldest_ns, is_promised)
-            && self.suspects.as_ref().is_some_and(none)
+            && self.parts.suspects.as_ref().is_some_and(none)
     }
 
     /// The same for records of one interface. `first` is the number of the chunk's first record.
@@ -68,12 +68,12 @@ impl Core {
             && wanted.hits
         {
             let frames = chunk.frames(run.clone());
-            of_rules = self.triggers.find(link_type, interface, frames);
-            hits = self.triggers.take_hits();
+            of_rules = self.parts.triggers.find(link_type, interface, frames);
+            hits = self.parts.triggers.take_hits();
         }
         let live = self.live;
         // What scripts take is found like what rules take.
-        of_rules |= self.scripts.triggers.found(&run);
+        of_rules |= self.parts.scripts.triggers.found(&run);
         let find = |wanted: Wanted| match link_type {
             _ if !live => u64::MAX >> (u64::BITS as usize - run.len()),
             Some(link_type) => wanted.find(of_rules, link_type, chunk, run.clone()),
@@ -84,7 +84,7 @@ impl Core {
         if live && of_rules != 0 {
             // Behind the arrival of the packets, however long this thread stood still before: the latest end of a window that opens is
             // counted from here.
-            self.director.set_mono(self.clock.clock().mono_ns());
+            self.director.set_mono(self.common.clock.clock().mono_ns());
         }
         while found & behind != 0 {
             let frame = (found & behind).trailing_zeros();
@@ -104,7 +104,7 @@ impl Core {
                 found = find(wanted);
             }
         }
-        self.triggers.give_back(hits);
+        self.parts.triggers.give_back(hits);
     }
 
     /// Whether the clock that closes windows waits for a producer. Offline it is the packets' own.
@@ -149,12 +149,16 @@ impl Core {
                 .see(interface.link_type, packet.time_ns, packet.data);
         }
         for hit in hits {
-            self.triggers.count(hit.rule);
+            self.parts.triggers.count(hit.rule);
             self.hit(hit.rule, (producer, record), packet);
         }
-        for script in 0..self.scripts.triggers.len() {
-            if self.scripts.triggers.takes(script, place) {
-                self.hit(self.triggers.len() + script, (producer, record), packet);
+        for script in 0..self.parts.scripts.triggers.len() {
+            if self.parts.scripts.triggers.takes(script, place) {
+                self.hit(
+                    self.parts.triggers.len() + script,
+                    (producer, record),
+                    packet,
+                );
             }
         }
     }

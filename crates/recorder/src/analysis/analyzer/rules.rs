@@ -18,7 +18,7 @@ use crate::{
         prepared::{context, mode},
         trigger_scripts::TriggerScripts,
     },
-    control::{hits::Unfilled, progress::AnalyzerCounters},
+    control::{common::Common, hits::Unfilled},
     dump::Message,
     start::recorder::Scripts,
 };
@@ -35,17 +35,17 @@ pub(crate) struct Functions {
 }
 
 impl Functions {
-    /// Runs the files once. `counters` learn when the dump script fails.
+    /// Runs the files once. The counters learn when the dump script fails.
     pub(crate) fn new(
         scripts: &Scripts,
         limits: Limits,
-        counters: &Arc<AnalyzerCounters>,
+        common: &Arc<Common>,
     ) -> Result<Self, ScriptError> {
         let dump = scripts.dump.as_ref();
         Ok(Self {
             triggers: TriggerScripts::new(&scripts.triggers, limits)?,
             dump: dump
-                .map(|script| DumpFunction::new(script, limits, counters))
+                .map(|script| DumpFunction::new(script, limits, common))
                 .transpose()?,
         })
     }
@@ -63,7 +63,7 @@ impl Functions {
 impl Core {
     /// Asks the trigger scripts about the next chunk of packets, of which `first` is the producer's first record.
     pub(super) fn ask_scripts(&mut self, first: (usize, u64), packets: Packets<'_>) {
-        let scripts = &mut self.scripts.triggers;
+        let scripts = &mut self.parts.scripts.triggers;
         if scripts.is_empty() {
             return;
         }
@@ -85,8 +85,8 @@ impl Core {
         let Some(interface) = self.names.interface(packet.interface) else {
             return;
         };
-        let expression = match &mut self.scripts.dump {
-            None => Expression::new(&self.template, interface, packet, &self.fragments)
+        let expression = match &mut self.parts.scripts.dump {
+            None => Expression::new(&self.parts.template, interface, packet, &self.fragments)
                 .map_err(Unfilled::Variable),
             Some(script) => {
                 let mode = mode(!self.live);
@@ -143,7 +143,7 @@ impl Core {
     }
 
     fn settle(&mut self) {
-        for (rule, cost) in self.costs.take() {
+        for (rule, cost) in self.common.costs.take() {
             self.director.wrote(rule, cost.bytes);
             (0..cost.finished).for_each(|_| self.director.finished(rule));
         }
@@ -151,7 +151,7 @@ impl Core {
 
     /// Of packets that were overwritten before they were read: how many a rule might have taken.
     pub(super) fn unseen_of(&self, lapped: u64) -> u64 {
-        let are_rules = self.triggers.len() > 0 || !self.scripts.triggers.is_empty();
+        let are_rules = self.parts.triggers.len() > 0 || !self.parts.scripts.triggers.is_empty();
         if are_rules && self.director.armed() {
             lapped
         } else {
@@ -183,24 +183,24 @@ impl Core {
 
     /// What messages and files call a rule.
     pub(super) fn rule_name(&self, rule: usize) -> &str {
-        if let Some(text) = self.triggers.text(rule) {
+        if let Some(text) = self.parts.triggers.text(rule) {
             return text;
         }
-        let script = rule.checked_sub(self.triggers.len());
-        let name = script.and_then(|script| self.scripts.triggers.name(script));
+        let script = rule.checked_sub(self.parts.triggers.len());
+        let name = script.and_then(|script| self.parts.scripts.triggers.name(script));
         name.unwrap_or("manual")
     }
 
     /// Tells what rules and scripts have to say, and counts the scripts that failed.
     pub(super) fn tell_notices(&mut self) {
-        let mut notices = self.triggers.take_notices();
-        notices.extend(self.clock.take_untold());
-        notices.extend(self.native.notice());
-        let Functions { triggers, dump } = &mut self.scripts;
+        let mut notices = self.parts.triggers.take_notices();
+        notices.extend(self.common.clock.take_untold());
+        notices.extend(self.parts.native.notice());
+        let Functions { triggers, dump } = &mut self.parts.scripts;
         notices.extend(triggers.take_notices());
         notices.extend(dump.iter_mut().flat_map(DumpFunction::take_notices));
         // Relaxed: a number that stands alone.
-        let failed = &self.shared.trigger_scripts_failed;
+        let failed = &self.common.counters.trigger_scripts_failed;
         failed.store(triggers.failed(), Ordering::Relaxed);
         for notice in notices {
             self.tell(Event::Notice(notice));

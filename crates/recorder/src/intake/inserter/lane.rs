@@ -1,9 +1,9 @@
 //! One queue on its way into the ring.
 
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use retroscope_capture::{Burst, Event, Queue, SourceError, Status, TimeDomain};
-use retroscope_ring::Producer;
+use retroscope_ring::{Producer, RingError};
 
 use super::{
     IDLE, InserterShared,
@@ -43,6 +43,10 @@ pub(crate) struct Lane {
     pub(super) cursor: usize,
     /// The first queue of its source, which tells for all what happens to their interface.
     is_first: bool,
+    /// The queue ended by it.
+    pub(super) error: Option<SourceError>,
+    /// Sentences for the user that nobody has taken yet.
+    pub(super) notices: Vec<String>,
 }
 
 /// How stamps become ring time.
@@ -58,7 +62,7 @@ enum Stamps {
 
 impl Stamps {
     fn of(queue: &dyn Queue, shared: &InserterShared) -> Self {
-        let offline = shared.intake.offline;
+        let offline = shared.common.intake.offline;
         match queue.interfaces().first().map(|it| it.time_domain) {
             Some(TimeDomain::Generator) => Self::Steady,
             Some(TimeDomain::KernelSoftware | TimeDomain::Fetch | TimeDomain::Nic) => {
@@ -71,28 +75,34 @@ impl Stamps {
     }
 }
 
-/// What became of the end of a queue.
-#[derive(Debug)]
-pub(crate) struct LaneEnd {
-    /// The queue ended by an error.
-    pub(crate) error: Option<SourceError>,
-    /// Sentences for the user.
-    pub(crate) notices: Vec<String>,
-}
-
 impl Lane {
+    /// One for each queue, in the order of sources.
+    pub(crate) fn of_all(
+        sources: Vec<Vec<Box<dyn Queue>>>,
+        shared: &InserterShared,
+    ) -> Result<Vec<Self>, RingError> {
+        let mut lanes = Vec::new();
+        for (source, queues) in sources.into_iter().enumerate() {
+            let counters = &shared.common.intake.sources[source].queues;
+            for (queue, counters) in queues.into_iter().zip(counters) {
+                lanes.push(Self::new(queue, source, Arc::clone(counters), shared)?);
+            }
+        }
+        Ok(lanes)
+    }
+
     /// Registers the queue's interfaces under `source`.
     pub(crate) fn new(
         queue: Box<dyn Queue>,
         source: usize,
         counters: Arc<QueueCounters>,
         shared: &InserterShared,
-    ) -> Result<Self, retroscope_ring::RingError> {
+    ) -> Result<Self, RingError> {
         counters.set_promises(queue.promises_watermark());
         let stamps = Stamps::of(queue.as_ref(), shared);
-        let start_ns = shared.clock.now().ring_ns;
+        let start_ns = shared.common.clock.now().ring_ns;
         let watch = LossWatch::new(source, start_ns);
-        let first = shared.intake.sources[source].queues.first();
+        let first = shared.common.intake.sources[source].queues.first();
         let is_first = first.is_none_or(|first| Arc::ptr_eq(first, &counters));
         let mut lane = Self {
             queue,
@@ -105,26 +115,25 @@ impl Lane {
             stamps,
             cursor: 0,
             is_first,
+            error: None,
+            notices: Vec::new(),
         };
         lane.register(shared)?;
         Ok(lane)
     }
 
     /// Registers interfaces that are new. It fails once, when there are too many.
-    pub(super) fn register(
-        &mut self,
-        shared: &InserterShared,
-    ) -> Result<(), retroscope_ring::RingError> {
+    fn register(&mut self, shared: &InserterShared) -> Result<(), RingError> {
         while !self.is_full
             && let Some(info) = self.queue.interfaces().get(self.interfaces.len())
         {
             let mut info = info.clone();
             if info.name.is_empty() {
                 // A classic pcap names no interface; the file's name tells merged ones apart.
-                info.name = file_name(&shared.intake.sources[self.source].name);
+                info.name = file_name(&shared.common.intake.sources[self.source].name);
             }
-            let interfaces = &shared.intake.interfaces;
-            let registered = interfaces.register(&shared.ring, self.source, &info);
+            let interfaces = &shared.common.intake.interfaces;
+            let registered = interfaces.register(&shared.common.ring, self.source, &info);
             self.is_full = registered.is_err();
             let id = registered?;
             let link_type = info.link_type;
@@ -134,12 +143,25 @@ impl Lane {
     }
 
     /// Fetches the next burst, all of the one before being stored.
-    pub(super) fn fetch(&mut self, wait: std::time::Duration) -> Result<Status, SourceError> {
+    pub(super) fn fetch(&mut self, wait: Duration, shared: &InserterShared) -> Status {
         if let Stamps::Judged(ahead) = &mut self.stamps {
             ahead.fetched();
         }
         self.cursor = 0;
-        self.queue.next(wait)
+        let fetched = self.queue.next(wait);
+        self.fetched(fetched, shared)
+    }
+
+    /// Keeps an error, which is the end, and registers interfaces that turned up.
+    fn fetched(&mut self, fetched: Result<Status, SourceError>, shared: &InserterShared) -> Status {
+        let status = fetched.unwrap_or_else(|error| {
+            self.error = Some(error);
+            Status::End
+        });
+        if let Err(error) = self.register(shared) {
+            self.notices.push(error.to_string());
+        }
+        status
     }
 
     /// The source had nothing at this time of the monotonic clock.
@@ -150,13 +172,13 @@ impl Lane {
     }
 
     /// From files: fetches what tells whether the frames that wait are behind a step, or late.
-    pub(super) fn fetch_ahead(&mut self) -> Result<Status, SourceError> {
+    pub(super) fn fetch_ahead(&mut self, shared: &InserterShared) -> Status {
         let Stamps::Judged(ahead) = &mut self.stamps else {
-            return self.fetch(IDLE);
+            return self.fetch(IDLE, shared);
         };
-        let (cursor, status) = ahead.extend(self.queue.as_mut(), self.cursor);
+        let (cursor, fetched) = ahead.extend(self.queue.as_mut(), self.cursor);
         self.cursor = cursor;
-        status
+        self.fetched(fetched, shared)
     }
 
     /// From files: nothing follows the frames that wait.
@@ -195,7 +217,12 @@ impl Lane {
                     match host.part(frames, now) {
                         Part::Store { count, uncertain } => {
                             let range = cursor..cursor + count;
-                            self.tell_uncertain(range.clone(), uncertain, now, &shared.intake);
+                            self.tell_uncertain(
+                                range.clone(),
+                                uncertain,
+                                now,
+                                &shared.common.intake,
+                            );
                             return range;
                         }
                         Part::Step { offset_ns } => {
@@ -206,7 +233,7 @@ impl Lane {
                     }
                 }
                 Stamps::Judged(ahead) => {
-                    let intake = &shared.intake;
+                    let intake = &shared.common.intake;
                     if let (false, Some(last)) = (intake.offline, self.queue.burst().frames.last())
                     {
                         let now_ns = now.ring_ns.saturating_add(now.offset_ns);
@@ -301,18 +328,18 @@ impl Lane {
     fn tell_step(&self, step: Step, shared: &InserterShared) {
         let stamp_ns = self.burst().frames[step.index].time_ns;
         let at_ns = self.ring_ns(stamp_ns);
-        let from_ns = if shared.intake.offline {
+        let from_ns = if shared.common.intake.offline {
             at_ns
         } else {
             at_ns.saturating_sub(shared.hold_ns)
         };
         let text = format!(
             "{}: the time stamps step by {} at {}",
-            shared.intake.sources[self.source].name,
+            shared.common.intake.sources[self.source].name,
             seconds(step.step_ns),
             rfc3339(stamp_ns)
         );
-        shared.clock.note(from_ns, at_ns, text);
+        shared.common.clock.note(from_ns, at_ns, text);
     }
 
     /// Stores frames of the burst, or counts why not. Returns how many it dealt with: fewer than there are in `range` if
@@ -382,45 +409,44 @@ impl Lane {
 
     /// Reads the engine's counters.
     pub(super) fn read_statistics(&mut self, shared: &InserterShared) {
-        let before = shared.clock.now();
+        let before = shared.common.clock.now();
         let mut statistics = self.queue.statistics();
         // The clock comes after: no loss in the reading is younger.
-        let now = shared.clock.now();
+        let now = shared.common.clock.now();
         statistics.as_of_ns = match statistics.as_of_ns {
             Some(ns) => Some(self.present_ns(ns, now)),
             // Where stamps are of another clock the engine cannot say it.
             None if statistics.lost.iter().any(|(_, lost)| lost.is_some()) => Some(before.ring_ns),
             None => None,
         };
-        let losses = &shared.intake.losses;
+        let losses = &shared.common.intake.losses;
         let input_drops = self.queue.input_drops();
         self.watch.observe_input(input_drops, now.ring_ns, losses);
         self.counters.set_input_drops(input_drops);
         self.watch.observe(&statistics, now.ring_ns, losses);
         self.away(shared).tell(now.ring_ns, losses);
-        shared.intake.set_read(now.mono_ns);
+        shared.common.intake.set_read(now.mono_ns);
         self.counters.set_effects(self.queue.offload_effects());
         self.counters.set_xdp_mode(self.queue.xdp_mode());
         self.counters.set_engine(&statistics);
     }
 
-    /// The queue has ended, by itself or by an error. Returns a sentence about what is no longer recorded, if others go on.
-    pub(super) fn ended(
-        &mut self,
-        error: Option<&SourceError>,
-        shared: &InserterShared,
-    ) -> Option<String> {
+    /// The queue has ended, by itself or by an error: tells what is no longer recorded, if others go on.
+    pub(super) fn ended(&mut self, shared: &InserterShared) {
         self.counters.set_ended();
-        let error = error?;
-        let now = shared.clock.now();
-        let what = shared
-            .intake
-            .no_longer_recorded(self.source, self.watch.last_ns(), now)?;
-        Some(format!("{what} is no longer recorded: {error}"))
+        let Some(error) = &self.error else {
+            return;
+        };
+        let now = shared.common.clock.now();
+        let intake = &shared.common.intake;
+        if let Some(what) = intake.no_longer_recorded(self.source, self.watch.last_ns(), now) {
+            let notice = format!("{what} is no longer recorded: {error}");
+            self.notices.push(notice);
+        }
     }
 
-    /// Takes the queue's events: what a user should read goes to `notices`.
-    pub(super) fn notices(&mut self, shared: &InserterShared, notices: &mut Vec<String>) {
+    /// Takes the queue's events.
+    pub(super) fn take_events(&mut self, shared: &InserterShared) {
         while let Some(event) = self.queue.event() {
             if self.is_first {
                 self.follow(&event, shared);
@@ -436,20 +462,20 @@ impl Lane {
                 Event::InterfaceDown(_) | Event::InterfaceUp(_) | Event::InterfaceGone(_)
                     if !self.is_first => {}
                 // Also where it was never up.
-                Event::InterfaceDown(i) => notices.push(format!(
+                Event::InterfaceDown(i) => self.notices.push(format!(
                     "{}: the interface is down; recording goes on when it is up",
                     name(i)
                 )),
-                Event::InterfaceUp(i) => {
-                    notices.push(format!("{}: the interface is up again", name(i)))
-                }
-                Event::InterfaceGone(i) => notices.push(format!(
+                Event::InterfaceUp(i) => self
+                    .notices
+                    .push(format!("{}: the interface is up again", name(i))),
+                Event::InterfaceGone(i) => self.notices.push(format!(
                     "{}: the interface is gone; recording goes on when it is back",
                     name(i)
                 )),
                 // A notice has told it.
                 Event::InterfaceLeft(_) => {}
-                Event::Notice(text) => notices.push(text),
+                Event::Notice(text) => self.notices.push(text),
             }
         }
     }
@@ -458,7 +484,7 @@ impl Lane {
 impl Lane {
     /// Where the source's interface is.
     fn away<'s>(&self, shared: &'s InserterShared) -> &'s Away {
-        &shared.intake.sources[self.source].away
+        &shared.common.intake.sources[self.source].away
     }
 
     /// Notes when the interface goes away and when it is back.
@@ -468,8 +494,8 @@ impl Lane {
                 self.away(shared).begin(self.watch.last_ns());
             }
             Event::InterfaceUp(_) => {
-                let now_ns = shared.clock.now().ring_ns;
-                self.away(shared).end(now_ns, &shared.intake.losses);
+                let now_ns = shared.common.clock.now().ring_ns;
+                self.away(shared).end(now_ns, &shared.common.intake.losses);
             }
             Event::InterfaceAdded(_) | Event::Notice(_) => {}
         }

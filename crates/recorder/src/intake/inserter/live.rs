@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use retroscope_capture::{Status, af_packet::WATERMARK_BEHIND_NS_MAX};
+use retroscope_capture::{SourceError, Status, af_packet::WATERMARK_BEHIND_NS_MAX};
 use retroscope_ring::Producer;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use super::{IDLE, InserterShared, Lane, LaneEnd};
+use super::{IDLE, InserterShared, Lane};
 use crate::control::ring_time::Moment;
 
 /// Longest wait of an idle queue while nobody needs its watermark: on a silent link, and on one where no packet is suspect. A dump
@@ -43,7 +43,6 @@ pub(crate) struct LiveInserter {
     enough: bool,
     /// The latest promise, ns of ring time.
     watermark_ns: i64,
-    end: LaneEnd,
 }
 
 impl LiveInserter {
@@ -54,11 +53,7 @@ impl LiveInserter {
         }
         // `step` publishes every millisecond.
         producer.leave_sleepers();
-        let start_mono_ns = shared.clock.clock().mono_ns();
-        let end = LaneEnd {
-            error: None,
-            notices: Vec::new(),
-        };
+        let start_mono_ns = shared.common.clock.clock().mono_ns();
         Self {
             lane,
             producer,
@@ -69,12 +64,11 @@ impl LiveInserter {
             stopped: false,
             enough: false,
             watermark_ns: i64::MIN,
-            end,
         }
     }
 
-    /// Runs until the queue ends; `notify` gets sentences for the user as they come.
-    pub(crate) fn run(mut self, notify: &mut dyn FnMut(String)) -> LaneEnd {
+    /// Runs until the queue ends, and returns the error by which it did, if any; `notify` gets sentences for the user as they come.
+    pub(crate) fn run(mut self, notify: &mut dyn FnMut(String)) -> Option<SourceError> {
         if let Err(error) = pin(self.lane.queue.cpus()) {
             let cpus = self.lane.queue.cpus();
             notify(format!(
@@ -83,9 +77,9 @@ impl LiveInserter {
         }
         loop {
             let more = self.step();
-            self.end.notices.drain(..).for_each(&mut *notify);
+            self.lane.notices.drain(..).for_each(&mut *notify);
             if !more {
-                return self.end;
+                return self.lane.error;
             }
         }
     }
@@ -95,7 +89,7 @@ impl LiveInserter {
     /// What was stored is published, and the watermark moved, when the source has run dry: not behind each of many small
     /// bursts. The ring publishes by itself when much is waiting.
     pub(crate) fn step(&mut self) -> bool {
-        let is_awaited = self.shared.analyzer.are_dumps_unfinished();
+        let is_awaited = self.shared.common.counters.are_dumps_unfinished();
         let (mut status, mut now) = self.fetch(self.patience(is_awaited));
         self.is_suspect = status == Status::Frames;
         if let Some(lookout) = &mut self.shared.lookout {
@@ -124,7 +118,7 @@ impl LiveInserter {
             // Behind the publication.
             self.is_suspect = lookout.told(status != Status::Frames, now_ns);
         }
-        self.lane.notices(&self.shared, &mut self.end.notices);
+        self.lane.take_events(&self.shared);
         let age_ns = now_ns.saturating_sub(self.read_ns);
         let is_old = age_ns >= CALM_STATISTICS_NS || is_awaited && age_ns >= STATISTICS_NS;
         if is_old || status == Status::End {
@@ -132,8 +126,7 @@ impl LiveInserter {
             self.read_ns = now_ns;
         }
         if status == Status::End {
-            let notice = self.lane.ended(self.end.error.as_ref(), &self.shared);
-            self.end.notices.extend(notice);
+            self.lane.ended(&self.shared);
         }
         self.stop_if_due(now_ns);
         status != Status::End
@@ -149,21 +142,15 @@ impl LiveInserter {
         };
         let over_ns = self.start_mono_ns.saturating_add(duration_ns);
         let left_ns = over_ns
-            .saturating_sub(self.shared.clock.clock().mono_ns())
+            .saturating_sub(self.shared.common.clock.clock().mono_ns())
             .max(0);
         CALM.min(Duration::from_nanos(left_ns.unsigned_abs()))
     }
 
     /// Fetches the next burst; also gives the time after it.
     fn fetch(&mut self, wait: Duration) -> (Status, Moment) {
-        let status = self.lane.fetch(wait).unwrap_or_else(|error| {
-            self.end.error = Some(error);
-            Status::End
-        });
-        if let Err(error) = self.lane.register(&self.shared) {
-            self.end.notices.push(error.to_string());
-        }
-        let now = self.shared.clock.now();
+        let status = self.lane.fetch(wait, &self.shared);
+        let now = self.shared.common.clock.now();
         self.producer.set_now(now.mono_ns);
         if status == Status::Idle {
             self.lane.set_dry(now.mono_ns);
@@ -185,16 +172,16 @@ impl LiveInserter {
         }
         let frames = self.lane.burst().frames.len();
         self.lane.refuse(frames - self.lane.cursor);
-        self.lane.flush(&self.shared.intake);
+        self.lane.flush(&self.shared.common.intake);
     }
 
     fn stop_if_due(&mut self, now_ns: i64) {
         let duration_ns = self.shared.duration_ns;
         let is_over = duration_ns.is_some_and(|d| now_ns - self.start_mono_ns >= d);
         if self.shared.is_spent() || is_over {
-            self.shared.control.stop();
+            self.shared.common.control.stop();
         }
-        if self.shared.control.stopping() && !self.stopped {
+        if self.shared.common.control.stopping() && !self.stopped {
             self.stopped = true;
             self.lane.queue.stop();
         }
@@ -230,11 +217,7 @@ mod tests {
     use retroscope_ring::{Ring, RingConfig};
 
     use super::*;
-    use crate::{
-        control::{progress::Control, ring_time::RingClock},
-        intake::Intake,
-        tests::rig::FakeClock,
-    };
+    use crate::{control::common::Common, intake::Intake, tests::rig::FakeClock};
 
     /// Time between two frames, ns.
     const INTERVAL_NS: i64 = 100_000;
@@ -308,21 +291,9 @@ mod tests {
         let clock = Arc::new(FakeClock::default());
         let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
         let sources = std::iter::once(("steady".to_owned(), 1));
-        let intake = Arc::new(Intake::new(sources, Arc::default(), false));
+        let intake = Intake::new(sources, Arc::default(), false);
         let counters = Arc::clone(&intake.sources[0].queues[0]);
-        let shared = InserterShared {
-            ring: ring.clone(),
-            intake,
-            control: Arc::new(Control::default()),
-            clock: Arc::new(RingClock::new(clock.clone())),
-            analyzer: Arc::default(),
-            snaplen: 0,
-            filter: None,
-            remaining: None,
-            lookout: None,
-            hold_ns: 0,
-            duration_ns: None,
-        };
+        let shared = InserterShared::of_all(Common::new(ring.clone(), clock.clone(), intake));
         let left = Arc::new(AtomicU64::new(frames));
         let asked = Arc::new(Asked::default());
         let queue = SteadyQueue {
@@ -377,7 +348,8 @@ mod tests {
     #[test]
     fn a_source_is_waited_for_as_long_as_nobody_needs_its_watermark() {
         let (mut inserter, _, left, asked) = inserter(0);
-        let counters = Arc::clone(&inserter.shared.analyzer);
+        let common = Arc::clone(&inserter.shared.common);
+        let counters = &common.counters;
         let mut waits = || {
             inserter.step();
             Duration::from_nanos(asked.wait_ns.load(Ordering::SeqCst).unsigned_abs())
@@ -434,7 +406,8 @@ mod tests {
     #[test]
     fn counters_are_read_often_while_dumps_wait_for_them() {
         let (mut inserter, _, _, asked) = inserter(0);
-        let counters = Arc::clone(&inserter.shared.analyzer);
+        let common = Arc::clone(&inserter.shared.common);
+        let counters = &common.counters;
         let mut readings_in_a_second = || {
             let before = asked.readings.load(Ordering::SeqCst);
             for _ in 0..1_000_000_000 / INTERVAL_NS {

@@ -2,28 +2,32 @@
 
 use std::ops::Range;
 
-use retroscope_capture::Status;
+use retroscope_capture::{SourceError, Status};
 use retroscope_ring::Producer;
 
-use super::{IDLE, InserterShared, Lane, LaneEnd};
+use super::{IDLE, InserterShared, Lane};
 use crate::control::ring_time::Moment;
 
 /// The inserter of all files.
 #[derive(Debug)]
 pub(crate) struct MergeInserter {
-    lanes: Vec<Lane>,
-    /// By lane: the frames that may be stored next.
-    parts: Vec<Range<usize>>,
-    /// The lane's queue gives nothing more.
-    at_end: Vec<bool>,
-    /// And nothing of it is left to be stored.
-    ended: Vec<bool>,
+    files: Vec<File>,
     producer: Producer,
     shared: InserterShared,
     stop_after_ns: Option<i64>,
     /// A stop was asked for: what was fetched already is still stored, nothing more is fetched.
     draining: bool,
-    ends: Vec<LaneEnd>,
+}
+
+#[derive(Debug)]
+struct File {
+    lane: Lane,
+    /// The frames that may be stored next.
+    part: Range<usize>,
+    /// Its queue gives nothing more.
+    is_at_end: bool,
+    /// And nothing of it is left to be stored.
+    is_done: bool,
 }
 
 /// Files have no other time than their packets'.
@@ -45,58 +49,54 @@ enum Merge {
 
 impl MergeInserter {
     pub(crate) fn new(lanes: Vec<Lane>, producer: Producer, shared: InserterShared) -> Self {
-        let ends = lanes
-            .iter()
-            .map(|_| LaneEnd {
-                error: None,
-                notices: Vec::new(),
-            })
-            .collect();
+        let file = |lane| File {
+            lane,
+            part: 0..0,
+            is_at_end: false,
+            is_done: false,
+        };
         Self {
-            parts: vec![0..0; lanes.len()],
-            at_end: vec![false; lanes.len()],
-            ended: vec![false; lanes.len()],
-            lanes,
+            files: lanes.into_iter().map(file).collect(),
             producer,
             shared,
             stop_after_ns: None,
             draining: false,
-            ends,
         }
     }
 
-    /// Runs to the end of all files, or a stop.
-    pub(crate) fn run(mut self, notify: &mut dyn FnMut(String)) -> Vec<LaneEnd> {
+    /// Runs to the end of all files, or a stop. Returns the errors by which files ended.
+    pub(crate) fn run(mut self, notify: &mut dyn FnMut(String)) -> Vec<SourceError> {
         loop {
             let merge = self.step();
-            for end in &mut self.ends {
-                end.notices.drain(..).for_each(&mut *notify);
+            for file in &mut self.files {
+                file.lane.notices.drain(..).for_each(&mut *notify);
             }
             if merge != Merge::More {
                 break;
             }
         }
         self.producer.publish();
-        for lane in &mut self.lanes {
+        let end = |File { mut lane, .. }| {
             // Fetched but beyond the limit.
             lane.refuse(lane.burst().frames.len() - lane.cursor);
-            lane.flush(&self.shared.intake);
+            lane.flush(&self.shared.common.intake);
             lane.read_statistics(&self.shared);
-        }
-        self.ends
+            lane.error
+        };
+        self.files.into_iter().filter_map(end).collect()
     }
 
     /// Stores the frames of one lane up to the next frame of another.
     fn step(&mut self) -> Merge {
-        self.draining |= self.shared.control.stopping();
-        for index in 0..self.lanes.len() {
+        self.draining |= self.shared.common.control.stopping();
+        for index in 0..self.files.len() {
             self.refill(index);
         }
         let Some((first, bound)) = self.first() else {
             return Merge::Drained;
         };
         let (run, is_over) = self.run_of(first, bound);
-        let lane = &mut self.lanes[first];
+        let lane = &mut self.files[first].lane;
         let wanted = run.len();
         let dealt_with = lane.store(run, &mut self.producer, &mut self.shared);
         lane.cursor += dealt_with;
@@ -104,24 +104,20 @@ impl MergeInserter {
             // To fetch more may take long.
             self.producer.publish();
         }
-        lane.flush(&self.shared.intake);
+        lane.flush(&self.shared.common.intake);
         if is_over || dealt_with < wanted {
-            self.shared.control.stop();
+            self.shared.common.control.stop();
             return Merge::Enough;
         }
         Merge::More
     }
 
-    /// The frames of a lane's burst that come before the next frame of another, and whether `--duration` ends behind them.
-    fn run_of(&mut self, lane: usize, bound: Option<(i64, usize)>) -> (Range<usize>, bool) {
-        let part = self.parts[lane].clone();
-        let frames = &self.lanes[lane].burst().frames[part.clone()];
-        let times = || {
-            frames
-                .iter()
-                .map(|meta| self.lanes[lane].ring_ns(meta.time_ns))
-        };
-        let comes_first = |time_ns| bound.is_none_or(|other| (time_ns, lane) <= other);
+    /// The frames of a file's burst that come before the next frame of another, and whether `--duration` ends behind them.
+    fn run_of(&mut self, index: usize, bound: Option<(i64, usize)>) -> (Range<usize>, bool) {
+        let File { lane, part, .. } = &self.files[index];
+        let frames = &lane.burst().frames[part.clone()];
+        let times = || frames.iter().map(|meta| lane.ring_ns(meta.time_ns));
+        let comes_first = |time_ns| bound.is_none_or(|other| (time_ns, index) <= other);
         let run = times().take_while(|time_ns| comes_first(*time_ns)).count();
         let first_ns = times().next();
         let in_time = match (self.shared.duration_ns, first_ns) {
@@ -138,60 +134,50 @@ impl MergeInserter {
         (part.start..part.start + in_time, in_time < run)
     }
 
-    /// The lane whose next frame is first, and the next frame of the best other lane. Times are ring time.
+    /// The file whose next frame is first, and the next frame of the best other one. Times are ring time.
     fn first(&self) -> Option<(usize, Option<(i64, usize)>)> {
-        let mut heads: Vec<(i64, usize)> = Vec::with_capacity(self.lanes.len());
-        for (index, lane) in self.lanes.iter().enumerate() {
-            if !self.ended[index] {
+        let mut heads: Vec<(i64, usize)> = Vec::with_capacity(self.files.len());
+        for (index, File { lane, is_done, .. }) in self.files.iter().enumerate() {
+            if !is_done {
                 let head = &lane.burst().frames[lane.cursor];
                 heads.push((lane.ring_ns(head.time_ns), index));
             }
         }
         let &(time_ns, first) = heads.iter().min()?;
-        let other = heads
-            .iter()
-            .filter(|head| **head != (time_ns, first))
-            .min()
-            .copied();
-        Some((first, other))
+        let others = heads.iter().filter(|head| **head != (time_ns, first));
+        Some((first, others.min().copied()))
     }
 
-    /// Fetches bursts until the lane has frames that may be stored, or is at its end.
+    /// Fetches bursts until the file has frames that may be stored, or is done with.
     fn refill(&mut self, index: usize) {
-        let lane = &mut self.lanes[index];
-        while !self.ended[index] {
-            self.parts[index] = lane.part(&mut self.producer, NO_CLOCK, &self.shared);
-            if !self.parts[index].is_empty() {
+        let file = &mut self.files[index];
+        let lane = &mut file.lane;
+        while !file.is_done {
+            file.part = lane.part(&mut self.producer, NO_CLOCK, &self.shared);
+            if !file.part.is_empty() {
                 return;
             }
             // What is left waits for what follows.
             let waits = lane.cursor < lane.burst().frames.len();
-            if self.draining || self.at_end[index] {
+            if self.draining || file.is_at_end {
                 if waits {
-                    lane.give_up_ahead(&self.shared.intake);
+                    lane.give_up_ahead(&self.shared.common.intake);
                 } else {
-                    self.ended[index] = true;
+                    file.is_done = true;
                 }
                 continue;
             }
-            let fetched = if waits {
-                lane.fetch_ahead()
+            let status = if waits {
+                lane.fetch_ahead(&self.shared)
             } else {
-                lane.fetch(IDLE)
+                lane.fetch(IDLE, &self.shared)
             };
-            match fetched {
-                Ok(Status::Frames) => {}
-                Ok(Status::Idle) => self.draining |= self.shared.control.stopping(),
-                Ok(Status::End) => self.at_end[index] = true,
-                Err(error) => {
-                    self.ends[index].error = Some(error);
-                    self.at_end[index] = true;
-                }
+            match status {
+                Status::Frames => {}
+                Status::Idle => self.draining |= self.shared.common.control.stopping(),
+                Status::End => file.is_at_end = true,
             }
-            if let Err(error) = lane.register(&self.shared) {
-                self.ends[index].notices.push(error.to_string());
-            }
-            lane.notices(&self.shared, &mut self.ends[index].notices);
+            lane.take_events(&self.shared);
         }
     }
 }

@@ -22,21 +22,18 @@ use std::{
 };
 
 use retroscope_capture::{Burst, FrameMeta};
-use retroscope_ring::{Producer, Ring};
+use retroscope_ring::Producer;
 
 pub(crate) use frame::WireFrame;
-pub(crate) use lane::{Lane, LaneEnd};
+pub(crate) use lane::Lane;
 pub(crate) use live::LiveInserter;
 pub(crate) use merge::MergeInserter;
 pub(crate) use sequence::Late;
 use tally::Known;
 
 use crate::{
-    control::{
-        progress::{AnalyzerCounters, Control},
-        ring_time::RingClock,
-    },
-    intake::{Intake, capture_filter::CaptureFilter, lookout::Lookout},
+    control::common::Common,
+    intake::{capture_filter::CaptureFilter, lookout::Lookout},
 };
 
 /// Longest wait of an idle queue while anybody needs its watermark or its counters: so often they move at least.
@@ -45,11 +42,7 @@ const IDLE: Duration = Duration::from_millis(8);
 /// What the inserters of a recorder have in common.
 #[derive(Debug, Clone)]
 pub(crate) struct InserterShared {
-    pub(crate) ring: Ring,
-    pub(crate) intake: Arc<Intake>,
-    pub(crate) control: Arc<Control>,
-    pub(crate) clock: Arc<RingClock>,
-    pub(crate) analyzer: Arc<AnalyzerCounters>,
+    pub(crate) common: Arc<Common>,
     /// Bytes kept of each frame; 0: all that were captured.
     pub(crate) snaplen: u32,
     /// `-f`, if any.
@@ -65,6 +58,19 @@ pub(crate) struct InserterShared {
 }
 
 impl InserterShared {
+    /// All packets, whole, until the sources end.
+    pub(crate) fn of_all(common: Arc<Common>) -> Self {
+        Self {
+            common,
+            snaplen: 0,
+            filter: None,
+            remaining: None,
+            lookout: None,
+            hold_ns: 0,
+            duration_ns: None,
+        }
+    }
+
     /// Takes up to `wanted` packets off what `-c` still lets in, and returns how many there were.
     fn reserve(&self, wanted: usize) -> usize {
         let Some(remaining) = &self.remaining else {

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
     use crate::{
         analysis::{native::NativeCode, prepared::LinkTypes},
-        control::{progress::Control, ring_time::RingClock},
+        control::common::Common,
         intake::Intake,
         start::expressions::{Expressions, Texts},
     };
@@ -235,19 +235,9 @@ mod tests {
     }
 
     fn shared(ring: &Ring) -> InserterShared {
-        InserterShared {
-            ring: ring.clone(),
-            intake: Arc::new(Intake::new(std::iter::empty(), Arc::default(), false)),
-            control: Arc::new(Control::default()),
-            clock: Arc::new(RingClock::new(Arc::new(SystemClock::new()))),
-            analyzer: Arc::default(),
-            snaplen: 0,
-            filter: None,
-            remaining: None,
-            lookout: None,
-            hold_ns: 0,
-            duration_ns: None,
-        }
+        let intake = Intake::new(std::iter::empty(), Arc::default(), false);
+        let clock = Arc::new(SystemClock::new());
+        InserterShared::of_all(Common::new(ring.clone(), clock, intake))
     }
 
     /// Frames of 60 to 99 bytes, stamped by their number, every third with a tag in it.

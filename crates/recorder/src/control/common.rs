@@ -1,0 +1,49 @@
+//! What all threads of a recorder share.
+
+use std::sync::Arc;
+
+use retroscope_capture::clock::Clock;
+use retroscope_ring::Ring;
+
+use crate::{
+    control::{
+        progress::{AnalyzerCounters, Barrier, Control, Costs},
+        ring_time::RingClock,
+    },
+    dump::log::DumpLog,
+    intake::Intake,
+};
+
+/// See the module. Each part says who writes it.
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub(crate) ring: Ring,
+    pub(crate) clock: RingClock,
+    pub(crate) intake: Intake,
+    /// What anyone may ask for, also who outlives the recorder's threads and must not keep the ring.
+    pub(crate) control: Arc<Control>,
+    pub(crate) barrier: Barrier,
+    pub(crate) counters: AnalyzerCounters,
+    pub(crate) costs: Costs,
+    pub(crate) log: DumpLog,
+}
+
+impl Common {
+    pub(crate) fn new(ring: Ring, clock: Arc<dyn Clock>, intake: Intake) -> Arc<Self> {
+        Arc::new(Self {
+            ring,
+            clock: RingClock::new(clock),
+            intake,
+            control: Arc::default(),
+            barrier: Barrier::default(),
+            counters: AnalyzerCounters::default(),
+            costs: Costs::default(),
+            log: DumpLog::default(),
+        })
+    }
+
+    /// Live sources, rather than files.
+    pub(crate) fn is_live(&self) -> bool {
+        !self.intake.offline
+    }
+}
