@@ -13,8 +13,9 @@ use super::{
     encode::InterfaceTotals,
     file::{DumpFile, Label},
     order::{CloseOrder, DumpOrder},
-    output::{Key, Written},
-    report::{DumpReport, Missing, SidecarInterface, Verdict},
+    output::Written,
+    packet::{Key, PacketMeta},
+    report::{DumpReport, Missing, SidecarFacts, SidecarInterface, Verdict},
 };
 use crate::{
     analysis::{director::Clip, predicate::Decision},
@@ -43,8 +44,10 @@ pub(super) struct Active {
     pub(super) kept: VecDeque<(FragmentKey, Waiting)>,
     /// Later fragments given up because too many waited for their first one.
     pub(super) forgotten_fragments: u64,
-    pub(super) before: Evicted,
-    pub(super) lost: Lost,
+    /// What of its window was overwritten before it was written, from before it was opened on.
+    pub(super) lost: Evicted,
+    /// Whether any was before it was opened.
+    pub(super) is_start_lost: bool,
     pub(super) late: Option<Missing>,
     pub(super) per_interface: HashMap<u16, u64>,
     /// Bytes of its files that were told to the director.
@@ -68,34 +71,10 @@ pub(super) struct Failure {
     pub(super) last_ns: i64,
 }
 
-/// Reserved buckets that were overwritten before they were written.
-#[derive(Debug, Default)]
-pub(super) struct Lost {
-    pub(super) packets: u64,
-    pub(super) estimated: bool,
-    pub(super) span_ns: Option<(i64, i64)>,
-}
-
-impl Lost {
-    fn add(&mut self, count: Count, span_ns: Option<(i64, i64)>) {
-        self.packets += count.packets;
-        self.estimated |= !count.exact;
-        let either = |(a, b): (i64, i64), (c, d): (i64, i64)| (a.min(c), b.max(d));
-        self.span_ns = match (self.span_ns, span_ns) {
-            (Some(known), Some(more)) => Some(either(known, more)),
-            (known, more) => known.or(more),
-        };
-    }
-}
-
 /// A packet of a dump that waits for its turn.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    pub(super) key: Key,
-    pub(super) stamp_ns: i64,
-    pub(super) wire_len: u32,
-    pub(super) interface: u16,
-    pub(super) direction: u8,
+    pub(super) meta: PacketMeta,
     pub(super) place: Place,
 }
 
@@ -106,43 +85,20 @@ pub(super) enum Place {
 }
 
 impl Waiting {
-    fn new(packet: &Packet<'_>, found: &Found, interface: &Interface, place: Place) -> Self {
-        Self {
-            key: Key {
-                time_ns: packet.time_ns,
-                source: interface.source,
-                producer: found.producer,
-                record: found.record,
-            },
-            stamp_ns: packet.time_ns.wrapping_add(found.offset_ns),
-            wire_len: packet.wire_len,
-            interface: packet.interface,
-            direction: packet.direction,
-            place,
-        }
-    }
-
     /// The packet, if its bytes were copied.
     fn packet(&self) -> Option<Packet<'_>> {
         let Place::Copied(data) = &self.place else {
             return None;
         };
         Some(Packet {
-            time_ns: self.key.time_ns,
-            wire_len: self.wire_len,
-            interface: self.interface,
-            direction: self.direction,
+            time_ns: self.meta.key.time_ns,
+            wire_len: self.meta.wire_len,
+            interface: self.meta.interface,
+            direction: self.meta.direction,
             tag_restored: false,
             data,
         })
     }
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct SidecarFacts {
-    pub(super) expression: String,
-    pub(super) suppressed: Suppressed,
-    pub(super) interfaces: Vec<SidecarInterface>,
 }
 
 pub(super) fn end(ends: &[u64], producer: usize) -> u64 {
@@ -197,14 +153,6 @@ pub(super) struct Found {
     pub(super) offset_ns: i64,
 }
 
-impl SidecarFacts {
-    pub(super) fn has_several_link_types(&self) -> bool {
-        let mut link_types = self.interfaces.iter().map(|interface| interface.link_type);
-        let first = link_types.next();
-        link_types.any(|link_type| Some(link_type) != first)
-    }
-}
-
 impl Active {
     /// How many records of a bucket may be looked at: those within reach and before the dump's end.
     pub(super) fn limit(&self, info: &BucketInfo, reach: &Reach) -> u32 {
@@ -232,9 +180,28 @@ impl Active {
             return 0;
         }
         let place = Place::Ring(found.bucket, found.index);
-        self.waiting
-            .push(Waiting::new(packet, &found, interface, place));
+        let meta = self.meta(packet, &found, interface);
+        self.waiting.push(Waiting { meta, place });
         1
+    }
+
+    fn meta(&self, packet: &Packet<'_>, found: &Found, interface: &Interface) -> PacketMeta {
+        let key = Key {
+            time_ns: packet.time_ns,
+            source: interface.source,
+            producer: found.producer,
+            record: found.record,
+        };
+        let place = (key.producer, key.record);
+        let trigger = self.order.trigger;
+        PacketMeta {
+            key,
+            stamp_ns: packet.time_ns.wrapping_add(found.offset_ns),
+            wire_len: packet.wire_len,
+            interface: packet.interface,
+            direction: packet.direction,
+            is_trigger: trigger.is_some_and(|(producer, record, _)| (producer, record) == place),
+        }
     }
 
     /// Asks the filter, with what it learned about fragments, whether to take a packet of the window; returns how many
@@ -262,8 +229,8 @@ impl Active {
                     self.forgotten_fragments += 1;
                 }
                 let place = Place::Copied(packet.data.into());
-                let waiting = Waiting::new(packet, &found, interface, place);
-                self.kept.push_back((fragment, waiting));
+                let meta = self.meta(packet, &found, interface);
+                self.kept.push_back((fragment, Waiting { meta, place }));
                 0
             }
         };
@@ -287,9 +254,9 @@ impl Active {
         for (key, kept) in std::mem::take(&mut self.kept) {
             if key != fragment {
                 self.kept.push_back((key, kept));
-            } else if let Some(interface) = names.interface(kept.interface)
+            } else if let Some(interface) = names.interface(kept.meta.interface)
                 && let Some(packet) = kept.packet()
-                && self.takes(interface, &packet, kept.stamp_ns)
+                && self.takes(interface, &packet, kept.meta.stamp_ns)
             {
                 self.waiting.push(kept);
             }
@@ -311,7 +278,7 @@ impl Active {
         let count = fallen.count_in(from_ns, to_ns, skip);
         // An estimate of none is no promise that there was none.
         if count.packets > 0 || !count.exact {
-            self.lost.add(count, fallen.span_in(from_ns, to_ns));
+            self.add_lost(count, fallen.span_in(from_ns, to_ns));
         }
     }
 
@@ -321,7 +288,17 @@ impl Active {
             packets: 1,
             exact: true,
         };
-        self.lost.add(one, Some((time_ns, time_ns)));
+        self.add_lost(one, Some((time_ns, time_ns)));
+    }
+
+    fn add_lost(&mut self, count: Count, span_ns: Option<(i64, i64)>) {
+        let lost = &mut self.lost;
+        lost.packets += count.packets;
+        lost.exact &= count.exact;
+        if let Some((first_ns, last_ns)) = span_ns {
+            lost.first_ns = Some(lost.first_ns.map_or(first_ns, |ns| ns.min(first_ns)));
+            lost.last_ns = Some(lost.last_ns.map_or(last_ns, |ns| ns.max(last_ns)));
+        }
     }
 
     /// Takes the file out of a dump that is done with.
@@ -362,10 +339,7 @@ impl Active {
         let order = &self.order;
         let stamp = |ring_ns: i64| rfc3339(ring_ns.saturating_add(order.offset_ns));
         let mut clipped = Vec::new();
-        if close.start_ns > order.from_ns
-            && self.before.packets == 0
-            && self.before.unknown_before_ns.is_none()
-        {
+        if close.start_ns > order.from_ns && !self.is_start_lost {
             clipped.push("start");
         }
         match close.clipped {
@@ -426,27 +400,20 @@ impl Active {
         if order.predicate.fault().is_some() {
             missing.push(entry("script", order.from_ns, order.to_ns, None));
         }
-        let (mut packets, mut estimated, mut span) = (
-            self.before.packets,
-            !self.before.exact,
-            self.before.first_ns.zip(self.before.last_ns),
-        );
-        packets += self.lost.packets;
-        estimated |= self.lost.estimated;
-        if let Some((first, last)) = self.lost.span_ns {
-            span = Some(span.map_or((first, last), |(a, b)| (a.min(first), b.max(last))));
-        }
-        if packets > 0 || estimated {
-            let (first, last) = span.unwrap_or((order.from_ns, order.from_ns));
-            let first = if self.before.unknown_before_ns.is_some() {
-                order.from_ns
+        let lost = &self.lost;
+        if lost.packets > 0 || !lost.exact {
+            let span_ns = lost.first_ns.zip(lost.last_ns);
+            let (first_ns, last_ns) = span_ns.unwrap_or((order.from_ns, order.from_ns));
+            let is_all_known = lost.unknown_before_ns.is_none();
+            let first_ns = if is_all_known {
+                first_ns.max(order.from_ns)
             } else {
-                first.max(order.from_ns)
+                order.from_ns
             };
-            let known = self.before.unknown_before_ns.is_none() && packets > 0;
-            let packets = known.then_some(packets);
-            let mut evicted = entry("evicted", first, last.min(order.to_ns), packets);
-            evicted.estimated = known && estimated;
+            let is_known = is_all_known && lost.packets > 0;
+            let packets = is_known.then_some(lost.packets);
+            let mut evicted = entry("evicted", first_ns, last_ns.min(order.to_ns), packets);
+            evicted.estimated = is_known && !lost.exact;
             missing.push(evicted);
         }
         // Of a trigger with a clock that is ahead the window may lie in the future of all others.
@@ -492,9 +459,13 @@ impl Active {
                 time_source: interface.time_domain.as_str(),
             })
         };
+        let stamp = |ring_ns: &i64| rfc3339(ring_ns.saturating_add(self.order.offset_ns));
+        let suppressed = &close.suppressed;
         SidecarFacts {
             expression: self.order.expression.clone(),
-            suppressed: close.suppressed.clone(),
+            suppressed: suppressed.count,
+            suppressed_hits: suppressed.times_ns.iter().map(stamp).collect(),
+            suppressed_before: suppressed.before,
             interfaces: interfaces.into_iter().filter_map(describe).collect(),
         }
     }

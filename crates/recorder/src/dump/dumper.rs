@@ -17,14 +17,13 @@ use std::{
 use retroscope_ring::{BucketInfo, BucketRef, BucketView, EvictedBucket};
 
 use super::{
-    active::{
-        Active, Failure, Lost, Place, SidecarFacts, Waiting, end, interface_totals, verdict_line,
-    },
+    active::{Active, Failure, Place, Waiting, end, interface_totals, verdict_line},
     compile::DumpCompiler,
     file::{DumpFile, FailedFile, FinishedFile, Label, Shelf},
     order::{DumpOrder, Message},
-    output::{DumpPacket, Written},
-    report::{DumpReport, Missing, PROGRAM, Sidecar, file_name},
+    output::Written,
+    packet::Key,
+    report::{DumpReport, Missing, PROGRAM, Sidecar, SidecarFacts, file_name},
     scan::{Scanner, Visit, Want},
 };
 use crate::{
@@ -276,7 +275,7 @@ impl Dumper {
             }
         };
         self.next_number = number + 1;
-        let before = *order.reservation.evicted_before();
+        let lost = *order.reservation.evicted_before();
         self.active.push(Active {
             label: file.as_ref().ok().map(DumpFile::label),
             order,
@@ -287,8 +286,8 @@ impl Dumper {
             waiting: Vec::new(),
             kept: VecDeque::new(),
             forgotten_fragments: 0,
-            before,
-            lost: Lost::default(),
+            is_start_lost: lost.packets > 0 || lost.unknown_before_ns.is_some(),
+            lost,
             late: None,
             per_interface: HashMap::new(),
             told_bytes: 0,
@@ -412,27 +411,16 @@ impl Dumper {
         if dump.waiting.is_empty() {
             return;
         }
-        dump.waiting.sort_by_key(|w| w.key);
+        dump.waiting.sort_by_key(|w| w.meta.key);
         let soon_ns = frontier_ns.saturating_add(SOON_NS);
-        let is_ready = |w: &Waiting| frontier_ns == i64::MAX || w.key.time_ns < frontier_ns;
-        let is_aside = |w: &Waiting| w.key.time_ns >= soon_ns && !reach.is_promised(w.key.producer);
+        let is_ready = |key: Key| frontier_ns == i64::MAX || key.time_ns < frontier_ns;
+        let is_aside = |key: Key| key.time_ns >= soon_ns && !reach.is_promised(key.producer);
         let (ready, later) = std::mem::take(&mut dump.waiting)
             .into_iter()
-            .partition(|w| is_ready(w) || is_aside(w));
+            .partition(|w| is_ready(w.meta.key) || is_aside(w.meta.key));
         dump.waiting = later;
-        for waiting in ready {
-            let aside = !is_ready(&waiting);
-            let Waiting {
-                key,
-                stamp_ns,
-                wire_len,
-                interface,
-                direction,
-                place,
-            } = waiting;
-            let trigger = dump.order.trigger.is_some_and(|(producer, record, _)| {
-                (producer, record) == (key.producer, key.record)
-            });
+        for Waiting { meta, place } in ready {
+            let key = meta.key;
             let held;
             let data: &[u8] = match &place {
                 Place::Copied(data) => data,
@@ -447,19 +435,9 @@ impl Dumper {
                     }
                 },
             };
-            let packet = DumpPacket {
-                key,
-                stamp_ns,
-                aside,
-                wire_len,
-                interface,
-                direction,
-                data,
-                trigger,
-            };
             if let Ok(file) = &mut dump.file {
-                match file.push(&packet, &mut self.names) {
-                    Ok(()) => *dump.per_interface.entry(interface).or_default() += 1,
+                match file.push(&meta, data, !is_ready(key), &mut self.names) {
+                    Ok(()) => *dump.per_interface.entry(meta.interface).or_default() += 1,
                     Err(error) => {
                         dump.file = Err(Box::new(Failure::of(file, &error, key.time_ns)));
                         dump.count_unwritten();
@@ -569,7 +547,10 @@ impl Dumper {
                 let mut paths = finished.captures.iter().map(|capture| capture.path.clone());
                 report.file = paths.next().unwrap_or_default();
                 report.more_files = paths.collect();
-                if report.more_files.is_empty() && sidecar.has_several_link_types() {
+                let mut interfaces = sidecar.interfaces.iter().map(|it| it.link_type);
+                let first = interfaces.next();
+                let are_several = interfaces.any(|link_type| Some(link_type) != first);
+                if report.more_files.is_empty() && are_several {
                     report.notes.push(SEVERAL_LINK_TYPES.to_owned());
                 }
                 report.sidecar = self.write_sidecar(&finished.label, &report, &sidecar, false);
@@ -607,16 +588,7 @@ impl Dumper {
             .collect();
         let sidecar = Sidecar {
             report: &beside,
-            expression: &facts.expression,
-            suppressed: facts.suppressed.count,
-            suppressed_before: facts.suppressed.before,
-            suppressed_hits: facts
-                .suppressed
-                .times_ns
-                .iter()
-                .map(|ns| rfc3339(ns.saturating_add(report.offset_ns)))
-                .collect(),
-            interfaces: facts.interfaces.clone(),
+            facts,
             program: PROGRAM,
             created: (!self.parts.reproducible)
                 .then(|| rfc3339(self.parts.common.clock.clock().now().wall_ns)),

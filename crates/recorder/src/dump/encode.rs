@@ -13,7 +13,7 @@ use retroscope_pcapfile::{
     Resolution, SectionOptions, WriteError,
 };
 
-use super::{disk::DiskFile, output::DumpPacket, report::PROGRAM};
+use super::{disk::DiskFile, packet::PacketMeta, report::PROGRAM};
 use crate::intake::interfaces::Interface;
 
 /// How dumps are written.
@@ -115,21 +115,26 @@ impl Encoder {
     }
 
     /// Encodes a packet of the interface with this index.
-    pub(crate) fn packet(&mut self, interface: usize, packet: &DumpPacket<'_>) -> io::Result<()> {
-        let time_ns = packet.stamp_ns;
+    pub(crate) fn packet(
+        &mut self,
+        interface: usize,
+        meta: &PacketMeta,
+        data: &[u8],
+    ) -> io::Result<()> {
+        let time_ns = meta.stamp_ns;
         self.packets += 1;
         match &mut self.kind {
-            Kind::Pcap(writer) => writer.record(time_ns, packet.wire_len, packet.data),
+            Kind::Pcap(writer) => writer.record(time_ns, meta.wire_len, data),
             Kind::PcapNg(writer, _) => {
                 let mut options = PacketOptions::default();
-                if packet.direction != 0 {
-                    options.flags = Some(u32::from(packet.direction));
+                if meta.direction != 0 {
+                    options.flags = Some(u32::from(meta.direction));
                 }
-                if packet.trigger {
+                if meta.is_trigger {
                     options.comments = &["retroscope: trigger packet"];
                 }
                 let index = u32::try_from(interface).map_err(io::Error::other)?;
-                writer.packet(index, time_ns, packet.wire_len, packet.data, &options)
+                writer.packet(index, time_ns, meta.wire_len, data, &options)
             }
         }
         .map_err(plain)

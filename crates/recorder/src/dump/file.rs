@@ -10,7 +10,8 @@ use retroscope_packet::LinkType;
 use super::{
     encode::{Format, InterfaceTotals, VerdictField},
     names::{Directory, stem},
-    output::{DumpPacket, Output, Written},
+    output::{Output, Written},
+    packet::PacketMeta,
 };
 use crate::intake::interfaces::InterfaceCache;
 
@@ -157,17 +158,19 @@ impl DumpFile {
             .collect()
     }
 
-    /// Takes a packet; after an error the dump has failed.
+    /// Takes a packet, see [`Output::push`]; after an error the dump has failed.
     pub(crate) fn push(
         &mut self,
-        packet: &DumpPacket<'_>,
+        meta: &PacketMeta,
+        data: &[u8],
+        aside: bool,
         names: &mut InterfaceCache,
     ) -> io::Result<()> {
         if self.shelf.format == Format::PcapNg {
-            return self.outputs[0].1.push(packet, names);
+            return self.outputs[0].1.push(meta, data, aside, names);
         }
         let link_type = names
-            .interface(packet.interface)
+            .interface(meta.interface)
             .map_or(LinkType::ETHERNET, |i| i.link_type);
         let index = match self.outputs.iter().position(|(l, _)| *l == link_type) {
             Some(index) => index,
@@ -176,7 +179,7 @@ impl DumpFile {
                 self.outputs.len() - 1
             }
         };
-        self.outputs[index].1.push(packet, names)
+        self.outputs[index].1.push(meta, data, aside, names)
     }
 
     /// Hands what was pushed to the file system.

@@ -11,7 +11,7 @@ use super::{
     Directory, Format, Shelf,
     encode::InterfaceTotals,
     file::{DumpFile, FinishedFile},
-    output::{DumpPacket, Key},
+    packet::{Key, PacketMeta},
 };
 use crate::intake::interfaces::{InterfaceCache, Interfaces};
 
@@ -64,17 +64,15 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> Finishe
             record: record as u64,
         };
         let wire_len = u32::try_from(data.len()).unwrap();
-        let packet = DumpPacket {
+        let meta = PacketMeta {
             key,
             stamp_ns: *time_ns,
-            aside: false,
             wire_len,
             interface: 0,
             direction: 1,
-            data,
-            trigger: record == 0,
+            is_trigger: record == 0,
         };
-        file.push(&packet, &mut names).unwrap();
+        file.push(&meta, data, false, &mut names).unwrap();
     }
     let totals = |_| InterfaceTotals {
         start_ns: 0,

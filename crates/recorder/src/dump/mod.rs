@@ -12,6 +12,7 @@ pub(crate) mod log;
 mod names;
 mod order;
 mod output;
+mod packet;
 pub(crate) mod report;
 mod scan;
 

@@ -6,7 +6,7 @@
 //! only, and puts them before late ones of the same time and source, which arrived after them.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -19,38 +19,12 @@ use super::{
     disk::DiskFile,
     encode::{Encoder, Format, InterfaceTotals, VerdictField},
     names::Directory,
+    packet::{Key, PacketMeta},
 };
 use crate::intake::interfaces::{Interface, InterfaceCache};
 
 /// Bytes collected before a write(2): large enough to be cheap, small enough to appear soon.
 const WRITE_BYTES: usize = 256 * 1024;
-
-/// The place of a packet in a dump: ring time, then source in the order the user gave, then queue, then record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key {
-    pub(crate) time_ns: i64,
-    pub(crate) source: usize,
-    pub(crate) producer: usize,
-    pub(crate) record: u64,
-}
-
-/// A packet on its way into a file.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct DumpPacket<'a> {
-    /// Its place, in ring time.
-    pub(crate) key: Key,
-    /// What it is written with, ns since the epoch.
-    pub(crate) stamp_ns: i64,
-    /// Older ones may follow: it waits aside for the end.
-    pub(crate) aside: bool,
-    pub(crate) wire_len: u32,
-    /// Ring-wide interface identifier.
-    pub(crate) interface: u16,
-    pub(crate) direction: u8,
-    pub(crate) data: &'a [u8],
-    /// The packet that triggered the dump.
-    pub(crate) trigger: bool,
-}
 
 /// What one file held in the end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -141,27 +115,29 @@ impl Output {
         self.taken
     }
 
-    /// Takes a packet, wherever it belongs.
+    /// Takes a packet, wherever it belongs. `aside`: older ones may follow, and it waits for the end.
     pub(crate) fn push(
         &mut self,
-        packet: &DumpPacket<'_>,
+        meta: &PacketMeta,
+        data: &[u8],
+        aside: bool,
         names: &mut InterfaceCache,
     ) -> io::Result<()> {
-        self.taken.count(packet, &self.encoder);
+        self.taken.count(meta, data, &self.encoder);
         let spooled = self.late.as_ref();
-        if packet.aside
-            || self.last.is_some_and(|last| packet.key < last)
-            || spooled.is_some_and(|late| late.is_before(packet.key))
+        if aside
+            || self.last.is_some_and(|last| meta.key < last)
+            || spooled.is_some_and(|late| late.is_before(meta.key))
         {
             let directory = &self.directory;
             let late = match &mut self.late {
                 Some(late) => late,
                 None => self.late.insert(LateSpool::new(directory)?),
             };
-            late.push(packet)?;
+            late.push(meta, data)?;
         } else {
-            self.append(packet, names)?;
-            self.last = Some(packet.key);
+            self.append(meta, data, names)?;
+            self.last = Some(meta.key);
         }
         Ok(())
     }
@@ -177,22 +153,27 @@ impl Output {
         Ok(self.interfaces.len() - 1)
     }
 
-    fn append(&mut self, packet: &DumpPacket<'_>, names: &mut InterfaceCache) -> io::Result<()> {
-        let index = match self.interfaces.iter().position(|i| *i == packet.interface) {
+    fn append(
+        &mut self,
+        meta: &PacketMeta,
+        data: &[u8],
+        names: &mut InterfaceCache,
+    ) -> io::Result<()> {
+        let index = match self.interfaces.iter().position(|i| *i == meta.interface) {
             Some(index) => index,
-            None => self.interface(packet.interface, names)?,
+            None => self.interface(meta.interface, names)?,
         };
-        if packet.trigger {
+        if meta.is_trigger {
             self.trigger_at = Some(self.encoder.packets());
         }
-        let offset_ns = packet.stamp_ns.wrapping_sub(packet.key.time_ns);
-        let clock = self.clock_of(packet.key.source);
+        let offset_ns = meta.stamp_ns.wrapping_sub(meta.key.time_ns);
+        let clock = self.clock_of(meta.key.source);
         let offsets = self.offsets.entry(clock).or_default();
         if offset_ns != offsets.last().map_or(0, |(_, last_ns)| *last_ns) {
             offsets.push((self.encoder.packets(), offset_ns));
         }
-        self.encoder.packet(index, packet)?;
-        self.appended.count(packet, &self.encoder);
+        self.encoder.packet(index, meta, data)?;
+        self.appended.count(meta, data, &self.encoder);
         if self.encoder.buffer().len() >= WRITE_BYTES {
             self.flush()
         } else {
@@ -298,36 +279,35 @@ impl Output {
         let mut next_late = late.next()?;
         let mut index = 0;
         while let Some(record) = main.next().map_err(io::Error::other)? {
-            let meta = record.meta;
-            let interface = self.interfaces[usize::from(meta.interface)];
+            let in_file = record.meta;
+            let interface = self.interfaces[usize::from(in_file.interface)];
             let source = described(names, interface)?.source;
-            let time_ns = meta.time_ns.wrapping_sub(self.offset_ns(source, index));
-            while let Some(packet) = next_late.as_ref()
-                && (packet.key.time_ns, packet.key.source) < (time_ns, source)
+            let time_ns = in_file.time_ns.wrapping_sub(self.offset_ns(source, index));
+            while let Some((meta, data)) = next_late.as_ref()
+                && (meta.key.time_ns, meta.key.source) < (time_ns, source)
             {
-                merged.append(&packet.borrow(), names)?;
+                merged.append(meta, data, names)?;
                 next_late = late.next()?;
             }
-            let packet = DumpPacket {
-                key: Key {
-                    time_ns,
-                    source,
-                    producer: 0,
-                    record: 0,
-                },
-                stamp_ns: meta.time_ns,
-                aside: false,
-                wire_len: meta.wire_len,
-                interface,
-                direction: u8::try_from(meta.flags.unwrap_or(0) & 3).unwrap_or(0),
-                data: record.data,
-                trigger: self.trigger_at == Some(index),
+            let key = Key {
+                time_ns,
+                source,
+                producer: 0,
+                record: 0,
             };
-            merged.append(&packet, names)?;
+            let meta = PacketMeta {
+                key,
+                stamp_ns: in_file.time_ns,
+                wire_len: in_file.wire_len,
+                interface,
+                direction: u8::try_from(in_file.flags.unwrap_or(0) & 3).unwrap_or(0),
+                is_trigger: self.trigger_at == Some(index),
+            };
+            merged.append(&meta, record.data, names)?;
             index += 1;
         }
-        while let Some(packet) = next_late {
-            merged.append(&packet.borrow(), names)?;
+        while let Some((meta, data)) = next_late {
+            merged.append(&meta, &data, names)?;
             next_late = late.next()?;
         }
         Ok(merged)
@@ -367,11 +347,11 @@ impl Written {
         }
     }
 
-    fn count(&mut self, packet: &DumpPacket<'_>, encoder: &Encoder) {
-        self.restamped += u64::from(!encoder.holds(packet.stamp_ns));
-        let time_ns = packet.key.time_ns;
+    fn count(&mut self, meta: &PacketMeta, data: &[u8], encoder: &Encoder) {
+        self.restamped += u64::from(!encoder.holds(meta.stamp_ns));
+        let time_ns = meta.key.time_ns;
         self.packets += 1;
-        self.bytes += packet.data.len() as u64;
+        self.bytes += data.len() as u64;
         self.first_ns = Some(self.first_ns.map_or(time_ns, |t| t.min(time_ns)));
         self.last_ns = Some(self.last_ns.map_or(time_ns, |t| t.max(time_ns)));
     }
@@ -390,21 +370,10 @@ struct LateSpool {
     file: Box<dyn DiskFile>,
     buffer: Vec<u8>,
     len: u64,
-    index: Vec<LateEntry>,
+    /// Where each begins in the file, and how long it is.
+    index: VecDeque<(PacketMeta, u64, usize)>,
     /// By source, the newest of them, ns.
     newest_ns: HashMap<usize, i64>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct LateEntry {
-    key: Key,
-    stamp_ns: i64,
-    offset: u64,
-    captured_len: u32,
-    wire_len: u32,
-    interface: u16,
-    direction: u8,
-    trigger: bool,
 }
 
 impl LateSpool {
@@ -413,7 +382,7 @@ impl LateSpool {
             file: directory.disk().scratch(directory.here())?,
             buffer: Vec::new(),
             len: 0,
-            index: Vec::new(),
+            index: VecDeque::new(),
             newest_ns: HashMap::new(),
         })
     }
@@ -425,24 +394,15 @@ impl LateSpool {
         newest_ns.is_some_and(|newest_ns| key.time_ns <= *newest_ns)
     }
 
-    fn push(&mut self, packet: &DumpPacket<'_>) -> io::Result<()> {
+    fn push(&mut self, meta: &PacketMeta, data: &[u8]) -> io::Result<()> {
         let Key {
             source, time_ns, ..
-        } = packet.key;
+        } = meta.key;
         let newest_ns = self.newest_ns.entry(source).or_insert(time_ns);
         *newest_ns = time_ns.max(*newest_ns);
-        self.index.push(LateEntry {
-            key: packet.key,
-            stamp_ns: packet.stamp_ns,
-            offset: self.len,
-            captured_len: u32::try_from(packet.data.len()).map_err(io::Error::other)?,
-            wire_len: packet.wire_len,
-            interface: packet.interface,
-            direction: packet.direction,
-            trigger: packet.trigger,
-        });
-        self.len += packet.data.len() as u64;
-        self.buffer.extend_from_slice(packet.data);
+        self.index.push_back((*meta, self.len, data.len()));
+        self.len += data.len() as u64;
+        self.buffer.extend_from_slice(data);
         if self.buffer.len() >= WRITE_BYTES {
             self.flush()
         } else {
@@ -456,55 +416,21 @@ impl LateSpool {
         Ok(())
     }
 
-    fn into_sorted(mut self) -> io::Result<SortedSpool> {
+    /// All of it is there, to be taken in order.
+    fn into_sorted(mut self) -> io::Result<Self> {
         self.flush()?;
-        self.index.sort_by_key(|entry| entry.key);
-        Ok(SortedSpool {
-            file: self.file,
-            entries: self.index.into_iter(),
-        })
+        let index = self.index.make_contiguous();
+        index.sort_by_key(|(meta, ..)| meta.key);
+        Ok(self)
     }
-}
 
-#[derive(Debug)]
-struct SortedSpool {
-    file: Box<dyn DiskFile>,
-    entries: std::vec::IntoIter<LateEntry>,
-}
-
-impl SortedSpool {
-    fn next(&mut self) -> io::Result<Option<LatePacket>> {
-        let Some(entry) = self.entries.next() else {
+    /// Takes the next packet.
+    fn next(&mut self) -> io::Result<Option<(PacketMeta, Vec<u8>)>> {
+        let Some((meta, offset, length)) = self.index.pop_front() else {
             return Ok(None);
         };
-        let mut data = vec![0; entry.captured_len as usize];
-        self.file.read_exact_at(&mut data, entry.offset)?;
-        Ok(Some(LatePacket {
-            key: entry.key,
-            entry,
-            data,
-        }))
-    }
-}
-
-#[derive(Debug)]
-struct LatePacket {
-    key: Key,
-    entry: LateEntry,
-    data: Vec<u8>,
-}
-
-impl LatePacket {
-    fn borrow(&self) -> DumpPacket<'_> {
-        DumpPacket {
-            key: self.key,
-            stamp_ns: self.entry.stamp_ns,
-            aside: false,
-            wire_len: self.entry.wire_len,
-            interface: self.entry.interface,
-            direction: self.entry.direction,
-            data: &self.data,
-            trigger: self.entry.trigger,
-        }
+        let mut data = vec![0; length];
+        self.file.read_exact_at(&mut data, offset)?;
+        Ok(Some((meta, data)))
     }
 }

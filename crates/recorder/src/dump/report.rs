@@ -257,8 +257,20 @@ fn range(from_ns: i64, to_ns: i64) -> String {
 pub(crate) struct Sidecar<'a> {
     #[serde(flatten)]
     pub(crate) report: &'a DumpReport,
+    #[serde(flatten)]
+    pub(crate) facts: &'a SidecarFacts,
+    /// The program that wrote it.
+    pub(crate) program: &'static str,
+    /// When the file was completed; absent from reproducible runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) created: Option<String>,
+}
+
+/// What a sidecar has beyond the report; it does not change any more.
+#[derive(Debug, Serialize)]
+pub(crate) struct SidecarFacts {
     /// The filled-in dump expression; empty: everything.
-    pub(crate) expression: &'a str,
+    pub(crate) expression: String,
     /// Further hits of the same rule and expression while the dump was open.
     pub(crate) suppressed: u64,
     /// Times of the first of them, RFC 3339.
@@ -267,15 +279,10 @@ pub(crate) struct Sidecar<'a> {
     pub(crate) suppressed_before: Suppressions,
     /// Interfaces in the file.
     pub(crate) interfaces: Vec<SidecarInterface>,
-    /// The program that wrote it.
-    pub(crate) program: &'static str,
-    /// When the file was completed; absent from reproducible runs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) created: Option<String>,
 }
 
 /// An interface as the sidecar lists it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct SidecarInterface {
     pub(crate) name: String,
     /// LINKTYPE_ value.
