@@ -1,20 +1,13 @@
 //! What a dump learns about its flow on the way: which fragmented datagrams belong to it.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    net::IpAddr,
-};
+use std::net::IpAddr;
 
-use retroscope_packet::{FlowKey, FragmentKey, Parsed, flow_of, fragment_of};
+use retroscope_packet::{Datagrams, FlowKey, FragmentKey, Parsed, flow_of, fragment_of};
 
 use crate::{
     filled::{FlowTerm, Terms},
     truth::Truth,
 };
-
-/// Fragmented datagrams that are remembered; the one first seen longest ago is forgotten first. Identifications of IPv4
-/// repeat after 65,536 datagrams at the latest, so an old one says little.
-const DATAGRAMS_MAX: usize = 4096;
 
 /// What one dump knows about the fragments of its flow. Owned by the caller, one for each [`crate::Filter`] and pass
 /// over the packets; made by [`crate::Filter::state`]. Its size is bounded.
@@ -24,9 +17,7 @@ const DATAGRAMS_MAX: usize = 4096;
 #[derive(Debug, Clone, Default)]
 pub struct FlowState {
     /// Whether a datagram belongs to the flow, as its first fragment told.
-    datagrams: HashMap<FragmentKey, bool>,
-    /// The keys of `datagrams`, oldest first.
-    order: VecDeque<FragmentKey>,
+    datagrams: Datagrams<bool>,
     /// One was forgotten.
     has_forgotten: bool,
     /// The flow of a trigger packet that was a later fragment, once its first fragment told.
@@ -38,7 +29,7 @@ impl FlowState {
     pub(crate) fn new(terms: &Terms) -> Self {
         let mut state = Self::default();
         if let Some(datagram) = terms.datagram() {
-            state.remember(datagram, true);
+            state.datagrams.insert(datagram, true);
         }
         state
     }
@@ -46,7 +37,7 @@ impl FlowState {
     /// Learns from a packet, if it is the first fragment of a datagram. Gives the key of that datagram: from now on its
     /// later fragments are decided.
     pub(crate) fn observe(&mut self, term: FlowTerm, packet: &Parsed) -> Option<FragmentKey> {
-        let datagram = fragment_of(packet).filter(|_| !is_later(packet))?;
+        let datagram = fragment_of(packet).filter(|_| !packet.is_later_fragment())?;
         let flow = flow_of(packet)?;
         if let FlowTerm::Datagram(of_trigger) = term
             && of_trigger == datagram
@@ -55,7 +46,7 @@ impl FlowState {
             self.learned = Some(flow);
         }
         let key = self.key(term)?;
-        self.remember(datagram, flow == key);
+        self.has_forgotten |= self.datagrams.insert(datagram, flow == key);
         Some(datagram)
     }
 
@@ -72,11 +63,13 @@ impl FlowState {
         };
         match (flow_of(packet), datagram) {
             (Some(flow), _) => Truth::from(flow == key),
-            (None, Some(datagram)) if is_later(packet) => match self.datagrams.get(&datagram) {
-                Some(belongs) => Truth::from(*belongs),
-                None if could_belong(key, packet) => Truth::Unknown,
-                None => Truth::False,
-            },
+            (None, Some(datagram)) if packet.is_later_fragment() => {
+                match self.datagrams.get(&datagram) {
+                    Some(belongs) => Truth::from(*belongs),
+                    None if could_belong(key, packet) => Truth::Unknown,
+                    None => Truth::False,
+                }
+            }
             _ => Truth::False,
         }
     }
@@ -88,32 +81,12 @@ impl FlowState {
         }
     }
 
-    fn remember(&mut self, datagram: FragmentKey, belongs: bool) {
-        if self.datagrams.insert(datagram, belongs).is_some() {
-            return;
-        }
-        self.order.push_back(datagram);
-        if self.order.len() > DATAGRAMS_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.datagrams.remove(&oldest);
-            self.has_forgotten = true;
-        }
-    }
-
     /// Whether a datagram was forgotten because there were too many. Its later fragments are then undecided, though its first
     /// one was seen.
     #[must_use]
     pub fn has_forgotten(&self) -> bool {
         self.has_forgotten
     }
-}
-
-fn is_later(packet: &Parsed) -> bool {
-    packet
-        .network
-        .and_then(|ip| ip.fragment)
-        .is_some_and(|fragment| fragment.is_later())
 }
 
 /// Whether a packet without ports is between the addresses of a flow and of its protocol, as far as it tells.

@@ -202,11 +202,7 @@ pub struct FillError {
 }
 
 fn no_port(packet: &Parsed, which: &str) -> &'static str {
-    let later = packet
-        .network
-        .and_then(|ip| ip.fragment)
-        .is_some_and(|fragment| fragment.is_later());
-    match (later, which) {
+    match (packet.is_later_fragment(), which) {
         (true, _) => "the trigger packet is a later fragment, which carries no ports",
         (false, "source") => "the trigger packet has no source port",
         (false, _) => "the trigger packet has no destination port",

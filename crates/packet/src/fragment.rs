@@ -1,7 +1,9 @@
-//! A quick look for fragments, for those who see every packet and care about few.
+//! Fragments, for those who see every packet: a quick look for them, and what is known of their datagrams.
 
-use crate::LinkType;
+use std::collections::{HashMap, VecDeque};
+
 use crate::proto::{ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ICMPV6, SCTP, TCP, UDP};
+use crate::{FragmentKey, LinkType};
 
 /// Whether a frame may be a fragment, from a few of its bytes. `false` is certain: [`crate::fragment_of`] has no key of
 /// it. `true` asks for a closer look, with [`crate::parse`]: tags, tunnels, other link types and what is cut short get it.
@@ -22,9 +24,71 @@ pub fn may_be_fragment(link_type: LinkType, data: &[u8]) -> bool {
     }
 }
 
+/// What is known of fragmented datagrams, as their first fragments told. Of [`Datagrams::CAPACITY`] at most: the one first seen longest
+/// ago is forgotten first. Identifications of IPv4 repeat after 65,536 datagrams at the latest, so an old one says little.
+#[derive(Debug, Clone)]
+pub struct Datagrams<T> {
+    known: HashMap<FragmentKey, T>,
+    /// The keys of `known`, oldest first.
+    order: VecDeque<FragmentKey>,
+}
+
+impl<T> Default for Datagrams<T> {
+    fn default() -> Self {
+        Self {
+            known: HashMap::new(),
+            order: VecDeque::new(),
+        }
+    }
+}
+
+impl<T> Datagrams<T> {
+    /// Datagrams that are remembered.
+    pub const CAPACITY: usize = 4096;
+
+    /// What was remembered of a datagram last.
+    #[must_use]
+    pub fn get(&self, datagram: &FragmentKey) -> Option<&T> {
+        self.known.get(datagram)
+    }
+
+    /// Remembers something of a datagram. Whether another one was forgotten for it.
+    pub fn insert(&mut self, datagram: FragmentKey, value: T) -> bool {
+        if self.known.insert(datagram, value).is_some() {
+            return false;
+        }
+        self.order.push_back(datagram);
+        if self.order.len() <= Self::CAPACITY {
+            return false;
+        }
+        let oldest = self.order.pop_front();
+        oldest.is_some_and(|oldest| self.known.remove(&oldest).is_some())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_datagram_first_seen_is_forgotten_first() {
+        let key = |id| FragmentKey {
+            src: [10, 0, 0, 1].into(),
+            dst: [10, 0, 0, 2].into(),
+            proto: UDP,
+            id,
+        };
+        let mut datagrams = Datagrams::default();
+        for id in 0..4096 {
+            assert!(!datagrams.insert(key(id), id));
+        }
+        assert!(!datagrams.insert(key(0), 7), "it is known");
+        assert_eq!(datagrams.get(&key(0)), Some(&7), "the last one counts");
+        assert!(datagrams.insert(key(4096), 4096));
+        assert_eq!(datagrams.get(&key(0)), None);
+        assert_eq!(datagrams.get(&key(1)), Some(&1));
+        assert_eq!((datagrams.known.len(), datagrams.order.len()), (4096, 4096));
+    }
 
     /// A frame with an EtherType, 6 bytes of anything and two more.
     fn frame(ether_type: u16, last: [u8; 2]) -> Vec<u8> {

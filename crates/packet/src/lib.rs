@@ -20,7 +20,7 @@ mod vlan;
 pub use community_id::{community_id, community_id_of};
 pub use direction::Direction;
 pub use flow::{Endpoint, FlowKey, FragmentKey, flow_of, fragment_of};
-pub use fragment::may_be_fragment;
+pub use fragment::{Datagrams, may_be_fragment};
 pub use link_type::LinkType;
 pub use parse::{is_supported, parse};
 pub use parsed::{Fragment, Icmp, Ip, LinkProtocol, Llc, MacAddr, Outcome, Parsed, Ports, Snap};

@@ -3,15 +3,11 @@
 //! A later fragment of TCP, UDP or SCTP carries no ports. A dump that it triggers would learn its flow only when its scan
 //! comes to the first fragment, and the flow's older packets are passed by then.
 
-use std::collections::{HashMap, VecDeque};
-
 use retroscope_filter::{Template, Variable};
 use retroscope_packet::{
-    FlowKey, FragmentKey, LinkType, Parsed, flow_of, fragment_of, may_be_fragment, parse,
+    Datagrams, FlowKey, LinkType, Parsed, flow_of, fragment_of, may_be_fragment, parse,
 };
 
-/// Datagrams that are remembered; the one first seen longest ago is forgotten first.
-const DATAGRAMS_MAX: usize = 4096;
 /// Senders may use an identification again when no piece of its datagram is under way any more: a first fragment
 /// farther than this from a later one says nothing about it, ns. As long as IPv6 waits for the rest (RFC 8200, 4.5).
 const APART_MAX_NS: u64 = 60_000_000_000;
@@ -22,9 +18,7 @@ pub(crate) struct FirstFragments {
     /// Whether anyone asks; if not, it learns nothing.
     wanted: bool,
     /// The flow and the time stamp of each.
-    flows: HashMap<FragmentKey, (FlowKey, i64)>,
-    /// The keys of `flows`, oldest first.
-    order: VecDeque<FragmentKey>,
+    flows: Datagrams<(FlowKey, i64)>,
 }
 
 impl FirstFragments {
@@ -34,8 +28,7 @@ impl FirstFragments {
         Self {
             wanted: variables.contains(&Variable::Flow)
                 || variables.contains(&Variable::CommunityId),
-            flows: HashMap::new(),
-            order: VecDeque::new(),
+            flows: Datagrams::default(),
         }
     }
 
@@ -59,15 +52,7 @@ impl FirstFragments {
         let (Some(datagram), Some(flow)) = (fragment_of(packet), flow_of(packet)) else {
             return;
         };
-        if self.flows.insert(datagram, (flow, time_ns)).is_some() {
-            return;
-        }
-        self.order.push_back(datagram);
-        if self.order.len() > DATAGRAMS_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.flows.remove(&oldest);
-        }
+        self.flows.insert(datagram, (flow, time_ns));
     }
 
     /// The flow of a later fragment, if the first fragment of its datagram was seen.
@@ -134,19 +119,6 @@ mod tests {
         fragments.see(LinkType::RAW, 5, &fragment(1, 7, false));
         assert!(told(&fragments, 1, 5 + apart_ns).is_some());
         assert_eq!(told(&fragments, 1, 6 + apart_ns), None);
-    }
-
-    #[test]
-    fn memory_is_bounded_and_the_first_is_forgotten_first() {
-        let mut fragments = first_fragments("$flow");
-        let limit = u16::try_from(DATAGRAMS_MAX).unwrap();
-        for id in 0..limit + 2 {
-            fragments.see(LinkType::RAW, 0, &fragment(id, 7, false));
-        }
-        assert_eq!(fragments.flows.len(), DATAGRAMS_MAX);
-        assert_eq!(fragments.order.len(), DATAGRAMS_MAX);
-        let known = |id| told(&fragments, id, 0).is_some();
-        assert_eq!((known(1), known(2), known(limit + 1)), (false, true, true));
     }
 
     #[test]
