@@ -214,34 +214,20 @@ impl Arp {
     /// `None` for other address sizes or a message that was not captured whole.
     fn parse(data: &[u8]) -> Option<Self> {
         let message: &[u8; 28] = data.first_chunk()?;
-        let [
-            _,
-            _,
-            p0,
-            p1,
-            hardware_len,
-            protocol_len,
-            op0,
-            op1,
-            m0,
-            m1,
-            m2,
-            m3,
-            m4,
-            m5,
-            s0,
-            s1,
-            s2,
-            s3,
-            ..,
-        ] = *message;
-        let [.., t0, t1, t2, t3] = *message;
-        let is_ipv4 = (p0, p1, hardware_len, protocol_len) == (8, 0, 6, 4);
+        let address = |at: usize| {
+            Ipv4Addr::new(
+                message[at],
+                message[at + 1],
+                message[at + 2],
+                message[at + 3],
+            )
+        };
+        let is_ipv4 = message[2..6] == [8, 0, 6, 4];
         is_ipv4.then_some(Self {
-            operation: u16::from_be_bytes([op0, op1]),
-            sender_mac: [m0, m1, m2, m3, m4, m5],
-            sender: Ipv4Addr::new(s0, s1, s2, s3),
-            target: Ipv4Addr::new(t0, t1, t2, t3),
+            operation: u16::from_be_bytes([message[6], message[7]]),
+            sender_mac: *message[8..].first_chunk()?,
+            sender: address(14),
+            target: address(24),
         })
     }
 }

@@ -20,66 +20,23 @@ const ETHER_E_TAG: u16 = 0x893f;
 /// Cisco VN-tag: 4 bytes, then another EtherType.
 const ETHER_VN_TAG: u16 = 0x8926;
 
-/// Whether [`crate::parse`] knows the link type.
-#[must_use]
-pub fn is_supported(link_type: LinkType) -> bool {
-    kind(link_type).is_some()
-}
-
-/// The link headers that are known, several link types having the same.
-#[derive(Clone, Copy)]
-enum Kind {
-    Ethernet,
-    Family,
-    Raw,
-    Raw4,
-    Raw6,
-    Sll,
-    Sll2,
-    Ppp,
-    PppSerial,
-    PppWithDirection,
-    Pppoe,
-    CHdlc,
-    Mpls,
-}
-
-/// The header that frames of a link type start with.
-fn kind(link_type: LinkType) -> Option<Kind> {
-    Some(match link_type {
-        LinkType::ETHERNET => Kind::Ethernet,
-        LinkType::NULL | LinkType::LOOP => Kind::Family,
-        LinkType::RAW | LinkType::RAW_BSD | LinkType::RAW_OPENBSD => Kind::Raw,
-        LinkType::IPV4 => Kind::Raw4,
-        LinkType::IPV6 => Kind::Raw6,
-        LinkType::LINUX_SLL => Kind::Sll,
-        LinkType::LINUX_SLL2 => Kind::Sll2,
-        LinkType::PPP => Kind::Ppp,
-        LinkType::PPP_SERIAL => Kind::PppSerial,
-        LinkType::PPP_WITH_DIR => Kind::PppWithDirection,
-        LinkType::PPP_ETHER => Kind::Pppoe,
-        LinkType::C_HDLC => Kind::CHdlc,
-        LinkType::MPLS => Kind::Mpls,
-        _ => return None,
-    })
-}
-
 /// Parses a frame from its first byte; returns where the payload starts.
 pub(super) fn frame(parsed: &mut Parsed, data: &[u8]) -> Result<usize, Stop> {
-    match kind(parsed.link_type).ok_or(Stop::UnknownLinkType)? {
-        Kind::Ethernet => ethernet(parsed, data),
-        Kind::Family => family(parsed, data),
-        Kind::Raw => ip::either(parsed, data, 0),
-        Kind::Raw4 => ip::v4(parsed, data, 0),
-        Kind::Raw6 => ip::v6(parsed, data, 0),
-        Kind::Sll => sll(parsed, data),
-        Kind::Sll2 => sll2(parsed, data),
-        Kind::Ppp => ppp(parsed, data, 0),
-        Kind::PppSerial => ppp_serial(parsed, data),
-        Kind::PppWithDirection => ppp(parsed, data, 1),
-        Kind::Pppoe => pppoe(parsed, data, 0),
-        Kind::CHdlc => c_hdlc(parsed, data),
-        Kind::Mpls => mpls(parsed, data, 0),
+    match parsed.link_type {
+        LinkType::ETHERNET => ethernet(parsed, data),
+        LinkType::NULL | LinkType::LOOP => family(parsed, data),
+        LinkType::RAW | LinkType::RAW_BSD | LinkType::RAW_OPENBSD => ip::either(parsed, data, 0),
+        LinkType::IPV4 => ip::v4(parsed, data, 0),
+        LinkType::IPV6 => ip::v6(parsed, data, 0),
+        LinkType::LINUX_SLL => sll(parsed, data),
+        LinkType::LINUX_SLL2 => sll2(parsed, data),
+        LinkType::PPP => ppp(parsed, data, 0),
+        LinkType::PPP_SERIAL => ppp_serial(parsed, data),
+        LinkType::PPP_WITH_DIR => ppp(parsed, data, 1),
+        LinkType::PPP_ETHER => pppoe(parsed, data, 0),
+        LinkType::C_HDLC => c_hdlc(parsed, data),
+        LinkType::MPLS => mpls(parsed, data, 0),
+        _ => Err(Stop::UnknownLinkType),
     }
 }
 
@@ -209,30 +166,10 @@ fn looks_like_v4(data: &[u8], at: usize) -> Result<bool, Stop> {
 
 /// Whether these bytes are an IPv6 header: the next header is one that IPv6 carries in practice.
 fn looks_like_v6(header: &[u8; 40]) -> bool {
-    let carried = matches!(
-        header[6],
-        0 | 4
-            | 6
-            | 17
-            | 41
-            | 43
-            | 44
-            | 46
-            | 47
-            | 50
-            | 51
-            | 58
-            | 59
-            | 60
-            | 89
-            | 103
-            | 112
-            | 115
-            | 132
-            | 135
-            | 136
-    );
-    carried && header[7] != 0
+    const CARRIED: [u8; 21] = [
+        0, 4, 6, 17, 41, 43, 44, 46, 47, 50, 51, 58, 59, 60, 89, 103, 112, 115, 132, 135, 136,
+    ];
+    CARRIED.contains(&header[6]) && header[7] != 0
 }
 
 /// A PPPoE session header (RFC 2516, section 4) and the PPP frame in it.

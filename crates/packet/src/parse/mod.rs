@@ -9,8 +9,6 @@ mod link;
 
 use crate::{LinkType, Outcome, Parsed};
 
-pub use link::is_supported;
-
 /// Why parsing ended before the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stop {
