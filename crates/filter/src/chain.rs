@@ -1,13 +1,13 @@
 //! The boolean structure of an expression that holds terms of our own.
 //!
-//! pcap-filter(7): `and` and `or` have the same precedence and group from left to right, `not` binds tighter. Text
-//! between terms of our own is not understood here: it is cut into the longest pieces that can be compiled by
+//! Text between terms of our own is not understood here: it is cut into the longest pieces that can be compiled by
 //! themselves and still mean the same.
 
 use std::ops::Range;
 
 use crate::{
     FilterError, Place, Variable,
+    structure::{Clause, Joiner, Structure},
     words::{Word, WordKind},
 };
 
@@ -32,12 +32,6 @@ pub(crate) struct Operand {
     pub(crate) joiner: Joiner,
     pub(crate) negated: bool,
     pub(crate) node: Node,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Joiner {
-    And,
-    Or,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,14 +69,19 @@ impl Chain {
         text: &str,
         words: &[Word],
     ) -> Result<(Self, Vec<Range<usize>>), FilterError> {
+        let structure = Structure::parse(text, words).map_err(|index| {
+            let end = text.trim_end().len();
+            let span = words.get(index).map(|word| word.span.clone());
+            FilterError::Syntax {
+                place: Place::new(text, span.unwrap_or(end..end)),
+            }
+        })?;
         let mut parser = Parser {
-            text,
-            words,
-            partners: partners(text, words)?,
             own_before: own_before(text, words)?,
+            structure: &structure,
             pieces: Vec::new(),
         };
-        let (chain, _) = parser.chain(0..words.len(), 0)?;
+        let (chain, _) = parser.chain(&structure.clauses)?;
         Ok((chain, parser.pieces))
     }
 }
@@ -115,26 +114,6 @@ fn own_before(text: &str, words: &[Word]) -> Result<Vec<usize>, FilterError> {
     Ok(before)
 }
 
-/// For each opening parenthesis the index of the closing one.
-fn partners(text: &str, words: &[Word]) -> Result<Vec<usize>, FilterError> {
-    let mut partners = vec![0; words.len()];
-    let mut open = Vec::new();
-    for (index, word) in words.iter().enumerate() {
-        match word.kind {
-            WordKind::Open => open.push(index),
-            WordKind::Close => match open.pop() {
-                Some(start) => partners[start] = index,
-                None => return Err(syntax(text, word.span.clone())),
-            },
-            _ => {}
-        }
-    }
-    match open.pop() {
-        Some(_) => Err(syntax(text, end_of(text))),
-        None => Ok(partners),
-    }
-}
-
 /// An operand before neighbouring text is joined into pieces.
 enum Part {
     /// Bytes of pcap-filter text.
@@ -148,103 +127,79 @@ enum Part {
 }
 
 struct Parser<'t> {
-    text: &'t str,
-    words: &'t [Word],
-    partners: Vec<usize>,
+    structure: &'t Structure<'t>,
     own_before: Vec<usize>,
     pieces: Vec<Range<usize>>,
 }
 
 impl Parser<'_> {
-    /// Parses the words of `range`, which stand at one depth of parentheses or deeper. Also gives the levels of the chain.
-    fn chain(&mut self, range: Range<usize>, depth: usize) -> Result<(Chain, usize), FilterError> {
-        let mut parts = Vec::new();
-        let mut joiner = Joiner::And;
-        let mut at = range.start;
-        loop {
-            let (part, next) = self.operand(at..range.end, depth)?;
-            parts.push((joiner, part));
-            if next == range.end {
-                let (chain, levels) = self.join(parts)?;
-                if levels > LEVELS_MAX {
-                    return Err(self.too_deep(range.start));
-                }
-                return Ok((chain, levels));
-            }
-            joiner = match self.words[next].kind {
-                WordKind::And => Joiner::And,
-                WordKind::Or => Joiner::Or,
-                _ => return Err(self.misplaced(next, "join terms with 'and' or 'or'")),
-            };
-            at = next + 1;
+    /// Makes a chain of clauses, at least one. Also gives its levels.
+    fn chain(&mut self, clauses: &[Clause]) -> Result<(Chain, usize), FilterError> {
+        let mut parts = Vec::with_capacity(clauses.len());
+        for clause in clauses {
+            parts.push((clause.joiner, self.part(clause)?));
         }
+        let (chain, levels) = self.join(parts)?;
+        if levels > LEVELS_MAX {
+            return Err(self.too_deep(clauses[0].words.start));
+        }
+        Ok((chain, levels))
     }
 
-    /// Parses one operand at the start of `range`; also gives the index of the word behind it.
-    fn operand(&mut self, range: Range<usize>, depth: usize) -> Result<(Part, usize), FilterError> {
-        let is_not = |index: &usize| self.words[*index].kind == WordKind::Not;
-        let nots = range.clone().take_while(is_not).count();
-        let first = range.start + nots;
-        if first == range.end {
-            return Err(self.syntax_at(first));
+    fn part(&mut self, clause: &Clause) -> Result<Part, FilterError> {
+        let Clause { negated, first, .. } = *clause;
+        if !self.own_in(clause.words.clone()) {
+            return self.pcap_text(clause);
         }
-        let negated = nots % 2 == 1;
-        match self.words[first].kind {
-            WordKind::And | WordKind::Or | WordKind::Close => Err(self.syntax_at(first)),
-            _ => match own_term(self.text, &self.words[first]) {
-                Some(node) => {
-                    let own = Part::Own {
-                        negated,
-                        node,
-                        levels: 0,
-                    };
-                    Ok((own, first + 1))
+        let (node, levels) = match own_term(self.structure.text, &self.structure.words[first]) {
+            Some(node) if clause.words.end == first + 1 => (node, 0),
+            Some(_) => return Err(self.not_joined(first + 1)),
+            None => match &clause.group {
+                Some(group) => {
+                    let (chain, levels) = self.chain(group)?;
+                    (Node::Group(chain), levels)
                 }
-                None if self.is_own_group(first) => {
-                    if depth == LEVELS_MAX {
-                        return Err(self.too_deep(first));
-                    }
-                    let close = self.partners[first];
-                    let (chain, levels) = self.chain(first + 1..close, depth + 1)?;
-                    let node = Node::Group(chain);
-                    let own = Part::Own {
-                        negated,
-                        node,
-                        levels,
-                    };
-                    Ok((own, close + 1))
-                }
-                None => self.pcap_text(range, first),
+                None => return Err(self.no_term(first..clause.words.end)),
             },
-        }
+        };
+        Ok(Part::Own {
+            negated,
+            node,
+            levels,
+        })
     }
 
-    /// Parses an operand of pcap-filter text: everything up to the next `and` or `or` outside parentheses.
-    fn pcap_text(&self, range: Range<usize>, first: usize) -> Result<(Part, usize), FilterError> {
-        let mut at = first;
-        while at < range.end {
-            match self.words[at].kind {
-                WordKind::And | WordKind::Or => break,
-                WordKind::Open if !self.is_own_group(at) => at = self.partners[at],
-                _ if self.own_in(at..at + 1) || self.is_own_group(at) => {
-                    return Err(self.misplaced(
-                        at,
-                        "$flow, $iface, $communityId and payload terms stand alone: \
-                         join them with 'and', 'or', 'not'",
-                    ));
-                }
-                _ => {}
-            }
-            at += 1;
-        }
-        if at - first == 1 && self.lost_its_qualifiers(range.start) {
+    /// A clause of pcap-filter text.
+    fn pcap_text(&self, clause: &Clause) -> Result<Part, FilterError> {
+        let words = clause.words.clone();
+        if words.end - clause.first == 1 && self.lost_its_qualifiers(words.start) {
             return Err(self.misplaced(
-                first,
+                clause.first,
                 "qualifiers do not reach across a term of our own: write them again, as in 'port 443'",
             ));
         }
-        let bytes = self.words[range.start].span.start..self.words[at - 1].span.end;
-        Ok((Part::Text(bytes), at))
+        Ok(Part::Text(self.structure.bytes(words)))
+    }
+
+    /// Words with a term of our own among them that is no clause.
+    fn no_term(&self, words: Range<usize>) -> FilterError {
+        let is_group = |at: usize| {
+            let close = self.structure.partner(at);
+            close.is_some_and(|close| self.own_in(at..close))
+        };
+        match self.structure.partner(words.start) {
+            Some(close) if close + 1 == words.end => return self.too_deep(words.start),
+            Some(close) if is_group(words.start) => return self.not_joined(close + 1),
+            _ => {}
+        }
+        let at = words
+            .clone()
+            .find(|&at| self.own_in(at..at + 1) || is_group(at));
+        self.misplaced(
+            at.unwrap_or(words.start),
+            "$flow, $iface, $communityId and payload terms stand alone: \
+             join them with 'and', 'or', 'not'",
+        )
     }
 
     /// Joins neighbouring text into pieces where grouping from the left allows it: at the start of the chain always,
@@ -293,7 +248,7 @@ impl Parser<'_> {
     fn push_piece(&mut self, bytes: Range<usize>) -> Result<(), FilterError> {
         if self.pieces.len() == PIECES_MAX {
             let (what, limit) = ("pieces of pcap-filter text between them", PIECES_MAX);
-            let place = Place::new(self.text, bytes);
+            let place = Place::new(self.structure.text, bytes);
             return Err(FilterError::TooManyTerms { place, what, limit });
         }
         self.pieces.push(bytes);
@@ -305,22 +260,16 @@ impl Parser<'_> {
         self.own_before[words.start] < self.own_before[words.end]
     }
 
-    /// Whether parentheses that hold a term of our own open at `index`.
-    fn is_own_group(&self, index: usize) -> bool {
-        self.words[index].kind == WordKind::Open && self.own_in(index + 1..self.partners[index])
-    }
-
     /// Whether the operand at `start` is a number or address right behind a term of our own.
     fn lost_its_qualifiers(&self, start: usize) -> bool {
-        let is_bare =
-            self.text[self.words[start].span.start..].starts_with(|c: char| c.is_ascii_digit());
+        let word = self.structure.word(start);
+        let is_bare = word.is_some_and(|word| word.starts_with(|c: char| c.is_ascii_digit()));
         let before = start.checked_sub(2);
         is_bare && before.is_some_and(|before| self.own_in(before..before + 1))
     }
 
-    fn syntax_at(&self, index: usize) -> FilterError {
-        let span = self.words.get(index).map(|word| word.span.clone());
-        syntax(self.text, span.unwrap_or_else(|| end_of(self.text)))
+    fn not_joined(&self, index: usize) -> FilterError {
+        self.misplaced(index, "join terms with 'and' or 'or'")
     }
 
     fn too_deep(&self, index: usize) -> FilterError {
@@ -332,19 +281,11 @@ impl Parser<'_> {
 
     fn misplaced(&self, index: usize, message: &str) -> FilterError {
         FilterError::Misplaced {
-            place: Place::new(self.text, self.words[index].span.clone()),
+            place: Place::new(
+                self.structure.text,
+                self.structure.words[index].span.clone(),
+            ),
             message: message.to_owned(),
         }
     }
-}
-
-fn syntax(text: &str, span: Range<usize>) -> FilterError {
-    FilterError::Syntax {
-        place: Place::new(text, span),
-    }
-}
-
-fn end_of(text: &str) -> Range<usize> {
-    let end = text.trim_end().len();
-    end..end
 }

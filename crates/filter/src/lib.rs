@@ -35,6 +35,7 @@ mod payload;
 mod plan;
 mod program;
 mod ruleset;
+mod structure;
 mod sys;
 mod tagged;
 mod template;

@@ -14,17 +14,13 @@ use retroscope_bpf::{Instruction, op};
 
 use crate::{
     FilterError,
-    chain::Joiner,
-    words::{Word, WordKind, words},
+    structure::{Clause, Joiner, Structure},
+    words::{WordKind, words},
 };
 
 /// Bytes at which a part is long enough. With 512, lists of hosts or ports take five times as long to compile and make
 /// 30 % fewer instructions.
 const PART_BYTES: usize = 128;
-/// Parentheses inside each other that are looked into, at most.
-const DEPTH_MAX: usize = 50;
-/// Primitives that change the offsets of everything after them.
-const SHIFTING: [&str; 5] = ["vlan", "mpls", "pppoed", "pppoes", "geneve"];
 /// Words that begin a primitive with qualifiers of its own. Others may do so too; a part just does not begin there.
 const FRESH: [&str; 21] = [
     "host",
@@ -71,19 +67,11 @@ impl Parts {
     /// Cuts an expression; `None` if it must stay whole.
     pub(crate) fn split(text: &str) -> Option<Self> {
         let words = words(text);
-        if words
-            .iter()
-            .any(|word| SHIFTING.contains(&&text[word.span.clone()]))
-        {
+        let structure = Structure::parse(text, &words).ok()?;
+        if structure.last_shift().is_some() {
             return None;
         }
-        let partners = partners(&words)?;
-        let cutter = Cutter {
-            text,
-            words: &words,
-            partners: &partners,
-        };
-        let chain = cutter.chain(0..words.len(), 0)?;
+        let chain = Cutter(&structure).chain(&structure.clauses)?;
         (chain.len() > 1 || matches!(chain[0].1, Part::Group { .. })).then_some(Self { chain })
     }
 
@@ -106,115 +94,53 @@ impl Parts {
     }
 }
 
-/// For each opening parenthesis the index of the closing one; `None` unless they pair up.
-fn partners(words: &[Word]) -> Option<Vec<usize>> {
-    let mut partners = vec![0; words.len()];
-    let mut open = Vec::new();
-    for (index, word) in words.iter().enumerate() {
-        match word.kind {
-            WordKind::Open => open.push(index),
-            WordKind::Close => partners[open.pop()?] = index,
-            _ => {}
-        }
-    }
-    open.is_empty().then_some(partners)
-}
-
-struct Cutter<'t> {
-    text: &'t str,
-    words: &'t [Word],
-    partners: &'t [usize],
-}
+struct Cutter<'t>(&'t Structure<'t>);
 
 impl Cutter<'_> {
-    /// Cuts the words of `range`. `None` where that would change the meaning.
-    fn chain(&self, range: Range<usize>, depth: usize) -> Option<Vec<(Joiner, Part)>> {
-        let mut chain: Vec<(Joiner, Part)> = Vec::new();
-        let mut joiner = Joiner::And;
-        let mut start = range.start;
-        loop {
-            let end = self.operand_end(start..range.end);
-            if end == start {
-                return None;
-            }
-            self.push(&mut chain, joiner, start..end, depth)?;
-            if end == range.end {
-                return Some(chain);
-            }
-            joiner = if self.words[end].kind == WordKind::And {
-                Joiner::And
-            } else {
-                Joiner::Or
+    /// Cuts clauses. `None` where that would change the meaning.
+    fn chain(&self, clauses: &[Clause]) -> Option<Vec<(Joiner, Part)>> {
+        let mut chain = Vec::new();
+        for clause in clauses {
+            self.push(&mut chain, clause)?;
+        }
+        Some(chain)
+    }
+
+    /// Appends a clause: to the text before it, or as a part of its own.
+    fn push(&self, chain: &mut Vec<(Joiner, Part)>, clause: &Clause) -> Option<()> {
+        let is_fresh = self.is_fresh(clause);
+        let begins = chain.is_empty() || is_fresh;
+        let bytes = self.0.bytes(clause.words.clone());
+        if is_fresh
+            && bytes.len() > PART_BYTES
+            && let Some(group) = &clause.group
+            && let Some(inside) = self.chain(group)
+        {
+            let group = Part::Group {
+                negated: clause.negated,
+                chain: inside,
             };
-            start = end + 1;
-        }
-    }
-
-    /// Index of the first `and` or `or` outside parentheses.
-    fn operand_end(&self, range: Range<usize>) -> usize {
-        let mut at = range.start;
-        while at < range.end && !matches!(self.words[at].kind, WordKind::And | WordKind::Or) {
-            at = if self.words[at].kind == WordKind::Open {
-                self.partners[at]
-            } else {
-                at
-            } + 1;
-        }
-        at.min(range.end)
-    }
-
-    /// Appends an operand: to the text before it, or as a part of its own.
-    fn push(
-        &self,
-        chain: &mut Vec<(Joiner, Part)>,
-        joiner: Joiner,
-        operand: Range<usize>,
-        depth: usize,
-    ) -> Option<()> {
-        let fresh = chain.is_empty() || self.is_fresh(operand.clone());
-        let bytes = self.words[operand.start].span.start..self.words[operand.end - 1].span.end;
-        if fresh && let Some(group) = self.group(operand, bytes.len(), depth) {
-            chain.push((joiner, group));
+            chain.push((clause.joiner, group));
             return Some(());
         }
         let at_start = chain.len() == 1;
         if let Some((opened, Part::Text(before))) = chain.last_mut()
-            && (at_start || *opened == joiner)
-            && (!fresh || bytes.end - before.start <= PART_BYTES)
+            && (at_start || *opened == clause.joiner)
+            && (!begins || bytes.end - before.start <= PART_BYTES)
         {
             before.end = bytes.end;
             return Some(());
         }
-        fresh.then(|| chain.push((joiner, Part::Text(bytes))))
+        begins.then(|| chain.push((clause.joiner, Part::Text(bytes))))
     }
 
-    /// The operand as parentheses to look into, if it is nothing else and worth it.
-    fn group(&self, operand: Range<usize>, bytes: usize, depth: usize) -> Option<Part> {
-        let nots = operand
-            .clone()
-            .take_while(|&index| self.words[index].kind == WordKind::Not)
-            .count();
-        let open = operand.start + nots;
-        let is_group = open < operand.end
-            && self.words[open].kind == WordKind::Open
-            && self.partners[open] + 1 == operand.end
-            && self.is_fresh(operand.clone());
-        if !is_group || bytes <= PART_BYTES || depth == DEPTH_MAX {
-            return None;
-        }
-        let chain = self.chain(open + 1..operand.end - 1, depth + 1)?;
-        Some(Part::Group {
-            negated: nots % 2 == 1,
-            chain,
-        })
-    }
-
-    /// Whether the operand brings its own qualifiers.
-    fn is_fresh(&self, operand: Range<usize>) -> bool {
-        let first = self.words[operand]
-            .iter()
-            .find(|word| !matches!(word.kind, WordKind::Not | WordKind::Open));
-        first.is_some_and(|word| FRESH.contains(&&self.text[word.span.clone()]))
+    /// Whether the clause brings its own qualifiers.
+    fn is_fresh(&self, clause: &Clause) -> bool {
+        let mut words = clause.words.clone();
+        words
+            .find(|&at| !matches!(self.0.words[at].kind, WordKind::Not | WordKind::Open))
+            .and_then(|at| self.0.word(at))
+            .is_some_and(|word| FRESH.contains(&word))
     }
 }
 

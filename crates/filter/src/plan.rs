@@ -5,8 +5,9 @@
 
 use crate::{
     Variable,
-    chain::{Chain, Joiner, Node, Operand},
+    chain::{Chain, Node, Operand},
     payload::{AnyString, Test},
+    structure::Joiner,
 };
 
 /// Or-ed strings from which on looking for them together takes less time: three take 60 ns in 770 bytes either way, and

@@ -11,17 +11,16 @@ use std::{
     ops::Range,
 };
 
-use crate::words::{Word, WordKind, words};
+use crate::{
+    structure::{Clause, Joiner, Structure},
+    words::words,
+};
 
 use super::{
     atom::{Atom, Ends, Expr},
     key::{View, kind, traits},
 };
 
-/// Parentheses inside each other that are looked into, at most.
-const DEPTH_MAX: usize = 50;
-/// Primitives that change the offsets of everything behind them.
-const SHIFTING: [&str; 5] = ["vlan", "mpls", "pppoed", "pppoes", "geneve"];
 /// Bits of [`traits`] for `port` without a protocol.
 const ANY_PORTS: u16 = traits::TCP | traits::UDP | traits::SCTP;
 
@@ -29,37 +28,18 @@ const ANY_PORTS: u16 = traits::TCP | traits::UDP | traits::SCTP;
 pub(super) fn parse(text: &str) -> (Expr, View) {
     let opaque = (Expr::Atom(Atom::Opaque), View::Plain);
     let words = words(text);
-    let is_shifting = |word: &Word| SHIFTING.contains(&&text[word.span.clone()]);
-    let Some(partners) = partners(&words) else {
+    let Ok(structure) = Structure::parse(text, &words) else {
         return opaque;
     };
-    let parser = Parser {
-        text,
-        words: &words,
-        partners: &partners,
-    };
-    let expr = match words.iter().rposition(is_shifting) {
+    let parser = Parser(&structure);
+    let expr = match structure.last_shift() {
         None => parser
-            .chain(0..words.len(), 0)
+            .chain(&structure.clauses)
             .map(|expr| (expr, View::Plain)),
-        Some(0) if parser.word(0) == Some("vlan") => parser.behind_tag(),
+        Some(0) if structure.word(0) == Some("vlan") => parser.behind_tag(),
         Some(_) => None,
     };
     expr.unwrap_or(opaque)
-}
-
-/// For each opening parenthesis the index of the closing one; `None` unless they pair up.
-fn partners(words: &[Word]) -> Option<Vec<usize>> {
-    let mut partners = vec![0; words.len()];
-    let mut open = Vec::new();
-    for (index, word) in words.iter().enumerate() {
-        match word.kind {
-            WordKind::Open => open.push(index),
-            WordKind::Close => partners[open.pop()?] = index,
-            _ => {}
-        }
-    }
-    open.is_empty().then_some(partners)
 }
 
 /// The qualifiers of a primitive, which the next ones may leave out.
@@ -80,122 +60,46 @@ enum ValueKind {
     Mac,
 }
 
-struct Parser<'t> {
-    text: &'t str,
-    words: &'t [Word],
-    partners: &'t [usize],
-}
+struct Parser<'t>(&'t Structure<'t>);
 
 impl<'t> Parser<'t> {
     fn word(&self, index: usize) -> Option<&'t str> {
-        self.words
-            .get(index)
-            .map(|word| &self.text[word.span.clone()])
-    }
-
-    fn kind(&self, index: usize) -> Option<WordKind> {
-        self.words.get(index).map(|word| word.kind)
+        self.0.word(index)
     }
 
     /// `vlan`, an identifier or none, and what `and` joins to it. An `or` beside it would be tried on frames without a tag
     /// too, at offsets behind one.
     fn behind_tag(&self) -> Option<(Expr, View)> {
-        let end = self.words.len();
-        let (id, at) = match self.word(1).and_then(|word| number(word, 0x0fff)) {
-            Some(id) => (Some(id), 2),
-            None => (None, 1),
+        let (tag, rest) = self.0.clauses.split_first()?;
+        let id = match tag.words.len() {
+            1 => None,
+            2 => Some(number(self.word(1)?, 0x0fff)?),
+            _ => return None,
         };
+        if rest.iter().any(|clause| clause.joiner == Joiner::Or) {
+            return None;
+        }
         let tag = Expr::Atom(Atom::Vlan(id));
-        if at == end {
-            return Some((tag, View::Tagged));
-        }
-        if self.kind(at) != Some(WordKind::And) || self.joins_or(at..end) {
-            return None;
-        }
-        let rest = self.chain(at + 1..end, 0)?;
-        Some((tag.and(rest), View::Tagged))
-    }
-
-    /// Whether an `or` stands in `range` outside parentheses.
-    fn joins_or(&self, range: Range<usize>) -> bool {
-        let mut at = range.start;
-        while at < range.end {
-            match self.words[at].kind {
-                WordKind::Or => return true,
-                WordKind::Open => at = self.partners[at],
-                _ => {}
-            }
-            at += 1;
-        }
-        false
-    }
-
-    /// Operands joined by `and` and `or`, which have the same precedence and group from the left. `None`: too deep, or
-    /// no expression at all.
-    fn chain(&self, range: Range<usize>, depth: usize) -> Option<Expr> {
-        let mut expr: Option<Expr> = None;
-        let mut joiner = WordKind::And;
-        let mut head = None;
-        let mut at = range.start;
-        loop {
-            let (operand, next) = self.operand(at..range.end, depth, &mut head)?;
-            expr = Some(match (expr, joiner) {
-                (None, _) => operand,
-                (Some(left), WordKind::And) => left.and(operand),
-                (Some(left), _) => left.or(operand),
-            });
-            if next >= range.end {
-                return expr;
-            }
-            joiner = self.words[next].kind;
-            at = next + 1;
-        }
-    }
-
-    /// One operand at the start of `range`; also gives the index of the `and` or `or` behind it, or the range's end.
-    fn operand(
-        &self,
-        range: Range<usize>,
-        depth: usize,
-        head: &mut Option<Head<'t>>,
-    ) -> Option<(Expr, usize)> {
-        let is_not = |index: &usize| self.words[*index].kind == WordKind::Not;
-        let nots = range.clone().take_while(is_not).count();
-        let first = range.start + nots;
-        if first >= range.end {
-            return None;
-        }
-        let end = self.operand_end(first..range.end);
-        let expr = if self.words[first].kind == WordKind::Open && self.partners[first] + 1 == end {
-            *head = None;
-            if depth == DEPTH_MAX {
-                return None;
-            }
-            self.chain(first + 1..end - 1, depth + 1)?
-        } else {
-            match self.primitive(first..end, *head) {
-                Some((expr, its_head)) => {
-                    *head = its_head;
-                    expr
-                }
-                None => {
-                    *head = None;
-                    Expr::Atom(Atom::Opaque)
-                }
-            }
+        let expr = match self.chain(rest) {
+            Some(rest) => tag.and(rest),
+            None => tag,
         };
-        Some((expr.negated_if(nots % 2 == 1), end))
+        Some((expr, View::Tagged))
     }
 
-    fn operand_end(&self, range: Range<usize>) -> usize {
-        let mut at = range.start;
-        while at < range.end && !matches!(self.words[at].kind, WordKind::And | WordKind::Or) {
-            if self.words[at].kind == WordKind::Open {
-                at = self.partners[at];
-            }
-            at += 1;
-        }
-        at.min(range.end)
+    /// Clauses, from left to right; `None` of none.
+    fn chain(&self, clauses: &[Clause]) -> Option<Expr> {
+        let mut head = None;
+        join(clauses, |clause| {
+            let (expr, its_head) = match &clause.group {
+                Some(group) => (self.chain(group)?, None),
+                None => self
+                    .primitive(clause.first..clause.words.end, head)
+                    .unwrap_or((Expr::Atom(Atom::Opaque), None)),
+            };
+            head = its_head;
+            Some(expr.negated_if(clause.negated))
+        })
     }
 
     /// The words of `range` as one primitive, with the qualifiers it leaves to those behind it.
@@ -242,8 +146,7 @@ impl<'t> Parser<'t> {
             return None;
         }
         let head = Head { proto, ends, kind };
-        let is_list = self.words[at].kind == WordKind::Open;
-        if is_list && self.partners[at] + 1 == range.end {
+        if self.0.is_in_parentheses(at..range.end) {
             return Some((self.values(at + 1..range.end - 1, head)?, None));
         }
         Some((Expr::Atom(self.value(at..range.end, head)?), Some(head)))
@@ -268,23 +171,10 @@ impl<'t> Parser<'t> {
 
     /// Values in parentheses, which share the qualifiers in front of them.
     fn values(&self, range: Range<usize>, head: Head<'t>) -> Option<Expr> {
-        let mut expr: Option<Expr> = None;
-        let mut joiner = WordKind::And;
-        let mut at = range.start;
-        loop {
-            let end = self.operand_end(at..range.end);
-            let atom = Expr::Atom(self.value(at..end, head)?);
-            expr = Some(match (expr, joiner) {
-                (None, _) => atom,
-                (Some(left), WordKind::And) => left.and(atom),
-                (Some(left), _) => left.or(atom),
-            });
-            if end >= range.end {
-                return expr;
-            }
-            joiner = self.words[end].kind;
-            at = end + 1;
-        }
+        let values = self.0.clauses_in(range, 0).ok()?;
+        join(&values, |value| {
+            self.value(value.words.clone(), head).map(Expr::Atom)
+        })
     }
 
     /// The words of `range` as a value of these qualifiers.
@@ -329,6 +219,18 @@ impl<'t> Parser<'t> {
             _ => None,
         }
     }
+}
+
+/// What clauses say together. `None` of none, or where one says nothing.
+fn join(clauses: &[Clause], mut expr: impl FnMut(&Clause) -> Option<Expr>) -> Option<Expr> {
+    let (first, rest) = clauses.split_first()?;
+    rest.iter().try_fold(expr(first)?, |left, clause| {
+        let right = expr(clause)?;
+        Some(match clause.joiner {
+            Joiner::And => left.and(right),
+            Joiner::Or => left.or(right),
+        })
+    })
 }
 
 /// A protocol's name as a primitive of its own.

@@ -2,8 +2,9 @@
 
 use crate::{
     Filled, Variable,
-    chain::{Chain, Joiner, Node},
+    chain::{Chain, Node},
     filled::Terms,
+    structure::Joiner,
 };
 
 use super::{
