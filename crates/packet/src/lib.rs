@@ -13,7 +13,7 @@ mod fragment;
 mod link_type;
 mod parse;
 mod parsed;
-mod proto;
+pub mod proto;
 mod summary;
 mod vlan;
 

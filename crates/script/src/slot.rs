@@ -7,7 +7,10 @@
 
 use std::net::IpAddr;
 
-use retroscope_packet::{LinkType, Parsed, parse};
+use retroscope_packet::{
+    LinkType, Parsed, parse,
+    proto::{AH, ICMPV6, SCTP, TCP, UDP},
+};
 
 use crate::{Packet, sheet::Facts};
 
@@ -268,12 +271,6 @@ impl Slot {
         Some(())
     }
 }
-
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const AH: u8 = 51;
-const ICMPV6: u8 = 58;
-const SCTP: u8 = 132;
 
 /// A place in a packet of at most 2 GiB.
 fn int(place: usize) -> i32 {

@@ -5,9 +5,15 @@
 //! only. A load beyond the captured bytes rejects the packet; so a field that was not captured is absent here, and a frame
 //! that lacks any that its headers promise is *short*.
 
-use retroscope_packet::LinkType;
+use retroscope_packet::{
+    LinkType,
+    proto::{AH, ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_RARP, FRAGMENT, ICMPV6},
+};
 
 use crate::Mode;
+
+/// Protocols with ports, as the number of the `TCP`, `UDP` and `SCTP` bits.
+pub(super) use retroscope_packet::proto::{SCTP, TCP, UDP};
 
 /// A set of network protocols or one of them, as bits.
 pub(super) mod kind {
@@ -37,21 +43,6 @@ pub(super) mod traits {
     pub(in crate::ruleset) const DST: u16 = 0x0800;
     pub(in crate::ruleset) const ALL: u16 = 0x0fff;
 }
-
-/// Protocols with ports, as the number of the `TCP`, `UDP` and `SCTP` bits.
-pub(super) const TCP: u8 = 6;
-pub(super) const UDP: u8 = 17;
-pub(super) const SCTP: u8 = 132;
-/// Next header of an IPv6 fragment header.
-const FRAGMENT: u8 = 44;
-/// IPv4's authentication header, behind which `retroscope-packet` looks and pcap-filter does not.
-const AH: u8 = 51;
-const ICMPV6: u8 = 58;
-
-const ETHER_IPV4: u16 = 0x0800;
-const ETHER_ARP: u16 = 0x0806;
-const ETHER_RARP: u16 = 0x8035;
-const ETHER_IPV6: u16 = 0x86dd;
 
 /// The place of rules' primitives: right behind the link header, or behind one VLAN tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
