@@ -24,7 +24,6 @@ pub struct DumpScript {
     machine: Machine,
     predicates: HashMap<PredicateId, Function>,
     next: u64,
-    fault: Option<ScriptError>,
 }
 
 /// A predicate of one [`DumpScript`].
@@ -57,20 +56,21 @@ impl DumpScript {
             machine: Machine::new(script, limits)?,
             predicates: HashMap::new(),
             next: 0,
-            fault: None,
         })
     }
 
     /// Calls the dump function with a trigger packet, of which the predicate keeps a copy. `None`: the script is disabled.
     pub fn derive(&mut self, trigger: &Packet<'_>) -> Option<Derived> {
-        if self.fault.is_some() {
+        if self.machine.fault.is_some() {
             return None;
         }
         let derived = self
             .machine
             .derive(trigger)
             .and_then(|made| self.take(made));
-        derived.map_err(|fault| self.fault = Some(fault)).ok()
+        derived
+            .map_err(|fault| self.machine.fault = Some(fault))
+            .ok()
     }
 
     fn take(&mut self, made: (Value, Value)) -> Result<Derived, ScriptError> {
@@ -96,15 +96,10 @@ impl DumpScript {
     /// # Panics
     /// If there are more packets.
     pub fn match_many(&mut self, id: PredicateId, packets: &[Packet<'_>]) -> u64 {
-        let Some(predicate) = self.predicates.get(&id) else {
-            return 0;
-        };
-        if self.fault.is_some() || packets.is_empty() {
-            return 0;
+        match self.predicates.get(&id) {
+            Some(predicate) => self.machine.run(Some(predicate), packets),
+            None => 0,
         }
-        let (found, result) = self.machine.run(predicate, packets);
-        self.fault = result.err();
-        found
     }
 
     /// Gives a predicate up.
@@ -115,13 +110,7 @@ impl DumpScript {
     /// Why it is disabled, if it is.
     #[must_use]
     pub fn fault(&self) -> Option<&ScriptError> {
-        self.fault.as_ref()
-    }
-
-    /// As [`DumpScript::fault`], and gives the script up.
-    #[must_use]
-    pub fn into_fault(self) -> Option<ScriptError> {
-        self.fault
+        self.machine.fault.as_ref()
     }
 
     /// What errors call it.
@@ -133,12 +122,6 @@ impl DumpScript {
     /// What it printed since the last time, lines. It keeps 100 at most.
     pub fn take_notes(&mut self) -> Vec<String> {
         self.machine.take_notes()
-    }
-
-    /// Bytes of memory that its state uses now.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        self.machine.memory_bytes()
     }
 }
 

@@ -125,6 +125,8 @@ pub(crate) struct Machine {
     notes: Notes,
     name: String,
     limits: Limits,
+    /// What it did wrong; it runs no more then.
+    pub(crate) fault: Option<ScriptError>,
     /// Last: everything above is of this state.
     lua: Lua,
 }
@@ -181,6 +183,7 @@ impl Machine {
             notes,
             name: script.name.clone(),
             limits,
+            fault: None,
             lua,
         })
     }
@@ -189,34 +192,23 @@ impl Machine {
         &self.name
     }
 
-    /// As [`Self::run`], with what the file returned.
-    pub(crate) fn run_main(&mut self, packets: &[Packet<'_>]) -> (u64, Result<(), ScriptError>) {
+    /// Which of at most [`MANY`] packets a function takes, or what the file returned: bit `n` is that of packet `n`. It is asked about each
+    /// in turn; with a fault, those before the packet that it came with count. A script that has one takes nothing.
+    pub(crate) fn run(&mut self, keep: Option<&Function>, packets: &[Packet<'_>]) -> u64 {
+        if self.fault.is_some() || packets.is_empty() {
+            return 0;
+        }
         self.sheet.show(packets);
-        self.ask(&self.main)
-    }
-
-    /// Which of at most [`MANY`] packets `keep` takes: bit `n` is that of packet `n`. With an error, those before the
-    /// packet that it came with.
-    pub(crate) fn run(
-        &mut self,
-        keep: &Function,
-        packets: &[Packet<'_>],
-    ) -> (u64, Result<(), ScriptError>) {
-        self.sheet.show(packets);
-        self.ask(keep)
-    }
-
-    /// Asks `keep` about the packets of the sheet.
-    fn ask(&self, keep: &Function) -> (u64, Result<(), ScriptError>) {
         self.hits[0].set(0);
+        let keep = keep.unwrap_or(&self.main);
         let called = self.watchdog.watch(|| self.batch.call::<()>(keep));
         self.sheet.clear();
+        self.fault = self.judge().result(called).err();
         let count = self.hits[0].get() as usize;
         let hits = self.hits[1..].iter().take(count);
-        let found = hits.fold(0, |found, hit| {
+        hits.fold(0, |found, hit| {
             found | 1_u64.checked_shl(hit.get()).unwrap_or(0)
-        });
-        (found, self.judge().result(called))
+        })
     }
 
     /// What the file's function returns for one packet, of which Lua keeps a copy.

@@ -9,7 +9,6 @@ use crate::{Limits, Packet, Script, ScriptError, machine::Machine};
 #[derive(Debug)]
 pub struct Trigger {
     machine: Machine,
-    fault: Option<ScriptError>,
 }
 
 impl Trigger {
@@ -19,10 +18,7 @@ impl Trigger {
     /// [`ScriptError`]: it is no Lua, fails, or returns no function.
     pub fn new(script: &Script, limits: Limits) -> Result<Self, ScriptError> {
         let machine = Machine::new(script, limits)?;
-        Ok(Self {
-            machine,
-            fault: None,
-        })
+        Ok(Self { machine })
     }
 
     /// Which of at most [`crate::MANY`] packets it takes: bit `n` is that of packet `n`. It asks about each in turn.
@@ -30,24 +26,19 @@ impl Trigger {
     /// # Panics
     /// If there are more packets.
     pub fn match_many(&mut self, packets: &[Packet<'_>]) -> u64 {
-        if self.fault.is_some() || packets.is_empty() {
-            return 0;
-        }
-        let (found, result) = self.machine.run_main(packets);
-        self.fault = result.err();
-        found
+        self.machine.run(None, packets)
     }
 
     /// Why it is disabled, if it is.
     #[must_use]
     pub fn fault(&self) -> Option<&ScriptError> {
-        self.fault.as_ref()
+        self.machine.fault.as_ref()
     }
 
     /// As [`Trigger::fault`], and gives the script up.
     #[must_use]
     pub fn into_fault(self) -> Option<ScriptError> {
-        self.fault
+        self.machine.fault
     }
 
     /// What errors call it.
