@@ -2,7 +2,7 @@
 
 use std::{fmt, net::IpAddr};
 
-use retroscope_packet::{MacAddr, Parsed};
+use retroscope_packet::{Mac, MacAddr, Parsed};
 
 /// Protocol numbers of <https://www.iana.org/assignments/protocol-numbers> that pcap-filter has a word for.
 const PROTOCOLS: [(u8, &str); 5] = [
@@ -177,9 +177,7 @@ impl fmt::Display for Value {
                 Some((_, word)) => f.write_str(word),
                 None => write!(f, "proto {number}"),
             },
-            Self::Mac([a, b, c, d, e, g]) => {
-                write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
-            }
+            Self::Mac(addr) => write!(f, "{}", Mac(addr)),
         }
     }
 }

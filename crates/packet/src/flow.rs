@@ -76,25 +76,13 @@ pub struct FragmentKey {
 pub fn flow_of(parsed: &Parsed) -> Option<FlowKey> {
     let Some(ip) = parsed.network else {
         // Without the whole link header this might have been IP.
-        return if parsed.outcome == Outcome::Complete {
-            link_flow(parsed)
-        } else {
-            None
-        };
+        return (parsed.outcome == Outcome::Complete).then(|| link_flow(parsed));
     };
     let proto = ip.proto?;
     if matches!(proto, TCP | UDP | SCTP) {
         let ports = parsed.transport?;
-        let (src, dst) = (
-            Endpoint {
-                addr: ip.src,
-                port: ports.src,
-            },
-            Endpoint {
-                addr: ip.dst,
-                port: ports.dst,
-            },
-        );
+        let end = |addr, port| Endpoint { addr, port };
+        let (src, dst) = (end(ip.src, ports.src), end(ip.dst, ports.dst));
         let (low, high) = if is_ordered(src, dst) {
             (src, dst)
         } else {
@@ -120,19 +108,19 @@ fn is_ordered(a: Endpoint, b: Endpoint) -> bool {
 }
 
 /// The key of a frame that is not IP.
-fn link_flow(parsed: &Parsed) -> Option<FlowKey> {
+fn link_flow(parsed: &Parsed) -> FlowKey {
     if let (Some(src), Some(dst)) = (parsed.src_mac, parsed.dst_mac) {
-        return Some(FlowKey::Mac {
+        return FlowKey::Mac {
             ether_type: parsed.ether_type,
             low: src.min(dst),
             high: src.max(dst),
-        });
+        };
     }
     let protocol = parsed.link_protocol.map_or(0, |protocol| protocol.number());
-    Some(FlowKey::Link {
+    FlowKey::Link {
         link_type: parsed.link_type,
         protocol,
-    })
+    }
 }
 
 /// What joins a fragment, the first or a later one, to the other pieces of its packet. `None` for whole packets.

@@ -23,6 +23,8 @@ pub use flow::{Endpoint, FlowKey, FragmentKey, flow_of, fragment_of};
 pub use fragment::{Datagrams, may_be_fragment};
 pub use link_type::LinkType;
 pub use parse::parse;
-pub use parsed::{Fragment, Icmp, Ip, LinkProtocol, Llc, MacAddr, Outcome, Parsed, Ports, Snap};
+pub use parsed::{
+    Fragment, Icmp, Ip, LinkProtocol, Llc, Mac, MacAddr, Outcome, Parsed, Ports, Snap,
+};
 pub use summary::{Summary, summary};
 pub use vlan::{VlanStack, VlanTag};

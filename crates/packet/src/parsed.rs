@@ -239,7 +239,8 @@ impl Parsed {
 }
 
 /// Prints a hardware address as `02:00:5e:10:00:01`.
-pub(crate) struct Mac(pub(crate) MacAddr);
+#[derive(Debug, Clone, Copy)]
+pub struct Mac(pub MacAddr);
 
 impl fmt::Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -146,14 +146,11 @@ impl Machine {
         let sheet = Sheet::new();
         let hits = vec![Cell::new(0); MANY + 1].into_boxed_slice();
         let notes = Notes::default();
-        let (env, batch, derive) = Prelude {
-            sheet: std::ptr::from_ref(&*sheet).expose_provenance(),
-            hits: hits.as_ptr().expose_provenance(),
-            notes: &notes,
-            script,
-        }
-        .load(&lua)
-        .map_err(setup)?;
+        let places = (
+            std::ptr::from_ref(&*sheet).expose_provenance(),
+            hits.as_ptr().expose_provenance(),
+        );
+        let (env, batch, derive) = prelude(&lua, script, &notes, places).map_err(setup)?;
         lua.set_memory_limit(limits.memory_bytes).map_err(setup)?;
         let judge = Judge {
             name: &script.name,
@@ -238,44 +235,40 @@ impl Machine {
     }
 }
 
-/// What the prelude is given.
-struct Prelude<'a> {
-    sheet: usize,
-    hits: usize,
-    notes: &'a Notes,
-    script: &'a Script,
-}
-
-impl Prelude<'_> {
-    /// The user's environment, and the functions `batch` and `derive`.
-    fn load(&self, lua: &Lua) -> mlua::Result<(Table, Function, Function)> {
-        let notes = Arc::clone(self.notes);
-        let note = lua.create_function(move |_, text: mlua::LuaString| {
-            let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
-            if notes.len() < NOTES_MAX {
-                let text = text.as_bytes();
-                let kept = &text[..text.len().min(NOTE_BYTES_MAX)];
-                notes.push(String::from_utf8_lossy(kept).into_owned());
-            }
-            Ok(())
-        })?;
-        if !compiles() {
-            lua.load("jit.off()").exec()?;
+/// The user's environment, and the functions `batch` and `derive`, of the prelude, which is told where a sheet and the numbers of hits
+/// are.
+fn prelude(
+    lua: &Lua,
+    script: &Script,
+    notes: &Notes,
+    (sheet, hits): (usize, usize),
+) -> mlua::Result<(Table, Function, Function)> {
+    let notes = Arc::clone(notes);
+    let note = lua.create_function(move |_, text: mlua::LuaString| {
+        let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
+        if notes.len() < NOTES_MAX {
+            let text = text.as_bytes();
+            let kept = &text[..text.len().min(NOTE_BYTES_MAX)];
+            notes.push(String::from_utf8_lossy(kept).into_owned());
         }
-        lua.load(include_str!("prelude.lua"))
-            .set_name("=prelude")
-            .call((
-                self.sheet,
-                self.hits,
-                sys::find_address(),
-                sys::want_address(),
-                lua.create_function(address::text)?,
-                lua.create_function(address::network)?,
-                note,
-                self.script.trusted,
-                self.script.text.as_str(),
-            ))
+        Ok(())
+    })?;
+    if !compiles() {
+        lua.load("jit.off()").exec()?;
     }
+    lua.load(include_str!("prelude.lua"))
+        .set_name("=prelude")
+        .call((
+            sheet,
+            hits,
+            sys::find_address(),
+            sys::want_address(),
+            lua.create_function(address::text)?,
+            lua.create_function(address::network)?,
+            note,
+            script.trusted,
+            script.text.as_str(),
+        ))
 }
 
 /// Whether scripts are compiled to machine code. Not if LuaJIT was built so that compiled loops cannot be stopped.
