@@ -2,8 +2,6 @@
 
 use retroscope_packet::LinkType;
 
-use crate::time::TimeScale;
-
 /// The bytes of a packet that libpcap is willing to take, and the value it puts for a snap length of 0: `MAXIMUM_SNAPLEN`.
 pub(crate) const SNAPLEN_MAX: u32 = 262_144;
 
@@ -88,10 +86,6 @@ pub struct Interface {
     pub snaplen: u32,
     /// Unit of its time stamps in ns, at least 1 (also for finer ones, whose stamps are rounded down to ns).
     pub resolution_ns: u64,
-    /// Which section of the file describes it, from 0.
-    pub section: u32,
-    /// Its time stamps' units and offset.
-    pub(crate) scale: TimeScale,
 }
 
 /// Byte order of the numbers in a file.

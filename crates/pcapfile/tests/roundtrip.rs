@@ -108,8 +108,8 @@ fn formats_and_interfaces_come_back() {
         ("the one in the middle", 65_535)
     );
     assert_eq!(
-        (first.resolution_ns, first.section, first.link_type),
-        (1, 0, LinkType::ETHERNET)
+        (first.resolution_ns, first.link_type),
+        (1, LinkType::ETHERNET)
     );
 }
 
@@ -146,12 +146,7 @@ fn sections_differ_in_byte_order_and_keep_their_interfaces() {
     assert_eq!(read, expected);
     let mut reader = Reader::new(&file[..]).unwrap();
     while reader.fill().unwrap() > 0 {}
-    let sections: Vec<u32> = reader
-        .interfaces()
-        .iter()
-        .map(|interface| interface.section)
-        .collect();
-    assert_eq!(sections, [0, 0, 1, 1, 1]);
+    assert_eq!(reader.interfaces().len(), 5);
     assert_eq!(reader.offset(), file.len() as u64);
 }
 

@@ -9,7 +9,6 @@ use super::{Fault, Item, RecordMeta};
 use crate::{
     ByteOrder, Format, Interface, Kind, Resolution,
     format::{LINK_TYPE_EXTRA, MAGIC_MICRO, MAGIC_NANO, captured_len_max, effective_snaplen},
-    time::TimeScale,
 };
 
 /// Bytes of the file header.
@@ -133,8 +132,6 @@ impl Pcap {
             link_type,
             snaplen,
             resolution_ns: u64::from(resolution.ns()),
-            section: 0,
-            scale: TimeScale::Factor(u64::from(resolution.ns())),
         };
         Ok((parser, format, interface))
     }

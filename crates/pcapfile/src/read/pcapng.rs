@@ -31,8 +31,6 @@ const PACKET_OPTION_BYTES: u32 = 131_072;
 pub(super) struct PcapNg {
     /// Of the current section.
     byte_order: ByteOrder,
-    /// Sections begun.
-    sections: u32,
     /// Index of the current section's first interface among all.
     first_interface: u16,
     /// What the packets of the current section's interfaces need.
@@ -58,7 +56,6 @@ impl PcapNg {
     pub(super) fn new(texts: TextAllowance) -> Self {
         Self {
             byte_order: ByteOrder::Little,
-            sections: 0,
             first_interface: 0,
             decoders: Vec::new(),
             block_bytes_max: block::BLOCK_BYTES_MAX,
@@ -162,7 +159,6 @@ impl PcapNg {
             ));
         }
         self.byte_order = order;
-        self.sections = self.sections.saturating_add(1);
         self.decoders.clear();
         // A section that follows a full table cannot add to it, so this index is never used.
         self.first_interface = u16::try_from(interfaces_before).unwrap_or(u16::MAX);
@@ -235,15 +231,12 @@ impl PcapNg {
         });
         let packet_block = captured_len_max(link_type) + PACKET_OPTION_BYTES + 32;
         self.block_bytes_max = self.block_bytes_max.max(packet_block);
-        let section = self.sections - 1;
         Ok(Interface {
             name: self.texts.keep(name),
             description: self.texts.keep(description),
             link_type,
             snaplen,
             resolution_ns: scale.resolution_ns(),
-            section,
-            scale,
         })
     }
 

@@ -125,7 +125,15 @@ impl<R: Read> Reader<R> {
         while buffer.unread().len() < pcap::FILE_HEADER_BYTES
             && read_more(&mut input, &mut buffer, pcap::FILE_HEADER_BYTES)? > 0
         {}
-        let (parser, format, interface) = recognise(&mut buffer, compression, texts)?;
+        let head = buffer.unread();
+        let found = recognise(head, texts).map_err(|fault| locate(fault, 0, compression))?;
+        let (parser, mut format, interface) = found.ok_or_else(|| ReadError::NotACapture {
+            what: identify(head),
+        })?;
+        format.compression = compression;
+        if format.kind == Kind::Pcap {
+            buffer.consume(pcap::FILE_HEADER_BYTES);
+        }
         let mut reader = Self {
             input,
             buffer,
@@ -266,9 +274,7 @@ impl<R: Read> Reader<R> {
                     match read_more(&mut self.input, &mut self.buffer, need) {
                         Ok(0) => {
                             let there = self.buffer.unread().len();
-                            let cut = Fault::damage(format!(
-                                "the file ends after {there} of the {need} bytes of {what}"
-                            ));
+                            let cut = cut_short(there, need, what);
                             self.end((there > 0).then(|| self.locate(cut)));
                         }
                         Ok(_) => has_read = true,
@@ -320,64 +326,42 @@ pub fn scan_link_types(path: &Path) -> Result<Vec<LinkType>, ReadError> {
     Ok(link_types)
 }
 
-/// Finds the format of the file that starts in `buffer` and steps over its header; the interface is a pcap file's one.
+/// Finds the format of a file that starts with `head`; the interface is a pcap file's one. `None`: neither.
 fn recognise(
-    buffer: &mut Buffer,
-    compression: Option<Compression>,
+    head: &[u8],
     texts: TextAllowance,
-) -> Result<(Parser, Format, Option<Interface>), ReadError> {
-    let head = buffer.unread();
-    let there = head.len();
-    let cut = |need: usize, what: &str| {
-        Fault::damage(format!(
-            "the file ends after {there} of the {need} bytes of {what}"
-        ))
+) -> Result<Option<(Parser, Format, Option<Interface>)>, Fault> {
+    let whole = |need: usize, what: &str| match head.len() {
+        there if there < need => Err(cut_short(there, need, what)),
+        _ => Ok(()),
     };
-    if there >= 4
+    if head.len() >= 4
         && let Some(byte_order) = pcap::recognise(head)
     {
-        if there < pcap::FILE_HEADER_BYTES {
-            return Err(locate(
-                cut(pcap::FILE_HEADER_BYTES, "the pcap file header"),
-                0,
-                compression,
-            ));
-        }
-        let (pcap, format, interface) =
-            Pcap::new(head, byte_order).map_err(|fault| locate(fault, 0, compression))?;
-        buffer.consume(pcap::FILE_HEADER_BYTES);
-        return Ok((
-            Parser::Pcap(pcap),
-            Format {
-                compression,
-                ..format
-            },
-            Some(interface),
-        ));
+        whole(pcap::FILE_HEADER_BYTES, "the pcap file header")?;
+        let (pcap, format, interface) = Pcap::new(head, byte_order)?;
+        return Ok(Some((Parser::Pcap(pcap), format, Some(interface))));
     }
-    if head.starts_with(&SECTION_HEADER.to_be_bytes()) {
-        if there < 12 {
-            return Err(locate(
-                cut(12, "the first section header block"),
-                0,
-                compression,
-            ));
-        }
-        let byte_order =
-            pcapng::section_byte_order(head).map_err(|fault| locate(fault, 0, compression))?;
-        let format = Format {
-            kind: Kind::PcapNg,
-            byte_order,
-            resolution: Resolution::Nano,
-            compression,
-            snaplen: 0,
-            link_type_extra: 0,
-        };
-        return Ok((Parser::PcapNg(PcapNg::new(texts)), format, None));
+    if !head.starts_with(&SECTION_HEADER.to_be_bytes()) {
+        return Ok(None);
     }
-    Err(ReadError::NotACapture {
-        what: identify(head),
-    })
+    whole(12, "the first section header block")?;
+    let format = Format {
+        kind: Kind::PcapNg,
+        byte_order: pcapng::section_byte_order(head)?,
+        resolution: Resolution::Nano,
+        compression: None,
+        snaplen: 0,
+        link_type_extra: 0,
+    };
+    Ok(Some((Parser::PcapNg(PcapNg::new(texts)), format, None)))
+}
+
+/// A file that ends too early.
+fn cut_short(there: usize, need: usize, what: &str) -> Fault {
+    Fault::damage(format!(
+        "the file ends after {there} of the {need} bytes of {what}"
+    ))
 }
 
 fn read_more<R: Read>(

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use retroscope_packet::LinkType;
 
-use super::sink::Sink;
+use super::sink::{Sink, captured_len};
 use crate::{
     ByteOrder, Resolution, WriteError,
     format::{
@@ -97,14 +97,7 @@ impl<W: Write> PcapWriter<W> {
     /// [`WriteError::PacketTooLong`] if `data` is longer than the snap length; [`WriteError::Io`] and
     /// [`WriteError::Failed`] end the writer.
     pub fn record(&mut self, time_ns: i64, wire_len: u32, data: &[u8]) -> Result<(), WriteError> {
-        let limit = self.captured_len_max;
-        let captured_len = u32::try_from(data.len())
-            .ok()
-            .filter(|length| *length <= limit)
-            .ok_or(WriteError::PacketTooLong {
-                captured_len: data.len(),
-                limit,
-            })?;
+        let captured_len = captured_len(data, self.captured_len_max)?;
         let order = self.options.byte_order;
         let (seconds, nanoseconds) = self.time(time_ns);
         let mut header = [0; 16];

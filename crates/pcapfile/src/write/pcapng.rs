@@ -4,7 +4,7 @@ use std::io::Write;
 
 use super::{
     options::{Encoder, InterfaceOptions, InterfaceStatistics, PacketOptions, SectionOptions},
-    sink::Sink,
+    sink::{Sink, captured_len},
 };
 use crate::{
     ByteOrder, Resolution, WriteError,
@@ -125,13 +125,7 @@ impl<W: Write> PcapNgWriter<W> {
             scale,
             captured_len_max,
         } = self.interface(interface)?;
-        let captured_len = u32::try_from(data.len())
-            .ok()
-            .filter(|length| *length <= captured_len_max)
-            .ok_or(WriteError::PacketTooLong {
-                captured_len: data.len(),
-                limit: captured_len_max,
-            })?;
+        let captured_len = captured_len(data, captured_len_max)?;
         let order = self.byte_order;
         let mut tail = Encoder::new(&mut self.scratch, order);
         tail.raw(&[0; 3][..data.len().next_multiple_of(4) - data.len()]);

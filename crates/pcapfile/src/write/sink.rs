@@ -65,3 +65,14 @@ impl<W: Write> Sink<W> {
         })
     }
 }
+
+/// The captured length of a packet of which readers accept `limit` bytes.
+pub(super) fn captured_len(data: &[u8], limit: u32) -> Result<u32, WriteError> {
+    let captured_len = u32::try_from(data.len()).ok();
+    captured_len
+        .filter(|length| *length <= limit)
+        .ok_or(WriteError::PacketTooLong {
+            captured_len: data.len(),
+            limit,
+        })
+}
