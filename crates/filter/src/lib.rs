@@ -16,8 +16,6 @@ mod aux;
 mod batch;
 mod chain;
 mod compile;
-#[cfg(test)]
-mod differential;
 mod error;
 mod filled;
 mod filter;
@@ -64,3 +62,8 @@ pub use ruleset::{
 pub use tagged::is_tagged;
 pub use template::{Template, TriggerFacts, TriggerValues};
 pub use variable::{FillError, Variable};
+
+#[cfg(test)]
+mod tests {
+    mod differential;
+}
