@@ -3,6 +3,7 @@
 use std::{hint::black_box, time::Instant};
 
 use retroscope_filter::{Frame, Joint, Program};
+use retroscope_packet::LinkType;
 
 use super::{native, on_a_core, sys::Libpcap, traffic::Hot};
 use crate::{
@@ -73,7 +74,7 @@ impl Set {
         let texts = texts(count);
         let programs = texts.iter().map(|text| native(text));
         let programs: Vec<Program> = programs.collect::<Result<_, _>>()?;
-        let joint = Joint::new(programs.clone());
+        let joint = Joint::new(LinkType::ETHERNET, programs.clone());
         let made = joint.make_native();
         made.map_err(|error| Failure::system("making machine code", error))?;
         let hot = Hot::new();

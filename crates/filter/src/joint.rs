@@ -8,6 +8,8 @@ use std::{
     },
 };
 
+use retroscope_packet::LinkType;
+
 use crate::{
     Frame, NativeError, NativeInfo, Program,
     native::{JointCode, Native},
@@ -15,13 +17,15 @@ use crate::{
 
 /// Programs that see the same packets, and how to find all that keep a packet at once.
 ///
-/// Machine code asks what several of them ask once. Until there is any, and for programs that cannot be joined, each runs by
-/// itself. A clone is the same and costs nothing.
+/// Machine code asks what several of them ask once. Until there is any, and where they are too long for one function, each
+/// runs by itself. A clone is the same and costs nothing.
 ///
 /// ```
 /// use retroscope_filter::{Aux, Frame, Instruction, Joint, Program};
+/// use retroscope_packet::LinkType;
 ///
-/// let joint = Joint::new(vec![Program::constant(1), Program::constant(0), Program::constant(7)]);
+/// let programs = vec![Program::constant(1), Program::constant(0), Program::constant(7)];
+/// let joint = Joint::new(LinkType::ETHERNET, programs);
 /// joint.make_native()?;
 /// let mut results = [0; 64];
 /// let any = joint.run_many(&[Frame::new(&[1, 2, 3], 3, Aux::default())], &mut results);
@@ -34,6 +38,7 @@ pub struct Joint {
 }
 
 struct Shared {
+    link_type: LinkType,
     programs: Vec<Program>,
     /// Set once, and used from then on.
     code: OnceLock<JointCode>,
@@ -45,14 +50,16 @@ impl Joint {
     /// Programs at most, and frames of one [`Self::run_many`].
     pub const MANY: usize = Program::MANY;
 
-    /// Puts programs together; there is no machine code yet.
+    /// Puts programs together; there is no machine code yet. That is quickest on packets of `link_type`, and answers for
+    /// others as well.
     ///
     /// # Panics
     /// If there are more than [`Self::MANY`].
     #[must_use]
-    pub fn new(programs: Vec<Program>) -> Self {
+    pub fn new(link_type: LinkType, programs: Vec<Program>) -> Self {
         assert!(programs.len() <= Self::MANY);
         let shared = Shared {
+            link_type,
             programs,
             code: OnceLock::new(),
             is_stale: AtomicBool::new(false),
@@ -60,6 +67,11 @@ impl Joint {
         Self {
             shared: Arc::new(shared),
         }
+    }
+
+    /// Whether one function has room for some programs.
+    pub(crate) fn has_room<'p>(programs: impl Iterator<Item = &'p Program>) -> bool {
+        JointCode::has_room(programs)
     }
 
     /// The programs, in the order of their bits.
@@ -75,29 +87,22 @@ impl Joint {
     /// [`NativeError`]; each program runs as before.
     pub fn make_native(&self) -> Result<(), NativeError> {
         if self.shared.code.get().is_none() {
-            let code = Native::guarded(|| JointCode::new(&self.shared.programs))?;
+            let Shared {
+                link_type,
+                programs,
+                ..
+            } = &*self.shared;
+            let code = Native::guarded(|| JointCode::new(*link_type, programs))?;
             // Another thread may have been faster: its code is as good.
             let _ = self.shared.code.set(code);
         }
         Ok(())
     }
 
-    /// What became of the programs together, if they run as machine code.
+    /// What became of the programs together, if they run as one function.
     #[must_use]
     pub fn native(&self) -> Option<NativeInfo> {
         self.shared.code.get().map(JointCode::info)
-    }
-
-    /// The programs that run as one, as bits; none before there is machine code.
-    #[must_use]
-    pub fn joined(&self) -> u64 {
-        self.shared.code.get().map_or(0, JointCode::covered)
-    }
-
-    /// Whether all programs run as one.
-    #[must_use]
-    pub fn is_whole(&self) -> bool {
-        self.joined() == self.all()
     }
 
     /// Says which programs keep any byte of each of at most [`Self::MANY`] frames: bit `n` of a frame's result is that of
@@ -118,15 +123,10 @@ impl Joint {
         frames: &[Frame<'_>],
         results: &mut [u64; Self::MANY],
     ) -> u64 {
-        let (covered, any) = match self.shared.code.get() {
-            Some(code) => (code.covered(), code.run_many(frames, results)),
-            None => {
-                results[..frames.len()].fill(0);
-                (0, 0)
-            }
-        };
-        let left = some & !covered & self.all();
-        any | self.run_alone(left, frames, results)
+        match self.shared.code.get() {
+            Some(code) => code.run_many(frames, results),
+            None => self.run_each(some, frames, results),
+        }
     }
 
     /// As [`Self::run_some`], each by itself, even where there is code for all; others' bits are 0.
@@ -137,22 +137,12 @@ impl Joint {
         results: &mut [u64; Self::MANY],
     ) -> u64 {
         results[..frames.len()].fill(0);
-        self.run_alone(some & self.all(), frames, results)
-    }
-
-    /// The bits of its programs.
-    pub(crate) fn all(&self) -> u64 {
-        let count = u32::try_from(self.shared.programs.len()).unwrap_or(u32::MAX);
-        u64::MAX.unbounded_shr(u64::BITS.saturating_sub(count))
-    }
-
-    /// Adds the results of programs that run by themselves.
-    fn run_alone(&self, mut left: u64, frames: &[Frame<'_>], results: &mut [u64]) -> u64 {
         let mut any = 0;
-        while left != 0 {
-            let bit = left & left.wrapping_neg();
-            let program = &self.shared.programs[left.trailing_zeros() as usize];
-            left &= left - 1;
+        for (number, program) in self.shared.programs.iter().enumerate() {
+            let bit = 1 << number & some;
+            if bit == 0 {
+                continue;
+            }
             let mut kept = program.run_many(frames);
             any |= if kept == 0 { 0 } else { bit };
             while kept != 0 {
@@ -161,6 +151,12 @@ impl Joint {
             }
         }
         any
+    }
+
+    /// The bits of its programs.
+    pub(crate) fn all(&self) -> u64 {
+        let count = u32::try_from(self.shared.programs.len()).unwrap_or(u32::MAX);
+        u64::MAX.unbounded_shr(u64::BITS.saturating_sub(count))
     }
 
     /// Says that nobody needs the code any more.
@@ -186,37 +182,34 @@ impl fmt::Debug for Joint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Aux, Instruction};
+    use crate::{Aux, Instruction, instruction::op};
 
     #[test]
-    fn programs_that_cannot_be_joined_answer_too() {
-        // `ja` to itself is a loop without end, which keeps nothing; the other one keeps all.
-        let back = Instruction {
-            code: crate::instruction::op::JA,
-            jump_true: 0,
-            jump_false: 0,
-            k: u32::MAX,
+    fn programs_that_are_too_long_for_one_function_answer_too() {
+        let plain = |code, k| Instruction {
+            code,
+            ..Instruction::ret(k)
         };
-        let looped = Program::new(vec![back, Instruction::ret(1)], false).expect("valid");
-        let programs = vec![looped.clone(), Program::constant(1), looped];
-        let joint = Joint::new(programs);
+        let keeps = |count: usize, bytes: u32| {
+            let mut instructions = vec![plain(op::TAX, 0); count];
+            instructions.push(Instruction::ret(bytes));
+            Program::new(instructions, false).expect("valid")
+        };
         let frames = [Frame::new(&[], 0, Aux::default()); 3];
-        for covered in [0, 0b010] {
-            let mut results = [u64::MAX; 64];
-            assert_eq!(joint.joined(), covered);
-            assert_eq!(joint.run_many(&frames, &mut results), 0b010);
-            assert_eq!(results[..4], [0b010, 0b010, 0b010, u64::MAX]);
-            joint.make_native().expect("one of them can be joined");
+        for (count, is_joined) in [(1, true), (1000, false)] {
+            let programs = vec![keeps(count, 0), keeps(1, 1), keeps(count, 0)];
+            let joint = Joint::new(LinkType::ETHERNET, programs);
+            for is_native in [false, is_joined] {
+                let mut results = [u64::MAX; 64];
+                assert_eq!(joint.native().is_some(), is_native);
+                assert_eq!(joint.run_many(&frames, &mut results), 0b010);
+                assert_eq!(results[..4], [0b010, 0b010, 0b010, u64::MAX]);
+                assert_eq!(joint.make_native().is_ok(), is_joined);
+            }
         }
-    }
-
-    #[test]
-    fn where_nothing_can_be_joined_there_is_no_code() {
-        let joint = Joint::new(Vec::new());
-        assert!(joint.make_native().is_err() && joint.native().is_none());
         for (count, all) in [(0, 0), (1, 1), (64, u64::MAX)] {
             let programs = vec![Program::constant(1); count];
-            assert_eq!(Joint::new(programs).all(), all);
+            assert_eq!(Joint::new(LinkType::RAW, programs).all(), all);
         }
     }
 }

@@ -178,8 +178,7 @@ impl Program {
         self.shared.native.get().map(Native::info)
     }
 
-    /// Whether it is of a kind that runs as one function with others ([`Joint`](crate::Joint)): loops and what only the kernel
-    /// knows are not. In the end it may be too long.
+    /// Whether it is short enough to run as one function with others ([`Joint`](crate::Joint)).
     #[must_use]
     pub fn joins(&self) -> bool {
         JointCode::may_join(self)

@@ -2,6 +2,7 @@
 //! function.
 
 use retroscope_filter::{Aux, Frame, Instruction, Joint, Program};
+use retroscope_packet::LinkType;
 
 use crate::{bytes::Bytes, reference};
 
@@ -77,7 +78,7 @@ pub fn joint(data: &[u8]) {
     let beyond = u32::from(bytes.u8());
     let packet = bytes.0;
     let (wire_len, frames) = cut(packet, beyond);
-    let joint = Joint::new(set);
+    let joint = Joint::new(LinkType::ETHERNET, set);
     for is_native in [false, true] {
         let mut results = [0; Joint::MANY];
         let any = joint.run_many(&frames, &mut results);
@@ -100,7 +101,7 @@ pub fn joint(data: &[u8]) {
             expected_any |= expected;
         }
         assert_eq!(any, expected_any, "machine code: {is_native}");
-        // Where none of them can be joined, each runs by itself.
+        // Where they are too long for one function, each runs by itself.
         let _ = joint.make_native();
     }
 }

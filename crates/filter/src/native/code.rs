@@ -33,6 +33,8 @@ pub(super) struct Code {
 pub(super) struct JointCode {
     memory: Memory,
     many: Joint,
+    /// As for [`Code`].
+    _tables: Vec<Box<[u32]>>,
 }
 
 /// A mapping of its own.
@@ -97,7 +99,7 @@ impl JointCode {
     ///
     /// # Errors
     /// [`NativeError::Memory`]
-    pub(super) fn new(function: &JointFunction) -> Result<Self, NativeError> {
+    pub(super) fn new(function: JointFunction) -> Result<Self, NativeError> {
         let memory = Memory::executable(function.code())?;
         let start = memory.start.as_ptr().cast::<u8>();
         Ok(Self {
@@ -105,6 +107,7 @@ impl JointCode {
             // it was generated for this processor, and stays mapped as long as `memory`, beside which the pointer is kept.
             many: unsafe { mem::transmute::<*mut u8, Joint>(start) },
             memory,
+            _tables: function.into_tables(),
         })
     }
 
@@ -113,8 +116,8 @@ impl JointCode {
     pub(super) fn run_many(&self, frames: &[Frame<'_>], results: &mut [u64]) -> u64 {
         assert!(frames.len() <= results.len());
         // SAFETY: the code reads as many frames as there are, whose layout it was made for, and captured bytes that it checked
-        // against the frame's length; it writes one result for each frame, of which there are enough, and its own stack frame,
-        // and calls nothing. All that it uses is borrowed until it returns.
+        // against the frame's length, and tables that live beside it; it writes one result for each frame, of which there are
+        // enough, and its own stack frame, and calls nothing. All that it uses is borrowed until it returns.
         unsafe {
             (self.many)(
                 frames.as_ptr().cast(),

@@ -67,8 +67,8 @@ pub struct CompilerCounts {
     pub made: u64,
     /// Programs that stay with the interpreter.
     pub failed: u64,
-    /// Programs that nobody had any more when their turn came, those that run by themselves because they cannot be joined, and those that
-    /// found the queue full.
+    /// Programs that nobody had any more when their turn came, those that are too long to be joined, and those that found the
+    /// queue full.
     pub skipped: u64,
 }
 

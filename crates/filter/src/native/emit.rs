@@ -17,6 +17,7 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 
 use super::{
     NativeError,
+    known::Facts,
     operate::load_flags,
     plan::Plan,
     table::Table,
@@ -98,11 +99,10 @@ pub(super) fn compile(
     code.extend(generator.function(&[I64, I64], I64, |builder, tables| {
         many(builder, &program, tables);
     })?);
-    let tables = generator.tables.into_iter().map(Table::into_slots);
     Ok(Compiled {
         code,
         many_offset,
-        tables: tables.collect(),
+        tables: generator.into_tables(),
     })
 }
 
@@ -159,86 +159,121 @@ impl Generator {
         }
         Ok(compiled.code_buffer().to_vec())
     }
+
+    /// The tables of all functions.
+    pub(super) fn into_tables(self) -> Vec<Box<[u32]>> {
+        self.tables.into_iter().map(Table::into_slots).collect()
+    }
+}
+
+/// Begins a function; gives what it is called with.
+pub(super) fn params<const N: usize>(builder: &mut FunctionBuilder<'_>) -> [Value; N] {
+    let entry = builder.create_block();
+    builder.append_block_params_for_function_params(entry);
+    builder.switch_to_block(entry);
+    builder.seal_block(entry);
+    std::array::from_fn(|index| builder.block_params(entry)[index])
 }
 
 /// The function for one packet.
 fn single(builder: &mut FunctionBuilder<'_>, program: &Program<'_>, tables: &mut Vec<Table>) {
-    let entry = builder.create_block();
-    builder.append_block_params_for_function_params(entry);
-    builder.switch_to_block(entry);
-    builder.seal_block(entry);
-    let frame = builder.block_params(entry)[0];
-    let packet = packet(builder, frame);
-    Translator::new(*program, builder, packet, Exits::Return, tables).translate();
+    let [frame] = params(builder);
+    let on = (packet(builder, frame), &Facts::default());
+    Translator::new(*program, builder, on, Exits::Return, tables).translate();
 }
 
 /// The function over many packets: the program stands in the loop.
 fn many(builder: &mut FunctionBuilder<'_>, program: &Program<'_>, tables: &mut Vec<Table>) {
-    let entry = builder.create_block();
-    builder.append_block_params_for_function_params(entry);
-    builder.switch_to_block(entry);
-    builder.seal_block(entry);
-    let (frames, count) = (
-        builder.block_params(entry)[0],
-        builder.block_params(entry)[1],
-    );
+    let [frames, count] = params(builder);
     let zero = builder.ins().iconst(I64, 0);
-    let one = builder.ins().iconst(I64, 1);
+    // The number of the packet, and the packets kept so far.
+    let state = [zero, zero];
+    let [_, kept] = each_packet(builder, (frames, count), state, |builder, packet, state| {
+        let [number, kept] = state;
+        let on = (packet, &Facts::default());
+        let kept = with_program(builder, program, on, (kept, number), tables);
+        let one = builder.ins().iconst(I64, 1);
+        [builder.ins().iadd(number, one), kept]
+    });
+    builder.ins().return_(&[kept]);
+}
 
-    // The next packet: its frame, its number, and the packets kept so far.
-    let next = builder.create_block();
+/// A loop over `count` packets, whose frames begin at `frames`: `body` makes the state behind a packet from that before it.
+/// Gives the last one, and leaves the builder behind the loop.
+pub(super) fn each_packet<const N: usize>(
+    builder: &mut FunctionBuilder<'_>,
+    (frames, count): (Value, Value),
+    state: [Value; N],
+    body: impl FnOnce(&mut FunctionBuilder<'_>, Packet, [Value; N]) -> [Value; N],
+) -> [Value; N] {
+    fn args(frame: Option<Value>, state: &[Value]) -> Vec<BlockArg> {
+        let values = frame.into_iter().chain(state.iter().copied());
+        values.map(BlockArg::Value).collect()
+    }
+    let frame_bytes = builder.ins().iconst(I64, i64::from(layout::BYTES));
+    let all_bytes = builder.ins().imul(count, frame_bytes);
+    let behind = builder.ins().iadd(frames, all_bytes);
+    let (next, end) = (builder.create_block(), builder.create_block());
     let frame = builder.append_block_param(next, I64);
-    let number = builder.append_block_param(next, I64);
-    let kept = builder.append_block_param(next, I64);
-    // Ways out of the program. The loop ends in `advance`, which takes the packets kept with this one.
-    let [accept, reject, decide, advance, end] = std::array::from_fn(|_| builder.create_block());
-    let bit = builder.append_block_param(decide, I64);
-    let kept_now = builder.append_block_param(advance, I64);
-    let result = builder.append_block_param(end, I64);
-
-    let start = [frames, zero, zero].map(BlockArg::Value);
+    let here = state.map(|_| builder.append_block_param(next, I64));
+    let last = state.map(|_| builder.append_block_param(end, I64));
+    let start = args(Some(frames), &state);
     builder
         .ins()
-        .brif(count, next, &start, end, &[BlockArg::Value(zero)]);
+        .brif(count, next, &start, end, &args(None, &state));
 
     builder.switch_to_block(next);
     let packet = packet(builder, frame);
+    let state = body(builder, packet, here);
+    let frame = builder.ins().iadd(frame, frame_bytes);
+    let is_left = builder.ins().icmp(IntCC::UnsignedLessThan, frame, behind);
+    let on = args(Some(frame), &state);
+    builder
+        .ins()
+        .brif(is_left, next, &on, end, &args(None, &state));
+
+    builder.switch_to_block(end);
+    last
+}
+
+/// A program on a packet of which `facts` are known: `kept` with bit `number` set where the packet is kept. Leaves the builder behind it.
+pub(super) fn with_program(
+    builder: &mut FunctionBuilder<'_>,
+    program: &Program<'_>,
+    (packet, facts): (Packet, &Facts),
+    (kept, number): (Value, Value),
+    tables: &mut Vec<Table>,
+) -> Value {
+    let [accept, reject, decide, behind] = std::array::from_fn(|_| builder.create_block());
+    let bit = builder.append_block_param(decide, I64);
+    let kept_now = builder.append_block_param(behind, I64);
     let exits = Exits::Verdict {
         accept,
         reject,
         decide,
     };
-    Translator::new(*program, builder, packet, exits, tables).translate();
+    Translator::new(*program, builder, (packet, facts), exits, tables).translate();
 
     builder.switch_to_block(accept);
+    let one = builder.ins().iconst(I64, 1);
     let bit_here = builder.ins().ishl(one, number);
     let with_it = builder.ins().bor(kept, bit_here);
-    builder.ins().jump(advance, &[BlockArg::Value(with_it)]);
+    builder.ins().jump(behind, &[BlockArg::Value(with_it)]);
 
     builder.switch_to_block(decide);
     let bit_here = builder.ins().ishl(bit, number);
     let with_it = builder.ins().bor(kept, bit_here);
-    builder.ins().jump(advance, &[BlockArg::Value(with_it)]);
+    builder.ins().jump(behind, &[BlockArg::Value(with_it)]);
 
     builder.switch_to_block(reject);
-    builder.ins().jump(advance, &[BlockArg::Value(kept)]);
+    builder.ins().jump(behind, &[BlockArg::Value(kept)]);
 
-    builder.switch_to_block(advance);
-    let frame_bytes = builder.ins().iconst(I64, i64::from(layout::BYTES));
-    let frame = builder.ins().iadd(frame, frame_bytes);
-    let number = builder.ins().iadd(number, one);
-    let is_left = builder.ins().icmp(IntCC::UnsignedLessThan, number, count);
-    let on = [frame, number, kept_now].map(BlockArg::Value);
-    builder
-        .ins()
-        .brif(is_left, next, &on, end, &[BlockArg::Value(kept_now)]);
-
-    builder.switch_to_block(end);
-    builder.ins().return_(&[result]);
+    builder.switch_to_block(behind);
+    kept_now
 }
 
 /// Reads where a packet is.
-pub(super) fn packet(builder: &mut FunctionBuilder<'_>, frame: Value) -> Packet {
+fn packet(builder: &mut FunctionBuilder<'_>, frame: Value) -> Packet {
     let flags = load_flags();
     let data = builder.ins().load(I64, flags, frame, layout::DATA);
     let captured = builder.ins().uload32(flags, frame, layout::CAPTURED);

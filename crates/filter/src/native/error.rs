@@ -20,7 +20,7 @@ pub enum NativeError {
         /// The limit.
         limit: usize,
     },
-    /// Programs that were to run as one function have too many ways for that, or loops; each runs by itself.
+    /// Programs that were to run as one function are too long for that; each runs by itself.
     #[error("{programs} programs are too much for one function")]
     NotJoined {
         /// How many they are.

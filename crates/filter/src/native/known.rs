@@ -5,6 +5,15 @@ use cranelift_codegen::ir::Value;
 /// Loads that are remembered at most, the latest ones: programs look at few places, and knowledge is compared where ways meet.
 const LOADS_MAX: usize = 24;
 
+/// What is known of every packet that a translation is for, wherever it stands.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Facts {
+    /// Captured bytes that there are at least.
+    pub(super) captured: u64,
+    /// What loads give.
+    pub(super) loads: Vec<(Place, Content)>,
+}
+
 /// Facts that hold at an instruction, whatever way led there.
 #[derive(Debug, Clone)]
 pub(super) struct Known {
@@ -90,6 +99,13 @@ impl Bytes {
 
     pub(super) fn is_whole(self) -> bool {
         self.mask == self.largest()
+    }
+}
+
+impl Facts {
+    pub(super) fn load(&self, place: Place) -> Option<Content> {
+        let found = self.loads.iter().find(|(known, _)| *known == place);
+        found.map(|(_, content)| *content)
     }
 }
 

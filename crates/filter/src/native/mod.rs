@@ -2,13 +2,14 @@
 //!
 //! One file a pass:
 //! - `plan` looks at the program backwards: how many captured bytes must there be for a packet to be accepted from here?
-//! - `known` is what the translator knows when it stands at an instruction: lengths that were checked, bytes that were read.
+//! - `known` is what the translator knows when it stands at an instruction: lengths that were checked, bytes that were read, and
+//!   what holds for all packets that a translation is for.
 //! - `translate` makes Cranelift's intermediate code from instructions, with `operate` for those that compute and `branch` for
 //!   those that decide; `table` is for long lists of constants.
 //! - `emit` wraps that into two functions, one for a packet and one with the loop over many, and lets Cranelift compile
 //!   them.
 //! - `code` maps the result and calls it: the only unsafe code here.
-//! - `joint` makes one function of many programs.
+//! - `joint` makes one function of many programs, and leaves out of them what is known of a class of packets.
 //! - `compiler` is a thread that does all this beside the data path.
 //!
 //! The meaning is that of the interpreter, to the bit. A load beyond the captured bytes ends with 0, so a check may be merged

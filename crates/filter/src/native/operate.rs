@@ -6,6 +6,7 @@ use cranelift_codegen::ir::{
     immediates::Offset32,
     types::{I16, I32, I64},
 };
+use cranelift_frontend::FunctionBuilder;
 
 use retroscope_bpf::{
     ANCILLARY, ANCILLARY_INTERFACE, ANCILLARY_PACKET_TYPE, Instruction, load_bytes, op,
@@ -29,6 +30,21 @@ pub(super) fn load_flags() -> MemFlagsData {
     MemFlagsData::new().with_notrap()
 }
 
+/// Loads 1, 2 or 4 bytes, the first byte lowest.
+pub(super) fn load_raw(
+    builder: &mut FunctionBuilder<'_>,
+    base: Value,
+    offset: Offset32,
+    bytes: u32,
+) -> Value {
+    let ins = builder.ins();
+    match bytes {
+        1 => ins.uload8(I32, load_flags(), base, offset),
+        2 => ins.uload16(I32, load_flags(), base, offset),
+        _ => ins.load(I32, load_flags(), base, offset),
+    }
+}
+
 /// The address of byte `offset` behind `base`, as base and offset of a load.
 fn displacement(offset: u32) -> Option<Offset32> {
     i32::try_from(offset).ok().map(Offset32::new)
@@ -46,16 +62,20 @@ impl Translator<'_, '_> {
                 self.load_ancillary(k, &mut known)?;
             }
             op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS => {
-                let bytes = self.load(index, k, &mut known);
-                self.set_a(&mut known, Content::Bytes(bytes));
+                let there = self.load(index, k, &mut known);
+                self.set_a(&mut known, there);
             }
             op::LD_W_IND | op::LD_H_IND | op::LD_B_IND => {
-                let bytes = self.load_behind_x(index, &instruction, &mut known)?;
-                self.set_a(&mut known, Content::Bytes(bytes));
+                let there = self.load_behind_x(index, &instruction, &mut known)?;
+                self.set_a(&mut known, there);
             }
             op::LDX_B_MSH => {
-                let byte = self.load(index, k, &mut known).raw;
-                self.set_x(&mut known, Content::HeaderLen(byte));
+                let len = match self.load(index, k, &mut known) {
+                    Content::Constant(byte) => Content::Constant((byte & 0x0f) << 2),
+                    Content::Bytes(byte) => Content::HeaderLen(byte.raw),
+                    other => other, // cannot be: a load is one of these
+                };
+                self.set_x(&mut known, len);
             }
             op::LD_LEN => {
                 let len = self.wire_len();
@@ -112,22 +132,25 @@ impl Translator<'_, '_> {
     }
 
     /// Bytes from `offset` on, as many as instruction `index` loads.
-    fn load(&mut self, index: usize, offset: u32, known: &mut Known) -> Bytes {
+    fn load(&mut self, index: usize, offset: u32, known: &mut Known) -> Content {
         let bytes = load_bytes(self.program.instructions[index].code);
-        self.check(index, u64::from(offset) + u64::from(bytes), known);
         let place = Place {
             base: Base::Start,
             offset,
             bytes,
         };
+        if let Some(content) = self.facts.load(place) {
+            return content;
+        }
+        self.check(index, u64::from(offset) + u64::from(bytes), known);
         let raw = self.read(place, self.packet.data, known);
-        Bytes::whole(raw, bytes)
+        Content::Bytes(Bytes::whole(raw, bytes))
     }
 
     /// Ends the run where fewer than `end` bytes were captured: those that instruction `index` needs, and what any accepted
     /// packet needs after it.
     fn check(&mut self, index: usize, end: u64, known: &mut Known) {
-        if known.captured >= end {
+        if known.captured.max(self.facts.captured) >= end {
             return;
         }
         let end = end.max(self.program.plan.need(index).captured);
@@ -145,7 +168,7 @@ impl Translator<'_, '_> {
         index: usize,
         instruction: &Instruction,
         known: &mut Known,
-    ) -> Option<Bytes> {
+    ) -> Option<Content> {
         if let Content::Constant(x) = known.x {
             let Some(offset) = x.checked_add(instruction.k) else {
                 self.exit(0);
@@ -163,7 +186,7 @@ impl Translator<'_, '_> {
         };
         let base = self.builder.ins().iadd(self.packet.data, x);
         let raw = self.read(place, base, known);
-        Some(Bytes::whole(raw, place.bytes))
+        Some(Content::Bytes(Bytes::whole(raw, place.bytes)))
     }
 
     /// As [`Self::check`], for what lies behind the offset `x` of 64 bits. The sum does not wrap there, and no packet is as
@@ -200,12 +223,7 @@ impl Translator<'_, '_> {
                 (base, Offset32::new(0))
             }
         };
-        let ins = self.builder.ins();
-        let value = match place.bytes {
-            1 => ins.uload8(I32, load_flags(), base, offset),
-            2 => ins.uload16(I32, load_flags(), base, offset),
-            _ => ins.load(I32, load_flags(), base, offset),
-        };
+        let value = load_raw(self.builder, base, offset, place.bytes);
         known.remember(place, value);
         value
     }

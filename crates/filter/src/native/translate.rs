@@ -14,7 +14,7 @@ use cranelift_frontend::{FunctionBuilder, Variable};
 use retroscope_bpf::{Instruction, MEMORY_WORDS, op};
 
 use super::{
-    known::{Content, Known},
+    known::{Content, Facts, Known},
     plan::Plan,
     table::Table,
 };
@@ -59,6 +59,7 @@ pub(super) struct Translator<'t, 'f> {
     pub(super) program: Program<'t>,
     pub(super) builder: &'t mut FunctionBuilder<'f>,
     pub(super) packet: Packet,
+    pub(super) facts: &'t Facts,
     pub(super) tables: &'t mut Vec<Table>,
     exits: Exits,
     a: Variable,
@@ -79,7 +80,7 @@ impl<'t, 'f> Translator<'t, 'f> {
     pub(super) fn new(
         program: Program<'t>,
         builder: &'t mut FunctionBuilder<'f>,
-        packet: Packet,
+        (packet, facts): (Packet, &'t Facts),
         exits: Exits,
         tables: &'t mut Vec<Table>,
     ) -> Self {
@@ -92,6 +93,7 @@ impl<'t, 'f> Translator<'t, 'f> {
             program,
             builder,
             packet,
+            facts,
             tables,
             exits,
             blocks: vec![None; len],

@@ -21,10 +21,8 @@ const TOGETHER_MIN: usize = 2;
 pub(super) struct Residue {
     pub(super) link_type: LinkType,
     units: Vec<Arc<Unit>>,
-    /// Those that could be in a unit, but are too few or too new.
-    loose: Vec<(u32, Program)>,
-    /// Those that cannot be joined.
-    alone: Vec<(u32, Program)>,
+    /// Those that run by themselves: too few, too new or too long for a unit.
+    single: Vec<(u32, Program)>,
     /// Whether [`Self::arrange`] has something to do.
     is_changed: bool,
 }
@@ -37,17 +35,9 @@ struct Unit {
     rules: Arc<[u32]>,
     /// Those that were not taken out.
     live: u64,
-    /// What answers as long as there is no code.
-    before: Option<Before>,
-}
-
-/// The unit that another one takes the place of.
-#[derive(Debug, Clone)]
-struct Before {
-    joint: Joint,
-    rules: Arc<[u32]>,
-    live: u64,
-    /// Rules of the new unit that it does not know.
+    /// The unit that this one takes the place of. It answers as long as there is no code for this one, but for `fresh` rules,
+    /// which it does not know.
+    before: Option<Arc<Unit>>,
     fresh: u64,
 }
 
@@ -56,14 +46,13 @@ impl Residue {
         Self {
             link_type,
             units: Vec::new(),
-            loose: Vec::new(),
-            alone: Vec::new(),
+            single: Vec::new(),
             is_changed: false,
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.units.is_empty() && self.loose.is_empty() && self.alone.is_empty()
+        self.units.is_empty() && self.single.is_empty()
     }
 
     /// Whether [`Self::arrange`] has something to do.
@@ -73,33 +62,20 @@ impl Residue {
 
     /// Whether a rule is here.
     pub(super) fn has(&self, rule: u32) -> bool {
-        let mut single = self.alone.iter().chain(&self.loose);
-        single.any(|(one, _)| *one == rule) || self.unit_of(rule).is_some()
+        self.single.iter().any(|(one, _)| *one == rule) || self.unit_of(rule).is_some()
     }
 
     /// Adds a rule.
     pub(super) fn add(&mut self, rule: u32, program: Program) {
-        if program.joins() {
-            self.loose.push((rule, program));
-            self.is_changed = true;
-        } else {
-            self.alone.push((rule, program));
-        }
+        self.is_changed |= program.joins();
+        self.single.push((rule, program));
     }
 
     /// Takes a rule out, if it is there.
     pub(super) fn remove(&mut self, rule: u32) {
-        self.alone.retain(|(one, _)| *one != rule);
-        self.loose.retain(|(one, _)| *one != rule);
+        self.single.retain(|(one, _)| *one != rule);
         for unit in &mut self.units {
-            if unit.live_rules().any(|(_, one)| one == rule) {
-                let unit = Arc::make_mut(unit);
-                unit.live &= without(&unit.rules, rule);
-                if let Some(before) = &mut unit.before {
-                    before.live &= without(&before.rules, rule);
-                }
-                self.is_changed = true;
-            }
+            self.is_changed |= Unit::remove(unit, rule);
         }
     }
 
@@ -108,35 +84,39 @@ impl Residue {
     pub(super) fn arrange(&mut self) -> Vec<Joint> {
         self.is_changed = false;
         let mut new = Vec::new();
-        // Units that mostly run for nobody.
-        let units = std::mem::take(&mut self.units).into_iter();
-        let (kept, sparse): (Vec<_>, Vec<_>) =
-            units.partition(|unit| unit.live.count_ones() as usize * 2 > unit.rules.len());
-        self.units = kept;
-        for unit in &mut self.units {
+        let single = std::mem::take(&mut self.single).into_iter();
+        let (mut loose, alone): (Vec<_>, Vec<_>) = single.partition(|(_, program)| program.joins());
+        self.single = alone;
+        self.units.retain_mut(|unit| {
+            // It mostly runs for nobody.
+            if unit.live.count_ones() as usize * 2 <= unit.rules.len() {
+                loose.extend(unit.members());
+                unit.joint.give_up();
+                return false;
+            }
             if unit.before.is_some() && unit.joint.native().is_some() {
                 Arc::make_mut(unit).before = None;
             }
-        }
-        for unit in sparse {
-            self.loose.extend(unit.members());
-            unit.joint.give_up();
-        }
-        let smallest = (0..self.units.len()).min_by_key(|at| self.units[*at].live.count_ones());
-        if let Some(at) = smallest
-            && !self.loose.is_empty()
-        {
-            let room = Joint::MANY - self.units[at].live.count_ones() as usize;
-            let fresh = self.loose.split_off(self.loose.len().saturating_sub(room));
-            if !fresh.is_empty() {
-                self.units[at] = Arc::new(self.units[at].with(fresh));
-                new.push(self.units[at].joint.clone());
+            true
+        });
+        let units = self.units.iter_mut();
+        if let Some(unit) = units.min_by_key(|unit| unit.live.count_ones()) {
+            let mut members = unit.members();
+            let known = members.len();
+            fill(&mut members, &mut loose);
+            if members.len() > known {
+                *unit = Arc::new(Unit::new(self.link_type, members, unit.answering()));
+                new.push(unit.joint.clone());
             }
         }
-        while self.loose.len() >= TOGETHER_MIN {
-            let rest = self.loose.split_off(self.loose.len().min(Joint::MANY));
-            let members = std::mem::replace(&mut self.loose, rest);
-            let unit = Unit::new(members, None);
+        while !loose.is_empty() {
+            let mut members = Vec::new();
+            fill(&mut members, &mut loose);
+            if members.len() < TOGETHER_MIN {
+                self.single.extend(members);
+                continue;
+            }
+            let unit = Unit::new(self.link_type, members, None);
             new.push(unit.joint.clone());
             self.units.push(Arc::new(unit));
         }
@@ -153,8 +133,8 @@ impl Residue {
     }
 
     fn unit_of(&self, rule: u32) -> Option<&Unit> {
-        let has = |unit: &&Arc<Unit>| unit.live_rules().any(|(_, one)| one == rule);
-        self.units.iter().find(has).map(|unit| &**unit)
+        let mut units = self.units.iter().map(|unit| &**unit);
+        units.find(|unit| unit.bit(rule) != 0)
     }
 
     /// Finds the rules that match some frames.
@@ -164,7 +144,7 @@ impl Residue {
         results: &mut [u64; Joint::MANY],
         batch: &mut Batch,
     ) {
-        for (rule, program) in self.alone.iter().chain(&self.loose) {
+        for (rule, program) in &self.single {
             let mut kept = program.run_many(frames);
             while kept != 0 {
                 batch.push_rule(*rule, kept.trailing_zeros() as usize);
@@ -177,94 +157,93 @@ impl Residue {
     }
 }
 
+/// Moves rules to `members` as long as one function has room for them, one at least.
+fn fill(members: &mut Vec<(u32, Program)>, loose: &mut Vec<(u32, Program)>) {
+    let has_room = |members: &[(u32, Program)], more: &Program| {
+        let programs = members.iter().map(|(_, program)| program);
+        Joint::has_room(programs.chain([more]))
+    };
+    while let Some(one) = loose.pop_if(|(_, program)| has_room(members, program)) {
+        members.push(one);
+    }
+}
+
 impl Unit {
-    fn new(members: Vec<(u32, Program)>, before: Option<Before>) -> Self {
+    fn new(link_type: LinkType, members: Vec<(u32, Program)>, before: Option<Arc<Self>>) -> Self {
         let (rules, programs): (Vec<u32>, Vec<Program>) = members.into_iter().unzip();
-        let joint = Joint::new(programs);
+        let joint = Joint::new(link_type, programs);
+        let is_fresh = |rule: u32| before.as_ref().is_none_or(|before| before.bit(rule) == 0);
+        let fresh = rules.iter().enumerate();
+        let fresh = fresh.fold(0, |set, (bit, rule)| {
+            set | u64::from(is_fresh(*rule)) << bit
+        });
         Self {
             live: joint.all(),
             joint,
             rules: rules.into(),
             before,
+            fresh,
         }
     }
 
-    /// Bits and rules that were not taken out.
-    fn live_rules(&self) -> impl Iterator<Item = (usize, u32)> {
-        let rules = self.rules.iter().copied().enumerate();
-        rules.filter(|(bit, _)| self.live >> bit & 1 == 1)
+    /// The bit of a rule, if it was not taken out.
+    fn bit(&self, rule: u32) -> u64 {
+        let bit = self.rules.iter().position(|one| *one == rule);
+        bit.map_or(0, |bit| 1 << bit & self.live)
+    }
+
+    /// Takes a rule out; whether it was there.
+    fn remove(unit: &mut Arc<Self>, rule: u32) -> bool {
+        let bit = unit.bit(rule);
+        if bit != 0 {
+            let unit = Arc::make_mut(unit);
+            unit.live &= !bit;
+            if let Some(before) = &mut unit.before {
+                Self::remove(before, rule);
+            }
+        }
+        bit != 0
     }
 
     /// Rules that were not taken out, with their programs.
     fn members(&self) -> Vec<(u32, Program)> {
-        self.live_rules()
-            .map(|(bit, rule)| (rule, self.joint.programs()[bit].clone()))
-            .collect()
+        let all = self
+            .rules
+            .iter()
+            .copied()
+            .zip(self.joint.programs().iter().cloned());
+        let is_live = |bit: usize| self.live >> bit & 1 == 1;
+        let live = all.enumerate().filter(|(bit, _)| is_live(*bit));
+        live.map(|(_, member)| member).collect()
     }
 
-    /// A unit of its rules and others, which takes its place.
-    fn with(&self, fresh: Vec<(u32, Program)>) -> Self {
-        let mut members = self.members();
-        let known = members.len();
-        members.extend(fresh);
-        let mut unit = Self::new(members, None);
-        let bits = |from: usize| u64::MAX.unbounded_shl(u32::try_from(from).unwrap_or(u32::MAX));
-        let (fresh, all) = (bits(known), unit.live);
+    /// What answers until there is code for the unit that takes the place of this one.
+    fn answering(self: &Arc<Self>) -> Option<Arc<Self>> {
         if self.joint.native().is_some() {
-            unit.before = Some(Before {
-                joint: self.joint.clone(),
-                rules: Arc::clone(&self.rules),
-                live: self.live,
-                fresh: fresh & all,
-            });
-        } else {
-            self.joint.give_up();
-            // Its bits are those of this unit: who went out since is in neither.
-            unit.before = self.before.clone().map(|mut before| {
-                before.fresh = self
-                    .live_rules()
-                    .enumerate()
-                    .filter(|(_, (bit, _))| before.fresh >> bit & 1 == 1)
-                    .fold(fresh & all, |set, (bit, _)| set | 1 << bit);
-                before
-            });
+            return Some(Arc::clone(self));
         }
-        unit
+        self.joint.give_up();
+        self.before.clone()
     }
 
     fn find(&self, frames: &[Frame<'_>], results: &mut [u64; Joint::MANY], batch: &mut Batch) {
-        match &self.before {
+        let (any, live) = match &self.before {
             Some(before) if self.joint.native().is_none() => {
-                before.joint.run_some(before.live, frames, results);
-                push(&before.rules, before.live, frames.len(), results, batch);
-                let fresh = before.fresh & self.live;
-                self.joint.run_each(fresh, frames, results);
-                push(&self.rules, fresh, frames.len(), results, batch);
+                before.find(frames, results, batch);
+                let fresh = self.fresh & self.live;
+                (self.joint.run_each(fresh, frames, results), fresh)
             }
-            _ => {
-                let any = self.joint.run_some(self.live, frames, results);
-                if any & self.live != 0 {
-                    push(&self.rules, self.live, frames.len(), results, batch);
-                }
-            }
+            _ => (self.joint.run_some(self.live, frames, results), self.live),
+        };
+        if any & live == 0 {
+            return;
         }
-    }
-}
-
-/// All bits but that of a rule.
-fn without(rules: &[u32], rule: u32) -> u64 {
-    let bit = rules.iter().position(|one| *one == rule);
-    bit.map_or(u64::MAX, |bit| !(1 << bit))
-}
-
-/// Tells a batch which of some rules match the first `count` frames.
-#[inline]
-fn push(rules: &[u32], of: u64, count: usize, results: &[u64; Joint::MANY], batch: &mut Batch) {
-    for (frame, result) in results[..count].iter().enumerate() {
-        let mut left = result & of;
-        while left != 0 {
-            batch.push_rule(rules[left.trailing_zeros() as usize], frame);
-            left &= left - 1;
+        for (frame, result) in results[..frames.len()].iter().enumerate() {
+            let mut left = result & live;
+            while left != 0 {
+                batch.push_rule(self.rules[left.trailing_zeros() as usize], frame);
+                left &= left - 1;
+            }
         }
     }
 }
@@ -295,25 +274,17 @@ mod tests {
         Program::new(instructions, false).expect("valid")
     }
 
-    /// Asks the kernel, so it cannot be joined; keeps all packets.
+    /// Too long to be joined; keeps all packets.
     fn lonely() -> Program {
-        let load = Instruction {
-            code: op::LD_W_ABS,
-            ..Instruction::ret(crate::instruction::ANCILLARY_INTERFACE)
-        };
-        Program::new(vec![load, Instruction::ret(1)], true).expect("valid")
+        Program::new(vec![Instruction::ret(1); 300], false).expect("valid")
     }
 
     /// The rules that match each of 64 packets, whose first bytes are their numbers.
     fn found(residue: &Residue) -> Vec<Vec<u32>> {
         let bytes: Vec<u8> = (0..64).collect();
-        let aux = Aux {
-            ifindex: Some(1),
-            ..Aux::default()
-        };
         let frames: Vec<Frame<'_>> = bytes
             .chunks(1)
-            .map(|byte| Frame::new(byte, 1, aux))
+            .map(|byte| Frame::new(byte, 1, Aux::default()))
             .collect();
         let mut batch = Batch::default();
         residue.find(&frames, &mut [0; Joint::MANY], &mut batch);
@@ -422,7 +393,7 @@ mod tests {
         residue.arrange();
         assert!(old.is_given_up(), "nobody else has it");
         assert_eq!(found(&residue), expected(&rules));
-        let joined = residue.unit_of(9).map(|unit| unit.joint.joined());
-        assert_eq!(joined, Some(0b1_1111));
+        let rules = residue.unit_of(9).map(|unit| unit.joint.programs().len());
+        assert_eq!(rules, Some(5));
     }
 }

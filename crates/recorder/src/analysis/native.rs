@@ -138,6 +138,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use retroscope_filter::Instruction;
+    use retroscope_packet::LinkType;
 
     use super::*;
 
@@ -170,7 +171,8 @@ mod tests {
     fn joined_programs_are_compiled_at_once_as_far_as_that_goes_and_later_behind_it() {
         let native = NativeCode::new();
         native.at_once.store(JOINED_COST * 3, Relaxed);
-        let joints = [2, 2].map(|count| Joint::new(vec![Program::constant(1); count]));
+        let programs = || vec![Program::constant(1); 2];
+        let joints = [(); 2].map(|()| Joint::new(LinkType::ETHERNET, programs()));
         joints.iter().for_each(|joint| native.submit_joint(joint));
         assert!(joints[0].native().is_some() && joints[1].native().is_none());
         native.start();

@@ -1,7 +1,7 @@
 //! The trigger rules: which packets are hits, and of which rules.
 //!
 //! A few short rules run as their programs on 64 packets together, and these as one function: that is the quickest way for
-//! them. Where some have no program of their own, as with payload terms, or are not part of the function, only very few run like that.
+//! them. Where some have no program of their own, as with payload terms, or are too long for one function, only very few run like that.
 //! Many rules, or long ones, are looked up in a rule set, where their number makes little difference. The set may be changed
 //! at any time by whoever has the lock; the analyzer takes up the change with its next batch and never waits for it.
 
@@ -172,9 +172,9 @@ impl Triggers {
                 .iter()
                 .for_each(|(_, joint)| native.submit_joint(joint));
         }
-        // Without code, or with a program that is no part of it, each would run by itself.
-        let is_whole = || joints.iter().all(|(_, joint)| joint.is_whole());
-        let is_direct = may_be_direct && (made.len() <= FEW || (is_joined && is_whole()));
+        // Without code each would run by itself.
+        let is_native = || joints.iter().all(|(_, joint)| joint.native().is_some());
+        let is_direct = may_be_direct && (made.len() <= FEW || (is_joined && is_native()));
         if !is_direct {
             rules.join();
         }
@@ -349,9 +349,8 @@ fn joint(rules: &[Rule], link_type: LinkType) -> Option<Joint> {
             .program(link_type, prepared.mode())
             .cloned()
     };
-    Some(Joint::new(
-        rules.iter().map(program).collect::<Option<_>>()?,
-    ))
+    let programs = rules.iter().map(program).collect::<Option<_>>()?;
+    Some(Joint::new(link_type, programs))
 }
 
 /// The hits of rules that run as one function, and the frames that have any.
@@ -465,15 +464,12 @@ mod tests {
         for count in [1, 2, 3, FEW + 1, FEW_TOGETHER] {
             let rules = plain[..count].to_vec();
             let mut triggers = triggers(&rules, &[LinkType::RAW]);
-            let joined: Vec<u32> = triggers
-                .joints
-                .iter()
-                .map(|(_, joint)| joint.joined().count_ones())
-                .collect();
+            let joints = triggers.joints.iter();
+            let joined: Vec<bool> = joints.map(|(_, joint)| joint.native().is_some()).collect();
             assert!(triggers.is_direct);
             match count {
                 1 => assert!(joined.is_empty()),
-                _ => assert_eq!(joined, [u32::try_from(count).unwrap()]),
+                _ => assert_eq!(joined, [true]),
             }
             let found = hits(&mut triggers);
             assert_eq!(found, one_by_one(&rules));

@@ -14,6 +14,14 @@ use crate::{
 };
 
 const PACKETS_EACH: usize = 48;
+/// Those whose network header a function knows, and one of which it knows nothing.
+const LINK_TYPES: [LinkType; 5] = [
+    LinkType::ETHERNET,
+    LinkType::RAW,
+    LinkType::LINUX_SLL,
+    LinkType::LINUX_SLL2,
+    LinkType::NULL,
+];
 /// In results that must stay as they are.
 const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
@@ -40,7 +48,13 @@ impl Judges {
     }
 
     /// Asks each program alone and all together about up to 64 packets. `of_libpcap` are programs that libpcap runs too.
-    fn compare(&mut self, seed: u64, set: Vec<Program>, of_libpcap: u64, packets: &[Packet]) {
+    fn compare(
+        &mut self,
+        seed: u64,
+        (link_type, set): (LinkType, Vec<Program>),
+        of_libpcap: u64,
+        packets: &[Packet],
+    ) {
         let places = self.places.iter_mut().zip(packets);
         let frames: Vec<Frame<'_>> = places
             .map(|(place, packet)| {
@@ -75,7 +89,7 @@ impl Judges {
         let any = expected[..frames.len()]
             .iter()
             .fold(0, |any, one| any | one);
-        let joint = Joint::new(set.clone());
+        let joint = Joint::new(link_type, set.clone());
         let frames = self.frames.place(&frames);
         for who in ["each by itself", "machine code"] {
             let mut results = [UNTOUCHED; Joint::MANY];
@@ -89,10 +103,14 @@ impl Judges {
                 );
             }
             assert_eq!(found, any, "{}", complaint(who, 0, found ^ any));
-            // Where none of them can be joined the same is asked twice.
+            // Where they are too long for one function the same is asked twice.
             let _ = joint.make_native();
         }
-        self.joined += u64::from(joint.joined().count_ones());
+        self.joined += if joint.native().is_some() {
+            set.len() as u64
+        } else {
+            0
+        };
         self.programs += set.len() as u64;
         let kept: u64 = expected[..frames.len()]
             .iter()
@@ -114,6 +132,22 @@ impl Judges {
             "{seen:?}"
         );
     }
+}
+
+/// Gives an Ethernet frame the header of another link type.
+fn relink(packet: &mut Packet, link_type: LinkType) {
+    let Some((ethernet, network)) = packet.data.split_at_checked(14) else {
+        return;
+    };
+    let ether_type = &ethernet[12..];
+    packet.data = match link_type {
+        LinkType::RAW => network.to_vec(),
+        LinkType::LINUX_SLL => [&[0; 2], ethernet, network].concat(),
+        LinkType::LINUX_SLL2 => [ether_type, &[0; 18], network].concat(),
+        LinkType::NULL => [&[2, 0, 0, 0], network].concat(),
+        _ => return,
+    };
+    packet.wire_len = u32::try_from(packet.data.len()).expect("short");
 }
 
 fn program(instructions: Vec<Instruction>) -> Program {
@@ -145,7 +179,7 @@ fn sets_of_random_programs_answer_as_each_alone() {
             }
         }
         let packets = packets(random, PACKETS_EACH);
-        judges.compare(seed, set, 0, &packets);
+        judges.compare(seed, (LinkType::ETHERNET, set), 0, &packets);
     }
     judges.must_have_seen_all(50);
 }
@@ -174,11 +208,12 @@ fn sets_of_expressions_answer_as_each_alone() {
     for seed in Trials::new(120) {
         let random = &mut fastrand::Rng::with_seed(seed);
         let count = count(random);
+        let link_type = LINK_TYPES[random.usize(..LINK_TYPES.len())];
         let mut set: Vec<Program> = Vec::new();
         while set.len() < count {
             let depth = random.u32(..3);
             let link = LinkContext {
-                link_type: LinkType::ETHERNET,
+                link_type,
                 snaplen: 65_535,
                 mode: Mode::Savefile,
                 optimize: random.u8(..4) != 0,
@@ -195,8 +230,11 @@ fn sets_of_expressions_answer_as_each_alone() {
                 set.push(program);
             }
         }
-        let packets = packets(random, Joint::MANY);
-        judges.compare(seed, set, u64::MAX, &packets);
+        let mut packets = packets(random, Joint::MANY);
+        packets
+            .iter_mut()
+            .for_each(|packet| relink(packet, link_type));
+        judges.compare(seed, (link_type, set), u64::MAX, &packets);
     }
     judges.must_have_seen_all(70);
 }
@@ -212,7 +250,7 @@ fn sets_of_loads_and_branches_answer_as_each_alone() {
             .map(|_| program(programs::branches(random)))
             .collect();
         let packets = packets(random, PACKETS_EACH);
-        judges.compare(seed, set, u64::MAX, &packets);
+        judges.compare(seed, (LinkType::ETHERNET, set), u64::MAX, &packets);
     }
     judges.must_have_seen_all(90);
 }
@@ -243,21 +281,29 @@ fn every_length_of_a_packet_ends_programs_where_they_end_alone() {
         .iter()
         .map(|text| compile(text, link).expect("it is right"))
         .collect();
-    let mut judges = Judges::new();
+    let v4 = |words: u8, fragment: u8, protocol| {
+        vec![8, 0, 0x40 | words, 0, 0, 0, 0, 0, 0, fragment, 64, protocol]
+    };
+    let v6 = |next| vec![0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, next, 64];
+    let mut headers: Vec<Vec<u8>> = [6, 17, 1].map(v6).into();
     for words in [5, 6, 15, 0] {
-        for protocol in [6, 17, 1] {
-            let mut packet = vec![0; 12];
-            packet.extend([8, 0, 0x40 | words, 0, 0, 0, 0, 0, 0, 0, 64, protocol]);
-            packet.resize(170, 1);
-            // Each length, each program in front of and behind each other one.
-            for first in 0..set.len() {
-                let mut turned = set.clone();
-                turned.rotate_left(first);
-                for lengths in (0..=packet.len()).collect::<Vec<_>>().chunks(Joint::MANY) {
-                    let cut = |length: &usize| Packet::new(packet[..*length].to_vec());
-                    let packets: Vec<Packet> = lengths.iter().map(cut).collect();
-                    judges.compare(0, turned.clone(), u64::MAX, &packets);
-                }
+        headers.extend([6, 17, 1].map(|protocol| v4(words, 0, protocol)));
+    }
+    headers.push(v4(5, 1, 6));
+    let mut judges = Judges::new();
+    for header in headers {
+        let mut packet = vec![0; 12];
+        packet.extend(header);
+        packet.resize(170, 1);
+        // Each length, each program in front of and behind each other one.
+        for first in 0..set.len() {
+            let mut turned = set.clone();
+            turned.rotate_left(first);
+            for lengths in (0..=packet.len()).collect::<Vec<_>>().chunks(Joint::MANY) {
+                let cut = |length: &usize| Packet::new(packet[..*length].to_vec());
+                let packets: Vec<Packet> = lengths.iter().map(cut).collect();
+                let set = (LinkType::ETHERNET, turned.clone());
+                judges.compare(0, set, u64::MAX, &packets);
             }
         }
     }

@@ -1,0 +1,338 @@
+//! Many programs as one function: for each packet a word with a bit for each program that keeps it.
+//!
+//! Programs of a set ask the same again and again: is it IPv4, is it TCP, how long is the header? The function asks that once, and goes
+//! to a copy of the programs for packets of that *class*: TCP, UDP or anything else, over IPv4 without options and fragments or
+//! over IPv6. What is known of a class the translator takes for a constant, so a question that it answers is not in the copy;
+//! often one comparison is left of a program. Packets of no class go to a copy of which nothing is known.
+
+use std::time::Instant;
+
+use cranelift_codegen::ir::{
+    Block, BlockArg, InstBuilder, Value,
+    condcodes::IntCC,
+    types::{I32, I64},
+};
+use cranelift_frontend::FunctionBuilder;
+use retroscope_packet::LinkType;
+
+use super::{
+    NativeError, NativeInfo, code,
+    emit::{Generator, each_packet, params, with_program},
+    known::{Base, Bytes, Content, Facts, Place},
+    operate::{load_flags, load_raw},
+    plan::Plan,
+    table::Table,
+    translate::{Packet, Program},
+};
+use crate::Frame;
+
+/// Longest program of a function, in instructions: longer ones are lists, which are quicker by themselves.
+pub(super) const EACH_MAX: usize = 256;
+/// Instructions of all programs of a function at most. They are compiled up to seven times.
+pub(super) const ALL_MAX: usize = 2048;
+
+/// Fewer programs have one copy: to find out the class costs as much as it saves.
+const CLASSES_MIN: usize = 3;
+
+/// Protocols with a class of their own, and how long their headers are at least.
+const PROTOCOLS: [(u32, u32); 2] = [(6, 20), (17, 8)];
+
+/// A protocol of the network layer.
+struct Family {
+    ether_type: u32,
+    /// First byte of most headers; that of IPv4 says that there are no options.
+    first: u32,
+    /// Where the header has the number of the next protocol.
+    protocol_at: u32,
+    header_bytes: u32,
+    /// Where it has the offset of a fragment.
+    fragment_at: Option<u32>,
+}
+
+const FAMILIES: [Family; 2] = [
+    Family {
+        ether_type: 0x0800,
+        first: 0x45,
+        protocol_at: 9,
+        header_bytes: 20,
+        fragment_at: Some(6),
+    },
+    Family {
+        ether_type: 0x86dd,
+        first: 0x60,
+        protocol_at: 6,
+        header_bytes: 40,
+        fragment_at: None,
+    },
+];
+
+/// Offset of the EtherType, if there is one, and of the network header. `None`: packets of that link type have no class.
+fn offsets(link_type: LinkType) -> Option<(Option<u32>, u32)> {
+    match link_type {
+        LinkType::ETHERNET => Some((Some(12), 14)),
+        LinkType::LINUX_SLL => Some((Some(14), 16)),
+        LinkType::LINUX_SLL2 => Some((Some(0), 20)),
+        LinkType::RAW | LinkType::RAW_BSD | LinkType::IPV4 | LinkType::IPV6 => Some((None, 0)),
+        _ => None,
+    }
+}
+
+/// Machine code that [`JointCode::new`] made, and nothing else: `code` relies on it.
+pub(super) struct JointFunction {
+    code: Vec<u8>,
+    tables: Vec<Box<[u32]>>,
+}
+
+impl JointFunction {
+    /// One function, from its first byte: first frame, number of frames and first result to the bits of all results. No part of
+    /// it depends on where it lies.
+    pub(super) fn code(&self) -> &[u8] {
+        &self.code
+    }
+
+    /// What the code reads beside packets; it must outlive the code, where it is.
+    pub(super) fn into_tables(self) -> Vec<Box<[u32]>> {
+        self.tables
+    }
+}
+
+/// Programs as one function.
+#[derive(Debug)]
+pub(crate) struct JointCode {
+    code: code::JointCode,
+    info: NativeInfo,
+}
+
+impl JointCode {
+    /// Whether a program is short enough to be joined with others.
+    pub(crate) fn may_join(program: &crate::Program) -> bool {
+        program.instructions().len() <= EACH_MAX
+    }
+
+    /// Whether one function has room for some programs.
+    pub(crate) fn has_room<'p>(programs: impl Iterator<Item = &'p crate::Program>) -> bool {
+        let lens = programs.map(|program| program.instructions().len());
+        let (count, sum, longest) = lens.fold((0, 0, 0), |(count, sum, longest), len| {
+            (count + 1, sum + len, len.max(longest))
+        });
+        count <= crate::Program::MANY && sum <= ALL_MAX && longest <= EACH_MAX
+    }
+
+    /// Joins at most 64 programs that see packets of a link type.
+    ///
+    /// # Errors
+    /// [`NativeError`]; also where they are too long.
+    pub(crate) fn new(
+        link_type: LinkType,
+        programs: &[crate::Program],
+    ) -> Result<Self, NativeError> {
+        let start = Instant::now();
+        if !Self::has_room(programs.iter()) {
+            let programs = programs.len();
+            return Err(NativeError::NotJoined { programs });
+        }
+        let plans = programs
+            .iter()
+            .map(|program| Plan::new(program.instructions(), program.is_live()));
+        let plans: Vec<Plan> = plans.collect();
+        let programs = programs.iter().zip(&plans).map(|(program, plan)| Program {
+            instructions: program.instructions(),
+            ancillary: program.is_live(),
+            plan,
+        });
+        let programs: Vec<Program<'_>> = programs.collect();
+        let mut generator = Generator::new()?;
+        let code = generator.function(&[I64; 3], I64, |builder, tables| {
+            many(builder, link_type, &programs, tables);
+        })?;
+        let tables = generator.into_tables();
+        let function = JointFunction { code, tables };
+        let info = NativeInfo {
+            code_bytes: function.code.len(),
+            table_bytes: function
+                .tables
+                .iter()
+                .map(|table| size_of_val(&**table))
+                .sum(),
+            compile_time: start.elapsed(),
+        };
+        let code = code::JointCode::new(function)?;
+        Ok(Self { code, info })
+    }
+
+    pub(crate) fn info(&self) -> NativeInfo {
+        self.info
+    }
+
+    /// Fills the first of `results`, one for each frame: bit `n` says whether program `n` keeps any byte. Gives the bits of all
+    /// results. Panics if there are more frames than results.
+    #[inline]
+    pub(crate) fn run_many(&self, frames: &[Frame<'_>], results: &mut [u64]) -> u64 {
+        self.code.run_many(frames, results)
+    }
+}
+
+/// Writes the function: first frame, number of frames, first of as many words for the results. It gives all bits of these.
+fn many(
+    builder: &mut FunctionBuilder<'_>,
+    link_type: LinkType,
+    programs: &[Program<'_>],
+    tables: &mut Vec<Table>,
+) {
+    let [frames, count, results] = params(builder);
+    let zero = builder.ins().iconst(I64, 0);
+    let state = [results, zero];
+    let [_, any] = each_packet(builder, (frames, count), state, |builder, packet, state| {
+        let [place, any] = state;
+        let done = builder.create_block();
+        let result = builder.append_block_param(done, I64);
+        let mut classes = Classes {
+            builder,
+            packet,
+            programs,
+            tables,
+            done,
+        };
+        classes.all(link_type);
+        builder.switch_to_block(done);
+        builder.ins().store(load_flags(), result, place, 0);
+        let any = builder.ins().bor(any, result);
+        let word_bytes = builder.ins().iconst(I64, 8);
+        let place = builder.ins().iadd(place, word_bytes);
+        [place, any]
+    });
+    builder.ins().return_(&[any]);
+}
+
+/// The copies of all programs.
+struct Classes<'c, 'f> {
+    builder: &'c mut FunctionBuilder<'f>,
+    packet: Packet,
+    programs: &'c [Program<'c>],
+    tables: &'c mut Vec<Table>,
+    /// Takes the result.
+    done: Block,
+}
+
+impl Classes<'_, '_> {
+    /// Finds out the class of the packet, and runs the copy for it.
+    fn all(&mut self, link_type: LinkType) {
+        let offsets = offsets(link_type).filter(|_| self.programs.len() >= CLASSES_MIN);
+        let Some((type_at, network)) = offsets else {
+            return self.copy(&Facts::default());
+        };
+        let no_class = self.builder.create_block();
+        for family in &FAMILIES {
+            let other_family = self.builder.create_block();
+            let mut facts = Facts::default();
+            self.need(&mut facts, network + family.header_bytes, other_family);
+            if let Some(at) = type_at {
+                self.need_number(&mut facts, (at, 2), family.ether_type, other_family);
+            }
+            if type_at.is_none() || family.fragment_at.is_some() {
+                self.need_number(&mut facts, (network, 1), family.first, other_family);
+            }
+            if let Some(at) = family.fragment_at {
+                self.need_whole(&mut facts, network + at, no_class);
+            }
+            self.protocols(&facts, network, family);
+            self.builder.switch_to_block(other_family);
+        }
+        self.builder.ins().jump(no_class, &[]);
+        self.builder.switch_to_block(no_class);
+        self.copy(&Facts::default());
+    }
+
+    /// The classes of a family.
+    fn protocols(&mut self, facts: &Facts, network: u32, family: &Family) {
+        for (number, header_bytes) in PROTOCOLS {
+            let other = self.builder.create_block();
+            let mut facts = facts.clone();
+            let place = (network + family.protocol_at, 1);
+            self.need_number(&mut facts, place, number, other);
+            let end = network + family.header_bytes + header_bytes;
+            self.need(&mut facts, end, other);
+            self.copy(&facts);
+            self.builder.switch_to_block(other);
+        }
+        self.copy(facts);
+    }
+
+    /// Goes on with packets of which so many bytes were captured.
+    fn need(&mut self, facts: &mut Facts, bytes: u32, otherwise: Block) {
+        facts.captured = u64::from(bytes);
+        let bytes = self.builder.ins().iconst(I64, i64::from(bytes));
+        let at_least = IntCC::UnsignedGreaterThanOrEqual;
+        let holds = self
+            .builder
+            .ins()
+            .icmp(at_least, self.packet.captured, bytes);
+        self.go_on_if(holds, otherwise);
+    }
+
+    /// Goes on with packets that have a number at a place (offset and bytes), which are captured.
+    fn need_number(
+        &mut self,
+        facts: &mut Facts,
+        (offset, bytes): (u32, u32),
+        number: u32,
+        otherwise: Block,
+    ) {
+        let there = self.read(offset, bytes);
+        self.go_on_if_equal(there.raw, there.turned(number), otherwise);
+        facts
+            .loads
+            .push((place(offset, bytes), Content::Constant(number)));
+    }
+
+    /// Goes on with packets that are no later fragments: `offset` is that of the word which tells.
+    fn need_whole(&mut self, facts: &mut Facts, offset: u32, otherwise: Block) {
+        const FRAGMENT_OFFSET: u32 = 0x1fff;
+        let there = self.read(offset, 2);
+        let mask = i64::from(there.turned(FRAGMENT_OFFSET));
+        let mask = self.builder.ins().iconst(I32, mask);
+        let its = self.builder.ins().band(there.raw, mask);
+        self.go_on_if_equal(its, 0, otherwise);
+        let rest = Content::Bytes(there.masked(!FRAGMENT_OFFSET));
+        facts.loads.push((place(offset, 2), rest));
+    }
+
+    fn go_on_if_equal(&mut self, value: Value, number: u32, otherwise: Block) {
+        let number = self.builder.ins().iconst(I32, i64::from(number));
+        let holds = self.builder.ins().icmp(IntCC::Equal, value, number);
+        self.go_on_if(holds, otherwise);
+    }
+
+    fn go_on_if(&mut self, holds: Value, otherwise: Block) {
+        let on = self.builder.create_block();
+        self.builder.ins().brif(holds, on, &[], otherwise, &[]);
+        self.builder.switch_to_block(on);
+    }
+
+    fn read(&mut self, offset: u32, bytes: u32) -> Bytes {
+        let offset = offset.cast_signed().into();
+        let raw = load_raw(self.builder, self.packet.data, offset, bytes);
+        Bytes::whole(raw, bytes)
+    }
+
+    /// All programs, one behind the other, on packets of which something is known.
+    fn copy(&mut self, facts: &Facts) {
+        let mut result = self.builder.ins().iconst(I64, 0);
+        for (bit, program) in (0..).zip(self.programs) {
+            let bit = self.builder.ins().iconst(I64, bit);
+            let on = (self.packet, facts);
+            result = with_program(self.builder, program, on, (result, bit), self.tables);
+        }
+        self.builder
+            .ins()
+            .jump(self.done, &[BlockArg::Value(result)]);
+    }
+}
+
+fn place(offset: u32, bytes: u32) -> Place {
+    Place {
+        base: Base::Start,
+        offset,
+        bytes,
+    }
+}
