@@ -1,0 +1,116 @@
+//! Bad expressions: exit code 2, the place marked, nothing on stdout, and quickly.
+
+use std::{ffi::OsString, os::unix::ffi::OsStringExt, process::Command};
+
+use super::support::{filter, run, run_on, small_pcap};
+use crate::support::{stderr, stdout};
+
+#[test]
+fn the_place_is_marked() {
+    let (_directory, path) = small_pcap();
+    for (expression, message, line, carets) in [
+        (
+            r#"payload contains "abc"#,
+            "no closing \"",
+            r#"payload contains "abc"#,
+            r#"                 ^"#,
+        ),
+        (
+            r#"tcp and payload startswith "a\q" or udp"#,
+            "unknown escape",
+            r#"tcp and payload startswith "a\q" or udp"#,
+            r#"                             ^^"#,
+        ),
+        (
+            "payload matches /a(b/ and tcp",
+            "bad pattern: unclosed group",
+            "payload matches /a(b/ and tcp",
+            "                  ^",
+        ),
+        (
+            "payload matches /((a{99}){99}){99}/",
+            "the pattern makes a program of more than",
+            "payload matches /((a{99}){99}){99}/",
+            "                 ^^^^^^^^^^^^^^^^^",
+        ),
+        (
+            "payload matches /a",
+            "no closing /",
+            "payload matches /a",
+            "                ^",
+        ),
+        // What a shell leaves of a string that was not in single quotes.
+        (
+            "payload contains EXAMPLE",
+            "write a string in double quotes",
+            "payload contains EXAMPLE",
+            "                 ^",
+        ),
+        (
+            r#"payload has "abc""#,
+            "'contains', 'startswith' or 'matches'",
+            r#"payload has "abc""#,
+            "        ^^^",
+        ),
+        (
+            r#"payload contains "a" and prot 80"#,
+            "syntax error",
+            r#"payload contains "a" and prot 80"#,
+            "                         ^^^^",
+        ),
+        (
+            r#"payload contains "a" tcp"#,
+            "join terms with 'and' or 'or'",
+            r#"payload contains "a" tcp"#,
+            "                     ^^^",
+        ),
+        ("(tcp or udp", "syntax error", "(tcp or udp", "           ^"),
+        ("ip[", "syntax error", "ip[", "   ^"),
+    ] {
+        let (code, out, err) = run_on(&path, &["--count", "--", expression]);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{expression}: {err}");
+        assert!(err.contains(message), "{expression}: {err}");
+        let marked = format!("\n  {line}\n  {carets}\n");
+        assert!(err.ends_with(&marked), "{expression}:\n{err}");
+    }
+}
+
+#[test]
+fn a_mebibyte_is_refused_quickly() {
+    let (_directory, path) = small_pcap();
+    for unit in [
+        "host 1.2.3.4 or ",
+        "not ",
+        "(",
+        "payload contains \"a\" or ",
+    ] {
+        // The kernel takes 128 KiB in an argument.
+        let part = unit.repeat((100 << 10) / unit.len());
+        let parts = vec![part; (1 << 20) / (100 << 10) + 1];
+        // A second of the processor, whatever else it does: the kernel ends what takes longer.
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", r#"ulimit -t 1; exec "$@""#, "sh"])
+            .arg(filter().get_program())
+            .args(["filter", "-r"])
+            .arg(&path)
+            .args(["--count", "--"])
+            .args(parts);
+        let output = run(&mut command);
+        assert_eq!(output.status.code(), Some(2), "{unit}: {}", output.status);
+        assert_eq!(stdout(&output), "", "{unit}");
+        assert!(stderr(&output).contains("the limit is 524288"), "{unit}");
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text_are_refused() {
+    let (_directory, path) = small_pcap();
+    let mut command = filter();
+    let bytes = OsString::from_vec(b"payload contains \"\xff\"".to_vec());
+    command.arg("-r").arg(&path).arg("--count").arg(bytes);
+    let output = run(&mut command);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(stdout(&output), "");
+    assert!(stderr(&output).contains("UTF-8"), "{}", stderr(&output));
+}

@@ -1,0 +1,11 @@
+//! The program as a user runs it: arguments, exit codes, stdout and stderr, the files it writes. What needs interfaces is in
+//! `tests/live`.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
+
+mod doctor;
+mod filter;
+mod generate;
+mod lua;
+mod record_files;
+mod status;
+mod support;

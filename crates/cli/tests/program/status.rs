@@ -1,0 +1,242 @@
+//! `record --ring-file` and `--ring-memfd`, and `status` reading both, as a user runs them.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Child, ChildStderr, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::PROGRAM;
+
+/// Made-up traffic needs no privilege: 10,000 packets a second.
+const TRAFFIC: &str = "generate:flows=10,rate=10kpps";
+
+/// A recorder that runs, killed at the end of a test that fails.
+struct Recording {
+    child: Child,
+    words: BufReader<ChildStderr>,
+}
+
+impl Recording {
+    fn start(directory: &Path, arguments: &[&str]) -> Self {
+        let mut child = Command::new(PROGRAM)
+            .args(["record", "-i", TRAFFIC, "--ring", "32MiB", "-w"])
+            .arg(directory.join("dumps"))
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let words = BufReader::new(child.stderr.take().unwrap());
+        Self { child, words }
+    }
+
+    /// The path in the line `the ring is PATH: …`.
+    fn ring(&mut self) -> String {
+        let mut said = String::new();
+        while self.words.read_line(&mut said).unwrap() > 0 {
+            let line = said.lines().last().unwrap();
+            if let Some(rest) = line.strip_prefix("the ring is ") {
+                let (path, command) = rest.split_once(": ").unwrap();
+                assert_eq!(command, format!("retroscope status --ring-file {path}"));
+                return path.to_owned();
+            }
+        }
+        panic!("it never said where its ring is: {said}");
+    }
+
+    fn signal(&mut self, signal: Signal) -> std::process::ExitStatus {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        // Gone already unless the test failed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn status(path: &str, more: &[&str]) -> Output {
+    let mut command = Command::new(PROGRAM);
+    command.args(["status", "--ring-file", path]).args(more);
+    command.output().unwrap()
+}
+
+fn status_json(path: &str, more: &[&str]) -> Value {
+    let output = status(path, &[&["--json"], more].concat());
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().count(), 1);
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Asks until there are packets.
+fn status_with_packets(path: &str) -> Value {
+    let start = Instant::now();
+    loop {
+        let json = status_json(path, &["--buckets"]);
+        if json["packets"].as_u64().unwrap() > 0 {
+            return json;
+        }
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "no packets: {json}"
+        );
+    }
+}
+
+fn check_running(json: &Value, process: u32) {
+    assert_eq!(json["writer"]["state"], "running");
+    assert_eq!(json["writer"]["process"], process);
+    assert_eq!(json["writer"]["this_boot"], true);
+    assert_eq!(json["bytes"], 32 << 20);
+    assert!(json["created"].as_str().unwrap().ends_with('Z'));
+    assert_eq!(json["interfaces"][0]["link_type"], 1);
+    assert_eq!(json["interfaces_unlisted"], 0);
+    let list = json["bucket_list"].as_array().unwrap();
+    let packets: u64 = list.iter().map(|b| b["packets"].as_u64().unwrap()).sum();
+    assert_eq!(json["packets"], packets);
+    let buckets = &json["buckets"];
+    let counts = ["free", "claimed", "open", "closed", "damaged"];
+    let counts: u64 = counts
+        .iter()
+        .map(|state| buckets[state].as_u64().unwrap())
+        .sum();
+    assert_eq!(buckets["total"], counts);
+    assert!(json["held_seconds"].as_f64().unwrap() >= 0.0);
+}
+
+#[test]
+fn a_ring_in_a_memfd_is_read_while_it_runs() {
+    let directory = TempDir::new().unwrap();
+    let mut recording = Recording::start(directory.path(), &["--ring-memfd"]);
+    let ring = recording.ring();
+    assert!(ring.starts_with(&format!("/proc/{}/fd/", recording.child.id())));
+    check_running(&status_with_packets(&ring), recording.child.id());
+    let text = String::from_utf8(status(&ring, &["--buckets"]).stdout).unwrap();
+    assert!(
+        text.contains("32 MiB") && text.contains("is running, made 20"),
+        "{text}"
+    );
+    assert!(
+        text.contains("\nhistory   ") && text.contains("generation"),
+        "{text}"
+    );
+    assert!(text.contains("captured  generate"), "{text}");
+    assert!(recording.signal(Signal::INT).success());
+    assert_eq!(
+        status(&ring, &[]).status.code(),
+        Some(1),
+        "gone with its process"
+    );
+}
+
+#[test]
+fn a_ring_file_stays_and_says_how_it_ended() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("ring").display().to_string();
+    let start = || Recording::start(directory.path(), &["--ring-file", &path]);
+    let mut recording = start();
+    assert_eq!(recording.ring(), path);
+    let mode = fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    check_running(&status_with_packets(&path), recording.child.id());
+
+    // A second recorder does not take it away.
+    let mut second = start();
+    assert_eq!(second.child.wait().unwrap().code(), Some(1));
+    let mut said = String::new();
+    second.words.read_to_string(&mut said).unwrap();
+    assert!(
+        said.contains("holds the ring of a running recorder"),
+        "{said}"
+    );
+
+    assert!(recording.signal(Signal::INT).success());
+    let ended = status_json(&path, &[]);
+    assert_eq!(ended["writer"]["state"], "ended");
+    assert!(ended["packets"].as_u64().unwrap() > 0);
+    assert_eq!(ended["bucket_list"], Value::Null);
+
+    // The next one replaces it, and is killed.
+    let mut recording = start();
+    recording.ring();
+    let before = status_with_packets(&path);
+    recording.signal(Signal::KILL);
+    let killed = status_json(&path, &[]);
+    assert_eq!(killed["writer"]["state"], "killed");
+    assert!(killed["packets"].as_u64() >= before["packets"].as_u64());
+    let text = String::from_utf8(status(&path, &[]).stdout).unwrap();
+    assert!(
+        text.contains("was killed, and left what it had stored"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_is_no_ring_is_told_in_one_sentence() {
+    let directory = TempDir::new().unwrap();
+    let letter = directory.path().join("letter");
+    fs::write(&letter, "x".repeat(10_000)).unwrap();
+    let short = directory.path().join("short");
+    fs::write(&short, "x").unwrap();
+    let cases = [
+        (letter.as_path(), "is not a ring of retroscope"),
+        (short.as_path(), "is cut short"),
+        (directory.path(), "is not a regular file"),
+        (Path::new("/nonexistent"), "No such file"),
+    ];
+    for (path, words) in cases {
+        let output = status(path.to_str().unwrap(), &[]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains(words) && text.lines().count() == 1, "{text}");
+        assert!(output.stdout.is_empty());
+    }
+    let nothing = Command::new(PROGRAM).arg("status").output().unwrap();
+    assert_eq!(nothing.status.code(), Some(2));
+    let text = String::from_utf8(nothing.stderr).unwrap();
+    assert!(text.contains("--ring-file"), "{text}");
+}
+
+#[test]
+fn a_file_that_is_something_else_is_not_replaced() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("letter");
+    fs::write(&path, "to a friend, in more than eight bytes").unwrap();
+    let run = |file: &str| {
+        let mut recording = Recording::start(directory.path(), &["--ring-file", file]);
+        let code = recording.child.wait().unwrap().code();
+        let mut said = String::new();
+        recording.words.read_to_string(&mut said).unwrap();
+        (code, said)
+    };
+    let (code, said) = run(path.to_str().unwrap());
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("is not replaced"), "{said}");
+    assert!(
+        fs::read_to_string(&path)
+            .unwrap()
+            .starts_with("to a friend")
+    );
+    let (code, said) = run("/nonexistent/ring");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("/nonexistent/ring: open: No such file"),
+        "{said}"
+    );
+    let both = Recording::start(directory.path(), &["--ring-memfd", "--ring-file", "x"])
+        .child
+        .wait();
+    assert_eq!(both.unwrap().code(), Some(2));
+}

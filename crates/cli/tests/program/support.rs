@@ -1,0 +1,37 @@
+//! What all tests of the program share.
+
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::Output,
+};
+
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_retroscope");
+
+pub(crate) fn stdout(output: &Output) -> &str {
+    str::from_utf8(&output.stdout).expect("stdout is text")
+}
+
+pub(crate) fn stderr(output: &Output) -> &str {
+    str::from_utf8(&output.stderr).expect("stderr is text")
+}
+
+/// A path beside the checkout, or `None` with a loud line where it is absent.
+pub(crate) fn shared(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../../shared")
+        .join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    skip(&format!(
+        "{} is not there; nothing was tested",
+        path.display()
+    ));
+    None
+}
+
+/// Says loudly that something was not tested. It goes around the test harness, which keeps what passing tests print.
+pub(crate) fn skip(why: &str) {
+    let _ = writeln!(io::stderr(), "SKIP: {why}");
+}

@@ -1,0 +1,363 @@
+//! Files that are cut, changed or absurd: no panic, a place for the error, and what was before it counts.
+
+use std::io::{self, Read};
+
+use crate::common::{Packet, every_encoding, gzip, packets, pcap, pcapng, read_all, zstd};
+use retroscope_pcapfile::{ByteOrder, LinkType, PcapOptions, PcapWriter, ReadError, Resolution};
+
+/// Where the blocks or records of a file of `every_encoding` end, its header first, and whether each is a packet. A naive
+/// twin of the parsers, for sound files only.
+fn ends(file: &[u8]) -> Vec<(usize, bool)> {
+    let ng = file[0] == 0x0a;
+    let big = if ng { file[8] == 0x1a } else { file[0] == 0xa1 };
+    let word = |at: usize| {
+        let bytes = file[at..at + 4].try_into().unwrap();
+        (if big {
+            u32::from_be_bytes(bytes)
+        } else {
+            u32::from_le_bytes(bytes)
+        }) as usize
+    };
+    let mut ends = Vec::new();
+    let mut at = 0;
+    while at < file.len() {
+        let packet = if ng { word(at) == 6 } else { at > 0 };
+        at += match (ng, at) {
+            (true, _) => word(at + 4),
+            (false, 0) => 24,
+            (false, _) => 16 + word(at + 8),
+        };
+        ends.push((at, packet));
+    }
+    assert_eq!(at, file.len());
+    ends
+}
+
+/// Packets that end at or before `place`.
+fn packets_before(ends: &[(usize, bool)], place: usize) -> usize {
+    ends.iter()
+        .filter(|(end, packet)| *packet && *end <= place)
+        .count()
+}
+
+#[test]
+fn cut_at_every_byte() {
+    for (name, file, packets) in every_encoding() {
+        let ends = ends(&file);
+        for cut in 0..file.len() {
+            let (read, end) = read_all(&file[..cut]);
+            let whole = packets_before(&ends, cut);
+            assert_eq!(read, packets[..whole], "{name} cut at {cut}");
+            if ends.iter().any(|(end, _)| *end == cut) {
+                assert!(end.is_ok(), "{name} cut at {cut}: {end:?}");
+                continue;
+            }
+            let error = end.expect_err("a cut file is not sound");
+            assert!(error.is_damage(), "{name} cut at {cut}: {error}");
+            let begin = ends
+                .iter()
+                .map(|(end, _)| *end)
+                .filter(|end| *end <= cut)
+                .max()
+                .unwrap_or(0);
+            match error {
+                ReadError::NotACapture { .. } => assert!(cut < 4, "{name} cut at {cut}: {error}"),
+                ReadError::Damaged {
+                    offset,
+                    ref message,
+                    ..
+                } => {
+                    assert_eq!(offset, begin as u64, "{name} cut at {cut}");
+                    assert!(
+                        message.contains(&format!("the file ends after {} of", cut - begin)),
+                        "{message}"
+                    );
+                }
+                _ => panic!("{name} cut at {cut}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn compressed_files_cut_at_every_byte() {
+    for (name, file, packets) in every_encoding() {
+        for (compressed, inside) in [(gzip(&file), "inside gzip"), (zstd(&file), "inside zstd")] {
+            for cut in 0..compressed.len() {
+                let (read, end) = read_all(&compressed[..cut]);
+                assert!(packets.starts_with(&read), "{name} {inside} cut at {cut}");
+                let error = end.expect_err("a cut file is not sound");
+                assert!(error.is_damage(), "{name} {inside} cut at {cut}: {error}");
+                assert!(
+                    cut < 4 || error.to_string().contains(inside),
+                    "{name} cut at {cut}: {error}"
+                );
+                assert!(
+                    error
+                        .offset()
+                        .is_none_or(|offset| offset <= file.len() as u64),
+                    "{error}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_came_out_before_a_compressed_cut_counts() {
+    let mut random = fastrand::Rng::with_seed(2);
+    let mut writer = PcapWriter::new(Vec::new(), PcapOptions::new(LinkType::ETHERNET)).unwrap();
+    for _ in 0..2_000 {
+        let data: Vec<u8> = (0..1_000).map(|_| random.u8(..)).collect();
+        writer.record(0, 1_000, &data).unwrap();
+    }
+    let file = writer.finish().unwrap();
+    for compressed in [gzip(&file), zstd(&file)] {
+        let (read, end) = read_all(&compressed[..compressed.len() / 2]);
+        // The data does not compress, so half of it came out, but for a block of at most 128 KiB.
+        assert!(
+            (850..=1_000).contains(&read.len()),
+            "{} packets",
+            read.len()
+        );
+        let error = end.unwrap_err();
+        assert!(error.to_string().contains("ends early"), "{error}");
+        assert!(
+            error
+                .offset()
+                .unwrap()
+                .abs_diff(read.len() as u64 * 1_016 + 24)
+                < 1_100,
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn checksums_of_compressed_files_are_checked() {
+    let packets = packets(1);
+    let file = pcap(&packets, ByteOrder::Little, Resolution::Nano);
+    let mut wrong_gzip = gzip(&file);
+    let checksum = wrong_gzip.len() - 8;
+    wrong_gzip[checksum] ^= 1;
+    let mut wrong_zstd = zstd(&file);
+    *wrong_zstd.last_mut().unwrap() ^= 1;
+    for wrong in [wrong_gzip, wrong_zstd] {
+        let (_, end) = read_all(&wrong[..]);
+        let error = end.unwrap_err();
+        assert!(
+            matches!(
+                error,
+                ReadError::Damaged {
+                    compression: Some(_),
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        assert!(error.to_string().contains("data is damaged"), "{error}");
+    }
+}
+
+#[test]
+fn random_changes() {
+    let seed = fastrand::u64(..);
+    eprintln!("random_changes: seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let encodings = every_encoding();
+    let all_ends: Vec<_> = encodings.iter().map(|(_, file, _)| ends(file)).collect();
+    for round in 0..if cfg!(debug_assertions) {
+        3_000
+    } else {
+        30_000
+    } {
+        let index = random.usize(..encodings.len());
+        let (name, file, packets) = &encodings[index];
+        let mut changed = file.clone();
+        let mut first = file.len();
+        for _ in 0..random.usize(1..4) {
+            let at = random.usize(..file.len());
+            first = first.min(at);
+            // Small and huge numbers do more harm than even ones.
+            let any = random.u8(..);
+            changed[at] = *random
+                .choice(&[0, 1, 2, 4, 0x0a, 0x7f, 0x80, 0xff, any])
+                .unwrap();
+        }
+        let context = format!("{name}, seed {seed}, round {round}");
+        let (read, end) = read_all(&changed[..]);
+        // A changed interface moves the packets' times and limits, but no packet before the change.
+        let sound = packets_before(&all_ends[index], first);
+        assert!(
+            read.len() >= sound,
+            "{context}: {} packets, {sound} are sound; {end:?}",
+            read.len()
+        );
+        assert_eq!(read[..sound], packets[..sound], "{context}");
+        if let Err(error) = end {
+            assert!(error.is_damage(), "{context}: {error}");
+            assert!(
+                error
+                    .offset()
+                    .is_none_or(|offset| offset <= file.len() as u64),
+                "{context}: {error}"
+            );
+        }
+        let mut compressed = if random.bool() {
+            gzip(file)
+        } else {
+            zstd(file)
+        };
+        let at = random.usize(..compressed.len());
+        compressed[at] ^= 1 << random.u8(..8);
+        match read_all(&compressed[..]) {
+            (read, Ok(())) => assert_eq!(read, *packets, "{context}: undetected change at {at}"),
+            (_, Err(error)) => assert!(error.is_damage(), "{context}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn random_bytes_after_a_header() {
+    let seed = fastrand::u64(..);
+    eprintln!("random_bytes_after_a_header: seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    for (name, file, _) in every_encoding() {
+        let header = ends(&file)[0].0;
+        for _ in 0..200 {
+            let mut bytes = file[..header].to_vec();
+            let mask = *random.choice(&[0xff, 0x0f, 0x03, 0x01]).unwrap();
+            bytes.extend((0..random.usize(1..2_000)).map(|_| random.u8(..) & mask));
+            let (_, end) = read_all(&bytes[..]);
+            if let Err(error) = end {
+                assert!(
+                    error
+                        .offset()
+                        .is_some_and(|offset| offset <= bytes.len() as u64),
+                    "{name}, seed {seed}: {error}"
+                );
+            }
+        }
+    }
+}
+
+/// A stream that fails after its bytes.
+struct Failing<'b>(&'b [u8]);
+
+impl Read for Failing<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self.0.read(bytes)? {
+            0 => Err(io::Error::other("the cable was pulled")),
+            count => Ok(count),
+        }
+    }
+}
+
+#[test]
+fn a_failing_stream_is_not_the_files_fault() {
+    let packets = packets(1);
+    let file = pcap(&packets, ByteOrder::Little, Resolution::Nano);
+    let whole = file.len() - 16 - packets[9].data.len();
+    for (bytes, compressed) in [
+        (file[..whole + 3].to_vec(), false),
+        (gzip(&file), true),
+        (zstd(&file), true),
+    ] {
+        let cut = if compressed {
+            bytes.len() - 2
+        } else {
+            bytes.len()
+        };
+        let (read, end) = read_all(Failing(&bytes[..cut]));
+        let error = end.unwrap_err();
+        assert!(!error.is_damage(), "{error}");
+        assert!(
+            error.to_string().contains("the cable was pulled"),
+            "{error}"
+        );
+        if !compressed {
+            assert_eq!((read.len(), error.offset()), (9, Some(whole as u64 + 3)));
+        }
+    }
+}
+
+#[test]
+fn every_error_names_what_is_wrong() {
+    let packets: Vec<Packet> = packets(1);
+    let pcap = pcap(&packets, ByteOrder::Little, Resolution::Micro);
+    let ng = pcapng(&packets, ByteOrder::Little);
+    let ng_ends = ends(&ng);
+    let (section, interface) = (ng_ends[0].0, ng_ends[1].0);
+    let with = |file: &[u8], at: usize, bytes: &[u8]| {
+        let mut file = file.to_vec();
+        file[at..at + bytes.len()].copy_from_slice(bytes);
+        file
+    };
+    let cases: [(Vec<u8>, &str); 19] = [
+        (vec![], "not a pcap or pcapng capture but an empty file"),
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "but a text file"),
+        (
+            b"snoop\0\0\0\0\0\0\x02\0\0\0\x04".to_vec(),
+            "but a snoop capture",
+        ),
+        (gzip(&gzip(&pcap)), "but gzip data inside compressed data"),
+        (gzip(b""), "but an empty file"),
+        (
+            with(&pcap, 4, &[1, 0]),
+            "unsupported capture file at byte 4: pcap version 1.4",
+        ),
+        (
+            with(&pcap, 22, &[0x30]),
+            "unsupported capture file at byte 20: the link type field 0x00300001",
+        ),
+        (
+            with(&pcap, 24 + 8, &[1, 0, 4, 0]),
+            "damaged at byte 24: a record claims 262145 captured bytes",
+        ),
+        (
+            with(&ng, 8, &[9]),
+            "damaged at byte 8: 0x093c2b1a is not the byte-order magic",
+        ),
+        (
+            with(&ng, 12, &[2]),
+            "unsupported capture file at byte 12: pcapng version 2.0",
+        ),
+        (
+            with(&ng, section - 4, &[0]),
+            "damaged at byte 0: a block gives its length as",
+        ),
+        (
+            with(&ng, section + 4, &[8, 0]),
+            "a block claims a length of 8, less than 12",
+        ),
+        (
+            with(&ng, interface + 4, &[93]),
+            "a block claims a length of 93, not a multiple of 4",
+        ),
+        (with(&ng, interface + 7, &[0xff]), "more than 16777216"),
+        (
+            with(&ng, interface + 8, &[7]),
+            "a packet is from interface 7, but its section has described 1 interfaces",
+        ),
+        (
+            with(&ng, interface + 20, &[0xff, 0xff]),
+            "its block has room for",
+        ),
+        (
+            with(&ng, interface + 20, &[0, 0, 1]),
+            "a packet claims 65536 captured bytes, the snap length of its interface is 65535",
+        ),
+        (
+            with(&ng, section, &[6]),
+            "a packet is from interface 1, but its section has described 0 interfaces",
+        ),
+        (
+            with(&ng, section + 18, &[0xff, 0xff]),
+            "an option of an interface description block is cut short",
+        ),
+    ];
+    for (file, text) in cases {
+        let error = read_all(&file[..]).1.unwrap_err().to_string();
+        assert!(error.contains(text), "{error:?} does not say {text:?}");
+    }
+}
