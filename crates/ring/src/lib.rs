@@ -70,9 +70,9 @@
 //! | T | `ProducerHeader::watermark_ns` | [`Ring::watermark`] | all records before the watermark |
 //! | Q | a group's position | [`Positions::get`], search for a bucket | the group's work on the records |
 //! | G | fence in `Control::claim` | fence in `Attached::copy_bucket` | the generation before the first new byte |
-//! | F1–F2 | fences in `storage/bell.rs` | | a writer's wait against whatever frees a bucket |
-//! | F3–F4 | fences in `sleep.rs` | | a reader's sleep against a publication |
-//! | W | `Beds::wake` | the end of a sleep | what the waker did before |
+//! | F1–F2 | fences in `storage/eventcount.rs` | | a writer's wait against whatever frees a bucket |
+//! | F3–F4 | fences in `parker.rs` | | a reader's sleep against a publication |
+//! | W | `Parkers::wake` | the end of a sleep | what the waker did before |
 //!
 //! All else about buckets is under the mutex of the outer queue (`outer.rs`), which a producer takes once for each bucket
 //! (twice with a hook), a reader when it starts or was lapped, and a dump when it looks for its buckets.
@@ -102,12 +102,12 @@ mod futex;
 mod group;
 mod log;
 mod outer;
+mod parker;
 mod producer;
 mod reader;
 mod record;
 mod reservation;
 mod ring;
-mod sleep;
 mod steps;
 mod storage;
 #[allow(
@@ -127,11 +127,11 @@ pub use config::{Backing, EvictionDetail, Mode, RingConfig};
 pub use error::{BurstError, RingError, StoreError};
 pub use evicted::{Count, Evicted, EvictedBucket};
 pub use group::{GroupKind, Lapped, Positions};
+pub use parker::Waker;
 pub use producer::Producer;
 pub use reader::{Batch, Reader};
 pub use record::{Packet, Record, Summary};
 pub use reservation::Reservation;
 pub use ring::{InterfaceEntry, Numa, Pages, Ring, RingStatistics};
-pub use sleep::Waker;
 pub use steps::Step;
 pub use view::{BucketInfo, BucketRef, BucketView, Packets, Summaries};

@@ -39,8 +39,8 @@ pub(crate) struct Outer {
     /// The latest closing time of all buckets that were overwritten, ns of the monotonic clock; `i64::MIN`: none was.
     evicted_closed_mono_ns: i64,
     pub(crate) producers_opened: usize,
-    /// Beds (see `sleep.rs`) that no reader has: as many readers may still be opened.
-    pub(crate) beds_free: Vec<usize>,
+    /// Numbers of parkers that no reader has: as many readers may still be opened.
+    pub(crate) parkers_free: Vec<usize>,
 }
 
 /// What the outer queue knows about a bucket.
@@ -123,7 +123,7 @@ impl Outer {
             closings: 0,
             evicted_closed_mono_ns: i64::MIN,
             producers_opened: 0,
-            beds_free: (0..readers).rev().collect(),
+            parkers_free: (0..readers).rev().collect(),
         }
     }
 

@@ -36,10 +36,10 @@ pub struct Producer {
     quiet_buckets: usize,
     /// Buckets that ended since they were told.
     untold_buckets: usize,
-    /// Counted in the bell as looking for a bucket.
+    /// Counted among those who wait for a bucket.
     enlisted: bool,
-    /// The bell's epoch before the last search, which found nothing and was not to wait.
-    full_at: Option<u64>,
+    /// The epoch before the last search, which found nothing and was not to wait.
+    full_at: Option<u32>,
     /// What the monotonic clock showed when the caller last said it, ns.
     mono_ns: i64,
 }
@@ -172,7 +172,7 @@ impl Producer {
         self.commit();
         self.untold_buckets = 0;
         if std::mem::take(&mut self.untold) {
-            self.shared.dormitories[self.id].0.published();
+            self.shared.wait_sets[self.id].0.notify();
         }
     }
 
@@ -256,14 +256,14 @@ impl Producer {
         }
         if self
             .full_at
-            .is_some_and(|epoch| epoch == self.shared.storage.bell.epoch())
+            .is_some_and(|epoch| epoch == self.shared.storage.freed.epoch())
         {
             return Err(StoreError::Full);
         }
         self.full_at = None;
         let mut overwrite = self.hook.is_none();
         loop {
-            let epoch = self.shared.storage.bell.epoch();
+            let epoch = self.shared.storage.freed.epoch();
             match self.try_next_bucket(base_ns, overwrite) {
                 Ok(()) => break,
                 Err(Obstacle::NoneFree) => {
@@ -275,7 +275,7 @@ impl Producer {
                 }
                 Err(Obstacle::Blocked { .. }) if !self.enlisted => {
                     self.publish(); // as above
-                    self.shared.storage.bell.enlist();
+                    self.shared.storage.freed.enlist();
                     self.enlisted = true; // and look once more
                 }
                 Err(Obstacle::Blocked { wait: false }) => {
@@ -287,14 +287,14 @@ impl Producer {
                 }
                 Err(Obstacle::Blocked { wait: true }) => {
                     self.publish(); // a search before this one may have enlisted it
-                    self.shared.storage.bell.wait(epoch);
+                    self.shared.storage.freed.wait(epoch);
                 }
             }
         }
         self.sequence += 1;
         self.untold_buckets += 1;
-        self.leave_bell();
-        self.shared.storage.bell.ring(); // the bucket before is closed: others may take it
+        self.leave_waiters();
+        self.shared.storage.freed.notify(); // the bucket before is closed: others may take it
         Ok(())
     }
 
@@ -324,9 +324,9 @@ impl Producer {
         Ok(())
     }
 
-    fn leave_bell(&mut self) {
+    fn leave_waiters(&mut self) {
         if std::mem::take(&mut self.enlisted) {
-            self.shared.storage.bell.leave();
+            self.shared.storage.freed.leave();
         }
     }
 }
@@ -339,8 +339,8 @@ impl Drop for Producer {
             let closing = outer.closing(&open, self.mono_ns);
             open.close(closing, self.mono_ns);
         }
-        self.leave_bell();
-        self.shared.storage.bell.ring();
+        self.leave_waiters();
+        self.shared.storage.freed.notify();
     }
 }
 

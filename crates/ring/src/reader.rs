@@ -6,8 +6,8 @@ use crate::{
     BucketRef, Lapped, Packets, Positions, Summaries, Waker,
     cursor::Cursor,
     group::Group,
+    parker::Parker,
     ring::Shared,
-    sleep::Sleeper,
     sync::{Ordering, lock},
 };
 
@@ -17,7 +17,7 @@ use crate::{
 pub struct Reader {
     shared: Arc<Shared>,
     group: Arc<Group>,
-    sleeper: Sleeper,
+    parker: Parker,
     /// One for each of its producers.
     cursors: Box<[Cursor]>,
     /// The cursor to be asked first.
@@ -84,13 +84,13 @@ impl Reader {
     pub(crate) fn new(
         shared: &Arc<Shared>,
         group: &Arc<Group>,
-        bed: usize,
+        parker: usize,
         cursors: Box<[Cursor]>,
     ) -> Self {
         Self {
             shared: Arc::clone(shared),
             group: Arc::clone(group),
-            sleeper: Sleeper::new(&shared.beds, bed, shared.barrier),
+            parker: Parker::new(&shared.parkers, parker, shared.barrier),
             cursors,
             turn: 0,
             lent: None,
@@ -165,14 +165,14 @@ impl Reader {
     /// `timeout`. `false`: the timeout came first. The last batch stays lent.
     ///
     /// On a busy link it sleeps about 100 µs whatever is published meanwhile, so that nobody has to wake it: see "Batched
-    /// wake-ups" in `sleep.rs`. To poll instead, call [`Self::next`] again.
+    /// wake-ups" in `parker.rs`. To poll instead, call [`Self::next`] again.
     pub fn wait(&mut self, timeout: Duration) -> bool {
         let shared = &self.shared;
         let behind = |cursor: &Cursor| shared.published(cursor.producer) > cursor.position;
         let news = || self.cursors.iter().any(behind);
-        let rooms = self.cursors.iter();
-        let rooms = rooms.map(|cursor| &shared.dormitories[cursor.producer].0);
-        self.sleeper.sleep(rooms, news, timeout)
+        let cursors = self.cursors.iter();
+        let wait_sets = cursors.map(|cursor| &shared.wait_sets[cursor.producer].0);
+        self.parker.park(wait_sets, news, timeout)
     }
 
     /// Sleeps until somebody wakes it ([`Self::waker`]), or `timeout`, whatever is published meanwhile. `false`: the timeout came
@@ -181,13 +181,13 @@ impl Reader {
     /// For readers that are told by other means what is worth reading. Behind a [`GroupKind::Gating`](crate::GroupKind::Gating) group it is a writer that
     /// waits.
     pub fn doze(&mut self, timeout: Duration) -> bool {
-        self.sleeper.doze(timeout)
+        self.parker.doze(timeout)
     }
 
     /// A handle that wakes this reader.
     #[must_use]
     pub fn waker(&self) -> Waker {
-        self.sleeper.waker()
+        self.parker.waker()
     }
 
     /// The first cursor from `turn` on that has records, and the number behind the last of them.
@@ -215,7 +215,7 @@ impl Drop for Reader {
             cursor.hold = None;
         }
         let mut outer = lock(&self.shared.outer);
-        outer.beds_free.push(self.sleeper.bed());
+        outer.parkers_free.push(self.parker.number());
         // Relaxed: the outer mutex orders the members.
         if self.group.members_open.fetch_sub(1, Ordering::Relaxed) == 1 {
             outer
@@ -223,7 +223,7 @@ impl Drop for Reader {
                 .retain(|group| !Arc::ptr_eq(group, &self.group));
         }
         drop(outer);
-        self.shared.storage.bell.ring();
+        self.shared.storage.freed.notify();
     }
 }
 

@@ -34,13 +34,13 @@ impl Reservation {
     /// records of the interval.
     pub fn give_back(&self, bucket: BucketRef) {
         lock(&self.shared.outer).give_back(self.id, bucket);
-        self.shared.storage.bell.ring();
+        self.shared.storage.freed.notify();
     }
 
     /// Changes the interval, both ends included. Buckets given back stay so.
     pub fn set_interval(&self, from_ns: i64, to_ns: i64) {
         lock(&self.shared.outer).set_interval(self.id, from_ns, to_ns);
-        self.shared.storage.bell.ring();
+        self.shared.storage.freed.notify();
     }
 
     /// Takes what was overwritten although this reservation wanted it (record mode), and appends it to `out`. Each bucket
@@ -59,6 +59,6 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         lock(&self.shared.outer).release(self.id);
-        self.shared.storage.bell.ring();
+        self.shared.storage.freed.notify();
     }
 }

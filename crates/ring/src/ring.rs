@@ -9,7 +9,7 @@ use crate::{
     cursor::Cursor,
     group::Group,
     outer::Outer,
-    sleep::{Beds, Dormitory},
+    parker::{Parkers, WaitSet},
     storage::{Hold, INTERFACES_MAX, Placement, Storage},
     sync::{AtomicBool, AtomicU8, AtomicU64, Mutex, Ordering, Padded, lock},
 };
@@ -24,8 +24,8 @@ pub(crate) struct Shared {
     pub(crate) storage: Arc<Storage>,
     pub(crate) outer: Mutex<Outer>,
     /// By producer.
-    pub(crate) dormitories: Box<[Padded<Dormitory>]>,
-    pub(crate) beds: Arc<Beds>,
+    pub(crate) wait_sets: Box<[Padded<WaitSet>]>,
+    pub(crate) parkers: Arc<Parkers>,
     pub(crate) barrier: Barrier,
     mode: AtomicU8,
     closed: AtomicBool,
@@ -123,7 +123,7 @@ impl Ring {
     ) -> Result<Self, RingError> {
         let geometry = config.geometry()?;
         let (storage, placement) = Storage::new(geometry, config, progress)?;
-        let (barrier, beds) = (Barrier::new(), Arc::new(Beds::new(config.readers)));
+        let (barrier, parkers) = (Barrier::new(), Arc::new(Parkers::new(config.readers)));
         Ok(Self(Arc::new(Shared {
             storage: Arc::new(storage),
             outer: Mutex::new(Outer::new(
@@ -131,10 +131,10 @@ impl Ring {
                 config.readers,
                 config.eviction_detail,
             )),
-            dormitories: (0..geometry.producers)
-                .map(|_| Padded(Dormitory::new(&beds, barrier)))
+            wait_sets: (0..geometry.producers)
+                .map(|_| Padded(WaitSet::new(&parkers, barrier)))
                 .collect(),
-            beds,
+            parkers,
             barrier,
             mode: AtomicU8::new(config.mode as u8),
             closed: AtomicBool::new(false),
@@ -233,14 +233,14 @@ impl Ring {
         let shared = &self.0;
         let producers = shared.storage.geometry().producers;
         let mut outer = lock(&shared.outer);
-        if members == 0 || members > outer.beds_free.len() {
+        if members == 0 || members > outer.parkers_free.len() {
             return Err(RingError::Readers {
                 max: shared.readers_max,
                 asked: members,
             });
         }
-        let beds_left = outer.beds_free.len() - members;
-        let beds = outer.beds_free.split_off(beds_left);
+        let parkers_left = outer.parkers_free.len() - members;
+        let parkers = outer.parkers_free.split_off(parkers_left);
         let start = |producer| match outer.place(producer, 0) {
             Some(place) => (place.first, place.first_bytes),
             None => shared.published_with_bytes(producer),
@@ -251,13 +251,13 @@ impl Ring {
             outer.gating.push(Arc::clone(&group));
         }
         drop(outer);
-        let reader = |(member, &bed): (usize, &usize)| {
+        let reader = |(member, &parker): (usize, &usize)| {
             let cursors = (member..producers)
                 .step_by(members)
                 .map(|producer| Cursor::new(producer, positions[producer], bytes[producer]));
-            Reader::new(shared, &group, bed, cursors.collect())
+            Reader::new(shared, &group, parker, cursors.collect())
         };
-        Ok(beds.iter().enumerate().map(reader).collect())
+        Ok(parkers.iter().enumerate().map(reader).collect())
     }
 
     /// Appends to the table of interfaces and returns the number for [`Record::interface`](crate::Record::interface).
@@ -304,8 +304,8 @@ impl Ring {
 
     /// Changes it; writers that wait look again.
     pub fn set_mode(&self, mode: Mode) {
-        self.0.mode.store(mode as u8, Ordering::Relaxed); // ordered by the bell
-        self.0.storage.bell.ring();
+        self.0.mode.store(mode as u8, Ordering::Relaxed); // ordered by the eventcount
+        self.0.storage.freed.notify();
     }
 
     /// Reserves the packets of `from_ns..=to_ns` of ring time, stored already or not.
@@ -379,26 +379,26 @@ impl Ring {
     /// Wakes every writer and reader that waits, for the end. From now on a writer that would have to wait gets
     /// [`StoreError::Closed`](crate::StoreError::Closed); what is stored can still be read.
     pub fn close(&self) {
-        self.0.closed.store(true, Ordering::Relaxed); // ordered by the bell
-        self.0.storage.bell.ring();
-        self.0.beds.wake_all();
+        self.0.closed.store(true, Ordering::Relaxed); // ordered by the eventcount
+        self.0.storage.freed.notify();
+        self.0.parkers.wake_all();
     }
 }
 
 impl Shared {
     pub(crate) fn mode(&self) -> Mode {
-        Mode::from_u8(self.mode.load(Ordering::Relaxed)) // a setting; the bell orders it for those who wait
+        Mode::from_u8(self.mode.load(Ordering::Relaxed)) // a setting; the eventcount orders it for those who wait
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed) // ordered by the bell
+        self.closed.load(Ordering::Relaxed) // ordered by the eventcount
     }
 
     /// A group is done with a producer's records before `position`.
     pub(crate) fn pass(&self, group: &Group, producer: usize, position: u64) {
         group.set_position(producer, position);
         if group.kind == GroupKind::Gating {
-            self.storage.bell.ring();
+            self.storage.freed.notify();
         }
     }
 

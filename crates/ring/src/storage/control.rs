@@ -183,7 +183,7 @@ mod tests {
     }
 }
 
-/// The word alone. In the whole ring the bells' fences hide what is missing here.
+/// The word alone. In the whole ring the fences of eventcount and wait sets hide what is missing here.
 #[cfg(loom)]
 #[cfg(test)]
 mod models {

@@ -165,6 +165,6 @@ impl<'r> Records<'r> {
 impl Drop for Hold {
     fn drop(&mut self) {
         self.header().control.release();
-        self.storage.bell.ring();
+        self.storage.freed.notify();
     }
 }

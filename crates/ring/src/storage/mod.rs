@@ -8,9 +8,9 @@
     reason = "reads and writes the region through its address"
 )]
 
-pub(crate) mod bell;
 pub(crate) mod control;
 pub(crate) mod descriptor;
+pub(crate) mod eventcount;
 mod ground;
 #[cfg_attr(loom, allow(dead_code, reason = "nobody attaches to a model"))]
 pub(crate) mod header;
@@ -59,8 +59,8 @@ use std::path::PathBuf;
 use crate::{
     BucketRef, InterfaceEntry, Numa, Pages, RingConfig, RingError, config::Geometry, sync::Ordering,
 };
-use bell::Bell;
 use descriptor::DESCRIPTOR_BYTES;
+use eventcount::EventCount;
 use header::{BucketHeader, ProducerHeader, STATE_ENDED, STATE_LIVE};
 use layout::{Layout, RegionHeader, Tables};
 use steps::StepSlot;
@@ -69,7 +69,7 @@ use stream::CopyLines;
 /// Interface numbers have 16 bits.
 pub(crate) const INTERFACES_MAX: usize = 1 << 16;
 
-/// The region of one ring: memory, headers, and the bell that tells writers when a bucket may have become free.
+/// The region of one ring: memory, headers, and the eventcount that tells writers when a bucket may have become free.
 #[derive(Debug)]
 pub(crate) struct Storage {
     // The tables point into the memory: they are declared, and so dropped, before it.
@@ -78,7 +78,7 @@ pub(crate) struct Storage {
     geometry: Geometry,
     /// Where bucket 0 starts in the region.
     buckets_offset: usize,
-    pub(crate) bell: Bell,
+    pub(crate) freed: EventCount,
     /// How lines go past the cache here.
     copy_lines: CopyLines,
     #[cfg(loom)]
@@ -100,7 +100,7 @@ impl Storage {
             memory,
             geometry,
             buckets_offset: layout.first_bucket,
-            bell: Bell::new(),
+            freed: EventCount::new(),
             copy_lines: CopyLines::detect(),
             #[cfg(loom)]
             shadow: shadow::Shadow::new(geometry),

@@ -7,7 +7,7 @@ use retroscope_ring::{GroupKind, Reader};
 
 use super::{
     forbidden,
-    round::{Bedside, Round, take},
+    round::{Round, Wakeable, take},
     sync::lock,
     writer::promise_ns,
 };
@@ -90,7 +90,7 @@ fn enter(round: &Round, rng: &mut Rng) {
             .step_by(members)
             .map(ledger)
             .collect();
-        lock(&round.wakers).push(Bedside {
+        lock(&round.wakers).push(Wakeable {
             waker: reader.waker(),
             positions: reader.positions(),
             producers: ledgers.keys().copied().collect(),

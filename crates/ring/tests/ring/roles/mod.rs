@@ -159,9 +159,9 @@ fn step(round: &Round, rng: &mut Rng) {
             round.ring.set_mode(modes[rng.usize(0..modes.len())]);
         }
         91 => {
-            if let Some(bedside) = take(&round.wakers, rng) {
-                bedside.waker.wake();
-                lock(&round.wakers).push(bedside);
+            if let Some(wakeable) = take(&round.wakers, rng) {
+                wakeable.waker.wake();
+                lock(&round.wakers).push(wakeable);
             }
         }
         92 => round.stall(rng),
@@ -231,9 +231,9 @@ fn relieve(round: &Round, rng: &mut Rng) {
         round.ring.set_mode(Mode::Record);
     }
     // A reader with news was woken by who published it, or never will be.
-    for bedside in lock(&round.wakers).iter() {
-        if !bedside.has_news(round) {
-            bedside.waker.wake();
+    for wakeable in lock(&round.wakers).iter() {
+        if !wakeable.has_news(round) {
+            wakeable.waker.wake();
         }
     }
 }

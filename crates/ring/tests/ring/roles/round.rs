@@ -50,7 +50,7 @@ pub(crate) struct Round {
     pub(crate) writers: Mutex<Vec<Writer>>,
     pub(crate) followers: Mutex<Vec<Follower>>,
     pub(crate) windows: Mutex<Vec<Window>>,
-    pub(crate) wakers: Mutex<Vec<Bedside>>,
+    pub(crate) wakers: Mutex<Vec<Wakeable>>,
     pub(crate) watched: Mutex<Watched>,
     /// By producer: records that somebody began to store.
     pub(crate) begun: Vec<AtomicU64>,
@@ -64,7 +64,7 @@ pub(crate) struct Round {
 
 /// How to wake a reader, and where it is.
 #[derive(Debug)]
-pub(crate) struct Bedside {
+pub(crate) struct Wakeable {
     pub(crate) waker: Waker,
     pub(crate) positions: Positions,
     /// Whose records it reads.
@@ -309,7 +309,7 @@ impl Round {
     }
 }
 
-impl Bedside {
+impl Wakeable {
     /// Something was published that the reader has not read: somebody else must have woken it.
     pub(crate) fn has_news(&self, round: &Round) -> bool {
         self.producers
