@@ -78,13 +78,13 @@
 //! (twice with a hook), a reader when it starts or was lapped, and a dump when it looks for its buckets.
 //!
 //! No byte of a record is stored again between its publication and the bucket's next claim. Record bytes are written by the
-//! stage of an open bucket alone (`storage/stage.rs`), and non-temporal stores by one function (`storage/stream.rs`), which
+//! buffer of an open bucket alone (`storage/write_buffer.rs`), and non-temporal stores by one function (`storage/stream.rs`), which
 //! is a plain copy under loom and the sanitizers.
 //!
 //! # Cost
 //!
 //! Storing: a copy into the bucket, or on a busy link into a buffer in the L1 cache and from there past the cache into the
-//! bucket, a line at a time (`storage/stage.rs`); a comparison with the end of the bucket, the smallest and largest time, in
+//! bucket, a line at a time (`storage/write_buffer.rs`); a comparison with the end of the bucket, the smallest and largest time, in
 //! memory of the producer's own. Publishing: what waits in the buffer, a store fence if stores went past the cache, six
 //! stores and a load; the full fence between these is run by readers that go to sleep (`barrier.rs`). Reading: one load for
 //! each run of records. There is no lock, system call, allocation or clock in any of them;

@@ -245,7 +245,7 @@ impl Producer {
     /// Sleeping readers are told, once a bucket: where the source never runs dry nobody else wakes them ([`Self::leave_sleepers`]
     /// says that somebody does), and a bucket may become free only when they go on.
     //
-    // Never inlined: the first stage is 20 KiB on the stack, whose pages the caller would touch one by one for each record.
+    // Never inlined: the first write buffer is 20 KiB on the stack, whose pages the caller would touch one by one for each record.
     #[cold]
     #[inline(never)]
     fn next_bucket(&mut self, base_ns: i64) -> Result<(), StoreError> {

@@ -3,7 +3,7 @@
 
 use std::{cell::Cell, sync::Arc};
 
-use super::{Ground, Link, Storage, header::BucketHeader};
+use super::{BucketMemory, Link, Storage, header::BucketHeader};
 use crate::{BucketRef, Packet, Summary, sync::Ordering};
 
 /// Keeps a bucket from being overwritten until it is dropped, and lends what was committed.
@@ -74,7 +74,7 @@ impl Hold {
             );
         }
         Records {
-            ground: self.storage.ground(self.bucket.index as usize),
+            memory: self.storage.bucket_memory(self.bucket.index as usize),
             base_ns: self.base_ns,
             count,
         }
@@ -93,7 +93,7 @@ impl Hold {
 /// The first records of a bucket that is held: what a loop over them needs, in registers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Records<'r> {
-    ground: Ground<'r>,
+    memory: BucketMemory<'r>,
     /// What times are relative to.
     base_ns: i64,
     /// So many were committed, and the commitment (P1) of this generation was synchronised with. The hold, which is borrowed,
@@ -110,7 +110,7 @@ impl<'r> Records<'r> {
     pub(crate) fn packet(self, index: usize) -> Packet<'r> {
         self.check(index);
         // SAFETY: see `count`; `base_ns` is the bucket's.
-        unsafe { self.ground.packet(self.base_ns, index) }
+        unsafe { self.memory.packet(self.base_ns, index) }
     }
 
     /// The first bytes of the record at `index` will be wanted soon.
@@ -121,13 +121,13 @@ impl<'r> Records<'r> {
     pub(crate) fn prefetch(self, index: usize) {
         self.check(index);
         // SAFETY: see `count`.
-        unsafe { self.ground.prefetch(index) };
+        unsafe { self.memory.prefetch(index) };
     }
 
     /// The descriptor at `index` will be wanted soon, if there is one.
     #[inline(always)]
     pub(crate) fn prefetch_descriptor(self, index: usize) {
-        self.ground.prefetch_descriptor(index);
+        self.memory.prefetch_descriptor(index);
     }
 
     /// What the descriptor of the record at `index` says.
@@ -138,7 +138,7 @@ impl<'r> Records<'r> {
     pub(crate) fn summary(self, index: usize) -> Summary {
         self.check(index);
         // SAFETY: see `count`.
-        let descriptor = unsafe { self.ground.descriptor(index) };
+        let descriptor = unsafe { self.memory.descriptor(index) };
         if descriptor.extended() {
             let packet = self.packet(index);
             return Summary {

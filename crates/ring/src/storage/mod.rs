@@ -8,10 +8,10 @@
     reason = "reads and writes the region through its address"
 )]
 
+mod bucket_memory;
 pub(crate) mod control;
 pub(crate) mod descriptor;
 pub(crate) mod eventcount;
-mod ground;
 #[cfg_attr(loom, allow(dead_code, reason = "nobody attaches to a model"))]
 pub(crate) mod header;
 mod hold;
@@ -27,9 +27,9 @@ pub(crate) mod interfaces;
 )]
 pub(crate) mod layout;
 mod open;
-mod stage;
 pub(crate) mod steps;
 mod stream;
+mod write_buffer;
 
 #[cfg(loom)]
 #[path = "tests/heap.rs"]
@@ -50,7 +50,7 @@ use {
     table::Table,
 };
 
-use ground::Ground;
+use bucket_memory::BucketMemory;
 pub(crate) use hold::{Hold, Records};
 pub(crate) use open::{Claimed, OpenBucket, Opened, Opening, Stop};
 
@@ -192,12 +192,12 @@ impl Storage {
 
     /// The memory of a bucket. Panics unless it is one of this region.
     #[inline(always)]
-    fn ground(&self, bucket: usize) -> Ground<'_> {
-        Ground::new(self, bucket)
+    fn bucket_memory(&self, bucket: usize) -> BucketMemory<'_> {
+        BucketMemory::new(self, bucket)
     }
 
     /// Copies into a bucket. All bytes of records and descriptors go through this function or the next, but for those that
-    /// `Stage::put_group` puts to their place itself.
+    /// `WriteBuffer::put_group` puts to their place itself.
     ///
     /// # Safety
     /// The caller owns the bucket (claimed or open) and no byte of the range was committed in this generation.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{
     Link, Storage, descriptor,
     header::MONO_UNKNOWN,
-    stage::{DESCRIPTORS, LongRoom, SHORT_BYTES, Stage, Target},
+    write_buffer::{DESCRIPTORS, LongRoom, SHORT_BYTES, Target, WriteBuffer},
 };
 use crate::{BucketRef, Record, barrier::Barrier, sync::Ordering};
 use descriptor::{CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, EXTENSION_BYTES, Extension};
@@ -54,7 +54,7 @@ impl<'s> Claimed<'s> {
         let base_ns = header.base_ns.load(Ordering::Relaxed); // as above
         // SAFETY: the record was committed; the claim (edge C) comes after the end of the generation in which it was,
         // which the outer mutex ordered before it, and nothing is written before `open`, which takes `self`.
-        unsafe { self.storage.ground(bucket).packet(base_ns, index) }.time_ns
+        unsafe { self.storage.bucket_memory(bucket).packet(base_ns, index) }.time_ns
     }
 
     /// Writes the header and lets readers in.
@@ -106,7 +106,7 @@ impl Opened<'_> {
 /// The one writer of an open bucket. It goes from bucket to bucket, because its buffer is too large to be made anew for each.
 #[derive(Debug)]
 pub(crate) struct OpenBucket {
-    stage: Stage,
+    buffer: WriteBuffer,
     storage: Arc<Storage>,
     bucket: BucketRef,
     opening: Opening,
@@ -150,7 +150,7 @@ impl OpenBucket {
             stored: Stored::EMPTY,
             committed: 0,
             committed_bytes: 0,
-            stage: Stage::new(barrier),
+            buffer: WriteBuffer::new(barrier),
         }
     }
 
@@ -184,7 +184,7 @@ impl OpenBucket {
     pub(crate) fn append(&mut self, record: &Record<'_>) -> bool {
         let captured = record.parts.iter().map(|part| part.len()).sum::<usize>();
         assert!(captured <= CAPTURED_BYTES_MAX);
-        self.stage.enter();
+        self.buffer.enter();
         let stored = self.stored;
         let start = stored.end.next_multiple_of(PAYLOAD_ALIGNMENT);
         if !self.has_room(start, captured, stored.count) {
@@ -198,15 +198,15 @@ impl OpenBucket {
             descriptor::encode(record, self.opening.base_ns, start as u32, captured);
         // SAFETY: this value is the only writer of the bucket; it is made by a claim and given up by `close`.
         let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
-        self.stage.skip(stored.end, start);
+        self.buffer.skip(stored.end, start);
         let mut end = start;
         if let Some(Extension(extension)) = extension {
-            end = self.stage.put(target, end, &extension);
+            end = self.buffer.put(target, end, &extension);
         }
         for part in record.parts {
-            end = self.stage.put(target, end, part);
+            end = self.buffer.put(target, end, part);
         }
-        self.stage.put_descriptor(target, stored.count, descriptor);
+        self.buffer.put_descriptor(target, stored.count, descriptor);
         self.stored = stored.with(record.time_ns, captured, end);
         true
     }
@@ -221,7 +221,7 @@ impl OpenBucket {
         publish_bytes: u64,
         publish_records: usize,
     ) -> (usize, Stop<'a>) {
-        self.stage.enter();
+        self.buffer.enter();
         let before = self.stored.count;
         let publish_at = self.committed_bytes + publish_bytes;
         let stop = loop {
@@ -271,7 +271,7 @@ impl OpenBucket {
         let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
         let base_ns = self.opening.base_ns;
         let (stored, stop) = self
-            .stage
+            .buffer
             .put_group(target, stored, base_ns, records_max, records);
         self.stored = stored;
         stop
@@ -304,7 +304,7 @@ impl OpenBucket {
         // SAFETY: as in `append`.
         let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
         let (stored, base_ns) = (&mut self.stored, self.opening.base_ns);
-        self.stage
+        self.buffer
             .put_longs(target, stored, base_ns, room, record, records)
     }
 
@@ -316,8 +316,8 @@ impl OpenBucket {
         }
         // SAFETY: as in `append`.
         let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
-        self.stage.enter();
-        self.stage.drain(target, stored.end, stored.count);
+        self.buffer.enter();
+        self.buffer.drain(target, stored.end, stored.count);
         self.committed = stored.count;
         self.committed_bytes = stored.bytes;
         let header = self.header();
@@ -344,7 +344,7 @@ impl OpenBucket {
         self.stored = Stored::EMPTY;
         self.committed = 0;
         self.committed_bytes = 0;
-        self.stage.restart();
+        self.buffer.restart();
     }
 
     /// Ends the producer's last bucket, as [`Self::change`] does.

@@ -16,7 +16,7 @@ const HEADER_BYTES: usize = 48;
 /// Where a bucket lies. A value of its own, so that a loop over records keeps it in registers instead of finding the bucket in the
 /// region for each.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ground<'s> {
+pub(super) struct BucketMemory<'s> {
     /// The first byte of `bytes` that are mapped and initialised while `'s` lasts.
     base: *const u8,
     bytes: usize,
@@ -25,7 +25,7 @@ pub(super) struct Ground<'s> {
     region: PhantomData<&'s Storage>,
 }
 
-impl<'s> Ground<'s> {
+impl<'s> BucketMemory<'s> {
     /// Panics unless `bucket` is one of the storage.
     pub(super) fn new(storage: &'s Storage, bucket: usize) -> Self {
         let bytes = storage.geometry.bucket_bytes;

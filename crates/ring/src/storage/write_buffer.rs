@@ -1,4 +1,4 @@
-//! Where a writer's bytes wait, in the L1 cache, until whole cache lines can go to memory at once.
+//! The write-combining buffer of a writer: where its bytes wait, in the L1 cache, until whole cache lines can go to memory at once.
 //!
 //! Payloads are packed byte by byte and descriptors have 16 bytes, so that a record seldom ends with a line. A store that
 //! goes past the cache (non-temporal) wants whole lines, and runs of them: written line by line, payload and descriptors in
@@ -8,8 +8,8 @@
 //! The writer chooses the kind of store by what it sees. Between two publications it takes regular stores for the first
 //! 4 KiB, because a reader that is awake finds them in the cache, and a fence after so few bytes costs more than it
 //! saves; then, and at once after a run of at least 8 KiB, it takes non-temporal ones, which need not read a line before
-//! they replace it. An idle link therefore never meets them. Short records that need no such store go straight to their
-//! place.
+//! they replace it. An idle link therefore never meets them. Short records that need no such store are written to the
+//! bucket at once.
 //!
 //! A store fence counts for the thread that runs it. Where a producer was handed to another thread with stores that were not
 //! fenced, the next call has a fence run on every processor ([`Barrier::heavy`]); where the kernel cannot do that, all
@@ -37,7 +37,7 @@ const PAYLOAD_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 4096 };
 const YOUNG_BYTES: usize = if cfg!(loom) { 0 } else { 1024 };
 /// So many are written together at least, once they are not young.
 const RUN_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 1024 };
-/// Longer pieces pass by the stage. Loom's stacks are small, and so are its records.
+/// Longer pieces pass by the buffer. Loom's stacks are small, and so are its records.
 pub(super) const SHORT_BYTES: usize = if cfg!(loom) { 16 } else { 512 };
 /// Descriptors that wait at most, before one is added: a group.
 pub(super) const DESCRIPTORS: usize = if cfg!(loom) { 2 } else { 32 };
@@ -55,7 +55,7 @@ const _: () = assert!(YOUNG_BYTES + RUN_BYTES <= PAYLOAD_BYTES);
 
 /// What was stored into one open bucket and is not in its memory yet. Offsets are bytes from the start of the bucket.
 #[repr(C, align(64))]
-pub(super) struct Stage {
+pub(super) struct WriteBuffer {
     /// Payload from `base` on. Less than `PAYLOAD_BYTES` waits when a group of records begins; a group adds at most
     /// `GROUP_BYTES`; and a whole line is moved at a time.
     payload: [u8; PAYLOAD_BYTES + GROUP_BYTES + LINE_BYTES],
@@ -86,7 +86,7 @@ pub(super) struct LongRoom {
     pub(super) longest: usize,
 }
 
-/// Which bucket a stage belongs to. The holder of an open bucket makes it, and is thereby the only writer there.
+/// Which bucket a buffer belongs to. The holder of an open bucket makes it, and is thereby the only writer there.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target<'s> {
     storage: &'s Storage,
@@ -95,13 +95,13 @@ pub(super) struct Target<'s> {
 
 impl<'s> Target<'s> {
     /// # Safety
-    /// The caller owns the bucket (open), and gives the target to its own stage only, which began with the bucket.
+    /// The caller owns the bucket (open), and gives the target to its own buffer only, which began with the bucket.
     pub(super) unsafe fn new(storage: &'s Storage, bucket: usize) -> Self {
         Self { storage, bucket }
     }
 
     fn write(self, offset: usize, bytes: &[u8]) {
-        // SAFETY: the bucket is the caller's (`new`), and the stage writes each offset once, in rising order for payload
+        // SAFETY: the bucket is the caller's (`new`), and the buffer writes each offset once, in rising order for payload
         // and numbers for descriptors, before it is committed.
         unsafe { self.storage.copy_in(self.bucket, offset, bytes) };
     }
@@ -118,7 +118,7 @@ impl<'s> Target<'s> {
     }
 }
 
-impl Stage {
+impl WriteBuffer {
     /// For a bucket that was just opened.
     pub(super) fn new(barrier: Barrier) -> Self {
         Self {
@@ -459,9 +459,9 @@ impl Stage {
 }
 
 /// Without the bytes that wait: they are somebody's traffic, and many.
-impl fmt::Debug for Stage {
+impl fmt::Debug for WriteBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stage")
+        f.debug_struct("WriteBuffer")
             .field("base", &self.base)
             .field("written", &self.written)
             .field("written_descriptors", &self.written_descriptors)
