@@ -3,8 +3,8 @@
 use crate::{
     Lapped,
     group::Group,
-    outer::Place,
-    ring::Shared,
+    outer::OldestBucket,
+    ring::RingInner,
     storage::Hold,
     sync::{Ordering, lock},
 };
@@ -38,16 +38,16 @@ impl Cursor {
     /// the cursor holds their bucket. What was lost meanwhile is added to `lapped`.
     pub(crate) fn advance(
         &mut self,
-        shared: &Shared,
+        ring: &RingInner,
         group: &Group,
         lapped: &mut Lapped,
     ) -> Option<u64> {
         loop {
             let Some(hold) = &self.hold else {
-                if shared.published(self.producer) == self.position {
+                if ring.published(self.producer) == self.position {
                     return None;
                 }
-                *lapped += self.find_place(shared, group);
+                *lapped += self.find_bucket(ring, group);
                 continue;
             };
             let is_closed = hold.header().control.is_closed(); // before the mark, which is then final
@@ -58,18 +58,18 @@ impl Cursor {
             if !is_closed {
                 return None;
             }
-            self.leave_bucket(shared);
+            self.leave_bucket(ring);
         }
     }
 
     /// All of the closed bucket was handed out: goes on to the next one, if that was not overwritten meanwhile.
-    fn leave_bucket(&mut self, shared: &Shared) {
+    fn leave_bucket(&mut self, ring: &RingInner) {
         let Some(closed) = self.hold.take() else {
             return;
         };
         // The next bucket is held before this one is given back, and opened before this one was closed.
         let next = closed.next();
-        self.hold = next.and_then(|next| Hold::new(&shared.storage, next));
+        self.hold = next.and_then(|next| Hold::new(&ring.storage, next));
         if let Some(next) = &self.hold {
             assert_eq!(
                 next.first(),
@@ -85,16 +85,16 @@ impl Cursor {
 
     /// Without a bucket, and behind the producer: finds the oldest bucket with later records, and returns what was lost
     /// before it.
-    fn find_place(&mut self, shared: &Shared, group: &Group) -> Lapped {
-        let outer = lock(&shared.outer);
-        let place = outer.place(self.producer, self.position);
+    fn find_bucket(&mut self, ring: &RingInner, group: &Group) -> Lapped {
+        let outer = lock(&ring.outer);
+        let oldest = outer.oldest_bucket(self.producer, self.position);
         // The mutex keeps the bucket from being claimed.
-        self.hold = place.and_then(|place| Hold::new(&shared.storage, place.bucket));
-        let (first, first_bytes) = match place {
-            Some(Place {
+        self.hold = oldest.and_then(|oldest| Hold::new(&ring.storage, oldest.bucket));
+        let (first, first_bytes) = match oldest {
+            Some(OldestBucket {
                 first, first_bytes, ..
             }) => (first, first_bytes),
-            None => shared.published_with_bytes(self.producer), // its last bucket is gone, and so is the producer
+            None => ring.published_with_bytes(self.producer), // its last bucket is gone, and so is the producer
         };
         drop(outer);
         let missed = Lapped {
@@ -103,7 +103,7 @@ impl Cursor {
         };
         if missed.packets > 0 {
             (self.position, self.bytes) = (first, first_bytes);
-            shared.pass(group, self.producer, self.position);
+            ring.pass(group, self.producer, self.position);
         }
         self.missed += missed;
         missed

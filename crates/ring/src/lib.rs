@@ -93,7 +93,6 @@
 #[cfg(not(loom))]
 mod attach;
 mod barrier;
-mod claims;
 mod config;
 mod cursor;
 mod error;
@@ -106,7 +105,7 @@ mod parker;
 mod producer;
 mod reader;
 mod record;
-mod reservation;
+mod reservations;
 mod ring;
 mod steps;
 mod storage;
@@ -131,7 +130,7 @@ pub use parker::Waker;
 pub use producer::Producer;
 pub use reader::{Batch, Reader};
 pub use record::{Packet, Record, Summary};
-pub use reservation::Reservation;
+pub use reservations::Reservation;
 pub use ring::{InterfaceEntry, Numa, Pages, Ring, RingStatistics};
 pub use steps::Step;
 pub use view::{BucketInfo, BucketRef, BucketView, Packets, Summaries};

@@ -7,9 +7,9 @@ use std::{collections::VecDeque, sync::Arc};
 
 use crate::{
     BucketInfo, BucketRef, Evicted, EvictedBucket, EvictionDetail, Mode, RingStatistics,
-    claims::Claims,
     group::Group,
     log::Log,
+    reservations::Reservations,
     steps::Steps,
     storage::{Claimed, OpenBucket, Opened, Storage, header::MONO_UNKNOWN},
     sync::Ordering,
@@ -30,7 +30,7 @@ pub(crate) struct Outer {
     /// Empty between calls: closed buckets that reservations gave up. Memory of its own, so that giving up takes none.
     pub(crate) unwanted: Vec<u32>,
     log: Log,
-    pub(crate) claims: Claims,
+    pub(crate) reservations: Reservations,
     pub(crate) steps: Steps,
     /// Groups that must have passed a bucket before it is overwritten.
     pub(crate) gating: Vec<Arc<Group>>,
@@ -85,7 +85,7 @@ pub(crate) enum Obstacle {
 
 /// Where a reader without a bucket goes on.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct OldestBucket {
     pub(crate) bucket: BucketRef,
     /// The producer's records and captured bytes before this bucket.
     pub(crate) first: u64,
@@ -117,7 +117,7 @@ impl Outer {
             overwritable: VecDeque::with_capacity(buckets),
             unwanted: Vec::with_capacity(buckets),
             log: Log::new(detail),
-            claims: Claims::default(),
+            reservations: Reservations::default(),
             steps: Steps::default(),
             gating: Vec::new(),
             closings: 0,
@@ -188,7 +188,7 @@ impl Outer {
         slot.max_ns = max_ns;
         slot.closing = closing;
         slot.closed_mono_ns = mono_ns;
-        slot.wanted = self.claims.closed(min_ns, max_ns);
+        slot.wanted = self.reservations.closed(min_ns, max_ns);
         if slot.wanted == 0 {
             slot.is_listed = true;
             self.overwritable.push_back((closing, index));
@@ -222,7 +222,7 @@ impl Outer {
 
     /// Where a reader that has seen a producer's records before `position` goes on: the producer's oldest bucket with
     /// later ones. `None`: the producer has none left.
-    pub(crate) fn place(&self, producer: usize, position: u64) -> Option<Place> {
+    pub(crate) fn oldest_bucket(&self, producer: usize, position: u64) -> Option<OldestBucket> {
         let later = |slot: &&Slot| match slot.state {
             State::Free => false,
             State::Open => slot.producer == producer,
@@ -236,7 +236,7 @@ impl Outer {
             .enumerate()
             .filter(|(_, slot)| later(slot));
         let (index, slot) = mine.min_by_key(|(_, slot)| slot.sequence)?;
-        Some(Place {
+        Some(OldestBucket {
             bucket: slot.bucket(index),
             first: slot.first,
             first_bytes: slot.first_bytes,
@@ -262,7 +262,7 @@ impl Outer {
             open_buckets: 0,
             closed_buckets: 0,
             reserved_buckets: 0,
-            reservations_fallen: self.claims.fallen,
+            reservations_fallen: self.reservations.fallen_count,
         };
         for (index, slot) in self.slots.iter().enumerate() {
             match slot.state {
@@ -319,11 +319,11 @@ impl Outer {
         let could = |index: usize, slot: &Slot| {
             self.passed(slot) && !storage.bucket(index).control.is_held()
         };
-        let Some(oldest) = self.claims.oldest_in_the_way(&self.slots, could) else {
+        let Some(oldest) = self.reservations.oldest_in_the_way(&self.slots, could) else {
             return false;
         };
         let (slots, unwanted) = (&mut self.slots, &mut self.unwanted);
-        self.claims.fall(oldest, slots, unwanted);
+        self.reservations.fall(oldest, slots, unwanted);
         self.list_unwanted();
         true
     }
@@ -344,7 +344,7 @@ impl Outer {
         };
         let stamp = |record| claimed.old_time_ns(record);
         let entry = self.log.add(victim.clone(), stamp).unwrap_or(&victim);
-        self.claims.evicted(index, slot, entry);
+        self.reservations.evicted(index, slot, entry);
         slot.state = State::Free;
         let latest = &mut self.evicted_closed_mono_ns;
         *latest = slot.closed_mono_ns.max(*latest);

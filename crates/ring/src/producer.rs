@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use crate::{
     BurstError, Record, Step, StoreError,
     outer::Obstacle,
-    ring::Shared,
+    ring::RingInner,
     storage::{OpenBucket, Opening, Stop, descriptor::CAPTURED_BYTES_MAX, header::MONO_UNKNOWN},
     sync::{Ordering, lock},
 };
@@ -23,7 +23,7 @@ type Hook = Box<dyn FnMut() + Send>;
 /// The right to store under one number. Belongs to one thread at a time; dropping it closes the open bucket and sets the
 /// watermark to `i64::MAX`.
 pub struct Producer {
-    shared: Arc<Shared>,
+    ring: Arc<RingInner>,
     id: usize,
     open: Option<OpenBucket>,
     /// Buckets opened so far.
@@ -45,9 +45,9 @@ pub struct Producer {
 }
 
 impl Producer {
-    pub(crate) fn new(shared: Arc<Shared>, id: usize) -> Self {
+    pub(crate) fn new(ring: Arc<RingInner>, id: usize) -> Self {
         Self {
-            shared,
+            ring,
             id,
             open: None,
             sequence: 0,
@@ -93,10 +93,10 @@ impl Producer {
             offset_ns,
         };
         let filled = self.sequence.saturating_sub(1);
-        let followed = lock(&self.shared.outer).step(&self.shared.storage, step, filled);
+        let followed = lock(&self.ring.outer).step(&self.ring.storage, step, filled);
         if followed {
             // Relaxed: ordered before the records behind it by their publication.
-            self.shared.steps.fetch_add(1, Ordering::Relaxed);
+            self.ring.steps.fetch_add(1, Ordering::Relaxed);
         }
         followed
     }
@@ -172,7 +172,7 @@ impl Producer {
         self.commit();
         self.untold_buckets = 0;
         if std::mem::take(&mut self.untold) {
-            self.shared.wait_sets[self.id].0.notify();
+            self.ring.wait_sets[self.id].0.notify();
         }
     }
 
@@ -184,14 +184,14 @@ impl Producer {
         if !open.commit() {
             return;
         }
-        let header = self.shared.storage.producer(self.id);
+        let header = self.ring.storage.producer(self.id);
         header
             .published_bytes
             .store(open.end_bytes(), Ordering::Relaxed); // ordered before P2
         header
             .published_mono_ns
             .store(self.mono_ns, Ordering::Relaxed); // as above
-        // P2: Release, pairs with Shared::published().
+        // P2: Release, pairs with RingInner::published().
         header.published.store(open.end(), Ordering::Release);
         self.untold = true;
     }
@@ -201,7 +201,7 @@ impl Producer {
     pub fn set_watermark(&mut self, ns: i64) {
         self.publish();
         // T: Release, pairs with Ring::watermark().
-        self.shared
+        self.ring
             .storage
             .producer(self.id)
             .watermark_ns
@@ -219,7 +219,7 @@ impl Producer {
     /// ring: for a caller that publishes once in a while though its source never runs dry. Where buckets fill much faster than
     /// that, each waking would cost a reader tens of microseconds, to find a part of what is coming.
     pub fn leave_sleepers(&mut self) {
-        let geometry = self.shared.storage.geometry();
+        let geometry = self.ring.storage.geometry();
         self.quiet_buckets = geometry.buckets / (8 * geometry.producers);
     }
 
@@ -256,14 +256,14 @@ impl Producer {
         }
         if self
             .full_at
-            .is_some_and(|epoch| epoch == self.shared.storage.freed.epoch())
+            .is_some_and(|epoch| epoch == self.ring.storage.freed.epoch())
         {
             return Err(StoreError::Full);
         }
         self.full_at = None;
         let mut overwrite = self.hook.is_none();
         loop {
-            let epoch = self.shared.storage.freed.epoch();
+            let epoch = self.ring.storage.freed.epoch();
             match self.try_next_bucket(base_ns, overwrite) {
                 Ok(()) => break,
                 Err(Obstacle::NoneFree) => {
@@ -275,32 +275,32 @@ impl Producer {
                 }
                 Err(Obstacle::Blocked { .. }) if !self.enlisted => {
                     self.publish(); // as above
-                    self.shared.storage.freed.enlist();
+                    self.ring.storage.freed.enlist();
                     self.enlisted = true; // and look once more
                 }
                 Err(Obstacle::Blocked { wait: false }) => {
                     self.full_at = Some(epoch);
                     return Err(StoreError::Full);
                 }
-                Err(Obstacle::Blocked { wait: true }) if self.shared.is_closed() => {
+                Err(Obstacle::Blocked { wait: true }) if self.ring.is_closed() => {
                     return Err(StoreError::Closed);
                 }
                 Err(Obstacle::Blocked { wait: true }) => {
                     self.publish(); // a search before this one may have enlisted it
-                    self.shared.storage.freed.wait(epoch);
+                    self.ring.storage.freed.wait(epoch);
                 }
             }
         }
         self.sequence += 1;
         self.untold_buckets += 1;
         self.leave_waiters();
-        self.shared.storage.freed.notify(); // the bucket before is closed: others may take it
+        self.ring.storage.freed.notify(); // the bucket before is closed: others may take it
         Ok(())
     }
 
     fn try_next_bucket(&mut self, base_ns: i64, overwrite: bool) -> Result<(), Obstacle> {
-        let mut outer = lock(&self.shared.outer);
-        let claimed = outer.take(&self.shared.storage, self.shared.mode(), overwrite)?;
+        let mut outer = lock(&self.ring.outer);
+        let claimed = outer.take(&self.ring.storage, self.ring.mode(), overwrite)?;
         let (first, first_bytes) = self
             .open
             .as_ref()
@@ -319,14 +319,14 @@ impl Producer {
                 let closing = outer.closing(open, self.mono_ns);
                 open.change(opened, closing, self.mono_ns);
             }
-            none => *none = Some(OpenBucket::new(&opened, self.shared.barrier)),
+            none => *none = Some(OpenBucket::new(&opened, self.ring.barrier)),
         }
         Ok(())
     }
 
     fn leave_waiters(&mut self) {
         if std::mem::take(&mut self.enlisted) {
-            self.shared.storage.freed.leave();
+            self.ring.storage.freed.leave();
         }
     }
 }
@@ -335,12 +335,12 @@ impl Drop for Producer {
     fn drop(&mut self) {
         self.set_watermark(i64::MAX);
         if let Some(open) = self.open.take() {
-            let mut outer = lock(&self.shared.outer);
+            let mut outer = lock(&self.ring.outer);
             let closing = outer.closing(&open, self.mono_ns);
             open.close(closing, self.mono_ns);
         }
         self.leave_waiters();
-        self.shared.storage.freed.notify();
+        self.ring.storage.freed.notify();
     }
 }
 

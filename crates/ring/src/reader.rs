@@ -7,7 +7,7 @@ use crate::{
     cursor::Cursor,
     group::Group,
     parker::Parker,
-    ring::Shared,
+    ring::RingInner,
     sync::{Ordering, lock},
 };
 
@@ -15,7 +15,7 @@ use crate::{
 /// of each producer. One thread at a time.
 #[derive(Debug)]
 pub struct Reader {
-    shared: Arc<Shared>,
+    ring: Arc<RingInner>,
     group: Arc<Group>,
     parker: Parker,
     /// One for each of its producers.
@@ -82,15 +82,15 @@ impl<'r> IntoIterator for Batch<'r> {
 impl Reader {
     /// A member of a new group, with the cursors of its producers.
     pub(crate) fn new(
-        shared: &Arc<Shared>,
+        ring: &Arc<RingInner>,
         group: &Arc<Group>,
         parker: usize,
         cursors: Box<[Cursor]>,
     ) -> Self {
         Self {
-            shared: Arc::clone(shared),
+            ring: Arc::clone(ring),
             group: Arc::clone(group),
-            parker: Parker::new(&shared.parkers, parker, shared.barrier),
+            parker: Parker::new(&ring.parkers, parker, ring.barrier),
             cursors,
             turn: 0,
             lent: None,
@@ -134,7 +134,7 @@ impl Reader {
     pub fn finish(&mut self) {
         if let Some(turn) = self.lent.take() {
             let cursor = &self.cursors[turn];
-            self.shared
+            self.ring
                 .pass(&self.group, cursor.producer, cursor.position);
         }
     }
@@ -167,11 +167,11 @@ impl Reader {
     /// On a busy link it sleeps about 100 µs whatever is published meanwhile, so that nobody has to wake it: see "Batched
     /// wake-ups" in `parker.rs`. To poll instead, call [`Self::next`] again.
     pub fn wait(&mut self, timeout: Duration) -> bool {
-        let shared = &self.shared;
-        let behind = |cursor: &Cursor| shared.published(cursor.producer) > cursor.position;
+        let ring = &self.ring;
+        let behind = |cursor: &Cursor| ring.published(cursor.producer) > cursor.position;
         let news = || self.cursors.iter().any(behind);
         let cursors = self.cursors.iter();
-        let wait_sets = cursors.map(|cursor| &shared.wait_sets[cursor.producer].0);
+        let wait_sets = cursors.map(|cursor| &ring.wait_sets[cursor.producer].0);
         self.parker.park(wait_sets, news, timeout)
     }
 
@@ -198,7 +198,7 @@ impl Reader {
                 turn = 0;
             }
             let cursor = &mut self.cursors[turn];
-            if let Some(end) = cursor.advance(&self.shared, &self.group, &mut self.lapped) {
+            if let Some(end) = cursor.advance(&self.ring, &self.group, &mut self.lapped) {
                 return Some((turn, end));
             }
             turn += 1;
@@ -214,7 +214,7 @@ impl Drop for Reader {
             self.group.set_position(cursor.producer, u64::MAX);
             cursor.hold = None;
         }
-        let mut outer = lock(&self.shared.outer);
+        let mut outer = lock(&self.ring.outer);
         outer.parkers_free.push(self.parker.number());
         // Relaxed: the outer mutex orders the members.
         if self.group.members_open.fetch_sub(1, Ordering::Relaxed) == 1 {
@@ -223,7 +223,7 @@ impl Drop for Reader {
                 .retain(|group| !Arc::ptr_eq(group, &self.group));
         }
         drop(outer);
-        self.shared.storage.freed.notify();
+        self.ring.storage.freed.notify();
     }
 }
 

@@ -16,11 +16,11 @@ use crate::{
 
 /// The queue of queues. A handle: clones are the same ring. Any thread may call any method.
 #[derive(Debug, Clone)]
-pub struct Ring(Arc<Shared>);
+pub struct Ring(Arc<RingInner>);
 
 /// What all roles share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct RingInner {
     pub(crate) storage: Arc<Storage>,
     pub(crate) outer: Mutex<Outer>,
     /// By producer.
@@ -124,7 +124,7 @@ impl Ring {
         let geometry = config.geometry()?;
         let (storage, placement) = Storage::new(geometry, config, progress)?;
         let (barrier, parkers) = (Barrier::new(), Arc::new(Parkers::new(config.readers)));
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(RingInner {
             storage: Arc::new(storage),
             outer: Mutex::new(Outer::new(
                 geometry.buckets,
@@ -230,20 +230,20 @@ impl Ring {
         kind: GroupKind,
         members: usize,
     ) -> Result<Vec<Reader>, RingError> {
-        let shared = &self.0;
-        let producers = shared.storage.geometry().producers;
-        let mut outer = lock(&shared.outer);
+        let ring = &self.0;
+        let producers = ring.storage.geometry().producers;
+        let mut outer = lock(&ring.outer);
         if members == 0 || members > outer.parkers_free.len() {
             return Err(RingError::Readers {
-                max: shared.readers_max,
+                max: ring.readers_max,
                 asked: members,
             });
         }
         let parkers_left = outer.parkers_free.len() - members;
         let parkers = outer.parkers_free.split_off(parkers_left);
-        let start = |producer| match outer.place(producer, 0) {
-            Some(place) => (place.first, place.first_bytes),
-            None => shared.published_with_bytes(producer),
+        let start = |producer| match outer.oldest_bucket(producer, 0) {
+            Some(oldest) => (oldest.first, oldest.first_bytes),
+            None => ring.published_with_bytes(producer),
         };
         let (positions, bytes): (Vec<u64>, Vec<u64>) = (0..producers).map(start).unzip();
         let group = Arc::new(Group::new(name, kind, members, &positions));
@@ -255,7 +255,7 @@ impl Ring {
             let cursors = (member..producers)
                 .step_by(members)
                 .map(|producer| Cursor::new(producer, positions[producer], bytes[producer]));
-            Reader::new(shared, &group, parker, cursors.collect())
+            Reader::new(ring, &group, parker, cursors.collect())
         };
         Ok(parkers.iter().enumerate().map(reader).collect())
     }
@@ -385,7 +385,7 @@ impl Ring {
     }
 }
 
-impl Shared {
+impl RingInner {
     pub(crate) fn mode(&self) -> Mode {
         Mode::from_u8(self.mode.load(Ordering::Relaxed)) // a setting; the eventcount orders it for those who wait
     }
