@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Benchmarks, optimised build: `bench.sh quick` measures the judged rows, `bench.sh full` all rows, then what is not the ring: the
+# Benchmarks, optimised build: `bench.sh quick` runs their own tests and measures the judged rows, `bench.sh full` all rows, then what is not the ring: the
 # reader of capture files, a filter over a file, and the generator over a veth pair. `bench.sh capture` measures live capture over veth,
 # as root, and then draws. Figures compare with each other inside one run.
 #
@@ -17,8 +17,14 @@ step "building"
 features=()
 if pkg-config --exists libdpdk 2>/dev/null; then
 	features+=(--features dpdk)
+	# folly's queues too, where FOLLY_INCLUDE says who has them (bench/build.rs).
 	[ "$what" != full ] || [ ! -e /usr/include/concurrentqueue ] || [ ! -e /usr/include/readerwriterqueue ] ||
 		features+=(--features peers)
+fi
+if [ "$what" = quick ]; then
+	step "its own tests"
+	cargo test --locked -q -p retroscope-bench "${features[@]}"
+	step "building, optimised"
 fi
 program=$(built -p retroscope-bench --bin retroscope-bench "${features[@]}")
 

@@ -8,7 +8,6 @@
 
 #include <rte_ring.h>
 #include <rte_ring_elem.h>
-#include <rte_version.h>
 
 #include "queues.h"
 
@@ -118,9 +117,4 @@ const struct queue_functions *rte_ring_rts_functions(uint32_t item_bytes)
 	default:
 		return NULL;
 	}
-}
-
-const char *dpdk_version(void)
-{
-	return rte_version();
 }

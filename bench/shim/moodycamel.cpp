@@ -3,37 +3,12 @@
 // Both get all their memory at the start and are used through the calls that never take more: try_enqueue, try_dequeue.
 // ConcurrentQueue is used with a token for each thread, as its author recommends.
 
-#include <cstdint>
-#include <new>
-
 #include <concurrentqueue/concurrentqueue.h>
 #include <readerwriterqueue/readerwriterqueue.h>
 
-#include "queues.h"
+#include "adapter.h"
 
 namespace {
-
-template <std::uint32_t Bytes>
-struct alignas(8) Item {
-	unsigned char bytes[Bytes];
-};
-
-// Makes a T, or gives nullptr: no exception leaves this file, the caller is not C++.
-template <class T, class... Arguments>
-void *make(Arguments &&...arguments)
-{
-	try {
-		return new T(static_cast<Arguments &&>(arguments)...);
-	} catch (...) {
-		return nullptr;
-	}
-}
-
-template <class T>
-void destroy(void *object)
-{
-	delete static_cast<T *>(object);
-}
 
 template <std::uint32_t Bytes>
 struct ReaderWriter {
@@ -110,20 +85,6 @@ struct Concurrent {
 						   try_send,
 						   try_receive};
 };
-
-template <template <std::uint32_t> class Adapter>
-const queue_functions *functions(std::uint32_t item_bytes)
-{
-#define CASE(BYTES)                                                                                                        \
-	case BYTES:                                                                                                        \
-		return &Adapter<BYTES>::functions;
-	switch (item_bytes) {
-		FOR_EACH_ITEM_BYTES(CASE)
-	default:
-		return nullptr;
-	}
-#undef CASE
-}
 
 } // namespace
 

@@ -1,6 +1,6 @@
 /* Queues that come as C or C++ headers, behind one table of functions for each queue and size of item.
  *
- * The Rust side is bench/src/peers/native/sys.rs; what is declared here is declared there again, field by field.
+ * The Rust side is bench/src/peers/native.rs; what is declared here is declared there again, field by field.
  *
  * Items are plain bytes of a size that is known when this is compiled, aligned to 8. An item that was sent belongs to the
  * queue until it is received; destroying a queue forgets the items in it.
@@ -33,9 +33,8 @@ struct queue_functions {
 	bool (*try_receive)(void *queue, void *receiver, void *item);
 };
 
-/* Sizes of items: a pointer or token, and a header of 16 bytes with 64, 128, 256, 512, 1024 and 1514 bytes of packet (the
- * last one padded to a multiple of 8). */
-#define FOR_EACH_ITEM_BYTES(F) F(8) F(80) F(144) F(272) F(528) F(1040) F(1536)
+/* Sizes of items: a pointer or token, and a description of 16 bytes with 64 bytes of packet. */
+#define FOR_EACH_ITEM_BYTES(F) F(8) F(80)
 
 /* The functions of a queue for items of that many bytes, or NULL: not one of the sizes above. Valid for ever. */
 const struct queue_functions *readerwriterqueue_functions(uint32_t item_bytes);
@@ -46,9 +45,9 @@ const struct queue_functions *rte_ring_sp_functions(uint32_t item_bytes);
 const struct queue_functions *rte_ring_mp_functions(uint32_t item_bytes);
 /* Any number of each, "relaxed tail synchronisation": the last thread to finish moves the tail for all. */
 const struct queue_functions *rte_ring_rts_functions(uint32_t item_bytes);
-
-/* The version of DPDK whose headers this was compiled with, e.g. "DPDK 22.11.11". Valid for ever. */
-const char *dpdk_version(void);
+/* folly's queues, where they were compiled: one producer and one consumer, and any number of each. */
+const struct queue_functions *folly_pcq_functions(uint32_t item_bytes);
+const struct queue_functions *folly_mpmc_functions(uint32_t item_bytes);
 
 #ifdef __cplusplus
 }

@@ -9,14 +9,14 @@
 //! fills one and a short one take turns: neither fits behind the other. The time is that of the call that stores the short one, with
 //! its copy of a page; a call in a hundred, the slowest, is left out, which is an interrupt more often than not.
 
-use std::{fs, time::Instant};
+use std::{fs, io, time::Instant};
 
 use retroscope_ring::{Producer, Record, Reservation, Ring, RingConfig};
 use rustix::thread::{disable_transparent_huge_pages, transparent_huge_pages_are_disabled};
 
 use crate::{
-    contest::Failure,
-    measure::{Entrant, Spread, interleave},
+    measure::{Entrant, Failure, Spread, check_count},
+    session::Session,
 };
 
 /// The smallest bucket there is: a record of [`LONG_BYTES`] with its description, in whole pages.
@@ -37,32 +37,33 @@ const TIMED_SHARE: u64 = 64;
 /// One in so many calls is left out.
 const LEFT_OUT_SHARE: usize = 100;
 
+/// `ring/bucket-change-us`.
+pub(crate) fn judged(session: &Session) -> io::Result<()> {
+    let figure = microseconds(session);
+    session.absolute("ring/bucket-change-us", figure)
+}
+
 /// Microseconds of a change, over some runs.
-///
-/// # Errors
-/// [`Failure::CannotRun`]: there is not enough memory; [`Failure`]: the ring cannot be had, refused a packet or let a reservation fall.
-pub fn microseconds(scale_bytes: u64, repetitions: usize) -> Result<Spread, Failure> {
-    let buckets = (scale_bytes / SCALE_BYTES_PER_BUCKET).clamp(64, BUCKETS_MAX);
+fn microseconds(session: &Session) -> Result<Spread, Failure> {
+    let buckets = (session.scale.ring_bytes / SCALE_BYTES_PER_BUCKET).clamp(64, BUCKETS_MAX);
     check_memory(buckets)?;
     let _small_pages = SmallPages::new()?;
     let mut full = Full::new(buckets)?;
     let changes = (buckets / TIMED_SHARE).max(1);
-    let mut worst: Option<Spread> = None;
+    let mut worst = Spread::once(0.0);
     for windows in [Windows::Oldest, Windows::Newest] {
-        let reservations = full.reserve(windows);
+        let _reservations = full.reserve(windows);
         let run = || full.changes(changes);
-        let heat = interleave(repetitions, vec![Entrant::new("it", run)]);
-        let spread = heat.get("it")?.spread()?;
-        drop(reservations);
-        if worst.is_none_or(|worst| worst.median < spread.median) {
-            worst = Some(spread);
+        let heat = session.heat("change of buckets", vec![Entrant::new("us", run)]);
+        let spread = heat.0[0].spread()?;
+        if worst.median < spread.median {
+            worst = spread;
         }
     }
-    let fallen = full.ring.statistics().reservations_fallen;
-    if fallen > 0 {
-        return Err(Failure::Unsound(format!("{fallen} reservations fell")));
+    match full.ring.statistics().reservations_fallen {
+        0 => Ok(worst),
+        fallen => Err(Failure::Unsound(format!("{fallen} reservations fell"))),
     }
-    worst.ok_or_else(|| Failure::Unsound("no windows".to_owned()))
 }
 
 /// What the dumps want.
@@ -149,12 +150,7 @@ impl Full {
             self.store(LONG_BYTES)?;
         }
         let evicted = self.ring.statistics().evicted_packets - before.evicted_packets;
-        if evicted != 2 * changes {
-            return Err(Failure::Count {
-                expected: 2 * changes,
-                seen: evicted,
-            });
-        }
+        check_count(2 * changes, evicted)?;
         times_ns.sort_unstable();
         times_ns.truncate(times_ns.len() - times_ns.len() / LEFT_OUT_SHARE);
         Ok(times_ns.iter().sum::<u128>() as f64 / times_ns.len() as f64 / 1e3)
@@ -202,10 +198,18 @@ impl Drop for SmallPages {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{measure::Scale, session::Selection};
 
     #[test]
     fn each_timed_call_changes_buckets_and_no_reservation_falls() {
-        let spread = microseconds(2 << 20, 1).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let scale = Scale {
+            ring_bytes: 2 << 20,
+            seconds: 0.001,
+            repetitions: 1,
+        };
+        let session = Session::start(folder.path(), scale, Selection::parse("")).unwrap();
+        let spread = microseconds(&session).unwrap();
         assert!(spread.median > 0.0);
         assert!(!transparent_huge_pages_are_disabled().unwrap());
     }

@@ -1,15 +1,27 @@
-//! What a queue is asked to carry, and what it answers.
+//! What a queue is asked to carry, and how its threads are run and timed.
 //!
-//! A contestant implements [`Contest`]. It takes the [`Frames`] of a [`Load`], stores them on its producer threads, reads them
-//! on its consumer threads, and returns what the consumers saw and how long it took. [`race`](crate::race::race) starts the
-//! threads and takes the time, so that all contestants are timed alike; [`Run::check`] compares counts and checksums.
+//! A contestant implements [`Contest`]: it stores the [`Frames`] of a [`Load`] on its producer threads, reads them on its consumer
+//! threads, and returns what the consumers saw. [`race`] starts the threads and takes the time, so that all contestants are timed
+//! alike; [`Run::check`] compares counts and checksums.
 
 use std::{
+    cell::RefCell,
     fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
     time::{Duration, Instant},
 };
 
-use crate::memory::Memory;
+use crate::{
+    measure::{Entrant, Failure, Pace, check_count},
+    memory::Memory,
+    pin,
+};
 
 /// Bytes of source frames, at most: they stay in the first-level cache beside what a contestant needs there.
 const FRAMES_BYTES_MAX: usize = 16 << 10;
@@ -17,21 +29,52 @@ const FRAMES_BYTES_MAX: usize = 16 << 10;
 const FRAMES_MAX: usize = 64;
 /// Frames start on a cache line, and may be read up to a multiple of this.
 const FRAME_ALIGNMENT: usize = 64;
+/// A run takes fractions of a second. After this it is given up.
+const LIMIT: Duration = Duration::from_secs(20);
+/// Looks before a waiting thread lets others run. Threads may be more than cores, so that the one waited for may be waiting for
+/// this core.
+const LOOKS: u32 = 64;
 
 /// A queue in the competition. Used from one thread; it starts its own.
 pub trait Contest {
-    /// As in row names: lower case with hyphens, `crossbeam-channel`.
-    fn name(&self) -> &str;
-
     /// Carries `load` from its producers to its consumers once, without loss.
     ///
     /// `memory` is there to keep packets in; it is pre-faulted, aligned to 2 MiB, as large as the ring, and shared with the
-    /// other contestants, who run before and after. What a contestant needs beside it (queues of pointers) it keeps itself.
-    /// Whatever its contents, the whole of it must be used in turn: a recorder retains what it stored.
+    /// other contestants, who run before and after. Whatever its contents, the whole of it must be used in turn: a recorder
+    /// retains what it stored.
     ///
     /// # Errors
     /// [`Failure`]. [`Failure::CannotRun`] where the load does not fit the queue (two producers on a queue for one).
     fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure>;
+}
+
+/// One that may not have been made: its runs tell why.
+impl<C: Contest> Contest for Result<C, Failure> {
+    fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
+        self.as_mut()
+            .map_err(|failure| failure.clone())?
+            .run(load, memory)
+    }
+}
+
+/// A contestant at one size and number of threads, checked after each run; the figure is in Mpps. `pace` is in packets.
+pub fn entrant<'a>(
+    name: impl Into<String>,
+    contest: &'a mut dyn Contest,
+    memory: &'a RefCell<Memory>,
+    load: Load,
+    mut pace: Pace,
+) -> Entrant<'a> {
+    Entrant::new(name, move || {
+        let load = Load {
+            packets: pace.next(),
+            ..load
+        };
+        let run = contest.run(&load, &mut memory.borrow_mut())?;
+        run.check(&load)?;
+        pace.was(run.mpps() * 1e6);
+        Ok(run.mpps())
+    })
 }
 
 /// What is to be carried.
@@ -45,16 +88,14 @@ pub struct Load {
     pub producers: usize,
     /// Threads that read, at least 1.
     pub consumers: usize,
-    /// Packets that come out of the source at a time, at least 1. A queue that can hand over packets before a bucket or buffer is
-    /// full may do so after each burst.
-    pub burst: usize,
-    /// Consumers also read the first 8 bytes of each payload, and add them to the checksum.
-    pub touch_payload: bool,
 }
 
 impl Load {
-    /// `packets` packets of `packet_bytes` from each of `pairs` producers in bursts of 64, read by as many consumers, which look at
-    /// every descriptor.
+    /// Packets that come out of the source at a time. A queue that can hand over packets before a bucket or buffer is full may do so
+    /// after each burst.
+    pub const BURST: u64 = 64;
+
+    /// `packets` packets of `packet_bytes` from `pairs` producers together, read by as many consumers, which look at every descriptor.
     #[must_use]
     pub fn pairs(packet_bytes: usize, packets: u64, pairs: usize) -> Self {
         Self {
@@ -62,8 +103,6 @@ impl Load {
             packets,
             producers: pairs,
             consumers: pairs,
-            burst: 64,
-            touch_payload: false,
         }
     }
 
@@ -85,40 +124,33 @@ impl Load {
     /// What consumers must see.
     #[must_use]
     pub fn expected(&self) -> Tally {
-        let frames = Frames::count_for(self.packet_bytes) as u64;
-        let mut tally = Tally::default();
+        let mut seen = Tally {
+            packets: self.packets,
+            checksum: 0,
+        };
         for producer in 0..self.producers {
-            let packets = self.packets_of(producer);
-            let (rounds, rest) = (packets / frames, packets % frames);
-            let times = self.producers as u128 * sum_below(packets)
-                + producer as u128 * u128::from(packets);
-            let lengths = u128::from(packets) * self.packet_bytes as u128;
-            let payloads = if self.touch_payload {
-                u128::from(rounds) * sum_below(frames) + sum_below(rest)
-            } else {
-                0
-            };
-            tally.packets += packets;
-            let sum = (times + lengths + payloads) & u128::from(u64::MAX);
-            tally.checksum = tally
-                .checksum
-                .wrapping_add(u64::try_from(sum).unwrap_or_default());
+            let packets = u128::from(self.packets_of(producer));
+            let times = self.producers as u128 * (packets * packets.saturating_sub(1) / 2);
+            let each = (producer + self.packet_bytes) as u128;
+            let sum = (times + each * packets) & u128::from(u64::MAX);
+            let sum = u64::try_from(sum).unwrap_or_default();
+            seen.checksum = seen.checksum.wrapping_add(sum);
         }
-        tally
+        seen
     }
-}
-
-/// The numbers below `count`, added up.
-fn sum_below(count: u64) -> u128 {
-    u128::from(count) * u128::from(count).saturating_sub(1) / 2
 }
 
 impl fmt::Display for Load {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            packet_bytes,
+            packets,
+            producers,
+            consumers,
+        } = self;
         write!(
             f,
-            "{} packets of {} B, {}P{}C",
-            self.packets, self.packet_bytes, self.producers, self.consumers
+            "{packets} packets of {packet_bytes} B, {producers}P{consumers}C"
         )
     }
 }
@@ -128,7 +160,7 @@ impl fmt::Display for Load {
 pub struct Tally {
     /// Packets.
     pub packets: u64,
-    /// Their stamps and lengths (and first 8 bytes, where the load says so), added up, modulo 2^64.
+    /// Their stamps and lengths, added up modulo 2^64.
     pub checksum: u64,
 }
 
@@ -138,25 +170,8 @@ impl Tally {
     #[inline(always)]
     pub fn add(&mut self, time: u64, captured_bytes: usize) {
         self.packets += 1;
-        self.checksum = self
-            .checksum
-            .wrapping_add(time)
-            .wrapping_add(captured_bytes as u64);
-    }
-
-    /// Adds the first 8 bytes of a payload.
-    #[inline(always)]
-    pub fn touch(&mut self, payload: &[u8]) {
-        if let Some(first) = payload.first_chunk() {
-            self.checksum = self.checksum.wrapping_add(u64::from_le_bytes(*first));
-        }
-    }
-}
-
-impl std::ops::AddAssign for Tally {
-    fn add_assign(&mut self, other: Self) {
-        self.packets += other.packets;
-        self.checksum = self.checksum.wrapping_add(other.checksum);
+        let sum = time.wrapping_add(captured_bytes as u64);
+        self.checksum = self.checksum.wrapping_add(sum);
     }
 }
 
@@ -179,100 +194,17 @@ impl Run {
     /// Compares what was seen with what was to be carried.
     ///
     /// # Errors
-    /// [`Failure::Count`], [`Failure::Checksum`].
+    /// [`Failure::Count`], [`Failure::Wrong`].
     pub fn check(&self, load: &Load) -> Result<(), Failure> {
-        let expected = load.expected();
-        if self.seen.packets != expected.packets {
-            return Err(Failure::Count {
-                expected: expected.packets,
-                seen: self.seen.packets,
-            });
+        let (seen, expected) = (self.seen, load.expected());
+        check_count(expected.packets, seen.packets)?;
+        if seen == expected {
+            return Ok(());
         }
-        if self.seen.checksum != expected.checksum {
-            return Err(Failure::Checksum {
-                expected: expected.checksum,
-                seen: self.seen.checksum,
-            });
-        }
-        Ok(())
-    }
-}
-
-/// Why there is no figure.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
-    /// Nobody's fault: the load does not fit the queue or the machine. A sentence.
-    #[error("{0}")]
-    CannotRun(String),
-    /// Packets were lost or seen twice.
-    #[error("{seen} packets were seen instead of {expected}")]
-    Count {
-        /// Packets stored.
-        expected: u64,
-        /// Packets seen.
-        seen: u64,
-    },
-    /// The number of packets is right, what they said is not.
-    #[error("the checksum is {seen:#x} instead of {expected:#x}")]
-    Checksum {
-        /// Of what was stored.
-        expected: u64,
-        /// Of what was seen.
-        seen: u64,
-    },
-    /// The ring passed its reader by in a run that must not lose anything.
-    #[error("the reader was lapped by {packets} packets")]
-    Lapped {
-        /// Packets missed.
-        packets: u64,
-    },
-    /// It did not come to an end.
-    #[error("not finished after {seconds} s")]
-    Deadline {
-        /// The limit.
-        seconds: u64,
-    },
-    /// A thread of the contestant panicked.
-    #[error("a thread panicked")]
-    Panicked,
-    /// Two engines decide differently about a packet.
-    #[error("{engine} and libpcap disagree about packet {packet} and '{text}'")]
-    Disagree {
-        /// Ours, or code written by hand.
-        engine: String,
-        /// The expression.
-        text: String,
-        /// Its number among the packets that were tried.
-        packet: u64,
-    },
-    /// A denominator is not what it must be, so nothing is compared with it.
-    #[error("{0}")]
-    Unsound(String),
-    /// Packets were seen later than they may be.
-    #[error("99 of 100 packets were seen after at most {p99:?}, which must be {limit:?} or less")]
-    Late {
-        /// What was measured.
-        p99: Duration,
-        /// What is promised.
-        limit: Duration,
-    },
-    /// A call that should work did not.
-    #[error("{what}: {error}")]
-    System {
-        /// What was tried.
-        what: String,
-        /// What the system or a library said.
-        error: String,
-    },
-}
-
-impl Failure {
-    /// From an error of a call.
-    pub fn system(what: &str, error: impl fmt::Display) -> Self {
-        Self::System {
-            what: what.to_owned(),
-            error: error.to_string(),
-        }
+        let (seen, expected) = (seen.checksum, expected.checksum);
+        Err(Failure::Wrong(format!(
+            "the checksum is {seen:#x} instead of {expected:#x}"
+        )))
     }
 }
 
@@ -293,12 +225,16 @@ impl Frames {
     #[must_use]
     pub fn new(frame_bytes: usize) -> Self {
         assert!((16..=9000).contains(&frame_bytes));
-        let count = Self::count_for(frame_bytes);
         let stride = frame_bytes.next_multiple_of(FRAME_ALIGNMENT);
+        let most = (FRAMES_BYTES_MAX / stride).clamp(1, FRAMES_MAX);
+        let count = 1 << most.ilog2();
         let mut bytes = vec![0; count * stride + FRAME_ALIGNMENT];
         let start = bytes.as_ptr().align_offset(FRAME_ALIGNMENT);
-        for number in 0..count {
-            let frame = &mut bytes[start + number * stride..][..stride];
+        for (number, frame) in bytes[start..]
+            .chunks_exact_mut(stride)
+            .take(count)
+            .enumerate()
+        {
             for (at, byte) in frame.iter_mut().enumerate() {
                 *byte = (number * 31 + at).to_le_bytes()[0];
             }
@@ -317,108 +253,334 @@ impl Frames {
     #[must_use]
     #[inline(always)]
     pub fn get(&self, number: u64) -> &[u8] {
-        let start = self.start_of(number);
-        &self.bytes[start..start + self.frame_bytes]
+        &self.padded(number)[..self.frame_bytes]
     }
 
     /// The same with what follows it, up to a multiple of 64 bytes; starts on a multiple of 64.
     #[must_use]
     #[inline(always)]
     pub fn padded(&self, number: u64) -> &[u8] {
-        let start = self.start_of(number);
-        &self.bytes[start..start + self.stride]
-    }
-
-    #[inline(always)]
-    fn start_of(&self, number: u64) -> usize {
-        #[expect(clippy::cast_possible_truncation, reason = "masked to 0..64")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "below the number of frames"
+        )]
         let index = (number & self.mask) as usize;
-        self.start + index * self.stride
-    }
-
-    /// How many different ones: a power of two, `1..=64`.
-    #[must_use]
-    pub fn count_for(frame_bytes: usize) -> usize {
-        let fitting = FRAMES_BYTES_MAX / frame_bytes.next_multiple_of(FRAME_ALIGNMENT);
-        let fitting = fitting.clamp(1, FRAMES_MAX);
-        1 << fitting.ilog2()
+        let start = self.start + index * self.stride;
+        &self.bytes[start..start + self.stride]
     }
 }
 
-/// A moment until which something must have happened.
-#[derive(Debug, Clone, Copy)]
-pub struct Deadline(Instant);
+/// Tells the threads of a run when it is given up.
+#[derive(Debug)]
+pub struct Course {
+    stopped: AtomicBool,
+    limit: Duration,
+}
 
-impl Deadline {
-    /// So long from now.
+impl Course {
+    /// The run was given up, or a thread of it failed: return soon.
     #[must_use]
-    pub fn after(time: Duration) -> Self {
-        Self(Instant::now() + time)
+    pub fn stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed) // a hint; nothing is read on the strength of it
     }
 
-    /// What is left, `None` when it is over.
-    #[must_use]
-    pub fn left(&self) -> Option<Duration> {
-        self.0.checked_duration_since(Instant::now())
+    /// # Errors
+    /// [`Failure::Wrong`] once the run is given up.
+    pub fn check(&self) -> Result<(), Failure> {
+        if self.stopped() {
+            return Err(Failure::deadline(self.limit.as_secs()));
+        }
+        Ok(())
     }
+
+    /// For a loop that waits for another thread: looks again at once for a while, then lets others run.
+    ///
+    /// # Errors
+    /// As [`Course::check`].
+    pub fn wait(&self, looks: &mut u32) -> Result<(), Failure> {
+        *looks += 1;
+        if *looks < LOOKS {
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        thread::yield_now();
+        self.check()
+    }
+}
+
+/// Runs producers and consumers, each on a thread of its own that is pinned to its core and stands ready before the clock
+/// starts. The clock runs from before the first store to the last return of a consumer, which must return as soon as it
+/// has seen its last packet. The result is not checked yet.
+///
+/// A thread that waits for another calls [`Course::wait`], or is woken by `stop`, which is called when the run is given up.
+///
+/// # Errors
+/// The first [`Failure`] of a thread, a panic or the end of [`LIMIT`] among them.
+pub fn race<P, C>(
+    load: &Load,
+    stop: &(dyn Fn() + Sync),
+    producers: Vec<P>,
+    consumers: Vec<C>,
+) -> Result<Run, Failure>
+where
+    P: FnOnce(&Course) -> Result<(), Failure> + Send,
+    C: FnOnce(&Course) -> Result<Tally, Failure> + Send,
+{
+    race_within(LIMIT, load, stop, producers, consumers)
+}
+
+fn race_within<P, C>(
+    limit: Duration,
+    load: &Load,
+    stop: &(dyn Fn() + Sync),
+    producers: Vec<P>,
+    consumers: Vec<C>,
+) -> Result<Run, Failure>
+where
+    P: FnOnce(&Course) -> Result<(), Failure> + Send,
+    C: FnOnce(&Course) -> Result<Tally, Failure> + Send,
+{
+    let threads = (producers.len(), consumers.len());
+    assert_eq!(threads, (load.producers, load.consumers));
+    let course = Course {
+        stopped: AtomicBool::new(false),
+        limit,
+    };
+    let barrier = Barrier::new(threads.0 + threads.1);
+    let (ends, ended) = mpsc::channel::<Leg>();
+    let (course, barrier) = (&course, &barrier);
+    thread::scope(|scope| {
+        for (index, producer) in producers.into_iter().enumerate() {
+            let ends = ends.clone();
+            scope.spawn(move || {
+                let work = || producer(course).map(|()| None);
+                let _ = ends.send(leg(barrier, index, work));
+            });
+        }
+        for (index, consumer) in consumers.into_iter().enumerate() {
+            let ends = ends.clone();
+            scope.spawn(move || {
+                let work = || consumer(course).map(Some);
+                let _ = ends.send(leg(barrier, load.producers + index, work));
+            });
+        }
+        drop(ends);
+        collect(&ended, course, stop)
+    })
+}
+
+/// What one thread did, and when; a producer saw nothing.
+type Leg = (Instant, Instant, Result<Option<Tally>, Failure>);
+
+fn leg(
+    barrier: &Barrier,
+    index: usize,
+    work: impl FnOnce() -> Result<Option<Tally>, Failure>,
+) -> Leg {
+    pin::pin(index);
+    barrier.wait();
+    let start = Instant::now();
+    let result = catch_unwind(AssertUnwindSafe(work));
+    let result = result.map_err(Failure::panicked).flatten();
+    (start, Instant::now(), result)
+}
+
+fn collect(
+    ended: &mpsc::Receiver<Leg>,
+    course: &Course,
+    stop: &(dyn Fn() + Sync),
+) -> Result<Run, Failure> {
+    let begin = Instant::now();
+    let mut failure = None;
+    let mut give_up = |why: Failure| {
+        failure.get_or_insert(why);
+        if !course.stopped.swap(true, Ordering::Relaxed) {
+            stop();
+        }
+    };
+    let (mut first, mut last) = (None::<Instant>, None::<Instant>);
+    let mut seen = Tally::default();
+    loop {
+        let left = course.limit.saturating_sub(begin.elapsed());
+        let (start, end, result) = match ended.recv_timeout(left) {
+            Ok(leg) => leg,
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                give_up(Failure::deadline(course.limit.as_secs()));
+                match ended.recv() {
+                    Ok(leg) => leg,
+                    Err(_) => break,
+                }
+            }
+        };
+        match result {
+            Ok(None) => first = Some(first.map_or(start, |first| first.min(start))),
+            Ok(Some(tally)) => {
+                last = Some(last.map_or(end, |last| last.max(end)));
+                seen.packets += tally.packets;
+                seen.checksum = seen.checksum.wrapping_add(tally.checksum);
+            }
+            Err(why) => give_up(why),
+        }
+    }
+    match (failure, first, last) {
+        (None, Some(first), Some(last)) => Ok(Run {
+            seconds: last.duration_since(first).as_secs_f64(),
+            seen,
+        }),
+        (failure, ..) => Err(failure.unwrap_or_else(|| Failure::panicked(()))),
+    }
+}
+
+/// Runs works on pinned threads that start together. Returns what they returned, and the seconds from the first start to the last
+/// end.
+///
+/// # Errors
+/// [`Failure::Wrong`]: one panicked.
+pub fn together<T: Send, W: FnOnce() -> T + Send>(works: Vec<W>) -> Result<(Vec<T>, f64), Failure> {
+    let barrier = &Barrier::new(works.len());
+    let results: Vec<_> = thread::scope(|scope| {
+        let threads = works.into_iter().enumerate().map(|(index, work)| {
+            scope.spawn(move || {
+                pin::pin(index);
+                barrier.wait();
+                let start = Instant::now();
+                (start, work(), Instant::now())
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        threads
+            .into_iter()
+            .map(thread::ScopedJoinHandle::join)
+            .collect()
+    });
+    let mut returned = Vec::new();
+    let mut span = None::<(Instant, Instant)>;
+    for result in results {
+        let (start, value, end) = result.map_err(Failure::panicked)?;
+        returned.push(value);
+        span = Some(span.map_or((start, end), |(first, last)| {
+            (first.min(start), last.max(end))
+        }));
+    }
+    let seconds = span.map_or(0.0, |(first, last)| {
+        last.duration_since(first).as_secs_f64()
+    });
+    Ok((returned, seconds))
+}
+
+/// Runs something on a thread of its own that stays on one core; with the seconds that it took.
+///
+/// # Errors
+/// [`Failure::Wrong`]: it panicked.
+pub fn on_a_core<T: Send>(work: impl FnOnce() -> T + Send) -> Result<(T, f64), Failure> {
+    let (mut returned, seconds) = together(vec![work])?;
+    Ok((
+        returned.pop().ok_or_else(|| Failure::panicked(()))?,
+        seconds,
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The closed form of `expected` against counting.
+    type Producer = fn(&Course) -> Result<(), Failure>;
+    type Consumer = fn(&Course) -> Result<Tally, Failure>;
+
+    const WAITING: Consumer = |course| {
+        let mut looks = 0;
+        loop {
+            course.wait(&mut looks)?;
+        }
+    };
+
     #[test]
-    fn expected_is_what_a_perfect_consumer_sees() {
-        for (packet_bytes, packets, producers, touch_payload) in [
-            (64, 1000, 1, false),
-            (64, 1001, 2, true),
-            (1514, 77, 3, true),
-            (512, 5, 8, true),
-        ] {
+    fn what_is_expected_is_what_somebody_sees_who_looks_at_each() {
+        for (producers, packets) in [(1, 0), (1, 1), (1, 1000), (2, 1001), (3, 2)] {
             let load = Load {
                 producers,
-                touch_payload,
-                ..Load::pairs(packet_bytes, packets, 1)
+                ..Load::pairs(64, packets, 1)
             };
-            let frames = Frames::new(packet_bytes);
             let mut seen = Tally::default();
             for producer in 0..producers {
-                for number in 0..load.packets_of(producer) {
-                    seen.add(load.time(producer, number), frames.get(number).len());
-                    if touch_payload {
-                        seen.touch(frames.get(number));
-                    }
-                }
+                (0..load.packets_of(producer)).for_each(|n| seen.add(load.time(producer, n), 64));
             }
             assert_eq!(seen, load.expected(), "{load}");
         }
     }
 
     #[test]
-    fn a_lost_and_a_changed_packet_fail_the_run() {
-        let load = Load::pairs(64, 100, 1);
-        let mut run = Run {
-            seconds: 1.0,
-            seen: load.expected(),
-        };
-        assert_eq!(run.check(&load), Ok(()));
-        run.seen.checksum ^= 1;
-        assert!(matches!(run.check(&load), Err(Failure::Checksum { .. })));
-        run.seen.packets -= 1;
-        assert!(matches!(run.check(&load), Err(Failure::Count { .. })));
+    fn frames_differ_and_are_aligned() {
+        for bytes in [16, 60, 64, 590, 1514, 9000] {
+            let frames = Frames::new(bytes);
+            for number in 0..100 {
+                assert_eq!(frames.get(number).len(), bytes);
+                assert_eq!(frames.padded(number).as_ptr().align_offset(64), 0);
+                assert_eq!(&frames.padded(number)[..bytes], frames.get(number));
+            }
+            assert!(frames.bytes.len() <= FRAMES_BYTES_MAX + FRAME_ALIGNMENT);
+        }
+        assert_ne!(Frames::new(64).get(0), Frames::new(64).get(63));
     }
 
     #[test]
-    fn frames_differ_and_stay_small() {
-        for bytes in [64, 128, 256, 512, 770, 1024, 1514, 9000] {
-            let frames = Frames::new(bytes);
-            let count = Frames::count_for(bytes) as u64;
-            assert!(frames.padded(count - 1).as_ptr().align_offset(64) == 0);
-            assert_eq!(frames.get(count), frames.get(0), "in turn");
-            for number in 1..count {
-                assert_ne!(frames.get(number), frames.get(number - 1));
+    fn tallies_add_up_and_a_lost_packet_is_noticed() {
+        let load = Load::pairs(64, 10, 2);
+        let consumer: Consumer = |_| {
+            Ok(Tally {
+                packets: 5,
+                checksum: 7,
+            })
+        };
+        let producers = vec![(|_| Ok(())) as Producer; 2];
+        let run = race(&load, &|| {}, producers, vec![consumer; 2]).unwrap();
+        assert_eq!(
+            run.seen,
+            Tally {
+                packets: 10,
+                checksum: 14
             }
-        }
+        );
+        assert!(matches!(run.check(&load), Err(Failure::Wrong(_))));
+        let lost = run.check(&Load::pairs(64, 11, 2));
+        assert_eq!(
+            lost,
+            Err(Failure::Count {
+                expected: 11,
+                seen: 10
+            })
+        );
+    }
+
+    #[test]
+    fn a_run_that_hangs_is_given_up() {
+        let load = Load::pairs(64, 10, 1);
+        let producers = vec![(|_| Ok(())) as Producer];
+        let limit = Duration::from_millis(20);
+        let run = race_within(limit, &load, &|| {}, producers, vec![WAITING]);
+        assert_eq!(run, Err(Failure::deadline(0)));
+    }
+
+    #[test]
+    fn a_thread_that_fails_ends_the_others() {
+        let load = Load::pairs(64, 10, 1);
+        let producer: Producer = |_| {
+            Err(Failure::Count {
+                expected: 1,
+                seen: 0,
+            })
+        };
+        let run = race(&load, &|| {}, vec![producer], vec![WAITING]);
+        assert_eq!(
+            run,
+            Err(Failure::Count {
+                expected: 1,
+                seen: 0
+            })
+        );
+        let producer: Producer = |_| panic!("on purpose");
+        let run = race(&load, &|| {}, vec![producer], vec![WAITING]);
+        assert_eq!(run, Err(Failure::panicked(())));
     }
 }

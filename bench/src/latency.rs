@@ -5,7 +5,7 @@
 //! rate, as an idle recorder does, and reads the clock once for each run of packets that it is handed.
 
 use std::{
-    fs,
+    fs, io,
     sync::Barrier,
     thread,
     time::{Duration, Instant},
@@ -15,10 +15,12 @@ use retroscope_ring::{GroupKind, Mode, Producer, Reader, Record, Ring, RingConfi
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::{
-    contest::{Failure, Frames},
+    contest::{Frames, Load},
     limits::DESCRIPTOR_BYTES,
+    measure::{Entrant, Failure, Spread, check_count, check_lapped},
     pin,
     ring::store_burst,
+    session::Session,
 };
 
 /// A reader looks around after this at the latest, as the recorder's analyzer does.
@@ -29,51 +31,119 @@ const SLEEP_MIN: Duration = Duration::from_micros(200);
 const PACKET_BYTES: usize = 64;
 /// Bytes that a packet takes in the ring.
 const RECORD_BYTES: u64 = (DESCRIPTOR_BYTES + PACKET_BYTES) as u64;
-/// Packets between two looks at the clock at saturation.
-const BURST: u64 = 64;
 /// Latencies that memory is prepared for where not every packet's is taken.
 const ROOM_MAX: u64 = 1 << 20;
 /// More than any of the runs can store, so that nobody is lapped.
 const RING_BYTES: u64 = 256 << 20;
+/// How long a reader is watched while nothing comes.
+const SILENCE_SECONDS: f64 = 2.0;
+/// Names of rates and packets a second.
+const RATES: [(&str, u32); 6] = [
+    ("idle", 100),
+    ("1kpps", 1000),
+    ("10kpps", 10_000),
+    ("100kpps", 100_000),
+    ("1mpps", 1_000_000),
+    ("10mpps", 10_000_000),
+];
 
 /// What a run found.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Latency {
-    /// Half of the packets were seen after this, in microseconds.
-    pub p50_us: f64,
-    /// 99 of 100 packets were.
-    pub p99_us: f64,
-    /// All were.
-    pub max_us: f64,
+struct Latency {
+    /// Half of the packets were seen after this, 99 of 100, and all, in microseconds.
+    p50_us: f64,
+    p99_us: f64,
+    max_us: f64,
     /// Processor time of the reader's thread, in percent of the time that the run took.
-    pub reader_cpu_percent: f64,
+    reader_cpu_percent: f64,
     /// How long it took to fill two buckets at the rate of the run: what latency may be at saturation.
-    pub two_buckets_us: f64,
+    two_buckets_us: f64,
     /// What a hypervisor took of all CPUs during the run, in milliseconds, 10 at a time. 0 where it does not tell.
-    pub stolen_ms: f64,
+    stolen_ms: f64,
+}
+
+/// The judged rows of latency, and the idle reader.
+pub(crate) fn judged(session: &Session) -> io::Result<()> {
+    for (row, rate) in [("idle", 1000), ("1mpps", 1_000_000)] {
+        let row = format!("ring/latency/{row}-p99-us");
+        if session.wants(&row) {
+            // Long enough that a processor lost for some milliseconds is less than one packet in a hundred.
+            let time = session.scale.time(0.5);
+            let run = || Ok(paced(rate, time)?.p99_us);
+            let heat = session.heat(&row, vec![Entrant::new("p99", run)]);
+            session.absolute(&row, heat.0[0].spread())?;
+        }
+    }
+    let row = "ring/latency/idle-cpu";
+    if session.wants(row) {
+        let silent = silent(session.scale.time(SILENCE_SECONDS));
+        session.absolute(row, silent.map(Spread::once))?;
+    }
+    Ok(())
+}
+
+/// From an idle link to saturation.
+pub(crate) fn rows(session: &Session) -> io::Result<()> {
+    let repeated = |run: &dyn Fn() -> Result<Latency, Failure>| {
+        (0..session.scale.repetitions.min(3))
+            .map(|_| run())
+            .collect::<Result<Vec<_>, _>>()
+    };
+    for (name, rate) in RATES {
+        let time = session
+            .scale
+            .time(if rate <= 1_000_000 { 1.0 } else { 0.5 });
+        write(session, name, &repeated(&|| paced(rate, time)))?;
+    }
+    let found = repeated(&|| saturated(session.scale.ring_bytes));
+    write(session, "saturated", &found)?;
+    let two = found.and_then(|found| {
+        let two = spread(&found, |found| found.two_buckets_us)?;
+        let p99 = spread(&found, |found| found.p99_us)?.median;
+        if p99 <= two.median {
+            return Ok(two);
+        }
+        let why = format!("p99 is {p99} us, which must be {} us or less", two.median);
+        Err(Failure::Wrong(why))
+    });
+    session.absolute("latency/two-buckets", two)
+}
+
+/// What is told of a run.
+type Figure = fn(&Latency) -> f64;
+
+fn write(session: &Session, rate: &str, found: &Result<Vec<Latency>, Failure>) -> io::Result<()> {
+    let figures: [(&str, Figure); 4] = [
+        ("p50", |found| found.p50_us),
+        ("p99", |found| found.p99_us),
+        ("max", |found| found.max_us),
+        ("stolen", |found| found.stolen_ms),
+    ];
+    for (name, figure) in figures {
+        let row = format!("latency/{rate}/{name}");
+        if session.wants(&row) {
+            let found = found.as_ref().map_err(Clone::clone);
+            session.absolute(&row, found.and_then(|found| spread(found, figure)))?;
+        }
+    }
+    Ok(())
+}
+
+fn spread(found: &[Latency], figure: Figure) -> Result<Spread, Failure> {
+    Spread::of(&found.iter().map(figure).collect::<Vec<_>>())
 }
 
 /// Stores packets at a rate for a while and reads them.
-///
-/// # Errors
-/// [`Failure`]: what was seen is not what was stored, or a call failed.
-pub fn paced(packets_per_second: u32, time: Duration) -> Result<Latency, Failure> {
+fn paced(packets_per_second: u32, time: Duration) -> Result<Latency, Failure> {
     let interval = Duration::from_secs(1) / packets_per_second;
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "seconds and rates of this module are small"
-    )]
-    let packets = (time.as_secs_f64() * f64::from(packets_per_second)) as u64;
+    let packets = time.as_nanos() * u128::from(packets_per_second) / 1_000_000_000;
+    let packets = u64::try_from(packets).unwrap_or(u64::MAX);
     run(&live(), GroupKind::Lapped, packets, interval)
 }
 
 /// Stores packets as fast as they can be, for two laps of a ring, which waits for the reader; the clock is read once a burst. Of each run of
 /// packets that the reader is handed, the first is taken: the one that waited longest.
-///
-/// # Errors
-/// [`Failure`]: what was seen is not what was stored, or a call failed.
-pub fn saturated(ring_bytes: u64) -> Result<Latency, Failure> {
+fn saturated(ring_bytes: u64) -> Result<Latency, Failure> {
     let config = RingConfig {
         mode: Mode::Wait,
         ..RingConfig::new(ring_bytes, 1, 1)
@@ -83,10 +153,7 @@ pub fn saturated(ring_bytes: u64) -> Result<Latency, Failure> {
 }
 
 /// Percent of a core that a reader takes while nothing is stored.
-///
-/// # Errors
-/// [`Failure`]: a call failed.
-pub fn silent(time: Duration) -> Result<f64, Failure> {
+fn silent(time: Duration) -> Result<f64, Failure> {
     // The only packet comes at the end, and ends the run.
     Ok(run(&live(), GroupKind::Lapped, 1, time)?.reader_cpu_percent)
 }
@@ -125,12 +192,15 @@ fn run(
         });
         let reader = scope.spawn(move || {
             pin::pin(1);
-            let latencies = room(packets.clamp(1, ROOM_MAX.max(each)));
+            // Touched memory, and not zeros, which the system may give without pages: a first touch costs microseconds a page.
+            let room = packets.clamp(1, ROOM_MAX.max(each));
+            let mut latencies = vec![u32::MAX; usize::try_from(room).unwrap_or(usize::MAX)];
+            latencies.clear();
             both_ready.wait();
             read(&mut reader, packets, each, latencies, start, bucket_bytes)
         });
-        let stored = writer.join().map_err(|_| Failure::Panicked)?;
-        let read = reader.join().map_err(|_| Failure::Panicked)?;
+        let stored = writer.join().map_err(Failure::panicked)?;
+        let read = reader.join().map_err(Failure::panicked)?;
         stored.and(read)
     })?;
     Ok(Latency {
@@ -143,20 +213,9 @@ fn run(
 /// /proc/stat (proc_stat(5)), in hundredths of a second.
 fn stolen_ms() -> f64 {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let ticks = text
-        .lines()
-        .next()
-        .and_then(|line| line.split_whitespace().nth(8)?.parse::<u32>().ok());
+    let line = text.lines().next();
+    let ticks = line.and_then(|line| line.split_whitespace().nth(8)?.parse::<u32>().ok());
     f64::from(ticks.unwrap_or_default()) * 10.0
-}
-
-/// An empty list with memory that was touched: a first touch costs microseconds a page, and with a place for each packet that adds up
-/// to milliseconds.
-fn room(latencies: u64) -> Vec<u32> {
-    // Not zeros, which the system may give without pages.
-    let mut list = vec![u32::MAX; usize::try_from(latencies).unwrap_or(usize::MAX)];
-    list.clear();
-    list
 }
 
 fn flood(
@@ -168,9 +227,9 @@ fn flood(
     let mut stored = 0;
     while stored < packets {
         let time_ns = ns(start.elapsed());
-        let end = packets.min(stored + BURST);
+        let end = packets.min(stored + Load::BURST);
         let burst = (stored..end).map(|number| Record::whole(time_ns, 0, frames.get(number)));
-        store_burst(&mut producer, burst).map_err(|error| Failure::system("store", error))?;
+        store_burst(&mut producer, burst)?;
         stored = end;
     }
     producer.publish();
@@ -205,7 +264,7 @@ fn store(
             .min(packets);
         let time_ns = ns(now);
         let burst = (stored..all_due).map(|number| Record::whole(time_ns, 0, frames.get(number)));
-        store_burst(&mut producer, burst).map_err(|error| Failure::system("store", error))?;
+        store_burst(&mut producer, burst)?;
         stored = all_due;
         producer.publish();
     }
@@ -242,16 +301,8 @@ fn read(
     let cpu_seconds = cpu_time().saturating_sub(cpu).as_secs_f64();
     let seconds = begin.elapsed().as_secs_f64();
     reader.finish();
-    let missed = reader.lapped().packets;
-    if missed > 0 {
-        return Err(Failure::Lapped { packets: missed });
-    }
-    if seen != packets {
-        return Err(Failure::Count {
-            expected: packets,
-            seen,
-        });
-    }
+    check_lapped(reader.lapped().packets)?;
+    check_count(packets, seen)?;
     latencies.sort_unstable();
     let us = |part: f64| f64::from(quantile(&latencies, part)) / 1e3;
     let bytes_per_us = packets as f64 * RECORD_BYTES as f64 / seconds / 1e6;
@@ -273,10 +324,8 @@ fn quantile(sorted: &[u32], part: f64) -> u32 {
         reason = "between 0 and the length"
     )]
     let rank = (sorted.len() as f64 * part).ceil() as usize;
-    sorted
-        .get(rank.saturating_sub(1))
-        .copied()
-        .unwrap_or_default()
+    let at = rank.saturating_sub(1);
+    sorted.get(at).copied().unwrap_or_default()
 }
 
 /// Processor time of the calling thread.

@@ -1,36 +1,35 @@
 //! Measures the ring: against what the machine's memory can do, against the QQ of 2016, and against other people's queues. And
-//! filters: against libpcap and code written by hand.
+//! filters: against libpcap and code written by hand; and whole recorders on live traffic.
 //!
-//! `make bench-quick` measures the rows that ring and filters are judged by, `make bench` everything. Figures go to `results.json` in
-//! cargo's target directory under `bench/` ([`rows`]), facts about the machine to `machine.json` beside it ([`machine`]).
-//! docs/benchmarks.md says what each figure means.
+//! [`rows`] lists what is measured, and where it is shown. `make bench-quick` measures the rows that ring and filters are judged by, `make
+//! bench` everything, `make bench-capture` live capture. Figures go to `results.json` in cargo's target directory under `bench/`
+//! ([`session`]), facts about the machine to `machine.json` beside it ([`machine`]). [`report`] makes tables and figures of them for
+//! docs/benchmarks.md, which says what each figure means.
 //!
 //! # How it measures
 //!
 //! A [`contest::Load`] says what to carry. A contestant implements [`contest::Contest`] and starts its threads through
-//! [`race::race`]; [`measure::interleave`] runs contestants in turns and makes medians and ratios; every run is checked by counts
+//! [`contest::race`]; [`measure::Heat`] runs contestants in turns and makes medians and ratios; every run is checked by counts
 //! and checksums ([`contest::Run::check`]) and a failed check fails the row and the program. All contestants keep packets in the same
 //! [`memory::Memory`], except the ring, whose memory is its own and as large.
 //!
-//! # How to add a contestant
+//! # How to add a row
+//!
+//! A line in the list of [`rows`], and the entrants that measure it in the function that stands beside it there. A contestant:
 //!
 //! ```
 //! use std::sync::mpsc;
 //!
 //! use retroscope_bench::{
-//!     contest::{Contest, Failure, Frames, Load, Run, Tally},
+//!     contest::{Contest, Course, Frames, Load, Run, Tally, race},
+//!     measure::Failure,
 //!     memory::Memory,
-//!     race::{Course, race},
 //! };
 //!
 //! /// The channel of the standard library, one allocation for each packet.
 //! struct Mpsc;
 //!
 //! impl Contest for Mpsc {
-//!     fn name(&self) -> &str {
-//!         "mpsc"
-//!     }
-//!
 //!     fn run(&mut self, load: &Load, _memory: &mut Memory) -> Result<Run, Failure> {
 //!         if (load.producers, load.consumers) != (1, 1) {
 //!             return Err(Failure::CannotRun("one producer and one consumer only".to_owned()));
@@ -62,28 +61,33 @@
 //! # Ok::<(), Failure>(())
 //! ```
 
-pub mod bucket_change;
+mod ablation;
+mod bucket_change;
 pub mod capture;
-pub mod cold_scan;
 pub mod contest;
 mod filter;
-pub mod full;
-pub mod inserters;
-pub mod judged;
-pub mod latency;
+mod latency;
 pub mod limits;
 pub mod machine;
 pub mod measure;
 pub mod memory;
-pub mod pace;
-pub mod peers;
+mod outer;
+mod peers;
 pub mod pin;
-pub mod plot;
+mod plot;
 pub mod qq2016;
-pub mod race;
-pub mod recorder;
-pub mod retention;
+mod queues;
+mod recorder;
+pub mod report;
 pub mod ring;
 pub mod rows;
 pub mod session;
-pub mod tables;
+
+/// Tells whoever watches.
+#[expect(clippy::print_stderr, reason = "progress of a program for people")]
+pub fn say(text: &str) {
+    eprintln!("{text}");
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use std::{fs, io, path::Path, process::Command};
 
 use serde_json::{Map, Value};
 
-use crate::pin;
+use crate::{pin, session::at};
 
 /// A file of facts, in the folder of results.
 pub const MACHINE: &str = "machine.json";
@@ -44,6 +44,7 @@ impl Machine {
         machine.fact("rustc", said("rustc", &["--version"]));
         machine.fact("commit", commit());
         machine.fact("date", said("date", &["-u", "+%F"]));
+        machine.fact("peers", peers());
         machine
     }
 
@@ -78,16 +79,17 @@ impl Machine {
             })
             .collect();
         let path = folder.join(MACHINE);
-        fs::write(&path, format!("{{\n{}\n}}\n", lines.join(",\n")))
-            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+        let text = format!("{{\n{}\n}}\n", lines.join(",\n"));
+        fs::write(&path, text).map_err(|error| at(&path, &error))
     }
 
     /// Reads what [`Self::write`] wrote, sorted by name.
     ///
     /// # Errors
-    /// The system's, or what is wrong with the text.
+    /// The system's, or what is wrong with the text, with the path.
     pub fn read(folder: &Path) -> io::Result<Self> {
-        let text = fs::read_to_string(folder.join(MACHINE))?;
+        let path = folder.join(MACHINE);
+        let text = fs::read_to_string(&path).map_err(|error| at(&path, &error))?;
         let facts: Map<String, Value> = serde_json::from_str(&text)?;
         let fact =
             |(name, fact): (&String, &Value)| Some((name.clone(), fact.as_str()?.to_owned()));
@@ -138,6 +140,26 @@ fn commit() -> Option<String> {
     } else {
         format!("{commit} with changes")
     })
+}
+
+/// The peers of this build with their versions: of crates those that `Cargo.lock` has, of Debian's packages those that are installed.
+fn peers() -> Option<String> {
+    let crates = ["rtrb", "crossbeam-queue", "crossbeam-channel"].map(|name| {
+        let (_, rest) =
+            include_str!("../../Cargo.lock").split_once(&format!("name = \"{name}\""))?;
+        let (_, rest) = rest.split_once("version = \"")?;
+        Some(format!("{name} {}", rest.split_once('"')?.0))
+    });
+    let packages = [
+        "libreaderwriterqueue-dev",
+        "libconcurrentqueue-dev",
+        "libdpdk-dev",
+    ];
+    let packages = packages.into_iter().filter(|_| cfg!(feature = "peers"));
+    let installed =
+        packages.map(|name| said("dpkg-query", &["-W", "-f=${Package} ${Version}", name]));
+    let known: Vec<_> = crates.into_iter().chain(installed).flatten().collect();
+    Some(known.join(", "))
 }
 
 /// What a program says, if it succeeds.

@@ -1,19 +1,19 @@
-//! The program behind `make bench-quick` and `make bench`.
+//! The program behind `make bench-quick`, `make bench` and `make bench-capture`.
 //!
 //! `retroscope-bench [quick | full | report | report-capture] [--out FOLDER] [--docs FOLDER]`, and
-//! `retroscope-bench capture --retroscope PROGRAM --minimal PROGRAM --out FOLDER` behind `make bench-capture`. `ROWS` selects
-//! rows: a comma list of names or of beginnings of names up to a slash.
+//! `retroscope-bench capture --retroscope PROGRAM --minimal PROGRAM --out FOLDER`. `ROWS` selects rows: a comma list of names or
+//! of beginnings of names up to a slash.
 
 use std::{env, path::PathBuf, process::ExitCode};
 
 use retroscope_bench::{
-    capture, full, judged,
+    capture::{self, Programs},
     machine::Machine,
-    pace::Scale,
-    peers,
-    rows::Selection,
-    session::{Session, say},
-    tables,
+    measure::Scale,
+    report,
+    rows::Command,
+    say,
+    session::{Selection, Session},
 };
 
 /// A ring of 1 GiB; a quarter of a second for each run.
@@ -33,16 +33,11 @@ type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
     match run() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => {
-            say("a check failed: see the rows without figures");
-            ExitCode::FAILURE
-        }
-        Err(error) => {
-            say(&format!("retroscope-bench: {error}"));
-            ExitCode::FAILURE
-        }
+        Ok(true) => return ExitCode::SUCCESS,
+        Ok(false) => say("a check failed: see the rows without figures"),
+        Err(error) => say(&format!("retroscope-bench: {error}")),
     }
+    ExitCode::FAILURE
 }
 
 fn run() -> Result<bool, Failure> {
@@ -50,78 +45,61 @@ fn run() -> Result<bool, Failure> {
     let (mut out, mut docs, mut retroscope, mut minimal) = (None, None, None, None);
     let mut arguments = env::args().skip(1);
     while let Some(argument) = arguments.next() {
-        let mut path = || {
-            arguments
-                .next()
-                .map(PathBuf::from)
-                .ok_or(format!("{argument} needs a path"))
-        };
-        match argument.as_str() {
-            "quick" | "full" | "report" | "report-capture" | "capture" => command = argument,
-            "--out" => out = Some(path()?),
-            "--docs" => docs = Some(path()?),
-            "--retroscope" => retroscope = Some(path()?),
-            "--minimal" => minimal = Some(path()?),
+        let place = match argument.as_str() {
+            "quick" | "full" | "report" | "report-capture" | "capture" => {
+                command = argument;
+                continue;
+            }
+            "--out" => &mut out,
+            "--docs" => &mut docs,
+            "--retroscope" => &mut retroscope,
+            "--minimal" => &mut minimal,
             _ => {
                 return Err(format!(
                     "what is '{argument}'? Known: quick, full, report, report-capture, capture, --out FOLDER, --docs FOLDER, --retroscope PROGRAM, --minimal PROGRAM"
                 )
                 .into());
             }
-        }
+        };
+        let path = arguments.next().map(PathBuf::from);
+        *place = Some(path.ok_or(format!("{argument} needs a path"))?);
     }
     let out = out.ok_or("--out FOLDER is missing: scripts/bench.sh knows which")?;
-    let part = match command.as_str() {
-        "report" => Some(tables::Part::InProcess),
-        "report-capture" => Some(tables::Part::Capture),
-        _ => None,
-    };
-    if let Some(part) = part {
-        for path in tables::report(&out, part, docs.as_deref())? {
+    if command.starts_with("report") {
+        for path in report::report(&out, command == "report-capture", docs.as_deref())? {
             say(&path.display().to_string());
         }
         return Ok(true);
     }
-    let rows = env::var("ROWS").unwrap_or_default();
-    let selection = Selection::parse(&rows);
-    if command == "capture" {
-        let missing = "capture needs --retroscope PROGRAM and --minimal PROGRAM: scripts/bench.sh knows which";
-        let (retroscope, minimal) = retroscope.zip(minimal).ok_or(missing)?;
-        let programs = capture::Programs {
-            retroscope,
-            minimal,
-        };
-        capture::check(&selection)?;
-        let mut session = Session::start(&out, SMALL, selection)?;
-        let mut machine = Machine::look();
-        machine.fact("command", Some("make bench-capture".to_owned()));
-        machine.fact("programs", Some(capture::versions()));
-        machine.write(&out)?;
-        capture::run(&mut session, &programs, &out)?;
-        return Ok(!session.results().failed());
-    }
-    let made_by = if command == "full" {
-        "make bench"
-    } else {
-        "make bench-quick"
+    let selection = Selection::parse(&env::var("ROWS").unwrap_or_default());
+    let (what, commands, scale) = match command.as_str() {
+        "capture" => ("make bench-capture", &[Command::Capture][..], SMALL),
+        "full" => ("make bench", &[Command::Quick, Command::Full][..], QUICK),
+        _ => ("make bench-quick", &[Command::Quick][..], QUICK),
     };
-    if command == "quick" {
-        judged::check(&selection)?;
+    if let (&[command], Some(item)) = (commands, selection.unknown(commands[0])) {
+        return Err(format!("ROWS={item}: there is no such row of {command:?}").into());
     }
-    let mut session = Session::start(&out, QUICK, selection)?;
+    let programs = retroscope.zip(minimal);
+    if command == "capture" && programs.is_none() {
+        return Err("capture needs --retroscope PROGRAM and --minimal PROGRAM: scripts/bench.sh knows which".into());
+    }
+    let mut session = Session::start(&out, scale, selection)?;
+    session.programs = programs.map(|(retroscope, minimal)| Programs {
+        retroscope,
+        minimal,
+    });
     let mut machine = Machine::look();
-    let versions: Vec<String> = peers::versions()
-        .iter()
-        .map(|(name, version)| format!("{name} {version}"))
-        .collect();
-    machine.fact("peers", Some(versions.join(", ")));
-    machine.fact("ring", Some(format!("{} GiB", QUICK.ring_bytes >> 30)));
-    machine.fact("repetitions", Some(QUICK.repetitions.to_string()));
-    machine.fact("command", Some(made_by.to_owned()));
-    machine.write(&out)?;
-    judged::run(&mut session)?;
-    if command == "full" {
-        full::run(&mut session)?;
+    machine.fact("command", Some(what.to_owned()));
+    machine.fact("repetitions", Some(scale.repetitions.to_string()));
+    if command == "capture" {
+        machine.fact("programs", Some(capture::versions()));
+    } else {
+        machine.fact("ring", Some(format!("{} GiB", scale.ring_bytes >> 30)));
     }
-    Ok(!session.results().failed())
+    machine.write(&out)?;
+    for command in commands {
+        session.run(*command)?;
+    }
+    Ok(!session.failed())
 }

@@ -1,10 +1,74 @@
-//! Repetitions and what is made of them.
+//! Measuring in turns: a machine that is slower for a while is slower for all.
 //!
-//! Contestants take turns, A B C A B C …, so that what disturbs the machine for a while disturbs all of them. A ratio is taken
-//! inside each repetition first; the median of these is reported, with the least and the greatest. The first turn of each
-//! is not counted: it finds out how many packets a run needs, and warms up what can be warm.
+//! Entrants run one after the other (A B C, A B C, …). A ratio is taken inside each repetition first; the median of these is
+//! reported, with the least and the greatest. The first turn of each is not counted: it finds out how much a run must do to take
+//! its time, and warms up what can be warm.
 
-use crate::contest::Failure;
+use crate::say;
+
+/// Why there is no figure.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The load does not fit the contestant or the machine: the row says so, and the program succeeds.
+    #[error("{0}")]
+    CannotRun(String),
+    /// A denominator is not what it must be, so nothing is compared with it. The program succeeds.
+    #[error("{0}")]
+    Unsound(String),
+    /// Packets were lost, or seen twice.
+    #[error("{seen} packets were seen instead of {expected}")]
+    Count {
+        /// Packets that must be seen.
+        expected: u64,
+        /// Packets seen.
+        seen: u64,
+    },
+    /// A result is wrong, or a call that should work did not.
+    #[error("{0}")]
+    Wrong(String),
+}
+
+impl Failure {
+    /// From an error of a call.
+    pub fn system(what: &str, error: impl std::fmt::Display) -> Self {
+        Self::Wrong(format!("{what}: {error}"))
+    }
+
+    /// A thread panicked.
+    pub fn panicked<E>(_: E) -> Self {
+        Self::Wrong("a thread panicked".to_owned())
+    }
+
+    /// A run did not end within so many seconds.
+    #[must_use]
+    pub fn deadline(seconds: u64) -> Self {
+        Self::Wrong(format!("not finished after {seconds} s"))
+    }
+}
+
+/// Compares numbers of packets.
+///
+/// # Errors
+/// [`Failure::Count`].
+pub fn check_count(expected: u64, seen: u64) -> Result<(), Failure> {
+    if seen == expected {
+        return Ok(());
+    }
+    Err(Failure::Count { expected, seen })
+}
+
+/// Refuses a run in which a reader of the ring missed packets.
+///
+/// # Errors
+/// [`Failure::Wrong`].
+pub fn check_lapped(packets: u64) -> Result<(), Failure> {
+    if packets == 0 {
+        return Ok(());
+    }
+    Err(Failure::Wrong(format!(
+        "a reader was lapped by {packets} packets"
+    )))
+}
 
 /// The median of some figures, with the least and the greatest.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -18,19 +82,17 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// `None` of no figures.
-    #[must_use]
-    pub fn of(figures: &[f64]) -> Option<Self> {
+    /// # Errors
+    /// [`Failure::Unsound`] of no figures.
+    pub fn of(figures: &[f64]) -> Result<Self, Failure> {
         let mut sorted = figures.to_vec();
         sorted.sort_by(f64::total_cmp);
-        let (min, max) = (*sorted.first()?, *sorted.last()?);
-        let middle = sorted.len() / 2;
-        let median = if sorted.len().is_multiple_of(2) {
-            f64::midpoint(sorted[middle - 1], sorted[middle])
-        } else {
-            sorted[middle]
+        let (Some(&min), Some(&max)) = (sorted.first(), sorted.last()) else {
+            return Err(Failure::Unsound("was not run".to_owned()));
         };
-        Some(Self { median, min, max })
+        let middle = sorted.len() / 2;
+        let median = f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[middle]);
+        Ok(Self { median, min, max })
     }
 
     /// A figure that was taken once.
@@ -44,43 +106,92 @@ impl Spread {
     }
 }
 
-/// What is run in turns. The closure makes one run and returns its figure; it is called once more at the start, for which
-/// the figure is not counted.
+/// How much is measured. Tests measure less.
+#[derive(Debug, Clone, Copy)]
+pub struct Scale {
+    /// Bytes of the ring, and of the memory of the others.
+    pub ring_bytes: u64,
+    /// Seconds that a run should take.
+    pub seconds: f64,
+    /// Counted repetitions.
+    pub repetitions: usize,
+}
+
+impl Scale {
+    /// So many seconds at full scale, where a run takes a quarter of one; less in tests.
+    #[must_use]
+    pub fn time(&self, full_seconds: f64) -> std::time::Duration {
+        std::time::Duration::from_secs_f64(full_seconds * (self.seconds / 0.25).clamp(0.01, 1.0))
+    }
+}
+
+/// Finds the length of a run from the speed of the one before.
+#[derive(Debug, Clone)]
+pub struct Pace {
+    least: u64,
+    seconds: f64,
+    per_second: f64,
+}
+
+impl Pace {
+    /// For runs of so many seconds that do `least` at the least.
+    #[must_use]
+    pub fn new(seconds: f64, least: u64) -> Self {
+        Self {
+            least,
+            seconds,
+            per_second: 0.0,
+        }
+    }
+
+    /// What to do in the next run.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "saturates; rates are positive"
+        )]
+        let wanted = (self.per_second * self.seconds) as u64;
+        wanted.max(self.least)
+    }
+
+    /// What the last run did a second.
+    pub fn was(&mut self, per_second: f64) {
+        self.per_second = per_second;
+    }
+}
+
+/// What is run in turns. The closure makes one run and returns its figure.
 pub struct Entrant<'a> {
-    name: String,
+    /// For progress and comparison; often the name of a row.
+    pub name: String,
     run: Box<dyn FnMut() -> Result<f64, Failure> + 'a>,
 }
 
 impl<'a> Entrant<'a> {
-    /// `name` is for progress and comparison.
+    /// The closure is called once more than there are repetitions.
     pub fn new(name: impl Into<String>, run: impl FnMut() -> Result<f64, Failure> + 'a) -> Self {
         Self {
             name: name.into(),
             run: Box::new(run),
         }
     }
-
-    /// As given.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
 }
 
 impl std::fmt::Debug for Entrant<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Entrant")
-            .field("name", &self.name)
-            .finish_non_exhaustive()
+        f.write_str(&self.name)
     }
 }
 
-/// The figures of one entrant: one for each repetition, or why there are none.
+/// The figures of one entrant: one for each repetition, or why there are none. One failed run fails the whole series: a queue that
+/// loses packets now and then has no speed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
     /// The entrant's.
     pub name: String,
-    /// By repetition. One failed run fails the whole series: a queue that loses packets now and then has no speed.
+    /// By repetition.
     pub figures: Result<Vec<f64>, Failure>,
 }
 
@@ -90,39 +201,34 @@ impl Series {
     /// # Errors
     /// Why there are no figures.
     pub fn spread(&self) -> Result<Spread, Failure> {
-        let figures = self.figures.as_ref().map_err(Clone::clone)?;
-        Spread::of(figures).ok_or_else(|| no_figures(&self.name))
+        Spread::of(self.figures.as_ref().map_err(Clone::clone)?)
     }
 
     /// The same figures in another unit.
     #[must_use]
-    pub fn scaled(&self, factor: f64) -> Self {
-        let figures = self.figures.clone();
-        Self {
-            name: self.name.clone(),
-            figures: figures.map(|figures| figures.iter().map(|figure| figure * factor).collect()),
+    pub fn scaled(mut self, factor: f64) -> Self {
+        for figure in self.figures.iter_mut().flatten() {
+            *figure *= factor;
         }
+        self
     }
 
     /// The geometric means of several series, repetition by repetition.
     ///
     /// # Errors
     /// Why one of them has no figures.
-    pub fn geometric_mean(name: &str, series: &[&Self]) -> Result<Self, Failure> {
-        let mut logarithms: Vec<f64> = Vec::new();
-        for (number, one) in series.iter().enumerate() {
+    pub fn geometric_mean(series: &[Self]) -> Result<Self, Failure> {
+        let mut means: Vec<f64> = Vec::new();
+        for one in series {
             let figures = one.figures.as_ref().map_err(Clone::clone)?;
-            if number == 0 {
-                logarithms.resize(figures.len(), 0.0);
-            }
-            for (sum, figure) in logarithms.iter_mut().zip(figures) {
-                *sum += figure.ln();
+            means.resize(figures.len(), 1.0);
+            for (mean, figure) in means.iter_mut().zip(figures) {
+                *mean *= figure.powf(1.0 / series.len() as f64);
             }
         }
-        let mean = |sum: &f64| (sum / series.len() as f64).exp();
         Ok(Self {
-            name: name.to_owned(),
-            figures: Ok(logarithms.iter().map(mean).collect()),
+            name: "mean".to_owned(),
+            figures: Ok(means),
         })
     }
 
@@ -136,55 +242,50 @@ impl Series {
             Failure::CannotRun(why) => Failure::CannotRun(format!("{}: {why}", other.name)),
             failure => Failure::Unsound(format!("{}: {failure}", other.name)),
         })?;
-        let ratios: Vec<f64> = mine
-            .iter()
-            .zip(theirs)
-            .map(|(mine, theirs)| mine / theirs)
-            .collect();
-        Spread::of(&ratios).ok_or_else(|| no_figures(&self.name))
+        let ratios = mine.iter().zip(theirs).map(|(mine, theirs)| mine / theirs);
+        Spread::of(&ratios.collect::<Vec<_>>())
     }
 }
 
-fn no_figures(name: &str) -> Failure {
-    Failure::Unsound(format!("{name} was not run"))
-}
-
-/// Runs all entrants in turns: once uncounted, then `repetitions` times. Who failed is not run again.
-pub fn interleave(repetitions: usize, entrants: Vec<Entrant<'_>>) -> Heat {
-    let mut entrants = entrants;
-    let mut series: Vec<Series> = entrants
-        .iter()
-        .map(|entrant| Series {
-            name: entrant.name.clone(),
-            figures: Ok(Vec::with_capacity(repetitions)),
-        })
-        .collect();
-    for repetition in 0..=repetitions {
-        for (entrant, series) in entrants.iter_mut().zip(&mut series) {
-            let Ok(figures) = &mut series.figures else {
-                continue;
-            };
-            match (entrant.run)() {
-                Ok(figure) if repetition > 0 => figures.push(figure),
-                Ok(_) => {}
-                Err(failure) => series.figures = Err(failure),
-            }
-        }
-    }
-    Heat { series }
-}
-
-/// What came out of one interleaving.
+/// What came out of one interleaving, in the order of the entrants.
 #[derive(Debug, Clone)]
-pub struct Heat {
-    series: Vec<Series>,
-}
+pub struct Heat(pub Vec<Series>);
 
 impl Heat {
-    /// All series, in the order of the entrants.
-    #[must_use]
-    pub fn series(&self) -> &[Series] {
-        &self.series
+    /// Runs all entrants in turns: once uncounted, then `repetitions` times. Who failed is not run again. Says what comes out.
+    pub fn run(what: &str, repetitions: usize, mut entrants: Vec<Entrant<'_>>) -> Self {
+        if !entrants.is_empty() {
+            say(&format!(
+                "{what}: {} turns of {entrants:?}",
+                repetitions + 1
+            ));
+        }
+        let series = entrants.iter().map(|entrant| Series {
+            name: entrant.name.clone(),
+            figures: Ok(Vec::with_capacity(repetitions)),
+        });
+        let mut series: Vec<Series> = series.collect();
+        for repetition in 0..=repetitions {
+            for (entrant, series) in entrants.iter_mut().zip(&mut series) {
+                let Ok(figures) = &mut series.figures else {
+                    continue;
+                };
+                match (entrant.run)() {
+                    Ok(figure) if repetition > 0 => figures.push(figure),
+                    Ok(_) => {}
+                    Err(failure) => series.figures = Err(failure),
+                }
+            }
+        }
+        for series in &series {
+            say(&match series.spread() {
+                Ok(Spread { median, min, max }) => {
+                    format!("  {}: {median:.2} ({min:.2} to {max:.2})", series.name)
+                }
+                Err(failure) => format!("  {}: {failure}", series.name),
+            });
+        }
+        Self(series)
     }
 
     /// The series of an entrant.
@@ -192,13 +293,12 @@ impl Heat {
     /// # Errors
     /// [`Failure::Unsound`]: it was not in this heat.
     pub fn get(&self, name: &str) -> Result<&Series, Failure> {
-        self.series
-            .iter()
-            .find(|series| series.name == name)
-            .ok_or_else(|| no_figures(name))
+        let mut series = self.0.iter();
+        let series = series.find(|series| series.name == name);
+        series.ok_or_else(|| Failure::Unsound(format!("{name} was not run")))
     }
 
-    /// How many times as fast `one` was as `other`.
+    /// How many times the figure of `other` the one of `one` was.
     ///
     /// # Errors
     /// Why one of them has no figures.
@@ -207,13 +307,21 @@ impl Heat {
     }
 
     /// The entrant of these with the greatest median. Those without figures cannot win.
-    #[must_use]
-    pub fn best<'n>(&self, names: &[&'n str]) -> Option<&'n str> {
-        let median = |name: &&str| Some(self.get(name).ok()?.spread().ok()?.median);
-        let with_figures = names.iter().filter_map(|name| Some((*name, median(name)?)));
-        with_figures
-            .max_by(|one, other| one.1.total_cmp(&other.1))
-            .map(|(name, _)| name)
+    ///
+    /// # Errors
+    /// [`Failure::Unsound`]: none has a figure.
+    pub fn best<'n>(&self, names: &[&'n str]) -> Result<&'n str, Failure> {
+        let median = |name: &str| Ok::<_, Failure>(self.get(name)?.spread()?.median);
+        let mut best = None;
+        for name in names {
+            if let Ok(median) = median(name)
+                && best.is_none_or(|(greatest, _)| median > greatest)
+            {
+                best = Some((median, *name));
+            }
+        }
+        let none = || Failure::Unsound(format!("none of {names:?} has a figure"));
+        best.map(|(_, name)| name).ok_or_else(none)
     }
 }
 
@@ -223,8 +331,8 @@ mod tests {
 
     #[test]
     fn medians_of_odd_and_even_numbers() {
-        let spread = |median, min, max| Some(Spread { median, min, max });
-        assert_eq!(Spread::of(&[]), None);
+        let spread = |median, min, max| Ok(Spread { median, min, max });
+        assert!(Spread::of(&[]).is_err());
         assert_eq!(Spread::of(&[3.0, 1.0, 2.0]), spread(2.0, 1.0, 3.0));
         assert_eq!(Spread::of(&[4.0, 1.0, 2.0, 3.0]), spread(2.5, 1.0, 4.0));
     }
@@ -246,18 +354,14 @@ mod tests {
             Entrant::new("a", speeds('a', 6.0)),
             Entrant::new("b", speeds('b', 2.0)),
         ];
-        let heat = interleave(4, entrants);
+        let heat = Heat::run("test", 4, entrants);
         assert_eq!(
             order.into_inner(),
             "ababababab",
             "the first turn is not counted"
         );
         assert_eq!(heat.ratio("a", "b"), Ok(Spread::once(3.0)));
-        assert_eq!(
-            heat.get("a").unwrap().spread().map(|spread| spread.max),
-            Ok(6.0)
-        );
-        assert_eq!(heat.best(&["b", "a"]), Some("a"));
+        assert_eq!(heat.best(&["b", "a"]), Ok("a"));
     }
 
     #[test]
@@ -266,9 +370,8 @@ mod tests {
             name: String::new(),
             figures: Ok(figures.to_vec()),
         };
-        let (one, other) = (series(&[1.0, 4.0]), series(&[4.0, 9.0]));
-        let mean = Series::geometric_mean("mean", &[&one, &other]).unwrap();
-        let figures = mean.figures.unwrap();
+        let mean = Series::geometric_mean(&[series(&[1.0, 4.0]), series(&[4.0, 9.0])]);
+        let figures = mean.unwrap().figures.unwrap();
         let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
         assert!(
             near(figures[0], 2.0) && near(figures[1], 6.0),
@@ -281,32 +384,35 @@ mod tests {
         let mut calls = 0;
         let losing = || {
             calls += 1;
-            if calls == 3 {
-                return Err(Failure::Count {
-                    expected: 10,
-                    seen: 9,
-                });
-            }
-            Ok(1.0)
+            check_count(10, if calls == 3 { 9 } else { 10 }).map(|()| 1.0)
         };
         let entrants = vec![
             Entrant::new("losing", losing),
             Entrant::new("good", || Ok(2.0)),
         ];
-        let heat = interleave(5, entrants);
-        assert_eq!(
-            heat.get("losing").unwrap().spread(),
-            Err(Failure::Count {
-                expected: 10,
-                seen: 9
-            })
-        );
+        let heat = Heat::run("test", 5, entrants);
+        let lost = Failure::Count {
+            expected: 10,
+            seen: 9,
+        };
+        assert_eq!(heat.get("losing").unwrap().spread(), Err(lost));
         assert!(matches!(
             heat.ratio("good", "losing"),
             Err(Failure::Unsound(_))
         ));
         assert!(heat.ratio("losing", "good").is_err());
         assert!(heat.ratio("good", "nobody").is_err());
-        assert_eq!(heat.best(&["losing", "good"]), Some("good"));
+        assert_eq!(heat.best(&["losing", "good"]), Ok("good"));
+        assert_eq!(calls, 3, "not run again");
+    }
+
+    #[test]
+    fn a_run_is_as_long_as_it_should_be_but_no_less_than_a_lap() {
+        let mut pace = Pace::new(0.5, 1000);
+        assert_eq!(pace.next(), 1000);
+        pace.was(10_000.0);
+        assert_eq!(pace.next(), 5000);
+        pace.was(10.0);
+        assert_eq!(pace.next(), 1000);
     }
 }

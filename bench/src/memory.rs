@@ -5,7 +5,7 @@ use std::{ffi::c_void, fmt, ptr::NonNull, slice};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use crate::contest::Failure;
+use crate::measure::Failure;
 
 /// The region starts on, and is a multiple of, a huge page.
 pub const ALIGNMENT: usize = 2 << 20;

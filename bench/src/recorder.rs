@@ -1,15 +1,26 @@
-//! The whole recorder: the generator in this process, an inserter, the ring, the analyzer with a trigger filter.
+//! The whole recorder, and inserters alone with nobody who looks: with the generator in this process, and with DPDK's made-up packets.
 
-use std::{path::Path, sync::Arc, time::Duration, time::Instant};
+use std::{
+    io,
+    path::Path,
+    sync::{Arc, mpsc::RecvTimeoutError},
+    time::{Duration, Instant},
+};
 
 use retroscope_capture::{
     Source,
     generator::{GeneratorConfig, GeneratorSource},
 };
-use retroscope_recorder::{Config, Event, Format, Recorder, Scripts, SystemClock};
+use retroscope_recorder::{Config, Event, Format, Recorder, Scripts, SystemClock, insert_only};
 use retroscope_ring::Backing;
 
-use crate::contest::Failure;
+use crate::{
+    contest::Load,
+    measure::{Entrant, Failure, Spread, check_count, check_lapped},
+    pin, queues,
+    ring::RingContest,
+    session::Session,
+};
 
 /// Ring bytes that a frame takes beside its own: the descriptor, and some for what is left over at the ends of buckets.
 const OVERHEAD_BYTES: u64 = 18;
@@ -17,16 +28,146 @@ const OVERHEAD_BYTES: u64 = 18;
 const TRIGGER: &str = "udp port 60000";
 /// A recorder that says nothing for so long is given up.
 const SILENCE: Duration = Duration::from_secs(20);
+/// Bytes of the frames.
+const FRAME_BYTES: u16 = 64;
+
+/// The rows of the recorder and of inserters.
+pub(crate) fn judged(session: &Session) -> io::Result<()> {
+    for (row, versus, measure) in [
+        (
+            "recorder/64B/vs-ring",
+            "ring",
+            recorder_over_ring as fn(&_) -> _,
+        ),
+        ("recorder/inserters/2-vs-1", "one inserter", two_over_one),
+        (
+            "capture/dpdk/net-null-vs-bare",
+            "rx_burst and free",
+            null_over_bare,
+        ),
+    ] {
+        if session.wants(row) {
+            session.ratio(row, versus, measure(session))?;
+        }
+    }
+    Ok(())
+}
+
+fn recorder_over_ring(session: &Session) -> Result<Spread, Failure> {
+    queues::two_cores()?;
+    let ring_bytes = session.scale.ring_bytes;
+    let folder = tempfile::tempdir().map_err(|error| Failure::system("making a folder", error))?;
+    let mut ring = RingContest::new(ring_bytes, None, 1, 1)?;
+    let entrants = vec![
+        queues::carrying(session, "ring", &mut ring, Load::pairs(64, 0, 1)),
+        Entrant::new("recorder", || run(ring_bytes, FRAME_BYTES, folder.path())),
+    ];
+    session.heat("recorder", entrants).ratio("recorder", "ring")
+}
+
+fn two_over_one(session: &Session) -> Result<Spread, Failure> {
+    if pin::cores() < 2 {
+        let why = "two inserters need two cores; there is one";
+        return Err(Failure::CannotRun(why.to_owned()));
+    }
+    let entrant = |name, threads| {
+        Entrant::new(name, move || {
+            let generator = GeneratorConfig {
+                size: FRAME_BYTES,
+                ..GeneratorConfig::default()
+            };
+            let source = GeneratorSource::new("generate", generator);
+            insert(session, Box::new(source), threads)
+        })
+    };
+    let heat = session.heat("inserters", vec![entrant("one", 1), entrant("two", 2)]);
+    heat.ratio("two", "one")
+}
+
+/// Mpps that one or more threads store, none lost, for the time of a run.
+///
+/// A time rather than a number of frames for each: where one of the CPUs is slower for a while, as a guest's may be, the other
+/// thread goes on meanwhile, as it would in a recording, and does not wait for the end.
+fn insert(session: &Session, source: Box<dyn Source>, threads: usize) -> Result<f64, Failure> {
+    let (clock, time) = (
+        Arc::new(SystemClock::new()),
+        Duration::from_secs_f64(session.scale.seconds),
+    );
+    let inserted = insert_only(
+        vec![source],
+        threads,
+        session.scale.ring_bytes,
+        Some(time),
+        clock,
+    );
+    let inserted = inserted.map_err(|error| Failure::system("starting inserters", error))?;
+    let source = &inserted.sources[0];
+    if source.received != Some(source.stored) || source.lost_known() > 0 {
+        return Err(Failure::Unsound(format!("packets were lost: {source:?}")));
+    }
+    Ok(source.stored as f64 / inserted.elapsed.as_secs_f64() / 1e6)
+}
+
+#[cfg(not(feature = "dpdk"))]
+fn null_over_bare(_: &Session) -> Result<Spread, Failure> {
+    let why = "built without the feature dpdk, which needs libdpdk-dev";
+    Err(Failure::CannotRun(why.to_owned()))
+}
+
+/// One inserter on `net_null` against a loop that takes its bursts and gives them back without a look.
+#[cfg(feature = "dpdk")]
+fn null_over_bare(session: &Session) -> Result<Spread, Failure> {
+    use retroscope_capture::{
+        CpuTurns, SourceError, Status,
+        dpdk::{DpdkConfig, DpdkSource, EalConfig},
+    };
+
+    use crate::contest::on_a_core;
+    let source = || {
+        let device = format!("net_null0,size={FRAME_BYTES}");
+        DpdkSource::new(DpdkConfig {
+            eal: EalConfig {
+                arguments: Vec::new(),
+                devices: vec![device.clone()],
+            },
+            device,
+            promiscuous: false,
+            take_interface: false,
+            buffer_bytes: None,
+            cpus: CpuTurns::default(),
+        })
+    };
+    let time = Duration::from_secs_f64(session.scale.seconds);
+    let take = || {
+        let mut opened = Box::new(source()).open(1)?;
+        let (start, mut packets) = (Instant::now(), 0);
+        while let Some(queue) = opened.first_mut()
+            && start.elapsed() < time
+        {
+            if queue.next(Duration::ZERO)? == Status::Frames {
+                packets += queue.burst().iter().len();
+            }
+        }
+        Ok(packets as f64 / start.elapsed().as_secs_f64() / 1e6)
+    };
+    let bare = || {
+        // A thread of its own, as an inserter is.
+        let (mpps, _) = on_a_core(take)?;
+        mpps.map_err(|error: SourceError| Failure::system("net_null", error))
+    };
+    let entrants = vec![
+        Entrant::new("net_null", || insert(session, Box::new(source()), 1)),
+        Entrant::new("bare", bare),
+    ];
+    session.heat("net_null", entrants).ratio("net_null", "bare")
+}
 
 /// Records `size`-byte frames at full speed, live, into a ring of `ring_bytes`, and returns Mpps from the start of the threads to
 /// the last frame analyzed.
 ///
 /// There are as many frames as fit into the ring together, so that nothing is overwritten before it was read, however threads are
 /// scheduled; each was stored and analyzed, or the run fails. Memory is filled before the clock starts.
-///
-/// # Errors
-/// [`Failure`].
-pub fn run(ring_bytes: u64, size: u16, directory: &Path) -> Result<f64, Failure> {
+fn run(ring_bytes: u64, size: u16, directory: &Path) -> Result<f64, Failure> {
     let count = ring_bytes * 15 / 16 / (u64::from(size) + OVERHEAD_BYTES);
     let generator = GeneratorConfig {
         size,
@@ -42,21 +183,18 @@ pub fn run(ring_bytes: u64, size: u16, directory: &Path) -> Result<f64, Failure>
     let recorder = Recorder::start(&config, &sources, &[], clock, None)
         .map_err(|error| Failure::system("starting the recorder", error))?;
     let start = Instant::now();
-    let limit = start + SILENCE;
     let failure = loop {
-        match recorder.event(limit.saturating_duration_since(Instant::now())) {
+        let left = (start + SILENCE).saturating_duration_since(Instant::now());
+        match recorder.event(left) {
             Ok(Event::Notice(_)) => {}
             Ok(other) => {
-                break Some(Failure::Unsound(format!(
-                    "no frame should match: {other:?}"
-                )));
+                let why = format!("no frame should match: {other:?}");
+                break Some(Failure::Unsound(why));
             }
-            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break None,
-            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+            Err(RecvTimeoutError::Disconnected) => break None,
+            Err(RecvTimeoutError::Timeout) => {
                 recorder.handle().abort();
-                break Some(Failure::Deadline {
-                    seconds: SILENCE.as_secs(),
-                });
+                break Some(Failure::deadline(SILENCE.as_secs()));
             }
         }
     };
@@ -65,19 +203,9 @@ pub fn run(ring_bytes: u64, size: u16, directory: &Path) -> Result<f64, Failure>
     if let Some(failure) = failure {
         return Err(failure);
     }
-    if summary.lapped > 0 {
-        return Err(Failure::Lapped {
-            packets: summary.lapped,
-        });
-    }
-    for seen in [summary.stored, summary.analyzed] {
-        if seen != count {
-            return Err(Failure::Count {
-                expected: count,
-                seen,
-            });
-        }
-    }
+    check_lapped(summary.lapped)?;
+    check_count(count, summary.stored)?;
+    check_count(count, summary.analyzed)?;
     Ok(count as f64 / seconds / 1e6)
 }
 
@@ -108,16 +236,5 @@ fn config(ring_bytes: u64, directory: &Path) -> Config {
         directory: directory.to_owned(),
         format: Format::PcapNg,
         reproducible: false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_small_recorder_sees_every_frame() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(run(32 << 20, 64, folder.path()).unwrap() > 0.0);
     }
 }

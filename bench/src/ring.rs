@@ -6,16 +6,17 @@
 //!
 //! Stamps go on from run to run, as those of a live source do.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
-use retroscope_ring::{GroupKind, Mode, Producer, Reader, Record, Ring, RingConfig, StoreError};
+use retroscope_ring::{GroupKind, Mode, Producer, Reader, Record, Ring, RingConfig};
 
 use crate::{
-    contest::{Contest, Failure, Frames, Load, Run, Tally},
+    contest::{Contest, Course, Frames, Load, Run, Tally, race},
     limits::DESCRIPTOR_BYTES,
+    measure::{Failure, Spread, check_count, check_lapped},
     memory::Memory,
     pin,
-    race::{Course, race},
+    session::Session,
 };
 
 /// Sleeps of a reader end after this at the latest, to see whether the run was given up.
@@ -90,12 +91,6 @@ impl RingContest {
         self
     }
 
-    /// The ring.
-    #[must_use]
-    pub fn ring(&self) -> &Ring {
-        &self.ring
-    }
-
     /// How many packets a consumer will see.
     fn share(&self, load: &Load, consumer: usize) -> u64 {
         let producers = (0..load.producers)
@@ -106,10 +101,6 @@ impl RingContest {
 }
 
 impl Contest for RingContest {
-    fn name(&self) -> &str {
-        "ring"
-    }
-
     fn run(&mut self, load: &Load, _memory: &mut Memory) -> Result<Run, Failure> {
         let (producers, readers) = (self.producers.len(), self.readers.len());
         let members_idle = load.consumers < readers && load.consumers < load.producers;
@@ -132,7 +123,6 @@ impl Contest for RingContest {
         let in_bucket = ring.bucket_bytes() / (DESCRIPTOR_BYTES + load.packet_bytes);
         let views: Vec<View<'_>> = (0..load.consumers)
             .map(|consumer| View {
-                load,
                 packets: self.share(load, consumer),
                 looks_max,
                 ring,
@@ -148,9 +138,9 @@ impl Contest for RingContest {
             .map(|(number, producer)| {
                 move |_: &Course| {
                     if packet_by_packet {
-                        store_each(producer, load, number, base)
+                        store::<true>(producer, load, number, base)
                     } else {
-                        store(producer, load, number, base)
+                        store::<false>(producer, load, number, base)
                     }
                 }
             })
@@ -165,37 +155,31 @@ impl Contest for RingContest {
     }
 }
 
-/// One producer: bursts until all is stored.
-fn store(producer: &mut Producer, load: &Load, number: usize, base: u64) -> Result<(), Failure> {
-    let frames = Frames::new(load.packet_bytes);
-    let packets = load.packets_of(number);
-    let mut stored = 0;
-    while stored < packets {
-        let end = packets.min(stored + load.burst as u64);
-        let burst = (stored..end).map(|packet| {
-            let time = base + load.time(number, packet);
-            Record::whole(time.cast_signed(), 0, frames.get(packet))
-        });
-        store_burst(producer, burst).map_err(|error| Failure::system("store", error))?;
-        stored = end;
-    }
-    producer.publish();
-    Ok(())
-}
-
-/// One producer: a call for each packet.
-fn store_each(
+/// One producer: bursts until all is stored, or a call for each packet.
+#[inline(always)]
+fn store<const PACKET_BY_PACKET: bool>(
     producer: &mut Producer,
     load: &Load,
     number: usize,
     base: u64,
 ) -> Result<(), Failure> {
     let frames = Frames::new(load.packet_bytes);
-    for packet in 0..load.packets_of(number) {
+    let packets = load.packets_of(number);
+    let record = |packet| {
         let time = base + load.time(number, packet);
-        let record = Record::whole(time.cast_signed(), 0, frames.get(packet));
-        let stored = producer.store(&record);
-        stored.map_err(|error| Failure::system("store", error))?;
+        Record::whole(time.cast_signed(), 0, frames.get(packet))
+    };
+    let mut stored = 0;
+    while stored < packets {
+        if PACKET_BY_PACKET {
+            let one = producer.store(&record(stored));
+            one.map_err(|error| Failure::system("store", error))?;
+            stored += 1;
+        } else {
+            let end = packets.min(stored + Load::BURST);
+            store_burst(producer, (stored..end).map(record))?;
+            stored = end;
+        }
     }
     producer.publish();
     Ok(())
@@ -206,17 +190,16 @@ fn store_each(
 pub(crate) fn store_burst<'f>(
     producer: &mut Producer,
     burst: impl Iterator<Item = Record<'f>>,
-) -> Result<(), StoreError> {
-    producer
-        .store_burst(burst)
+) -> Result<(), Failure> {
+    let stored = producer.store_burst(burst);
+    stored
         .map(drop)
-        .map_err(|burst| burst.error)
+        .map_err(|burst| Failure::system("store", burst.error))
 }
 
 /// What a consumer is to read.
 #[derive(Debug)]
 struct View<'l> {
-    load: &'l Load,
     /// Of all producers that it serves.
     packets: u64,
     looks_max: u32,
@@ -250,22 +233,12 @@ impl View<'_> {
                 continue;
             };
             looks = 0;
-            if self.load.touch_payload {
-                for packet in batch {
-                    seen.add(packet.time_ns.cast_unsigned(), packet.data.len());
-                    seen.touch(packet.data);
-                }
-            } else {
-                for packet in batch.summaries() {
-                    seen.add(packet.time_ns.cast_unsigned(), packet.captured_len as usize);
-                }
+            for packet in batch.summaries() {
+                seen.add(packet.time_ns.cast_unsigned(), packet.captured_len as usize);
             }
         }
         reader.finish();
-        let missed = reader.lapped().packets - lapped;
-        if missed > 0 {
-            return Err(Failure::Lapped { packets: missed });
-        }
+        check_lapped(reader.lapped().packets - lapped)?;
         let bases = self.base.wrapping_mul(seen.packets);
         seen.checksum = seen.checksum.wrapping_sub(bases);
         Ok(seen)
@@ -280,6 +253,37 @@ impl View<'_> {
         }
         Ok(())
     }
+}
+
+/// `ring/bytes-per-64B`: ring bytes over packets that are in the ring after it went around, published in bursts of 1 or 64, the worse. The
+/// descriptor, what is left over at the ends of buckets and the bucket being filled are all in it.
+pub(crate) fn retention(session: &Session) -> io::Result<()> {
+    let bytes = |burst| bytes_per_packet(session.scale.ring_bytes, burst);
+    let worst = bytes(1).and_then(|one| Ok(Spread::once(one.max(bytes(64)?))));
+    session.absolute("ring/bytes-per-64B", worst)
+}
+
+fn bytes_per_packet(ring_bytes: u64, burst: u64) -> Result<f64, Failure> {
+    let failure = |error| Failure::system("making a ring", error);
+    let ring = Ring::new(&RingConfig::new(ring_bytes, 1, 1), None).map_err(failure)?;
+    let mut producer = ring.producer().map_err(failure)?;
+    let frames = Frames::new(64);
+    let packets = ring.bytes() / 64 * 5 / 4;
+    for number in 0..packets {
+        let record = Record::whole(number.cast_signed(), 0, frames.get(number));
+        let stored = producer.store(&record);
+        stored.map_err(|error| Failure::system("store", error))?;
+        if number % burst == burst - 1 {
+            producer.publish();
+        }
+    }
+    producer.publish();
+    let statistics = ring.statistics();
+    check_count(packets, statistics.stored_packets)?;
+    if statistics.evicted_packets == 0 {
+        return Err(Failure::Unsound("the ring did not go around".to_owned()));
+    }
+    Ok(ring.bytes() as f64 / (packets - statistics.evicted_packets) as f64)
 }
 
 #[cfg(test)]
@@ -301,7 +305,6 @@ mod tests {
                 packets,
                 producers,
                 consumers,
-                touch_payload: true,
                 ..Load::pairs(packet_bytes, packets, 1)
             };
             let contest = if producers == 3 { &mut three } else { &mut two };
@@ -320,5 +323,16 @@ mod tests {
         assert_eq!(run.check(&load_each), Ok(()));
         let refused = two.run(&load, &mut memory);
         assert!(matches!(refused, Err(Failure::CannotRun(_))), "{refused:?}");
+    }
+
+    #[test]
+    fn a_packet_costs_itself_its_descriptor_and_little_more() {
+        for burst in [1, 64] {
+            let bytes = bytes_per_packet(64 << 20, burst).unwrap();
+            assert!(
+                (80.0..84.0).contains(&bytes),
+                "{bytes}: 31 of 32 buckets are full"
+            );
+        }
     }
 }

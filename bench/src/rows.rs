@@ -1,272 +1,411 @@
-//! Rows of results, and the file they go to.
+//! The one list of rows: what each is called, its unit, what is good enough, who measures it and where it is shown.
 //!
-//! `results.json` is an array of objects with the fields of [`Row`]. It is replaced as a whole, by renaming, after each group of
-//! measurements, so that a reader never sees half a file.
+//! `make bench-quick` measures the groups of [`Command::Quick`], `make bench` those of [`Command::Full`] too, `make bench-capture`
+//! those of [`Command::Capture`]. A judged row stands in the table of its command (`judged`, `capture-judged`) with its goal. The
+//! others are families: `{l}` and `{c}` in a name stand for something, which [`TABLES`] and [`FIGURES`] of docs/benchmarks.md put in
+//! lines and columns. All lists are text with `|` between fields, a line for each thing.
+//!
+//! A ratio is nothing without a sound denominator, so the `limits/…/vs-…` rows are measured in the same turns, and a ratio whose
+//! denominator falls short has no figure but a sentence. A selection of rows brings the rows of its denominators with it.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
+use std::{io, sync::LazyLock};
+
+use crate::{
+    ablation, bucket_change, capture, filter, latency, limits, outer, queues, recorder, ring,
+    session::Session,
 };
 
-use serde::{Deserialize, Serialize};
-
-use crate::{contest::Failure, measure::Spread};
-
-/// A file of rows, in the folder of results.
-pub const RESULTS: &str = "results.json";
-
-/// One figure.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
-    /// `ring/64B/1p1c/vs-qq2016`.
-    pub name: String,
-    /// The figure, in `unit`: the median of the repetitions. `None`: there is none, `versus` says why.
-    pub value: Option<f64>,
-    /// `Mpps`, `GB/s` (10^9 bytes), `ms`, `us`, `ns`, `percent`, `bytes`, `ratio` or `Mops/s`.
-    pub unit: String,
-    /// What it was compared with; of a row without a figure, the reason in words.
-    pub versus: Option<String>,
-    /// How many times as good as `versus`: the median of the ratios of each repetition.
-    pub ratio: Option<f64>,
-    /// The least repetition, of what `value` is.
-    pub min: Option<f64>,
-    /// The greatest repetition.
-    pub max: Option<f64>,
+/// What measures a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// `make bench-quick`: the rows that ring and filters are judged by.
+    Quick,
+    /// `make bench`: the evaluation of the thesis too, reproduced and extended.
+    Full,
+    /// `make bench-capture`: programs on live traffic.
+    Capture,
 }
+use Command::{Capture, Full, Quick};
 
-impl Row {
-    /// An absolute figure.
-    #[must_use]
-    pub fn absolute(name: impl Into<String>, unit: &str, spread: Spread) -> Self {
-        Self {
-            name: name.into(),
-            value: Some(spread.median),
-            unit: unit.to_owned(),
-            versus: None,
-            ratio: None,
-            min: Some(spread.min),
-            max: Some(spread.max),
-        }
-    }
+/// Measures the wanted rows of a group, and writes them.
+type Run = fn(&Session) -> io::Result<()>;
 
-    /// A comparison: `value` is the ratio too.
-    #[must_use]
-    pub fn ratio(name: impl Into<String>, versus: &str, spread: Spread) -> Self {
-        Self {
-            versus: Some(versus.to_owned()),
-            ratio: Some(spread.median),
-            ..Self::absolute(name, "ratio", spread)
-        }
-    }
+/// Command, who measures, and the rows: name, unit, goal, and the case that the table of judged rows tells. In the order in which
+/// they are measured.
+const LIST: &[(Command, Run, &str)] = &[
+    (
+        Quick,
+        ring::retention,
+        "ring/bytes-per-64B | bytes | ≤ 81 | ring bytes a 64-byte packet",
+    ),
+    (
+        Quick,
+        latency::judged,
+        "
+        ring/latency/idle-p99-us | us | ≤ 1000 | store to peek on an idle link, p99, µs
+        ring/latency/1mpps-p99-us | us | ≤ 1000 | store to peek at 1 Mpps, p99, µs
+        ring/latency/idle-cpu | percent | ≤ 2 | CPU of an idle reader, percent
+        ",
+    ),
+    (
+        Quick,
+        queues::judged,
+        "
+        ring/64B/1p1c/vs-qq2016 | ratio | ≥ 3.5 | 64 B, 1P1C, against QQ of 2016
+        ring/64B/1p1c/vs-best-peer | ratio | ≥ 1.5 | 64 B, 1P1C, against the best queue used well
+        ring/64B/1p1c/vs-raw-insert | ratio | ≥ 0.8 | 64 B, 1P1C, against a raw insert without any queue
+        ring/64B/2p2c/vs-qq2016 | ratio | ≥ 3.5 | 64 B, 2P2C, against QQ of 2016
+        ring/512B/1p1c/vs-qq2016 | ratio | ≥ 2.5 | 512 B, 1P1C, against QQ of 2016
+        ring/1514B/1p1c/vs-qq2016 | ratio | ≥ 2 | 1514 B, 1P1C, against QQ of 2016
+        ring/1514B/1p1c/vs-nt-fill | ratio | ≥ 0.8 | 1514 B, 1P1C, against filling the same memory
+        ring/60B/1p1c/vs-qq2016 | ratio | – | 60 B, 1P1C, against QQ of 2016
+        ring/60B/1p1c/vs-nt-fill | ratio | – | 60 B, 1P1C, against filling the same memory
+        ring/590B/1p1c/vs-qq2016 | ratio | – | 590 B, 1P1C, against QQ of 2016
+        ring/590B/1p1c/vs-nt-fill | ratio | – | 590 B, 1P1C, against filling the same memory
+        limits/raw-insert/vs-nt-fill | ratio | ≥ 0.7 | raw insert, bytes, of NT fill
+        limits/qq2016/vs-memcpy-insert | ratio | ≥ 0.4 | QQ of 2016, of a plain memcpy insert
+        limits/best-peer/vs-memcpy-insert | ratio | ≥ 0.8 | best queue used well, of a plain memcpy insert
+        ",
+    ),
+    (
+        Quick,
+        recorder::judged,
+        "
+        recorder/64B/vs-ring | ratio | ≥ 0.4 | whole recorder, one trigger filter, against the bare ring
+        recorder/inserters/2-vs-1 | ratio | ≥ 1.8 | two inserters, no reader, against one
+        capture/dpdk/net-null-vs-bare | ratio | ≥ 0.6 | DPDK's made-up packets into the ring, against freeing them
+        ",
+    ),
+    (
+        Quick,
+        filter::judged,
+        "
+        ring/cold-scan/vs-length-walk | ratio | ≥ 4 | cold scan, against following lengths
+        ring/cold-scan/ns | ns | ≤ 20 | cold scan, ns a packet
+        filter/single/vs-libpcap | ratio | ≥ 3.5 | five filters, packets in cache, against libpcap
+        filter/single/vs-handwritten-time | ratio | ≤ 1.4 | their time, of the time by hand
+        filter/100-hosts/vs-libpcap | ratio | ≥ 25 | 100 or-ed hosts, against libpcap
+        filter/10k-flows/vs-one-time | ratio | ≤ 2 | 10,000 flow rules, packets in the ring, of the time of one filter
+        filter/10k-mixed/vs-one-time | ratio | ≤ 3 | 10,000 hosts, nets and ports, of the time of one filter
+        filter/cold/vs-libpcap-walk | ratio | ≥ 4 | one filter, packets in the ring, against libpcap following lengths
+        filter/install-10k-ms | ms | ≤ 50 | 10,000 texts of flow rules until they match, ms
+        filter/lua/vs-libpcap-time | ratio | ≤ 0.6 | a port in Lua, of the time of libpcap
+        ",
+    ),
+    (
+        Quick,
+        bucket_change::judged,
+        "ring/bucket-change-us | us | ≤ 5 | a producer's change of buckets, 65,535 full ones and 1,000 reservations, µs",
+    ),
+    (Full, limits::rows, "limits/{l}/{c}t | GB/s | – |\nlimits/{l}/{c}B | Mpps | – |"),
+    (Full, ablation::rows, "ablation/{l} | Mpps | – |"),
+    (Full, queues::guard, "guard/{l}/{c} | Mpps | – |"),
+    (
+        Full,
+        queues::buckets,
+        "bucket/{c}MiB/{l}B | Mpps | – |\nbucket-qq2016/{c}MiB/{l}B | Mpps | – |",
+    ),
+    (Full, outer::rows, "outer/{l}/{c}t | Mops/s | – |"),
+    (
+        Full,
+        latency::rows,
+        "
+        latency/{l}/stolen | ms | – |
+        latency/saturated/{c} | us | – |
+        latency/{l}/p99 | us | ≤ 500 |
+        latency/{l}/{c} | us | – |
+        latency/two-buckets | us | – |
+        ",
+    ),
+    (
+        Full,
+        filter::rows,
+        "
+        filter-ns/{l}/{c} | ns | – |
+        filter-compile/{l}/{c} | us | – |
+        filter-together/{l}/{c} | ns | – |
+        filter-rules/{l}/{c} | ns | – |
+        ",
+    ),
+    (Full, queues::rows, "queue/{l}/{c}B/{t}/{use} | Mpps | – |"),
+    (
+        Capture,
+        capture::judged,
+        "
+        capture/64B/cpu-vs-keeping | ratio | ≤ 0.4 | 64 B, against a tcpdump that keeps packets too
+        capture/1514B/cpu-vs-keeping | ratio | ≤ 0.4 | 1514 B, against a tcpdump that keeps packets too
+        capture/64B/cpu-vs-tcpdump | ratio | – | 64 B, against `tcpdump -w /dev/null`
+        capture/1514B/cpu-vs-tcpdump | ratio | – | 1514 B, against `tcpdump -w /dev/null`
+        capture/64B/cpu-vs-minimal | ratio | ≤ 1.6 | 64 B, against a reader that only copies
+        capture/1514B/cpu-vs-minimal | ratio | ≤ 0.8 | 1514 B, against a reader that only copies
+        capture/{c}B/{l}-ns | ns | – |
+        capture/{c}B/one-cpu/{l}-ns | ns | – |
+        ",
+    ),
+    (Capture, capture::lossless, "capture/lossless/{c}B/{l} | Mpps | – |"),
+];
 
-    /// No figure, and why.
-    #[must_use]
-    pub fn missing(name: impl Into<String>, unit: &str, why: &Failure) -> Self {
-        Self {
-            name: name.into(),
-            value: None,
-            unit: unit.to_owned(),
-            versus: Some(why.to_string()),
-            ratio: None,
-            min: None,
-            max: None,
-        }
-    }
-}
+/// Tables by line and column: the name of the block, what stands above the lines, the heading of a column, and [`Cells`].
+pub const TABLES: &str = "
+    limits | GB/s by threads | {} | limits/{l}/{c}t = {}
+    inserts | Mpps | {} B | limits/{l}/{c}B = {}
+    queues-1p1c | Mpps, 1P1C | {} B | queue/{l}/{c}B/1p1c/well = {} ; queue/{l}/{c}B/1p1c/nt = {}, our NT copy
+    queues-most-threads | Mpps, {most} | {} B | queue/{l}/{c}B/{most}/well = {} ; queue/{l}/{c}B/{most}/nt = {}, our NT copy
+    naive | Mpps, 64 B, 1P1C | {} | queue/{l}/64B/1p1c/{c} = {}
+    ablation | change, kept in all lines below | Mpps | ablation/{l} = {}
+    bucket-sizes | Mpps | {} MiB | bucket/{c}MiB/{l}B = our ring, {} B ; bucket-qq2016/{c}MiB/{l}B = QQ of 2016, {} B
+    outer-queue | Mops/s by threads | {} | outer/{l}/{c}t = {}
+    guard-distance | Mpps by inner queues | {} | guard/{l}/{c} = {}
+    latency | µs by rate | {} | latency/{l}/{c} = {}
+    filter-engines | ns a packet | {} | filter-ns/{l}/{c} = {}
+    filter-compile | µs | {} | filter-compile/{l}/{c} = {}
+    filter-together | ns by filters | {} | filter-together/{l}/{c} = {}
+    filter-rules | ns by rules | {} | filter-rules/{l}/{c} = {}
+    capture-times | ns of processor time a packet | {} B | capture/{c}B/{l}-ns = {} ; capture/{c}B/one-cpu/{l}-ns = {}, on one CPU
+    capture-lossless | Mpps by bytes | {} | capture/lossless/{c}B/{l} = {}
+";
 
-/// Which rows are wanted: a comma list of names, or of beginnings of names up to a slash.
-#[derive(Debug, Clone, Default)]
-pub struct Selection(Vec<String>);
+/// Figures: the name of block and file, its panels, the label below, the title, [`Cells`], and rows that are drawn as a limit, with a
+/// factor to the unit of the last panel. A panel is `bars`, `linear`, `log`, or `bits`: Mpps as Gbit/s of packets of as many bytes as the column
+/// says.
+pub const FIGURES: &str = "
+    machine-limits | bars GB/s | | What the memory itself gives: longer is better | limits/{l}/1t = {}, 1 thread ; limits/{l}/2t = {}, 2 threads |
+    contestants-1p1c | bars Mpps | | 64-byte packets through each queue, 1P1C: longer is better | queue/{l}/64B/1p1c/well = {} ; queue/{l}/64B/1p1c/nt = {}, our NT copy ; queue/{l}/64B/1p1c/naive = {}, packet by packet ; queue/{l}/64B/1p1c/malloc = {}, malloc for each packet | limits/raw-insert/64B = raw insert * 1
+    contestants-most-threads | bars Mpps | | 64-byte packets through each queue, {most}: longer is better | queue/{l}/64B/{most}/well = {} ; queue/{l}/64B/{most}/nt = {}, our NT copy ; queue/{l}/64B/{most}/naive = {}, packet by packet ; queue/{l}/64B/{most}/malloc = {}, malloc for each packet |
+    sizes-1p1c | log Mpps ; bits Gbit/s | bytes of a packet | Throughput by packet size, 1P1C: higher is better | queue/{l}/{c}B/1p1c/well = {} ; limits/{l}/{c}B = {} |
+    sizes-most-threads | log Mpps ; bits Gbit/s | bytes of a packet | Throughput by packet size, {most}: higher is better | queue/{l}/{c}B/{most}/well = {} |
+    threads | bits Gbit/s | bytes of a packet | Our ring and QQ of 2016 by packet size and threads: higher is better | queue/ring/{c}B/{l}/well = our ring, {} ; queue/qq2016/{c}B/{l}/well = QQ of 2016, {} | limits/nt-fill/1t = NT fill, 1 thread * 8 ; limits/nt-fill/2t = NT fill, 2 threads * 8
+    ablation | bars Mpps | | From QQ of 2016 to our ring, one change at a time (64 B, 1P1C): longer is better | ablation/{l} = {} | limits/raw-insert/64B = raw insert * 1
+    bucket-sizes | linear Mpps | MiB in a bucket | Throughput by size of a bucket, 1P1C: higher is better | bucket/{c}MiB/{l}B = our ring, {} B ; bucket-qq2016/{c}MiB/{l}B = QQ of 2016, {} B |
+    outer-queue | log Mops/s | threads | Operations on the outer queue by threads: higher is better | outer/{l}/{c}t = {} |
+    guard-distance | linear Mpps | inner queues between writer and reader | Throughput by distance between writer and reader, 64 B: higher is better | guard/{l}/{c} = {} |
+    latency | log µs | packets a second | Latency from store to peek by rate (64 B, 1P1C): lower is better | latency/{c}/p50 = p50 ; latency/{c}/p99 = p99 ; latency/{c}/max = greatest | latency/two-buckets = two buckets (bound) * 1
+    capture-lossless | linear Mpps ; bits Gbit/s | bytes of a packet, without its check sequence | Highest rate without loss over a veth pair: higher is better | capture/lossless/{c}B/{l} = {} |
+";
 
-impl Selection {
-    /// `ring/latency,limits`; empty: all.
-    #[must_use]
-    pub fn parse(text: &str) -> Self {
-        let items = text
-            .split(',')
-            .map(|item| item.trim().trim_end_matches('/'));
-        Self(
-            items
-                .filter(|item| !item.is_empty())
-                .map(str::to_owned)
-                .collect(),
-        )
-    }
+/// Patterns of names, each with the words for a line: `{}` in them is what `{l}` stands for. `{most}` is the topology with the most
+/// pairs.
+pub type Cells = Vec<(String, String)>;
 
-    /// Whether a row is.
-    #[must_use]
-    pub fn wants(&self, row: &str) -> bool {
-        self.0.is_empty() || self.0.iter().any(|item| below(row, item))
-    }
+/// Words for what stands in names, in the order in which lines and columns stand in tables. What has no words stands for itself,
+/// behind these, numbers by their size.
+const WORDS: &str = "
+    ring = Retroscope's ring
+    qq2016 = QQ of 2016
+    0-qq2016 = 0 QQ of 2016
+    rtrb = rtrb
+    array-queue = crossbeam ArrayQueue
+    crossbeam-channel = crossbeam-channel
+    reader-writer-queue = ReaderWriterQueue
+    concurrent-queue = ConcurrentQueue
+    rte-ring-sp = rte_ring SP/SC
+    rte-ring-mp = rte_ring MP/MC
+    rte-ring-rts = rte_ring MP/MC, relaxed tail
+    folly-pcq = folly ProducerConsumerQueue
+    folly-mpmc = folly MPMCQueue
+    well = buffers of 64
+    nt = buffers of 64, our NT copy
+    naive = packet by packet
+    malloc = malloc for each packet
+    1p1c = 1P1C
+    2p2c = 2P2C
+    nt-fill = fill, non-temporal stores
+    fill = fill, regular stores
+    nt-copy = copy, non-temporal stores
+    copy = copy, regular stores
+    read = read
+    raw-insert = raw NT insert
+    memcpy-insert = plain memcpy insert
+    idle = idle
+    1kpps = 1 k
+    10kpps = 10 k
+    100kpps = 100 k
+    1mpps = 1 M
+    10mpps = 10 M
+    saturated = saturated
+    p50 = p50
+    p99 = p99, goal ≤ 500
+    max = max
+    stolen = taken by the host, ms
+    udp-port = `udp port 60000`
+    tcp-host = `tcp port 80 and host 10.0.0.1`
+    host-or-net = `host 192.168.1.1 or net 10.0.0.0/8`
+    tcp-flags = `tcp[tcpflags] & (tcp-syn\\|tcp-fin) != 0`
+    10-hosts = 10 hosts
+    100-hosts = 100 hosts
+    libpcap = libpcap
+    native = machine code
+    interpreter = our interpreter
+    handwritten = by hand
+    separate = one by one
+    joint = as one function
+    flows = flow rules
+    mixed = hosts, nets and ports
+    one = a single filter
+    sender = the sender alone
+    retroscope = Retroscope, AF_PACKET
+    retroscope-sender = its sender
+    retroscope-af-xdp = Retroscope, AF_XDP
+    retroscope-af-xdp-sender = its sender (AF_XDP)
+    tcpdump = tcpdump
+    tcpdump-sender = its sender (tcpdump)
+    dumpcap = dumpcap
+    dumpcap-sender = its sender (dumpcap)
+    keeping = tcpdump that keeps
+    minimal = minimal reader
+";
 
-    /// Whether one of these is.
-    #[must_use]
-    pub fn wants_any(&self, rows: &[&str]) -> bool {
-        rows.iter().any(|row| self.wants(row))
-    }
-
-    /// Whether a row may be that begins with `group` and a slash.
-    #[must_use]
-    pub fn wants_below(&self, group: &str) -> bool {
-        self.wants(group) || self.0.iter().any(|item| below(item, group))
-    }
-
-    /// What of the selection names none of `rows`.
-    pub fn unknown<'a>(&'a self, rows: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
-        let unknown = |item: &&str| !rows.iter().any(|row| below(row, item));
-        self.0.iter().map(String::as_str).filter(unknown)
-    }
-}
-
-/// `ring/64B` is below `ring`, `ring/64B` and not below `ring/6`.
-fn below(row: &str, item: &str) -> bool {
-    row.strip_prefix(item)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-/// The rows of this run, and where they go.
+/// Rows that are measured together.
 #[derive(Debug)]
-pub struct Results {
-    path: PathBuf,
-    rows: Vec<Row>,
-    failed: bool,
+pub struct Group {
+    /// By which command.
+    pub command: Command,
+    /// Measures those that are wanted, and writes them.
+    pub run: Run,
+    /// What it writes.
+    pub rows: Vec<Listed>,
 }
 
-impl Results {
-    /// Removes the results of an earlier run, makes the folder where needed.
-    ///
-    /// # Errors
-    /// The system's, with the path.
-    pub fn start(folder: &Path) -> io::Result<Self> {
-        let path = folder.join(RESULTS);
-        fs::create_dir_all(folder).map_err(|error| at(folder, &error))?;
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(&path, &error)),
-            _ => {}
+/// A row, or a family of them.
+#[derive(Debug)]
+pub struct Listed {
+    /// The name; words in braces stand for a part of it.
+    pub name: &'static str,
+    /// Of the value.
+    pub unit: &'static str,
+    /// `≥ 3.5`, `≤ 50`, or `–`: shown for comparison.
+    pub goal: &'static str,
+    /// What the table of judged rows says of it; empty: it does not stand there.
+    pub case: &'static str,
+}
+
+impl Listed {
+    /// The parts of the name before the first one that differs within a family.
+    #[must_use]
+    pub fn stem(&self) -> &str {
+        match self.name.split_once('{') {
+            Some((before, _)) => before.rsplit_once('/').map_or("", |(stem, _)| stem),
+            None => self.name,
         }
-        Ok(Self {
-            path,
-            rows: Vec::new(),
-            failed: false,
+    }
+
+    /// Whether a value is good enough; `None` without a goal.
+    #[must_use]
+    pub fn is_met(&self, value: f64) -> Option<bool> {
+        let (sign, bound) = self.goal.split_once(' ')?;
+        let bound: f64 = bound.parse().ok()?;
+        Some(if sign == "≥" {
+            value >= bound
+        } else {
+            value <= bound
         })
     }
+}
 
-    /// Adds rows and writes the file.
-    ///
-    /// # Errors
-    /// The system's, with the path.
-    pub fn add(&mut self, rows: impl IntoIterator<Item = Row>) -> io::Result<()> {
-        self.rows.extend(rows);
-        let mut text = String::from("[\n");
-        for (number, row) in self.rows.iter().enumerate() {
-            text.push_str("  ");
-            text.push_str(&serde_json::to_string(row)?);
-            text.push_str(if number + 1 < self.rows.len() {
-                ",\n"
-            } else {
-                "\n"
-            });
+/// The groups of [`LIST`].
+pub static GROUPS: LazyLock<Vec<Group>> = LazyLock::new(|| {
+    let row = |fields: Vec<&'static str>| Listed {
+        name: fields[0],
+        unit: fields[1],
+        goal: fields[2],
+        case: fields[3],
+    };
+    let group = |(command, run, rows): &(Command, Run, &'static str)| Group {
+        command: *command,
+        run: *run,
+        rows: table(rows).map(row).collect(),
+    };
+    LIST.iter().map(group).collect()
+});
+
+/// The fields of each line of one of the lists above.
+pub fn table(text: &'static str) -> impl Iterator<Item = Vec<&'static str>> {
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    lines.map(|line| line.split('|').map(str::trim).collect())
+}
+
+/// The row of this name, or the family that it is of.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Listed> {
+    let mut rows = GROUPS.iter().flat_map(|group| &group.rows);
+    rows.find(|row| parts(row.name, name).is_some())
+}
+
+/// What `{l}` and `{c}` stand for in a name that fits the pattern; nothing where the pattern has none. Other words in braces stand
+/// for anything. A column with a unit behind it is a number.
+#[must_use]
+pub fn parts<'n>(pattern: &str, name: &'n str) -> Option<(&'n str, &'n str)> {
+    let (mut line, mut column) = ("", "");
+    let mut names = name.split('/');
+    for part in pattern.split('/') {
+        let name = names.next()?;
+        let hole = part
+            .split_once('{')
+            .and_then(|(before, rest)| Some((before, rest.split_once('}')?)));
+        let Some((before, (hole, after))) = hole else {
+            if part == name {
+                continue;
+            }
+            return None;
+        };
+        let found = name.strip_prefix(before)?.strip_suffix(after)?;
+        match hole {
+            "l" => line = found,
+            "c" if after.is_empty() || found.parse::<u32>().is_ok() => column = found,
+            "c" => return None,
+            _ => {}
         }
-        text.push_str("]\n");
-        let part = self.path.with_extension("json.part");
-        fs::write(&part, text).map_err(|error| at(&part, &error))?;
-        fs::rename(&part, &self.path).map_err(|error| at(&self.path, &error))
     }
-
-    /// Remembers that a check failed: the program will not end with 0.
-    pub fn fail(&mut self) {
-        self.failed = true;
-    }
-
-    /// Whether one did.
-    #[must_use]
-    pub fn failed(&self) -> bool {
-        self.failed
-    }
-
-    /// All of them, in the order in which they were added.
-    #[must_use]
-    pub fn rows(&self) -> &[Row] {
-        &self.rows
-    }
-
-    /// The file.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
+    names.next().is_none().then_some((line, column))
 }
 
-/// Reads a file that [`Results`] wrote.
-///
-/// # Errors
-/// The system's, or what is wrong with the text, with the path.
-pub fn read(path: &Path) -> io::Result<Vec<Row>> {
-    let text = fs::read_to_string(path).map_err(|error| at(path, &error))?;
-    serde_json::from_str(&text).map_err(|error| at(path, &error.into()))
-}
-
-fn at(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+/// The words for a part of a name, and where it stands in lines and columns.
+#[must_use]
+pub fn words(part: &str) -> (usize, u32, &str) {
+    let mut known = WORDS
+        .lines()
+        .filter_map(|line| line.trim().split_once(" = "))
+        .enumerate();
+    match known.find(|(_, (of, _))| *of == part) {
+        Some((place, (_, words))) => (place, 0, words),
+        None => (usize::MAX, part.parse().unwrap_or_default(), part),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SPREAD: Spread = Spread {
-        median: 2.0,
-        min: 1.5,
-        max: 2.5,
-    };
-
     #[test]
-    fn what_is_written_can_be_read_and_an_earlier_run_is_gone() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(RESULTS);
-        fs::write(&path, "of an earlier run").unwrap();
-        let mut results = Results::start(folder.path()).unwrap();
-        assert!(!path.exists());
-        results.add([Row::absolute("a/b", "Mpps", SPREAD)]).unwrap();
-        let why = Failure::CannotRun("this machine has one core".to_owned());
-        results
-            .add([
-                Row::ratio("a/c", "peer", SPREAD),
-                Row::missing("a/d", "us", &why),
-            ])
-            .unwrap();
-        let rows = read(&path).unwrap();
-        assert_eq!(rows, results.rows());
-        assert_eq!(rows[1].ratio, Some(2.0));
-        assert_eq!(rows[2].versus.as_deref(), Some("this machine has one core"));
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    fn names_are_taken_apart() {
+        let well = "queue/{l}/{c}B/1p1c/well";
+        assert_eq!(
+            parts(well, "queue/rtrb/64B/1p1c/well"),
+            Some(("rtrb", "64"))
+        );
+        assert_eq!(parts(well, "queue/rtrb/64/1p1c/well"), None);
+        assert_eq!(parts("limits/{l}/{c}t", "limits/raw-insert/vs-nt"), None);
+        assert_eq!(parts("ablation/{l}", "ablation/1-a"), Some(("1-a", "")));
+        assert_eq!(parts("ablation/{l}", "ablation/1-a/b"), None);
+        let unit = |name| find(name).map(|row| row.unit);
+        assert_eq!(unit("capture/64B/one-cpu/keeping-ns"), Some("ns"));
+        assert_eq!(unit("limits/raw-insert/64B"), Some("Mpps"));
+        assert_eq!(unit("latency/idle/stolen"), Some("ms"));
+        assert_eq!(unit("ring/64B/1p1c/vs-nt-fill"), None);
+        let stem = find("capture/lossless/64B/sender").map(Listed::stem);
+        assert_eq!(stem, Some("capture/lossless"));
     }
 
     #[test]
-    fn the_fields_are_the_agreed_ones() {
-        let text = serde_json::to_string(&Row::ratio("n", "peer", SPREAD)).unwrap();
-        assert_eq!(
-            text,
-            r#"{"name":"n","value":2.0,"unit":"ratio","versus":"peer","ratio":2.0,"min":1.5,"max":2.5}"#
-        );
-    }
-
-    #[test]
-    fn a_selection_names_rows_or_folders() {
-        let all = Selection::parse("");
-        assert!(all.wants("anything"));
-        let some = Selection::parse("ring/latency, limits/,recorder/64B/vs-ring");
-        assert!(some.wants("ring/latency/idle-cpu"));
-        assert!(some.wants("limits/raw-insert/vs-nt-fill"));
-        assert!(!some.wants("ring/64B/1p1c/vs-qq2016"));
-        assert!(!Selection::parse("ring/6").wants("ring/64B/1p1c/vs-qq2016"));
-        let rows = ["ring/latency/idle-cpu", "limits/x"];
-        assert!(some.wants_any(&rows));
-        assert!(some.wants_below("recorder") && some.wants_below("limits"));
-        assert!(!some.wants_below("queue"));
-        assert_eq!(
-            some.unknown(&rows).collect::<Vec<_>>(),
-            ["recorder/64B/vs-ring"]
-        );
+    fn goals_bound_from_below_and_above() {
+        let met = |name, value| find(name).unwrap().is_met(value);
+        assert_eq!(met("ring/64B/1p1c/vs-qq2016", 3.5), Some(true));
+        assert_eq!(met("ring/64B/1p1c/vs-qq2016", 3.4), Some(false));
+        assert_eq!(met("ring/latency/idle-cpu", 2.1), Some(false));
+        assert_eq!(met("ring/60B/1p1c/vs-qq2016", 1.0), None);
+        let rows = GROUPS.iter().flat_map(|group| &group.rows);
+        for row in rows.filter(|row| row.goal != "–") {
+            assert!(row.is_met(1.0).is_some(), "{row:?}");
+        }
     }
 }

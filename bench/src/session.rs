@@ -1,157 +1,272 @@
-//! One run of the program: what is wanted, where it goes, and what all measurements share.
+//! One run of the program: what is wanted, what all measurements share, and the file that figures go to.
+//!
+//! `results.json` is an array of objects with the fields of [`Row`]. It is replaced as a whole, by renaming, after each row, so
+//! that a reader never sees half a file.
 
-use std::{cell::RefCell, io, path::Path};
-
-use crate::{
-    contest::Failure,
-    measure::Spread,
-    memory::Memory,
-    pace::Scale,
-    rows::{Results, Row, Selection},
+use std::{
+    cell::{Cell, RefCell},
+    fs, io,
+    path::{Path, PathBuf},
 };
 
-/// Why the program cannot go on. A measurement that fails is not among them: it is a row.
-#[derive(Debug, thiserror::Error)]
-pub enum SessionError {
-    /// The results cannot be written.
-    #[error("cannot write results: {0}")]
-    Results(#[from] io::Error),
-    /// The memory for the contestants is not there.
-    #[error("no memory for the benchmarks: {0}")]
-    Memory(Failure),
-    /// A selection that selects nothing.
-    #[error("ROWS={item}: there is no such row")]
-    Selection {
-        /// What was asked for.
-        item: String,
-    },
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    capture::Programs,
+    measure::{Entrant, Failure, Heat, Scale, Spread},
+    memory::Memory,
+    rows::{self, Command},
+    say,
+};
+
+/// A file of rows, in the folder of results.
+pub const RESULTS: &str = "results.json";
+/// Turns of each contestant in `full`; the judged rows take more.
+const REPETITIONS: usize = 3;
+
+/// One figure.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// `ring/64B/1p1c/vs-qq2016`.
+    pub name: String,
+    /// The figure, in `unit`: the median of the repetitions. `None`: there is none, `versus` says why.
+    pub value: Option<f64>,
+    /// `Mpps`, `GB/s` (10^9 bytes), `ms`, `us`, `ns`, `percent`, `bytes`, `ratio` or `Mops/s`.
+    pub unit: String,
+    /// What it was compared with; of a row without a figure, the reason in words.
+    pub versus: Option<String>,
+    /// How many times as good as `versus`: the median of the ratios of each repetition.
+    pub ratio: Option<f64>,
+    /// The least repetition, of what `value` is.
+    pub min: Option<f64>,
+    /// The greatest repetition.
+    pub max: Option<f64>,
+}
+
+impl Row {
+    /// A figure, or why there is none; with the unit that the list of rows has for it.
+    #[must_use]
+    pub fn new(name: &str, versus: Option<&str>, figure: Result<Spread, &Failure>) -> Self {
+        let why = figure.err().map(ToString::to_string);
+        let figure = figure.ok();
+        let value = figure.map(|spread| spread.median);
+        Self {
+            name: name.to_owned(),
+            value,
+            unit: rows::find(name).map_or("", |row| row.unit).to_owned(),
+            ratio: value.filter(|_| versus.is_some()),
+            versus: why.or(versus.map(str::to_owned)),
+            min: figure.map(|spread| spread.min),
+            max: figure.map(|spread| spread.max),
+        }
+    }
+}
+
+/// Reads the rows of an earlier run.
+///
+/// # Errors
+/// The system's, or what is wrong with the text, with the path.
+pub fn read(folder: &Path) -> io::Result<Vec<Row>> {
+    let path = folder.join(RESULTS);
+    let text = fs::read_to_string(&path).map_err(|error| at(&path, &error))?;
+    serde_json::from_str(&text).map_err(|error| at(&path, &error.into()))
+}
+
+/// An error with its path.
+pub(crate) fn at(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// Which rows are wanted: a comma list of names, or of beginnings of names up to a slash.
+#[derive(Debug, Clone, Default)]
+pub struct Selection(Vec<String>);
+
+impl Selection {
+    /// `ring/latency,limits`; empty: all.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let items = text
+            .split(',')
+            .map(|item| item.trim().trim_end_matches('/'));
+        Self(
+            items
+                .filter(|item| !item.is_empty())
+                .map(str::to_owned)
+                .collect(),
+        )
+    }
+
+    /// Whether a row is, by its whole name.
+    #[must_use]
+    pub fn wants(&self, name: &str) -> bool {
+        self.0.is_empty() || self.0.iter().any(|item| is_below(name, item))
+    }
+
+    /// Whether a row may be whose name begins with `stem` up to a slash.
+    #[must_use]
+    pub fn wants_some_of(&self, stem: &str) -> bool {
+        self.wants(stem) || self.0.iter().any(|item| is_below(item, stem))
+    }
+
+    /// Finds an item that selects none of the rows of a command.
+    #[must_use]
+    pub fn unknown(&self, command: Command) -> Option<&str> {
+        let known = |item: &str| {
+            let rows = rows::GROUPS.iter().filter(|group| group.command == command);
+            rows.flat_map(|group| &group.rows).any(|row| {
+                // A row of a family has a name of its own.
+                let is_family = row.stem() != row.name && row.stem().contains('/');
+                is_below(row.stem(), item) || is_family && is_below(item, row.stem())
+            })
+        };
+        self.0.iter().map(String::as_str).find(|item| !known(item))
+    }
+}
+
+/// `ring/64B` is below `ring`, `ring/64B` and not below `ring/6`.
+fn is_below(name: &str, item: &str) -> bool {
+    let rest = name.strip_prefix(item);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// What measurements share.
 #[derive(Debug)]
 pub struct Session {
-    scale: Scale,
+    /// How much is measured.
+    pub scale: Scale,
+    /// The region of the contestants, as large as the ring.
+    pub memory: RefCell<Memory>,
+    /// Where results go.
+    pub folder: PathBuf,
+    /// What `capture` runs.
+    pub programs: Option<Programs>,
     selection: Selection,
-    results: Results,
-    memory: RefCell<Memory>,
+    rows: RefCell<Vec<Row>>,
+    failed: Cell<bool>,
 }
 
 impl Session {
-    /// Removes earlier results, and takes the memory that contestants share, as large as the ring.
+    /// Removes earlier results, makes the folder where needed, and takes the memory that contestants share.
     ///
     /// # Errors
-    /// [`SessionError`].
-    pub fn start(folder: &Path, scale: Scale, selection: Selection) -> Result<Self, SessionError> {
-        let results = Results::start(folder)?;
+    /// The system's.
+    pub fn start(folder: &Path, scale: Scale, selection: Selection) -> io::Result<Self> {
+        fs::create_dir_all(folder).map_err(|error| at(folder, &error))?;
+        let path = folder.join(RESULTS);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(&path, &error)),
+            _ => {}
+        }
         let bytes = usize::try_from(scale.ring_bytes).unwrap_or(usize::MAX);
-        let memory = Memory::new(bytes).map_err(SessionError::Memory)?;
         Ok(Self {
             scale,
+            memory: RefCell::new(Memory::new(bytes).map_err(io::Error::other)?),
+            folder: folder.to_owned(),
+            programs: None,
             selection,
-            results,
-            memory: RefCell::new(memory),
+            rows: RefCell::default(),
+            failed: Cell::new(false),
         })
     }
 
-    /// How much is measured.
-    #[must_use]
-    pub fn scale(&self) -> Scale {
-        self.scale
+    /// Runs all groups of a command of which a row may be wanted. What cannot be measured is a row too.
+    ///
+    /// # Errors
+    /// The results cannot be written.
+    pub fn run(&self, command: Command) -> io::Result<()> {
+        for group in rows::GROUPS.iter() {
+            let wanted = |row: &rows::Listed| self.selection.wants_some_of(row.stem());
+            if group.command == command && group.rows.iter().any(wanted) {
+                (group.run)(self)?;
+            }
+        }
+        Ok(())
     }
 
-    /// The region of the contestants.
+    /// Whether a check failed: the program must not end with 0.
     #[must_use]
-    pub fn memory(&self) -> &RefCell<Memory> {
-        &self.memory
+    pub fn failed(&self) -> bool {
+        self.failed.get()
     }
 
-    /// Whether one of these rows is wanted.
+    /// Whether this row is listed and wanted.
     #[must_use]
-    pub fn wants_any(&self, rows: &[&str]) -> bool {
-        self.selection.wants_any(rows)
+    pub fn wants(&self, name: &str) -> bool {
+        rows::find(name).is_some() && self.selection.wants(name)
     }
 
-    /// Whether a row is wanted that begins with `group` and a slash.
+    /// Whether one of these is.
     #[must_use]
-    pub fn wants_below(&self, group: &str) -> bool {
-        self.selection.wants_below(group)
+    pub fn wants_any(&self, names: &[&str]) -> bool {
+        names.iter().any(|name| self.wants(name))
     }
 
-    /// Whether this row is wanted.
+    /// Runs entrants in turns, as often as judged rows are.
     #[must_use]
-    pub fn wants(&self, row: &str) -> bool {
-        self.selection.wants(row)
+    pub fn heat(&self, what: &str, entrants: Vec<Entrant<'_>>) -> Heat {
+        Heat::run(what, self.scale.repetitions, entrants)
     }
 
-    /// The results so far.
-    #[must_use]
-    pub fn results(&self) -> &Results {
-        &self.results
+    /// Runs those of the entrants in turns whose names are wanted rows, and writes these.
+    ///
+    /// # Errors
+    /// The results cannot be written.
+    pub fn measure(&self, what: &str, mut entrants: Vec<Entrant<'_>>) -> io::Result<()> {
+        entrants.retain(|entrant| self.wants(&entrant.name));
+        let repetitions = REPETITIONS.min(self.scale.repetitions);
+        for series in Heat::run(what, repetitions, entrants).0 {
+            self.absolute(&series.name, series.spread())?;
+        }
+        Ok(())
     }
 
     /// Writes an absolute figure, or why there is none.
     ///
     /// # Errors
-    /// [`SessionError::Results`].
-    pub fn absolute(
-        &mut self,
-        name: &str,
-        unit: &str,
-        figure: Result<Spread, Failure>,
-    ) -> Result<(), SessionError> {
-        let row = figure.map(|spread| Row::absolute(name, unit, spread));
-        self.put(row.map_err(|failure| (name, unit, failure)))
+    /// The results cannot be written.
+    pub fn absolute(&self, name: &str, figure: Result<Spread, Failure>) -> io::Result<()> {
+        self.put(name, None, figure)
     }
 
     /// Writes a comparison, or why there is none.
     ///
     /// # Errors
-    /// [`SessionError::Results`].
+    /// The results cannot be written.
     pub fn ratio(
-        &mut self,
+        &self,
         name: &str,
         versus: &str,
         ratio: Result<Spread, Failure>,
-    ) -> Result<(), SessionError> {
-        let row = ratio.map(|spread| Row::ratio(name, versus, spread));
-        self.put(row.map_err(|failure| (name, "ratio", failure)))
+    ) -> io::Result<()> {
+        self.put(name, Some(versus), ratio)
     }
 
-    fn put(&mut self, row: Result<Row, (&str, &str, Failure)>) -> Result<(), SessionError> {
-        let row = match row {
-            Ok(row) => row,
-            Err((name, unit, failure)) => {
-                let excused = matches!(failure, Failure::CannotRun(_) | Failure::Unsound(_));
-                if !excused {
-                    self.results.fail();
-                }
-                Row::missing(name, unit, &failure)
-            }
-        };
-        say(&describe(&row));
-        Ok(self.results.add([row])?)
-    }
-}
-
-/// Tells whoever watches.
-#[expect(clippy::print_stderr, reason = "progress of a program for people")]
-pub fn say(text: &str) {
-    eprintln!("{text}");
-}
-
-fn describe(row: &Row) -> String {
-    let versus = row.versus.as_deref();
-    match (row.value, row.min, row.max) {
-        (Some(value), Some(min), Some(max)) => {
-            let versus = versus
-                .map(|versus| format!(", against {versus}"))
-                .unwrap_or_default();
-            format!(
-                "{}: {value:.2} {} ({min:.2} to {max:.2}){versus}",
-                row.name, row.unit
-            )
+    fn put(
+        &self,
+        name: &str,
+        versus: Option<&str>,
+        figure: Result<Spread, Failure>,
+    ) -> io::Result<()> {
+        if let Err(Failure::Count { .. } | Failure::Wrong(_)) = figure {
+            self.failed.set(true);
         }
-        _ => format!("{}: NO FIGURE: {}", row.name, versus.unwrap_or("not run")),
+        let row = Row::new(name, versus, figure.as_ref().copied());
+        let against = row.versus.as_deref().unwrap_or_default();
+        say(&match &figure {
+            Ok(Spread { median, min, max }) => {
+                let unit = &row.unit;
+                format!("{name}: {median:.2} {unit} ({min:.2} to {max:.2}) {against}")
+            }
+            Err(_) => format!("{name}: NO FIGURE: {against}"),
+        });
+        let mut rows = self.rows.borrow_mut();
+        rows.push(row);
+        let lines: Result<Vec<String>, _> = rows.iter().map(serde_json::to_string).collect();
+        let text = format!("[\n  {}\n]\n", lines?.join(",\n  "));
+        let path = self.folder.join(RESULTS);
+        let part = path.with_extension("json.part");
+        fs::write(&part, text).map_err(|error| at(&part, &error))?;
+        fs::rename(&part, &path).map_err(|error| at(&path, &error))
     }
 }
 
@@ -159,37 +274,86 @@ fn describe(row: &Row) -> String {
 mod tests {
     use super::*;
 
-    fn session(folder: &Path) -> Session {
+    const SPREAD: Spread = Spread {
+        median: 2.0,
+        min: 1.5,
+        max: 2.5,
+    };
+
+    fn session(folder: &Path, selection: &str) -> Session {
         let scale = Scale {
             ring_bytes: 2 << 20,
             seconds: 0.001,
             repetitions: 1,
         };
-        Session::start(folder, scale, Selection::parse("")).unwrap()
+        Session::start(folder, scale, Selection::parse(selection)).unwrap()
     }
 
     #[test]
-    fn a_failed_check_fails_the_program_and_a_machine_that_is_too_small_does_not() {
+    fn what_is_written_can_be_read_and_an_earlier_run_is_gone() {
         let folder = tempfile::tempdir().unwrap();
-        let mut session = session(folder.path());
-        session
-            .absolute("a", "Mpps", Ok(Spread::once(1.0)))
-            .unwrap();
+        let path = folder.path().join(RESULTS);
+        fs::write(&path, "of an earlier run").unwrap();
+        let session = session(folder.path(), "");
+        assert!(!path.exists());
         let small = Failure::CannotRun("this machine has one core".to_owned());
-        session.ratio("b", "peer", Err(small)).unwrap();
-        assert!(!session.results().failed());
+        session.absolute("ring/cold-scan/ns", Ok(SPREAD)).unwrap();
         session
-            .ratio("c", "peer", Err(Failure::Lapped { packets: 1 }))
+            .ratio("ring/64B/1p1c/vs-qq2016", "qq2016", Ok(SPREAD))
             .unwrap();
-        assert!(session.results().failed());
-        let rows = session.results().rows();
+        session
+            .ratio("ring/64B/2p2c/vs-qq2016", "qq2016", Err(small))
+            .unwrap();
+        assert!(
+            !session.failed(),
+            "a machine that is too small is no failed check"
+        );
+        let rows = read(folder.path()).unwrap();
+        assert_eq!(rows, *session.rows.borrow());
         assert_eq!(
-            (rows[0].value, rows[1].value, rows[2].ratio),
-            (Some(1.0), None, None)
+            (rows[0].unit.as_str(), rows[0].ratio, rows[0].max),
+            ("ns", None, Some(2.5))
+        );
+        assert_eq!((rows[1].unit.as_str(), rows[1].ratio), ("ratio", Some(2.0)));
+        assert_eq!(rows[2].versus.as_deref(), Some("this machine has one core"));
+        assert_eq!((rows[2].value, rows[2].ratio), (None, None));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        let lost = Failure::Count {
+            expected: 2,
+            seen: 1,
+        };
+        session.absolute("ring/cold-scan/ns", Err(lost)).unwrap();
+        assert!(session.failed());
+    }
+
+    #[test]
+    fn the_fields_are_the_agreed_ones() {
+        let row = Row::new("ring/64B/1p1c/vs-qq2016", Some("qq2016"), Ok(SPREAD));
+        let text = serde_json::to_string(&row).unwrap();
+        let expected = r#"{"name":"ring/64B/1p1c/vs-qq2016","value":2.0,"unit":"ratio","versus":"qq2016","ratio":2.0,"min":1.5,"max":2.5}"#;
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn names_are_selected_whole_or_by_their_beginning() {
+        let selection = Selection::parse("ring/latency/, limits");
+        assert!(selection.wants("ring/latency/idle-cpu") && selection.wants("limits/a/b"));
+        assert!(!selection.wants("ring/64B") && !selection.wants("limitsx"));
+        assert!(selection.wants_some_of("ring") && !selection.wants_some_of("filter"));
+        assert!(Selection::parse("").wants("anything"));
+        let unknown = |command, text| Selection::parse(text).unknown(command).map(str::to_owned);
+        assert_eq!(unknown(Command::Quick, "ring,limits,filter"), None);
+        assert_eq!(
+            unknown(Command::Quick, "ring,limit"),
+            Some("limit".to_owned())
         );
         assert_eq!(
-            rows[2].versus.as_deref(),
-            Some("the reader was lapped by 1 packets")
+            unknown(Command::Capture, "capture/lossless/64B,capture/64B"),
+            None
+        );
+        assert_eq!(
+            unknown(Command::Capture, "capture/65B"),
+            Some("capture/65B".to_owned())
         );
     }
 }

@@ -1,6 +1,7 @@
 //! Programs that capture, run one at a time, and the processor time that they take.
 
 use std::{
+    ffi::OsString,
     fs,
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
@@ -17,7 +18,10 @@ use super::{
     sender::{Seats, Sent, send},
     veth::Veth,
 };
-use crate::{contest::Failure, pin, session::say};
+use crate::{
+    measure::{Failure, check_lapped},
+    pin, say,
+};
 
 /// Nothing takes as long.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -37,7 +41,7 @@ const TRIES_MORE_KEEPING: u32 = 9;
 
 /// Who captures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(super) enum Kind {
     Retroscope,
     RetroscopeXdp,
     Tcpdump,
@@ -47,19 +51,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Those whose processor time is compared where the program may use all CPUs but the sender's.
-    pub(crate) const TIMED: [Self; 3] = [Self::Retroscope, Self::Tcpdump, Self::Minimal];
-    /// Those that keep all packets, with all threads on one CPU.
-    pub(crate) const KEEPING: [Self; 2] = [Self::Retroscope, Self::TcpdumpKeeping];
-    /// Those whose highest rate without loss is looked for.
-    pub(crate) const RACED: [Self; 4] = [
-        Self::Retroscope,
-        Self::RetroscopeXdp,
-        Self::Tcpdump,
-        Self::Dumpcap,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Retroscope => "retroscope",
             Self::RetroscopeXdp => "retroscope-af-xdp",
@@ -70,12 +62,14 @@ impl Kind {
         }
     }
 
+    fn is_retroscope(self) -> bool {
+        matches!(self, Self::Retroscope | Self::RetroscopeXdp)
+    }
+
     /// How long the last packets stay in the kernel: libpcap has a block that is not full handed over after a second.
     fn lag(self) -> Duration {
-        match self {
-            Self::Retroscope | Self::RetroscopeXdp | Self::Minimal => Duration::from_millis(20),
-            Self::Tcpdump | Self::TcpdumpKeeping | Self::Dumpcap => Duration::from_millis(1200),
-        }
+        let is_libpcap = !self.is_retroscope() && self != Self::Minimal;
+        Duration::from_millis(if is_libpcap { 1200 } else { 20 })
     }
 
     /// What it says on stderr when it captures.
@@ -91,35 +85,35 @@ impl Kind {
 
 /// The memory that a contestant is given.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Room {
+pub(super) struct Room {
     /// Memory that packets are copied into, by those that keep them; a multiple of 1 MiB.
-    pub(crate) ring_bytes: u64,
+    pub(super) ring_bytes: u64,
     /// The kernel's buffer, a multiple of 1 MiB; `None`: what the program takes by itself.
-    pub(crate) buffer_bytes: Option<u64>,
+    pub(super) buffer_bytes: Option<u64>,
 }
 
 /// What became of a load.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Trial {
-    pub(crate) sent: Sent,
+pub(super) struct Trial {
+    pub(super) sent: Sent,
     /// Packets that the program says it captured.
-    pub(crate) captured: u64,
+    pub(super) captured: u64,
 }
 
 /// A program and how it is run.
 #[derive(Debug)]
-pub(crate) struct Contestant {
+pub(super) struct Contestant {
     kind: Kind,
     programs: Programs,
     directory: PathBuf,
     room: Room,
     seats: Seats,
     /// Where it keeps packets, if in files.
-    files: Option<Files>,
+    pub(super) files: Option<Files>,
 }
 
 impl Contestant {
-    pub(crate) fn new(
+    pub(super) fn new(
         kind: Kind,
         programs: &Programs,
         folder: &Path,
@@ -136,18 +130,12 @@ impl Contestant {
         }
     }
 
-    /// The same with files to keep packets in.
-    pub(crate) fn with_files(self) -> Result<Self, Failure> {
-        let files = Some(Files::new()?);
-        Ok(Self { files, ..self })
-    }
-
     /// Sends the load and returns the ns of processor time for each packet that was captured: by the recorder all of them, at the
     /// first try. The others, whose buffers are smaller, may try again where the machine was busy with something else; a try that
     /// does not count is told.
-    pub(crate) fn time(&self, veth: &Veth, load: Load) -> Result<f64, Failure> {
+    pub(super) fn time(&self, veth: &Veth, load: Load) -> Result<f64, Failure> {
         let mut more = match self.kind {
-            Kind::Retroscope | Kind::RetroscopeXdp => 0,
+            kind if kind.is_retroscope() => 0,
             Kind::TcpdumpKeeping => TRIES_MORE_KEEPING,
             _ => TRIES_MORE,
         };
@@ -166,126 +154,113 @@ impl Contestant {
         if let Some(files) = &self.files {
             files.clear()?;
         }
-        let mut process = Process::start(self.command(veth), self.kind.ready(), self.seats)?;
+        let process = Process::start(self.command(veth), self.kind.ready(), self.seats)?;
         let start_ns = process.cpu_settled()?;
         send(&self.programs.retroscope, veth, self.seats, load)?;
         std::thread::park_timeout(self.kind.lag());
         let cpu_ns = process.cpu_settled()? - start_ns;
-        let (stdout, stderr) = process.stop()?;
-        let (seen, lapped) = self.captured(&stdout, &stderr)?;
-        if lapped > 0 {
-            return Err(Failure::Lapped { packets: lapped });
-        }
-        let needed = match self.kind {
-            Kind::Retroscope | Kind::RetroscopeXdp | Kind::TcpdumpKeeping => load.count,
-            _ => load.count - load.count / LOSS_SHARE,
+        let (seen, lapped) = self.captured(process)?;
+        check_lapped(lapped)?;
+        let may_lose = match self.kind {
+            kind if kind.is_retroscope() || kind == Kind::TcpdumpKeeping => 0,
+            _ => load.count / LOSS_SHARE,
         };
         let kept = match &self.files {
             Some(files) => files.packets(load.size)?,
             None => seen,
         };
         for seen in [seen, kept] {
-            if !(needed..=load.count).contains(&seen) {
-                return Err(Failure::Count {
-                    expected: load.count,
-                    seen,
-                });
+            if !(load.count - may_lose..=load.count).contains(&seen) {
+                let expected = load.count;
+                return Err(Failure::Count { expected, seen });
             }
         }
         Ok(cpu_ns as f64 / seen as f64)
     }
 
     /// Sends the load and returns what became of it.
-    pub(crate) fn try_load(&self, veth: &Veth, load: Load) -> Result<Trial, Failure> {
-        let mut process = Process::start(self.command(veth), self.kind.ready(), self.seats)?;
+    pub(super) fn try_load(&self, veth: &Veth, load: Load) -> Result<Trial, Failure> {
+        let process = Process::start(self.command(veth), self.kind.ready(), self.seats)?;
         let sent = send(&self.programs.retroscope, veth, self.seats, load)?;
         std::thread::park_timeout(self.kind.lag());
-        let (stdout, stderr) = process.stop()?;
-        let (captured, _) = self.captured(&stdout, &stderr)?;
+        let (captured, _) = self.captured(process)?;
         Ok(Trial { sent, captured })
     }
 
-    fn command(&self, veth: &Veth) -> Command {
-        let Room {
-            ring_bytes,
-            buffer_bytes,
-        } = self.room;
-        let mebibytes = |bytes: u64| format!("{}MiB", bytes >> 20);
-        match self.kind {
-            Kind::Retroscope | Kind::RetroscopeXdp => {
-                let mut command = veth.command(&self.programs.retroscope);
-                command.args(["record", "--json", "-i", Veth::TO, "--trigger", TRIGGER]);
-                command.args(["--ring", &mebibytes(ring_bytes)]);
-                if self.kind == Kind::RetroscopeXdp {
-                    command.args(["--engine", "af-xdp"]);
-                }
-                if let Some(bytes) = buffer_bytes {
-                    command.args(["--capture-buffer", &mebibytes(bytes)]);
-                }
-                command.arg("-w").arg(&self.directory);
-                command
-            }
-            Kind::Tcpdump | Kind::TcpdumpKeeping => {
-                let mut command = veth.command(Path::new("tcpdump"));
-                command.args(["-n", "-i", Veth::TO]);
-                match &self.files {
-                    Some(files) => command.args(files.arguments()),
-                    None => command.args(["-w", "/dev/null"]),
-                };
-                if let Some(bytes) = buffer_bytes {
-                    command.args(["-B", &(bytes >> 10).to_string()]);
-                }
-                command
-            }
-            Kind::Dumpcap => {
-                let mut command = veth.command(Path::new("dumpcap"));
-                command.args(["-q", "-i", Veth::TO, "-w", "/dev/null"]);
-                if let Some(bytes) = buffer_bytes {
-                    command.args(["-B", &(bytes >> 20).to_string()]);
-                }
-                command
-            }
-            Kind::Minimal => {
-                let mut command = veth.command(&self.programs.minimal);
-                command.args([Veth::TO, &ring_bytes.to_string()]);
-                command
-            }
-        }
+    /// Ends the program. How many packets it says that it captured, and how many the recorder's analyzer missed of those.
+    fn captured(&self, process: Process) -> Result<(u64, u64), Failure> {
+        let (stdout, stderr) = process.stop()?;
+        counts(self.kind, &stdout, &stderr).ok_or_else(|| {
+            let name = self.kind.name();
+            Failure::Unsound(format!("{name} told no count: {stdout}{stderr}"))
+        })
     }
 
-    /// How many packets it says that it captured, and how many the recorder's analyzer missed of those. The recorder's are
-    /// those analyzed.
-    fn captured(&self, stdout: &str, stderr: &str) -> Result<(u64, u64), Failure> {
-        let counts = match self.kind {
+    fn command(&self, veth: &Veth) -> Command {
+        let ring_bytes = self.room.ring_bytes;
+        let dumps: OsString = self.directory.clone().into();
+        let mut words = match self.kind {
             Kind::Retroscope | Kind::RetroscopeXdp => {
-                let line = stdout.lines().last().unwrap_or_default();
-                let summary: serde_json::Value = serde_json::from_str(line)
-                    .map_err(|error| Failure::system("the recorder's summary", error))?;
-                let analyzers = &summary["analyzers"];
-                analyzers["analyzed"]
-                    .as_u64()
-                    .zip(analyzers["lapped"].as_u64())
+                let ring = format!("{}MiB", ring_bytes >> 20);
+                let record = ["record", "--json", "-i", Veth::TO, "--trigger", TRIGGER];
+                let ring = ["--ring", &ring, "-w"];
+                let words = record.into_iter().chain(ring).map(OsString::from);
+                words.chain([dumps]).collect()
             }
-            Kind::Tcpdump | Kind::TcpdumpKeeping => {
-                let line = stderr
-                    .lines()
-                    .find(|line| line.ends_with("packets captured"));
-                let count = line.and_then(|line| line.split(' ').next()?.parse().ok());
-                count.map(|count| (count, 0))
-            }
-            Kind::Dumpcap => {
-                let mut lines = stderr.split(['\r', '\n']).rev();
-                let count = lines.find_map(|line| line.strip_prefix("Packets captured: "));
-                count.and_then(|count| Some((count.trim().parse().ok()?, 0)))
-            }
-            Kind::Minimal => {
-                let count = stdout.split(' ').next().and_then(|word| word.parse().ok());
-                count.map(|count| (count, 0))
-            }
+            Kind::Tcpdump | Kind::TcpdumpKeeping => strings(["-n", "-i", Veth::TO]),
+            Kind::Dumpcap => strings(["-q", "-i", Veth::TO, "-w", "/dev/null"]),
+            Kind::Minimal => strings([Veth::TO, &ring_bytes.to_string()]),
         };
-        let name = self.kind.name();
-        counts.ok_or_else(|| Failure::Unsound(format!("{name} told no count: {stdout}{stderr}")))
+        match (self.kind, &self.files) {
+            (Kind::RetroscopeXdp, _) => words.extend(strings(["--engine", "af-xdp"])),
+            (Kind::Tcpdump, _) => words.extend(strings(["-w", "/dev/null"])),
+            (Kind::TcpdumpKeeping, Some(files)) => words.extend(files.arguments()),
+            _ => {}
+        }
+        if let Some(bytes) = self.room.buffer_bytes {
+            let (kib, mib) = (bytes >> 10, bytes >> 20);
+            words.extend(match self.kind {
+                Kind::Tcpdump | Kind::TcpdumpKeeping => strings(["-B", &kib.to_string()]),
+                Kind::Dumpcap => strings(["-B", &mib.to_string()]),
+                Kind::Minimal => Vec::new(),
+                _ => strings(["--capture-buffer", &format!("{mib}MiB")]),
+            });
+        }
+        let mut command = veth.command(match self.kind {
+            Kind::Retroscope | Kind::RetroscopeXdp => &self.programs.retroscope,
+            Kind::Tcpdump | Kind::TcpdumpKeeping => Path::new("tcpdump"),
+            Kind::Dumpcap => Path::new("dumpcap"),
+            Kind::Minimal => &self.programs.minimal,
+        });
+        command.args(words);
+        command
     }
+}
+
+fn strings<const N: usize>(words: [&str; N]) -> Vec<OsString> {
+    words.map(OsString::from).to_vec()
+}
+
+/// How many packets a program says that it captured (of the recorder: that were analyzed), and how many the recorder's analyzer missed.
+fn counts(kind: Kind, stdout: &str, stderr: &str) -> Option<(u64, u64)> {
+    let count = match kind {
+        Kind::Retroscope | Kind::RetroscopeXdp => {
+            let summary: serde_json::Value = serde_json::from_str(stdout.lines().last()?).ok()?;
+            let analyzers = &summary["analyzers"];
+            let count = |name| analyzers[name].as_u64();
+            return count("analyzed").zip(count("lapped"));
+        }
+        Kind::Tcpdump | Kind::TcpdumpKeeping => {
+            let mut lines = stderr.lines();
+            lines.find_map(|line| line.strip_suffix(" packets captured"))?
+        }
+        Kind::Dumpcap => {
+            let mut lines = stderr.split(['\r', '\n']).rev();
+            lines.find_map(|line| line.strip_prefix("Packets captured: "))?
+        }
+        Kind::Minimal => stdout.split(' ').next()?,
+    };
+    Some((count.trim().parse().ok()?, 0))
 }
 
 /// A program that runs.
@@ -347,9 +322,7 @@ impl Process {
             }
             before_ns = now_ns;
         }
-        Err(Failure::Deadline {
-            seconds: LIMIT.as_secs(),
-        })
+        Err(Failure::deadline(LIMIT.as_secs()))
     }
 
     fn cpu_ns(&self) -> Result<u64, Failure> {
@@ -368,7 +341,7 @@ impl Process {
     }
 
     /// Ends it as a user would, and returns what it said.
-    fn stop(&mut self) -> Result<(String, String), Failure> {
+    fn stop(mut self) -> Result<(String, String), Failure> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let Some(pid) = pid {
             kill_process(pid, Signal::INT).map_err(|error| Failure::system("kill", error))?;
@@ -398,26 +371,15 @@ mod tests {
 
     #[test]
     fn counts_are_found_in_what_programs_say() {
-        let programs = Programs {
-            retroscope: PathBuf::new(),
-            minimal: PathBuf::new(),
-        };
-        let room = Room {
-            ring_bytes: 1 << 30,
-            buffer_bytes: None,
-        };
-        let of = |kind, stdout, stderr| {
-            Contestant::new(kind, &programs, Path::new(""), room, Seats::spread())
-                .captured(stdout, stderr)
-        };
         let tcpdump = "listening on v1\n7 packets captured\n9 packets received by filter\n";
-        assert_eq!(of(Kind::Tcpdump, "", tcpdump), Ok((7, 0)));
+        assert_eq!(counts(Kind::Tcpdump, "", tcpdump), Some((7, 0)));
         let dumpcap = "File: /dev/null\nPackets: 3 \rPackets captured: 8\nPackets received/dropped on interface 'v1': 8/0\n";
-        assert_eq!(of(Kind::Dumpcap, "", dumpcap), Ok((8, 0)));
-        assert_eq!(of(Kind::Minimal, "12 0\n", ""), Ok((12, 0)));
+        assert_eq!(counts(Kind::Dumpcap, "", dumpcap), Some((8, 0)));
+        assert_eq!(counts(Kind::Minimal, "12 0\n", ""), Some((12, 0)));
         let summary = r#"{"analyzers":{"analyzed":5,"lapped":2}}"#;
-        assert_eq!(of(Kind::Retroscope, summary, ""), Ok((5, 2)));
-        assert!(of(Kind::Tcpdump, "", "no permission").is_err());
-        assert!(of(Kind::Dumpcap, "", "no permission").is_err());
+        assert_eq!(counts(Kind::Retroscope, summary, ""), Some((5, 2)));
+        for kind in [Kind::Tcpdump, Kind::Dumpcap, Kind::Retroscope] {
+            assert_eq!(counts(kind, "", "no permission"), None);
+        }
     }
 }

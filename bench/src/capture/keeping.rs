@@ -12,7 +12,7 @@ use std::{
 use rustix::fs::statfs;
 use tempfile::TempDir;
 
-use crate::contest::Failure;
+use crate::measure::Failure;
 
 /// A tmpfs that every Linux has.
 const PLACE: &str = "/dev/shm";

@@ -12,18 +12,18 @@
 //! - `capture/lossless/SIZE/NAME-sender`: the highest rate that it reached while the program NAME captured. A program cannot show
 //!   more; it kept up with all where the two are equal.
 
-use std::path::Path;
+use std::io;
 
 use super::{
-    Load, Programs,
+    Load,
     contestant::{Contestant, Kind, Room, Trial},
+    programs,
     sender::{Seats, send},
     veth::Veth,
 };
 use crate::{
-    contest::Failure,
-    measure::Spread,
-    session::{Session, SessionError, say},
+    measure::{Failure, Spread},
+    session::Session,
 };
 
 /// Bytes of a frame without its check sequence. The last is what the paper's 1518 bytes are without it.
@@ -45,68 +45,70 @@ const COUNT_MAX: u64 = 800_000;
 const RUNS_A_SECOND: u64 = 2;
 /// Runs of the sender alone.
 const RUNS_ALONE: usize = 3;
+/// Whose highest rate is looked for.
+const KINDS: [Kind; 4] = [
+    Kind::Retroscope,
+    Kind::RetroscopeXdp,
+    Kind::Tcpdump,
+    Kind::Dumpcap,
+];
 /// Halvings of the interval between a rate that lost nothing and one that did.
 const HALVINGS: usize = 4;
 /// So often a rate may fail: now and then something else takes the processor.
 const ATTEMPTS: usize = 2;
 
 /// Finds the highest rates and writes their rows.
-pub(super) fn run(
-    session: &mut Session,
-    programs: &Programs,
-    folder: &Path,
-) -> Result<(), SessionError> {
+pub(crate) fn lossless(session: &Session) -> io::Result<()> {
     for size in SIZES {
         let group = format!("capture/lossless/{size}B");
-        if !session.wants_below(&group) {
-            continue;
+        let row = |name: &str| format!("{group}/{name}");
+        let names = KINDS.map(Kind::name).map(row);
+        if session.wants(&row("sender")) {
+            session.absolute(&row("sender"), alone(session, size))?;
         }
-        let sender = alone(programs, size);
-        session.absolute(&format!("{group}/sender"), "Mpps", sender)?;
-        for kind in Kind::RACED {
-            let mut fastest: Option<f64> = None;
-            let room = Room {
-                ring_bytes: RING_BYTES,
-                buffer_bytes: Some(buffer_bytes(kind, size)),
-            };
-            let contestant = Contestant::new(kind, programs, folder, room, Seats::spread());
-            let found = Veth::new().and_then(|veth| {
-                highest(|rate| {
-                    let count = rate.map_or(COUNT_MAX, |rate| (rate / RUNS_A_SECOND).max(1));
-                    let load = Load { size, count, rate };
-                    let trial = contestant.try_load(&veth, load)?;
-                    if rate.is_none() {
-                        fastest = Some(fastest.unwrap_or(0.0).max(trial.sent.rate));
-                    }
-                    Ok(trial)
-                })
-            });
-            if let Err(failure) = &found {
-                say(&format!("SKIP: {group}/{}: {failure}", kind.name()));
+        for (kind, row) in KINDS.into_iter().zip(names) {
+            let its_sender = format!("{row}-sender");
+            if !session.wants_any(&[&row, &its_sender]) {
+                continue;
             }
-            let name = format!("{group}/{}", kind.name());
-            session.absolute(&name, "Mpps", found)?;
-            if let Some(rate) = fastest {
-                let spread = Spread::once(rate / 1e6);
-                session.absolute(&format!("{name}-sender"), "Mpps", Ok(spread))?;
+            let mut fastest = 0.0_f64;
+            let found = beside(session, kind, size, &mut fastest);
+            session.absolute(&row, found)?;
+            if fastest > 0.0 {
+                session.absolute(&its_sender, Ok(Spread::once(fastest / 1e6)))?;
             }
         }
     }
     Ok(())
 }
 
-/// How fast the sender is when nobody captures, in Mpps.
-fn alone(programs: &Programs, size: u32) -> Result<Spread, Failure> {
-    let veth = Veth::new()?;
-    let load = Load {
-        size,
-        count: COUNT_MAX,
-        rate: None,
+/// The highest rate of a program; `fastest` is the highest one of its sender.
+fn beside(session: &Session, kind: Kind, size: u32, fastest: &mut f64) -> Result<Spread, Failure> {
+    let room = Room {
+        ring_bytes: RING_BYTES,
+        buffer_bytes: Some(buffer_bytes(kind, size)),
     };
-    let rates: Result<Vec<f64>, Failure> = (0..RUNS_ALONE)
-        .map(|_| Ok(send(&programs.retroscope, &veth, Seats::spread(), load)?.rate / 1e6))
-        .collect();
-    Spread::of(&rates?).ok_or_else(|| Failure::Unsound("the sender did not run".to_owned()))
+    let (programs, seats) = (programs(session)?, Seats::spread());
+    let contestant = Contestant::new(kind, programs, &session.folder, room, seats);
+    let veth = Veth::new()?;
+    highest(|rate| {
+        let count = rate.map_or(COUNT_MAX, |rate| (rate / RUNS_A_SECOND).max(1));
+        let trial = contestant.try_load(&veth, Load { size, count, rate })?;
+        if rate.is_none() {
+            *fastest = fastest.max(trial.sent.rate);
+        }
+        Ok(trial)
+    })
+}
+
+/// How fast the sender is when nobody captures, in Mpps.
+fn alone(session: &Session, size: u32) -> Result<Spread, Failure> {
+    let (programs, veth) = (programs(session)?, Veth::new()?);
+    let (count, rate) = (COUNT_MAX, None);
+    let load = Load { size, count, rate };
+    let run = |_| Ok(send(&programs.retroscope, &veth, Seats::spread(), load)?.rate / 1e6);
+    let rates: Result<Vec<f64>, Failure> = (0..RUNS_ALONE).map(run).collect();
+    Spread::of(&rates?)
 }
 
 /// The kernel's buffer for packets of `size` bytes: 8 MiB, in which AF_PACKET (libpcap too) packs them. AF_XDP keeps each in a chunk

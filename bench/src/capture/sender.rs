@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use super::{Load, veth::Veth};
-use crate::{contest::Failure, pin};
+use crate::{measure::Failure, pin};
 
 /// What the sender did.
 #[derive(Debug, Clone, Copy)]

@@ -5,22 +5,22 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::contest::Failure;
+use crate::measure::Failure;
 
 /// The namespace; traffic goes from [`Veth::FROM`] to [`Veth::TO`].
 #[derive(Debug)]
-pub(crate) struct Veth {
+pub(super) struct Veth {
     name: String,
 }
 
 impl Veth {
     /// The sending end.
-    pub(crate) const FROM: &str = "v0";
+    pub(super) const FROM: &str = "v0";
     /// The receiving end.
-    pub(crate) const TO: &str = "v1";
+    pub(super) const TO: &str = "v1";
 
     /// Needs root and iproute2.
-    pub(crate) fn new() -> Result<Self, Failure> {
+    pub(super) fn new() -> Result<Self, Failure> {
         let name = format!("rs-bench-{}", std::process::id());
         ip(&["netns", "add", &name])?;
         let veth = Self { name };
@@ -44,7 +44,7 @@ impl Veth {
     }
 
     /// A command that runs inside. The process is the program's own: `ip` makes way for it.
-    pub(crate) fn command(&self, program: &Path) -> Command {
+    pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program);
         command

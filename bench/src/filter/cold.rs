@@ -1,20 +1,22 @@
 //! Packets that no cache holds: in a ring, and packed one behind the other as a capture file has them.
 //!
-//! Both hold the same packets, of 64, 694 and 1514 bytes, 770 on average, as many as fit. Ours are read as the analyzer reads
-//! them: descriptors make 64 frames while the ring asks memory for the packets, then a filter is run on the 64. libpcap's are
-//! walked by the lengths in their headers, as in a file that is mapped.
-
-use std::time::Instant;
+//! Both hold the same packets, of 64, 694 and 1514 bytes in random order, 770 on average, as many as fit. Ours are read as the
+//! analyzer reads them: descriptors make 64 frames while the ring asks memory for the packets, then a filter is run on the 64.
+//! The others are walked by the lengths in their headers, as in a file that is mapped. Each pass goes over the whole of its memory, many
+//! times what the caches hold, so that it leaves the other nothing, and itself only its end.
 
 use retroscope_filter::{Aux, Frame, Program};
-use retroscope_ring::{GroupKind, Record, Ring, RingConfig};
+use retroscope_ring::{GroupKind, Reader, Record, Ring, RingConfig};
 
 use super::{
-    on_a_core,
     sys::Libpcap,
     traffic::{Mix, Spec},
 };
-use crate::{contest::Failure, memory::Memory};
+use crate::{
+    contest::on_a_core,
+    measure::{Failure, check_count},
+    memory::Memory,
+};
 
 /// Sizes, and how many of 10 packets have them: 770.0 bytes on average.
 const SIZES: [(usize, usize); 3] = [(64, 4), (694, 2), (1514, 4)];
@@ -26,19 +28,19 @@ const SEED: u64 = 770;
 
 /// What a pass over all packets found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Found {
+pub(super) struct Found {
     /// Packets seen.
-    pub(crate) packets: u64,
+    pub(super) packets: u64,
     /// Matches; a packet that several rules match counts for each.
-    pub(crate) matches: u64,
+    pub(super) matches: u64,
     /// Depends on which packets matched, and which rules.
-    pub(crate) checksum: u64,
+    pub(super) checksum: u64,
 }
 
 impl Found {
     /// Adds 64 packets, or the last of them, and those that match.
     #[inline(always)]
-    pub(crate) fn add_set(&mut self, packets: usize, mut set: u64) {
+    pub(super) fn add_set(&mut self, packets: usize, mut set: u64) {
         self.matches += u64::from(set.count_ones());
         while set != 0 {
             self.add_to_sum(u64::from(set.trailing_zeros()), 1);
@@ -49,7 +51,7 @@ impl Found {
 
     /// Adds a match of a packet that [`Self::add_set`] will count, by its place among them.
     #[inline(always)]
-    pub(crate) fn add(&mut self, place: usize, rule: u64) {
+    pub(super) fn add(&mut self, place: usize, rule: u64) {
         self.matches += 1;
         self.add_to_sum(place as u64, rule + 1);
     }
@@ -60,27 +62,28 @@ impl Found {
         self.checksum = self.checksum.wrapping_add(number.wrapping_mul(factor));
     }
 
-    /// Compares with what must have been found.
-    ///
-    /// # Errors
-    /// [`Failure::Count`], [`Failure::Checksum`].
-    pub(crate) fn check(self, expected: Self) -> Result<(), Failure> {
-        for (seen, expected) in [
-            (self.packets, expected.packets),
-            (self.matches, expected.matches),
-        ] {
-            if seen != expected {
-                return Err(Failure::Count { expected, seen });
-            }
+    /// What a scan does with a packet: counts it, its length, and 8 bytes of its header.
+    #[inline(always)]
+    pub(super) fn touch(&mut self, frame: &[u8]) {
+        self.packets += 1;
+        if let Some(bytes) = frame[8..].first_chunk() {
+            let sum = u64::from_le_bytes(*bytes).wrapping_add(frame.len() as u64);
+            self.checksum = self.checksum.wrapping_add(sum);
         }
-        if self.checksum != expected.checksum {
-            return Err(Failure::Checksum {
-                expected: expected.checksum,
-                seen: self.checksum,
-            });
-        }
-        Ok(())
     }
+}
+
+/// The nanoseconds of a pass, if it found what it must.
+pub(super) fn checked((ns, found): (f64, Found), expected: Found) -> Result<f64, Failure> {
+    check_count(expected.packets, found.packets)?;
+    check_count(expected.matches, found.matches)?;
+    if found == expected {
+        return Ok(ns);
+    }
+    let (seen, expected) = (found.checksum, expected.checksum);
+    Err(Failure::Wrong(format!(
+        "the checksum is {seen:#x} instead of {expected:#x}"
+    )))
 }
 
 /// The packets in their order.
@@ -99,81 +102,95 @@ impl Packets {
         }
     }
 
-    fn next(&mut self) -> Option<(Spec, &[u8])> {
-        let spec = self.mix.next()?;
+    fn next(&mut self) -> &[u8] {
         let mut ticket = self.sizes.usize(0..10);
-        let size = SIZES.iter().find(|(_, share)| {
-            let is_it = ticket < *share;
-            ticket = ticket.wrapping_sub(*share);
-            is_it
-        });
-        let frame = &mut self.frame[..size?.0];
-        spec.write(frame);
-        Some((spec, frame))
+        let mut size = 0;
+        while ticket >= SIZES[size].1 {
+            ticket -= SIZES[size].1;
+            size += 1;
+        }
+        let frame = &mut self.frame[..SIZES[size].0];
+        self.mix.spec().write(frame);
+        frame
     }
 }
 
 /// A ring full of packets.
 #[derive(Debug)]
-pub(crate) struct Cold {
+pub(super) struct Cold {
     ring: Ring,
     /// Packets stored.
-    stored: usize,
+    stored: u64,
     /// Those of them that are not in the ring any more.
-    evicted: usize,
+    evicted: u64,
 }
 
 impl Cold {
     /// Fills a ring once around and a bit, so that all it retains was stored over older packets.
-    ///
-    /// # Errors
-    /// [`Failure::System`]: the ring cannot be had, or refused a packet.
-    pub(crate) fn new(ring_bytes: u64) -> Result<Self, Failure> {
-        let config = RingConfig::new(ring_bytes, 1, 1);
-        let ring =
-            Ring::new(&config, None).map_err(|error| Failure::system("making a ring", error))?;
-        let mut producer = ring
-            .producer()
-            .map_err(|error| Failure::system("making a producer", error))?;
+    pub(super) fn new(ring_bytes: u64) -> Result<Self, Failure> {
+        let failure = |error| Failure::system("making a ring", error);
+        let ring = Ring::new(&RingConfig::new(ring_bytes, 1, 1), None).map_err(failure)?;
+        let mut producer = ring.producer().map_err(failure)?;
         let mut packets = Packets::new();
-        let count = ring.bytes() / MEAN_BYTES * 11 / 10;
-        for number in 0..count {
-            let Some((_, frame)) = packets.next() else {
-                break;
-            };
-            producer
-                .store(&Record::whole(number.cast_signed(), 0, frame))
-                .map_err(|error| Failure::system("store", error))?;
+        let stored = ring.bytes() / MEAN_BYTES * 11 / 10;
+        for number in 0..stored {
+            let stored = producer.store(&Record::whole(number.cast_signed(), 0, packets.next()));
+            stored.map_err(|error| Failure::system("store", error))?;
         }
         producer.publish();
         let evicted = ring.statistics().evicted_packets;
-        let count_of = |packets| usize::try_from(packets).unwrap_or(usize::MAX);
         Ok(Self {
-            stored: count_of(count),
-            evicted: count_of(evicted),
             ring,
+            stored,
+            evicted,
         })
     }
 
     /// What the packets in the ring were made from, in their order.
-    pub(crate) fn specs(&self) -> impl Iterator<Item = Spec> {
-        Mix::new().take(self.stored).skip(self.evicted)
+    pub(super) fn specs(&self) -> impl Iterator<Item = Spec> {
+        let mut mix = Mix::new();
+        let specs = (0..self.stored).map(move |number| (number, mix.spec()));
+        specs
+            .filter(|(number, _)| *number >= self.evicted)
+            .map(|(_, spec)| spec)
     }
 
-    /// Reads all packets, 64 at a time, on a thread of its own: nanoseconds a packet, and what `take` added up.
-    ///
-    /// # Errors
-    /// [`Failure`].
-    pub(crate) fn read(
-        &self,
-        take: impl FnMut(&mut Found, &[Frame<'_>]) + Send,
-    ) -> Result<(f64, Found), Failure> {
-        let mut take = take;
+    /// What a scan must find.
+    pub(super) fn expect(&self) -> Found {
+        let (mut packets, mut found) = (Packets::new(), Found::default());
+        for number in 0..self.stored {
+            let frame = packets.next();
+            if number >= self.evicted {
+                found.touch(frame);
+            }
+        }
+        found
+    }
+
+    fn reader(&self) -> Result<Reader, Failure> {
         let reader = self.ring.group("scan", GroupKind::Lapped);
-        let mut reader = reader.map_err(|error| Failure::system("making a reader", error))?;
-        let (found, seconds) = on_a_core(|| {
-            let start = Instant::now();
-            let mut found = Found::default();
+        reader.map_err(|error| Failure::system("making a reader", error))
+    }
+
+    /// Touches all packets: nanoseconds a packet, and what was found.
+    pub(super) fn scan(&self) -> Result<(f64, Found), Failure> {
+        let mut reader = self.reader()?;
+        timed(|found| {
+            while let Some(batch) = reader.next() {
+                for packet in batch {
+                    found.touch(packet.data);
+                }
+            }
+        })
+    }
+
+    /// Reads all packets, 64 at a time: nanoseconds a packet, and what `take` added up.
+    pub(super) fn read(
+        &self,
+        mut take: impl FnMut(&mut Found, &[Frame<'_>]) + Send,
+    ) -> Result<(f64, Found), Failure> {
+        let mut reader = self.reader()?;
+        timed(move |found| {
             while let Some(batch) = reader.next() {
                 let mut packets = batch.into_iter();
                 let mut frames = [Frame::new(&[], 0, Aux::default()); Program::MANY];
@@ -186,43 +203,44 @@ impl Cold {
                     if count == 0 {
                         break;
                     }
-                    take(&mut found, &frames[..count]);
+                    take(found, &frames[..count]);
                 }
             }
-            (found, start.elapsed().as_secs_f64())
-        })?;
-        Ok((seconds * 1e9 / found.packets as f64, found))
+        })
     }
 
     /// Reads all packets with one program.
-    ///
-    /// # Errors
-    /// [`Failure`].
-    pub(crate) fn filter(&self, program: &Program) -> Result<(f64, Found), Failure> {
+    pub(super) fn filter(&self, program: &Program) -> Result<(f64, Found), Failure> {
         self.read(|found, frames| found.add_set(frames.len(), program.run_many(frames)))
     }
 
     /// The same with libpcap's `bpf_filter` on each.
-    ///
-    /// # Errors
-    /// [`Failure`].
-    pub(crate) fn filter_by(&self, libpcap: &Libpcap) -> Result<(f64, Found), Failure> {
+    pub(super) fn filter_by(&self, libpcap: &Libpcap) -> Result<(f64, Found), Failure> {
         self.read(|found, frames| {
-            let set = frames.iter().enumerate().fold(0, |set, (index, frame)| {
+            for frame in frames {
                 let is_one = libpcap.run(frame.data(), frame.wire_len()) != 0;
-                set | u64::from(is_one) << index
-            });
-            found.add_set(frames.len(), set);
+                found.add_set(1, u64::from(is_one));
+            }
         })
     }
 }
 
-/// Fills `memory` with as many packets as fit, packed as in a pcap file.
-pub(crate) fn pack(memory: &mut Memory) {
+/// Runs a pass on a thread of its own: nanoseconds a packet, and what it found.
+fn timed(pass: impl FnOnce(&mut Found) + Send) -> Result<(f64, Found), Failure> {
+    let (found, seconds) = on_a_core(|| {
+        let mut found = Found::default();
+        pass(&mut found);
+        found
+    })?;
+    Ok((seconds * 1e9 / found.packets as f64, found))
+}
+
+/// Fills `memory` with as many packets as fit, packed as in a pcap file. Returns what a walk that touches them must find.
+pub(super) fn pack(memory: &mut Memory) -> Found {
     let bytes = memory.bytes_mut();
-    let mut packets = Packets::new();
-    let mut used = 0;
-    while let Some((_, frame)) = packets.next() {
+    let (mut packets, mut found, mut used) = (Packets::new(), Found::default(), 0);
+    loop {
+        let frame = packets.next();
         let Some(record) = bytes.get_mut(used..used + HEADER_BYTES + frame.len()) else {
             break;
         };
@@ -233,26 +251,23 @@ pub(crate) fn pack(memory: &mut Memory) {
         header[8..12].copy_from_slice(&length);
         header[12..].copy_from_slice(&length);
         place.copy_from_slice(frame);
+        found.touch(frame);
         used += record.len();
     }
     bytes[used..].fill(0); // a length of 0 ends the walk
+    found
 }
 
-/// Goes from packet to packet by their lengths, on a thread of its own: nanoseconds a packet, and those that `takes` takes.
-///
-/// # Errors
-/// [`Failure::Panicked`].
-pub(crate) fn walk(
+/// Goes from packet to packet by their lengths: nanoseconds a packet, and what `see` made of frames and their lengths.
+pub(super) fn walk(
     memory: &mut Memory,
-    takes: impl Fn(&[u8], u32) -> bool + Sync,
+    see: impl Fn(&mut Found, &[u8], u32) + Sync,
 ) -> Result<(f64, Found), Failure> {
     let bytes: &[u8] = memory.bytes_mut();
     let word = |header: &[u8; HEADER_BYTES], at: usize| {
         u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
     };
-    let (found, seconds) = on_a_core(|| {
-        let start = Instant::now();
-        let mut found = Found::default();
+    timed(|found| {
         let mut rest = bytes;
         while let Some((header, frames)) = rest.split_first_chunk() {
             let (captured, wire_len) = (word(header, 8) as usize, word(header, 12));
@@ -260,39 +275,45 @@ pub(crate) fn walk(
                 break;
             }
             let (frame, after) = frames.split_at(captured);
-            found.add_set(1, u64::from(takes(frame, wire_len)));
+            see(found, frame, wire_len);
             rest = after;
         }
-        (found, start.elapsed().as_secs_f64())
-    })?;
-    Ok((seconds * 1e9 / found.packets as f64, found))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filter::{PORT, context};
+    use crate::filter::{PORT, compile};
 
     #[test]
-    fn all_that_is_stored_is_read_and_walked() {
+    fn all_that_is_stored_is_read_walked_and_touched() {
         let cold = Cold::new(32 << 20).unwrap();
-        let program = retroscope_filter::compile(PORT, context()).unwrap();
+        let program = compile(PORT).unwrap();
         let libpcap = Libpcap::compile(PORT).unwrap();
         let (_, found) = cold.filter(&program).unwrap();
         assert!(found.packets > 30_000 && found.matches > 50, "{found:?}");
         assert_eq!(cold.filter_by(&libpcap).unwrap().1, found);
         assert_eq!(cold.specs().count() as u64, found.packets);
         assert!(cold.evicted > 0);
+        assert_eq!(cold.scan().unwrap().1, cold.expect());
 
         let mut memory = Memory::new(4 << 20).unwrap();
-        pack(&mut memory);
-        let walked = walk(&mut memory, |frame, wire_len| {
-            libpcap.run(frame, wire_len) != 0
+        let packed = pack(&mut memory);
+        let touch =
+            |memory: &mut Memory| walk(memory, |found, frame, _| found.touch(frame)).unwrap();
+        assert!(checked(touch(&mut memory), packed).is_ok());
+        let walked = walk(&mut memory, |found, frame, wire_len| {
+            found.add_set(1, u64::from(libpcap.run(frame, wire_len) != 0));
         });
         let (_, walked) = walked.unwrap();
         assert!(walked.packets > 4_000 && walked.matches > 5, "{walked:?}");
-        let mut other = walked;
-        other.checksum ^= 1;
-        assert!(matches!(walked.check(other), Err(Failure::Checksum { .. })));
+        memory.bytes_mut()[HEADER_BYTES + 8] ^= 1;
+        assert!(matches!(
+            checked(touch(&mut memory), packed),
+            Err(Failure::Wrong(_))
+        ));
+        let mean: usize = SIZES.iter().map(|(bytes, share)| bytes * share).sum();
+        assert_eq!(mean as u64, 10 * MEAN_BYTES);
     }
 }

@@ -6,13 +6,13 @@
 
 /// `udp port 60000`.
 #[inline(always)]
-pub(crate) fn udp_port(frame: &[u8]) -> bool {
+pub(super) fn udp_port(frame: &[u8]) -> bool {
     ports(frame, UDP).is_some_and(|(src, dst)| src == 60_000 || dst == 60_000)
 }
 
 /// `tcp port 80 and host 10.0.0.1`.
 #[inline(always)]
-pub(crate) fn tcp_port_and_host(frame: &[u8]) -> bool {
+pub(super) fn tcp_port_and_host(frame: &[u8]) -> bool {
     const HOST: u32 = u32::from_be_bytes([10, 0, 0, 1]);
     let Some(head) = ipv4(frame) else {
         return false;
@@ -25,7 +25,7 @@ pub(crate) fn tcp_port_and_host(frame: &[u8]) -> bool {
 
 /// `host 192.168.1.1 or net 10.0.0.0/8`.
 #[inline(always)]
-pub(crate) fn host_or_net(frame: &[u8]) -> bool {
+pub(super) fn host_or_net(frame: &[u8]) -> bool {
     const HOST: u32 = u32::from_be_bytes([192, 168, 1, 1]);
     let is_one = |address: u32| address == HOST || address >> 24 == 10;
     hosts(frame).is_some_and(|(src, dst)| is_one(src) || is_one(dst))
@@ -33,7 +33,7 @@ pub(crate) fn host_or_net(frame: &[u8]) -> bool {
 
 /// `tcp[tcpflags] & (tcp-syn|tcp-fin) != 0`.
 #[inline(always)]
-pub(crate) fn tcp_flags(frame: &[u8]) -> bool {
+pub(super) fn tcp_flags(frame: &[u8]) -> bool {
     const SYN_OR_FIN: u8 = 0x03;
     let Some(head) = ipv4(frame) else {
         return false;
@@ -47,7 +47,7 @@ pub(crate) fn tcp_flags(frame: &[u8]) -> bool {
 
 /// The ten hosts of [`super::TEN_HOSTS`].
 #[inline(always)]
-pub(crate) fn ten_hosts(frame: &[u8]) -> bool {
+pub(super) fn ten_hosts(frame: &[u8]) -> bool {
     hosts(frame).is_some_and(|(src, dst)| {
         super::TEN_HOSTS.contains(&src) || super::TEN_HOSTS.contains(&dst)
     })

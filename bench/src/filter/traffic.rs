@@ -7,9 +7,7 @@ use retroscope_filter::{Aux, Frame};
 use super::{HUNDRED_HOSTS, TEN_HOSTS};
 
 /// Flows that [`flow`] gives, which rules are made of.
-pub(crate) const FLOWS: u32 = 10_000;
-/// Packets of [`Hot`].
-const HOT_PACKETS: usize = 512;
+pub(super) const FLOWS: u32 = 10_000;
 /// Bytes of a packet of [`Hot`] on the wire.
 const HOT_BYTES: u16 = 64;
 /// Mixes are the same in every run.
@@ -17,7 +15,7 @@ const SEED: u64 = 5_2017;
 
 /// What a packet is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(super) enum Kind {
     Tcp,
     Udp,
     /// TCP behind an IPv4 header with options.
@@ -32,13 +30,15 @@ pub(crate) enum Kind {
 
 /// A packet to be made. Of IPv6 the addresses are the last 4 bytes; without ports, ports say nothing.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Spec {
-    pub(crate) kind: Kind,
-    pub(crate) src: u32,
-    pub(crate) dst: u32,
-    pub(crate) src_port: u16,
-    pub(crate) dst_port: u16,
-    pub(crate) tcp_flags: u8,
+pub(super) struct Spec {
+    pub(super) kind: Kind,
+    pub(super) src: u32,
+    pub(super) dst: u32,
+    pub(super) src_port: u16,
+    pub(super) dst_port: u16,
+    pub(super) tcp_flags: u8,
+    /// Of which flow it is, in either direction.
+    pub(super) flow: Option<u32>,
 }
 
 /// 10.0.0.1.
@@ -48,18 +48,8 @@ const FIN_ACK: u8 = 0x11;
 const ACK: u8 = 0x10;
 
 impl Spec {
-    /// Whether its addresses are those of IPv4.
-    pub(crate) fn has_hosts(&self) -> bool {
-        !matches!(self.kind, Kind::Tcp6 | Kind::Udp6)
-    }
-
-    /// Whether its ports can be read.
-    pub(crate) fn has_ports(&self) -> bool {
-        !matches!(self.kind, Kind::Icmp | Kind::Arp | Kind::Fragment)
-    }
-
     /// Writes its headers to the start of `frame`, which has 64 bytes at least; what follows them stays.
-    pub(crate) fn write(&self, frame: &mut [u8]) {
+    pub(super) fn write(&self, frame: &mut [u8]) {
         frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
         let (src, dst) = (self.src.to_be_bytes(), self.dst.to_be_bytes());
         let length = |headers: usize| {
@@ -97,7 +87,7 @@ impl Spec {
                 14 + usize::from(words) * 4
             }
         };
-        if self.has_ports() {
+        if !matches!(self.kind, Kind::Icmp | Kind::Fragment) {
             frame[payload..payload + 2].copy_from_slice(&self.src_port.to_be_bytes());
             frame[payload + 2..payload + 4].copy_from_slice(&self.dst_port.to_be_bytes());
         }
@@ -126,7 +116,7 @@ impl Spec {
 }
 
 /// Flow `number`, below [`FLOWS`], from its client: each has a net of 24 bits and a client port of its own.
-pub(crate) fn flow(number: u32) -> Spec {
+pub(super) fn flow(number: u32) -> Spec {
     let client = [10, number / 250, number % 250, 1 + number % 200];
     let [a, b, c, d] = client.map(|byte| byte & 0xff);
     #[expect(clippy::cast_possible_truncation, reason = "below 20,000 + FLOWS")]
@@ -142,20 +132,24 @@ pub(crate) fn flow(number: u32) -> Spec {
         src_port,
         dst_port: if number % 3 == 1 { 53 } else { 80 },
         tcp_flags: ACK,
+        flow: Some(number),
     }
 }
 
 /// Packets, half of them of flows: what a rule set is asked about.
 #[derive(Debug, Clone)]
-pub(crate) struct Mix(fastrand::Rng);
+pub(super) struct Mix(fastrand::Rng);
 
 impl Mix {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(fastrand::Rng::with_seed(SEED))
     }
 
-    /// One of a flow, in either direction.
-    fn of_flow(&mut self) -> Spec {
+    /// The next one.
+    pub(super) fn spec(&mut self) -> Spec {
+        if !self.0.bool() {
+            return self.other();
+        }
         let spec = flow(self.0.u32(0..FLOWS));
         if self.0.bool() { spec } else { spec.reversed() }
     }
@@ -191,6 +185,7 @@ impl Mix {
                 1 => FIN_ACK,
                 _ => ACK,
             },
+            flow: None,
         };
         if random.bool() { spec } else { spec.reversed() }
     }
@@ -218,31 +213,21 @@ impl Mix {
     }
 }
 
-impl Iterator for Mix {
-    type Item = Spec;
-
-    fn next(&mut self) -> Option<Spec> {
-        Some(if self.0.bool() {
-            self.of_flow()
-        } else {
-            self.other()
-        })
-    }
-}
-
 /// A few hundred packets that stay in the cache, a few of them cut between headers.
 #[derive(Debug)]
-pub(crate) struct Hot {
+pub(super) struct Hot {
     bytes: Vec<u8>,
     captured: Vec<Range<usize>>,
 }
 
 impl Hot {
-    pub(crate) fn new() -> Self {
+    pub(super) const PACKETS: usize = 512;
+
+    pub(super) fn new() -> Self {
         let size = usize::from(HOT_BYTES);
         let mut mix = Mix::new();
-        let mut bytes = vec![0; HOT_PACKETS * size];
-        let mut captured = Vec::with_capacity(HOT_PACKETS);
+        let mut bytes = vec![0; Self::PACKETS * size];
+        let mut captured = Vec::with_capacity(Self::PACKETS);
         for (number, frame) in bytes.chunks_exact_mut(size).enumerate() {
             mix.hot().write(frame);
             let len = match mix.0.u32(0..64) {
@@ -255,7 +240,7 @@ impl Hot {
         Self { bytes, captured }
     }
 
-    pub(crate) fn frames(&self) -> Vec<Frame<'_>> {
+    pub(super) fn frames(&self) -> Vec<Frame<'_>> {
         let frame = |captured: &Range<usize>| {
             Frame::new(
                 &self.bytes[captured.clone()],
@@ -281,8 +266,8 @@ mod tests {
         let nets: HashSet<u32> = flows.iter().map(|flow| flow.src >> 8).collect();
         let ports: HashSet<u16> = flows.iter().map(|flow| flow.src_port).collect();
         assert_eq!((nets.len(), ports.len()), (10_000, 10_000));
-        let is_theirs = |spec: &Spec| spec.src >> 24 == 10 || spec.dst >> 24 == 10;
-        let theirs = Mix::new().take(10_000).filter(is_theirs).count();
+        let mut mix = Mix::new();
+        let theirs = (0..10_000).filter(|_| mix.spec().flow.is_some()).count();
         assert!((4_800..5_200).contains(&theirs), "{theirs}");
     }
 
@@ -295,8 +280,9 @@ mod tests {
             let mut frame = [0; 64];
             spec.write(&mut frame);
             let parsed = parse(LinkType::ETHERNET, &frame);
-            let Some(network) = parsed.network.filter(|_| spec.has_hosts()) else {
-                assert!(!spec.has_hosts() || spec.kind == Kind::Arp, "{spec:?}");
+            let has_hosts = !matches!(spec.kind, Kind::Tcp6 | Kind::Udp6);
+            let Some(network) = parsed.network.filter(|_| has_hosts) else {
+                assert!(!has_hosts || spec.kind == Kind::Arp, "{spec:?}");
                 continue;
             };
             let address = |host: u32| std::net::IpAddr::from(std::net::Ipv4Addr::from(host));

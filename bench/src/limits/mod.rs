@@ -7,18 +7,33 @@
 //! [`Insert::Straight`] and [`Insert::Staged`] are the two ways with non-temporal stores that FACTS knows; which of them is
 //! faster depends on the CPU, and the faster one counts as the *raw insert*.
 
-mod insert;
 pub mod stream;
 
-use std::{hint::black_box, sync::Barrier, thread, time::Instant};
+use std::{hint::black_box, io};
 
-pub use insert::{DESCRIPTOR_BYTES, Insert};
-
+use self::stream::{UNIT_BYTES, Unit};
 use crate::{
-    contest::{Failure, Frames},
+    contest::{Frames, together},
+    measure::{Entrant, Failure},
     memory::Memory,
     pin,
+    queues::SIZES,
+    session::Session,
 };
+
+/// Passes over the memory in one run of [`rows`].
+const LAPS: u64 = 3;
+/// Bytes of the descriptor before each payload: stamp (8), captured length (4), wire length (4), little endian.
+pub const DESCRIPTOR_BYTES: usize = 16;
+/// Bytes that are packed in the first-level cache before they are flushed. FACTS: 1 to 4 KiB are alike.
+const STAGE_BYTES: usize = 4 << 10;
+
+/// Behind them, so that a record that begins in them fits: one of the longest frames.
+const STAGE_SLACK_BYTES: usize = 16 << 10;
+
+/// Where packets are packed.
+#[repr(align(64))]
+struct Stage([u8; STAGE_BYTES + STAGE_SLACK_BYTES]);
 
 /// A way to pass over memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,74 +117,153 @@ impl Stream {
     }
 }
 
-/// Packets a second of an insert on `threads` threads, each over its own part of `memory`, `laps` times.
-///
-/// # Errors
-/// [`Failure::CannotRun`]: more threads than cores; [`Failure::Panicked`].
-pub fn insert(
-    way: Insert,
-    packet_bytes: usize,
-    memory: &mut Memory,
-    threads: usize,
-    laps: u64,
-) -> Result<f64, Failure> {
-    on_parts(memory, threads, |part| {
-        let frames = Frames::new(packet_bytes);
-        (0..laps)
-            .map(|_| way.lap(part, &frames, packet_bytes))
-            .sum()
-    })
+/// How a packet gets into memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Insert {
+    /// Descriptor and payload with ordinary stores (`memcpy`), packed without gaps.
+    Memcpy,
+    /// Descriptor and payload with non-temporal stores straight to their place; a payload ends on a multiple of 16.
+    Straight,
+    /// Packed without gaps in 4 KiB of the first-level cache, which are flushed with non-temporal stores.
+    Staged,
 }
 
-/// Runs `work` on pinned threads that start together, each on its part, and returns what they did together a second.
+impl Insert {
+    /// Bytes of memory that a packet takes.
+    #[must_use]
+    pub fn record_bytes(self, packet_bytes: usize) -> usize {
+        match self {
+            Self::Memcpy | Self::Staged => DESCRIPTOR_BYTES + packet_bytes,
+            Self::Straight => DESCRIPTOR_BYTES + packet_bytes.next_multiple_of(UNIT_BYTES),
+        }
+    }
+
+    /// Packets a second on one thread, around `memory` so many times.
+    ///
+    /// # Errors
+    /// [`Failure::Wrong`]: the thread panicked.
+    pub fn run(self, bytes: usize, memory: &mut Memory, laps: u64) -> Result<f64, Failure> {
+        on_parts(memory, 1, |part| {
+            let frames = Frames::new(bytes);
+            (0..laps).map(|_| self.lap(part, &frames, bytes)).sum()
+        })
+    }
+
+    /// Stores as many packets as fit into `region`, from its start, and returns how many.
+    pub fn lap(self, region: &mut [u8], frames: &Frames, packet_bytes: usize) -> u64 {
+        let packets = region.len() / self.record_bytes(packet_bytes);
+        match self {
+            Self::Memcpy => {
+                let records = region.chunks_exact_mut(DESCRIPTOR_BYTES + packet_bytes);
+                for (number, record) in (0_u64..).zip(records) {
+                    let (descriptor, payload) = record.split_at_mut(DESCRIPTOR_BYTES);
+                    // The length is not known to the compiler, as it would not be of a real packet.
+                    let frame = &frames.get(number)[..black_box(packet_bytes)];
+                    descriptor.copy_from_slice(&describe(number, frame.len()));
+                    payload.copy_from_slice(frame);
+                }
+            }
+            Self::Straight => {
+                let units = stream::units(region);
+                let records = units.chunks_exact_mut(self.record_bytes(packet_bytes) / UNIT_BYTES);
+                for (number, record) in (0_u64..).zip(records) {
+                    let (descriptor, payload) = record.split_at_mut(DESCRIPTOR_BYTES / UNIT_BYTES);
+                    stream::copy(descriptor, &describe(number, packet_bytes));
+                    stream::copy(payload, frames.padded(number));
+                }
+                stream::fence();
+            }
+            Self::Staged => staged(stream::units(region), frames, packet_bytes, packets as u64),
+        }
+        packets as u64
+    }
+}
+
+/// The descriptor of a packet.
+#[inline(always)]
+pub(crate) fn describe(number: u64, packet_bytes: usize) -> [u8; DESCRIPTOR_BYTES] {
+    let length = packet_bytes as u128;
+    (u128::from(number) | length << 64 | length << 96).to_le_bytes()
+}
+
+fn staged(region: &mut [Unit], frames: &Frames, packet_bytes: usize, packets: u64) {
+    let record_bytes = DESCRIPTOR_BYTES + packet_bytes;
+    let mut stage = Stage([0; STAGE_BYTES + STAGE_SLACK_BYTES]);
+    let stage = &mut stage.0;
+    let (mut staged, mut flushed) = (0, 0);
+    for number in 0..packets {
+        let record = &mut stage[staged..staged + record_bytes];
+        let (descriptor, payload) = record.split_at_mut(DESCRIPTOR_BYTES);
+        descriptor.copy_from_slice(&describe(number, packet_bytes));
+        payload.copy_from_slice(&frames.get(number)[..packet_bytes]);
+        staged += record_bytes;
+        if staged >= STAGE_BYTES {
+            let whole = staged / 64 * 64;
+            let units = whole / UNIT_BYTES;
+            stream::copy(&mut region[flushed..flushed + units], &stage[..whole]);
+            flushed += units;
+            stage.copy_within(whole..staged, 0);
+            staged -= whole;
+        }
+    }
+    // What is left ends somewhere inside a unit: its rest is not part of any packet.
+    let rest = staged
+        .next_multiple_of(UNIT_BYTES)
+        .min((region.len() - flushed) * UNIT_BYTES);
+    stream::copy(&mut region[flushed..], &stage[..rest]);
+    stream::fence();
+}
+
+/// Runs `work` on threads, each on its part, and returns what they did together a second.
 fn on_parts(
     memory: &mut Memory,
     threads: usize,
     work: impl Fn(&mut [u8]) -> u64 + Sync,
 ) -> Result<f64, Failure> {
-    if threads > pin::cores() {
-        let cores = pin::cores();
+    let cores = pin::cores();
+    if threads > cores {
         return Err(Failure::CannotRun(format!(
             "{threads} threads need as many cores; there are {cores}"
         )));
     }
     let part_bytes = memory.len() / threads / 64 * 64;
-    let barrier = Barrier::new(threads);
-    let (work, barrier) = (&work, &barrier);
-    let timed = |index: usize, part: &mut [u8]| {
-        pin::pin(index);
-        barrier.wait();
-        let start = Instant::now();
-        let done = work(part);
-        (done, start, Instant::now())
-    };
-    let timed = &timed;
-    let results: Vec<_> = thread::scope(|scope| {
-        let parts = memory
-            .bytes_mut()
-            .chunks_exact_mut(part_bytes)
-            .take(threads)
-            .enumerate();
-        let spawned: Vec<_> = parts
-            .map(|(index, part)| scope.spawn(move || timed(index, part)))
-            .collect();
-        spawned
-            .into_iter()
-            .map(thread::ScopedJoinHandle::join)
-            .collect()
-    });
-    let mut done = 0;
-    let (mut start, mut end) = (None::<Instant>, None::<Instant>);
-    for result in results {
-        let (part, from, to) = result.map_err(|_| Failure::Panicked)?;
-        done += part;
-        start = Some(start.map_or(from, |start| start.min(from)));
-        end = Some(end.map_or(to, |end| end.max(to)));
+    let parts = memory
+        .bytes_mut()
+        .chunks_exact_mut(part_bytes)
+        .take(threads);
+    let work = &work;
+    let (done, seconds) = together(parts.map(|part| move || work(part)).collect())?;
+    Ok(done.iter().sum::<u64>() as f64 / seconds)
+}
+
+/// What memory can do, by threads, and what inserts without a queue reach, by size of packet.
+pub(crate) fn rows(session: &Session) -> io::Result<()> {
+    let mut entrants = Vec::new();
+    for threads in 1..=pin::cores().min(2) {
+        for stream in Stream::ALL {
+            let row = format!("limits/{}/{threads}t", stream.name());
+            entrants.push(Entrant::new(row, move || {
+                Ok(stream.run(&mut session.memory.borrow_mut(), threads, LAPS)? / 1e9)
+            }));
+        }
     }
-    match (start, end) {
-        (Some(start), Some(end)) => Ok(done as f64 / end.duration_since(start).as_secs_f64()),
-        _ => Err(Failure::CannotRun("no threads were asked for".to_owned())),
+    session.measure("memory", entrants)?;
+    let mut entrants = Vec::new();
+    for bytes in SIZES {
+        let run = move |way: Insert| {
+            let per_second = way.run(bytes, &mut session.memory.borrow_mut(), LAPS)?;
+            Ok::<f64, Failure>(per_second / 1e6)
+        };
+        let row = |what| format!("limits/{what}/{bytes}B");
+        entrants.push(Entrant::new(row("memcpy-insert"), move || {
+            run(Insert::Memcpy)
+        }));
+        // The faster of the two ways, in each turn.
+        entrants.push(Entrant::new(row("raw-insert"), move || {
+            Ok(run(Insert::Straight)?.max(run(Insert::Staged)?))
+        }));
     }
+    session.measure("inserts", entrants)
 }
 
 #[cfg(test)]
@@ -199,5 +293,34 @@ mod tests {
         let mut memory = Memory::new(2 << 20).unwrap();
         let result = Stream::Fill.run(&mut memory, pin::cores() + 1, 1);
         assert!(matches!(result, Err(Failure::CannotRun(_))));
+    }
+
+    /// Reads back every record of a lap.
+    #[test]
+    fn what_is_inserted_can_be_read() {
+        let mut memory = Memory::new(2 << 20).unwrap();
+        for packet_bytes in [64, 128, 500, 512, 1024, 1514, 9000] {
+            let frames = Frames::new(packet_bytes);
+            for way in [Insert::Memcpy, Insert::Straight, Insert::Staged] {
+                memory.bytes_mut().fill(0);
+                let packets = way.lap(memory.bytes_mut(), &frames, packet_bytes);
+                let record_bytes = way.record_bytes(packet_bytes);
+                assert_eq!(packets, (memory.len() / record_bytes) as u64);
+                let records = memory.bytes_mut().chunks_exact(record_bytes);
+                for (number, record) in (0..packets).zip(records) {
+                    let (descriptor, payload) = record.split_at(DESCRIPTOR_BYTES);
+                    assert_eq!(
+                        descriptor,
+                        describe(number, packet_bytes),
+                        "{way:?} {packet_bytes}"
+                    );
+                    assert_eq!(
+                        &payload[..packet_bytes],
+                        frames.get(number),
+                        "{way:?} {number}"
+                    );
+                }
+            }
+        }
     }
 }

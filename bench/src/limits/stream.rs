@@ -1,16 +1,13 @@
 //! Non-temporal stores: the one place of this crate that writes around the caches.
 //!
-//! On x86-64 by SSE2's `MOVNTDQ`, which every such CPU has; on aarch64 by `STNP`. Elsewhere [`NON_TEMPORAL`] is false and the
-//! stores are ordinary ones, so that figures named after them mean nothing there; the rows say so.
+//! On x86-64 by SSE2's `MOVNTDQ`, which every such CPU has; on aarch64 by `STNP`. Elsewhere the stores are ordinary
+//! ones, so that figures named after them mean nothing there.
 //!
 //! Callers work on slices of [`Unit`]s, which are aligned by their type, so that all of this is safe to call.
 #![expect(
     unsafe_code,
     reason = "non-temporal stores are intrinsics or assembly; with ordinary stores an insert of 64 bytes takes twice as long (FACTS)"
 )]
-
-/// Whether stores of this module go around the caches.
-pub const NON_TEMPORAL: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 
 /// What one store writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,55 +1,65 @@
 //! Queues of other people, each used as well as it can be, and as one would use it first.
 //!
-//! | module | holds |
-//! |---|---|
-//! | [`queue`] | what a peer must offer: [`Engine`] and its two ends |
-//! | [`crates`] | rtrb, `ArrayQueue`, crossbeam-channel, kanal, flume: always there |
-//! | `native` | ReaderWriterQueue, ConcurrentQueue, rte_ring: with feature `peers` |
-//! | [`well`], [`buffers`] | used well: buffers of 64 packets that cycle through the whole region |
-//! | [`slots`] | used naively: one operation a packet, copied or from `malloc` |
-//! | `lanes` | how both sides send, receive and wait, whatever the peer |
-//! | [`versions`](mod@versions) | what was measured |
+//! A peer is a function that opens the two ends of an empty queue for some items; `crates.rs` has those that are crates, `native.rs`
+//! (feature `peers`) those that are C and C++. They are driven through [`Sender`] and [`Receiver`], which try and never block, so
+//! that waiting, deadlines and counting are the same code for all: a side that finds the queue full or empty leaves it alone for
+//! a while. Generic code is compiled for each peer and each item: a call here is the peer's own call, inlined where it can be.
 //!
-//! Every packet is stored behind the same header, and the consumer reads every header. A peer that is made for one producer
-//! and one consumer carries more of them in as many queues, side by side.
+//! Every packet is stored behind the same 16 bytes ([`describe`](crate::limits::describe)), and the consumer reads them all. A peer
+//! that is made for one producer and one consumer carries more of them in as many queues, side by side.
 
-pub mod buffers;
-pub mod crates;
-pub mod header;
-mod lanes;
+mod crates;
 #[cfg(feature = "peers")]
-pub mod native;
-pub mod queue;
-pub mod slots;
-pub mod versions;
-pub mod well;
+mod native;
+mod slots;
+mod well;
 
-pub use versions::versions;
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
 
-use crate::contest::{Contest, Failure, Load, Run};
-use crate::memory::Memory;
-use queue::Engine;
+pub(crate) use slots::SLOT_BYTES;
+use {slots::Slot, well::Full};
+
+use crate::{
+    contest::{Contest, Course, Load, Run, Tally},
+    limits::DESCRIPTOR_BYTES,
+    measure::Failure,
+    memory::Memory,
+};
+
+/// How long a side that finds the queue full or empty leaves it alone.
+///
+/// Every look at an empty queue takes the producer's cache line away from it, to be fetched back before the next item can
+/// be sent: a consumer that is the faster side and looks all the time slows the producer down, and itself with it. Measured
+/// on two cores of an EPYC guest, 64 bytes, used well: looking again at once left rte_ring and ReaderWriterQueue 20 to 60 of
+/// the 220 Mpps that they reach with pauses; rtrb does 248 with 10 µs and 256 with 20 µs; 40 µs cost a fifth.
+const PAUSE: Duration = Duration::from_micros(20);
+/// Pauses before the first that also yields: where more threads run than there are CPUs, the side that is waited for may
+/// need this one.
+const PAUSES: u32 = 4;
 
 /// How a peer is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
-    /// [`well`], with regular stores: what a recorder built on it would do.
+pub(crate) enum Style {
+    /// `well.rs`, with regular stores: what a recorder built on it would do.
     Well,
-    /// [`well`], with our non-temporal stores.
+    /// `well.rs`, with our non-temporal stores.
     Streaming,
-    /// [`slots::copied`].
+    /// `slots.rs`: packets are copied into the queue.
     Naive,
-    /// [`slots::boxed`].
+    /// `slots.rs`: packets lie in memory from `malloc`.
     Malloc,
 }
 
 impl Style {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Well, Self::Streaming, Self::Naive, Self::Malloc];
+    pub(crate) const ALL: [Self; 4] = [Self::Well, Self::Streaming, Self::Naive, Self::Malloc];
 
     /// The last part of a row's name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Well => "well",
             Self::Streaming => "nt",
@@ -57,50 +67,182 @@ impl Style {
             Self::Malloc => "malloc",
         }
     }
+
+    /// One operation a packet, and nothing is retained: it need not go around the memory.
+    pub(crate) fn is_slow(self) -> bool {
+        matches!(self, Self::Naive | Self::Malloc)
+    }
 }
 
-/// A queue of somebody else, in one style.
+/// How many threads use a queue, and how many items it holds; a peer that only knows powers of two is given the next larger one.
 #[derive(Clone, Copy, Debug)]
-pub struct Peer<E> {
-    engine: E,
-    style: Style,
+struct Shape {
+    producers: usize,
+    consumers: usize,
+    capacity: usize,
 }
 
-impl<E: Engine> Contest for Peer<E> {
-    fn name(&self) -> &str {
-        self.engine.name()
-    }
-
-    fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
-        match self.style {
-            Style::Well => well::run(self.engine, well::Copying, load, memory),
-            Style::Streaming => well::run(self.engine, well::Streaming, load, memory),
-            Style::Naive => slots::copied(self.engine, load),
-            Style::Malloc => slots::boxed(self.engine, load),
+impl Shape {
+    /// The number of pairs of one producer and one consumer.
+    fn pairs(&self) -> Result<usize, Failure> {
+        let (producers, consumers) = (self.producers, self.consumers);
+        if producers == consumers {
+            return Ok(producers);
         }
+        Err(Failure::CannotRun(format!(
+            "serves pairs of one producer and one consumer, not {producers} producers and {consumers} consumers"
+        )))
     }
 }
 
-/// All peers of this build in one style, crates first.
-#[must_use]
-pub fn all(style: Style) -> Vec<Box<dyn Contest>> {
-    fn peer<E: Engine + 'static>(engine: E, style: Style) -> Box<dyn Contest> {
-        Box::new(Peer { engine, style })
+/// Senders and receivers of one run, one of each for every thread.
+type Opened<S, R> = Result<(Vec<S>, Vec<R>), Failure>;
+
+/// A producer's end, used by one thread.
+trait Sender<T>: Send {
+    /// Sends `item`, or gives it back when the queue is full.
+    fn try_send(&mut self, item: T) -> Result<(), T>;
+}
+
+/// A consumer's end, used by one thread.
+trait Receiver<T>: Send {
+    /// The next item, or `None` when the queue is empty now.
+    fn try_receive(&mut self) -> Option<T>;
+}
+
+/// A closure as a contestant.
+struct Carrier<F>(F);
+
+impl<F: FnMut(&Load, &mut Memory) -> Result<Run, Failure>> Contest for Carrier<F> {
+    fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
+        (self.0)(load, memory)
     }
+}
+
+/// A peer in a style, by how it opens for each of the items.
+fn peer<S1, R1, S2, R2, S3, R3>(
+    style: Style,
+    well: impl Fn(Shape) -> Opened<S1, R1> + 'static,
+    copied: impl Fn(Shape) -> Opened<S2, R2> + 'static,
+    boxed: impl Fn(Shape) -> Opened<S3, R3> + 'static,
+) -> Box<dyn Contest>
+where
+    S1: Sender<Full>,
+    R1: Receiver<Full>,
+    S2: Sender<Slot>,
+    R2: Receiver<Slot>,
+    S3: Sender<Box<Slot>>,
+    R3: Receiver<Box<Slot>>,
+{
+    match style {
+        Style::Well => Box::new(Carrier(move |load: &Load, memory: &mut Memory| {
+            well::run::<false, _, _>(&well, load, memory)
+        })),
+        Style::Streaming => Box::new(Carrier(move |load: &Load, memory: &mut Memory| {
+            well::run::<true, _, _>(&well, load, memory)
+        })),
+        Style::Naive => Box::new(Carrier(move |load: &Load, _: &mut Memory| {
+            slots::run(&copied, load)
+        })),
+        Style::Malloc => Box::new(Carrier(move |load: &Load, _: &mut Memory| {
+            slots::run(&boxed, load)
+        })),
+    }
+}
+
+/// All peers of this build in one style with their names, crates first.
+pub(crate) fn all(style: Style) -> Vec<(&'static str, Box<dyn Contest>)> {
     #[cfg_attr(
         not(feature = "peers"),
         expect(unused_mut, reason = "the native peers are added with the feature")
     )]
-    let mut peers = vec![
-        peer(crates::Rtrb, style),
-        peer(crates::ArrayQueue, style),
-        peer(crates::CrossbeamChannel, style),
-        peer(crates::Kanal, style),
-        peer(crates::Flume, style),
-    ];
+    let mut peers = crates::all(style);
     #[cfg(feature = "peers")]
-    peers.extend(native::Native::ALL.map(|engine| peer(engine, style)));
+    peers.extend(native::all(style));
     peers
+}
+
+/// What the threads of one run share beside the queue.
+#[derive(Debug)]
+struct Lanes {
+    /// Producers that have not sent everything yet.
+    sending: AtomicUsize,
+}
+
+impl Lanes {
+    fn new(producers: usize) -> Self {
+        Self {
+            sending: AtomicUsize::new(producers),
+        }
+    }
+
+    /// Says that one producer has sent everything.
+    fn done(&self) {
+        // D1: Release, pairs with D2 in `receive_all`: who sees the last one done sees all items.
+        self.sending.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Receives every item until all producers are done and the queue is empty.
+    fn receive_all<T>(
+        &self,
+        course: &Course,
+        receiver: &mut impl Receiver<T>,
+        mut see: impl FnMut(T),
+    ) -> Result<(), Failure> {
+        let mut pauses = 0;
+        loop {
+            // D2: Acquire, before the look that may find nothing.
+            let last = self.sending.load(Ordering::Acquire) == 0;
+            match receiver.try_receive() {
+                Some(item) => {
+                    see(item);
+                    pauses = 0;
+                }
+                None if last => return Ok(()),
+                None => pause(course, &mut pauses)?,
+            }
+        }
+    }
+}
+
+/// Sends one item, however long the queue stays full.
+#[inline]
+fn send<T>(course: &Course, sender: &mut impl Sender<T>, item: T) -> Result<(), Failure> {
+    let Err(mut item) = sender.try_send(item) else {
+        return Ok(());
+    };
+    let mut pauses = 0;
+    loop {
+        pause(course, &mut pauses)?;
+        match sender.try_send(item) {
+            Ok(()) => return Ok(()),
+            Err(back) => item = back,
+        }
+    }
+}
+
+/// Leaves the queue alone; `pauses` counts those of one wait.
+#[cold]
+fn pause(course: &Course, pauses: &mut u32) -> Result<(), Failure> {
+    course.check()?;
+    *pauses += 1;
+    if *pauses > PAUSES {
+        thread::yield_now();
+    }
+    let start = Instant::now();
+    while start.elapsed() < PAUSE {
+        std::hint::spin_loop();
+    }
+    Ok(())
+}
+
+/// Counts a packet by its descriptor.
+#[inline]
+fn see(seen: &mut Tally, descriptor: [u8; DESCRIPTOR_BYTES]) {
+    let fields = u128::from_le_bytes(descriptor);
+    #[expect(clippy::cast_possible_truncation, reason = "cuts fields out")]
+    let (time, captured) = (fields as u64, (fields >> 64) as u32);
+    seen.add(time, captured as usize);
 }
 
 #[cfg(test)]

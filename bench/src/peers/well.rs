@@ -1,134 +1,164 @@
 //! A peer used well: the queue carries buffers of 64 packets that cycle through the whole region.
 //!
-//! A producer fills a buffer with record after record, each a header of 16 bytes and the packet, as one would write them
-//! into any memory, and sends it. The consumer reads every header of the buffer and passes it back. So the cost of the queue
-//! is paid once for 64 packets, which is how these queues are meant to be used, and what remains is the price of storing.
+//! The region is cut into buffers, and each producer owns an equal run of them. It fills them in order, round and round, so that the
+//! region always holds the latest packets, as our ring does: record after record, each a descriptor of 16 bytes and the packet, as
+//! one would write them into any memory. The queue carries [`Full`] tokens. The consumer reads every descriptor of the buffer and marks it
+//! free, and the producer looks at the next buffer in its order. So no second queue is needed for the way back, a consumer that was
+//! preempted over a buffer keeps it, and the cost of the queue is paid once for 64 packets.
 //!
 //! The queue may hold a quarter of the buffers. Measured with rtrb at 64 bytes, a longer queue is a faster one: with room
 //! for 64 buffers a side that was interrupted soon stops the other, and the lines of a buffer that was just filled have to be
 //! fetched out of the other core's cache. Sending several buffers with one operation made no difference that could be told
 //! from noise, so each is sent as soon as it is full.
+#![expect(
+    unsafe_code,
+    reason = "producers and consumers use parts of one region, one at a time, by token"
+)]
 
-use std::ops::Range;
+use std::{
+    marker::PhantomData,
+    ops::Range,
+    sync::atomic::{AtomicU8, Ordering},
+};
 
-use super::buffers::{Buffers, Full, PACKETS, Turn};
-use super::header::{HEADER_BYTES, Header};
-use super::lanes::{Lanes, send, until};
-use super::queue::{Ends, Engine, Receiver, Sender, Shape};
-use crate::contest::{Failure, Frames, Load, Run, Tally};
-use crate::limits::stream;
-use crate::memory::Memory;
-use crate::race::{Course, race};
+use super::{Lanes, Opened, Receiver, Sender, Shape, pause, see, send};
+use crate::{
+    contest::{Course, Frames, Load, Run, Tally, race},
+    limits::{DESCRIPTOR_BYTES, describe, stream},
+    measure::Failure,
+    memory::Memory,
+};
 
-/// How a record, a header and a packet, gets into a buffer.
-pub trait Insert: Copy + Send + Sync {
-    /// Bytes from one record to the next.
-    fn record_bytes(self, packet_bytes: usize) -> usize;
+/// Packets a buffer holds at most.
+pub(super) const PACKETS: u8 = 64;
+/// Least number of buffers for each producer: one being filled, one being read, two between them.
+const BUFFERS_LEAST: usize = 4;
+const FREE: u8 = 0;
 
-    /// Fills `record`, as long as said above, with `header` and the frame of this number. Called for record after record in the
-    /// order of their addresses.
-    fn insert(self, record: &mut [u8], header: Header, frames: &Frames, number: u64);
+/// The right to read one buffer, and the duty to free it. Eight bytes, so that every queue can carry it as it would a pointer.
+#[derive(Debug)]
+pub(super) struct Full(usize);
 
-    /// Called before a buffer is sent: then whoever receives it sees what was inserted.
-    fn finish(self);
+/// The buffers of one run, in borrowed memory.
+///
+/// A buffer is free (its producer alone may take and fill it) or has packets (who holds its [`Full`] may read it). A token is made by the
+/// producer once the buffer is filled, cannot be copied, and ends where the buffer is freed; the queue orders filling before reading.
+#[derive(Debug)]
+struct Buffers<'m> {
+    start: *mut u8,
+    buffer_bytes: usize,
+    /// By buffer: [`FREE`], or the packets in it.
+    packets: Box<[AtomicU8]>,
+    memory: PhantomData<&'m mut [u8]>,
 }
 
-/// Regular stores, `memcpy` for the packet.
-#[derive(Clone, Copy, Debug)]
-pub struct Copying;
+// SAFETY: the bytes behind `start` are borrowed for `'m` by this value alone, and each buffer is touched by one thread at a time, as the
+// type's documentation says.
+unsafe impl Send for Buffers<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Buffers<'_> {}
 
-impl Insert for Copying {
-    fn record_bytes(self, packet_bytes: usize) -> usize {
-        HEADER_BYTES + packet_bytes
+impl<'m> Buffers<'m> {
+    fn new(memory: &'m mut [u8], record_bytes: usize, producers: usize) -> Result<Self, Failure> {
+        // Whole cache lines, so that neighbours share none.
+        let buffer_bytes = (usize::from(PACKETS) * record_bytes).next_multiple_of(64);
+        let count = memory.len() / buffer_bytes;
+        if count < BUFFERS_LEAST * producers {
+            let bytes = memory.len();
+            let why = format!("{bytes} bytes give {count} buffers of {PACKETS} packets: too few");
+            return Err(Failure::CannotRun(why));
+        }
+        Ok(Self {
+            start: memory.as_mut_ptr(),
+            buffer_bytes,
+            packets: (0..count).map(|_| AtomicU8::new(FREE)).collect(),
+            memory: PhantomData,
+        })
     }
 
+    /// The bytes of buffer `index`.
+    ///
+    /// # Safety
+    /// The caller has the only right to it for as long as the slice lives: it is its producer and saw it free, or holds its [`Full`].
     #[inline]
-    fn insert(self, record: &mut [u8], header: Header, frames: &Frames, number: u64) {
-        let (front, back) = record.split_at_mut(HEADER_BYTES);
-        front.copy_from_slice(&header.to_bytes());
-        back.copy_from_slice(frames.get(number));
+    #[expect(clippy::mut_from_ref, reason = "the tokens say who may have it")]
+    unsafe fn bytes(&self, index: usize) -> &mut [u8] {
+        assert!(index < self.packets.len());
+        // SAFETY: in bounds of the borrowed region, as `index` is below `count`.
+        let start = unsafe { self.start.add(index * self.buffer_bytes) };
+        // SAFETY: as above; initialised, as the region came from a slice, and nobody else's, as the caller promises.
+        unsafe { std::slice::from_raw_parts_mut(start, self.buffer_bytes) }
     }
-
-    fn finish(self) {}
 }
 
-/// Non-temporal stores straight to their place, as the raw insert of [`limits`](crate::limits) does it: with a peer that is
-/// as good as a queue can be, it tells how much of our ring's lead is due to the stores alone.
-#[derive(Clone, Copy, Debug)]
-pub struct Streaming;
-
-impl Insert for Streaming {
-    fn record_bytes(self, packet_bytes: usize) -> usize {
-        HEADER_BYTES + packet_bytes.next_multiple_of(stream::UNIT_BYTES)
-    }
-
-    #[inline]
-    fn insert(self, record: &mut [u8], header: Header, frames: &Frames, number: u64) {
-        let (front, back) = stream::units(record).split_at_mut(HEADER_BYTES / stream::UNIT_BYTES);
-        stream::copy(front, &header.to_bytes());
-        stream::copy(back, frames.padded(number));
-    }
-
-    fn finish(self) {
-        stream::fence();
-    }
+/// Bytes from one record to the next. `NT`: with non-temporal stores, straight to their place, as the raw insert of
+/// [`limits`](crate::limits) does it; with a peer that is as good as a queue can be, that tells how much of our ring's lead is due
+/// to the stores alone.
+fn record_bytes<const NT: bool>(packet_bytes: usize) -> usize {
+    let unit = if NT { stream::UNIT_BYTES } else { 1 };
+    DESCRIPTOR_BYTES + packet_bytes.next_multiple_of(unit)
 }
 
 /// Carries `load` in buffers that lie in `memory`.
-///
-/// # Errors
-/// [`Failure`]: the peer has no such mode, memory is too small, or the run was given up.
-pub fn run<E: Engine>(
-    engine: E,
-    insert: impl Insert,
+pub(super) fn run<const NT: bool, S: Sender<Full>, R: Receiver<Full>>(
+    open: &dyn Fn(Shape) -> Opened<S, R>,
     load: &Load,
     memory: &mut Memory,
 ) -> Result<Run, Failure> {
-    let record_bytes = insert.record_bytes(load.packet_bytes);
-    let mut buffers = Buffers::new(memory.bytes_mut(), record_bytes, load.producers)?;
-    let (buffers, turns) = buffers.turns(load.producers);
-    let capacity = buffers.count().div_ceil(4);
-    let shape = Shape {
+    let record_bytes = record_bytes::<NT>(load.packet_bytes);
+    let buffers = &Buffers::new(memory.bytes_mut(), record_bytes, load.producers)?;
+    let count = buffers.packets.len();
+    let (senders, receivers) = open(Shape {
         producers: load.producers,
         consumers: load.consumers,
-        capacity,
-    };
-    let Ends { senders, receivers } = engine.open(shape)?;
+        capacity: count.div_ceil(4),
+    })?;
     let (lanes, frames) = (&Lanes::new(load.producers), &Frames::new(load.packet_bytes));
-    let producers = turns
-        .into_iter()
-        .zip(senders)
-        .enumerate()
-        .map(|(number, (turn, sender))| {
-            move |course: &Course| {
-                produce(course, load, number, frames, turn, sender, insert)?;
-                lanes.done();
-                Ok(())
-            }
-        });
+    let share = count / load.producers;
+    let producers = senders.into_iter().enumerate().map(|(producer, sender)| {
+        move |course: &Course| {
+            let own = producer * share..(producer + 1) * share;
+            produce::<NT>(course, load, producer, frames, buffers, own, sender)?;
+            lanes.done();
+            Ok(())
+        }
+    });
     let consumers = receivers.into_iter().map(|receiver| {
-        move |course: &Course| consume(course, load, record_bytes, lanes, buffers, receiver)
+        move |course: &Course| consume(course, record_bytes, lanes, buffers, receiver)
     });
     race(load, &|| {}, producers.collect(), consumers.collect())
 }
 
-/// Stores the packets of one producer, buffer by buffer.
-fn produce(
+/// Stores the packets of one producer, buffer by buffer of its own, in their order.
+fn produce<const NT: bool>(
     course: &Course,
     load: &Load,
     producer: usize,
     frames: &Frames,
-    mut turn: Turn<'_>,
+    buffers: &Buffers<'_>,
+    own: Range<usize>,
     mut sender: impl Sender<Full>,
-    insert: impl Insert,
 ) -> Result<(), Failure> {
     let (mut number, end) = (0, load.packets_of(producer));
-    while number < end {
-        let mut empty = until(course, || turn.take())?;
-        let packets = fill(empty.bytes(), insert, load, producer, frames, number..end);
-        insert.finish();
-        send(course, &mut sender, empty.seal(packets))?;
-        number += packets;
+    for index in own.cycle() {
+        if number == end {
+            break;
+        }
+        let mut pauses = 0;
+        // B2: Acquire, pairs with B1 in `consume`: what was read has been read before it is overwritten.
+        while buffers.packets[index].load(Ordering::Acquire) != FREE {
+            pause(course, &mut pauses)?;
+        }
+        // SAFETY: the buffer is in this producer's run and free, and no token is made before the slice is gone.
+        let buffer = unsafe { buffers.bytes(index) };
+        let packets = fill::<NT>(buffer, load, producer, frames, number..end);
+        if NT {
+            stream::fence();
+        }
+        // Relaxed: the queue orders this before the buffer is read.
+        buffers.packets[index].store(packets, Ordering::Relaxed);
+        send(course, &mut sender, Full(index))?;
+        number += u64::from(packets);
     }
     Ok(())
 }
@@ -137,50 +167,91 @@ fn produce(
 ///
 /// Not inlined: as an argument the buffer is known to overlap nothing, so that what is read for each packet stays in registers.
 #[inline(never)]
-fn fill(
+fn fill<const NT: bool>(
     buffer: &mut [u8],
-    insert: impl Insert,
     load: &Load,
     producer: usize,
     frames: &Frames,
     numbers: Range<u64>,
-) -> u64 {
-    let records = buffer
-        .chunks_exact_mut(insert.record_bytes(load.packet_bytes))
-        .take(PACKETS);
-    let first = numbers.start;
-    let mut next = first;
-    for (record, number) in records.zip(numbers) {
-        let header = Header::whole(load.time(producer, number), load.packet_bytes);
-        insert.insert(record, header, frames, number);
-        next = number + 1;
+) -> u8 {
+    let records = buffer.chunks_exact_mut(record_bytes::<NT>(load.packet_bytes));
+    let mut packets = 0;
+    for (record, number) in records.take(usize::from(PACKETS)).zip(numbers) {
+        let descriptor = describe(load.time(producer, number), load.packet_bytes);
+        if NT {
+            let units = DESCRIPTOR_BYTES / stream::UNIT_BYTES;
+            let (front, back) = stream::units(record).split_at_mut(units);
+            stream::copy(front, &descriptor);
+            stream::copy(back, frames.padded(number));
+        } else {
+            let (front, back) = record.split_at_mut(DESCRIPTOR_BYTES);
+            front.copy_from_slice(&descriptor);
+            back.copy_from_slice(frames.get(number));
+        }
+        packets += 1;
     }
-    next - first
+    packets
 }
 
-/// Reads every header of every buffer that comes.
+/// Reads every descriptor of every buffer that comes.
 fn consume(
     course: &Course,
-    load: &Load,
     record_bytes: usize,
     lanes: &Lanes,
     buffers: &Buffers<'_>,
     mut receiver: impl Receiver<Full>,
 ) -> Result<Tally, Failure> {
-    let mut tally = Tally::default();
-    lanes.receive_all(course, &mut receiver, |full| {
-        let (packets, bytes) = buffers.packets(&full);
-        for record in bytes.chunks_exact(record_bytes).take(packets) {
-            let Some((header, packet)) = record.split_first_chunk() else {
-                continue;
-            };
-            let header = Header::from_bytes(*header);
-            tally.add(header.time_ns, header.captured as usize);
-            if load.touch_payload {
-                tally.touch(packet);
+    let mut seen = Tally::default();
+    lanes.receive_all(course, &mut receiver, |Full(index)| {
+        // Relaxed: the queue has ordered the producer's store before this.
+        let packets = buffers.packets[index].load(Ordering::Relaxed);
+        // SAFETY: this is the token of the buffer, and it is freed when the slice is gone.
+        let bytes = unsafe { buffers.bytes(index) };
+        for record in bytes.chunks_exact(record_bytes).take(usize::from(packets)) {
+            if let Some(descriptor) = record.first_chunk() {
+                see(&mut seen, *descriptor);
             }
         }
-        buffers.pass(full);
+        // B1: Release, pairs with B2 in `produce`.
+        buffers.packets[index].store(FREE, Ordering::Release);
     })?;
-    Ok(tally)
+    Ok(seen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check<const NT: bool>() {
+        let load = Load::pairs(100, 70, 1);
+        let frames = Frames::new(100);
+        let bytes = record_bytes::<NT>(100);
+        let mut memory = Memory::new(1).unwrap();
+        let buffer = &mut memory.bytes_mut()[..64 * bytes];
+        for (numbers, count) in [(0..70, 64), (64..70, 6)] {
+            assert_eq!(
+                fill::<NT>(buffer, &load, 0, &frames, numbers.clone()),
+                count
+            );
+            stream::fence();
+            for (record, number) in buffer.chunks_exact(bytes).zip(numbers).take(count.into()) {
+                assert_eq!(record[..16], describe(number, 100));
+                assert_eq!(&record[16..116], frames.get(number));
+            }
+        }
+    }
+
+    #[test]
+    fn buffers_hold_descriptors_and_packets() {
+        check::<false>();
+        check::<true>();
+    }
+
+    #[test]
+    fn a_region_too_small_is_told() {
+        assert!(Buffers::new(&mut [0; 4 * 64], 1, 1).is_ok());
+        let mut short = [0; 3 * 64];
+        let refused = Buffers::new(&mut short, 1, 1);
+        assert!(matches!(refused, Err(Failure::CannotRun(_))));
+    }
 }

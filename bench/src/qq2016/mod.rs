@@ -4,19 +4,18 @@
 //! |---|---|---|
 //! | [`Storage`]: header of 16 bytes, padding to 8, a vector of references, copies with `memcpy` | 5.2, 6.1, figures 5.2, 6.1; 6.2 | V-E, figure 5 |
 //! | maximum hold time, checked with a clock read for each packet | 6.2.1 | V-B, V-D |
-//! | [`Pointer`]: a storage whose mutex is locked | 6.3 | V-B |
-//! | [`Queue`]: storages in a circle under one mutex, with head, tail and peek | 5.2, figure 5.1; 6.4, listing 6.3 | V-B |
-//! | priorities | 6.4.2, table 6.1 | V-A, R5 |
+//! | a storage is locked by a mutex of its own | 6.3 | V-B |
+//! | [`Queue`]: storages in a circle under one mutex, with head and tail | 5.2, figure 5.1; 6.4, listing 6.3 | V-B |
 //! | guard interval | 6.4.3, figure 6.2; 7.5, equation 7.1 | V-D |
 //! | one block of memory in transparent huge pages | 6.4, listing 6.2 | V-C |
 //! | several inserters and readers, each with a storage of its own | 4.2, 7.2 | V-A, R1 |
-//! | any packet in constant time | 4.3.3, 5.2 | V-A, R7 |
 //!
 //! Different: the vector holds positions instead of pointers (as large, and needs no unsafe code); closing the queue lifts the guard, so
-//! that a benchmark can count what was carried. The pcap writer (6.5) and the Lua bindings (6.6) are no part of the queue.
+//! that a benchmark can count what was carried. Left out, because the benchmark does nothing with it: peeking and priorities (6.4.2; here
+//! inserters wait when the queue is full, which makes runs lossless), the pcap writer (6.5) and the Lua bindings (6.6).
 //!
 //! [`Qq2016`] makes it a contestant. Storages have 2 MiB and the guard interval is the number of inserters, as the paper and the thesis
-//! recommend; the priority is such that inserters wait when the queue is full, which makes runs lossless.
+//! recommend.
 
 mod queue;
 mod storage;
@@ -27,21 +26,19 @@ use std::{
     time::Duration,
 };
 
-pub use queue::{Config, Inner, Pointer, Queue};
-pub use storage::{Denied, HEADER_BYTES, Storage, Stored};
+pub use queue::{Config, Inner, Queue};
+pub use storage::Storage;
 
 use crate::{
-    contest::{Contest, Failure, Frames, Load, Run, Tally},
+    contest::{Contest, Course, Frames, Load, Run, Tally, race},
+    measure::Failure,
     memory::Memory,
-    race::{Course, race},
 };
 
 /// The paper's default (V-C).
 pub const STORAGE_BYTES: usize = 2 << 20;
 /// The paper's example (V-D): ten producers, between 1 and 100 Gbit/s.
 pub const HOLD: Duration = Duration::from_micros(16_770);
-/// Every task has this priority, and so does the queue: inserters wait (table 6.1).
-pub const PRIORITY: u8 = 1;
 
 /// The contestant.
 #[derive(Debug)]
@@ -55,6 +52,7 @@ pub struct Qq2016 {
 impl Qq2016 {
     /// As the papers recommend.
     #[must_use]
+    #[expect(clippy::new_without_default, reason = "nobody asks for a default")]
     pub fn new() -> Self {
         Self::with(STORAGE_BYTES, None)
     }
@@ -70,26 +68,14 @@ impl Qq2016 {
     }
 }
 
-impl Default for Qq2016 {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Contest for Qq2016 {
-    fn name(&self) -> &str {
-        "qq2016"
-    }
-
     fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
         let config = Config {
             storage_bytes: self.storage_bytes,
-            hold: HOLD,
             guard: self.guard.unwrap_or(load.producers),
-            priority: PRIORITY,
         };
         let offsets = std::mem::take(&mut self.offsets);
-        let queue = Queue::new(memory.bytes_mut(), &config, offsets);
+        let queue = Queue::new(memory.bytes_mut(), config, offsets);
         let storing = AtomicUsize::new(load.producers);
         let (queue_ref, storing) = (&queue, &storing);
         let producers = (0..load.producers).map(|producer| {
@@ -102,14 +88,9 @@ impl Contest for Qq2016 {
                 stored
             }
         });
-        let consumers =
-            (0..load.consumers).map(|_| move |_: &Course| Ok(read(queue_ref, load.touch_payload)));
-        let run = race(
-            load,
-            &|| queue_ref.close(),
-            producers.collect(),
-            consumers.collect(),
-        );
+        let consumers = (0..load.consumers).map(|_| move |_: &Course| Ok(read(queue_ref)));
+        let (producers, consumers) = (producers.collect(), consumers.collect());
+        let run = race(load, &|| queue_ref.close(), producers, consumers);
         self.offsets = queue.into_offsets();
         run
     }
@@ -121,35 +102,27 @@ fn store(queue: &Queue<Storage<'_>>, load: &Load, producer: usize) -> Result<(),
     let packets = load.packets_of(producer);
     let mut number = 0;
     while number < packets {
-        let Some(mut storage) = queue.enqueue(PRIORITY) else {
+        let Some(mut storage) = queue.enqueue() else {
             return Err(Failure::system("enqueue", "the queue was closed"));
         };
         let first = number;
-        while number < packets
-            && storage
-                .store(load.time(producer, number), 0, frames.get(number))
-                .is_ok()
-        {
+        while number < packets && storage.store(load.time(producer, number), frames.get(number)) {
             number += 1;
         }
-        if storage.is_empty() && first == number && !storage.is_overdue() {
-            return Err(Failure::CannotRun(
-                "a packet is larger than a storage".to_owned(),
-            ));
+        if first == number && !storage.is_overdue() {
+            let why = "a packet is larger than a storage";
+            return Err(Failure::CannotRun(why.to_owned()));
         }
     }
     Ok(())
 }
 
 /// One reader: dequeues storages and reads every header.
-fn read(queue: &Queue<Storage<'_>>, touch_payload: bool) -> Tally {
+fn read(queue: &Queue<Storage<'_>>) -> Tally {
     let mut seen = Tally::default();
-    while let Some(storage) = queue.dequeue(PRIORITY) {
-        for stored in storage.iter() {
-            seen.add(stored.time, stored.frame.len());
-            if touch_payload {
-                seen.touch(stored.frame);
-            }
+    while let Some(storage) = queue.dequeue() {
+        for (time, frame) in storage.iter() {
+            seen.add(time, frame.len());
         }
     }
     seen
@@ -162,19 +135,18 @@ mod tests {
     #[test]
     fn every_load_is_carried() {
         let mut memory = Memory::new(4 << 20).unwrap();
-        for (packet_bytes, packets, producers, consumers, touch_payload) in [
-            (64, 5_000, 1, 1, false),
-            (64, 200_000, 1, 1, true),
-            (1514, 10_000, 2, 2, true),
-            (512, 20_001, 3, 1, true),
-            (16, 1, 1, 1, true),
+        for (packet_bytes, packets, producers, consumers) in [
+            (64, 5_000, 1, 1),
+            (64, 200_000, 1, 1),
+            (1514, 10_000, 2, 2),
+            (512, 20_001, 3, 1),
+            (16, 1, 1, 1),
         ] {
             let load = Load {
+                packet_bytes,
                 packets,
                 producers,
                 consumers,
-                touch_payload,
-                ..Load::pairs(packet_bytes, packets, 1)
             };
             let mut queue = Qq2016::with(64 << 10, None);
             for _ in 0..2 {

@@ -13,56 +13,55 @@
 //! The mutex of a storage and the guard interval have no row of their own: both cost something once for 2 MiB, and what replaced them also
 //! makes open buckets readable. `guard/…` shows what distance is worth.
 
-use std::cell::RefCell;
+use std::io;
 
-use super::{Start, compare, shared};
 use crate::{
-    contest::{Contest, Failure, Frames, Load, Run, Tally},
+    contest::{Contest, Course, Frames, Load, Run, Tally, race},
     limits::stream::{self, UNIT_BYTES, Unit},
+    measure::Failure,
     memory::Memory,
-    qq2016::{Config, HOLD, Inner, PRIORITY, Qq2016, Queue, STORAGE_BYTES, Storage, ticks},
-    race::{Course, race},
+    qq2016::{Config, Inner, Qq2016, Queue, Storage, ticks},
+    queues::carrying,
     ring::RingContest,
-    session::{Session, SessionError},
+    session::Session,
 };
 
-const PACKET_BYTES: usize = 64;
 /// Distance of readers from writers: the number of inserters (thesis, equation 7.1).
 const GUARD: usize = 1;
 /// Descriptors that are written together, as in our ring.
 const GROUP: usize = 32;
 
-pub(super) fn run(session: &mut Session) -> Result<(), SessionError> {
-    if !session.wants_below("ablation") {
-        return Ok(());
-    }
-    let ring_bytes = session.scale().ring_bytes;
-    let ring = || RingContest::new(ring_bytes, None, 1, 1);
-    let step = |step: Step| RefCell::new(Box::new(step) as Box<dyn Contest>);
-    let steps = [
-        ("0-qq2016", shared(Ok(Qq2016::new()))),
-        ("1-clock-per-burst", step(Step::new(Change::ClockPerBurst))),
-        ("2-descriptors", step(Step::new(Change::Descriptors))),
-        ("3-nt-stores", step(Step::new(Change::NtStores))),
+/// `ablation/…`.
+pub(crate) fn rows(session: &Session) -> io::Result<()> {
+    let ring = || RingContest::new(session.scale.ring_bytes, None, 1, 1);
+    let mut steps: [(&str, Box<dyn Contest>); 7] = [
+        ("0-qq2016", Box::new(Qq2016::new())),
+        (
+            "1-clock-per-burst",
+            Box::new(Step::new(Change::ClockPerBurst)),
+        ),
+        ("2-descriptors", Box::new(Step::new(Change::Descriptors))),
+        ("3-nt-stores", Box::new(Step::new(Change::NtStores))),
         (
             "4-descriptor-groups",
-            step(Step::new(Change::DescriptorGroups)),
+            Box::new(Step::new(Change::DescriptorGroups)),
         ),
-        ("5-ring", shared(ring().map(RingContest::packet_by_packet))),
-        ("6-bursts", shared(ring())),
+        (
+            "5-ring",
+            Box::new(ring().map(RingContest::packet_by_packet)),
+        ),
+        ("6-bursts", Box::new(ring())),
     ];
-    let starts = steps.iter().map(|(name, contest)| Start {
-        row: format!("ablation/{name}"),
-        contest,
-        load: Load::pairs(PACKET_BYTES, 0, 1),
-        whole_lap: true,
+    let load = Load::pairs(64, 0, 1);
+    let entrants = steps.iter_mut().map(|(name, contest)| {
+        carrying(session, format!("ablation/{name}"), contest.as_mut(), load)
     });
-    let starts = starts.collect();
-    compare(session, starts)
+    let entrants = entrants.collect();
+    session.measure("ablation", entrants)
 }
 
 /// The last of the changes that were made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
     ClockPerBurst,
     Descriptors,
@@ -74,6 +73,7 @@ enum Change {
 #[derive(Debug)]
 struct Step {
     change: Change,
+    /// The vectors of the last run, whose pages are there.
     offsets: Vec<Vec<usize>>,
 }
 
@@ -87,44 +87,19 @@ impl Step {
 }
 
 impl Contest for Step {
-    fn name(&self) -> &str {
-        match self.change {
-            Change::ClockPerBurst => "clock-per-burst",
-            Change::Descriptors => "descriptors",
-            Change::NtStores => "nt-stores",
-            Change::DescriptorGroups => "descriptor-groups",
-        }
-    }
-
     fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
-        let config = Config {
-            storage_bytes: STORAGE_BYTES,
-            hold: HOLD,
-            guard: GUARD,
-            priority: PRIORITY,
-        };
+        let config = Config::new(GUARD);
         if self.change == Change::ClockPerBurst {
             let offsets = std::mem::take(&mut self.offsets);
-            let queue = Queue::new(memory.bytes_mut(), &config, offsets);
+            let queue = Queue::new(memory.bytes_mut(), config, offsets);
             let run = carry(&queue, load);
             self.offsets = queue.into_offsets();
             return run;
         }
-        let grouped = self.change == Change::DescriptorGroups;
-        let non_temporal = grouped || self.change == Change::NtStores;
-        let hold_ticks = ticks::of(HOLD);
-        let parts = stream::units(memory.bytes_mut()).chunks_exact_mut(STORAGE_BYTES / UNIT_BYTES);
-        let storages = parts.map(|units| Described {
-            units,
-            payload_units: 0,
-            packets: 0,
-            given_out: 0,
-            hold_ticks,
-            non_temporal,
-            grouped,
-            group: [[0; UNIT_BYTES]; GROUP],
-        });
-        carry(&Queue::of(storages, &config), load)
+        let units = stream::units(memory.bytes_mut());
+        let parts = units.chunks_exact_mut(config.storage_bytes / UNIT_BYTES);
+        let storages = parts.map(|units| Described::new(units, self.change));
+        carry(&Queue::of(storages, config), load)
     }
 }
 
@@ -137,47 +112,38 @@ trait Variant: Inner {
     fn append(&mut self, time: u64, frame: &[u8]) -> bool;
 
     /// Makes what was stored visible to whoever locks the storage next.
-    fn finish(&mut self);
+    fn finish(&mut self) {}
 
     /// Reads every header.
-    fn tally(&self) -> Tally;
+    fn tally(&self, seen: &mut Tally);
 }
 
 /// One producer and one consumer, which lock storages; the clock is read once for each burst.
 fn carry<S: Variant + Send>(queue: &Queue<S>, load: &Load) -> Result<Run, Failure> {
-    if (load.producers, load.consumers) != (1, 1) {
-        return Err(Failure::CannotRun(
-            "the ablation has one producer and one consumer".to_owned(),
-        ));
-    }
     let producer = |_: &Course| {
-        let stored = fill(queue, load);
+        fill(queue, load);
         queue.close();
-        stored
+        Ok(())
     };
     let consumer = |_: &Course| {
         let mut seen = Tally::default();
-        while let Some(storage) = queue.dequeue(PRIORITY) {
-            seen += storage.tally();
+        while let Some(storage) = queue.dequeue() {
+            storage.tally(&mut seen);
         }
         Ok(seen)
     };
     race(load, &|| queue.close(), vec![producer], vec![consumer])
 }
 
-fn fill<S: Variant>(queue: &Queue<S>, load: &Load) -> Result<(), Failure> {
+fn fill<S: Variant>(queue: &Queue<S>, load: &Load) {
     let frames = Frames::new(load.packet_bytes);
     let packets = load.packets_of(0);
     let mut number = 0;
-    while number < packets {
-        let Some(mut storage) = queue.enqueue(PRIORITY) else {
-            return Err(Failure::Unsound("the queue was closed".to_owned()));
-        };
+    while number < packets
+        && let Some(mut storage) = queue.enqueue()
+    {
         'storage: while number < packets && !storage.is_overdue() {
-            for _ in 0..load
-                .burst
-                .min(usize::try_from(packets - number).unwrap_or(usize::MAX))
-            {
+            for _ in 0..Load::BURST.min(packets - number) {
                 if !storage.append(load.time(0, number), frames.get(number)) {
                     break 'storage;
                 }
@@ -186,7 +152,6 @@ fn fill<S: Variant>(queue: &Queue<S>, load: &Load) -> Result<(), Failure> {
         }
         storage.finish();
     }
-    Ok(())
 }
 
 impl Variant for Storage<'_> {
@@ -196,17 +161,13 @@ impl Variant for Storage<'_> {
 
     #[inline(always)]
     fn append(&mut self, time: u64, frame: &[u8]) -> bool {
-        Storage::append(self, time, 0, frame).is_ok()
+        Storage::append(self, time, frame)
     }
 
-    fn finish(&mut self) {}
-
-    fn tally(&self) -> Tally {
-        let mut seen = Tally::default();
-        for stored in self.iter() {
-            seen.add(stored.time, stored.frame.len());
+    fn tally(&self, seen: &mut Tally) {
+        for (time, frame) in self.iter() {
+            seen.add(time, frame.len());
         }
-        seen
     }
 }
 
@@ -218,14 +179,24 @@ struct Described<'m> {
     packets: usize,
     given_out: u64,
     hold_ticks: u64,
-    non_temporal: bool,
-    /// Descriptors wait in `group`.
-    grouped: bool,
-    /// In the order of memory: the first one last.
+    change: Change,
+    /// Descriptors that wait, in the order of memory: the first one last.
     group: [[u8; UNIT_BYTES]; GROUP],
 }
 
-impl Described<'_> {
+impl<'m> Described<'m> {
+    fn new(units: &'m mut [Unit], change: Change) -> Self {
+        Self {
+            units,
+            payload_units: 0,
+            packets: 0,
+            given_out: 0,
+            hold_ticks: ticks::hold(),
+            change,
+            group: [[0; UNIT_BYTES]; GROUP],
+        }
+    }
+
     /// Writes the descriptors that wait, `count` of them, behind which `end` units of the storage are free or payload.
     #[inline(always)]
     fn write_group(&mut self, end: usize, count: usize) {
@@ -259,7 +230,7 @@ impl Variant for Described<'_> {
         let whole = frame.len() / UNIT_BYTES;
         let place = &mut self.units[start..start + units];
         let (values, rest) = frame.split_at(whole * UNIT_BYTES);
-        if self.non_temporal {
+        if self.change >= Change::NtStores {
             stream::copy(place, values);
         } else {
             for (unit, value) in place.iter_mut().zip(values.as_chunks().0) {
@@ -269,16 +240,16 @@ impl Variant for Described<'_> {
         if let Some(last) = place.get_mut(whole) {
             last.0[..rest.len()].copy_from_slice(rest);
         }
-        if self.grouped {
-            let waiting = self.packets % GROUP;
-            self.group[GROUP - 1 - waiting] = descriptor;
-            if waiting + 1 == GROUP {
-                self.write_group(end - 1, GROUP);
+        match self.change {
+            Change::DescriptorGroups => {
+                let waiting = self.packets % GROUP;
+                self.group[GROUP - 1 - waiting] = descriptor;
+                if waiting + 1 == GROUP {
+                    self.write_group(end - 1, GROUP);
+                }
             }
-        } else if self.non_temporal {
-            stream::copy(&mut self.units[end - 1..end], &descriptor);
-        } else {
-            self.units[end - 1] = Unit(descriptor);
+            Change::NtStores => stream::copy(&mut self.units[end - 1..end], &descriptor),
+            _ => self.units[end - 1] = Unit(descriptor),
         }
         self.payload_units += units;
         self.packets += 1;
@@ -286,23 +257,21 @@ impl Variant for Described<'_> {
     }
 
     fn finish(&mut self) {
-        if self.grouped {
+        if self.change == Change::DescriptorGroups {
             self.write_group(self.units.len() - self.packets, self.packets % GROUP);
         }
-        if self.non_temporal {
+        if self.change >= Change::NtStores {
             stream::fence();
         }
     }
 
-    fn tally(&self) -> Tally {
-        let mut seen = Tally::default();
+    fn tally(&self, seen: &mut Tally) {
         for descriptor in self.units.iter().rev().take(self.packets) {
             let fields = u128::from_le_bytes(descriptor.0);
             #[expect(clippy::cast_possible_truncation, reason = "cuts fields out")]
             let (time, captured) = (fields as u64, (fields >> 64) as u32);
             seen.add(time, captured as usize);
         }
-        seen
     }
 }
 
@@ -310,21 +279,20 @@ impl Variant for Described<'_> {
 mod tests {
     use super::*;
 
+    const ALL: [Change; 4] = [
+        Change::ClockPerBurst,
+        Change::Descriptors,
+        Change::NtStores,
+        Change::DescriptorGroups,
+    ];
+
     #[test]
     fn every_step_carries_every_load() {
         let mut memory = Memory::new(8 << 20).unwrap();
-        for change in [
-            Change::ClockPerBurst,
-            Change::Descriptors,
-            Change::NtStores,
-            Change::DescriptorGroups,
-        ] {
+        for change in ALL {
             let mut step = Step::new(change);
-            for load in [
-                Load::pairs(64, 300_000, 1),
-                Load::pairs(1514, 10_001, 1),
-                Load::pairs(17, 1, 1),
-            ] {
+            for (bytes, packets) in [(64, 300_000), (1514, 10_001), (17, 1)] {
+                let load = Load::pairs(bytes, packets, 1);
                 let run = step.run(&load, &mut memory).unwrap();
                 assert_eq!(run.check(&load), Ok(()), "{change:?}, {load}");
             }
@@ -333,30 +301,27 @@ mod tests {
 
     #[test]
     fn payload_and_descriptors_do_not_meet() {
-        for (non_temporal, grouped) in [(false, false), (true, false), (true, true)] {
+        for change in &ALL[1..] {
             let mut units = vec![Unit::default(); 64];
-            let mut storage = Described {
-                units: &mut units,
-                payload_units: 0,
-                packets: 0,
-                given_out: 0,
-                hold_ticks: u64::MAX,
-                non_temporal,
-                grouped,
-                group: [[0; UNIT_BYTES]; GROUP],
-            };
+            let mut storage = Described::new(&mut units, *change);
             let frame: Vec<u8> = (1..=50).collect();
             while storage.append(7, &frame) {}
             storage.finish();
             assert_eq!(storage.packets, 64 / 5);
             for packet in 0..storage.packets {
-                let payload: Vec<u8> = storage.units[packet * 4..][..4]
-                    .iter()
-                    .flat_map(|unit| unit.0)
-                    .collect();
+                let payload = storage.units[packet * 4..][..4].iter();
+                let payload: Vec<u8> = payload.flat_map(|unit| unit.0).collect();
                 assert_eq!(payload[..50], frame);
             }
-            assert_eq!(storage.tally().packets, 12);
+            let mut seen = Tally::default();
+            storage.tally(&mut seen);
+            assert_eq!(
+                seen,
+                Tally {
+                    packets: 12,
+                    checksum: 12 * (7 + 50)
+                }
+            );
         }
     }
 }

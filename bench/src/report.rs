@@ -1,0 +1,375 @@
+//! From the rows of a run to the tables of `docs/benchmarks.md`, so that every number there is one that a run measured.
+//!
+//! The document is written by hand, but for blocks between `<!-- generated: NAME -->` and `<!-- end -->`, which are replaced. Most are
+//! tables by line and column ([`rows::TABLES`]) or show a figure (`figure NAME`, [`rows::FIGURES`]). Where no row of a
+//! block ran, it says "not run": a partial run leaves no number of another run behind. What `make bench-capture` measures is in blocks
+//! whose names begin with `capture`; the others come from `make bench`. Blocks behind `<!-- processor: AMD -->` are of a run on a
+//! processor with that word in its name.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    machine::Machine,
+    plot,
+    rows::{self, Command, words},
+    session::{self, Row, at},
+};
+
+const NOT_RUN: &str = "not run";
+/// Line rate of Ethernet with 64-byte frames (60 bytes and the check sequence, 20 bytes of preamble and gap) at 10 Gbit/s.
+const MPPS_PER_10_GBIT: f64 = 10e9 / (84.0 * 8.0) / 1e6;
+
+/// Rows by line and column.
+#[derive(Debug)]
+pub(crate) struct Grid<'r> {
+    /// What lines are called, and the row at each column.
+    pub(crate) lines: Vec<(String, Vec<Option<&'r Row>>)>,
+    /// As in the names of rows.
+    pub(crate) columns: Vec<&'r str>,
+}
+
+impl<'r> Grid<'r> {
+    /// `cells`: patterns and words, `PATTERN = WORDS ; …`.
+    pub(crate) fn new(rows: &'r [Row], cells: &str) -> Self {
+        let most = most_pairs(rows).unwrap_or_default();
+        let mut found = Vec::new();
+        for (number, cell) in cells.split(';').enumerate() {
+            let (pattern, name) = cell.split_once(" = ").unwrap_or_default();
+            let pattern = pattern.trim().replace("{most}", most);
+            for row in rows {
+                if let Some((line, column)) = rows::parts(&pattern, &row.name) {
+                    let (place, value, line) = words(line);
+                    let place = (place, value, line, number);
+                    found.push((place, name.trim().replace("{}", line), column, row));
+                }
+            }
+        }
+        let mut columns: Vec<&str> = found.iter().map(|(_, _, column, _)| *column).collect();
+        columns.sort_by_key(|column| words(column));
+        columns.dedup();
+        found.sort_by(|one, other| one.0.cmp(&other.0));
+        let mut lines: Vec<(String, Vec<_>)> = Vec::new();
+        for (_, name, column, row) in found {
+            if lines.last().is_none_or(|(last, _)| *last != name) {
+                lines.push((name, vec![None; columns.len()]));
+            }
+            let at = columns.iter().position(|known| *known == column);
+            if let (Some(at), Some((_, cells))) = (at, lines.last_mut()) {
+                cells[at] = Some(row);
+            }
+        }
+        Self { lines, columns }
+    }
+}
+
+/// The largest topology beside one to one that has as many consumers as producers: all queues run with those, while only our ring and
+/// QQ of 2016 run with a single sink.
+pub(crate) fn most_pairs(rows: &[Row]) -> Option<&str> {
+    let pairs = |row: &'_ Row| -> Option<u32> {
+        let topology = row.name.strip_prefix("queue/")?.split('/').nth(2)?;
+        let (producers, consumers) = topology.strip_suffix('c')?.split_once('p')?;
+        let pairs = producers.parse().ok().filter(|pairs| *pairs > 1);
+        pairs.filter(|_| producers == consumers)
+    };
+    let most = rows.iter().max_by_key(|row| pairs(row))?;
+    pairs(most)?;
+    most.name.split('/').nth(3)
+}
+
+/// A figure with three digits that count, and commas.
+pub(crate) fn number(value: f64) -> String {
+    let digits = match value.abs() {
+        size if size >= 99.95 => 0,
+        size if size >= 9.995 => 1,
+        size if size >= 0.9995 || size == 0.0 => 2,
+        size if size >= 0.0995 => 3,
+        _ => 4,
+    };
+    let mut text = format!("{value:.digits$}");
+    let mut at = if digits == 0 { text.len() } else { 0 };
+    while at > 3 && text.as_bytes()[at - 4].is_ascii_digit() {
+        at -= 3;
+        text.insert(at, ',');
+    }
+    text
+}
+
+/// A value with its least and greatest repetition, where they differ from it as written; missed goals are told.
+fn cell(row: Option<&Row>) -> String {
+    let Some(row) = row else {
+        return "–".to_owned();
+    };
+    let Some(value) = row.value else {
+        let why = row.versus.as_deref().unwrap_or("no reason given");
+        return format!("did not run: {why}");
+    };
+    let median = number(value);
+    match (row.min.map(number), row.max.map(number)) {
+        (Some(min), Some(max)) if min != median || max != median => {
+            format!("{median} ({min}–{max})")
+        }
+        _ => median,
+    }
+}
+
+/// Its heading and lines of cells.
+fn table(lines: &[Vec<String>]) -> String {
+    let mut text = String::new();
+    for (number, line) in lines.iter().enumerate() {
+        text += &format!("| {} |\n", line.join(" | "));
+        if number == 0 {
+            text += &format!("|{}\n", "---|".repeat(line.len()));
+        }
+    }
+    text
+}
+
+fn strings<const N: usize>(words: [&str; N]) -> Vec<String> {
+    words.map(str::to_owned).to_vec()
+}
+
+/// The Markdown of a block; `None`: there is no such block.
+fn block(name: &str, rows: &[Row], machine: &Machine) -> Option<String> {
+    let made = match name {
+        "machine" | "capture-machine" => facts(machine),
+        "judged" => judged(rows, Command::Quick),
+        "capture-judged" => judged(rows, Command::Capture),
+        "requirements" => requirements(rows),
+        _ => {
+            if let Some(name) = name.strip_prefix("figure ") {
+                let mut figures = rows::table(rows::FIGURES);
+                let figure = figures.find(|figure| figure[0] == name)?;
+                let title = figure[3].replace("{most}", most_pairs(rows).unwrap_or_default());
+                plot::draw(rows, &figure).map(|_| format!("![{title}](plots/{name}.svg)"))
+            } else {
+                let fields = rows::table(rows::TABLES).find(|table| table[0] == name)?;
+                by_line_and_column(rows, &fields)
+            }
+        }
+    };
+    Some(made.unwrap_or_else(|| format!("_{NOT_RUN}_")))
+}
+
+fn by_line_and_column(rows: &[Row], fields: &[&str]) -> Option<String> {
+    let [name, corner, column, cells] = fields else {
+        return None;
+    };
+    let grid = Grid::new(rows, cells);
+    let columns = grid
+        .columns
+        .iter()
+        .map(|part| column.replace("{}", words(part).2));
+    let corner = corner.replace("{most}", most_pairs(rows).map_or("", |most| words(most).2));
+    let mut lines = vec![[corner].into_iter().chain(columns).collect::<Vec<_>>()];
+    let mut before = None;
+    for (label, cells) in &grid.lines {
+        let cells_of_line = cells.iter().map(|row| cell(*row));
+        let mut line: Vec<_> = [label.clone()].into_iter().chain(cells_of_line).collect();
+        if *name == "ablation" {
+            let value = cells[0].and_then(|row| row.value);
+            let factor = before
+                .zip(value)
+                .map(|(before, value): (f64, f64)| value / before);
+            line.push(factor.map_or_else(String::new, |factor| format!("× {}", number(factor))));
+            before = value.or(before);
+        }
+        lines.push(line);
+    }
+    if *name == "ablation" {
+        lines[0].push("against the line above".to_owned());
+    }
+    (lines.len() > 1).then(|| table(&lines))
+}
+
+/// The judged rows of a command with their goals.
+fn judged(rows: &[Row], command: Command) -> Option<String> {
+    let groups = rows::GROUPS.iter().filter(|group| group.command == command);
+    let listed = groups
+        .flat_map(|group| &group.rows)
+        .filter(|row| !row.case.is_empty());
+    let heading = ["case", "row", "against", "goal", "measured", ""];
+    let (mut lines, mut has_run) = (vec![strings(heading)], false);
+    for listed in listed {
+        let row = rows.iter().find(|row| row.name == listed.name);
+        has_run |= row.is_some();
+        let value = row.and_then(|row| row.value);
+        let versus = row
+            .filter(|_| value.is_some())
+            .and_then(|row| row.versus.as_deref());
+        let verdict = match value.and_then(|value| listed.is_met(value)) {
+            Some(true) => "met",
+            Some(false) => "**missed**",
+            None => "",
+        };
+        let name = format!("`{}`", listed.name);
+        let measured = row.map_or_else(|| NOT_RUN.to_owned(), |row| cell(Some(row)));
+        let versus = versus.unwrap_or_default();
+        lines.push(strings([
+            listed.case,
+            &name,
+            versus,
+            listed.goal,
+            &measured,
+            verdict,
+        ]));
+    }
+    has_run.then(|| table(&lines))
+}
+
+/// The requirements of the thesis that are speeds: R1 (line rates; "together" is of several producers) and R4 (more threads are not
+/// slower).
+fn requirements(rows: &[Row]) -> Option<String> {
+    let ring = |topology: &str| {
+        let name = format!("queue/ring/64B/{topology}/well");
+        rows.iter().find(|row| row.name == name)?.value
+    };
+    let (one, most) = (ring("1p1c")?, most_pairs(rows));
+    let all = most.and_then(ring);
+    let threads = most.map_or("", |most| words(most).2);
+    let mut lines = vec![strings([
+        "requirement of the thesis",
+        "asks for",
+        "measured",
+        "",
+    ])];
+    let mut add = |what: String, sign: &str, least: f64, measured: Option<f64>| {
+        let verdict = measured.map(|value| if value >= least { "met" } else { "**missed**" });
+        let measured = measured.map_or_else(|| NOT_RUN.to_owned(), number);
+        let least = format!("{sign} {}", number(least));
+        lines.push(strings([
+            &what,
+            &least,
+            &measured,
+            verdict.unwrap_or_default(),
+        ]));
+    };
+    add(
+        "R1: a 10 Gbit/s link, 1P1C, Mpps".to_owned(),
+        "≥",
+        MPPS_PER_10_GBIT,
+        Some(one),
+    );
+    let together = format!("R1: 40 Gbit/s together, {threads}, Mpps");
+    add(together, "≥", 4.0 * MPPS_PER_10_GBIT, all);
+    let slower = format!("R4: {threads} is not slower than 1P1C, Mpps of both");
+    add(slower, "≥", one, all);
+    Some(table(&lines))
+}
+
+/// Facts in the order in which they are read, with the words for them; others follow under their own names.
+fn facts(machine: &Machine) -> Option<String> {
+    const FACTS: [[&str; 2]; 11] = [
+        ["cpu", "processor"],
+        ["cores", "CPUs of the run"],
+        ["l1d", "first-level data cache"],
+        ["l2", "second-level cache"],
+        ["l3", "third-level cache"],
+        ["memory", "memory"],
+        ["hypervisor", "virtual machine"],
+        ["kernel", "Linux"],
+        ["rustc", "compiler"],
+        ["commit", "commit"],
+        ["date", "date"],
+    ];
+    let known = |name: &str| FACTS.iter().position(|[of, _]| *of == name);
+    let mut facts: Vec<_> = machine.facts().collect();
+    facts.sort_by_key(|(name, _)| known(name).unwrap_or(FACTS.len()));
+    let line = |(name, fact): &(&str, &str)| {
+        let what = known(name).map_or(*name, |at| FACTS[at][1]);
+        vec![what.to_owned(), fact.replace('|', "\\|")]
+    };
+    let heading = [strings(["what", "is"])];
+    let lines: Vec<_> = heading.into_iter().chain(facts.iter().map(line)).collect();
+    (lines.len() > 1).then(|| table(&lines))
+}
+
+/// Draws the figures of the run whose results are in `folder` into the same folder. Where `docs` is given, fills the blocks of its
+/// `benchmarks.md`, and draws the figures also into its folder `plots` if the document shows them. Returns the files that were written.
+///
+/// # Errors
+/// A file cannot be read or written, or the markers of the document are wrong; then it is left as it was.
+pub fn report(folder: &Path, is_capture: bool, docs: Option<&Path>) -> io::Result<Vec<PathBuf>> {
+    let (rows, machine) = (session::read(folder)?, Machine::read(folder)?);
+    let mut written = plot::write_all(&rows, is_capture, folder)?;
+    if let Some(docs) = docs {
+        let path = docs.join("benchmarks.md");
+        let before = fs::read_to_string(&path).map_err(|error| at(&path, &error))?;
+        let after = filled(&before, &rows, &machine, is_capture);
+        let (after, has_figures) = after.map_err(|error| at(&path, &io::Error::other(error)))?;
+        if has_figures {
+            written.extend(plot::write_all(&rows, is_capture, &docs.join("plots"))?);
+        }
+        fs::write(&path, after).map_err(|error| at(&path, &error))?;
+        written.push(path);
+    }
+    Ok(written)
+}
+
+/// The document with its blocks filled that are of this command and of this machine's processor, and whether figures were among
+/// them.
+fn filled(
+    document: &str,
+    rows: &[Row],
+    machine: &Machine,
+    is_capture: bool,
+) -> Result<(String, bool), String> {
+    let processor = machine
+        .facts()
+        .find(|(name, _)| *name == "cpu")
+        .map_or("", |(_, cpu)| cpu);
+    let marked = |line: &'_ str, what: &str| -> Option<String> {
+        let name = line
+            .strip_prefix("<!-- ")?
+            .strip_prefix(what)?
+            .strip_suffix(" -->")?;
+        Some(name.to_owned())
+    };
+    let (mut text, mut is_ours, mut ours, mut has_figures) = (String::new(), true, 0, false);
+    let mut lines = document.lines().enumerate();
+    while let Some((index, line)) = lines.next() {
+        text += &format!("{line}\n");
+        if let Some(word) = marked(line, "processor: ") {
+            is_ours = processor.contains(&word);
+        }
+        let Some(name) = marked(line, "generated: ") else {
+            continue;
+        };
+        let wrong = |why: &str| format!("line {}: the block '{name}' {why}", index + 1);
+        let made = block(&name, rows, machine).ok_or_else(|| wrong("is not known"))?;
+        let figure = name.strip_prefix("figure ");
+        let of_command = figure.unwrap_or(&name).starts_with("capture") == is_capture;
+        let (mut old, mut has_end) = (String::new(), false);
+        for (_, line) in lines.by_ref() {
+            has_end = line == "<!-- end -->";
+            if has_end || marked(line, "generated: ").is_some() {
+                break;
+            }
+            old += &format!("{line}\n");
+        }
+        if !has_end {
+            return Err(wrong("does not end"));
+        }
+        ours += u32::from(is_ours);
+        let fills = is_ours && of_command;
+        has_figures |= fills && figure.is_some();
+        let body = if fills {
+            made.trim_end()
+        } else {
+            old.trim_end()
+        };
+        text += &format!("{body}\n<!-- end -->\n");
+    }
+    if ours == 0 {
+        return Err(format!(
+            "there is no section for this processor: {processor}"
+        ));
+    }
+    Ok((text, has_figures))
+}
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod tests;

@@ -1,0 +1,259 @@
+use super::*;
+use crate::{measure::Spread, session::RESULTS};
+
+fn row(name: &str, value: f64) -> Row {
+    Row::new(name, None, Ok(Spread::once(value)))
+}
+
+fn machine(cpu: &str) -> Machine {
+    let mut machine = Machine::default();
+    machine.fact("cpu", Some(cpu.to_owned()));
+    machine
+}
+
+fn made(name: &str, rows: &[Row]) -> String {
+    block(name, rows, &Machine::default()).expect("the block is known")
+}
+
+#[test]
+fn numbers_have_three_digits_that_count() {
+    let values = [
+        0.0,
+        0.0123,
+        0.5,
+        1.5,
+        12.34,
+        99.97,
+        190.4,
+        1234.0,
+        -1_234_567.0,
+    ];
+    let expected = [
+        "0.00",
+        "0.0123",
+        "0.500",
+        "1.50",
+        "12.3",
+        "100",
+        "190",
+        "1,234",
+        "-1,234,567",
+    ];
+    assert_eq!(values.map(number), expected);
+}
+
+#[test]
+fn contestants_stand_by_size_ours_first() {
+    let mut ours = row("queue/ring/64B/1p1c/well", 180.0);
+    (ours.min, ours.max) = (Some(170.0), Some(190.0));
+    let rows = [
+        row("queue/rtrb/64B/1p1c/nt", 99.0),
+        row("queue/rtrb/512B/1p1c/well", 17.0),
+        row("queue/rtrb/64B/1p1c/well", 99.5),
+        row("queue/rtrb/64B/1p1c/naive", 20.0),
+        ours,
+    ];
+    let expected = "| Mpps, 1P1C | 64 B | 512 B |\n|---|---|---|\n\
+        | Retroscope's ring | 180 (170–190) | – |\n| rtrb | 99.5 | 17.0 |\n\
+        | rtrb, our NT copy | 99.0 | – |\n";
+    assert_eq!(made("queues-1p1c", &rows), expected);
+    assert_eq!(made("queues-most-threads", &rows), "_not run_");
+    let steps = [row("ablation/1-a", 3.0), row("ablation/0-qq2016", 2.0)];
+    assert!(
+        made("ablation", &steps).ends_with("| 0 QQ of 2016 | 2.00 |  |\n| 1-a | 3.00 | × 1.50 |\n")
+    );
+}
+
+#[test]
+fn met_missed_and_not_run_are_told_apart() {
+    let mut failed = row("ring/64B/2p2c/vs-qq2016", 1.0);
+    (failed.value, failed.versus) = (None, Some("one core".to_owned()));
+    let rows = [
+        row("ring/64B/1p1c/vs-qq2016", 3.5),
+        row("ring/512B/1p1c/vs-qq2016", 2.4),
+        failed,
+    ];
+    let table = made("judged", &rows);
+    let line = |name: &str| {
+        let mut lines = table.lines();
+        lines
+            .find(|line| line.contains(&format!("`{name}`")))
+            .expect("a line of its own")
+            .to_owned()
+    };
+    assert!(line("ring/64B/1p1c/vs-qq2016").ends_with("| ≥ 3.5 | 3.50 | met |"));
+    assert!(line("ring/512B/1p1c/vs-qq2016").ends_with("| **missed** |"));
+    assert!(line("ring/64B/2p2c/vs-qq2016").contains("| did not run: one core |"));
+    assert!(line("recorder/64B/vs-ring").ends_with("| not run |  |"));
+}
+
+#[test]
+fn requirements_compare_with_line_rate_each_with_its_own_threads() {
+    let rows = [
+        row("queue/ring/64B/1p1c/well", 70.0),
+        row("queue/ring/64B/2p2c/well", 50.0),
+    ];
+    let text = made("requirements", &rows);
+    assert!(text.contains("| ≥ 14.9 | 70.0 | met |"), "{text}");
+    // What one producer does is not what several do together.
+    assert!(
+        text.contains("2P2C, Mpps | ≥ 59.5 | 50.0 | **missed** |"),
+        "{text}"
+    );
+    assert!(text.contains("| ≥ 70.0 | 50.0 | **missed** |"), "{text}");
+    assert!(made("requirements", &rows[..1]).contains("| ≥ 59.5 | not run |  |"));
+}
+
+#[test]
+fn only_blocks_of_the_command_and_processor_change() {
+    let block =
+        |name: &str, body: &str| format!("<!-- generated: {name} -->\n{body}\n<!-- end -->\n");
+    let document = |amd: &str, intel: &str| {
+        let (amd, intel) = (block("machine", amd), block("machine", intel));
+        let capture = block("capture-machine", "kept");
+        format!("a\n<!-- processor: AMD -->\n{amd}{capture}<!-- processor: Intel -->\n{intel}b\n")
+    };
+    let table = "| what | is |\n|---|---|\n| processor | Intel(R) Xeon(R) |";
+    let fill = |document: &str, cpu| filled(document, &[], &machine(cpu), false);
+    let filled = fill(&document("old", "old"), "Intel(R) Xeon(R)");
+    assert_eq!(filled, Ok((document("old", table), false)));
+    let error = fill(&document("old", "old"), "POWER10").expect_err("it has no section");
+    assert!(error.ends_with("this processor: POWER10"), "{error}");
+    let unknown = fill("a\n<!-- generated: other -->\n<!-- end -->\n", "AMD");
+    assert_eq!(
+        unknown,
+        Err("line 2: the block 'other' is not known".to_owned())
+    );
+    for open in ["", "<!-- generated: machine -->\n<!-- end -->\n"] {
+        let unclosed = fill(&format!("<!-- generated: machine -->\n{open}"), "AMD");
+        assert_eq!(
+            unclosed,
+            Err("line 1: the block 'machine' does not end".to_owned())
+        );
+    }
+}
+
+/// Rows of every kind with plain values.
+fn rows_of_all_figures() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (contestant, speed) in [("ring", 180.0), ("qq2016", 48.0), ("rtrb", 100.0)] {
+        for (threads, size) in [(1, 64), (1, 1514), (2, 64), (2, 1514)] {
+            let value = speed * f64::from(threads) * 64.0 / f64::from(size);
+            let name = format!("queue/{contestant}/{size}B/{threads}p{threads}c/well");
+            rows.push(row(&name, value));
+        }
+    }
+    for (name, value) in [
+        ("limits/raw-insert/64B", 221.0),
+        ("capture/lossless/64B/retroscope", 1.1),
+        ("capture/lossless/1514B/sender", 0.6),
+        ("limits/nt-fill/1t", 22.6),
+        ("limits/nt-fill/2t", 45.0),
+        ("bucket/2MiB/64B", 180.0),
+        ("bucket/4MiB/64B", 180.0),
+        ("outer/ring/1t", 4.0),
+        ("guard/qq2016/1", 20.0),
+        ("latency/idle/p99", 90.0),
+        ("ablation/0-qq2016", 48.0),
+    ] {
+        rows.push(row(name, value));
+    }
+    rows
+}
+
+#[test]
+fn every_figure_is_drawn_from_its_rows_and_left_out_without() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rows = rows_of_all_figures();
+    let mut written = plot::write_all(&rows, false, folder.path()).expect("a folder");
+    let of_capture = plot::write_all(&rows, true, folder.path()).expect("a folder");
+    written.extend(of_capture.clone());
+    assert_eq!(written.len(), rows::table(rows::FIGURES).count());
+    for path in &written {
+        let file = fs::read_to_string(path).expect("it was written");
+        assert!(file.starts_with("<svg ") && file.trim_end().ends_with("</svg>"));
+        assert!(!file.contains("NaN") && !file.contains("inf"), "{path:?}");
+    }
+    // A figure without rows does not keep an old picture, but that of another command stays.
+    assert!(
+        plot::write_all(&[], false, folder.path())
+            .expect("a folder")
+            .is_empty()
+    );
+    assert!(of_capture.iter().all(|path| path.is_file()));
+    for fields in rows::table(rows::TABLES) {
+        assert_eq!(made(fields[0], &[]), "_not run_");
+    }
+}
+
+/// A run with few rows gives a document that says so.
+#[test]
+fn the_document_of_a_run_is_filled_with_its_figures() {
+    let (run, docs) = (
+        tempfile::tempdir().expect("a folder"),
+        tempfile::tempdir().expect("a folder"),
+    );
+    let fill = row("limits/nt-fill/1t", 22.5);
+    let text = serde_json::to_string(&[fill]).expect("it can be written");
+    fs::write(run.path().join(RESULTS), text).expect("a folder to write to");
+    machine("a processor")
+        .write(run.path())
+        .expect("a folder to write to");
+    let document = docs.path().join("benchmarks.md");
+    let blocks = ["machine", "limits", "figure machine-limits", "latency"];
+    let blocks = blocks.map(|name| format!("<!-- generated: {name} -->\n<!-- end -->\n"));
+    fs::write(&document, blocks.concat()).expect("a folder to write to");
+    let written = report(run.path(), false, Some(docs.path())).expect("everything is there");
+    let figures = [run.path(), &docs.path().join("plots")].map(|at| at.join("machine-limits.svg"));
+    assert_eq!(
+        written,
+        [&figures[..], std::slice::from_ref(&document)].concat()
+    );
+    let text = fs::read_to_string(&document).expect("it was written");
+    for part in [
+        "a processor",
+        "| 22.5 |",
+        "](plots/machine-limits.svg)",
+        "_not run_",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let error = report(docs.path(), true, None).expect_err("nothing ran");
+    assert!(error.to_string().contains(RESULTS), "{error}");
+}
+
+#[test]
+fn the_document_has_every_block_once_on_amd_and_none_twice_on_intel() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/benchmarks.md");
+    let document = fs::read_to_string(&path).expect("docs/benchmarks.md is there");
+    filled(&document, &[], &machine("AMD"), false).expect("its markers are right");
+    let (amd, intel) = document
+        .split_once("<!-- processor: Intel -->")
+        .expect("two sections");
+    let blocks = |text: &str| {
+        let lines = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("<!-- generated: "));
+        let mut names: Vec<_> = lines.map(str::to_owned).collect();
+        names.sort();
+        names
+    };
+    let tables = rows::table(rows::TABLES).map(|fields| fields[0].to_owned());
+    let figures = rows::table(rows::FIGURES).map(|fields| format!("figure {}", fields[0]));
+    let others = [
+        "machine",
+        "judged",
+        "requirements",
+        "capture-machine",
+        "capture-judged",
+    ];
+    let mut known: Vec<_> = tables
+        .chain(figures)
+        .chain(others.map(str::to_owned))
+        .collect();
+    known.iter_mut().for_each(|name| name.push_str(" -->"));
+    known.sort();
+    assert_eq!(blocks(amd), known);
+    let intel = blocks(intel);
+    assert!(intel.windows(2).all(|two| two[0] != two[1]), "{intel:?}");
+}

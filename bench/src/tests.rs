@@ -1,0 +1,97 @@
+//! All rows at once, on little memory and for moments.
+
+use crate::{
+    measure::Scale,
+    pin,
+    rows::{self, Command},
+    session::{Row, Selection, Session, read},
+};
+
+fn rows_of(command: Command, selection: &str) -> Vec<Row> {
+    let folder = tempfile::tempdir().unwrap();
+    let scale = Scale {
+        ring_bytes: 32 << 20,
+        seconds: 0.001,
+        repetitions: 1,
+    };
+    let session = Session::start(folder.path(), scale, Selection::parse(selection)).unwrap();
+    session.run(command).unwrap();
+    let rows = read(folder.path()).unwrap();
+    assert!(!session.failed(), "{rows:?}");
+    let mut names: Vec<_> = rows.iter().map(|row| &row.name).collect();
+    names.sort_unstable();
+    let all = names.len();
+    names.dedup();
+    assert_eq!(names.len(), all, "each once");
+    rows
+}
+
+#[test]
+fn every_judged_row_is_written() {
+    let rows = rows_of(Command::Quick, "");
+    let groups = rows::GROUPS
+        .iter()
+        .filter(|group| group.command == Command::Quick);
+    let mut listed: Vec<_> = groups
+        .flat_map(|group| &group.rows)
+        .map(|row| row.name)
+        .collect();
+    let mut names: Vec<_> = rows.iter().map(|row| row.name.as_str()).collect();
+    listed.sort_unstable();
+    names.sort_unstable();
+    assert_eq!(names, listed);
+    assert!(
+        rows.iter()
+            .all(|row| row.value.is_some() || row.versus.is_some())
+    );
+}
+
+#[test]
+fn a_selection_brings_its_denominators_and_nothing_else() {
+    let rows = rows_of(Command::Quick, "ring/64B/1p1c/vs-raw-insert");
+    let names: Vec<_> = rows.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "limits/raw-insert/vs-nt-fill",
+            "ring/64B/1p1c/vs-raw-insert"
+        ]
+    );
+}
+
+/// Names stand for themselves: documents look for them.
+#[test]
+fn the_rows_of_the_thesis_are_there() {
+    let selection = "limits,ablation,guard,bucket/2MiB,bucket-qq2016/2MiB,outer,queue/ring,queue/qq2016,queue/rtrb/64B/1p1c,filter-ns,filter-compile,filter-together,filter-rules";
+    let rows = rows_of(Command::Full, selection);
+    for name in [
+        "limits/nt-fill/1t",
+        "limits/memcpy-insert/64B",
+        "limits/raw-insert/1514B",
+        "ablation/0-qq2016",
+        "ablation/4-descriptor-groups",
+        "ablation/6-bursts",
+        "guard/qq2016/1",
+        "guard/ring/0",
+        "bucket/2MiB/64B",
+        "bucket-qq2016/2MiB/64B",
+        "outer/qq2016/1t",
+        "outer/ring/1t",
+        "queue/ring/64B/1p1c/well",
+        "queue/qq2016/1514B/1p1c/well",
+        "queue/rtrb/64B/1p1c/nt",
+        "queue/rtrb/64B/1p1c/malloc",
+        "filter-ns/udp-port/handwritten",
+        "filter-ns/100-hosts/interpreter",
+        "filter-compile/100-hosts/native",
+        "filter-together/16/joint",
+        "filter-rules/mixed/10000",
+    ] {
+        let row = rows.iter().find(|row| row.name == name);
+        let has_figure = row.is_some_and(|row| row.value.is_some());
+        assert!(
+            has_figure || row.is_some() && pin::cores() == 1,
+            "{name}: {row:?}"
+        );
+    }
+}
