@@ -16,20 +16,23 @@
 use std::io;
 
 use crate::{
-    contest::{Contest, Course, Frames, Load, Run, Tally, race},
-    limits::stream::{self, UNIT_BYTES, Unit},
-    measure::Failure,
-    memory::Memory,
-    qq2016::{Config, Inner, Qq2016, Queue, Storage, ticks},
+    contest::{Contest, Load, Tally},
+    limits::{
+        describe,
+        stream::{self, UNIT_BYTES, Unit},
+    },
+    peers::see,
+    qq2016::{Inner, Kind, Original, Qq, Qq2016, ticks},
     queues::carrying,
     ring::RingContest,
     session::Session,
 };
 
-/// Distance of readers from writers: the number of inserters (thesis, equation 7.1).
-const GUARD: usize = 1;
 /// Descriptors that are written together, as in our ring.
 const GROUP: usize = 32;
+/// Steps from which on there are no regular stores, and descriptors wait.
+const NT_STORES: u8 = 3;
+const DESCRIPTOR_GROUPS: u8 = 4;
 
 /// `ablation/…`.
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
@@ -38,13 +41,13 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
         ("0-qq2016", Box::new(Qq2016::new())),
         (
             "1-clock-per-burst",
-            Box::new(Step::new(Change::ClockPerBurst)),
+            Box::new(Qq::<Original<{ Load::BURST }>>::new()),
         ),
-        ("2-descriptors", Box::new(Step::new(Change::Descriptors))),
-        ("3-nt-stores", Box::new(Step::new(Change::NtStores))),
+        ("2-descriptors", Box::new(Qq::<Step<2>>::new())),
+        ("3-nt-stores", Box::new(Qq::<Step<NT_STORES>>::new())),
         (
             "4-descriptor-groups",
-            Box::new(Step::new(Change::DescriptorGroups)),
+            Box::new(Qq::<Step<DESCRIPTOR_GROUPS>>::new()),
         ),
         (
             "5-ring",
@@ -60,143 +63,39 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
     session.measure("ablation", entrants)
 }
 
-/// The last of the changes that were made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Change {
-    ClockPerBurst,
-    Descriptors,
-    NtStores,
-    DescriptorGroups,
-}
-
-/// A QQ of 2016 with changes.
+/// The changes up to this one.
 #[derive(Debug)]
-struct Step {
-    change: Change,
-    /// The vectors of the last run, whose pages are there.
-    offsets: Vec<Vec<usize>>,
-}
+struct Step<const STEP: u8>;
 
-impl Step {
-    fn new(change: Change) -> Self {
-        Self {
-            change,
-            offsets: Vec::new(),
+impl<const STEP: u8> Kind for Step<STEP> {
+    const BURST: u64 = Load::BURST;
+    type Storage<'m> = Described<'m, STEP>;
+
+    fn storage(part: &mut [u8], _: Vec<usize>) -> Described<'_, STEP> {
+        Described {
+            units: stream::units(part),
+            payload_units: 0,
+            packets: 0,
+            given_out: 0,
+            hold_ticks: ticks::hold(),
+            group: [[0; UNIT_BYTES]; GROUP],
         }
     }
 }
 
-impl Contest for Step {
-    fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
-        let config = Config::new(GUARD);
-        if self.change == Change::ClockPerBurst {
-            let offsets = std::mem::take(&mut self.offsets);
-            let queue = Queue::new(memory.bytes_mut(), config, offsets);
-            let run = carry(&queue, load);
-            self.offsets = queue.into_offsets();
-            return run;
-        }
-        let units = stream::units(memory.bytes_mut());
-        let parts = units.chunks_exact_mut(config.storage_bytes / UNIT_BYTES);
-        let storages = parts.map(|units| Described::new(units, self.change));
-        carry(&Queue::of(storages, config), load)
-    }
-}
-
-/// What the steps differ in.
-trait Variant: Inner {
-    /// The storage was held for too long.
-    fn is_overdue(&self) -> bool;
-
-    /// Appends a packet. `false`: it does not fit.
-    fn append(&mut self, time: u64, frame: &[u8]) -> bool;
-
-    /// Makes what was stored visible to whoever locks the storage next.
-    fn finish(&mut self) {}
-
-    /// Reads every header.
-    fn tally(&self, seen: &mut Tally);
-}
-
-/// One producer and one consumer, which lock storages; the clock is read once for each burst.
-fn carry<S: Variant + Send>(queue: &Queue<S>, load: &Load) -> Result<Run, Failure> {
-    let producer = |_: &Course| {
-        fill(queue, load);
-        queue.close();
-        Ok(())
-    };
-    let consumer = |_: &Course| {
-        let mut seen = Tally::default();
-        while let Some(storage) = queue.dequeue() {
-            storage.tally(&mut seen);
-        }
-        Ok(seen)
-    };
-    race(load, &|| queue.close(), vec![producer], vec![consumer])
-}
-
-fn fill<S: Variant>(queue: &Queue<S>, load: &Load) {
-    let frames = Frames::new(load.packet_bytes);
-    let packets = load.packets_of(0);
-    let mut number = 0;
-    while number < packets
-        && let Some(mut storage) = queue.enqueue()
-    {
-        'storage: while number < packets && !storage.is_overdue() {
-            for _ in 0..Load::BURST.min(packets - number) {
-                if !storage.append(load.time(0, number), frames.get(number)) {
-                    break 'storage;
-                }
-                number += 1;
-            }
-        }
-        storage.finish();
-    }
-}
-
-impl Variant for Storage<'_> {
-    fn is_overdue(&self) -> bool {
-        Storage::is_overdue(self)
-    }
-
-    #[inline(always)]
-    fn append(&mut self, time: u64, frame: &[u8]) -> bool {
-        Storage::append(self, time, frame)
-    }
-
-    fn tally(&self, seen: &mut Tally) {
-        for (time, frame) in self.iter() {
-            seen.add(time, frame.len());
-        }
-    }
-}
-
-/// Payload from the front, descriptors from the back: stamp (8 bytes), captured length (4), place of the payload in units (4).
+/// Payload from the front, descriptors from the back.
 #[derive(Debug)]
-struct Described<'m> {
+struct Described<'m, const STEP: u8> {
     units: &'m mut [Unit],
     payload_units: usize,
     packets: usize,
     given_out: u64,
     hold_ticks: u64,
-    change: Change,
     /// Descriptors that wait, in the order of memory: the first one last.
     group: [[u8; UNIT_BYTES]; GROUP],
 }
 
-impl<'m> Described<'m> {
-    fn new(units: &'m mut [Unit], change: Change) -> Self {
-        Self {
-            units,
-            payload_units: 0,
-            packets: 0,
-            given_out: 0,
-            hold_ticks: ticks::hold(),
-            change,
-            group: [[0; UNIT_BYTES]; GROUP],
-        }
-    }
-
+impl<const STEP: u8> Described<'_, STEP> {
     /// Writes the descriptors that wait, `count` of them, behind which `end` units of the storage are free or payload.
     #[inline(always)]
     fn write_group(&mut self, end: usize, count: usize) {
@@ -205,15 +104,14 @@ impl<'m> Described<'m> {
     }
 }
 
-impl Inner for Described<'_> {
+impl<const STEP: u8> Inner for Described<'_, STEP> {
     fn give_out(&mut self) {
         self.payload_units = 0;
         self.packets = 0;
         self.given_out = ticks::now();
     }
-}
 
-impl Variant for Described<'_> {
+    #[inline(always)]
     fn is_overdue(&self) -> bool {
         ticks::now().saturating_sub(self.given_out) > self.hold_ticks
     }
@@ -225,12 +123,11 @@ impl Variant for Described<'_> {
             return false;
         }
         let (start, end) = (self.payload_units, self.units.len() - self.packets);
-        let fields = u128::from(time) | (frame.len() as u128) << 64 | (start as u128) << 96;
-        let descriptor = fields.to_le_bytes();
+        let descriptor = describe(time, frame.len());
         let whole = frame.len() / UNIT_BYTES;
         let place = &mut self.units[start..start + units];
         let (values, rest) = frame.split_at(whole * UNIT_BYTES);
-        if self.change >= Change::NtStores {
+        if STEP >= NT_STORES {
             stream::copy(place, values);
         } else {
             for (unit, value) in place.iter_mut().zip(values.as_chunks().0) {
@@ -240,16 +137,16 @@ impl Variant for Described<'_> {
         if let Some(last) = place.get_mut(whole) {
             last.0[..rest.len()].copy_from_slice(rest);
         }
-        match self.change {
-            Change::DescriptorGroups => {
-                let waiting = self.packets % GROUP;
-                self.group[GROUP - 1 - waiting] = descriptor;
-                if waiting + 1 == GROUP {
-                    self.write_group(end - 1, GROUP);
-                }
+        if STEP >= DESCRIPTOR_GROUPS {
+            let waiting = self.packets % GROUP;
+            self.group[GROUP - 1 - waiting] = descriptor;
+            if waiting + 1 == GROUP {
+                self.write_group(end - 1, GROUP);
             }
-            Change::NtStores => stream::copy(&mut self.units[end - 1..end], &descriptor),
-            _ => self.units[end - 1] = Unit(descriptor),
+        } else if STEP >= NT_STORES {
+            stream::copy(&mut self.units[end - 1..end], &descriptor);
+        } else {
+            self.units[end - 1] = Unit(descriptor);
         }
         self.payload_units += units;
         self.packets += 1;
@@ -257,71 +154,63 @@ impl Variant for Described<'_> {
     }
 
     fn finish(&mut self) {
-        if self.change == Change::DescriptorGroups {
+        if STEP >= DESCRIPTOR_GROUPS {
             self.write_group(self.units.len() - self.packets, self.packets % GROUP);
         }
-        if self.change >= Change::NtStores {
+        if STEP >= NT_STORES {
             stream::fence();
         }
     }
 
     fn tally(&self, seen: &mut Tally) {
         for descriptor in self.units.iter().rev().take(self.packets) {
-            let fields = u128::from_le_bytes(descriptor.0);
-            #[expect(clippy::cast_possible_truncation, reason = "cuts fields out")]
-            let (time, captured) = (fields as u64, (fields >> 64) as u32);
-            seen.add(time, captured as usize);
+            see(seen, descriptor.0);
         }
+    }
+
+    fn into_offsets(self) -> Vec<usize> {
+        Vec::new()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Memory;
 
-    const ALL: [Change; 4] = [
-        Change::ClockPerBurst,
-        Change::Descriptors,
-        Change::NtStores,
-        Change::DescriptorGroups,
-    ];
-
-    #[test]
-    fn every_step_carries_every_load() {
+    fn carries_every_load<K: Kind>() {
         let mut memory = Memory::new(8 << 20).unwrap();
-        for change in ALL {
-            let mut step = Step::new(change);
-            for (bytes, packets) in [(64, 300_000), (1514, 10_001), (17, 1)] {
-                let load = Load::pairs(bytes, packets, 1);
-                let run = step.run(&load, &mut memory).unwrap();
-                assert_eq!(run.check(&load), Ok(()), "{change:?}, {load}");
-            }
+        for (bytes, packets) in [(64, 300_000), (1514, 10_001), (17, 1)] {
+            let load = Load::pairs(bytes, packets, 1);
+            let run = Qq::<K>::new().run(&load, &mut memory).unwrap();
+            assert_eq!(run.check(&load), Ok(()), "{load}");
         }
     }
 
-    #[test]
-    fn payload_and_descriptors_do_not_meet() {
-        for change in &ALL[1..] {
-            let mut units = vec![Unit::default(); 64];
-            let mut storage = Described::new(&mut units, *change);
-            let frame: Vec<u8> = (1..=50).collect();
-            while storage.append(7, &frame) {}
-            storage.finish();
-            assert_eq!(storage.packets, 64 / 5);
-            for packet in 0..storage.packets {
-                let payload = storage.units[packet * 4..][..4].iter();
-                let payload: Vec<u8> = payload.flat_map(|unit| unit.0).collect();
-                assert_eq!(payload[..50], frame);
-            }
-            let mut seen = Tally::default();
-            storage.tally(&mut seen);
-            assert_eq!(
-                seen,
-                Tally {
-                    packets: 12,
-                    checksum: 12 * (7 + 50)
-                }
-            );
+    fn payload_and_descriptors_do_not_meet<const STEP: u8>() {
+        let mut memory = Memory::new(1).unwrap();
+        let mut storage = Step::<STEP>::storage(&mut memory.bytes_mut()[..1024], Vec::new());
+        let frame: Vec<u8> = (1..=50).collect();
+        while storage.append(7, &frame) {}
+        storage.finish();
+        for packet in 0..64 / 5 {
+            let payload = storage.units[packet * 4..][..4].iter();
+            let payload: Vec<u8> = payload.flat_map(|unit| unit.0).collect();
+            assert_eq!(payload[..50], frame);
         }
+        let mut seen = Tally::default();
+        storage.tally(&mut seen);
+        assert_eq!((seen.packets, seen.checksum), (12, 12 * (7 + 50)));
+    }
+
+    #[test]
+    fn every_step_keeps_and_carries_what_is_stored() {
+        carries_every_load::<Original<64>>();
+        carries_every_load::<Step<2>>();
+        carries_every_load::<Step<3>>();
+        carries_every_load::<Step<4>>();
+        payload_and_descriptors_do_not_meet::<2>();
+        payload_and_descriptors_do_not_meet::<3>();
+        payload_and_descriptors_do_not_meet::<4>();
     }
 }

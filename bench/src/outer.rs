@@ -13,7 +13,7 @@ use crate::{
     measure::{Entrant, Failure},
     memory::Memory,
     pin,
-    qq2016::{Config, Queue},
+    qq2016::{Kind, Original, Queue, STORAGE_BYTES},
     session::Session,
 };
 
@@ -43,7 +43,9 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
 }
 
 fn of_qq(memory: &mut Memory, threads: usize) -> Result<f64, Failure> {
-    let queue = Queue::new(memory.bytes_mut(), Config::new(0), Vec::new());
+    let parts = memory.bytes_mut().chunks_exact_mut(STORAGE_BYTES);
+    let storages = parts.map(|part| Original::<1>::storage(part, Vec::new()));
+    let queue = Queue::new(storages, 0);
     let work = || {
         for _ in 0..OPERATIONS_QQ / 2 {
             drop(queue.enqueue());

@@ -12,7 +12,10 @@ use plotters::{
         ranged1d::{AsRangedCoord, Ranged, ValueFormatter},
     },
     prelude::*,
-    style::text_anchor::{HPos, Pos, VPos},
+    style::{
+        TextStyle,
+        text_anchor::{HPos, Pos, VPos},
+    },
 };
 
 use crate::{
@@ -23,6 +26,8 @@ use crate::{
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn Error>>;
+/// The least, median and greatest figure of a row, in the unit of a panel.
+type Point = [f64; 3];
 
 const WIDTH: u32 = 960;
 const TITLE_HEIGHT: u32 = 40;
@@ -82,35 +87,36 @@ pub(crate) fn draw(rows: &[Row], fields: &[&str]) -> Option<String> {
     let [_, panels, axis, title, cells, limits] = fields else {
         return None;
     };
-    let grid = Grid::new(rows, cells);
-    let limit = |limit: &'_ str| -> Option<(String, f64)> {
+    let limit = |limit: &str| {
         let (name, rest) = limit.split_once(" = ")?;
         let (words, factor) = rest.split_once(" * ")?;
         let row = rows.iter().find(|row| row.name == name.trim())?;
-        Some((
-            words.to_owned(),
-            row.value? * factor.trim().parse::<f64>().ok()?,
-        ))
+        let factor: f64 = factor.trim().parse().ok()?;
+        Some((words.to_owned(), row.value? * factor))
     };
-    let figure = Drawing {
+    let drawing = Drawing {
         title: title.replace("{most}", most_pairs(rows).map_or("", |most| words(most).2)),
         axis,
         limits: limits.split(';').filter_map(limit).collect(),
-        grid,
+        grid: Grid::new(rows, cells),
     };
-    let mut values = figure
-        .grid
-        .lines
-        .iter()
-        .flat_map(|(_, cells)| cells)
-        .flatten();
-    values.find(|row| row.value.is_some())?;
+    drawing.series("").iter().flatten().next()?;
     let mut svg = String::new();
     let drawn = match panels.strip_prefix("bars ") {
-        Some(unit) => figure.bars(unit, &mut svg),
-        None => figure.lines(panels, &mut svg),
+        Some(unit) => drawing.bars(unit, &mut svg),
+        None => drawing.lines(panels, &mut svg),
     };
     drawn.ok().map(|()| svg)
+}
+
+/// Text that begins, or ends, at a place.
+fn text(side: HPos) -> TextStyle<'static> {
+    let font = (FONT, 13).into_font().color(&BLACK);
+    font.pos(Pos::new(side, VPos::Center))
+}
+
+fn tick(value: &f64) -> String {
+    format!("{}", (value * 1e4).round() / 1e4)
 }
 
 struct Drawing<'r> {
@@ -127,81 +133,75 @@ impl Drawing<'_> {
         Ok(root.titled(&self.title, (FONT, 18))?)
     }
 
-    /// A bar for each cell, those of contestants by length.
+    /// By line of the grid: the columns where there is a figure.
+    fn series(&self, panel: &str) -> Vec<Vec<(i32, Point)>> {
+        let factor = |column: &str| match column.parse::<f64>() {
+            Ok(bytes) if panel == "bits" => bytes * 8e-3,
+            _ => 1.0,
+        };
+        let point = |column: &str, row: &Row| {
+            let value = row.value?;
+            let point = [row.min.unwrap_or(value), value, row.max.unwrap_or(value)];
+            Some(point.map(|value| value * factor(column)))
+        };
+        let line = |cells: &[Option<&Row>]| {
+            let columns = self.grid.columns.iter().zip(cells).zip(0..);
+            let points = columns.map(|((column, row), at)| Some((at, point(column, (*row)?)?)));
+            points.flatten().collect()
+        };
+        let lines = self.grid.lines.iter();
+        lines.map(|(_, cells)| line(cells)).collect()
+    }
+
+    /// A bar for each line, those of queues by length.
     fn bars(&self, unit: &str, svg: &mut String) -> Drawn {
-        let mut bars: Vec<(String, &Row)> = Vec::new();
-        for (line, cells) in &self.grid.lines {
-            bars.extend(cells.iter().flatten().map(|row| (line.clone(), *row)));
+        let series = self.series("");
+        let mut bars = Vec::new();
+        for ((label, cells), points) in self.grid.lines.iter().zip(series) {
+            let point = points.first().map_or([0.0; 3], |(_, point)| *point);
+            let is_ours = cells
+                .iter()
+                .flatten()
+                .any(|row| row.name.contains("/ring/"));
+            let colour = COLOURS[usize::from(!is_ours) + usize::from(label.contains(", "))];
+            bars.push((label.replace(['`', '\\'], ""), point, colour));
         }
-        if bars.iter().all(|(_, row)| row.name.starts_with("queue/")) {
-            bars.sort_by(|(_, one), (_, other)| {
-                other
-                    .value
-                    .partial_cmp(&one.value)
-                    .unwrap_or(std::cmp::Ordering::Equal)
-            });
+        if self.title.contains("queue,") {
+            bars.sort_by(|(_, one, _), (_, other, _)| other[1].total_cmp(&one[1]));
         }
-        let greatest = bars.iter().filter_map(|(_, row)| row.max.or(row.value));
-        let greatest = greatest.chain(self.limits.iter().map(|(_, value)| *value));
-        let greatest = greatest.fold(0.0, f64::max);
+        let ends = bars.iter().map(|(_, point, _)| point[2]);
+        let greatest = ends.chain(self.limits.iter().map(|(_, value)| *value));
+        let greatest = greatest.fold(0.0, f64::max) * 1.2;
         let count = u32::try_from(bars.len())?;
-        let root = self.begin(svg, TITLE_HEIGHT + 60 + BAR_HEIGHT * count)?;
+        let root = self.begin(svg, 2 * TITLE_HEIGHT + BAR_HEIGHT * (count + 1))?;
         let mut chart = ChartBuilder::on(&root)
             .margin(14)
             .x_label_area_size(40)
             .y_label_area_size(LABEL_WIDTH)
-            .build_cartesian_2d(0.0..greatest * 1.2, 0.0..f64::from(count))?;
-        chart
-            .configure_mesh()
-            .disable_y_mesh()
-            .y_labels(0)
-            .x_desc(unit)
-            .x_label_formatter(&tick)
-            .draw()?;
-        let left = (FONT, 13)
-            .into_font()
-            .color(&BLACK)
-            .pos(Pos::new(HPos::Left, VPos::Center));
-        let right = left.pos(Pos::new(HPos::Right, VPos::Center));
-        for (place, (label, row)) in bars.iter().enumerate() {
-            let top = f64::from(count) - place as f64;
-            let kind =
-                usize::from(!row.name.contains("/ring/")) + usize::from(label.contains(", "));
-            let colour = COLOURS[kind];
-            let value = row.value.unwrap_or_default();
-            let (min, max) = (row.min.unwrap_or(value), row.max.unwrap_or(value));
-            let middle = top - 0.5;
-            let bar = Rectangle::new([(0.0, top - 0.85), (value, top - 0.15)], colour.filled());
-            let spread = PathElement::new([(min, middle), (max, middle)], BLACK.stroke_width(2));
-            chart.draw_series([bar])?;
-            chart.draw_series([spread])?;
-            let (x, y) = chart.backend_coord(&(0.0, middle));
-            let edge = root.get_base_pixel();
-            let label = label.replace(['`', '\\'], "");
-            root.draw(&Text::new(
-                label,
-                (x - 8 - edge.0, y - edge.1),
-                right.clone(),
-            ))?;
-            let (x, y) = chart.backend_coord(&(max, middle));
-            let value = row.value.map_or_else(|| "no figure".to_owned(), number);
-            root.draw(&Text::new(
-                value,
-                (x + 8 - edge.0, y - edge.1),
-                left.clone(),
-            ))?;
+            .build_cartesian_2d(0.0..greatest, 0.0..f64::from(count))?;
+        let mut mesh = chart.configure_mesh();
+        mesh.disable_y_mesh().y_labels(0).x_desc(unit);
+        mesh.x_label_formatter(&tick).draw()?;
+        let at = |x: f64, y: f64, shift: i32, side, words: String| {
+            let text = Text::new(words, (shift, 0), text(side));
+            EmptyElement::at((x, y)) + text
+        };
+        for (place, (label, [min, value, max], colour)) in bars.into_iter().enumerate() {
+            let y = f64::from(count) - place as f64 - 0.5;
+            let corners = [(0.0, y - 0.35), (value, y + 0.35)];
+            let spread = [(min, y), (max, y)];
+            chart.draw_series([Rectangle::new(corners, colour.filled())])?;
+            chart.draw_series([PathElement::new(spread, BLACK.stroke_width(2))])?;
+            chart.draw_series([at(max, y, 8, HPos::Left, number(value))])?;
+            chart
+                .plotting_area()
+                .draw(&at(0.0, y, -8, HPos::Right, label))?;
         }
         for (name, value) in &self.limits {
             let ends = [(*value, 0.0), (*value, f64::from(count))];
             chart.draw_series(DashedLineSeries::new(ends, 6, 4, BLACK.stroke_width(2)))?;
-            let (x, y) = chart.backend_coord(&ends[0]);
-            let edge = root.get_base_pixel();
-            let text = format!("{name} {}", number(*value));
-            root.draw(&Text::new(
-                text,
-                (x + 6 - edge.0, y - 12 - edge.1),
-                left.clone(),
-            ))?;
+            let words = format!("{name} {}", number(*value));
+            chart.draw_series([at(*value, 0.3, 6, HPos::Left, words)])?;
         }
         Ok(root.present()?)
     }
@@ -210,142 +210,76 @@ impl Drawing<'_> {
     fn lines(&self, panels: &str, svg: &mut String) -> Drawn {
         let root = self.begin(svg, LINES_HEIGHT)?;
         let (charts, legend) = root.split_horizontally(WIDTH - LEGEND_WIDTH);
-        let panels: Vec<_> = panels
-            .split(" ; ")
-            .filter_map(|panel| panel.split_once(' '))
-            .collect();
-        for (number, area) in charts.split_evenly((1, panels.len())).iter().enumerate() {
-            let (kind, unit) = panels[number];
-            let limits = if number + 1 == panels.len() {
-                &self.limits[..]
-            } else {
-                &[]
-            };
-            let points = |row: &Row| {
-                [row.min, row.value, row.max]
-                    .into_iter()
-                    .flatten()
-                    .collect()
-            };
-            let all = self
-                .series(kind, points)
-                .into_iter()
-                .flatten()
-                .flat_map(|(_, all)| all);
-            let all: Vec<f64> = all.chain(limits.iter().map(|(_, value)| *value)).collect();
-            let least = all.iter().copied().fold(f64::INFINITY, f64::min);
-            let greatest = all.iter().copied().fold(0.0, f64::max) * 1.1;
+        let panels: Vec<&str> = panels.split(" ; ").collect();
+        for (area, panel) in charts.split_evenly((1, panels.len())).iter().zip(&panels) {
+            let (kind, unit) = panel.split_once(' ').unwrap_or_default();
+            let limits = self.limits.iter().map(|(_, value)| *value);
+            let limits = limits.filter(|_| panels.last() == Some(panel));
+            let series = self.series(kind);
+            let values = series.iter().flatten().flat_map(|(_, point)| *point);
+            let values: Vec<f64> = values.chain(limits.clone()).collect();
+            let least = values.iter().copied().fold(f64::INFINITY, f64::min) * 0.8;
+            let greatest = values.iter().copied().fold(0.0, f64::max) * 1.1;
+            let limits: Vec<f64> = limits.collect();
             if kind == "log" {
-                self.panel(
-                    area,
-                    (least * 0.8..greatest).log_scale(),
-                    kind,
-                    unit,
-                    limits,
-                )?;
+                let range = (least..greatest).log_scale();
+                self.panel(area, range, &series, unit, &limits)?;
             } else {
-                self.panel(area, 0.0..greatest, kind, unit, limits)?;
+                self.panel(area, 0.0..greatest, &series, unit, &limits)?;
             }
         }
-        let names = self
-            .grid
-            .lines
-            .iter()
-            .map(|(name, _)| name)
-            .chain(self.limits.iter().map(|(name, _)| name));
-        for (number, name) in names.enumerate() {
-            let y = 30 + i32::try_from(number)? * 22;
-            let style = if number < self.grid.lines.len() {
-                style(number)
-            } else {
-                BLACK.into()
-            };
+        let limits = self.limits.iter().map(|(name, _)| (name, BLACK.into()));
+        let lines = self.grid.lines.iter().enumerate();
+        let lines = lines.map(|(number, (name, _))| (name, style(number)));
+        for ((name, style), place) in lines.chain(limits).zip(0..) {
+            let y = 30 + place * 22;
             legend.draw(&PathElement::new([(4, y), (28, y)], style))?;
-            let text = (FONT, 13)
-                .into_font()
-                .color(&BLACK)
-                .pos(Pos::new(HPos::Left, VPos::Center));
-            legend.draw(&Text::new(name.as_str(), (34, y), text))?;
+            legend.draw(&Text::new(name.as_str(), (34, y), text(HPos::Left)))?;
         }
         Ok(root.present()?)
-    }
-
-    /// For each line and column where there is a figure: the column's number, and what `of` takes of the row in the unit of a panel.
-    fn series(&self, kind: &str, of: impl Fn(&Row) -> Vec<f64>) -> Vec<Vec<(i32, Vec<f64>)>> {
-        let line = |cells: &Vec<Option<&Row>>| {
-            let mut points = Vec::new();
-            for ((column, cell), place) in self.grid.columns.iter().zip(cells).zip(0..) {
-                let Some(row) = cell.filter(|row| row.value.is_some()) else {
-                    continue;
-                };
-                let bytes: f64 = column.parse().unwrap_or_default();
-                let factor = if kind == "bits" { bytes * 8e-3 } else { 1.0 };
-                points.push((place, of(row).iter().map(|value| value * factor).collect()));
-            }
-            points
-        };
-        self.grid
-            .lines
-            .iter()
-            .map(|(_, cells)| line(cells))
-            .collect()
     }
 
     fn panel<Y>(
         &self,
         area: &Area<'_>,
         y: Y,
-        kind: &str,
+        series: &[Vec<(i32, Point)>],
         unit: &str,
-        limits: &[(String, f64)],
+        limits: &[f64],
     ) -> Drawn
     where
         Y: AsRangedCoord<Value = f64>,
         Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
     {
-        let count = i32::try_from(self.grid.columns.len())?;
+        let columns = &self.grid.columns;
+        let count = i32::try_from(columns.len())?;
         let mut chart = ChartBuilder::on(area)
             .margin(12)
             .x_label_area_size(44)
             .y_label_area_size(58)
             .build_cartesian_2d(-1..count, y)?;
         let column = |place: &i32| {
-            let column = usize::try_from(*place)
-                .ok()
-                .and_then(|place| self.grid.columns.get(place));
+            let column = usize::try_from(*place).ok().and_then(|at| columns.get(at));
             column.map_or("", |column| words(column).2).to_owned()
         };
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .x_labels(self.grid.columns.len() + 2)
-            .x_label_formatter(&column)
-            .y_label_formatter(&tick)
-            .x_desc(self.axis)
-            .y_desc(unit)
-            .draw()?;
-        let point = |row: &Row| {
-            let value = row.value.unwrap_or_default();
-            vec![row.min.unwrap_or(value), value, row.max.unwrap_or(value)]
-        };
+        let mut mesh = chart.configure_mesh();
+        mesh.disable_x_mesh().x_labels(columns.len() + 2);
+        mesh.x_label_formatter(&column).y_label_formatter(&tick);
+        mesh.x_desc(self.axis).y_desc(unit).draw()?;
         // Ours last, so that it lies on top.
-        for (number, points) in self.series(kind, point).iter().enumerate().rev() {
+        for (number, points) in series.iter().enumerate().rev() {
             let style = style(number);
-            let medians = points.iter().map(|(place, point)| (*place, point[1]));
+            let medians = points.iter().map(|(at, point)| (*at, point[1]));
             chart.draw_series(LineSeries::new(medians, style))?;
-            let spreads = points.iter().map(|(place, point)| {
-                ErrorBar::new_vertical(*place, point[0], point[1], point[2], style, 6)
-            });
-            chart.draw_series(spreads)?;
+            let spread = |(at, [min, value, max]): &(i32, Point)| {
+                ErrorBar::new_vertical(*at, *min, *value, *max, style, 6)
+            };
+            chart.draw_series(points.iter().map(spread))?;
         }
-        for (_, value) in limits {
+        for value in limits {
             let ends = [(-1, *value), (count, *value)];
-            chart.draw_series(DashedLineSeries::new(ends, 6, 4, BLACK.stroke_width(1)))?;
+            chart.draw_series(DashedLineSeries::new(ends, 6, 4, BLACK.into()))?;
         }
         Ok(())
     }
-}
-
-fn tick(value: &f64) -> String {
-    format!("{}", (value * 1e4).round() / 1e4)
 }

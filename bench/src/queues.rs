@@ -4,7 +4,7 @@ use std::io;
 
 use crate::{
     contest::{Contest, Load, entrant},
-    limits::{DESCRIPTOR_BYTES, Insert, Stream},
+    limits::{self, DESCRIPTOR_BYTES, Insert},
     measure::{Entrant, Failure, Heat, Pace, Series, Spread},
     peers::{self, Style},
     pin,
@@ -77,7 +77,8 @@ fn insert<'a>(session: &'a Session, name: &str, way: Insert, packet_bytes: usize
 fn nt_fill(session: &Session) -> Entrant<'_> {
     let mut pace = Pace::new(session.scale.seconds, 1);
     Entrant::new(NT_FILL, move || {
-        let per_second = Stream::NtFill.run(&mut session.memory.borrow_mut(), 1, pace.next())?;
+        let mut memory = session.memory.borrow_mut();
+        let per_second = limits::run(limits::nt_fill, &mut memory, 1, pace.next())?;
         pace.was(per_second / session.scale.ring_bytes as f64);
         Ok(per_second / 1e9)
     })

@@ -146,42 +146,12 @@ const LIST: &[(Command, Run, &str)] = &[
 ];
 
 /// Tables by line and column: the name of the block, what stands above the lines, the heading of a column, and [`Cells`].
-pub const TABLES: &str = "
-    limits | GB/s by threads | {} | limits/{l}/{c}t = {}
-    inserts | Mpps | {} B | limits/{l}/{c}B = {}
-    queues-1p1c | Mpps, 1P1C | {} B | queue/{l}/{c}B/1p1c/well = {} ; queue/{l}/{c}B/1p1c/nt = {}, our NT copy
-    queues-most-threads | Mpps, {most} | {} B | queue/{l}/{c}B/{most}/well = {} ; queue/{l}/{c}B/{most}/nt = {}, our NT copy
-    naive | Mpps, 64 B, 1P1C | {} | queue/{l}/64B/1p1c/{c} = {}
-    ablation | change, kept in all lines below | Mpps | ablation/{l} = {}
-    bucket-sizes | Mpps | {} MiB | bucket/{c}MiB/{l}B = our ring, {} B ; bucket-qq2016/{c}MiB/{l}B = QQ of 2016, {} B
-    outer-queue | Mops/s by threads | {} | outer/{l}/{c}t = {}
-    guard-distance | Mpps by inner queues | {} | guard/{l}/{c} = {}
-    latency | µs by rate | {} | latency/{l}/{c} = {}
-    filter-engines | ns a packet | {} | filter-ns/{l}/{c} = {}
-    filter-compile | µs | {} | filter-compile/{l}/{c} = {}
-    filter-together | ns by filters | {} | filter-together/{l}/{c} = {}
-    filter-rules | ns by rules | {} | filter-rules/{l}/{c} = {}
-    capture-times | ns of processor time a packet | {} B | capture/{c}B/{l}-ns = {} ; capture/{c}B/one-cpu/{l}-ns = {}, on one CPU
-    capture-lossless | Mpps by bytes | {} | capture/lossless/{c}B/{l} = {}
-";
+pub const TABLES: &str = include_str!("tables.txt");
 
 /// Figures: the name of block and file, its panels, the label below, the title, [`Cells`], and rows that are drawn as a limit, with a
 /// factor to the unit of the last panel. A panel is `bars`, `linear`, `log`, or `bits`: Mpps as Gbit/s of packets of as many bytes as the column
 /// says.
-pub const FIGURES: &str = "
-    machine-limits | bars GB/s | | What the memory itself gives: longer is better | limits/{l}/1t = {}, 1 thread ; limits/{l}/2t = {}, 2 threads |
-    contestants-1p1c | bars Mpps | | 64-byte packets through each queue, 1P1C: longer is better | queue/{l}/64B/1p1c/well = {} ; queue/{l}/64B/1p1c/nt = {}, our NT copy ; queue/{l}/64B/1p1c/naive = {}, packet by packet ; queue/{l}/64B/1p1c/malloc = {}, malloc for each packet | limits/raw-insert/64B = raw insert * 1
-    contestants-most-threads | bars Mpps | | 64-byte packets through each queue, {most}: longer is better | queue/{l}/64B/{most}/well = {} ; queue/{l}/64B/{most}/nt = {}, our NT copy ; queue/{l}/64B/{most}/naive = {}, packet by packet ; queue/{l}/64B/{most}/malloc = {}, malloc for each packet |
-    sizes-1p1c | log Mpps ; bits Gbit/s | bytes of a packet | Throughput by packet size, 1P1C: higher is better | queue/{l}/{c}B/1p1c/well = {} ; limits/{l}/{c}B = {} |
-    sizes-most-threads | log Mpps ; bits Gbit/s | bytes of a packet | Throughput by packet size, {most}: higher is better | queue/{l}/{c}B/{most}/well = {} |
-    threads | bits Gbit/s | bytes of a packet | Our ring and QQ of 2016 by packet size and threads: higher is better | queue/ring/{c}B/{l}/well = our ring, {} ; queue/qq2016/{c}B/{l}/well = QQ of 2016, {} | limits/nt-fill/1t = NT fill, 1 thread * 8 ; limits/nt-fill/2t = NT fill, 2 threads * 8
-    ablation | bars Mpps | | From QQ of 2016 to our ring, one change at a time (64 B, 1P1C): longer is better | ablation/{l} = {} | limits/raw-insert/64B = raw insert * 1
-    bucket-sizes | linear Mpps | MiB in a bucket | Throughput by size of a bucket, 1P1C: higher is better | bucket/{c}MiB/{l}B = our ring, {} B ; bucket-qq2016/{c}MiB/{l}B = QQ of 2016, {} B |
-    outer-queue | log Mops/s | threads | Operations on the outer queue by threads: higher is better | outer/{l}/{c}t = {} |
-    guard-distance | linear Mpps | inner queues between writer and reader | Throughput by distance between writer and reader, 64 B: higher is better | guard/{l}/{c} = {} |
-    latency | log µs | packets a second | Latency from store to peek by rate (64 B, 1P1C): lower is better | latency/{c}/p50 = p50 ; latency/{c}/p99 = p99 ; latency/{c}/max = greatest | latency/two-buckets = two buckets (bound) * 1
-    capture-lossless | linear Mpps ; bits Gbit/s | bytes of a packet, without its check sequence | Highest rate without loss over a veth pair: higher is better | capture/lossless/{c}B/{l} = {} |
-";
+pub const FIGURES: &str = include_str!("figures.txt");
 
 /// Patterns of names, each with the words for a line: `{}` in them is what `{l}` stands for. `{most}` is the topology with the most
 /// pairs.
@@ -189,71 +159,7 @@ pub type Cells = Vec<(String, String)>;
 
 /// Words for what stands in names, in the order in which lines and columns stand in tables. What has no words stands for itself,
 /// behind these, numbers by their size.
-const WORDS: &str = "
-    ring = Retroscope's ring
-    qq2016 = QQ of 2016
-    0-qq2016 = 0 QQ of 2016
-    rtrb = rtrb
-    array-queue = crossbeam ArrayQueue
-    crossbeam-channel = crossbeam-channel
-    reader-writer-queue = ReaderWriterQueue
-    concurrent-queue = ConcurrentQueue
-    rte-ring-sp = rte_ring SP/SC
-    rte-ring-mp = rte_ring MP/MC
-    rte-ring-rts = rte_ring MP/MC, relaxed tail
-    folly-pcq = folly ProducerConsumerQueue
-    folly-mpmc = folly MPMCQueue
-    well = buffers of 64
-    nt = buffers of 64, our NT copy
-    naive = packet by packet
-    malloc = malloc for each packet
-    1p1c = 1P1C
-    2p2c = 2P2C
-    nt-fill = fill, non-temporal stores
-    fill = fill, regular stores
-    nt-copy = copy, non-temporal stores
-    copy = copy, regular stores
-    read = read
-    raw-insert = raw NT insert
-    memcpy-insert = plain memcpy insert
-    idle = idle
-    1kpps = 1 k
-    10kpps = 10 k
-    100kpps = 100 k
-    1mpps = 1 M
-    10mpps = 10 M
-    saturated = saturated
-    p50 = p50
-    p99 = p99, goal ≤ 500
-    max = max
-    stolen = taken by the host, ms
-    udp-port = `udp port 60000`
-    tcp-host = `tcp port 80 and host 10.0.0.1`
-    host-or-net = `host 192.168.1.1 or net 10.0.0.0/8`
-    tcp-flags = `tcp[tcpflags] & (tcp-syn\\|tcp-fin) != 0`
-    10-hosts = 10 hosts
-    100-hosts = 100 hosts
-    libpcap = libpcap
-    native = machine code
-    interpreter = our interpreter
-    handwritten = by hand
-    separate = one by one
-    joint = as one function
-    flows = flow rules
-    mixed = hosts, nets and ports
-    one = a single filter
-    sender = the sender alone
-    retroscope = Retroscope, AF_PACKET
-    retroscope-sender = its sender
-    retroscope-af-xdp = Retroscope, AF_XDP
-    retroscope-af-xdp-sender = its sender (AF_XDP)
-    tcpdump = tcpdump
-    tcpdump-sender = its sender (tcpdump)
-    dumpcap = dumpcap
-    dumpcap-sender = its sender (dumpcap)
-    keeping = tcpdump that keeps
-    minimal = minimal reader
-";
+const WORDS: &str = include_str!("words.txt");
 
 /// Rows that are measured together.
 #[derive(Debug)]

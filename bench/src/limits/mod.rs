@@ -35,86 +35,54 @@ const STAGE_SLACK_BYTES: usize = 16 << 10;
 #[repr(align(64))]
 struct Stage([u8; STAGE_BYTES + STAGE_SLACK_BYTES]);
 
-/// A way to pass over memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
-    /// Writes every byte, with non-temporal stores.
-    NtFill,
-    /// Writes every byte, as the standard library fills a slice.
-    Fill,
-    /// Copies one half to the other, as the standard library does (`memcpy`). Bytes count once.
-    Copy,
-    /// Copies one half to the other with non-temporal stores. Bytes count once.
-    NtCopy,
-    /// Adds up all 8-byte words.
-    Read,
+/// A way to pass over memory once. Returns how many bytes that counts.
+pub type Stream = fn(&mut [u8]) -> usize;
+
+/// All of them, as in row names: fills write every byte, copies copy one half to the other (bytes count once), reads add up all words.
+pub const STREAMS: [(&str, Stream); 5] = [
+    ("nt-fill", nt_fill),
+    ("fill", |bytes| {
+        black_box(&mut *bytes).fill(FILLED);
+        bytes.len()
+    }),
+    ("copy", |bytes| {
+        let (from, to) = bytes.split_at_mut(bytes.len() / 2);
+        to[..from.len()].copy_from_slice(from);
+        from.len()
+    }),
+    ("nt-copy", |bytes| {
+        let (from, to) = bytes.split_at_mut(bytes.len() / 2);
+        stream::copy(stream::units(to), from);
+        stream::fence();
+        from.len()
+    }),
+    ("read", |bytes| {
+        let words = bytes.as_chunks::<8>().0.iter();
+        black_box(words.fold(0, |sum: u64, word| {
+            sum.wrapping_add(u64::from_le_bytes(*word))
+        }));
+        bytes.len()
+    }),
+];
+
+/// What fills write.
+const FILLED: u8 = 0x5a;
+
+/// Writes every byte, with non-temporal stores.
+pub fn nt_fill(bytes: &mut [u8]) -> usize {
+    stream::fill(stream::units(bytes), FILLED);
+    stream::fence();
+    bytes.len()
 }
 
-impl Stream {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::NtFill,
-        Self::Fill,
-        Self::Copy,
-        Self::NtCopy,
-        Self::Read,
-    ];
-
-    /// As in row names.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NtFill => "nt-fill",
-            Self::Fill => "fill",
-            Self::Copy => "copy",
-            Self::NtCopy => "nt-copy",
-            Self::Read => "read",
-        }
-    }
-
-    /// Passes over `bytes` once and returns how many bytes that counts.
-    fn pass(self, bytes: &mut [u8]) -> u64 {
-        let half = bytes.len() / 2;
-        match self {
-            Self::NtFill => {
-                stream::fill(stream::units(bytes), 0x5a);
-                stream::fence();
-                return bytes.len() as u64;
-            }
-            Self::Fill => {
-                black_box(&mut *bytes).fill(0x5a);
-                return bytes.len() as u64;
-            }
-            Self::Copy => {
-                let (from, to) = bytes.split_at_mut(half);
-                to[..half].copy_from_slice(from);
-            }
-            Self::NtCopy => {
-                let (from, to) = bytes.split_at_mut(half);
-                stream::copy(stream::units(to), from);
-                stream::fence();
-            }
-            Self::Read => {
-                let (words, _) = bytes.as_chunks::<8>();
-                let sum = words.iter().fold(0_u64, |sum, word| {
-                    sum.wrapping_add(u64::from_le_bytes(*word))
-                });
-                black_box(sum);
-                return bytes.len() as u64;
-            }
-        }
-        half as u64
-    }
-
-    /// Bytes a second on `threads` threads, each with a part of `memory` of its own, over which it passes `laps` times.
-    ///
-    /// # Errors
-    /// [`Failure::CannotRun`]: more threads than cores; [`Failure::Panicked`].
-    pub fn run(self, memory: &mut Memory, threads: usize, laps: u64) -> Result<f64, Failure> {
-        on_parts(memory, threads, |part| {
-            (0..laps).map(|_| self.pass(part)).sum()
-        })
-    }
+/// Bytes a second on `threads` threads, each with a part of `memory` of its own, over which it passes `laps` times.
+///
+/// # Errors
+/// [`Failure::CannotRun`]: more threads than cores; [`Failure::Wrong`]: one panicked.
+pub fn run(stream: Stream, memory: &mut Memory, threads: usize, laps: u64) -> Result<f64, Failure> {
+    on_parts(memory, threads, |part| {
+        (0..laps).map(|_| stream(part) as u64).sum()
+    })
 }
 
 /// How a packet gets into memory.
@@ -240,27 +208,27 @@ fn on_parts(
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
     let mut entrants = Vec::new();
     for threads in 1..=pin::cores().min(2) {
-        for stream in Stream::ALL {
-            let row = format!("limits/{}/{threads}t", stream.name());
+        for (name, stream) in STREAMS {
+            let row = format!("limits/{name}/{threads}t");
             entrants.push(Entrant::new(row, move || {
-                Ok(stream.run(&mut session.memory.borrow_mut(), threads, LAPS)? / 1e9)
+                Ok(run(stream, &mut session.memory.borrow_mut(), threads, LAPS)? / 1e9)
             }));
         }
     }
     session.measure("memory", entrants)?;
     let mut entrants = Vec::new();
     for bytes in SIZES {
-        let run = move |way: Insert| {
+        let insert = move |way: Insert| {
             let per_second = way.run(bytes, &mut session.memory.borrow_mut(), LAPS)?;
             Ok::<f64, Failure>(per_second / 1e6)
         };
         let row = |what| format!("limits/{what}/{bytes}B");
         entrants.push(Entrant::new(row("memcpy-insert"), move || {
-            run(Insert::Memcpy)
+            insert(Insert::Memcpy)
         }));
         // The faster of the two ways, in each turn.
         entrants.push(Entrant::new(row("raw-insert"), move || {
-            Ok(run(Insert::Straight)?.max(run(Insert::Staged)?))
+            Ok(insert(Insert::Straight)?.max(insert(Insert::Staged)?))
         }));
     }
     session.measure("inserts", entrants)
@@ -273,26 +241,21 @@ mod tests {
     #[test]
     fn every_stream_passes_over_all_of_it() {
         let mut memory = Memory::new(2 << 20).unwrap();
-        for stream in Stream::ALL {
+        for (name, stream) in STREAMS {
             memory.bytes_mut().fill(0);
             let half = memory.len() / 2;
             memory.bytes_mut()[..half].fill(1);
-            assert!(stream.run(&mut memory, 1, 1).unwrap() > 0.0);
+            assert!(run(stream, &mut memory, 1, 1).unwrap() > 0.0);
             let last = memory.bytes_mut().last().copied();
-            let expected = match stream {
-                Stream::NtFill | Stream::Fill => 0x5a,
-                Stream::Copy | Stream::NtCopy => 1,
-                Stream::Read => 0,
+            let expected = match name {
+                "nt-fill" | "fill" => FILLED,
+                "copy" | "nt-copy" => 1,
+                _ => 0,
             };
-            assert_eq!(last, Some(expected), "{}", stream.name());
+            assert_eq!(last, Some(expected), "{name}");
         }
-    }
-
-    #[test]
-    fn more_threads_than_cores_are_not_faked() {
-        let mut memory = Memory::new(2 << 20).unwrap();
-        let result = Stream::Fill.run(&mut memory, pin::cores() + 1, 1);
-        assert!(matches!(result, Err(Failure::CannotRun(_))));
+        let refused = run(nt_fill, &mut memory, pin::cores() + 1, 1);
+        assert!(matches!(refused, Err(Failure::CannotRun(_))));
     }
 
     /// Reads back every record of a lap.

@@ -238,7 +238,7 @@ fn pause(course: &Course, pauses: &mut u32) -> Result<(), Failure> {
 
 /// Counts a packet by its descriptor.
 #[inline]
-fn see(seen: &mut Tally, descriptor: [u8; DESCRIPTOR_BYTES]) {
+pub(crate) fn see(seen: &mut Tally, descriptor: [u8; DESCRIPTOR_BYTES]) {
     let fields = u128::from_le_bytes(descriptor);
     #[expect(clippy::cast_possible_truncation, reason = "cuts fields out")]
     let (time, captured) = (fields as u64, (fields >> 64) as u32);

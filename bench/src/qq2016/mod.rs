@@ -14,20 +14,21 @@
 //! that a benchmark can count what was carried. Left out, because the benchmark does nothing with it: peeking and priorities (6.4.2; here
 //! inserters wait when the queue is full, which makes runs lossless), the pcap writer (6.5) and the Lua bindings (6.6).
 //!
-//! [`Qq2016`] makes it a contestant. Storages have 2 MiB and the guard interval is the number of inserters, as the paper and the thesis
-//! recommend.
+//! [`Qq`] makes it a contestant. Storages have 2 MiB and the guard interval is the number of inserters, as the paper and the thesis
+//! recommend. Its inner queue may be another one, for the ablation.
 
 mod queue;
 mod storage;
 pub(crate) mod ticks;
 
 use std::{
+    marker::PhantomData,
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
-pub use queue::{Config, Inner, Queue};
-pub use storage::Storage;
+pub use queue::{Inner, Queue};
+pub use storage::Original;
 
 use crate::{
     contest::{Contest, Course, Frames, Load, Run, Tally, race},
@@ -40,16 +41,31 @@ pub const STORAGE_BYTES: usize = 2 << 20;
 /// The paper's example (V-D): ten producers, between 1 and 100 Gbit/s.
 pub const HOLD: Duration = Duration::from_micros(16_770);
 
-/// The contestant.
-#[derive(Debug)]
-pub struct Qq2016 {
-    storage_bytes: usize,
-    guard: Option<usize>,
-    /// The vectors of the last run, whose pages are there.
-    offsets: Vec<Vec<usize>>,
+/// The queue of the thesis: the hold time is checked for each packet.
+pub type Qq2016 = Qq<Original<1>>;
+
+/// A kind of inner queue.
+pub trait Kind {
+    /// Packets between two looks at the clock, for the hold time.
+    const BURST: u64;
+    /// One over its part of the memory.
+    type Storage<'m>: Inner + Send;
+
+    /// Over a part that begins on a multiple of 16. `offsets` is the vector of an earlier one, whose pages are there.
+    fn storage(part: &mut [u8], offsets: Vec<usize>) -> Self::Storage<'_>;
 }
 
-impl Qq2016 {
+/// A contestant.
+#[derive(Debug)]
+pub struct Qq<K> {
+    storage_bytes: usize,
+    guard: Option<usize>,
+    /// The vectors of the last run.
+    offsets: Vec<Vec<usize>>,
+    kind: PhantomData<K>,
+}
+
+impl<K> Qq<K> {
     /// As the papers recommend.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "nobody asks for a default")]
@@ -64,23 +80,22 @@ impl Qq2016 {
             storage_bytes,
             guard,
             offsets: Vec::new(),
+            kind: PhantomData,
         }
     }
 }
 
-impl Contest for Qq2016 {
+impl<K: Kind> Contest for Qq<K> {
     fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
-        let config = Config {
-            storage_bytes: self.storage_bytes,
-            guard: self.guard.unwrap_or(load.producers),
-        };
-        let offsets = std::mem::take(&mut self.offsets);
-        let queue = Queue::new(memory.bytes_mut(), config, offsets);
+        let mut offsets = std::mem::take(&mut self.offsets).into_iter();
+        let parts = memory.bytes_mut().chunks_exact_mut(self.storage_bytes);
+        let storages = parts.map(|part| K::storage(part, offsets.next().unwrap_or_default()));
+        let queue = Queue::new(storages, self.guard.unwrap_or(load.producers));
         let storing = AtomicUsize::new(load.producers);
         let (queue_ref, storing) = (&queue, &storing);
         let producers = (0..load.producers).map(|producer| {
             move |_: &Course| {
-                let stored = store(queue_ref, load, producer);
+                let stored = store::<K>(queue_ref, load, producer);
                 // AcqRel: whoever is the last has seen the others finish.
                 if storing.fetch_sub(1, Ordering::AcqRel) == 1 {
                     queue_ref.close();
@@ -88,16 +103,28 @@ impl Contest for Qq2016 {
                 stored
             }
         });
-        let consumers = (0..load.consumers).map(|_| move |_: &Course| Ok(read(queue_ref)));
+        let consumers = (0..load.consumers).map(|_| {
+            move |_: &Course| {
+                let mut seen = Tally::default();
+                while let Some(storage) = queue_ref.dequeue() {
+                    storage.tally(&mut seen);
+                }
+                Ok(seen)
+            }
+        });
         let (producers, consumers) = (producers.collect(), consumers.collect());
         let run = race(load, &|| queue_ref.close(), producers, consumers);
-        self.offsets = queue.into_offsets();
+        self.offsets = queue.into_storages().map(Inner::into_offsets).collect();
         run
     }
 }
 
 /// One inserter: acquires storages and fills them, packet by packet (the thesis has no call for bursts, section 4.2).
-fn store(queue: &Queue<Storage<'_>>, load: &Load, producer: usize) -> Result<(), Failure> {
+fn store<K: Kind>(
+    queue: &Queue<K::Storage<'_>>,
+    load: &Load,
+    producer: usize,
+) -> Result<(), Failure> {
     let frames = Frames::new(load.packet_bytes);
     let packets = load.packets_of(producer);
     let mut number = 0;
@@ -105,27 +132,18 @@ fn store(queue: &Queue<Storage<'_>>, load: &Load, producer: usize) -> Result<(),
         let Some(mut storage) = queue.enqueue() else {
             return Err(Failure::system("enqueue", "the queue was closed"));
         };
-        let first = number;
-        while number < packets && storage.store(load.time(producer, number), frames.get(number)) {
-            number += 1;
+        'storage: while number < packets && !storage.is_overdue() {
+            let end = packets.min(number + K::BURST);
+            while number < end {
+                if !storage.append(load.time(producer, number), frames.get(number)) {
+                    break 'storage;
+                }
+                number += 1;
+            }
         }
-        if first == number && !storage.is_overdue() {
-            let why = "a packet is larger than a storage";
-            return Err(Failure::CannotRun(why.to_owned()));
-        }
+        storage.finish();
     }
     Ok(())
-}
-
-/// One reader: dequeues storages and reads every header.
-fn read(queue: &Queue<Storage<'_>>) -> Tally {
-    let mut seen = Tally::default();
-    while let Some(storage) = queue.dequeue() {
-        for (time, frame) in storage.iter() {
-            seen.add(time, frame.len());
-        }
-    }
-    seen
 }
 
 #[cfg(test)]

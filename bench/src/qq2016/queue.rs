@@ -2,31 +2,11 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::{STORAGE_BYTES, storage::Storage};
-
-/// How a queue is cut and guarded.
-#[derive(Debug, Clone, Copy)]
-pub struct Config {
-    /// Bytes of a storage: a multiple of 2 MiB (thesis, 6.4; the paper's default, V-C, is 2 MiB).
-    pub storage_bytes: usize,
-    /// Storages between head and tail that readers leave alone: the number of inserters or more (thesis, equation 7.1).
-    pub guard: usize,
-}
-
-impl Config {
-    /// Of usual storages.
-    #[must_use]
-    pub fn new(guard: usize) -> Self {
-        Self {
-            storage_bytes: STORAGE_BYTES,
-            guard,
-        }
-    }
-}
+use crate::contest::Tally;
 
 /// The queue of queues. Any thread may call any method.
 ///
-/// `S` is the inner queue: [`Storage`], or one that differs in one thing (the ablation).
+/// `S` is the inner queue.
 #[derive(Debug)]
 pub struct Queue<S> {
     storages: Vec<Mutex<S>>,
@@ -48,48 +28,49 @@ struct Positions {
     closed: bool,
 }
 
-/// What the outer queue does with an inner one.
+/// An inner queue. Filled by one task at a time, which has its mutex.
 pub trait Inner {
     /// Makes it empty, in constant time (section 5.2), and notes when it was given out.
     fn give_out(&mut self);
-}
 
-impl<'m> Queue<Storage<'m>> {
-    /// Over memory that begins on a multiple of 8, cut into storages; what is left over is not used. `offsets` may hold the vectors
-    /// of an earlier queue ([`Self::into_offsets`]), so that their pages are there already.
-    #[must_use]
-    pub fn new(memory: &'m mut [u8], config: Config, offsets: Vec<Vec<usize>>) -> Self {
-        let mut offsets = offsets.into_iter();
-        let parts = memory.chunks_exact_mut(config.storage_bytes);
-        let storages = parts.map(|part| Storage::new(part, offsets.next().unwrap_or_default()));
-        Self::of(storages, config)
-    }
+    /// Whether it was held longer than the maximum hold time (section 6.2.1). Reads the clock: 28 % of the time of a store (section 7.2).
+    fn is_overdue(&self) -> bool;
 
-    /// The vectors of references, for a later queue over memory of the same size.
-    #[must_use]
-    pub fn into_offsets(self) -> Vec<Vec<usize>> {
-        let storages = self.storages.into_iter().map(Mutex::into_inner);
-        let storages = storages.map(|storage| storage.unwrap_or_else(PoisonError::into_inner));
-        storages.map(Storage::into_offsets).collect()
-    }
+    /// Appends a packet. `false`: it does not fit.
+    fn append(&mut self, time: u64, frame: &[u8]) -> bool;
+
+    /// Makes what was stored visible to whoever locks it next.
+    fn finish(&mut self) {}
+
+    /// Counts every packet by its header.
+    fn tally(&self, seen: &mut Tally);
+
+    /// A vector for a later one.
+    fn into_offsets(self) -> Vec<usize>;
 }
 
 impl<S: Inner> Queue<S> {
-    /// Of these inner queues.
+    /// Of these inner queues. Readers leave `guard` of them alone behind the head: the number of inserters or more (thesis, equation 7.1).
     ///
     /// # Panics
     /// Unless there are more of them than the guard interval has.
     #[must_use]
-    pub fn of(storages: impl Iterator<Item = S>, config: Config) -> Self {
+    pub fn new(storages: impl Iterator<Item = S>, guard: usize) -> Self {
         let storages: Vec<_> = storages.map(Mutex::new).collect();
-        assert!(storages.len() > config.guard, "readers would wait for ever");
+        assert!(storages.len() > guard, "readers would wait for ever");
         Self {
             storages,
             positions: Mutex::default(),
             not_full: Condvar::new(),
             non_empty: Condvar::new(),
-            guard: config.guard as u64,
+            guard: guard as u64,
         }
+    }
+
+    /// The inner queues.
+    pub fn into_storages(self) -> impl Iterator<Item = S> {
+        let storages = self.storages.into_iter().map(Mutex::into_inner);
+        storages.map(|storage| storage.unwrap_or_else(PoisonError::into_inner))
     }
 
     /// An empty storage to be filled; waits while the queue is full. Dropping it gives it back. `None`: the queue was closed.
@@ -159,26 +140,28 @@ fn wait<'q, T>(condition: &Condvar, guard: MutexGuard<'q, T>) -> MutexGuard<'q, 
 mod tests {
     use std::thread;
 
-    use super::*;
+    use super::{super::*, *};
+
+    type Storage<'m> = <Original<1> as Kind>::Storage<'m>;
 
     fn queue(memory: &mut [u8], guard: usize) -> Queue<Storage<'_>> {
-        let storage_bytes = memory.len() / 4;
+        let parts = memory.chunks_exact_mut(1024);
         Queue::new(
-            memory,
-            Config {
-                storage_bytes,
-                guard,
-            },
-            Vec::new(),
+            parts.map(|part| Original::<1>::storage(part, Vec::new())),
+            guard,
         )
     }
 
     fn put(queue: &Queue<Storage<'_>>, number: u64) {
-        assert!(queue.enqueue().unwrap().store(number, &[0; 64]));
+        assert!(queue.enqueue().unwrap().append(number, &[0; 64]));
     }
 
+    /// The stamp of the only packet, of 64 bytes.
     fn number(storage: Option<MutexGuard<'_, Storage<'_>>>) -> Option<u64> {
-        Some(storage?.iter().next()?.0)
+        let mut seen = Tally::default();
+        storage?.tally(&mut seen);
+        assert_eq!(seen.packets, 1);
+        Some(seen.checksum - 64)
     }
 
     #[test]
@@ -202,7 +185,7 @@ mod tests {
         let queue = queue(&mut memory, 1);
         put(&queue, 0);
         let mut writing = queue.enqueue().unwrap();
-        assert!(writing.store(1, &[0; 64]));
+        assert!(writing.append(1, &[0; 64]));
         assert_eq!(
             number(queue.dequeue()),
             Some(0),

@@ -1,6 +1,7 @@
 //! The inner queue: packets one behind the other, and a vector of references to them (thesis, sections 5.2, 6.1, 6.2).
 
-use super::{queue::Inner, ticks};
+use super::{Inner, Kind, ticks};
+use crate::contest::Tally;
 
 /// Bytes of a header (figure 6.1): stamp and VLAN in the first eight, the captured length in the next two; the frame begins in the
 /// tenth byte, so that what follows 14 bytes of Ethernet is aligned. The record is sized as if the frame came after
@@ -13,7 +14,30 @@ const ALIGNMENT: usize = 8;
 /// The stamp has 48 bits, as in figure 5 of the paper; the VLAN identifier behind it is 0 here.
 const TIME_MASK: u64 = (1 << 48) - 1;
 
-/// An inner queue over its part of the memory. Filled by one task at a time, which has its mutex.
+/// The inner queue of the thesis, with a look at the clock after so many packets.
+#[derive(Debug)]
+pub struct Original<const BURST: u64>;
+
+impl<const BURST: u64> Kind for Original<BURST> {
+    const BURST: u64 = BURST;
+    type Storage<'m> = Storage<'m>;
+
+    /// The vector gets room now for as many references as there can be 64-byte packets ("some space is reserved at initialization
+    /// time"), so that it does not grow while it is filled.
+    fn storage(memory: &mut [u8], mut offsets: Vec<usize>) -> Storage<'_> {
+        offsets.clear();
+        offsets.reserve(memory.len() / (HEADER_BYTES + 64));
+        Storage {
+            memory,
+            used: 0,
+            offsets,
+            given_out: 0,
+            hold_ticks: ticks::hold(),
+        }
+    }
+}
+
+/// An inner queue over its part of the memory.
 #[derive(Debug)]
 pub struct Storage<'m> {
     memory: &'m mut [u8],
@@ -25,38 +49,34 @@ pub struct Storage<'m> {
     hold_ticks: u64,
 }
 
-impl<'m> Storage<'m> {
-    /// Over a part of the memory that begins on a multiple of 8. `offsets` gets room now for as many references as there can be
-    /// 64-byte packets ("some space is reserved at initialization time"), so that it does not grow while it is filled.
-    pub(super) fn new(memory: &'m mut [u8], mut offsets: Vec<usize>) -> Self {
-        offsets.clear();
-        offsets.reserve(memory.len() / (HEADER_BYTES + 64));
-        Self {
-            memory,
-            used: 0,
-            offsets,
-            given_out: 0,
-            hold_ticks: ticks::hold(),
-        }
+impl Storage<'_> {
+    /// Stamp and frame of all packets, in order.
+    fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.offsets.iter().map(|&offset| {
+            let record = self.memory[offset..].split_first_chunk();
+            let (stamp, rest) = record.expect("a whole header was stored here");
+            let (captured, frame) = rest.split_first_chunk().expect("as above");
+            let captured = usize::from(u16::from_le_bytes(*captured));
+            (u64::from_le_bytes(*stamp) & TIME_MASK, &frame[..captured])
+        })
+    }
+}
+
+impl Inner for Storage<'_> {
+    fn give_out(&mut self) {
+        self.used = 0;
+        self.offsets.clear();
+        self.given_out = ticks::now();
     }
 
-    /// The vector of references, whose pages a later queue can use again.
-    pub(super) fn into_offsets(self) -> Vec<usize> {
-        self.offsets
+    #[inline(always)]
+    fn is_overdue(&self) -> bool {
+        ticks::now().saturating_sub(self.given_out) > self.hold_ticks
     }
 
-    /// Appends a packet, if it fits and the hold time allows; else the storage is to be given back and another one acquired. Reads the
-    /// clock (section 6.2.1; 28 % of the time, section 7.2).
-    ///
     /// `time` is the user's, below 2^48 (larger ones lose their upper bits); frames have at most 65,535 bytes.
     #[inline(always)]
-    pub fn store(&mut self, time: u64, frame: &[u8]) -> bool {
-        !self.is_overdue() && self.append(time, frame)
-    }
-
-    /// What `store` does behind the check of the hold time.
-    #[inline(always)]
-    pub(crate) fn append(&mut self, time: u64, frame: &[u8]) -> bool {
+    fn append(&mut self, time: u64, frame: &[u8]) -> bool {
         let Ok(captured) = u16::try_from(frame.len()) else {
             return false;
         };
@@ -72,32 +92,14 @@ impl<'m> Storage<'m> {
         true
     }
 
-    /// Whether the hold time is over.
-    #[inline(always)]
-    pub fn is_overdue(&self) -> bool {
-        ticks::now().saturating_sub(self.given_out) > self.hold_ticks
+    fn tally(&self, seen: &mut Tally) {
+        for (time, frame) in self.iter() {
+            seen.add(time, frame.len());
+        }
     }
 
-    /// Stamp and frame of all packets, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
-        self.offsets.iter().map(|&offset| self.at(offset))
-    }
-
-    #[inline(always)]
-    fn at(&self, offset: usize) -> (u64, &[u8]) {
-        let record = self.memory[offset..].split_first_chunk();
-        let (stamp, rest) = record.expect("a whole header was stored here");
-        let (captured, frame) = rest.split_first_chunk().expect("as above");
-        let captured = usize::from(u16::from_le_bytes(*captured));
-        (u64::from_le_bytes(*stamp) & TIME_MASK, &frame[..captured])
-    }
-}
-
-impl Inner for Storage<'_> {
-    fn give_out(&mut self) {
-        self.used = 0;
-        self.offsets.clear();
-        self.given_out = ticks::now();
+    fn into_offsets(self) -> Vec<usize> {
+        self.offsets
     }
 }
 
@@ -106,8 +108,7 @@ mod tests {
     use super::*;
 
     fn storage(memory: &mut [u8]) -> Storage<'_> {
-        let mut storage = Storage::new(memory, Vec::new());
-        storage.hold_ticks = u64::MAX;
+        let mut storage = Original::<1>::storage(memory, Vec::new());
         storage.give_out();
         storage
     }
@@ -119,7 +120,7 @@ mod tests {
         let mut storage = storage(&mut memory[shift..]);
         for length in 0..200_u8 {
             let frame = vec![length; usize::from(length)];
-            assert!(storage.store(TIME_MASK - u64::from(length), &frame));
+            assert!(storage.append(TIME_MASK - u64::from(length), &frame));
         }
         assert_eq!(storage.iter().count(), 200);
         for (length, (time, frame)) in (0..200_u8).zip(storage.iter()) {
@@ -134,21 +135,21 @@ mod tests {
     fn what_does_not_fit_is_denied_and_leaves_no_trace() {
         let mut memory = vec![0; 200];
         let mut storage = storage(&mut memory);
-        assert!(storage.store(1, &[1; 64]) && storage.store(2, &[2; 64]));
-        assert!(!storage.store(3, &[3; 64]));
-        assert!(storage.store(4, &[4; 20]), "40 bytes are left, 36 padded");
-        assert!(!storage.store(5, &[0; 70_000]));
+        assert!(storage.append(1, &[1; 64]) && storage.append(2, &[2; 64]));
+        assert!(!storage.append(3, &[3; 64]));
+        assert!(storage.append(4, &[4; 20]), "40 bytes are left, 36 padded");
+        assert!(!storage.append(5, &[0; 70_000]));
         assert_eq!(storage.iter().count(), 3);
         storage.give_out();
         assert_eq!(storage.iter().count(), 0);
     }
 
     #[test]
-    fn a_storage_held_too_long_denies() {
+    fn a_storage_held_too_long_is_overdue() {
         let mut memory = vec![0; 4096];
         let mut storage = storage(&mut memory);
+        assert!(!storage.is_overdue());
         storage.hold_ticks = 0;
         while !storage.is_overdue() {}
-        assert!(!storage.store(1, &[0; 64]));
     }
 }
