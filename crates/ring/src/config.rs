@@ -157,8 +157,8 @@ impl Mode {
 pub enum EvictionDetail {
     /// Up to 64 evenly spaced stamps of each of the last 8192 buckets, in memory taken at the start.
     Sampled,
-    /// Every stamp, which costs a walk over the descriptors of each bucket that is overwritten. Beyond the budget the oldest buckets are thinned to 64 stamps each, and when that is not enough,
-    /// forgotten.
+    /// Every stamp, which costs a walk over the descriptors of each bucket that is overwritten. Beyond the budget the oldest
+    /// buckets are thinned to 64 stamps each, and when that is not enough, forgotten.
     Exact {
         /// Bytes of stamps to keep at most.
         budget_bytes: usize,

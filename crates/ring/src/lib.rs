@@ -90,6 +90,33 @@
 //! each run of records. There is no lock, system call, allocation or clock in any of them;
 //! `examples/ring_throughput.rs` measures.
 //!
+//! # Words
+//!
+//! | word | means |
+//! |---|---|
+//! | claim | a writer takes a free or closed bucket for new records |
+//! | commit | the mark of a bucket moves, below which its records can be read, and then the count of its producer |
+//! | publish | commit, and wake the readers that sleep |
+//! | hold | a reader keeps a bucket from being claimed |
+//! | position, pass | the number of the first record that a group is not done with; it passes a bucket when that lies behind it |
+//! | lapped | overwritten before a reader got to it |
+//! | evicted | overwritten, whoever has read it |
+//! | want, fall | what a reservation does to a bucket in its window; what it does when it protects nothing any more |
+//!
+//! # Files
+//!
+//! | file | holds |
+//! |---|---|
+//! | `ring.rs`, `config.rs`, `record.rs`, `error.rs` | the handle, what it is made from, what goes in and out |
+//! | `producer.rs` | the writing side, down to `storage/open.rs` and `storage/write_buffer.rs` |
+//! | `group.rs`, `reader.rs`, `cursor.rs` | the reading side: a group's positions, a member, its place in one producer's buckets |
+//! | `view.rs`, `storage/hold.rs`, `storage/bucket_memory.rs` | reading records of a bucket |
+//! | `outer.rs` | the outer queue; with `reservations.rs`, `log.rs` and `evicted.rs` (what was overwritten), `steps.rs` (clocks) |
+//! | `parker.rs`, `storage/eventcount.rs`, `futex.rs`, `barrier.rs` | sleeping and waking |
+//! | `storage/layout.rs`, `storage/header.rs`, `storage/descriptor.rs` | what stands where in the region |
+//! | `storage/mapping/` | the region's memory |
+//! | `attach/` | reading the region of another process |
+//! | `src/tests/`, `storage/tests/` | stand-ins for loom and ThreadSanitizer |
 #[cfg(not(loom))]
 mod attach;
 mod barrier;

@@ -11,11 +11,11 @@ use crate::{
     log::Log,
     reservations::Reservations,
     steps::Steps,
-    storage::{Claimed, OpenBucket, Opened, Storage, header::MONO_UNKNOWN},
+    storage::{Claimed, OpenBucket, Opened, Storage},
     sync::Ordering,
 };
 
-/// As many buckets are put into the order of closing one by one; more are sorted in.
+/// Up to so many buckets are inserted one by one in the order of closing; more are appended, and all are sorted.
 const FEW: usize = 16;
 
 /// See the module.
@@ -44,7 +44,7 @@ pub(crate) struct Outer {
 }
 
 /// What the outer queue knows about a bucket.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Slot {
     pub(crate) state: State,
     pub(crate) generation: u64,
@@ -67,8 +67,9 @@ pub(crate) struct Slot {
     is_listed: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum State {
+    #[default]
     Free,
     Open,
     Closed,
@@ -94,26 +95,10 @@ pub(crate) struct OldestBucket {
 
 impl Outer {
     pub(crate) fn new(buckets: usize, readers: usize, detail: EvictionDetail) -> Self {
-        let slot = Slot {
-            state: State::Free,
-            generation: 0,
-            producer: 0,
-            sequence: 0,
-            first: 0,
-            first_bytes: 0,
-            packets: 0,
-            bytes: 0,
-            min_ns: i64::MAX,
-            max_ns: i64::MIN,
-            closing: 0,
-            closed_mono_ns: MONO_UNKNOWN,
-            wanted: 0,
-            is_listed: false,
-        };
         let count = u32::try_from(buckets).expect("a geometry has at most 65,535 buckets");
         Self {
             free: (0..count).rev().collect(),
-            slots: vec![slot; buckets],
+            slots: vec![Slot::default(); buckets],
             overwritable: VecDeque::with_capacity(buckets),
             unwanted: Vec::with_capacity(buckets),
             log: Log::new(detail),
@@ -215,7 +200,7 @@ impl Outer {
             }
         }
         if added > 0 {
-            // Two runs in order, or a few: what was there, and what was added in the order of places, which go round.
+            // The list consists of a few runs in order: what was there, and what was added by index, which goes round the ring.
             list.make_contiguous().sort();
         }
     }

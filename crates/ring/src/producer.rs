@@ -29,16 +29,16 @@ pub struct Producer {
     /// Buckets opened so far.
     sequence: u64,
     cut_records: u64,
-    /// Something was published since sleeping readers were last told.
+    /// Something was published since sleeping readers were last woken.
     untold: bool,
     hook: Option<Hook>,
-    /// So many buckets may end before sleeping readers are told.
+    /// How many buckets may end before sleeping readers are woken.
     quiet_buckets: usize,
-    /// Buckets that ended since they were told.
+    /// Buckets that ended since they were last woken.
     untold_buckets: usize,
     /// Counted among those who wait for a bucket.
     enlisted: bool,
-    /// The epoch before the last search, which found nothing and was not to wait.
+    /// The epoch that was read before the last search, if that found nothing and the mode does not let the writer wait.
     full_at: Option<u32>,
     /// What the monotonic clock showed when the caller last said it, ns.
     mono_ns: i64,
@@ -111,8 +111,8 @@ impl Producer {
     /// unpublished, or when the bucket is full, whichever is first. Those that sleep are woken by [`Self::publish`], and when the
     /// writer has to wait for them: publish when the source runs dry.
     ///
-    /// Takes no lock, no system call and no clock except once per bucket; in [`Mode::Wait`](crate::Mode::Wait), and in [`Mode::Record`](crate::Mode::Record) behind
-    /// a gating group, it may then wait for a bucket.
+    /// Takes no lock, no system call and no clock except once per bucket; in [`Mode::Wait`](crate::Mode::Wait), and in
+    /// [`Mode::Record`](crate::Mode::Record) behind a gating group, it may then wait for a bucket.
     ///
     /// # Errors
     /// [`StoreError::Full`] or [`StoreError::Closed`]: nothing was stored; the caller counts the packet as lost. A later
@@ -176,9 +176,8 @@ impl Producer {
         }
     }
 
-    /// Lets readers see what was stored, if they look. One that sleeps is left alone, until the source runs dry or the bucket (or
-    /// several, [`Self::leave_sleepers`]) is full: it would be woken to find a part of what is coming, and go back to sleep, for
-    /// each part.
+    /// Lets readers see what was stored, if they look. One that sleeps is not woken before the source runs dry or the bucket (or
+    /// several, [`Self::leave_sleepers`]) is full: else it would find a part of what is coming and go back to sleep, for each part.
     fn commit(&mut self) {
         let Some(open) = &mut self.open else { return };
         if !open.commit() {
@@ -242,8 +241,8 @@ impl Producer {
 
     /// Replaces the open bucket, which stays open, readable and safe while this one looks for another.
     ///
-    /// Sleeping readers are told, once a bucket: where the source never runs dry nobody else wakes them ([`Self::leave_sleepers`]
-    /// says that somebody does), and a bucket may become free only when they go on.
+    /// Wakes sleeping readers, once a bucket: where the source never runs dry nobody else does ([`Self::leave_sleepers`] says that
+    /// somebody does), and a bucket may become free only when they go on.
     //
     // Never inlined: the first write buffer is 20 KiB on the stack, whose pages the caller would touch one by one for each record.
     #[cold]

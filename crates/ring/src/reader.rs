@@ -178,8 +178,8 @@ impl Reader {
     /// Sleeps until somebody wakes it ([`Self::waker`]), or `timeout`, whatever is published meanwhile. `false`: the timeout came
     /// first. The last batch stays lent.
     ///
-    /// For readers that are told by other means what is worth reading. Behind a [`GroupKind::Gating`](crate::GroupKind::Gating) group it is a writer that
-    /// waits.
+    /// For readers that are told by other means what is worth reading. Behind a gating group
+    /// ([`GroupKind::Gating`](crate::GroupKind::Gating)) a writer waits meanwhile.
     pub fn doze(&mut self, timeout: Duration) -> bool {
         self.parker.doze(timeout)
     }

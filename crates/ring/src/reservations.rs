@@ -204,7 +204,7 @@ impl Reservations {
 
 /// Reservations, by their number.
 impl Outer {
-    /// Makes a reservation; also tells what of its interval is gone already.
+    /// Makes a reservation. Also returns what of its interval was overwritten before.
     pub(crate) fn reserve(&mut self, from_ns: i64, to_ns: i64) -> (u64, Evicted) {
         let reservations = &mut self.reservations;
         let id = reservations.made;

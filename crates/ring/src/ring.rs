@@ -220,7 +220,7 @@ impl Ring {
     ///
     /// The group starts with each producer's oldest record that is in the ring: what was overwritten before it counts
     /// neither as read nor as lapped, and [`Reader::position`] starts behind it. Where that record's bucket was held or reserved, a
-    /// later one may have gone before it: such a hole counts as lapped, also in a gating group.
+    /// later one may have been overwritten before it: such a hole counts as lapped, also in a gating group.
     ///
     /// # Errors
     /// [`RingError::Readers`] if `members` is 0, or more readers would be open than the ring was made for.

@@ -65,7 +65,7 @@ impl Outer {
         let same = |other: &Step| {
             (other.producer, other.clock, other.first) == (step.producer, step.clock, step.first)
         };
-        // Nothing was stored since the last one: it is made good.
+        // Nothing was stored since the last step of this clock: the new one replaces it.
         let slot = match self.steps.slots.iter().position(same) {
             Some(slot) => slot,
             None if self.steps.slots.len() < STEPS_MAX => self.steps.slots.len(),

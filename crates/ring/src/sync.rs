@@ -1,5 +1,5 @@
 //! The only door to synchronisation primitives: std normally, loom's models of them under `cfg(loom)`, and under
-//! ThreadSanitizer std's with their hand-offs spelled out ([`visible`]).
+//! ThreadSanitizer std's with their hand-offs spelled out (`tests/visible.rs`).
 
 use std::sync::PoisonError;
 

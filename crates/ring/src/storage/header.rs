@@ -48,8 +48,8 @@ pub(crate) struct RegionState {
     pub(crate) interfaces: AtomicU64,
     /// Interfaces that found no slot: the process knows them, the region does not.
     pub(crate) interfaces_unlisted: AtomicU64,
-    /// The latest closing time of all buckets that were overwritten, ns of the monotonic clock; `i64::MIN`, as at the start: none was. All that
-    /// was stored since then is there.
+    /// The latest closing time of all buckets that were overwritten, ns of the monotonic clock; `i64::MIN`, as at the start: none
+    /// was. All that was stored since then is there.
     pub(crate) evicted_closed_mono_ns: AtomicI64,
 }
 
@@ -61,7 +61,8 @@ pub(crate) struct ProducerHeader {
     pub(crate) published: AtomicU64,
     /// Their captured bytes. Stored before `published`.
     pub(crate) published_bytes: AtomicU64,
-    /// Nothing older will come; ns of ring time; `i64::MIN`, as at the start, is none. Stored (Release, edge T) after everything before is published.
+    /// Nothing older will come; ns of ring time; `i64::MIN`, as at the start, is none. Stored (Release, edge T) after everything
+    /// before is published.
     pub(crate) watermark_ns: AtomicI64,
     /// What the monotonic clock showed at the last publication, ns; 0 is unknown. Stored before `published`.
     pub(crate) published_mono_ns: AtomicI64,

@@ -51,7 +51,7 @@ impl Hold {
         self.header().first.load(Ordering::Relaxed) // ordered by the hold
     }
 
-    /// The smallest time of the records that [`Self::committed`] told of, or of more.
+    /// The smallest time of all records that were committed at the last call of [`Self::committed`], or of more.
     pub(crate) fn oldest_ns(&self) -> i64 {
         self.header().min_ns.load(Ordering::Relaxed) // stored before P1
     }

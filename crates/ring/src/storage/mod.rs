@@ -52,7 +52,8 @@ use {
 
 use bucket_memory::BucketMemory;
 pub(crate) use hold::{Hold, Records};
-pub(crate) use open::{Claimed, OpenBucket, Opened, Opening, Stop};
+pub(crate) use open::{Claimed, OpenBucket, Opened, Opening};
+pub(crate) use write_buffer::Stop;
 
 use std::path::PathBuf;
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::{
     Link, Storage, descriptor,
     header::MONO_UNKNOWN,
-    write_buffer::{DESCRIPTORS, LongRoom, SHORT_BYTES, Target, WriteBuffer},
+    write_buffer::{DESCRIPTORS, LongRoom, SHORT_BYTES, Stop, Stored, Target, WriteBuffer, needed},
 };
 use crate::{BucketRef, Record, barrier::Barrier, sync::Ordering};
-use descriptor::{CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, EXTENSION_BYTES, Extension};
+use descriptor::{CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, Extension};
 
 /// Payloads are packed byte by byte; under loom no two records share a granule of the shadow.
 const PAYLOAD_ALIGNMENT: usize = if cfg!(loom) { 16 } else { 1 };
@@ -115,30 +115,6 @@ pub(crate) struct OpenBucket {
     committed: usize,
     /// Their captured bytes.
     committed_bytes: u64,
-}
-
-/// What an open bucket holds so far. A value of its own so that a burst can keep it in registers.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Stored {
-    /// Records.
-    pub(super) count: usize,
-    /// Bytes from the start that payloads use.
-    pub(super) end: usize,
-    /// Captured bytes.
-    pub(super) bytes: u64,
-    pub(super) min_ns: i64,
-    pub(super) max_ns: i64,
-}
-
-/// Why a burst came no further.
-#[derive(Debug)]
-pub(crate) enum Stop<'a> {
-    /// It is all stored.
-    End,
-    /// As many bytes as asked for are unpublished.
-    Publish,
-    /// This record may not fit, or be too long.
-    Other(Record<'a>),
 }
 
 impl OpenBucket {
@@ -370,44 +346,5 @@ impl OpenBucket {
 
     fn has_room(&self, start: usize, captured: usize, count: usize) -> bool {
         needed(start, captured, count) <= self.storage.geometry().bucket_bytes
-    }
-}
-
-/// Bytes of a bucket that one more record asks for. An extension is counted whether it is needed or not: the test is made
-/// for every packet, the loss is 16 bytes a bucket.
-#[inline(always)]
-pub(super) fn needed(start: usize, captured: usize, count: usize) -> usize {
-    start + EXTENSION_BYTES + captured + DESCRIPTOR_BYTES * (count + 1)
-}
-
-impl Stored {
-    /// Nothing yet.
-    pub(super) const EMPTY: Self = Self {
-        count: 0,
-        end: 0,
-        bytes: 0,
-        min_ns: i64::MAX,
-        max_ns: i64::MIN,
-    };
-
-    /// With the time of one record more.
-    #[inline(always)]
-    pub(super) fn seen(self, time_ns: i64) -> Self {
-        Self {
-            min_ns: self.min_ns.min(time_ns),
-            max_ns: self.max_ns.max(time_ns),
-            ..self
-        }
-    }
-
-    /// With one record more, whose payload ends at `end`.
-    #[inline(always)]
-    pub(super) fn with(self, time_ns: i64, captured: usize, end: usize) -> Self {
-        Self {
-            count: self.count + 1,
-            end,
-            bytes: self.bytes + captured as u64,
-            ..self.seen(time_ns)
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! Stores that go past the cache: whole lines, which need not be read before they are replaced.
 //!
-//! x86-64 has `movntdq` (SSE2, which every such CPU has, and wider ones), aarch64 `stnp`, which is a hint. Elsewhere, under loom, and under the sanitizers, which do not see through intrinsics, they are regular copies.
+//! x86-64 has `movntdq` (SSE2, which every such CPU has, and wider ones), aarch64 `stnp`, which is a hint. Elsewhere, under loom,
+//! and under the sanitizers, which do not see through assembly, they are regular copies.
 #![expect(unsafe_code, reason = "stores by address")]
 
 /// Bytes of a cache line. Under loom it is as small as a record.

@@ -24,16 +24,15 @@ use std::fmt;
 
 use super::{
     Storage,
-    descriptor::{self, CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, Descriptor},
-    open::{Stop, Stored, needed},
+    descriptor::{self, CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, Descriptor, EXTENSION_BYTES},
     stream::{self, LINE_BYTES, Thread},
 };
 use crate::{Record, barrier::Barrier};
 
 /// Payload bytes that the buffer has at most, written already or not, before a record is added.
 const PAYLOAD_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 4096 };
-/// So many of them wait longer than the rest: lines are loaded for their way past the cache when the stores that made them have
-/// reached it. A load that takes what two stores left has to wait for that, and they queue behind stores to memory.
+/// The youngest so many of them wait longer than the rest. A load of bytes that two stores made must wait until both have
+/// reached the cache, and they queue behind stores to memory. So a line is loaded for its way past the cache some time after it was made.
 const YOUNG_BYTES: usize = if cfg!(loom) { 0 } else { 1024 };
 /// So many are written together at least, once they are not young.
 const RUN_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 1024 };
@@ -74,6 +73,30 @@ pub(super) struct WriteBuffer {
     unfenced: bool,
     thread: Thread,
     barrier: Barrier,
+}
+
+/// What an open bucket holds so far. A value of its own so that a burst can keep it in registers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stored {
+    /// Records.
+    pub(super) count: usize,
+    /// Bytes from the start that payloads use.
+    pub(super) end: usize,
+    /// Captured bytes.
+    pub(super) bytes: u64,
+    pub(super) min_ns: i64,
+    pub(super) max_ns: i64,
+}
+
+/// Why a burst came no further.
+#[derive(Debug)]
+pub(crate) enum Stop<'a> {
+    /// It is all stored.
+    End,
+    /// As many bytes as asked for are unpublished.
+    Publish,
+    /// This record may not fit, or be too long.
+    Other(Record<'a>),
 }
 
 /// How far long records may go at once.
@@ -455,6 +478,45 @@ impl WriteBuffer {
     fn choose(&mut self, end: usize) {
         self.streaming |=
             end - self.run_start >= STREAM_AFTER_BYTES && self.barrier.reaches_others();
+    }
+}
+
+/// Bytes of a bucket that one more record asks for. An extension is counted whether it is needed or not: the test is made
+/// for every packet, the loss is 16 bytes a bucket.
+#[inline(always)]
+pub(super) fn needed(start: usize, captured: usize, count: usize) -> usize {
+    start + EXTENSION_BYTES + captured + DESCRIPTOR_BYTES * (count + 1)
+}
+
+impl Stored {
+    /// Nothing yet.
+    pub(super) const EMPTY: Self = Self {
+        count: 0,
+        end: 0,
+        bytes: 0,
+        min_ns: i64::MAX,
+        max_ns: i64::MIN,
+    };
+
+    /// With the time of one record more.
+    #[inline(always)]
+    pub(super) fn seen(self, time_ns: i64) -> Self {
+        Self {
+            min_ns: self.min_ns.min(time_ns),
+            max_ns: self.max_ns.max(time_ns),
+            ..self
+        }
+    }
+
+    /// With one record more, whose payload ends at `end`.
+    #[inline(always)]
+    pub(super) fn with(self, time_ns: i64, captured: usize, end: usize) -> Self {
+        Self {
+            count: self.count + 1,
+            end,
+            bytes: self.bytes + captured as u64,
+            ..self.seen(time_ns)
+        }
     }
 }
 
