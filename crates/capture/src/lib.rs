@@ -34,6 +34,7 @@ mod records;
 pub mod rss;
 pub mod send;
 mod source;
+mod sys;
 mod watermark;
 
 pub use cpus::{CpuList, CpuListError, CpuTurns};

@@ -1,16 +1,17 @@
 //! rtnetlink(7): questions to the kernel about links, addresses, routes and network namespaces, and its answers.
 //!
+//! Messages first, and the socket; behind them what is asked about links: `RTM_GETLINK` and `RTM_GETSTATS` of `linux/if_link.h`.
+//!
 //! A socket answers for the network namespace that it was made in. No unsafe code: messages are bytes. Nothing that is not whole is taken
 //! for an answer: a message that is cut off, an attribute without its end, or a list that changed while it was read is an error.
 
-use std::{
-    io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-};
+use std::{io, os::fd::OwnedFd};
 
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
+
+use crate::sys::set_option;
 
 /// Message types of every netlink protocol.
 const ERROR: u16 = 2;
@@ -19,6 +20,10 @@ const DONE: u16 = 3;
 const REQUEST: u16 = 1;
 const DUMP: u16 = 0x300;
 const INTERRUPTED: u16 = 0x10;
+
+/// `SOL_NETLINK`, and `NETLINK_GET_STRICT_CHK` of `linux/netlink.h`.
+const SOL_NETLINK: i32 = 270;
+const STRICT: i32 = 12;
 
 /// Bytes of `struct nlmsghdr`, and of an attribute's head.
 const HEADER: usize = 16;
@@ -162,12 +167,6 @@ impl Netlink {
     }
 }
 
-impl AsFd for Netlink {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
 /// An answer that cannot be what the kernel said.
 const DAMAGED: io::ErrorKind = io::ErrorKind::InvalidData;
 
@@ -300,6 +299,80 @@ pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
+/// `RTM_NEWLINK`, `RTM_GETLINK`, and bytes of `struct ifinfomsg`.
+pub(crate) const NEW_LINK: u16 = 16;
+const GET_LINK: u16 = 18;
+pub(crate) const LINK_BYTES: usize = 16;
+/// `IFLA_QDISC`: the attribute with the name of the queueing discipline.
+const QUEUEING: u16 = 6;
+/// `IFLA_EXT_MASK` and `RTEXT_FILTER_SKIP_STATS`: an answer without counters.
+const MASK: u16 = 29;
+const SKIP_STATISTICS: u32 = 1 << 3;
+
+/// `RTM_NEWSTATS`, `RTM_GETSTATS`, and bytes of `struct if_stats_msg`.
+const NEW_STATS: u16 = 92;
+const GET_STATS: u16 = 94;
+const STATS_BYTES: usize = 12;
+/// `IFLA_STATS_LINK_64`: the attribute with `struct rtnl_link_stats64`, and the bit that asks for it.
+const LINK_64: u16 = 1;
+const LINK_64_BIT: u32 = 1;
+/// Places of `rx_dropped`, `rx_fifo_errors` and `rx_missed_errors` there, in words of 64 bits.
+const DROPPED: usize = 6;
+const FIFO: usize = 14;
+const MISSED: usize = 15;
+
+/// What an interface counted since it exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LinkCounters {
+    /// Packets that it had no room for. Drivers differ in which of two counters they use, and whether one includes the other: the
+    /// greater one.
+    pub(crate) missed: u64,
+    /// Packets that the kernel dropped, for want of room in an input queue or of somebody who wants them.
+    pub(crate) dropped: u64,
+}
+
+/// A question about the link of this index, or about all in a list (0), that is answered without counters.
+pub(crate) fn link_request(index: i32) -> Request {
+    let mut fixed = [0; LINK_BYTES];
+    fixed[4..8].copy_from_slice(&index.to_ne_bytes());
+    Request::new(GET_LINK, &fixed).with(MASK, &SKIP_STATISTICS.to_ne_bytes())
+}
+
+impl Netlink {
+    /// What the interface counted. Since Linux 4.7.
+    pub(crate) fn counters(&mut self, index: i32) -> io::Result<LinkCounters> {
+        let mut fixed = [0; STATS_BYTES];
+        fixed[4..8].copy_from_slice(&index.to_ne_bytes());
+        fixed[8..12].copy_from_slice(&LINK_64_BIT.to_ne_bytes());
+        self.ask(&Request::new(GET_STATS, &fixed), counters)
+    }
+
+    /// The name of the interface's queueing discipline: `noqueue`, `pfifo_fast`, …
+    pub(crate) fn queueing(&mut self, index: i32) -> io::Result<Vec<u8>> {
+        self.ask(&link_request(index), |answer| {
+            let name = answer.attribute(NEW_LINK, LINK_BYTES, QUEUEING)?;
+            Some(name.split(|byte| *byte == 0).next()?.to_vec())
+        })
+    }
+
+    /// Has the kernel refuse questions that it does not understand, and list only what they ask for. Since Linux 4.20; fails with
+    /// `ENOPROTOOPT` before.
+    pub(crate) fn strict(self) -> io::Result<Self> {
+        set_option(&self.socket, SOL_NETLINK, STRICT, &1)?;
+        Ok(self)
+    }
+}
+
+/// The counters in an answer.
+fn counters(answer: Message<'_>) -> Option<LinkCounters> {
+    let value = answer.attribute(NEW_STATS, STATS_BYTES, LINK_64)?;
+    let long = |index: usize| Some(u64::from_ne_bytes(*value.get(8 * index..)?.first_chunk()?));
+    Some(LinkCounters {
+        missed: long(FIFO)?.max(long(MISSED)?),
+        dropped: long(DROPPED)?,
+    })
+}
+
 #[cfg(test)]
 pub(crate) mod testing {
     //! Messages as the kernel makes them.
@@ -418,7 +491,7 @@ mod tests {
     #[test]
     fn the_kernel_lists_interfaces() {
         let mut netlink = Netlink::new().unwrap();
-        let request = Request::new(18, &[0; 16]);
+        let request = link_request(0);
         let names = netlink.list(&request, |message| {
             let found = message.attributes(16)?;
             let name = found.iter().find(|(kind, _)| *kind == 3)?.1;
@@ -428,5 +501,48 @@ mod tests {
         // No such type of message.
         let refused = netlink.list::<()>(&Request::new(0x7ff0, &[0; 16]), |_| Some(None));
         assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
+    }
+
+    /// What an answer with a foreign attribute in front of the counters says, as far as it is whole.
+    fn told(fifo: u64, missed: u64, words: usize) -> Option<LinkCounters> {
+        let value: Vec<u8> = (0..words)
+            .flat_map(|index| {
+                let word: u64 = match index {
+                    DROPPED => 77,
+                    FIFO => fifo,
+                    MISSED => missed,
+                    _ => 1000,
+                };
+                word.to_ne_bytes()
+            })
+            .collect();
+        let body = Request::new(NEW_STATS, &[0; STATS_BYTES]).with(9, &[1]);
+        let bytes = message(NEW_STATS, 7, &with_long(body, LINK_64, &value));
+        first(&bytes).and_then(counters)
+    }
+
+    #[test]
+    fn the_greater_counter_counts() {
+        for (fifo, missed, greater) in [(0, 0, 0), (3, 5, 5), (5, 3, 5)] {
+            let counters = told(fifo, missed, 24).unwrap();
+            assert_eq!((counters.missed, counters.dropped), (greater, 77));
+        }
+        assert_eq!(told(3, 5, MISSED), None, "an older kernel's");
+    }
+
+    #[test]
+    fn the_loopback_interface_loses_nothing() {
+        let mut netlink = Netlink::new().unwrap();
+        assert_eq!(netlink.counters(1).unwrap().missed, 0);
+        let error = netlink.counters(i32::MAX).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
+    }
+
+    #[test]
+    fn the_loopback_interface_has_no_queue() {
+        let mut netlink = Netlink::new().unwrap();
+        assert_eq!(netlink.queueing(1).unwrap(), b"noqueue");
+        let error = netlink.queueing(i32::MAX).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
     }
 }

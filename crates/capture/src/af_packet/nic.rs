@@ -10,12 +10,12 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
-use super::sys::{LinkCounters, Links};
+use crate::netlink::{LinkCounters, Netlink};
 
 /// What one interface lost, over all its incarnations.
 #[derive(Debug)]
 pub(crate) struct NicLosses {
-    counters: Links,
+    counters: Netlink,
     input: Option<InputQueues>,
     index: i32,
     ledger: Ledger,
@@ -33,7 +33,7 @@ pub(crate) struct InterfaceLosses {
 impl NicLosses {
     /// Counts from now on. `None`: the kernel does not tell.
     pub(crate) fn watch(index: i32) -> Option<Self> {
-        let mut counters = Links::new().ok()?;
+        let mut counters = Netlink::new().ok()?;
         let last = counters.counters(index).ok()?;
         Some(Self {
             counters,

@@ -430,7 +430,8 @@ impl XdpQueue {
     /// Packets that the kernel lost on their way into the receive ring. (What it had no chunk for is among the dropped.)
     fn lost(&self) -> io::Result<u64> {
         let statistics = self.opened.channel.socket.statistics()?;
-        let lost = statistics.dropped + statistics.ring_full + statistics.invalid;
+        let ring_full = statistics.rx_ring_full.unwrap_or(0);
+        let lost = statistics.rx_dropped + ring_full + statistics.rx_invalid_descs;
         Ok(lost + self.lost_before + self.unreadable)
     }
 

@@ -26,8 +26,9 @@ use std::io;
 use super::sys::{CompletionRing, Descriptor, TxRing, Umem, XdpSocket};
 use crate::{
     FrameMeta,
-    af_packet::sys::{InterfaceQuery, Links},
+    af_packet::sys::InterfaceQuery,
     clock::{self, SECOND_NS},
+    netlink::Netlink,
 };
 
 /// What the kernel sends in one call, `TX_BATCH_SIZE` in `net/xdp/xsk.c`.
@@ -64,8 +65,8 @@ pub(crate) struct XdpSender {
 pub(crate) fn suits(query: &InterfaceQuery, interface: &str, index: i32) -> bool {
     let has_one_queue = || query.ethtool_transmit_queues(interface).ok() == Some(1);
     let has_no_queueing = || {
-        Links::new()
-            .and_then(|mut links| links.queueing(index))
+        Netlink::new()
+            .and_then(|mut netlink| netlink.queueing(index))
             .is_ok_and(|discipline| discipline == b"noqueue")
     };
     query.driver(interface).is_ok_and(|driver| {

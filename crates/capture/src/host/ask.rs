@@ -3,17 +3,16 @@
 //! All is asked by netlink. So no file system decides what is seen (`/proc` may be closed, `/sys` shows the namespace of whoever mounted
 //! it), routes of every table count, and a list that cannot be read to its end is an error rather than a short list.
 
-use std::{io, os::fd::AsFd};
+use std::io;
 
-use super::{HostUse, links, sys};
+use super::{HostUse, links};
 use crate::{
     af_packet::sys::InterfaceQuery,
     host::links::Link,
-    netlink::{Message, Netlink, Request, word},
+    netlink::{Message, Netlink, Request, link_request, word},
 };
 
 /// Message types of `linux/rtnetlink.h`.
-const GET_LINK: u16 = 18;
 const NEW_ADDRESS: u16 = 20;
 const GET_ADDRESS: u16 = 22;
 const NEW_ROUTE: u16 = 24;
@@ -30,9 +29,7 @@ const DESTINATION: u16 = 1;
 const LEAVES_BY: u16 = 4;
 const CLONED: u32 = 0x200;
 
-/// `IFLA_EXT_MASK` and `RTEXT_FILTER_SKIP_STATS`: answers without counters. `IFLA_TARGET_NETNSID`.
-const MASK: u16 = 29;
-const SKIP_STATISTICS: u32 = 1 << 3;
+/// `IFLA_TARGET_NETNSID`.
 const TARGET: u16 = 46;
 
 const IPV4: u8 = 2;
@@ -80,15 +77,12 @@ pub(super) fn host_use(name: &str) -> HostUse {
 
 /// A socket to the calling thread's network namespace.
 pub(super) fn socket() -> io::Result<Netlink> {
-    let netlink = Netlink::new()?;
-    sys::set_strict(netlink.as_fd())?;
-    Ok(netlink)
+    Netlink::new()?.strict()
 }
 
 /// All links of the socket's network namespace, or of the one that it knows by this number.
 pub(super) fn list_links(netlink: &mut Netlink, namespace: Option<i32>) -> io::Result<Vec<Link>> {
-    let mut request =
-        Request::new(GET_LINK, &[0; links::FIXED]).with(MASK, &SKIP_STATISTICS.to_ne_bytes());
+    let mut request = link_request(0);
     if let Some(namespace) = namespace {
         request = request.with(TARGET, &namespace.to_ne_bytes());
     }

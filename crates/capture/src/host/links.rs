@@ -6,11 +6,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::netlink::{Message, attributes, word};
-
-/// `RTM_NEWLINK`, and bytes of `struct ifinfomsg`.
-const NEW_LINK: u16 = 16;
-pub(super) const FIXED: usize = 16;
+use crate::netlink::{LINK_BYTES, Message, NEW_LINK, attributes, word};
 
 /// `IFLA_IFNAME`, `IFLA_LINK`, `IFLA_MASTER`, `IFLA_LINKINFO`, `IFLA_LINK_NETNSID`.
 const NAME: u16 = 3;
@@ -65,8 +61,8 @@ impl Link {
         if message.kind != NEW_LINK {
             return Some(None);
         }
-        let index = word(message.fixed(FIXED)?, 4)?;
-        let found = message.attributes(FIXED)?;
+        let index = word(message.fixed(LINK_BYTES)?, 4)?;
+        let found = message.attributes(LINK_BYTES)?;
         let value = |wanted| value_of(&found, wanted);
         let number = |wanted| match value(wanted) {
             Some(value) => word(value, 0).map(Some),

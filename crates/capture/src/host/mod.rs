@@ -2,8 +2,7 @@
 //!
 //! - `links`: what stands on an interface, purely,
 //! - `ask`: addresses, routes and links of this network namespace,
-//! - `elsewhere`: interfaces of other network namespaces,
-//! - `sys`: a socket option.
+//! - `elsewhere`: interfaces of other network namespaces.
 //!
 //! What cannot be read counts as a use: an engine that takes an interface away has to know that nobody misses it. Other network
 //! namespaces are the exception: who may not look into them is told so, and decides.
@@ -11,7 +10,6 @@
 mod ask;
 mod elsewhere;
 mod links;
-mod sys;
 
 use std::fmt;
 

@@ -8,12 +8,16 @@ use std::{
     ffi::{CStr, c_char, c_ulong},
     io,
     mem::zeroed,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::fd::{AsRawFd, OwnedFd},
 };
 
-use rustix::net::netdevice::index_to_name;
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType,
+    netdevice::{index_to_name, name_to_index},
+    socket_with,
+};
 
-use super::socket::check;
+use crate::sys::check;
 
 /// `ETHTOOL_GSET`, `ETHTOOL_GDRVINFO`, `ETHTOOL_GFLAGS`, `ETHTOOL_GGRO` of `linux/ethtool.h`.
 const ETHTOOL_LINK: u32 = 0x01;
@@ -63,22 +67,14 @@ pub(crate) struct InterfaceQuery {
 
 impl InterfaceQuery {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: takes no pointers.
-        let descriptor = check(unsafe {
-            libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)
-        })?;
-        // SAFETY: the kernel just returned this descriptor, and nothing else knows it.
-        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        let (family, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
+        let descriptor = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
         Ok(Self { descriptor })
     }
 
     /// The interface's index. Fails with `ENODEV` where there is none of this name.
     pub(crate) fn index(&self, name: &str) -> io::Result<i32> {
-        let mut request = request(name)?;
-        // SAFETY: SIOCGIFINDEX fills the ifreq and follows no pointer in it.
-        unsafe { self.ask(libc::SIOCGIFINDEX, &mut request) }?;
-        // SAFETY: SIOCGIFINDEX filled this member of the union.
-        Ok(unsafe { request.ifr_ifru.ifru_ifindex })
+        Ok(name_to_index(&self.descriptor, name)?.cast_signed())
     }
 
     /// The name that the interface of this index has now. Fails with `ENODEV` where there is none.

@@ -17,7 +17,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use crate::sys::Mapping as Memory;
 
 /// Where the status word stands in a block.
 const STATUS_OFFSET: usize = 8;
@@ -32,48 +32,38 @@ const _: () =
 /// A mapped ring of equal blocks.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    start: NonNull<u8>,
+    memory: Memory,
     block_bytes: usize,
     blocks: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone and does not depend on the thread; `&self` methods only load.
-unsafe impl Send for Mapping {}
-
 impl Mapping {
-    /// Maps the receive ring of a packet socket, which has exactly `blocks` blocks of `block_bytes`.
+    /// Maps the receive ring of a packet socket, which has exactly `blocks` blocks of `block_bytes`. The kernel refuses a length that is
+    /// not the ring's.
     pub(crate) fn of_socket(
         socket: impl AsFd,
         block_bytes: usize,
         blocks: usize,
     ) -> io::Result<Self> {
-        Self::check_shape(block_bytes, blocks);
-        let (protection, length) = (ProtFlags::READ | ProtFlags::WRITE, block_bytes * blocks);
-        // SAFETY: a new mapping at a place of the kernel's choice overlaps nothing. The kernel refuses a length that is
-        // not the ring's.
-        let start = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                length,
-                protection,
-                MapFlags::SHARED,
-                socket,
-                0,
-            )
-        }?;
-        Self::new(start.cast(), block_bytes, blocks)
+        let memory = Memory::shared(socket, block_bytes * blocks, 0)?;
+        Ok(Self::new(memory, block_bytes, blocks))
     }
 
     /// A ring without a kernel, all zero, for tests.
     #[cfg(test)]
     pub(crate) fn in_memory(block_bytes: usize, blocks: usize) -> io::Result<Self> {
-        Self::check_shape(block_bytes, blocks);
-        let (protection, length) = (ProtFlags::READ | ProtFlags::WRITE, block_bytes * blocks);
-        // SAFETY: a new mapping at a place of the kernel's choice overlaps nothing.
-        let start = unsafe {
-            rustix::mm::mmap_anonymous(std::ptr::null_mut(), length, protection, MapFlags::PRIVATE)
-        }?;
-        Self::new(start.cast(), block_bytes, blocks)
+        let memory = Memory::anonymous(block_bytes * blocks)?;
+        Ok(Self::new(memory, block_bytes, blocks))
+    }
+
+    fn new(memory: Memory, block_bytes: usize, blocks: usize) -> Self {
+        assert!(block_bytes.is_multiple_of(4096) && block_bytes > 0 && blocks > 0);
+        assert_eq!(memory.bytes(), block_bytes * blocks);
+        Self {
+            memory,
+            block_bytes,
+            blocks,
+        }
     }
 
     /// Plays the kernel in tests: fills a block and hands it over.
@@ -86,24 +76,6 @@ impl Mapping {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
         self.word(index, STATUS_OFFSET)
             .store(libc::TP_STATUS_USER, Ordering::Release);
-    }
-
-    fn check_shape(block_bytes: usize, blocks: usize) {
-        assert!(block_bytes.is_multiple_of(4096) && block_bytes > 0 && blocks > 0);
-        assert!(
-            block_bytes
-                .checked_mul(blocks)
-                .is_some_and(|bytes| isize::try_from(bytes).is_ok())
-        );
-    }
-
-    fn new(start: *mut u8, block_bytes: usize, blocks: usize) -> io::Result<Self> {
-        let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self {
-            start,
-            block_bytes,
-            blocks,
-        })
     }
 
     /// Number of blocks.
@@ -153,13 +125,6 @@ impl Mapping {
     fn block_start(&self, index: usize) -> NonNull<u8> {
         assert!(index < self.blocks);
         // SAFETY: `index < blocks`, so the result lies in the mapping, whose size fits an isize.
-        unsafe { self.start.add(index * self.block_bytes) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: exactly what was mapped, and borrows of it ended with this value. It can only fail for other arguments.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.block_bytes * self.blocks) };
+        unsafe { self.memory.start().add(index * self.block_bytes) }
     }
 }

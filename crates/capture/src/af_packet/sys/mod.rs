@@ -4,13 +4,11 @@
 //! shared memory behind a safe signature; decisions are made by the callers.
 
 mod interface;
-mod links;
 mod mapping;
 mod prefetch;
 mod socket;
 
 pub(crate) use interface::{Flags, InterfaceQuery, names};
-pub(crate) use links::{LinkCounters, Links};
 pub(crate) use mapping::Mapping;
 pub(crate) use prefetch::prefetch;
 pub(crate) use socket::{PacketSocket, RingRequest};

@@ -6,13 +6,16 @@
 
 use std::{
     io,
-    mem::{size_of, zeroed},
+    mem::zeroed,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
 };
 
-use libc::{c_int, c_void, socklen_t};
+use libc::c_int;
 
-use crate::Instruction;
+use crate::{
+    Instruction,
+    sys::{Plain, check, length_of, option, set_option},
+};
 
 /// `AF_PACKET` and `PACKET_MR_PROMISC` in the width that the structures have.
 const FAMILY: u16 = 17;
@@ -108,7 +111,7 @@ impl PacketSocket {
         // A frame size means nothing to version 3; it must only divide the block.
         let frame_bytes = 2048;
         let version = libc::tpacket_versions::TPACKET_V3 as c_int;
-        self.set(libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
+        set_option(self, libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
         let ring = libc::tpacket_req3 {
             tp_block_size: request.block_bytes,
             tp_block_nr: request.blocks,
@@ -118,34 +121,45 @@ impl PacketSocket {
             tp_sizeof_priv: 0,
             tp_feature_req_word: 0,
         };
-        self.set(libc::SOL_PACKET, libc::PACKET_RX_RING, &ring)
+        set_option(self, libc::SOL_PACKET, libc::PACKET_RX_RING, &ring)
     }
 
     /// Turns promiscuous mode on for as long as the socket lives.
     pub(crate) fn set_promiscuous(&self, interface_index: i32) -> io::Result<()> {
         let membership = promiscuity(interface_index);
-        self.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)
+        set_option(
+            self,
+            libc::SOL_PACKET,
+            libc::PACKET_ADD_MEMBERSHIP,
+            &membership,
+        )
     }
 
     /// Takes that back. Nothing to be done where the interface was removed.
     pub(crate) fn unset_promiscuous(&self, interface_index: i32) -> io::Result<()> {
         let membership = promiscuity(interface_index);
-        self.set(libc::SOL_PACKET, libc::PACKET_DROP_MEMBERSHIP, &membership)
+        set_option(
+            self,
+            libc::SOL_PACKET,
+            libc::PACKET_DROP_MEMBERSHIP,
+            &membership,
+        )
     }
 
     /// Leaves out frames that this host sends. Since Linux 4.20.
     pub(crate) fn ignore_outgoing(&self) -> io::Result<()> {
-        self.set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1_i32)
+        set_option(self, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1_i32)
     }
 
     /// Hands frames to the driver without a queueing discipline. Since Linux 3.14.
     pub(crate) fn bypass_queueing(&self) -> io::Result<()> {
-        self.set(libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1_i32)
+        set_option(self, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1_i32)
     }
 
     /// Joins a fanout group. `mode` holds the mode in its lower byte and the flags.
     pub(crate) fn join_fanout(&self, group: u16, mode: u16) -> io::Result<()> {
-        self.set(
+        set_option(
+            self,
             libc::SOL_PACKET,
             libc::PACKET_FANOUT,
             &(u32::from(mode) << 16 | u32::from(group)),
@@ -154,7 +168,7 @@ impl PacketSocket {
 
     /// The identifier of the fanout group that the socket is in.
     pub(crate) fn fanout_group(&self) -> io::Result<u16> {
-        let value: u32 = self.option(libc::SOL_PACKET, libc::PACKET_FANOUT)?;
+        let value: u32 = option(self, libc::SOL_PACKET, libc::PACKET_FANOUT)?;
         let [_, _, high, low] = value.to_be_bytes();
         Ok(u16::from_be_bytes([high, low]))
     }
@@ -167,42 +181,23 @@ impl PacketSocket {
             len: length,
             filter: program.as_ptr().cast_mut().cast(),
         };
-        self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+        set_option(self, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
     }
 
     /// Takes the filter away.
     pub(crate) fn detach_filter(&self) -> io::Result<()> {
-        self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)
+        set_option(self, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)
     }
 
     /// `PACKET_STATISTICS`: counters since the last call, which resets them.
     pub(crate) fn take_statistics(&self) -> io::Result<libc::tpacket_stats_v3> {
-        self.option(libc::SOL_PACKET, libc::PACKET_STATISTICS)
+        option(self, libc::SOL_PACKET, libc::PACKET_STATISTICS)
     }
 
     /// Takes the error that waits at the socket, if there is one.
     pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
-        let error: c_int = self.option(libc::SOL_SOCKET, libc::SO_ERROR)?;
-        Ok((error != 0).then(|| io::Error::from_raw_os_error(error)))
-    }
-
-    /// Sets an option from a plain C value.
-    fn set<T: Plain>(&self, level: c_int, name: c_int, value: &T) -> io::Result<()> {
-        let pointer: *const c_void = std::ptr::from_ref(value).cast();
-        // SAFETY: `pointer` is `length_of::<T>()` readable bytes that live across the call.
-        check(unsafe { libc::setsockopt(self.raw(), level, name, pointer, length_of::<T>()) })?;
-        Ok(())
-    }
-
-    /// Reads an option into a plain C value; what the kernel leaves out stays zero.
-    fn option<T: Plain>(&self, level: c_int, name: c_int) -> io::Result<T> {
-        // SAFETY: a Plain type is integers and pointers, for which zero is a value.
-        let mut value: T = unsafe { zeroed() };
-        let mut size = length_of::<T>();
-        let pointer: *mut c_void = (&raw mut value).cast();
-        // SAFETY: `pointer` has room for `size` bytes, both live across the call, and any bytes are a valid Plain value.
-        check(unsafe { libc::getsockopt(self.raw(), level, name, pointer, &raw mut size) })?;
-        Ok(value)
+        let error = rustix::net::sockopt::socket_error(self)?;
+        Ok(error.err().map(io::Error::from))
     }
 
     fn raw(&self) -> RawFd {
@@ -216,16 +211,6 @@ impl AsFd for PacketSocket {
     }
 }
 
-/// C structures of integers and pointers: every bit pattern, zero among them, is a value.
-///
-/// # Safety
-/// Only for such types.
-unsafe trait Plain: Copy {}
-
-// SAFETY: an integer.
-unsafe impl Plain for c_int {}
-// SAFETY: an integer.
-unsafe impl Plain for u32 {}
 // SAFETY: integers.
 unsafe impl Plain for libc::tpacket_req3 {}
 // SAFETY: integers.
@@ -242,22 +227,5 @@ fn promiscuity(interface_index: i32) -> libc::packet_mreq {
         mr_type: MEMBERSHIP_PROMISCUOUS,
         mr_alen: 0,
         mr_address: [0; 8],
-    }
-}
-
-/// The size of a C structure, as system calls take it.
-fn length_of<T>() -> socklen_t {
-    const { assert!(size_of::<T>() < 1024) };
-    #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
-    let length = size_of::<T>() as socklen_t;
-    length
-}
-
-/// The result of a system call, or `errno`.
-pub(super) fn check(result: c_int) -> io::Result<c_int> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
     }
 }

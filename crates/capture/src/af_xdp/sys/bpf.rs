@@ -6,7 +6,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
-use super::check;
+use crate::sys::check;
 
 /// Commands.
 const MAP_CREATE: i32 = 0;
@@ -301,7 +301,9 @@ unsafe fn call_for_descriptor<T>(command: i32, request: &T) -> io::Result<OwnedF
 unsafe fn call<T>(command: i32, request: &T) -> io::Result<i32> {
     let pointer: *const T = request;
     // SAFETY: `pointer` leads to `size_of::<T>()` bytes; the caller answers for what is in them.
-    check(unsafe { libc::syscall(libc::SYS_bpf, command, pointer, size_of::<T>()) })
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, pointer, size_of::<T>()) };
+    // The kernel returns an int.
+    check(i32::try_from(result).map_err(io::Error::other)?)
 }
 
 /// A descriptor as the kernel's structures have it.

@@ -4,73 +4,11 @@
 use std::{
     io,
     os::fd::AsFd,
-    ptr::NonNull,
     slice,
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
-
-/// A mapping of its own.
-#[derive(Debug)]
-pub(super) struct Mapping {
-    start: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: the mapping belongs to this value alone and does not depend on the thread.
-unsafe impl Send for Mapping {}
-// SAFETY: `&self` gives out the address only; who reads or writes there argues for it.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// Maps `bytes` of a descriptor from `offset` on.
-    pub(super) fn shared(descriptor: impl AsFd, bytes: usize, offset: u64) -> io::Result<Self> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: a new mapping at a place of the kernel's choice overlaps nothing.
-        let start = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                bytes,
-                protection,
-                flags,
-                descriptor,
-                offset,
-            )
-        }?;
-        Self::new(start.cast(), bytes)
-    }
-
-    /// Maps `bytes` of zeros, all there from the start.
-    pub(super) fn anonymous(bytes: usize) -> io::Result<Self> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
-        // SAFETY: a new mapping at a place of the kernel's choice overlaps nothing.
-        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) }?;
-        Self::new(start.cast(), bytes)
-    }
-
-    fn new(start: *mut u8, bytes: usize) -> io::Result<Self> {
-        let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { start, bytes })
-    }
-
-    pub(super) fn start(&self) -> NonNull<u8> {
-        self.start
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: exactly what was mapped, and borrows of it ended with this value. It can only fail for other arguments.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
-    }
-}
+use crate::sys::Mapping;
 
 /// The packets of a socket: chunks that the kernel fills, and behind them room of our own, where a packet that came in
 /// several chunks is put together.

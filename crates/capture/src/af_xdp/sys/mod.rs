@@ -14,13 +14,3 @@ pub(super) use bpf::{
 pub(super) use memory::{Counters, Umem};
 pub(super) use rings::{CompletionRing, Descriptor, FillRing, RxRing, TxRing};
 pub(super) use socket::XdpSocket;
-
-use std::io;
-
-/// The result of a system call, or `errno`.
-fn check(result: i64) -> io::Result<i32> {
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    i32::try_from(result).map_err(io::Error::other)
-}

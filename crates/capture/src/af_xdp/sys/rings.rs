@@ -26,20 +26,12 @@ use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use super::memory::Mapping;
+use rustix::net::xdp::XdpRingOffset;
+
+use crate::sys::Mapping;
 
 /// `XDP_RING_NEED_WAKEUP`.
 const NEED_WAKEUP: u32 = 1;
-
-/// `struct xdp_ring_offset`.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(C)]
-pub(super) struct RingOffsets {
-    pub(super) producer: u64,
-    pub(super) consumer: u64,
-    pub(super) entries: u64,
-    pub(super) flags: u64,
-}
 
 /// `struct xdp_desc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,25 +65,26 @@ impl Ring {
     /// Maps the ring of `socket` that the kernel has at `page`.
     pub(super) fn new(
         socket: impl AsFd,
-        offsets: RingOffsets,
+        offsets: XdpRingOffset,
         page: u64,
         entries: u32,
         entry_bytes: usize,
     ) -> io::Result<Self> {
-        let offset = |value: u64| usize::try_from(value).map_err(io::Error::other);
-        let offsets = [
-            offset(offsets.producer)?,
-            offset(offsets.consumer)?,
-            offset(offsets.entries)?,
-            offset(offsets.flags)?,
-        ];
+        let unknown = || io::Error::other("rings of an unknown layout");
+        let flags = offsets.flags.ok_or_else(unknown)?;
+        let mut places = [0_usize; 4];
+        let offsets = [offsets.producer, offsets.consumer, offsets.desc, flags];
+        for (place, offset) in places.iter_mut().zip(offsets) {
+            *place = usize::try_from(offset).map_err(io::Error::other)?;
+        }
+        let offsets = places;
         let bytes = offsets[ENTRIES].saturating_add((entries as usize).saturating_mul(entry_bytes));
         let is_inside = |place: usize| place.is_multiple_of(4) && place.saturating_add(4) <= bytes;
         if !entries.is_power_of_two()
             || !offsets.into_iter().all(is_inside)
             || !offsets[ENTRIES].is_multiple_of(8)
         {
-            return Err(io::Error::other("rings of an unknown layout"));
+            return Err(unknown());
         }
         Ok(Self {
             mapping: Mapping::shared(socket, bytes, page)?,

@@ -68,7 +68,7 @@ impl Made {
 
     /// As the kernel lists it, with attributes in any order and others among them.
     fn message(&self, random: &mut fastrand::Rng) -> Vec<u8> {
-        let mut fixed = [0; FIXED];
+        let mut fixed = [0; LINK_BYTES];
         fixed[4..8].copy_from_slice(&self.index.to_ne_bytes());
         let number = |kind: u16, number: u32| (kind, number.to_ne_bytes().to_vec());
         let name = format!("if{}\0", self.index);
@@ -238,7 +238,7 @@ fn damaged_links_do_not_pass() {
         (MASTER, &[]),
         (INFO, &[9, 0, 1, 0, 1]),
     ] {
-        let body = Request::new(NEW_LINK, &[0; FIXED])
+        let body = Request::new(NEW_LINK, &[0; LINK_BYTES])
             .with(NAME, b"if1\0")
             .with(kind, value);
         assert!(
@@ -246,7 +246,7 @@ fn damaged_links_do_not_pass() {
             "{kind}"
         );
     }
-    let nameless = testing::message(NEW_LINK, 1, &Request::new(NEW_LINK, &[0; FIXED]));
+    let nameless = testing::message(NEW_LINK, 1, &Request::new(NEW_LINK, &[0; LINK_BYTES]));
     assert!(read_all(&nameless).is_err());
 }
 
