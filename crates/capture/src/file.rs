@@ -15,13 +15,11 @@ use std::{
     time::Duration,
 };
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
 use retroscope_pcapfile::{ReadError, Reader, TextAllowance};
 
 use crate::{
-    Burst, Event, InterfaceInfo, Queue, Source, SourceError, SourceStatistics, Status, TimeDomain,
-    records::Records,
+    Burst, Event, InterfaceInfo, Probed, Queue, Source, SourceError, SourceStatistics, Status,
+    TimeDomain, poll::wait_for, records::Records,
 };
 
 /// A capture file behind the [`Source`] plug.
@@ -87,7 +85,7 @@ impl Source for FileSource {
     }
 
     /// Opens one queue. A pipe is waited for until its first packet is there.
-    fn open(self: Box<Self>, _queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+    fn probe(self: Box<Self>, _queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let file = self.open_file().map_err(|error| SourceError::File {
             path: self.path.clone(),
             error,
@@ -101,7 +99,8 @@ impl Source for FileSource {
         };
         let reader = Reader::with_texts(file, self.texts)
             .map_err(|error| source_error(&self.path, error))?;
-        Ok(vec![Box::new(FileQueue::new(self.path, reader, stop))])
+        let queue: Box<dyn Queue> = Box::new(FileQueue::new(self.path, reader, stop));
+        Ok(Box::new(vec![queue]))
     }
 }
 
@@ -114,10 +113,7 @@ struct Stream {
 }
 
 /// How long a silent pipe is waited for between two looks at the stop flag.
-const PIPE_WAIT: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 100_000_000,
-};
+const PIPE_WAIT_NS: i64 = 100_000_000;
 
 impl Read for Stream {
     /// Reads; at the end if it is to be stopped.
@@ -130,11 +126,8 @@ impl Read for Stream {
             if self.is_regular {
                 return self.file.read(buffer);
             }
-            let mut fds = [PollFd::new(&self.file, PollFlags::IN)];
-            match poll(&mut fds, Some(&PIPE_WAIT)) {
-                Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                Ok(_) => return self.file.read(buffer),
-                Err(error) => return Err(error.into()),
+            if !wait_for(&self.file, PIPE_WAIT_NS)?.is_empty() {
+                return self.file.read(buffer);
             }
         }
     }

@@ -1,8 +1,8 @@
 //! The `Source` plug and its engines: capture files, AF_PACKET, the traffic generator.
 //!
-//! A [`Source`] opens into [`Queue`]s. Each queue is owned by one thread (a thread may serve several) and lends its
+//! A [`Source`] is probed, and then opened into [`Queue`]s. Each queue is owned by one thread (a thread may serve several) and lends its
 //! frames, in the engine's own memory, one [`Burst`] at a time. An engine is one module here: what it needs from the
-//! kernel in `sys`, the ring or buffer it reads, and its `Queue`.
+//! kernel in `sys`, the ring or buffer it reads, and its `Queue`. Those of live engines share a skeleton, `live`.
 //!
 //! - [`mod@file`]: pcap and pcapng files,
 //! - [`af_packet`]: live interfaces through TPACKET_V3,
@@ -26,10 +26,13 @@ pub mod dpdk;
 pub mod file;
 pub mod generator;
 mod host;
+mod interface;
+mod live;
 mod netlink;
 mod offer;
 pub mod pcap_live;
 pub mod pcap_over_ip;
+mod poll;
 mod records;
 pub mod rss;
 pub mod send;
@@ -43,6 +46,6 @@ pub use offer::Offer;
 pub use retroscope_bpf::Instruction;
 pub use retroscope_packet::{Direction, VlanTag};
 pub use source::{
-    Burst, Event, Frame, FrameMeta, InputDrops, InterfaceInfo, LossCause, OffloadEffects, Queue,
-    REST_NS_MAX, Source, SourceError, SourceStatistics, Status, TimeDomain,
+    Burst, Event, Frame, FrameMeta, InputDrops, InterfaceInfo, LossCause, OffloadEffects, Probed,
+    Queue, REST_NS_MAX, Source, SourceError, SourceStatistics, Status, TimeDomain,
 };

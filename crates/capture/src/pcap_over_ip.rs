@@ -31,16 +31,14 @@ use std::{
 };
 
 use retroscope_pcapfile::{Reader, TextAllowance};
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    net::sockopt,
-};
+use rustix::net::sockopt;
 
 use crate::{
-    Burst, Event, InterfaceInfo, LossCause, Queue, Source, SourceError, SourceStatistics, Status,
-    TimeDomain,
+    Burst, Event, InterfaceInfo, LossCause, Probed, Queue, Source, SourceError, SourceStatistics,
+    Status, TimeDomain,
     clock::{self, SECOND_NS},
     file::source_error,
+    poll::wait_for,
     records::Records,
 };
 
@@ -135,11 +133,7 @@ impl TcpSource {
     }
 
     fn error(&self, call: &'static str, error: io::Error) -> SourceError {
-        SourceError::System {
-            interface: self.name.clone(),
-            call,
-            error,
-        }
+        SourceError::system(&self.name, call, error)
     }
 }
 
@@ -148,13 +142,8 @@ impl Source for TcpSource {
         &self.name
     }
 
-    /// A second connection would get another stream, or none.
-    fn opens_once(&self) -> bool {
-        true
-    }
-
     /// Connects, and waits up to 10 s for the start of the stream. Opens one queue.
-    fn open(self: Box<Self>, _queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+    fn probe(self: Box<Self>, _queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let socket = self
             .connect()
             .map_err(|error| self.error("connect", error))?;
@@ -172,12 +161,13 @@ impl Source for TcpSource {
             let message = "connected, but no capture with an interface came";
             self.error("read", io::Error::new(io::ErrorKind::TimedOut, message))
         })?;
-        Ok(vec![Box::new(TcpQueue {
+        let queue: Box<dyn Queue> = Box::new(TcpQueue {
             records: Records::new(reader, TimeDomain::Foreign, &self.name),
             name: self.name,
             until_ns,
             ended: false,
-        })])
+        });
+        Ok(Box::new(vec![queue]))
     }
 }
 
@@ -214,18 +204,8 @@ impl Read for Stream {
                 }
                 self.overdue_ns = until_ns;
             }
-            let timeout = Timespec {
-                tv_sec: wait_ns.max(0) / SECOND_NS,
-                tv_nsec: wait_ns.max(0) % SECOND_NS,
-            };
-            match poll(
-                &mut [PollFd::new(&self.socket, PollFlags::IN)],
-                Some(&timeout),
-            ) {
-                Ok(0) => return Err(io::ErrorKind::WouldBlock.into()),
-                Ok(_) => break,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
+            if !wait_for(&self.socket, wait_ns)?.is_empty() {
+                break;
             }
         }
         let count = self.socket.read(buffer)?;

@@ -6,30 +6,59 @@ use retroscope_packet::{Direction, LinkType, VlanTag};
 
 use crate::{Offer, af_xdp::XdpMode};
 
-/// Where packets come from, before it is opened.
-///
-/// Opening takes the privileges, memory and kernel objects that the engine needs; afterwards the queues need none.
+/// Where packets come from. It is opened in two phases: what to offer is known only when all sources have told what they deliver, and
+/// memory is filled in between.
 pub trait Source: Send + fmt::Debug {
     /// The name that a user gave or would recognise: `eth0`, `big.pcapng`, `generate:flows=10`.
     fn name(&self) -> &str;
 
-    /// Offers the engine to filter and to cut frames itself, before it is opened. One that cannot ignores it. One that
-    /// [opens once](Self::opens_once) is opened before anybody knows what to offer, and is offered nothing: a recorder filters and cuts
-    /// what it lends.
-    fn offer(&mut self, _offer: &Offer) {}
-
-    /// Whether opening takes something that cannot be had again: a stream, an interface that is taken away from the host. A
-    /// recorder opens others twice, to look and to record.
-    fn opens_once(&self) -> bool {
-        false
-    }
-
-    /// Opens into at least one queue. `queues` is how many threads the caller would like to run, at least 1; an engine
-    /// that cannot spread its traffic returns fewer.
+    /// First phase: takes the privileges, memory and kernel objects that the engine needs. `queues` is how many threads the caller would
+    /// like to run, at least 1; an engine that cannot spread its traffic has fewer. What arrives from now on is not received yet where the
+    /// engine can reject it.
     ///
     /// # Errors
     /// [`SourceError`], whose text is one sentence for the user.
-    fn open(self: Box<Self>, queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError>;
+    fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError>;
+
+    /// Both phases at once, with nothing offered: into at least one queue.
+    ///
+    /// # Errors
+    /// Those of both phases.
+    fn open(self: Box<Self>, queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+        self.probe(queues)?.open(&Offer::default())
+    }
+}
+
+/// A source behind its first phase.
+pub trait Probed: Send + fmt::Debug {
+    /// Into how many queues it opens, at least 1.
+    fn queues(&self) -> usize;
+
+    /// The link types of its frames, as far as they are known.
+    fn link_types(&self) -> Vec<LinkType>;
+
+    /// Second phase. The engine filters and cuts frames as [offered](Offer) if it can; one that cannot ignores it, and the caller filters
+    /// and cuts what it lends. The queues need no privilege.
+    ///
+    /// # Errors
+    /// [`SourceError`], whose text is one sentence for the user.
+    fn open(self: Box<Self>, offer: &Offer) -> Result<Vec<Box<dyn Queue>>, SourceError>;
+}
+
+/// An engine that takes no offer, and has something that cannot be had again: a stream, an interface that is taken away from the host.
+impl Probed for Vec<Box<dyn Queue>> {
+    fn queues(&self) -> usize {
+        self.len()
+    }
+
+    fn link_types(&self) -> Vec<LinkType> {
+        let interfaces = self.iter().flat_map(|queue| queue.interfaces());
+        interfaces.map(|interface| interface.link_type).collect()
+    }
+
+    fn open(self: Box<Self>, _offer: &Offer) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+        Ok(*self)
+    }
 }
 
 /// How long a queue leaves packets alone at most that have come, ns, if it may wait for as long or longer ([`Queue::next`]).
@@ -61,7 +90,7 @@ pub trait Queue: Send + fmt::Debug {
         &[]
     }
 
-    /// Whether every frame that is lent has passed the filter that was [offered](Source::offer). What it refused is then
+    /// Whether every frame that is lent has passed the filter that was [offered](Probed::open). What it refused is then
     /// not in [`SourceStatistics::received`], and nobody has counted it.
     fn is_filtered(&self) -> bool {
         false
@@ -394,4 +423,15 @@ pub enum SourceError {
         /// What it returned.
         error: io::Error,
     },
+}
+
+impl SourceError {
+    /// A system call that failed.
+    pub(crate) fn system(interface: &str, call: &'static str, error: io::Error) -> Self {
+        Self::System {
+            interface: interface.to_owned(),
+            call,
+            error,
+        }
+    }
 }

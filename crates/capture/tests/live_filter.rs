@@ -23,9 +23,8 @@ use support::{
 
 /// Opens `v1` with an offer; tells whether the kernel filters.
 fn open(offer: &Offer, queues: usize) -> (Vec<Box<dyn Queue>>, bool) {
-    let mut source = LiveSource::new(LiveConfig::new("v1", "retroscope"));
-    source.offer(offer);
-    let queues = Box::new(source).open(queues).unwrap();
+    let source = Box::new(LiveSource::new(LiveConfig::new("v1", "retroscope")));
+    let queues = source.probe(queues).unwrap().open(offer).unwrap();
     let is_filtered = queues[0].is_filtered();
     (queues, is_filtered)
 }

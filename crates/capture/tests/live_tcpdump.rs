@@ -48,12 +48,12 @@ fn beside_tcpdump(
         ip("link set v0 mtu 9004");
         ip("link set v1 mtu 9004");
         let tcpdump = Tcpdump::start("v1", &file, snaplen)?;
-        let mut source = LiveSource::new(LiveConfig::new("v1", "retroscope"));
-        source.offer(&Offer {
+        let source = Box::new(LiveSource::new(LiveConfig::new("v1", "retroscope")));
+        let offer = Offer {
             snaplen: snaplen.unwrap_or(0),
             ..Offer::default()
-        });
-        let mut queues = Box::new(source).open(queues).unwrap();
+        };
+        let mut queues = source.probe(queues).unwrap().open(&offer).unwrap();
         let sent = send_mixture("v0");
         let ours = queues.iter_mut().map(|queue| {
             let mut taken = Taken::default();

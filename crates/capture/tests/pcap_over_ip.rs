@@ -42,7 +42,6 @@ fn connect(serve: impl FnOnce(TcpStream) + Send + 'static) -> Result<Box<dyn Que
     let name = format!("TCP@{}", listener.local_addr().unwrap());
     std::thread::spawn(move || serve(listener.accept().unwrap().0));
     let source = Box::new(TcpSource::parse(&name).unwrap());
-    assert!(source.opens_once());
     assert_eq!(source.name(), name);
     source.open(3).map(|mut queues| queues.remove(0))
 }

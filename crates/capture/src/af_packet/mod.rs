@@ -40,7 +40,7 @@ mod watermark;
 pub(crate) use classic::REJECT_ALL;
 pub use config::{Fanout, FanoutMode, LiveConfig, Sides};
 pub use interface::{InterfaceSummary, Offloads, Reception, interfaces, offloads, reception};
-pub(crate) use nic::{InterfaceLosses, NicLosses};
+pub(crate) use nic::InterfaceCounters;
 pub(crate) use port::permission;
 pub use source::LiveSource;
 pub use watermark::WATERMARK_BEHIND_NS_MAX;

@@ -10,11 +10,86 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
-use crate::netlink::{LinkCounters, Netlink};
+use crate::{
+    InputDrops,
+    netlink::{LinkCounters, Netlink},
+};
+
+/// How old an answer may be, ns: asking takes a message to the kernel and back and two reads of a file, as long as the copies of hundreds
+/// of small packets, and on some drivers a lock.
+const AGE_NS_MAX: i64 = 20_000_000;
+
+/// What an interface lost, asked for now and then. The counters are the whole interface's, so one queue has them.
+#[derive(Debug)]
+pub(crate) struct InterfaceCounters {
+    losses: Option<NicLosses>,
+    /// What the interface loses meanwhile counts.
+    is_ours: bool,
+    /// When it was asked last, on the system's clock.
+    asked_ns: i64,
+    /// What it had lost by then, and the kernel's input queues.
+    lost: InterfaceLosses,
+}
+
+impl InterfaceCounters {
+    /// Counts from now on what the interface of this index loses; `None`: there is none to ask.
+    pub(crate) fn new(index: Option<i32>) -> Self {
+        Self {
+            losses: index.and_then(NicLosses::watch),
+            is_ours: true,
+            asked_ns: i64::MIN,
+            lost: InterfaceLosses::default(),
+        }
+    }
+
+    /// Asks for the counters, unless that was done just now. `is_last`: in any case.
+    pub(crate) fn ask(&mut self, now_ns: i64, is_last: bool) {
+        let age_ns = now_ns.checked_sub(self.asked_ns);
+        let is_fresh = age_ns.is_some_and(|age_ns| (0..AGE_NS_MAX).contains(&age_ns));
+        if is_fresh && !is_last {
+            return;
+        }
+        self.asked_ns = now_ns;
+        if self.is_ours {
+            let losses = self.losses.as_mut();
+            self.lost = losses.map(NicLosses::read).unwrap_or_default();
+        }
+    }
+
+    /// The interface is about to be gone, or the host's.
+    pub(crate) fn leave(&mut self, now_ns: i64) {
+        self.ask(now_ns, true);
+        self.is_ours = false;
+    }
+
+    /// Another interface, or the same one again, is ours.
+    pub(crate) fn follow(&mut self, index: i32) {
+        self.is_ours = true;
+        if let Some(losses) = &mut self.losses {
+            losses.follow(index);
+        }
+    }
+
+    /// What the NIC had no room for; `None`: unknown.
+    pub(crate) fn nic(&self) -> Option<u64> {
+        self.lost.nic
+    }
+
+    /// Until when the counters are complete, on the system's clock, which shows `now_ns`.
+    pub(crate) fn as_of_ns(&self, now_ns: i64) -> i64 {
+        now_ns.min(self.lost.nic.map_or(now_ns, |_| self.asked_ns))
+    }
+
+    /// What the kernel's input queues may have dropped.
+    pub(crate) fn input_drops(&self) -> InputDrops {
+        let at_most = self.lost.input_at_most;
+        at_most.map_or(InputDrops::Unknown, InputDrops::AtMost)
+    }
+}
 
 /// What one interface lost, over all its incarnations.
 #[derive(Debug)]
-pub(crate) struct NicLosses {
+struct NicLosses {
     counters: Netlink,
     input: Option<InputQueues>,
     index: i32,
@@ -23,16 +98,16 @@ pub(crate) struct NicLosses {
 
 /// Packets lost so far. `None`: the kernel does not tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct InterfaceLosses {
+struct InterfaceLosses {
     /// The NIC had no room for them.
-    pub(crate) nic: Option<u64>,
+    nic: Option<u64>,
     /// The input queues of the kernel may have had no room for them: no more than these.
-    pub(crate) input_at_most: Option<u64>,
+    input_at_most: Option<u64>,
 }
 
 impl NicLosses {
     /// Counts from now on. `None`: the kernel does not tell.
-    pub(crate) fn watch(index: i32) -> Option<Self> {
+    fn watch(index: i32) -> Option<Self> {
         let mut counters = Netlink::new().ok()?;
         let last = counters.counters(index).ok()?;
         Some(Self {
@@ -44,14 +119,14 @@ impl NicLosses {
     }
 
     /// The interface is a new one.
-    pub(crate) fn follow(&mut self, index: i32) {
+    fn follow(&mut self, index: i32) {
         self.index = index;
         self.ledger.follow(self.counters.counters(index).ok());
     }
 
     /// Packets lost so far. Of an interface that is gone the NIC's stay as last read, and the bound takes in what the input queues
     /// dropped until it was missing.
-    pub(crate) fn read(&mut self) -> InterfaceLosses {
+    fn read(&mut self) -> InterfaceLosses {
         let link = self.counters.counters(self.index);
         let dropped = self.input.as_mut().and_then(InputQueues::grown);
         self.ledger.account(link, dropped)
@@ -318,5 +393,35 @@ mod tests {
         queues.last = 0;
         let all = queues.dropped().unwrap();
         assert!(queues.grown().unwrap() >= all, "read again from the start");
+    }
+
+    #[test]
+    fn it_is_asked_now_and_then_and_at_the_end() {
+        // The loopback interface is the first of every network namespace, and loses nothing.
+        let mut counters = InterfaceCounters::new(Some(1));
+        if counters.losses.is_none() {
+            eprintln!("SKIP: the kernel does not tell what interface 1 lost");
+            return;
+        }
+        let start_ns = 1_000_000_000;
+        let asked = [
+            (start_ns, false, start_ns),
+            (start_ns + AGE_NS_MAX - 1, false, start_ns),
+            (start_ns + AGE_NS_MAX, false, start_ns + AGE_NS_MAX),
+            (start_ns + AGE_NS_MAX + 1, true, start_ns + AGE_NS_MAX + 1),
+            // The clock was set back.
+            (start_ns, false, start_ns),
+        ];
+        for (now_ns, is_last, asked_ns) in asked {
+            counters.ask(now_ns, is_last);
+            assert_eq!((counters.asked_ns, counters.lost.nic), (asked_ns, Some(0)));
+        }
+        counters.lost.nic = Some(7);
+        counters.is_ours = false;
+        counters.ask(start_ns, true);
+        assert_eq!(counters.lost.nic, Some(7), "the host's");
+        counters.follow(1);
+        counters.ask(start_ns, true);
+        assert_eq!(counters.lost.nic, Some(0));
     }
 }

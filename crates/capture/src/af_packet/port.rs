@@ -23,10 +23,12 @@ use super::{
     config::{LiveConfig, Sides},
     interface::{hardware_text, link_type},
     size::queue_bytes,
-    sys::{Flags, InterfaceQuery, PacketSocket},
+    sys::PacketSocket,
 };
-use crate::{Instruction, SourceError};
-use retroscope_packet::LinkType;
+use crate::{
+    Instruction, SourceError,
+    interface::{Found, NamedInterface},
+};
 
 /// Bytes of an Ethernet header, and of a VLAN tag.
 const ETHERNET_BYTES: u32 = 14;
@@ -46,7 +48,7 @@ const FANOUT_DEFRAGMENT: u16 = 0x8000;
 #[derive(Debug)]
 pub(super) struct Port {
     config: LiveConfig,
-    query: InterfaceQuery,
+    interface: NamedInterface,
     /// The frames that `program` takes are of these.
     sides: Sides,
     /// What every socket takes; `None`: all that comes.
@@ -72,27 +74,18 @@ struct Group {
     admitted: usize,
 }
 
-/// An interface that was looked up.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Found {
-    pub(super) index: i32,
-    pub(super) link_type: LinkType,
-    pub(super) flags: Flags,
-}
-
 impl Port {
     /// A port for so many queues, in the network namespace of the calling thread.
     pub(super) fn new(config: LiveConfig, queues: usize) -> Result<Self, SourceError> {
-        let query = InterfaceQuery::new()
-            .map_err(|error| system(&config.interface, "socket(AF_UNIX)", error))?;
+        let interface = NamedInterface::new(&config.interface)?;
         let ring_bytes = config
             .buffer_bytes
-            .unwrap_or_else(|| queue_bytes(&query, &config.interface, queues));
+            .unwrap_or_else(|| queue_bytes(&interface.query, &config.interface, queues));
         Ok(Self {
+            sides: config.sides,
             config,
-            query,
+            interface,
             ring_bytes,
-            sides: Sides::Both,
             program: None,
             is_filtered: false,
             is_shared: false,
@@ -102,15 +95,18 @@ impl Port {
         })
     }
 
-    /// Sockets take what `program` takes, which is frames of `sides` only, and only what the user's filter takes if
-    /// `is_filtered`.
-    pub(super) fn set_program(
-        &mut self,
-        sides: Sides,
-        program: Option<Vec<Instruction>>,
-        is_filtered: bool,
-    ) {
+    /// Frames of these are taken.
+    pub(super) fn sides(&self) -> Sides {
+        self.sides
+    }
+
+    /// Takes the frames of one side only.
+    pub(super) fn set_sides(&mut self, sides: Sides) {
         self.sides = sides;
+    }
+
+    /// Sockets take what `program` takes, and only what the user's filter takes if `is_filtered`.
+    pub(super) fn set_program(&mut self, program: Option<Vec<Instruction>>, is_filtered: bool) {
         self.program = program;
         self.is_filtered = is_filtered;
     }
@@ -163,38 +159,21 @@ impl Port {
                 message: message.to_owned(),
             });
         }
-        let gone = |call| {
-            move |error: io::Error| match error.raw_os_error() {
-                Some(libc::ENODEV) => SourceError::NoInterface {
-                    interface: name.to_owned(),
-                },
-                _ => system(name, call, error),
-            }
-        };
-        let query = &self.query;
-        let index = query.index(name).map_err(gone("ioctl(SIOCGIFINDEX)"))?;
-        let hardware_type = query
-            .hardware_type(name)
-            .map_err(gone("ioctl(SIOCGIFHWADDR)"))?;
-        let Some(link_type) = link_type(hardware_type) else {
-            let kind = hardware_text(hardware_type);
+        let found = self.interface.look_up()?;
+        if link_type(found.hardware_type).is_none() {
+            let kind = hardware_text(found.hardware_type);
             let message = format!(
                 "cannot record on {name} ({kind}): only Ethernet, loopback and raw IP interfaces work"
             );
             return Err(SourceError::Unsupported { message });
-        };
-        let flags = query.flags(name).map_err(gone("ioctl(SIOCGIFFLAGS)"))?;
-        Ok(Found {
-            index,
-            link_type,
-            flags,
-        })
+        }
+        Ok(found)
     }
 
     /// Bytes of the largest frame on the wire: the MTU behind a link header, with a tag that may stand inside. `u32::MAX`:
     /// unknown.
     pub(super) fn frame_bytes_max(&self) -> u32 {
-        let mtu = self.query.mtu(self.name()).ok();
+        let mtu = self.interface.query.mtu(self.name()).ok();
         let mtu = mtu.and_then(|mtu| u32::try_from(mtu).ok());
         mtu.map_or(u32::MAX, |mtu| {
             mtu.saturating_add(ETHERNET_BYTES + TAG_BYTES)
@@ -203,7 +182,7 @@ impl Port {
 
     /// Whether the interface is switched on.
     pub(super) fn is_up(&self) -> bool {
-        let flags = self.query.flags(self.name());
+        let flags = self.interface.query.flags(self.name());
         flags.is_ok_and(|flags| flags.is_up())
     }
 
@@ -315,15 +294,7 @@ impl Port {
     }
 
     pub(super) fn error(&self, call: &'static str, error: io::Error) -> SourceError {
-        system(self.name(), call, error)
-    }
-}
-
-fn system(interface: &str, call: &'static str, error: io::Error) -> SourceError {
-    SourceError::System {
-        interface: interface.to_owned(),
-        call,
-        error,
+        self.interface.error(call, error)
     }
 }
 

@@ -1,30 +1,28 @@
-//! A packet socket and its ring as a queue: waiting, link state, counters, drained stop.
+//! A packet socket and its ring as an engine of the [skeleton](crate::live): blocks, naps, counters.
 
 mod link;
 
-use std::{collections::VecDeque, io, sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno,
-};
+use rustix::event::PollFlags;
 
-use self::link::{ABSENT_LOOK_NS, Absence};
 use super::{
     block::PartSummary,
     classic::REJECT_ALL,
-    nic::{InterfaceLosses, NicLosses},
-    port::{Found, Port},
+    nic::InterfaceCounters,
+    port::Port,
     ring::BlockRing,
     source::RETIRE_MS,
     sys::PacketSocket,
     watermark::{BEHIND_NS, PLACING_NS, WATERMARK_BEHIND_NS_MAX},
 };
 use crate::{
-    Burst, Event, InputDrops, InterfaceInfo, LossCause, OffloadEffects, Queue, REST_NS_MAX,
-    SourceError, SourceStatistics, Status,
+    Burst, Event, InterfaceInfo, LossCause, OffloadEffects, Queue, REST_NS_MAX, SourceError,
+    SourceStatistics,
     clock::{self, SECOND_NS},
-    watermark::{ClockWatch, Watermark},
+    interface::Found,
+    live::{CutOff, Engine, Ledger, Live, LiveQueue},
+    poll::wait_for,
 };
 
 /// How long a queue sleeps at most where blocks follow each other fast …
@@ -49,16 +47,6 @@ const RING_SHARE: usize = 16;
 /// How soon a block of 256 KiB is full at 10 Gbit/s of the smallest frames, which take twice as much room here. Half
 /// of the ring may fill so fast during a nap.
 const BLOCK_FILL_NS: i64 = 105_000;
-
-/// How long a stopped queue waits for packets that the counters know and the ring has not shown.
-const DRAIN_NS: i64 = 100_000_000;
-
-/// How often a draining queue looks.
-const DRAIN_LOOK_NS: i64 = 1_000_000;
-
-/// How old the NIC's counters and the MTU may be. To ask for them takes a message to the kernel and back: as long as the
-/// copies of hundreds of small packets.
-const INTERFACE_NS: i64 = 20_000_000;
 
 /// The kernel's counters have 32 bits: they are read before as many packets went by.
 const PACKETS_BETWEEN_READINGS: u64 = 1 << 30;
@@ -103,52 +91,21 @@ impl Pulse {
     }
 }
 
-/// A queue among those of its interface.
-#[derive(Debug, Clone)]
-pub(super) struct Place {
-    /// It speaks for the interface.
-    pub(super) is_first: bool,
-    /// Where its thread should run.
-    pub(super) cpus: Vec<u32>,
-}
-
 /// One socket of a live interface.
 #[derive(Debug)]
-pub(super) struct LiveQueue {
-    interfaces: [InterfaceInfo; 1],
+pub(super) struct PacketEngine {
     port: Arc<Port>,
     socket: PacketSocket,
     ring: BlockRing,
-    events: VecDeque<Event>,
-    phase: Phase,
-    is_up: bool,
-    /// Since when the interface does not exist, and when to look for it again, on the monotonic clock.
-    absence: Option<Absence>,
+    /// It speaks for the interface.
+    is_first: bool,
+    /// Since when the interface does not exist, on the monotonic clock.
+    gone_since_ns: Option<i64>,
     /// Until when the other threads of an interface that came back are waited for, on the monotonic clock.
     siblings_until_ns: Option<i64>,
     counters: Counters,
-    /// Of the first queue only, where the kernel tells.
-    nic: Option<NicLosses>,
-    /// When the interface was asked last, on the system clock, and what had been lost before this socket.
-    interface_ns: i64,
-    lost_before: InterfaceLosses,
-    place: Place,
     effects: OffloadEffects,
     pulse: Pulse,
-    watermark: Watermark,
-    clock_watch: ClockWatch,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Running,
-    /// The intake is cut off; what the kernel holds still comes. Times on the monotonic clock.
-    Draining {
-        give_up_ns: i64,
-        /// From when on no CPU can be in the receive path any more.
-        quiet_from_ns: i64,
-    },
-    Ended,
 }
 
 /// Packets since the opening.
@@ -158,8 +115,6 @@ struct Counters {
     received: u64,
     /// The kernel's count of packets for which no block was free.
     dropped: u64,
-    /// How often the kernel found all blocks taken.
-    freezes: u64,
     /// Frames that were lent.
     lent: u64,
     /// Frames in blocks that made no sense.
@@ -168,103 +123,56 @@ struct Counters {
     lent_at_reading: u64,
 }
 
-impl LiveQueue {
-    /// A queue of a socket that may be receiving already.
-    pub(super) fn new(
-        port: Arc<Port>,
-        found: Found,
-        place: Place,
-        info: InterfaceInfo,
-        socket: PacketSocket,
-        ring: BlockRing,
-        notice: Option<Event>,
-    ) -> Self {
-        let now_ns = clock::realtime_ns();
-        let mut events = VecDeque::from_iter(notice);
-        let is_up = found.flags.is_up();
-        if !is_up {
-            events.push_back(Event::InterfaceDown(0));
-        }
-        Self {
-            interfaces: [info],
-            port,
-            socket,
-            ring,
-            events,
-            phase: Phase::Running,
-            is_up,
-            absence: None,
-            siblings_until_ns: None,
-            counters: Counters::default(),
-            nic: place
-                .is_first
-                .then(|| NicLosses::watch(found.index))
-                .flatten(),
-            interface_ns: i64::MIN,
-            lost_before: InterfaceLosses::default(),
-            place,
-            effects: OffloadEffects::default(),
-            pulse: Pulse {
-                blocks: 0,
-                since_ns: clock::monotonic_ns(),
-            },
-            // Frames that came since the socket was started are older than this queue: two seconds are plenty.
-            watermark: Watermark::new(now_ns.saturating_sub(2 * SECOND_NS), PLACING_NS),
-            clock_watch: ClockWatch::new(),
-        }
+/// A queue of a socket that may be receiving already, the first one of its interface or another.
+pub(super) fn queue(
+    port: Arc<Port>,
+    found: Found,
+    interface: InterfaceInfo,
+    is_first: bool,
+    cpus: Vec<u32>,
+    (socket, mut ring, notice): (PacketSocket, BlockRing, Option<Event>),
+) -> Box<dyn Queue> {
+    // Frames that came since the socket was started are older than this queue: two seconds are plenty.
+    let since_ns = clock::realtime_ns().saturating_sub(2 * SECOND_NS);
+    let mut live = Live::new(interface, cpus, since_ns, PLACING_NS);
+    live.tell(notice);
+    if !found.flags.is_up() {
+        live.found(false);
     }
+    live.counters = is_first.then(|| InterfaceCounters::new(Some(found.index)));
+    ring.set_frame_bytes_max(port.frame_bytes_max());
+    let engine = PacketEngine {
+        port,
+        socket,
+        ring,
+        is_first,
+        gone_since_ns: None,
+        siblings_until_ns: None,
+        counters: Counters::default(),
+        effects: OffloadEffects::default(),
+        pulse: Pulse {
+            blocks: 0,
+            since_ns: clock::monotonic_ns(),
+        },
+    };
+    LiveQueue::boxed(live, engine)
+}
 
-    /// Lends the next frames, of the block that is held or of one behind it. Returns whether there were any.
-    fn lend(&mut self) -> Result<bool, SourceError> {
-        loop {
-            let part = self.ring.lend();
-            self.counters.lent += u64::from(part.frames);
-            self.counters.unreadable += u64::from(part.unreadable);
-            self.note_effects(part);
-            if part.frames > 0 {
-                return Ok(true);
-            }
-            self.ring.release();
-            let Some(summary) = self.ring.acquire() else {
-                self.watermark.on_given_back();
-                return Ok(false);
-            };
-            let clock_ns = clock::realtime_ns();
-            self.watermark.on_burst(summary.last_ns, Some(clock_ns));
-            if summary.packets > 0 {
-                self.on_block()?;
-            }
-        }
-    }
-
+impl PacketEngine {
     /// Counts what offloads did, and says once that frames are not those of the wire.
-    fn note_effects(&mut self, part: PartSummary) {
+    fn note_effects(&mut self, part: PartSummary, live: &mut Live) {
         self.effects.checksum_missing += u64::from(part.checksum_missing);
         if part.merged == 0 {
             return;
         }
-        if self.effects.merged == 0 && self.place.is_first {
+        if self.effects.merged == 0 && self.is_first {
             let name = self.port.name();
-            self.events.push_back(Event::Notice(format!(
-                "{name}: frames larger than the MTU come, which were joined on receipt or are cut when sent; to have those of the wire: \
+            live.notice(format_args!(
+                "frames larger than the MTU come, which were joined on receipt or are cut when sent; to have those of the wire: \
                  sudo ethtool -K {name} gro off lro off tso off gso off"
-            )));
+            ));
         }
         self.effects.merged += u64::from(part.merged);
-    }
-
-    /// A block with packets was taken.
-    fn on_block(&mut self) -> Result<(), SourceError> {
-        self.pulse.blocks += 1;
-        if let Phase::Draining { give_up_ns, .. } = &mut self.phase {
-            *give_up_ns = clock::monotonic_ns().saturating_add(DRAIN_NS);
-        } else if !self.is_up {
-            self.rise();
-        }
-        if self.counters.lent - self.counters.lent_at_reading >= PACKETS_BETWEEN_READINGS {
-            self.read_counters()?;
-        }
-        Ok(())
     }
 
     /// Adds up the kernel's counters, which reading resets.
@@ -272,241 +180,79 @@ impl LiveQueue {
         let taken = self
             .socket
             .take_statistics()
-            .map_err(|error| self.error("getsockopt(PACKET_STATISTICS)", error))?;
+            .map_err(|error| self.port.error("getsockopt(PACKET_STATISTICS)", error))?;
         self.counters.received += u64::from(taken.tp_packets);
         self.counters.dropped += u64::from(taken.tp_drops);
-        self.counters.freezes += u64::from(taken.tp_freeze_q_cnt);
         self.counters.lent_at_reading = self.counters.lent;
         Ok(())
     }
-
-    /// Asks for what the interface counted, and for its MTU, which may have been changed; at the end always.
-    fn ask_interface(&mut self, now_ns: i64) {
-        let age_ns = now_ns.checked_sub(self.interface_ns);
-        let is_fresh = age_ns.is_some_and(|age_ns| (0..INTERFACE_NS).contains(&age_ns));
-        if is_fresh && self.phase == Phase::Running {
-            return;
-        }
-        self.interface_ns = now_ns;
-        self.ring.set_frame_bytes_max(self.port.frame_bytes_max());
-        self.lost_before = self.nic.as_mut().map(NicLosses::read).unwrap_or_default();
-    }
-
-    /// Notices a step of the system clock.
-    fn watch_clock(&mut self) {
-        let Some(step) = self.clock_watch.look() else {
-            return;
-        };
-        let sentence = step.sentence(&self.interfaces[0].name);
-        self.events.push_back(Event::Notice(sentence));
-        if step.step_ns < 0 {
-            self.watermark.on_clock_set_back(step.now_ns);
-        }
-    }
-
-    /// Whether a draining queue is at its end: every packet that the kernel counted was lent or dropped, or it is time to
-    /// give up.
-    fn is_drained(&mut self, now_ns: i64) -> Result<bool, SourceError> {
-        let Phase::Draining {
-            give_up_ns,
-            quiet_from_ns,
-        } = self.phase
-        else {
-            return Ok(false);
-        };
-        if now_ns < quiet_from_ns {
-            return Ok(false);
-        }
-        self.read_counters()?;
-        let seen = self.counters.lent + self.counters.unreadable + self.counters.dropped;
-        if seen == self.counters.received {
-            return Ok(true);
-        }
-        if now_ns < give_up_ns {
-            return Ok(false);
-        }
-        let (name, missing) = (
-            &self.interfaces[0].name,
-            self.counters.received.abs_diff(seen),
-        );
-        self.events.push_back(Event::Notice(format!(
-            "{name}: {missing} packets that the kernel counted did not come"
-        )));
-        Ok(true)
-    }
-
-    /// Waits for the ring or an error until `until_ns` on the monotonic clock. Returns whether to look at the ring again.
-    ///
-    /// Where blocks follow each other fast, it sleeps a while rather than to be woken for each: a wake-up costs as much as a thousand
-    /// small packets. It may then sleep longer than it was asked to wait.
-    fn wait(&mut self, now_ns: i64, until_ns: i64) -> Result<bool, SourceError> {
-        let mut wait_ns = until_ns.saturating_sub(now_ns).max(0);
-        if !self.is_up {
-            wait_ns = wait_ns.min(ABSENT_LOOK_NS);
-        }
-        // A caller that only looks whether there is more learns nothing about the pace.
-        if self.phase == Phase::Running
-            && wait_ns >= NAP_NS_MIN
-            && let Some(nap_ns) = self.pulse.nap_ns(now_ns, wait_ns, self.ring.blocks())
-        {
-            clock::sleep_until(now_ns.saturating_add(nap_ns));
-            // The interface may have been down meanwhile, and a busy one is never polled.
-            self.on_socket_error()?;
-            return Ok(true);
-        }
-        // Errors are seen when it is to wait.
-        if self.phase == Phase::Running && wait_ns == 0 {
-            return Ok(false);
-        }
-        let timeout = Timespec {
-            tv_sec: wait_ns / SECOND_NS,
-            tv_nsec: wait_ns % SECOND_NS,
-        };
-        let mut descriptors = [PollFd::new(&self.socket, PollFlags::IN | PollFlags::ERR)];
-        match poll(&mut descriptors, Some(&timeout)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(self.error("poll", error.into())),
-        }
-        let found = descriptors[0].revents();
-        if found.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
-            self.on_socket_error()?;
-        } else if self.phase == Phase::Running {
-            if self.absence.is_some() {
-                self.look_for_return()?;
-            } else if !self.is_up {
-                self.look_after_down()?;
-            }
-        }
-        Ok(found.contains(PollFlags::IN))
-    }
-
-    /// Lets what the kernel holds come out and ends then. `quiet_after_ns`: how long packets may still be on their way.
-    fn drain(&mut self, quiet_after_ns: i64) {
-        let now_ns = clock::monotonic_ns();
-        self.phase = Phase::Draining {
-            give_up_ns: now_ns.saturating_add(DRAIN_NS),
-            quiet_from_ns: now_ns.saturating_add(quiet_after_ns),
-        };
-    }
-
-    fn error(&self, call: &'static str, error: io::Error) -> SourceError {
-        self.port.error(call, error)
-    }
-
-    fn try_next(&mut self, wait: Duration) -> Result<Status, SourceError> {
-        if self.phase == Phase::Ended {
-            self.ring.release();
-            return Ok(Status::End);
-        }
-        if self.lend()? {
-            return Ok(Status::Frames);
-        }
-        let deadline_ns = clock::monotonic_ns().saturating_add(clock::duration_ns(wait));
-        let mut was_last_look = false;
-        loop {
-            let looked_ns = clock::realtime_ns();
-            if self.lend()? {
-                return Ok(Status::Frames);
-            }
-            let now_ns = clock::monotonic_ns();
-            self.watch_clock();
-            if self.ring.is_kernel_block_empty() {
-                self.watermark.on_silence(looked_ns);
-            }
-            if self.is_drained(now_ns)? {
-                self.phase = Phase::Ended;
-                return Ok(Status::End);
-            }
-            if was_last_look {
-                return Ok(Status::Idle);
-            }
-            let until_ns = match self.phase {
-                Phase::Draining { .. } => deadline_ns.min(now_ns.saturating_add(DRAIN_LOOK_NS)),
-                _ => deadline_ns,
-            };
-            let is_readable = self.wait(now_ns, until_ns)?;
-            // Look once more after the deadline: what came while waiting is lent, and the watermark is of now.
-            was_last_look =
-                !is_readable && clock::monotonic_ns() >= deadline_ns || now_ns >= deadline_ns;
-        }
-    }
 }
 
-impl Queue for LiveQueue {
-    fn interfaces(&self) -> &[InterfaceInfo] {
-        &self.interfaces
-    }
+impl Engine for PacketEngine {
+    /// The socket tells of an error also while it is polled.
+    const LOOK_NS: i64 = 5_000_000;
 
-    fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
-        self.try_next(wait).inspect_err(|_| {
-            self.phase = Phase::Ended;
-            self.port.lose_member();
-        })
+    /// Lends the next frames, of the block that is held or of one behind it.
+    fn fetch(&mut self, live: &mut Live) -> Result<bool, SourceError> {
+        loop {
+            let part = self.ring.lend();
+            self.counters.lent += u64::from(part.frames);
+            self.counters.unreadable += u64::from(part.unreadable);
+            self.note_effects(part, live);
+            if part.frames > 0 {
+                return Ok(true);
+            }
+            self.ring.release();
+            let Some(summary) = self.ring.acquire() else {
+                live.watermark.on_given_back();
+                return Ok(false);
+            };
+            let clock_ns = clock::realtime_ns();
+            live.watermark.on_burst(summary.last_ns, Some(clock_ns));
+            if summary.packets == 0 {
+                continue;
+            }
+            self.pulse.blocks += 1;
+            live.on_packets(summary.last_ns, || self.are_siblings_there());
+            if self.counters.lent - self.counters.lent_at_reading >= PACKETS_BETWEEN_READINGS {
+                self.read_counters()?;
+            }
+        }
     }
 
     fn burst(&self) -> Burst<'_> {
         self.ring.burst()
     }
 
-    fn cpus(&self) -> &[u32] {
-        &self.place.cpus
+    fn is_dry(&self) -> bool {
+        self.ring.is_kernel_block_empty()
     }
 
-    fn is_filtered(&self) -> bool {
-        self.port.is_filtered()
+    fn look(&mut self, live: &mut Live, now_ns: i64) -> Result<(), SourceError> {
+        self.look_at_interface(live, now_ns)
     }
 
-    fn watermark(&self) -> Option<i64> {
-        Some(self.watermark.time_ns())
-    }
-
-    fn event(&mut self) -> Option<Event> {
-        self.events.pop_front()
-    }
-
-    /// `None` counters if the kernel does not answer.
-    fn statistics(&mut self) -> SourceStatistics {
-        let now_ns = clock::realtime_ns();
-        self.ask_interface(now_ns);
-        let nic = self.lost_before.nic;
-        let as_of_ns = now_ns.min(nic.map_or(now_ns, |_| self.interface_ns));
-        let mut lost = Vec::with_capacity(2);
-        if self.place.is_first {
-            lost.push((LossCause::Nic, nic));
+    /// Waits for the ring or an error. Where blocks follow each other fast, it sleeps a while rather than to be woken for each: a wake-up
+    /// costs as much as a thousand small packets. It may then sleep longer than it was asked to wait.
+    fn wait(&mut self, live: &mut Live, now_ns: i64, until_ns: i64) -> Result<(), SourceError> {
+        let wait_ns = until_ns.saturating_sub(now_ns).max(0);
+        // A caller that only looks whether there is more learns nothing about the pace.
+        if live.is_running()
+            && wait_ns >= NAP_NS_MIN
+            && let Some(nap_ns) = self.pulse.nap_ns(now_ns, wait_ns, self.ring.blocks())
+        {
+            clock::sleep_until(now_ns.saturating_add(nap_ns));
+            return Ok(());
         }
-        if self.read_counters().is_err() {
-            lost.push((LossCause::Kernel, None));
-            return SourceStatistics {
-                received: None,
-                lost,
-                as_of_ns: None,
-            };
+        let found = wait_for(&self.socket, wait_ns);
+        let found = found.map_err(|error| self.port.error("poll", error))?;
+        if found.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
+            live.look_due_ns = i64::MIN;
         }
-        let kernel = self.counters.dropped + self.counters.unreadable;
-        lost.push((LossCause::Kernel, Some(kernel)));
-        SourceStatistics {
-            received: Some(self.counters.received + nic.unwrap_or(0)),
-            lost,
-            as_of_ns: Some(as_of_ns.saturating_sub(PLACING_NS)),
-        }
+        Ok(())
     }
 
-    fn input_drops(&self) -> InputDrops {
-        match self.lost_before.input_at_most {
-            _ if !self.place.is_first => InputDrops::None,
-            Some(packets) => InputDrops::AtMost(packets),
-            None => InputDrops::Unknown,
-        }
-    }
-
-    fn offload_effects(&self) -> Option<OffloadEffects> {
-        Some(self.effects)
-    }
-
-    fn stop(&mut self) {
-        if self.phase != Phase::Running {
-            return;
-        }
+    fn cut_off(&mut self, _live: &mut Live) -> CutOff {
         // What the filter rejects is not counted as received: from here on the kernel's counter stands still, but for
         // packets that other CPUs are placing right now.
         let is_filtered = self.socket.attach_filter(&REJECT_ALL).is_ok();
@@ -516,16 +262,58 @@ impl Queue for LiveQueue {
             .bound_index()
             .and_then(|index| self.socket.bind(index.max(0), 0))
             .is_ok();
-        if !is_filtered && !is_unhooked {
-            // The kernel refused both: frames would come for ever.
-            let name = &self.interfaces[0].name;
-            self.events.push_back(Event::Notice(format!(
-                "{name}: the kernel did not stop the capture"
-            )));
-            self.phase = Phase::Ended;
-            return;
+        match (is_filtered, is_unhooked) {
+            (false, false) => CutOff::Refused("the kernel did not stop the capture".to_owned()),
+            (_, true) => CutOff::Closed { quiet_after_ns: 0 },
+            _ => CutOff::Closed {
+                quiet_after_ns: PLACING_NS,
+            },
         }
-        self.drain(if is_unhooked { 0 } else { PLACING_NS });
+    }
+
+    fn ledger(&mut self, _is_over: bool) -> Ledger {
+        if self.read_counters().is_err() {
+            return Ledger::Unknown;
+        }
+        let counters = &self.counters;
+        Ledger::Known {
+            received: counters.received,
+            seen: counters.lent + counters.unreadable + counters.dropped,
+        }
+    }
+
+    fn close(&mut self) {
+        self.ring.release();
+        self.port.lose_member();
+    }
+
+    /// `None` counters if the kernel does not answer.
+    fn statistics(&mut self, live: &mut Live, now_ns: i64) -> SourceStatistics {
+        // It may have been changed.
+        self.ring.set_frame_bytes_max(self.port.frame_bytes_max());
+        let mut lost = Vec::with_capacity(2);
+        let (mut nic, mut as_of_ns) = (None, now_ns);
+        if let Some(counters) = &live.counters {
+            nic = counters.nic();
+            as_of_ns = counters.as_of_ns(now_ns);
+            lost.push((LossCause::Nic, nic));
+        }
+        let is_read = self.read_counters().is_ok();
+        let kernel = self.counters.dropped + self.counters.unreadable;
+        lost.push((LossCause::Kernel, is_read.then_some(kernel)));
+        SourceStatistics {
+            received: is_read.then_some(self.counters.received + nic.unwrap_or(0)),
+            lost,
+            as_of_ns: is_read.then_some(as_of_ns.saturating_sub(PLACING_NS)),
+        }
+    }
+
+    fn is_filtered(&self) -> bool {
+        self.port.is_filtered()
+    }
+
+    fn offload_effects(&self) -> Option<OffloadEffects> {
+        Some(self.effects)
     }
 }
 

@@ -5,14 +5,16 @@ use std::{path::Path, sync::Arc};
 use super::{
     classic,
     config::{LiveConfig, Sides},
+    interface::link_type,
     kernel_filter,
-    port::{Found, Port},
-    queue::{LiveQueue, Place},
+    port::Port,
+    queue,
     ring::BlockRing,
     sys::{Mapping, PacketSocket, RingRequest},
 };
 use crate::{
-    CpuList, Event, Instruction, InterfaceInfo, Offer, Queue, Source, SourceError, TimeDomain,
+    CpuList, Event, Instruction, InterfaceInfo, Offer, Probed, Queue, Source, SourceError,
+    TimeDomain, interface::Found,
 };
 use retroscope_packet::LinkType;
 
@@ -37,22 +39,18 @@ const SPARES_MAX: usize = 64;
 
 /// A live interface behind the [`Source`] plug.
 ///
-/// Opening needs CAP_NET_RAW; the queues need no privilege. It captures in the network namespace of the thread that
-/// calls [`Source::open`].
+/// Probing needs CAP_NET_RAW; the queues need no privilege. It captures in the network namespace of the thread that
+/// calls [`Source::probe`].
 #[derive(Debug)]
 pub struct LiveSource {
     config: LiveConfig,
-    offer: Offer,
 }
 
 impl LiveSource {
     /// A source that will capture as `config` says. Nothing is opened yet.
     #[must_use]
     pub fn new(config: LiveConfig) -> Self {
-        Self {
-            config,
-            offer: Offer::default(),
-        }
+        Self { config }
     }
 }
 
@@ -61,98 +59,106 @@ impl Source for LiveSource {
         &self.config.interface
     }
 
-    /// Takes a filter that the kernel decides as we would (`kernel_filter`), and cuts frames in the kernel unless a filter
-    /// behind it wants to see all of them.
-    fn offer(&mut self, offer: &Offer) {
-        self.offer = offer.clone();
-    }
-
-    /// Opens `queues` queues, each with its own kernel memory, that share what comes. One if the interface is down and the
-    /// kernel, before Linux 6.13, lets only running sockets share.
-    fn open(self: Box<Self>, queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+    /// Makes `queues` sockets that share the interface, each with its own kernel memory. They reject what comes until they are opened. One
+    /// if the interface is down and the kernel, before Linux 6.13, lets only running sockets share.
+    fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let queues = queues.clamp(1, 256);
-        let (port, found, opened) = match open_port(&self.config, &self.offer, queues) {
+        let hooked = match Hooked::new(&self.config, queues) {
             Err(SourceError::System { error, .. })
                 if queues > 1 && error.raw_os_error() == Some(libc::EINVAL) =>
             {
-                open_port(&self.config, &self.offer, 1)?
+                Hooked::new(&self.config, 1)
             }
-            result => result?,
+            hooked => hooked,
         };
-        let info = InterfaceInfo {
-            name: port.name().to_owned(),
-            link_type: found.link_type,
-            snaplen: 0,
-            time_domain: TimeDomain::KernelSoftware,
-            time_resolution_ns: 1,
-        };
-        let near = CpuList::near(Path::new("/sys"), port.name(), found.index);
-        let turns = port.config().cpus.clone();
-        let port = Arc::new(port);
-        let frame_bytes_max = port.frame_bytes_max();
-        let queue = |(number, (socket, mut ring, notice)): (usize, Opened)| -> Box<dyn Queue> {
-            let port = Arc::clone(&port);
-            ring.set_frame_bytes_max(frame_bytes_max);
-            let place = Place {
-                is_first: number == 0,
-                cpus: turns.of_thread(port.name(), number, &near),
-            };
-            Box::new(LiveQueue::new(
-                port,
-                found,
-                place,
-                info.clone(),
-                socket,
-                ring,
-                notice,
-            ))
-        };
-        Ok(opened.into_iter().enumerate().map(queue).collect())
+        Ok(Box::new(hooked?))
     }
 }
 
 /// A socket with its ring, and a notice if that is smaller than wanted.
 type Opened = (PacketSocket, BlockRing, Option<Event>);
 
-/// Opens the interface with `queues` sockets that receive.
-fn open_port(
-    config: &LiveConfig,
-    offer: &Offer,
-    queues: usize,
-) -> Result<(Port, Found, Vec<Opened>), SourceError> {
-    let mut port = Port::new(config.clone(), queues)?;
-    let found = port.look_up()?;
-    // The loopback interface would show each frame twice.
-    let sides = match config.sides {
-        Sides::Both if found.flags.is_loopback() => Sides::In,
-        sides => sides,
-    };
-    if queues > 1 {
-        let spares = (SPARES * queues).min(SPARES_MAX);
-        let spares = (0..spares).map(|_| port.open_socket());
-        port.share(spares.collect::<Result<_, _>>()?);
-    }
-    let opened: Vec<_> = (0..queues)
-        .map(|_| {
-            let socket = port.open_socket()?;
-            let (ring, notice) = open_ring(&port, &socket)?;
-            Ok((socket, ring, notice))
+/// An interface whose sockets are in its receive path, and reject what comes.
+#[derive(Debug)]
+struct Hooked {
+    port: Port,
+    found: Found,
+    link_type: LinkType,
+    opened: Vec<Opened>,
+}
+
+impl Hooked {
+    fn new(config: &LiveConfig, queues: usize) -> Result<Self, SourceError> {
+        let mut port = Port::new(config.clone(), queues)?;
+        let found = port.look_up()?;
+        if config.sides == Sides::Both && found.flags.is_loopback() {
+            // The loopback interface would show each frame twice.
+            port.set_sides(Sides::In);
+        }
+        if queues > 1 {
+            let spares = (SPARES * queues).min(SPARES_MAX);
+            let spares = (0..spares).map(|_| port.open_socket());
+            port.share(spares.collect::<Result<_, _>>()?);
+        }
+        let opened: Vec<_> = (0..queues)
+            .map(|_| {
+                let socket = port.open_socket()?;
+                let (ring, notice) = open_ring(&port, &socket)?;
+                Ok((socket, ring, notice))
+            })
+            .collect::<Result<_, SourceError>>()?;
+        for (socket, ..) in &opened {
+            port.hook(socket, &found)?;
+        }
+        Ok(Self {
+            port,
+            found,
+            // `look_up` has seen that it has one.
+            link_type: link_type(found.hardware_type).unwrap_or(LinkType::ETHERNET),
+            opened,
         })
-        .collect::<Result<_, SourceError>>()?;
-    let (socket, ..) = &opened[0];
-    choose_program(
-        &mut port,
-        socket,
-        sides,
-        kernel_part(offer, found.link_type),
-    );
-    for (socket, ..) in &opened {
-        port.hook(socket, &found)?;
     }
-    for (socket, ..) in &opened {
-        port.admit(socket)?;
+}
+
+impl Probed for Hooked {
+    fn queues(&self) -> usize {
+        self.opened.len()
     }
-    Ok((port, found, opened))
+
+    fn link_types(&self) -> Vec<LinkType> {
+        vec![self.link_type]
+    }
+
+    /// Takes a filter that the kernel decides as we would (`kernel_filter`), and cuts frames in the kernel unless a filter
+    /// behind it wants to see all of them.
+    fn open(self: Box<Self>, offer: &Offer) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+        let Self {
+            mut port,
+            found,
+            link_type,
+            opened,
+        } = *self;
+        let (socket, ..) = &opened[0];
+        choose_program(&mut port, socket, kernel_part(offer, link_type));
+        for (socket, ..) in &opened {
+            port.admit(socket)?;
+        }
+        let info = InterfaceInfo {
+            name: port.name().to_owned(),
+            link_type,
+            snaplen: 0,
+            time_domain: TimeDomain::KernelSoftware,
+            time_resolution_ns: 1,
+        };
+        let near = CpuList::near(Path::new("/sys"), port.name(), found.index);
+        let port = Arc::new(port);
+        let queue = |(number, opened)| {
+            let cpus = port.config().cpus.of_thread(&near);
+            let (port, info) = (Arc::clone(&port), info.clone());
+            queue::queue(port, found, info, number == 0, cpus, opened)
+        };
+        Ok(opened.into_iter().enumerate().map(queue).collect())
+    }
 }
 
 /// What the kernel can do of an offer.
@@ -192,16 +198,15 @@ fn kernel_part(offer: &Offer, link_type: LinkType) -> KernelPart {
 }
 
 /// Sets the port's program. The kernel may refuse a filter all the same: then it is left to user space.
-fn choose_program(port: &mut Port, socket: &PacketSocket, sides: Sides, part: KernelPart) {
-    let program = classic::program(sides, part.program.as_deref());
-    // The socket is bound to nothing yet.
+fn choose_program(port: &mut Port, socket: &PacketSocket, part: KernelPart) {
+    let program = classic::program(port.sides(), part.program.as_deref());
     let is_refused = program
         .as_ref()
         .is_some_and(|program| socket.attach_filter(program).is_err());
     if is_refused && part.is_filtered {
-        port.set_program(sides, classic::program(sides, None), false);
+        port.set_program(classic::program(port.sides(), None), false);
     } else {
-        port.set_program(sides, program, part.is_filtered);
+        port.set_program(program, part.is_filtered);
     }
 }
 

@@ -11,28 +11,24 @@ use super::{
     source::XdpConfig,
     sys::{Umem, XdpSocket},
 };
-use crate::{SourceError, af_packet::sys::InterfaceQuery, host::HostUse};
+use crate::{
+    SourceError,
+    host::HostUse,
+    interface::{Found, NamedInterface},
+};
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) config: XdpConfig,
-    query: InterfaceQuery,
-}
-
-/// An interface that was looked up.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Found {
-    pub(super) index: u32,
-    pub(super) is_up: bool,
+    pub(super) interface: NamedInterface,
 }
 
 impl Port {
     /// In the network namespace of the calling thread.
     pub(super) fn new(config: XdpConfig) -> Result<Self, SourceError> {
-        let query =
-            InterfaceQuery::new().map_err(|error| config.error("socket(AF_UNIX)", error))?;
-        Ok(Self { config, query })
+        let interface = NamedInterface::new(&config.interface)?;
+        Ok(Self { config, interface })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -64,52 +60,17 @@ impl Port {
 
     /// The interface of this name, if there is one.
     pub(super) fn look_up(&self) -> Result<Found, SourceError> {
-        let name = self.name();
-        let gone = |call| {
-            move |error: io::Error| match error.raw_os_error() {
-                Some(libc::ENODEV) => SourceError::NoInterface {
-                    interface: name.to_owned(),
-                },
-                _ => self.error(call, error),
-            }
-        };
-        let index = self
-            .query
-            .index(name)
-            .map_err(gone("ioctl(SIOCGIFINDEX)"))?;
-        let hardware_type = self
-            .query
-            .hardware_type(name)
-            .map_err(gone("ioctl(SIOCGIFHWADDR)"))?;
-        if hardware_type != libc::ARPHRD_ETHER {
+        let found = self.interface.look_up()?;
+        if found.hardware_type != libc::ARPHRD_ETHER {
             return Err(self.unsupported("it is no Ethernet interface"));
         }
-        let flags = self
-            .query
-            .flags(name)
-            .map_err(gone("ioctl(SIOCGIFFLAGS)"))?;
-        Ok(Found {
-            index: index.cast_unsigned(),
-            is_up: flags.is_up(),
-        })
-    }
-
-    /// Whether the interface of this index is up, whatever it is called now; `None`: there is none.
-    pub(super) fn is_up(&self, index: u32) -> Option<bool> {
-        let name = self.query.name(index).ok()?;
-        Some(self.query.flags(&name).ok()?.is_up())
-    }
-
-    /// Whether the interface of this index has the name now.
-    pub(super) fn has_name(&self, index: u32) -> bool {
-        let found = self.query.index(self.name());
-        found.is_ok_and(|found| found.cast_unsigned() == index)
+        Ok(found)
     }
 
     /// Bytes of the largest packet behind the Ethernet header of the interface of this index, if it is known.
     pub(super) fn mtu(&self, index: u32) -> Option<usize> {
-        let name = self.query.name(index).ok()?;
-        usize::try_from(self.query.mtu(&name).ok()?).ok()
+        let mtu = self.interface.mtu(index.cast_signed())?;
+        usize::try_from(mtu).ok()
     }
 
     /// What the host uses the interface of this name for, if it is used and the user did not allow to take it away. In the calling thread's

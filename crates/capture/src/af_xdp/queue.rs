@@ -1,4 +1,4 @@
-//! An XDP socket as a queue: bursts, time stamps, watermark, counters, drained stop.
+//! An XDP socket as an engine of the [skeleton](crate::live): bursts, time stamps, counters.
 //!
 //! # Time stamps
 //! The program puts the monotonic clock in front of each packet; the difference of both clocks when a burst is fetched makes
@@ -9,22 +9,11 @@
 //! A chunk is in the fill ring, in the receive ring, or lent. As many are made as a ring has entries, so neither overflows by
 //! itself: packets are lost when all chunks are in the receive ring or lent.
 
-mod card;
 mod link;
-mod rest;
 
-use std::{collections::VecDeque, io, ops::Range, sync::Arc, time::Duration};
+use std::{io, ops::Range, sync::Arc};
 
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno,
-};
-
-use self::{
-    card::Card,
-    link::{ABSENT_LOOK_NS, Absence},
-    rest::{Rest, Verdict},
-};
+use self::link::Tie;
 use super::{
     attachment::{Attachment, Held, Plan, QUEUES_MAX},
     mode::{WhyCopied, XdpMode},
@@ -34,23 +23,18 @@ use super::{
 };
 use crate::{
     Burst, Direction, Event, FrameMeta, InputDrops, InterfaceInfo, LossCause, Queue, SourceError,
-    SourceStatistics, Status,
-    clock::{self, SECOND_NS},
-    watermark::{ClockWatch, Watermark},
+    SourceStatistics,
+    af_packet::InterfaceCounters,
+    clock,
+    live::{CutOff, Engine, Ledger, Live, LiveQueue, RECEIVE_PATH_NS},
+    poll::wait_for,
 };
 
-/// From the stamp of a packet to its place in the receive ring at most: far more than the driver's batch of 64 takes, to allow
-/// for a virtual CPU that is descheduled in between.
-const PLACING_NS: i64 = 12_000_000;
-
-/// How long a stopped queue waits for packets that the program counted and the ring has not shown.
-const DRAIN_NS: i64 = 100_000_000;
+/// From the stamp of a packet to its place in the receive ring at most: a driver's batch of 64.
+const PLACING_NS: i64 = RECEIVE_PATH_NS;
 
 /// How long a queue that asks the driver itself waits at most before it returns. One that may ask for as long never sleeps.
 const BUSY_WAIT_NS: i64 = 8_000_000;
-
-/// How often a draining queue looks.
-const DRAIN_LOOK_NS: i64 = 1_000_000;
 
 /// Descriptors of a burst at most.
 const BURST: u32 = 512;
@@ -115,52 +99,35 @@ pub(super) struct Opened {
     pub(super) busy_ns: Option<i64>,
 }
 
-/// Which receive queue it is.
-#[derive(Debug, Clone)]
-pub(super) struct Place {
-    /// The queue's number, and its line in the counters.
-    pub(super) line: usize,
-    /// How many queues have a socket.
-    pub(super) queues: usize,
-    /// The interface.
-    pub(super) held: Held,
-    /// Where its thread runs; empty: anywhere.
-    pub(super) cpus: Vec<u32>,
-}
-
 /// One receive queue of an interface.
 #[derive(Debug)]
-pub(super) struct XdpQueue {
-    interfaces: [InterfaceInfo; 1],
+pub(super) struct XdpEngine {
     opened: Opened,
     attachment: Arc<Attachment>,
     port: Arc<Port>,
-    /// As in [`Place`].
+    /// The queue's number, and its line in the counters.
     line: usize,
+    /// How many queues have a socket.
     queues: usize,
-    cpus: Vec<u32>,
     /// The interface, or the last one.
     held: Held,
+    tie: Tie,
     frames: Vec<FrameMeta>,
     /// Chunks of the burst, and others that wait for room in the fill ring.
     lent_chunks: Vec<u64>,
-    events: VecDeque<Event>,
-    phase: Phase,
-    is_up: bool,
+    /// Somebody has asked for packets; until then they go on to the host.
+    is_open: bool,
     /// The interface was removed, and the kernel has unbound the socket: what did not come never comes.
     is_removed: bool,
     /// The socket was bound, so it cannot be bound to another interface.
     is_bound: bool,
     is_stamped: bool,
     has_told_unseen: bool,
-    /// When to look at the interface next, on the monotonic clock.
-    look_due_ns: i64,
-    /// The same for its MTU, of the first queue, and whether frames of that length fit where it was looked at last.
+    /// When to look at the MTU, of the first queue, on the monotonic clock, and whether frames of that length fit where it was looked at
+    /// last.
     mtu_due_ns: i64,
     fits_mtu: bool,
     was_zero_copy: bool,
-    /// Of the first queue; in zero-copy mode nobody knows.
-    card: Option<Card>,
     lent: u64,
     /// Packets that sockets lost which are closed, or that never came out of them.
     lost_before: u64,
@@ -168,82 +135,72 @@ pub(super) struct XdpQueue {
     unstamped_before: u64,
     unseen_before: u64,
     unreadable: u64,
-    watermark: Watermark,
-    clock: ClockWatch,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// Nobody has asked for packets yet: they go on to the host.
-    Closed,
-    Running,
-    /// The program takes no more; what it took still comes. Times on the monotonic clock.
-    Draining {
-        give_up_ns: i64,
-        quiet_from_ns: i64,
-    },
-    /// The interface was removed; what the program took still comes. Times on the monotonic clock.
-    Leaving {
-        give_up_ns: i64,
-        quiet_from_ns: i64,
-    },
-    /// There is no interface, or none with such a queue.
-    Absent(Absence),
-    Ended,
-}
-
-impl XdpQueue {
-    /// A queue that takes packets from its first `next` on.
-    pub(super) fn new(
-        interface: InterfaceInfo,
-        opened: Opened,
-        attachment: Arc<Attachment>,
-        port: Arc<Port>,
-        place: Place,
-        notices: Vec<String>,
-    ) -> Self {
-        let mut queue = Self {
-            interfaces: [interface],
-            lent_chunks: Vec::with_capacity(opened.chunks),
-            was_zero_copy: opened.copied.is_none(),
-            card: (place.line == 0 && opened.copied.is_some()).then(|| Card::new(place.held.index)),
-            opened,
-            attachment,
-            port,
-            line: place.line,
-            queues: place.queues,
-            cpus: place.cpus,
-            held: place.held,
-            frames: Vec::with_capacity(BURST as usize),
-            events: notices.into_iter().map(Event::Notice).collect(),
-            phase: Phase::Closed,
-            is_up: true,
-            is_removed: false,
-            is_bound: true,
-            is_stamped: true,
-            has_told_unseen: false,
-            look_due_ns: 0,
-            mtu_due_ns: 0,
-            fits_mtu: true,
-            lent: 0,
-            lost_before: 0,
-            unstamped_before: 0,
-            unseen_before: 0,
-            unreadable: 0,
-            watermark: Watermark::new(clock::realtime_ns(), PLACING_NS),
-            clock: ClockWatch::new(),
-        };
-        queue.give_all();
-        queue.tell_mtu("this kernel or driver does not spread them over several chunks");
-        queue
+/// The receive queue of this line of an interface, one of `queues`. It takes packets from its first `next` on.
+pub(super) fn queue(
+    mut live: Live,
+    opened: Opened,
+    (attachment, held): (Arc<Attachment>, Held),
+    port: Arc<Port>,
+    (line, queues): (usize, usize),
+) -> Box<dyn Queue> {
+    if opened.busy_ns.is_some() {
+        live.wait_ns_max = BUSY_WAIT_NS;
     }
+    if line == 0 && opened.copied.is_some() {
+        // In zero-copy mode nobody knows: drivers count packets that found no chunk in different places, or not at all.
+        live.counters = Some(InterfaceCounters::new(Some(held.index.cast_signed())));
+    }
+    let mut engine = XdpEngine {
+        lent_chunks: Vec::with_capacity(opened.chunks),
+        was_zero_copy: opened.copied.is_none(),
+        opened,
+        attachment,
+        port,
+        line,
+        queues,
+        held,
+        tie: Tie::Bound,
+        frames: Vec::with_capacity(BURST as usize),
+        is_open: false,
+        is_removed: false,
+        is_bound: true,
+        is_stamped: true,
+        has_told_unseen: false,
+        mtu_due_ns: 0,
+        fits_mtu: true,
+        lent: 0,
+        lost_before: 0,
+        unstamped_before: 0,
+        unseen_before: 0,
+        unreadable: 0,
+    };
+    engine.give_all();
+    let reason = "this kernel or driver does not spread them over several chunks";
+    engine.tell_mtu(&mut live, reason);
+    LiveQueue::boxed(live, engine)
+}
 
+/// A new queue's part of the skeleton; `cpus`: where its thread runs.
+pub(super) fn live(interface: InterfaceInfo, cpus: Vec<u32>, notices: Vec<String>) -> Live {
+    let mut live = Live::new(interface, cpus, clock::realtime_ns(), PLACING_NS);
+    live.tell(notices.into_iter().map(Event::Notice));
+    live
+}
+
+impl XdpEngine {
     /// Gives all chunks to the socket, which has had none.
     fn give_all(&mut self) {
         let chunk_bytes = self.opened.chunk_bytes as u64;
         let all = (0..self.opened.chunks as u64).map(|chunk| chunk * chunk_bytes);
         self.lent_chunks.clear();
         self.lent_chunks.extend(all);
+        self.give_lent();
+    }
+
+    /// Gives the kernel as many of the chunks that it has not as there is room for.
+    fn give_lent(&mut self) {
         let given = self.opened.channel.fill.give(&self.lent_chunks);
         self.lent_chunks.drain(..given);
     }
@@ -253,77 +210,16 @@ impl XdpQueue {
     }
 
     /// Gives the burst's chunks to the kernel, and wakes a driver that waits for them.
-    fn give_back(&mut self) {
+    fn take_back(&mut self) {
         self.frames.clear();
         if self.lent_chunks.is_empty() {
             return;
         }
-        let given = self.opened.channel.fill.give(&self.lent_chunks);
-        self.lent_chunks.drain(..given);
+        self.give_lent();
         if self.opened.channel.fill.needs_wakeup() {
-            let timeout = Timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            };
             // poll(2) is the wake-up; what it says does not matter here.
-            let _ = poll(
-                &mut [PollFd::new(&self.opened.channel.socket, PollFlags::IN)],
-                Some(&timeout),
-            );
+            let _ = wait_for(&self.opened.channel.socket, 0);
         }
-    }
-
-    /// Fetches what the receive ring has. Returns whether there are frames.
-    fn fetch(&mut self) -> bool {
-        let available = self.opened.channel.rx.available().min(BURST);
-        if available == 0 {
-            return false;
-        }
-        // The program stamps by the monotonic clock.
-        let now = clock::now();
-        let (now_ns, offset_ns) = (now.wall_ns, now.offset_max_ns());
-        self.check_stamps();
-        let (mut taken, mut own_at, mut newest_ns) = (0, self.own_start(), i64::MIN);
-        while taken < available {
-            let first = self.opened.channel.rx.peek(taken);
-            let parts = self.parts(taken, available);
-            let Some(parts) = parts else { break };
-            let Some((offset, length)) = self.place(first, taken..taken + parts, &mut own_at)
-            else {
-                break;
-            };
-            let Ok(captured_len) = u32::try_from(length) else {
-                break;
-            };
-            if length > 0 {
-                let time_ns = self.time_ns(first, offset_ns, now_ns);
-                newest_ns = newest_ns.max(time_ns);
-                self.frames.push(FrameMeta {
-                    time_ns,
-                    offset,
-                    captured_len,
-                    wire_len: captured_len,
-                    interface: 0,
-                    direction: Direction::Inbound,
-                    vlan: None,
-                });
-            } else {
-                self.unreadable += 1;
-            }
-            for index in taken..taken + parts {
-                let address = self.opened.channel.rx.peek(index).address;
-                self.lent_chunks
-                    .push(address & !(self.opened.chunk_bytes as u64 - 1));
-            }
-            taken += parts;
-        }
-        self.opened.channel.rx.release(taken);
-        self.lent += self.frames.len() as u64;
-        if self.frames.is_empty() {
-            return false;
-        }
-        self.watermark.on_burst(newest_ns, Some(now_ns));
-        true
     }
 
     /// Descriptors of the packet that starts at `first`; `None` if its end is not there yet.
@@ -396,35 +292,19 @@ impl XdpQueue {
     }
 
     /// A driver without room in front of a packet never has it: nothing can be trusted there.
-    fn check_stamps(&mut self) {
+    fn check_stamps(&mut self, live: &mut Live) {
         if self.is_stamped && self.counter(word::UNSTAMPED) > self.unstamped_before {
             self.is_stamped = false;
-            let name = &self.interfaces[0].name;
-            self.events.push_back(Event::Notice(format!(
-                "{name}: the driver has no room for time stamps: packets are stamped when they are fetched"
-            )));
+            live.notice(
+                "the driver has no room for time stamps: packets are stamped when they are fetched",
+            );
         }
     }
 
-    /// Lets packets of a queue go on to the host.
-    fn close(&self, line: usize) {
-        self.attachment.counters.set(line, word::OPEN, 0);
-    }
-
-    /// The end by an error. The other queues go on.
-    fn fail(&mut self) {
-        self.close(self.line);
-        self.attachment.hold().fail(self.line);
-        self.phase = Phase::Ended;
-    }
-
-    fn drain(&mut self) {
-        self.close(self.line);
-        let now_ns = clock::monotonic_ns();
-        self.phase = Phase::Draining {
-            give_up_ns: now_ns.saturating_add(DRAIN_NS),
-            quiet_from_ns: now_ns.saturating_add(PLACING_NS),
-        };
+    /// Lets packets of a queue go on to the host, or takes them.
+    fn set_open(&self, line: usize, is_open: bool) {
+        let counters = &self.attachment.counters;
+        counters.set(line, word::OPEN, u64::from(is_open));
     }
 
     /// Packets that the kernel lost on their way into the receive ring. (What it had no chunk for is among the dropped.)
@@ -433,64 +313,6 @@ impl XdpQueue {
         let ring_full = statistics.rx_ring_full.unwrap_or(0);
         let lost = statistics.rx_dropped + ring_full + statistics.rx_invalid_descs;
         Ok(lost + self.lost_before + self.unreadable)
-    }
-
-    /// Whether a draining queue, or one whose interface is gone, is at its end: every packet that the program took was lent or lost, or
-    /// it is time to give up. What did not come from an interface that is gone was lost with it.
-    fn is_drained(&mut self, now_ns: i64) -> bool {
-        let (Phase::Draining {
-            give_up_ns,
-            quiet_from_ns,
-        }
-        | Phase::Leaving {
-            give_up_ns,
-            quiet_from_ns,
-        }) = self.phase
-        else {
-            return false;
-        };
-        if now_ns < quiet_from_ns {
-            return false;
-        }
-        let Ok(lost) = self.lost() else { return true };
-        let rest = Rest {
-            received: self.counter(word::RECEIVED),
-            seen: self.lent + lost + self.counter(word::OVERSIZE),
-            is_over: now_ns >= give_up_ns,
-            is_unbound: self.is_removed || matches!(self.phase, Phase::Leaving { .. }),
-        };
-        match rest.verdict() {
-            Verdict::Closed => {}
-            Verdict::Wait => return false,
-            Verdict::Lost(missing) => self.lost_before += missing,
-            Verdict::Unexplained(missing) => {
-                let name = &self.interfaces[0].name;
-                self.events.push_back(Event::Notice(format!(
-                    "{name}: {missing} packets that were taken did not come"
-                )));
-            }
-        }
-        true
-    }
-
-    /// Waits for packets until `until_ns` on the monotonic clock.
-    fn wait(&self, now_ns: i64, until_ns: i64) -> Result<(), SourceError> {
-        let wait_ns = until_ns.saturating_sub(now_ns).max(0);
-        let timeout = Timespec {
-            tv_sec: wait_ns / SECOND_NS,
-            tv_nsec: wait_ns % SECOND_NS,
-        };
-        match poll(
-            &mut [PollFd::new(&self.opened.channel.socket, PollFlags::IN)],
-            Some(&timeout),
-        ) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(SourceError::System {
-                interface: self.interfaces[0].name.clone(),
-                call: "poll",
-                error: error.into(),
-            }),
-        }
     }
 
     /// Asks the driver itself until packets are there, for the time of busy polling or until `until_ns`. Returns whether there are.
@@ -509,76 +331,74 @@ impl XdpQueue {
             }
         }
     }
-
-    fn watch_clock(&mut self) {
-        let Some(step) = self.clock.look() else {
-            return;
-        };
-        let sentence = step.sentence(&self.interfaces[0].name);
-        self.events.push_back(Event::Notice(sentence));
-        if step.step_ns < 0 {
-            self.watermark.on_clock_set_back(step.now_ns);
-        }
-    }
 }
 
-impl Queue for XdpQueue {
-    fn interfaces(&self) -> &[InterfaceInfo] {
-        &self.interfaces
+impl Engine for XdpEngine {
+    /// Each look is three system calls in each thread.
+    const LOOK_NS: i64 = 5_000_000;
+
+    fn give_back(&mut self, live: &mut Live) {
+        self.take_back();
+        if !self.is_open && live.is_running() {
+            self.is_open = true;
+            self.set_open(self.line, true);
+        }
     }
 
-    fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
-        self.give_back();
-        match self.phase {
-            Phase::Ended => return Ok(Status::End),
-            Phase::Closed => {
-                self.attachment.counters.set(self.line, word::OPEN, 1);
-                self.phase = Phase::Running;
-            }
-            _ => {}
+    /// Fetches what the receive ring has.
+    fn fetch(&mut self, live: &mut Live) -> Result<bool, SourceError> {
+        let available = self.opened.channel.rx.available().min(BURST);
+        if available == 0 {
+            self.take_back();
+            return Ok(false);
         }
-        let wait_ns = match self.opened.busy_ns {
-            Some(_) => clock::duration_ns(wait).min(BUSY_WAIT_NS),
-            None => clock::duration_ns(wait),
-        };
-        let deadline_ns = clock::monotonic_ns().saturating_add(wait_ns);
-        loop {
-            let looked_ns = clock::realtime_ns();
-            if self.fetch() {
-                return Ok(Status::Frames);
-            }
-            self.give_back();
-            self.watermark.on_silence(looked_ns);
-            let outcome = self.look_at_interface();
-            outcome.inspect_err(|_| self.fail())?;
-            self.watch_clock();
-            let now_ns = clock::monotonic_ns();
-            if matches!(self.phase, Phase::Draining { .. }) && self.is_drained(now_ns) {
-                self.phase = Phase::Ended;
-                return Ok(Status::End);
-            }
-            if now_ns >= deadline_ns {
-                return Ok(Status::Idle);
-            }
-            let until_ns = match self.phase {
-                Phase::Draining { .. } | Phase::Leaving { .. } => {
-                    deadline_ns.min(now_ns.saturating_add(DRAIN_LOOK_NS))
-                }
-                Phase::Absent(_) => deadline_ns.min(now_ns.saturating_add(ABSENT_LOOK_NS)),
-                _ if !self.is_up => deadline_ns.min(now_ns.saturating_add(ABSENT_LOOK_NS)),
-                _ => deadline_ns,
+        // The program stamps by the monotonic clock.
+        let now = clock::now();
+        let (now_ns, offset_ns) = (now.wall_ns, now.offset_max_ns());
+        self.check_stamps(live);
+        let (mut taken, mut own_at, mut newest_ns) = (0, self.own_start(), i64::MIN);
+        while taken < available {
+            let first = self.opened.channel.rx.peek(taken);
+            let parts = self.parts(taken, available);
+            let Some(parts) = parts else { break };
+            let Some((offset, length)) = self.place(first, taken..taken + parts, &mut own_at)
+            else {
+                break;
             };
-            if self.is_removed || matches!(self.phase, Phase::Leaving { .. } | Phase::Absent(_)) {
-                // A socket without an interface tells nothing.
-                clock::sleep_until(until_ns);
-                continue;
+            let Ok(captured_len) = u32::try_from(length) else {
+                break;
+            };
+            if length > 0 {
+                let time_ns = self.time_ns(first, offset_ns, now_ns);
+                newest_ns = newest_ns.max(time_ns);
+                self.frames.push(FrameMeta {
+                    time_ns,
+                    offset,
+                    captured_len,
+                    wire_len: captured_len,
+                    interface: 0,
+                    direction: Direction::Inbound,
+                    vlan: None,
+                });
+            } else {
+                self.unreadable += 1;
             }
-            if self.ask(now_ns, until_ns) {
-                continue;
+            for index in taken..taken + parts {
+                let address = self.opened.channel.rx.peek(index).address;
+                self.lent_chunks
+                    .push(address & !(self.opened.chunk_bytes as u64 - 1));
             }
-            let outcome = self.wait(clock::monotonic_ns(), until_ns);
-            outcome.inspect_err(|_| self.fail())?;
+            taken += parts;
         }
+        self.opened.channel.rx.release(taken);
+        self.lent += self.frames.len() as u64;
+        if self.frames.is_empty() {
+            self.take_back();
+            return Ok(false);
+        }
+        live.watermark.on_burst(newest_ns, Some(now_ns));
+        live.on_packets(newest_ns, || self.is_settled());
+        Ok(true)
     }
 
     fn burst(&self) -> Burst<'_> {
@@ -588,28 +408,61 @@ impl Queue for XdpQueue {
         }
     }
 
-    fn cpus(&self) -> &[u32] {
-        &self.cpus
+    fn look(&mut self, live: &mut Live, now_ns: i64) -> Result<(), SourceError> {
+        self.look_at_interface(live, now_ns)
     }
 
-    fn xdp_mode(&self) -> Option<XdpMode> {
-        Some(XdpMode {
-            is_native: self.attachment.hold().is_native,
-            copied: self.opened.copied,
-            is_multi_buffer: self.attachment.plan.packet_bytes_max.is_none(),
-        })
+    fn wait(&mut self, _live: &mut Live, now_ns: i64, until_ns: i64) -> Result<(), SourceError> {
+        if self.is_removed || !matches!(self.tie, Tie::Bound) {
+            // A socket without an interface tells nothing.
+            clock::sleep_until(until_ns);
+        } else if !self.ask(now_ns, until_ns) {
+            let wait_ns = until_ns.saturating_sub(clock::monotonic_ns());
+            wait_for(&self.opened.channel.socket, wait_ns)
+                .map_err(|error| self.port.error("poll", error))?;
+        }
+        Ok(())
     }
 
-    fn watermark(&self) -> Option<i64> {
-        Some(self.watermark.time_ns())
+    fn cut_off(&mut self, _live: &mut Live) -> CutOff {
+        self.set_open(self.line, false);
+        if self.line == 0 {
+            // What comes to queues without a socket from now on is nobody's loss.
+            (self.queues..QUEUES_MAX).for_each(|line| self.set_open(line, false));
+        }
+        if !self.is_open || matches!(self.tie, Tie::Absent(_)) {
+            return CutOff::Ended;
+        }
+        CutOff::Closed {
+            quiet_after_ns: PLACING_NS,
+        }
     }
 
-    fn event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+    /// Every packet that the program took is lent or lost. What did not come from an interface that is gone was lost with it.
+    fn ledger(&mut self, is_over: bool) -> Ledger {
+        let Ok(lost) = self.lost() else {
+            return Ledger::Unknown;
+        };
+        let received = self.counter(word::RECEIVED);
+        let seen = self.lent + lost + self.counter(word::OVERSIZE);
+        let is_unbound = self.is_removed || matches!(self.tie, Tie::Leaving(_));
+        if is_over && is_unbound && seen < received {
+            self.lost_before += received - seen;
+            return Ledger::Known {
+                received,
+                seen: received,
+            };
+        }
+        Ledger::Known { received, seen }
     }
 
-    fn statistics(&mut self) -> SourceStatistics {
-        let now_ns = clock::realtime_ns();
+    /// The other queues go on.
+    fn close(&mut self) {
+        self.set_open(self.line, false);
+        self.attachment.hold().fail(self.line);
+    }
+
+    fn statistics(&mut self, live: &mut Live, now_ns: i64) -> SourceStatistics {
         let lost = self.lost().ok();
         let shed = self.counter(word::SHUNTED);
         let mut causes = vec![(LossCause::Kernel, lost), (LossCause::Shed, Some(shed))];
@@ -627,11 +480,10 @@ impl Queue for XdpQueue {
         if self.was_zero_copy {
             // Where no chunk is free the NIC drops, and no program runs.
             causes.push((LossCause::Nic, None));
-        } else if let Some(card) = &mut self.card {
-            card.ask(now_ns, self.phase != Phase::Running);
-            causes.push((LossCause::Nic, card.lost.nic));
-            received += card.lost.nic.unwrap_or(0);
-            known_ns = now_ns.min(card.asked_ns);
+        } else if let Some(counters) = &live.counters {
+            causes.push((LossCause::Nic, counters.nic()));
+            received += counters.nic().unwrap_or(0);
+            known_ns = counters.as_of_ns(now_ns);
         }
         SourceStatistics {
             received: Some(received),
@@ -640,37 +492,26 @@ impl Queue for XdpQueue {
         }
     }
 
-    fn input_drops(&self) -> InputDrops {
+    fn input_drops(&self, live: &Live) -> InputDrops {
         // A native program runs before the input queues, a generic one behind them.
-        match &self.card {
-            Some(card) if !self.attachment.hold().is_native => {
-                let at_most = card.lost.input_at_most;
-                at_most.map_or(InputDrops::Unknown, InputDrops::AtMost)
-            }
+        match &live.counters {
+            Some(counters) if !self.attachment.hold().is_native => counters.input_drops(),
             _ => InputDrops::None,
         }
     }
 
-    fn stop(&mut self) {
-        match self.phase {
-            Phase::Closed => self.phase = Phase::Ended,
-            Phase::Running | Phase::Leaving { .. } => self.drain(),
-            Phase::Absent(_) => {
-                self.close(self.line);
-                self.phase = Phase::Ended;
-            }
-            _ => {}
-        }
-        if self.line == 0 {
-            // What comes to queues without a socket from now on is nobody's loss.
-            (self.queues..QUEUES_MAX).for_each(|line| self.close(line));
-        }
+    fn xdp_mode(&self) -> Option<XdpMode> {
+        Some(XdpMode {
+            is_native: self.attachment.hold().is_native,
+            copied: self.opened.copied,
+            is_multi_buffer: self.attachment.plan.packet_bytes_max.is_none(),
+        })
     }
 }
 
-impl Drop for XdpQueue {
+impl Drop for XdpEngine {
     fn drop(&mut self) {
         // The program may stay for other queues.
-        self.close(self.line);
+        self.set_open(self.line, false);
     }
 }

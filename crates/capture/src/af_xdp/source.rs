@@ -12,14 +12,14 @@ use retroscope_packet::LinkType;
 use super::{
     attachment::{Attachment, Held, Plan, QUEUES_MAX, is_unsupported},
     mode::WhyCopied,
-    port::{Found, Port},
-    queue::{OWN_BYTES, Opened, Place, XdpQueue},
+    port::Port,
+    queue::{self, OWN_BYTES, Opened},
     sender::is_linux,
     shunt::Shunt,
     sys::Umem,
 };
 use crate::{
-    CpuList, CpuTurns, InterfaceInfo, Queue, Source, SourceError, TimeDomain,
+    CpuList, CpuTurns, InterfaceInfo, Probed, Source, SourceError, TimeDomain,
     af_packet::{offloads, sys::PacketSocket},
     clock::{self, SECOND_NS},
     host::HostUse,
@@ -94,11 +94,7 @@ impl XdpConfig {
             Some(libc::EAFNOSUPPORT) => SourceError::Unsupported {
                 message: "this kernel has no AF_XDP: use --engine af-packet".to_owned(),
             },
-            _ => SourceError::System {
-                interface,
-                call,
-                error,
-            },
+            _ => SourceError::system(&interface, call, error),
         }
     }
 }
@@ -122,23 +118,23 @@ impl XdpSource {
     /// Takes it by the first plan that driver and kernel can follow.
     fn take_best(
         port: &Port,
-        found: Found,
+        index: u32,
         chunk_bytes: usize,
         (better, last): (Vec<Plan>, Plan),
     ) -> Result<(Attachment, Held, Vec<Opened>), SourceError> {
         for plan in better {
-            match Self::take(port, found, chunk_bytes, plan) {
+            match Self::take(port, index, chunk_bytes, plan) {
                 Err(SourceError::System { error, .. }) if is_unsupported(&error) => {}
                 outcome => return outcome,
             }
         }
-        Self::take(port, found, chunk_bytes, last)
+        Self::take(port, index, chunk_bytes, last)
     }
 
     /// Attaches the program and makes the sockets, as planned.
     fn take(
         port: &Port,
-        found: Found,
+        index: u32,
         chunk_bytes: usize,
         plan: Plan,
     ) -> Result<(Attachment, Held, Vec<Opened>), SourceError> {
@@ -151,14 +147,14 @@ impl XdpSource {
         let attachment =
             Attachment::new(plan, promiscuous).map_err(|error| port.error("bpf", error))?;
         let held = attachment
-            .attach(&mut attachment.hold(), found.index)
+            .attach(&mut attachment.hold(), index)
             .map_err(|error| match error.raw_os_error() {
                 Some(libc::EBUSY | libc::EEXIST) => port.unsupported(&other_program(port.name())),
                 _ => port.error("bpf(BPF_LINK_CREATE)", error),
             })?;
         let mut opened = Vec::new();
         for queue in 0..u32::try_from(QUEUES_MAX).unwrap_or(u32::MAX) {
-            let Some(one) = open_queue(port, found.index, queue, plan, chunk_bytes)? else {
+            let Some(one) = open_queue(port, index, queue, plan, chunk_bytes)? else {
                 break;
             };
             attachment
@@ -197,18 +193,13 @@ impl Source for XdpSource {
         &self.config.interface
     }
 
-    /// To take an interface away twice would cut it off twice.
-    fn opens_once(&self) -> bool {
-        true
-    }
-
     /// Opens a queue for each receive queue that the interface has, whatever `queues` says: packets of a queue without a
     /// socket would not be seen.
-    fn open(self: Box<Self>, _queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+    fn probe(self: Box<Self>, _queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let port = Port::new(self.config.clone())?;
         let found = port.look_up()?;
         let name = port.name();
-        if !found.is_up {
+        if !found.flags.is_up() {
             let advice = format!("it is down: sudo ip link set {name} up");
             return Err(port.unsupported(&advice));
         }
@@ -216,7 +207,8 @@ impl Source for XdpSource {
         if used.is_used() && !self.config.take_interface {
             return Err(used.refusal(name, "AF_XDP"));
         }
-        let frame_bytes = port.mtu(found.index).map(frame_bytes);
+        let index = found.index.cast_unsigned();
+        let frame_bytes = port.mtu(index).map(frame_bytes);
         let fits = |chunk: usize| frame_bytes.is_some_and(|bytes| bytes <= chunk - HEADROOM);
         let chunk_bytes = if fits(SMALL_CHUNK) {
             SMALL_CHUNK
@@ -225,7 +217,7 @@ impl Source for XdpSource {
         };
         let bytes_max = i32::try_from(chunk_bytes - HEADROOM).unwrap_or(0);
         let plans = Plan::all(bytes_max, fits(chunk_bytes), is_linux(JOINS_BUFFERS));
-        let (attachment, held, mut opened) = Self::take_best(&port, found, chunk_bytes, plans)?;
+        let (attachment, held, mut opened) = Self::take_best(&port, index, chunk_bytes, plans)?;
         (opened.len()..QUEUES_MAX).for_each(|line| attachment.watch(line));
         let few_spares = open_spares(&port, &mut opened);
         let mut notices = self.notices(&attachment, &opened);
@@ -242,28 +234,16 @@ impl Source for XdpSource {
             time_resolution_ns: 1,
         };
         let queues = opened.len();
-        let near = CpuList::near(
-            Path::new("/sys"),
-            &self.config.interface,
-            found.index.cast_signed(),
-        );
-        let queue = |(line, opened)| -> Box<dyn Queue> {
-            let place = Place {
-                line,
-                queues,
-                held,
-                cpus: self.config.cpus.of_thread(&info.name, line, &near),
-            };
-            Box::new(XdpQueue::new(
-                info.clone(),
-                opened,
-                Arc::clone(&attachment),
-                Arc::clone(&port),
-                place,
-                std::mem::take(&mut notices),
-            ))
+        let near = CpuList::near(Path::new("/sys"), &self.config.interface, found.index);
+        let queue = |(line, opened)| {
+            let cpus = self.config.cpus.of_thread(&near);
+            let live = queue::live(info.clone(), cpus, std::mem::take(&mut notices));
+            let attachment = Arc::clone(&attachment);
+            let port = Arc::clone(&port);
+            queue::queue(live, opened, (attachment, held), port, (line, queues))
         };
-        Ok(opened.into_iter().enumerate().map(queue).collect())
+        let opened: Vec<_> = opened.into_iter().enumerate().map(queue).collect();
+        Ok(Box::new(opened))
     }
 }
 

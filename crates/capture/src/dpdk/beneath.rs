@@ -3,19 +3,15 @@
 //! A driver keeps the socket that it opened at the start. When the interface is removed it receives nothing more, also where there is one of
 //! the same name again, and to open another one takes privileges that are given up by then. So the device ends there.
 
-use crate::{
-    SourceError,
-    af_packet::sys::{InterfaceQuery, PacketSocket},
-};
+use crate::{SourceError, af_packet::sys::PacketSocket, interface::NamedInterface};
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Beneath {
     /// As the device's arguments name it.
-    pub(super) name: String,
+    pub(super) interface: NamedInterface,
     /// What the driver's socket is bound to.
-    pub(super) index: u32,
-    pub(super) query: InterfaceQuery,
+    pub(super) index: i32,
     /// Keeps it promiscuous.
     pub(super) _promiscuous: Option<PacketSocket>,
 }
@@ -34,14 +30,8 @@ pub(super) enum Presence {
 impl Beneath {
     /// Looks for the interface, whatever it is called now.
     pub(super) fn look(&self) -> Presence {
-        let flags = self
-            .query
-            .name(self.index)
-            .and_then(|name| self.query.flags(&name));
-        match flags {
-            Ok(flags) => Presence::Known {
-                is_up: flags.is_up(),
-            },
+        match self.interface.is_up(self.index) {
+            Ok(is_up) => Presence::Known { is_up },
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Presence::Gone,
             Err(_) => Presence::Unknown,
         }
@@ -49,7 +39,7 @@ impl Beneath {
 
     /// Why a device that stood on it ends.
     pub(super) fn error(&self, device: &str) -> SourceError {
-        let name = &self.name;
+        let name = self.interface.name();
         SourceError::Unsupported {
             message: format!(
                 "{device}: {name} was removed, and a device of DPDK cannot follow to another: start the recording again, or use \

@@ -145,11 +145,7 @@ pub(super) fn environment(config: &EalConfig) -> Result<&'static Environment, So
     if let Some(environment) = *running {
         return Ok(environment);
     }
-    let system = |call, error| SourceError::System {
-        interface: "DPDK".to_owned(),
-        call,
-        error,
-    };
+    let system = |call, error| SourceError::system("DPDK", call, error);
     let set = sched_getaffinity(None).map_err(|error| system("sched_getaffinity", error.into()))?;
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU)
         .filter(|cpu| set.is_set(*cpu))
@@ -194,11 +190,7 @@ pub(super) fn refused(call: &'static str, device: &str, error: io::Error) -> Sou
         (false, Some(_)) => io::Error::new(error.kind(), said),
         (false, None) => io::Error::new(error.kind(), format!("{error} ({said})")),
     };
-    SourceError::System {
-        interface: device.to_owned(),
-        call,
-        error,
-    }
+    SourceError::system(device, call, error)
 }
 
 /// How long the environment's own thread may take to come to its work.

@@ -1,4 +1,4 @@
-//! Receive queues of a port as one queue: bursts, time stamps, watermark, counters, drained stop.
+//! Receive queues of a port as an engine of the [skeleton](crate::live): bursts, time stamps, counters.
 //!
 //! # Counting
 //! The counters are the port's, so its first queue tells them and the others add nothing: `received` is `ipackets` with what was
@@ -7,17 +7,15 @@
 //!
 //! # Stop
 //! DPDK cannot close a queue without discarding what waits in it. So a stopped queue goes on until its receive queues have
-//! been empty for a moment; what comes later than that is not received. A queue whose device stands on an interface that was
+//! been empty for a moment; what comes later than that is not received. A queue whose vdev stands on an interface that was
 //! removed stops itself, and ends with the error instead.
 
 use std::{
-    collections::VecDeque,
     ops::Range,
     sync::{
         Arc,
         atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use super::{
@@ -31,24 +29,15 @@ use super::{
 };
 use crate::{
     Burst, Direction, Event, FrameMeta, InterfaceInfo, LossCause, Queue, SourceError,
-    SourceStatistics, Status, VlanTag, clock,
-    watermark::{ClockWatch, Watermark},
+    SourceStatistics, VlanTag, clock,
+    live::{CutOff, Engine, Ledger, Live, LiveQueue},
 };
 
 /// From a stamp by the device's clock to when the packet can be received: what the clocks may differ by, and more.
 const PLACING_NS: i64 = 10_000_000;
 
-/// How long a stopped queue goes on where packets do not end.
-pub(super) const DRAIN_NS: i64 = 100_000_000;
-
-/// How long the first one waits for the others, each of which may find out by itself that it is to stop, after [`LOOK_NS`].
+/// How long the first queue waits for the others at its end, each of which may find out by itself that it is to stop, after a look.
 const OTHERS_NS: i64 = 1_000_000_000;
-
-/// How long it has to be silent: packets in the kernel's receive path take so long at most.
-const QUIET_NS: i64 = 12_000_000;
-
-/// How often an idle queue looks at the link and at the clock.
-const LOOK_NS: i64 = 50_000_000;
 
 /// The tag that NICs take out.
 const TPID: u16 = 0x8100;
@@ -126,8 +115,7 @@ pub(super) struct Parts {
 
 /// Some receive queues of a port, served by one thread.
 #[derive(Debug)]
-pub(super) struct DpdkQueue {
-    interfaces: [InterfaceInfo; 1],
+struct DpdkEngine {
     batch: Batch,
     frames: Vec<FrameMeta>,
     shared: Arc<Shared>,
@@ -137,12 +125,7 @@ pub(super) struct DpdkQueue {
     line: usize,
     habits: Habits,
     stamping: Stamping,
-    cpus: Vec<u32>,
-    events: VecDeque<Event>,
-    phase: Phase,
     is_registered: bool,
-    is_up: bool,
-    looked_ns: i64,
     idle: Idle,
     oversize: u64,
     /// Frames that the port refused, without what its driver counts where there is no interface.
@@ -150,105 +133,78 @@ pub(super) struct DpdkQueue {
     unstamped: u64,
     /// The port's counters when it was stopped.
     at_stop: Option<Counters>,
-    /// Why it stopped itself; `None` once that was told.
-    failure: Option<SourceError>,
-    watermark: Watermark,
-    clock: ClockWatch,
+    end: End,
 }
 
+/// How far a queue is with its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Running,
-    /// Stopped, and nobody has asked for packets since: whoever is slow to ask gets what waits all the same.
-    Stopped,
-    /// Times on the monotonic clock.
-    Draining {
-        asked_ns: i64,
-        packet_ns: i64,
-    },
-    /// This queue is at its end; the others are not yet.
-    Waiting {
-        give_up_ns: i64,
-    },
-    Ended,
+enum End {
+    /// It receives.
+    Open,
+    /// It takes nothing more.
+    Shut,
+    /// The others know. Until when they are waited for, on the monotonic clock.
+    Waiting { give_up_ns: i64 },
+    /// All are at their end, or have had their time.
+    Over,
 }
 
-impl DpdkQueue {
-    /// A queue of a port that was started.
-    pub(super) fn new(parts: Parts) -> Self {
-        let now_ns = clock::monotonic_ns();
-        let link = parts.batch.port().link().unwrap_or_default();
-        let megabits = link.speed_megabits();
-        // Relaxed: a number that nothing hangs on.
-        parts.shared.megabits.store(megabits, Ordering::Relaxed);
-        let line = parts.place.start;
-        let placing_ns = if matches!(parts.stamping, Stamping::Fetch) {
-            0
-        } else {
-            PLACING_NS
-        };
-        Self {
-            interfaces: [parts.interface],
-            batch: parts.batch,
-            frames: Vec::with_capacity(usize::from(BURST)),
-            shared: parts.shared,
-            queues: (0..parts.queues)
-                .skip(line)
-                .step_by(parts.place.end)
-                .collect(),
-            turn: 0,
-            line,
-            habits: parts.habits,
-            stamping: parts.stamping,
-            cpus: parts.cpus,
-            events: parts.notices.into_iter().map(Event::Notice).collect(),
-            phase: Phase::Running,
-            is_registered: false,
-            is_up: true,
-            looked_ns: now_ns,
-            idle: Idle::new(parts.descriptors, parts.habits.is_virtual, megabits),
-            oversize: 0,
-            refused: 0,
-            unstamped: 0,
-            at_stop: None,
-            failure: None,
-            watermark: Watermark::new(clock::realtime_ns(), placing_ns),
-            clock: ClockWatch::new(),
-        }
+/// A queue of a port that was started.
+pub(super) fn queue(parts: Parts) -> Box<dyn Queue> {
+    let link = parts.batch.port().link().unwrap_or_default();
+    let megabits = link.speed_megabits();
+    // Relaxed: a number that nothing hangs on.
+    parts.shared.megabits.store(megabits, Ordering::Relaxed);
+    let line = parts.place.start;
+    let placing_ns = if matches!(parts.stamping, Stamping::Fetch) {
+        0
+    } else {
+        PLACING_NS
+    };
+    let since_ns = clock::realtime_ns();
+    let mut live = Live::new(parts.interface, parts.cpus, since_ns, placing_ns);
+    if matches!(parts.stamping, Stamping::Epoch(_)) {
+        // A driver's own stamps may be of any clock.
+        live = live.stamped_elsewhere();
     }
+    live.tell(parts.notices.into_iter().map(Event::Notice));
+    let engine = DpdkEngine {
+        batch: parts.batch,
+        frames: Vec::with_capacity(usize::from(BURST)),
+        shared: parts.shared,
+        queues: (0..parts.queues)
+            .skip(line)
+            .step_by(parts.place.end)
+            .collect(),
+        turn: 0,
+        line,
+        habits: parts.habits,
+        stamping: parts.stamping,
+        is_registered: false,
+        idle: Idle::new(parts.descriptors, parts.habits.is_virtual, megabits),
+        oversize: 0,
+        refused: 0,
+        unstamped: 0,
+        at_stop: None,
+        end: End::Open,
+    };
+    LiveQueue::boxed(live, engine)
+}
 
-    fn notice(&mut self, text: &str) {
-        let name = &self.interfaces[0].name;
-        self.events
-            .push_back(Event::Notice(format!("{name}: {text}")));
-    }
-
+impl DpdkEngine {
     /// The environment keeps buffers at hand for threads that it knows.
-    fn register(&mut self) {
+    fn register(&mut self, live: &mut Live) {
         if !std::mem::replace(&mut self.is_registered, true)
             && let Err(error) = eal::register_thread(self.shared.environment)
         {
-            self.notice(&format!(
+            live.notice(format_args!(
                 "DPDK does not take the capture thread ({error}): it is slower"
             ));
         }
     }
 
-    /// Asks the receive queues in turn until one has packets.
-    fn fetch(&mut self) -> bool {
-        for _ in 0..self.queues.len() {
-            let queue = self.queues[self.turn];
-            self.turn = (self.turn + 1) % self.queues.len();
-            let count = self.batch.receive(queue);
-            if count > 0 && self.lend(count) {
-                return true;
-            }
-        }
-        false
-    }
-
     /// Describes the `count` frames that were received. Returns whether there is one.
-    fn lend(&mut self, count: usize) -> bool {
+    fn lend(&mut self, live: &mut Live, count: usize) -> bool {
         let now_ns = clock::realtime_ns();
         self.read_device_clock(now_ns);
         let direction = if self.habits.shows_sent {
@@ -274,8 +230,9 @@ impl DpdkQueue {
         }
         // Behind a stamp of the device, older ones may wait in another receive queue.
         if matches!(self.stamping, Stamping::Fetch) || self.queues.len() == 1 {
-            self.watermark.on_burst(newest_ns, Some(now_ns));
+            live.watermark.on_burst(newest_ns, Some(now_ns));
         }
+        live.on_packets(newest_ns, || true);
         true
     }
 
@@ -338,8 +295,8 @@ impl DpdkQueue {
     }
 
     /// Looks at the link. The port's first queue does it for all; the others only as long as nobody knows its speed, because the
-    /// first one has no time to look while packets come. A device that stood on an interface that was removed stops.
-    fn look_at_link(&mut self) {
+    /// first one has no time to look while packets come. A vdev that stood on an interface that was removed stops.
+    fn look_at_link(&mut self, live: &mut Live) {
         let shared = Arc::clone(&self.shared);
         // Relaxed: a number that nothing hangs on.
         let known = || shared.megabits.load(Ordering::Relaxed);
@@ -349,8 +306,8 @@ impl DpdkQueue {
                 Presence::Known { is_up } => Some(is_up),
                 Presence::Unknown => None,
                 Presence::Gone => {
-                    self.failure = Some(beneath.error(&self.interfaces[0].name));
-                    return self.stop();
+                    live.failure = Some(beneath.error(&live.interface().name));
+                    return live.stop(self);
                 }
             },
             None if is_needed => {
@@ -362,122 +319,31 @@ impl DpdkQueue {
             _ => None,
         };
         self.idle.on_speed(known());
-        if self.line == 0
-            && let Some(is_up) = is_up
-            && is_up != self.is_up
-        {
-            self.is_up = is_up;
-            self.events.push_back(if is_up {
-                Event::InterfaceUp(0)
-            } else {
-                Event::InterfaceDown(0)
-            });
+        if let Some(is_up) = is_up.filter(|_| self.line == 0) {
+            live.found(is_up);
         }
     }
 
-    /// What is to be done from time to time while nothing comes.
-    fn look(&mut self, now_ns: i64) {
-        if now_ns - self.looked_ns < LOOK_NS {
-            return;
-        }
-        self.looked_ns = now_ns;
-        if self.phase == Phase::Running {
-            self.look_at_link();
-        }
-        let unstamped = std::mem::take(&mut self.unstamped);
-        if unstamped > 0 {
-            self.notice(&format!(
-                "{unstamped} packets came without a stamp, and have the time when they were fetched"
-            ));
-        }
-        if let Some(step) = self.clock.look() {
-            let sentence = step.sentence(&self.interfaces[0].name);
-            self.events.push_back(Event::Notice(sentence));
-            if step.step_ns < 0 {
-                self.watermark.on_clock_set_back(step.now_ns);
-            }
-        }
-    }
-
-    /// A stopped queue takes what is there, but not from a device that always has more, and not for ever.
-    fn may_receive(&self) -> bool {
-        match self.phase {
-            Phase::Running | Phase::Stopped => true,
-            Phase::Draining { asked_ns, .. } => {
-                !self.habits.never_runs_dry && clock::monotonic_ns() - asked_ns < DRAIN_NS
-            }
-            Phase::Waiting { .. } | Phase::Ended => false,
-        }
-    }
-
-    /// Goes on towards the end after a look that found nothing. Returns whether the queue is there.
-    fn is_at_end(&mut self, now_ns: i64) -> bool {
-        match self.phase {
-            Phase::Running | Phase::Stopped => return false,
-            Phase::Ended => return true,
-            Phase::Draining {
-                asked_ns,
-                packet_ns,
-            } => {
-                let is_quiet = now_ns - packet_ns >= QUIET_NS;
-                if !is_quiet && now_ns - asked_ns < DRAIN_NS && !self.habits.never_runs_dry {
-                    return false;
-                }
-                // Release, pairs with the Acquire below: the count of what was lent is complete.
-                self.shared.left.fetch_sub(1, Ordering::Release);
-                self.phase = Phase::Waiting {
-                    give_up_ns: now_ns.saturating_add(OTHERS_NS),
-                };
-            }
-            Phase::Waiting { .. } => {}
-        }
-        let Phase::Waiting { give_up_ns } = self.phase else {
-            return false;
-        };
-        // The first queue tells the port's counters, so it ends last.
-        let is_last = self.shared.left.load(Ordering::Acquire) == 0;
-        if self.line > 0 || is_last || now_ns >= give_up_ns {
-            self.phase = Phase::Ended;
-            self.tell_missing();
-            return true;
-        }
-        false
-    }
-
-    /// Tells if packets that the port had counted when it was stopped did not come.
-    fn tell_missing(&mut self) {
-        if self.line > 0 {
-            return;
-        }
-        let at_stop = self.at_stop.unwrap_or_default().received;
-        let missing = at_stop.saturating_sub(self.shared.taken());
-        if missing > 0 {
-            self.notice(&format!(
-                "{missing} packets that the device counted did not come"
-            ));
-        }
+    /// Whether the interface that the vdev stands on was removed.
+    fn stands_on_nothing(&self) -> bool {
+        let beneath = self.shared.beneath.as_ref();
+        beneath.is_some_and(|beneath| beneath.look() == Presence::Gone)
     }
 
     /// The port's counters as statistics.
-    fn port_statistics(&mut self, counters: Counters) -> SourceStatistics {
+    fn port_statistics(&mut self, counters: Counters, as_of_ns: Option<i64>) -> SourceStatistics {
         // `net_pcap` counts each time that it asks an interface that is gone. Looked for after the counters were read: what they had until
         // then is of one that was there.
         if counters.refused > self.refused && !self.stands_on_nothing() {
             self.refused = counters.refused;
         }
-        let arrived = if self.phase == Phase::Ended {
-            // What came after the end is not received, what came before and was not lent is missing.
-            let at_stop = self.at_stop.unwrap_or_default().received;
-            at_stop.max(self.shared.taken())
+        let arrived = if self.end == End::Over {
+            self.arrived()
         } else {
             counters.received
         };
-        let missed = if self.habits.counts_missed {
-            Some(counters.missed)
-        } else {
-            None
-        };
-        let lost = [
+        let missed = self.habits.counts_missed.then_some(counters.missed);
+        let lost = vec![
             (LossCause::Nic, missed),
             (LossCause::Damaged, Some(self.refused)),
             (LossCause::NoBuffer, Some(counters.no_buffer)),
@@ -486,21 +352,27 @@ impl DpdkQueue {
         let before: u64 = lost[..3].iter().filter_map(|(_, count)| *count).sum();
         SourceStatistics {
             received: Some(arrived + before),
-            lost: lost.to_vec(),
-            as_of_ns: self.known_until_ns(),
+            lost,
+            as_of_ns,
         }
     }
 
-    /// Whether the interface that the device stands on was removed.
-    fn stands_on_nothing(&self) -> bool {
-        let beneath = self.shared.beneath.as_ref();
-        beneath.is_some_and(|beneath| beneath.look() == Presence::Gone)
+    /// What the port received up to the end: what came after it is not received, what came before and was not lent is missing.
+    fn arrived(&self) -> u64 {
+        let at_stop = self.at_stop.unwrap_or_default().received;
+        at_stop.max(self.shared.taken())
     }
 
-    /// Until when the counters are complete, in packet time; `None` where that is a driver's own.
-    fn known_until_ns(&self) -> Option<i64> {
-        let is_foreign = matches!(self.stamping, Stamping::Epoch(_));
-        (!is_foreign).then(|| clock::realtime_ns().saturating_sub(PLACING_NS))
+    /// Lets the others know that this queue takes nothing more.
+    fn leave_others(&mut self) {
+        if matches!(self.end, End::Open | End::Shut) {
+            // Release, pairs with the Acquire in `ledger`: the count of what was lent is complete.
+            self.shared.left.fetch_sub(1, Ordering::Release);
+            let now_ns = clock::monotonic_ns();
+            self.end = End::Waiting {
+                give_up_ns: now_ns.saturating_add(OTHERS_NS),
+            };
+        }
     }
 }
 
@@ -520,60 +392,31 @@ fn meta(raw: &RawFrame, offset: usize, time_ns: i64, direction: Direction) -> Fr
     }
 }
 
-impl Queue for DpdkQueue {
-    fn interfaces(&self) -> &[InterfaceInfo] {
-        &self.interfaces
-    }
+impl Engine for DpdkEngine {
+    /// A driver's answer may take a lock, or a question to its NIC.
+    const LOOK_NS: i64 = 50_000_000;
 
-    fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
+    fn give_back(&mut self, live: &mut Live) {
         self.frames.clear();
         self.batch.free();
-        self.register();
-        let mut deadline_ns = None;
-        loop {
-            // Stopped before, or since the last look.
-            if self.phase == Phase::Stopped {
-                let now_ns = clock::monotonic_ns();
-                self.phase = Phase::Draining {
-                    asked_ns: now_ns,
-                    packet_ns: now_ns,
-                };
-            }
-            if self.phase == Phase::Ended {
-                return Ok(Status::End);
-            }
-            // While packets come no clock is read for this; else the second look is the one that counts.
-            let mut looked_ns = None;
-            let mut has_packets = self.may_receive() && self.fetch();
-            if !has_packets {
-                looked_ns = Some(clock::realtime_ns());
-                has_packets = self.may_receive() && self.fetch();
-            }
-            if has_packets {
+        self.register(live);
+    }
+
+    /// Asks the receive queues in turn until one has packets.
+    fn fetch(&mut self, live: &mut Live) -> Result<bool, SourceError> {
+        if self.end != End::Open {
+            return Ok(false);
+        }
+        for _ in 0..self.queues.len() {
+            let queue = self.queues[self.turn];
+            self.turn = (self.turn + 1) % self.queues.len();
+            let count = self.batch.receive(queue);
+            if count > 0 && self.lend(live, count) {
                 self.idle.on_packets();
-                if let Phase::Draining { packet_ns, .. } = &mut self.phase {
-                    *packet_ns = clock::monotonic_ns();
-                }
-                return Ok(Status::Frames);
-            }
-            if let Some(looked_ns) = looked_ns {
-                self.watermark.on_silence(looked_ns);
-            }
-            let now_ns = clock::monotonic_ns();
-            self.look(now_ns);
-            if self.is_at_end(now_ns) {
-                return self.failure.take().map_or(Ok(Status::End), Err);
-            }
-            let deadline_ns =
-                *deadline_ns.get_or_insert(now_ns.saturating_add(clock::duration_ns(wait)));
-            if now_ns >= deadline_ns {
-                return Ok(Status::Idle);
-            }
-            match self.idle.nap_until(now_ns, deadline_ns) {
-                Some(until_ns) => clock::sleep_until(until_ns),
-                None => std::hint::spin_loop(),
+                return Ok(true);
             }
         }
+        Ok(false)
     }
 
     fn burst(&self) -> Burst<'_> {
@@ -583,33 +426,69 @@ impl Queue for DpdkQueue {
         }
     }
 
-    fn cpus(&self) -> &[u32] {
-        &self.cpus
+    fn look(&mut self, live: &mut Live, _now_ns: i64) -> Result<(), SourceError> {
+        if live.is_running() {
+            self.look_at_link(live);
+        }
+        let unstamped = std::mem::take(&mut self.unstamped);
+        if unstamped > 0 {
+            live.notice(format_args!(
+                "{unstamped} packets came without a stamp, and have the time when they were fetched"
+            ));
+        }
+        Ok(())
     }
 
-    fn watermark(&self) -> Option<i64> {
-        self.promises_watermark().then(|| self.watermark.time_ns())
+    fn wait(&mut self, _live: &mut Live, now_ns: i64, until_ns: i64) -> Result<(), SourceError> {
+        match self.idle.nap_until(now_ns, until_ns) {
+            Some(until_ns) => clock::sleep_until(until_ns),
+            None => std::hint::spin_loop(),
+        }
+        Ok(())
     }
 
-    /// A driver's own stamps may be of any clock.
-    fn promises_watermark(&self) -> bool {
-        !matches!(self.stamping, Stamping::Epoch(_))
+    fn cut_off(&mut self, _live: &mut Live) -> CutOff {
+        self.at_stop = Some(self.batch.port().counters().unwrap_or_default());
+        if self.habits.never_runs_dry {
+            self.end = End::Shut;
+            return CutOff::Closed { quiet_after_ns: 0 };
+        }
+        CutOff::Open
     }
 
-    fn event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+    /// The first queue tells the port's counters, so it ends last.
+    fn ledger(&mut self, _is_over: bool) -> Ledger {
+        self.leave_others();
+        let End::Waiting { give_up_ns } = self.end else {
+            return Ledger::Unknown;
+        };
+        let are_others_over = self.shared.left.load(Ordering::Acquire) == 0;
+        if self.line == 0 && !are_others_over && clock::monotonic_ns() < give_up_ns {
+            return Ledger::Pending;
+        }
+        self.end = End::Over;
+        if self.line > 0 {
+            return Ledger::Unknown;
+        }
+        Ledger::Known {
+            received: self.arrived(),
+            seen: self.shared.taken(),
+        }
     }
 
-    fn statistics(&mut self) -> SourceStatistics {
+    fn statistics(&mut self, _live: &mut Live, now_ns: i64) -> SourceStatistics {
+        // Until when the counters are complete, in packet time; unknown where that is a driver's own.
+        let is_foreign = matches!(self.stamping, Stamping::Epoch(_));
+        let as_of_ns = (!is_foreign).then(|| now_ns.saturating_sub(PLACING_NS));
         if self.line > 0 {
             return SourceStatistics {
                 received: Some(0),
                 lost: vec![(LossCause::Oversize, Some(self.oversize))],
-                as_of_ns: self.known_until_ns(),
+                as_of_ns,
             };
         }
         match self.batch.port().counters() {
-            Ok(counters) => self.port_statistics(counters),
+            Ok(counters) => self.port_statistics(counters, as_of_ns),
             Err(_) => SourceStatistics {
                 received: None,
                 lost: vec![
@@ -621,24 +500,10 @@ impl Queue for DpdkQueue {
             },
         }
     }
-
-    fn stop(&mut self) {
-        if self.phase != Phase::Running {
-            return;
-        }
-        self.at_stop = Some(self.batch.port().counters().unwrap_or_default());
-        self.phase = Phase::Stopped;
-    }
 }
 
-impl Drop for DpdkQueue {
+impl Drop for DpdkEngine {
     fn drop(&mut self) {
-        let is_counted = matches!(
-            self.phase,
-            Phase::Running | Phase::Stopped | Phase::Draining { .. }
-        );
-        if is_counted {
-            self.shared.left.fetch_sub(1, Ordering::Release);
-        }
+        self.leave_others();
     }
 }

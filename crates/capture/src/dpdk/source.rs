@@ -10,15 +10,13 @@ use super::{
     device::Device,
     eal::environment,
     port::{self, BURST, Opened, Wish},
-    queue::{DpdkQueue, Parts, Shared, Stamping},
+    queue::{self, Parts, Shared, Stamping},
     stamps::{DeviceClock, Reading},
     sys::{self, Batch},
 };
 use crate::{
-    CpuList, CpuTurns, InterfaceInfo, Queue, Source, SourceError, TimeDomain,
-    af_packet::sys::{InterfaceQuery, PacketSocket},
-    clock,
-    host::HostUse,
+    CpuList, CpuTurns, InterfaceInfo, Probed, Queue, Source, SourceError, TimeDomain,
+    af_packet::sys::PacketSocket, clock, host::HostUse, interface::NamedInterface,
 };
 
 /// How to capture with DPDK.
@@ -94,19 +92,17 @@ impl DpdkSource {
         let Some(name) = device.value("iface").or(device.value("rx_iface")) else {
             return Ok(None);
         };
-        let query =
-            InterfaceQuery::new().map_err(|error| system(device, "socket(AF_UNIX)", error))?;
-        let Ok(index) = query.index(name) else {
+        let interface = NamedInterface::new(name)?;
+        let Ok(index) = interface.query.index(name) else {
             // `net_tap` names an interface that is still to be made, libpcap knows devices that are no interfaces.
             let is_needed = ["net_af_packet", "net_af_xdp"]
                 .iter()
                 .any(|start| device.name().starts_with(start));
-            return if is_needed {
-                Err(SourceError::NoInterface {
+            return match is_needed {
+                true => Err(SourceError::NoInterface {
                     interface: name.to_owned(),
-                })
-            } else {
-                Ok(None)
+                }),
+                false => Ok(None),
             };
         };
         let is_ours = self.config.promiscuous && !device.name().starts_with("net_pcap");
@@ -119,20 +115,15 @@ impl DpdkSource {
             Ok(socket)
         });
         Ok(Some(Beneath {
-            name: name.to_owned(),
-            index: index.cast_unsigned(),
-            query,
+            interface,
+            index,
             _promiscuous: promiscuous.transpose()?,
         }))
     }
 }
 
 fn system(device: &Device, call: &'static str, error: io::Error) -> SourceError {
-    SourceError::System {
-        interface: device.name().to_owned(),
-        call,
-        error,
-    }
+    SourceError::system(device.name(), call, error)
 }
 
 /// Interfaces of the kernel that get no more packets when the device is opened: that of AF_XDP, and those of NICs whose driver in
@@ -205,12 +196,7 @@ impl Source for DpdkSource {
         &self.config.device
     }
 
-    /// A NIC is taken away, a file would be read twice.
-    fn opens_once(&self) -> bool {
-        true
-    }
-
-    fn open(self: Box<Self>, queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+    fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let device: Device = self.config.device.parse()?;
         let beneath = self.beneath(&device)?;
         let cut_off = self.check_host(&device)?;
@@ -233,7 +219,7 @@ impl Source for DpdkSource {
         let mut made: Vec<Box<dyn Queue>> = Vec::new();
         for (thread, (stamping, time_domain, time_resolution_ns)) in stampings.drain(..).enumerate()
         {
-            made.push(Box::new(DpdkQueue::new(Parts {
+            made.push(queue::queue(Parts {
                 interface: InterfaceInfo {
                     name: device.name().to_owned(),
                     link_type: LinkType::ETHERNET,
@@ -248,11 +234,11 @@ impl Source for DpdkSource {
                 place: thread..threads,
                 queues: opened.queues,
                 descriptors: opened.descriptors,
-                cpus: self.config.cpus.of_thread(device.name(), thread, &near),
+                cpus: self.config.cpus.of_thread(&near),
                 notices: std::mem::take(&mut notices),
-            })));
+            }));
         }
-        Ok(made)
+        Ok(Box::new(made))
     }
 }
 

@@ -8,10 +8,9 @@ use std::{
 use super::{
     DpdkConfig, DpdkSource, EalConfig,
     eal::environment,
-    queue::DRAIN_NS,
     sys::{Shape, feed},
 };
-use crate::{CpuTurns, Direction, LossCause, Queue, Source, Status, VlanTag};
+use crate::{CpuTurns, Direction, LossCause, Queue, Source, Status, VlanTag, live::OPEN_DRAIN_NS};
 
 const PLAIN: Shape = Shape {
     more: 0,
@@ -127,7 +126,7 @@ fn a_stopped_queue_waits_for_whoever_is_slow_to_ask() {
     let mut queues = open("net_ring21", 1);
     assert!(put("net_ring21", 0, &frame(64, 1), PLAIN));
     queues[0].stop();
-    let late = Duration::from_nanos(2 * DRAIN_NS.unsigned_abs());
+    let late = Duration::from_nanos(2 * OPEN_DRAIN_NS.unsigned_abs());
     let stopped = Instant::now();
     while stopped.elapsed() < late {
         std::thread::yield_now();

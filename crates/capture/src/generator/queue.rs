@@ -10,7 +10,8 @@ use retroscope_packet::LinkType;
 
 use super::{GeneratorConfig, frames::Generator, pool::Pool};
 use crate::{
-    Burst, Event, InterfaceInfo, Queue, Source, SourceError, SourceStatistics, Status, TimeDomain,
+    Burst, Event, InterfaceInfo, Offer, Probed, Queue, Source, SourceError, SourceStatistics,
+    Status, TimeDomain,
     clock::{self, Now},
 };
 
@@ -38,8 +39,8 @@ impl GeneratorSource {
         Ok(Self::new(text, text.parse()?))
     }
 
-    /// Queues that share the frames. The first has the trigger.
-    fn queues(self, count: usize) -> Result<Vec<GeneratorQueue>, SourceError> {
+    /// Shares of the frames. The first has the trigger.
+    fn shares(self, count: usize) -> Result<Shares, SourceError> {
         // Without a rate there is no schedule: end and trigger follow the clock.
         let scheduled = match self.config.rate {
             Some(_) => self.config.clone(),
@@ -50,22 +51,10 @@ impl GeneratorSource {
             },
         };
         let generators = Generator::split(&scheduled, count)?;
-        let start = clock::now();
-        let open = |(index, generator)| {
-            let pace = match self.config.rate {
-                Some(_) => Pace::Schedule,
-                None => Pace::Unlimited {
-                    trigger_at_ns: self
-                        .config
-                        .trigger_after
-                        .filter(|_| index == 0)
-                        .map(clock::duration_ns),
-                    end_ns: self.config.duration.map_or(i64::MAX, clock::duration_ns),
-                },
-            };
-            GeneratorQueue::new(&self.name, generator, start, pace)
-        };
-        Ok(generators.into_iter().enumerate().map(open).collect())
+        Ok(Shares {
+            source: self,
+            generators,
+        })
     }
 }
 
@@ -74,12 +63,55 @@ impl Source for GeneratorSource {
         &self.name
     }
 
-    fn open(self: Box<Self>, queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError> {
-        let queues = self.queues(queues)?;
-        Ok(queues
+    fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError> {
+        Ok(Box::new(self.shares(queues)?))
+    }
+}
+
+/// A generator for each queue, whose schedule has not begun.
+#[derive(Debug)]
+struct Shares {
+    source: GeneratorSource,
+    generators: Vec<Generator>,
+}
+
+impl Shares {
+    /// Begins the schedule.
+    fn start(self) -> impl Iterator<Item = GeneratorQueue> {
+        let Self { source, generators } = self;
+        let start = clock::now();
+        generators
             .into_iter()
-            .map(|queue| Box::new(queue) as Box<dyn Queue>)
-            .collect())
+            .enumerate()
+            .map(move |(index, generator)| {
+                let config = &source.config;
+                let pace = match config.rate {
+                    Some(_) => Pace::Schedule,
+                    None => Pace::Unlimited {
+                        trigger_at_ns: config
+                            .trigger_after
+                            .filter(|_| index == 0)
+                            .map(clock::duration_ns),
+                        end_ns: config.duration.map_or(i64::MAX, clock::duration_ns),
+                    },
+                };
+                GeneratorQueue::new(&source.name, generator, start, pace)
+            })
+    }
+}
+
+impl Probed for Shares {
+    fn queues(&self) -> usize {
+        self.generators.len()
+    }
+
+    fn link_types(&self) -> Vec<LinkType> {
+        vec![LinkType::ETHERNET]
+    }
+
+    fn open(self: Box<Self>, _offer: &Offer) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+        let queues = self.start().map(|queue| Box::new(queue) as Box<dyn Queue>);
+        Ok(queues.collect())
     }
 }
 
@@ -326,9 +358,11 @@ mod tests {
         let text = "generate:flows=5,duration=30ms,trigger-after=10ms";
         let mut queue = GeneratorSource::parse(text)
             .unwrap()
-            .queues(1)
+            .shares(1)
             .unwrap()
-            .remove(0);
+            .start()
+            .next()
+            .unwrap();
         let start_ns = queue.start_time_ns;
         let mut fill = |elapsed_ns| {
             queue.pool.take_back();

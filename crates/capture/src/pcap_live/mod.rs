@@ -35,12 +35,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use self::{
-    queue::PcapQueue,
-    sys::{ActivateError, Handle, Options},
-};
+use retroscope_packet::LinkType;
+
+use self::sys::{ActivateError, Handle, Options};
 use crate::{
-    CpuList, CpuTurns, InterfaceInfo, Queue, Source, SourceError, TimeDomain,
+    CpuList, CpuTurns, InterfaceInfo, Offer, Probed, Queue, Source, SourceError, TimeDomain,
     af_packet::{
         permission,
         sys::{InterfaceQuery, PacketSocket},
@@ -87,12 +86,14 @@ impl PcapSource {
         Self { config }
     }
 
-    fn error(&self, call: &'static str, message: String) -> SourceError {
-        SourceError::System {
-            interface: self.config.device.clone(),
-            call,
-            error: io::Error::other(message),
-        }
+    fn link_type(&self, handle: &Handle) -> Result<LinkType, SourceError> {
+        let dlt = handle.dlt();
+        link_type::of_dlt(dlt).ok_or_else(|| SourceError::Unsupported {
+            message: format!(
+                "cannot record on {}: its link type, DLT {dlt}, has no number in files",
+                self.config.device
+            ),
+        })
     }
 
     fn activate(&self) -> Result<(Handle, Option<String>), SourceError> {
@@ -116,7 +117,9 @@ impl PcapSource {
             ActivateError::NotUp => SourceError::InterfaceDown {
                 interface: device.clone(),
             },
-            ActivateError::Other(message) => self.error("pcap_activate", message),
+            ActivateError::Other(message) => {
+                SourceError::system(device, "pcap_activate", io::Error::other(message))
+            }
         })
     }
 }
@@ -126,20 +129,43 @@ impl Source for PcapSource {
         &self.config.device
     }
 
-    /// Opens one queue, whatever `queues` says.
-    fn open(self: Box<Self>, queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError> {
-        let (handle, warning) = self.activate()?;
-        let device = &self.config.device;
-        let dlt = handle.dlt();
-        let link_type = link_type::of_dlt(dlt).ok_or_else(|| SourceError::Unsupported {
-            message: format!(
-                "cannot record on {device}: its link type, DLT {dlt}, has no number in files"
-            ),
-        })?;
+    /// One queue, whatever `queues` says. It is closed again: packets that came before the second phase would be old by then.
+    fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError> {
+        let (handle, _) = self.activate()?;
+        Ok(Box::new(Activated {
+            link_type: self.link_type(&handle)?,
+            is_alone: queues > 1,
+            source: *self,
+        }))
+    }
+}
+
+/// A device that could be activated.
+#[derive(Debug)]
+struct Activated {
+    source: PcapSource,
+    link_type: LinkType,
+    /// More threads were wanted.
+    is_alone: bool,
+}
+
+impl Probed for Activated {
+    fn queues(&self) -> usize {
+        1
+    }
+
+    fn link_types(&self) -> Vec<LinkType> {
+        vec![self.link_type]
+    }
+
+    fn open(self: Box<Self>, _offer: &Offer) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+        let (handle, warning) = self.source.activate()?;
+        let config = &self.source.config;
+        let device = &config.device;
         let socket = handle.descriptor().and_then(PacketSocket::of);
         let interface = InterfaceInfo {
             name: device.clone(),
-            link_type,
+            link_type: self.source.link_type(&handle)?,
             snaplen: u32::try_from(handle.snaplen()).unwrap_or(0),
             time_domain: if socket.is_some() {
                 TimeDomain::KernelSoftware
@@ -152,15 +178,15 @@ impl Source for PcapSource {
         if let Some(warning) = warning {
             notices.push(format!("{device}: libpcap warns: {warning}"));
         }
-        if queues > 1 {
+        if self.is_alone {
             notices.push(format!(
                 "{device}: libpcap has one queue, so one thread captures"
             ));
         }
-        let promiscuous = self.config.promiscuous;
-        let cpus = self.config.cpus.of_thread(device, 0, &near(device));
-        let queue = PcapQueue::new(handle, interface, socket, promiscuous, cpus, notices);
-        Ok(vec![Box::new(queue)])
+        let cpus = config.cpus.of_thread(&near(device));
+        let promiscuous = config.promiscuous;
+        let queue = queue::queue(handle, interface, socket, promiscuous, cpus, notices);
+        Ok(vec![queue])
     }
 }
 

@@ -36,12 +36,10 @@ pub use namespace::in_network_namespace_or_loopback;
 
 use crate::{
     Burst, FrameMeta, SourceError,
-    af_packet::{
-        permission,
-        sys::{InterfaceQuery, PacketSocket},
-    },
+    af_packet::{permission, sys::PacketSocket},
     af_xdp::{self, XdpSender},
     clock::{self, SECOND_NS},
+    interface::NamedInterface,
 };
 
 /// Without any progress for so long the interface does not take frames, unless it is said otherwise.
@@ -53,8 +51,7 @@ const HEADER_BYTES: i32 = 14;
 /// Sockets to send with. Needs CAP_NET_RAW to open, nothing afterwards.
 #[derive(Debug)]
 pub struct LiveSender {
-    interface: String,
-    query: InterfaceQuery,
+    interface: NamedInterface,
     socket: PacketSocket,
     /// The quicker way. None where it does not suit, and after an error, when it may still hold frames.
     quick: Option<XdpSender>,
@@ -69,20 +66,9 @@ impl LiveSender {
     /// # Errors
     /// [`SourceError::NoInterface`], [`SourceError::Permission`], or [`SourceError::System`].
     pub fn open(interface: &str, program: &Path) -> Result<Self, SourceError> {
-        let system = |call, error| SourceError::System {
-            interface: interface.to_owned(),
-            call,
-            error,
-        };
-        let query = InterfaceQuery::new().map_err(|error| system("socket(AF_UNIX)", error))?;
-        let index = query
-            .index(interface)
-            .map_err(|error| match error.raw_os_error() {
-                Some(libc::ENODEV) => SourceError::NoInterface {
-                    interface: interface.to_owned(),
-                },
-                _ => system("ioctl(SIOCGIFINDEX)", error),
-            })?;
+        let system = |call, error| SourceError::system(interface, call, error);
+        let named = NamedInterface::new(interface)?;
+        let index = named.look_up()?.index;
         let socket = PacketSocket::new().map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => permission("send on", interface, program),
             _ => system("socket(AF_PACKET)", error),
@@ -94,15 +80,14 @@ impl LiveSender {
             .bind(index, 0)
             .map_err(|error| system("bind", error))?;
         // Without it, for whatever reason, everything goes out all the same.
-        let quick = af_xdp::suits(&query, interface, index)
+        let quick = af_xdp::suits(&named.query, interface, index)
             .then(|| {
-                let frame_bytes_max = query.mtu(interface).ok()? + HEADER_BYTES;
+                let frame_bytes_max = named.query.mtu(interface).ok()? + HEADER_BYTES;
                 XdpSender::open(index, usize::try_from(frame_bytes_max).ok()?).ok()
             })
             .flatten();
         Ok(Self {
-            interface: interface.to_owned(),
-            query,
+            interface: named,
             socket,
             quick,
             patience_ns: PATIENCE_NS,
@@ -234,11 +219,12 @@ impl LiveSender {
 
     /// Why the first of `frames` was not sent.
     fn error(&self, call: &'static str, error: io::Error, frames: &[FrameMeta]) -> SourceError {
-        let interface = self.interface.clone();
+        let interface = self.interface.name().to_owned();
+        let query = &self.interface.query;
         match error.raw_os_error() {
             // It goes down before it is gone, and a socket is told once.
             Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => {
-                if self.query.index(&interface).is_ok() {
+                if query.index(&interface).is_ok() {
                     SourceError::InterfaceDown { interface }
                 } else {
                     SourceError::InterfaceGone { interface }
@@ -247,14 +233,10 @@ impl LiveSender {
             Some(libc::ENOBUFS | libc::EAGAIN) => SourceError::NoRoom { interface },
             Some(libc::EMSGSIZE) => SourceError::FrameTooLong {
                 frame_bytes: frames.first().map_or(0, |frame| frame.captured_len),
-                frame_bytes_max: self.query.mtu(&interface).unwrap_or(0) + HEADER_BYTES,
+                frame_bytes_max: query.mtu(&interface).unwrap_or(0) + HEADER_BYTES,
                 interface,
             },
-            _ => SourceError::System {
-                interface,
-                call,
-                error,
-            },
+            _ => SourceError::system(&interface, call, error),
         }
     }
 }

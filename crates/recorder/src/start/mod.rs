@@ -16,7 +16,7 @@ use std::{
 };
 
 use retroscope_capture::{
-    Offer, Queue, REST_NS_MAX, Source, SourceError,
+    Offer, Probed, Queue, REST_NS_MAX, SourceError,
     af_packet::WATERMARK_BEHIND_NS_MAX,
     clock::{Clock, Now, duration_ns},
 };
@@ -81,7 +81,13 @@ pub(crate) fn start(
     progress: Option<&mut dyn FnMut(u64, u64)>,
     opened_all: &mut dyn FnMut() -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
 ) -> Result<Recorder, StartError> {
-    let opened = open(sources, config.rx_threads, &Offer::default())?;
+    let probed = sources()?
+        .into_iter()
+        .map(|source| {
+            let name = source.name().to_owned();
+            Ok((name, source.probe(config.rx_threads)?))
+        })
+        .collect::<Result<Vec<_>, SourceError>>()?;
     let texts = Texts {
         triggers: &config.triggers,
         // A dump script may answer with this, and fragments are followed for it.
@@ -100,7 +106,7 @@ pub(crate) fn start(
             .flatten()
             .collect()
     };
-    let known = known_link_types(&opened);
+    let known = known_link_types(&probed);
     let native = Arc::new(NativeCode::new());
     let link_types = LinkTypes::new(&known, &link_types);
     let mut expressions = Expressions::new(&texts, &link_types, config.offline, &native)
@@ -110,16 +116,20 @@ pub(crate) fn start(
         path: path.clone(),
         error,
     })?;
-    let queues = opened.iter().map(|s| s.queues.len()).sum();
-    // The others are closed: what arrives while memory is being filled does not count as lost then.
-    let kept: Vec<Option<Opened>> = opened
-        .into_iter()
-        .map(|source| (config.offline || source.opens_once).then_some(source))
-        .collect();
+    let queues = probed.iter().map(|(_, source)| source.queues()).sum();
     let ring_config = ring_config(config, queues, clock.now());
     let ring = Ring::new(&ring_config, progress)?;
     let offer = offer(config, &mut expressions, &known);
-    let opened = reopen(kept, sources, config.rx_threads, &offer)?;
+    // What arrived while memory was being filled was not received yet: it does not count as lost.
+    let opened = probed
+        .into_iter()
+        .map(|(name, source)| {
+            Ok(Opened {
+                name,
+                queues: source.open(&offer)?,
+            })
+        })
+        .collect::<Result<Vec<_>, SourceError>>()?;
     opened_all().map_err(StartError::Opened)?;
     let shelf = Shelf {
         directory,
@@ -233,23 +243,7 @@ pub(crate) fn start(
 #[derive(Debug)]
 struct Opened {
     name: String,
-    opens_once: bool,
     queues: Vec<Box<dyn Queue>>,
-}
-
-impl Opened {
-    fn new(
-        mut source: Box<dyn Source>,
-        rx_threads: usize,
-        offer: &Offer,
-    ) -> Result<Self, SourceError> {
-        source.offer(offer);
-        Ok(Self {
-            name: source.name().to_owned(),
-            opens_once: source.opens_once(),
-            queues: source.open(rx_threads)?,
-        })
-    }
 }
 
 /// What engines may take over. With `-c` they filter nothing: what comes behind the last packet is counted as filtered.
@@ -266,36 +260,9 @@ fn offer(config: &Config, expressions: &mut Expressions, link_types: &[LinkType]
     }
 }
 
-fn open(
-    sources: &Sources<'_>,
-    rx_threads: usize,
-    offer: &Offer,
-) -> Result<Vec<Opened>, SourceError> {
-    let open = |source| Opened::new(source, rx_threads, offer);
-    sources()?.into_iter().map(open).collect()
-}
-
-/// Opens what was closed in between. What stayed open was offered nothing.
-fn reopen(
-    kept: Vec<Option<Opened>>,
-    sources: &Sources<'_>,
-    rx_threads: usize,
-    offer: &Offer,
-) -> Result<Vec<Opened>, SourceError> {
-    let open = |(source, kept): (_, Option<Opened>)| match kept {
-        Some(opened) => Ok(opened),
-        None => Opened::new(source, rx_threads, offer),
-    };
-    sources()?.into_iter().zip(kept).map(open).collect()
-}
-
-fn known_link_types(opened: &[Opened]) -> Vec<LinkType> {
-    let mut link_types: Vec<LinkType> = opened
-        .iter()
-        .flat_map(|s| &s.queues)
-        .flat_map(|q| q.interfaces())
-        .map(|i| i.link_type)
-        .collect();
+fn known_link_types(probed: &[(String, Box<dyn Probed>)]) -> Vec<LinkType> {
+    let link_types = probed.iter().flat_map(|(_, source)| source.link_types());
+    let mut link_types: Vec<LinkType> = link_types.collect();
     link_types.sort_unstable();
     link_types.dedup();
     link_types

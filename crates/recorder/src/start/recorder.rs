@@ -118,9 +118,7 @@ pub enum StartError {
     Thread(#[from] io::Error),
 }
 
-/// Makes the sources, in the order the user gave. Called twice for a live recorder: to look, and, once the ring stands,
-/// to record; packets that arrive while memory is being filled then do not count as lost. Sources that open only once
-/// ([`Source::opens_once`]) stay open in between.
+/// Makes the sources, in the order the user gave. Called once.
 pub type Sources<'a> = dyn Fn() -> Result<Vec<Box<dyn Source>>, SourceError> + 'a;
 
 /// The recorder's threads.

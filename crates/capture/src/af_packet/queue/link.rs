@@ -1,83 +1,81 @@
 //! What happens to the interface under a queue: down, up, removed, there again.
 
-use super::{DRAIN_NS, LiveQueue, Phase};
+use super::PacketEngine;
 use crate::{
     Event, SourceError,
-    af_packet::{port::Found, source::open_ring},
+    af_packet::{interface::link_type, source::open_ring},
     clock,
+    interface::Found,
+    live::{CLOSED_DRAIN_NS, Engine as _, Ledger, Live},
 };
-
-/// How often an interface that was removed is looked for, and one that is down is looked at.
-pub(super) const ABSENT_LOOK_NS: i64 = 10_000_000;
 
 /// How long an interface that came back is not said to be up because other threads are not there yet.
 const SIBLINGS_NS: i64 = 1_000_000_000;
 
-/// The interface was removed. Times on the monotonic clock.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Absence {
-    since_ns: i64,
-    look_ns: i64,
-}
-
-impl LiveQueue {
-    /// `ENETDOWN` tells that the interface went down or was removed. While draining neither matters.
-    pub(super) fn on_socket_error(&mut self) -> Result<(), SourceError> {
+impl PacketEngine {
+    /// `ENETDOWN` tells that the interface went down or was removed. The socket reports neither that it came up nor a removal while it is
+    /// down, so those are looked for. While draining none of it matters.
+    pub(super) fn look_at_interface(
+        &mut self,
+        live: &mut Live,
+        now_ns: i64,
+    ) -> Result<(), SourceError> {
         let error = self
             .socket
             .take_error()
-            .map_err(|error| self.error("getsockopt(SO_ERROR)", error))?;
-        let Some(error) = error.filter(|_| self.phase == Phase::Running) else {
+            .map_err(|error| self.port.error("getsockopt(SO_ERROR)", error))?;
+        if !live.is_running() {
             return Ok(());
-        };
-        if error.raw_os_error() != Some(libc::ENETDOWN) {
-            return Err(self.error("poll", error));
         }
-        self.set_up(false);
-        // It may have been down for an instant only.
-        self.look_after_down()
+        match error {
+            Some(error) if error.raw_os_error() == Some(libc::ENETDOWN) => live.found(false),
+            Some(error) => return Err(self.port.error("poll", error)),
+            None => {}
+        }
+        if let Some(since_ns) = self.gone_since_ns {
+            self.look_for_return(live, now_ns, since_ns)
+        } else if !live.presence.is_up() {
+            // It may have been down for an instant only.
+            self.look_after_down(live, now_ns)
+        } else {
+            Ok(())
+        }
     }
 
-    /// Looks whether an interface that went down was removed or came up. The socket reports neither: an error is raised
-    /// only where it was receiving until then. Where the name is gone (renamed), frames will tell.
-    pub(super) fn look_after_down(&mut self) -> Result<(), SourceError> {
+    /// Looks whether an interface that went down was removed or came up. Where the name is gone (renamed), frames will tell.
+    fn look_after_down(&mut self, live: &mut Live, now_ns: i64) -> Result<(), SourceError> {
         let index = self
             .socket
             .bound_index()
-            .map_err(|error| self.error("getsockname", error))?;
+            .map_err(|error| self.port.error("getsockname", error))?;
         if index < 0 {
-            self.events.push_back(Event::InterfaceGone(0));
-            let now_ns = clock::monotonic_ns();
-            self.absence = Some(Absence {
-                since_ns: now_ns,
-                look_ns: now_ns.saturating_add(ABSENT_LOOK_NS),
-            });
-        } else if self.port.is_up() {
-            self.rise();
+            live.gone(Event::InterfaceGone(0));
+            self.gone_since_ns = Some(now_ns);
+        } else if self.port.is_up() && self.are_siblings_there() {
+            live.found(true);
         }
         Ok(())
     }
 
     /// Looks whether an interface of this name is there again, and captures from it.
-    pub(super) fn look_for_return(&mut self) -> Result<(), SourceError> {
-        let now_ns = clock::monotonic_ns();
-        let Some(absence) = self.absence.as_mut().filter(|one| one.look_ns <= now_ns) else {
-            return Ok(());
-        };
-        absence.look_ns = now_ns.saturating_add(ABSENT_LOOK_NS);
-        let since_ns = absence.since_ns;
+    fn look_for_return(
+        &mut self,
+        live: &mut Live,
+        now_ns: i64,
+        since_ns: i64,
+    ) -> Result<(), SourceError> {
         let found = match self.port.look_up() {
             Err(SourceError::NoInterface { .. }) => return Ok(()),
             result => result?,
         };
-        if found.link_type != self.interfaces[0].link_type {
+        if link_type(found.hardware_type) != Some(live.interface().link_type) {
             let message = format!(
                 "{} came back with another link type: start the recording again",
                 self.port.name()
             );
             return Err(SourceError::Unsupported { message });
         }
-        match self.hook_again(&found, now_ns - since_ns) {
+        match self.hook_again(live, &found, now_ns - since_ns) {
             // It went away again meanwhile, or is down and this kernel lets only running sockets share.
             Err(SourceError::System { error, .. })
                 if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::EINVAL)) =>
@@ -87,28 +85,30 @@ impl LiveQueue {
             Ok(false) => return Ok(()),
             result => _ = result?,
         }
-        if let Some(nic) = &mut self.nic {
-            nic.follow(found.index);
+        if let Some(counters) = &mut live.counters {
+            counters.follow(found.index);
         }
-        self.absence = None;
+        self.gone_since_ns = None;
         self.siblings_until_ns = Some(now_ns.saturating_add(SIBLINGS_NS));
-        if found.flags.is_up() {
-            self.rise();
-        }
+        live.found(found.flags.is_up() && self.are_siblings_there());
         Ok(())
     }
 
     /// Receives from an interface that came back after `away_ns`. False: the old ring is not read to its end yet.
-    fn hook_again(&mut self, found: &Found, away_ns: i64) -> Result<bool, SourceError> {
+    fn hook_again(
+        &mut self,
+        live: &mut Live,
+        found: &Found,
+        away_ns: i64,
+    ) -> Result<bool, SourceError> {
         if !self.port.is_shared() {
             self.port.hook(&self.socket, found)?;
             self.port.admit(&self.socket)?;
             return Ok(true);
         }
-        self.read_counters()?;
-        let counters = &self.counters;
-        let seen = counters.lent + counters.unreadable + counters.dropped;
-        if seen != counters.received && away_ns < DRAIN_NS {
+        let is_read_to_its_end =
+            matches!(self.ledger(false), Ledger::Known { received, seen } if received == seen);
+        if !is_read_to_its_end && away_ns < CLOSED_DRAIN_NS {
             return Ok(false);
         }
         let Some(socket) = self.port.take_spare() else {
@@ -121,7 +121,7 @@ impl LiveQueue {
         let (ring, notice) = open_ring(&self.port, &socket)?;
         self.port.hook(&socket, found)?;
         self.port.admit(&socket)?;
-        self.events.extend(notice);
+        live.tell(notice);
         // The old socket's counters were read, and its ring is empty.
         self.ring = ring;
         self.ring.set_frame_bytes_max(self.port.frame_bytes_max());
@@ -129,26 +129,10 @@ impl LiveQueue {
         Ok(true)
     }
 
-    /// The interface is up: says so, where it came back when all threads receive from it.
-    pub(super) fn rise(&mut self) {
-        let is_waiting = self.siblings_until_ns.is_some_and(|until_ns| {
-            !self.port.are_all_admitted() && clock::monotonic_ns() < until_ns
-        });
-        if !is_waiting {
-            self.siblings_until_ns = None;
-            self.set_up(true);
-        }
-    }
-
-    fn set_up(&mut self, is_up: bool) {
-        if self.is_up == is_up {
-            return;
-        }
-        self.is_up = is_up;
-        self.events.push_back(if is_up {
-            Event::InterfaceUp(0)
-        } else {
-            Event::InterfaceDown(0)
-        });
+    /// Whether all threads receive from an interface that came back, or have had their time.
+    pub(super) fn are_siblings_there(&self) -> bool {
+        self.siblings_until_ns.is_none_or(|until_ns| {
+            self.port.are_all_admitted() || clock::monotonic_ns() >= until_ns
+        })
     }
 }

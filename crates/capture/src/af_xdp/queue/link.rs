@@ -10,7 +10,7 @@
 
 use std::io;
 
-use super::{DRAIN_NS, PLACING_NS, Phase, XdpQueue};
+use super::{PLACING_NS, XdpEngine};
 use crate::{
     Event, SourceError,
     af_xdp::{
@@ -20,15 +20,11 @@ use crate::{
     },
     clock::{self, SECOND_NS},
     host::HostUse,
+    live::{ABSENT_LOOK_NS, Drain, Engine as _, Live},
 };
 
-/// How often an interface that was removed is looked for, or one that is down looked at, and one that the host uses.
-pub(super) const ABSENT_LOOK_NS: i64 = 10_000_000;
+/// How often an interface is looked at that the host uses.
 const REFUSED_LOOK_NS: i64 = SECOND_NS / 4;
-
-/// How often to look whether it is still there, at most: three system calls in each thread, which an idle queue makes once each time that it
-/// wakes.
-const RUNNING_LOOK_NS: i64 = 5_000_000;
 
 /// How often its MTU is looked at.
 const MTU_LOOK_NS: i64 = SECOND_NS / 4;
@@ -40,75 +36,88 @@ const ASK_PAUSE_NS: i64 = SECOND_NS / 4;
 /// How long a receive queue may be somebody else's.
 const BUSY_NS: i64 = 2 * SECOND_NS;
 
+/// A queue and its interface.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Tie {
+    /// It receives from it.
+    Bound,
+    /// The interface was removed; what the program took still comes.
+    Leaving(Drain),
+    /// There is no interface, or none with such a queue.
+    Absent(Absence),
+}
+
 /// The interface was removed. Times on the monotonic clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Absence {
-    look_ns: i64,
     /// Since when the receive queue is somebody else's.
     busy_since_ns: Option<i64>,
     /// The generation of the interface that has no such queue.
     without: Option<u64>,
 }
 
-impl XdpQueue {
+impl XdpEngine {
     /// The interface's state: a socket is told of its removal, and of neither down nor up.
-    pub(super) fn look_at_interface(&mut self) -> Result<(), SourceError> {
-        match self.phase {
-            Phase::Running => {
-                let now_ns = clock::monotonic_ns();
-                if now_ns < self.look_due_ns {
-                    return Ok(());
-                }
-                self.look_due_ns = now_ns.saturating_add(RUNNING_LOOK_NS);
-                let error = self.opened.channel.socket.take_error();
-                let error =
-                    error.map_err(|error| self.port.error("getsockopt(SO_ERROR)", error))?;
-                if error.is_some() {
-                    self.is_removed = true;
-                    self.leave();
-                    return Ok(());
-                }
-                self.ask_the_host(now_ns);
-                if self.attachment.held() != Some(self.held) {
-                    self.leave();
-                    return Ok(());
-                }
-                let is_up = self
-                    .port
-                    .is_up(self.held.index)
-                    .map(|is_up| is_up && self.attachment.hold().is_settled(self.queues));
-                if let Some(is_up) = is_up.filter(|is_up| *is_up != self.is_up) {
-                    self.is_up = is_up;
-                    self.events.push_back(if is_up {
-                        Event::InterfaceUp(0)
-                    } else {
-                        Event::InterfaceDown(0)
-                    });
-                }
-                self.tell_unseen();
-                if now_ns >= self.mtu_due_ns {
-                    self.mtu_due_ns = now_ns.saturating_add(MTU_LOOK_NS);
-                    self.tell_mtu("start the recording again");
+    pub(super) fn look_at_interface(
+        &mut self,
+        live: &mut Live,
+        now_ns: i64,
+    ) -> Result<(), SourceError> {
+        match self.tie {
+            // The removal may come after a stop, or after another queue has left.
+            _ if !live.is_running() => {
+                self.see_removal();
+                live.look_due_ns = now_ns;
+                Ok(())
+            }
+            Tie::Bound => self.look_while_bound(live, now_ns),
+            Tie::Leaving(drain) => {
+                self.see_removal();
+                // Once no CPU can be in the program any more, what it took and the ring has not shown never comes: the kernel unbinds the
+                // socket before it tells of the removal.
+                live.look_due_ns = now_ns;
+                if drain
+                    .missing(now_ns, |is_over| self.ledger(is_over))
+                    .is_some()
+                {
+                    self.renew()?;
+                    self.tie = Tie::Absent(Absence::default());
                 }
                 Ok(())
             }
-            Phase::Leaving { .. } => {
-                self.see_removal();
-                self.settle_ledger()
-            }
-            Phase::Draining { .. } => {
-                self.see_removal();
-                Ok(())
-            }
-            Phase::Absent(absence) if absence.look_ns <= clock::monotonic_ns() => {
-                self.look_for_return(absence)
-            }
-            _ => Ok(()),
+            Tie::Absent(absence) => self.look_for_return(live, absence, now_ns),
         }
     }
 
+    fn look_while_bound(&mut self, live: &mut Live, now_ns: i64) -> Result<(), SourceError> {
+        let error = self.opened.channel.socket.take_error();
+        let error = error.map_err(|error| self.port.error("getsockopt(SO_ERROR)", error))?;
+        self.is_removed = error.is_some();
+        if !self.is_removed {
+            self.ask_the_host(live, now_ns);
+        }
+        if self.is_removed || self.attachment.held() != Some(self.held) {
+            self.leave(live, now_ns);
+            return Ok(());
+        }
+        if let Ok(is_up) = self.port.interface.is_up(self.held.index.cast_signed()) {
+            live.found(is_up && self.is_settled());
+        }
+        self.tell_unseen(live);
+        if now_ns >= self.mtu_due_ns {
+            self.mtu_due_ns = now_ns.saturating_add(MTU_LOOK_NS);
+            self.tell_mtu(live, "start the recording again");
+        }
+        Ok(())
+    }
+
+    /// Whether all queues have what they need of an interface that came back.
+    pub(super) fn is_settled(&self) -> bool {
+        self.attachment.hold().is_settled(self.queues)
+    }
+
     /// Tells of an MTU that allows frames which do not fit, once for each time that it rises so far, and why, or what helps.
-    pub(super) fn tell_mtu(&mut self, reason: &str) {
+    pub(super) fn tell_mtu(&mut self, live: &mut Live, reason: &str) {
         let Some(bytes_max) = self.attachment.plan.packet_bytes_max else {
             return;
         };
@@ -119,87 +128,66 @@ impl XdpQueue {
         let Some(mtu) = mtu else { return };
         let fits = usize::try_from(bytes_max).is_ok_and(|max| frame_bytes(mtu) <= max);
         if !fits && self.fits_mtu {
-            let name = self.port.name();
-            self.events.push_back(Event::Notice(format!(
-                "{name}: its MTU is {mtu}, and frames above {bytes_max} bytes are counted as lost (oversize): {reason}"
-            )));
+            live.notice(format_args!(
+                "its MTU is {mtu}, and frames above {bytes_max} bytes are counted as lost (oversize): {reason}"
+            ));
         }
         self.fits_mtu = fits;
     }
 
     /// Packets of receive queues without a socket: once, until the interface is another one.
-    fn tell_unseen(&mut self) {
-        if self.line != 0 || self.has_told_unseen {
-            return;
-        }
-        let unseen = self.attachment.unseen();
-        if unseen > self.unseen_before {
+    fn tell_unseen(&mut self, live: &mut Live) {
+        if self.line == 0 && !self.has_told_unseen && self.attachment.unseen() > self.unseen_before
+        {
             self.has_told_unseen = true;
-            let name = self.port.name();
-            self.events.push_back(Event::Notice(format!(
-                "{name}: it has more receive queues than at the start, and packets of the new ones are not recorded (unseen): start again"
-            )));
+            live.notice(
+                "it has more receive queues than at the start, and packets of the new ones are not recorded (unseen): start again",
+            );
         }
     }
 
-    /// The removal may come after a stop, or after another queue has left.
     fn see_removal(&mut self) {
         let error = self.opened.channel.socket.take_error();
         self.is_removed |= error.is_ok_and(|error| error.is_some());
     }
 
     /// Leaves an interface that came back to a host that has begun to use it.
-    fn ask_the_host(&mut self, now_ns: i64) {
+    fn ask_the_host(&mut self, live: &mut Live, now_ns: i64) {
         if !self.attachment.hold().is_to_ask(now_ns, ASK_PAUSE_NS) {
             return;
         }
         let used = self.port.host_use();
         // One that has another name by now was not asked for.
-        let Some(used) = used.filter(|_| self.port.has_name(self.held.index)) else {
+        let Some(used) = used.filter(|_| self.has_name(self.held.index)) else {
             return;
         };
         let (name, reason) = (self.port.name(), of_the_host(&used));
-        self.events.push_back(Event::Notice(format!(
+        live.tell([Event::Notice(format!(
             "{name} is the host's again, and not recorded until it can be taken: {reason}"
-        )));
+        ))]);
         self.attachment.hold().refusal = Some(reason);
         self.attachment.leave(self.held.generation);
     }
 
+    fn has_name(&self, index: u32) -> bool {
+        self.port.interface.has_name(index.cast_signed())
+    }
+
     /// The interface was removed, or is the host's. What the program has taken still comes.
-    fn leave(&mut self) {
-        self.close(self.line);
+    fn leave(&mut self, live: &mut Live, now_ns: i64) {
+        self.set_open(self.line, false);
         self.attachment.leave(self.held.generation);
-        self.is_up = false;
         let is_hosts = !self.is_removed && self.attachment.hold().refusal.is_some();
-        self.events.push_back(if is_hosts {
+        live.gone(if is_hosts {
             Event::InterfaceLeft(0)
         } else {
             Event::InterfaceGone(0)
         });
-        if let Some(card) = &mut self.card {
-            card.leave(clock::realtime_ns());
+        if let Some(counters) = &mut live.counters {
+            counters.leave(clock::realtime_ns());
         }
-        let now_ns = clock::monotonic_ns();
-        self.phase = Phase::Leaving {
-            give_up_ns: now_ns.saturating_add(DRAIN_NS),
-            quiet_from_ns: now_ns.saturating_add(PLACING_NS),
-        };
-    }
-
-    /// The receive ring is empty. Once no CPU can be in the program any more, what it took and the ring has not shown never comes: the
-    /// kernel unbinds the socket before it tells of the removal.
-    fn settle_ledger(&mut self) -> Result<(), SourceError> {
-        if !self.is_drained(clock::monotonic_ns()) {
-            return Ok(());
-        }
-        self.renew()?;
-        self.phase = Phase::Absent(Absence {
-            look_ns: 0,
-            busy_since_ns: None,
-            without: None,
-        });
-        Ok(())
+        self.tie = Tie::Leaving(Drain::closed(now_ns, PLACING_NS));
+        live.look_due_ns = now_ns;
     }
 
     /// Closes the socket and puts a spare one in its place, if there is one.
@@ -229,56 +217,59 @@ impl XdpQueue {
     }
 
     /// Looks whether an interface of this name is there again, and up, and takes packets from it.
-    fn look_for_return(&mut self, mut absence: Absence) -> Result<(), SourceError> {
-        let now_ns = clock::monotonic_ns();
-        absence.look_ns = now_ns.saturating_add(ABSENT_LOOK_NS);
+    fn look_for_return(
+        &mut self,
+        live: &mut Live,
+        mut absence: Absence,
+        now_ns: i64,
+    ) -> Result<(), SourceError> {
+        live.look_due_ns = now_ns.saturating_add(ABSENT_LOOK_NS);
         let held = match self.attachment.held() {
-            None => self.take(&mut absence, now_ns)?,
+            None => self.take(live, now_ns)?,
             held => held,
         };
         if let Some(held) = held.filter(|held| absence.without == Some(held.generation)) {
-            if self.port.is_up(held.index).is_none() {
+            if self.port.interface.is_up(held.index.cast_signed()).is_err() {
                 // There may be no other queue left that sees it.
                 self.attachment.leave(held.generation);
             }
-            self.phase = Phase::Absent(absence);
             return Ok(());
         }
         if absence.without.take().is_some() {
-            self.close(self.line);
+            self.set_open(self.line, false);
         }
-        self.phase = Phase::Absent(absence);
-        held.map_or(Ok(()), |held| self.bind(held, absence, now_ns))
+        self.tie = Tie::Absent(absence);
+        held.map_or(Ok(()), |held| self.bind(live, held, absence, now_ns))
     }
 
     /// Attaches the program to the interface of this name if that is up, and another queue has not attached it. Returns what it is
     /// attached to; `None`: there is none, or it is not to be taken.
-    fn take(&mut self, absence: &mut Absence, now_ns: i64) -> Result<Option<Held>, SourceError> {
+    fn take(&mut self, live: &mut Live, now_ns: i64) -> Result<Option<Held>, SourceError> {
         let found = match self.port.look_up() {
             Err(SourceError::NoInterface { .. }) => return Ok(None),
             found => found?,
         };
+        let index = found.index.cast_unsigned();
         let mut hold = self.attachment.hold();
-        if hold.held().is_some() || !found.is_up {
+        if hold.held().is_some() || !found.flags.is_up() {
             return Ok(hold.held());
         }
-        absence.look_ns = now_ns.saturating_add(REFUSED_LOOK_NS);
+        live.look_due_ns = now_ns.saturating_add(REFUSED_LOOK_NS);
         let was_native = hold.is_native;
         let used = self.port.host_use();
         // What was said is said of the name.
-        if !self.port.has_name(found.index) {
+        if !self.has_name(index) {
             return Ok(None);
         }
         let name = self.port.name();
         let refusal = match used {
             Some(used) => of_the_host(&used),
-            None => match self.attachment.attach_again(&mut hold, found.index) {
+            None => match self.attachment.attach_again(&mut hold, index) {
                 Ok(held) => {
                     hold.ask_until(now_ns.saturating_add(ASK_NS));
                     if hold.is_native != was_native {
                         let program = program_word(hold.is_native);
-                        let words = format!("{name}: {program} XDP now");
-                        self.events.push_back(Event::Notice(words));
+                        live.notice(format_args!("{program} XDP now"));
                     }
                     return Ok(Some(held));
                 }
@@ -295,16 +286,22 @@ impl XdpQueue {
             },
         };
         if hold.refusal.as_ref() != Some(&refusal) {
-            self.events.push_back(Event::Notice(format!(
-                "{name}: an interface of this name is there again, and is not taken: {refusal}"
-            )));
+            live.notice(format_args!(
+                "an interface of this name is there again, and is not taken: {refusal}"
+            ));
             hold.refusal = Some(refusal);
         }
         Ok(None)
     }
 
     /// Receives from this queue of the interface, if it has one.
-    fn bind(&mut self, held: Held, absence: Absence, now_ns: i64) -> Result<(), SourceError> {
+    fn bind(
+        &mut self,
+        live: &mut Live,
+        held: Held,
+        absence: Absence,
+        now_ns: i64,
+    ) -> Result<(), SourceError> {
         if self.is_bound {
             return Err(self.used_up());
         }
@@ -313,7 +310,7 @@ impl XdpQueue {
         let outcome = self.opened.channel.bind(held.index, queue, is_native, plan);
         let copied = match outcome {
             Ok(copied) => copied,
-            Err(error) => return self.not_bound(error, held, absence, now_ns),
+            Err(error) => return self.not_bound(live, error, held, absence, now_ns),
         };
         self.is_bound = true;
         self.attachment
@@ -322,28 +319,29 @@ impl XdpQueue {
         // The socket before was closed before this one was bound.
         self.give_all();
         if std::mem::replace(&mut self.opened.copied, copied) != copied && self.line == 0 {
-            let (name, copy) = (self.port.name(), copy_words(copied, plan));
-            let words = format!("{name}: {copy} now");
-            self.events.push_back(Event::Notice(words));
+            live.notice(format_args!("{} now", copy_words(copied, plan)));
         }
         self.was_zero_copy |= copied.is_none();
-        if let Some(card) = &mut self.card {
-            card.follow(held.index);
+        if let Some(counters) = &mut live.counters {
+            counters.follow(held.index.cast_signed());
         }
         self.is_stamped = true;
         self.unstamped_before = self.counter(word::UNSTAMPED);
         self.has_told_unseen = false;
         self.unseen_before = self.attachment.unseen();
         self.held = held;
-        self.attachment.counters.set(self.line, word::OPEN, 1);
+        self.set_open(self.line, true);
         self.attachment.hold().settle(held.generation, self.line);
-        (self.is_removed, self.phase) = (false, Phase::Running);
+        (self.is_removed, self.tie) = (false, Tie::Bound);
+        live.found(false);
+        live.look_due_ns = now_ns;
         Ok(())
     }
 
     /// Waits for the interface or its queue, or does without it.
     fn not_bound(
         &mut self,
+        live: &mut Live,
         error: io::Error,
         held: Held,
         mut absence: Absence,
@@ -363,14 +361,11 @@ impl XdpQueue {
                 self.attachment.remove_socket(queue);
                 self.attachment.watch(self.line);
                 self.attachment.hold().settle(held.generation, self.line);
-                let name = self.port.name();
-                self.events.push_back(Event::Notice(format!(
-                    "{name}: it has no receive queue {queue} now"
-                )));
+                live.notice(format_args!("it has no receive queue {queue} now"));
             }
             _ => return Err(self.port.not_bound(queue, error)),
         }
-        self.phase = Phase::Absent(absence);
+        self.tie = Tie::Absent(absence);
         Ok(())
     }
 }

@@ -93,7 +93,7 @@ impl XdpSocket {
         Ok((TxRing::new(tx), CompletionRing::new(completion)))
     }
 
-    /// The chunks' owner keeps them as long as this socket (see `XdpQueue`, `XdpSender`).
+    /// The chunks' owner keeps them as long as this socket (see `XdpEngine`, `XdpSender`).
     fn register(&self, umem: &Umem, chunk_bytes: u32) -> io::Result<()> {
         let (addr, len) = umem.registered();
         let registration = XdpUmemReg {

@@ -8,21 +8,10 @@
 
 use std::io;
 
-use super::{PcapQueue, Phase};
+use super::PcapEngine;
 use crate::{
-    SourceError,
-    af_packet::{
-        InterfaceLosses, NicLosses,
-        sys::{InterfaceQuery, PacketSocket},
-    },
-    clock,
+    Event, SourceError, af_packet::sys::PacketSocket, interface::NamedInterface, live::Live,
 };
-
-/// How often the interface is looked at, at most: each look is three system calls.
-const PRESENT_LOOK_NS: i64 = 5_000_000;
-
-/// How often an interface that was removed is looked for, or one that is down looked at.
-pub(super) const ABSENT_LOOK_NS: i64 = 10_000_000;
 
 /// All EtherTypes, as libpcap binds.
 const ALL_PROTOCOLS: u16 = 3;
@@ -32,161 +21,109 @@ const ALL_PROTOCOLS: u16 = 3;
 pub(super) struct Link {
     /// A descriptor of libpcap's own socket.
     socket: PacketSocket,
-    query: InterfaceQuery,
-    nic: Option<NicLosses>,
-    name: String,
+    interface: NamedInterface,
+    /// At the opening.
+    pub(super) index: i32,
     /// `ARPHRD_`: what libpcap chose the link type by.
     hardware_type: u16,
     promiscuous: bool,
-    /// It was removed, and no other one was found yet.
-    is_absent: bool,
-    /// When to look for it or at it, on the monotonic clock.
-    look_ns: i64,
 }
 
 impl Link {
     /// The interface of this name; `None` where the device is none, like `any`, or cannot be asked for.
     pub(super) fn new(socket: &PacketSocket, name: &str, promiscuous: bool) -> Option<Self> {
-        let query = InterfaceQuery::new().ok()?;
-        let is_loopback = query.flags(name).ok()?.is_loopback();
+        let interface = NamedInterface::new(name).ok()?;
+        let found = interface.look_up().ok()?;
         Some(Self {
             socket: socket.try_clone().ok()?,
-            hardware_type: query.hardware_type(name).ok()?,
-            nic: NicLosses::watch(query.index(name).ok()?),
-            query,
-            name: name.to_owned(),
-            promiscuous: promiscuous && !is_loopback,
-            is_absent: false,
-            look_ns: 0,
+            interface,
+            index: found.index,
+            hardware_type: found.hardware_type,
+            promiscuous: promiscuous && !found.flags.is_loopback(),
         })
     }
 
-    /// What was lost before libpcap's socket. libpcap reads that from sysfs, which may show another namespace, and takes what it
-    /// cannot read as 0.
-    pub(super) fn losses(&mut self) -> InterfaceLosses {
-        self.nic.as_mut().map(NicLosses::read).unwrap_or_default()
+    /// Whether the interface that the socket is bound to is up; `None`: it was removed, or has another name.
+    fn is_up(&self) -> io::Result<Option<bool>> {
+        let index = self.socket.bound_index()?;
+        let is_there = index >= 0 && self.interface.has_name(index);
+        Ok(is_there.then(|| self.interface.is_up(index).ok()).flatten())
     }
 
-    /// Whether the interface was removed and no other one is there yet.
-    pub(super) fn is_absent(&self) -> bool {
-        self.is_absent
-    }
-
-    /// Whether the interface of this index is up; `None`: the name is another one's, or nobody's.
-    fn is_up(&self, index: i32) -> Option<bool> {
-        let found = self.query.index(&self.name).ok();
-        found.filter(|found| *found == index)?;
-        Some(self.query.flags(&self.name).ok()?.is_up())
-    }
-
-    /// Whether it is time for a look.
-    fn is_due(&mut self) -> bool {
-        let now_ns = clock::monotonic_ns();
-        let is_due = self.look_ns <= now_ns;
-        if is_due {
-            let pause_ns = if self.is_absent {
-                ABSENT_LOOK_NS
-            } else {
-                PRESENT_LOOK_NS
-            };
-            self.look_ns = now_ns.saturating_add(pause_ns);
-        }
-        is_due
-    }
-
-    /// Looks whether there is an interface of this name again, and receives from it. `Some`: it does, and the interface is up or not.
-    fn look_for_return(&mut self) -> Result<Option<bool>, SourceError> {
-        match self.bind() {
-            Ok((index, is_up)) => {
-                self.is_absent = false;
-                if let Some(nic) = &mut self.nic {
-                    nic.follow(index);
-                }
-                Ok(Some(is_up))
-            }
-            Err(SourceError::System { error, .. })
-                if error.raw_os_error() == Some(libc::ENODEV) =>
-            {
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Receives from the interface that has the name now. Returns its index and whether it is up. Fails with `ENODEV` if there is
-    /// none.
-    fn bind(&self) -> Result<(i32, bool), SourceError> {
-        let (name, query) = (&self.name, &self.query);
-        let at = |call| move |error| self.error(call, error);
-        let index = query.index(name).map_err(at("ioctl(SIOCGIFINDEX)"))?;
-        let hardware_type = query
-            .hardware_type(name)
-            .map_err(at("ioctl(SIOCGIFHWADDR)"))?;
-        if hardware_type != self.hardware_type {
-            let message =
-                format!("{name} came back with another link type: start the recording again");
+    /// Receives from the interface that has the name now. Returns its index and whether it is up; `None`: there is none.
+    fn bind(&self) -> Result<Option<(i32, bool)>, SourceError> {
+        let found = match self.interface.look_up() {
+            Err(SourceError::NoInterface { .. }) => return Ok(None),
+            found => found?,
+        };
+        if found.hardware_type != self.hardware_type {
+            let message = format!(
+                "{} came back with another link type: start the recording again",
+                self.interface.name()
+            );
             return Err(SourceError::Unsupported { message });
         }
-        let flags = query.flags(name).map_err(at("ioctl(SIOCGIFFLAGS)"))?;
-        self.socket.bind(index, ALL_PROTOCOLS).map_err(at("bind"))?;
-        if self.promiscuous {
-            self.socket
-                .set_promiscuous(index)
-                .map_err(at("setsockopt(PACKET_ADD_MEMBERSHIP)"))?;
+        let index = found.index;
+        let mut outcome = self.socket.bind(index, ALL_PROTOCOLS);
+        let mut call = "bind";
+        if outcome.is_ok() && self.promiscuous {
+            outcome = self.socket.set_promiscuous(index);
+            call = "setsockopt(PACKET_ADD_MEMBERSHIP)";
         }
-        Ok((index, flags.is_up()))
-    }
-
-    fn error(&self, call: &'static str, error: io::Error) -> SourceError {
-        SourceError::System {
-            interface: self.name.clone(),
-            call,
-            error,
+        match outcome {
+            Ok(()) => Ok(Some((index, found.flags.is_up()))),
+            // It went away again meanwhile.
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+            Err(error) => Err(self.interface.error(call, error)),
         }
     }
 }
 
-impl PcapQueue {
+impl PcapEngine {
     /// libpcap waits for an interface that is down without a word, so the system is asked while nothing comes.
-    pub(super) fn look_at_interface(&mut self) -> Result<(), SourceError> {
-        let Some(link) = self.link.as_mut().filter(|_| self.phase == Phase::Running) else {
+    pub(super) fn look_at_interface(&mut self, live: &mut Live) -> Result<(), SourceError> {
+        let Some(link) = self.link.as_ref().filter(|_| live.is_running()) else {
             return Ok(());
         };
-        if !link.is_due() {
-            return Ok(());
-        }
-        if link.is_absent() {
-            if let Some(is_up) = link.look_for_return()? {
-                self.found(is_up);
+        if live.presence.is_gone() {
+            if let Some((index, is_up)) = link.bind()? {
+                live.found(is_up);
+                if let Some(counters) = &mut live.counters {
+                    counters.follow(index);
+                }
             }
             return Ok(());
         }
         let index = link
             .socket
             .bound_index()
-            .map_err(|error| link.error("getsockname", error))?;
+            .map_err(|error| link.interface.error("getsockname", error))?;
         if index < 0 {
-            link.is_absent = true;
-            link.look_ns = 0;
-            self.events
-                .push_back(self.presence.gone(clock::realtime_ns()));
-        } else if let Some(is_up) = link.is_up(index) {
-            self.found(is_up);
+            live.gone(Event::InterfaceGone(0));
+            live.look_due_ns = i64::MIN;
+        } else if let Ok(Some(is_up)) = link.is_up() {
+            live.found(is_up);
         }
         Ok(())
     }
 
-    /// Whether the socket's interface is there under its name.
-    pub(super) fn has_interface(&self) -> bool {
-        let is_there = |link: &Link| {
-            let index = link.socket.bound_index();
-            index.is_ok_and(|index| link.is_up(index).is_some())
+    /// An interface that was removed is an event; while draining it does not matter.
+    pub(super) fn on_error(&mut self, live: &mut Live, message: String) -> Result<(), SourceError> {
+        // libpcap takes one that got another name for removed, until packets come.
+        let was_there = match &self.link {
+            Some(link) => link.is_up().is_ok_and(|is_up| is_up.is_some()),
+            None => true,
         };
-        self.link.as_ref().is_none_or(is_there)
-    }
-
-    fn found(&mut self, is_up: bool) {
-        let event = self.presence.found(is_up, clock::realtime_ns());
-        self.events.extend(event);
+        if !live.presence.is_gone() {
+            live.look_due_ns = i64::MIN;
+        }
+        if !live.is_running() || !was_there {
+            return Ok(());
+        }
+        Err(SourceError::system(
+            &live.interface().name,
+            "pcap_dispatch",
+            io::Error::other(message),
+        ))
     }
 }

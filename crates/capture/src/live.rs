@@ -1,0 +1,602 @@
+//! The skeleton of a live queue: all that is done around the bursts, once for every engine.
+//!
+//! An [`Engine`] fetches bursts, waits, looks at its interface and counts; [`LiveQueue`] makes a [`Queue`] of it. The skeleton decides
+//! when to look and for how long to wait, moves the watermark while nothing comes, notices steps of the system clock, tells once that an
+//! interface went and came, and ends a stopped queue when what was counted has come. Calls are bound when the program is compiled.
+//!
+//! # Who waits for what
+//!
+//! | constant | what waits | for what |
+//! |---|---|---|
+//! | [`CLOSED_DRAIN_NS`] | a stopped queue | the packets that are counted and have not come, since the last that came |
+//! | [`OPEN_DRAIN_NS`] | a stopped queue whose intake cannot be cut off | the packets to end |
+//! | [`RECEIVE_PATH_NS`] | a stopped queue | CPUs to leave the kernel's receive path |
+//! | [`DRAIN_LOOK_NS`] | a stopped queue | the next look |
+//! | [`ABSENT_LOOK_NS`] | a queue whose interface is down or gone | the next look |
+//! | [`Engine::LOOK_NS`] | an idle queue | the next look at the interface and the clocks |
+//! | `…::PLACING_NS` of an engine | the watermark | a packet that is stamped and cannot be fetched yet |
+
+use std::{collections::VecDeque, fmt, time::Duration};
+
+use crate::{
+    Burst, Event, InputDrops, InterfaceInfo, OffloadEffects, Queue, SourceError, SourceStatistics,
+    Status,
+    af_packet::InterfaceCounters,
+    af_xdp::XdpMode,
+    clock,
+    watermark::{ClockWatch, Watermark},
+};
+
+/// How long a stopped queue waits for packets that the counters know and that have not come.
+pub(crate) const CLOSED_DRAIN_NS: i64 = 100_000_000;
+
+/// How long a stopped queue whose intake cannot be cut off goes on where packets do not end.
+pub(crate) const OPEN_DRAIN_NS: i64 = 100_000_000;
+
+/// How long CPUs that are in the kernel's receive path take to leave it, at most: far more than the microseconds it takes, to allow for a
+/// virtual CPU that is descheduled there.
+pub(crate) const RECEIVE_PATH_NS: i64 = 12_000_000;
+
+/// How often a draining queue looks.
+const DRAIN_LOOK_NS: i64 = 1_000_000;
+
+/// How often an interface that was removed is looked for, and one that is down is looked at.
+pub(crate) const ABSENT_LOOK_NS: i64 = 10_000_000;
+
+/// What an engine does of a live queue. All is called by the thread that owns the queue.
+pub(crate) trait Engine: Send + fmt::Debug {
+    /// How often an idle queue looks at its interface and at the clocks, at most, ns.
+    const LOOK_NS: i64;
+
+    /// Takes the previous burst back.
+    fn give_back(&mut self, _live: &mut Live) {}
+
+    /// Fetches a burst, and tells `live` of it. Returns whether there is one.
+    ///
+    /// # Errors
+    /// The queue is at its end.
+    fn fetch(&mut self, live: &mut Live) -> Result<bool, SourceError>;
+
+    /// The burst that was fetched.
+    fn burst(&self) -> Burst<'_>;
+
+    /// Whether `fetch`, which has just found nothing, would have found all that was stamped [placing](Watermark) before.
+    fn is_dry(&self) -> bool {
+        true
+    }
+
+    /// Looks at the interface while nothing comes, also of a queue that is stopped.
+    ///
+    /// # Errors
+    /// The queue is at its end.
+    fn look(&mut self, live: &mut Live, now_ns: i64) -> Result<(), SourceError>;
+
+    /// Waits for packets until `until_ns` on the monotonic clock, or for some milliseconds more.
+    ///
+    /// # Errors
+    /// The queue is at its end.
+    fn wait(&mut self, live: &mut Live, now_ns: i64, until_ns: i64) -> Result<(), SourceError>;
+
+    /// Stops the intake.
+    fn cut_off(&mut self, live: &mut Live) -> CutOff;
+
+    /// What was counted and what has come, of a stopped queue that has just found nothing. `is_over`: nobody waits for the rest any more.
+    fn ledger(&mut self, is_over: bool) -> Ledger;
+
+    /// The queue has ended by an error, or could not be stopped.
+    fn close(&mut self) {}
+
+    /// See [`Queue::statistics`]; `now_ns` is the system clock.
+    fn statistics(&mut self, live: &mut Live, now_ns: i64) -> SourceStatistics;
+
+    /// See [`Queue::is_filtered`].
+    fn is_filtered(&self) -> bool {
+        false
+    }
+
+    /// See [`Queue::input_drops`].
+    fn input_drops(&self, live: &Live) -> InputDrops {
+        let counters = live.counters.as_ref();
+        counters.map_or(InputDrops::None, InterfaceCounters::input_drops)
+    }
+
+    /// See [`Queue::offload_effects`].
+    fn offload_effects(&self) -> Option<OffloadEffects> {
+        None
+    }
+
+    /// See [`Queue::xdp_mode`].
+    fn xdp_mode(&self) -> Option<XdpMode> {
+        None
+    }
+}
+
+/// How the intake was stopped.
+#[derive(Debug)]
+pub(crate) enum CutOff {
+    /// Nothing more is received, but for packets that are on their way now, for so long.
+    Closed { quiet_after_ns: i64 },
+    /// It cannot be: what comes is received until nothing has come for a while.
+    Open,
+    /// Nothing was received yet, or nothing can come any more.
+    Ended,
+    /// The kernel refused, with this notice: packets would come for ever.
+    Refused(String),
+}
+
+/// Packets of a stopped queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ledger {
+    /// `seen` were lent or are known to be lost.
+    Known { received: u64, seen: u64 },
+    /// Somebody else still adds to it.
+    #[cfg(feature = "dpdk")]
+    Pending,
+    /// The counters cannot be read, or somebody else tells them.
+    Unknown,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Running,
+    /// Stopped, and nobody has asked for packets since: whoever is slow to ask gets what waits all the same.
+    Stopped(CutOff),
+    Draining(Drain),
+    Ended,
+}
+
+/// The end of an intake. Times on the monotonic clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Drain {
+    /// The intake cannot be cut off.
+    is_open: bool,
+    /// From when on no packet is on its way.
+    quiet_from_ns: i64,
+    give_up_ns: i64,
+}
+
+impl Drain {
+    /// Of an intake that was closed at `now_ns`, with packets on their way for so long.
+    pub(crate) fn closed(now_ns: i64, quiet_after_ns: i64) -> Self {
+        Self {
+            is_open: false,
+            quiet_from_ns: now_ns.saturating_add(quiet_after_ns),
+            give_up_ns: now_ns.saturating_add(CLOSED_DRAIN_NS),
+        }
+    }
+
+    fn open(now_ns: i64) -> Self {
+        Self {
+            is_open: true,
+            quiet_from_ns: now_ns.saturating_add(RECEIVE_PATH_NS),
+            give_up_ns: now_ns.saturating_add(OPEN_DRAIN_NS),
+        }
+    }
+
+    /// Packets came.
+    pub(crate) fn on_packets(&mut self, now_ns: i64) {
+        if self.is_open {
+            self.quiet_from_ns = now_ns.saturating_add(RECEIVE_PATH_NS);
+        } else {
+            self.give_up_ns = now_ns.saturating_add(CLOSED_DRAIN_NS);
+        }
+    }
+
+    /// Whether it is at its end, with so many packets that are missing; `None`: not yet.
+    pub(crate) fn missing(self, now_ns: i64, ledger: impl FnOnce(bool) -> Ledger) -> Option<u64> {
+        let is_over = now_ns >= self.give_up_ns || self.is_open;
+        if now_ns < self.quiet_from_ns && now_ns < self.give_up_ns {
+            return None;
+        }
+        match ledger(is_over) {
+            #[cfg(feature = "dpdk")]
+            Ledger::Pending => None,
+            Ledger::Unknown => Some(0),
+            Ledger::Known { received, seen } => {
+                (received == seen || is_over).then(|| received.abs_diff(seen))
+            }
+        }
+    }
+}
+
+/// What every live queue has.
+#[derive(Debug)]
+pub(crate) struct Live {
+    interface: [InterfaceInfo; 1],
+    cpus: Vec<u32>,
+    events: VecDeque<Event>,
+    phase: Phase,
+    pub(crate) presence: Presence,
+    pub(crate) watermark: Watermark,
+    /// Packets are stamped by the system clock, so that there is a watermark.
+    is_stamped_here: bool,
+    clock: ClockWatch,
+    /// What the interface lost, of the queue that tells it.
+    pub(crate) counters: Option<InterfaceCounters>,
+    /// When to look at the interface next, on the monotonic clock. An engine may hasten it.
+    pub(crate) look_due_ns: i64,
+    /// How long to wait at most, ns.
+    pub(crate) wait_ns_max: i64,
+    /// Why the engine stopped by itself; told at the end.
+    pub(crate) failure: Option<SourceError>,
+}
+
+impl Live {
+    /// Of an interface that is up. No packet is stamped before `since_ns`, and each can be fetched `placing_ns` behind its stamp.
+    pub(crate) fn new(
+        interface: InterfaceInfo,
+        cpus: Vec<u32>,
+        since_ns: i64,
+        placing_ns: i64,
+    ) -> Self {
+        Self {
+            interface: [interface],
+            cpus,
+            events: VecDeque::new(),
+            phase: Phase::Running,
+            presence: Presence::new(),
+            watermark: Watermark::new(since_ns, placing_ns),
+            is_stamped_here: true,
+            clock: ClockWatch::new(),
+            counters: None,
+            look_due_ns: i64::MIN,
+            wait_ns_max: i64::MAX,
+            failure: None,
+        }
+    }
+
+    /// Stamps are of another clock: there is no watermark.
+    pub(crate) fn stamped_elsewhere(mut self) -> Self {
+        self.is_stamped_here = false;
+        self
+    }
+
+    pub(crate) fn is_stamped_here(&self) -> bool {
+        self.is_stamped_here
+    }
+
+    pub(crate) fn interface(&self) -> &InterfaceInfo {
+        &self.interface[0]
+    }
+
+    /// Nobody has stopped it.
+    pub(crate) fn is_running(&self) -> bool {
+        matches!(self.phase, Phase::Running)
+    }
+
+    /// Tells something of the interface.
+    pub(crate) fn notice(&mut self, text: impl fmt::Display) {
+        let name = &self.interface[0].name;
+        let notice = Event::Notice(format!("{name}: {text}"));
+        self.events.push_back(notice);
+    }
+
+    /// Tells that something happened to the interface, or a whole sentence.
+    pub(crate) fn tell(&mut self, event: impl IntoIterator<Item = Event>) {
+        self.events.extend(event);
+    }
+
+    /// A look found the interface, up or down.
+    pub(crate) fn found(&mut self, is_up: bool) {
+        let event = self.presence.found(is_up, clock::realtime_ns());
+        self.events.extend(event);
+    }
+
+    /// A look found that it was removed, or left to the host, as `event` says.
+    pub(crate) fn gone(&mut self, event: Event) {
+        self.presence.gone(clock::realtime_ns());
+        self.events.push_back(event);
+    }
+
+    /// Packets came, the newest with this stamp. `may_rise`: whether the interface may be said to be up because of them.
+    #[inline]
+    pub(crate) fn on_packets(&mut self, newest_ns: i64, may_rise: impl FnOnce() -> bool) {
+        match &mut self.phase {
+            Phase::Running if self.presence.is_up => {}
+            Phase::Running => {
+                if self.is_stamped_here && self.presence.is_back(newest_ns) && may_rise() {
+                    let event = self.presence.found(true, newest_ns);
+                    self.events.extend(event);
+                }
+            }
+            Phase::Draining(drain) => drain.on_packets(clock::monotonic_ns()),
+            Phase::Stopped(_) | Phase::Ended => {}
+        }
+    }
+
+    /// Goes on to drain when somebody asks for packets of a stopped queue. Returns whether the queue is at its end.
+    fn is_ended(&mut self) -> bool {
+        if let Phase::Stopped(how) = &self.phase {
+            let now_ns = clock::monotonic_ns();
+            self.phase = match how {
+                CutOff::Closed { quiet_after_ns } => {
+                    Phase::Draining(Drain::closed(now_ns, *quiet_after_ns))
+                }
+                CutOff::Open => Phase::Draining(Drain::open(now_ns)),
+                CutOff::Ended | CutOff::Refused(_) => Phase::Ended,
+            };
+        }
+        matches!(self.phase, Phase::Ended)
+    }
+
+    /// Whether packets of a device that cannot be cut off are taken no more.
+    fn is_overdue(&self) -> bool {
+        match self.phase {
+            Phase::Draining(drain) => drain.is_open && clock::monotonic_ns() >= drain.give_up_ns,
+            _ => false,
+        }
+    }
+
+    fn watch_clock(&mut self) {
+        let Some(step) = self.clock.look().filter(|_| self.is_stamped_here) else {
+            return;
+        };
+        let sentence = step.sentence(&self.interface[0].name);
+        self.events.push_back(Event::Notice(sentence));
+        if step.step_ns < 0 {
+            self.watermark.on_clock_set_back(step.now_ns);
+            self.presence.on_clock_set_back(step.now_ns);
+        }
+    }
+
+    /// Until when to wait, given the caller's deadline.
+    fn until_ns(&self, now_ns: i64, deadline_ns: i64) -> i64 {
+        let most_ns = match self.phase {
+            Phase::Draining(_) => DRAIN_LOOK_NS,
+            _ if !self.presence.is_up => ABSENT_LOOK_NS,
+            _ => return deadline_ns,
+        };
+        deadline_ns.min(now_ns.saturating_add(most_ns))
+    }
+}
+
+/// An engine as a [`Queue`].
+#[derive(Debug)]
+pub(crate) struct LiveQueue<E> {
+    live: Live,
+    engine: E,
+}
+
+impl<E: Engine + 'static> LiveQueue<E> {
+    pub(crate) fn boxed(live: Live, engine: E) -> Box<dyn Queue> {
+        Box::new(Self { live, engine })
+    }
+
+    fn try_next(&mut self, wait: Duration) -> Result<Status, SourceError> {
+        let Self { live, engine } = self;
+        engine.give_back(live);
+        if live.is_ended() {
+            return Ok(Status::End);
+        }
+        // While packets come no clock is read for this; else the second look is the one that counts.
+        if !live.is_overdue() && engine.fetch(live)? {
+            return Ok(Status::Frames);
+        }
+        let wait_ns = clock::duration_ns(wait).min(live.wait_ns_max);
+        let deadline_ns = clock::monotonic_ns().saturating_add(wait_ns);
+        loop {
+            let looked_ns = clock::realtime_ns();
+            if !live.is_overdue() && engine.fetch(live)? {
+                return Ok(Status::Frames);
+            }
+            if engine.is_dry() {
+                live.watermark.on_silence(looked_ns);
+            }
+            let now_ns = clock::monotonic_ns();
+            if now_ns >= live.look_due_ns {
+                live.look_due_ns = now_ns.saturating_add(E::LOOK_NS);
+                live.watch_clock();
+                engine.look(live, now_ns)?;
+            }
+            if let Phase::Draining(drain) = live.phase
+                && let Some(missing) = drain.missing(now_ns, |is_over| engine.ledger(is_over))
+            {
+                live.phase = Phase::Ended;
+                if missing > 0 {
+                    live.notice(format_args!(
+                        "{missing} packets that were counted did not come"
+                    ));
+                }
+                return live.failure.take().map_or(Ok(Status::End), Err);
+            }
+            // What came while it waited was lent, and the watermark is of now.
+            if now_ns >= deadline_ns {
+                return Ok(Status::Idle);
+            }
+            engine.wait(live, now_ns, live.until_ns(now_ns, deadline_ns))?;
+            // An engine that found out that it has to stop.
+            if live.is_ended() {
+                return Ok(Status::End);
+            }
+        }
+    }
+}
+
+impl<E: Engine + 'static> Queue for LiveQueue<E> {
+    fn interfaces(&self) -> &[InterfaceInfo] {
+        &self.live.interface
+    }
+
+    fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
+        self.try_next(wait).inspect_err(|_| {
+            self.live.phase = Phase::Ended;
+            self.engine.close();
+        })
+    }
+
+    fn burst(&self) -> Burst<'_> {
+        self.engine.burst()
+    }
+
+    fn cpus(&self) -> &[u32] {
+        &self.live.cpus
+    }
+
+    fn is_filtered(&self) -> bool {
+        self.engine.is_filtered()
+    }
+
+    fn watermark(&self) -> Option<i64> {
+        let time_ns = self.live.watermark.time_ns();
+        self.live.is_stamped_here.then_some(time_ns)
+    }
+
+    fn promises_watermark(&self) -> bool {
+        self.live.is_stamped_here
+    }
+
+    fn event(&mut self) -> Option<Event> {
+        self.live.events.pop_front()
+    }
+
+    fn statistics(&mut self) -> SourceStatistics {
+        let now_ns = clock::realtime_ns();
+        if let Some(counters) = &mut self.live.counters {
+            counters.ask(now_ns, !matches!(self.live.phase, Phase::Running));
+        }
+        self.engine.statistics(&mut self.live, now_ns)
+    }
+
+    fn input_drops(&self) -> InputDrops {
+        self.engine.input_drops(&self.live)
+    }
+
+    fn offload_effects(&self) -> Option<OffloadEffects> {
+        self.engine.offload_effects()
+    }
+
+    fn xdp_mode(&self) -> Option<XdpMode> {
+        self.engine.xdp_mode()
+    }
+
+    fn stop(&mut self) {
+        let Self { live, engine } = self;
+        if live.is_running() {
+            live.stop(engine);
+        }
+    }
+}
+
+impl Live {
+    /// Stops the intake of a running queue. Engines that find out by themselves that they are at their end call it too.
+    pub(crate) fn stop(&mut self, engine: &mut impl Engine) {
+        self.phase = match engine.cut_off(self) {
+            CutOff::Refused(why) => {
+                self.notice(why);
+                engine.close();
+                Phase::Ended
+            }
+            how => Phase::Stopped(how),
+        };
+    }
+}
+
+/// Whether a queue's interface is up, as events: what looks and packets say of it, one after the other.
+///
+/// Packets wait in the kernel before they are shown. Those that came before an interface went are shown after it was seen to be gone,
+/// and do not say that it is back.
+#[derive(Debug)]
+pub(crate) struct Presence {
+    is_up: bool,
+    /// It was removed, and no other one was found since.
+    is_gone: bool,
+    /// When it was found down or gone, on the system clock.
+    down_ns: i64,
+}
+
+impl Presence {
+    /// Of an interface that is up.
+    fn new() -> Self {
+        Self {
+            is_up: true,
+            is_gone: false,
+            down_ns: i64::MIN,
+        }
+    }
+
+    /// Whether it was up at the last look.
+    pub(crate) fn is_up(&self) -> bool {
+        self.is_up
+    }
+
+    /// Whether it was removed, and no other one was found since.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+
+    /// A look found the interface, up or down, at `now_ns` on the system clock.
+    fn found(&mut self, is_up: bool, now_ns: i64) -> Option<Event> {
+        self.is_gone = false;
+        if std::mem::replace(&mut self.is_up, is_up) == is_up {
+            return None;
+        }
+        if is_up {
+            return Some(Event::InterfaceUp(0));
+        }
+        self.down_ns = now_ns;
+        Some(Event::InterfaceDown(0))
+    }
+
+    /// A look found it removed, at `now_ns` on the system clock.
+    fn gone(&mut self, now_ns: i64) {
+        (self.is_up, self.is_gone, self.down_ns) = (false, true, now_ns);
+    }
+
+    /// Whether packets that came, the newest with this stamp, tell that an interface that was down is up again.
+    fn is_back(&self, newest_ns: i64) -> bool {
+        !self.is_gone && newest_ns > self.down_ns
+    }
+
+    /// The system clock was set back to `now_ns`.
+    fn on_clock_set_back(&mut self, now_ns: i64) {
+        self.down_ns = self.down_ns.min(now_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_that_waited_are_no_return() {
+        let mut presence = Presence::new();
+        assert_eq!(presence.found(false, 100), Some(Event::InterfaceDown(0)));
+        assert_eq!(presence.found(false, 105), None);
+        assert!(!presence.is_back(99) && presence.is_back(101));
+        assert_eq!(presence.found(true, 101), Some(Event::InterfaceUp(0)));
+        presence.gone(200);
+        // Also where the clock was set back between the stamp and the look.
+        assert!(!presence.is_back(199) && !presence.is_back(201));
+        // Another one is there, but down; what waited may still come.
+        assert_eq!(presence.found(false, 300), None);
+        assert!(!presence.is_back(200));
+        assert_eq!(presence.found(true, 310), Some(Event::InterfaceUp(0)));
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_hides_no_return() {
+        let mut presence = Presence::new();
+        presence.found(false, 1000);
+        presence.on_clock_set_back(500);
+        assert!(presence.is_back(501));
+    }
+
+    #[test]
+    fn a_closed_intake_is_waited_for_and_an_open_one_has_its_time() {
+        let ledger = |received, seen| move |_| Ledger::Known { received, seen };
+        let mut closed = Drain::closed(0, 10);
+        assert_eq!(closed.missing(9, ledger(7, 7)), None, "on their way");
+        assert_eq!(closed.missing(10, ledger(7, 7)), Some(0));
+        assert_eq!(closed.missing(10, |_| Ledger::Unknown), Some(0));
+        assert_eq!(closed.missing(10, ledger(9, 7)), None);
+        closed.on_packets(5);
+        assert_eq!(closed.missing(CLOSED_DRAIN_NS, ledger(9, 7)), None);
+        assert_eq!(closed.missing(5 + CLOSED_DRAIN_NS, ledger(7, 9)), Some(2));
+        let mut open = Drain::open(0);
+        open.on_packets(5);
+        assert_eq!(open.missing(RECEIVE_PATH_NS, ledger(7, 7)), None);
+        assert_eq!(open.missing(5 + RECEIVE_PATH_NS, ledger(9, 7)), Some(2));
+        open.on_packets(OPEN_DRAIN_NS);
+        assert_eq!(open.missing(OPEN_DRAIN_NS, ledger(9, 9)), Some(0), "no end");
+    }
+}
