@@ -2,6 +2,8 @@
 //!
 //! They are asked through a socket, so the answers are those of the network namespace of the calling thread at the time
 //! the [`InterfaceQuery`] was made; `/sys/class/net` would show the namespace of whoever mounted it.
+//!
+//! Answers of ethtool are structures of 32-bit words, with bytes and halves in some; they are read as words.
 #![expect(unsafe_code, reason = "ioctl takes pointers to structures with unions")]
 
 use std::{
@@ -110,131 +112,126 @@ impl InterfaceQuery {
 
     /// The legacy ethtool flags: bit 7 VLAN insertion, 8 VLAN extraction, 15 LRO.
     pub(crate) fn ethtool_flags(&self, name: &str) -> io::Result<u32> {
-        self.ethtool_value(name, ETHTOOL_FLAGS)
+        // `struct ethtool_value`: the value behind the command.
+        let answer: [u32; 2] = self.ethtool(name, ETHTOOL_FLAGS)?;
+        Ok(answer[1])
     }
 
     /// Whether generic receive offload is on.
     pub(crate) fn ethtool_gro(&self, name: &str) -> io::Result<bool> {
-        Ok(self.ethtool_value(name, ETHTOOL_GRO)? != 0)
+        let answer: [u32; 2] = self.ethtool(name, ETHTOOL_GRO)?;
+        Ok(answer[1] != 0)
     }
 
     /// The driver's name: `veth`, `virtio_net`, `tun`, …
     pub(crate) fn driver(&self, name: &str) -> io::Result<String> {
-        let mut answer = DriverInfo {
-            command: ETHTOOL_DRIVER,
-            driver: [0; 32],
-            rest: [0; 160],
-        };
-        self.ask_ethtool(name, &mut answer)?;
-        let length = answer
-            .driver
-            .iter()
-            .position(|byte| *byte == 0)
-            .unwrap_or(answer.driver.len());
-        Ok(String::from_utf8_lossy(&answer.driver[..length]).into_owned())
+        // `struct ethtool_drvinfo`: 32 bytes of name behind the command.
+        let answer: [u32; 49] = self.ethtool(name, ETHTOOL_DRIVER)?;
+        let bytes = answer[1..9].iter().flat_map(|word| word.to_ne_bytes());
+        let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Which fields of packets of this `flow_type` the NIC hashes: `RXH_` bits.
     pub(crate) fn ethtool_flow_hash(&self, name: &str, flow_type: u32) -> io::Result<u64> {
-        let mut answer = FlowHash {
-            command: ETHTOOL_FLOW_HASH,
-            flow_type,
-            data: 0,
-        };
+        // The first 16 bytes of `struct ethtool_rxnfc`, which are all that the command reads and fills: command, type, data.
+        let mut answer = [ETHTOOL_FLOW_HASH, flow_type, 0, 0];
         self.ask_ethtool(name, &mut answer)?;
-        Ok(answer.data)
+        let ([a, b, c, d], [e, f, g, h]) = (answer[2].to_ne_bytes(), answer[3].to_ne_bytes());
+        Ok(u64::from_ne_bytes([a, b, c, d, e, f, g, h]))
     }
 
     /// How the NIC spreads packets over its receive queues.
     pub(crate) fn ethtool_rss(&self, name: &str) -> io::Result<RssAnswer> {
-        // The first call asks for the sizes.
-        let mut answer = Rss::new(0, 0);
-        self.ask_ethtool(name, &mut answer)?;
-        let (table_len, key_bytes) = (answer.table_len, answer.key_bytes);
-        let (length, bytes) = (table_len as usize, key_bytes as usize);
+        // `struct ethtool_rxfh`: command, context, entries of the table, bytes of the key, then in bytes function, transform and reserved
+        // ones; table and key behind them. The first call asks for the sizes.
+        const CONFIG: usize = 6;
+        let mut answer: [u32; CONFIG] = self.ethtool(name, ETHTOOL_RSS)?;
+        let (length, bytes) = (answer[2] as usize, answer[3] as usize);
         if length.saturating_mul(4).saturating_add(bytes) > 4 * RSS_WORDS {
             return Err(io::Error::other("an indirection table of unknown size"));
         }
-        let mut answer = Rss::new(table_len, key_bytes);
-        self.ask_ethtool(name, &mut answer)?;
-        let key = answer.config[length..]
-            .iter()
-            .flat_map(|word| word.to_ne_bytes())
-            .take(bytes)
-            .collect();
+        answer[4] = 0;
+        let mut whole = [0; CONFIG + RSS_WORDS];
+        whole[..CONFIG].copy_from_slice(&answer);
+        self.ask_ethtool(name, &mut whole)?;
+        let (table, key) = whole[CONFIG..].split_at(length);
+        let [function, transform, ..] = whole[4].to_ne_bytes();
         Ok(RssAnswer {
-            function: answer.function,
-            transform: answer.transform,
-            table: answer.config[..length].to_vec(),
-            key,
+            function,
+            transform,
+            table: table.to_vec(),
+            key: key
+                .iter()
+                .flat_map(|word| word.to_ne_bytes())
+                .take(bytes)
+                .collect(),
         })
     }
 
     /// Entries of the NIC's receive ring, and the most that it can have.
     pub(crate) fn ethtool_receive_ring(&self, name: &str) -> io::Result<(u32, u32)> {
-        let mut answer = RingSizes {
-            command: ETHTOOL_RING,
-            receive_max: 0,
-            other_maxima: [0; 3],
-            receive: 0,
-            others: [0; 3],
-        };
-        self.ask_ethtool(name, &mut answer)?;
-        Ok((answer.receive, answer.receive_max))
+        // `struct ethtool_ringparam`: four maxima and four sizes, each with that of received packets first.
+        let answer: [u32; 9] = self.ethtool(name, ETHTOOL_RING)?;
+        Ok((answer[5], answer[1]))
     }
 
     /// How many transmit queues are in use. Since Linux 5.12 for veth.
     pub(crate) fn ethtool_transmit_queues(&self, name: &str) -> io::Result<u32> {
-        let mut answer = Channels {
-            command: ETHTOOL_CHANNELS,
-            maxima: [0; 4],
-            receive: 0,
-            transmit: 0,
-            other: 0,
-            combined: 0,
-        };
-        self.ask_ethtool(name, &mut answer)?;
-        Ok(answer.transmit.saturating_add(answer.combined))
+        // `struct ethtool_channels`: four maxima, then queues that receive, send, do other things, and receive and send.
+        let answer: [u32; 9] = self.ethtool(name, ETHTOOL_CHANNELS)?;
+        Ok(answer[6].saturating_add(answer[8]))
     }
 
     /// Whether the NIC asks the other end to pause when it is full (IEEE 802.3, annex 31B).
     pub(crate) fn ethtool_sends_pauses(&self, name: &str) -> io::Result<bool> {
-        let mut answer = Pauses {
-            command: ETHTOOL_PAUSE,
-            negotiates: 0,
-            obeys: 0,
-            sends: 0,
-        };
-        self.ask_ethtool(name, &mut answer)?;
-        Ok(answer.sends != 0)
+        // `struct ethtool_pauseparam`: negotiates, obeys, sends.
+        let answer: [u32; 4] = self.ethtool(name, ETHTOOL_PAUSE)?;
+        Ok(answer[3] != 0)
     }
 
     /// How fast the link is, Mbit/s. `None`: the driver does not know, as where there is no carrier.
     pub(crate) fn ethtool_speed(&self, name: &str) -> io::Result<Option<u32>> {
-        let mut answer = Link {
-            command: ETHTOOL_LINK,
-            modes: [0; 2],
-            speed: 0,
-            ports: [0; 14],
-            speed_high: 0,
-            rest: [0; 14],
+        // `struct ethtool_cmd`: halves of the speed in bytes 12 and 28.
+        let answer: [u32; 11] = self.ethtool(name, ETHTOOL_LINK)?;
+        let half = |word: usize| {
+            let [a, b, ..] = answer[word].to_ne_bytes();
+            u32::from(u16::from_ne_bytes([a, b]))
         };
-        self.ask_ethtool(name, &mut answer)?;
-        let speed = u32::from(answer.speed) | u32::from(answer.speed_high) << 16;
+        let speed = half(3) | half(7) << 16;
         Ok(Some(speed).filter(|speed| (1..SPEED_UNKNOWN).contains(speed)))
     }
 
-    fn ethtool_value(&self, name: &str, command: u32) -> io::Result<u32> {
-        let mut answer = Value { command, data: 0 };
+    /// Asks with a command alone.
+    fn ethtool<const WORDS: usize>(&self, name: &str, command: u32) -> io::Result<[u32; WORDS]> {
+        let mut answer = [0; WORDS];
+        answer[0] = command;
         self.ask_ethtool(name, &mut answer)?;
-        Ok(answer.data)
+        Ok(answer)
     }
 
-    /// Asks what `answer` holds the command of.
-    fn ask_ethtool<A: Answer>(&self, name: &str, answer: &mut A) -> io::Result<()> {
+    /// Asks what the first word of `answer` commands.
+    fn ask_ethtool<const WORDS: usize>(
+        &self,
+        name: &str,
+        answer: &mut [u32; WORDS],
+    ) -> io::Result<()> {
+        let expected = match answer[0] {
+            ETHTOOL_FLAGS | ETHTOOL_GRO => 2,
+            ETHTOOL_PAUSE | ETHTOOL_FLOW_HASH => 4,
+            // The kernel refuses sizes that are neither 0 nor those that it gave, which were compared with the room.
+            ETHTOOL_RSS => {
+                6 + (answer[2] as usize).saturating_add((answer[3] as usize).div_ceil(4))
+            }
+            ETHTOOL_RING | ETHTOOL_CHANNELS => 9,
+            ETHTOOL_LINK => 11,
+            _ => 49,
+        };
+        assert!(expected <= WORDS, "no room for the answer");
         let mut request = request(name)?;
-        request.ifr_ifru.ifru_data = std::ptr::from_mut(answer).cast();
-        // SAFETY: the pointer leads to a structure as large as its command fills (`Answer`), which lives across the call.
+        request.ifr_ifru.ifru_data = answer.as_mut_ptr().cast();
+        // SAFETY: the pointer leads to as many words as the structure of the command has, as asserted, which live across the call; any
+        // bytes are a value.
         unsafe { self.ask(libc::SIOCETHTOOL, &mut request) }
     }
 
@@ -250,32 +247,6 @@ impl InterfaceQuery {
     }
 }
 
-/// What an ethtool command fills.
-///
-/// # Safety
-/// Starts with the command, a constant of the type, and is as large as that command's structure; any bytes are a value.
-unsafe trait Answer {}
-
-// SAFETY: `ethtool_drvinfo`, asserted to be as large, is only made with its command.
-unsafe impl Answer for DriverInfo {}
-// SAFETY: `ethtool_cmd`, asserted to be as large, is only made with its command.
-unsafe impl Answer for Link {}
-// SAFETY: `ethtool_value`; only made with commands that fill one.
-unsafe impl Answer for Value {}
-
-// SAFETY: the first 16 bytes of `ethtool_rxnfc`, which are all that its command reads and fills.
-unsafe impl Answer for FlowHash {}
-// SAFETY: `ethtool_rxfh`, made with sizes of 0, or with those that the first call gave and `RSS_WORDS` has room for; the
-// kernel refuses a call whose sizes are neither.
-unsafe impl Answer for Rss {}
-
-// SAFETY: `ethtool_ringparam`, asserted to be as large, is only made with its command.
-unsafe impl Answer for RingSizes {}
-// SAFETY: `ethtool_channels`, likewise.
-unsafe impl Answer for Channels {}
-// SAFETY: `ethtool_pauseparam`, likewise.
-unsafe impl Answer for Pauses {}
-
 /// What [`InterfaceQuery::ethtool_rss`] found.
 #[derive(Debug)]
 pub(crate) struct RssAnswer {
@@ -288,115 +259,8 @@ pub(crate) struct RssAnswer {
     pub(crate) key: Vec<u8>,
 }
 
-/// The start of `struct ethtool_rxnfc`.
-#[repr(C)]
-struct FlowHash {
-    command: u32,
-    flow_type: u32,
-    data: u64,
-}
-
-/// `struct ethtool_rxfh` with room for table and key behind it.
-#[repr(C)]
-struct Rss {
-    command: u32,
-    context: u32,
-    /// Entries of the table, which come first in `config`.
-    table_len: u32,
-    /// Bytes of the key, which come behind them.
-    key_bytes: u32,
-    function: u8,
-    transform: u8,
-    reserved: [u8; 6],
-    config: [u32; RSS_WORDS],
-}
-
-const _: () = assert!(size_of::<FlowHash>() == 16);
-const _: () = assert!(std::mem::offset_of!(Rss, config) == 24);
-
-impl Rss {
-    fn new(table_len: u32, key_bytes: u32) -> Self {
-        Self {
-            command: ETHTOOL_RSS,
-            context: 0,
-            table_len,
-            key_bytes,
-            function: 0,
-            transform: 0,
-            reserved: [0; 6],
-            config: [0; RSS_WORDS],
-        }
-    }
-}
-
 /// `SPEED_UNKNOWN`.
 const SPEED_UNKNOWN: u32 = 0xffff_ffff;
-
-/// `struct ethtool_cmd`, of which only the speed is read.
-#[repr(C)]
-struct Link {
-    command: u32,
-    modes: [u32; 2],
-    speed: u16,
-    ports: [u8; 14],
-    speed_high: u16,
-    rest: [u8; 14],
-}
-
-const _: () = assert!(size_of::<Link>() == 44);
-const _: () = assert!(std::mem::offset_of!(Link, speed_high) == 28);
-
-/// `struct ethtool_value`.
-#[repr(C)]
-struct Value {
-    command: u32,
-    data: u32,
-}
-
-/// `struct ethtool_ringparam`: sizes in entries.
-#[repr(C)]
-struct RingSizes {
-    command: u32,
-    receive_max: u32,
-    other_maxima: [u32; 3],
-    receive: u32,
-    others: [u32; 3],
-}
-
-/// `struct ethtool_channels`: numbers of queues; combined ones receive and transmit.
-#[repr(C)]
-struct Channels {
-    command: u32,
-    maxima: [u32; 4],
-    receive: u32,
-    transmit: u32,
-    other: u32,
-    combined: u32,
-}
-
-const _: () = assert!(size_of::<Channels>() == 36);
-
-/// `struct ethtool_pauseparam`: switches.
-#[repr(C)]
-struct Pauses {
-    command: u32,
-    negotiates: u32,
-    obeys: u32,
-    sends: u32,
-}
-
-const _: () = assert!(size_of::<RingSizes>() == 36);
-const _: () = assert!(size_of::<Pauses>() == 16);
-
-/// `struct ethtool_drvinfo`, of which only the name is read.
-#[repr(C)]
-struct DriverInfo {
-    command: u32,
-    driver: [u8; 32],
-    rest: [u8; 160],
-}
-
-const _: () = assert!(size_of::<DriverInfo>() == 196);
 
 /// A request for the interface `name`; `ENODEV` if no interface can have this name.
 fn request(name: &str) -> io::Result<libc::ifreq> {
