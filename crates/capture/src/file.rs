@@ -7,19 +7,19 @@ use std::{
     fs::File,
     io::{self, Read},
     os::fd::AsFd,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
-use retroscope_pcapfile::{ReadError, Reader, TextAllowance};
+use retroscope_pcapfile::{Reader, TextAllowance};
 
 use crate::{
-    Burst, Event, InterfaceInfo, Probed, Queue, Source, SourceError, SourceStatistics, Status,
-    TimeDomain, poll::wait_for, records::Records,
+    Probed, Queue, Source, SourceError, TimeDomain,
+    poll::wait_for,
+    records::{Records, RecordsQueue, source_error},
 };
 
 /// A capture file behind the [`Source`] plug.
@@ -99,7 +99,8 @@ impl Source for FileSource {
         };
         let reader = Reader::with_texts(file, self.texts)
             .map_err(|error| source_error(&self.path, error))?;
-        let queue: Box<dyn Queue> = Box::new(FileQueue::new(self.path, reader, stop));
+        let records = Records::new(reader, TimeDomain::File, "");
+        let queue: Box<dyn Queue> = Box::new(RecordsQueue::new(self.path, records, None, stop));
         Ok(Box::new(vec![queue]))
     }
 }
@@ -133,107 +134,14 @@ impl Read for Stream {
     }
 }
 
-/// A capture file that is open.
-#[derive(Debug)]
-struct FileQueue {
-    path: PathBuf,
-    records: Records<Stream>,
-    stop: Arc<AtomicBool>,
-    ended: bool,
-}
-
-impl FileQueue {
-    fn new(path: PathBuf, reader: Reader<Stream>, stop: Arc<AtomicBool>) -> Self {
-        Self {
-            path,
-            records: Records::new(reader, TimeDomain::File, ""),
-            stop,
-            ended: false,
-        }
-    }
-}
-
-impl Queue for FileQueue {
-    fn interfaces(&self) -> &[InterfaceInfo] {
-        self.records.interfaces()
-    }
-
-    /// Reads the next records, or on for a moment where the file holds something else. A pipe is waited for longer than `_wait` if it
-    /// delivers nothing.
-    fn next(&mut self, _wait: Duration) -> Result<Status, SourceError> {
-        if self.ended {
-            self.records.clear();
-            return Ok(Status::End);
-        }
-        match self.records.poll() {
-            Ok(Some(0)) => self.ended = true,
-            Ok(Some(_)) => return Ok(Status::Frames),
-            Ok(None) => return Ok(Status::Idle),
-            Err(error) => {
-                self.ended = true;
-                // What was stopped ends anywhere.
-                if !self.stop.load(Ordering::Relaxed) {
-                    return Err(source_error(&self.path, error));
-                }
-            }
-        }
-        Ok(Status::End)
-    }
-
-    fn burst(&self) -> Burst<'_> {
-        self.records.burst()
-    }
-
-    fn watermark(&self) -> Option<i64> {
-        self.ended.then_some(i64::MAX)
-    }
-
-    fn event(&mut self) -> Option<Event> {
-        self.records.event(&self.path.to_string_lossy())
-    }
-
-    fn statistics(&mut self) -> SourceStatistics {
-        SourceStatistics {
-            received: Some(self.records.read()),
-            lost: Vec::new(),
-            as_of_ns: self.watermark(),
-        }
-    }
-
-    fn stop(&mut self) {
-        // Records are received when they are read: there is nothing to drain.
-        self.ended = true;
-        self.records.clear();
-    }
-}
-
-/// Tells the file's faults from the system's.
-pub(crate) fn source_error(path: &Path, error: ReadError) -> SourceError {
-    let path = path.to_owned();
-    match error {
-        ReadError::Open { error, .. }
-        | ReadError::Io {
-            offset: 0, error, ..
-        } => SourceError::File { path, error },
-        ReadError::Io { offset, error, .. } => {
-            let error = io::Error::new(error.kind(), format!("{error}, after byte {offset}"));
-            SourceError::File { path, error }
-        }
-        error => SourceError::Damaged {
-            path,
-            message: error.to_string(),
-        },
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::{io::Write, path::Path, time::Duration};
 
     use retroscope_packet::LinkType;
 
     use super::*;
-    use crate::{Direction, FrameMeta};
+    use crate::{Direction, FrameMeta, Status};
 
     /// A pcap file (little-endian, microseconds, Ethernet) with packets of `lengths` bytes, one a second.
     fn pcap(lengths: &[u32]) -> Vec<u8> {

@@ -22,7 +22,7 @@
 use std::{
     io::{self, Read},
     net::{TcpStream, ToSocketAddrs},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering},
@@ -34,12 +34,10 @@ use retroscope_pcapfile::{Reader, TextAllowance};
 use rustix::net::sockopt;
 
 use crate::{
-    Burst, Event, InterfaceInfo, LossCause, Probed, Queue, Source, SourceError, SourceStatistics,
-    Status, TimeDomain,
+    Probed, Queue, Source, SourceError, TimeDomain,
     clock::{self, SECOND_NS},
-    file::source_error,
     poll::wait_for,
-    records::Records,
+    records::{Records, RecordsQueue, source_error},
 };
 
 /// What a source's name starts with.
@@ -161,12 +159,11 @@ impl Source for TcpSource {
             let message = "connected, but no capture with an interface came";
             self.error("read", io::Error::new(io::ErrorKind::TimedOut, message))
         })?;
-        let queue: Box<dyn Queue> = Box::new(TcpQueue {
-            records: Records::new(reader, TimeDomain::Foreign, &self.name),
-            name: self.name,
-            until_ns,
-            ended: false,
-        });
+        let records = Records::new(reader, TimeDomain::Foreign, &self.name);
+        let path = PathBuf::from(self.name);
+        let until_ns = Some(until_ns);
+        let queue = RecordsQueue::new(path, records, until_ns, Arc::default());
+        let queue: Box<dyn Queue> = Box::new(queue);
         Ok(Box::new(vec![queue]))
     }
 }
@@ -217,77 +214,6 @@ impl Read for Stream {
             }
         }
         Ok(count)
-    }
-}
-
-/// A stream that is connected.
-#[derive(Debug)]
-struct TcpQueue {
-    name: String,
-    records: Records<Stream>,
-    until_ns: Arc<AtomicI64>,
-    ended: bool,
-}
-
-impl Queue for TcpQueue {
-    fn interfaces(&self) -> &[InterfaceInfo] {
-        self.records.interfaces()
-    }
-
-    /// It returns when `wait` is over, whatever comes; where that is no time at all, it reads once what is there.
-    fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
-        if self.ended {
-            self.records.clear();
-            return Ok(Status::End);
-        }
-        let until_ns = clock::monotonic_ns().saturating_add(clock::duration_ns(wait));
-        self.until_ns.store(until_ns, Ordering::Relaxed);
-        loop {
-            return match self.records.poll() {
-                Ok(Some(0)) => {
-                    self.ended = true;
-                    Ok(Status::End)
-                }
-                Ok(Some(_)) => Ok(Status::Frames),
-                Ok(None) if clock::monotonic_ns() < until_ns => continue,
-                Ok(None) => Ok(Status::Idle),
-                Err(error) if error.is_would_block() => Ok(Status::Idle),
-                Err(error) => {
-                    self.ended = true;
-                    Err(source_error(Path::new(&self.name), error))
-                }
-            };
-        }
-    }
-
-    fn burst(&self) -> Burst<'_> {
-        self.records.burst()
-    }
-
-    fn watermark(&self) -> Option<i64> {
-        self.ended.then_some(i64::MAX)
-    }
-
-    fn promises_watermark(&self) -> bool {
-        false
-    }
-
-    fn event(&mut self) -> Option<Event> {
-        self.records.event(&self.name)
-    }
-
-    fn statistics(&mut self) -> SourceStatistics {
-        SourceStatistics {
-            received: Some(self.records.read()),
-            lost: vec![(LossCause::Upstream, None)],
-            as_of_ns: self.watermark(),
-        }
-    }
-
-    /// What waits in the connection was not received yet: records are received when they are read.
-    fn stop(&mut self) {
-        self.ended = true;
-        self.records.clear();
     }
 }
 

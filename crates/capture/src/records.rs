@@ -1,10 +1,22 @@
 //! What the engines that read capture formats share: records of a reader as lent frames.
 
-use std::io::Read;
+use std::{
+    fmt::Debug,
+    io::{self, Read},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
+    time::Duration,
+};
 
 use retroscope_pcapfile::{ReadError, Reader, RecordMeta, TEXT_BYTES_MAX, TEXTS_BYTES_MAX};
 
-use crate::{Burst, Direction, Event, FrameMeta, InterfaceInfo, TimeDomain};
+use crate::{
+    Burst, Direction, Event, FrameMeta, InterfaceInfo, LossCause, Queue, SourceError,
+    SourceStatistics, Status, TimeDomain, clock,
+};
 
 /// A reader of pcap or pcapng whose bursts are lent as frames.
 #[derive(Debug)]
@@ -108,6 +120,115 @@ impl<R: Read> Records<R> {
     }
 }
 
+/// A reader as a queue: records are received when they are read, so a stopped one ends at once.
+#[derive(Debug)]
+pub(crate) struct RecordsQueue<R: Read> {
+    /// What messages call it.
+    path: PathBuf,
+    records: Records<R>,
+    /// Until when the stream waits for more, on the monotonic clock; `None`: for ever.
+    until_ns: Option<Arc<AtomicI64>>,
+    /// Set by another thread to end a stream that waits.
+    stop: Arc<AtomicBool>,
+    ended: bool,
+}
+
+impl<R: Read> RecordsQueue<R> {
+    /// A queue of records that end when `stop` is set, or, read in time, when the stream does. `until_ns`: what the stream looks at.
+    pub(crate) fn new(
+        path: PathBuf,
+        records: Records<R>,
+        until_ns: Option<Arc<AtomicI64>>,
+        stop: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            path,
+            records,
+            until_ns,
+            stop,
+            ended: false,
+        }
+    }
+
+    fn is_live(&self) -> bool {
+        self.until_ns.is_some()
+    }
+}
+
+impl<R: Read + Send + Debug> Queue for RecordsQueue<R> {
+    fn interfaces(&self) -> &[InterfaceInfo] {
+        self.records.interfaces()
+    }
+
+    /// Reads the next records, or on for a moment where there is something else. A live stream returns when `wait` is over, whatever comes;
+    /// where that is no time at all, it reads once what is there. A pipe is waited for longer if it delivers nothing.
+    fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
+        if self.ended {
+            self.records.clear();
+            return Ok(Status::End);
+        }
+        let deadline_ns = self.until_ns.as_ref().map(|until_ns| {
+            let deadline_ns = clock::monotonic_ns().saturating_add(clock::duration_ns(wait));
+            // Relaxed: the same thread loads it.
+            until_ns.store(deadline_ns, Ordering::Relaxed);
+            deadline_ns
+        });
+        loop {
+            match self.records.poll() {
+                Ok(Some(0)) => self.ended = true,
+                Ok(Some(_)) => return Ok(Status::Frames),
+                Ok(None) if deadline_ns.is_some_and(|end_ns| clock::monotonic_ns() < end_ns) => {
+                    continue;
+                }
+                Ok(None) => return Ok(Status::Idle),
+                Err(error) if self.is_live() && error.is_would_block() => return Ok(Status::Idle),
+                Err(error) => {
+                    self.ended = true;
+                    // What was stopped ends anywhere. The flag carries no data.
+                    if !self.stop.load(Ordering::Relaxed) {
+                        return Err(source_error(&self.path, error));
+                    }
+                }
+            }
+            return Ok(Status::End);
+        }
+    }
+
+    fn burst(&self) -> Burst<'_> {
+        self.records.burst()
+    }
+
+    fn watermark(&self) -> Option<i64> {
+        self.ended.then_some(i64::MAX)
+    }
+
+    fn promises_watermark(&self) -> bool {
+        !self.is_live()
+    }
+
+    fn event(&mut self) -> Option<Event> {
+        self.records.event(&self.path.to_string_lossy())
+    }
+
+    /// What whoever captured a live stream has lost is unknown.
+    fn statistics(&mut self) -> SourceStatistics {
+        SourceStatistics {
+            received: Some(self.records.read()),
+            lost: self
+                .is_live()
+                .then_some((LossCause::Upstream, None))
+                .into_iter()
+                .collect(),
+            as_of_ns: self.watermark(),
+        }
+    }
+
+    fn stop(&mut self) {
+        self.ended = true;
+        self.records.clear();
+    }
+}
+
 fn frame(record: &RecordMeta) -> FrameMeta {
     FrameMeta {
         time_ns: record.time_ns,
@@ -118,5 +239,24 @@ fn frame(record: &RecordMeta) -> FrameMeta {
         // Bits 0 and 1 of pcapng's `epb_flags`.
         direction: Direction::from_bits(record.flags.map_or(0, |flags| flags.to_le_bytes()[0] & 3)),
         vlan: None,
+    }
+}
+
+/// Tells the file's faults from the system's.
+pub(crate) fn source_error(path: &Path, error: ReadError) -> SourceError {
+    let path = path.to_owned();
+    match error {
+        ReadError::Open { error, .. }
+        | ReadError::Io {
+            offset: 0, error, ..
+        } => SourceError::File { path, error },
+        ReadError::Io { offset, error, .. } => {
+            let error = io::Error::new(error.kind(), format!("{error}, after byte {offset}"));
+            SourceError::File { path, error }
+        }
+        error => SourceError::Damaged {
+            path,
+            message: error.to_string(),
+        },
     }
 }
