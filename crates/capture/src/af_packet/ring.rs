@@ -105,7 +105,7 @@ impl BlockRing {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::block::testing::{Packet, block_of},
+        super::block::tests::{Packet, block_of},
         *,
     };
 

@@ -152,7 +152,7 @@ fn is_link_local(address: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::testing;
+    use crate::netlink::tests;
 
     fn address(family: u8, index: u32, value: &[u8]) -> bool {
         counts(family, index, value, None)
@@ -166,8 +166,8 @@ mod tests {
         if let Some(local) = local {
             body = body.with(LOCAL_BYTES, local);
         }
-        let bytes = testing::message(NEW_ADDRESS, 1, &body);
-        let message = testing::first(&bytes).unwrap();
+        let bytes = tests::message(NEW_ADDRESS, 1, &body);
+        let message = tests::first(&bytes).unwrap();
         is_address(message, 3).unwrap().is_some()
     }
 
@@ -179,8 +179,8 @@ mod tests {
         if let Some(destination) = destination {
             body = body.with(DESTINATION, destination);
         }
-        let bytes = testing::message(NEW_ROUTE, 1, &body);
-        is_route(testing::first(&bytes).unwrap()).unwrap().is_some()
+        let bytes = tests::message(NEW_ROUTE, 1, &body);
+        is_route(tests::first(&bytes).unwrap()).unwrap().is_some()
     }
 
     /// An IPv6 address of two octets and zeros.

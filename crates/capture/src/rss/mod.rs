@@ -17,4 +17,4 @@ mod toeplitz;
 
 pub use nic::rss_settings;
 pub use symmetry::{FlowKind, HashFields, HashFunction, RssSettings, Split};
-pub use toeplitz::{KEY_BYTES, MICROSOFT_KEY, SYMMETRIC_KEY, hash_addresses, toeplitz};
+pub use toeplitz::{KEY_BYTES, MICROSOFT_KEY, SYMMETRIC_KEY};

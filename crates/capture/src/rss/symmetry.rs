@@ -146,7 +146,7 @@ mod tests {
     use std::net::{IpAddr, SocketAddr};
 
     use super::*;
-    use crate::rss::{KEY_BYTES, MICROSOFT_KEY, SYMMETRIC_KEY, hash_addresses};
+    use crate::rss::{KEY_BYTES, MICROSOFT_KEY, SYMMETRIC_KEY, toeplitz::tests::hash_addresses};
 
     const ALL_FIELDS: HashFields = HashFields {
         source: true,

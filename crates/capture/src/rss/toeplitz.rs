@@ -1,7 +1,5 @@
 //! The Toeplitz hash.
 
-use std::net::{IpAddr, SocketAddr};
-
 /// Bytes of a key of ordinary NICs: enough for two IPv6 addresses and ports.
 pub const KEY_BYTES: usize = 40;
 
@@ -23,20 +21,6 @@ pub const SYMMETRIC_KEY: [u8; KEY_BYTES] = {
     key
 };
 
-/// The hash of `input` under `key`. Bits behind the end of the key count as 0: a key should have 4 bytes more than the input.
-#[must_use]
-pub fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
-    let mut hash = 0;
-    for (byte_index, byte) in input.iter().enumerate() {
-        for bit in 0..8 {
-            if byte & (0x80 >> bit) != 0 {
-                hash ^= window(key, byte_index * 8 + bit);
-            }
-        }
-    }
-    hash
-}
-
 /// What input bit `bit` (0: the first byte's highest) adds to the hash: the 32 bits of the key that start there.
 pub(super) fn window(key: &[u8], bit: usize) -> u32 {
     let (first, shift) = (bit / 8, bit % 8);
@@ -46,37 +30,51 @@ pub(super) fn window(key: &[u8], bit: usize) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// The hash of a packet by its addresses and, if `with_ports`, its ports. `None` if the addresses are of two families.
-#[must_use]
-pub fn hash_addresses(
-    key: &[u8],
-    source: SocketAddr,
-    destination: SocketAddr,
-    with_ports: bool,
-) -> Option<u32> {
-    let mut input = [0; 36];
-    let addresses = match (source.ip(), destination.ip()) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            input[..4].copy_from_slice(&source.octets());
-            input[4..8].copy_from_slice(&destination.octets());
-            8
-        }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            input[..16].copy_from_slice(&source.octets());
-            input[16..32].copy_from_slice(&destination.octets());
-            32
-        }
-        _ => return None,
-    };
-    input[addresses..addresses + 2].copy_from_slice(&source.port().to_be_bytes());
-    input[addresses + 2..addresses + 4].copy_from_slice(&destination.port().to_be_bytes());
-    let length = if with_ports { addresses + 4 } else { addresses };
-    Some(toeplitz(key, &input[..length]))
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::net::{IpAddr, SocketAddr};
+
     use super::*;
+
+    /// The hash of `input` under `key`. Bits behind the end of the key count as 0: a key should have 4 bytes more than the input.
+    pub(crate) fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
+        let mut hash = 0;
+        for (byte_index, byte) in input.iter().enumerate() {
+            for bit in 0..8 {
+                if byte & (0x80 >> bit) != 0 {
+                    hash ^= window(key, byte_index * 8 + bit);
+                }
+            }
+        }
+        hash
+    }
+
+    /// The hash of a packet by its addresses and, if `with_ports`, its ports. `None` if the addresses are of two families.
+    pub(crate) fn hash_addresses(
+        key: &[u8],
+        source: SocketAddr,
+        destination: SocketAddr,
+        with_ports: bool,
+    ) -> Option<u32> {
+        let mut input = [0; 36];
+        let addresses = match (source.ip(), destination.ip()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                input[..4].copy_from_slice(&source.octets());
+                input[4..8].copy_from_slice(&destination.octets());
+                8
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                input[..16].copy_from_slice(&source.octets());
+                input[16..32].copy_from_slice(&destination.octets());
+                32
+            }
+            _ => return None,
+        };
+        input[addresses..addresses + 2].copy_from_slice(&source.port().to_be_bytes());
+        input[addresses + 2..addresses + 4].copy_from_slice(&destination.port().to_be_bytes());
+        let length = if with_ports { addresses + 4 } else { addresses };
+        Some(toeplitz(key, &input[..length]))
+    }
 
     /// Destination, source, hash of the addresses, hash with ports: Microsoft's "Verifying the RSS Hash Calculation".
     const VECTORS: [(&str, &str, u32, u32); 8] = [

@@ -49,13 +49,6 @@ impl Mapping {
         Ok(Self::new(memory, block_bytes, blocks))
     }
 
-    /// A ring without a kernel, all zero, for tests.
-    #[cfg(test)]
-    pub(crate) fn in_memory(block_bytes: usize, blocks: usize) -> io::Result<Self> {
-        let memory = Memory::anonymous(block_bytes * blocks)?;
-        Ok(Self::new(memory, block_bytes, blocks))
-    }
-
     fn new(memory: Memory, block_bytes: usize, blocks: usize) -> Self {
         assert!(block_bytes.is_multiple_of(4096) && block_bytes > 0 && blocks > 0);
         assert_eq!(memory.bytes(), block_bytes * blocks);
@@ -64,18 +57,6 @@ impl Mapping {
             block_bytes,
             blocks,
         }
-    }
-
-    /// Plays the kernel in tests: fills a block and hands it over.
-    #[cfg(test)]
-    pub(crate) fn hand_over(&mut self, index: usize, bytes: &[u8]) {
-        assert_eq!(bytes.len(), self.block_bytes);
-        assert!(self.block(index).is_none(), "the block is not the kernel's");
-        let start = self.block_start(index).as_ptr();
-        // SAFETY: the block is `block_bytes` long, and `&mut self` excludes other references to it.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
-        self.word(index, STATUS_OFFSET)
-            .store(libc::TP_STATUS_USER, Ordering::Release);
     }
 
     /// Number of blocks.
@@ -128,3 +109,6 @@ impl Mapping {
         unsafe { self.memory.start().add(index * self.block_bytes) }
     }
 }
+
+#[cfg(test)]
+mod tests;

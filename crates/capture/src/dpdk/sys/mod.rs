@@ -478,32 +478,7 @@ impl Drop for Batch {
     }
 }
 
-/// How a packet for a test is made: `struct rsd_shape`.
 #[cfg(test)]
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub(super) struct Shape {
-    /// Bytes that its head claims beyond those that there are.
-    pub(super) more: u32,
-    /// Bytes of a buffer, at most 2048.
-    pub(super) segment: u16,
-    pub(super) tci: u16,
-    pub(super) is_tagged: bool,
-}
-
+mod tests;
 #[cfg(test)]
-unsafe extern "C" {
-    fn rsd_feed(ring: *const c_char, bytes: *const u8, length: u32, shape: *const Shape) -> c_int;
-}
-
-/// Puts a packet into a ring of `net_ring`, in buffers that are not the engine's. Returns whether there was room.
-#[cfg(test)]
-pub(super) fn feed(_: &Environment, ring: &CStr, bytes: &[u8], shape: &Shape) -> io::Result<bool> {
-    assert!((1..=2048).contains(&shape.segment));
-    let _alone = Alone::wait();
-    let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
-    // SAFETY: the environment runs, `ring` ends with NUL, `bytes` has `length` bytes; they are copied in segments that fit a
-    // buffer, as asserted; the lock keeps other threads out.
-    let taken = unsafe { rsd_feed(ring.as_ptr(), bytes.as_ptr(), length, shape) };
-    check(taken).map(|taken| taken == 1)
-}
+pub(super) use tests::{Shape, feed};

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::netlink::{List, Request, testing};
+use crate::netlink::{List, Request, tests};
 
 /// A link as this test thinks of it, without attributes.
 #[derive(Debug, Clone)]
@@ -96,9 +96,9 @@ impl Made {
         let body = all
             .iter()
             .fold(Request::new(NEW_LINK, &fixed), |body, (kind, value)| {
-                testing::with_long(body, *kind, value)
+                tests::with_long(body, *kind, value)
             });
-        testing::message(NEW_LINK, 1, &body)
+        tests::message(NEW_LINK, 1, &body)
     }
 }
 
@@ -107,9 +107,9 @@ fn bytes_of(attributes: &[(u16, Vec<u8>)]) -> Vec<u8> {
     let body = attributes
         .iter()
         .fold(Request::new(0, &[]), |body, (kind, value)| {
-            testing::with_long(body, *kind, value)
+            tests::with_long(body, *kind, value)
         });
-    testing::message(0, 0, &body).split_off(16)
+    tests::message(0, 0, &body).split_off(16)
 }
 
 /// What is above an interface, said naively: whatever is one step above something that is, until nothing new is. By index, whether it is
@@ -172,7 +172,7 @@ fn what_stands_on_an_interface_is_what_a_naive_search_finds() {
             .map(|index| Made::random(&mut random, index, count))
             .collect();
         let mut messages: Vec<_> = made.iter().map(|one| one.message(&mut random)).collect();
-        messages.push(testing::done(1, 0));
+        messages.push(tests::done(1, 0));
         let list = read_all(&messages.concat()).unwrap();
         assert!(list.is_done);
         for index in 1..=count {
@@ -213,7 +213,7 @@ fn a_list_of_links_that_is_cut_off_is_not_taken_for_the_whole() {
     let messages: Vec<_> = (1..=4)
         .map(|index| Made::random(&mut random, index, 4).message(&mut random))
         .collect();
-    let whole = [messages.concat(), testing::done(1, 0)].concat();
+    let whole = [messages.concat(), tests::done(1, 0)].concat();
     for length in 0..whole.len() {
         let list = read_all(&whole[..length]);
         assert!(list.is_err() || !list.unwrap().is_done, "{length}");
@@ -242,11 +242,11 @@ fn damaged_links_do_not_pass() {
             .with(NAME, b"if1\0")
             .with(kind, value);
         assert!(
-            read_all(&testing::message(NEW_LINK, 1, &body)).is_err(),
+            read_all(&tests::message(NEW_LINK, 1, &body)).is_err(),
             "{kind}"
         );
     }
-    let nameless = testing::message(NEW_LINK, 1, &Request::new(NEW_LINK, &[0; LINK_BYTES]));
+    let nameless = tests::message(NEW_LINK, 1, &Request::new(NEW_LINK, &[0; LINK_BYTES]));
     assert!(read_all(&nameless).is_err());
 }
 
