@@ -1,7 +1,7 @@
 //! DPDK's devices of software: made-up traffic, files, and interfaces of network namespaces of their own.
 //!
 //! Without the feature `dpdk` there is nothing here; `scripts/dpdk.sh` runs these tests, or says why not. One environment serves all
-//! tests of this process. Those of interfaces need root and `ip`.
+//! tests of this process, so they have a binary of their own. Those of interfaces need root and `ip`.
 #![cfg(feature = "dpdk")]
 #![allow(
     clippy::unwrap_used,
@@ -10,6 +10,7 @@
     reason = "test code, also outside of test functions"
 )]
 
+#[path = "capture/support/mod.rs"]
 mod support;
 
 use std::{

@@ -1,14 +1,5 @@
 //! AF_XDP over veth interfaces in network namespaces of their own. Needs root, `ip`, and a kernel with AF_XDP.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::print_stdout,
-    reason = "test code, also outside of test functions"
-)]
-
-mod support;
-
 use std::{
     fs, io,
     net::SocketAddr,
@@ -17,6 +8,12 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{
+    WAIT, generate, is_udp_of_generator,
+    namespace::{Namespace, ip},
+    traffic::{Taken, assert_in_order, drain_beside, frame, now_ns, send_all, take_until},
+    xdp::{config, is_attached, losses, open, open_as, stop_and_drain},
+};
 use retroscope_capture::{
     Direction, Event, HostUse, LossCause, Queue, SourceError, Status,
     af_xdp::{ShuntedFlow, XdpConfig},
@@ -25,12 +22,6 @@ use retroscope_capture::{
 use rustix::{
     process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open},
     thread::CapabilitySet,
-};
-use support::{
-    WAIT, generate, is_udp_of_generator,
-    namespace::{Namespace, ip},
-    traffic::{Taken, assert_in_order, drain_beside, frame, now_ns, send_all, take_until},
-    xdp::{config, is_attached, losses, open, open_as, stop_and_drain},
 };
 
 /// Takes while `send` runs on a thread of its own, until `count` frames came.

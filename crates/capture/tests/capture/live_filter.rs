@@ -1,25 +1,16 @@
 //! Filters in the kernel over veth: they take the frames that they take on the wire, whatever tags these carry, and frames
 //! are cut no shorter than wanted. Needs root and `ip`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::print_stdout,
-    reason = "test code, also outside of test functions"
-)]
-
-mod support;
-
+use crate::support::{
+    namespace::Namespace,
+    traffic::{Taken, send_all, stop_and_drain, with_tag},
+};
 use retroscope_capture::{
     Offer, Queue, Source,
     af_packet::{LiveConfig, LiveSource},
 };
 use retroscope_filter::{Aux, LinkContext, Mode, Program, compile};
 use retroscope_packet::LinkType;
-use support::{
-    namespace::Namespace,
-    traffic::{Taken, send_all, stop_and_drain, with_tag},
-};
 
 /// Opens `v1` with an offer; tells whether the kernel filters.
 fn open(offer: &Offer, queues: usize) -> (Vec<Box<dyn Queue>>, bool) {

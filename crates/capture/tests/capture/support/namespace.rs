@@ -4,6 +4,7 @@ use std::{
     fs::File,
     os::fd::AsFd,
     process::Command,
+    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
@@ -17,13 +18,15 @@ pub(crate) struct Namespace {
 
 impl Namespace {
     /// A namespace with nothing but its loopback interface, which is down, and without IPv6. Says so and returns `None` where that is not
-    /// possible. `tag` is unique among the tests of this process.
+    /// possible. `tag` is for people.
     pub(crate) fn new(tag: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("SKIP: needs root for network namespaces");
             return None;
         }
-        let name = format!("rs-{}-{tag}", std::process::id());
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("rs-{}-{number}-{tag}", std::process::id());
         match Command::new("ip").args(["netns", "add", &name]).status() {
             Ok(status) if status.success() => {
                 let namespace = Self { name };

@@ -1,27 +1,18 @@
 //! libpcap as an engine over veth interfaces in network namespaces of their own. Needs root and `ip`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::print_stdout,
-    reason = "test code, also outside of test functions"
-)]
-
-mod support;
-
 use std::path::PathBuf;
 
-use retroscope_capture::{
-    CpuTurns, Event, LossCause, Queue, Source, SourceError, Status, TimeDomain,
-    pcap_live::{PcapConfig, PcapSource},
-};
-use retroscope_packet::LinkType;
-use support::{
+use crate::support::{
     WAIT, generate, is_udp_of_generator,
     namespace::{Namespace, ip},
     tcpdump::{Record, Tcpdump, assert_same, send_mixture},
     traffic::{Taken, drain_beside, generate_and_take, send, sequence, take_until},
 };
+use retroscope_capture::{
+    CpuTurns, Event, LossCause, Queue, Source, SourceError, Status, TimeDomain,
+    pcap_live::{PcapConfig, PcapSource},
+};
+use retroscope_packet::LinkType;
 
 fn try_open(device: &str, buffer_bytes: Option<usize>) -> Result<Vec<Box<dyn Queue>>, SourceError> {
     let config = PcapConfig {

@@ -1,23 +1,15 @@
 //! Sending over veth: which way frames take, their order and count, also where the interface refuses some and where another CPU
 //! receives, and what is said where it takes none. Needs root; says when it skips.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "test code, also outside of test functions"
-)]
-
-mod support;
-
 use std::{path::Path, process::Command, time::Instant};
 
-use retroscope_capture::{Burst, Direction, FrameMeta, Queue, SourceError, send::LiveSender};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use support::{
+use crate::support::{
     DEADLINE,
     namespace::{Namespace, ip},
     open,
     traffic::{Taken, stop_and_drain, take_until},
 };
+use retroscope_capture::{Burst, Direction, FrameMeta, Queue, SourceError, send::LiveSender};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 fn sender(interface: &str) -> LiveSender {
     LiveSender::open(interface, Path::new("retroscope")).unwrap()

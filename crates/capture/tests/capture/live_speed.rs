@@ -1,17 +1,8 @@
 //! The speed of live sending and recording over veth. Ignored unless asked for:
-//! `cargo test --release --test live_speed -- --ignored --nocapture --test-threads 1`, on a machine that is otherwise quiet.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::print_stdout,
-    reason = "test code, also outside of test functions"
-)]
-
-mod support;
-
+//! `cargo test --release --test capture live_speed -- --ignored --nocapture --test-threads 1`, on a machine that is otherwise quiet.
 use std::time::Instant;
 
-use support::{
+use crate::support::{
     generate, is_udp_of_generator,
     namespace::Namespace,
     open,

@@ -1,10 +1,5 @@
 //! pcap over IP on the loopback interface: the streams of made-up servers.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "test code, also outside of test functions"
-)]
-
 use std::{
     io::Write,
     net::{TcpListener, TcpStream},

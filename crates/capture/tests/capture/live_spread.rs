@@ -1,33 +1,24 @@
 //! Which frames an AF_PACKET queue gets: both ways or one, by flow, receive queue or CPU, whole or in fragments. Needs root
 //! and `ip`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::print_stdout,
-    reason = "test code, also outside of test functions"
-)]
-
-mod support;
-
 use std::{
     collections::HashSet,
     path::Path,
     time::{Duration, Instant},
 };
 
+use crate::support::{
+    generate, is_udp_of_generator,
+    namespace::{Namespace, ip},
+    open_as,
+    traffic::{Taken, frame, is_ours, send, send_with, stop_and_drain, take_until},
+};
 use retroscope_capture::{
     Direction, Event, Queue,
     af_packet::{Fanout, FanoutMode, LiveConfig, Sides},
     send::LiveSender,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use support::{
-    generate, is_udp_of_generator,
-    namespace::{Namespace, ip},
-    open_as,
-    traffic::{Taken, frame, is_ours, send, send_with, stop_and_drain, take_until},
-};
 
 /// Everything that the queues still have, one after the other; each ledger is checked.
 fn drain(queues: &mut [Box<dyn Queue>]) -> Vec<Taken> {

@@ -1,10 +1,4 @@
 //! Every capture of the shared corpus through the file engine: no panic, no hang, a closed ledger.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "test code, also outside of test functions"
-)]
-
 use std::{
     path::{Path, PathBuf},
     time::Duration,

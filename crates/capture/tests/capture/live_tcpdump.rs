@@ -1,24 +1,15 @@
 //! AF_PACKET against the file that tcpdump wrote beside it. Needs root, `ip` and tcpdump.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::print_stdout,
-    reason = "test code, also outside of test functions"
-)]
-
-mod support;
-
 use std::collections::HashMap;
 
-use retroscope_capture::{
-    FrameMeta, Offer, Source,
-    af_packet::{LiveConfig, LiveSource},
-};
-use support::{
+use crate::support::{
     namespace::{Namespace, ip},
     tcpdump::{Record, Tcpdump, assert_same, send_mixture},
     traffic::{Taken, stop_and_drain, take_until, with_tag},
+};
+use retroscope_capture::{
+    FrameMeta, Offer, Source,
+    af_packet::{LiveConfig, LiveSource},
 };
 
 /// The packet as the recorder stores it: with its tag, and at most `snaplen` bytes of it.

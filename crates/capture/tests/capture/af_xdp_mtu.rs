@@ -1,24 +1,16 @@
 //! How AF_XDP takes frames of several lengths: what it asks of the driver, and what an MTU that changes does. Needs root, `ip`, and a
 //! kernel with AF_XDP.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "test code, also outside of test functions"
-)]
-
-mod support;
-
 use std::time::{Duration, Instant};
 
-use retroscope_capture::{Event, LossCause, Queue, Status, af_xdp::WhyCopied};
-use rustix::io::Errno;
-use support::{
+use crate::support::{
     WAIT,
     namespace::{Namespace, ip},
     traffic::{Taken, frame, send_all, take_until},
     xdp::{config, losses, open, stop_and_drain},
 };
+use retroscope_capture::{Event, LossCause, Queue, Status, af_xdp::WhyCopied};
+use rustix::io::Errno;
 
 /// A frame of so many bytes.
 fn long(marker: u8, length: usize) -> Vec<u8> {

@@ -1,14 +1,5 @@
 //! What happens to AF_XDP when its interface goes away and comes back. Needs root, `ip`, and a kernel with AF_XDP.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::print_stdout,
-    reason = "test code, also outside of test functions"
-)]
-
-mod support;
-
 use std::{
     net::UdpSocket,
     path::Path,
@@ -16,6 +7,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::support::{
+    DEADLINE, WAIT,
+    namespace::{Namespace, ip},
+    traffic::{Taken, frame, send, take_until},
+    xdp::{config, is_attached, losses, open, open_as, stop_and_drain},
+};
 use retroscope_capture::{
     Event, LossCause, Queue, Source, SourceError, Status, af_xdp::XdpConfig,
     generator::GeneratorSource, send::LiveSender,
@@ -23,12 +20,6 @@ use retroscope_capture::{
 use rustix::{
     process::{Resource, Rlimit, Uid, getrlimit, setrlimit},
     thread::{CapabilitySet, capabilities, set_capabilities, set_thread_res_uid},
-};
-use support::{
-    DEADLINE, WAIT,
-    namespace::{Namespace, ip},
-    traffic::{Taken, frame, send, take_until},
-    xdp::{config, is_attached, losses, open, open_as, stop_and_drain},
 };
 
 /// Until somebody asks for packets they go on to the host; afterwards the queue says what happens to its interface, and takes packets of

@@ -1,28 +1,12 @@
 //! AF_PACKET over veth, tun and loopback interfaces in network namespaces of their own. Needs root and `ip`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::print_stdout,
-    reason = "test code, also outside of test functions"
-)]
-
-mod support;
-
 use std::{
     path::Path,
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
-use retroscope_capture::{
-    Direction, Event, Source, SourceError, Status,
-    af_packet::{interfaces, offloads},
-    generator::GeneratorSource,
-    send::{LiveSender, in_network_namespace_or_loopback},
-};
-use retroscope_packet::LinkType;
-use support::{
+use crate::support::{
     DEADLINE, WAIT, generate, generate_while, is_udp_of_generator,
     namespace::{Namespace, ip},
     open,
@@ -32,6 +16,13 @@ use support::{
     },
     try_open,
 };
+use retroscope_capture::{
+    Direction, Event, Source, SourceError, Status,
+    af_packet::{interfaces, offloads},
+    generator::GeneratorSource,
+    send::{LiveSender, in_network_namespace_or_loopback},
+};
+use retroscope_packet::LinkType;
 
 #[test]
 fn everything_that_is_sent_at_speed_comes() {
