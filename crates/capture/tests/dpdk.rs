@@ -1,4 +1,4 @@
-//! DPDK's devices of software: made-up traffic, files, and interfaces of network namespaces of their own.
+//! DPDK's vdevs: made-up traffic, files, and interfaces of network namespaces of their own.
 //!
 //! Without the feature `dpdk` there is nothing here; `scripts/dpdk.sh` runs these tests, or says why not. One environment serves all
 //! tests of this process, so they have a binary of their own. Those of interfaces need root and `ip`.

@@ -7,7 +7,7 @@
 //! - `interface`: what interfaces there are, and which of them can be recorded,
 //! - `config`: what a user chooses,
 //! - `classic` and `kernel_filter`: the programs in front of the ring,
-//! - `port`: an interface by its name, and how sockets are made to receive from it,
+//! - `tapped`: an interface by its name, and how sockets are made to receive from it,
 //! - `source` and `queue`: the [`Source`](crate::Source) plug,
 //! - `nic`: what was lost before the kernel saw it,
 //! - `watermark`: why what an idle queue promises holds.
@@ -29,18 +29,18 @@ mod config;
 mod interface;
 mod kernel_filter;
 mod nic;
-mod port;
 mod queue;
 mod ring;
 mod size;
 mod source;
 pub(crate) mod sys;
+mod tapped;
 mod watermark;
 
 pub(crate) use classic::REJECT_ALL;
 pub use config::{Fanout, FanoutMode, LiveConfig, Sides};
 pub use interface::{InterfaceSummary, Offloads, Reception, interfaces, offloads, reception};
 pub(crate) use nic::InterfaceCounters;
-pub(crate) use port::permission;
 pub use source::LiveSource;
+pub(crate) use tapped::permission;
 pub use watermark::WATERMARK_BEHIND_NS_MAX;

@@ -10,10 +10,10 @@ use super::{
     block::PartSummary,
     classic::REJECT_ALL,
     nic::InterfaceCounters,
-    port::Port,
     ring::BlockRing,
     source::RETIRE_MS,
     sys::PacketSocket,
+    tapped::TappedInterface,
     watermark::{BEHIND_NS, PLACING_NS, WATERMARK_BEHIND_NS_MAX},
 };
 use crate::{
@@ -94,7 +94,7 @@ impl Pulse {
 /// One socket of a live interface.
 #[derive(Debug)]
 pub(super) struct PacketEngine {
-    port: Arc<Port>,
+    tapped: Arc<TappedInterface>,
     socket: PacketSocket,
     ring: BlockRing,
     /// It speaks for the interface.
@@ -125,7 +125,7 @@ struct Counters {
 
 /// A queue of a socket that may be receiving already, the first one of its interface or another.
 pub(super) fn queue(
-    port: Arc<Port>,
+    tapped: Arc<TappedInterface>,
     found: Found,
     interface: InterfaceInfo,
     is_first: bool,
@@ -140,9 +140,9 @@ pub(super) fn queue(
         live.found(false);
     }
     live.counters = is_first.then(|| InterfaceCounters::new(Some(found.index)));
-    ring.set_frame_bytes_max(port.frame_bytes_max());
+    ring.set_frame_bytes_max(tapped.frame_bytes_max());
     let engine = PacketEngine {
-        port,
+        tapped,
         socket,
         ring,
         is_first,
@@ -166,7 +166,7 @@ impl PacketEngine {
             return;
         }
         if self.effects.merged == 0 && self.is_first {
-            let name = self.port.name();
+            let name = self.tapped.name();
             live.notice(format_args!(
                 "frames larger than the MTU come, which were joined on receipt or are cut when sent; to have those of the wire: \
                  sudo ethtool -K {name} gro off lro off tso off gso off"
@@ -180,7 +180,7 @@ impl PacketEngine {
         let taken = self
             .socket
             .take_statistics()
-            .map_err(|error| self.port.error("getsockopt(PACKET_STATISTICS)", error))?;
+            .map_err(|error| self.tapped.error("getsockopt(PACKET_STATISTICS)", error))?;
         self.counters.received += u64::from(taken.tp_packets);
         self.counters.dropped += u64::from(taken.tp_drops);
         self.counters.lent_at_reading = self.counters.lent;
@@ -245,7 +245,7 @@ impl Engine for PacketEngine {
             return Ok(());
         }
         let found = wait_for(&self.socket, wait_ns);
-        let found = found.map_err(|error| self.port.error("poll", error))?;
+        let found = found.map_err(|error| self.tapped.error("poll", error))?;
         if found.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
             live.look_due_ns = i64::MIN;
         }
@@ -284,13 +284,13 @@ impl Engine for PacketEngine {
 
     fn close(&mut self) {
         self.ring.release();
-        self.port.lose_member();
+        self.tapped.lose_member();
     }
 
     /// `None` counters if the kernel does not answer.
     fn statistics(&mut self, live: &mut Live, now_ns: i64) -> SourceStatistics {
         // It may have been changed.
-        self.ring.set_frame_bytes_max(self.port.frame_bytes_max());
+        self.ring.set_frame_bytes_max(self.tapped.frame_bytes_max());
         let mut lost = Vec::with_capacity(2);
         let (mut nic, mut as_of_ns) = (None, now_ns);
         if let Some(counters) = &live.counters {
@@ -309,7 +309,7 @@ impl Engine for PacketEngine {
     }
 
     fn is_filtered(&self) -> bool {
-        self.port.is_filtered()
+        self.tapped.is_filtered()
     }
 
     fn offload_effects(&self) -> Option<OffloadEffects> {

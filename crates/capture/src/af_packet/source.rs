@@ -6,11 +6,10 @@ use super::{
     classic,
     config::{LiveConfig, Sides},
     interface::link_type,
-    kernel_filter,
-    port::Port,
-    queue,
+    kernel_filter, queue,
     ring::BlockRing,
     sys::{Mapping, PacketSocket, RingRequest},
+    tapped::TappedInterface,
 };
 use crate::{
     CpuList, Event, Instruction, InterfaceInfo, Offer, Probed, Queue, Source, SourceError,
@@ -81,7 +80,7 @@ type Opened = (PacketSocket, BlockRing, Option<Event>);
 /// An interface whose sockets are in its receive path, and reject what comes.
 #[derive(Debug)]
 struct Hooked {
-    port: Port,
+    tapped: TappedInterface,
     found: Found,
     link_type: LinkType,
     opened: Vec<Opened>,
@@ -89,29 +88,29 @@ struct Hooked {
 
 impl Hooked {
     fn new(config: &LiveConfig, queues: usize) -> Result<Self, SourceError> {
-        let mut port = Port::new(config.clone(), queues)?;
-        let found = port.look_up()?;
+        let mut tapped = TappedInterface::new(config.clone(), queues)?;
+        let found = tapped.look_up()?;
         if config.sides == Sides::Both && found.flags.is_loopback() {
             // The loopback interface would show each frame twice.
-            port.set_sides(Sides::In);
+            tapped.set_sides(Sides::In);
         }
         if queues > 1 {
             let spares = (SPARES * queues).min(SPARES_MAX);
-            let spares = (0..spares).map(|_| port.open_socket());
-            port.share(spares.collect::<Result<_, _>>()?);
+            let spares = (0..spares).map(|_| tapped.open_socket());
+            tapped.share(spares.collect::<Result<_, _>>()?);
         }
         let opened: Vec<_> = (0..queues)
             .map(|_| {
-                let socket = port.open_socket()?;
-                let (ring, notice) = open_ring(&port, &socket)?;
+                let socket = tapped.open_socket()?;
+                let (ring, notice) = open_ring(&tapped, &socket)?;
                 Ok((socket, ring, notice))
             })
             .collect::<Result<_, SourceError>>()?;
         for (socket, ..) in &opened {
-            port.hook(socket, &found)?;
+            tapped.hook(socket, &found)?;
         }
         Ok(Self {
-            port,
+            tapped,
             found,
             // `look_up` has seen that it has one.
             link_type: link_type(found.hardware_type).unwrap_or(LinkType::ETHERNET),
@@ -133,29 +132,29 @@ impl Probed for Hooked {
     /// behind it wants to see all of them.
     fn open(self: Box<Self>, offer: &Offer) -> Result<Vec<Box<dyn Queue>>, SourceError> {
         let Self {
-            mut port,
+            mut tapped,
             found,
             link_type,
             opened,
         } = *self;
         let (socket, ..) = &opened[0];
-        choose_program(&mut port, socket, kernel_part(offer, link_type));
+        choose_program(&mut tapped, socket, kernel_part(offer, link_type));
         for (socket, ..) in &opened {
-            port.admit(socket)?;
+            tapped.admit(socket)?;
         }
         let info = InterfaceInfo {
-            name: port.name().to_owned(),
+            name: tapped.name().to_owned(),
             link_type,
             snaplen: 0,
             time_domain: TimeDomain::KernelSoftware,
             time_resolution_ns: 1,
         };
-        let near = CpuList::near(Path::new("/sys"), port.name(), found.index);
-        let port = Arc::new(port);
+        let near = CpuList::near(Path::new("/sys"), tapped.name(), found.index);
+        let tapped = Arc::new(tapped);
         let queue = |(number, opened)| {
-            let cpus = port.config().cpus.of_thread(&near);
-            let (port, info) = (Arc::clone(&port), info.clone());
-            queue::queue(port, found, info, number == 0, cpus, opened)
+            let cpus = tapped.config().cpus.of_thread(&near);
+            let (tapped, info) = (Arc::clone(&tapped), info.clone());
+            queue::queue(tapped, found, info, number == 0, cpus, opened)
         };
         Ok(opened.into_iter().enumerate().map(queue).collect())
     }
@@ -197,33 +196,33 @@ fn kernel_part(offer: &Offer, link_type: LinkType) -> KernelPart {
     }
 }
 
-/// Sets the port's program. The kernel may refuse a filter all the same: then it is left to user space.
-fn choose_program(port: &mut Port, socket: &PacketSocket, part: KernelPart) {
-    let program = classic::program(port.sides(), part.program.as_deref());
+/// Sets the program of the interface. The kernel may refuse a filter all the same: then it is left to user space.
+fn choose_program(tapped: &mut TappedInterface, socket: &PacketSocket, part: KernelPart) {
+    let program = classic::program(tapped.sides(), part.program.as_deref());
     let is_refused = program
         .as_ref()
         .is_some_and(|program| socket.attach_filter(program).is_err());
     if is_refused && part.is_filtered {
-        port.set_program(classic::program(port.sides(), None), false);
+        tapped.set_program(classic::program(tapped.sides(), None), false);
     } else {
-        port.set_program(program, part.is_filtered);
+        tapped.set_program(program, part.is_filtered);
     }
 }
 
 /// Gives a socket its ring. The second value is a notice if that is smaller than wanted.
 pub(super) fn open_ring(
-    port: &Port,
+    tapped: &TappedInterface,
     socket: &PacketSocket,
 ) -> Result<(BlockRing, Option<Event>), SourceError> {
-    let blocks_wanted = (port.ring_bytes() / BLOCK_BYTES).max(BLOCKS_MIN);
-    let blocks = set_up_ring(port, socket, blocks_wanted)?;
+    let blocks_wanted = (tapped.ring_bytes() / BLOCK_BYTES).max(BLOCKS_MIN);
+    let blocks = set_up_ring(tapped, socket, blocks_wanted)?;
     let mapping = Mapping::of_socket(socket, BLOCK_BYTES, blocks)
-        .map_err(|error| port.error("mmap", error))?;
+        .map_err(|error| tapped.error("mmap", error))?;
     let notice = (blocks < blocks_wanted).then(|| {
         let kib = |blocks: usize| blocks * BLOCK_BYTES / 1024;
         Event::Notice(format!(
             "{}: the kernel had {} KiB of {} KiB for its ring",
-            port.name(),
+            tapped.name(),
             kib(blocks),
             kib(blocks_wanted)
         ))
@@ -233,13 +232,13 @@ pub(super) fn open_ring(
 
 /// Asks for `blocks` blocks, then for half as many until the kernel has the memory. Returns how many it took.
 fn set_up_ring(
-    port: &Port,
+    tapped: &TappedInterface,
     socket: &PacketSocket,
     mut blocks: usize,
 ) -> Result<usize, SourceError> {
     let call = "setsockopt(PACKET_RX_RING)";
     loop {
-        let too_large = |_| port.error(call, std::io::ErrorKind::InvalidInput.into());
+        let too_large = |_| tapped.error(call, std::io::ErrorKind::InvalidInput.into());
         let request = RingRequest {
             block_bytes: u32::try_from(BLOCK_BYTES).map_err(too_large)?,
             blocks: u32::try_from(blocks).map_err(too_large)?,
@@ -252,7 +251,7 @@ fn set_up_ring(
             {
                 blocks /= 2;
             }
-            Err(error) => return Err(port.error(call, error)),
+            Err(error) => return Err(tapped.error(call, error)),
         }
     }
 }

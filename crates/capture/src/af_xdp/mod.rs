@@ -8,7 +8,7 @@
 //! - `attachment`: the program's maps and link,
 //! - `mode`: [`XdpMode`],
 //! - `shunt`: [`Shunt`],
-//! - `port`: an interface by its name, and sockets for it,
+//! - `taken`: an interface by its name, and sockets for it,
 //! - `sender`: the other direction, for [`send`](crate::send),
 //! - `sys`: bpf(2), sockets, rings and memory shared with the kernel,
 //! - `source` and `queue`: the [`Source`](crate::Source) plug.
@@ -42,13 +42,13 @@
 
 mod attachment;
 mod mode;
-mod port;
 mod program;
 mod queue;
 mod sender;
 mod shunt;
 mod source;
 mod sys;
+mod taken;
 
 pub(crate) use sender::{XdpSender, suits};
 

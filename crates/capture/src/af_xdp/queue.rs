@@ -17,9 +17,9 @@ use self::link::Tie;
 use super::{
     attachment::{Attachment, Held, Plan, QUEUES_MAX},
     mode::{WhyCopied, XdpMode},
-    port::Port,
     program::{STAMP_BYTES, word},
     sys::{Descriptor, FillRing, RxRing, Umem, XdpSocket},
+    taken::TakenInterface,
 };
 use crate::{
     Burst, Direction, Event, FrameMeta, InputDrops, InterfaceInfo, LossCause, Queue, SourceError,
@@ -104,7 +104,7 @@ pub(super) struct Opened {
 pub(super) struct XdpEngine {
     opened: Opened,
     attachment: Arc<Attachment>,
-    port: Arc<Port>,
+    taken: Arc<TakenInterface>,
     /// The queue's number, and its line in the counters.
     line: usize,
     /// How many queues have a socket.
@@ -142,7 +142,7 @@ pub(super) fn queue(
     mut live: Live,
     opened: Opened,
     (attachment, held): (Arc<Attachment>, Held),
-    port: Arc<Port>,
+    taken: Arc<TakenInterface>,
     (line, queues): (usize, usize),
 ) -> Box<dyn Queue> {
     if opened.busy_ns.is_some() {
@@ -157,7 +157,7 @@ pub(super) fn queue(
         was_zero_copy: opened.copied.is_none(),
         opened,
         attachment,
-        port,
+        taken,
         line,
         queues,
         held,
@@ -419,7 +419,7 @@ impl Engine for XdpEngine {
         } else if !self.ask(now_ns, until_ns) {
             let wait_ns = until_ns.saturating_sub(clock::monotonic_ns());
             wait_for(&self.opened.channel.socket, wait_ns)
-                .map_err(|error| self.port.error("poll", error))?;
+                .map_err(|error| self.taken.error("poll", error))?;
         }
         Ok(())
     }

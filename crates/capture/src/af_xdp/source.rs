@@ -12,11 +12,11 @@ use retroscope_packet::LinkType;
 use super::{
     attachment::{Attachment, Held, Plan, QUEUES_MAX, is_unsupported},
     mode::WhyCopied,
-    port::Port,
     queue::{self, OWN_BYTES, Opened},
     sender::is_linux,
     shunt::Shunt,
     sys::Umem,
+    taken::TakenInterface,
 };
 use crate::{
     CpuList, CpuTurns, InterfaceInfo, Probed, Source, SourceError, TimeDomain,
@@ -117,49 +117,49 @@ impl XdpSource {
 
     /// Takes it by the first plan that driver and kernel can follow.
     fn take_best(
-        port: &Port,
+        taken: &TakenInterface,
         index: u32,
         chunk_bytes: usize,
         (better, last): (Vec<Plan>, Plan),
     ) -> Result<(Attachment, Held, Vec<Opened>), SourceError> {
         for plan in better {
-            match Self::take(port, index, chunk_bytes, plan) {
+            match Self::take(taken, index, chunk_bytes, plan) {
                 Err(SourceError::System { error, .. }) if is_unsupported(&error) => {}
                 outcome => return outcome,
             }
         }
-        Self::take(port, index, chunk_bytes, last)
+        Self::take(taken, index, chunk_bytes, last)
     }
 
     /// Attaches the program and makes the sockets, as planned.
     fn take(
-        port: &Port,
+        taken: &TakenInterface,
         index: u32,
         chunk_bytes: usize,
         plan: Plan,
     ) -> Result<(Attachment, Held, Vec<Opened>), SourceError> {
-        let promiscuous = match port.config.promiscuous {
+        let promiscuous = match taken.config.promiscuous {
             true => {
-                Some(PacketSocket::new().map_err(|error| port.error("socket(AF_PACKET)", error))?)
+                Some(PacketSocket::new().map_err(|error| taken.error("socket(AF_PACKET)", error))?)
             }
             false => None,
         };
         let attachment =
-            Attachment::new(plan, promiscuous).map_err(|error| port.error("bpf", error))?;
+            Attachment::new(plan, promiscuous).map_err(|error| taken.error("bpf", error))?;
         let held = attachment
             .attach(&mut attachment.hold(), index)
             .map_err(|error| match error.raw_os_error() {
-                Some(libc::EBUSY | libc::EEXIST) => port.unsupported(&other_program(port.name())),
-                _ => port.error("bpf(BPF_LINK_CREATE)", error),
+                Some(libc::EBUSY | libc::EEXIST) => taken.unsupported(&other_program(taken.name())),
+                _ => taken.error("bpf(BPF_LINK_CREATE)", error),
             })?;
         let mut opened = Vec::new();
         for queue in 0..u32::try_from(QUEUES_MAX).unwrap_or(u32::MAX) {
-            let Some(one) = open_queue(port, index, queue, plan, chunk_bytes)? else {
+            let Some(one) = open_queue(taken, index, queue, plan, chunk_bytes)? else {
                 break;
             };
             attachment
                 .set_socket(queue, &one.channel.socket)
-                .map_err(|error| port.error("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
+                .map_err(|error| taken.error("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
             attachment.hold().settle(held.generation, opened.len());
             opened.push(one);
         }
@@ -196,19 +196,19 @@ impl Source for XdpSource {
     /// Opens a queue for each receive queue that the interface has, whatever `queues` says: packets of a queue without a
     /// socket would not be seen.
     fn probe(self: Box<Self>, _queues: usize) -> Result<Box<dyn Probed>, SourceError> {
-        let port = Port::new(self.config.clone())?;
-        let found = port.look_up()?;
-        let name = port.name();
+        let taken = TakenInterface::new(self.config.clone())?;
+        let found = taken.look_up()?;
+        let name = taken.name();
         if !found.flags.is_up() {
             let advice = format!("it is down: sudo ip link set {name} up");
-            return Err(port.unsupported(&advice));
+            return Err(taken.unsupported(&advice));
         }
         let used = HostUse::of(name);
         if used.is_used() && !self.config.take_interface {
             return Err(used.refusal(name, "AF_XDP"));
         }
         let index = found.index.cast_unsigned();
-        let frame_bytes = port.mtu(index).map(frame_bytes);
+        let frame_bytes = taken.mtu(index).map(frame_bytes);
         let fits = |chunk: usize| frame_bytes.is_some_and(|bytes| bytes <= chunk - HEADROOM);
         let chunk_bytes = if fits(SMALL_CHUNK) {
             SMALL_CHUNK
@@ -217,13 +217,13 @@ impl Source for XdpSource {
         };
         let bytes_max = i32::try_from(chunk_bytes - HEADROOM).unwrap_or(0);
         let plans = Plan::all(bytes_max, fits(chunk_bytes), is_linux(JOINS_BUFFERS));
-        let (attachment, held, mut opened) = Self::take_best(&port, index, chunk_bytes, plans)?;
+        let (attachment, held, mut opened) = Self::take_best(&taken, index, chunk_bytes, plans)?;
         (opened.len()..QUEUES_MAX).for_each(|line| attachment.watch(line));
-        let few_spares = open_spares(&port, &mut opened);
+        let few_spares = open_spares(&taken, &mut opened);
         let mut notices = self.notices(&attachment, &opened);
         notices.extend(used.notices(name));
         notices.extend(few_spares);
-        let (port, attachment) = (Arc::new(port), Arc::new(attachment));
+        let (taken, attachment) = (Arc::new(taken), Arc::new(attachment));
         // It is set by this method only, which takes the source.
         let _ = self.shunt.attachment.set(Arc::downgrade(&attachment));
         let info = InterfaceInfo {
@@ -239,8 +239,8 @@ impl Source for XdpSource {
             let cpus = self.config.cpus.of_thread(&near);
             let live = queue::live(info.clone(), cpus, std::mem::take(&mut notices));
             let attachment = Arc::clone(&attachment);
-            let port = Arc::clone(&port);
-            queue::queue(live, opened, (attachment, held), port, (line, queues))
+            let taken = Arc::clone(&taken);
+            queue::queue(live, opened, (attachment, held), taken, (line, queues))
         };
         let opened: Vec<_> = opened.into_iter().enumerate().map(queue).collect();
         Ok(Box::new(opened))
@@ -249,18 +249,18 @@ impl Source for XdpSource {
 
 /// A socket bound to a queue, zero-copy if the driver can; `None`: the interface has no such queue.
 fn open_queue(
-    port: &Port,
+    taken: &TakenInterface,
     index: u32,
     queue: u32,
     plan: Plan,
     chunk_bytes: usize,
 ) -> Result<Option<Opened>, SourceError> {
-    let wanted = port.config.buffer_bytes.unwrap_or(BUFFER_BYTES) / chunk_bytes;
+    let wanted = taken.config.buffer_bytes.unwrap_or(BUFFER_BYTES) / chunk_bytes;
     // A power of two, as the rings are, and not more than the kernel gives rings.
     let chunks = 1 << wanted.clamp(64, 1 << 17).ilog2();
     let umem =
-        Umem::new(chunks * chunk_bytes, OWN_BYTES).map_err(|error| port.error("mmap", error))?;
-    let mut channel = port.open_socket(&umem, chunks, chunk_bytes)?;
+        Umem::new(chunks * chunk_bytes, OWN_BYTES).map_err(|error| taken.error("mmap", error))?;
+    let mut channel = taken.open_socket(&umem, chunks, chunk_bytes)?;
     let give_up_ns = clock::monotonic_ns() + BUSY_NS;
     let copied = loop {
         let error = match channel.bind(index, queue, plan.is_native, plan) {
@@ -272,11 +272,11 @@ fn open_queue(
             Some(libc::EBUSY) if now_ns < give_up_ns => {
                 clock::sleep_until(now_ns + BUSY_LOOK_NS);
                 // A new one for each try: what is left of one that did not bind is the kernel's business.
-                channel = port.open_socket(&umem, chunks, chunk_bytes)?;
+                channel = taken.open_socket(&umem, chunks, chunk_bytes)?;
             }
             // So the kernel says that there are no more queues; for the first one it means that it does not work at all.
             Some(libc::EINVAL) if queue > 0 => return Ok(None),
-            _ => return Err(port.not_bound(queue, error)),
+            _ => return Err(taken.not_bound(queue, error)),
         }
     };
     Ok(Some(Opened {
@@ -286,19 +286,19 @@ fn open_queue(
         chunks,
         chunk_bytes,
         copied,
-        busy_ns: port.config.busy_poll.map(clock::duration_ns),
+        busy_ns: taken.config.busy_poll.map(clock::duration_ns),
     }))
 }
 
 /// Makes spare sockets for each queue, as many as the kernel lets. Returns a sentence if these are fewer than there should be: the
 /// limits of locked memory and of descriptors are the user's choice.
-fn open_spares(port: &Port, opened: &mut [Opened]) -> Option<String> {
+fn open_spares(taken: &TakenInterface, opened: &mut [Opened]) -> Option<String> {
     let wanted = (SPARES_MAX / opened.len().max(1)).clamp(1, SPARES);
     for times in 0..wanted {
         for one in opened.iter_mut() {
-            match port.open_socket(&one.umem, one.chunks, one.chunk_bytes) {
+            match taken.open_socket(&one.umem, one.chunks, one.chunk_bytes) {
                 Ok(spare) => one.spares.push(spare),
-                Err(error) => return Some(few_spares(port.name(), times, wanted, &error)),
+                Err(error) => return Some(few_spares(taken.name(), times, wanted, &error)),
             }
         }
     }

@@ -59,7 +59,7 @@ impl Device {
     }
 
     /// Whether it is made of software.
-    pub(super) fn is_virtual(&self) -> bool {
+    pub(super) fn is_vdev(&self) -> bool {
         ["net_", "eth_", "virtio_user"]
             .iter()
             .any(|start| self.name.starts_with(start))
@@ -84,7 +84,7 @@ impl FromStr for Device {
             arguments: arguments.to_owned(),
         };
         // A kernel's interface is what people know; that DPDK has its own names is the first thing to learn.
-        let is_known = device.is_virtual() || device.is_pci() || device.name.contains(':');
+        let is_known = device.is_vdev() || device.is_pci() || device.name.contains(':');
         if !is_known
             || device
                 .name
@@ -138,11 +138,11 @@ mod tests {
         assert_eq!(device.value("infinite_rx"), Some("1"));
         assert_eq!(device.value("rx_pcap"), Some("a.pcap"));
         assert_eq!(device.value("pcap"), None);
-        assert!(device.is_virtual() && !device.is_pci());
+        assert!(device.is_vdev() && !device.is_pci());
         for address in ["03:00.1", "0000:03:00.1", "pci:0000:03:00.1"] {
             let device: Device = address.parse().unwrap();
             assert_eq!(device.full(), "0000:03:00.1");
-            assert!(device.is_pci() && !device.is_virtual());
+            assert!(device.is_pci() && !device.is_vdev());
         }
         let device: Device = "0000:3B:00.0,mprq_en=1".parse().unwrap();
         assert_eq!(device.full(), "0000:3b:00.0,mprq_en=1");

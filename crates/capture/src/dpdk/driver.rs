@@ -6,9 +6,9 @@ use super::device::Device;
 
 /// What a driver does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Habits {
-    /// It makes devices of software: they need no memory that a NIC can reach, and nothing waits in descriptors.
-    pub(super) is_virtual: bool,
+pub(super) struct DriverQuirks {
+    /// It makes vdevs: they need no memory that a NIC can reach, and nothing waits in descriptors.
+    pub(super) is_vdev: bool,
     /// It fills buffers by copies or not at all: nothing but this process reads or writes them.
     pub(super) copies: bool,
     /// Every queue that it has gets packets, whether it is received from or not.
@@ -23,8 +23,8 @@ pub(super) struct Habits {
     pub(super) shows_sent: bool,
 }
 
-const NIC: Habits = Habits {
-    is_virtual: false,
+const NIC: DriverQuirks = DriverQuirks {
+    is_vdev: false,
     copies: false,
     has_fixed_queues: false,
     counts_missed: true,
@@ -33,18 +33,18 @@ const NIC: Habits = Habits {
     shows_sent: false,
 };
 
-impl Habits {
+impl DriverQuirks {
     /// Those of the driver with this name, for a device.
     pub(super) fn of(driver: &str, device: &Device) -> Self {
         match driver {
             "net_null" => Self {
-                is_virtual: true,
+                is_vdev: true,
                 copies: true,
                 never_runs_dry: true,
                 ..NIC
             },
             "net_ring" => Self {
-                is_virtual: true,
+                is_vdev: true,
                 copies: true,
                 has_fixed_queues: true,
                 shows_sent: true,
@@ -52,7 +52,7 @@ impl Habits {
             },
             // Files and interfaces, a queue for each. The stamps of libpcap, which it asks for microseconds.
             "net_pcap" => Self {
-                is_virtual: true,
+                is_vdev: true,
                 copies: true,
                 has_fixed_queues: true,
                 never_runs_dry: device.value("infinite_rx") == Some("1"),
@@ -62,15 +62,15 @@ impl Habits {
             },
             // It never asks the kernel what did not fit into its ring.
             "net_af_packet" => Self {
-                is_virtual: true,
+                is_vdev: true,
                 copies: true,
                 has_fixed_queues: true,
                 counts_missed: false,
                 shows_sent: true,
                 ..NIC
             },
-            _ if device.is_virtual() => Self {
-                is_virtual: true,
+            _ if device.is_vdev() => Self {
+                is_vdev: true,
                 counts_missed: false,
                 ..NIC
             },
@@ -83,27 +83,27 @@ impl Habits {
 mod tests {
     use super::*;
 
-    fn habits(device: &str) -> Habits {
+    fn quirks(device: &str) -> DriverQuirks {
         let device: Device = device.parse().unwrap();
         let driver = device.name().trim_end_matches(char::is_numeric).to_owned();
-        Habits::of(&driver, &device)
+        DriverQuirks::of(&driver, &device)
     }
 
     #[test]
     fn what_is_unknown_is_not_promised() {
-        assert!(habits("net_null0").counts_missed && habits("net_null0").never_runs_dry);
-        assert!(!habits("net_af_packet0,iface=v0").counts_missed);
-        assert!(!habits("net_tap0").counts_missed);
-        assert_eq!(habits("0000:03:00.0"), NIC);
+        assert!(quirks("net_null0").counts_missed && quirks("net_null0").never_runs_dry);
+        assert!(!quirks("net_af_packet0,iface=v0").counts_missed);
+        assert!(!quirks("net_tap0").counts_missed);
+        assert_eq!(quirks("0000:03:00.0"), NIC);
         // It may register its buffers with the kernel.
-        assert!(!habits("net_af_xdp0,iface=v0").copies && habits("net_null0").copies);
+        assert!(!quirks("net_af_xdp0,iface=v0").copies && quirks("net_null0").copies);
     }
 
     #[test]
     fn a_file_that_is_read_for_ever_has_no_end_and_no_stamps() {
-        let once = habits("net_pcap0,rx_pcap=a.pcap");
+        let once = quirks("net_pcap0,rx_pcap=a.pcap");
         assert_eq!((once.never_runs_dry, once.stamp_ns), (false, Some(1000)));
-        let forever = habits("net_pcap0,rx_pcap=a.pcap,infinite_rx=1");
+        let forever = quirks("net_pcap0,rx_pcap=a.pcap,infinite_rx=1");
         assert_eq!((forever.never_runs_dry, forever.stamp_ns), (true, None));
     }
 }

@@ -89,7 +89,7 @@ impl EalConfig {
             .map(|text| text.parse::<Device>())
             .collect::<Result<Vec<_>, _>>()?;
         let mut arguments = vec!["retroscope".to_owned()];
-        if !devices.iter().all(Device::is_virtual) {
+        if !devices.iter().all(Device::is_vdev) {
             // Memory that a NIC can write to, in pages that vanish with the process.
             if !says(&MEMORY) {
                 arguments.push("--in-memory".to_owned());

@@ -10,7 +10,7 @@
 //! could, the queue never sleeps. Nor does it where a NIC's speed is not known: most have no link yet when they were just started, and
 //! one that is down may come up at another speed.
 //!
-//! A device of software has no link and no descriptors, whatever its driver says: its packets wait in a buffer of the kernel, or of
+//! A vdev has no link and no descriptors, whatever its driver says: its packets wait in a buffer of the kernel, or of
 //! whoever makes them. A small buffer is that of a `net_af_packet` that was told to have 512 frames: late as a nap may end, it lasts for those
 //! of the first second at 1.7 Mpps, and for the longest at 320 kpps.
 
@@ -26,7 +26,7 @@ const NAP_NS_MAX: i64 = 200_000;
 /// What it sleeps at most, after 7.5 s of silence.
 const NAP_NS_LONGEST: i64 = 1_500_000;
 
-/// How much longer a device of software was silent than its queue sleeps, at least.
+/// How much longer a vdev was silent than its queue sleeps, at least.
 const SILENCE_OVER_NAP: i64 = 8;
 
 /// How much longer a device was silent than its queue sleeps, where that is more than [`NAP_NS_MAX`].
@@ -42,7 +42,7 @@ const FRAME_BITS: u64 = 84 * 8;
 #[derive(Debug)]
 pub(super) struct Idle {
     descriptors: u16,
-    is_virtual: bool,
+    is_vdev: bool,
     /// Of a NIC's queue.
     nap_ns: Option<i64>,
     /// Since when nothing came, on the monotonic clock, as far as anybody has looked.
@@ -51,10 +51,10 @@ pub(super) struct Idle {
 
 impl Idle {
     /// For a queue of so many descriptors at a link of that speed in Mbit/s; 0: unknown.
-    pub(super) fn new(descriptors: u16, is_virtual: bool, megabits: u32) -> Self {
+    pub(super) fn new(descriptors: u16, is_vdev: bool, megabits: u32) -> Self {
         Self {
             descriptors,
-            is_virtual,
+            is_vdev,
             nap_ns: nap_ns(descriptors, megabits),
             silent_since_ns: None,
         }
@@ -75,7 +75,7 @@ impl Idle {
         let since_ns = *self.silent_since_ns.get_or_insert(now_ns);
         let silence_ns = now_ns - since_ns;
         let most_ns = (silence_ns / SILENCE_OVER_LONG_NAP).clamp(NAP_NS_MAX, NAP_NS_LONGEST);
-        let nap_ns = if self.is_virtual {
+        let nap_ns = if self.is_vdev {
             (silence_ns / SILENCE_OVER_NAP).clamp(NAP_NS_MIN, most_ns)
         } else {
             self.nap_ns?.min(most_ns)

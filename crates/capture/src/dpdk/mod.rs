@@ -1,14 +1,14 @@
-//! DPDK as an engine: NICs whose drivers run in this process, and devices made of software.
+//! DPDK as an engine: NICs whose drivers run in this process, and vdevs.
 //!
 //! **A NIC that DPDK drives is taken away from the host**: its packets are written into memory of this process, and the kernel
-//! does not know of them. Devices of software (`net_null0`, `net_pcap0,rx_pcap=FILE`, `net_af_packet0,iface=eth0`) take nothing away.
+//! does not know of them. Vdevs (`net_null0`, `net_pcap0,rx_pcap=FILE`, `net_af_packet0,iface=eth0`) take nothing away.
 //! Those that want as many queues to send as to receive (`net_tap`, `net_af_xdp`) are refused.
 //!
 //! - `device`: names, as DPDK's programs take them,
 //! - `driver`: what drivers do that they do not tell,
 //! - `eal`: DPDK's environment, one for the process,
 //! - `port`: opening: queues, spreading, memory,
-//! - `beneath`: the kernel's interface that a device of software stands on,
+//! - `lower`: the kernel's interface that a vdev stands on,
 //! - `queue`, `stamps`, `idle`: the [`Queue`](crate::Queue), whose time a packet gets, and what happens while none comes,
 //! - `bare`: receiving and freeing alone, which benchmarks compare with,
 //! - `source`: the [`Source`](crate::Source) plug,
@@ -28,14 +28,14 @@
 //! Filters in the NIC, sending, noticing that a NIC was removed, devices with several ports behind one address.
 //!
 //! # Versions
-//! Written against DPDK 22.11, whose drivers' habits `driver` knows.
+//! Written against DPDK 22.11, whose drivers' quirks `driver` knows.
 
 mod bare;
-mod beneath;
 mod device;
 mod driver;
 mod eal;
 mod idle;
+mod lower;
 mod port;
 mod queue;
 mod source;

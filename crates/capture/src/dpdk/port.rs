@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     device::Device,
-    driver::Habits,
+    driver::DriverQuirks,
     eal::refused,
     sys::{self, Alone, Environment, Opening, Pool, Setup},
 };
@@ -22,8 +22,8 @@ pub(super) const BURST: u16 = 64;
 
 /// Descriptors of a NIC's queue, if it has so many: 275 µs at 10 Gbit/s of the smallest frames.
 const DESCRIPTORS: u16 = 4096;
-/// Of a device of software, where they mean nothing to most.
-const DESCRIPTORS_VIRTUAL: u16 = 512;
+/// Of a vdev, where they mean nothing to most.
+const DESCRIPTORS_OF_VDEV: u16 = 512;
 
 /// Buffers beyond the descriptors: the burst that is lent, and what threads keep at hand.
 const SPARE_BUFFERS: u32 = 1024;
@@ -55,7 +55,7 @@ pub(super) struct Wish {
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) port: sys::Port,
-    pub(super) habits: Habits,
+    pub(super) quirks: DriverQuirks,
     pub(super) driver: String,
     pub(super) node: i32,
     pub(super) queues: u16,
@@ -83,13 +83,13 @@ pub(super) fn open(
     let error = |call| move |error| refused(call, name, error);
     let described = port.describe().map_err(error("rte_eth_dev_info_get"))?;
     let driver = described.driver();
-    let habits = Habits::of(&driver, device);
+    let quirks = DriverQuirks::of(&driver, device);
     let mut notices = Vec::new();
     let mut queues = queue_count(
         wish.threads,
         described.queues_max,
         described.rss_types,
-        habits,
+        quirks,
     );
     if u32::from(wish.threads) > u32::from(queues) {
         let has = if queues == 1 {
@@ -104,17 +104,17 @@ pub(super) fn open(
         };
         notices.push(format!("{name}: {has}{why}, so not more threads capture"));
     }
-    let is_spread = queues > 1 && !habits.has_fixed_queues;
+    let is_spread = queues > 1 && !quirks.has_fixed_queues;
     let mut setup = Setup {
         key: is_spread.then(|| symmetric_key(described.key_bytes)),
-        mtu: if habits.is_virtual {
+        mtu: if quirks.is_vdev {
             0
         } else {
             u32::from(MTU.min(described.mtu_max))
         },
         queues,
         strip: described.can_strip,
-        stamp: described.can_stamp && habits.stamp_ns.is_none() && port.port().clock().is_ok(),
+        stamp: described.can_stamp && quirks.stamp_ns.is_none() && port.port().clock().is_ok(),
         scatter: described.can_scatter,
     };
     configure(&mut port, &mut setup, name, &mut notices).map_err(error("rte_eth_dev_configure"))?;
@@ -124,13 +124,13 @@ pub(super) fn open(
     let mut memory = Memory {
         name,
         node: described.node,
-        packed: wish.packs_buffers && habits.copies,
+        packed: wish.packs_buffers && quirks.copies,
         descriptors: 0,
     };
     memory
         .set_up(
             &mut port,
-            habits,
+            quirks,
             wish.buffer_bytes,
             limits,
             (queues, threads),
@@ -143,7 +143,7 @@ pub(super) fn open(
     }
     // Where the host's interface is behind it, the source does that in a way that ends with the process.
     if wish.promiscuous
-        && !habits.is_virtual
+        && !quirks.is_vdev
         && let Err(refusal) = port.set_promiscuous()
     {
         notices.push(format!(
@@ -154,7 +154,7 @@ pub(super) fn open(
     sys::take_words();
     Ok(Opened {
         port: port.finish(),
-        habits,
+        quirks,
         driver,
         node: described.node,
         queues,
@@ -187,9 +187,9 @@ fn find(environment: &Environment, device: &Device, alone: &mut Alone) -> Result
 }
 
 /// Receive queues to open: those that get packets anyway; else one for each thread, if the device can spread packets over them.
-fn queue_count(threads: u16, queues_max: u16, rss_types: u64, habits: Habits) -> u16 {
+fn queue_count(threads: u16, queues_max: u16, rss_types: u64, quirks: DriverQuirks) -> u16 {
     let most = queues_max.max(1);
-    if habits.has_fixed_queues {
+    if quirks.has_fixed_queues {
         most
     } else if rss_types == 0 {
         1
@@ -292,7 +292,7 @@ impl Memory<'_> {
     fn set_up(
         &mut self,
         port: &mut Opening,
-        habits: Habits,
+        quirks: DriverQuirks,
         buffer_bytes: Option<usize>,
         (least, most): (u16, u16),
         (queues, threads): (u16, u16),
@@ -305,7 +305,7 @@ impl Memory<'_> {
                     let buffers = bytes / usize::from(room) / for_thread as usize;
                     1 << u16::try_from(buffers.clamp(64, 1 << 15)).map_or(15, u16::ilog2)
                 }
-                None if habits.is_virtual => DESCRIPTORS_VIRTUAL,
+                None if quirks.is_vdev => DESCRIPTORS_OF_VDEV,
                 None => DESCRIPTORS,
             };
             self.descriptors = wanted.clamp(least, most.max(least));
@@ -377,19 +377,19 @@ mod tests {
 
     #[test]
     fn queues_that_get_packets_anyway_are_all_opened() {
-        let habits = |device: &str| {
+        let quirks = |device: &str| {
             let device: Device = device.parse().unwrap();
-            Habits::of(device.name().trim_end_matches(char::is_numeric), &device)
+            DriverQuirks::of(device.name().trim_end_matches(char::is_numeric), &device)
         };
-        assert_eq!(queue_count(1, 4, 0, habits("net_pcap0")), 4);
-        assert_eq!(queue_count(3, 1024, 1, habits("net_null0")), 3);
-        assert_eq!(queue_count(8, 4, 1, habits("03:00.0")), 4);
+        assert_eq!(queue_count(1, 4, 0, quirks("net_pcap0")), 4);
+        assert_eq!(queue_count(3, 1024, 1, quirks("net_null0")), 3);
+        assert_eq!(queue_count(8, 4, 1, quirks("03:00.0")), 4);
         assert_eq!(
-            queue_count(8, 4, 0, habits("03:00.0")),
+            queue_count(8, 4, 0, quirks("03:00.0")),
             1,
             "it cannot spread"
         );
-        assert_eq!(queue_count(0, 0, 1, habits("03:00.0")), 1);
+        assert_eq!(queue_count(0, 0, 1, quirks("03:00.0")), 1);
     }
 
     #[test]

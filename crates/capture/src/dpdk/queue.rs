@@ -19,10 +19,10 @@ use std::{
 };
 
 use super::{
-    beneath::{Beneath, Presence},
-    driver::Habits,
+    driver::DriverQuirks,
     eal,
     idle::Idle,
+    lower::{LowerDevice, Presence},
     port::{BURST, FRAME_BYTES_MAX},
     stamps::{DeviceClock, Reading},
     sys::{Batch, Counters, Environment, RawFrame},
@@ -44,7 +44,7 @@ const TPID: u16 = 0x8100;
 
 /// What the queues of a port share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct PortQueues {
     /// Frames that each queue took from the port: lent, or counted as too long. Each in a cache line of its own.
     taken: Vec<Line>,
     /// Queues that are not at their end.
@@ -52,27 +52,27 @@ pub(super) struct Shared {
     /// The link's speed in Mbit/s as one of them found it; 0: unknown, or the link is down.
     megabits: AtomicU32,
     environment: &'static Environment,
-    /// The kernel's interface that a device of software stands on.
-    beneath: Option<Beneath>,
+    /// The kernel's interface that a vdev stands on.
+    lower: Option<LowerDevice>,
 }
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Line(AtomicU64);
 
-impl Shared {
+impl PortQueues {
     /// For so many queues.
     pub(super) fn new(
         environment: &'static Environment,
         queues: usize,
-        beneath: Option<Beneath>,
+        lower: Option<LowerDevice>,
     ) -> Self {
         Self {
             taken: (0..queues).map(|_| Line::default()).collect(),
             left: AtomicUsize::new(queues),
             megabits: AtomicU32::new(0),
             environment,
-            beneath,
+            lower,
         }
     }
 
@@ -101,8 +101,8 @@ pub(super) enum Stamping {
 pub(super) struct Parts {
     pub(super) interface: InterfaceInfo,
     pub(super) batch: Batch,
-    pub(super) shared: Arc<Shared>,
-    pub(super) habits: Habits,
+    pub(super) shared: Arc<PortQueues>,
+    pub(super) quirks: DriverQuirks,
     pub(super) stamping: Stamping,
     /// This queue, of how many.
     pub(super) place: Range<usize>,
@@ -118,12 +118,12 @@ pub(super) struct Parts {
 struct DpdkEngine {
     batch: Batch,
     frames: Vec<FrameMeta>,
-    shared: Arc<Shared>,
+    shared: Arc<PortQueues>,
     /// The receive queues, and which is next.
     queues: Vec<u16>,
     turn: usize,
     line: usize,
-    habits: Habits,
+    quirks: DriverQuirks,
     stamping: Stamping,
     is_registered: bool,
     idle: Idle,
@@ -178,10 +178,10 @@ pub(super) fn queue(parts: Parts) -> Box<dyn Queue> {
             .collect(),
         turn: 0,
         line,
-        habits: parts.habits,
+        quirks: parts.quirks,
         stamping: parts.stamping,
         is_registered: false,
-        idle: Idle::new(parts.descriptors, parts.habits.is_virtual, megabits),
+        idle: Idle::new(parts.descriptors, parts.quirks.is_vdev, megabits),
         oversize: 0,
         refused: 0,
         unstamped: 0,
@@ -207,7 +207,7 @@ impl DpdkEngine {
     fn lend(&mut self, live: &mut Live, count: usize) -> bool {
         let now_ns = clock::realtime_ns();
         self.read_device_clock(now_ns);
-        let direction = if self.habits.shows_sent {
+        let direction = if self.quirks.shows_sent {
             Direction::Unknown
         } else {
             Direction::Inbound
@@ -300,13 +300,13 @@ impl DpdkEngine {
         let shared = Arc::clone(&self.shared);
         // Relaxed: a number that nothing hangs on.
         let known = || shared.megabits.load(Ordering::Relaxed);
-        let is_needed = self.line == 0 || (known() == 0 && !self.habits.is_virtual);
-        let is_up = match &shared.beneath {
-            Some(beneath) => match beneath.look() {
+        let is_needed = self.line == 0 || (known() == 0 && !self.quirks.is_vdev);
+        let is_up = match &shared.lower {
+            Some(lower) => match lower.look() {
                 Presence::Known { is_up } => Some(is_up),
                 Presence::Unknown => None,
                 Presence::Gone => {
-                    live.failure = Some(beneath.error(&live.interface().name));
+                    live.failure = Some(lower.error(&live.interface().name));
                     return live.stop(self);
                 }
             },
@@ -326,8 +326,8 @@ impl DpdkEngine {
 
     /// Whether the interface that the vdev stands on was removed.
     fn stands_on_nothing(&self) -> bool {
-        let beneath = self.shared.beneath.as_ref();
-        beneath.is_some_and(|beneath| beneath.look() == Presence::Gone)
+        let lower = self.shared.lower.as_ref();
+        lower.is_some_and(|lower| lower.look() == Presence::Gone)
     }
 
     /// The port's counters as statistics.
@@ -342,7 +342,7 @@ impl DpdkEngine {
         } else {
             counters.received
         };
-        let missed = self.habits.counts_missed.then_some(counters.missed);
+        let missed = self.quirks.counts_missed.then_some(counters.missed);
         let lost = vec![
             (LossCause::Nic, missed),
             (LossCause::Damaged, Some(self.refused)),
@@ -449,7 +449,7 @@ impl Engine for DpdkEngine {
 
     fn cut_off(&mut self, _live: &mut Live) -> CutOff {
         self.at_stop = Some(self.batch.port().counters().unwrap_or_default());
-        if self.habits.never_runs_dry {
+        if self.quirks.never_runs_dry {
             self.end = End::Shut;
             return CutOff::Closed { quiet_after_ns: 0 };
         }

@@ -6,11 +6,11 @@ use retroscope_packet::LinkType;
 
 use super::{
     EalConfig,
-    beneath::Beneath,
     device::Device,
     eal::environment,
+    lower::LowerDevice,
     port::{self, BURST, Opened, Wish},
-    queue::{self, Parts, Shared, Stamping},
+    queue::{self, Parts, PortQueues, Stamping},
     stamps::{DeviceClock, Reading},
     sys::{self, Batch},
 };
@@ -38,7 +38,7 @@ pub struct DpdkConfig {
 
 /// A device of DPDK behind the [`Source`] plug.
 ///
-/// A NIC needs to be bound to `vfio-pci` and hugepages, a device of software what it stands on: `net_af_packet` CAP_NET_RAW in the network
+/// A NIC needs to be bound to `vfio-pci` and hugepages, a vdev what it stands on: `net_af_packet` CAP_NET_RAW in the network
 /// namespace of the thread that calls [`Source::open`]. The queues need no privilege.
 #[derive(Debug)]
 pub struct DpdkSource {
@@ -86,9 +86,9 @@ impl DpdkSource {
         Ok(sentences)
     }
 
-    /// What a device of software stands on. It is made promiscuous here: DPDK's drivers would set the interface's flag, which stays
+    /// What a vdev stands on. It is made promiscuous here: DPDK's drivers would set the interface's flag, which stays
     /// when the process is killed. (libpcap does it by itself.)
-    fn beneath(&self, device: &Device) -> Result<Option<Beneath>, SourceError> {
+    fn lower(&self, device: &Device) -> Result<Option<LowerDevice>, SourceError> {
         let Some(name) = device.value("iface").or(device.value("rx_iface")) else {
             return Ok(None);
         };
@@ -114,7 +114,7 @@ impl DpdkSource {
                 .map_err(|error| system(device, "setsockopt(PACKET_ADD_MEMBERSHIP)", error))?;
             Ok(socket)
         });
-        Ok(Some(Beneath {
+        Ok(Some(LowerDevice {
             interface,
             index,
             _promiscuous: promiscuous.transpose()?,
@@ -166,7 +166,7 @@ fn has_no_interface(folder: &Path) -> io::Result<()> {
 
 /// Whose time the packets get, and in what steps, ns.
 fn stamping(opened: &Opened, device: &Device) -> (Stamping, TimeDomain, u64) {
-    if let Some(unit_ns) = opened.habits.stamp_ns {
+    if let Some(unit_ns) = opened.quirks.stamp_ns {
         let domain = if device.value("rx_pcap").is_some() {
             TimeDomain::File
         } else {
@@ -198,7 +198,7 @@ impl Source for DpdkSource {
 
     fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let device: Device = self.config.device.parse()?;
-        let beneath = self.beneath(&device)?;
+        let lower = self.lower(&device)?;
         let cut_off = self.check_host(&device)?;
         let environment = environment(&self.config.eal)?;
         let wish = Wish {
@@ -213,7 +213,7 @@ impl Source for DpdkSource {
         notices.extend(cut_off);
         let threads = usize::from(opened.threads);
         let mut stampings: Vec<_> = (0..threads).map(|_| stamping(&opened, &device)).collect();
-        let shared = Arc::new(Shared::new(environment, threads, beneath));
+        let shared = Arc::new(PortQueues::new(environment, threads, lower));
         let port = Arc::new(opened.port);
         let near = CpuList::of_node(Path::new("/sys"), opened.node);
         let mut made: Vec<Box<dyn Queue>> = Vec::new();
@@ -229,7 +229,7 @@ impl Source for DpdkSource {
                 },
                 batch: Batch::new(Arc::clone(&port), thread, BURST),
                 shared: Arc::clone(&shared),
-                habits: opened.habits,
+                quirks: opened.quirks,
                 stamping,
                 place: thread..threads,
                 queues: opened.queues,
@@ -252,7 +252,7 @@ fn sentence(opened: &Opened, device: &Device) -> String {
         1 => "1 thread".to_owned(),
         count => format!("{count} threads"),
     };
-    let host = if opened.habits.is_virtual {
+    let host = if opened.quirks.is_vdev {
         ""
     } else {
         "; this host receives nothing from it now, and what it sends is not recorded"

@@ -23,13 +23,13 @@ impl PacketEngine {
         let error = self
             .socket
             .take_error()
-            .map_err(|error| self.port.error("getsockopt(SO_ERROR)", error))?;
+            .map_err(|error| self.tapped.error("getsockopt(SO_ERROR)", error))?;
         if !live.is_running() {
             return Ok(());
         }
         match error {
             Some(error) if error.raw_os_error() == Some(libc::ENETDOWN) => live.found(false),
-            Some(error) => return Err(self.port.error("poll", error)),
+            Some(error) => return Err(self.tapped.error("poll", error)),
             None => {}
         }
         if let Some(since_ns) = self.gone_since_ns {
@@ -47,11 +47,11 @@ impl PacketEngine {
         let index = self
             .socket
             .bound_index()
-            .map_err(|error| self.port.error("getsockname", error))?;
+            .map_err(|error| self.tapped.error("getsockname", error))?;
         if index < 0 {
             live.gone(Event::InterfaceGone(0));
             self.gone_since_ns = Some(now_ns);
-        } else if self.port.is_up() && self.are_siblings_there() {
+        } else if self.tapped.is_up() && self.are_siblings_there() {
             live.found(true);
         }
         Ok(())
@@ -64,14 +64,14 @@ impl PacketEngine {
         now_ns: i64,
         since_ns: i64,
     ) -> Result<(), SourceError> {
-        let found = match self.port.look_up() {
+        let found = match self.tapped.look_up() {
             Err(SourceError::NoInterface { .. }) => return Ok(()),
             result => result?,
         };
         if link_type(found.hardware_type) != Some(live.interface().link_type) {
             let message = format!(
                 "{} came back with another link type: start the recording again",
-                self.port.name()
+                self.tapped.name()
             );
             return Err(SourceError::Unsupported { message });
         }
@@ -101,9 +101,9 @@ impl PacketEngine {
         found: &Found,
         away_ns: i64,
     ) -> Result<bool, SourceError> {
-        if !self.port.is_shared() {
-            self.port.hook(&self.socket, found)?;
-            self.port.admit(&self.socket)?;
+        if !self.tapped.is_shared() {
+            self.tapped.hook(&self.socket, found)?;
+            self.tapped.admit(&self.socket)?;
             return Ok(true);
         }
         let is_read_to_its_end =
@@ -111,20 +111,20 @@ impl PacketEngine {
         if !is_read_to_its_end && away_ns < CLOSED_DRAIN_NS {
             return Ok(false);
         }
-        let Some(socket) = self.port.take_spare() else {
+        let Some(socket) = self.tapped.take_spare() else {
             let message = format!(
                 "{} was removed too often for a recording with several threads: start it again",
-                self.port.name()
+                self.tapped.name()
             );
             return Err(SourceError::Unsupported { message });
         };
-        let (ring, notice) = open_ring(&self.port, &socket)?;
-        self.port.hook(&socket, found)?;
-        self.port.admit(&socket)?;
+        let (ring, notice) = open_ring(&self.tapped, &socket)?;
+        self.tapped.hook(&socket, found)?;
+        self.tapped.admit(&socket)?;
         live.tell(notice);
         // The old socket's counters were read, and its ring is empty.
         self.ring = ring;
-        self.ring.set_frame_bytes_max(self.port.frame_bytes_max());
+        self.ring.set_frame_bytes_max(self.tapped.frame_bytes_max());
         self.socket = socket;
         Ok(true)
     }
@@ -132,7 +132,7 @@ impl PacketEngine {
     /// Whether all threads receive from an interface that came back, or have had their time.
     pub(super) fn are_siblings_there(&self) -> bool {
         self.siblings_until_ns.is_none_or(|until_ns| {
-            self.port.are_all_admitted() || clock::monotonic_ns() >= until_ns
+            self.tapped.are_all_admitted() || clock::monotonic_ns() >= until_ns
         })
     }
 }

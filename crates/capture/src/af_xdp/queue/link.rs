@@ -91,7 +91,7 @@ impl XdpEngine {
 
     fn look_while_bound(&mut self, live: &mut Live, now_ns: i64) -> Result<(), SourceError> {
         let error = self.opened.channel.socket.take_error();
-        let error = error.map_err(|error| self.port.error("getsockopt(SO_ERROR)", error))?;
+        let error = error.map_err(|error| self.taken.error("getsockopt(SO_ERROR)", error))?;
         self.is_removed = error.is_some();
         if !self.is_removed {
             self.ask_the_host(live, now_ns);
@@ -100,7 +100,7 @@ impl XdpEngine {
             self.leave(live, now_ns);
             return Ok(());
         }
-        if let Ok(is_up) = self.port.interface.is_up(self.held.index.cast_signed()) {
+        if let Ok(is_up) = self.taken.interface.is_up(self.held.index.cast_signed()) {
             live.found(is_up && self.is_settled());
         }
         self.tell_unseen(live);
@@ -122,7 +122,7 @@ impl XdpEngine {
             return;
         };
         let mtu = match self.line {
-            0 => self.port.mtu(self.held.index),
+            0 => self.taken.mtu(self.held.index),
             _ => None,
         };
         let Some(mtu) = mtu else { return };
@@ -156,12 +156,12 @@ impl XdpEngine {
         if !self.attachment.hold().is_to_ask(now_ns, ASK_PAUSE_NS) {
             return;
         }
-        let used = self.port.host_use();
+        let used = self.taken.host_use();
         // One that has another name by now was not asked for.
         let Some(used) = used.filter(|_| self.has_name(self.held.index)) else {
             return;
         };
-        let (name, reason) = (self.port.name(), of_the_host(&used));
+        let (name, reason) = (self.taken.name(), of_the_host(&used));
         live.tell([Event::Notice(format!(
             "{name} is the host's again, and not recorded until it can be taken: {reason}"
         ))]);
@@ -170,7 +170,7 @@ impl XdpEngine {
     }
 
     fn has_name(&self, index: u32) -> bool {
-        self.port.interface.has_name(index.cast_signed())
+        self.taken.interface.has_name(index.cast_signed())
     }
 
     /// The interface was removed, or is the host's. What the program has taken still comes.
@@ -203,7 +203,7 @@ impl XdpEngine {
         // Its counters go with it.
         self.lost_before = self
             .lost()
-            .map_err(|error| self.port.error("getsockopt(XDP_STATISTICS)", error))?
+            .map_err(|error| self.taken.error("getsockopt(XDP_STATISTICS)", error))?
             - self.unreadable;
         self.opened.channel = spare;
         self.is_bound = false;
@@ -211,7 +211,7 @@ impl XdpEngine {
     }
 
     fn used_up(&self) -> SourceError {
-        self.port.unsupported(
+        self.taken.unsupported(
             "it was removed too often, or more memory may not be locked (ulimit -l): start the recording again",
         )
     }
@@ -229,7 +229,12 @@ impl XdpEngine {
             held => held,
         };
         if let Some(held) = held.filter(|held| absence.without == Some(held.generation)) {
-            if self.port.interface.is_up(held.index.cast_signed()).is_err() {
+            if self
+                .taken
+                .interface
+                .is_up(held.index.cast_signed())
+                .is_err()
+            {
                 // There may be no other queue left that sees it.
                 self.attachment.leave(held.generation);
             }
@@ -245,7 +250,7 @@ impl XdpEngine {
     /// Attaches the program to the interface of this name if that is up, and another queue has not attached it. Returns what it is
     /// attached to; `None`: there is none, or it is not to be taken.
     fn take(&mut self, live: &mut Live, now_ns: i64) -> Result<Option<Held>, SourceError> {
-        let found = match self.port.look_up() {
+        let found = match self.taken.look_up() {
             Err(SourceError::NoInterface { .. }) => return Ok(None),
             found => found?,
         };
@@ -256,12 +261,12 @@ impl XdpEngine {
         }
         live.look_due_ns = now_ns.saturating_add(REFUSED_LOOK_NS);
         let was_native = hold.is_native;
-        let used = self.port.host_use();
+        let used = self.taken.host_use();
         // What was said is said of the name.
         if !self.has_name(index) {
             return Ok(None);
         }
-        let name = self.port.name();
+        let name = self.taken.name();
         let refusal = match used {
             Some(used) => of_the_host(&used),
             None => match self.attachment.attach_again(&mut hold, index) {
@@ -277,11 +282,11 @@ impl XdpEngine {
                     Some(libc::ENODEV) => return Ok(None),
                     Some(libc::EBUSY | libc::EEXIST) => other_program(name),
                     Some(libc::EPERM) => {
-                        return Err(self.port.unsupported(
+                        return Err(self.taken.unsupported(
                             "it was removed, and this kernel asks for privileges to take up another one: start the recording again",
                         ));
                     }
-                    _ => return Err(self.port.error("bpf(BPF_LINK_CREATE)", error)),
+                    _ => return Err(self.taken.error("bpf(BPF_LINK_CREATE)", error)),
                 },
             },
         };
@@ -315,7 +320,7 @@ impl XdpEngine {
         self.is_bound = true;
         self.attachment
             .set_socket(queue, &self.opened.channel.socket)
-            .map_err(|error| self.port.error("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
+            .map_err(|error| self.taken.error("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
         // The socket before was closed before this one was bound.
         self.give_all();
         if std::mem::replace(&mut self.opened.copied, copied) != copied && self.line == 0 {
@@ -363,7 +368,7 @@ impl XdpEngine {
                 self.attachment.hold().settle(held.generation, self.line);
                 live.notice(format_args!("it has no receive queue {queue} now"));
             }
-            _ => return Err(self.port.not_bound(queue, error)),
+            _ => return Err(self.taken.not_bound(queue, error)),
         }
         self.tie = Tie::Absent(absence);
         Ok(())

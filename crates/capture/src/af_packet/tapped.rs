@@ -46,7 +46,7 @@ const FANOUT_DEFRAGMENT: u16 = 0x8000;
 
 /// An interface, and what its sockets have in common.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(super) struct TappedInterface {
     config: LiveConfig,
     interface: NamedInterface,
     /// The frames that `program` takes are of these.
@@ -74,8 +74,8 @@ struct Group {
     admitted: usize,
 }
 
-impl Port {
-    /// A port for so many queues, in the network namespace of the calling thread.
+impl TappedInterface {
+    /// An interface for so many queues, in the network namespace of the calling thread.
     pub(super) fn new(config: LiveConfig, queues: usize) -> Result<Self, SourceError> {
         let interface = NamedInterface::new(&config.interface)?;
         let ring_bytes = config

@@ -19,12 +19,12 @@ use crate::{
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(super) struct TakenInterface {
     pub(super) config: XdpConfig,
     pub(super) interface: NamedInterface,
 }
 
-impl Port {
+impl TakenInterface {
     /// In the network namespace of the calling thread.
     pub(super) fn new(config: XdpConfig) -> Result<Self, SourceError> {
         let interface = NamedInterface::new(&config.interface)?;

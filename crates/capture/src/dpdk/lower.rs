@@ -1,4 +1,4 @@
-//! The kernel's interface that a device of software stands on, which drivers tell nothing about.
+//! The kernel's interface that a vdev stands on, which drivers tell nothing about.
 //!
 //! A driver keeps the socket that it opened at the start. When the interface is removed it receives nothing more, also where there is one of
 //! the same name again, and to open another one takes privileges that are given up by then. So the device ends there.
@@ -7,7 +7,7 @@ use crate::{SourceError, af_packet::sys::PacketSocket, interface::NamedInterface
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Beneath {
+pub(super) struct LowerDevice {
     /// As the device's arguments name it.
     pub(super) interface: NamedInterface,
     /// What the driver's socket is bound to.
@@ -27,7 +27,7 @@ pub(super) enum Presence {
     Unknown,
 }
 
-impl Beneath {
+impl LowerDevice {
     /// Looks for the interface, whatever it is called now.
     pub(super) fn look(&self) -> Presence {
         match self.interface.is_up(self.index) {
