@@ -328,7 +328,7 @@ impl Live {
     }
 
     fn watch_clock(&mut self) {
-        let Some(step) = self.clock.look().filter(|_| self.is_stamped_here) else {
+        let Some(step) = self.clock.look() else {
             return;
         };
         let sentence = step.sentence(&self.interface[0].name);

@@ -309,7 +309,7 @@ impl Engine for PacketEngine {
     }
 
     fn is_filtered(&self) -> bool {
-        self.tapped.is_filtered()
+        self.tapped.is_filtered
     }
 
     fn offload_effects(&self) -> Option<OffloadEffects> {

@@ -92,7 +92,7 @@ impl Hooked {
         let found = tapped.look_up()?;
         if config.sides == Sides::Both && found.flags.is_loopback() {
             // The loopback interface would show each frame twice.
-            tapped.set_sides(Sides::In);
+            tapped.config.sides = Sides::In;
         }
         if queues > 1 {
             let spares = (SPARES * queues).min(SPARES_MAX);
@@ -152,7 +152,7 @@ impl Probed for Hooked {
         let near = CpuList::near(Path::new("/sys"), tapped.name(), found.index);
         let tapped = Arc::new(tapped);
         let queue = |(number, opened)| {
-            let cpus = tapped.config().cpus.of_thread(&near);
+            let cpus = tapped.config.cpus.of_thread(&near);
             let (tapped, info) = (Arc::clone(&tapped), info.clone());
             queue::queue(tapped, found, info, number == 0, cpus, opened)
         };
@@ -198,14 +198,14 @@ fn kernel_part(offer: &Offer, link_type: LinkType) -> KernelPart {
 
 /// Sets the program of the interface. The kernel may refuse a filter all the same: then it is left to user space.
 fn choose_program(tapped: &mut TappedInterface, socket: &PacketSocket, part: KernelPart) {
-    let program = classic::program(tapped.sides(), part.program.as_deref());
-    let is_refused = program
-        .as_ref()
-        .is_some_and(|program| socket.attach_filter(program).is_err());
+    let sides = tapped.config.sides;
+    tapped.program = classic::program(sides, part.program.as_deref());
+    tapped.is_filtered = part.is_filtered;
+    let program = tapped.program.as_deref();
+    let is_refused = program.is_some_and(|program| socket.attach_filter(program).is_err());
     if is_refused && part.is_filtered {
-        tapped.set_program(classic::program(tapped.sides(), None), false);
-    } else {
-        tapped.set_program(program, part.is_filtered);
+        tapped.program = classic::program(sides, None);
+        tapped.is_filtered = false;
     }
 }
 
@@ -214,7 +214,7 @@ pub(super) fn open_ring(
     tapped: &TappedInterface,
     socket: &PacketSocket,
 ) -> Result<(BlockRing, Option<Event>), SourceError> {
-    let blocks_wanted = (tapped.ring_bytes() / BLOCK_BYTES).max(BLOCKS_MIN);
+    let blocks_wanted = (tapped.ring_bytes / BLOCK_BYTES).max(BLOCKS_MIN);
     let blocks = set_up_ring(tapped, socket, blocks_wanted)?;
     let mapping = Mapping::of_socket(socket, BLOCK_BYTES, blocks)
         .map_err(|error| tapped.error("mmap", error))?;

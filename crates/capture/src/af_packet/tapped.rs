@@ -47,17 +47,17 @@ const FANOUT_DEFRAGMENT: u16 = 0x8000;
 /// An interface, and what its sockets have in common.
 #[derive(Debug)]
 pub(super) struct TappedInterface {
-    config: LiveConfig,
+    /// Its sides are those that are taken.
+    pub(super) config: LiveConfig,
     interface: NamedInterface,
-    /// The frames that `program` takes are of these.
-    sides: Sides,
     /// What every socket takes; `None`: all that comes.
-    program: Option<Vec<Instruction>>,
-    is_filtered: bool,
-    /// Memory of each socket's ring.
-    ring_bytes: usize,
+    pub(super) program: Option<Vec<Instruction>>,
+    /// Sockets take only what the user's filter takes.
+    pub(super) is_filtered: bool,
+    /// Bytes of each socket's ring.
+    pub(super) ring_bytes: usize,
     /// Several sockets share what comes.
-    is_shared: bool,
+    pub(super) is_shared: bool,
     /// How many sockets it is meant for, less those that failed.
     members: AtomicUsize,
     group: Mutex<Option<Group>>,
@@ -82,7 +82,6 @@ impl TappedInterface {
             .buffer_bytes
             .unwrap_or_else(|| queue_bytes(&interface.query, &config.interface, queues));
         Ok(Self {
-            sides: config.sides,
             config,
             interface,
             ring_bytes,
@@ -95,41 +94,10 @@ impl TappedInterface {
         })
     }
 
-    /// Frames of these are taken.
-    pub(super) fn sides(&self) -> Sides {
-        self.sides
-    }
-
-    /// Takes the frames of one side only.
-    pub(super) fn set_sides(&mut self, sides: Sides) {
-        self.sides = sides;
-    }
-
-    /// Sockets take what `program` takes, and only what the user's filter takes if `is_filtered`.
-    pub(super) fn set_program(&mut self, program: Option<Vec<Instruction>>, is_filtered: bool) {
-        self.program = program;
-        self.is_filtered = is_filtered;
-    }
-
-    /// Memory of each socket's ring.
-    pub(super) fn ring_bytes(&self) -> usize {
-        self.ring_bytes
-    }
-
-    /// Whether sockets take only what the user's filter takes.
-    pub(super) fn is_filtered(&self) -> bool {
-        self.is_filtered
-    }
-
     /// Several sockets are to share what comes; `spares` are kept for later.
     pub(super) fn share(&mut self, spares: Vec<PacketSocket>) {
         self.is_shared = true;
         self.spares = Mutex::new(spares);
-    }
-
-    /// Whether several sockets share what comes.
-    pub(super) fn is_shared(&self) -> bool {
-        self.is_shared
     }
 
     /// A socket that was opened at the start.
@@ -140,10 +108,6 @@ impl TappedInterface {
 
     pub(super) fn name(&self) -> &str {
         &self.config.interface
-    }
-
-    pub(super) fn config(&self) -> &LiveConfig {
-        &self.config
     }
 
     /// The interface of this name, if there is one.
@@ -259,7 +223,7 @@ impl TappedInterface {
 
     /// The program rejects what this host sends.
     fn ignores_outgoing(&self) -> bool {
-        self.sides == Sides::In
+        self.config.sides == Sides::In
     }
 
     /// Joins the group of the interface, or founds it.

@@ -46,35 +46,25 @@ const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
 pub(super) struct Elsewhere {
     /// What stands on it, with words for its network namespace.
     pub(super) above: Vec<(Above, Option<String>)>,
-    /// Why there may be more.
+    /// Why there may be more: the first reason why something was not seen.
     pub(super) unseen: Option<String>,
 }
 
 /// A namespace that may be entered: where it is, and words for it.
-type Place = (PathBuf, String);
+type Entrance = (PathBuf, String);
 
 /// Looks for what stands on an interface of the calling thread's network namespace in others.
 pub(super) fn look(name: &str) -> Elsewhere {
-    let mut search = Search::default();
-    if let Err(error) = search.run(name) {
-        search.missed(format!("{error}"));
+    let mut found = Elsewhere::default();
+    if let Err(error) = found.search(name) {
+        found.missed(format!("{error}"));
     }
-    Elsewhere {
-        above: search.above,
-        unseen: search.missed,
-    }
+    found
 }
 
-#[derive(Debug, Default)]
-struct Search {
-    above: Vec<(Above, Option<String>)>,
-    /// The first reason why something was not seen.
-    missed: Option<String>,
-}
-
-impl Search {
+impl Elsewhere {
     fn missed(&mut self, why: String) {
-        self.missed.get_or_insert(why);
+        self.unseen.get_or_insert(why);
     }
 
     /// A namespace may have gone with its name or process; any other error hides one.
@@ -86,7 +76,7 @@ impl Search {
         }
     }
 
-    fn run(&mut self, name: &str) -> io::Result<()> {
+    fn search(&mut self, name: &str) -> io::Result<()> {
         let index = InterfaceQuery::new()?.index(name)?.cast_unsigned();
         let own = File::open("/proc/thread-self/ns/net")?;
         let own_inode = inode(&own.metadata()?);
@@ -159,7 +149,7 @@ impl Search {
     }
 
     /// The namespaces with a name, and those of processes, by inode.
-    fn places(&mut self) -> BTreeMap<(u64, u64), Place> {
+    fn places(&mut self) -> BTreeMap<(u64, u64), Entrance> {
         let mut places = BTreeMap::new();
         match fs::read_dir(NAMED) {
             Err(error) => self.not_reached(NAMED, &error),
@@ -253,15 +243,15 @@ mod tests {
 
     #[test]
     fn only_what_is_gone_is_not_missed() {
-        let mut search = Search::default();
+        let mut search = Elsewhere::default();
         for code in [libc::ENOENT, libc::ESRCH] {
             search.not_reached("blue", &io::Error::from_raw_os_error(code));
-            assert_eq!(search.missed, None);
+            assert_eq!(search.unseen, None);
         }
         for code in [libc::EACCES, libc::EMFILE, libc::EIO] {
-            let mut search = Search::default();
+            let mut search = Elsewhere::default();
             search.not_reached("blue", &io::Error::from_raw_os_error(code));
-            assert!(search.missed.is_some_and(|why| why.starts_with("blue: ")));
+            assert!(search.unseen.is_some_and(|why| why.starts_with("blue: ")));
         }
     }
 }

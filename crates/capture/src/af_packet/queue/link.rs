@@ -101,7 +101,7 @@ impl PacketEngine {
         found: &Found,
         away_ns: i64,
     ) -> Result<bool, SourceError> {
-        if !self.tapped.is_shared() {
+        if !self.tapped.is_shared {
             self.tapped.hook(&self.socket, found)?;
             self.tapped.admit(&self.socket)?;
             return Ok(true);
