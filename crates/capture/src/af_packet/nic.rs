@@ -19,10 +19,12 @@ use crate::{
 /// of small packets, and on some drivers a lock.
 const AGE_NS_MAX: i64 = 20_000_000;
 
-/// What an interface lost, asked for now and then. The counters are the whole interface's, so one queue has them.
+/// What an interface lost, over all its incarnations, asked for now and then. The counters are the whole interface's, so one queue has
+/// them.
 #[derive(Debug)]
 pub(crate) struct InterfaceCounters {
-    losses: Option<NicLosses>,
+    /// `None`: the kernel does not tell, or there is no interface.
+    source: Option<Counting>,
     /// What the interface loses meanwhile counts.
     is_ours: bool,
     /// When it was asked last, on the system's clock.
@@ -31,18 +33,47 @@ pub(crate) struct InterfaceCounters {
     lost: InterfaceLosses,
 }
 
+/// Who is asked, and what the answers add up to.
+#[derive(Debug)]
+struct Counting {
+    netlink: Netlink,
+    input: Option<InputQueues>,
+    index: i32,
+    ledger: Ledger,
+}
+
+/// Packets lost so far. `None`: the kernel does not tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct InterfaceLosses {
+    /// The NIC had no room for them.
+    nic: Option<u64>,
+    /// The input queues of the kernel may have had no room for them: no more than these.
+    input_at_most: Option<u64>,
+}
+
 impl InterfaceCounters {
     /// Counts from now on what the interface of this index loses; `None`: there is none to ask.
     pub(crate) fn new(index: Option<i32>) -> Self {
+        let source = index.and_then(|index| {
+            let mut netlink = Netlink::new().ok()?;
+            let last = netlink.counters(index).ok()?;
+            Some(Counting {
+                netlink,
+                input: InputQueues::open(),
+                index,
+                ledger: Ledger::new(last),
+            })
+        });
         Self {
-            losses: index.and_then(NicLosses::watch),
+            source,
             is_ours: true,
             asked_ns: i64::MIN,
             lost: InterfaceLosses::default(),
         }
     }
 
-    /// Asks for the counters, unless that was done just now. `is_last`: in any case.
+    /// Asks for the counters, unless that was done just now. `is_last`: in any case. Of an interface that is gone the NIC's stay as last
+    /// read, and the bound takes in what the input queues dropped until it was missing.
     pub(crate) fn ask(&mut self, now_ns: i64, is_last: bool) {
         let age_ns = now_ns.checked_sub(self.asked_ns);
         let is_fresh = age_ns.is_some_and(|age_ns| (0..AGE_NS_MAX).contains(&age_ns));
@@ -50,9 +81,10 @@ impl InterfaceCounters {
             return;
         }
         self.asked_ns = now_ns;
-        if self.is_ours {
-            let losses = self.losses.as_mut();
-            self.lost = losses.map(NicLosses::read).unwrap_or_default();
+        if let Some(source) = self.source.as_mut().filter(|_| self.is_ours) {
+            let link = source.netlink.counters(source.index);
+            let dropped = source.input.as_mut().and_then(InputQueues::grown);
+            self.lost = source.ledger.account(link, dropped);
         }
     }
 
@@ -65,8 +97,9 @@ impl InterfaceCounters {
     /// Another interface, or the same one again, is ours.
     pub(crate) fn follow(&mut self, index: i32) {
         self.is_ours = true;
-        if let Some(losses) = &mut self.losses {
-            losses.follow(index);
+        if let Some(source) = &mut self.source {
+            source.index = index;
+            source.ledger.follow(source.netlink.counters(index).ok());
         }
     }
 
@@ -84,52 +117,6 @@ impl InterfaceCounters {
     pub(crate) fn input_drops(&self) -> InputDrops {
         let at_most = self.lost.input_at_most;
         at_most.map_or(InputDrops::Unknown, InputDrops::AtMost)
-    }
-}
-
-/// What one interface lost, over all its incarnations.
-#[derive(Debug)]
-struct NicLosses {
-    counters: Netlink,
-    input: Option<InputQueues>,
-    index: i32,
-    ledger: Ledger,
-}
-
-/// Packets lost so far. `None`: the kernel does not tell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct InterfaceLosses {
-    /// The NIC had no room for them.
-    nic: Option<u64>,
-    /// The input queues of the kernel may have had no room for them: no more than these.
-    input_at_most: Option<u64>,
-}
-
-impl NicLosses {
-    /// Counts from now on. `None`: the kernel does not tell.
-    fn watch(index: i32) -> Option<Self> {
-        let mut counters = Netlink::new().ok()?;
-        let last = counters.counters(index).ok()?;
-        Some(Self {
-            counters,
-            input: InputQueues::open(),
-            index,
-            ledger: Ledger::new(last),
-        })
-    }
-
-    /// The interface is a new one.
-    fn follow(&mut self, index: i32) {
-        self.index = index;
-        self.ledger.follow(self.counters.counters(index).ok());
-    }
-
-    /// Packets lost so far. Of an interface that is gone the NIC's stay as last read, and the bound takes in what the input queues
-    /// dropped until it was missing.
-    fn read(&mut self) -> InterfaceLosses {
-        let link = self.counters.counters(self.index);
-        let dropped = self.input.as_mut().and_then(InputQueues::grown);
-        self.ledger.account(link, dropped)
     }
 }
 
@@ -399,7 +386,7 @@ mod tests {
     fn it_is_asked_now_and_then_and_at_the_end() {
         // The loopback interface is the first of every network namespace, and loses nothing.
         let mut counters = InterfaceCounters::new(Some(1));
-        if counters.losses.is_none() {
+        if counters.source.is_none() {
             eprintln!("SKIP: the kernel does not tell what interface 1 lost");
             return;
         }
