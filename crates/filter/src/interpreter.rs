@@ -21,52 +21,40 @@ pub(crate) fn run(
     wire_len: u32,
     aux: Option<PackedAux>,
 ) -> u32 {
+    // `None` ends the run with 0.
+    try_run(instructions, packet, wire_len, aux).unwrap_or(0)
+}
+
+#[inline(always)]
+fn try_run(
+    instructions: &[Instruction],
+    packet: &[u8],
+    wire_len: u32,
+    aux: Option<PackedAux>,
+) -> Option<u32> {
     let mut a = 0_u32;
     let mut x = 0_u32;
     let mut memory = [0_u32; MEMORY_WORDS];
     let mut backward_jumps = 0;
     let mut index = 0;
-    // `None` ends the run with 0: a program that `Program::new` accepted never runs past its end.
-    while let Some(instruction) = instructions.get(index) {
+    loop {
+        // A program that `Program::new` accepted never runs past its end.
+        let instruction = instructions.get(index)?;
         let k = instruction.k;
         index += 1;
         match instruction.code {
-            op::RET_K => return k,
-            op::RET_A => return a,
+            op::RET_K => return Some(k),
+            op::RET_A => return Some(a),
             op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS if k >= ANCILLARY && aux.is_some() => {
-                match aux.and_then(|aux| ancillary(k, aux)) {
-                    Some(value) => a = value,
-                    None => return 0,
-                }
+                a = ancillary(k, aux?)?;
             }
-            op::LD_W_ABS => match word(packet, k) {
-                Some(value) => a = value,
-                None => return 0,
-            },
-            op::LD_H_ABS => match half(packet, k) {
-                Some(value) => a = value,
-                None => return 0,
-            },
-            op::LD_B_ABS => match byte(packet, k) {
-                Some(value) => a = value,
-                None => return 0,
-            },
-            op::LD_W_IND => match x.checked_add(k).and_then(|at| word(packet, at)) {
-                Some(value) => a = value,
-                None => return 0,
-            },
-            op::LD_H_IND => match x.checked_add(k).and_then(|at| half(packet, at)) {
-                Some(value) => a = value,
-                None => return 0,
-            },
-            op::LD_B_IND => match x.checked_add(k).and_then(|at| byte(packet, at)) {
-                Some(value) => a = value,
-                None => return 0,
-            },
-            op::LDX_B_MSH => match byte(packet, k) {
-                Some(value) => x = (value & 0x0f) << 2,
-                None => return 0,
-            },
+            op::LD_W_ABS => a = word(packet, k)?,
+            op::LD_H_ABS => a = half(packet, k)?,
+            op::LD_B_ABS => a = byte(packet, k)?,
+            op::LD_W_IND => a = word(packet, x.checked_add(k)?)?,
+            op::LD_H_IND => a = half(packet, x.checked_add(k)?)?,
+            op::LD_B_IND => a = byte(packet, x.checked_add(k)?)?,
+            op::LDX_B_MSH => x = (byte(packet, k)? & 0x0f) << 2,
             op::LD_LEN => a = wire_len,
             op::LDX_LEN => x = wire_len,
             op::LD_IMM => a = k,
@@ -78,13 +66,11 @@ pub(crate) fn run(
             op::TAX => x = a,
             op::TXA => a = x,
             op::JA => {
-                let Some(target) = jump_target(index - 1, k) else {
-                    return 0;
-                };
+                let target = jump_target(index - 1, k)?;
                 if target < index {
                     backward_jumps += 1;
                     if backward_jumps > BACKWARD_JUMPS_MAX {
-                        return 0;
+                        return None;
                     }
                 }
                 index = target;
@@ -98,13 +84,9 @@ pub(crate) fn run(
             op::JSET_K => index += skip(instruction, a & k != 0),
             op::JSET_X => index += skip(instruction, a & x != 0),
             op::NEG => a = a.wrapping_neg(),
-            code => match arithmetic(code, a, if code & 0x08 == 0 { k } else { x }) {
-                Some(value) => a = value,
-                None => return 0,
-            },
+            code => a = arithmetic(code, a, if code & 0x08 == 0 { k } else { x })?,
         }
     }
-    0
 }
 
 fn skip(instruction: &Instruction, condition: bool) -> usize {
