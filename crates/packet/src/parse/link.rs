@@ -100,14 +100,14 @@ fn network(parsed: &mut Parsed, data: &[u8], ether_type: u16, at: usize) -> Resu
 fn llc(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
     parsed.link_protocol = Some(LinkProtocol::Llc);
     let [dsap, ssap, control] = array(data, at)?;
-    let is_snap = (dsap, ssap, control) == (0xaa, 0xaa, 3);
-    if !is_snap {
-        parsed.llc = Some(Llc {
-            dsap,
-            ssap,
-            control,
-            snap: None,
-        });
+    let header = |snap| Llc {
+        dsap,
+        ssap,
+        control,
+        snap,
+    };
+    if (dsap, ssap, control) != (0xaa, 0xaa, 3) {
+        parsed.llc = Some(header(None));
         return Ok(at + 3);
     }
     let [o0, o1, o2] = array(data, at + 3)?;
@@ -115,12 +115,7 @@ fn llc(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
         organization: u32::from_be_bytes([0, o0, o1, o2]),
         protocol: u16_at(data, at + 6)?,
     };
-    parsed.llc = Some(Llc {
-        dsap,
-        ssap,
-        control,
-        snap: Some(snap),
-    });
+    parsed.llc = Some(header(Some(snap)));
     if snap.organization == 0 && snap.protocol > LENGTH_MAX {
         network(parsed, data, snap.protocol, at + 8)
     } else {
