@@ -255,12 +255,6 @@ impl Template {
         all.filter(|variable| seen.insert(*variable)).collect()
     }
 
-    /// Whether it asks for anything of a trigger packet. If not, it is a plain expression.
-    #[must_use]
-    pub fn has_trigger_terms(&self) -> bool {
-        !self.variables.is_empty()
-    }
-
     /// Compiles the pcap-filter text for `link` with sample values, so that a template that can never work is refused
     /// before the first trigger. Addresses are tried as IPv4, then as IPv6.
     ///
