@@ -150,3 +150,67 @@ fn partners(words: &[Word]) -> Result<Vec<usize>, usize> {
         Err(words.len())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::words;
+
+    /// The clauses as text: each in brackets, with what joins it.
+    fn shown(structure: &Structure<'_>, clauses: &[Clause]) -> String {
+        let show = |clause: &Clause| {
+            let joiner = match clause.joiner {
+                Joiner::And => "&",
+                Joiner::Or => "|",
+            };
+            let inside = match &clause.group {
+                Some(group) => shown(structure, group),
+                None => structure.text[structure.bytes(clause.first..clause.words.end)].to_owned(),
+            };
+            format!(
+                "{joiner}{}[{inside}]",
+                if clause.negated { "!" } else { "" }
+            )
+        };
+        clauses.iter().map(show).collect()
+    }
+
+    fn parsed(text: &str) -> Result<String, usize> {
+        let words = words(text);
+        let structure = Structure::parse(text, &words)?;
+        Ok(shown(&structure, &structure.clauses))
+    }
+
+    #[test]
+    fn clauses_are_what_is_joined() {
+        let cases = [
+            ("tcp", "&[tcp]"),
+            ("ip and !udp or not not arp", "&[ip]&![udp]|[arp]"),
+            ("not (ip or (arp)) and tcp", "&![&[ip]|[&[arp]]]&[tcp]"),
+            (
+                "src or dst port (80 or 443) && ip",
+                "&[src or dst port (80 or 443)]&[ip]",
+            ),
+            ("(ip[0] & 1) = 1 and (udp)", "&[(ip[0] & 1) = 1]&[&[udp]]"),
+        ];
+        for (text, clauses) in cases {
+            assert_eq!(parsed(text).as_deref(), Ok(clauses), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_has_a_place() {
+        for (text, place) in [
+            ("", 0),
+            ("tcp and", 2),
+            ("tcp and or udp", 2),
+            ("(tcp or not) and udp", 4),
+            ("tcp )", 1),
+            ("( tcp", 2),
+        ] {
+            assert_eq!(parsed(text), Err(place), "{text}");
+        }
+        let deep = format!("{}tcp{}", "(".repeat(300), ")".repeat(300));
+        assert!(parsed(&deep).is_ok());
+    }
+}

@@ -87,7 +87,8 @@ impl<'t> Scanner<'t> {
     fn new(text: &'t str) -> Self {
         let mut scanner = Self {
             text,
-            words: Vec::new(),
+            // A word and the blank behind it seldom have fewer bytes.
+            words: Vec::with_capacity(text.len() / 4 + 1),
             at: 0,
             brackets: 0,
         };
