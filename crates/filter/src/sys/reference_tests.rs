@@ -1,0 +1,46 @@
+//! libpcap's own interpreter and printer, as the yardsticks of the tests.
+
+use super::{CStr, Instruction, bpf_filter, c_char, c_int, c_uint};
+
+#[link(name = "pcap")]
+unsafe extern "C" {
+    fn bpf_validate(program: *const Instruction, len: c_int) -> c_int;
+    fn bpf_image(instruction: *const Instruction, index: c_int) -> *mut c_char;
+}
+
+/// Whether libpcap would run these instructions.
+pub(crate) fn validate(instructions: &[Instruction]) -> bool {
+    let len = c_int::try_from(instructions.len()).expect("a short program");
+    // SAFETY: `len` instructions are readable.
+    unsafe { bpf_validate(instructions.as_ptr(), len) != 0 }
+}
+
+/// libpcap's `bpf_filter`. Panics unless the program validates.
+pub(crate) fn run(instructions: &[Instruction], packet: &[u8], wire_len: u32) -> u32 {
+    assert!(validate(instructions), "libpcap refuses the program");
+    let captured_len = c_uint::try_from(packet.len()).expect("a short packet");
+    // SAFETY: the program validates, so it stays inside `instructions`; it reads at most `captured_len` bytes.
+    unsafe {
+        bpf_filter(
+            instructions.as_ptr(),
+            packet.as_ptr(),
+            wire_len,
+            captured_len,
+        )
+    }
+}
+
+/// libpcap's text of one instruction. One test thread at a time: the text lies in a static buffer.
+pub(crate) fn image(instruction: &Instruction, index: usize) -> String {
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _guard = ONE_AT_A_TIME
+        .lock()
+        .expect("no test panics while it holds the lock");
+    let index = c_int::try_from(index).expect("a short program");
+    // SAFETY: one readable instruction; the lock keeps others from the static buffer.
+    let text = unsafe { bpf_image(instruction, index) };
+    // SAFETY: the buffer is NUL-terminated and ours until the lock is dropped.
+    unsafe { CStr::from_ptr(text) }
+        .to_string_lossy()
+        .into_owned()
+}
