@@ -181,8 +181,10 @@ impl fmt::Debug for Joint {
 
 #[cfg(test)]
 mod tests {
+    use retroscope_bpf::op;
+
     use super::*;
-    use crate::{Aux, Instruction, instruction::op};
+    use crate::{Aux, Instruction};
 
     #[test]
     fn programs_that_are_too_long_for_one_function_answer_too() {

@@ -41,8 +41,6 @@ mod truth;
 mod variable;
 mod words;
 
-use retroscope_bpf as instruction;
-
 pub use aux::Aux;
 pub use compile::{EXPRESSION_BYTES_MAX, compile};
 pub use error::{FilterError, Place};

@@ -10,9 +10,10 @@
 //! This is for programs that are not machine code yet, or cannot be. The meaning is that of `interpreter`, which runs the few
 //! programs that do not fit: those with scratch memory, ancillary data, or backward jumps.
 
+use retroscope_bpf::{ANCILLARY, Instruction, op};
+
 use crate::{
     Frame,
-    instruction::{ANCILLARY, Instruction, op},
     interpreter::{arithmetic, byte, half, word},
 };
 

@@ -23,7 +23,7 @@ use super::{
     table::Table,
     translate::{Exits, Packet, Program, Translator},
 };
-use crate::{frame::layout, instruction::Instruction};
+use crate::{Instruction, frame::layout};
 
 /// Longest program that is compiled, in instructions.
 pub(super) const INSTRUCTIONS_MAX: usize = 4096;

@@ -37,7 +37,7 @@ pub use compiler::{Compiler, CompilerCounts};
 pub use error::NativeError;
 pub(crate) use joint::JointCode;
 
-use crate::{Frame, instruction::Instruction};
+use crate::{Frame, Instruction};
 
 /// What became of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

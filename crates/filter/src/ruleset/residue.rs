@@ -252,8 +252,10 @@ impl Unit {
 mod tests {
     use std::collections::BTreeMap;
 
+    use retroscope_bpf::op;
+
     use super::*;
-    use crate::{Aux, Instruction, instruction::op};
+    use crate::{Aux, Instruction};
 
     /// Keeps packets whose first byte has one of some bits.
     fn program(bits: u32) -> Program {

@@ -1,7 +1,9 @@
 //! What was found, or feared, and must stay right: one small program each.
 
 use super::{Judges, Libpcap, packets::Packet};
-use crate::{Instruction, Program, instruction::op};
+use retroscope_bpf::{Instruction, op};
+
+use crate::Program;
 
 fn plain(code: u16, k: u32) -> Instruction {
     jump(code, k, 0, 0)

@@ -1,5 +1,6 @@
 //! Sets of programs that run as one function: each must answer as it does alone, whatever the others find out first.
 
+use retroscope_bpf::op;
 use retroscope_packet::LinkType;
 
 use super::{
@@ -9,9 +10,7 @@ use super::{
     packets::{Packet, packets},
     programs,
 };
-use crate::{
-    Frame, Instruction, Joint, LinkContext, Mode, Program, compile, instruction::op, sys::reference,
-};
+use crate::{Frame, Instruction, Joint, LinkContext, Mode, Program, compile, sys::reference};
 
 const PACKETS_EACH: usize = 48;
 /// Those whose network header a function knows, and one of which it knows nothing.
