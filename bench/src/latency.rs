@@ -172,7 +172,7 @@ fn run(
 ) -> Result<Latency, Failure> {
     let failure = |error| Failure::system("making a ring", error);
     let ring = Ring::new(config, None).map_err(failure)?;
-    let mut reader = ring.group("latency", kind).map_err(failure)?;
+    let mut reader = ring.group(kind).map_err(failure)?;
     let producer = ring.producer().map_err(failure)?;
     let bucket_bytes = ring.bucket_bytes();
     let each = if interval.is_zero() { 0 } else { packets };

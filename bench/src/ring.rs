@@ -61,7 +61,7 @@ impl RingContest {
         let failure = |error| Failure::system("making a ring", error);
         let ring = Ring::new(&config, None).map_err(failure)?;
         let readers = ring
-            .group_of("bench", GroupKind::Gating, consumers)
+            .group_of(GroupKind::Gating, consumers)
             .map_err(failure)?;
         let producers = (0..producers)
             .map(|_| ring.producer())

@@ -168,7 +168,7 @@ impl Cold {
     }
 
     fn reader(&self) -> Result<Reader, Failure> {
-        let reader = self.ring.group("scan", GroupKind::Lapped);
+        let reader = self.ring.group(GroupKind::Lapped);
         reader.map_err(|error| Failure::system("making a reader", error))
     }
 

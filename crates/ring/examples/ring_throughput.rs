@@ -31,7 +31,7 @@ fn main() -> Result<(), Failure> {
             },
             None,
         )?;
-        let reader = ring.group("reader", GroupKind::Gating)?;
+        let reader = ring.group(GroupKind::Gating)?;
         let producer = ring.producer()?;
         let count = BYTES / (length as u64 + 16);
         let start = Instant::now();

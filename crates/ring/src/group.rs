@@ -33,7 +33,6 @@ impl std::ops::AddAssign for Lapped {
 /// What the members of a group share.
 #[derive(Debug)]
 pub(crate) struct Group {
-    pub(crate) name: String,
     pub(crate) kind: GroupKind,
     /// By producer: the number of the first record that its member is not done with; `u64::MAX` once that is gone.
     positions: Box<[Padded<AtomicU64>]>,
@@ -42,10 +41,9 @@ pub(crate) struct Group {
 
 impl Group {
     /// `positions` of all producers.
-    pub(crate) fn new(name: &str, kind: GroupKind, members: usize, positions: &[u64]) -> Self {
+    pub(crate) fn new(kind: GroupKind, members: usize, positions: &[u64]) -> Self {
         let padded = |&position: &u64| Padded(AtomicU64::new(position));
         Self {
-            name: name.to_owned(),
             kind,
             positions: positions.iter().map(padded).collect(),
             members_open: AtomicUsize::new(members),
@@ -83,11 +81,5 @@ impl Positions {
     #[must_use]
     pub fn get(&self, producer: usize) -> u64 {
         self.0.position(producer)
-    }
-
-    /// The group's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.0.name
     }
 }

@@ -13,7 +13,7 @@
 //! use retroscope_ring::{GroupKind, Record, Ring, RingConfig};
 //!
 //! let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None)?;
-//! let mut reader = ring.group("analyzers", GroupKind::Lapped)?;
+//! let mut reader = ring.group(GroupKind::Lapped)?;
 //! let mut producer = ring.producer()?;
 //! producer.store(&Record::whole(1_000, 0, b"a frame"))?;
 //! producer.publish();

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    BucketRef, Lapped, Packets, Positions, Summaries, Waker,
+    Lapped, Packets, Positions, Summaries, Waker,
     cursor::Cursor,
     group::Group,
     parker::Parker,
@@ -40,7 +40,6 @@ pub struct Batch<'r> {
     /// No record that was published in their bucket until they were found is older, ns since the UNIX epoch.
     pub oldest_ns: i64,
     packets: Packets<'r>,
-    bucket: BucketRef,
 }
 
 impl Batch<'_> {
@@ -50,18 +49,12 @@ impl Batch<'_> {
     pub fn len(&self) -> usize {
         self.packets.len()
     }
-
-    /// The bucket that they lie in.
-    #[must_use]
-    pub fn bucket(&self) -> BucketRef {
-        self.bucket
-    }
 }
 
 impl<'r> Batch<'r> {
     /// What is known of the records without touching their payload, in order.
     pub fn summaries(&self) -> Summaries<'r> {
-        self.packets.summaries()
+        Summaries::new(self.packets.clone())
     }
 
     /// The records, in order.
@@ -118,7 +111,6 @@ impl Reader {
         let hold = hold.expect("advance() leaves a hold where it finds records");
         let start = hold.first();
         let packets = Packets::new(hold, in_bucket(first - start), in_bucket(end - start));
-        let bucket = hold.bucket();
         let oldest_ns = hold.oldest_ns();
         Some(Batch {
             producer,
@@ -126,7 +118,6 @@ impl Reader {
             missed,
             oldest_ns,
             packets,
-            bucket,
         })
     }
 
@@ -139,17 +130,7 @@ impl Reader {
         }
     }
 
-    /// Records of a producer that the group is done with, or missed: all of them up to this number, counted over the
-    /// producer's life.
-    ///
-    /// # Panics
-    /// Unless `producer` is below the ring's number of producers.
-    #[must_use]
-    pub fn position(&self, producer: usize) -> u64 {
-        self.group.position(producer)
-    }
-
-    /// The group's positions, for other threads.
+    /// The group's positions, for this thread and others.
     #[must_use]
     pub fn positions(&self) -> Positions {
         Positions::new(&self.group)

@@ -3,8 +3,8 @@
 use std::{fmt, path::PathBuf, sync::Arc};
 
 use crate::{
-    BucketRef, BucketView, Evicted, GroupKind, Mode, Producer, Reader, Reservation, RingConfig,
-    RingError, Step,
+    BucketRef, BucketView, GroupKind, Mode, Producer, Reader, Reservation, RingConfig, RingError,
+    Step,
     barrier::Barrier,
     cursor::Cursor,
     group::Group,
@@ -207,8 +207,8 @@ impl Ring {
     ///
     /// # Errors
     /// [`RingError::Readers`] if the ring was made for no more.
-    pub fn group(&self, name: &str, kind: GroupKind) -> Result<Reader, RingError> {
-        let mut members = self.group_of(name, kind, 1)?;
+    pub fn group(&self, kind: GroupKind) -> Result<Reader, RingError> {
+        let mut members = self.group_of(kind, 1)?;
         members.pop().ok_or(RingError::Readers {
             max: self.0.readers_max,
             asked: 1,
@@ -219,17 +219,12 @@ impl Ring {
     /// number modulo `members` is `m`, opened already or not.
     ///
     /// The group starts with each producer's oldest record that is in the ring: what was overwritten before it counts
-    /// neither as read nor as lapped, and [`Reader::position`] starts behind it. Where that record's bucket was held or reserved, a
+    /// neither as read nor as lapped, and [`Reader::positions`] start behind it. Where that record's bucket was held or reserved, a
     /// later one may have been overwritten before it: such a hole counts as lapped, also in a gating group.
     ///
     /// # Errors
     /// [`RingError::Readers`] if `members` is 0, or more readers would be open than the ring was made for.
-    pub fn group_of(
-        &self,
-        name: &str,
-        kind: GroupKind,
-        members: usize,
-    ) -> Result<Vec<Reader>, RingError> {
+    pub fn group_of(&self, kind: GroupKind, members: usize) -> Result<Vec<Reader>, RingError> {
         let ring = &self.0;
         let producers = ring.storage.geometry().producers;
         let mut outer = lock(&ring.outer);
@@ -246,7 +241,7 @@ impl Ring {
             None => ring.published_with_bytes(producer),
         };
         let (positions, bytes): (Vec<u64>, Vec<u64>) = (0..producers).map(start).unzip();
-        let group = Arc::new(Group::new(name, kind, members, &positions));
+        let group = Arc::new(Group::new(kind, members, &positions));
         if kind == GroupKind::Gating {
             outer.gating.push(Arc::clone(&group));
         }
@@ -263,8 +258,7 @@ impl Ring {
     /// Appends to the table of interfaces and returns the number for [`Record::interface`](crate::Record::interface).
     ///
     /// The region's own table, which other processes read, has at least 1024 places, and in a ring of up to 4096 buckets
-    /// more than 16,000; it keeps 54 bytes of a name. What finds no place is known to this process only
-    /// ([`Self::interfaces_unlisted`]).
+    /// more than 16,000; it keeps 54 bytes of a name. What finds no place is known to this process only.
     ///
     /// # Errors
     /// [`RingError::Interfaces`] after 65,536 of them.
@@ -278,31 +272,13 @@ impl Ring {
         Ok(id)
     }
 
-    /// Interfaces that found no place in the region's own table.
-    #[must_use]
-    pub fn interfaces_unlisted(&self) -> u64 {
-        self.0.storage.interfaces_unlisted()
-    }
-
-    /// An interface by its number.
-    #[must_use]
-    pub fn interface(&self, id: u16) -> Option<InterfaceEntry> {
-        lock(&self.0.interfaces).get(usize::from(id)).cloned()
-    }
-
     /// The whole table, by number.
     #[must_use]
     pub fn interfaces(&self) -> Vec<InterfaceEntry> {
         lock(&self.0.interfaces).clone()
     }
 
-    /// What writers do on a full ring.
-    #[must_use]
-    pub fn mode(&self) -> Mode {
-        self.0.mode()
-    }
-
-    /// Changes it; writers that wait look again.
+    /// Changes what writers do on a full ring; those that wait look again.
     pub fn set_mode(&self, mode: Mode) {
         self.0.mode.store(mode as u8, Ordering::Relaxed); // ordered by the eventcount
         self.0.storage.freed.notify();
@@ -337,12 +313,6 @@ impl Ring {
     #[must_use]
     pub fn steps_made(&self) -> u64 {
         self.0.steps.load(Ordering::Relaxed) // ordered behind the records by their publication
-    }
-
-    /// What was overwritten of the packets of `from_ns..=to_ns` of ring time.
-    #[must_use]
-    pub fn evicted(&self, from_ns: i64, to_ns: i64) -> Evicted {
-        lock(&self.0.outer).evicted(from_ns, to_ns)
     }
 
     /// The ring time, ns, before which a producer promised to store nothing more. `None`: no promise

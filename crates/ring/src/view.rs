@@ -47,12 +47,6 @@ impl BucketView {
         Self(hold)
     }
 
-    /// Which bucket.
-    #[must_use]
-    pub fn bucket(&self) -> BucketRef {
-        self.0.bucket()
-    }
-
     /// What is known about the bucket now. Of an empty open bucket the times mean nothing (`min_ns > max_ns`).
     #[must_use]
     pub fn info(&self) -> BucketInfo {
@@ -130,12 +124,6 @@ impl<'r> Packets<'r> {
         (next..end.min(next + PREFETCH_RECORDS)).for_each(|index| records.prefetch(index));
         self
     }
-
-    /// What is known of the records that are left, without touching their payload.
-    #[must_use]
-    pub fn summaries(&self) -> Summaries<'r> {
-        Summaries(self.clone())
-    }
 }
 
 impl<'r> Iterator for Packets<'r> {
@@ -163,6 +151,12 @@ impl<'r> Iterator for Packets<'r> {
 }
 
 impl ExactSizeIterator for Packets<'_> {}
+
+impl<'r> Summaries<'r> {
+    pub(crate) fn new(packets: Packets<'r>) -> Self {
+        Self(packets)
+    }
+}
 
 impl Iterator for Summaries<'_> {
     type Item = Summary;

@@ -76,7 +76,7 @@ fn drain(reader: &mut Reader, expected: &mut u64) -> (u64, u64) {
 fn the_committed_part_of_an_open_bucket_is_read() {
     loom::model(|| {
         let ring = ring(TWO, 2, Mode::Record);
-        let mut reader = ring.group("reader", GroupKind::Lapped).unwrap();
+        let mut reader = ring.group(GroupKind::Lapped).unwrap();
         let mut producer = ring.producer().unwrap();
         let writer = thread::spawn(move || {
             store(&mut producer, 0).unwrap();
@@ -96,7 +96,7 @@ fn the_committed_part_of_an_open_bucket_is_read() {
 fn what_is_published_together_is_seen_together() {
     loom::model(|| {
         let ring = ring(TWO, 2, Mode::Record);
-        let mut reader = ring.group("reader", GroupKind::Lapped).unwrap();
+        let mut reader = ring.group(GroupKind::Lapped).unwrap();
         let mut producer = ring.producer().unwrap();
         let writer = thread::spawn(move || {
             for number in 0..3 {
@@ -149,7 +149,7 @@ fn what_a_burst_stores_is_seen_when_it_is_published() {
     }
     loom::model(|| {
         let ring = ring(FIVE, 2, Mode::Record);
-        let mut reader = ring.group("reader", GroupKind::Lapped).unwrap();
+        let mut reader = ring.group(GroupKind::Lapped).unwrap();
         let mut producer = ring.producer().unwrap();
         let writer = thread::spawn(move || {
             burst(&mut producer, 0..3); // the second group is published half full …
@@ -230,7 +230,7 @@ fn claim_and_hold_exclude_each_other() {
 fn a_lapped_reader_follows_or_is_told() {
     loom::model(|| {
         let ring = ring(ONE, 3, Mode::Record);
-        let mut reader = ring.group("reader", GroupKind::Lapped).unwrap();
+        let mut reader = ring.group(GroupKind::Lapped).unwrap();
         let mut producer = ring.producer().unwrap();
         store(&mut producer, 0).unwrap();
         store(&mut producer, 1).unwrap();
@@ -261,7 +261,7 @@ fn a_lapped_reader_follows_or_is_told() {
 fn a_gating_group_wakes_the_writer_that_waits_for_it() {
     loom::model(|| {
         let ring = ring(ONE, 2, Mode::Wait);
-        let mut reader = ring.group("reader", GroupKind::Gating).unwrap();
+        let mut reader = ring.group(GroupKind::Gating).unwrap();
         let mut producer = ring.producer().unwrap();
         store(&mut producer, 0).unwrap();
         store(&mut producer, 1).unwrap();
@@ -282,7 +282,7 @@ fn a_gating_group_wakes_the_writer_that_waits_for_it() {
 fn a_position_alone_wakes_the_writer() {
     loom::model(|| {
         let ring = ring(ONE, 2, Mode::Wait);
-        let mut reader = ring.group("reader", GroupKind::Gating).unwrap();
+        let mut reader = ring.group(GroupKind::Gating).unwrap();
         let mut producer = ring.producer().unwrap();
         store(&mut producer, 0).unwrap();
         store(&mut producer, 1).unwrap();
@@ -301,7 +301,7 @@ fn a_position_alone_wakes_the_writer() {
 fn a_sleeping_reader_is_woken() {
     loom::model(|| {
         let ring = ring(TWO, 2, Mode::Record);
-        let mut reader = ring.group("reader", GroupKind::Lapped).unwrap();
+        let mut reader = ring.group(GroupKind::Lapped).unwrap();
         let mut producer = ring.producer().unwrap();
         let writer = thread::spawn(move || {
             store(&mut producer, 0).unwrap();
@@ -323,7 +323,7 @@ fn a_sleeping_reader_is_woken() {
 fn the_end_of_a_bucket_wakes_a_reader() {
     loom::model(|| {
         let ring = ring(ONE, 2, Mode::Wait);
-        let mut reader = ring.group("reader", GroupKind::Gating).unwrap();
+        let mut reader = ring.group(GroupKind::Gating).unwrap();
         let mut producer = ring.producer().unwrap();
         let writer = thread::spawn(move || {
             store_unpublished(&mut producer, 0).unwrap();
@@ -343,7 +343,7 @@ fn the_end_of_a_bucket_wakes_a_reader() {
 fn a_waker_and_the_end_wake_as_well() {
     loom::model(|| {
         let ring = ring(TWO, 2, Mode::Record);
-        let mut reader = ring.group("reader", GroupKind::Lapped).unwrap();
+        let mut reader = ring.group(GroupKind::Lapped).unwrap();
         let waker = reader.waker();
         let other = thread::spawn(move || {
             waker.wake();

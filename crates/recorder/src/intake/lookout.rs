@@ -229,7 +229,7 @@ mod tests {
             fragments,
         };
         let ring = Ring::new(&RingConfig::new(16 << 20, 2, 1), None).unwrap();
-        let reader = ring.group("analyzer", GroupKind::Lapped).unwrap();
+        let reader = ring.group(GroupKind::Lapped).unwrap();
         let (lookout, suspects) = Lookout::arrange(Some(rules), &ring, 2, reader.waker());
         (lookout.unwrap(), suspects.unwrap(), reader)
     }

@@ -165,7 +165,7 @@ pub(crate) fn start(
     } else {
         GroupKind::Gating
     };
-    let reader = ring.group("analyzer", kind)?;
+    let reader = ring.group(kind)?;
     let waker = reader.waker();
     let rules = (live && scripts.triggers.is_empty())
         .then(|| expressions.direct())

@@ -263,7 +263,7 @@ impl Rig {
             false,
         );
         let common = Common::new(ring.clone(), clock.clone(), intake);
-        let reader = ring.group("analyzer", GroupKind::Lapped).unwrap();
+        let reader = ring.group(GroupKind::Lapped).unwrap();
         let rules = plan
             .scripts
             .triggers

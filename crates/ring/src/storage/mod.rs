@@ -165,13 +165,6 @@ impl Storage {
             .store(closed_mono_ns, Ordering::Relaxed);
     }
 
-    /// Interfaces that the region's table had no place for.
-    pub(crate) fn interfaces_unlisted(&self) -> u64 {
-        self.tables.state[0]
-            .interfaces_unlisted
-            .load(Ordering::Relaxed) // a count
-    }
-
     #[inline(always)]
     pub(crate) fn geometry(&self) -> Geometry {
         self.geometry

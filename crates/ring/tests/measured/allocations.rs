@@ -75,8 +75,8 @@ fn the_counter_counts() {
 #[test]
 fn storing_reading_and_being_lapped_do_not_allocate() {
     let ring = ring(2, 2);
-    let mut prompt = ring.group("prompt", GroupKind::Gating).unwrap();
-    let mut late = ring.group("late", GroupKind::Lapped).unwrap();
+    let mut prompt = ring.group(GroupKind::Gating).unwrap();
+    let mut late = ring.group(GroupKind::Lapped).unwrap();
     let mut producers = [ring.producer().unwrap(), ring.producer().unwrap()];
     let mut run = |rounds: i64| {
         let mut read = 0;
@@ -102,7 +102,7 @@ fn storing_reading_and_being_lapped_do_not_allocate() {
 #[test]
 fn storing_bursts_does_not_allocate() {
     let ring = ring(1, 1);
-    let mut reader = ring.group("all", GroupKind::Gating).unwrap();
+    let mut reader = ring.group(GroupKind::Gating).unwrap();
     let mut producer = ring.producer().unwrap();
     let mut run = |rounds: usize| {
         let mut read = 0;
@@ -143,16 +143,16 @@ fn storing_bursts_does_not_allocate() {
 fn sleeping_and_waking_do_not_allocate() {
     const ROUNDS: u64 = 3000;
     let ring = ring(1, 1);
-    let mut reader = ring.group("sleeper", GroupKind::Lapped).unwrap();
+    let mut reader = ring.group(GroupKind::Lapped).unwrap();
     let positions = reader.positions();
     let mut producer = ring.producer().unwrap();
     let reading = thread::spawn(move || {
         let mut sleeps = 0_u64;
         let mut read_until = |end| {
-            while reader.position(0) < end {
+            while reader.positions().get(0) < end {
                 let news = reader.next().is_some();
                 reader.finish();
-                if !news && reader.position(0) < end {
+                if !news && reader.positions().get(0) < end {
                     sleeps += 1;
                     assert!(reader.wait(DEADLINE), "nobody woke the reader");
                 }

@@ -54,7 +54,7 @@ fn a_sleeping_reader_sees_a_packet_within_half_a_millisecond() {
     const PACKETS: usize = 200;
     const LIMIT_NS: u64 = 500_000;
     let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
-    let mut reader = ring.group("analyzers", GroupKind::Lapped).unwrap();
+    let mut reader = ring.group(GroupKind::Lapped).unwrap();
     let mut producer = ring.producer().unwrap();
     let start = Instant::now();
     let (seen, news) = mpsc::channel();
@@ -130,9 +130,7 @@ fn ns_of_a_packet(producers: usize) -> f64 {
         ..RingConfig::new(64 << 20, producers, 1)
     };
     let ring = Ring::new(&config, None).expect("some MiB");
-    let mut reader = ring
-        .group("analyzers", GroupKind::Lapped)
-        .expect("the first");
+    let mut reader = ring.group(GroupKind::Lapped).expect("the first");
     let start = Barrier::new(producers);
     let cpu = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);

@@ -80,7 +80,7 @@ fn bursts_store_what_single_stores_would() {
             ..RingConfig::new(200 * (272 << 10), 1, 1)
         };
         let ring = Ring::new(&config, None).unwrap();
-        let mut reader = ring.group("all", GroupKind::Gating).unwrap();
+        let mut reader = ring.group(GroupKind::Gating).unwrap();
         let mut producer = ring.producer().unwrap();
         let made: Vec<Made> = (0..3000).map(|n| Made::random(&mut rng, n)).collect();
         let mut stored = 0;
@@ -170,7 +170,7 @@ fn a_burst_that_finds_no_bucket_tells_how_far_it_came() {
         ..RingConfig::new(8 * (272 << 10), 1, 1)
     };
     let ring = Ring::new(&config, None).unwrap();
-    let mut reader = ring.group("all", GroupKind::Gating).unwrap();
+    let mut reader = ring.group(GroupKind::Gating).unwrap();
     let mut producer = ring.producer().unwrap();
     let frame = [9; 1000];
     let mut records = (0..4000).map(|time| Record::whole(time, 0, &frame));
@@ -208,7 +208,7 @@ fn long_records_are_published_when_much_is_waiting() {
 #[test]
 fn a_producer_may_change_threads_before_it_publishes() {
     let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
-    let mut reader = ring.group("all", GroupKind::Lapped).unwrap();
+    let mut reader = ring.group(GroupKind::Lapped).unwrap();
     let mut producer = ring.producer().unwrap();
     let frame = |number: i64| [number.to_ne_bytes()[0]; 100];
     for turn in 0..200 {
@@ -245,7 +245,7 @@ fn an_iterator_that_panics_costs_its_last_group_at_most() {
     static BYTES: [u8; 4096] = [0x6b; 4096];
     for lengths in [&[64][..], &[60], &[64, 1500, 60], &[1500], &[0, 1, 128]] {
         let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
-        let mut reader = ring.group("all", GroupKind::Gating).unwrap();
+        let mut reader = ring.group(GroupKind::Gating).unwrap();
         let mut producer = ring.producer().unwrap();
         let record = |number: usize| {
             let length = lengths[number % lengths.len()];

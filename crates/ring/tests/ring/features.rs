@@ -48,8 +48,8 @@ fn every_producer_reaches_every_group_in_its_order() {
     const PRODUCERS: u8 = 3;
     const ROUNDS: i64 = 300;
     let ring = ring(3, 3, Mode::Record);
-    let mut alone = ring.group("alone", GroupKind::Lapped).unwrap();
-    let mut pair = ring.group_of("pair", GroupKind::Lapped, 2).unwrap();
+    let mut alone = ring.group(GroupKind::Lapped).unwrap();
+    let mut pair = ring.group_of(GroupKind::Lapped, 2).unwrap();
     let mut producers: Vec<_> = (0..PRODUCERS).map(|_| ring.producer().unwrap()).collect();
     for round in 0..ROUNDS {
         for (producer, name) in producers.iter_mut().zip(0..PRODUCERS) {
@@ -74,7 +74,7 @@ fn every_producer_reaches_every_group_in_its_order() {
 #[test]
 fn packets_of_every_length_lie_back_to_back() {
     let ring = ring(1, 1, Mode::Record);
-    let mut reader = ring.group("reader", GroupKind::Gating).unwrap();
+    let mut reader = ring.group(GroupKind::Gating).unwrap();
     let mut producer = ring.producer().unwrap();
     let lengths = (0..=1514).chain([1518, 9_000, 65_535, 65_536, 200_000, 256 << 10]);
     let mut expected = Vec::new();
@@ -119,14 +119,14 @@ fn millions_of_packets_are_retained_at_81_bytes_each() {
 fn peeking_takes_nothing_away() {
     let ring = ring(1, 2, Mode::Record);
     let mut producer = ring.producer().unwrap();
-    let mut first = ring.group("first", GroupKind::Lapped).unwrap();
+    let mut first = ring.group(GroupKind::Lapped).unwrap();
     for number in 0..100 {
         store(&mut producer, number, &frame(number, 500));
     }
     producer.publish();
     let peeked = drain(&mut first, |packet| packet.data.to_vec());
     assert_eq!(drain(&mut first, |packet| packet.time_ns), [], "each once");
-    let mut second = ring.group("second", GroupKind::Lapped).unwrap();
+    let mut second = ring.group(GroupKind::Lapped).unwrap();
     assert_eq!(drain(&mut second, |packet| packet.data.to_vec()), peeked);
     let window = ring.reserve(0, i64::MAX);
     let mut buckets = Vec::new();
@@ -193,7 +193,7 @@ fn a_time_leads_to_its_bucket() {
 #[test]
 fn a_reader_follows_at_no_distance() {
     let ring = ring(1, 1, Mode::Protect);
-    let mut reader = ring.group("reader", GroupKind::Gating).unwrap();
+    let mut reader = ring.group(GroupKind::Gating).unwrap();
     let mut producer = ring.producer().unwrap();
     let frame = [1; 5_000];
     for number in 0..2_000 {
@@ -271,7 +271,7 @@ fn a_full_ring_answers_by_mode_and_obstacle() {
         let modes = [Mode::Record, Mode::Protect, Mode::Wait];
         for (mode, answer) in modes.into_iter().zip(answers) {
             let ring = ring(1, 1, mode);
-            let unread = ring.group("gating", GroupKind::Gating).unwrap();
+            let unread = ring.group(GroupKind::Gating).unwrap();
             let _unread = (obstacle == Obstacle::Unread).then_some(unread);
             let mut producer = ring.producer().unwrap();
             let frame = [3; 64 << 10];
@@ -324,7 +324,7 @@ fn steps_are_bounded() {
     // What records in the ring need is still there.
     producer.publish();
     let steps = ring.steps();
-    let mut reader = ring.group("all", GroupKind::Lapped).unwrap();
+    let mut reader = ring.group(GroupKind::Lapped).unwrap();
     let batch = reader.next().unwrap();
     let needed = Step::stamp_ns(&steps, 0, 0, batch.first, 0);
     assert!(needed > 0 && needed < batch.first.cast_signed());

@@ -66,7 +66,7 @@ fn the_oldest_bucket_is_overwritten() {
         (statistics.oldest_ns, statistics.newest_ns),
         (Some(3), Some(24))
     );
-    let evicted = ring.evicted(1, 100);
+    let evicted = *ring.reserve(1, 100).evicted_before();
     assert_eq!((evicted.packets, evicted.exact), (2, true));
     assert_eq!((evicted.first_ns, evicted.last_ns), (Some(1), Some(2)));
 }
@@ -85,7 +85,7 @@ fn the_first_to_close_goes_first_whatever_its_times() {
         for time in time..time + 3 {
             store(&mut producer, time).unwrap();
         }
-        let evicted = ring.evicted(i64::MIN, i64::MAX);
+        let evicted = *ring.reserve(i64::MIN, i64::MAX).evicted_before();
         assert_eq!(evicted.first_ns, Some(first_ns));
     }
 }
@@ -100,13 +100,17 @@ fn a_held_bucket_is_skipped() {
     store(&mut producer, 24).unwrap();
     assert_eq!(view.packet(0).time_ns, 0);
     assert_eq!(view.packet(2).data, &FRAME[..]);
-    assert_eq!(ring.evicted(3, 5).packets, 3, "the next older one went");
+    assert_eq!(
+        ring.reserve(3, 5).evicted_before().packets,
+        3,
+        "the next older one went"
+    );
     drop(view);
     for time in 25..28 {
         store(&mut producer, time).unwrap();
     }
     assert!(ring.hold(oldest).is_none());
-    assert_eq!(ring.evicted(0, 2).packets, 3);
+    assert_eq!(ring.reserve(0, 2).evicted_before().packets, 3);
 }
 
 #[test]
@@ -186,7 +190,7 @@ fn protect_mode_drops_what_is_new_until_something_is_given_back() {
     );
     reservation.give_back(buckets[3].bucket);
     store(&mut producer, 27).unwrap();
-    assert_eq!(ring.evicted(0, 100).first_ns, Some(9));
+    assert_eq!(ring.reserve(0, 100).evicted_before().first_ns, Some(9));
     assert_eq!(listed(&reservation).len(), 8);
     let mut lost = Vec::new();
     reservation.fallen(&mut lost);
@@ -195,7 +199,7 @@ fn protect_mode_drops_what_is_new_until_something_is_given_back() {
     for time in 28..34 {
         store(&mut producer, time).unwrap();
     }
-    assert_eq!(ring.evicted(0, 5).packets, 6);
+    assert_eq!(ring.reserve(0, 5).evicted_before().packets, 6);
     assert_eq!(store(&mut producer, 34), Ok(()));
     assert_eq!(store(&mut producer, 35), Ok(()));
     assert_eq!(store(&mut producer, 36), Err(StoreError::Full));
@@ -213,7 +217,6 @@ fn modes_change_while_a_writer_is_stuck() {
     ring.set_mode(Mode::Record);
     assert_eq!(store(&mut producer, 25), Ok(()));
     assert_eq!(ring.statistics().reservations_fallen, 1);
-    assert_eq!(ring.mode(), Mode::Record);
 }
 
 #[test]
@@ -235,7 +238,7 @@ fn a_closed_ring_does_not_wait() {
 #[test]
 fn a_gating_group_keeps_what_it_has_not_passed() {
     let ring = ring(Mode::Protect);
-    let mut reader = ring.group("analyzers", GroupKind::Gating).unwrap();
+    let mut reader = ring.group(GroupKind::Gating).unwrap();
     let mut producer = ring.producer().unwrap();
     fill(&mut producer);
     assert_eq!(store(&mut producer, 24), Err(StoreError::Full));
@@ -246,7 +249,7 @@ fn a_gating_group_keeps_what_it_has_not_passed() {
         "handed out is not passed"
     );
     reader.finish();
-    assert_eq!(reader.position(0), 3);
+    assert_eq!(reader.positions().get(0), 3);
     assert_eq!(
         store(&mut producer, 24),
         Err(StoreError::Full),
@@ -264,7 +267,7 @@ fn a_gating_group_keeps_what_it_has_not_passed() {
 #[test]
 fn a_lapped_reader_is_told() {
     let ring = ring(Mode::Record);
-    let mut reader = ring.group("analyzers", GroupKind::Lapped).unwrap();
+    let mut reader = ring.group(GroupKind::Lapped).unwrap();
     let positions = reader.positions();
     let mut producer = ring.producer().unwrap();
     store(&mut producer, 0).unwrap();
@@ -285,7 +288,7 @@ fn a_lapped_reader_is_told() {
     assert_eq!(positions.get(0), 39);
     assert_eq!(stamps(&mut reader), (42..60).collect::<Vec<_>>());
     assert_eq!((reader.lapped().packets, positions.get(0)), (36, 60));
-    assert_eq!(ring.evicted(0, 100).packets, 36);
+    assert_eq!(ring.reserve(0, 100).evicted_before().packets, 36);
 }
 
 #[test]
@@ -294,8 +297,8 @@ fn a_late_group_starts_with_what_is_there() {
     let mut producer = ring.producer().unwrap();
     fill(&mut producer);
     store(&mut producer, 24).unwrap();
-    let mut reader = ring.group("late", GroupKind::Lapped).unwrap();
-    assert_eq!(reader.position(0), 3);
+    let mut reader = ring.group(GroupKind::Lapped).unwrap();
+    assert_eq!(reader.positions().get(0), 3);
     assert_eq!(stamps(&mut reader), (3..25).collect::<Vec<_>>());
     assert_eq!(reader.lapped().packets, 0);
 }
@@ -313,10 +316,10 @@ fn a_late_group_is_told_of_a_hole_that_is_older_than_itself() {
         let held = ring.hold(first).unwrap();
         store(&mut producer, 118).unwrap();
         drop(held);
-        let log = ring.evicted(i64::MIN, i64::MAX);
+        let log = *ring.reserve(i64::MIN, i64::MAX).evicted_before();
         assert_eq!((log.first_ns, log.packets), (Some(3), 3), "the second one");
-        let mut reader = ring.group("late", kind).unwrap();
-        assert_eq!(reader.position(0), 0);
+        let mut reader = ring.group(kind).unwrap();
+        assert_eq!(reader.positions().get(0), 0);
         assert_eq!(reader.next().map(|batch| batch.first), Some(0));
         let batch = reader.next().unwrap();
         assert_eq!((batch.first, batch.missed.packets), (6, 3), "{kind:?}");
@@ -351,13 +354,13 @@ fn roles_are_counted() {
         ring.producer(),
         Err(RingError::Producers { max: 1 })
     ));
-    let reader = ring.group("one", GroupKind::Lapped).unwrap();
+    let reader = ring.group(GroupKind::Lapped).unwrap();
     assert!(matches!(
-        ring.group("two", GroupKind::Lapped),
+        ring.group(GroupKind::Lapped),
         Err(RingError::Readers { max: 1, asked: 1 })
     ));
     drop(reader);
-    assert!(ring.group("two", GroupKind::Lapped).is_ok());
+    assert!(ring.group(GroupKind::Lapped).is_ok());
     drop(producer);
     assert_eq!((ring.producers(), ring.watermark(0)), (1, Some(i64::MAX)));
 }
@@ -382,7 +385,7 @@ fn a_reader_that_dozes_is_woken_by_wakers_only() {
     let ring = ring(Mode::Record);
     let (mut producer, mut reader) = (
         ring.producer().unwrap(),
-        ring.group("dozes", GroupKind::Lapped).unwrap(),
+        ring.group(GroupKind::Lapped).unwrap(),
     );
     let waker = reader.waker();
     waker.wake();

@@ -128,7 +128,7 @@ fn analyze(
     let mut mine = (member..producers).step_by(members);
     // What was missed last is in the position, and in no batch.
     let unread = |next: &[u64], reader: &Reader, producer: usize| {
-        next[producer].max(reader.position(producer)) < count
+        next[producer].max(reader.positions().get(producer)) < count
     };
     while mine
         .clone()
@@ -155,7 +155,7 @@ fn analyze(
     let lapped = reader.lapped().packets;
     assert!(missed <= lapped, "{missed} told, {lapped} found");
     reader.finish();
-    assert!(mine.all(|producer| reader.position(producer) == count));
+    assert!(mine.all(|producer| reader.positions().get(producer) == count));
     (read, lapped)
 }
 
@@ -219,8 +219,8 @@ fn record_mode_with_lapped_readers_and_dumps() {
     const PRODUCERS: usize = 3;
     let count = records();
     let ring = ring(Mode::Record, PRODUCERS, 3);
-    let readers = ring.group_of("pair", GroupKind::Lapped, 2).unwrap();
-    let alone = ring.group("alone", GroupKind::Lapped).unwrap();
+    let readers = ring.group_of(GroupKind::Lapped, 2).unwrap();
+    let alone = ring.group(GroupKind::Lapped).unwrap();
     let done = AtomicBool::new(false);
     let (mut written, mut lost, mut refused) = (0, 0, 0);
     thread::scope(|scope| {
@@ -288,7 +288,7 @@ fn record_mode_with_lapped_readers_and_dumps() {
         (0, 0)
     );
     assert!(statistics.evicted_packets > 0);
-    let evicted = ring.evicted(i64::MIN, i64::MAX);
+    let evicted = *ring.reserve(i64::MIN, i64::MAX).evicted_before();
     assert_eq!(
         (evicted.packets, evicted.exact),
         (statistics.evicted_packets, true)
@@ -301,8 +301,8 @@ fn wait_mode_with_gating_readers_loses_nothing() {
     const PRODUCERS: usize = 2;
     let count = records();
     let ring = ring(Mode::Wait, PRODUCERS, 3);
-    let gating = ring.group_of("gating", GroupKind::Gating, 2).unwrap();
-    let lapped = ring.group("lapped", GroupKind::Lapped).unwrap();
+    let gating = ring.group_of(GroupKind::Gating, 2).unwrap();
+    let lapped = ring.group(GroupKind::Lapped).unwrap();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let gating: Vec<_> = gating
@@ -357,7 +357,7 @@ fn modes_change_under_load() {
     const PRODUCERS: usize = 2;
     let count = records() / 2;
     let ring = ring(Mode::Record, PRODUCERS, 1);
-    let reader = ring.group("reader", GroupKind::Lapped).unwrap();
+    let reader = ring.group(GroupKind::Lapped).unwrap();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let switch = scope.spawn(|| {

@@ -267,7 +267,7 @@ mod tests {
     /// Everything that a ring holds, as text.
     fn contents(ring: &Ring, producer: &mut Producer) -> Vec<String> {
         producer.publish();
-        let mut reader = ring.group("test", GroupKind::Lapped).unwrap();
+        let mut reader = ring.group(GroupKind::Lapped).unwrap();
         let mut packets = Vec::new();
         while let Some(batch) = reader.next() {
             packets.extend(batch.iter().map(|packet| format!("{packet:?}")));

@@ -98,7 +98,7 @@ impl Pair {
                 GroupKind::Lapped
             }
         };
-        let readers = gating.map(|gating| ring.group("group", kind(gating)).expect("two readers"));
+        let readers = gating.map(|gating| ring.group(kind(gating)).expect("two readers"));
         let producers = (0..PRODUCERS).map(|_| ring.producer().expect("two producers"));
         let producers = producers.collect();
         ring.close(); // nobody waits in one thread
@@ -227,7 +227,7 @@ impl Pair {
         );
         for producer in 0..PRODUCERS {
             assert_eq!(
-                self.readers[group].position(producer),
+                self.readers[group].positions().get(producer),
                 self.model.groups[group].done[producer]
             );
         }
@@ -382,7 +382,7 @@ impl Pair {
         }
         let (from, to) = self.interval();
         for (from, to) in [(from, to), (i64::MIN, i64::MAX)] {
-            let evicted = self.ring.evicted(from, to);
+            let evicted = *self.ring.reserve(from, to).evicted_before();
             let inside = self.model.evicted.iter().map(|record| record.time_ns);
             let inside: Vec<i64> = inside.filter(|time| (from..=to).contains(time)).collect();
             assert_eq!(

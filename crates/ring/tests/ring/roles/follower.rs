@@ -72,12 +72,12 @@ fn enter(round: &Round, rng: &mut Rng) {
         GroupKind::Lapped
     };
     let members = rng.usize(1..=3);
-    let Ok(readers) = round.ring.group_of("members", kind, members) else {
+    let Ok(readers) = round.ring.group_of(kind, members) else {
         return;
     };
     for (member, reader) in readers.into_iter().enumerate() {
         let ledger = |producer| {
-            let start = reader.position(producer);
+            let start = reader.positions().get(producer);
             let ledger = Ledger {
                 start,
                 old: round.ring.published(producer),
@@ -196,7 +196,7 @@ impl Follower {
         let (mut stored, mut read) = (0, 0);
         for (&producer, ledger) in &self.ledgers {
             let published = round.ring.published(producer);
-            assert_eq!(self.reader.position(producer), published);
+            assert_eq!(self.reader.positions().get(producer), published);
             stored += published - ledger.start;
             read += ledger.read;
         }

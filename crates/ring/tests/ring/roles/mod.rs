@@ -268,7 +268,7 @@ fn check_end(round: Round) -> Happened {
         (0, 0)
     );
     if round.rules.exact {
-        let log = round.ring.evicted(i64::MIN, i64::MAX);
+        let log = *round.ring.reserve(i64::MIN, i64::MAX).evicted_before();
         assert_eq!((log.packets, log.exact), (statistics.evicted_packets, true));
     }
     round.happened.evicted.add(statistics.evicted_packets);

@@ -142,7 +142,7 @@ impl Window {
     /// What has been held since an earlier step must be what it was.
     fn look_at_kept(&mut self, round: &Round, rng: &mut Rng) {
         for view in &self.kept {
-            let (now, seen) = (view.info(), self.seen[&view.bucket()]);
+            let (now, seen) = (view.info(), self.seen[&view.info().bucket]);
             forbidden::stale_hold(&now, seen.producer, seen.first);
             for _ in 0..20 {
                 let index = rng.u32(0..seen.count.max(1)).min(now.committed.max(1) - 1);
