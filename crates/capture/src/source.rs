@@ -320,9 +320,10 @@ pub struct SourceStatistics {
 
 /// Packets that the kernel may have dropped before any tap saw them, because the input queue of a CPU was full
 /// (`net.core.netdev_max_backlog`). Nobody counts them for one interface, so they are in no ledger.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum InputDrops {
     /// None, or another queue of the source tells: packets come some other way.
+    #[default]
     None,
     /// No more than these since the queue was opened.
     AtMost(u64),

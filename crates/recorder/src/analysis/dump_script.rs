@@ -6,7 +6,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{Arc, Mutex, atomic::Ordering},
 };
 
 use retroscope_filter::{FilterError, Template};
@@ -18,7 +18,7 @@ use retroscope_script::{
 
 use crate::{
     analysis::{fragments::FirstFragments, predicate::Expression, trigger_scripts::shown},
-    control::{common::Common, hits::Unfilled, time::rfc3339},
+    control::{common::Common, hits::Unfilled, lock, time::rfc3339},
     intake::interfaces::Interface,
 };
 
@@ -54,13 +54,9 @@ struct Held {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, DumpScript> {
-        self.script.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Calls the script, and counts it when it fails.
     fn call<R>(&self, call: impl FnOnce(&mut DumpScript) -> R) -> R {
-        let mut script = self.lock();
+        let mut script = lock(&self.script);
         let result = call(&mut script);
         if script.fault().is_some() {
             // Relaxed: a number that stands alone; the lock makes its writers one.
@@ -150,7 +146,7 @@ impl DumpFunction {
 
     /// What the script printed, and, once, why it is disabled.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
-        let mut script = self.shared.lock();
+        let mut script = lock(&self.shared.script);
         let mut notices = script.take_notes();
         for note in &mut notices {
             note.insert_str(0, &format!("{}: ", script.name()));
@@ -182,12 +178,12 @@ impl ScriptPredicate {
 
     /// Why it takes nothing any more, if its script is disabled.
     pub(crate) fn fault(&self) -> Option<String> {
-        self.0.shared.lock().fault().map(ToString::to_string)
+        lock(&self.0.shared.script).fault().map(ToString::to_string)
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.shared.lock().forget(self.id);
+        lock(&self.shared.script).forget(self.id);
     }
 }

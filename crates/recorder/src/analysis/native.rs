@@ -5,11 +5,13 @@
 //! A program for which there is no machine code stays with the interpreter; that is said once.
 
 use std::sync::{
-    Mutex, OnceLock, PoisonError,
+    Mutex, OnceLock,
     atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
 };
 
 use retroscope_filter::{Compiler, Joint, Program};
+
+use crate::control::lock;
 
 /// Programs compiled before the start at most, at some tenths of a millisecond each. More go to the thread.
 const AT_START_MAX: usize = 1000;
@@ -64,7 +66,7 @@ impl NativeCode {
                 })
                 .ok()
         });
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = lock(&self.waiting);
         let Waiting { programs, joints } = std::mem::take(&mut *waiting);
         drop(waiting);
         programs.iter().for_each(|program| self.submit(program));
@@ -86,7 +88,7 @@ impl NativeCode {
             Some(Some(compiler)) => compiler.submit(program),
             Some(None) => {}
             None => {
-                let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut waiting = lock(&self.waiting);
                 waiting.programs.push(program.clone());
             }
         }
@@ -107,7 +109,7 @@ impl NativeCode {
             Some(Some(compiler)) => compiler.submit_joint(joint),
             Some(None) => {}
             None => {
-                let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut waiting = lock(&self.waiting);
                 waiting.joints.push(joint.clone());
             }
         }

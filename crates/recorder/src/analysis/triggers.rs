@@ -5,7 +5,7 @@
 //! Many rules, or long ones, are looked up in a rule set, where their number makes little difference. The set may be changed
 //! at any time by whoever has the lock; the analyzer takes up the change with its next batch and never waits for it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use retroscope_filter::{
     Filter, FilterError, Frame, Joint, Matches, Mode, Placement, RuleReader, Sure,
@@ -18,6 +18,7 @@ use crate::{
         prepared::{LinkTypes, Prepared, context, mode},
         rules::Rules,
     },
+    control::lock,
     intake::lookout,
 };
 
@@ -91,14 +92,10 @@ impl SharedRules {
         }
     }
 
-    fn lock_refused(&self) -> MutexGuard<'_, Vec<Refused>> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Makes the rules ready for packets of a link type, before the first of them is stored. Compiles with libpcap where that
     /// was not done, which may take milliseconds: only files bring up link types that were not known at the start.
     pub(crate) fn add_link_type(&self, link_type: LinkType) {
-        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rules = lock(&self.rules);
         if rules.knows(link_type) {
             return;
         }
@@ -111,7 +108,7 @@ impl SharedRules {
         let refused = refused
             .into_iter()
             .map(|(rule, error)| (rule, link_type, error));
-        self.lock_refused().extend(refused);
+        lock(&self.refused).extend(refused);
     }
 }
 
@@ -317,7 +314,7 @@ impl Triggers {
 
     /// Link types that rules do not apply to, said once each.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
-        for (rule, link_type, error) in self.shared.lock_refused().drain(..) {
+        for (rule, link_type, error) in lock(&self.shared.refused).drain(..) {
             let rule = usize::try_from(rule)
                 .ok()
                 .and_then(|rule| self.rules.get_mut(rule));

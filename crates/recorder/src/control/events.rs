@@ -1,12 +1,12 @@
 //! News for whoever watches the recorder: bounded, so that nobody who sends them waits for a terminal that stands still.
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Arc, Mutex,
     mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
 };
 use std::time::Duration;
 
-use crate::{DumpCounts, DumpReport};
+use crate::{DumpCounts, DumpReport, control::lock};
 
 /// News that wait at most; further ones are counted.
 const WAITING_MAX: usize = 1024;
@@ -101,7 +101,7 @@ impl Events {
         use std::sync::mpsc::TrySendError::{Disconnected, Full};
         match self.queue.try_send(event) {
             Err(Full(event)) => {
-                let mut missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut missed = lock(&self.missed);
                 missed.add(&event);
             }
             Ok(()) | Err(Disconnected(_)) => {}
@@ -114,7 +114,7 @@ impl EventQueue {
     /// are gone.
     pub(crate) fn take(&self, timeout: Duration) -> Result<Event, RecvTimeoutError> {
         self.queue.recv_timeout(timeout).or_else(|error| {
-            let mut missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut missed = lock(&self.missed);
             let missed = std::mem::take(&mut *missed);
             if missed.is_empty() {
                 Err(error)

@@ -7,3 +7,10 @@ pub(crate) mod progress;
 pub(crate) mod ring_time;
 pub(crate) mod time;
 pub(crate) mod unprivileged;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks. Where a thread panicked with the lock the recorder ends, and what is there is still told.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

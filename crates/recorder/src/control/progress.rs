@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
 };
@@ -11,6 +11,7 @@ use std::{
 use retroscope_ring::{Positions, Ring};
 
 use crate::control::hits::{HitCounts, Reason, Suppressions};
+use crate::control::lock;
 
 /// How far the dumper may read.
 #[derive(Debug)]
@@ -125,18 +126,14 @@ struct BarrierState {
 }
 
 impl Barrier {
-    fn state(&self) -> MutexGuard<'_, BarrierState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Asks the other two and waits for them; `wake` is called once to wake the analyzer.
     pub(crate) fn wait(&self, wake: impl FnOnce()) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.asked += 1;
         let mine = state.asked;
         drop(state);
         wake();
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         while state.dumper < mine && !state.off {
             state = self
                 .moved
@@ -147,28 +144,28 @@ impl Barrier {
 
     /// What the analyzer should answer once it has read everything.
     pub(crate) fn asked_of_analyzer(&self) -> Option<u64> {
-        let state = self.state();
+        let state = lock(&self.state);
         (state.asked > state.analyzer).then_some(state.asked)
     }
 
     pub(crate) fn analyzer_done(&self, asked: u64) {
-        self.state().analyzer = asked;
+        lock(&self.state).analyzer = asked;
     }
 
     /// What the dumper should answer once it has written everything.
     pub(crate) fn asked_of_dumper(&self) -> Option<u64> {
-        let state = self.state();
+        let state = lock(&self.state);
         (state.analyzer > state.dumper).then_some(state.analyzer)
     }
 
     pub(crate) fn dumper_done(&self, asked: u64) {
-        self.state().dumper = asked;
+        lock(&self.state).dumper = asked;
         self.moved.notify_all();
     }
 
     /// Lets everybody pass from now on: a thread is gone.
     pub(crate) fn off(&self) {
-        self.state().off = true;
+        lock(&self.state).off = true;
         self.moved.notify_all();
     }
 }
@@ -254,7 +251,7 @@ pub(crate) struct Cost {
 impl Costs {
     /// Adds to what was not taken yet of a rule.
     pub(crate) fn add(&self, rule: usize, bytes: u64, finished: u64) {
-        let mut by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_rule = lock(&self.by_rule);
         let sum = by_rule.entry(rule).or_default();
         sum.bytes += bytes;
         sum.finished += finished;
@@ -266,7 +263,7 @@ impl Costs {
         if !self.any.load(Ordering::Relaxed) {
             return BTreeMap::new();
         }
-        let mut by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_rule = lock(&self.by_rule);
         self.any.store(false, Ordering::Relaxed);
         std::mem::take(&mut by_rule)
     }

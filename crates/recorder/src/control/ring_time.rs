@@ -8,14 +8,17 @@
 //! Stamps of files and of other machines' clocks are judged by themselves (`intake/inserter/sequence.rs`).
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc, Mutex,
     atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
 };
 
 use retroscope_capture::clock::{Clock, Now};
 use retroscope_ring::{Ring, Step};
 
-use crate::control::time::{rfc3339, seconds};
+use crate::control::{
+    lock,
+    time::{rfc3339, seconds},
+};
 
 /// A difference between system clock and monotonic clock that is a step and no error of reading, ns (DESIGN §6).
 pub(crate) const STEP_NS: i64 = 100_000_000;
@@ -118,7 +121,7 @@ impl RingClock {
 
     /// Follows a step, unless another thread has. Returns the new offset.
     fn step(&self, now: Now) -> i64 {
-        let mut steps = self.steps();
+        let mut steps = lock(&self.steps);
         let before_ns = self.offset_ns.load(Relaxed);
         let step_ns = self.apart_ns(now, before_ns);
         // A reading from before the last step would undo it.
@@ -145,7 +148,7 @@ impl RingClock {
 
     /// The clock of a source was found to have stepped, between these in ring time; `text` says it.
     pub(crate) fn note(&self, from_ns: i64, to_ns: i64, text: String) {
-        push(&mut self.steps(), from_ns, to_ns, text);
+        push(&mut lock(&self.steps), from_ns, to_ns, text);
     }
 
     /// Steps of the system's clock since the start.
@@ -156,7 +159,7 @@ impl RingClock {
     /// Steps within a window of ring time, in words.
     pub(crate) fn within(&self, from_ns: i64, to_ns: i64) -> Vec<String> {
         let touches = |step: &&NamedStep| step.from_ns <= to_ns && step.to_ns >= from_ns;
-        let steps = self.steps();
+        let steps = lock(&self.steps);
         steps
             .iter()
             .filter(touches)
@@ -166,7 +169,7 @@ impl RingClock {
 
     /// Steps that nobody was told of, in words.
     pub(crate) fn take_untold(&self) -> Vec<String> {
-        let mut steps = self.steps();
+        let mut steps = lock(&self.steps);
         let untold = steps.iter_mut().filter(|step| !step.is_told);
         untold
             .map(|step| {
@@ -174,10 +177,6 @@ impl RingClock {
                 step.text.clone()
             })
             .collect()
-    }
-
-    fn steps(&self) -> MutexGuard<'_, Vec<NamedStep>> {
-        self.steps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

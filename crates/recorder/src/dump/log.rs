@@ -1,13 +1,10 @@
 //! The dumps of a recorder, for its summary: the last ones with all that they say of themselves, those before them counted.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, PoisonError},
-};
+use std::{collections::VecDeque, sync::Mutex};
 
 use serde::Serialize;
 
-use crate::{DumpReport, Verdict};
+use crate::{DumpReport, Verdict, control::lock};
 
 /// Dumps that the log keeps.
 const LISTED: usize = 10_000;
@@ -59,7 +56,7 @@ struct Logged {
 impl DumpLog {
     /// A dump is finished.
     pub(crate) fn add(&self, report: DumpReport) {
-        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = lock(&self.0);
         logged.last.push_back(report);
         if logged.last.len() > LISTED
             && let Some(first) = logged.last.pop_front()
@@ -70,7 +67,7 @@ impl DumpLog {
 
     /// The verdict of a finished dump changed. Dumps that can be amended are among the last.
     pub(crate) fn amend(&self, report: &DumpReport) {
-        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = lock(&self.0);
         let mut last = logged.last.iter_mut().rev();
         if let Some(known) = last.find(|known| known.number == report.number) {
             known.clone_from(report);
@@ -79,7 +76,7 @@ impl DumpLog {
 
     /// The last dumps, in the order of triggers, and how many there were before them.
     pub(crate) fn summary(&self) -> (Vec<DumpReport>, DumpCounts) {
-        let logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let logged = lock(&self.0);
         let mut last: Vec<DumpReport> = logged.last.iter().cloned().collect();
         last.sort_by_key(|dump| dump.number);
         (last, logged.before)

@@ -4,10 +4,10 @@
 //! dump whose window ends meanwhile knows. A source that is away for good is so until the recorder ends, though its inserters have
 //! ended before.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use crate::{
-    control::ring_time::Moment,
+    control::{lock, ring_time::Moment},
     intake::counters::{INTERFACE_DOWN, LossEvent, LossLog},
 };
 
@@ -58,17 +58,17 @@ impl Away {
 
     /// It went away after `known_ns`, when it was last known to receive.
     pub(crate) fn begin(&self, known_ns: i64) {
-        self.state().begin(known_ns);
+        lock(&self.state).begin(known_ns);
     }
 
     /// If it is away, it still is at `now_ns`.
     pub(crate) fn tell(&self, now_ns: i64, log: &LossLog) {
-        self.tell_with(&mut self.state(), now_ns, log);
+        self.tell_with(&mut lock(&self.state), now_ns, log);
     }
 
     /// It went away after `known_ns`, or before, and nothing of it will be recorded any more, or not all. Returns whether that is new.
     pub(crate) fn for_good(&self, known_ns: i64, now: Moment, log: &LossLog) -> bool {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.begin(known_ns);
         self.tell_with(&mut state, now.ring_ns, log);
         let Whereabouts::Away { told_ns } = state.now else {
@@ -83,12 +83,12 @@ impl Away {
 
     /// Nothing of it is recorded any more. Returns whether that is new.
     pub(crate) fn is_first_whole(&self) -> bool {
-        !std::mem::replace(&mut self.state().is_whole_told, true)
+        !std::mem::replace(&mut lock(&self.state).is_whole_told, true)
     }
 
     /// It receives again, from `now_ns` on at the latest.
     pub(crate) fn end(&self, now_ns: i64, log: &LossLog) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         self.tell_with(&mut state, now_ns, log);
         if matches!(state.now, Whereabouts::Away { .. }) {
             state.now = Whereabouts::Here;
@@ -97,7 +97,7 @@ impl Away {
 
     /// How often it was away, and for how many ns in all, until `mono_ns` on the monotonic clock if it is for good.
     pub(crate) fn totals(&self, mono_ns: i64) -> (u64, u64) {
-        let state = self.state();
+        let state = lock(&self.state);
         let more_ns = match state.now {
             Whereabouts::ForGood { mono_ns: since_ns } => mono_ns.saturating_sub(since_ns),
             _ => 0,
@@ -126,10 +126,6 @@ impl Away {
             to_ns,
             packets: 0,
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -11,9 +11,9 @@ use std::{
     },
 };
 
-use retroscope_capture::{
-    InputDrops, LossCause, OffloadEffects, SourceStatistics, af_xdp::XdpMode,
-};
+use retroscope_capture::{InputDrops, OffloadEffects, SourceStatistics, af_xdp::XdpMode};
+
+use crate::control::lock;
 
 /// Packets that found no free bucket in the ring.
 pub const LOST_NO_BUCKET: &str = "no-free-bucket";
@@ -42,21 +42,28 @@ pub(crate) struct QueueCounters {
     filtered: AtomicU64,
     /// The engine filters, and nobody counts what it refuses.
     is_filtered_before: AtomicBool,
-    /// Nobody knows whether the kernel dropped packets before the engine saw them.
-    are_input_drops_unknown: AtomicBool,
     no_bucket: AtomicU64,
     interface_limit: AtomicU64,
     cut: AtomicU64,
     tagged: AtomicU64,
-    effects: Mutex<Option<OffloadEffects>>,
-    xdp_mode: Mutex<Option<XdpMode>>,
-    engine: Mutex<SourceStatistics>,
+    engine: Mutex<EngineReading>,
     /// `i64::MIN`: nothing known yet. Ring time.
     known_until_ns: AtomicI64,
     /// The queue makes no promise about what will come.
     promises_nothing: AtomicBool,
     /// How far the clock of its stamps is ahead of the system's, ns; `i64::MIN`: it is the system's, or not known.
     ahead_ns: AtomicI64,
+}
+
+/// What an engine says of a queue.
+#[derive(Debug, Default)]
+pub(crate) struct EngineReading {
+    /// `as_of_ns` is ring time.
+    pub(crate) statistics: SourceStatistics,
+    pub(crate) effects: Option<OffloadEffects>,
+    pub(crate) xdp_mode: Option<XdpMode>,
+    /// What the kernel dropped before the engine saw it.
+    pub(crate) input_drops: InputDrops,
 }
 
 /// What an inserter counted since it last told: added to the shared counters once per burst.
@@ -92,12 +99,11 @@ impl QueueCounters {
         add(&self.tagged, count.tagged);
     }
 
-    /// Takes over the engine's counters.
-    pub(crate) fn set_engine(&self, statistics: &SourceStatistics) {
-        if let Ok(mut engine) = self.engine.lock() {
-            engine.clone_from(statistics);
-        }
-        if let Some(ns) = statistics.as_of_ns {
+    /// Takes over what the engine says.
+    pub(crate) fn set_engine(&self, reading: EngineReading) {
+        let as_of_ns = reading.statistics.as_of_ns;
+        *lock(&self.engine) = reading;
+        if let Some(ns) = as_of_ns {
             self.known_until_ns.store(ns, Relaxed);
         }
     }
@@ -127,29 +133,9 @@ impl QueueCounters {
         Some(self.ahead_ns.load(Relaxed)).filter(|ns| *ns != i64::MIN)
     }
 
-    /// Takes over what the engine says about the kernel's input queues.
-    pub(crate) fn set_input_drops(&self, drops: InputDrops) {
-        let is_unknown = drops == InputDrops::Unknown;
-        self.are_input_drops_unknown.store(is_unknown, Relaxed);
-    }
-
     /// Whether nobody knows what the kernel's input queues dropped.
     pub(crate) fn are_input_drops_unknown(&self) -> bool {
-        self.are_input_drops_unknown.load(Relaxed)
-    }
-
-    /// Takes over what the engine says about offloads.
-    pub(crate) fn set_effects(&self, effects: Option<OffloadEffects>) {
-        if let Ok(mut known) = self.effects.lock() {
-            *known = effects;
-        }
-    }
-
-    /// Takes over how AF_XDP takes the packets.
-    pub(crate) fn set_xdp_mode(&self, mode: Option<XdpMode>) {
-        if let Ok(mut known) = self.xdp_mode.lock() {
-            *known = mode;
-        }
+        lock(&self.engine).input_drops == InputDrops::Unknown
     }
 
     /// The queue is at its end: it loses nothing any more.
@@ -184,22 +170,17 @@ impl QueueCounters {
         snapshot.filtered = snapshot.filtered.filter(|_| is_known).map(|n| n + filtered);
         snapshot.cut += self.cut.load(Relaxed);
         snapshot.tagged += self.tagged();
-        let effects = self.effects.lock().ok().and_then(|effects| *effects);
-        snapshot.effects = snapshot
-            .effects
-            .zip(effects)
-            .map(|(sum, effects)| OffloadEffects {
-                merged: sum.merged + effects.merged,
-                checksum_missing: sum.checksum_missing + effects.checksum_missing,
-            });
-        let mode = self.xdp_mode.lock().ok().and_then(|mode| *mode);
-        snapshot.xdp_mode = match (snapshot.xdp_mode, mode) {
+        let engine = lock(&self.engine);
+        let effects = snapshot.effects.zip(engine.effects);
+        snapshot.effects = effects.map(|(sum, effects)| OffloadEffects {
+            merged: sum.merged + effects.merged,
+            checksum_missing: sum.checksum_missing + effects.checksum_missing,
+        });
+        snapshot.xdp_mode = match (snapshot.xdp_mode, engine.xdp_mode) {
             (Some(all), Some(mode)) => Some(all.and(mode)),
             (all, mode) => all.or(mode),
         };
-        let Ok(engine) = self.engine.lock() else {
-            return;
-        };
+        let engine = &engine.statistics;
         snapshot.received = snapshot
             .received
             .zip(engine.received)
@@ -330,9 +311,7 @@ const LOSS_EVENTS: usize = 16_384;
 
 impl LossLog {
     pub(crate) fn push(&self, event: LossEvent) {
-        let Ok(mut events) = self.events.lock() else {
-            return;
-        };
+        let mut events = lock(&self.events);
         if let Some(last) = events
             .iter_mut()
             .rev()
@@ -353,9 +332,7 @@ impl LossLog {
 
     /// The losses that touch the closed interval, one entry a source and cause.
     pub(crate) fn within(&self, from_ns: i64, to_ns: i64) -> Vec<LossEvent> {
-        let Ok(events) = self.events.lock() else {
-            return Vec::new();
-        };
+        let events = lock(&self.events);
         let mut found: Vec<LossEvent> = Vec::new();
         for event in events
             .iter()
@@ -406,9 +383,8 @@ fn merge_oldest(events: &mut Vec<LossEvent>) {
 #[derive(Debug)]
 pub(crate) struct LossWatch {
     source: usize,
-    last: Vec<(LossCause, u64)>,
-    /// What the kernel's input queues had dropped at most.
-    input_last: u64,
+    /// How many had been lost, by cause.
+    last: Vec<(&'static str, u64)>,
     last_ns: i64,
 }
 
@@ -418,7 +394,6 @@ impl LossWatch {
         Self {
             source,
             last: Vec::new(),
-            input_last: 0,
             last_ns: start_ns,
         }
     }
@@ -428,33 +403,17 @@ impl LossWatch {
         self.last_ns
     }
 
-    /// Compares what the kernel's input queues may have dropped with the previous reading; before [`observe`](Self::observe).
-    pub(crate) fn observe_input(&mut self, drops: InputDrops, now_ns: i64, log: &LossLog) {
-        let InputDrops::AtMost(packets) = drops else {
-            return;
-        };
-        let before = std::mem::replace(&mut self.input_last, packets);
-        self.tell(PERHAPS_LOST, packets.saturating_sub(before), now_ns, log);
-    }
-
-    /// So many more were lost since the last reading.
-    fn tell(&self, cause: &'static str, packets: u64, now_ns: i64, log: &LossLog) {
-        if packets > 0 {
-            log.push(LossEvent {
-                source: self.source,
-                cause,
-                from_ns: self.last_ns.min(now_ns),
-                to_ns: now_ns.max(self.last_ns),
-                packets,
-            });
-        }
-    }
-
     /// Compares with the previous reading; times are ring time. A loss lies between what that one knew and `now_ns`, when this one was over:
     /// it may be younger than the packet time up to which the counters are known to be complete.
-    pub(crate) fn observe(&mut self, statistics: &SourceStatistics, now_ns: i64, log: &LossLog) {
-        for &(cause, n) in &statistics.lost {
-            let Some(n) = n else { continue };
+    pub(crate) fn observe(&mut self, reading: &EngineReading, now_ns: i64, log: &LossLog) {
+        let statistics = &reading.statistics;
+        let counted = statistics.lost.iter();
+        let counted = counted.filter_map(|&(cause, n)| Some((cause.as_str(), n?)));
+        let at_most = match reading.input_drops {
+            InputDrops::AtMost(packets) => Some((PERHAPS_LOST, packets)),
+            _ => None,
+        };
+        for (cause, n) in counted.chain(at_most) {
             let before = match self.last.iter_mut().find(|(c, _)| *c == cause) {
                 Some((_, before)) => std::mem::replace(before, n),
                 None => {
@@ -462,7 +421,16 @@ impl LossWatch {
                     0
                 }
             };
-            self.tell(cause.as_str(), n.saturating_sub(before), now_ns, log);
+            let packets = n.saturating_sub(before);
+            if packets > 0 {
+                log.push(LossEvent {
+                    source: self.source,
+                    cause,
+                    from_ns: self.last_ns.min(now_ns),
+                    to_ns: now_ns.max(self.last_ns),
+                    packets,
+                });
+            }
         }
         self.last_ns = statistics.as_of_ns.unwrap_or(now_ns);
     }
@@ -470,14 +438,23 @@ impl LossWatch {
 
 #[cfg(test)]
 mod tests {
+    use retroscope_capture::LossCause;
+
     use super::*;
 
-    fn statistics(received: u64, lost: u64) -> SourceStatistics {
-        SourceStatistics {
+    fn reading(statistics: SourceStatistics) -> EngineReading {
+        EngineReading {
+            statistics,
+            ..EngineReading::default()
+        }
+    }
+
+    fn statistics(received: u64, lost: u64) -> EngineReading {
+        reading(SourceStatistics {
             received: Some(received),
             lost: vec![(LossCause::Kernel, Some(lost))],
             as_of_ns: None,
-        }
+        })
     }
 
     #[test]
@@ -488,14 +465,14 @@ mod tests {
             filtered: 2,
             ..BurstCount::default()
         });
-        queues[0].set_engine(&statistics(10, 3));
+        queues[0].set_engine(statistics(10, 3));
         queues[1].add(BurstCount {
             stored: 1,
             no_bucket: 4,
             interface_limit: 2,
             ..BurstCount::default()
         });
-        queues[1].set_engine(&statistics(8, 0));
+        queues[1].set_engine(statistics(8, 0));
         let snapshot = SourceSnapshot::of("eth0", queues.iter(), (0, 0));
         assert_eq!(
             (snapshot.received, snapshot.stored, snapshot.filtered),
@@ -515,11 +492,11 @@ mod tests {
     #[test]
     fn unknown_stays_unknown() {
         let queue = QueueCounters::new();
-        queue.set_engine(&SourceStatistics {
+        queue.set_engine(reading(SourceStatistics {
             received: None,
             lost: vec![(LossCause::Nic, None)],
             as_of_ns: None,
-        });
+        }));
         let snapshot = SourceSnapshot::of("x", std::iter::once(&queue), (0, 0));
         assert_eq!(
             (
@@ -555,9 +532,10 @@ mod tests {
     fn a_loss_may_be_younger_than_what_is_known() {
         let log = LossLog::default();
         let mut watch = LossWatch::new(0, 100);
-        let read = |lost, as_of_ns| SourceStatistics {
-            as_of_ns: Some(as_of_ns),
-            ..statistics(10, lost)
+        let read = |lost, as_of_ns| {
+            let mut reading = statistics(10, lost);
+            reading.statistics.as_of_ns = Some(as_of_ns);
+            reading
         };
         watch.observe(&read(0, 180), 200, &log);
         watch.observe(&read(7, 280), 300, &log);

@@ -1,6 +1,6 @@
 //! The interfaces of all sources, as the threads share them.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 
 use retroscope_capture::{InterfaceInfo, TimeDomain};
 use retroscope_filter::{Mode, Template};
@@ -9,7 +9,7 @@ use retroscope_ring::{InterfaceEntry, Ring, RingError};
 
 use crate::{
     analysis::{prepared::context, triggers::SharedRules},
-    control::ring_time::clock_of,
+    control::{lock, ring_time::clock_of},
 };
 
 /// One interface of one source, under its ring-wide identifier.
@@ -33,7 +33,7 @@ pub(crate) struct Interfaces {
     rules: Option<SharedRules>,
     /// The dump template, likewise.
     template: Option<(Arc<Template>, Mode)>,
-    table: RwLock<Vec<Arc<Interface>>>,
+    table: Mutex<Vec<Arc<Interface>>>,
 }
 
 impl Interfaces {
@@ -42,7 +42,7 @@ impl Interfaces {
         Self {
             rules: Some(rules),
             template: Some((template, mode)),
-            table: RwLock::default(),
+            table: Mutex::default(),
         }
     }
 
@@ -59,7 +59,7 @@ impl Interfaces {
         if let Some((template, mode)) = &self.template {
             template.prepare(context(info.link_type, *mode));
         }
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = lock(&self.table);
         let id = ring.add_interface(InterfaceEntry {
             name: info.name.clone(),
             link_type: info.link_type.0,
@@ -84,7 +84,7 @@ impl Interfaces {
 
     /// Appends those that `known` does not hold yet.
     fn learn(&self, known: &mut Vec<Arc<Interface>>) {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = lock(&self.table);
         known.extend_from_slice(table.get(known.len()..).unwrap_or_default());
     }
 }

@@ -21,7 +21,8 @@ use crate::{
         Intake,
         away::Away,
         counters::{
-            CLOCK_STEP, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, LossEvent, LossWatch, QueueCounters,
+            CLOCK_STEP, EngineReading, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, LossEvent, LossWatch,
+            QueueCounters,
         },
     },
 };
@@ -419,16 +420,17 @@ impl Lane {
             None if statistics.lost.iter().any(|(_, lost)| lost.is_some()) => Some(before.ring_ns),
             None => None,
         };
+        let reading = EngineReading {
+            statistics,
+            effects: self.queue.offload_effects(),
+            xdp_mode: self.queue.xdp_mode(),
+            input_drops: self.queue.input_drops(),
+        };
         let losses = &shared.common.intake.losses;
-        let input_drops = self.queue.input_drops();
-        self.watch.observe_input(input_drops, now.ring_ns, losses);
-        self.counters.set_input_drops(input_drops);
-        self.watch.observe(&statistics, now.ring_ns, losses);
+        self.watch.observe(&reading, now.ring_ns, losses);
         self.away(shared).tell(now.ring_ns, losses);
         shared.common.intake.set_read(now.mono_ns);
-        self.counters.set_effects(self.queue.offload_effects());
-        self.counters.set_xdp_mode(self.queue.xdp_mode());
-        self.counters.set_engine(&statistics);
+        self.counters.set_engine(reading);
     }
 
     /// The queue has ended, by itself or by an error: tells what is no longer recorded, if others go on.
