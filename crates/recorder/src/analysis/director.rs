@@ -13,7 +13,7 @@
 //!   director's clock offline, the monotonic clock live. A trigger by hand asks none of them.
 //! - What was suppressed is counted by reason; nothing is formatted for it.
 
-use std::{cmp::Reverse, collections::BinaryHeap, hash::Hash};
+use std::{collections::BTreeMap, hash::Hash};
 
 use crate::{
     analysis::{
@@ -101,34 +101,14 @@ const WAITING_MAX: usize = 65_536;
 
 const MINUTE_NS: i64 = 60_000_000_000;
 
-/// A queued hit, ordered by [`HitOrder`] alone: it is unique.
-#[derive(Debug)]
-struct Waiting<K>(Hit<K>);
-
-impl<K> PartialEq for Waiting<K> {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.order == other.0.order
-    }
-}
-impl<K> Eq for Waiting<K> {}
-impl<K> PartialOrd for Waiting<K> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl<K> Ord for Waiting<K> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.order.cmp(&other.0.order)
-    }
-}
-
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Director<K> {
     config: DirectorConfig,
     clock_ns: i64,
     mono_ns: i64,
-    waiting: BinaryHeap<Reverse<Waiting<K>>>,
+    /// Hits that act later, and what they would dump: no two have the same order.
+    waiting: BTreeMap<HitOrder, Result<K, Unfilled>>,
     open: OpenDumps<K>,
     /// Nothing is to be done while the clock has not passed this, ns.
     due_ns: i64,
@@ -156,7 +136,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             config,
             clock_ns: i64::MIN,
             mono_ns: 0,
-            waiting: BinaryHeap::new(),
+            waiting: BTreeMap::new(),
             open: OpenDumps::new(),
             due_ns: i64::MAX,
             next_id: 1,
@@ -205,15 +185,16 @@ impl<K: Eq + Hash + Clone> Director<K> {
 
     /// When the next waiting hit acts.
     fn next_act_ns(&self) -> i64 {
-        let first = self.waiting.peek().map(|w| w.0.0.order.time_ns);
-        first.map_or(i64::MAX, |ns| ns.saturating_add(self.config.hold_ns))
+        let first = self.waiting.first_key_value();
+        first.map_or(i64::MAX, |(hit, _)| {
+            hit.time_ns.saturating_add(self.config.hold_ns)
+        })
     }
 
     /// The earliest packet time that hits still waiting will want, if there are any.
     pub(crate) fn waiting_from_ns(&self) -> Option<i64> {
-        self.waiting
-            .peek()
-            .map(|w| w.0.0.order.time_ns.saturating_sub(self.config.past_ns))
+        let first = self.waiting.first_key_value();
+        first.map(|(hit, _)| hit.time_ns.saturating_sub(self.config.past_ns))
     }
 
     /// Takes a hit of a rule. Live (`hold_ns` 0) it acts now, offline when the clock has passed it.
@@ -228,7 +209,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
         // When it acts it would find the same dump open: that closes later.
         if !self.belongs_to_open(&hit) {
-            self.waiting.push(Reverse(Waiting(hit)));
+            self.waiting.insert(hit.order, hit.expression);
             if self.waiting.len() > WAITING_MAX {
                 self.act_next(orders);
             }
@@ -311,8 +292,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
     }
 
     fn act_next(&mut self, orders: &mut Vec<Order<K>>) {
-        if let Some(Reverse(Waiting(hit))) = self.waiting.pop() {
-            self.act(hit, orders);
+        if let Some((order, expression)) = self.waiting.pop_first() {
+            self.act(Hit { order, expression }, orders);
         }
         self.plan();
     }
@@ -402,8 +383,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         let before = since.map(std::mem::take).unwrap_or_default();
         if self.config.single {
             self.armed = false;
-            for Reverse(Waiting(hit)) in std::mem::take(&mut self.waiting) {
-                self.suppress(hit.order.rule, Reason::Single);
+            for hit in std::mem::take(&mut self.waiting).into_keys() {
+                self.suppress(hit.rule, Reason::Single);
             }
         }
         let from_ns = hit.time_ns.saturating_sub(self.config.past_ns);
