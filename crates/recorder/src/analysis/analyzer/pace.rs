@@ -1,6 +1,9 @@
 //! How often something is said of what may happen at any rate: a few times at once, then once a minute what was left out.
 
-use crate::control::hits::{Reason, Suppressions};
+use crate::{
+    control::hits::{Reason, Suppressions},
+    intake::counters::{LossEvent, LossLog},
+};
 
 /// Time between two sentences about what was left out, ns of the monotonic clock.
 const MINUTE_NS: i64 = 60_000_000_000;
@@ -69,21 +72,11 @@ pub(super) struct Unseen {
     /// Of them, those that were not told.
     untold: u64,
     told_ns: Option<i64>,
-    gaps: Vec<Gap>,
+    /// Where they were, by producer.
+    gaps: LossLog,
     /// The time of the last batch of each producer, ns.
     last_ns: Vec<i64>,
 }
-
-/// Where they were.
-#[derive(Debug, Clone, Copy)]
-struct Gap {
-    from_ns: i64,
-    to_ns: i64,
-    packets: u64,
-}
-
-/// Gaps that are told apart; beyond that the two that were found first become one.
-const GAPS_MAX: usize = 256;
 
 impl Unseen {
     /// A batch of a producer begins at `time_ns`, and so many before it are lost.
@@ -95,25 +88,19 @@ impl Unseen {
         if lost == 0 {
             return;
         }
-        self.gaps.push(Gap {
+        self.gaps.push(LossEvent {
+            source: producer,
+            cause: "unseen",
             from_ns: last_ns.min(time_ns),
             to_ns: last_ns.max(time_ns),
             packets: lost,
         });
-        if self.gaps.len() > GAPS_MAX {
-            let first = self.gaps.remove(0);
-            let second = &mut self.gaps[0];
-            second.from_ns = second.from_ns.min(first.from_ns);
-            second.to_ns = second.to_ns.max(first.to_ns);
-            second.packets += first.packets;
-        }
     }
 
     /// Packets in gaps that touch the closed interval.
     pub(super) fn within(&self, from_ns: i64, to_ns: i64) -> u64 {
-        let gaps = self.gaps.iter();
-        let touching = gaps.filter(|gap| gap.from_ns <= to_ns && gap.to_ns >= from_ns);
-        touching.map(|gap| gap.packets).sum()
+        let gaps = self.gaps.within(from_ns, to_ns);
+        gaps.iter().map(|gap| gap.packets).sum()
     }
 
     /// So many more were found at a moment of the monotonic clock; the sentence to say, at once and then once a minute.
@@ -174,7 +161,6 @@ mod tests {
         }
         assert_eq!((told, unseen.packets), (60, 3600));
         assert!(unseen.rest().unwrap().starts_with("59 packets were"));
-        assert_eq!(unseen.gaps.len(), GAPS_MAX);
         assert_eq!(unseen.within(i64::MIN, i64::MAX), 3600);
         assert!((1..10).contains(&unseen.within(3590 * S, 3591 * S)));
         assert_eq!(unseen.within(4000 * S, 5000 * S), 0);
