@@ -8,6 +8,9 @@
 //! A bucket with packets that wait for their turn stays held; there are few, because only the last milliseconds wait.
 //! Should they become too many (a queue without watermark), the dumper stops waiting and lets the file sort it out.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::{HashMap, VecDeque},
     io,
@@ -195,12 +198,6 @@ impl Dumper {
         }
     }
 
-    /// Lets go of the buckets that packets wait in.
-    #[cfg(test)]
-    pub(crate) fn forget_views(&mut self) {
-        self.views.clear();
-    }
-
     fn take(&mut self, message: Message) {
         match message {
             Message::Open(order) => self.open(*order),
@@ -294,18 +291,6 @@ impl Dumper {
             close: None,
             judge_by_ns: None,
         });
-    }
-
-    /// Dumps that wait for their filters.
-    #[cfg(test)]
-    pub(crate) fn compiling(&self) -> usize {
-        self.active.iter().filter(|dump| dump.is_compiling).count()
-    }
-
-    /// Loses the thread that compiles.
-    #[cfg(test)]
-    pub(crate) fn lose_compiler(&mut self) {
-        self.compiler.lose();
     }
 
     /// Scans what is new within `reach` for all dumps. `everything`: emit without waiting for older packets.

@@ -28,8 +28,7 @@ pub(crate) struct Shelf {
 /// A dump being written.
 #[derive(Debug)]
 pub(crate) struct DumpFile {
-    shelf: Shelf,
-    stem: String,
+    label: Label,
     headline: String,
     outputs: Vec<(LinkType, Output)>,
 }
@@ -76,10 +75,12 @@ impl DumpFile {
             .map_or(LinkType::ETHERNET, |i| i.link_type);
         let mut tried = 0;
         loop {
-            let stem = stem(trigger_ns, number + tried, rule);
-            let mut file = Self {
+            let label = Label {
                 shelf: shelf.clone(),
-                stem,
+                stem: stem(trigger_ns, number + tried, rule),
+            };
+            let mut file = Self {
+                label,
                 headline: headline.to_owned(),
                 outputs: Vec::new(),
             };
@@ -104,18 +105,13 @@ impl DumpFile {
     /// Opens the output of a link type; refuses with `AlreadyExists` if any name of it is taken.
     fn open(&mut self, link_type: LinkType) -> io::Result<()> {
         let path = self.path(link_type);
-        let directory = &self.shelf.directory;
-        let sidecar = directory.path().join(format!("{}.json", self.stem));
+        let Shelf { directory, format } = &self.label.shelf;
+        let sidecar = self.label.sidecar();
         if directory.disk().exists(&path) || directory.disk().exists(&sidecar) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        let output = Output::create(
-            &self.shelf.directory,
-            part(&path),
-            self.shelf.format,
-            link_type,
-            &self.headline,
-        )?;
+        let part = part(&path);
+        let output = Output::create(directory, part, *format, link_type, &self.headline)?;
         self.outputs.push((link_type, output));
         Ok(())
     }
@@ -132,22 +128,20 @@ impl DumpFile {
 
     /// The final name of the file for a link type: the first is the plain one.
     fn path(&self, link_type: LinkType) -> PathBuf {
-        let extension = self.shelf.format.extension();
+        let Label { shelf, stem } = &self.label;
+        let extension = shelf.format.extension();
         let name = match self.outputs.first() {
             Some((first, _)) if *first != link_type => {
-                format!("{}.linktype{}.{extension}", self.stem, link_type.0)
+                format!("{stem}.linktype{}.{extension}", link_type.0)
             }
-            _ => format!("{}.{extension}", self.stem),
+            _ => format!("{stem}.{extension}"),
         };
-        self.shelf.directory.path().join(name)
+        shelf.directory.path().join(name)
     }
 
     /// For the sidecar.
     pub(crate) fn label(&self) -> Label {
-        Label {
-            shelf: self.shelf.clone(),
-            stem: self.stem.clone(),
-        }
+        self.label.clone()
     }
 
     /// The `.part` files as they are now.
@@ -166,7 +160,7 @@ impl DumpFile {
         aside: bool,
         names: &mut InterfaceCache,
     ) -> io::Result<()> {
-        if self.shelf.format == Format::PcapNg {
+        if self.label.shelf.format == Format::PcapNg {
             return self.outputs[0].1.push(meta, data, aside, names);
         }
         let link_type = names
@@ -256,7 +250,7 @@ impl DumpFile {
             }
         }
         // The files are complete and named; a directory that cannot be synced is no reason to call them failed.
-        let directory = &self.shelf.directory;
+        let directory = &self.label.shelf.directory;
         let _ = directory.disk().sync_directory(directory.here());
         Ok(FinishedFile {
             label: self.label(),
@@ -267,10 +261,10 @@ impl DumpFile {
 
     /// Renames without replacing; if somebody took the name meanwhile, a digit is added.
     fn rename(&self, part: &Path, path: &Path) -> io::Result<PathBuf> {
-        let extension = self.shelf.format.extension();
+        let extension = self.label.shelf.format.extension();
         let mut target = path.to_owned();
         for n in 2..NAME_TRIES {
-            match self.shelf.directory.disk().rename_new(part, &target) {
+            match self.label.shelf.directory.disk().rename_new(part, &target) {
                 Ok(()) => return Ok(target),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     target = path.with_extension(format!("{n}.{extension}"));
@@ -291,11 +285,15 @@ pub(crate) struct FailedFile {
 }
 
 impl Label {
+    fn sidecar(&self) -> PathBuf {
+        let name = format!("{}.json", self.stem);
+        self.shelf.directory.path().join(name)
+    }
+
     /// Writes (or, after a late packet, writes again) the sidecar, by way of a `.part` file.
     pub(crate) fn write_sidecar(&self, json: &[u8], again: bool) -> io::Result<()> {
-        let directory = &self.shelf.directory;
-        let path = directory.path().join(format!("{}.json", self.stem));
-        let (part, disk) = (part(&path), directory.disk());
+        let path = self.sidecar();
+        let (part, disk) = (part(&path), self.shelf.directory.disk());
         let mut file = disk.create(&part)?;
         let written = file.append(json).and_then(|()| file.sync());
         let renamed = written.and_then(|()| {

@@ -1,0 +1,20 @@
+//! What tests ask of a dumper.
+
+use super::Dumper;
+
+impl Dumper {
+    /// Lets go of the buckets that packets wait in.
+    pub(crate) fn forget_views(&mut self) {
+        self.views.clear();
+    }
+
+    /// Dumps that wait for their filters.
+    pub(crate) fn compiling(&self) -> usize {
+        self.active.iter().filter(|dump| dump.is_compiling).count()
+    }
+
+    /// Loses the thread that compiles.
+    pub(crate) fn lose_compiler(&mut self) {
+        self.compiler.lose();
+    }
+}
