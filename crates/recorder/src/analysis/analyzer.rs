@@ -6,6 +6,8 @@
 mod look;
 mod pace;
 mod rules;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::HashMap,
@@ -147,23 +149,6 @@ impl Analyzer {
             parts,
         };
         Self { reader, core }
-    }
-
-    /// How many records were not looked at.
-    #[cfg(test)]
-    pub(crate) fn passed_by(&self) -> usize {
-        self.core.passed_by
-    }
-
-    /// How much it remembers: windows open and closed, messages that wait.
-    #[cfg(test)]
-    pub(crate) fn remembered(&self) -> [usize; 3] {
-        let core = &self.core;
-        [
-            core.open.len(),
-            core.closed.len(),
-            core.parts.messages.unsent(),
-        ]
     }
 
     /// Whether the clock alone may end something: a window, or the waiting of a hit.

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use retroscope_filter::{Aux, Frame, Program};
-use retroscope_packet::Direction;
+use retroscope_packet::{Direction, LinkType, may_be_fragment};
 use retroscope_ring::{Packet, Packets};
 
 /// Records of a chunk at most: a set of them is the bits of a `u64`.
@@ -96,6 +96,14 @@ impl<'r> Walk<'r> {
         self.passed = index + 1;
         Some(packet)
     }
+}
+
+/// The frames that may be fragments.
+pub(crate) fn fragments(link_type: LinkType, frames: &[Frame<'_>]) -> u64 {
+    frames.iter().enumerate().fold(0, |set, (index, frame)| {
+        let may_be = may_be_fragment(link_type, frame.data());
+        set | u64::from(may_be) << index
+    })
 }
 
 #[cfg(test)]

@@ -15,6 +15,5 @@ pub(crate) mod open_dumps;
 pub(crate) mod predicate;
 pub(crate) mod prepared;
 pub(crate) mod rules;
-pub(crate) mod scan;
 pub(crate) mod trigger_scripts;
 pub(crate) mod triggers;

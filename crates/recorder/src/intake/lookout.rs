@@ -22,7 +22,10 @@ use retroscope_filter::{Aux, Frame, Joint};
 use retroscope_packet::LinkType;
 use retroscope_ring::{Ring, Waker};
 
-use crate::analysis::{chunk::MANY, prepared::Prepared, scan::fragments};
+use crate::analysis::{
+    chunk::{MANY, fragments},
+    prepared::Prepared,
+};
 
 /// What a record takes in the ring beside its bytes.
 const DESCRIPTOR_BYTES: u64 = 16;
