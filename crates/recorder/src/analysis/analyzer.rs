@@ -177,7 +177,7 @@ impl Analyzer {
     /// Reads what is there (live at most some batches), then looks after clocks and wishes. False: nothing was there.
     pub(crate) fn step(&mut self) -> bool {
         // Asked before the reading: the writer that asks has published everything.
-        let asked = self.core.common.barrier.asked_of_analyzer();
+        let asked = self.core.common.gate.asked_of_analyzer();
         // Read before the records: what a queue promised not to be older than has then been seen, if all was read.
         let promised_ns = self.core.promised_ns();
         let mut batches = 0;
@@ -198,7 +198,7 @@ impl Analyzer {
         self.core.look_after(now, promised_ns.filter(|_| !more));
         if let Some(asked) = asked {
             self.core.make_room();
-            self.core.common.barrier.analyzer_done(asked);
+            self.core.common.gate.analyzer_done(asked);
             self.core.send(Message::Wake);
         }
         batches > 0

@@ -28,7 +28,7 @@ const TEMPLATES_MAX: usize = 1024;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct DumpFunction {
-    shared: Shared,
+    state: LuaState,
     templates: HashMap<(LinkType, String), Result<Arc<Template>, String>>,
     /// Whether its failure was told.
     told: bool,
@@ -36,7 +36,7 @@ pub(crate) struct DumpFunction {
 
 /// The Lua state.
 #[derive(Debug, Clone)]
-struct Shared {
+struct LuaState {
     script: Arc<Mutex<DumpScript>>,
     common: Arc<Common>,
 }
@@ -47,13 +47,13 @@ pub(crate) struct ScriptPredicate(Arc<Held>);
 
 #[derive(Debug)]
 struct Held {
-    shared: Shared,
+    state: LuaState,
     id: PredicateId,
     /// What it takes, for people; two of one name take the same.
     name: String,
 }
 
-impl Shared {
+impl LuaState {
     /// Calls the script, and counts it when it fails.
     fn call<R>(&self, call: impl FnOnce(&mut DumpScript) -> R) -> R {
         let mut script = lock(&self.script);
@@ -76,7 +76,7 @@ impl DumpFunction {
     ) -> Result<Self, ScriptError> {
         let script = DumpScript::new(script, limits)?;
         Ok(Self {
-            shared: Shared {
+            state: LuaState {
                 script: Arc::new(Mutex::new(script)),
                 common: Arc::clone(common),
             },
@@ -96,7 +96,7 @@ impl DumpFunction {
     ) -> Option<Result<Expression, Unfilled>> {
         let trigger = shown(packet, stamp_ns, interface.link_type);
         let derive = |script: &mut DumpScript| (script.derive(&trigger), script.name().to_owned());
-        let (derived, script) = self.shared.call(derive);
+        let (derived, script) = self.state.call(derive);
         let Some(derived) = derived else {
             return Some(Err(Unfilled::Script(format!("{script} failed"))));
         };
@@ -113,7 +113,7 @@ impl DumpFunction {
             Derived::Predicate { id, name } => {
                 let name = name.unwrap_or_else(|| cause(&trigger));
                 let held = Held {
-                    shared: self.shared.clone(),
+                    state: self.state.clone(),
                     id,
                     name: format!("{script}[{name}]"),
                 };
@@ -146,7 +146,7 @@ impl DumpFunction {
 
     /// What the script printed, and, once, why it is disabled.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
-        let mut script = lock(&self.shared.script);
+        let mut script = lock(&self.state.script);
         let mut notices = script.take_notes();
         for note in &mut notices {
             note.insert_str(0, &format!("{}: ", script.name()));
@@ -172,18 +172,18 @@ impl ScriptPredicate {
 
     /// Which of at most [`retroscope_script::MANY`] packets it takes: bit `n` is that of packet `n`.
     pub(crate) fn match_many(&self, packets: &[ScriptPacket<'_>]) -> u64 {
-        let Held { shared, id, .. } = &*self.0;
-        shared.call(|script| script.match_many(*id, packets))
+        let Held { state, id, .. } = &*self.0;
+        state.call(|script| script.match_many(*id, packets))
     }
 
     /// Why it takes nothing any more, if its script is disabled.
     pub(crate) fn fault(&self) -> Option<String> {
-        lock(&self.0.shared.script).fault().map(ToString::to_string)
+        lock(&self.0.state.script).fault().map(ToString::to_string)
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        lock(&self.shared.script).forget(self.id);
+        lock(&self.state.script).forget(self.id);
     }
 }

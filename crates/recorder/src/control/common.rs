@@ -7,7 +7,7 @@ use retroscope_ring::Ring;
 
 use crate::{
     control::{
-        progress::{AnalyzerCounters, Barrier, Control, Costs},
+        progress::{AnalyzerCounters, Control, Costs, Gate},
         ring_time::RingClock,
     },
     dump::log::DumpLog,
@@ -22,7 +22,7 @@ pub(crate) struct Common {
     pub(crate) intake: Intake,
     /// What anyone may ask for, also who outlives the recorder's threads and must not keep the ring.
     pub(crate) control: Arc<Control>,
-    pub(crate) barrier: Barrier,
+    pub(crate) gate: Gate,
     pub(crate) counters: AnalyzerCounters,
     pub(crate) costs: Costs,
     pub(crate) log: DumpLog,
@@ -35,7 +35,7 @@ impl Common {
             clock: RingClock::new(clock),
             intake,
             control: Arc::default(),
-            barrier: Barrier::default(),
+            gate: Gate::default(),
             counters: AnalyzerCounters::default(),
             costs: Costs::default(),
             log: DumpLog::default(),

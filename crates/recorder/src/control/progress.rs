@@ -112,20 +112,20 @@ impl Reach {
 /// dumper has written what it wants of them. What a trigger finds in the ring is then a function of the packets and of
 /// the ring's size, however the threads were scheduled.
 #[derive(Debug, Default)]
-pub(crate) struct Barrier {
-    state: Mutex<BarrierState>,
+pub(crate) struct Gate {
+    state: Mutex<GateState>,
     moved: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct BarrierState {
+struct GateState {
     asked: u64,
     analyzer: u64,
     dumper: u64,
     off: bool,
 }
 
-impl Barrier {
+impl Gate {
     /// Asks the other two and waits for them; `wake` is called once to wake the analyzer.
     pub(crate) fn wait(&self, wake: impl FnOnce()) {
         let mut state = lock(&self.state);

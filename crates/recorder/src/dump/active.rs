@@ -75,11 +75,11 @@ pub(super) struct Failure {
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) meta: PacketMeta,
-    pub(super) place: Place,
+    pub(super) bytes: Bytes,
 }
 
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum Bytes {
     Ring(BucketRef, u32),
     Copied(Box<[u8]>),
 }
@@ -87,7 +87,7 @@ pub(super) enum Place {
 impl Waiting {
     /// The packet, if its bytes were copied.
     fn packet(&self) -> Option<Packet<'_>> {
-        let Place::Copied(data) = &self.place else {
+        let Bytes::Copied(data) = &self.bytes else {
             return None;
         };
         Some(Packet {
@@ -179,9 +179,9 @@ impl Active {
         if !self.wants(packet.time_ns) {
             return 0;
         }
-        let place = Place::Ring(found.bucket, found.index);
+        let bytes = Bytes::Ring(found.bucket, found.index);
         let meta = self.meta(packet, &found, interface);
-        self.waiting.push(Waiting { meta, place });
+        self.waiting.push(Waiting { meta, bytes });
         1
     }
 
@@ -228,9 +228,9 @@ impl Active {
                     self.kept.pop_front();
                     self.forgotten_fragments += 1;
                 }
-                let place = Place::Copied(packet.data.into());
+                let bytes = Bytes::Copied(packet.data.into());
                 let meta = self.meta(packet, &found, interface);
-                self.kept.push_back((fragment, Waiting { meta, place }));
+                self.kept.push_back((fragment, Waiting { meta, bytes }));
                 0
             }
         };

@@ -20,7 +20,7 @@ use std::{
 use retroscope_ring::{BucketInfo, BucketRef, BucketView, EvictedBucket};
 
 use super::{
-    active::{Active, Failure, Place, Waiting, end, interface_totals, verdict_line},
+    active::{Active, Bytes, Failure, Waiting, end, interface_totals, verdict_line},
     compile::DumpCompiler,
     file::{DumpFile, FailedFile, FinishedFile, Label, Shelf},
     order::{DumpOrder, Message},
@@ -54,7 +54,7 @@ const FINISHED_KEPT: usize = 1024;
 const COUNTERS_WAIT_NS: i64 = 2_000_000_000;
 
 /// How far ahead of the watermarks a packet of a source without one may be, ns, to wait for them: they follow soon.
-const SOON_NS: i64 = 100_000_000;
+const WATERMARK_WAIT_NS: i64 = 100_000_000;
 
 /// What the dumper is built from.
 #[derive(Debug)]
@@ -119,11 +119,11 @@ impl Dumper {
     /// Waits for a message, at most as long as open dumps allow; false when all senders are gone and nothing is open.
     pub(crate) fn wait(&mut self) -> bool {
         // The last round may have taken the analyzer's wake before it could see what it was for.
-        if self.asked.is_some() || self.parts.common.barrier.asked_of_dumper().is_some() {
+        if self.asked.is_some() || self.parts.common.gate.asked_of_dumper().is_some() {
             return true;
         }
         let message = if self.busy() {
-            match self.parts.messages.recv_timeout(ROUND) {
+            match self.parts.messages.recv_timeout(DUMPER_WAIT) {
                 Ok(message) => Some(message),
                 Err(mpsc::RecvTimeoutError::Timeout) => None,
                 Err(mpsc::RecvTimeoutError::Disconnected) => {
@@ -132,7 +132,7 @@ impl Dumper {
                         self.abandon("the analyzer ended before it was complete");
                         return false;
                     }
-                    std::thread::park_timeout(ROUND);
+                    std::thread::park_timeout(DUMPER_WAIT);
                     None
                 }
             }
@@ -150,9 +150,9 @@ impl Dumper {
 
     /// One round: messages, then one pass over the ring for all dumps, then dumps that are complete.
     pub(crate) fn step(&mut self) {
-        // The barrier and the reach are read before the messages: whatever the analyzer sent before it moved on is
+        // The gate and the reach are read before the messages: whatever the analyzer sent before it moved on is
         // then seen here before the packets that came after.
-        let barrier = self.parts.common.barrier.asked_of_dumper();
+        let gate = self.parts.common.gate.asked_of_dumper();
         let account = self.asked.take();
         let mut reach = self.parts.progress.reach();
         if let Some((ends, _)) = &account {
@@ -163,14 +163,14 @@ impl Dumper {
         }
         self.compiler
             .take_up(&mut self.active, &mut self.scanner, &mut self.names);
-        self.pass(&reach, barrier.is_some() || account.is_some());
+        self.pass(&reach, gate.is_some() || account.is_some());
         self.give_back();
         self.complete(&reach);
         if let Some((_, reply)) = account {
             let _ = reply.send(());
         }
-        if let Some(barrier) = barrier {
-            self.parts.common.barrier.dumper_done(barrier);
+        if let Some(gate) = gate {
+            self.parts.common.gate.dumper_done(gate);
         }
     }
 
@@ -397,19 +397,19 @@ impl Dumper {
             return;
         }
         dump.waiting.sort_by_key(|w| w.meta.key);
-        let soon_ns = frontier_ns.saturating_add(SOON_NS);
+        let soon_ns = frontier_ns.saturating_add(WATERMARK_WAIT_NS);
         let is_ready = |key: Key| frontier_ns == i64::MAX || key.time_ns < frontier_ns;
         let is_aside = |key: Key| key.time_ns >= soon_ns && !reach.is_promised(key.producer);
         let (ready, later) = std::mem::take(&mut dump.waiting)
             .into_iter()
             .partition(|w| is_ready(w.meta.key) || is_aside(w.meta.key));
         dump.waiting = later;
-        for Waiting { meta, place } in ready {
+        for Waiting { meta, bytes } in ready {
             let key = meta.key;
             let held;
-            let data: &[u8] = match &place {
-                Place::Copied(data) => data,
-                Place::Ring(bucket, index) => match self.views.get(bucket) {
+            let data: &[u8] = match &bytes {
+                Bytes::Copied(data) => data,
+                Bytes::Ring(bucket, index) => match self.views.get(bucket) {
                     Some(view) => {
                         held = view.view.packet(*index);
                         held.data
@@ -432,7 +432,7 @@ impl Dumper {
             if let Err(failure) = &mut dump.file {
                 failure.lose(key.time_ns);
             }
-            if let Place::Ring(bucket, _) = place
+            if let Bytes::Ring(bucket, _) = bytes
                 && let Some(view) = self.views.get_mut(&bucket)
             {
                 view.waiting -= 1;
@@ -644,4 +644,4 @@ fn is_ready(parts: &DumperParts, dump: &Active, reach: &Reach) -> bool {
 
 /// The pause between two rounds while dumps are open: short against the 100 ms that a first packet may take, long
 /// against the microseconds that an idle round costs.
-const ROUND: std::time::Duration = std::time::Duration::from_millis(5);
+const DUMPER_WAIT: std::time::Duration = std::time::Duration::from_millis(5);

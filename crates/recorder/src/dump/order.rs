@@ -26,7 +26,7 @@ pub(crate) enum Message {
         first_ns: i64,
         last_ns: i64,
     },
-    /// Look again: a barrier waits.
+    /// Look again: a gate waits.
     Wake,
     /// Write what can be written of the records before `ends`, say what it cost, and answer: the analyzer waits (from files).
     Account {

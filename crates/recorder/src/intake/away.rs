@@ -1,8 +1,8 @@
 //! Stretches of time in which the interface of a source is down or removed.
 //!
 //! Nothing is received then, and nobody knows what passed the wire. They are told to the log of losses as they go on, so that a
-//! dump whose window ends meanwhile knows. A source that is away for good is so until the recorder ends, though its inserters have
-//! ended before.
+//! dump whose window ends meanwhile knows. A source that is away for good counts as away until the recorder ends, though its
+//! inserters have ended before.
 
 use std::sync::Mutex;
 

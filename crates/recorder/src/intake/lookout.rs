@@ -51,15 +51,15 @@ pub(crate) struct Lookout {
     rules: Rules,
     suspects: Suspects,
     analyzer: Waker,
-    /// When the source last was dry, or gave frames again behind a rest, on the monotonic clock, ns.
+    /// When the source last ran dry, or woke from that with new frames, on the monotonic clock, ns.
     dry_ns: i64,
-    /// It was dry when it was last told of.
+    /// Whether the source was dry at the last publication.
     is_dry: bool,
-    /// It was so of late.
+    /// Whether the source has run dry within the last [`BUSY_NS`]: only then this thread looks itself.
     has_time: bool,
-    /// Something is suspect since the analyzer was called.
+    /// Whether a suspect record was stored since the analyzer was last called.
     is_due: bool,
-    /// Bytes of the ring that were filled since then, and after how many it is called whatever they are.
+    /// Bytes that were stored since then, and from how many on the analyzer is called even if none is suspect.
     unread: u64,
     unread_max: u64,
 }
@@ -89,7 +89,8 @@ impl Suspects {
 
     /// Whether no published record of the producer from `first` on is suspect. To be asked after some of them were found.
     pub(crate) fn none_from(&self, producer: usize, first: u64) -> bool {
-        // Relaxed: ordered behind the records by their publication. A newer mark is not before these records either.
+        // Relaxed: whoever sees a record published also sees the mark that was stored before it (the ring's edge P1). A mark only grows,
+        // so a newer one is safe as well.
         self.0[producer].0.load(Relaxed) <= first
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     intake::{
         Intake,
         counters::SourceSnapshot,
-        inserter::{InserterShared, Lane, LiveInserter},
+        inserter::{InserterParts, Lane, LiveInserter},
     },
     start::recorder::StartError,
 };
@@ -55,15 +55,15 @@ pub fn insert_only(
     let queues = opened.iter().map(Vec::len);
     let intake = Intake::new(names.into_iter().zip(queues), Arc::default(), false);
     let common = Common::new(ring, Arc::clone(&clock), intake);
-    let shared = InserterShared {
+    let parts = InserterParts {
         duration_ns: duration.map(duration_ns),
-        ..InserterShared::of_all(Arc::clone(&common))
+        ..InserterParts::of_all(Arc::clone(&common))
     };
     let inserter = |lane| {
         let producer = common.ring.producer()?;
-        Ok(LiveInserter::new(lane, producer, shared.clone()))
+        Ok(LiveInserter::new(lane, producer, parts.clone()))
     };
-    let lanes = Lane::of_all(opened, &shared)?.into_iter();
+    let lanes = Lane::of_all(opened, &parts)?.into_iter();
     let inserters = lanes.map(inserter).collect::<Result<_, RingError>>()?;
     let (first_ns, last_ns) = run(inserters, clock.as_ref());
     let elapsed_ns = u64::try_from(last_ns - first_ns).unwrap_or(0);

@@ -42,7 +42,7 @@ use crate::{
     dump::{Directory, Dumper, DumperParts, Messages, Shelf},
     intake::{
         Intake,
-        inserter::{InserterShared, Lane, LiveInserter, MergeInserter},
+        inserter::{InserterParts, Lane, LiveInserter, MergeInserter},
         interfaces::Interfaces,
         lookout::Lookout,
     },
@@ -52,23 +52,23 @@ use crate::{
     },
 };
 
-/// How long a live window may outlast `future` on the monotonic clock: DESIGN §6.
-const GRACE: Duration = Duration::from_millis(50);
+/// How long a live window may outlast `future` on the monotonic clock (DESIGN §6).
+const WINDOW_GRACE: Duration = Duration::from_millis(50);
 
-const _: () = assert!((WATERMARK_BEHIND_NS_MAX as u128) < GRACE.as_nanos());
+const _: () = assert!((WATERMARK_BEHIND_NS_MAX as u128) < WINDOW_GRACE.as_nanos());
 /// A queue may have gone to rest when nothing was open yet: the packets of the shortest window come when it is back. The other half
 /// is for the step of the analyzer that opens the dump, and for the inserter's that follows.
-const _: () = assert!(2 * (REST_NS_MAX as u128) < GRACE.as_nanos());
-/// How long an idle analyzer sleeps at most, for clocks and deadlines.
-const IDLE: Duration = Duration::from_millis(10);
-/// The same live, while no dump is open: longer than a busy queue lets packets wait, so that on a busy link its packets wake
+const _: () = assert!(2 * (REST_NS_MAX as u128) < WINDOW_GRACE.as_nanos());
+/// How long the analyzer waits for records, while clocks may end a window.
+const ANALYZER_WAIT: Duration = Duration::from_millis(10);
+/// How long it waits live, while no dump is open: longer than a busy queue lets packets wait, so that on a busy link its packets wake
 /// the analyzer, and nothing else does; or only those that may be hits, where inserters look.
-const LULL: Duration = Duration::from_millis(100);
+const CALM_ANALYZER_WAIT: Duration = Duration::from_millis(100);
 /// How long an analyzer that has caught up with live traffic sleeps before it asks to be woken, where it was woken sooner than
 /// that the last time. On a link that is never idle it would be woken for every publication, and each time with a system call
 /// of the inserter's. One whose packets come in blocks is woken once for those that come together, right behind the inserter:
 /// a timer would cost more, because it wakes a CPU that sleeps.
-const NAP: Duration = Duration::from_millis(2);
+const ANALYZER_PAUSE: Duration = Duration::from_millis(2);
 /// Stamps of overwritten buckets kept offline, so that `missing` is exact.
 const EVICTED_BYTES: usize = 256 << 20;
 
@@ -171,7 +171,7 @@ pub(crate) fn start(
         .then(|| expressions.direct())
         .flatten();
     let (lookout, suspects) = Lookout::arrange(rules, ring, queues, waker.clone());
-    let shared = InserterShared {
+    let for_inserters = InserterParts {
         common: Arc::clone(&common),
         snaplen: config.snaplen,
         filter: expressions.filter,
@@ -183,7 +183,7 @@ pub(crate) fn start(
         duration_ns: config.duration.map(duration_ns),
     };
     let queues = opened.into_iter().map(|source| source.queues).collect();
-    let lanes = Lane::of_all(queues, &shared)?;
+    let lanes = Lane::of_all(queues, &for_inserters)?;
     let progress = if live {
         Progress::Live {
             ring: ring.clone(),
@@ -224,7 +224,7 @@ pub(crate) fn start(
     let left = Arc::new(AtomicUsize::new(if live { lanes.len() } else { 1 }));
     let (analyzer, inserters) = without_capabilities(|| {
         let analyzer = spawn_analyzer(analyzer, Arc::clone(&common), Arc::clone(&left))?;
-        let inserters = spawn_inserters(lanes, &shared, &left, &waker, &events_tx)?;
+        let inserters = spawn_inserters(lanes, &for_inserters, &left, &waker, &events_tx)?;
         Ok::<_, StartError>((analyzer, inserters))
     })??;
     Ok(Recorder {
@@ -301,7 +301,7 @@ fn director_config(config: &Config) -> DirectorConfig {
         dumps_per_minute: config.dumps_per_minute,
         bytes_per_hour: config.bytes_per_hour,
         single: config.single,
-        grace_ns: (!config.offline).then(|| duration_ns(GRACE)),
+        grace_ns: (!config.offline).then(|| duration_ns(WINDOW_GRACE)),
     }
 }
 
@@ -334,11 +334,15 @@ fn spawn_analyzer(
             } else if last {
                 break;
             } else if is_hurried && std::mem::take(&mut was_busy) {
-                std::thread::park_timeout(NAP);
+                std::thread::park_timeout(ANALYZER_PAUSE);
             } else {
                 was_busy = false;
-                let timeout = if analyzer.has_deadline() { IDLE } else { LULL };
-                is_hurried = analyzer.wait(timeout) < NAP;
+                let timeout = if analyzer.has_deadline() {
+                    ANALYZER_WAIT
+                } else {
+                    CALM_ANALYZER_WAIT
+                };
+                is_hurried = analyzer.wait(timeout) < ANALYZER_PAUSE;
             }
         }
         analyzer.end(if common.control.stopping() {
@@ -351,12 +355,12 @@ fn spawn_analyzer(
 
 fn spawn_inserters(
     lanes: Vec<Lane>,
-    shared: &InserterShared,
+    for_inserters: &InserterParts,
     left: &Arc<AtomicUsize>,
     waker: &Waker,
     events: &Events,
 ) -> Result<Vec<JoinHandle<Vec<SourceError>>>, StartError> {
-    let common = &shared.common;
+    let common = &for_inserters.common;
     let gone = || Gone {
         left: Arc::clone(left),
         waker: waker.clone(),
@@ -370,8 +374,8 @@ fn spawn_inserters(
     if !common.is_live() {
         let mut producer = common.ring.producer()?;
         let (waiting, waker) = (Arc::clone(common), waker.clone());
-        producer.on_new_bucket(Box::new(move || waiting.barrier.wait(|| waker.wake())));
-        let inserter = MergeInserter::new(lanes, producer, shared.clone());
+        producer.on_new_bucket(Box::new(move || waiting.gate.wait(|| waker.wake())));
+        let inserter = MergeInserter::new(lanes, producer, for_inserters.clone());
         let (gone, mut notify) = (gone(), notify());
         let thread = Builder::new().name("inserter".to_owned()).spawn(move || {
             let _gone = gone;
@@ -381,7 +385,7 @@ fn spawn_inserters(
     }
     let mut threads = Vec::new();
     for (index, lane) in lanes.into_iter().enumerate() {
-        let inserter = LiveInserter::new(lane, common.ring.producer()?, shared.clone());
+        let inserter = LiveInserter::new(lane, common.ring.producer()?, for_inserters.clone());
         let (gone, mut notify) = (gone(), notify());
         threads.push(
             Builder::new()
@@ -409,14 +413,14 @@ impl Drop for Gone {
     }
 }
 
-/// Lets the inserter pass its barrier when a thread that it would wait for ends. If that was a panic, the recording ends:
+/// Lets the inserter pass its gate when a thread that it would wait for ends. If that was a panic, the recording ends:
 /// nobody would look at it.
 #[derive(Debug)]
 struct OpenGate(Arc<Common>);
 
 impl Drop for OpenGate {
     fn drop(&mut self) {
-        self.0.barrier.off();
+        self.0.gate.off();
         if std::thread::panicking() {
             self.0.control.stop();
         }

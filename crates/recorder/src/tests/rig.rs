@@ -37,7 +37,7 @@ use crate::{
     dump::{Directory, DumpReport, Dumper, DumperParts, Format, Messages, Shelf},
     intake::{
         Intake,
-        inserter::{InserterShared, Lane, LiveInserter},
+        inserter::{InserterParts, Lane, LiveInserter},
         interfaces::Interfaces,
         lookout::Lookout,
     },
@@ -271,10 +271,10 @@ impl Rig {
             .then(|| expressions.direct());
         let (lookout, suspects) =
             Lookout::arrange(rules.flatten(), &ring, plan.queues, reader.waker());
-        let shared = InserterShared {
+        let for_inserters = InserterParts {
             lookout,
             hold_ns: 100 * MS,
-            ..InserterShared::of_all(Arc::clone(&common))
+            ..InserterParts::of_all(Arc::clone(&common))
         };
         let mut feeds = Vec::new();
         let mut inserters = Vec::new();
@@ -300,11 +300,11 @@ impl Rig {
                 frames: Vec::new(),
             };
             let counters = Arc::clone(&common.intake.sources[index].queues[0]);
-            let lane = Lane::new(Box::new(queue), index, counters, &shared).unwrap();
+            let lane = Lane::new(Box::new(queue), index, counters, &for_inserters).unwrap();
             inserters.push(LiveInserter::new(
                 lane,
                 ring.producer().unwrap(),
-                shared.clone(),
+                for_inserters.clone(),
             ));
         }
         let (messages_tx, messages) = Messages::new(true);

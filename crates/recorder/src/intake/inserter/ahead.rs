@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use retroscope_capture::{Burst, FrameMeta, Queue, SourceError, Status};
 
 use super::{
-    IDLE,
+    SOURCE_WAIT,
     sequence::{Late, Misplaced, PACKETS_MIN, Seen, Sequence},
 };
 
@@ -171,7 +171,7 @@ impl Ahead {
             self.first_behind = self.first_behind.saturating_sub(gone);
             self.steps.iter_mut().for_each(|step| step.index -= gone);
         }
-        let status = queue.next(IDLE);
+        let status = queue.next(SOURCE_WAIT);
         if let (Ok(Status::Frames), Some(copy)) = (&status, &mut self.copy) {
             copy.add(queue.burst(), 0);
         }

@@ -172,7 +172,7 @@ mod tests {
         for step_ns in [3600 * S, -3600 * S, 150 * MS, -150 * MS] {
             let mut host = HostStamps::new(0);
             let now = at(100 * S, step_ns);
-            // It has looked at its clock before the step, or behind it.
+            // The engine has read its clock before the step or after it.
             for offset_ns in [0, step_ns] {
                 let said_ns = 100 * S - 20 * MS;
                 let heard_ns = host.ring_ns(said_ns + offset_ns, now);

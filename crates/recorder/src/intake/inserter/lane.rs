@@ -6,7 +6,7 @@ use retroscope_capture::{Burst, Event, Queue, SourceError, Status, TimeDomain};
 use retroscope_ring::{Producer, RingError};
 
 use super::{
-    IDLE, InserterShared,
+    InserterParts, SOURCE_WAIT,
     ahead::{Ahead, Step},
     host::{HostStamps, Part},
     sequence::Misplaced,
@@ -62,15 +62,15 @@ enum Stamps {
 }
 
 impl Stamps {
-    fn of(queue: &dyn Queue, shared: &InserterShared) -> Self {
-        let offline = shared.common.intake.offline;
+    fn of(queue: &dyn Queue, parts: &InserterParts) -> Self {
+        let offline = parts.common.intake.offline;
         match queue.interfaces().first().map(|it| it.time_domain) {
             Some(TimeDomain::Generator) => Self::Steady,
             Some(TimeDomain::KernelSoftware | TimeDomain::Fetch | TimeDomain::Nic) => {
                 Self::Host(HostStamps::new(0))
             }
             Some(TimeDomain::File | TimeDomain::Foreign) | None => {
-                Self::Judged(Ahead::new(shared.hold_ns, offline))
+                Self::Judged(Ahead::new(parts.hold_ns, offline))
             }
         }
     }
@@ -80,13 +80,13 @@ impl Lane {
     /// One for each queue, in the order of sources.
     pub(crate) fn of_all(
         sources: Vec<Vec<Box<dyn Queue>>>,
-        shared: &InserterShared,
+        parts: &InserterParts,
     ) -> Result<Vec<Self>, RingError> {
         let mut lanes = Vec::new();
         for (source, queues) in sources.into_iter().enumerate() {
-            let counters = &shared.common.intake.sources[source].queues;
+            let counters = &parts.common.intake.sources[source].queues;
             for (queue, counters) in queues.into_iter().zip(counters) {
-                lanes.push(Self::new(queue, source, Arc::clone(counters), shared)?);
+                lanes.push(Self::new(queue, source, Arc::clone(counters), parts)?);
             }
         }
         Ok(lanes)
@@ -97,13 +97,13 @@ impl Lane {
         queue: Box<dyn Queue>,
         source: usize,
         counters: Arc<QueueCounters>,
-        shared: &InserterShared,
+        parts: &InserterParts,
     ) -> Result<Self, RingError> {
         counters.set_promises(queue.promises_watermark());
-        let stamps = Stamps::of(queue.as_ref(), shared);
-        let start_ns = shared.common.clock.now().ring_ns;
+        let stamps = Stamps::of(queue.as_ref(), parts);
+        let start_ns = parts.common.clock.now().ring_ns;
         let watch = LossWatch::new(source, start_ns);
-        let first = shared.common.intake.sources[source].queues.first();
+        let first = parts.common.intake.sources[source].queues.first();
         let is_first = first.is_none_or(|first| Arc::ptr_eq(first, &counters));
         let mut lane = Self {
             queue,
@@ -119,22 +119,22 @@ impl Lane {
             error: None,
             notices: Vec::new(),
         };
-        lane.register(shared)?;
+        lane.register(parts)?;
         Ok(lane)
     }
 
     /// Registers interfaces that are new. It fails once, when there are too many.
-    fn register(&mut self, shared: &InserterShared) -> Result<(), RingError> {
+    fn register(&mut self, parts: &InserterParts) -> Result<(), RingError> {
         while !self.is_full
             && let Some(info) = self.queue.interfaces().get(self.interfaces.len())
         {
             let mut info = info.clone();
             if info.name.is_empty() {
                 // A classic pcap names no interface; the file's name tells merged ones apart.
-                info.name = file_name(&shared.common.intake.sources[self.source].name);
+                info.name = file_name(&parts.common.intake.sources[self.source].name);
             }
-            let interfaces = &shared.common.intake.interfaces;
-            let registered = interfaces.register(&shared.common.ring, self.source, &info);
+            let interfaces = &parts.common.intake.interfaces;
+            let registered = interfaces.register(&parts.common.ring, self.source, &info);
             self.is_full = registered.is_err();
             let id = registered?;
             let link_type = info.link_type;
@@ -144,22 +144,22 @@ impl Lane {
     }
 
     /// Fetches the next burst, all of the one before being stored.
-    pub(super) fn fetch(&mut self, wait: Duration, shared: &InserterShared) -> Status {
+    pub(super) fn fetch(&mut self, wait: Duration, parts: &InserterParts) -> Status {
         if let Stamps::Judged(ahead) = &mut self.stamps {
             ahead.fetched();
         }
         self.cursor = 0;
         let fetched = self.queue.next(wait);
-        self.fetched(fetched, shared)
+        self.fetched(fetched, parts)
     }
 
     /// Keeps an error, which is the end, and registers interfaces that turned up.
-    fn fetched(&mut self, fetched: Result<Status, SourceError>, shared: &InserterShared) -> Status {
+    fn fetched(&mut self, fetched: Result<Status, SourceError>, parts: &InserterParts) -> Status {
         let status = fetched.unwrap_or_else(|error| {
             self.error = Some(error);
             Status::End
         });
-        if let Err(error) = self.register(shared) {
+        if let Err(error) = self.register(parts) {
             self.notices.push(error.to_string());
         }
         status
@@ -173,13 +173,13 @@ impl Lane {
     }
 
     /// From files: fetches what tells whether the frames that wait are behind a step, or late.
-    pub(super) fn fetch_ahead(&mut self, shared: &InserterShared) -> Status {
+    pub(super) fn fetch_ahead(&mut self, parts: &InserterParts) -> Status {
         let Stamps::Judged(ahead) = &mut self.stamps else {
-            return self.fetch(IDLE, shared);
+            return self.fetch(SOURCE_WAIT, parts);
         };
         let (cursor, fetched) = ahead.extend(self.queue.as_mut(), self.cursor);
         self.cursor = cursor;
-        self.fetched(fetched, shared)
+        self.fetched(fetched, parts)
     }
 
     /// From files: nothing follows the frames that wait.
@@ -203,7 +203,7 @@ impl Lane {
         &mut self,
         producer: &mut Producer,
         now: Moment,
-        shared: &InserterShared,
+        parts: &InserterParts,
     ) -> Range<usize> {
         loop {
             let cursor = self.cursor;
@@ -222,7 +222,7 @@ impl Lane {
                                 range.clone(),
                                 uncertain,
                                 now,
-                                &shared.common.intake,
+                                &parts.common.intake,
                             );
                             return range;
                         }
@@ -234,7 +234,7 @@ impl Lane {
                     }
                 }
                 Stamps::Judged(ahead) => {
-                    let intake = &shared.common.intake;
+                    let intake = &parts.common.intake;
                     if let (false, Some(last)) = (intake.offline, self.queue.burst().frames.last())
                     {
                         let now_ns = now.ring_ns.saturating_add(now.offset_ns);
@@ -250,7 +250,7 @@ impl Lane {
                     match ahead.step_at(cursor) {
                         Some(step) if producer.step(clock_of(self.source), step.offset_ns) => {
                             self.tally.offset_ns = step.offset_ns;
-                            self.tell_step(step, shared);
+                            self.tell_step(step, parts);
                         }
                         Some(step) => {
                             let decided = ahead.decided();
@@ -326,21 +326,21 @@ impl Lane {
     }
 
     /// A step that was believed by the stamps of the source.
-    fn tell_step(&self, step: Step, shared: &InserterShared) {
+    fn tell_step(&self, step: Step, parts: &InserterParts) {
         let stamp_ns = self.burst().frames[step.index].time_ns;
         let at_ns = self.ring_ns(stamp_ns);
-        let from_ns = if shared.common.intake.offline {
+        let from_ns = if parts.common.intake.offline {
             at_ns
         } else {
-            at_ns.saturating_sub(shared.hold_ns)
+            at_ns.saturating_sub(parts.hold_ns)
         };
         let text = format!(
             "{}: the time stamps step by {} at {}",
-            shared.common.intake.sources[self.source].name,
+            parts.common.intake.sources[self.source].name,
             seconds(step.step_ns),
             rfc3339(stamp_ns)
         );
-        shared.common.clock.note(from_ns, at_ns, text);
+        parts.common.clock.note(from_ns, at_ns, text);
     }
 
     /// Stores frames of the burst, or counts why not. Returns how many it dealt with: fewer than there are in `range` if
@@ -349,33 +349,33 @@ impl Lane {
         &mut self,
         range: Range<usize>,
         producer: &mut Producer,
-        shared: &mut InserterShared,
+        parts: &mut InserterParts,
     ) -> usize {
         let burst = match &self.stamps {
             Stamps::Judged(ahead) => ahead.burst(self.queue.as_ref()),
             _ => self.queue.burst(),
         };
         let frames = &burst.frames[range.clone()];
-        if let Some(interface) = plain(frames, &self.interfaces, shared.snaplen) {
-            return match shared.filter {
+        if let Some(interface) = plain(frames, &self.interfaces, parts.snaplen) {
+            return match parts.filter {
                 None => {
-                    let granted = &frames[..shared.reserve(frames.len())];
-                    shared.look(&burst, granted, interface, producer);
+                    let granted = &frames[..parts.reserve(frames.len())];
+                    parts.look(&burst, granted, interface, producer);
                     self.tally.store_plain(&burst, granted, interface, producer);
                     granted.len()
                 }
                 Some(_) => self
                     .tally
-                    .store_filtered(&burst, frames, interface, producer, shared),
+                    .store_filtered(&burst, frames, interface, producer, parts),
             };
         }
-        if let Some(lookout) = &mut shared.lookout {
+        if let Some(lookout) = &mut parts.lookout {
             lookout.leave((producer.id(), producer.stored()), frames.len());
         }
         let tally = &mut self.tally;
         let mut is_stored = |index: &usize| {
             let frame = burst.frame(*index);
-            tally.store(&frame, &self.interfaces, producer, shared) == Stored::Yes
+            tally.store(&frame, &self.interfaces, producer, parts) == Stored::Yes
         };
         range.take_while(|index| is_stored(index)).count()
     }
@@ -409,11 +409,11 @@ impl Lane {
     }
 
     /// Reads the engine's counters.
-    pub(super) fn read_statistics(&mut self, shared: &InserterShared) {
-        let before = shared.common.clock.now();
+    pub(super) fn read_statistics(&mut self, parts: &InserterParts) {
+        let before = parts.common.clock.now();
         let mut statistics = self.queue.statistics();
         // The clock comes after: no loss in the reading is younger.
-        let now = shared.common.clock.now();
+        let now = parts.common.clock.now();
         statistics.as_of_ns = match statistics.as_of_ns {
             Some(ns) => Some(self.present_ns(ns, now)),
             // Where stamps are of another clock the engine cannot say it.
@@ -426,21 +426,21 @@ impl Lane {
             xdp_mode: self.queue.xdp_mode(),
             input_drops: self.queue.input_drops(),
         };
-        let losses = &shared.common.intake.losses;
+        let losses = &parts.common.intake.losses;
         self.watch.observe(&reading, now.ring_ns, losses);
-        self.away(shared).tell(now.ring_ns, losses);
-        shared.common.intake.set_read(now.mono_ns);
+        self.away(parts).tell(now.ring_ns, losses);
+        parts.common.intake.set_read(now.mono_ns);
         self.counters.set_engine(reading);
     }
 
     /// The queue has ended, by itself or by an error: tells what is no longer recorded, if others go on.
-    pub(super) fn ended(&mut self, shared: &InserterShared) {
+    pub(super) fn ended(&mut self, parts: &InserterParts) {
         self.counters.set_ended();
         let Some(error) = &self.error else {
             return;
         };
-        let now = shared.common.clock.now();
-        let intake = &shared.common.intake;
+        let now = parts.common.clock.now();
+        let intake = &parts.common.intake;
         if let Some(what) = intake.no_longer_recorded(self.source, self.watch.last_ns(), now) {
             let notice = format!("{what} is no longer recorded: {error}");
             self.notices.push(notice);
@@ -448,10 +448,10 @@ impl Lane {
     }
 
     /// Takes the queue's events.
-    pub(super) fn take_events(&mut self, shared: &InserterShared) {
+    pub(super) fn take_events(&mut self, parts: &InserterParts) {
         while let Some(event) = self.queue.event() {
             if self.is_first {
-                self.follow(&event, shared);
+                self.follow(&event, parts);
             }
             let name = |index: u16| {
                 self.queue
@@ -485,19 +485,19 @@ impl Lane {
 
 impl Lane {
     /// Where the source's interface is.
-    fn away<'s>(&self, shared: &'s InserterShared) -> &'s Away {
-        &shared.common.intake.sources[self.source].away
+    fn away<'s>(&self, parts: &'s InserterParts) -> &'s Away {
+        &parts.common.intake.sources[self.source].away
     }
 
     /// Notes when the interface goes away and when it is back.
-    fn follow(&mut self, event: &Event, shared: &InserterShared) {
+    fn follow(&mut self, event: &Event, parts: &InserterParts) {
         match event {
             Event::InterfaceDown(_) | Event::InterfaceGone(_) | Event::InterfaceLeft(_) => {
-                self.away(shared).begin(self.watch.last_ns());
+                self.away(parts).begin(self.watch.last_ns());
             }
             Event::InterfaceUp(_) => {
-                let now_ns = shared.common.clock.now().ring_ns;
-                self.away(shared).end(now_ns, &shared.common.intake.losses);
+                let now_ns = parts.common.clock.now().ring_ns;
+                self.away(parts).end(now_ns, &parts.common.intake.losses);
             }
             Event::InterfaceAdded(_) | Event::Notice(_) => {}
         }

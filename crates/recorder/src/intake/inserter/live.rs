@@ -6,34 +6,36 @@ use retroscope_capture::{SourceError, Status, af_packet::WATERMARK_BEHIND_NS_MAX
 use retroscope_ring::Producer;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use super::{IDLE, InserterShared, Lane};
+use super::{InserterParts, Lane, SOURCE_WAIT};
 use crate::control::ring_time::Moment;
 
-/// Longest wait of an idle queue while nobody needs its watermark: on a silent link, and on one where no packet is suspect. A dump
+/// How long an inserter waits for its source while nobody needs its watermark: on a silent link, and on one where no packet is suspect. A dump
 /// that opens meanwhile goes without this inserter for as long: a window that ends before is closed by the clock, behind the
 /// engine's rest.
-const CALM: Duration = Duration::from_millis(40);
+const CALM_SOURCE_WAIT: Duration = Duration::from_millis(40);
 
 // The first packet of a dump is in its file within 100 ms (DESIGN §6): when the watermarks of all queues have passed it, and the dumper
 // comes round, which it does every 5 ms.
-const _: () = assert!(CALM.as_nanos() + WATERMARK_BEHIND_NS_MAX as u128 + 5_000_000 < 100_000_000);
+const _: () = assert!(
+    CALM_SOURCE_WAIT.as_nanos() + WATERMARK_BEHIND_NS_MAX as u128 + 5_000_000 < 100_000_000
+);
 
 /// Time between two readings of an engine's counters, ns, while dumps are open or unfinished: they wait for counters that cover their
 /// window.
-const STATISTICS_NS: i64 = 10_000_000;
-/// The same otherwise. AF_PACKET's counters take four system calls, 50 µs behind a rest of the CPU: as long as a thousand small
+const COUNTERS_PERIOD_NS: i64 = 10_000_000;
+/// Time between two readings of an engine's counters, ns, while nobody waits for them. AF_PACKET's counters take four system calls, 50 µs behind a rest of the CPU: as long as a thousand small
 /// packets. What was lost between two readings is missing somewhere between them.
-const CALM_STATISTICS_NS: i64 = 100_000_000;
+const CALM_COUNTERS_PERIOD_NS: i64 = 100_000_000;
 /// Time that a source that never runs dry may go without a publication and a watermark, ns. Bursts of it that are small fill
 /// the 128 KiB slowly after which the ring publishes by itself.
-const UNTOLD_NS: i64 = 1_000_000;
+const PUBLICATION_PERIOD_NS: i64 = 1_000_000;
 
 /// The inserter of one live queue.
 #[derive(Debug)]
 pub(crate) struct LiveInserter {
     lane: Lane,
     producer: Producer,
-    shared: InserterShared,
+    parts: InserterParts,
     start_mono_ns: i64,
     /// When the engine's counters were last read, on the monotonic clock.
     read_ns: i64,
@@ -46,18 +48,18 @@ pub(crate) struct LiveInserter {
 }
 
 impl LiveInserter {
-    pub(crate) fn new(lane: Lane, mut producer: Producer, mut shared: InserterShared) -> Self {
+    pub(crate) fn new(lane: Lane, mut producer: Producer, mut parts: InserterParts) -> Self {
         if lane.queue.is_filtered() {
-            shared.filter = None;
+            parts.filter = None;
             lane.counters.set_filtered_before();
         }
         // `step` publishes every millisecond.
         producer.leave_sleepers();
-        let start_mono_ns = shared.common.clock.clock().mono_ns();
+        let start_mono_ns = parts.common.clock.clock().mono_ns();
         Self {
             lane,
             producer,
-            shared,
+            parts,
             start_mono_ns,
             read_ns: i64::MIN,
             is_suspect: false,
@@ -84,18 +86,18 @@ impl LiveInserter {
         }
     }
 
-    /// Serves the bursts that are there, for [`UNTOLD_NS`] at most, or an idle moment; false at the end.
+    /// Serves the bursts that are there, for [`PUBLICATION_PERIOD_NS`] at most, or an idle moment; false at the end.
     ///
     /// What was stored is published, and the watermark moved, when the source has run dry: not behind each of many small
     /// bursts. The ring publishes by itself when much is waiting.
     pub(crate) fn step(&mut self) -> bool {
-        let is_awaited = self.shared.common.counters.are_dumps_unfinished();
+        let is_awaited = self.parts.common.counters.are_dumps_unfinished();
         let (mut status, mut now) = self.fetch(self.patience(is_awaited));
         self.is_suspect = status == Status::Frames;
-        if let Some(lookout) = &mut self.shared.lookout {
+        if let Some(lookout) = &mut self.parts.lookout {
             lookout.asked(now.mono_ns);
         }
-        let until_ns = now.mono_ns.saturating_add(UNTOLD_NS);
+        let until_ns = now.mono_ns.saturating_add(PUBLICATION_PERIOD_NS);
         while status == Status::Frames {
             self.store_burst(now);
             self.stop_if_due(now.mono_ns);
@@ -114,19 +116,20 @@ impl LiveInserter {
             }
             None => self.producer.publish(),
         }
-        if let Some(lookout) = &mut self.shared.lookout {
+        if let Some(lookout) = &mut self.parts.lookout {
             // Behind the publication.
             self.is_suspect = lookout.told(status != Status::Frames, now_ns);
         }
-        self.lane.take_events(&self.shared);
+        self.lane.take_events(&self.parts);
         let age_ns = now_ns.saturating_sub(self.read_ns);
-        let is_old = age_ns >= CALM_STATISTICS_NS || is_awaited && age_ns >= STATISTICS_NS;
+        let is_old =
+            age_ns >= CALM_COUNTERS_PERIOD_NS || is_awaited && age_ns >= COUNTERS_PERIOD_NS;
         if is_old || status == Status::End {
-            self.lane.read_statistics(&self.shared);
+            self.lane.read_statistics(&self.parts);
             self.read_ns = now_ns;
         }
         if status == Status::End {
-            self.lane.ended(&self.shared);
+            self.lane.ended(&self.parts);
         }
         self.stop_if_due(now_ns);
         status != Status::End
@@ -135,22 +138,22 @@ impl LiveInserter {
     /// How long the source may let this thread wait.
     fn patience(&self, is_awaited: bool) -> Duration {
         if is_awaited || self.is_suspect || self.stopped {
-            return IDLE;
+            return SOURCE_WAIT;
         }
-        let Some(duration_ns) = self.shared.duration_ns else {
-            return CALM;
+        let Some(duration_ns) = self.parts.duration_ns else {
+            return CALM_SOURCE_WAIT;
         };
         let over_ns = self.start_mono_ns.saturating_add(duration_ns);
         let left_ns = over_ns
-            .saturating_sub(self.shared.common.clock.clock().mono_ns())
+            .saturating_sub(self.parts.common.clock.clock().mono_ns())
             .max(0);
-        CALM.min(Duration::from_nanos(left_ns.unsigned_abs()))
+        CALM_SOURCE_WAIT.min(Duration::from_nanos(left_ns.unsigned_abs()))
     }
 
     /// Fetches the next burst; also gives the time after it.
     fn fetch(&mut self, wait: Duration) -> (Status, Moment) {
-        let status = self.lane.fetch(wait, &self.shared);
-        let now = self.shared.common.clock.now();
+        let status = self.lane.fetch(wait, &self.parts);
+        let now = self.parts.common.clock.now();
         self.producer.set_now(now.mono_ns);
         if status == Status::Idle {
             self.lane.set_dry(now.mono_ns);
@@ -161,27 +164,27 @@ impl LiveInserter {
     /// Stores the burst that is lent, or counts why not.
     fn store_burst(&mut self, now: Moment) {
         while !self.enough {
-            let range = self.lane.part(&mut self.producer, now, &self.shared);
+            let range = self.lane.part(&mut self.producer, now, &self.parts);
             if range.is_empty() {
                 break;
             }
             let wanted = range.len();
-            let dealt_with = self.lane.store(range, &mut self.producer, &mut self.shared);
+            let dealt_with = self.lane.store(range, &mut self.producer, &mut self.parts);
             self.lane.cursor += dealt_with;
             self.enough = dealt_with < wanted;
         }
         let frames = self.lane.burst().frames.len();
         self.lane.refuse(frames - self.lane.cursor);
-        self.lane.flush(&self.shared.common.intake);
+        self.lane.flush(&self.parts.common.intake);
     }
 
     fn stop_if_due(&mut self, now_ns: i64) {
-        let duration_ns = self.shared.duration_ns;
+        let duration_ns = self.parts.duration_ns;
         let is_over = duration_ns.is_some_and(|d| now_ns - self.start_mono_ns >= d);
-        if self.shared.is_spent() || is_over {
-            self.shared.common.control.stop();
+        if self.parts.is_spent() || is_over {
+            self.parts.common.control.stop();
         }
-        if self.shared.common.control.stopping() && !self.stopped {
+        if self.parts.common.control.stopping() && !self.stopped {
             self.stopped = true;
             self.lane.queue.stop();
         }
@@ -293,7 +296,7 @@ mod tests {
         let sources = std::iter::once(("steady".to_owned(), 1));
         let intake = Intake::new(sources, Arc::default(), false);
         let counters = Arc::clone(&intake.sources[0].queues[0]);
-        let shared = InserterShared::of_all(Common::new(ring.clone(), clock.clone(), intake));
+        let parts = InserterParts::of_all(Common::new(ring.clone(), clock.clone(), intake));
         let left = Arc::new(AtomicU64::new(frames));
         let asked = Arc::new(Asked::default());
         let queue = SteadyQueue {
@@ -318,8 +321,8 @@ mod tests {
             lent: 0,
             asked: Arc::clone(&asked),
         };
-        let lane = Lane::new(Box::new(queue), 0, counters, &shared).unwrap();
-        let inserter = LiveInserter::new(lane, ring.producer().unwrap(), shared);
+        let lane = Lane::new(Box::new(queue), 0, counters, &parts).unwrap();
+        let inserter = LiveInserter::new(lane, ring.producer().unwrap(), parts);
         (inserter, ring, left, asked)
     }
 
@@ -348,34 +351,37 @@ mod tests {
     #[test]
     fn a_source_is_waited_for_as_long_as_nobody_needs_its_watermark() {
         let (mut inserter, _, left, asked) = inserter(0);
-        let common = Arc::clone(&inserter.shared.common);
+        let common = Arc::clone(&inserter.parts.common);
         let counters = &common.counters;
         let mut waits = || {
             inserter.step();
             Duration::from_nanos(asked.wait_ns.load(Ordering::SeqCst).unsigned_abs())
         };
-        assert_eq!((waits(), waits()), (CALM, CALM));
+        assert_eq!((waits(), waits()), (CALM_SOURCE_WAIT, CALM_SOURCE_WAIT));
         counters.open_dumps.store(1, Ordering::SeqCst);
-        assert_eq!(waits(), IDLE);
+        assert_eq!(waits(), SOURCE_WAIT);
         counters.closed_dumps.store(1, Ordering::SeqCst);
         counters.open_dumps.store(0, Ordering::SeqCst);
-        assert_eq!(waits(), IDLE, "its file waits for counters");
+        assert_eq!(waits(), SOURCE_WAIT, "its file waits for counters");
         counters.finished_dumps.store(1, Ordering::SeqCst);
-        assert_eq!(waits(), CALM);
+        assert_eq!(waits(), CALM_SOURCE_WAIT);
         left.store(1, Ordering::SeqCst);
         waits();
-        assert_eq!(waits(), IDLE, "behind a packet that may be a hit");
-        assert_eq!(waits(), CALM);
+        assert_eq!(waits(), SOURCE_WAIT, "behind a packet that may be a hit");
+        assert_eq!(waits(), CALM_SOURCE_WAIT);
     }
 
     #[test]
     fn a_source_is_waited_for_longer_where_no_packet_is_suspect() {
-        for (link_type, wait) in [(LinkType::ETHERNET, CALM), (LinkType::RAW, IDLE)] {
+        for (link_type, wait) in [
+            (LinkType::ETHERNET, CALM_SOURCE_WAIT),
+            (LinkType::RAW, SOURCE_WAIT),
+        ] {
             let (mut inserter, _, _, asked) = inserter(1);
             // Of frames of Ethernet, a look-out for others knows nothing.
             let (lookout, ..) =
                 crate::intake::lookout::lookout_of_test("udp dst port 7", link_type, false);
-            inserter.shared.lookout = Some(lookout);
+            inserter.parts.lookout = Some(lookout);
             inserter.step();
             inserter.step();
             let wait_ns = asked.wait_ns.load(Ordering::SeqCst);
@@ -390,7 +396,7 @@ mod tests {
     #[test]
     fn a_recording_is_no_longer_than_its_duration_for_silence() {
         let (mut inserter, _, _, asked) = inserter(0);
-        inserter.shared.duration_ns = Some(100 * INTERVAL_NS);
+        inserter.parts.duration_ns = Some(100 * INTERVAL_NS);
         let mut steps = 0;
         while !inserter.stopped {
             inserter.step();
@@ -406,7 +412,7 @@ mod tests {
     #[test]
     fn counters_are_read_often_while_dumps_wait_for_them() {
         let (mut inserter, _, _, asked) = inserter(0);
-        let common = Arc::clone(&inserter.shared.common);
+        let common = Arc::clone(&inserter.parts.common);
         let counters = &common.counters;
         let mut readings_in_a_second = || {
             let before = asked.readings.load(Ordering::SeqCst);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use retroscope_capture::{SourceError, Status};
 use retroscope_ring::Producer;
 
-use super::{IDLE, InserterShared, Lane};
+use super::{InserterParts, Lane, SOURCE_WAIT};
 use crate::control::ring_time::Moment;
 
 /// The inserter of all files.
@@ -13,7 +13,7 @@ use crate::control::ring_time::Moment;
 pub(crate) struct MergeInserter {
     files: Vec<File>,
     producer: Producer,
-    shared: InserterShared,
+    parts: InserterParts,
     stop_after_ns: Option<i64>,
     /// A stop was asked for: what was fetched already is still stored, nothing more is fetched.
     draining: bool,
@@ -48,7 +48,7 @@ enum Merge {
 }
 
 impl MergeInserter {
-    pub(crate) fn new(lanes: Vec<Lane>, producer: Producer, shared: InserterShared) -> Self {
+    pub(crate) fn new(lanes: Vec<Lane>, producer: Producer, parts: InserterParts) -> Self {
         let file = |lane| File {
             lane,
             part: 0..0,
@@ -58,7 +58,7 @@ impl MergeInserter {
         Self {
             files: lanes.into_iter().map(file).collect(),
             producer,
-            shared,
+            parts,
             stop_after_ns: None,
             draining: false,
         }
@@ -79,8 +79,8 @@ impl MergeInserter {
         let end = |File { mut lane, .. }| {
             // Fetched but beyond the limit.
             lane.refuse(lane.burst().frames.len() - lane.cursor);
-            lane.flush(&self.shared.common.intake);
-            lane.read_statistics(&self.shared);
+            lane.flush(&self.parts.common.intake);
+            lane.read_statistics(&self.parts);
             lane.error
         };
         self.files.into_iter().filter_map(end).collect()
@@ -88,7 +88,7 @@ impl MergeInserter {
 
     /// Stores the frames of one lane up to the next frame of another.
     fn step(&mut self) -> Merge {
-        self.draining |= self.shared.common.control.stopping();
+        self.draining |= self.parts.common.control.stopping();
         for index in 0..self.files.len() {
             self.refill(index);
         }
@@ -98,15 +98,15 @@ impl MergeInserter {
         let (run, is_over) = self.run_of(first, bound);
         let lane = &mut self.files[first].lane;
         let wanted = run.len();
-        let dealt_with = lane.store(run, &mut self.producer, &mut self.shared);
+        let dealt_with = lane.store(run, &mut self.producer, &mut self.parts);
         lane.cursor += dealt_with;
         if lane.cursor == lane.burst().frames.len() {
             // To fetch more may take long.
             self.producer.publish();
         }
-        lane.flush(&self.shared.common.intake);
+        lane.flush(&self.parts.common.intake);
         if is_over || dealt_with < wanted {
-            self.shared.common.control.stop();
+            self.parts.common.control.stop();
             return Merge::Enough;
         }
         Merge::More
@@ -120,7 +120,7 @@ impl MergeInserter {
         let comes_first = |time_ns| bound.is_none_or(|other| (time_ns, index) <= other);
         let run = times().take_while(|time_ns| comes_first(*time_ns)).count();
         let first_ns = times().next();
-        let in_time = match (self.shared.duration_ns, first_ns) {
+        let in_time = match (self.parts.duration_ns, first_ns) {
             (Some(duration_ns), Some(first_ns)) => {
                 let stop_after_ns = self.stop_after_ns;
                 let until_ns = stop_after_ns.unwrap_or(first_ns.saturating_add(duration_ns));
@@ -153,7 +153,7 @@ impl MergeInserter {
         let file = &mut self.files[index];
         let lane = &mut file.lane;
         while !file.is_done {
-            file.part = lane.part(&mut self.producer, NO_CLOCK, &self.shared);
+            file.part = lane.part(&mut self.producer, NO_CLOCK, &self.parts);
             if !file.part.is_empty() {
                 return;
             }
@@ -161,23 +161,23 @@ impl MergeInserter {
             let waits = lane.cursor < lane.burst().frames.len();
             if self.draining || file.is_at_end {
                 if waits {
-                    lane.give_up_ahead(&self.shared.common.intake);
+                    lane.give_up_ahead(&self.parts.common.intake);
                 } else {
                     file.is_done = true;
                 }
                 continue;
             }
             let status = if waits {
-                lane.fetch_ahead(&self.shared)
+                lane.fetch_ahead(&self.parts)
             } else {
-                lane.fetch(IDLE, &self.shared)
+                lane.fetch(SOURCE_WAIT, &self.parts)
             };
             match status {
                 Status::Frames => {}
-                Status::Idle => self.draining |= self.shared.common.control.stopping(),
+                Status::Idle => self.draining |= self.parts.common.control.stopping(),
                 Status::End => file.is_at_end = true,
             }
-            lane.take_events(&self.shared);
+            lane.take_events(&self.parts);
         }
     }
 }

@@ -36,12 +36,12 @@ use crate::{
     intake::{capture_filter::CaptureFilter, lookout::Lookout},
 };
 
-/// Longest wait of an idle queue while anybody needs its watermark or its counters: so often they move at least.
-const IDLE: Duration = Duration::from_millis(8);
+/// How long an inserter waits for its source while anybody needs its watermark or its counters: so often they move at least.
+const SOURCE_WAIT: Duration = Duration::from_millis(8);
 
 /// What the inserters of a recorder have in common.
 #[derive(Debug, Clone)]
-pub(crate) struct InserterShared {
+pub(crate) struct InserterParts {
     pub(crate) common: Arc<Common>,
     /// Bytes kept of each frame; 0: all that were captured.
     pub(crate) snaplen: u32,
@@ -57,7 +57,7 @@ pub(crate) struct InserterShared {
     pub(crate) duration_ns: Option<i64>,
 }
 
-impl InserterShared {
+impl InserterParts {
     /// All packets, whole, until the sources end.
     pub(crate) fn of_all(common: Arc<Common>) -> Self {
         Self {

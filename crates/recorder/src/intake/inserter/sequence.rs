@@ -33,7 +33,7 @@ pub(crate) enum Seen {
     InTime,
     /// Behind, as those before it.
     Behind,
-    /// The first that is behind, or the first that is so in another way than those before, which are late.
+    /// Behind, and the first of a new run: those of the run before it are late.
     FirstBehind,
     /// With it the step is believed: this offset is that of all since the first one behind.
     Stepped {

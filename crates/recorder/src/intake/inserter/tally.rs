@@ -8,7 +8,7 @@ use retroscope_capture::{Burst, Frame, FrameMeta};
 use retroscope_packet::LinkType;
 use retroscope_ring::{Producer, Record};
 
-use super::{InserterShared, WireFrame, frame::has_tag};
+use super::{InserterParts, WireFrame, frame::has_tag};
 use crate::intake::{capture_filter::CaptureFilter, counters::BurstCount};
 
 /// An interface of a queue: its ring-wide identifier and its link type.
@@ -107,11 +107,11 @@ impl Tally {
         frames: &[FrameMeta],
         interface: Known,
         producer: &mut Producer,
-        shared: &mut InserterShared,
+        parts: &mut InserterParts,
     ) -> usize {
         let mut dealt_with = 0;
         for some in frames.chunks(CaptureFilter::MANY) {
-            let taken = match &mut shared.filter {
+            let taken = match &mut parts.filter {
                 Some(filter) => filter.takes_many(interface.link_type, burst, some),
                 None => u64::MAX,
             };
@@ -122,8 +122,8 @@ impl Tally {
                 let same = |index: &usize| is_taken(*index) == is_taken(start);
                 let (run, behind) = left.split_at((start..some.len()).take_while(same).count());
                 if is_taken(start) {
-                    let granted = &run[..shared.reserve(run.len())];
-                    shared.look(burst, granted, interface, producer);
+                    let granted = &run[..parts.reserve(run.len())];
+                    parts.look(burst, granted, interface, producer);
                     self.store_plain(burst, granted, interface, producer);
                     dealt_with += granted.len();
                     if granted.len() < run.len() {
@@ -145,7 +145,7 @@ impl Tally {
         frame: &Frame<'_>,
         interfaces: &[Known],
         producer: &mut Producer,
-        shared: &mut InserterShared,
+        parts: &mut InserterParts,
     ) -> Stored {
         let Some(&Known { id, link_type }) = interfaces.get(usize::from(frame.meta.interface))
         else {
@@ -155,16 +155,16 @@ impl Tally {
             return Stored::Yes;
         };
         let mut wire = WireFrame::new(frame, link_type);
-        if let Some(filter) = &mut shared.filter
+        if let Some(filter) = &mut parts.filter
             && !filter.takes(link_type, id, &wire)
         {
             self.count.filtered += 1;
             return Stored::Yes;
         }
-        if shared.reserve(1) == 0 {
+        if parts.reserve(1) == 0 {
             return Stored::Enough;
         }
-        let is_cut = wire.cut(shared.snaplen);
+        let is_cut = wire.cut(parts.snaplen);
         let is_tagged =
             link_type == LinkType::ETHERNET && (frame.meta.vlan.is_some() || has_tag(frame.data));
         let record = Record {
@@ -234,10 +234,10 @@ mod tests {
         Ring::new(&config, None).unwrap()
     }
 
-    fn shared(ring: &Ring) -> InserterShared {
+    fn parts(ring: &Ring) -> InserterParts {
         let intake = Intake::new(std::iter::empty(), Arc::default(), false);
         let clock = Arc::new(SystemClock::new());
-        InserterShared::of_all(Common::new(ring.clone(), clock, intake))
+        InserterParts::of_all(Common::new(ring.clone(), clock, intake))
     }
 
     /// Frames of 60 to 99 bytes, stamped by their number, every third with a tag in it.
@@ -291,9 +291,9 @@ mod tests {
         let (mut plain_tally, mut other_tally) = (Tally::default(), Tally::default());
         let interface = plain(&frames, &INTERFACES, 0).unwrap();
         plain_tally.store_plain(&burst, &frames, interface, &mut plain_producer);
-        let mut shared = shared(&other_ring);
+        let mut parts = parts(&other_ring);
         for frame in burst.iter() {
-            let stored = other_tally.store(&frame, &INTERFACES, &mut other_producer, &mut shared);
+            let stored = other_tally.store(&frame, &INTERFACES, &mut other_producer, &mut parts);
             assert_eq!(stored, Stored::Yes);
         }
         let packets = contents(&plain_ring, &mut plain_producer);
@@ -328,18 +328,17 @@ mod tests {
                 let native = Arc::new(NativeCode::new());
                 let link_types = LinkTypes::new(&[LinkType::ETHERNET], &Vec::new);
                 let expressions = Expressions::new(&texts, &link_types, true, &native).unwrap();
-                let mut shared = InserterShared {
+                let mut parts = InserterParts {
                     filter: expressions.filter,
                     remaining: Some(Arc::new(AtomicI64::new(limit))),
-                    ..shared(&ring)
+                    ..parts(&ring)
                 };
                 let mut tally = Tally::default();
                 let dealt_with = if together {
                     let interface = plain(&frames, &INTERFACES, 0).unwrap();
-                    tally.store_filtered(&burst, &frames, interface, &mut producer, &mut shared)
+                    tally.store_filtered(&burst, &frames, interface, &mut producer, &mut parts)
                 } else {
-                    let store =
-                        |frame| tally.store(&frame, &INTERFACES, &mut producer, &mut shared);
+                    let store = |frame| tally.store(&frame, &INTERFACES, &mut producer, &mut parts);
                     let stored = burst.iter().map(store);
                     stored.take_while(|stored| *stored == Stored::Yes).count()
                 };
@@ -417,8 +416,8 @@ mod tests {
     fn frames_of_interfaces_without_a_number_are_lost() {
         let ring = ring(Mode::Record);
         let mut producer = ring.producer().unwrap();
-        let mut shared = shared(&ring);
-        shared.remaining = Some(Arc::new(AtomicI64::new(0)));
+        let mut parts = parts(&ring);
+        parts.remaining = Some(Arc::new(AtomicI64::new(0)));
         let mut memory = Vec::new();
         let mut frames = burst(&mut memory, 5);
         frames.iter_mut().for_each(|meta| meta.interface = 2);
@@ -429,7 +428,7 @@ mod tests {
         assert_eq!(plain(&frames, &INTERFACES, 0), None);
         let mut tally = Tally::default();
         for frame in burst.iter() {
-            let stored = tally.store(&frame, &INTERFACES, &mut producer, &mut shared);
+            let stored = tally.store(&frame, &INTERFACES, &mut producer, &mut parts);
             assert_eq!(stored, Stored::Yes);
         }
         assert_eq!((tally.count.interface_limit, tally.count.filtered), (5, 0));
@@ -441,10 +440,10 @@ mod tests {
     fn the_count_lets_so_many_in() {
         let ring = ring(Mode::Record);
         let mut producer = ring.producer().unwrap();
-        let mut shared = shared(&ring);
-        shared.remaining = Some(Arc::new(AtomicI64::new(12)));
-        assert!(!shared.is_spent());
-        assert_eq!((shared.reserve(10), shared.is_spent()), (10, false));
+        let mut parts = parts(&ring);
+        parts.remaining = Some(Arc::new(AtomicI64::new(12)));
+        assert!(!parts.is_spent());
+        assert_eq!((parts.reserve(10), parts.is_spent()), (10, false));
         let mut memory = Vec::new();
         let frames = burst(&mut memory, 1);
         let frame = Burst {
@@ -453,12 +452,12 @@ mod tests {
         }
         .frame(0);
         let mut tally = Tally::default();
-        let mut store = || tally.store(&frame, &INTERFACES, &mut producer, &mut shared);
+        let mut store = || tally.store(&frame, &INTERFACES, &mut producer, &mut parts);
         assert_eq!(store(), Stored::Yes);
         assert_eq!(store(), Stored::Yes);
         assert_eq!(store(), Stored::Enough);
         assert_eq!(tally.count.stored, 2);
-        assert!(shared.is_spent());
-        assert_eq!(shared.reserve(5), 0);
+        assert!(parts.is_spent());
+        assert_eq!(parts.reserve(5), 0);
     }
 }
