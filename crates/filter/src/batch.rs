@@ -75,8 +75,7 @@ impl<'b, 'p> Batch<'b, 'p> {
         }
         ones(among).fold(0, |kept, index| {
             let frame = &self.frames[index];
-            let is_kept = program.run(frame.data(), frame.wire_len(), frame.aux()) != 0;
-            kept | u64::from(is_kept) << index
+            kept | u64::from(program.keeps(frame)) << index
         })
     }
 

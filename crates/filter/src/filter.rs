@@ -83,6 +83,12 @@ pub struct PacketView<'p> {
     pub wire_len: u32,
 }
 
+impl<'p> PacketView<'p> {
+    fn frame(&self) -> Frame<'p> {
+        Frame::new(self.data, self.wire_len, self.aux)
+    }
+}
+
 /// What to do with a packet, and with packets kept aside before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
@@ -290,7 +296,7 @@ impl Filter {
 
     fn run_plain(&self, packet: &PacketView<'_>) -> bool {
         self.program(packet.link_type, packet.mode)
-            .is_some_and(|program| program.run(packet.data, packet.wire_len, packet.aux) != 0)
+            .is_some_and(|program| program.keeps(&packet.frame()))
     }
 
     /// The programs of its pieces for packets of a link type and mode, for example to compile them to machine code. `None`
@@ -353,14 +359,8 @@ impl Evaluation<'_> {
     }
 
     fn piece(&self, index: usize) -> bool {
-        let PacketView {
-            data,
-            wire_len,
-            aux,
-            ..
-        } = *self.packet;
         let program = self.programs.get(index);
-        program.is_some_and(|program| program.run(data, wire_len, aux) != 0)
+        program.is_some_and(|program| program.keeps(&self.packet.frame()))
     }
 
     fn payload(&self, holds: impl FnOnce(&[u8]) -> bool) -> bool {

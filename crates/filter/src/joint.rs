@@ -12,7 +12,7 @@ use retroscope_packet::LinkType;
 
 use crate::{
     Frame, NativeError, NativeInfo, Program,
-    native::{JointCode, Native},
+    native::{self, Code, Joined},
 };
 
 /// Programs that see the same packets, and how to find all that keep a packet at once.
@@ -41,7 +41,7 @@ struct Shared {
     link_type: LinkType,
     programs: Vec<Program>,
     /// Set once, and used from then on.
-    code: OnceLock<JointCode>,
+    code: OnceLock<Code<Joined>>,
     /// Nobody needs the code any more. Orders nothing else: Relaxed.
     is_stale: AtomicBool,
 }
@@ -71,7 +71,7 @@ impl Joint {
 
     /// Whether one function has room for some programs.
     pub(crate) fn has_room<'p>(programs: impl Iterator<Item = &'p Program>) -> bool {
-        JointCode::has_room(programs)
+        native::has_room(programs)
     }
 
     /// The programs, in the order of their bits.
@@ -92,7 +92,7 @@ impl Joint {
                 programs,
                 ..
             } = &*self.shared;
-            let code = Native::guarded(|| JointCode::new(*link_type, programs))?;
+            let code = native::guarded(|| native::compile_joint(*link_type, programs))?;
             // Another thread may have been faster: its code is as good.
             let _ = self.shared.code.set(code);
         }
@@ -102,7 +102,7 @@ impl Joint {
     /// What became of the programs together, if they run as one function.
     #[must_use]
     pub fn native(&self) -> Option<NativeInfo> {
-        self.shared.code.get().map(JointCode::info)
+        self.shared.code.get().map(Code::info)
     }
 
     /// Says which programs keep any byte of each of at most [`Self::MANY`] frames: bit `n` of a frame's result is that of

@@ -1,7 +1,7 @@
 //! A validated classic BPF program.
 
 use std::{
-    fmt,
+    fmt, slice,
     sync::{Arc, OnceLock},
 };
 
@@ -12,7 +12,7 @@ use retroscope_bpf::{
 
 use crate::{
     Aux, Frame, NativeError, NativeInfo, interpreter, lockstep,
-    native::{JointCode, Native},
+    native::{self, Code, One},
     sys,
 };
 
@@ -34,7 +34,7 @@ struct Shared {
     /// `run_many` may take them together.
     lockstep: bool,
     /// Set once, and used from then on.
-    native: OnceLock<Native>,
+    native: OnceLock<Code<One>>,
 }
 
 /// Fewer packets are run one by one.
@@ -97,23 +97,24 @@ impl Program {
         self.shared.ancillary
     }
 
-    /// Runs the program: how many bytes of the packet to keep, 0 for a packet that does not match.
+    /// Runs the program in the interpreter: how many bytes of the packet to keep, 0 for a packet that does not match.
     ///
     /// `packet` is what was captured, `wire_len` the length on the wire in bytes. Gives what libpcap's `bpf_filter`
     /// gives: a load beyond the captured bytes, or a division by zero, rejects the packet whatever stands around it.
     #[must_use]
     pub fn run(&self, packet: &[u8], wire_len: u32, aux: Aux) -> u32 {
-        self.run_frame(&Frame::new(packet, wire_len, aux))
+        self.interpret(&Frame::new(packet, wire_len, aux))
     }
 
-    fn run_frame(&self, frame: &Frame<'_>) -> u32 {
+    /// Whether [`Self::run`] keeps any byte of a packet; by machine code, where there is any.
+    #[must_use]
+    pub fn keeps(&self, frame: &Frame<'_>) -> bool {
         match self.shared.native.get() {
-            Some(native) => native.run(frame),
-            None => self.interpret(frame),
+            Some(native) => native.run_many(slice::from_ref(frame)) != 0,
+            None => self.interpret(frame) != 0,
         }
     }
 
-    /// As [`Self::run`], by the interpreter even where there is machine code.
     pub(crate) fn interpret(&self, frame: &Frame<'_>) -> u32 {
         let Shared {
             instructions,
@@ -164,8 +165,9 @@ impl Program {
     /// [`NativeError`]; the program is interpreted as before.
     pub fn make_native(&self) -> Result<(), NativeError> {
         if self.shared.native.get().is_none() {
-            let native =
-                Native::guarded(|| Native::new(&self.shared.instructions, self.shared.ancillary))?;
+            let native = native::guarded(|| {
+                native::compile(&self.shared.instructions, self.shared.ancillary)
+            })?;
             // Another thread may have been faster: its code is as good.
             let _ = self.shared.native.set(native);
         }
@@ -175,13 +177,13 @@ impl Program {
     /// What became of the program, if it runs as machine code.
     #[must_use]
     pub fn native(&self) -> Option<NativeInfo> {
-        self.shared.native.get().map(Native::info)
+        self.shared.native.get().map(Code::info)
     }
 
     /// Whether it is short enough to run as one function with others ([`Joint`](crate::Joint)).
     #[must_use]
     pub fn joins(&self) -> bool {
-        JointCode::may_join(self)
+        native::may_join(self)
     }
 
     /// Whether nobody else has this program.

@@ -7,37 +7,29 @@
     reason = "maps memory for machine code and calls it: 5 to 10 times as fast as the interpreter"
 )]
 
-use std::{ffi::c_void, fmt, io, mem, ptr, ptr::NonNull};
+use std::{ffi::c_void, io, mem, ptr, ptr::NonNull, time::Instant};
 
-use super::{NativeError, emit::Compiled, joint::JointFunction};
+use super::{NativeError, NativeInfo, emit::Compiled};
 use crate::{Frame, Program};
 
-/// One packet: its frame.
-type Single = unsafe extern "C" fn(*const u8) -> u32;
-/// First frame, number of frames.
-type Many = unsafe extern "C" fn(*const u8, u64) -> u64;
+/// The function of a program: first frame and number of frames to the set of those that are kept.
+pub(crate) type One = unsafe extern "C" fn(*const u8, u64) -> u64;
+/// The function of joined programs: first frame, number of frames, as many words for the results; to the bits of all results.
+pub(crate) type Joined = unsafe extern "C" fn(*const u8, u64, *mut u64) -> u64;
 
-/// First frame, number of frames, as many words for the results.
-type Joint = unsafe extern "C" fn(*const u8, u64, *mut u64) -> u64;
-
-/// Machine code that may run.
-pub(super) struct Code {
-    memory: Memory,
-    single: Single,
-    many: Many,
+/// Machine code of a function of type `F` that may run.
+#[derive(Debug)]
+pub(crate) struct Code<F> {
+    function: F,
+    /// Where it lies.
+    _memory: Memory,
     /// Where the code looks constants up; it knows their addresses.
     _tables: Vec<Box<[u32]>>,
-}
-
-/// Machine code of many programs that may run.
-pub(super) struct JointCode {
-    memory: Memory,
-    many: Joint,
-    /// As for [`Code`].
-    _tables: Vec<Box<[u32]>>,
+    info: NativeInfo,
 }
 
 /// A mapping of its own.
+#[derive(Debug)]
 struct Memory {
     start: NonNull<c_void>,
     bytes: usize,
@@ -45,102 +37,68 @@ struct Memory {
 
 // SAFETY: code and tables do not change once `Code::new` returned, belong to no thread, and are unmapped by whoever drops the
 // last reference.
-unsafe impl Send for Code {}
-// SAFETY: as above; running writes nothing but the stack of the thread that runs it.
-unsafe impl Sync for Code {}
+unsafe impl<F: Send> Send for Code<F> {}
+// SAFETY: as above; running writes nothing but the stack of the thread that runs it, and results that only it can reach.
+unsafe impl<F: Sync> Sync for Code<F> {}
 
-impl Code {
-    /// Maps what the generator made.
+impl<F> Code<F> {
+    /// Maps what the generator made, from `start` on.
     ///
     /// # Errors
     /// [`NativeError::Memory`]
-    pub(super) fn new(compiled: Compiled) -> Result<Self, NativeError> {
-        let memory = Memory::executable(compiled.code())?;
-        let start = memory.start.as_ptr().cast::<u8>();
-        // SAFETY: `Compiled` says that its function for one packet begins at this offset, inside the code just copied.
-        let single = unsafe { start.add(compiled.single_offset()) };
-        // SAFETY: as above, for the function over many.
-        let many = unsafe { start.add(compiled.many_offset()) };
+    pub(super) fn new(compiled: Compiled<F>, start: Instant) -> Result<Self, NativeError> {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        let (code, tables) = compiled.into_parts();
+        let memory = Memory::executable(&code)?;
+        let entry = memory.start.as_ptr();
+        let info = NativeInfo {
+            code_bytes: code.len(),
+            table_bytes: tables.iter().map(|table| size_of_val(&**table)).sum(),
+            compile_time: start.elapsed(),
+        };
         Ok(Self {
-            // SAFETY: the memory holds a function of this signature and calling convention, which `emit` declared; it was
-            // generated for this processor, and stays mapped as long as `memory`, beside which the pointer is kept.
-            single: unsafe { mem::transmute::<*mut u8, Single>(single) },
-            // SAFETY: as above.
-            many: unsafe { mem::transmute::<*mut u8, Many>(many) },
-            memory,
-            _tables: compiled.into_tables(),
+            // SAFETY: `Compiled` says that the memory holds nothing but a function of this type, which `emit` or `joint` declared
+            // with this signature and calling convention; it was generated for this processor, and stays mapped as long as
+            // `_memory`, beside which the pointer is kept. A pointer to it has the size of `entry`.
+            function: unsafe { mem::transmute_copy::<*mut c_void, F>(&entry) },
+            _memory: memory,
+            _tables: tables,
+            info,
         })
     }
 
-    #[inline]
-    pub(super) fn run(&self, frame: &Frame<'_>) -> u32 {
-        // SAFETY: the code reads the frame, whose layout it was made for, captured bytes that it checked against the frame's
-        // length, and tables that live beside it; all of them are borrowed until it returns. It writes to its own stack
-        // frame only and calls nothing.
-        unsafe { (self.single)(ptr::from_ref(frame).cast()) }
-    }
-
-    /// Panics if there are more than [`Program::MANY`] frames.
-    #[inline]
-    pub(super) fn run_many(&self, frames: &[Frame<'_>]) -> u64 {
-        assert!(frames.len() <= Program::MANY);
-        // SAFETY: as in `run`, for each of as many frames as there are.
-        unsafe { (self.many)(frames.as_ptr().cast(), frames.len() as u64) }
+    /// What became of the program or programs.
+    pub(crate) fn info(&self) -> NativeInfo {
+        self.info
     }
 }
 
-// SAFETY: as for `Code`.
-unsafe impl Send for JointCode {}
-// SAFETY: as for `Code`; running writes the stack of the thread that runs it, and results that only it can reach.
-unsafe impl Sync for JointCode {}
-
-impl JointCode {
-    /// Maps what the generator made.
-    ///
-    /// # Errors
-    /// [`NativeError::Memory`]
-    pub(super) fn new(function: JointFunction) -> Result<Self, NativeError> {
-        let memory = Memory::executable(function.code())?;
-        let start = memory.start.as_ptr().cast::<u8>();
-        Ok(Self {
-            // SAFETY: the memory holds nothing but a function of this signature and calling convention, which `joint` declared;
-            // it was generated for this processor, and stays mapped as long as `memory`, beside which the pointer is kept.
-            many: unsafe { mem::transmute::<*mut u8, Joint>(start) },
-            memory,
-            _tables: function.into_tables(),
-        })
-    }
-
-    /// Panics if there are more frames than results.
+impl Code<One> {
+    /// As [`Program::run_many`]. Panics if there are more than [`Program::MANY`] frames.
     #[inline]
-    pub(super) fn run_many(&self, frames: &[Frame<'_>], results: &mut [u64]) -> u64 {
+    pub(crate) fn run_many(&self, frames: &[Frame<'_>]) -> u64 {
+        assert!(frames.len() <= Program::MANY);
+        // SAFETY: the code reads as many frames as there are, whose layout it was made for, captured bytes that it checked against
+        // the frame's length, and tables that live beside it; all of them are borrowed until it returns. It writes to its own
+        // stack frame only and calls nothing.
+        unsafe { (self.function)(frames.as_ptr().cast(), frames.len() as u64) }
+    }
+}
+
+impl Code<Joined> {
+    /// Fills the first of `results`, one for each frame: bit `n` says whether program `n` keeps any byte. Gives the bits of all
+    /// results. Panics if there are more frames than results.
+    #[inline]
+    pub(crate) fn run_many(&self, frames: &[Frame<'_>], results: &mut [u64]) -> u64 {
         assert!(frames.len() <= results.len());
-        // SAFETY: the code reads as many frames as there are, whose layout it was made for, and captured bytes that it checked
-        // against the frame's length, and tables that live beside it; it writes one result for each frame, of which there are
-        // enough, and its own stack frame, and calls nothing. All that it uses is borrowed until it returns.
+        // SAFETY: as for one program; beside its stack frame the code writes one result for each frame, of which there are enough.
         unsafe {
-            (self.many)(
+            (self.function)(
                 frames.as_ptr().cast(),
                 frames.len() as u64,
                 results.as_mut_ptr(),
             )
         }
-    }
-}
-
-impl fmt::Debug for JointCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JointCode")
-            .field("bytes", &self.memory.bytes)
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Code")
-            .field("bytes", &self.memory.bytes)
-            .finish_non_exhaustive()
     }
 }
 
@@ -194,7 +152,7 @@ impl Drop for Memory {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Aux, Frame, Instruction, NativeError, Program, native::Native};
+    use crate::{Aux, Frame, Instruction, NativeError, Program, native};
 
     /// The line of `/proc/self/maps` that `address` is in.
     fn mapping(address: usize) -> Option<String> {
@@ -226,9 +184,9 @@ mod tests {
     #[test]
     #[ignore = "started by code_is_never_writable_and_given_back"]
     fn mapped() {
-        let native = Native::new(&[Instruction::ret(7)], false).expect("x86-64 Linux");
-        assert_eq!(native.run(&Frame::new(&[], 0, Aux::default())), 7);
-        let address = native.code.memory.start.as_ptr().addr();
+        let native = native::compile(&[Instruction::ret(7)], false).expect("x86-64 Linux");
+        assert_eq!(native.run_many(&[Frame::new(&[], 0, Aux::default())]), 1);
+        let address = native._memory.start.as_ptr().addr();
         let line = mapping(address).expect("mapped");
         assert_eq!(line.split(' ').nth(1), Some("r-xp"), "{line}");
         let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux");

@@ -1,14 +1,13 @@
-//! Two functions around a program, compiled: one for a packet, one with the loop over many.
+//! A function around a program, with the loop over packets, and its machine code.
 
-use std::sync::OnceLock;
+use std::{marker::PhantomData, sync::OnceLock};
 
 use cranelift_codegen::{
     Context,
     control::ControlPlane,
     ir::{
-        AbiParam, BlockArg, Function, InstBuilder, Signature, Type, UserFuncName, Value,
-        condcodes::IntCC,
-        types::{I32, I64},
+        AbiParam, BlockArg, Function, InstBuilder, Signature, UserFuncName, Value,
+        condcodes::IntCC, types::I64,
     },
     isa::OwnedTargetIsa,
     settings::{self, Configurable},
@@ -17,6 +16,7 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 
 use super::{
     NativeError,
+    code::One,
     known::Facts,
     operate::load_flags,
     plan::Plan,
@@ -28,45 +28,18 @@ use crate::{Instruction, frame::layout};
 /// Longest program that is compiled, in instructions.
 pub(super) const INSTRUCTIONS_MAX: usize = 4096;
 
-/// Where the second function may begin.
-const ALIGNMENT: usize = 64;
-/// `int3`, between the functions.
-const BREAKPOINT: u8 = 0xcc;
-
-/// Machine code that [`compile`] made, and nothing else: `code` relies on it.
-pub(super) struct Compiled {
+/// Machine code of a function of type `F`.
+pub(super) struct Compiled<F> {
     code: Vec<u8>,
-    many_offset: usize,
     tables: Vec<Box<[u32]>>,
+    function: PhantomData<F>,
 }
 
-impl Compiled {
-    /// Both functions. No part of it depends on where it lies.
-    pub(super) fn code(&self) -> &[u8] {
-        &self.code
-    }
-
-    /// Where the function for one packet begins: frame to bytes to keep.
-    pub(super) fn single_offset(&self) -> usize {
-        0
-    }
-
-    /// Where the function for many packets begins: first frame and number of frames to a set of bits.
-    pub(super) fn many_offset(&self) -> usize {
-        self.many_offset
-    }
-
-    pub(super) fn code_bytes(&self) -> usize {
-        self.code.len()
-    }
-
-    pub(super) fn table_bytes(&self) -> usize {
-        self.tables.iter().map(|table| size_of_val(&**table)).sum()
-    }
-
-    /// What the code reads beside packets; it must outlive the code, where it is.
-    pub(super) fn into_tables(self) -> Vec<Box<[u32]>> {
-        self.tables
+impl<F> Compiled<F> {
+    /// The function, from its first byte, no part of which depends on where it lies; and what it reads beside packets, which must
+    /// outlive it, where it is.
+    pub(super) fn into_parts(self) -> (Vec<u8>, Vec<Box<[u32]>>) {
+        (self.code, self.tables)
     }
 }
 
@@ -77,7 +50,7 @@ impl Compiled {
 pub(super) fn compile(
     instructions: &[Instruction],
     ancillary: bool,
-) -> Result<Compiled, NativeError> {
+) -> Result<Compiled<One>, NativeError> {
     if instructions.len() > INSTRUCTIONS_MAX {
         return Err(NativeError::TooLong {
             instructions: instructions.len(),
@@ -90,80 +63,46 @@ pub(super) fn compile(
         ancillary,
         plan: &plan,
     };
-    let mut generator = Generator::new()?;
-    let mut code = generator.function(&[I64], I32, |builder, tables| {
-        single(builder, &program, tables);
-    })?;
-    code.resize(code.len().next_multiple_of(ALIGNMENT), BREAKPOINT);
-    let many_offset = code.len();
-    code.extend(generator.function(&[I64, I64], I64, |builder, tables| {
-        many(builder, &program, tables);
-    })?);
+    // `One` takes two words.
+    function(2, |builder, tables| many(builder, &program, tables))
+}
+
+/// Machine code of a function from `params` words to a word, as `F` has it, whose body `body` writes.
+///
+/// # Errors
+/// [`NativeError::Processor`], [`NativeError::Generator`]
+pub(super) fn function<F>(
+    params: usize,
+    body: impl FnOnce(&mut FunctionBuilder<'_>, &mut Vec<Table>),
+) -> Result<Compiled<F>, NativeError> {
+    let isa = isa()?;
+    let mut frontend = FunctionBuilderContext::new();
+    let mut tables = Vec::new();
+    let mut signature = Signature::new(isa.default_call_conv());
+    signature.params = vec![AbiParam::new(I64); params];
+    signature.returns = vec![AbiParam::new(I64)];
+    let function = Function::with_name_signature(UserFuncName::default(), signature);
+    let mut context = Context::for_function(function);
+    let mut builder = FunctionBuilder::new(&mut context.func, &mut frontend);
+    body(&mut builder, &mut tables);
+    builder.seal_all_blocks();
+    builder.finalize(isa.frontend_config());
+    let compiled = context
+        .compile(&*isa, &mut ControlPlane::default())
+        .map_err(|error| NativeError::Generator {
+            message: format!("{:?}", error.inner),
+        })?;
+    if !compiled.buffer.relocs().is_empty() {
+        // Nothing is called and no data named, so no addresses are left to put in.
+        return Err(NativeError::Generator {
+            message: "code that needs relocation".to_owned(),
+        });
+    }
     Ok(Compiled {
-        code,
-        many_offset,
-        tables: generator.into_tables(),
+        code: compiled.code_buffer().to_vec(),
+        tables: tables.into_iter().map(Table::into_slots).collect(),
+        function: PhantomData,
     })
-}
-
-/// Makes functions.
-pub(super) struct Generator {
-    isa: OwnedTargetIsa,
-    frontend: FunctionBuilderContext,
-    /// Of all functions so far.
-    tables: Vec<Table>,
-}
-
-impl Generator {
-    /// For this processor.
-    ///
-    /// # Errors
-    /// [`NativeError::Processor`], [`NativeError::Generator`]
-    pub(super) fn new() -> Result<Self, NativeError> {
-        Ok(Self {
-            isa: isa()?,
-            frontend: FunctionBuilderContext::new(),
-            tables: Vec::new(),
-        })
-    }
-
-    /// Machine code of a function whose body `body` writes.
-    ///
-    /// # Errors
-    /// [`NativeError::Generator`]
-    pub(super) fn function(
-        &mut self,
-        params: &[Type],
-        result: Type,
-        body: impl FnOnce(&mut FunctionBuilder<'_>, &mut Vec<Table>),
-    ) -> Result<Vec<u8>, NativeError> {
-        let mut signature = Signature::new(self.isa.default_call_conv());
-        signature.params = params.iter().copied().map(AbiParam::new).collect();
-        signature.returns = vec![AbiParam::new(result)];
-        let function = Function::with_name_signature(UserFuncName::default(), signature);
-        let mut context = Context::for_function(function);
-        let mut builder = FunctionBuilder::new(&mut context.func, &mut self.frontend);
-        body(&mut builder, &mut self.tables);
-        builder.seal_all_blocks();
-        builder.finalize(self.isa.frontend_config());
-        let compiled = context
-            .compile(&*self.isa, &mut ControlPlane::default())
-            .map_err(|error| NativeError::Generator {
-                message: format!("{:?}", error.inner),
-            })?;
-        if !compiled.buffer.relocs().is_empty() {
-            // Nothing is called and no data named, so no addresses are left to put in.
-            return Err(NativeError::Generator {
-                message: "code that needs relocation".to_owned(),
-            });
-        }
-        Ok(compiled.code_buffer().to_vec())
-    }
-
-    /// The tables of all functions.
-    pub(super) fn into_tables(self) -> Vec<Box<[u32]>> {
-        self.tables.into_iter().map(Table::into_slots).collect()
-    }
 }
 
 /// Begins a function; gives what it is called with.
@@ -173,13 +112,6 @@ pub(super) fn params<const N: usize>(builder: &mut FunctionBuilder<'_>) -> [Valu
     builder.switch_to_block(entry);
     builder.seal_block(entry);
     std::array::from_fn(|index| builder.block_params(entry)[index])
-}
-
-/// The function for one packet.
-fn single(builder: &mut FunctionBuilder<'_>, program: &Program<'_>, tables: &mut Vec<Table>) {
-    let [frame] = params(builder);
-    let on = (packet(builder, frame), &Facts::default());
-    Translator::new(*program, builder, on, Exits::Return, tables).translate();
 }
 
 /// The function over many packets: the program stands in the loop.
@@ -247,7 +179,7 @@ pub(super) fn with_program(
     let [accept, reject, decide, behind] = std::array::from_fn(|_| builder.create_block());
     let bit = builder.append_block_param(decide, I64);
     let kept_now = builder.append_block_param(behind, I64);
-    let exits = Exits::Verdict {
+    let exits = Exits {
         accept,
         reject,
         decide,

@@ -16,15 +16,15 @@ use cranelift_frontend::FunctionBuilder;
 use retroscope_packet::LinkType;
 
 use super::{
-    NativeError, NativeInfo, code,
-    emit::{Generator, each_packet, params, with_program},
+    NativeError,
+    code::{Code, Joined},
+    emit::{each_packet, function, params, with_program},
     known::{Base, Bytes, Content, Facts, Place},
     operate::{load_flags, load_raw},
     plan::Plan,
     table::Table,
     translate::{Packet, Program},
 };
-use crate::Frame;
 
 /// Longest program of a function, in instructions: longer ones are lists, which are quicker by themselves.
 pub(super) const EACH_MAX: usize = 256;
@@ -77,99 +77,48 @@ fn offsets(link_type: LinkType) -> Option<(Option<u32>, u32)> {
     }
 }
 
-/// Machine code that [`JointCode::new`] made, and nothing else: `code` relies on it.
-pub(super) struct JointFunction {
-    code: Vec<u8>,
-    tables: Vec<Box<[u32]>>,
+/// Whether a program is short enough to be joined with others.
+pub(crate) fn may_join(program: &crate::Program) -> bool {
+    program.instructions().len() <= EACH_MAX
 }
 
-impl JointFunction {
-    /// One function, from its first byte: first frame, number of frames and first result to the bits of all results. No part of
-    /// it depends on where it lies.
-    pub(super) fn code(&self) -> &[u8] {
-        &self.code
-    }
-
-    /// What the code reads beside packets; it must outlive the code, where it is.
-    pub(super) fn into_tables(self) -> Vec<Box<[u32]>> {
-        self.tables
-    }
+/// Whether one function has room for some programs.
+pub(crate) fn has_room<'p>(programs: impl Iterator<Item = &'p crate::Program>) -> bool {
+    let lens = programs.map(|program| program.instructions().len());
+    let (count, sum, longest) = lens.fold((0, 0, 0), |(count, sum, longest), len| {
+        (count + 1, sum + len, len.max(longest))
+    });
+    count <= crate::Program::MANY && sum <= ALL_MAX && longest <= EACH_MAX
 }
 
-/// Programs as one function.
-#[derive(Debug)]
-pub(crate) struct JointCode {
-    code: code::JointCode,
-    info: NativeInfo,
-}
-
-impl JointCode {
-    /// Whether a program is short enough to be joined with others.
-    pub(crate) fn may_join(program: &crate::Program) -> bool {
-        program.instructions().len() <= EACH_MAX
+/// Compiles at most 64 programs that see packets of a link type.
+///
+/// # Errors
+/// [`NativeError`]; also where they are too long.
+pub(crate) fn compile_joint(
+    link_type: LinkType,
+    programs: &[crate::Program],
+) -> Result<Code<Joined>, NativeError> {
+    let start = Instant::now();
+    if !has_room(programs.iter()) {
+        let programs = programs.len();
+        return Err(NativeError::NotJoined { programs });
     }
-
-    /// Whether one function has room for some programs.
-    pub(crate) fn has_room<'p>(programs: impl Iterator<Item = &'p crate::Program>) -> bool {
-        let lens = programs.map(|program| program.instructions().len());
-        let (count, sum, longest) = lens.fold((0, 0, 0), |(count, sum, longest), len| {
-            (count + 1, sum + len, len.max(longest))
-        });
-        count <= crate::Program::MANY && sum <= ALL_MAX && longest <= EACH_MAX
-    }
-
-    /// Joins at most 64 programs that see packets of a link type.
-    ///
-    /// # Errors
-    /// [`NativeError`]; also where they are too long.
-    pub(crate) fn new(
-        link_type: LinkType,
-        programs: &[crate::Program],
-    ) -> Result<Self, NativeError> {
-        let start = Instant::now();
-        if !Self::has_room(programs.iter()) {
-            let programs = programs.len();
-            return Err(NativeError::NotJoined { programs });
-        }
-        let plans = programs
-            .iter()
-            .map(|program| Plan::new(program.instructions(), program.is_live()));
-        let plans: Vec<Plan> = plans.collect();
-        let programs = programs.iter().zip(&plans).map(|(program, plan)| Program {
-            instructions: program.instructions(),
-            ancillary: program.is_live(),
-            plan,
-        });
-        let programs: Vec<Program<'_>> = programs.collect();
-        let mut generator = Generator::new()?;
-        let code = generator.function(&[I64; 3], I64, |builder, tables| {
-            many(builder, link_type, &programs, tables);
-        })?;
-        let tables = generator.into_tables();
-        let function = JointFunction { code, tables };
-        let info = NativeInfo {
-            code_bytes: function.code.len(),
-            table_bytes: function
-                .tables
-                .iter()
-                .map(|table| size_of_val(&**table))
-                .sum(),
-            compile_time: start.elapsed(),
-        };
-        let code = code::JointCode::new(function)?;
-        Ok(Self { code, info })
-    }
-
-    pub(crate) fn info(&self) -> NativeInfo {
-        self.info
-    }
-
-    /// Fills the first of `results`, one for each frame: bit `n` says whether program `n` keeps any byte. Gives the bits of all
-    /// results. Panics if there are more frames than results.
-    #[inline]
-    pub(crate) fn run_many(&self, frames: &[Frame<'_>], results: &mut [u64]) -> u64 {
-        self.code.run_many(frames, results)
-    }
+    let plans = programs
+        .iter()
+        .map(|program| Plan::new(program.instructions(), program.is_live()));
+    let plans: Vec<Plan> = plans.collect();
+    let programs = programs.iter().zip(&plans).map(|(program, plan)| Program {
+        instructions: program.instructions(),
+        ancillary: program.is_live(),
+        plan,
+    });
+    let programs: Vec<Program<'_>> = programs.collect();
+    // `Joined` takes three words.
+    let compiled = function(3, |builder, tables| {
+        many(builder, link_type, &programs, tables)
+    })?;
+    Code::new(compiled, start)
 }
 
 /// Writes the function: first frame, number of frames, first of as many words for the results. It gives all bits of these.

@@ -6,8 +6,7 @@
 //!   what holds for all packets that a translation is for.
 //! - `translate` makes Cranelift's intermediate code from instructions, with `operate` for those that compute and `branch` for
 //!   those that decide; `table` is for long lists of constants.
-//! - `emit` wraps that into two functions, one for a packet and one with the loop over many, and lets Cranelift compile
-//!   them.
+//! - `emit` wraps that into a function with the loop over packets, and lets Cranelift compile it.
 //! - `code` maps the result and calls it: the only unsafe code here.
 //! - `joint` makes one function of many programs, and leaves out of them what is known of a class of packets.
 //! - `compiler` is a thread that does all this beside the data path.
@@ -30,14 +29,15 @@ mod translate;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+pub(crate) use code::{Code, Joined, One};
 pub use compiler::{Compiler, CompilerCounts};
 pub use error::NativeError;
-pub(crate) use joint::JointCode;
+pub(crate) use joint::{compile_joint, has_room, may_join};
 
-use crate::{Frame, Instruction};
+use crate::Instruction;
 
 /// What became of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,64 +51,32 @@ pub struct NativeInfo {
     pub compile_time: Duration,
 }
 
-/// A program as machine code.
-#[derive(Debug)]
-pub(crate) struct Native {
-    code: code::Code,
-    info: NativeInfo,
+/// Compiles checked instructions to machine code; `ancillary` as in [`crate::Program::new`].
+///
+/// # Errors
+/// [`NativeError`]
+pub(crate) fn compile(
+    instructions: &[Instruction],
+    ancillary: bool,
+) -> Result<Code<One>, NativeError> {
+    let start = Instant::now();
+    Code::new(emit::compile(instructions, ancillary)?, start)
 }
 
-impl Native {
-    /// Compiles checked instructions; `ancillary` as in [`crate::Program::new`].
-    ///
-    /// # Errors
-    /// [`NativeError`]
-    pub(crate) fn new(instructions: &[Instruction], ancillary: bool) -> Result<Self, NativeError> {
-        let start = std::time::Instant::now();
-        let compiled = emit::compile(instructions, ancillary)?;
-        let (code_bytes, table_bytes) = (compiled.code_bytes(), compiled.table_bytes());
-        let code = code::Code::new(compiled)?;
-        let info = NativeInfo {
-            code_bytes,
-            table_bytes,
-            compile_time: start.elapsed(),
-        };
-        Ok(Self { code, info })
-    }
-
-    /// Runs `make`. A panic in it, a bug in the translator or in the code generator, is an error like others, and leaves the
-    /// program to the interpreter: it must not take the thread with it that compiles, and what others wait there.
-    ///
-    /// # Errors
-    /// Those of `make`; [`NativeError::Generator`] with the panic's message.
-    pub(crate) fn guarded<T>(
-        make: impl FnOnce() -> Result<T, NativeError>,
-    ) -> Result<T, NativeError> {
-        // What `make` leaves unfinished is dropped with it: nothing is shared until it succeeds.
-        catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            Err(NativeError::Generator {
-                message: format!("it panicked: {}", text.unwrap_or("no message")),
-            })
+/// Runs `make`. A panic in it, a bug in the translator or in the code generator, is an error like others, and leaves the
+/// program to the interpreter: it must not take the thread with it that compiles, and what others wait there.
+///
+/// # Errors
+/// Those of `make`; [`NativeError::Generator`] with the panic's message.
+pub(crate) fn guarded<T>(make: impl FnOnce() -> Result<T, NativeError>) -> Result<T, NativeError> {
+    // What `make` leaves unfinished is dropped with it: nothing is shared until it succeeds.
+    catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(NativeError::Generator {
+            message: format!("it panicked: {}", text.unwrap_or("no message")),
         })
-    }
-
-    pub(crate) fn info(&self) -> NativeInfo {
-        self.info
-    }
-
-    /// As [`crate::Program::run`].
-    #[inline]
-    pub(crate) fn run(&self, frame: &Frame<'_>) -> u32 {
-        self.code.run(frame)
-    }
-
-    /// As [`crate::Program::run_many`]; panics if there are more than 64.
-    #[inline]
-    pub(crate) fn run_many(&self, frames: &[Frame<'_>]) -> u64 {
-        self.code.run_many(frames)
-    }
+    })
 }
 
 #[cfg(test)]
@@ -117,19 +85,19 @@ mod tests {
 
     #[test]
     fn a_panic_of_the_code_generator_is_an_error() {
-        type Make = fn() -> Result<Native, NativeError>;
+        type Make = fn() -> Result<Code<One>, NativeError>;
         let cases: [(Make, &str); 3] = [
             (|| panic!("register {}", 7), "it panicked: register 7"),
             (|| panic!("bare"), "it panicked: bare"),
             (|| std::panic::panic_any(1), "it panicked: no message"),
         ];
         for (make, said) in cases {
-            match Native::guarded(make) {
+            match guarded(make) {
                 Err(NativeError::Generator { message }) => assert_eq!(message, said),
                 other => panic!("{other:?}"),
             }
         }
-        let made = Native::guarded(|| Native::new(&[Instruction::ret(5)], false));
+        let made = guarded(|| compile(&[Instruction::ret(5)], false));
         assert!(made.is_ok(), "{made:?}");
     }
 }

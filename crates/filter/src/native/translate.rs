@@ -7,7 +7,7 @@
 use cranelift_codegen::ir::{
     Block, BlockArg, InstBuilder, Value,
     condcodes::IntCC,
-    types::{I32, I64},
+    types::{I8, I32, I64},
 };
 use cranelift_frontend::{FunctionBuilder, Variable};
 
@@ -40,18 +40,13 @@ pub(super) struct Packet {
     pub(super) captured: Value,
 }
 
-/// Where a run ends.
+/// Where a run ends. Whether any byte is kept is all that counts.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Exits {
-    /// The function returns the number of bytes to keep.
-    Return,
-    /// Whether any byte is kept is all that counts.
-    Verdict {
-        accept: Block,
-        reject: Block,
-        /// Takes 1 or 0, of 64 bits.
-        decide: Block,
-    },
+pub(super) struct Exits {
+    pub(super) accept: Block,
+    pub(super) reject: Block,
+    /// Takes 1 or 0, of 64 bits.
+    pub(super) decide: Block,
 }
 
 /// The translation of one program into one function.
@@ -72,8 +67,6 @@ pub(super) struct Translator<'t, 'f> {
     blocks: Vec<Option<Block>>,
     /// What all ways know that were found so far.
     arrivals: Vec<Option<Known>>,
-    /// Blocks that return a constant.
-    returns: Vec<(u32, Block)>,
 }
 
 impl<'t, 'f> Translator<'t, 'f> {
@@ -98,7 +91,6 @@ impl<'t, 'f> Translator<'t, 'f> {
             exits,
             blocks: vec![None; len],
             arrivals: vec![None; len],
-            returns: Vec::new(),
         }
     }
 
@@ -122,7 +114,6 @@ impl<'t, 'f> Translator<'t, 'f> {
             }
             here = here.and_then(|known| self.instruction(index, known));
         }
-        self.fill_returns();
     }
 
     /// Begins the block at an instruction; `None` if no way leads there.
@@ -242,63 +233,32 @@ impl<'t, 'f> Translator<'t, 'f> {
 
     fn exit_with_a(&mut self, mut known: Known) {
         let a = self.a(&mut known);
-        match self.exits {
-            Exits::Return => {
-                self.builder.ins().return_(&[a]);
-            }
-            Exits::Verdict { accept, reject, .. } => {
-                self.builder.ins().brif(a, accept, &[], reject, &[]);
-            }
-        }
+        let Exits { accept, reject, .. } = self.exits;
+        self.builder.ins().brif(a, accept, &[], reject, &[]);
     }
 
     /// Ends the run with one of two numbers of bytes, whichever the condition (1 or 0, of 8 bits) says, without a jump that
     /// the processor would have to guess.
     pub(super) fn exit_either(&mut self, condition: Value, if_true: u32, if_false: u32) {
-        match self.exits {
-            Exits::Return => {
-                let (if_true, if_false) = (self.number(if_true), self.number(if_false));
-                let bytes = self.builder.ins().select(condition, if_true, if_false);
-                self.builder.ins().return_(&[bytes]);
-            }
-            Exits::Verdict { .. } if (if_true == 0) == (if_false == 0) => self.exit(if_true),
-            Exits::Verdict { decide, .. } => {
-                let condition = if if_true == 0 {
-                    let zero = self
-                        .builder
-                        .ins()
-                        .iconst(cranelift_codegen::ir::types::I8, 0);
-                    self.builder.ins().icmp(IntCC::Equal, condition, zero)
-                } else {
-                    condition
-                };
-                let bit = self.builder.ins().uextend(I64, condition);
-                self.builder.ins().jump(decide, &[BlockArg::Value(bit)]);
-            }
+        if (if_true == 0) == (if_false == 0) {
+            return self.exit(if_true);
         }
+        let condition = if if_true == 0 {
+            let zero = self.builder.ins().iconst(I8, 0);
+            self.builder.ins().icmp(IntCC::Equal, condition, zero)
+        } else {
+            condition
+        };
+        let bit = self.builder.ins().uextend(I64, condition);
+        let decide = self.exits.decide;
+        self.builder.ins().jump(decide, &[BlockArg::Value(bit)]);
     }
 
-    /// A block that ends the run.
-    pub(super) fn exit_block(&mut self, bytes: u32) -> Block {
-        match self.exits {
-            Exits::Verdict { reject, .. } if bytes == 0 => reject,
-            Exits::Verdict { accept, .. } => accept,
-            Exits::Return => {
-                if let Some((_, block)) = self.returns.iter().find(|(known, _)| *known == bytes) {
-                    return *block;
-                }
-                let block = self.builder.create_block();
-                self.returns.push((bytes, block));
-                block
-            }
-        }
-    }
-
-    fn fill_returns(&mut self) {
-        for (bytes, block) in std::mem::take(&mut self.returns) {
-            self.builder.switch_to_block(block);
-            let bytes = self.number(bytes);
-            self.builder.ins().return_(&[bytes]);
+    /// The block that ends the run with a number of bytes.
+    pub(super) fn exit_block(&self, bytes: u32) -> Block {
+        match bytes {
+            0 => self.exits.reject,
+            _ => self.exits.accept,
         }
     }
 

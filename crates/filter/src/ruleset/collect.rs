@@ -120,7 +120,7 @@ impl Collector<'_> {
         };
         let frame = &self.frames[number];
         let matches = match body.program(self.link_type) {
-            Some(program) => program.run_many(std::slice::from_ref(frame)) != 0,
+            Some(program) => program.keeps(frame),
             None if body.is_opaque => false,
             None => body.expr.holds(body.view, &self.subject(number)) == Some(true),
         };

@@ -135,8 +135,13 @@ impl Judges {
             panic!("{error:?}: {}", complaint("the translator", 0));
         }
         for (index, (frame, expected)) in frames.iter().zip(&interpreted).enumerate() {
-            let native = program.run(frame.data(), frame.wire_len(), frame.aux());
-            assert_eq!(native, *expected, "{}", complaint("machine code", index));
+            let native = program.keeps(frame);
+            assert_eq!(
+                native,
+                *expected != 0,
+                "{}",
+                complaint("machine code", index)
+            );
             if libpcap == Libpcap::Asked {
                 let theirs = reference::run(program.instructions(), frame.data(), frame.wire_len());
                 assert_eq!(theirs, *expected, "{}", complaint("libpcap", index));
