@@ -3,7 +3,7 @@
 //! VLAN tags are not part of a key: a flow is the same flow under any stack of them. Tunnels are not descended.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::parsed::Mac;
 use crate::proto::{ICMP, ICMPV6, IGMP, SCTP, TCP, UDP};
@@ -140,10 +140,7 @@ pub fn fragment_of(parsed: &Parsed) -> Option<FragmentKey> {
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.addr {
-            IpAddr::V4(addr) => write!(f, "{addr}:{}", self.port),
-            IpAddr::V6(addr) => write!(f, "[{addr}]:{}", self.port),
-        }
+        SocketAddr::new(self.addr, self.port).fmt(f)
     }
 }
 

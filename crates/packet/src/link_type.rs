@@ -1,12 +1,10 @@
 //! Link-layer header types.
 
-use std::fmt;
-
 /// A link-layer header type as capture files name it: a `LINKTYPE_` value of the
 /// [tcpdump.org registry](https://www.tcpdump.org/linktypes.html), 0 to 65535.
 ///
 /// These are file values, not libpcap's `DLT_` values: the two differ for a few old types (raw IP is 101 here).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkType(pub u16);
 
 impl LinkType {
@@ -42,10 +40,4 @@ impl LinkType {
     pub const IPV6: Self = Self(229);
     /// Linux "cooked" capture, version 2.
     pub const LINUX_SLL2: Self = Self(276);
-}
-
-impl fmt::Debug for LinkType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LinkType({})", self.0)
-    }
 }

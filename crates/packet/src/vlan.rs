@@ -18,7 +18,7 @@ impl VlanTag {
 }
 
 /// A frame's tags, outer to inner. It keeps the first [`VlanStack::CAPACITY`]; more are counted.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VlanStack {
     /// Those at `len..` are zero.
     tags: [VlanTag; Self::CAPACITY],
@@ -66,16 +66,5 @@ impl VlanStack {
             *slot = tag;
         }
         self.seen = self.seen.saturating_add(1);
-    }
-}
-
-impl std::fmt::Debug for VlanStack {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.tags()).finish()?;
-        if self.has_more() {
-            write!(f, " of {}", self.seen)
-        } else {
-            Ok(())
-        }
     }
 }
