@@ -234,11 +234,6 @@ impl<W: Write> PcapNgWriter<W> {
         self.sink.inner_mut()
     }
 
-    /// The stream underneath.
-    pub fn inner(&self) -> &W {
-        self.sink.inner()
-    }
-
     fn interface(&self, interface: u32) -> Result<WrittenInterface, WriteError> {
         let count = self.interfaces.len();
         self.interfaces
@@ -287,7 +282,7 @@ mod tests {
     /// What `write` adds to a file.
     fn written(byte_order: ByteOrder, write: impl FnOnce(&mut PcapNgWriter<Vec<u8>>)) -> Vec<u8> {
         let mut writer = writer(byte_order, Resolution::Nano);
-        let before = writer.inner().len();
+        let before = writer.inner_mut().len();
         write(&mut writer);
         writer.finish().unwrap()[before..].to_vec()
     }

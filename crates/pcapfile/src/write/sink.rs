@@ -40,10 +40,6 @@ impl<W: Write> Sink<W> {
         Ok(self.inner)
     }
 
-    pub(super) fn inner(&self) -> &W {
-        &self.inner
-    }
-
     pub(super) fn inner_mut(&mut self) -> &mut W {
         &mut self.inner
     }

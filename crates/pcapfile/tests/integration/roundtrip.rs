@@ -343,7 +343,7 @@ fn misuse_writes_nothing() {
         ..InterfaceOptions::new(LinkType::ETHERNET)
     };
     let interface = writer.add_interface(&options).unwrap();
-    let before = writer.inner().len();
+    let before = writer.inner_mut().len();
     let long = "x".repeat(65_536);
     let comments = [long.as_str()];
     let too_long = retroscope_pcapfile::PacketOptions {
@@ -374,7 +374,7 @@ fn misuse_writes_nothing() {
             count: 1
         })
     ));
-    assert_eq!(writer.inner().len(), before);
+    assert_eq!(writer.inner_mut().len(), before);
     writer.record(interface, 0, 65, &[0; 64]).unwrap();
     let (read, end) = read_all(&writer.finish().unwrap()[..]);
     assert!(end.is_ok());

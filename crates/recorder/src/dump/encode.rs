@@ -92,8 +92,8 @@ impl Encoder {
                     ],
                     ..SectionOptions::default()
                 };
-                let writer = PcapNgWriter::new(Vec::new(), &options).map_err(plain)?;
-                let field = VerdictField::of(writer.inner());
+                let mut writer = PcapNgWriter::new(Vec::new(), &options).map_err(plain)?;
+                let field = VerdictField::of(writer.inner_mut());
                 let field = field.ok_or_else(|| io::Error::other("no verdict field"))?;
                 Kind::PcapNg(writer, field)
             }
