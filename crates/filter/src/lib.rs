@@ -54,9 +54,7 @@ pub use native::{Compiler, CompilerCounts, NativeError, NativeInfo};
 pub use payload::PayloadError;
 pub use program::{Program, ProgramError};
 pub use retroscope_bpf::Instruction;
-pub use ruleset::{
-    Explanation, Matches, Placed, Placement, RuleId, RuleReader, RuleSet, Sure, Together,
-};
+pub use ruleset::{Explanation, Matches, Placed, Placement, RuleId, RuleReader, RuleSet, Sure};
 pub use tagged::is_tagged;
 pub use template::{Template, TriggerFacts, TriggerValues};
 pub use variable::{FillError, Variable};

@@ -47,7 +47,7 @@ mod sought;
 mod table;
 mod understand;
 
-pub use explain::{Explanation, Placed, Placement, Together};
+pub use explain::{Explanation, Placed, Placement};
 pub use matches::{Matches, Sure};
 pub use reader::RuleReader;
 pub use set::{RuleId, RuleSet};

@@ -11,7 +11,7 @@ use retroscope_packet::LinkType;
 
 use crate::{Frame, Joint, Program};
 
-use super::{batch::Batch, explain::Together};
+use super::batch::Batch;
 
 /// Programs that are put together at least.
 const TOGETHER_MIN: usize = 2;
@@ -121,15 +121,6 @@ impl Residue {
             self.units.push(Arc::new(unit));
         }
         new
-    }
-
-    /// The rules that a rule runs together with.
-    pub(super) fn together(&self, rule: u32) -> Option<Together> {
-        self.unit_of(rule).map(|unit| Together {
-            link_type: self.link_type,
-            rules: unit.live.count_ones() as usize,
-            native: unit.joint.native(),
-        })
     }
 
     fn unit_of(&self, rule: u32) -> Option<&Unit> {

@@ -236,12 +236,6 @@ impl RuleSet {
                 .map(|part| (part.sought.to_string(), part.compared))
                 .collect(),
             programs: kept.body.programs.clone(),
-            together: self
-                .work
-                .residues
-                .iter()
-                .filter_map(|residue| residue.together(rule))
-                .collect(),
         })
     }
 
