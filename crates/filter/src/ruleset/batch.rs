@@ -10,6 +10,7 @@ use super::{
     index::Index,
     key::{Key, Shape, has, kind, traits},
     sought::{Flow4Key, prefix_key, tag},
+    table::{Slot, Table},
 };
 
 /// Packets of one batch at most.
@@ -31,23 +32,33 @@ pub(super) struct Found {
     pub(super) frame: u8,
 }
 
-/// A search in the table of flows.
+/// A search in a table.
 #[derive(Debug, Clone, Copy, Default)]
-struct FlowProbe {
-    key: Flow4Key,
-    hash: u64,
-    traits: u16,
-    way: u8,
-    frame: u8,
+pub(super) struct Probe<K> {
+    pub(super) key: K,
+    pub(super) hash: u64,
+    pub(super) traits: u16,
+    pub(super) way: u8,
+    pub(super) frame: u8,
 }
 
-/// A search in the table of everything else.
-#[derive(Debug, Clone, Copy, Default)]
-struct SmallProbe {
-    key: u64,
-    hash: u64,
-    traits: u16,
-    frame: u8,
+impl<K: Copy> Probe<K> {
+    /// What is found, and whether anything is that takes such a packet.
+    #[inline(always)]
+    fn look_up<S: Slot<Key = K>>(&self, table: &Table<S>) -> (Found, bool) {
+        let (slot, is_found) = table.get(self.key, self.hash);
+        let (value, is_group) = slot.parts();
+        let found = Found {
+            value,
+            is_group,
+            is_sure: false,
+            traits: self.traits,
+            way: self.way,
+            frame: self.frame,
+        };
+        let takes = is_found & (is_group | slot.takes(self.traits, self.way));
+        (found, takes)
+    }
 }
 
 /// An address or a port, and the prefix lengths to look it up with.
@@ -65,11 +76,11 @@ struct Span {
 #[derive(Debug)]
 pub(super) struct Batch {
     keys: [Key; MANY],
-    flows: [FlowProbe; MANY],
+    flows: [Probe<Flow4Key>; MANY],
     /// Both addresses, then both ports of each packet at most.
     spans: [Span; 4 * MANY],
     /// Only the first that [`Self::prefixes`] counts.
-    probes: Vec<SmallProbe>,
+    probes: Vec<Probe<u64>>,
     /// What was found; only the first `count`.
     found: Vec<Found>,
     count: usize,
@@ -81,7 +92,7 @@ impl Default for Batch {
     fn default() -> Self {
         Self {
             keys: [Key::default(); MANY],
-            flows: [FlowProbe::default(); MANY],
+            flows: [Probe::default(); MANY],
             spans: [Span::default(); 4 * MANY],
             probes: Vec::new(),
             found: Vec::new(),
@@ -96,6 +107,26 @@ impl Default for Batch {
 fn append<T>(list: &mut [T], count: &mut usize, value: T, is_one: bool) {
     list[*count] = value;
     *count += usize::from(is_one);
+}
+
+/// Makes some searches: what they wait for in memory, they wait for together.
+#[inline]
+fn search<S: Slot>(
+    table: &Table<S>,
+    probes: &[Probe<S::Key>],
+    found: &mut Vec<Found>,
+    count: &mut usize,
+) {
+    let touch = |all, probe: &Probe<S::Key>| all ^ table.touch(probe.hash);
+    std::hint::black_box(probes.iter().fold(false, touch));
+    let most = *count + probes.len() + 1;
+    if found.len() < most {
+        found.resize(most, Found::default());
+    }
+    for probe in probes {
+        let (one, takes) = probe.look_up(table);
+        append(found, count, one, takes);
+    }
 }
 
 impl Batch {
@@ -154,6 +185,15 @@ impl Batch {
         self.count += 1;
     }
 
+    /// Makes one search.
+    #[inline]
+    pub(super) fn look_up<S: Slot>(&mut self, table: &Table<S>, probe: &Probe<S::Key>) {
+        let (found, takes) = probe.look_up(table);
+        if takes {
+            self.push(found);
+        }
+    }
+
     /// Adds a rule that is known to match a frame below [`MANY`].
     #[inline]
     pub(super) fn push_rule(&mut self, rule: u32, frame: usize) {
@@ -173,7 +213,7 @@ impl Batch {
         for (frame, key) in (0..).zip(&self.keys[..count]) {
             let ports = (key.src_port, key.dst_port);
             let (flow, way) = Flow4Key::new(key.traits, key.src, key.dst, ports);
-            let probe = FlowProbe {
+            let probe = Probe {
                 hash: index.flows.hash(flow),
                 key: flow,
                 traits: key.traits,
@@ -184,28 +224,7 @@ impl Batch {
             append(&mut self.flows, &mut probes, probe, is_flow);
         }
         let probes = &self.flows[..probes];
-        let touched = probes
-            .iter()
-            .fold(false, |all, probe| all ^ index.flows.touch(probe.hash));
-        std::hint::black_box(touched);
-        let most = self.count + probes.len() + 1;
-        if self.found.len() < most {
-            self.found.resize(most, Found::default());
-        }
-        for probe in probes {
-            let (slot, is_found) = index.flows.get(probe.key, probe.hash);
-            let (value, is_group) = slot.parts();
-            let found = Found {
-                value,
-                is_group,
-                is_sure: false,
-                traits: probe.traits,
-                way: probe.way,
-                frame: probe.frame,
-            };
-            let takes = is_found & (is_group | slot.takes(probe.traits, probe.way));
-            append(&mut self.found, &mut self.count, found, takes);
-        }
+        search(&index.flows, probes, &mut self.found, &mut self.count);
     }
 
     /// Looks up IPv4 addresses and ports, of the first `count` frames.
@@ -215,7 +234,7 @@ impl Batch {
         let lengths = |sum, span: &Span| sum + span.lengths.count_ones() as usize;
         let most = spans.iter().fold(0, lengths) + 1;
         if self.probes.len() < most {
-            self.probes.resize(most, SmallProbe::default());
+            self.probes.resize(most, Probe::default());
         }
         let mut probes = 0;
         for span in spans {
@@ -225,10 +244,11 @@ impl Batch {
                 let bits = lengths.trailing_zeros() as u8 + 1;
                 lengths &= lengths - 1;
                 let key = prefix_key(span.tag, span.value, bits);
-                let probe = SmallProbe {
+                let probe = Probe {
                     key,
                     hash: index.small.hash(key),
                     traits: span.traits,
+                    way: 0,
                     frame: span.frame,
                 };
                 let may_be = index.small.may_have(probe.hash);
@@ -236,26 +256,7 @@ impl Batch {
             }
         }
         let probes = &self.probes[..probes];
-        let touch = |all, probe: &SmallProbe| all ^ index.small.touch(probe.hash);
-        std::hint::black_box(probes.iter().fold(false, touch));
-        let most = self.count + probes.len() + 1;
-        if self.found.len() < most {
-            self.found.resize(most, Found::default());
-        }
-        for probe in probes {
-            let (slot, is_found) = index.small.get(probe.key, probe.hash);
-            let (value, is_group) = slot.parts();
-            let found = Found {
-                value,
-                is_group,
-                is_sure: false,
-                traits: probe.traits,
-                way: 0,
-                frame: probe.frame,
-            };
-            let takes = is_found & (is_group | slot.takes(probe.traits));
-            append(&mut self.found, &mut self.count, found, takes);
-        }
+        search(&index.small, probes, &mut self.found, &mut self.count);
     }
 
     /// The addresses and ports that any rule may look for; gives how many.

@@ -7,10 +7,13 @@ use retroscope_packet::{FlowKey, LinkType, flow_of, fragment_of, parse};
 use crate::Frame;
 
 use super::{
-    batch::{Batch, Found},
+    batch::{Batch, Probe},
     index::Index,
     key::{Key, has, kind, traits},
-    sought::{Flow4Key, flow6_key, link_key, pair_key, proto_key, proto_trait, small, tag, v6_key},
+    sought::{
+        Flow, Flow4Key, flow6_key, link_key, pair_key, proto_key, proto_trait, small, tag, v6_key,
+    },
+    table::{Slot, Table},
 };
 
 /// Looks packets up by everything but flows, addresses and ports of IPv4.
@@ -116,20 +119,12 @@ impl Finder<'_> {
             && key.has(has::PORTS)
         {
             let ports = [key.src_port, key.dst_port];
-            self.flow6(at, key.proto, [src, dst], ports, key.traits);
+            self.flow6(at, Flow::new(key.proto, [src, dst], ports), key.traits);
         }
     }
 
-    fn flow6(&mut self, at: At<'_>, proto: u8, ends: [u128; 2], ports: [u16; 2], traits: u16) {
-        let [src, dst] = ends;
-        let [src_port, dst_port] = ports;
-        let ports = u32::from(src_port.min(dst_port)) << 16 | u32::from(src_port.max(dst_port));
-        let (low, high) = (src.min(dst), src.max(dst));
-        self.small(
-            at,
-            flow6_key(self.index.seeds, proto, low, high, ports),
-            traits,
-        );
+    fn flow6(&mut self, at: At<'_>, flow: Flow<u128>, traits: u16) {
+        self.small(at, flow6_key(self.index.seeds, &flow), traits);
     }
 
     /// Rules that follow flows, on a frame whose flow only a whole parse tells: tunnelled, tagged twice, not IP.
@@ -149,22 +144,12 @@ impl Finder<'_> {
                         b.to_bits(),
                         (low.port, high.port),
                     );
-                    let (slot, is_found) = index.flows.get(key, index.flows.hash(key));
-                    let (value, is_group) = slot.parts();
-                    if is_found && (is_group || slot.takes(ANY, way)) {
-                        self.batch.push(Found {
-                            value,
-                            is_sure: false,
-                            is_group,
-                            traits: ANY,
-                            way,
-                            frame: at.number,
-                        });
-                    }
+                    self.search(at, &index.flows, key, (ANY, way));
                 }
                 (IpAddr::V6(a), IpAddr::V6(b)) if index.has(tag::FLOW6) => {
-                    let (ends, ports) = ([a.to_bits(), b.to_bits()], [low.port, high.port]);
-                    self.flow6(at, proto, ends, ports, ANY);
+                    let hosts = [a.to_bits(), b.to_bits()];
+                    let flow = Flow::new(proto, hosts, [low.port, high.port]);
+                    self.flow6(at, flow, ANY);
                 }
                 _ => {}
             },
@@ -184,28 +169,35 @@ impl Finder<'_> {
     fn pair(&mut self, at: At<'_>, src: IpAddr, dst: IpAddr, is_fragment: bool, traits: u16) {
         let seeds = self.index.seeds;
         if self.index.has(tag::PAIR) {
-            self.small(at, pair_key(seeds, tag::PAIR, src, dst), traits);
+            self.small(at, pair_key(seeds, tag::PAIR, [src, dst]), traits);
         }
         if is_fragment && self.index.has(tag::FRAGMENTS) {
-            self.small(at, pair_key(seeds, tag::FRAGMENTS, src, dst), traits);
+            self.small(at, pair_key(seeds, tag::FRAGMENTS, [src, dst]), traits);
         }
     }
 
     #[inline]
     fn small(&mut self, at: At<'_>, key: u64, traits: u16) {
         let index = self.index;
-        let (slot, is_found) = index.small.get(key, index.small.hash(key));
-        let (value, is_group) = slot.parts();
-        if is_found && (is_group || slot.takes(traits)) {
-            self.batch.push(Found {
-                value,
-                is_sure: false,
-                is_group,
-                traits,
-                way: 0,
-                frame: at.number,
-            });
-        }
+        self.search(at, &index.small, key, (traits, 0));
+    }
+
+    #[inline]
+    fn search<S: Slot>(
+        &mut self,
+        at: At<'_>,
+        table: &Table<S>,
+        key: S::Key,
+        (traits, way): (u16, u8),
+    ) {
+        let probe = Probe {
+            key,
+            hash: table.hash(key),
+            traits,
+            way,
+            frame: at.number,
+        };
+        self.batch.look_up(table, &probe);
     }
 }
 

@@ -14,7 +14,7 @@ use super::{
     plan::{Part, Rest},
     residue::Residue,
     sought::{Flow4Slot, SmallSlot, Sought, TableKey, tag, tag_of},
-    table::{Seeds, Table},
+    table::{Seeds, Slot, Table},
 };
 
 /// What a rule found by a look-up still needs.
@@ -252,45 +252,37 @@ impl Index {
         }
     }
 
-    fn group_of(&self, key: TableKey) -> Option<u32> {
-        match key {
-            TableKey::Flow(key) => {
-                let hash = self.flows.hash(key);
-                self.flows.find(key, hash)?.value().err()
-            }
-            TableKey::Small(key) => {
-                let hash = self.small.hash(key);
-                self.small.find(key, hash)?.value().err()
-            }
+    /// The entry under a key; `Err` with the group of them.
+    fn filed(&self, key: TableKey) -> Option<Result<Entry, u32>> {
+        fn filed<S: Slot>(table: &Table<S>, key: S::Key) -> Option<Result<Entry, u32>> {
+            let slot = table.find(key)?;
+            let (rule, is_group) = slot.parts();
+            let (need, ways) = slot.need();
+            let entry = Entry {
+                rule,
+                need,
+                ways,
+                rest: None,
+            };
+            Some(if is_group { Err(rule) } else { Ok(entry) })
         }
+        match key {
+            TableKey::Flow(key) => filed(&self.flows, key),
+            TableKey::Small(key) => filed(&self.small, key),
+        }
+    }
+
+    fn group_of(&self, key: TableKey) -> Option<u32> {
+        self.filed(key)?.err()
     }
 
     /// The entries under a key, copied.
     fn entries(&self, key: TableKey) -> Vec<Entry> {
-        if let Some(group) = self.group_of(key) {
-            return self.group(group).to_vec();
+        match self.filed(key) {
+            Some(Ok(entry)) => vec![entry],
+            Some(Err(group)) => self.group(group).to_vec(),
+            None => Vec::new(),
         }
-        let one = |rule, need, ways| Entry {
-            rule,
-            need,
-            ways,
-            rest: None,
-        };
-        let entry = match key {
-            TableKey::Flow(key) => {
-                let hash = self.flows.hash(key);
-                self.flows
-                    .find(key, hash)
-                    .and_then(|slot| Some(one(slot.value().ok()?, slot.need(), slot.ways())))
-            }
-            TableKey::Small(key) => {
-                let hash = self.small.hash(key);
-                self.small
-                    .find(key, hash)
-                    .and_then(|slot| Some(one(slot.value().ok()?, slot.need(), 0b1111)))
-            }
-        };
-        entry.into_iter().collect()
     }
 
     /// Makes these the entries of a key which has no group.

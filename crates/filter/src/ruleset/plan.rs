@@ -17,15 +17,13 @@ use crate::filled::FlowTerm;
 use super::{
     atom::{Atom, Ends, Expr, Subject},
     key::{SCTP, TCP, UDP, View, kind, traits},
-    sought::{Flow4Key, Sought, proto_trait},
+    sought::{ALL_WAYS, Flow, Flow4Key, Sought, proto_trait},
 };
 
 /// Conjunctions that an expression of few primitives may become.
 const CONJUNCTIONS: usize = 64;
 /// The traits of packets with ports.
 const ANY_PORTS: u16 = traits::TCP | traits::UDP | traits::SCTP;
-/// All four ways of a flow's addresses and ports, ordered or exchanged.
-const ALL_WAYS: u8 = 0b1111;
 
 /// A primitive or its opposite.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +57,35 @@ pub(super) struct Plan {
     pub(super) parts: Option<Vec<Part>>,
     /// Finding a part does not decide: the whole expression must be asked.
     pub(super) is_partial: bool,
+}
+
+impl Part {
+    fn new(sought: Sought, need: u16) -> Self {
+        Self {
+            sought,
+            need,
+            ways: ALL_WAYS,
+            rest: None,
+        }
+    }
+
+    /// How many primitives are compared after the look-up.
+    pub(super) fn compared(&self) -> usize {
+        self.rest.as_ref().map_or(0, |rest| rest.literals.len())
+    }
+
+    /// Whether it is one of `$flow`, made on every link type and under any tags.
+    pub(super) fn is_of_term(&self) -> bool {
+        let is_flow = matches!(
+            self.sought,
+            Sought::Flow4(_)
+                | Sought::Flow6(_)
+                | Sought::Fragments(_)
+                | Sought::Pair(_)
+                | Sought::Link(_)
+        );
+        is_flow && self.need == traits::ALL
+    }
 }
 
 impl Rest {
@@ -218,10 +245,7 @@ impl Planner<'_> {
         if let Some(term) = term {
             return Some(followed(term));
         }
-        let candidate = self
-            .flow4(conjunction)
-            .or_else(|| self.flow6(conjunction))
-            .or_else(|| self.least(conjunction))?;
+        let candidate = self.flow(conjunction).or_else(|| self.least(conjunction))?;
         let left = |index: &usize| {
             let literal = &conjunction[*index];
             !candidate.done.contains(index) && !self.is_implied(literal, &candidate.part.sought)
@@ -254,13 +278,13 @@ impl Planner<'_> {
             (Atom::Vlan(None), sought) => {
                 self.view == View::Tagged && !matches!(sought, Sought::Interface(_))
             }
-            (Atom::Kinds(kinds), Sought::Flow4 { .. }) => kinds & kind::V4 != 0,
-            (Atom::Kinds(kinds), Sought::Flow6 { .. } | Sought::V6 { .. }) => kinds & kind::V6 != 0,
-            (Atom::Proto { number, kinds }, Sought::Flow4 { proto, .. }) => {
-                number == proto && kinds & kind::V4 != 0
+            (Atom::Kinds(kinds), Sought::Flow4(_)) => kinds & kind::V4 != 0,
+            (Atom::Kinds(kinds), Sought::Flow6(_) | Sought::V6 { .. }) => kinds & kind::V6 != 0,
+            (Atom::Proto { number, kinds }, Sought::Flow4(flow)) => {
+                number == flow.proto && kinds & kind::V4 != 0
             }
-            (Atom::Proto { number, kinds }, Sought::Flow6 { proto, .. }) => {
-                number == proto && kinds & kind::V6 != 0
+            (Atom::Proto { number, kinds }, Sought::Flow6(flow)) => {
+                number == flow.proto && kinds & kind::V6 != 0
             }
             _ => false,
         }
@@ -274,8 +298,8 @@ impl Planner<'_> {
         of_view & !(traits::PLAIN | traits::TAGGED) | view
     }
 
-    fn flow4(&self, conjunction: &Conjunction) -> Option<Candidate> {
-        let address = |literal: &Literal| match literal.atom {
+    fn flow(&self, conjunction: &Conjunction) -> Option<Candidate> {
+        let v4 = |literal: &Literal| match literal.atom {
             Atom::V4 {
                 ends,
                 addr,
@@ -284,37 +308,7 @@ impl Planner<'_> {
             } if kinds & kind::V4 != 0 => Some((ends, addr)),
             _ => None,
         };
-        let proto = proto(conjunction)?;
-        let addresses = fixed(conjunction, address)?;
-        let ports = fixed(conjunction, port)?;
-        let sought = Sought::Flow4 {
-            proto,
-            low: addresses.low,
-            high: addresses.high,
-            low_port: ports.low,
-            high_port: ports.high,
-        };
-        // Bit `addresses exchanged + 2 * ports exchanged`.
-        let mut ways = 0;
-        for (bit, exchanged) in [(1, false), (2, true)] {
-            if ports.ways & bit != 0 {
-                ways |= addresses.ways << (2 * u8::from(exchanged));
-            }
-        }
-        let part = Part {
-            sought,
-            need: self.need(traits::ALL),
-            ways,
-            rest: None,
-        };
-        let mut done = addresses.done;
-        done.extend(ports.done);
-        Some(Candidate { part, done })
-    }
-
-    /// IPv6 flows are found by a hash, so all that the conjunction says is compared.
-    fn flow6(&self, conjunction: &Conjunction) -> Option<Candidate> {
-        let address = |literal: &Literal| match literal.atom {
+        let v6 = |literal: &Literal| match literal.atom {
             Atom::V6 {
                 ends,
                 addr,
@@ -322,23 +316,18 @@ impl Planner<'_> {
             } => Some((ends, addr)),
             _ => None,
         };
-        let proto = proto(conjunction)?;
-        let addresses = fixed(conjunction, address)?;
-        let ports = fixed(conjunction, port)?;
-        let part = Part {
-            sought: Sought::Flow6 {
-                proto,
-                low: addresses.low,
-                high: addresses.high,
-                low_port: ports.low,
-                high_port: ports.high,
-            },
-            need: self.need(traits::ALL),
-            ways: ALL_WAYS,
-            rest: None,
-        };
+        let need = self.need(traits::ALL);
+        if let Some((flow, ways, done)) = flow(conjunction, v4) {
+            let part = Part {
+                ways,
+                ..Part::new(Sought::Flow4(flow), need)
+            };
+            return Some(Candidate { part, done });
+        }
+        // IPv6 flows are found by a hash, so all that the conjunction says is compared.
+        let (flow, _, _) = flow(conjunction, v6)?;
         Some(Candidate {
-            part,
+            part: Part::new(Sought::Flow6(flow), need),
             done: Vec::new(),
         })
     }
@@ -384,40 +373,20 @@ impl Planner<'_> {
             }
             Atom::Mac { ends, addr } => {
                 let (sides, is_done) = sides(ends);
-                let need = match self.view {
-                    // Hardware addresses stand in front of tags.
-                    View::Plain => sides,
-                    View::Tagged => self.need(sides),
-                };
-                let part = Part {
-                    sought: Sought::Mac(addr),
-                    need,
-                    ways: ALL_WAYS,
-                    rest: None,
-                };
-                return Some((part, is_done));
+                (Sought::Mac(addr), sides, is_done)
             }
             Atom::Vlan(Some(id)) => (Sought::Vlan(id), any, true),
             Atom::Proto { number, kinds } => (Sought::Proto { number, kinds }, any, true),
             Atom::Kinds(kinds) => (Sought::Kinds(kinds), any, true),
-            Atom::Interface(interface) => {
-                let part = Part {
-                    sought: Sought::Interface(interface),
-                    need: any,
-                    ways: ALL_WAYS,
-                    rest: None,
-                };
-                return Some((part, true));
-            }
+            Atom::Interface(interface) => (Sought::Interface(interface), any, true),
             Atom::Vlan(None) | Atom::Flow(_) | Atom::Opaque => return None,
         };
-        let part = Part {
-            sought,
-            need: self.need(need),
-            ways: ALL_WAYS,
-            rest: None,
+        let need = match (&sought, self.view) {
+            // Hardware addresses stand in front of tags.
+            (Sought::Interface(_), _) | (Sought::Mac(_), View::Plain) => need,
+            _ => self.need(need),
         };
-        Some((part, is_done))
+        Some((Part::new(sought, need), is_done))
     }
 }
 
@@ -458,12 +427,30 @@ fn proto(conjunction: &Conjunction) -> Option<u8> {
 
 /// Two values that a conjunction fixes at both ends.
 struct Fixed<T> {
-    low: T,
-    high: T,
+    values: [T; 2],
     /// Bit 0: the source has the low one; bit 1: the high one.
     ways: u8,
     /// Literals that say so.
     done: Vec<usize>,
+}
+
+/// The flow that a conjunction fixes, the ways of it that match, and literals that say so.
+fn flow<A: Copy + Ord>(
+    conjunction: &Conjunction,
+    address: impl Fn(&Literal) -> Option<(Ends, A)>,
+) -> Option<(Flow<A>, u8, Vec<usize>)> {
+    let proto = proto(conjunction)?;
+    let hosts = fixed(conjunction, address)?;
+    let ports = fixed(conjunction, port)?;
+    // Bit `addresses exchanged + 2 * ports exchanged`.
+    let mut ways = 0;
+    for (bit, exchanged) in [(1, 0), (2, 1)] {
+        if ports.ways & bit != 0 {
+            ways |= hosts.ways << (2 * exchanged);
+        }
+    }
+    let flow = Flow::new(proto, hosts.values, ports.values);
+    Some((flow, ways, [hosts.done, ports.done].concat()))
 }
 
 fn fixed<T: Copy + Ord>(
@@ -500,8 +487,7 @@ fn fixed<T: Copy + Ord>(
         (true, true) => 0b10,
     };
     Some(Fixed {
-        low: a.1.min(b.1),
-        high: a.1.max(b.1),
+        values: [a.1, b.1],
         ways,
         done: vec![a.0, b.0],
     })
@@ -509,48 +495,33 @@ fn fixed<T: Copy + Ord>(
 
 /// Where packets of a flow are found, and those that may be its fragments.
 fn followed(term: FlowTerm) -> Vec<Part> {
-    let part = |sought, ways| Part {
-        sought,
-        need: traits::ALL,
-        ways,
-        rest: None,
-    };
-    let pair = |low, high| vec![part(Sought::Pair { low, high }, ALL_WAYS)];
+    let part = |sought| Part::new(sought, traits::ALL);
     let key = match term {
-        FlowTerm::Datagram(datagram) => return pair(datagram.src, datagram.dst),
+        FlowTerm::Datagram(datagram) => {
+            return vec![part(Sought::Pair([datagram.src, datagram.dst]))];
+        }
         FlowTerm::Key { key, .. } => key,
     };
     match key {
-        FlowKey::Ip { low, high, .. } => pair(low, high),
-        FlowKey::Mac { .. } | FlowKey::Link { .. } => vec![part(Sought::Link(key), ALL_WAYS)],
+        FlowKey::Ip { low, high, .. } => vec![part(Sought::Pair([low, high]))],
+        FlowKey::Mac { .. } | FlowKey::Link { .. } => vec![part(Sought::Link(key))],
         FlowKey::Ports { proto, low, high } => {
-            let (low_port, high_port) = (low.port.min(high.port), low.port.max(high.port));
-            let flow = match (low.addr, high.addr) {
-                (IpAddr::V4(a), IpAddr::V4(b)) => Sought::Flow4 {
-                    proto,
-                    low: a.to_bits(),
-                    high: b.to_bits(),
-                    low_port,
-                    high_port,
-                },
-                (IpAddr::V6(a), IpAddr::V6(b)) => Sought::Flow6 {
-                    proto,
-                    low: a.to_bits(),
-                    high: b.to_bits(),
-                    low_port,
-                    high_port,
-                },
+            let (hosts, ports) = ([low.addr, high.addr], [low.port, high.port]);
+            let flow = match hosts {
+                [IpAddr::V4(a), IpAddr::V4(b)] => {
+                    let hosts = [a.to_bits(), b.to_bits()];
+                    Sought::Flow4(Flow::new(proto, hosts, ports))
+                }
+                [IpAddr::V6(a), IpAddr::V6(b)] => {
+                    let hosts = [a.to_bits(), b.to_bits()];
+                    Sought::Flow6(Flow::new(proto, hosts, ports))
+                }
                 // Keys of packets have one family.
-                _ => return pair(low.addr, high.addr),
+                _ => return vec![part(Sought::Pair(hosts))],
             };
-            let fragments = Sought::Fragments {
-                low: low.addr,
-                high: high.addr,
-            };
-            vec![
-                part(flow, ways(proto, low, high)),
-                part(fragments, ALL_WAYS),
-            ]
+            let ways = ways(proto, low, high);
+            let flow = Part { ways, ..part(flow) };
+            vec![flow, part(Sought::Fragments(hosts))]
         }
     }
 }

@@ -16,11 +16,10 @@ use super::{
     Explanation, Placed, Placement, RuleReader,
     chunked::Numbers,
     index::{Body, Books, Index, RuleInfo, flags},
-    key::{Shape, traits},
+    key::Shape,
     plan::{Part, Plan, plan},
     reader::Shared,
     residue::Residue,
-    sought::Sought,
     table::Seeds,
     understand::{Understood, understand},
 };
@@ -70,32 +69,19 @@ pub struct RuleSet {
     retired: Vec<Arc<Index>>,
 }
 
+/// Link types that a rule does not apply to.
+type Refused = Vec<(LinkType, FilterError)>;
+
 /// What the control side keeps of a rule.
 struct Kept {
     /// To compile it for more link types; none where the caller is asked.
     piece: Option<Arc<Piece>>,
     placement: Placement,
-    parts: Box<[KeptPart]>,
+    /// Its look-ups.
+    parts: Vec<Part>,
     /// Bits of [`flags`].
     flags: u8,
     body: Arc<Body>,
-}
-
-/// A look-up of a rule.
-struct KeptPart {
-    sought: Sought,
-    /// How many primitives are compared after it.
-    compared: usize,
-    /// Whether it is one of `$flow`, made on every link type and under any tags.
-    is_of_term: bool,
-}
-
-/// A rule on its way into the tables.
-struct Prepared {
-    parts: Option<Vec<Part>>,
-    flags: u8,
-    body: Body,
-    placed: Placed,
 }
 
 impl fmt::Debug for RuleSet {
@@ -233,7 +219,7 @@ impl RuleSet {
         Some(Explanation {
             placement: kept.placement,
             look_ups: look_ups
-                .map(|part| (part.sought.to_string(), part.compared))
+                .map(|part| (part.sought.to_string(), part.compared()))
                 .collect(),
             programs: kept.body.programs.clone(),
         })
@@ -273,32 +259,19 @@ impl RuleSet {
         filled: &Filled,
         known: &dyn Fn(LinkType) -> Option<Program>,
     ) -> Result<Placed, FilterError> {
-        let prepared = self.prepare(filled, known)?;
+        let (kept, refused) = self.prepare(filled, known)?;
         self.take_out(id);
         let rule = self.numbers.take();
-        let body = Arc::new(prepared.body);
-        let needs_body = prepared.flags & (flags::PARTIAL | flags::ORDERED) != 0;
+        let needs_body = kept.flags & (flags::PARTIAL | flags::ORDERED) != 0;
         *self.work.rules.get_mut(rule) = RuleInfo {
             id: id.0,
-            flags: prepared.flags,
-            body: needs_body.then(|| Arc::clone(&body)),
+            flags: kept.flags,
+            body: needs_body.then(|| Arc::clone(&kept.body)),
         };
-        let parts = prepared.parts.unwrap_or_default();
-        for part in &parts {
+        for part in &kept.parts {
             self.work.add(&mut self.books, rule, part);
         }
-        let placement = prepared.placed.placement;
-        let kept = Kept {
-            piece: filled
-                .pieces
-                .first()
-                .filter(|_| prepared.flags & flags::ASK == 0)
-                .cloned(),
-            placement,
-            parts: parts.iter().map(KeptPart::new).collect(),
-            flags: prepared.flags,
-            body,
-        };
+        let placement = kept.placement;
         self.add_residue(rule, &kept);
         if kept.is_followed() {
             self.work.followed += 1;
@@ -308,7 +281,7 @@ impl RuleSet {
         }
         self.kept[rule as usize] = Some(kept);
         self.ids.insert(id.0, rule);
-        Ok(prepared.placed)
+        Ok(Placed { placement, refused })
     }
 
     /// Notes a rule where every packet of a link type must be shown to it.
@@ -410,7 +383,7 @@ impl RuleSet {
         &self,
         filled: &Filled,
         known: &dyn Fn(LinkType) -> Option<Program>,
-    ) -> Result<Prepared, FilterError> {
+    ) -> Result<(Kept, Refused), FilterError> {
         let (understood, plan, placement) = self.place(filled);
         let mut its_flags = 0;
         for (is_set, flag) in [
@@ -421,36 +394,36 @@ impl RuleSet {
         ] {
             its_flags |= if is_set { flag } else { 0 };
         }
-        let mut parts = plan.parts;
+        let mut parts = plan.parts.unwrap_or_default();
         if understood.asks {
             // What the caller's filter makes of bytes that were not captured is its own matter.
-            for part in parts.iter_mut().flatten() {
-                part.rest = None;
-            }
+            parts.iter_mut().for_each(|part| part.rest = None);
         }
         let (programs, refused) = self.programs_of(filled, known, &understood, placement)?;
-        Ok(Prepared {
+        let piece = filled.pieces.first().filter(|_| !understood.asks);
+        let kept = Kept {
+            piece: piece.cloned(),
+            placement,
             parts,
             flags: its_flags,
-            body: Body {
+            body: Arc::new(Body {
                 is_opaque: understood.is_opaque,
                 expr: understood.expr,
                 view: understood.view,
                 programs,
-            },
-            placed: Placed { placement, refused },
-        })
+            }),
+        };
+        Ok((kept, refused))
     }
 
     /// The programs that a rule needs, or has already, and link types that it does not apply to.
-    #[expect(clippy::type_complexity, reason = "two lists by link type")]
     fn programs_of(
         &self,
         filled: &Filled,
         known: &dyn Fn(LinkType) -> Option<Program>,
         understood: &Understood,
         placement: Placement,
-    ) -> Result<(Vec<(LinkType, Program)>, Vec<(LinkType, FilterError)>), FilterError> {
+    ) -> Result<(Vec<(LinkType, Program)>, Refused), FilterError> {
         let (mut programs, mut refused) = (Vec::new(), Vec::new());
         if understood.asks {
             return Ok((programs, refused));
@@ -520,29 +493,11 @@ impl Kept {
 
     /// Whether its look-ups are those of `$flow`, which know every link type.
     fn is_flow_only(&self) -> bool {
-        self.parts.iter().all(|part| part.is_of_term)
+        self.parts.iter().all(Part::is_of_term)
     }
 
     /// Whether it must be sought in what only a whole parse sees.
     fn is_followed(&self) -> bool {
-        self.flags & flags::ASK != 0 && self.parts.iter().any(|part| part.is_of_term)
-    }
-}
-
-impl KeptPart {
-    fn new(part: &Part) -> Self {
-        let is_flow = matches!(
-            part.sought,
-            Sought::Flow4 { .. }
-                | Sought::Flow6 { .. }
-                | Sought::Fragments { .. }
-                | Sought::Pair { .. }
-                | Sought::Link(_)
-        );
-        Self {
-            sought: part.sought,
-            compared: part.rest.as_ref().map_or(0, |rest| rest.literals.len()),
-            is_of_term: is_flow && part.need == traits::ALL,
-        }
+        self.flags & flags::ASK != 0 && self.parts.iter().any(Part::is_of_term)
     }
 }

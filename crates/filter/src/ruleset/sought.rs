@@ -15,22 +15,10 @@ use super::{
 /// The fixed part of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sought {
-    /// TCP, UDP or SCTP over IPv4 between two addresses and two ports, each pair ordered by itself.
-    Flow4 {
-        proto: u8,
-        low: u32,
-        high: u32,
-        low_port: u16,
-        high_port: u16,
-    },
-    /// The same over IPv6.
-    Flow6 {
-        proto: u8,
-        low: u128,
-        high: u128,
-        low_port: u16,
-        high_port: u16,
-    },
+    /// A flow over IPv4.
+    Flow4(Flow<u32>),
+    /// A flow over IPv6.
+    Flow6(Flow<u128>),
     V4 {
         addr: u32,
         bits: u8,
@@ -53,17 +41,31 @@ pub(super) enum Sought {
     Kinds(u8),
     Interface(u16),
     /// IP fragments between two addresses, for `$flow`.
-    Fragments {
-        low: IpAddr,
-        high: IpAddr,
-    },
+    Fragments([IpAddr; 2]),
     /// Any IP between two addresses, for `$flow`.
-    Pair {
-        low: IpAddr,
-        high: IpAddr,
-    },
+    Pair([IpAddr; 2]),
     /// A flow that is not IP, for `$flow`.
     Link(FlowKey),
+}
+
+/// TCP, UDP or SCTP between two hosts and two ports, each pair ordered by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Flow<A> {
+    pub(super) proto: u8,
+    pub(super) hosts: [A; 2],
+    pub(super) ports: [u16; 2],
+}
+
+impl<A: Ord + Copy> Flow<A> {
+    pub(super) fn new(proto: u8, hosts: [A; 2], ports: [u16; 2]) -> Self {
+        let [a, b] = hosts;
+        let [a_port, b_port] = ports;
+        Self {
+            proto,
+            hosts: [a.min(b), a.max(b)],
+            ports: [a_port.min(b_port), a_port.max(b_port)],
+        }
+    }
 }
 
 /// A key of one of the tables.
@@ -72,6 +74,9 @@ pub(super) enum TableKey {
     Flow(Flow4Key),
     Small(u64),
 }
+
+/// All four ways of a flow's addresses and ports, ordered or exchanged.
+pub(super) const ALL_WAYS: u8 = 0b1111;
 
 /// What [`SmallSlot`]s hold, in the upper 8 bits of their keys.
 pub(super) mod tag {
@@ -120,19 +125,21 @@ pub(super) fn v6_key(seeds: Seeds, addr: u128, bits: u8) -> u64 {
     small(tag::V6, u64::from(bits) << 48 | wide(seeds, masked) >> 16)
 }
 
-pub(super) fn flow6_key(seeds: Seeds, proto: u8, low: u128, high: u128, ports: u32) -> u64 {
-    let rest = u64::from(ports) << 8 | u64::from(proto);
+pub(super) fn flow6_key(seeds: Seeds, flow: &Flow<u128>) -> u64 {
+    let [low, high] = flow.hosts;
+    let [low_port, high_port] = flow.ports.map(u64::from);
+    let rest = low_port << 24 | high_port << 8 | u64::from(flow.proto);
     let hash = seeds.hash(wide(seeds, low) ^ rest, wide(seeds, high));
     small(tag::FLOW6, hash)
 }
 
 /// Two addresses in any order.
-pub(super) fn pair_key(seeds: Seeds, tag: u8, a: IpAddr, b: IpAddr) -> u64 {
+pub(super) fn pair_key(seeds: Seeds, tag: u8, pair: [IpAddr; 2]) -> u64 {
     let bits = |addr: IpAddr| match addr {
         IpAddr::V4(addr) => u128::from(addr.to_bits()) | 1 << 127,
         IpAddr::V6(addr) => addr.to_bits(),
     };
-    let (a, b) = (bits(a), bits(b));
+    let [a, b] = pair.map(bits);
     small(
         tag,
         seeds.hash(wide(seeds, a.min(b)), wide(seeds, a.max(b))),
@@ -173,28 +180,8 @@ impl Sought {
     pub(super) fn keys(&self, seeds: Seeds) -> Vec<TableKey> {
         let one = |key| vec![TableKey::Small(key)];
         match *self {
-            Self::Flow4 {
-                proto,
-                low,
-                high,
-                low_port,
-                high_port,
-            } => vec![TableKey::Flow(Flow4Key::ordered(
-                proto, low, high, low_port, high_port,
-            ))],
-            Self::Flow6 {
-                proto,
-                low,
-                high,
-                low_port,
-                high_port,
-            } => one(flow6_key(
-                seeds,
-                proto,
-                low,
-                high,
-                u32::from(low_port) << 16 | u32::from(high_port),
-            )),
+            Self::Flow4(flow) => vec![TableKey::Flow(flow.key())],
+            Self::Flow6(flow) => one(flow6_key(seeds, &flow)),
             Self::V4 { addr, bits } => one(prefix_key(tag::V4, addr, bits)),
             Self::V6 { addr, bits } => one(v6_key(seeds, addr, bits)),
             Self::Ports { low, high } => prefixes(low, high)
@@ -212,8 +199,8 @@ impl Sought {
                 .map(|kind| TableKey::Small(small(tag::KIND, u64::from(kind))))
                 .collect(),
             Self::Interface(interface) => one(small(tag::INTERFACE, u64::from(interface))),
-            Self::Fragments { low, high } => one(pair_key(seeds, tag::FRAGMENTS, low, high)),
-            Self::Pair { low, high } => one(pair_key(seeds, tag::PAIR, low, high)),
+            Self::Fragments(pair) => one(pair_key(seeds, tag::FRAGMENTS, pair)),
+            Self::Pair(pair) => one(pair_key(seeds, tag::PAIR, pair)),
             Self::Link(flow) => link_key(seeds, &flow)
                 .map(TableKey::Small)
                 .into_iter()
@@ -271,9 +258,12 @@ impl Flow4Key {
         };
         (key, 1 << (swapped | ports_swapped << 1))
     }
+}
 
-    fn ordered(proto: u8, low: u32, high: u32, low_port: u16, high_port: u16) -> Self {
-        Self::new(proto_trait(proto), low, high, (low_port, high_port)).0
+impl Flow<u32> {
+    fn key(&self) -> Flow4Key {
+        let ([low, high], [low_port, high_port]) = (self.hosts, self.ports);
+        Flow4Key::new(proto_trait(self.proto), low, high, (low_port, high_port)).0
     }
 }
 
@@ -321,39 +311,6 @@ impl Flow4Slot {
             rest: key.ports | u64::from(word),
         }
     }
-
-    /// The rule that takes packets of these traits and this way; `Err` with a group of entries.
-    #[inline]
-    pub(super) fn value(&self) -> Result<u32, u32> {
-        if self.word() & 0x100 != 0 {
-            Err(self.word() >> 9)
-        } else {
-            Ok(self.word() >> 9)
-        }
-    }
-
-    /// The rule or group, and whether it is a group.
-    #[inline]
-    pub(super) fn parts(&self) -> (u32, bool) {
-        (self.word() >> 9, self.word() & 0x100 != 0)
-    }
-
-    /// Whether a slot of one entry takes packets of these traits (views of them only) and this way.
-    #[inline]
-    pub(super) fn takes(&self, traits: u16, way: u8) -> bool {
-        let views = u32::from(traits & (traits::PLAIN | traits::TAGGED)) / u32::from(traits::PLAIN);
-        let asked = views << 2 | u32::from(way) << 4;
-        self.word() & asked == asked
-    }
-
-    pub(super) fn need(&self) -> u16 {
-        let views = u16::try_from(self.word() >> 2 & 3).unwrap_or(0) * traits::PLAIN;
-        traits::ALL & !(traits::PLAIN | traits::TAGGED) | views
-    }
-
-    pub(super) fn ways(&self) -> u8 {
-        u8::try_from(self.word() >> 4 & 15).unwrap_or(0)
-    }
 }
 
 impl Slot for Flow4Slot {
@@ -379,6 +336,26 @@ impl Slot for Flow4Slot {
     #[inline]
     fn hash(key: Flow4Key, seeds: Seeds) -> u64 {
         seeds.hash(key.addresses, key.ports)
+    }
+
+    #[inline]
+    fn parts(&self) -> (u32, bool) {
+        (self.word() >> 9, self.word() & 0x100 != 0)
+    }
+
+    /// Of the traits only views count.
+    #[inline]
+    fn takes(&self, traits: u16, way: u8) -> bool {
+        let views = u32::from(traits & (traits::PLAIN | traits::TAGGED)) / u32::from(traits::PLAIN);
+        let asked = views << 2 | u32::from(way) << 4;
+        self.word() & asked == asked
+    }
+
+    fn need(&self) -> (u16, u8) {
+        let [low, ..] = self.word().to_le_bytes();
+        let views = u16::from(low >> 2 & 3) * traits::PLAIN;
+        let need = traits::ALL & !(traits::PLAIN | traits::TAGGED) | views;
+        (need, low >> 4)
     }
 }
 
@@ -411,32 +388,6 @@ impl SmallSlot {
             is_group: 1,
         }
     }
-
-    /// The rule; `Err` with a group of entries.
-    #[inline]
-    pub(super) fn value(&self) -> Result<u32, u32> {
-        if self.is_group == 0 {
-            Ok(self.value)
-        } else {
-            Err(self.value)
-        }
-    }
-
-    /// The rule or group, and whether it is a group.
-    #[inline]
-    pub(super) fn parts(&self) -> (u32, bool) {
-        (self.value, self.is_group != 0)
-    }
-
-    /// Whether a slot of one entry takes packets of these traits.
-    #[inline]
-    pub(super) fn takes(&self, traits: u16) -> bool {
-        traits & !self.need == 0
-    }
-
-    pub(super) fn need(&self) -> u16 {
-        self.need
-    }
 }
 
 impl Slot for SmallSlot {
@@ -460,44 +411,28 @@ impl Slot for SmallSlot {
     fn hash(key: u64, seeds: Seeds) -> u64 {
         seeds.hash(key, 0)
     }
+
+    #[inline]
+    fn parts(&self) -> (u32, bool) {
+        (self.value, self.is_group != 0)
+    }
+
+    /// The way does not count.
+    #[inline]
+    fn takes(&self, traits: u16, _way: u8) -> bool {
+        traits & !self.need == 0
+    }
+
+    fn need(&self) -> (u16, u8) {
+        (self.need, ALL_WAYS)
+    }
 }
 
 impl fmt::Display for Sought {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |proto: u8| match proto {
-            super::key::TCP => "tcp",
-            super::key::UDP => "udp",
-            _ => "sctp",
-        };
         match *self {
-            Self::Flow4 {
-                proto,
-                low,
-                high,
-                low_port,
-                high_port,
-            } => {
-                let [low, high] = [low, high].map(Ipv4Addr::from);
-                write!(
-                    f,
-                    "flow {} {low} {high} ports {low_port} {high_port}",
-                    name(proto)
-                )
-            }
-            Self::Flow6 {
-                proto,
-                low,
-                high,
-                low_port,
-                high_port,
-            } => {
-                let [low, high] = [low, high].map(Ipv6Addr::from);
-                write!(
-                    f,
-                    "flow {} {low} {high} ports {low_port} {high_port}",
-                    name(proto)
-                )
-            }
+            Self::Flow4(flow) => write_flow(f, &flow, Ipv4Addr::from),
+            Self::Flow6(flow) => write_flow(f, &flow, Ipv6Addr::from),
             Self::V4 { addr, bits: 32 } => write!(f, "host {}", Ipv4Addr::from(addr)),
             Self::V4 { addr, bits } => write!(f, "net {}/{bits}", Ipv4Addr::from(addr)),
             Self::V6 { addr, bits: 128 } => write!(f, "host {}", Ipv6Addr::from(addr)),
@@ -525,9 +460,23 @@ impl fmt::Display for Sought {
                 f.write_str(&names.join(" or "))
             }
             Self::Interface(interface) => write!(f, "interface {interface}"),
-            Self::Fragments { low, high } => write!(f, "fragments between {low} and {high}"),
-            Self::Pair { low, high } => write!(f, "packets between {low} and {high}"),
+            Self::Fragments([a, b]) => write!(f, "fragments between {a} and {b}"),
+            Self::Pair([a, b]) => write!(f, "packets between {a} and {b}"),
             Self::Link(flow) => write!(f, "{flow}"),
         }
     }
+}
+
+fn write_flow<A: Copy, D: fmt::Display>(
+    f: &mut fmt::Formatter<'_>,
+    flow: &Flow<A>,
+    host: impl Fn(A) -> D,
+) -> fmt::Result {
+    let name = match flow.proto {
+        super::key::TCP => "tcp",
+        super::key::UDP => "udp",
+        _ => "sctp",
+    };
+    let ([low, high], [low_port, high_port]) = (flow.hosts.map(host), flow.ports);
+    write!(f, "flow {name} {low} {high} ports {low_port} {high_port}")
 }

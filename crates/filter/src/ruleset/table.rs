@@ -29,6 +29,12 @@ pub(super) trait Slot: Copy + Default {
     fn is_empty(&self) -> bool;
     fn has_key(&self, key: Self::Key) -> bool;
     fn hash(key: Self::Key, seeds: Seeds) -> u64;
+    /// The rule or group of entries, and whether it is a group.
+    fn parts(&self) -> (u32, bool);
+    /// Whether a slot of one entry takes packets of these traits and this way.
+    fn takes(&self, traits: u16, way: u8) -> bool;
+    /// What [`Self::takes`] compares with.
+    fn need(&self) -> (u16, u8);
 }
 
 /// What hashes are keyed with, so that nobody who chooses packets, and through `$flow` rules, chooses collisions.
@@ -153,26 +159,10 @@ impl<S: Slot> Table<S> {
         lines[at].0[0].is_empty()
     }
 
-    /// The slot of a key; `hash` is that of [`Self::hash`].
-    #[inline]
-    pub(super) fn find(&self, key: S::Key, hash: u64) -> Option<&S> {
-        let lines = &*self.shards[Self::shard_of(hash)];
-        let mask = lines.len() - 1;
-        #[expect(clippy::cast_possible_truncation, reason = "masked")]
-        let mut at = hash as usize & mask;
-        loop {
-            let line = &lines[at];
-            for slot in &line.0 {
-                if slot.has_key(key) {
-                    return Some(slot);
-                }
-            }
-            // Slots of a line are filled in order.
-            if line.0[LINE - 1].is_empty() {
-                return None;
-            }
-            at = (at + 1) & mask;
-        }
+    /// The slot of a key.
+    pub(super) fn find(&self, key: S::Key) -> Option<S> {
+        let (slot, is_found) = self.get(key, self.hash(key));
+        is_found.then_some(slot)
     }
 
     /// Adds a slot whose key is not there yet.
@@ -192,7 +182,7 @@ impl<S: Slot> Table<S> {
     /// Takes a key's slot out.
     pub(super) fn remove(&mut self, key: S::Key) {
         let hash = self.hash(key);
-        if self.find(key, hash).is_none() {
+        if self.find(key).is_none() {
             return;
         }
         let index = Self::shard_of(hash);
