@@ -8,7 +8,7 @@
 //! | `ablation/3-nt-stores` | descriptors and payload go around the caches |
 //! | `ablation/4-descriptor-groups` | descriptors wait in the L1 cache until 32 are together, so that whole lines go around the caches |
 //! | `ablation/5-ring` | our ring, a call for each packet: holds instead of mutexes and guard interval, open buckets published every 128 KiB, smallest and largest times |
-//! | `ablation/6-bursts` | a call for each burst of 64 packets; frames of whole lines go to their place without a buffer |
+//! | `ablation/6-bursts` | a call for each burst of 64 packets |
 //!
 //! The mutex of a storage and the guard interval have no row of their own: both cost something once for 2 MiB, and what replaced them also
 //! makes open buckets readable. `guard/…` shows what distance is worth.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{
     Link, Storage, descriptor,
     header::MONO_UNKNOWN,
-    write_buffer::{DESCRIPTORS, LongRoom, SHORT_BYTES, Stop, Stored, Target, WriteBuffer, needed},
+    write_buffer::{DESCRIPTORS, Room, SHORT_BYTES, Stop, Stored, Target, WriteBuffer, needed},
 };
 use crate::{BucketRef, Record, barrier::Barrier, sync::Ordering};
 use descriptor::{CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, Extension};
@@ -272,7 +272,7 @@ impl OpenBucket {
             let unstored = bytes.saturating_sub(self.stored.bytes);
             self.stored.end + usize::try_from(unstored).unwrap_or(bucket_bytes)
         };
-        let room = LongRoom {
+        let room = Room {
             bucket_bytes,
             until: end_at(publish_at),
             longest: end_at(publish_at + publish_bytes),

@@ -99,9 +99,9 @@ pub(crate) enum Stop<'a> {
     Other(Record<'a>),
 }
 
-/// How far long records may go at once.
+/// How far a burst of long records may go at once.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct LongRoom {
+pub(super) struct Room {
     pub(super) bucket_bytes: usize,
     /// Behind this offset of payload no group begins …
     pub(super) until: usize,
@@ -247,7 +247,7 @@ impl WriteBuffer {
         target: Target<'_>,
         stored: &mut Stored,
         base_ns: i64,
-        room: LongRoom,
+        room: Room,
         mut next: Record<'a>,
         records: &mut impl Iterator<Item = Record<'a>>,
     ) -> Option<Stop<'a>> {
