@@ -93,7 +93,7 @@ pub(super) struct Stored {
 pub(crate) enum Stop<'a> {
     /// It is all stored.
     End,
-    /// As many bytes as asked for are unpublished.
+    /// So much is unpublished that it is to be published.
     Publish,
     /// This record may not fit, or be too long.
     Other(Record<'a>),
@@ -181,10 +181,13 @@ impl WriteBuffer {
         let last = DESCRIPTORS.min(first + records_max);
         let begin = stored.end;
         let room = (last - first) * SHORT_BYTES;
-        let cached = !self.streaming;
-        let mut settled = !cached || self.written == begin;
+        // Regular stores go to the bucket at once; what is to go past the cache waits in the buffer.
+        let direct = !self.streaming;
+        // Payload that waits before `begin` is written first.
+        let mut settled = !direct || self.written == begin;
         let memory = target.range(begin, room).wrapping_sub(begin);
-        let origin = if cached {
+        // Where payload offset 0 would lie, in the bucket or before the buffer.
+        let origin = if direct {
             memory
         } else {
             assert!(begin - self.base < PAYLOAD_BYTES);
@@ -211,7 +214,7 @@ impl WriteBuffer {
                 break;
             };
             if !settled {
-                // Not before a short record is there: long ones leave their last line in the buffer for the next.
+                // Not before there is a short record: a long one needs the last line of the long one before in the buffer.
                 self.settle(target, begin);
                 settled = true;
             }
@@ -227,10 +230,10 @@ impl WriteBuffer {
         stored.count += slot - first;
         stored.end = end;
         stored.bytes += (end - begin) as u64;
-        if cached && slot > first {
+        if direct && slot > first {
             (self.base, self.written) = (end & !(LINE_BYTES - 1), end);
             self.choose(end);
-        } else if !cached && self.is_full(end) {
+        } else if !direct && self.is_full(end) {
             self.write_older(target, end);
         }
         if slot == DESCRIPTORS {
@@ -279,7 +282,7 @@ impl WriteBuffer {
         }
     }
 
-    /// The calling thread goes on. Before every row of calls: what the thread before left unfenced is fenced now.
+    /// To be called before every series of calls: this thread goes on with the producer. What another thread left unfenced is fenced.
     #[inline(always)]
     pub(super) fn enter(&mut self) {
         let here = Thread::current();
