@@ -388,14 +388,3 @@ void rsd_free_plain(const struct rsd_view *view, struct rte_mbuf **mbufs, uint16
 {
 	rte_mempool_put_bulk(view->mempool, (void *const *)mbufs, count);
 }
-
-uint64_t rsd_discard(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t room, uint32_t bursts)
-{
-	uint64_t packets = 0;
-	for (uint32_t i = 0; i < bursts; i++) {
-		const uint16_t count = rte_eth_rx_burst(port, queue, mbufs, room);
-		rte_pktmbuf_free_bulk(mbufs, count);
-		packets += count;
-	}
-	return packets;
-}

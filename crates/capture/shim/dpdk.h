@@ -112,8 +112,6 @@ uint32_t rsd_gather(const struct rte_mbuf *mbuf, uint8_t *into, uint32_t room);
 void rsd_free(struct rte_mbuf **mbufs, uint16_t count);
 /* Frees what rsd_receive called plain, in one go. */
 void rsd_free_plain(const struct rsd_view *view, struct rte_mbuf **mbufs, uint16_t count);
-/* Receives and frees, without a look at anything. */
-uint64_t rsd_discard(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t room, uint32_t bursts);
 
 /* How a packet for a test is made: bytes of a segment (at most 2048), bytes that its head claims beyond them. */
 struct rsd_shape {

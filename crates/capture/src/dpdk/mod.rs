@@ -10,7 +10,6 @@
 //! - `port`: opening: queues, spreading, memory,
 //! - `lower`: the kernel's interface that a vdev stands on,
 //! - `queue`, `stamps`, `idle`: the [`Queue`](crate::Queue), whose time a packet gets, and what happens while none comes,
-//! - `bare`: receiving and freeing alone, which benchmarks compare with,
 //! - `source`: the [`Source`](crate::Source) plug,
 //! - `sys`: the functions of `shim/dpdk.c`, which calls DPDK's.
 //!
@@ -30,7 +29,6 @@
 //! # Versions
 //! Written against DPDK 22.11, whose drivers' quirks `driver` knows.
 
-mod bare;
 mod device;
 mod driver;
 mod eal;
@@ -44,6 +42,5 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
-pub use bare::discard;
 pub use eal::{EalConfig, on_own_thread};
 pub use source::{DpdkConfig, DpdkSource, version};

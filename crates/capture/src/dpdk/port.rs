@@ -47,8 +47,6 @@ pub(super) struct Wish {
     pub(super) threads: u16,
     /// Bytes of buffers of each thread; `None`: as many as the device has descriptors.
     pub(super) buffer_bytes: Option<usize>,
-    /// Buffers lie side by side where the driver lets them; else as DPDK places them.
-    pub(super) packs_buffers: bool,
 }
 
 /// A port that was started.
@@ -124,7 +122,7 @@ pub(super) fn open(
     let mut memory = Memory {
         name,
         node: described.node,
-        packed: wish.packs_buffers && quirks.copies,
+        packed: quirks.copies,
         descriptors: 0,
     };
     memory

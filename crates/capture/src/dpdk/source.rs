@@ -205,7 +205,6 @@ impl Source for DpdkSource {
             promiscuous: self.config.promiscuous,
             threads: u16::try_from(queues).unwrap_or(u16::MAX).max(1),
             buffer_bytes: self.config.buffer_bytes,
-            packs_buffers: true,
         };
         let mut opened = port::open(environment, &device, wish)?;
         let mut notices = std::mem::take(&mut opened.notices);

@@ -220,7 +220,6 @@ unsafe extern "C" {
     fn rsd_gather(mbuf: *const Mbuf, into: *mut u8, room: u32) -> u32;
     fn rsd_free(mbufs: *mut *mut Mbuf, count: u16);
     fn rsd_free_plain(view: *const View, mbufs: *mut *mut Mbuf, count: u16);
-    fn rsd_discard(port: u16, queue: u16, mbufs: *mut *mut Mbuf, room: u16, bursts: u32) -> u64;
 }
 
 /// 0 or a count, or the error whose number is negated.
@@ -395,18 +394,6 @@ impl Batch {
         };
         self.count = usize::from(count).min(self.frames.len());
         self.count
-    }
-
-    /// Receives so many bursts from `queue` and frees them. Returns how many packets came. The caller owns that queue.
-    pub(super) fn discard(&mut self, queue: u16, bursts: u32) -> u64 {
-        self.free();
-        let (number, room) = (
-            self.port.number,
-            u16::try_from(self.mbufs.len()).unwrap_or(u16::MAX),
-        );
-        // SAFETY: the port is started and `&mut self` keeps other threads from the queue; there are `room` places, and none of
-        // them holds a buffer afterwards.
-        unsafe { rsd_discard(number, queue, self.mbufs.as_mut_ptr(), room, bursts) }
     }
 
     /// Gives the buffers back to their pools.
