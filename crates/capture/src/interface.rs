@@ -85,6 +85,14 @@ impl NamedInterface {
         u32::try_from(self.query.mtu(&name).ok()?).ok()
     }
 
+    /// An interface that came back is of another kind than the one before.
+    pub(crate) fn other_link_type(&self) -> SourceError {
+        let name = &self.name;
+        SourceError::Unsupported {
+            message: format!("{name} came back with another link type: start the recording again"),
+        }
+    }
+
     /// What failed.
     pub(crate) fn error(&self, call: &'static str, error: io::Error) -> SourceError {
         SourceError::system(&self.name, call, error)

@@ -49,7 +49,7 @@ const FANOUT_DEFRAGMENT: u16 = 0x8000;
 pub(super) struct TappedInterface {
     /// Its sides are those that are taken.
     pub(super) config: LiveConfig,
-    interface: NamedInterface,
+    pub(super) interface: NamedInterface,
     /// What every socket takes; `None`: all that comes.
     pub(super) program: Option<Vec<Instruction>>,
     /// Sockets take only what the user's filter takes.

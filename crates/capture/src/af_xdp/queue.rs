@@ -18,7 +18,7 @@ use super::{
     attachment::{Attachment, Held, Plan, QUEUES_MAX},
     mode::{WhyCopied, XdpMode},
     program::{STAMP_BYTES, word},
-    sys::{Descriptor, FillRing, RxRing, Umem, XdpSocket},
+    sys::{ConsumerRing, Descriptor, ProducerRing, Umem, XdpSocket},
     taken::TakenInterface,
 };
 use crate::{
@@ -49,8 +49,8 @@ pub(super) const OWN_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Channel {
     pub(super) socket: XdpSocket,
-    pub(super) fill: FillRing,
-    pub(super) rx: RxRing,
+    pub(super) fill: ProducerRing,
+    pub(super) rx: ConsumerRing,
 }
 
 impl Channel {

@@ -23,7 +23,7 @@
 
 use std::io;
 
-use super::sys::{CompletionRing, Descriptor, TxRing, Umem, XdpSocket};
+use super::sys::{ConsumerRing, Descriptor, ProducerRing, Umem, XdpSocket};
 use crate::{
     FrameMeta,
     af_packet::sys::InterfaceQuery,
@@ -52,8 +52,8 @@ const TELLS_OF_DROPS: (u32, u32) = (6, 6);
 pub(crate) struct XdpSender {
     // Closed before the chunks go; the kernel holds the pages until then in any case.
     socket: XdpSocket,
-    tx: TxRing,
-    completion: CompletionRing,
+    tx: ProducerRing,
+    completion: ConsumerRing,
     umem: Umem,
     /// Frames that were staged and whose chunks have not come back: `<= BATCH`.
     under_way: usize,
@@ -190,7 +190,10 @@ impl XdpSender {
 
     /// Takes chunks back that the kernel is done with, and returns how many.
     fn take_back(&mut self) -> usize {
-        let count = (self.completion.take() as usize).min(self.under_way);
+        // Their entries are not read: all chunks of a batch are awaited, and then their number says enough.
+        let returned = self.completion.available();
+        self.completion.release(returned);
+        let count = (returned as usize).min(self.under_way);
         self.under_way -= count;
         count
     }

@@ -48,6 +48,13 @@ impl Rate {
     /// The rate of files written without one.
     pub(super) const FOR_FILES: Self = Self::FramesPerSecond(1_000_000);
 
+    fn is_in_range(self) -> bool {
+        match self {
+            Self::FramesPerSecond(rate) => (1..=1_000_000_000).contains(&rate),
+            Self::BitsPerSecond(rate) => (1..=10_000_000_000_000).contains(&rate),
+        }
+    }
+
     /// Nanoseconds between two frames of `size` bytes, as a fraction: numerator and denominator.
     pub(super) fn interval_ns(self, size: u16) -> (u64, u64) {
         match self {
@@ -62,13 +69,11 @@ impl FromStr for Rate {
 
     /// Reads `500kpps`, `1Mpps`, `1Gbit`; prefixes are decimal.
     fn from_str(text: &str) -> Result<Self, SourceError> {
-        let frames =
-            parse_per_second(text, &["pps"]).filter(|rate| (1..=1_000_000_000).contains(rate));
-        let bits = parse_per_second(text, &["bit/s", "bit"])
-            .filter(|rate| (1..=10_000_000_000_000).contains(rate));
+        let frames = parse_per_second(text, &["pps"]).map(Self::FramesPerSecond);
+        let bits = || parse_per_second(text, &["bit/s", "bit"]).map(Self::BitsPerSecond);
         frames
-            .map(Self::FramesPerSecond)
-            .or(bits.map(Self::BitsPerSecond))
+            .or_else(bits)
+            .filter(|rate: &Self| rate.is_in_range())
             .ok_or_else(|| {
                 usage(format!(
                     "rate '{text}' is not a rate: write 500kpps, 1Mpps or 1Gbit"
@@ -122,12 +127,7 @@ impl GeneratorConfig {
             let hint = "write 60 to 9014, the bytes of a frame without its frame check sequence";
             return Err(usage(format!("size={} is out of range: {hint}", self.size)));
         }
-        let rate_valid = match self.rate {
-            Some(Rate::FramesPerSecond(rate)) => (1..=1_000_000_000).contains(&rate),
-            Some(Rate::BitsPerSecond(rate)) => (1..=10_000_000_000_000).contains(&rate),
-            None => true,
-        };
-        if !rate_valid {
+        if !self.rate.is_none_or(Rate::is_in_range) {
             return Err(usage(
                 "the rate is out of range: write 1pps to 1Gpps, or 1bit to 10000Gbit".to_owned(),
             ));

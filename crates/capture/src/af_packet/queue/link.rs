@@ -69,11 +69,7 @@ impl PacketEngine {
             result => result?,
         };
         if link_type(found.hardware_type) != Some(live.interface().link_type) {
-            let message = format!(
-                "{} came back with another link type: start the recording again",
-                self.tapped.name()
-            );
-            return Err(SourceError::Unsupported { message });
+            return Err(self.tapped.interface.other_link_type());
         }
         match self.hook_again(live, &found, now_ns - since_ns) {
             // It went away again meanwhile, or is down and this kernel lets only running sockets share.

@@ -1,6 +1,6 @@
 //! What the engine needs of the kernel: packet sockets, the shared block ring, interface queries.
 //!
-//! The only unsafe code of the capture crate beside `send::sys`. Each function is one system call or one access to
+//! Each function is one system call or one access to
 //! shared memory behind a safe signature; decisions are made by the callers.
 
 mod interface;

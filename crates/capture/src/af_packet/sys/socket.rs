@@ -7,10 +7,11 @@
 use std::{
     io,
     mem::zeroed,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
 };
 
 use libc::c_int;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
 use crate::{
     Instruction,
@@ -54,18 +55,15 @@ pub(crate) struct RingRequest {
 impl PacketSocket {
     /// `socket(AF_PACKET, SOCK_RAW)`. Fails with `EPERM` without CAP_NET_RAW.
     pub(crate) fn new() -> io::Result<Self> {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: takes no pointers.
-        let descriptor = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // SAFETY: the kernel just returned this descriptor, and nothing else knows it.
-        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let descriptor = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
         Ok(Self { descriptor })
     }
 
     /// Another descriptor of somebody's packet socket; `None`: it is no packet socket.
     pub(crate) fn of(descriptor: BorrowedFd<'_>) -> Option<Self> {
-        let domain = rustix::net::sockopt::socket_domain(descriptor).ok()?;
-        if domain != rustix::net::AddressFamily::PACKET {
+        let domain = sockopt::socket_domain(descriptor).ok()?;
+        if domain != AddressFamily::PACKET {
             return None;
         }
         let descriptor = descriptor.try_clone_to_owned().ok()?;
@@ -196,7 +194,7 @@ impl PacketSocket {
 
     /// Takes the error that waits at the socket, if there is one.
     pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
-        let error = rustix::net::sockopt::socket_error(self)?;
+        let error = sockopt::socket_error(self)?;
         Ok(error.err().map(io::Error::from))
     }
 

@@ -12,5 +12,5 @@ pub(super) use bpf::{
     Instruction, Link, Map, Program, attach, create_map, insert, load_program, remove, set_socket,
 };
 pub(super) use memory::{Counters, Umem};
-pub(super) use rings::{CompletionRing, Descriptor, FillRing, RxRing, TxRing};
+pub(super) use rings::{ConsumerRing, Descriptor, ProducerRing};
 pub(super) use socket::XdpSocket;

@@ -6,18 +6,14 @@
 //! *consumer* index. Indices only grow, modulo 2^32. Kernel side: `net/xdp/xsk_queue.h`, which describes the protocol at its
 //! top.
 //!
-//! Ordering edges: **X1** the kernel's release store of the receive ring's producer, paired with the Acquire load in
-//! [`RxRing::available`]; **X2** the Release store in [`RxRing::release`], after our reads of the entries, paired with the
-//! kernel's acquire load; **X3** the Release store in [`FillRing::give`], after our stores of entries and all our reads of
-//! the chunks, paired with the kernel's acquire load; **X4** the kernel's release store of the fill ring's consumer, paired
-//! with the Acquire load in [`FillRing::give`].
+//! To receive, the fill ring gives chunks to the kernel and the receive ring gives them back with packets; to send, the transmit ring and the
+//! completion ring do. So the fill and the transmit ring are [`ProducerRing`]s, and the other two [`ConsumerRing`]s.
 //!
-//! To send, the transmit ring gives chunks to the kernel and the completion ring gives them back: **X5** the Release store in
-//! [`TxRing::publish`], after our stores of entries and into the chunks, paired with the kernel's acquire load; **X6** the
-//! kernel's release store of the completion ring's producer, after its reads of the chunks, paired with the Acquire load in
-//! [`CompletionRing::take`]. Its entries are not read: all chunks of a batch are awaited, and then
-//! their number says enough. **X7** the kernel's release store of the transmit ring's consumer, paired with the Acquire load in
-//! [`TxRing::is_empty`].
+//! Ordering edges: **X1** the kernel's release store of a producer index, after its writes of entries and its last access to the chunks,
+//! paired with the Acquire load in [`ConsumerRing::available`]; **X2** the Release store in [`ConsumerRing::release`], after our reads of the
+//! entries, paired with the kernel's acquire load; **X3** the Release store in [`ProducerRing::publish`], after our stores of entries and all
+//! our accesses to the chunks, paired with the kernel's acquire load; **X4** the kernel's release store of a consumer index, paired
+//! with the Acquire load in [`ProducerRing::room`].
 #![expect(unsafe_code, reason = "memory shared with the kernel")]
 
 use std::{
@@ -118,28 +114,37 @@ impl Ring {
     }
 }
 
-/// The ring that gives chunks to the kernel.
+/// A ring that gives chunks to the kernel: fill, transmit.
 #[derive(Debug)]
-pub(in crate::af_xdp) struct FillRing {
+pub(in crate::af_xdp) struct ProducerRing {
     ring: Ring,
     /// Our producer index.
     next: u32,
 }
 
-impl FillRing {
+impl ProducerRing {
     /// A ring that nothing was put into yet.
     pub(super) fn new(ring: Ring) -> Self {
         Self { ring, next: 0 }
     }
 
-    /// Gives chunks to the kernel, as many as there is room for, and returns how many that were. They must not be read
-    /// any more.
-    pub(in crate::af_xdp) fn give(&mut self, chunks: &[u64]) -> usize {
+    /// Entries that can be put in.
+    fn room(&self) -> u32 {
         // X4: Acquire, pairs with the kernel's release of entries that it has read.
         let consumed = self.ring.word(CONSUMER).load(Ordering::Acquire);
         let taken = self.next.wrapping_sub(consumed).min(self.ring.entries);
-        let room = (self.ring.entries - taken) as usize;
-        let count = chunks.len().min(room);
+        self.ring.entries - taken
+    }
+
+    /// Whether the kernel took all that was put in, and says so.
+    pub(in crate::af_xdp) fn is_empty(&self) -> bool {
+        self.room() == self.ring.entries
+    }
+
+    /// Gives chunks to the kernel through a fill ring, as many as there is room for, and returns how many that were. They must not be read
+    /// any more.
+    pub(in crate::af_xdp) fn give(&mut self, chunks: &[u64]) -> usize {
+        let count = chunks.len().min(self.room() as usize);
         for chunk in &chunks[..count] {
             // Relaxed: published by X3.
             self.ring
@@ -148,10 +153,27 @@ impl FillRing {
             self.next = self.next.wrapping_add(1);
         }
         if count > 0 {
-            // X3: Release, after the entries and our reads of the chunks.
-            self.ring.word(PRODUCER).store(self.next, Ordering::Release);
+            self.publish();
         }
         count
+    }
+
+    /// Stores a descriptor in a transmit ring, behind the others. The caller has no more of them under way than the ring has entries.
+    pub(in crate::af_xdp) fn put(&mut self, descriptor: Descriptor) {
+        let [a, b, c, d] = descriptor.length.to_ne_bytes();
+        let [e, f, g, h] = descriptor.options.to_ne_bytes();
+        let rest = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
+        // Relaxed, both: published by X3.
+        let address = self.ring.half(self.next, 0);
+        address.store(descriptor.address, Ordering::Relaxed);
+        self.ring.half(self.next, 1).store(rest, Ordering::Relaxed);
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Gives what was put in to the kernel. The chunks must not be written to before they came back.
+    pub(in crate::af_xdp) fn publish(&self) {
+        // X3: Release, after the entries and our accesses to the chunks.
+        self.ring.word(PRODUCER).store(self.next, Ordering::Release);
     }
 
     /// Whether the driver sleeps and must be told (by poll(2)) that there are chunks.
@@ -161,28 +183,28 @@ impl FillRing {
     }
 }
 
-/// The ring that gives packets to this process.
+/// A ring that gives chunks to this process: receive, completion.
 #[derive(Debug)]
-pub(in crate::af_xdp) struct RxRing {
+pub(in crate::af_xdp) struct ConsumerRing {
     ring: Ring,
     /// Our consumer index.
     next: u32,
 }
 
-impl RxRing {
+impl ConsumerRing {
     /// A ring that nothing was taken out of yet.
     pub(super) fn new(ring: Ring) -> Self {
         Self { ring, next: 0 }
     }
 
-    /// Descriptors that wait, at most as many as the ring has.
+    /// Entries that wait, at most as many as the ring has.
     pub(in crate::af_xdp) fn available(&self) -> u32 {
-        // X1: Acquire, pairs with the kernel's release of the descriptors and of the bytes in the chunks.
+        // X1: Acquire, pairs with the kernel's release of the entries and of the chunks.
         let produced = self.ring.word(PRODUCER).load(Ordering::Acquire);
         produced.wrapping_sub(self.next).min(self.ring.entries)
     }
 
-    /// The descriptor `index` places behind the first that waits. Means something only for `index < available()`.
+    /// The descriptor of a receive ring `index` places behind the first that waits. Means something only for `index < available()`.
     pub(in crate::af_xdp) fn peek(&self, index: u32) -> Descriptor {
         let at = self.next.wrapping_add(index);
         // Relaxed: ordered by X1.
@@ -196,76 +218,11 @@ impl RxRing {
         }
     }
 
-    /// Gives `count` descriptors back; the chunks stay ours until the fill ring gets them.
+    /// Gives `count` entries back; chunks stay ours until the kernel gets them by another ring.
     pub(in crate::af_xdp) fn release(&mut self, count: u32) {
         self.next = self.next.wrapping_add(count);
-        // X2: Release, after our reads of the descriptors.
+        // X2: Release, after our reads of the entries.
         self.ring.word(CONSUMER).store(self.next, Ordering::Release);
-    }
-}
-
-/// The ring that gives chunks to the kernel to be sent.
-#[derive(Debug)]
-pub(in crate::af_xdp) struct TxRing {
-    ring: Ring,
-    /// Our producer index.
-    next: u32,
-}
-
-impl TxRing {
-    /// A ring that nothing was put into yet.
-    pub(super) fn new(ring: Ring) -> Self {
-        Self { ring, next: 0 }
-    }
-
-    /// Stores a descriptor behind the others. The caller has no more of them under way than the ring has entries.
-    pub(in crate::af_xdp) fn put(&mut self, descriptor: Descriptor) {
-        let [a, b, c, d] = descriptor.length.to_ne_bytes();
-        let [e, f, g, h] = descriptor.options.to_ne_bytes();
-        let rest = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
-        // Relaxed, both: published by X5.
-        let address = self.ring.half(self.next, 0);
-        address.store(descriptor.address, Ordering::Relaxed);
-        self.ring.half(self.next, 1).store(rest, Ordering::Relaxed);
-        self.next = self.next.wrapping_add(1);
-    }
-
-    /// Gives what was put in to the kernel. The chunks must not be written to before they came back.
-    pub(in crate::af_xdp) fn publish(&self) {
-        // X5: Release, after the entries and the frames.
-        self.ring.word(PRODUCER).store(self.next, Ordering::Release);
-    }
-
-    /// Whether the kernel took all that was put in, and says so.
-    pub(in crate::af_xdp) fn is_empty(&self) -> bool {
-        // X7: Acquire, as the protocol has it.
-        self.ring.word(CONSUMER).load(Ordering::Acquire) == self.next
-    }
-}
-
-/// The ring that gives chunks back that were sent, or that nobody took.
-#[derive(Debug)]
-pub(in crate::af_xdp) struct CompletionRing {
-    ring: Ring,
-    /// Our consumer index.
-    next: u32,
-}
-
-impl CompletionRing {
-    /// A ring that nothing was taken out of yet.
-    pub(super) fn new(ring: Ring) -> Self {
-        Self { ring, next: 0 }
-    }
-
-    /// Takes back the chunks that the kernel is done with, and returns how many these are.
-    pub(in crate::af_xdp) fn take(&mut self) -> u32 {
-        // X6: Acquire, before our next stores into the chunks.
-        let produced = self.ring.word(PRODUCER).load(Ordering::Acquire);
-        let count = produced.wrapping_sub(self.next).min(self.ring.entries);
-        self.next = self.next.wrapping_add(count);
-        // Release as the protocol has it; no entry was read.
-        self.ring.word(CONSUMER).store(self.next, Ordering::Release);
-        count
     }
 }
 
@@ -296,7 +253,7 @@ mod tests {
     #[test]
     fn the_fill_ring_takes_what_it_has_room_for() {
         for start in STARTS {
-            let mut fill = FillRing {
+            let mut fill = ProducerRing {
                 ring: ring(8, start),
                 next: start,
             };
@@ -329,7 +286,7 @@ mod tests {
     #[test]
     fn the_receive_ring_gives_what_was_put_in() {
         for start in STARTS {
-            let mut rx = RxRing {
+            let mut rx = ConsumerRing {
                 ring: ring(16, start),
                 next: start,
             };
@@ -377,11 +334,11 @@ mod tests {
     #[test]
     fn what_is_sent_comes_back() {
         for start in STARTS {
-            let mut tx = TxRing {
+            let mut tx = ProducerRing {
                 ring: ring(16, start),
                 next: start,
             };
-            let mut completion = CompletionRing {
+            let mut completion = ConsumerRing {
                 ring: ring(8, start),
                 next: start,
             };
@@ -413,13 +370,14 @@ mod tests {
                     assert_eq!(u32::from_ne_bytes([a, b, c, d]), 60 + number);
                     assert_eq!(u32::from_ne_bytes([e, f, g, h]), number);
                 }
-                assert_eq!(completion.take(), 0);
+                assert_eq!(completion.available(), 0);
                 seen += count;
                 completion
                     .ring
                     .word(PRODUCER)
                     .store(start.wrapping_add(seen), Ordering::Release);
-                assert_eq!(completion.take(), count);
+                assert_eq!(completion.available(), count);
+                completion.release(count);
                 let consumed = completion.ring.word(CONSUMER).load(Ordering::Acquire);
                 assert_eq!(consumed, start.wrapping_add(seen));
             }
@@ -428,7 +386,7 @@ mod tests {
                 .ring
                 .word(PRODUCER)
                 .store(completion.next.wrapping_sub(1), Ordering::Release);
-            assert_eq!(completion.take(), ENTRIES_OF_TEST);
+            assert_eq!(completion.available(), ENTRIES_OF_TEST);
         }
     }
 }

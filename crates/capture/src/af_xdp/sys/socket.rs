@@ -18,7 +18,7 @@ use rustix::net::{
 
 use super::{
     memory::Umem,
-    rings::{CompletionRing, Descriptor, FillRing, Ring, RxRing, TxRing},
+    rings::{ConsumerRing, Descriptor, ProducerRing, Ring},
 };
 use crate::sys::{option, set_option};
 
@@ -63,7 +63,7 @@ impl XdpSocket {
         umem: &Umem,
         chunk_bytes: u32,
         entries: u32,
-    ) -> io::Result<(FillRing, RxRing)> {
+    ) -> io::Result<(ProducerRing, ConsumerRing)> {
         self.register(umem, chunk_bytes)?;
         sockopt::set_xdp_umem_fill_ring_size(self, entries)?;
         sockopt::set_xdp_umem_completion_ring_size(self, UNUSED_ENTRIES)?;
@@ -72,7 +72,7 @@ impl XdpSocket {
         let ring = |offsets, page, bytes| Ring::new(self, offsets, page, entries, bytes);
         let fill = ring(offsets.fr, XDP_UMEM_PGOFF_FILL_RING, ADDRESS_BYTES)?;
         let rx = ring(offsets.rx, XDP_PGOFF_RX_RING, size_of::<Descriptor>())?;
-        Ok((FillRing::new(fill), RxRing::new(rx)))
+        Ok((ProducerRing::new(fill), ConsumerRing::new(rx)))
     }
 
     /// The same for a socket that only sends: the kernel writes to no chunk, and reads those that the transmit ring gave it.
@@ -81,7 +81,7 @@ impl XdpSocket {
         umem: &Umem,
         chunk_bytes: u32,
         entries: u32,
-    ) -> io::Result<(TxRing, CompletionRing)> {
+    ) -> io::Result<(ProducerRing, ConsumerRing)> {
         self.register(umem, chunk_bytes)?;
         sockopt::set_xdp_umem_fill_ring_size(self, UNUSED_ENTRIES)?;
         sockopt::set_xdp_umem_completion_ring_size(self, entries)?;
@@ -90,7 +90,7 @@ impl XdpSocket {
         let ring = |offsets, page, bytes| Ring::new(self, offsets, page, entries, bytes);
         let tx = ring(offsets.tx, XDP_PGOFF_TX_RING, size_of::<Descriptor>())?;
         let completion = ring(offsets.cr, XDP_UMEM_PGOFF_COMPLETION_RING, ADDRESS_BYTES)?;
-        Ok((TxRing::new(tx), CompletionRing::new(completion)))
+        Ok((ProducerRing::new(tx), ConsumerRing::new(completion)))
     }
 
     /// The chunks' owner keeps them as long as this socket (see `XdpEngine`, `XdpSender`).

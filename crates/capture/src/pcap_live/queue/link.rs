@@ -57,11 +57,7 @@ impl Link {
             found => found?,
         };
         if found.hardware_type != self.hardware_type {
-            let message = format!(
-                "{} came back with another link type: start the recording again",
-                self.interface.name()
-            );
-            return Err(SourceError::Unsupported { message });
+            return Err(self.interface.other_link_type());
         }
         let index = found.index;
         let mut outcome = self.socket.bind(index, ALL_PROTOCOLS);
