@@ -23,15 +23,15 @@ const PORTS: std::ops::RangeInclusive<u16> = 1_000..=10_000;
 
 /// Addresses and ports of a flow, in the direction in which it sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct FlowAddresses {
+pub(super) struct FlowAddresses {
     /// Sender, within 10.0.0.0/16.
-    pub source: Ipv4Addr,
+    pub(super) source: Ipv4Addr,
     /// Receiver, within 10.0.0.0/16, not the sender.
-    pub destination: Ipv4Addr,
+    pub(super) destination: Ipv4Addr,
     /// Sender's UDP port, 1000 to 10000.
-    pub source_port: u16,
+    pub(super) source_port: u16,
     /// Receiver's UDP port: 1000 to 10000, or [`TRIGGER_PORT`].
-    pub destination_port: u16,
+    pub(super) destination_port: u16,
 }
 
 /// Makes the frames of a configuration, one after the other, each with its time on the schedule.
@@ -52,7 +52,6 @@ pub struct Generator {
     /// The flow of the next frame: `< flows.len()`.
     next_flow: usize,
     trigger: Template,
-    trigger_flow: FlowAddresses,
     /// Filler between sequence number and the end of the mark.
     filler: [u8; 8],
     /// A whole frame, for `next_frame`.
@@ -110,7 +109,6 @@ impl Generator {
                 .collect(),
             next_flow: 0,
             trigger: Template::new(trigger_flow, &frame),
-            trigger_flow,
             filler,
             frame,
             trigger_slot: config
@@ -131,12 +129,6 @@ impl Generator {
         }
         self.frame = frame;
         Some((offset_ns, &self.frame))
-    }
-
-    /// The flow of the trigger packet, whether or not one is sent: a background flow but for the destination port.
-    #[must_use]
-    pub fn trigger_flow(&self) -> FlowAddresses {
-        self.trigger_flow
     }
 
     /// Time of the next frame in ns after the start; `None` at the end.
@@ -396,9 +388,6 @@ mod tests {
             trigger[HEADER_BYTES + MARK_BYTES..],
             frames[0].1[HEADER_BYTES + MARK_BYTES..]
         );
-        let flow = Generator::new(&config(text)).unwrap().trigger_flow();
-        assert_eq!(flow.source.octets(), trigger[26..30]);
-        assert_eq!(flow.destination_port, TRIGGER_PORT);
         assert!(
             frames
                 .iter()

@@ -30,5 +30,5 @@ mod schedule;
 mod template;
 
 pub use config::{GeneratorConfig, Rate};
-pub use frames::{FlowAddresses, Generator, TRIGGER_PORT, TRIGGER_TEXT};
+pub use frames::{Generator, TRIGGER_PORT, TRIGGER_TEXT};
 pub use queue::GeneratorSource;

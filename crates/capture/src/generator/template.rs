@@ -5,7 +5,7 @@
 
 use std::net::Ipv4Addr;
 
-use super::FlowAddresses;
+use super::frames::FlowAddresses;
 
 const ETHERNET_BYTES: usize = 14;
 const IPV4_BYTES: usize = 20;
