@@ -26,7 +26,7 @@ lint: setup ## formatting, clippy, documentation, dependencies, file sizes
 bench: setup ## every benchmark: queues, memory, latency, then files and filters (ten minutes)
 	@scripts/bench.sh full
 
-bench-quick: setup ## the rows that ring and filters are judged by, into bench/results.json of the target directory (ROWS=ring selects)
+bench-quick: setup ## its own tests, then the rows that ring and filters are judged by, into bench/results.json of the target directory (ROWS=ring selects)
 	@scripts/bench.sh quick
 
 bench-capture: setup ## live capture over veth, as root: processor time and highest lossless rate against other programs (8 minutes)

@@ -39,8 +39,7 @@ const LEFT_OUT_SHARE: usize = 100;
 
 /// `ring/bucket-change-us`.
 pub(crate) fn judged(session: &Session) -> io::Result<()> {
-    let figure = microseconds(session);
-    session.absolute("ring/bucket-change-us", figure)
+    session.absolute("ring/bucket-change-us", microseconds(session))
 }
 
 /// Microseconds of a change, over some runs.

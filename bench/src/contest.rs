@@ -278,6 +278,11 @@ pub struct Course {
 }
 
 impl Course {
+    fn within(limit: Duration) -> Self {
+        let stopped = AtomicBool::new(false);
+        Self { stopped, limit }
+    }
+
     /// The run was given up, or a thread of it failed: return soon.
     #[must_use]
     pub fn stopped(&self) -> bool {
@@ -326,26 +331,9 @@ where
     P: FnOnce(&Course) -> Result<(), Failure> + Send,
     C: FnOnce(&Course) -> Result<Tally, Failure> + Send,
 {
-    race_within(LIMIT, load, stop, producers, consumers)
-}
-
-fn race_within<P, C>(
-    limit: Duration,
-    load: &Load,
-    stop: &(dyn Fn() + Sync),
-    producers: Vec<P>,
-    consumers: Vec<C>,
-) -> Result<Run, Failure>
-where
-    P: FnOnce(&Course) -> Result<(), Failure> + Send,
-    C: FnOnce(&Course) -> Result<Tally, Failure> + Send,
-{
     let threads = (producers.len(), consumers.len());
     assert_eq!(threads, (load.producers, load.consumers));
-    let course = Course {
-        stopped: AtomicBool::new(false),
-        limit,
-    };
+    let course = Course::within(LIMIT);
     let barrier = Barrier::new(threads.0 + threads.1);
     let (ends, ended) = mpsc::channel::<Leg>();
     let (course, barrier) = (&course, &barrier);
@@ -555,10 +543,15 @@ mod tests {
 
     #[test]
     fn a_run_that_hangs_is_given_up() {
-        let load = Load::pairs(64, 10, 1);
-        let producers = vec![(|_| Ok(())) as Producer];
-        let limit = Duration::from_millis(20);
-        let run = race_within(limit, &load, &|| {}, producers, vec![WAITING]);
+        let course = &Course::within(Duration::from_millis(20));
+        let (ends, ended) = mpsc::channel();
+        let run = thread::scope(|scope| {
+            scope.spawn(move || {
+                let now = Instant::now();
+                ends.send((now, now, WAITING(course).map(Some))).unwrap();
+            });
+            collect(&ended, course, &|| {})
+        });
         assert_eq!(run, Err(Failure::deadline(0)));
     }
 

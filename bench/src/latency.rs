@@ -17,7 +17,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::{
     contest::{Frames, Load},
     limits::DESCRIPTOR_BYTES,
-    measure::{Entrant, Failure, Spread, check_count, check_lapped},
+    measure::{Failure, Spread, check_count, check_lapped},
     pin,
     ring::store_burst,
     session::Session,
@@ -26,7 +26,7 @@ use crate::{
 /// A reader looks around after this at the latest, as the recorder's analyzer does.
 const NAP: Duration = Duration::from_millis(10);
 /// A producer sleeps until a packet is due if that is further away than this, else it watches the clock.
-const SLEEP_MIN: Duration = Duration::from_micros(200);
+const SLEEP_MIN_NS: u64 = 200_000;
 /// Bytes of the packets.
 const PACKET_BYTES: usize = 64;
 /// Bytes that a packet takes in the ring.
@@ -65,14 +65,10 @@ struct Latency {
 /// The judged rows of latency, and the idle reader.
 pub(crate) fn judged(session: &Session) -> io::Result<()> {
     for (row, rate) in [("idle", 1000), ("1mpps", 1_000_000)] {
+        // Long enough that a processor lost for some milliseconds is less than one packet in a hundred.
+        let time = session.scale.time(0.5);
         let row = format!("ring/latency/{row}-p99-us");
-        if session.wants(&row) {
-            // Long enough that a processor lost for some milliseconds is less than one packet in a hundred.
-            let time = session.scale.time(0.5);
-            let run = || Ok(paced(rate, time)?.p99_us);
-            let heat = session.heat(&row, vec![Entrant::new("p99", run)]);
-            session.absolute(&row, heat.0[0].spread())?;
-        }
+        session.figure(&row, || Ok(paced(rate, time)?.p99_us))?;
     }
     let row = "ring/latency/idle-cpu";
     if session.wants(row) {
@@ -184,11 +180,7 @@ fn run(
             pin::pin(0);
             let frames = Frames::new(PACKET_BYTES);
             both_ready.wait();
-            if interval.is_zero() {
-                flood(producer, &frames, packets, start)
-            } else {
-                store(producer, &frames, packets, start, interval)
-            }
+            store(producer, &frames, packets, start, interval)
         });
         let reader = scope.spawn(move || {
             pin::pin(1);
@@ -218,24 +210,7 @@ fn stolen_ms() -> f64 {
     f64::from(ticks.unwrap_or_default()) * 10.0
 }
 
-fn flood(
-    mut producer: Producer,
-    frames: &Frames,
-    packets: u64,
-    start: Instant,
-) -> Result<(), Failure> {
-    let mut stored = 0;
-    while stored < packets {
-        let time_ns = ns(start.elapsed());
-        let end = packets.min(stored + Load::BURST);
-        let burst = (stored..end).map(|number| Record::whole(time_ns, 0, frames.get(number)));
-        store_burst(&mut producer, burst)?;
-        stored = end;
-    }
-    producer.publish();
-    Ok(())
-}
-
+/// Stores packets as they are due and publishes when none is; with an interval of 0 bursts, and at the end.
 fn store(
     mut producer: Producer,
     frames: &Frames,
@@ -250,24 +225,27 @@ fn store(
         let due = begin_ns + interval_ns * u128::from(stored + 1);
         let mut now = start.elapsed();
         while now.as_nanos() < due {
-            let left =
-                Duration::from_nanos(u64::try_from(due - now.as_nanos()).unwrap_or(u64::MAX));
-            if left > SLEEP_MIN {
-                thread::park_timeout(left);
+            let left = u64::try_from(due - now.as_nanos()).unwrap_or(u64::MAX);
+            if left > SLEEP_MIN_NS {
+                thread::park_timeout(Duration::from_nanos(left));
             } else {
                 std::hint::spin_loop();
             }
             now = start.elapsed();
         }
-        let all_due = u64::try_from((now.as_nanos() - begin_ns) / interval_ns)
-            .unwrap_or(u64::MAX)
-            .min(packets);
-        let time_ns = ns(now);
-        let burst = (stored..all_due).map(|number| Record::whole(time_ns, 0, frames.get(number)));
+        let all_due = (now.as_nanos() - begin_ns).checked_div(interval_ns);
+        let all_due = all_due.map_or(stored + Load::BURST, |due| {
+            u64::try_from(due).unwrap_or(u64::MAX)
+        });
+        let (time_ns, end) = (ns(now), all_due.min(packets));
+        let burst = (stored..end).map(|number| Record::whole(time_ns, 0, frames.get(number)));
         store_burst(&mut producer, burst)?;
-        stored = all_due;
-        producer.publish();
+        stored = end;
+        if !interval.is_zero() {
+            producer.publish();
+        }
     }
+    producer.publish();
     Ok(())
 }
 

@@ -19,32 +19,35 @@ impl Machine {
     /// Looks around.
     #[must_use]
     pub fn look() -> Self {
+        let cpuinfo = file("/proc/cpuinfo").unwrap_or_default();
+        let meminfo = file("/proc/meminfo").unwrap_or_default();
+        let cpu = |of: &str| file(&format!("/sys/devices/system/cpu/cpu0/{of}"));
+        let model = field(&cpuinfo, "model name").or_else(|| field(&cpuinfo, "CPU part"));
+        let kib = field(&meminfo, "MemTotal").and_then(|kib| kib.split(' ').next()?.parse().ok());
+        let flags = field(&cpuinfo, "flags").unwrap_or_default();
+        let is_guest = flags.split(' ').any(|flag| flag == "hypervisor");
         let mut machine = Self::default();
-        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let field = |name: &str| {
-            let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
-            Some(line.split_once(':')?.1.trim().to_owned())
-        };
-        machine.fact("cpu", field("model name").or_else(|| field("CPU part")));
-        machine.fact("cores", Some(pin::cores().to_string()));
-        for (name, index) in [("l1d", "index0"), ("l2", "index2"), ("l3", "index3")] {
-            machine.fact(
-                name,
-                file(&format!("/sys/devices/system/cpu/cpu0/cache/{index}/size")),
-            );
+        for (name, fact) in [
+            ("cpu", model),
+            ("cores", Some(pin::cores().to_string())),
+            ("l1d", cpu("cache/index0/size")),
+            ("l2", cpu("cache/index2/size")),
+            ("l3", cpu("cache/index3/size")),
+            (
+                "memory",
+                kib.map(|kib: f64| format!("{:.1} GiB", kib / f64::from(1 << 20))),
+            ),
+            ("kernel", file("/proc/sys/kernel/osrelease")),
+            ("thp", chosen("/sys/kernel/mm/transparent_hugepage/enabled")),
+            ("governor", cpu("cpufreq/scaling_governor")),
+            ("hypervisor", is_guest.then(|| "yes".to_owned())),
+            ("rustc", said("rustc", &["--version"])),
+            ("commit", commit()),
+            ("date", said("date", &["-u", "+%F"])),
+            ("peers", peers()),
+        ] {
+            machine.fact(name, fact);
         }
-        machine.fact("memory", memory());
-        machine.fact("kernel", file("/proc/sys/kernel/osrelease"));
-        machine.fact("thp", chosen("/sys/kernel/mm/transparent_hugepage/enabled"));
-        machine.fact(
-            "governor",
-            file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        );
-        machine.fact("hypervisor", hypervisor(&cpuinfo));
-        machine.fact("rustc", said("rustc", &["--version"]));
-        machine.fact("commit", commit());
-        machine.fact("date", said("date", &["-u", "+%F"]));
-        machine.fact("peers", peers());
         machine
     }
 
@@ -108,19 +111,10 @@ fn chosen(path: &str) -> Option<String> {
     Some(rest.split_once(']')?.0.to_owned())
 }
 
-fn memory() -> Option<String> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
-    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(format!("{:.1} GiB", kib as f64 / f64::from(1 << 20)))
-}
-
-fn hypervisor(cpuinfo: &str) -> Option<String> {
-    let flags = cpuinfo.lines().find(|line| line.starts_with("flags"))?;
-    flags
-        .split_whitespace()
-        .any(|flag| flag == "hypervisor")
-        .then(|| "yes".to_owned())
+/// What stands behind a name and a colon.
+fn field(text: &str, name: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
 }
 
 /// The commit of the working directory, and whether its code, documents aside, was changed.

@@ -1,7 +1,7 @@
 //! The memory that contestants keep packets in: one region, filled with pages once, lent to one after the other.
 #![expect(unsafe_code, reason = "maps memory in huge pages")]
 
-use std::{ffi::c_void, fmt, ptr::NonNull, slice};
+use std::{ffi::c_void, ptr::NonNull, slice};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
@@ -11,6 +11,7 @@ use crate::measure::Failure;
 pub const ALIGNMENT: usize = 2 << 20;
 
 /// An owned, zeroed, pre-faulted region, in transparent huge pages where the system gives them.
+#[derive(Debug)]
 pub struct Memory {
     mapping: NonNull<c_void>,
     mapping_bytes: usize,
@@ -77,14 +78,6 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: the mapping was made by `new` with this length; no borrow of it outlives `self`.
         let _ = unsafe { munmap(self.mapping.as_ptr(), self.mapping_bytes) };
-    }
-}
-
-impl fmt::Debug for Memory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Memory")
-            .field("bytes", &self.bytes)
-            .finish_non_exhaustive()
     }
 }
 

@@ -181,6 +181,7 @@ impl Drawing<'_> {
             .build_cartesian_2d(0.0..greatest, 0.0..f64::from(count))?;
         let mut mesh = chart.configure_mesh();
         mesh.disable_y_mesh().y_labels(0).x_desc(unit);
+        mesh.light_line_style(TRANSPARENT);
         mesh.x_label_formatter(&tick).draw()?;
         let at = |x: f64, y: f64, shift: i32, side, words: String| {
             let text = Text::new(words, (shift, 0), text(side));
@@ -264,6 +265,7 @@ impl Drawing<'_> {
         };
         let mut mesh = chart.configure_mesh();
         mesh.disable_x_mesh().x_labels(columns.len() + 2);
+        mesh.light_line_style(TRANSPARENT);
         mesh.x_label_formatter(&column).y_label_formatter(&tick);
         mesh.x_desc(self.axis).y_desc(unit).draw()?;
         // Ours last, so that it lies on top.

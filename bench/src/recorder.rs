@@ -17,7 +17,7 @@ use retroscope_ring::Backing;
 use crate::{
     contest::Load,
     measure::{Entrant, Failure, Spread, check_count, check_lapped},
-    pin, queues,
+    queues,
     ring::RingContest,
     session::Session,
 };
@@ -33,24 +33,13 @@ const FRAME_BYTES: u16 = 64;
 
 /// The rows of the recorder and of inserters.
 pub(crate) fn judged(session: &Session) -> io::Result<()> {
-    for (row, versus, measure) in [
-        (
-            "recorder/64B/vs-ring",
-            "ring",
-            recorder_over_ring as fn(&_) -> _,
-        ),
-        ("recorder/inserters/2-vs-1", "one inserter", two_over_one),
-        (
-            "capture/dpdk/net-null-vs-bare",
-            "rx_burst and free",
-            null_over_bare,
-        ),
-    ] {
-        if session.wants(row) {
-            session.ratio(row, versus, measure(session))?;
-        }
-    }
-    Ok(())
+    let two = || two_over_one(session);
+    session.compare("recorder/64B/vs-ring", "ring", || {
+        recorder_over_ring(session)
+    })?;
+    session.compare("recorder/inserters/2-vs-1", "one inserter", two)?;
+    let row = "capture/dpdk/net-null-vs-bare";
+    session.compare(row, "rx_burst and free", || null_over_bare(session))
 }
 
 fn recorder_over_ring(session: &Session) -> Result<Spread, Failure> {
@@ -60,28 +49,28 @@ fn recorder_over_ring(session: &Session) -> Result<Spread, Failure> {
     let mut ring = RingContest::new(ring_bytes, None, 1, 1)?;
     let entrants = vec![
         queues::carrying(session, "ring", &mut ring, Load::pairs(64, 0, 1)),
-        Entrant::new("recorder", || run(ring_bytes, FRAME_BYTES, folder.path())),
+        Entrant::new("recorder", || run(ring_bytes, folder.path())),
     ];
     session.heat("recorder", entrants).ratio("recorder", "ring")
 }
 
 fn two_over_one(session: &Session) -> Result<Spread, Failure> {
-    if pin::cores() < 2 {
-        let why = "two inserters need two cores; there is one";
-        return Err(Failure::CannotRun(why.to_owned()));
-    }
+    queues::two_cores()?;
     let entrant = |name, threads| {
-        Entrant::new(name, move || {
-            let generator = GeneratorConfig {
-                size: FRAME_BYTES,
-                ..GeneratorConfig::default()
-            };
-            let source = GeneratorSource::new("generate", generator);
-            insert(session, Box::new(source), threads)
-        })
+        let source = || Box::new(GeneratorSource::new("generate", frames(None)));
+        Entrant::new(name, move || insert(session, source(), threads))
     };
     let heat = session.heat("inserters", vec![entrant("one", 1), entrant("two", 2)]);
     heat.ratio("two", "one")
+}
+
+/// What the generator makes.
+fn frames(count: Option<u64>) -> GeneratorConfig {
+    GeneratorConfig {
+        size: FRAME_BYTES,
+        count,
+        ..GeneratorConfig::default()
+    }
 }
 
 /// Mpps that one or more threads store, none lost, for the time of a run.
@@ -89,17 +78,9 @@ fn two_over_one(session: &Session) -> Result<Spread, Failure> {
 /// A time rather than a number of frames for each: where one of the CPUs is slower for a while, as a guest's may be, the other
 /// thread goes on meanwhile, as it would in a recording, and does not wait for the end.
 fn insert(session: &Session, source: Box<dyn Source>, threads: usize) -> Result<f64, Failure> {
-    let (clock, time) = (
-        Arc::new(SystemClock::new()),
-        Duration::from_secs_f64(session.scale.seconds),
-    );
-    let inserted = insert_only(
-        vec![source],
-        threads,
-        session.scale.ring_bytes,
-        Some(time),
-        clock,
-    );
+    let clock = Arc::new(SystemClock::new());
+    let (bytes, time) = (session.scale.ring_bytes, session.scale.time(0.25));
+    let inserted = insert_only(vec![source], threads, bytes, Some(time), clock);
     let inserted = inserted.map_err(|error| Failure::system("starting inserters", error))?;
     let source = &inserted.sources[0];
     if source.received != Some(source.stored) || source.lost_known() > 0 {
@@ -137,7 +118,7 @@ fn null_over_bare(session: &Session) -> Result<Spread, Failure> {
             cpus: CpuTurns::default(),
         })
     };
-    let time = Duration::from_secs_f64(session.scale.seconds);
+    let time = session.scale.time(0.25);
     let take = || {
         let mut opened = Box::new(source()).open(1)?;
         let (start, mut packets) = (Instant::now(), 0);
@@ -162,21 +143,16 @@ fn null_over_bare(session: &Session) -> Result<Spread, Failure> {
     session.heat("net_null", entrants).ratio("net_null", "bare")
 }
 
-/// Records `size`-byte frames at full speed, live, into a ring of `ring_bytes`, and returns Mpps from the start of the threads to
+/// Records frames at full speed, live, into a ring of `ring_bytes`, and returns Mpps from the start of the threads to
 /// the last frame analyzed.
 ///
 /// There are as many frames as fit into the ring together, so that nothing is overwritten before it was read, however threads are
 /// scheduled; each was stored and analyzed, or the run fails. Memory is filled before the clock starts.
-fn run(ring_bytes: u64, size: u16, directory: &Path) -> Result<f64, Failure> {
-    let count = ring_bytes * 15 / 16 / (u64::from(size) + OVERHEAD_BYTES);
-    let generator = GeneratorConfig {
-        size,
-        count: Some(count),
-        ..GeneratorConfig::default()
-    };
+fn run(ring_bytes: u64, directory: &Path) -> Result<f64, Failure> {
+    let count = ring_bytes * 15 / 16 / (u64::from(FRAME_BYTES) + OVERHEAD_BYTES);
     let config = config(ring_bytes, directory);
     let sources = || {
-        let source = GeneratorSource::new("generate", generator.clone());
+        let source = GeneratorSource::new("generate", frames(Some(count)));
         Ok(vec![Box::new(source) as Box<dyn Source>])
     };
     let clock = Arc::new(SystemClock::new());

@@ -62,6 +62,12 @@ fn contestants_stand_by_size_ours_first() {
     assert!(
         made("ablation", &steps).ends_with("| 0 QQ of 2016 | 2.00 |  |\n| 1-a | 3.00 | × 1.50 |\n")
     );
+    let late = [
+        row("latency/idle/p99", 501.0),
+        row("latency/saturated/p99", 501.0),
+    ];
+    let told = "| idle | 501 **missed** |\n| saturated | 501 |\n";
+    assert!(made("latency", &late).ends_with(told));
 }
 
 #[test]
@@ -97,7 +103,7 @@ fn requirements_compare_with_line_rate_each_with_its_own_threads() {
     assert!(text.contains("| ≥ 14.9 | 70.0 | met |"), "{text}");
     // What one producer does is not what several do together.
     assert!(
-        text.contains("2P2C, Mpps | ≥ 59.5 | 50.0 | **missed** |"),
+        text.contains("2P2C | ≥ 59.5 | 50.0 | **missed** |"),
         "{text}"
     );
     assert!(text.contains("| ≥ 70.0 | 50.0 | **missed** |"), "{text}");

@@ -220,6 +220,34 @@ impl Session {
         Ok(())
     }
 
+    /// Measures a comparison, if the row is wanted.
+    ///
+    /// # Errors
+    /// The results cannot be written.
+    pub fn compare(
+        &self,
+        name: &str,
+        versus: &str,
+        measure: impl FnOnce() -> Result<Spread, Failure>,
+    ) -> io::Result<()> {
+        if self.wants(name) {
+            self.ratio(name, versus, measure())?;
+        }
+        Ok(())
+    }
+
+    /// Measures an absolute figure in turns, if the row is wanted.
+    ///
+    /// # Errors
+    /// The results cannot be written.
+    pub fn figure(&self, name: &str, run: impl FnMut() -> Result<f64, Failure>) -> io::Result<()> {
+        if self.wants(name) {
+            let heat = self.heat(name, vec![Entrant::new("it", run)]);
+            self.absolute(name, heat.0[0].spread())?;
+        }
+        Ok(())
+    }
+
     /// Writes an absolute figure, or why there is none.
     ///
     /// # Errors
@@ -255,7 +283,8 @@ impl Session {
         say(&match &figure {
             Ok(Spread { median, min, max }) => {
                 let unit = &row.unit;
-                format!("{name}: {median:.2} {unit} ({min:.2} to {max:.2}) {against}")
+                let versus = versus.map_or(String::new(), |versus| format!(", against {versus}"));
+                format!("{name}: {median:.2} {unit} ({min:.2} to {max:.2}){versus}")
             }
             Err(_) => format!("{name}: NO FIGURE: {against}"),
         });

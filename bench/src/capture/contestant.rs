@@ -51,15 +51,20 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) fn name(self) -> &'static str {
+    /// As in names of rows, and what it says on stderr when it captures.
+    fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::Retroscope => "retroscope",
-            Self::RetroscopeXdp => "retroscope-af-xdp",
-            Self::Tcpdump => "tcpdump",
-            Self::TcpdumpKeeping => "keeping",
-            Self::Dumpcap => "dumpcap",
-            Self::Minimal => "minimal",
+            Self::Retroscope => ("retroscope", "recording on"),
+            Self::RetroscopeXdp => ("retroscope-af-xdp", "recording on"),
+            Self::Tcpdump => ("tcpdump", "listening on"),
+            Self::TcpdumpKeeping => ("keeping", "listening on"),
+            Self::Dumpcap => ("dumpcap", "File: "),
+            Self::Minimal => ("minimal", "ready"),
         }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        self.words().0
     }
 
     fn is_retroscope(self) -> bool {
@@ -70,16 +75,6 @@ impl Kind {
     fn lag(self) -> Duration {
         let is_libpcap = !self.is_retroscope() && self != Self::Minimal;
         Duration::from_millis(if is_libpcap { 1200 } else { 20 })
-    }
-
-    /// What it says on stderr when it captures.
-    fn ready(self) -> &'static str {
-        match self {
-            Self::Retroscope | Self::RetroscopeXdp => "recording on",
-            Self::Tcpdump | Self::TcpdumpKeeping => "listening on",
-            Self::Dumpcap => "File: ",
-            Self::Minimal => "ready",
-        }
     }
 }
 
@@ -154,10 +149,9 @@ impl Contestant {
         if let Some(files) = &self.files {
             files.clear()?;
         }
-        let process = Process::start(self.command(veth), self.kind.ready(), self.seats)?;
+        let process = self.start(veth)?;
         let start_ns = process.cpu_settled()?;
-        send(&self.programs.retroscope, veth, self.seats, load)?;
-        std::thread::park_timeout(self.kind.lag());
+        self.send(veth, load)?;
         let cpu_ns = process.cpu_settled()? - start_ns;
         let (seen, lapped) = self.captured(process)?;
         check_lapped(lapped)?;
@@ -180,11 +174,22 @@ impl Contestant {
 
     /// Sends the load and returns what became of it.
     pub(super) fn try_load(&self, veth: &Veth, load: Load) -> Result<Trial, Failure> {
-        let process = Process::start(self.command(veth), self.kind.ready(), self.seats)?;
-        let sent = send(&self.programs.retroscope, veth, self.seats, load)?;
-        std::thread::park_timeout(self.kind.lag());
+        let process = self.start(veth)?;
+        let sent = self.send(veth, load)?;
         let (captured, _) = self.captured(process)?;
         Ok(Trial { sent, captured })
+    }
+
+    /// Starts the program.
+    fn start(&self, veth: &Veth) -> Result<Process, Failure> {
+        Process::start(self.command(veth), self.kind.words().1, self.seats)
+    }
+
+    /// Sends the load, and waits until the last packets have left the kernel.
+    fn send(&self, veth: &Veth, load: Load) -> Result<Sent, Failure> {
+        let sent = send(&self.programs.retroscope, veth, self.seats, load)?;
+        std::thread::park_timeout(self.kind.lag());
+        Ok(sent)
     }
 
     /// Ends the program. How many packets it says that it captured, and how many the recorder's analyzer missed of those.

@@ -28,7 +28,7 @@ use self::{
     traffic::Hot,
 };
 use crate::{
-    measure::{Entrant, Failure, Series, Spread},
+    measure::{Entrant, Failure, Heat, Series, Spread},
     session::Session,
 };
 
@@ -117,40 +117,25 @@ fn native(text: &str) -> Result<Program, Failure> {
 
 /// The judged rows of filters, and of scans of cold memory.
 pub(crate) fn judged(session: &Session) -> io::Result<()> {
-    let rows = [
+    let (single, time) = (
         "filter/single/vs-libpcap",
         "filter/single/vs-handwritten-time",
-    ];
-    if session.wants_any(&rows) {
-        let sides = [
-            (BPF_FILTER, Engine::Libpcap, Engine::Native),
-            ("handwritten", Engine::Native, Engine::ByHand),
-        ];
+    );
+    if session.wants_any(&[single, time]) {
         let means = means_of_singles(session);
-        for (row, (versus, one, other)) in rows.into_iter().zip(sides) {
-            if session.wants(row) {
-                let means = means.as_ref().map_err(Clone::clone);
-                let mean = |engine| means.clone().map(|means| &means[engine as usize]);
-                let ratio = mean(one).and_then(|one| one.over(mean(other)?));
-                session.ratio(row, versus, ratio)?;
-            }
-        }
+        let over = |one: Engine, other: Engine| {
+            let means = means.as_ref().map_err(Clone::clone)?;
+            means[one as usize].over(&means[other as usize])
+        };
+        session.compare(single, BPF_FILTER, || over(Engine::Libpcap, Engine::Native))?;
+        session.compare(time, "handwritten", || over(Engine::Native, Engine::ByHand))?;
     }
-    for (row, ratio) in [
-        (
-            "filter/100-hosts/vs-libpcap",
-            hundred_hosts as fn(&Session) -> _,
-        ),
-        ("filter/lua/vs-libpcap-time", script_over_libpcap),
-    ] {
-        if session.wants(row) {
-            session.ratio(row, BPF_FILTER, ratio(session))?;
-        }
-    }
-    if session.wants("filter/install-10k-ms") {
-        let heat = session.heat("install, ms", vec![Entrant::new("install", rules::install)]);
-        session.absolute("filter/install-10k-ms", heat.0[0].spread())?;
-    }
+    let script = || script_over_libpcap(session);
+    session.compare("filter/100-hosts/vs-libpcap", BPF_FILTER, || {
+        hundred_hosts(session)
+    })?;
+    session.compare("filter/lua/vs-libpcap-time", BPF_FILTER, script)?;
+    session.figure("filter/install-10k-ms", rules::install)?;
     judged_cold(session)
 }
 
@@ -195,54 +180,51 @@ fn script_over_libpcap(session: &Session) -> Result<Spread, Failure> {
 
 /// What is measured on packets that no cache holds.
 fn judged_cold(session: &Session) -> io::Result<()> {
-    let scan = ["ring/cold-scan/vs-length-walk", "ring/cold-scan/ns"];
-    let sets = [
-        ("filter/10k-flows/vs-one-time", Sort::Flows),
-        ("filter/10k-mixed/vs-one-time", Sort::Mixed),
+    let rows = [
+        "ring/cold-scan/vs-length-walk",
+        "ring/cold-scan/ns",
+        "filter/10k-flows/vs-one-time",
+        "filter/10k-mixed/vs-one-time",
+        "filter/cold/vs-libpcap-walk",
     ];
-    let walk = "filter/cold/vs-libpcap-walk";
-    if !session.wants_any(&[scan[0], scan[1], sets[0].0, sets[1].0, walk]) {
+    if !session.wants_any(&rows) {
         return Ok(());
     }
+    let [ratio, ns, flows, mixed, walk] = rows;
     let cold = Cold::new(session.scale.ring_bytes);
-    let cold = cold.as_ref().map_err(Clone::clone);
-    if session.wants_any(&scan) {
-        let heat = cold.clone().map(|cold| {
-            let (expected, packed) = (cold.expect(), cold::pack(&mut session.memory.borrow_mut()));
-            let walk = || {
-                cold::walk(&mut session.memory.borrow_mut(), |found, frame, _| {
-                    found.touch(frame)
-                })
-            };
-            let entrants = vec![
-                Entrant::new("ring", || checked(cold.scan()?, expected)),
-                Entrant::new("length-walk", || checked(walk()?, packed)),
-            ];
-            session.heat("cold scan, ns", entrants)
-        });
-        if session.wants(scan[0]) {
-            let ratio = heat
-                .clone()
-                .and_then(|heat| heat.ratio("length-walk", "ring"));
-            session.ratio(scan[0], "length-walk", ratio)?;
-        }
-        if session.wants(scan[1]) {
-            session.absolute(scan[1], heat.and_then(|heat| heat.0[0].spread()))?;
+    let cold = || cold.as_ref().map_err(Clone::clone);
+    if session.wants_any(&[ratio, ns]) {
+        let heat = cold().and_then(|cold| scans(session, cold));
+        let heat = || heat.as_ref().map_err(Clone::clone);
+        session.compare(ratio, "length-walk", || {
+            heat()?.ratio("length-walk", "ring")
+        })?;
+        if session.wants(ns) {
+            session.absolute(ns, heat().and_then(|heat| heat.0[0].spread()))?;
         }
     }
-    for (row, sort) in sets {
-        if session.wants(row) {
-            let ratio = cold
-                .clone()
-                .and_then(|cold| rules_over_one(session, cold, sort));
-            session.ratio(row, PORT_AND_HOST, ratio)?;
-        }
+    for (row, sort) in [(flows, Sort::Flows), (mixed, Sort::Mixed)] {
+        session.compare(row, PORT_AND_HOST, || {
+            rules_over_one(session, cold()?, sort)
+        })?;
     }
-    if session.wants(walk) {
-        let ratio = cold.and_then(|cold| walk_over_ring(session, cold));
-        session.ratio(walk, "bpf_filter, walking by length", ratio)?;
-    }
-    Ok(())
+    let against = "bpf_filter, walking by length";
+    session.compare(walk, against, || walk_over_ring(session, cold()?))
+}
+
+/// Finding packets again by descriptors, and by following lengths.
+fn scans(session: &Session, cold: &Cold) -> Result<Heat, Failure> {
+    let expected = cold.expect();
+    let packed = cold::pack(&mut session.memory.borrow_mut());
+    let walk = || {
+        let touch = |found: &mut Found, frame: &[u8], _| found.touch(frame);
+        checked(cold::walk(&mut session.memory.borrow_mut(), touch)?, packed)
+    };
+    let entrants = vec![
+        Entrant::new("ring", || checked(cold.scan()?, expected)),
+        Entrant::new("length-walk", walk),
+    ];
+    Ok(session.heat("cold scan, ns", entrants))
 }
 
 /// A rule set against one filter, both on the packets in the ring.
