@@ -21,7 +21,7 @@ use super::{
     operate::load_flags,
     plan::Plan,
     table::Table,
-    translate::{Exits, Packet, Program, Translator},
+    translate::{Exits, Packet, Program, Registers, Translator},
 };
 use crate::{Instruction, frame::layout};
 
@@ -117,13 +117,14 @@ pub(super) fn params<const N: usize>(builder: &mut FunctionBuilder<'_>) -> [Valu
 /// The function over many packets: the program stands in the loop.
 fn many(builder: &mut FunctionBuilder<'_>, program: &Program<'_>, tables: &mut Vec<Table>) {
     let [frames, count] = params(builder);
+    let registers = Registers::new(builder);
     let zero = builder.ins().iconst(I64, 0);
     // The number of the packet, and the packets kept so far.
     let state = [zero, zero];
     let [_, kept] = each_packet(builder, (frames, count), state, |builder, packet, state| {
         let [number, kept] = state;
         let on = (packet, &Facts::default());
-        let kept = with_program(builder, program, on, (kept, number), tables);
+        let kept = with_program((builder, registers), program, on, (kept, number), tables);
         let one = builder.ins().iconst(I64, 1);
         [builder.ins().iadd(number, one), kept]
     });
@@ -170,7 +171,7 @@ pub(super) fn each_packet<const N: usize>(
 
 /// A program on a packet of which `facts` are known: `kept` with bit `number` set where the packet is kept. Leaves the builder behind it.
 pub(super) fn with_program(
-    builder: &mut FunctionBuilder<'_>,
+    (builder, registers): (&mut FunctionBuilder<'_>, Registers),
     program: &Program<'_>,
     (packet, facts): (Packet, &Facts),
     (kept, number): (Value, Value),
@@ -184,7 +185,7 @@ pub(super) fn with_program(
         reject,
         decide,
     };
-    Translator::new(*program, builder, (packet, facts), exits, tables).translate();
+    Translator::new(*program, builder, registers, (packet, facts), exits, tables).translate();
 
     builder.switch_to_block(accept);
     let one = builder.ins().iconst(I64, 1);

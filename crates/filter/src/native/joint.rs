@@ -23,7 +23,7 @@ use super::{
     operate::{load_flags, load_raw},
     plan::Plan,
     table::Table,
-    translate::{Packet, Program},
+    translate::{Packet, Program, Registers},
 };
 
 /// Longest program of a function, in instructions: longer ones are lists, which are quicker by themselves.
@@ -129,6 +129,7 @@ fn many(
     tables: &mut Vec<Table>,
 ) {
     let [frames, count, results] = params(builder);
+    let registers = Registers::new(builder);
     let zero = builder.ins().iconst(I64, 0);
     let state = [results, zero];
     let [_, any] = each_packet(builder, (frames, count), state, |builder, packet, state| {
@@ -137,6 +138,7 @@ fn many(
         let result = builder.append_block_param(done, I64);
         let mut classes = Classes {
             builder,
+            registers,
             packet,
             programs,
             tables,
@@ -156,6 +158,7 @@ fn many(
 /// The copies of all programs.
 struct Classes<'c, 'f> {
     builder: &'c mut FunctionBuilder<'f>,
+    registers: Registers,
     packet: Packet,
     programs: &'c [Program<'c>],
     tables: &'c mut Vec<Table>,
@@ -270,7 +273,8 @@ impl Classes<'_, '_> {
         for (bit, program) in (0..).zip(self.programs) {
             let bit = self.builder.ins().iconst(I64, bit);
             let on = (self.packet, facts);
-            result = with_program(self.builder, program, on, (result, bit), self.tables);
+            let builder = (&mut *self.builder, self.registers);
+            result = with_program(builder, program, on, (result, bit), self.tables);
         }
         self.builder
             .ins()

@@ -49,6 +49,28 @@ pub(super) struct Exits {
     pub(super) decide: Block,
 }
 
+/// What a run changes, for all programs of a function one after the other: each variable takes memory for every block.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Registers {
+    a: Variable,
+    x: Variable,
+    /// Scratch words.
+    memory: [Variable; MEMORY_WORDS],
+    /// Backward jumps so far.
+    jumped_back: Variable,
+}
+
+impl Registers {
+    pub(super) fn new(builder: &mut FunctionBuilder<'_>) -> Self {
+        Self {
+            a: builder.declare_var(I32),
+            x: builder.declare_var(I32),
+            memory: std::array::from_fn(|_| builder.declare_var(I32)),
+            jumped_back: builder.declare_var(I32),
+        }
+    }
+}
+
 /// The translation of one program into one function.
 pub(super) struct Translator<'t, 'f> {
     pub(super) program: Program<'t>,
@@ -57,12 +79,7 @@ pub(super) struct Translator<'t, 'f> {
     pub(super) facts: &'t Facts,
     pub(super) tables: &'t mut Vec<Table>,
     exits: Exits,
-    a: Variable,
-    x: Variable,
-    /// Scratch words.
-    memory: [Variable; MEMORY_WORDS],
-    /// Backward jumps so far.
-    jumped_back: Variable,
+    registers: Registers,
     /// By index of the first instruction.
     blocks: Vec<Option<Block>>,
     /// What all ways know that were found so far.
@@ -73,16 +90,14 @@ impl<'t, 'f> Translator<'t, 'f> {
     pub(super) fn new(
         program: Program<'t>,
         builder: &'t mut FunctionBuilder<'f>,
+        registers: Registers,
         (packet, facts): (Packet, &'t Facts),
         exits: Exits,
         tables: &'t mut Vec<Table>,
     ) -> Self {
         let len = program.instructions.len();
         Self {
-            a: builder.declare_var(I32),
-            x: builder.declare_var(I32),
-            memory: std::array::from_fn(|_| builder.declare_var(I32)),
-            jumped_back: builder.declare_var(I32),
+            registers,
             program,
             builder,
             packet,
@@ -97,11 +112,11 @@ impl<'t, 'f> Translator<'t, 'f> {
     /// Translates the program, from the builder's place on. All ways end at an exit.
     pub(super) fn translate(mut self) {
         let zero = self.number(0);
-        for variable in self
-            .memory
-            .into_iter()
-            .chain([self.a, self.x, self.jumped_back])
-        {
+        for variable in self.registers.memory.into_iter().chain([
+            self.registers.a,
+            self.registers.x,
+            self.registers.jumped_back,
+        ]) {
             self.builder.def_var(variable, zero);
         }
         let mut here = Some(Known::at_start());
@@ -156,10 +171,10 @@ impl<'t, 'f> Translator<'t, 'f> {
         if target > index {
             return self.go(target, known);
         }
-        let count = self.builder.use_var(self.jumped_back);
+        let count = self.builder.use_var(self.registers.jumped_back);
         let one = self.number(1);
         let count = self.builder.ins().iadd(count, one);
-        self.builder.def_var(self.jumped_back, count);
+        self.builder.def_var(self.registers.jumped_back, count);
         let limit = self.number(BACKWARD_JUMPS_MAX);
         let is_over = self
             .builder
@@ -269,7 +284,7 @@ impl<'t, 'f> Translator<'t, 'f> {
 
     /// The value of `A`.
     pub(super) fn a(&mut self, known: &mut Known) -> Value {
-        let value = self.value(known.a, self.a);
+        let value = self.value(known.a, self.registers.a);
         if known.a == Content::Variable {
             known.a = Content::Value(value);
         }
@@ -278,7 +293,7 @@ impl<'t, 'f> Translator<'t, 'f> {
 
     /// The value of `X`.
     pub(super) fn x(&mut self, known: &mut Known) -> Value {
-        let value = self.value(known.x, self.x);
+        let value = self.value(known.x, self.registers.x);
         if known.x == Content::Variable {
             known.x = Content::Value(value);
         }
@@ -287,19 +302,19 @@ impl<'t, 'f> Translator<'t, 'f> {
 
     pub(super) fn set_a(&mut self, known: &mut Known, content: Content) {
         known.a = content;
-        let value = self.value(content, self.a);
-        self.builder.def_var(self.a, value);
+        let value = self.value(content, self.registers.a);
+        self.builder.def_var(self.registers.a, value);
     }
 
     pub(super) fn set_x(&mut self, known: &mut Known, content: Content) {
         known.set_x(content);
-        let value = self.value(content, self.x);
-        self.builder.def_var(self.x, value);
+        let value = self.value(content, self.registers.x);
+        self.builder.def_var(self.registers.x, value);
     }
 
     /// The scratch word that an instruction names.
     pub(super) fn word(&self, k: u32) -> Variable {
-        self.memory[k as usize % MEMORY_WORDS]
+        self.registers.memory[k as usize % MEMORY_WORDS]
     }
 
     /// What a register holds, as a value of 32 bits. Cranelift makes code of it only where it is used.
