@@ -46,6 +46,13 @@ pub trait Clock: Send + Sync + Debug {
     /// Reads both clocks. Any thread.
     fn now(&self) -> Now;
 
+    /// The same where the calling thread has read the monotonic clock before, at `before_ns`: that is one of the readings if it is no
+    /// more than a millisecond ago.
+    fn now_since(&self, before_ns: i64) -> Now {
+        let _ = before_ns;
+        self.now()
+    }
+
     /// Reads the clock that only goes forward. Any thread.
     fn mono_ns(&self) -> i64 {
         self.now().mono_ns
@@ -69,6 +76,10 @@ impl Clock for SystemClock {
         now()
     }
 
+    fn now_since(&self, before_ns: i64) -> Now {
+        together(before_ns, realtime_ns, monotonic_ns)
+    }
+
     fn mono_ns(&self) -> i64 {
         monotonic_ns()
     }
@@ -76,7 +87,7 @@ impl Clock for SystemClock {
 
 /// Both clocks of the system.
 pub(crate) fn now() -> Now {
-    together(realtime_ns, monotonic_ns)
+    together(monotonic_ns(), realtime_ns, monotonic_ns)
 }
 
 /// The real-time clock alone, ns since the UNIX epoch.
@@ -97,10 +108,9 @@ fn read_ns(clock: ClockId) -> i64 {
         .saturating_add(time.tv_nsec)
 }
 
-/// Reads one clock between two readings of the other, again where these are far apart: a thread that stands still between two readings
+/// Reads one clock between two readings of the other, the first of them `before_ns`, again where these are far apart: a thread that stands still between two readings
 /// would see a step of the real-time clock that nobody made. Of [`READINGS_MAX`] such readings the closest counts, and says how close it is.
-fn together(wall_ns: impl Fn() -> i64, mono_ns: impl Fn() -> i64) -> Now {
-    let mut before_ns = mono_ns();
+fn together(mut before_ns: i64, wall_ns: impl Fn() -> i64, mono_ns: impl Fn() -> i64) -> Now {
     let mut read = || {
         let (wall_ns, mono_ns) = (wall_ns(), mono_ns());
         let apart_ns = mono_ns.saturating_sub(before_ns);
@@ -159,7 +169,7 @@ mod tests {
             mono.set(now_ns + 50 + pause_ns);
             now_ns
         };
-        let now = together(|| OFFSET_NS + read(), read);
+        let now = together(read(), || OFFSET_NS + read(), read);
         let error_ns = now.wall_ns - now.mono_ns - OFFSET_NS;
         assert!(-now.apart_ns <= error_ns && error_ns <= 0, "{now:?}");
         assert_eq!(now.offset_max_ns() - OFFSET_NS, error_ns + now.apart_ns);
@@ -184,5 +194,18 @@ mod tests {
         assert_eq!(read(&pauses), (-3 * MS - 50, false));
         // And it comes to an end.
         assert_eq!(read(&[300 * MS; 100]), (-300 * MS - 50, false));
+    }
+
+    #[test]
+    fn a_recent_reading_of_the_monotonic_clock_saves_one() {
+        for (before_ns, readings) in [(-MS / 2, 2), (-2 * MS, 4)] {
+            let count = Cell::new(0);
+            let read = || {
+                count.set(count.get() + 1);
+                50 * count.get()
+            };
+            assert!(together(before_ns, read, read).is_one_moment());
+            assert_eq!(count.get(), readings);
+        }
     }
 }

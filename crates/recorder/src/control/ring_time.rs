@@ -87,7 +87,16 @@ impl RingClock {
 
     /// Reads the clocks, and notices a step. Any thread, once a burst at most.
     pub(crate) fn now(&self) -> Moment {
-        let now = self.clock.now();
+        self.moment(self.clock.now())
+    }
+
+    /// The same where the calling thread has read the monotonic clock before, at `before_ns`: one reading less if that is no more than a
+    /// millisecond ago, as between the bursts of a busy link.
+    pub(crate) fn now_since(&self, before_ns: i64) -> Moment {
+        self.moment(self.clock.now_since(before_ns))
+    }
+
+    fn moment(&self, now: Now) -> Moment {
         let mut offset_ns = self.offset_ns.load(Relaxed);
         if now.is_one_moment() {
             if self.apart_ns(now, offset_ns).abs() > STEP_NS {

@@ -37,6 +37,8 @@ pub(crate) struct LiveInserter {
     producer: Producer,
     parts: InserterParts,
     start_mono_ns: i64,
+    /// The last reading of the monotonic clock.
+    now_ns: i64,
     /// When the engine's counters were last read, on the monotonic clock.
     read_ns: i64,
     /// The analyzer may find something in what was stored last, and then needs the watermark.
@@ -61,6 +63,7 @@ impl LiveInserter {
             producer,
             parts,
             start_mono_ns,
+            now_ns: start_mono_ns,
             read_ns: i64::MIN,
             is_suspect: false,
             stopped: false,
@@ -153,7 +156,8 @@ impl LiveInserter {
     /// Fetches the next burst; also gives the time after it.
     fn fetch(&mut self, wait: Duration) -> (Status, Moment) {
         let status = self.lane.fetch(wait, &self.parts);
-        let now = self.parts.common.clock.now();
+        let now = self.parts.common.clock.now_since(self.now_ns);
+        self.now_ns = now.mono_ns;
         self.producer.set_now(now.mono_ns);
         if status == Status::Idle {
             self.lane.set_dry(now.mono_ns);
