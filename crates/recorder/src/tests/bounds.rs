@@ -2,10 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use retroscope_script::Limits;
-
 use crate::{
-    Scripts, Verdict,
+    Verdict,
     tests::rig::{MS, Plan, Rig, S, udp},
 };
 
@@ -13,16 +11,11 @@ const START: i64 = 1_800_000_000 * S;
 
 fn plan() -> Plan<'static> {
     Plan {
-        queues: 1,
-        foreign_queues: 0,
-        ring_bytes: 8 << 20,
-        triggers: &["udp port 9"],
         dump: "$flow",
-        scripts: Scripts::default(),
-        limits: Limits::default(),
         past_ns: 10 * MS,
         future_ns: 5 * MS,
         max_dumps: 8,
+        ..Plan::default()
     }
 }
 

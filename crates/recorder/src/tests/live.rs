@@ -1,10 +1,9 @@
 //! What a live recorder promises about time and loss, on injected clocks.
 
 use retroscope_pcapfile::Reader;
-use retroscope_script::Limits;
 
 use crate::{
-    Scripts, Verdict,
+    Verdict,
     tests::rig::{MS, Plan, Rig, S, udp},
 };
 
@@ -12,16 +11,8 @@ pub(crate) const START: i64 = 1_800_000_000 * S;
 
 pub(crate) fn plan() -> Plan<'static> {
     Plan {
-        queues: 1,
-        foreign_queues: 0,
         ring_bytes: 16 << 20,
-        triggers: &["udp port 9"],
-        dump: "",
-        scripts: Scripts::default(),
-        limits: Limits::default(),
-        past_ns: 2 * S,
-        future_ns: S,
-        max_dumps: 64,
+        ..Plan::default()
     }
 }
 

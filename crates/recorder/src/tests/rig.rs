@@ -231,6 +231,23 @@ pub(crate) struct Plan<'a> {
     pub(crate) max_dumps: usize,
 }
 
+impl Default for Plan<'static> {
+    fn default() -> Self {
+        Self {
+            queues: 1,
+            foreign_queues: 0,
+            ring_bytes: 8 << 20,
+            triggers: &["udp port 9"],
+            dump: "",
+            scripts: Scripts::default(),
+            limits: Limits::default(),
+            past_ns: 2 * S,
+            future_ns: S,
+            max_dumps: 64,
+        }
+    }
+}
+
 impl Rig {
     /// A live recorder at `start_ns` on both clocks' own scales (the monotonic one starts at 0).
     pub(crate) fn new(plan: &Plan<'_>, start_ns: i64, dir: &Path) -> Self {

@@ -1,28 +1,16 @@
 //! Dumps that must not be called complete: each way to miss a packet is told.
 
 use retroscope_capture::InputDrops;
-use retroscope_script::Limits;
 
 use crate::{
-    DumpReport, Scripts, Verdict,
+    DumpReport, Verdict,
     tests::rig::{MS, Plan, Rig, S, udp},
 };
 
 const START: i64 = 1_800_000_000 * S;
 
 fn plan() -> Plan<'static> {
-    Plan {
-        queues: 1,
-        foreign_queues: 0,
-        ring_bytes: 8 << 20,
-        triggers: &["udp port 9"],
-        dump: "",
-        scripts: Scripts::default(),
-        limits: Limits::default(),
-        past_ns: 2 * S,
-        future_ns: S,
-        max_dumps: 64,
-    }
+    Plan::default()
 }
 
 /// The one thing that a dump misses: its cause, how many packets, and how many at most.
