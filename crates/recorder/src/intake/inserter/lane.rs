@@ -39,7 +39,7 @@ pub(crate) struct Lane {
     is_full: bool,
     tally: Tally,
     watch: LossWatch,
-    stamps: Stamps,
+    stamps: ToRingTime,
     /// The next frame of the burst.
     pub(super) cursor: usize,
     /// The first queue of its source, which tells for all what happens to their interface.
@@ -52,7 +52,7 @@ pub(crate) struct Lane {
 
 /// How stamps become ring time.
 #[derive(Debug)]
-enum Stamps {
+enum ToRingTime {
     /// They are: nobody sets their clock.
     Steady,
     /// The system's.
@@ -61,7 +61,7 @@ enum Stamps {
     Judged(Ahead),
 }
 
-impl Stamps {
+impl ToRingTime {
     fn of(queue: &dyn Queue, parts: &InserterParts) -> Self {
         let offline = parts.common.intake.offline;
         match queue.interfaces().first().map(|it| it.time_domain) {
@@ -100,7 +100,7 @@ impl Lane {
         parts: &InserterParts,
     ) -> Result<Self, RingError> {
         counters.set_promises(queue.promises_watermark());
-        let stamps = Stamps::of(queue.as_ref(), parts);
+        let stamps = ToRingTime::of(queue.as_ref(), parts);
         let start_ns = parts.common.clock.now().ring_ns;
         let watch = LossWatch::new(source, start_ns);
         let first = parts.common.intake.sources[source].queues.first();
@@ -145,7 +145,7 @@ impl Lane {
 
     /// Fetches the next burst, all of the one before being stored.
     pub(super) fn fetch(&mut self, wait: Duration, parts: &InserterParts) -> Status {
-        if let Stamps::Judged(ahead) = &mut self.stamps {
+        if let ToRingTime::Judged(ahead) = &mut self.stamps {
             ahead.fetched();
         }
         self.cursor = 0;
@@ -167,14 +167,14 @@ impl Lane {
 
     /// The source had nothing at this time of the monotonic clock.
     pub(super) fn set_dry(&mut self, mono_ns: i64) {
-        if let Stamps::Host(host) = &mut self.stamps {
+        if let ToRingTime::Host(host) = &mut self.stamps {
             host.set_dry(mono_ns);
         }
     }
 
     /// From files: fetches what tells whether the frames that wait are behind a step, or late.
     pub(super) fn fetch_ahead(&mut self, parts: &InserterParts) -> Status {
-        let Stamps::Judged(ahead) = &mut self.stamps else {
+        let ToRingTime::Judged(ahead) = &mut self.stamps else {
             return self.fetch(SOURCE_WAIT, parts);
         };
         let (cursor, fetched) = ahead.extend(self.queue.as_mut(), self.cursor);
@@ -184,7 +184,7 @@ impl Lane {
 
     /// From files: nothing follows the frames that wait.
     pub(super) fn give_up_ahead(&mut self, intake: &Intake) {
-        if let Stamps::Judged(ahead) = &mut self.stamps {
+        if let ToRingTime::Judged(ahead) = &mut self.stamps {
             ahead.give_up(|late| intake.note_disorder(self.source, late));
         }
     }
@@ -192,7 +192,7 @@ impl Lane {
     /// The frames that are lent, of which those before `cursor` are dealt with.
     pub(super) fn burst(&self) -> Burst<'_> {
         match &self.stamps {
-            Stamps::Judged(ahead) => ahead.burst(self.queue.as_ref()),
+            ToRingTime::Judged(ahead) => ahead.burst(self.queue.as_ref()),
             _ => self.queue.burst(),
         }
     }
@@ -212,8 +212,8 @@ impl Lane {
                 return cursor..cursor;
             }
             match &mut self.stamps {
-                Stamps::Steady => return cursor..frames,
-                Stamps::Host(host) => {
+                ToRingTime::Steady => return cursor..frames,
+                ToRingTime::Host(host) => {
                     let frames = &self.queue.burst().frames[cursor..];
                     match host.part(frames, now) {
                         Part::Store { count, uncertain } => {
@@ -233,7 +233,7 @@ impl Lane {
                         }
                     }
                 }
-                Stamps::Judged(ahead) => {
+                ToRingTime::Judged(ahead) => {
                     let intake = &parts.common.intake;
                     if let (false, Some(last)) = (intake.offline, self.queue.burst().frames.last())
                     {
@@ -289,7 +289,7 @@ impl Lane {
     fn present_ns(&self, stamp_ns: i64, now: Moment) -> i64 {
         match &self.stamps {
             _ if stamp_ns == i64::MAX => stamp_ns,
-            Stamps::Host(host) => host.ring_ns(stamp_ns, now),
+            ToRingTime::Host(host) => host.ring_ns(stamp_ns, now),
             _ => self.ring_ns(stamp_ns),
         }
     }
@@ -352,7 +352,7 @@ impl Lane {
         parts: &mut InserterParts,
     ) -> usize {
         let burst = match &self.stamps {
-            Stamps::Judged(ahead) => ahead.burst(self.queue.as_ref()),
+            ToRingTime::Judged(ahead) => ahead.burst(self.queue.as_ref()),
             _ => self.queue.burst(),
         };
         let frames = &burst.frames[range.clone()];
