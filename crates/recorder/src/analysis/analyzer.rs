@@ -11,10 +11,7 @@ mod tests;
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -62,8 +59,6 @@ pub(crate) struct AnalyzerParts {
     pub(crate) scripts: Functions,
     /// Live, where the inserters try the trigger rules as well.
     pub(crate) suspects: Option<Suspects>,
-    /// Packet time for the dumper, offline.
-    pub(crate) packet_clock: Arc<AtomicI64>,
     pub(crate) messages: Messages,
     pub(crate) events: Events,
 }
@@ -158,19 +153,13 @@ impl Analyzer {
 
     /// Sleeps until there is something to read, a wish, or the timeout. Returns for how long.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Duration {
-        let start_ns = self.core.common.clock.clock().mono_ns();
+        let start_ns = self.core.common.clock.mono_ns();
         if self.core.is_told() {
             self.reader.doze(timeout);
         } else {
             self.reader.wait(timeout);
         }
-        let slept_ns = self
-            .core
-            .common
-            .clock
-            .clock()
-            .mono_ns()
-            .saturating_sub(start_ns);
+        let slept_ns = self.core.common.clock.mono_ns().saturating_sub(start_ns);
         Duration::from_nanos(slept_ns.unsigned_abs())
     }
 
@@ -230,9 +219,8 @@ impl Core {
         self.analyzed += batch.len() as u64;
         if !self.live {
             // C0: Release, pairs with C1 in `Progress::reach`: the positions move after this, at the reader's next call.
-            self.parts
-                .packet_clock
-                .store(self.director.clock_ns(), Ordering::Release);
+            let clock = &self.common.packet_clock;
+            clock.store(self.director.clock_ns(), Ordering::Release);
         }
         self.publish_counters();
     }
@@ -437,9 +425,7 @@ impl Core {
     }
 
     fn refuse(&mut self, hit: HitOrder, why: &Refusal) {
-        let say = self
-            .refusals
-            .add(why.reason(), self.common.clock.clock().mono_ns());
+        let say = self.refusals.add(why.reason(), self.common.clock.mono_ns());
         if say == Say::Nothing {
             return;
         }

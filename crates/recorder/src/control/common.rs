@@ -1,6 +1,6 @@
 //! What all threads of a recorder share.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicI64};
 
 use retroscope_capture::clock::Clock;
 use retroscope_ring::Ring;
@@ -23,6 +23,8 @@ pub(crate) struct Common {
     /// What anyone may ask for, also who outlives the recorder's threads and must not keep the ring.
     pub(crate) control: Arc<Control>,
     pub(crate) gate: Gate,
+    /// Offline: the highest packet time that the analyzer had seen before it moved its positions, ns. It writes it for the dumper.
+    pub(crate) packet_clock: AtomicI64,
     pub(crate) counters: AnalyzerCounters,
     pub(crate) costs: Costs,
     pub(crate) log: DumpLog,
@@ -36,6 +38,7 @@ impl Common {
             intake,
             control: Arc::default(),
             gate: Gate::default(),
+            packet_clock: AtomicI64::new(i64::MIN),
             counters: AnalyzerCounters::default(),
             costs: Costs::default(),
             log: DumpLog::default(),

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Condvar, Mutex, PoisonError,
+        Condvar, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
 };
@@ -20,15 +20,11 @@ pub(crate) enum Progress {
     Follow {
         /// Records that the analyzer has passed.
         positions: Positions,
-        /// Highest packet time that the analyzer had seen before it moved its positions, ns.
-        clock: Arc<AtomicI64>,
         /// How late a packet may be, ns.
         hold_ns: i64,
     },
     /// Live: everything published.
     Live {
-        /// The ring, for its marks.
-        ring: Ring,
         /// By producer, whether it promises watermarks.
         promises: Vec<bool>,
     },
@@ -45,23 +41,21 @@ pub(crate) struct Reach {
 }
 
 impl Progress {
-    /// Reads clocks first, then marks: a packet below the clock that came in time is then within the marks.
-    pub(crate) fn reach(&self) -> Reach {
+    /// Reads clocks first, then marks: a packet below the clock that came in time is then within the marks. Offline the clock is
+    /// `packet_clock`.
+    pub(crate) fn reach(&self, ring: &Ring, packet_clock: &AtomicI64) -> Reach {
         match self {
-            Self::Follow {
-                positions,
-                clock,
-                hold_ns,
-            } => {
+            Self::Follow { positions, hold_ns } => {
                 // C1: Acquire, pairs with C0 in the analyzer.
-                let frontier_ns = clock.load(Ordering::Acquire).saturating_sub(*hold_ns);
+                let clock_ns = packet_clock.load(Ordering::Acquire);
+                let frontier_ns = clock_ns.saturating_sub(*hold_ns);
                 Reach {
                     limits: vec![positions.get(0)],
                     frontier_ns,
                     promises: Vec::new(),
                 }
             }
-            Self::Live { ring, promises } => {
+            Self::Live { promises } => {
                 let watermarks = promised(ring, promises);
                 Reach {
                     frontier_ns: watermarks.min().unwrap_or(i64::MAX),

@@ -80,6 +80,11 @@ impl RingClock {
         }
     }
 
+    /// The monotonic clock, ns.
+    pub(crate) fn mono_ns(&self) -> i64 {
+        self.clock.mono_ns()
+    }
+
     /// The clocks behind it.
     pub(crate) fn clock(&self) -> &dyn Clock {
         self.clock.as_ref()

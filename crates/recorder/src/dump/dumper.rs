@@ -154,7 +154,8 @@ impl Dumper {
         // then seen here before the packets that came after.
         let gate = self.parts.common.gate.asked_of_dumper();
         let account = self.asked.take();
-        let mut reach = self.parts.progress.reach();
+        let common = &self.parts.common;
+        let mut reach = (self.parts.progress).reach(&common.ring, &common.packet_clock);
         if let Some((ends, _)) = &account {
             reach.extend(ends);
         }
@@ -202,7 +203,7 @@ impl Dumper {
         match message {
             Message::Open(order) => self.open(*order),
             Message::Close(close) => {
-                let judge_by_ns = self.parts.common.clock.clock().mono_ns() + COUNTERS_WAIT_NS;
+                let judge_by_ns = self.parts.common.clock.mono_ns() + COUNTERS_WAIT_NS;
                 if let Some(dump) = self.active(close.id) {
                     dump.close = Some(*close);
                     dump.judge_by_ns = Some(judge_by_ns);
@@ -639,7 +640,7 @@ fn is_ready(parts: &DumperParts, dump: &Active, reach: &Reach) -> bool {
     parts.common.intake.losses_known_until(until_ns)
         || dump
             .judge_by_ns
-            .is_none_or(|by| parts.common.clock.clock().mono_ns() >= by)
+            .is_none_or(|by| parts.common.clock.mono_ns() >= by)
 }
 
 /// The pause between two rounds while dumps are open: short against the 100 ms that a first packet may take, long

@@ -159,7 +159,6 @@ pub(crate) fn start(
     let ring = &common.ring;
     let (messages_tx, messages) = Messages::new(live);
     let (events_tx, events) = events();
-    let packet_clock = Arc::new(AtomicI64::new(i64::MIN));
     let kind = if live {
         GroupKind::Lapped
     } else {
@@ -185,14 +184,11 @@ pub(crate) fn start(
     let queues = opened.into_iter().map(|source| source.queues).collect();
     let lanes = Lane::of_all(queues, &for_inserters)?;
     let progress = if live {
-        Progress::Live {
-            ring: ring.clone(),
-            promises: common.intake.promises(),
-        }
+        let promises = common.intake.promises();
+        Progress::Live { promises }
     } else {
         Progress::Follow {
             positions: reader.positions(),
-            clock: Arc::clone(&packet_clock),
             hold_ns: duration_ns(config.hold),
         }
     };
@@ -203,7 +199,6 @@ pub(crate) fn start(
         manual: expressions.manual,
         scripts,
         suspects,
-        packet_clock,
         messages: messages_tx,
         events: events_tx.clone(),
     };

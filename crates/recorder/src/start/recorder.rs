@@ -292,7 +292,7 @@ impl Recorder {
         let ring = common.ring.statistics();
         let history = |start_mono_ns: i64| {
             let since_ns = ring.whole_since_mono_ns.unwrap_or(start_mono_ns);
-            let ns = common.clock.clock().mono_ns().saturating_sub(since_ns);
+            let ns = common.clock.mono_ns().saturating_sub(since_ns);
             Duration::from_nanos(u64::try_from(ns).unwrap_or(0))
         };
         Status {

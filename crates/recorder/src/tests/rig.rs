@@ -333,7 +333,6 @@ impl Rig {
             manual: expressions.manual,
             scripts: Functions::new(&plan.scripts, plan.limits, &common).unwrap(),
             suspects,
-            packet_clock: Arc::default(),
             messages: messages_tx,
             events: events_tx.clone(),
         };
@@ -357,7 +356,6 @@ impl Rig {
                 format: Format::PcapNg,
             },
             progress: Progress::Live {
-                ring: ring.clone(),
                 promises: common.intake.promises(),
             },
             reproducible: true,

@@ -87,7 +87,7 @@ impl Core {
         if live && of_rules != 0 {
             // Behind the arrival of the packets, however long this thread stood still before: the latest end of a window that opens is
             // counted from here.
-            self.director.set_mono(self.common.clock.clock().mono_ns());
+            self.director.set_mono(self.common.clock.mono_ns());
         }
         while found & behind != 0 {
             let frame = (found & behind).trailing_zeros();

@@ -57,7 +57,7 @@ impl LiveInserter {
         }
         // `step` publishes every millisecond.
         producer.leave_sleepers();
-        let start_mono_ns = parts.common.clock.clock().mono_ns();
+        let start_mono_ns = parts.common.clock.mono_ns();
         Self {
             lane,
             producer,
@@ -148,7 +148,7 @@ impl LiveInserter {
         };
         let over_ns = self.start_mono_ns.saturating_add(duration_ns);
         let left_ns = over_ns
-            .saturating_sub(self.parts.common.clock.clock().mono_ns())
+            .saturating_sub(self.parts.common.clock.mono_ns())
             .max(0);
         CALM_SOURCE_WAIT.min(Duration::from_nanos(left_ns.unsigned_abs()))
     }
