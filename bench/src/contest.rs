@@ -320,7 +320,7 @@ impl Course {
 /// A thread that waits for another calls [`Course::wait`], or is woken by `stop`, which is called when the run is given up.
 ///
 /// # Errors
-/// The first [`Failure`] of a thread, a panic or the end of [`LIMIT`] among them.
+/// The first [`Failure`] of a thread, a panic or the end of 20 seconds among them.
 pub fn race<P, C>(
     load: &Load,
     stop: &(dyn Fn() + Sync),

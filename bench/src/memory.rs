@@ -26,7 +26,7 @@ impl Memory {
     /// Maps and fills `bytes`, rounded up to a multiple of 2 MiB, at least 2 MiB.
     ///
     /// # Errors
-    /// [`Failure::System`]: the memory is not there.
+    /// [`Failure::Wrong`]: the memory is not there.
     pub fn new(bytes: usize) -> Result<Self, Failure> {
         let bytes = bytes.max(1).next_multiple_of(ALIGNMENT);
         let mapping_bytes = bytes + ALIGNMENT;

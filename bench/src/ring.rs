@@ -46,7 +46,7 @@ impl RingContest {
     /// A ring of its own, pre-faulted. `bucket_bytes`: `None` for the usual ones.
     ///
     /// # Errors
-    /// [`Failure::System`]: the ring is too small for so many, or the memory is not there.
+    /// [`Failure::Wrong`]: the ring is too small for so many, or the memory is not there.
     pub fn new(
         bytes: u64,
         bucket_bytes: Option<usize>,

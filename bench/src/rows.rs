@@ -208,7 +208,7 @@ impl Listed {
     }
 }
 
-/// The groups of [`LIST`].
+/// All groups, in the order in which they are measured.
 pub static GROUPS: LazyLock<Vec<Group>> = LazyLock::new(|| {
     let row = |fields: Vec<&'static str>| Listed {
         name: fields[0],

@@ -2,7 +2,7 @@
 //!
 //! | here | thesis (2016) | paper (2017) |
 //! |---|---|---|
-//! | [`Storage`]: header of 16 bytes, padding to 8, a vector of references, copies with `memcpy` | 5.2, 6.1, figures 5.2, 6.1; 6.2 | V-E, figure 5 |
+//! | [`Original`]: header of 16 bytes, padding to 8, a vector of references, copies with `memcpy` | 5.2, 6.1, figures 5.2, 6.1; 6.2 | V-E, figure 5 |
 //! | maximum hold time, checked with a clock read for each packet | 6.2.1 | V-B, V-D |
 //! | a storage is locked by a mutex of its own | 6.3 | V-B |
 //! | [`Queue`]: storages in a circle under one mutex, with head and tail | 5.2, figure 5.1; 6.4, listing 6.3 | V-B |
