@@ -1,6 +1,10 @@
 //! Exit codes and the one sentence that goes with them.
 
-use std::{fmt, process::ExitCode};
+use std::{
+    fmt,
+    io::{self, Write},
+    process::ExitCode,
+};
 
 /// Exit codes: 0 done, 1 failed, 2 usage, 3 done but a dump is incomplete or triggers may have been missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +83,27 @@ fn sentence(rendered: &str) -> String {
 #[expect(clippy::print_stderr, reason = "words for the user go to stderr")]
 pub(crate) fn say(message: &str) {
     eprintln!("retroscope: {message}");
+}
+
+/// Writes stdout. Whoever reads it may leave early: that is no error.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
+}
+
+/// As [`print`], for a command that has nothing else to do.
+///
+/// # Errors
+/// [`Failure`], exit 1.
+pub(crate) fn put(text: &str) -> Result<ExitCode, Failure> {
+    print(text).map_err(|error| Failure::failed(format_args!("cannot write stdout: {error}")))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

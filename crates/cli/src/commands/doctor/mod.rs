@@ -38,7 +38,7 @@ mod report;
 mod rss;
 
 use std::{
-    io::{self, IsTerminal, Write},
+    io::{self, IsTerminal},
     path::Path,
     process::ExitCode,
 };
@@ -46,7 +46,7 @@ use std::{
 use retroscope_packet::LinkType;
 
 use self::{finding::Finding, report::Report};
-use crate::failure::{Code, Failure};
+use crate::failure::{Code, Failure, put};
 
 /// Every check that there is.
 const CHECKS: [&str; 22] = [
@@ -99,13 +99,12 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     } else {
         report.text(wants_colour())
     };
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::failed(
-            format_args!("cannot write stdout: {error}"),
-        )),
-        _ if report.loses_packets() => Ok(Code::Failed.into()),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    let done = put(&text)?;
+    Ok(if report.loses_packets() {
+        Code::Failed.into()
+    } else {
+        done
+    })
 }
 
 /// All findings; of interfaces only those in `wanted`, unless it is empty.

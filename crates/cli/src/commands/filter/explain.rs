@@ -12,9 +12,9 @@ use retroscope_filter::{
 };
 use retroscope_packet::LinkType;
 
-use super::{link_type::name, program, refused};
+use super::{link_type::name, program, refused, say_refused};
 use crate::{
-    failure::{Failure, say},
+    failure::{Failure, put},
     units::counted,
 };
 
@@ -32,10 +32,7 @@ pub(super) fn print(
     file: Option<&Path>,
     link_type: Option<LinkType>,
 ) -> Result<ExitCode, Failure> {
-    let contexts = match file {
-        Some(file) => program::contexts(file)?,
-        None => vec![program::context_alone(&filter, link_type)],
-    };
+    let contexts = program::contexts(&filter, file, link_type)?;
     let mut filter = filter;
     let mut links = Vec::new();
     let mut errors = Vec::new();
@@ -56,14 +53,8 @@ pub(super) fn print(
         text.push('\n');
         programs(&mut text, &filter, *context, *time);
     }
-    for (link_type, error) in &errors {
-        say(&format!(
-            "link type {}: {}",
-            name(*link_type),
-            error.render()
-        ));
-    }
-    program::put(&text)
+    say_refused(&errors);
+    put(&text)
 }
 
 /// How a rule set finds it.

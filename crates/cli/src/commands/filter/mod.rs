@@ -88,7 +88,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let expression = args.expression.join(" ");
     let filter = Filter::plain(&expression).map_err(|error| refused(&error))?;
     if args.program {
-        return program::print(&expression, args.read.as_deref(), args.link_type);
+        return program::print(&expression, &filter, args.read.as_deref(), args.link_type);
     }
     if args.explain {
         return explain::print(filter, args.read.as_deref(), args.link_type);
@@ -171,6 +171,14 @@ fn report(name: &str, found: Found) -> Result<ExitCode, Failure> {
 /// An expression that cannot be used.
 fn refused(error: &FilterError) -> Failure {
     Failure::usage(error.render())
+}
+
+/// Says for which link types it does not compile, though it does for others.
+fn say_refused(errors: &[(LinkType, FilterError)]) {
+    for (link_type, error) in errors {
+        let name = link_type::name(*link_type);
+        say(&format!("link type {name}: {}", error.render()));
+    }
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

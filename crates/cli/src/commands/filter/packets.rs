@@ -2,11 +2,11 @@
 
 use std::{ops::Range, path::Path};
 
-use retroscope_filter::{Aux, Frame, Program};
+use retroscope_filter::{Aux, Frame, LinkContext, Program};
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::Reader;
 
-use super::input::Input;
+use super::{input::Input, program::contexts_of};
 use crate::failure::Failure;
 
 /// Captured bytes that are kept of a file.
@@ -19,8 +19,8 @@ pub(super) struct Packets {
     packets: Vec<Packet>,
     /// By number of interface.
     interfaces: Vec<LinkType>,
-    /// The different ones, with the snap length of the first interface that has it.
-    link_types: Vec<(LinkType, u32)>,
+    /// What a filter is compiled for.
+    contexts: Vec<LinkContext>,
     is_part: bool,
 }
 
@@ -69,17 +69,9 @@ impl Packets {
                 });
             }
         }
-        for interface in reader.interfaces() {
-            let link_type = interface.link_type;
-            packets.interfaces.push(link_type);
-            if packets
-                .link_types
-                .iter()
-                .all(|(known, _)| *known != link_type)
-            {
-                packets.link_types.push((link_type, interface.snaplen));
-            }
-        }
+        let interfaces = reader.interfaces();
+        packets.interfaces = interfaces.iter().map(|one| one.link_type).collect();
+        packets.contexts = contexts_of(interfaces);
         if packets.packets.is_empty() {
             return Err(Failure::failed(format_args!("{file}: it has no packets")));
         }
@@ -101,9 +93,9 @@ impl Packets {
         self.is_part
     }
 
-    /// The different link types, with snap lengths.
-    pub(super) fn link_types(&self) -> &[(LinkType, u32)] {
-        &self.link_types
+    /// What a filter is compiled for: one context for each link type.
+    pub(super) fn contexts(&self) -> &[LinkContext] {
+        &self.contexts
     }
 
     /// All packets in their order.

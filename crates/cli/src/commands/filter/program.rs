@@ -1,13 +1,13 @@
 //! `-d`: an expression as the program that libpcap makes of it.
 
-use std::{io::Write, path::Path, process::ExitCode};
+use std::{path::Path, process::ExitCode};
 
-use retroscope_filter::{Filter, FilterError, LinkContext, Mode, Program, compile};
+use retroscope_filter::{Filter, LinkContext, Mode, compile};
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::{Kind, Reader};
+use retroscope_pcapfile::{Interface, Kind, Reader};
 
-use super::{input::Input, is_broken_pipe, link_type::name, refused, search, target::Target};
-use crate::failure::{Failure, say};
+use super::{input::Input, link_type::name, refused, say_refused, search};
+use crate::failure::{Failure, put};
 
 /// The snap length that tcpdump gives to a capture that does not say one, in bytes. Accepting programs return it.
 const SNAPLEN_DEFAULT: u32 = 262_144;
@@ -19,15 +19,11 @@ const SNAPLEN_DEFAULT: u32 = 262_144;
 /// [`Failure`]: the file cannot be read (1), the expression compiles for no link type (2).
 pub(super) fn print(
     expression: &str,
+    filter: &Filter,
     file: Option<&Path>,
     link_type: Option<LinkType>,
 ) -> Result<ExitCode, Failure> {
-    let Some(file) = file else {
-        let link_type = link_type.unwrap_or(LinkType::ETHERNET);
-        let program = compile_alone(expression, link_type).map_err(|error| refused(&error))?;
-        return put(&program.disassemble());
-    };
-    let contexts = contexts(file)?;
+    let contexts = contexts(filter, file, link_type)?;
     let mut programs = Vec::new();
     let mut errors = Vec::new();
     for context in &contexts {
@@ -49,18 +45,13 @@ pub(super) fn print(
             program.disassemble()
         ));
     }
-    for (link_type, error) in &errors {
-        say(&format!(
-            "link type {}: {}",
-            name(*link_type),
-            error.render()
-        ));
-    }
+    say_refused(&errors);
     put(&text)
 }
 
-/// What a filter is compiled for without a file; see [`compile_alone`].
-pub(super) fn context_alone(filter: &Filter, link_type: Option<LinkType>) -> LinkContext {
+/// What a filter is compiled for without a file, where there is no telling whether a capture would be live or not: what a
+/// file cannot answer, such as `inbound`, is compiled as for an interface.
+fn context_alone(filter: &Filter, link_type: Option<LinkType>) -> LinkContext {
     let savefile = search::context(link_type.unwrap_or(LinkType::ETHERNET), SNAPLEN_DEFAULT);
     let live = LinkContext {
         mode: Mode::Live,
@@ -78,21 +69,15 @@ pub(super) fn context_alone(filter: &Filter, link_type: Option<LinkType>) -> Lin
     }
 }
 
-/// Without a file there is no telling whether a capture would be live or not: what a file cannot answer, such as
-/// `inbound`, is compiled as for an interface.
-fn compile_alone(expression: &str, link_type: LinkType) -> Result<Program, FilterError> {
-    let savefile = search::context(link_type, SNAPLEN_DEFAULT);
-    compile(expression, savefile).or_else(|error| {
-        let live = LinkContext {
-            mode: Mode::Live,
-            ..savefile
-        };
-        compile(expression, live).map_err(|_| error)
-    })
-}
-
-/// What the packets of a file need: one context for each link type, with the snap length of its first interface.
-pub(super) fn contexts(path: &Path) -> Result<Vec<LinkContext>, Failure> {
+/// What a filter is compiled for: the link types of `file`; without one `link_type`, Ethernet unless given.
+pub(super) fn contexts(
+    filter: &Filter,
+    file: Option<&Path>,
+    link_type: Option<LinkType>,
+) -> Result<Vec<LinkContext>, Failure> {
+    let Some(path) = file else {
+        return Ok(vec![context_alone(filter, link_type)]);
+    };
     let input = Input::open(path)?;
     let file = input.name().to_owned();
     let failed = |error| Failure::failed(format_args!("{file}: {error}"));
@@ -104,13 +89,7 @@ pub(super) fn contexts(path: &Path) -> Result<Vec<LinkContext>, Failure> {
             Err(error) => return Err(failed(error)),
         }
     }
-    let mut contexts: Vec<LinkContext> = Vec::new();
-    for interface in reader.interfaces() {
-        let known = |context: &LinkContext| context.link_type == interface.link_type;
-        if !contexts.iter().any(known) {
-            contexts.push(search::context(interface.link_type, interface.snaplen));
-        }
-    }
+    let contexts = contexts_of(reader.interfaces());
     if contexts.is_empty() {
         return Err(Failure::failed(format_args!(
             "{file}: the file describes no interface, so there is no link type to compile for"
@@ -119,19 +98,14 @@ pub(super) fn contexts(path: &Path) -> Result<Vec<LinkContext>, Failure> {
     Ok(contexts)
 }
 
-/// Writes stdout.
-///
-/// # Errors
-/// [`Failure`], exit 1; nobody who listens is none.
-pub(super) fn put(text: &str) -> Result<ExitCode, Failure> {
-    let written = Target::Stdout
-        .open()
-        .and_then(|mut out| out.write_all(text.as_bytes()).map_err(anyhow::Error::new));
-    match written {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
-        Err(error) => Err(Failure::failed(format_args!(
-            "cannot write stdout: {error:#}"
-        ))),
+/// One context for each link type, with the snap length of its first interface.
+pub(super) fn contexts_of(interfaces: &[Interface]) -> Vec<LinkContext> {
+    let mut contexts: Vec<LinkContext> = Vec::new();
+    for interface in interfaces {
+        let known = |context: &LinkContext| context.link_type == interface.link_type;
+        if !contexts.iter().any(known) {
+            contexts.push(search::context(interface.link_type, interface.snaplen));
+        }
     }
+    contexts
 }

@@ -20,11 +20,10 @@ use retroscope_packet::LinkType;
 use super::{
     link_type::name,
     packets::{Packets, Run},
-    program::put,
-    refused, search,
+    refused,
 };
 use crate::{
-    failure::{Failure, say},
+    failure::{Failure, put, say},
     units::counted,
 };
 
@@ -61,8 +60,8 @@ pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
         say(&format!("without machine code: {error}"));
     }
     let mut rules = RuleSet::new(Mode::Savefile);
-    for (link_type, _) in packets.link_types() {
-        rules.add_link_type(*link_type);
+    for context in packets.contexts() {
+        rules.add_link_type(context.link_type);
     }
     let _ = rules
         .insert(RuleId(0), &native)
@@ -74,9 +73,9 @@ pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
     ];
     // Alone: libpcap knows no terms of our own.
     if packets
-        .link_types()
+        .contexts()
         .iter()
-        .all(|(link_type, _)| is_plain(&interpreted, *link_type))
+        .all(|context| is_plain(&interpreted, context.link_type))
     {
         ways.push(Way::new("libpcap", How::Libpcap(&interpreted)));
     }
@@ -155,12 +154,12 @@ fn prepared(
 ) -> Result<(Filter, Vec<(LinkType, FilterError)>), Failure> {
     let mut filter = Filter::new(filter.filled().clone());
     let mut errors = Vec::new();
-    for (link_type, snaplen) in packets.link_types() {
-        if let Err(error) = filter.prepare(search::context(*link_type, *snaplen)) {
-            errors.push((*link_type, error));
+    for context in packets.contexts() {
+        if let Err(error) = filter.prepare(*context) {
+            errors.push((context.link_type, error));
         }
     }
-    if errors.len() == packets.link_types().len()
+    if errors.len() == packets.contexts().len()
         && let Some((_, error)) = errors.first()
     {
         return Err(refused(error));
@@ -170,9 +169,8 @@ fn prepared(
 
 /// Makes machine code of all programs; why some have none.
 fn compile(filter: &Filter, packets: &Packets) -> Vec<String> {
-    let link_types = packets.link_types().iter();
-    let programs =
-        link_types.filter_map(|(link_type, _)| filter.programs(*link_type, Mode::Savefile));
+    let contexts = packets.contexts().iter();
+    let programs = contexts.filter_map(|link| filter.programs(link.link_type, link.mode));
     let made = programs.flatten().map(Program::make_native);
     made.filter_map(|made| made.err().map(|error| error.to_string()))
         .collect()

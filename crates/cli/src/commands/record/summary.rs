@@ -1,10 +1,6 @@
 //! What `record` says at the end, and its exit code.
 
-use std::{
-    collections::BTreeMap,
-    io::{self, Write, stdout},
-    process::ExitCode,
-};
+use std::{collections::BTreeMap, process::ExitCode};
 
 use retroscope_capture::af_packet::interfaces;
 use retroscope_recorder::{
@@ -15,7 +11,7 @@ use serde::Serialize;
 
 use super::{Args, is_part, screen::source_line};
 use crate::{
-    failure::{Code, Failure, say},
+    failure::{Code, Failure, print, say},
     units::{counted, show_size},
 };
 
@@ -110,8 +106,7 @@ pub(crate) fn finish(
     }
     print_unfinished(summary);
     if args.json {
-        print_json(summary)
-            .map_err(|error| Failure::failed(format!("cannot write the summary: {error}")))?;
+        print_json(summary)?;
     }
     if summary.panicked {
         return Err(Failure::failed(
@@ -196,7 +191,7 @@ fn hits_line(hits: &HitCounts) -> String {
     format!("triggers {triggers}, suppressed {suppressed}{by}")
 }
 
-fn print_json(summary: &Summary) -> io::Result<()> {
+fn print_json(summary: &Summary) -> Result<(), Failure> {
     let suppressed = summary.hits.suppressed;
     let json = Json {
         sources: summary
@@ -238,9 +233,9 @@ fn print_json(summary: &Summary) -> io::Result<()> {
         dumps_before: summary.dumps_before,
         dumps: &summary.dumps,
     };
-    let mut line = serde_json::to_vec(&json)?;
-    line.push(b'\n');
-    broken_pipe_is_fine(stdout().write_all(&line))
+    let line = serde_json::to_string(&json).map_err(std::io::Error::from);
+    line.and_then(|line| print(&(line + "\n")))
+        .map_err(|error| Failure::failed(format!("cannot write the summary: {error}")))
 }
 
 /// The object of `--json` for a recording that did not start.
@@ -259,7 +254,6 @@ pub(crate) fn print_nothing() -> Result<(), Failure> {
         panicked: false,
     };
     print_json(&nothing)
-        .map_err(|error| Failure::failed(format!("cannot write the summary: {error}")))
 }
 
 /// `-D`.
@@ -283,13 +277,6 @@ pub(crate) fn print_interfaces() -> Result<ExitCode, Failure> {
             interface.name, interface.kind
         ));
     }
-    broken_pipe_is_fine(stdout().write_all(text.as_bytes())).map_err(Failure::failed)?;
+    print(&text).map_err(Failure::failed)?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn broken_pipe_is_fine(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
-    }
 }

@@ -5,16 +5,12 @@
 
 mod report;
 
-use std::{
-    io::{self, Write},
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{path::PathBuf, process::ExitCode};
 
 use retroscope_ring::Attached;
 
 use self::report::Report;
-use crate::failure::Failure;
+use crate::failure::{Failure, put};
 
 /// Show what a ring in a file holds: how much, of what time, and whether its recorder runs.
 #[derive(Debug, clap::Args)]
@@ -42,10 +38,5 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     } else {
         report.text()
     };
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::failed(
-            format_args!("cannot write stdout: {error}"),
-        )),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    put(&text)
 }
