@@ -8,17 +8,11 @@ use super::{finding::Finding, read};
 
 pub(super) const CHECK: &str = "governor";
 
-/// The governors of all CPUs, each once; none where nothing is chosen, as in most virtual machines.
-pub(super) fn gather(sys: &Path) -> BTreeSet<String> {
-    let Ok(cpus) = fs::read_dir(sys.join("devices/system/cpu")) else {
-        return BTreeSet::new();
-    };
+/// One, where the CPUs have governors; nothing is chosen in most virtual machines. sysfs is mounted at `sys`.
+pub(super) fn finding(sys: &Path) -> Option<Finding> {
+    let cpus = fs::read_dir(sys.join("devices/system/cpu")).ok()?;
     let paths = cpus.filter_map(|entry| Some(entry.ok()?.path().join("cpufreq/scaling_governor")));
-    paths.filter_map(read).collect()
-}
-
-/// One, where the CPUs have governors.
-pub(super) fn finding(governors: &BTreeSet<String>) -> Option<Finding> {
+    let governors: BTreeSet<String> = paths.filter_map(read).collect();
     let saving: Vec<&str> = governors
         .iter()
         .map(String::as_str)
@@ -50,7 +44,7 @@ mod tests {
     #[test]
     fn governors_that_save_power_are_noted() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(finding(&gather(root.path())), None);
+        assert_eq!(finding(root.path()), None);
         let mut severities = Vec::new();
         for (cpu, governor) in [
             ("cpu0", "performance\n"),
@@ -64,14 +58,9 @@ mod tests {
                 .join("cpufreq");
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join("scaling_governor"), governor).unwrap();
-            severities.push(finding(&gather(root.path())).unwrap().severity);
+            severities.push(finding(root.path()).unwrap().severity);
         }
         assert_eq!(severities, [Severity::Ok, Severity::Ok, Severity::Note]);
-        assert!(
-            finding(&gather(root.path()))
-                .unwrap()
-                .what
-                .contains("(schedutil)")
-        );
+        assert!(finding(root.path()).unwrap().what.contains("(schedutil)"));
     }
 }

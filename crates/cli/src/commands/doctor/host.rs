@@ -6,45 +6,31 @@ use super::finding::Finding;
 
 pub(super) const CHECK: &str = "host";
 
-/// What was found about one Ethernet interface.
-#[derive(Debug, Clone)]
-pub(super) struct Facts {
-    interface: String,
-    /// What it is used for, in words; `None`: nothing was found.
-    used: Option<String>,
-    /// Why there may be more that was not found.
-    unseen: Option<String>,
+/// About one Ethernet interface.
+pub(super) fn finding(interface: &str) -> Finding {
+    let found = HostUse::of(interface);
+    let used = found.is_used().then(|| found.to_string());
+    judge(used.as_deref(), found.unseen())
 }
 
-impl Facts {
-    pub(super) fn gather(interface: &str) -> Self {
-        let found = HostUse::of(interface);
-        Self {
-            interface: interface.to_owned(),
-            used: found.is_used().then(|| found.to_string()),
-            unseen: found.unseen().map(str::to_owned),
-        }
-    }
-
-    pub(super) fn finding(&self) -> Finding {
-        let finding = match (&self.used, &self.unseen) {
-            (Some(used), _) => Finding::ok(
-                CHECK,
-                format!("{used}: --engine af-xdp takes it away with --take-interface only"),
+/// `used`: what it is used for, in words. `unseen`: why there may be more that was not found.
+fn judge(used: Option<&str>, unseen: Option<&str>) -> Finding {
+    match (used, unseen) {
+        (Some(used), _) => Finding::ok(
+            CHECK,
+            format!("{used}: --engine af-xdp takes it away with --take-interface only"),
+        ),
+        (None, Some(why)) => Finding::note(
+            CHECK,
+            format!(
+                "whether a macvlan or VLAN in another network namespace stands on it cannot be seen: {why}"
             ),
-            (None, Some(why)) => Finding::note(
-                CHECK,
-                format!(
-                    "whether a macvlan or VLAN in another network namespace stands on it cannot be seen: {why}"
-                ),
-                "run as root: sudo retroscope doctor",
-            ),
-            (None, None) => Finding::ok(
-                CHECK,
-                "this host does not use it: an engine may take it away",
-            ),
-        };
-        finding.on(&self.interface)
+            "run as root: sudo retroscope doctor",
+        ),
+        (None, None) => Finding::ok(
+            CHECK,
+            "this host does not use it: an engine may take it away",
+        ),
     }
 }
 
@@ -55,13 +41,7 @@ mod tests {
     #[test]
     fn what_cannot_be_seen_is_told_where_it_matters() {
         let told = |used: Option<&str>, unseen: Option<&str>| {
-            let facts = Facts {
-                interface: "eth1".to_owned(),
-                used: used.map(str::to_owned),
-                unseen: unseen.map(str::to_owned),
-            };
-            let finding = facts.finding();
-            assert_eq!(finding.interface.as_deref(), Some("eth1"));
+            let finding = judge(used, unseen);
             (finding.severity, finding.what)
         };
         let (severity, what) = told(None, Some("permission denied"));

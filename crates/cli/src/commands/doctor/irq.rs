@@ -6,75 +6,41 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use retroscope_capture::{
-    CpuList,
-    af_packet::{InterfaceSummary, interfaces},
-};
+use retroscope_capture::CpuList;
 
-use super::{finding::Finding, read_number};
+use super::finding::Finding;
 use crate::units::counted;
 
 pub(super) const CHECK: &str = "irq";
 
-/// The interrupts of an interface's card.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Facts {
-    interface: String,
-    interrupts: usize,
-    /// The CPUs that take them.
-    cpus: BTreeSet<u32>,
-}
-
-/// The interfaces in `wanted`, or all, as far as they have a card with interrupts of its own.
-pub(super) fn gather(wanted: &[String]) -> Vec<Facts> {
-    let (sys, proc) = (Path::new("/sys"), Path::new("/proc"));
-    // sysfs may show another network namespace: it counts only where the index agrees.
-    let is_same = |one: &InterfaceSummary| {
-        let index = read_number(sys.join("class/net").join(&one.name).join("ifindex"));
-        index == Some(u64::from(one.index))
-    };
-    let all = interfaces().unwrap_or_default().into_iter();
-    all.filter(|one| wanted.is_empty() || wanted.contains(&one.name))
-        .filter(is_same)
-        .filter_map(|one| Facts::read(sys, proc, &one.name))
-        .collect()
-}
-
-impl Facts {
-    /// Reads them from sysfs and procfs, mounted there.
-    fn read(sys: &Path, proc: &Path, interface: &str) -> Option<Self> {
-        // A virtio card is a device below the one with the interrupts.
-        let device = sys.join("class/net").join(interface).join("device");
-        let folder = ["msi_irqs", "../msi_irqs"]
-            .iter()
-            .find_map(|folder| fs::read_dir(device.join(folder)).ok())?;
-        let numbers = folder.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let lists: Vec<CpuList> = numbers
-            .filter_map(|number| {
-                let path = proc
-                    .join("irq")
-                    .join(number)
-                    .join("effective_affinity_list");
-                fs::read_to_string(path).ok()?.trim().parse().ok()
-            })
-            .collect();
-        let cpus = lists.iter().flat_map(CpuList::as_slice).copied().collect();
-        (!lists.is_empty()).then(|| Self {
-            interface: interface.to_owned(),
-            interrupts: lists.len(),
-            cpus,
+/// About an interface that has a card with interrupts of its own, from sysfs and procfs, mounted there.
+pub(super) fn finding(sys: &Path, proc: &Path, interface: &str) -> Option<Finding> {
+    // A virtio card is a device below the one with the interrupts.
+    let device = sys.join("class/net").join(interface).join("device");
+    let folder = ["msi_irqs", "../msi_irqs"]
+        .iter()
+        .find_map(|folder| fs::read_dir(device.join(folder)).ok())?;
+    let numbers = folder.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let lists: Vec<CpuList> = numbers
+        .filter_map(|number| {
+            let path = proc
+                .join("irq")
+                .join(number)
+                .join("effective_affinity_list");
+            fs::read_to_string(path).ok()?.trim().parse().ok()
         })
+        .collect();
+    if lists.is_empty() {
+        return None;
     }
-
-    pub(super) fn finding(&self) -> Finding {
-        let cpus: Vec<String> = self.cpus.iter().map(u32::to_string).collect();
-        let what = format!(
-            "{}, taken by CPU {}",
-            counted(self.interrupts as u64, "interrupt"),
-            cpus.join(", ")
-        );
-        Finding::ok(CHECK, what).on(&self.interface)
-    }
+    let cpus: BTreeSet<u32> = lists.iter().flat_map(CpuList::as_slice).copied().collect();
+    let cpus: Vec<String> = cpus.iter().map(u32::to_string).collect();
+    let what = format!(
+        "{}, taken by CPU {}",
+        counted(lists.len() as u64, "interrupt"),
+        cpus.join(", ")
+    );
+    Some(Finding::ok(CHECK, what).on(interface))
 }
 
 #[cfg(test)]
@@ -93,7 +59,7 @@ mod tests {
             for number in ["24", "25", "26"] {
                 fs::write(interface.join(folder).join(number), "msix\n").unwrap();
             }
-            assert_eq!(Facts::read(&sys, &proc, "none"), None);
+            assert_eq!(finding(&sys, &proc, "none"), None);
         }
         for (number, cpus) in [("24", "1\n"), ("25", "0-1\n"), ("26", "")] {
             let folder = proc.join("irq").join(number);
@@ -101,9 +67,9 @@ mod tests {
             fs::write(folder.join("effective_affinity_list"), cpus).unwrap();
         }
         for card in ["eth0", "eth1"] {
-            let facts = Facts::read(&sys, &proc, card).unwrap();
-            let what = facts.finding().what;
-            assert_eq!(what, "2 interrupts, taken by CPU 0, 1");
+            let found = finding(&sys, &proc, card).unwrap();
+            assert_eq!(found.what, "2 interrupts, taken by CPU 0, 1");
+            assert_eq!(found.interface.as_deref(), Some(card));
         }
     }
 }

@@ -4,39 +4,27 @@ use super::{finding::Finding, read};
 
 pub(super) const CHECK: &str = "libpcap";
 
-/// What was found.
-#[derive(Debug, Clone)]
-pub(super) struct Facts {
-    /// The file that is mapped into this process; `None`: libpcap is part of the program.
-    pub(super) path: Option<String>,
+/// By the mappings of this process.
+pub(super) fn finding() -> Finding {
+    judge(mapped(&read("/proc/self/maps").unwrap_or_default()))
 }
 
-impl Facts {
-    /// Looks at the mappings of this process.
-    pub(super) fn gather() -> Self {
-        let maps = read("/proc/self/maps").unwrap_or_default();
-        Self {
-            path: mapped(&maps).map(str::to_owned),
-        }
-    }
-
-    pub(super) fn findings(&self) -> Vec<Finding> {
-        let finding = match (&self.path, self.path.as_deref().and_then(version)) {
-            (Some(path), Some(version)) if version < (1, 10) => Finding::note(
-                CHECK,
-                format!(
-                    "filters are compiled by libpcap {}.{}: {path}",
-                    version.0, version.1
-                ),
-                "install libpcap 1.10 or newer: older ones know fewer link types and expressions",
+/// `path`: the file that is mapped into this process; `None`: libpcap is part of the program.
+fn judge(path: Option<&str>) -> Finding {
+    match (path, path.and_then(version)) {
+        (Some(path), Some(version)) if version < (1, 10) => Finding::note(
+            CHECK,
+            format!(
+                "filters are compiled by libpcap {}.{}: {path}",
+                version.0, version.1
             ),
-            (Some(path), _) => Finding::ok(CHECK, format!("filters are compiled by {path}")),
-            (None, _) => Finding::ok(
-                CHECK,
-                "filters are compiled by a libpcap inside this program",
-            ),
-        };
-        vec![finding]
+            "install libpcap 1.10 or newer: older ones know fewer link types and expressions",
+        ),
+        (Some(path), _) => Finding::ok(CHECK, format!("filters are compiled by {path}")),
+        (None, _) => Finding::ok(
+            CHECK,
+            "filters are compiled by a libpcap inside this program",
+        ),
     }
 }
 
@@ -77,12 +65,7 @@ mod tests {
 
     #[test]
     fn old_libraries_are_noted() {
-        let severity = |path: Option<&str>| {
-            let facts = Facts {
-                path: path.map(str::to_owned),
-            };
-            facts.findings()[0].severity
-        };
+        let severity = |path| judge(path).severity;
         assert_eq!(severity(Some("/usr/lib/libpcap.so.1.10.3")), Severity::Ok);
         assert_eq!(severity(Some("/usr/lib/libpcap.so.2.0.0")), Severity::Ok);
         assert_eq!(severity(Some("/usr/lib/libpcap.so.1.9.1")), Severity::Note);
@@ -92,7 +75,7 @@ mod tests {
 
     #[test]
     fn this_program_has_one() {
-        let finding = Facts::gather().findings().remove(0);
+        let finding = finding();
         assert!(finding.what.contains("libpcap"), "{}", finding.what);
     }
 }

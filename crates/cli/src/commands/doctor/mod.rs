@@ -1,7 +1,6 @@
 //! `retroscope doctor`: what on this machine would lose packets, or change them before they are recorded.
 //!
-//! Each area is a module with its facts, a function that gathers them from the system, and a pure function that judges
-//! them:
+//! Each area is a module that gathers facts from the system, and judges them in a pure function:
 //!
 //! - `permission`: capabilities of this process and of the program's file,
 //! - `memory`: what a ring may take,
@@ -43,10 +42,14 @@ use std::{
     process::ExitCode,
 };
 
+use retroscope_capture::af_packet::InterfaceSummary;
 use retroscope_packet::LinkType;
 
 use self::{finding::Finding, report::Report};
-use crate::failure::{Code, Failure, put};
+use crate::{
+    failure::{Code, Failure, put},
+    numa::Topology,
+};
 
 /// Every check that there is.
 const CHECKS: [&str; 22] = [
@@ -109,26 +112,40 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 
 /// All findings; of interfaces only those in `wanted`, unless it is empty.
 fn findings(wanted: &[String]) -> Result<Vec<Finding>, Failure> {
+    let interfaces = interface::gather(wanted)?;
+    let names: Vec<&str> = if wanted.is_empty() {
+        let all = interfaces.iter().map(|one| one.summary.name.as_str());
+        all.collect()
+    } else {
+        wanted.iter().map(String::as_str).collect()
+    };
+    let (sys, proc) = (Path::new("/sys"), Path::new("/proc"));
     let mut findings = permission::Facts::gather().findings();
     findings.extend(memory::Facts::gather().findings());
     findings.extend(pages::Facts::gather().findings());
-    findings.extend(numa::findings(&numa::gather(wanted)));
-    findings.extend(irq::gather(wanted).iter().map(irq::Facts::finding));
+    findings.extend(numa::findings(&Topology::read(sys, names.into_iter())));
+    let in_sysfs = interfaces.iter().filter(|one| one.in_sysfs);
+    findings.extend(in_sysfs.filter_map(|one| irq::finding(sys, proc, &one.summary.name)));
     findings.extend(kernel::Facts::gather().findings());
-    findings.extend(governor::finding(&governor::gather(Path::new("/sys"))));
-    for facts in interface::gather(wanted)? {
-        let queues = rss::Facts::gather(&facts.summary.name, facts.receive_queues);
-        let is_ethernet = facts.summary.link_type == Some(LinkType::ETHERNET);
-        let host = (is_ethernet && !facts.summary.loopback)
-            .then(|| host::Facts::gather(&facts.summary.name).finding());
-        let card = (!facts.summary.loopback).then(|| nic::Facts::gather(&facts.summary.name));
-        findings.extend(facts.findings());
-        findings.extend(host);
-        findings.extend(card.into_iter().flat_map(|card| card.findings()));
-        findings.extend(queues.into_iter().flat_map(|facts| facts.findings()));
+    findings.extend(governor::finding(sys));
+    for facts in &interfaces {
+        let InterfaceSummary {
+            name,
+            loopback,
+            link_type,
+            ..
+        } = &facts.summary;
+        let mut told = facts.findings();
+        if !loopback {
+            let is_ethernet = *link_type == Some(LinkType::ETHERNET);
+            told.extend(is_ethernet.then(|| host::finding(name)));
+            told.extend(nic::findings(name));
+        }
+        told.extend(rss::findings(name, facts.receive_queues));
+        findings.extend(told.into_iter().map(|finding| finding.on(name)));
     }
     findings.extend(clock::Facts::gather().findings());
-    findings.extend(library::Facts::gather().findings());
+    findings.push(library::finding());
     Ok(findings)
 }
 

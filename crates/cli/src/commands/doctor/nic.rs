@@ -8,47 +8,27 @@ use super::finding::Finding;
 pub(super) const CHECK_RING: &str = "rx-ring";
 pub(super) const CHECK_PAUSE: &str = "pause";
 
-/// What was found about one interface.
-#[derive(Debug, Clone)]
-pub(super) struct Facts {
-    interface: String,
-    reception: Reception,
+/// About one interface. Virtual ones have neither ring nor pauses, and nothing is said of them, nor of one that has vanished.
+pub(super) fn findings(interface: &str) -> Vec<Finding> {
+    reception(interface).map_or_else(|_| Vec::new(), |found| judge(interface, found))
 }
 
-impl Facts {
-    /// Asks for an interface; one that has vanished tells nothing.
-    pub(super) fn gather(interface: &str) -> Self {
-        let unknown = Reception {
-            ring: None,
-            sends_pauses: None,
-        };
-        Self {
-            interface: interface.to_owned(),
-            reception: reception(interface).unwrap_or(unknown),
+fn judge(interface: &str, Reception { ring, sends_pauses }: Reception) -> Vec<Finding> {
+    let ring = ring.map(|(entries, most)| {
+        if entries < most {
+            Finding::note(
+                CHECK_RING,
+                format!("the receive ring has {entries} entries, and could have {most}"),
+                format!("sudo ethtool -G {interface} rx {most}"),
+            )
+        } else {
+            Finding::ok(
+                CHECK_RING,
+                format!("the receive ring has {entries} entries, the most it can"),
+            )
         }
-    }
-
-    /// Virtual interfaces have neither ring nor pauses, and nothing is said of them.
-    pub(super) fn findings(&self) -> Vec<Finding> {
-        let Self {
-            interface,
-            reception: Reception { ring, sends_pauses },
-        } = self;
-        let ring = ring.map(|(entries, most)| {
-            if entries < most {
-                Finding::note(
-                    CHECK_RING,
-                    format!("the receive ring has {entries} entries, and could have {most}"),
-                    format!("sudo ethtool -G {interface} rx {most}"),
-                )
-            } else {
-                Finding::ok(
-                    CHECK_RING,
-                    format!("the receive ring has {entries} entries, the most it can"),
-                )
-            }
-        });
-        let pause = sends_pauses.map(|sends| {
+    });
+    let pause = sends_pauses.map(|sends| {
             if sends {
                 Finding::note(
                     CHECK_PAUSE,
@@ -59,9 +39,7 @@ impl Facts {
                 Finding::ok(CHECK_PAUSE, "never asks the other end to pause")
             }
         });
-        let findings = ring.into_iter().chain(pause);
-        findings.map(|finding| finding.on(interface)).collect()
-    }
+    ring.into_iter().chain(pause).collect()
 }
 
 #[cfg(test)]
@@ -69,11 +47,7 @@ mod tests {
     use super::{super::finding::Severity, *};
 
     fn complaints(ring: Option<(u32, u32)>, sends_pauses: Option<bool>) -> Vec<String> {
-        let facts = Facts {
-            interface: "eth0".to_owned(),
-            reception: Reception { ring, sends_pauses },
-        };
-        let findings = facts.findings().into_iter();
+        let findings = judge("eth0", Reception { ring, sends_pauses }).into_iter();
         let told = findings.filter(|finding| finding.severity != Severity::Ok);
         told.map(|finding| finding.advice).collect()
     }

@@ -1,24 +1,9 @@
 //! The NUMA node of each interface, and so of the ring that records it.
 
-use std::path::Path;
-
-use retroscope_capture::af_packet::interfaces;
-
 use super::finding::Finding;
 use crate::numa::Topology;
 
 pub(super) const CHECK: &str = "numa";
-
-/// The nodes of the interfaces in `wanted`, or of all.
-pub(super) fn gather(wanted: &[String]) -> Topology {
-    let all = || interfaces().unwrap_or_default().into_iter();
-    let names: Vec<String> = if wanted.is_empty() {
-        all().map(|interface| interface.name).collect()
-    } else {
-        wanted.to_vec()
-    };
-    Topology::read(Path::new("/sys"), names.iter().map(String::as_str))
-}
 
 /// One about the machine, and one for each interface whose node is known, where there are several.
 pub(super) fn findings(topology: &Topology) -> Vec<Finding> {

@@ -10,66 +10,46 @@ use super::finding::Finding;
 
 pub(super) const CHECK: &str = "rss";
 
-/// What was found about one interface.
-#[derive(Debug, Clone)]
-pub(super) struct Facts {
-    pub(super) interface: String,
-    /// `None`: the driver does not tell.
-    pub(super) settings: Option<RssSettings>,
+/// About one interface; none about one with a single receive queue, where there is nothing to choose.
+pub(super) fn findings(interface: &str, receive_queues: Option<u64>) -> Vec<Finding> {
+    let settings = rss_settings(interface).ok();
+    let has_choice = match receive_queues {
+        Some(queues) => queues > 1,
+        // Where sysfs shows another namespace, a table tells.
+        None => settings
+            .as_ref()
+            .is_some_and(|settings| !settings.table.is_empty()),
+    };
+    if has_choice {
+        judge(interface, settings.as_ref())
+    } else {
+        Vec::new()
+    }
 }
 
-impl Facts {
-    /// Asks for an interface; `None` for one with a single receive queue, where there is nothing to choose.
-    pub(super) fn gather(interface: &str, receive_queues: Option<u64>) -> Option<Self> {
-        let settings = rss_settings(interface).ok();
-        let has_choice = match receive_queues {
-            Some(queues) => queues > 1,
-            // Where sysfs shows another namespace, a table tells.
-            None => settings
-                .as_ref()
-                .is_some_and(|settings| !settings.table.is_empty()),
-        };
-        has_choice.then(|| Self {
-            interface: interface.to_owned(),
-            settings,
-        })
-    }
-
-    pub(super) fn findings(&self) -> Vec<Finding> {
-        let findings = match &self.settings {
-            None => vec![self.unknown()],
-            Some(settings) => self.judge(settings),
-        };
-        findings
-            .into_iter()
-            .map(|finding| finding.on(&self.interface))
-            .collect()
-    }
-
-    fn unknown(&self) -> Finding {
-        Finding::note(
+/// `settings`: `None` where the driver does not tell.
+fn judge(name: &str, settings: Option<&RssSettings>) -> Vec<Finding> {
+    let Some(settings) = settings else {
+        return vec![Finding::note(
             CHECK,
             "cannot tell by which hash packets are spread over the receive queues",
             "record with --fanout hash, which does not depend on it",
-        )
-    }
-
-    fn judge(&self, settings: &RssSettings) -> Vec<Finding> {
-        let mut by_key = Vec::new();
-        let mut by_fields = Vec::new();
-        let mut unknown = Vec::new();
-        for kind in FlowKind::ALL {
-            match settings.splits(kind) {
-                None => {}
-                Some(Some(Split::Key)) => by_key.push(kind),
-                Some(Some(Split::Fields)) => by_fields.push(kind),
-                Some(None) => unknown.push(kind),
-            }
+        )];
+    };
+    let mut by_key = Vec::new();
+    let mut by_fields = Vec::new();
+    let mut unknown = Vec::new();
+    for kind in FlowKind::ALL {
+        match settings.splits(kind) {
+            None => {}
+            Some(Some(Split::Key)) => by_key.push(kind),
+            Some(Some(Split::Fields)) => by_fields.push(kind),
+            Some(None) => unknown.push(kind),
         }
-        let mut findings = Vec::new();
-        let name = &self.interface;
-        if !by_key.is_empty() {
-            findings.push(Finding::note(
+    }
+    let mut findings = Vec::new();
+    if !by_key.is_empty() {
+        findings.push(Finding::note(
                 CHECK,
                 format!(
                     "the hash splits conversations ({}): their directions reach different receive queues, which \
@@ -78,9 +58,9 @@ impl Facts {
                 ),
                 format!("sudo ethtool -X {name} hkey {}", symmetric_key(settings.key.len())),
             ));
-        }
-        if let [first, ..] = by_fields[..] {
-            findings.push(Finding::note(
+    }
+    if let [first, ..] = by_fields[..] {
+        findings.push(Finding::note(
                 CHECK,
                 format!(
                     "the hash covers one side of a conversation only ({}): its directions reach different receive queues",
@@ -88,29 +68,28 @@ impl Facts {
                 ),
                 format!("sudo ethtool -N {name} rx-flow-hash {} sdfn", first.as_str()),
             ));
-        }
-        if !unknown.is_empty() && findings.is_empty() {
-            let function = match settings.function {
-                HashFunction::Toeplitz => String::new(),
-                HashFunction::Other(number) => format!(", function {number}"),
-            };
-            findings.push(Finding::note(
-                CHECK,
-                format!(
-                    "cannot tell whether the hash splits conversations ({}{function})",
-                    names(&unknown)
-                ),
-                format!("look at: ethtool -x {name}"),
-            ));
-        }
-        if findings.is_empty() {
-            findings.push(Finding::ok(
-                CHECK,
-                "both directions of a conversation reach the same receive queue",
-            ));
-        }
-        findings
     }
+    if !unknown.is_empty() && findings.is_empty() {
+        let function = match settings.function {
+            HashFunction::Toeplitz => String::new(),
+            HashFunction::Other(number) => format!(", function {number}"),
+        };
+        findings.push(Finding::note(
+            CHECK,
+            format!(
+                "cannot tell whether the hash splits conversations ({}{function})",
+                names(&unknown)
+            ),
+            format!("look at: ethtool -x {name}"),
+        ));
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok(
+            CHECK,
+            "both directions of a conversation reach the same receive queue",
+        ));
+    }
+    findings
 }
 
 fn names(kinds: &[FlowKind]) -> String {
@@ -136,7 +115,7 @@ mod tests {
 
     use super::{super::finding::Severity, *};
 
-    fn facts(key: &[u8], destination: bool) -> Facts {
+    fn settings(key: &[u8], destination: bool) -> RssSettings {
         let fields = HashFields {
             source: true,
             destination,
@@ -144,28 +123,24 @@ mod tests {
             destination_port: true,
             others: false,
         };
-        Facts {
-            interface: "eth0".to_owned(),
-            settings: Some(RssSettings {
-                function: HashFunction::Toeplitz,
-                key: key.to_vec(),
-                symmetric_input: false,
-                table: (0..128).map(|entry| entry % 4).collect(),
-                fields: FlowKind::ALL.map(|kind| (kind, fields)).to_vec(),
-            }),
+        RssSettings {
+            function: HashFunction::Toeplitz,
+            key: key.to_vec(),
+            symmetric_input: false,
+            table: (0..128).map(|entry| entry % 4).collect(),
+            fields: FlowKind::ALL.map(|kind| (kind, fields)).to_vec(),
         }
     }
 
-    fn only(facts: &Facts) -> Finding {
-        let findings = facts.findings();
+    fn only(settings: &RssSettings) -> Finding {
+        let findings = judge("eth0", Some(settings));
         assert_eq!(findings.len(), 1, "{findings:?}");
-        assert_eq!(findings[0].interface.as_deref(), Some("eth0"));
         findings.into_iter().next().unwrap()
     }
 
     #[test]
     fn the_line_that_fixes_a_key_has_a_key_of_its_length() {
-        let finding = only(&facts(&MICROSOFT_KEY, true));
+        let finding = only(&settings(&MICROSOFT_KEY, true));
         assert_eq!(finding.severity, Severity::Note);
         assert!(
             finding.what.contains("(tcp4, udp4, tcp6, udp6)"),
@@ -175,18 +150,18 @@ mod tests {
         let key = "6d:5a:".repeat(20);
         let expected = format!("sudo ethtool -X eth0 hkey {}", key.trim_end_matches(':'));
         assert_eq!(finding.advice, expected);
-        let long = only(&facts(&[&MICROSOFT_KEY[..], &[7; 12]].concat(), true));
+        let long = only(&settings(&[&MICROSOFT_KEY[..], &[7; 12]].concat(), true));
         assert_eq!(long.advice.matches("6d:5a").count(), 26);
     }
 
     #[test]
     fn symmetric_settings_are_fine() {
-        assert_eq!(only(&facts(&SYMMETRIC_KEY, true)).severity, Severity::Ok);
+        assert_eq!(only(&settings(&SYMMETRIC_KEY, true)).severity, Severity::Ok);
     }
 
     #[test]
     fn one_sided_fields_get_the_line_that_adds_the_other() {
-        let finding = only(&facts(&SYMMETRIC_KEY, false));
+        let finding = only(&settings(&SYMMETRIC_KEY, false));
         assert_eq!(
             finding.advice,
             "sudo ethtool -N eth0 rx-flow-hash tcp4 sdfn"
@@ -195,10 +170,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_told_is_a_note() {
-        let mut unknown = facts(&[], true);
-        assert!(only(&unknown).what.starts_with("cannot tell whether"));
-        unknown.settings = None;
-        assert!(only(&unknown).advice.contains("--fanout hash"));
-        assert!(Facts::gather("lo", Some(1)).is_none());
+        let unknown = only(&settings(&[], true));
+        assert!(unknown.what.starts_with("cannot tell whether"));
+        let untold = judge("eth0", None).remove(0);
+        assert!(untold.advice.contains("--fanout hash"));
+        assert!(findings("lo", Some(1)).is_empty());
     }
 }
