@@ -7,8 +7,10 @@ use std::{
     path::Path,
 };
 
-use super::{is_standard_stream, target::Target};
-use crate::failure::Failure;
+use crate::{
+    commands::target::{Target, is_standard_stream},
+    failure::Failure,
+};
 
 /// An open input.
 #[derive(Debug)]

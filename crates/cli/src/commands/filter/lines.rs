@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use retroscope_packet::summary;
 use retroscope_pcapfile::{Interface, RecordMeta};
 
-use super::output::BUFFER_BYTES;
+use crate::commands::capture_file::BUFFER_BYTES;
 
 /// One line a packet.
 #[derive(Debug)]

@@ -2,13 +2,12 @@
 //!
 //! - `input`: the file or stdin,
 //! - `search`: reader, filter and output joined; decides when an expression is refused,
-//! - `output`: a count, `lines`, or a `capture` file, to a `target`,
+//! - `output`: a count, `lines`, or a capture file,
 //! - `program`: `-d`, the compiled expression as text,
 //! - `explain`: `--explain`, what became of it,
 //! - `speed`: `--bench`, how fast it is on `packets` of a file,
 //! - `link_type`: the names that `-y` takes.
 
-mod capture;
 mod explain;
 mod input;
 mod lines;
@@ -18,13 +17,8 @@ mod packets;
 mod program;
 mod search;
 mod speed;
-mod target;
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{path::PathBuf, process::ExitCode};
 
 use retroscope_filter::{Filter, FilterError};
 use retroscope_packet::LinkType;
@@ -34,9 +28,9 @@ use self::{
     input::Input,
     output::Output,
     search::{Found, SearchError},
-    target::Target,
 };
 use crate::{
+    commands::target::{Target, is_broken_pipe},
     failure::{Code, Failure, say},
     units::counted,
 };
@@ -179,18 +173,6 @@ fn say_refused(errors: &[(LinkType, FilterError)]) {
         let name = link_type::name(*link_type);
         say(&format!("link type {name}: {}", error.render()));
     }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<io::Error>())
-        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
-}
-
-/// Whether `-` was given: stdin or stdout.
-fn is_standard_stream(path: &Path) -> bool {
-    path.as_os_str() == "-"
 }
 
 #[cfg(test)]

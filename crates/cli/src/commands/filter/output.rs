@@ -3,12 +3,13 @@
 use std::io::Write;
 
 use anyhow::Context;
-use retroscope_pcapfile::{Format, Interface, RecordMeta, WriteError};
+use retroscope_pcapfile::{Format, Interface, RecordMeta};
 
-use super::{capture::Capture, lines::Lines, target::Target};
-
-/// Bytes gathered before they are written.
-pub(super) const BUFFER_BYTES: usize = 256 << 10;
+use super::lines::Lines;
+use crate::commands::{
+    capture_file::{Capture, cannot_write},
+    target::Target,
+};
 
 /// Takes the matching packets. Nothing is opened before the first call of [`Output::interfaces`] or a `finish`.
 #[derive(Debug)]
@@ -155,13 +156,4 @@ impl Output {
             Sink::Lines(_) | Sink::Capture(_) => Ok(()),
         }
     }
-}
-
-/// Leaves out how far the file got: the user asked for all of it.
-fn cannot_write(target: &Target, error: WriteError) -> anyhow::Error {
-    let cause = match error {
-        WriteError::Io { error, .. } => anyhow::Error::new(error),
-        error => anyhow::Error::new(error),
-    };
-    cause.context(format!("cannot write {target}"))
 }

@@ -1,6 +1,11 @@
 //! Every row of the reference table, through the functions that the program calls.
 
-use std::{collections::BTreeMap, fs, io::Write, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Write},
+    path::Path,
+};
 
 use super::*;
 

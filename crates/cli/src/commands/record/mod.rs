@@ -29,7 +29,7 @@ pub(crate) use args::Args;
 use screen::Screen;
 
 use crate::{
-    commands::interface_names,
+    commands::{interface_names, source_failure},
     failure::{Failure, say},
     privileges::Privileges,
 };
@@ -150,10 +150,7 @@ fn refused(error: &StartError) -> Failure {
             Failure::failed(error)
         }
         StartError::Script(_) => Failure::usage(error),
-        StartError::Source(SourceError::Usage { .. }) => Failure::usage(error),
-        StartError::Source(SourceError::NoInterface { .. }) => {
-            Failure::failed(format!("{error}; interfaces: {}", interface_names()))
-        }
+        StartError::Source(error) => source_failure(error),
         _ => Failure::failed(error),
     }
 }

@@ -1,16 +1,14 @@
-//! The place where output goes.
+//! The place where output goes: a file or stdout.
 
 use std::{
     fmt,
     fs::{self, File, Metadata},
     io,
     os::fd::AsFd,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use anyhow::Context;
-
-use super::is_standard_stream;
 
 /// Where output goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,4 +57,17 @@ impl fmt::Display for Target {
             Self::File(path) => path.display().fmt(f),
         }
     }
+}
+
+/// Whether whoever read the output has left.
+pub(super) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Whether `-` was given: stdin or stdout.
+pub(super) fn is_standard_stream(path: &Path) -> bool {
+    path.as_os_str() == "-"
 }

@@ -1,13 +1,17 @@
-//! A capture file in the format of the one that is read.
+//! A capture file that is written: a copy in the format of the one that is read, or made-up traffic.
 
 use std::{fs::File, io::BufWriter};
 
 use retroscope_pcapfile::{
-    Format, Interface, InterfaceOptions, Kind, PacketOptions, PcapNgWriter, PcapOptions,
+    ByteOrder, Format, Interface, InterfaceOptions, Kind, PacketOptions, PcapNgWriter, PcapOptions,
     PcapWriter, RecordMeta, Resolution, SectionOptions, WriteError,
 };
+use retroscope_recorder::PROGRAM;
 
-use super::output::BUFFER_BYTES;
+use super::target::Target;
+
+/// Bytes gathered before they are written.
+pub(super) const BUFFER_BYTES: usize = 256 << 10;
 
 /// A capture file under construction.
 #[derive(Debug)]
@@ -34,44 +38,54 @@ impl Capture {
         format: Format,
         interfaces: &[Interface],
     ) -> Result<Self, WriteError> {
-        let out = BufWriter::with_capacity(BUFFER_BYTES, file);
-        let writer = match (format.kind, interfaces) {
-            (Kind::Pcap, [interface]) => {
-                let options = PcapOptions {
+        match (format.kind, interfaces) {
+            (Kind::Pcap, [interface]) => Self::pcap(
+                file,
+                PcapOptions {
                     link_type_extra: format.link_type_extra,
                     snaplen: format.snaplen,
                     resolution: format.resolution,
                     byte_order: format.byte_order,
                     ..PcapOptions::new(interface.link_type)
-                };
-                PcapWriter::new(out, options).map(Writer::Pcap)?
-            }
-            _ => {
-                let options = SectionOptions {
-                    application: concat!("retroscope ", env!("CARGO_PKG_VERSION")).to_owned(),
-                    byte_order: format.byte_order,
-                    ..SectionOptions::default()
-                };
-                let writer = PcapNgWriter::new(out, &options)?;
-                Writer::PcapNg {
-                    writer,
-                    interfaces: 0,
-                }
-            }
-        };
+                },
+            ),
+            _ => Self::pcapng(file, format.byte_order),
+        }
+    }
+
+    /// A pcap file.
+    pub(super) fn pcap(file: File, options: PcapOptions) -> Result<Self, WriteError> {
+        let writer = PcapWriter::new(BufWriter::with_capacity(BUFFER_BYTES, file), options)?;
         Ok(Self {
-            writer,
+            writer: Writer::Pcap(writer),
+            times_beyond: 0,
+        })
+    }
+
+    /// A pcapng file without interfaces yet.
+    pub(super) fn pcapng(file: File, byte_order: ByteOrder) -> Result<Self, WriteError> {
+        let options = SectionOptions {
+            application: PROGRAM.to_owned(),
+            byte_order,
+            ..SectionOptions::default()
+        };
+        let out = BufWriter::with_capacity(BUFFER_BYTES, file);
+        Ok(Self {
+            writer: Writer::PcapNg {
+                writer: PcapNgWriter::new(out, &options)?,
+                interfaces: 0,
+            },
             times_beyond: 0,
         })
     }
 
     /// Describes interfaces that are not in the file yet.
     pub(super) fn add_interfaces(&mut self, all: &[Interface]) -> Result<(), WriteError> {
-        let Writer::PcapNg { writer, interfaces } = &mut self.writer else {
+        let Writer::PcapNg { interfaces, .. } = self.writer else {
             return Ok(());
         };
-        for interface in &all[*interfaces..] {
-            writer.add_interface(&InterfaceOptions {
+        for interface in &all[interfaces..] {
+            self.add_interface(&InterfaceOptions {
                 name: interface.name.clone(),
                 description: interface.description.clone(),
                 snaplen: interface.snaplen,
@@ -79,7 +93,15 @@ impl Capture {
                 ..InterfaceOptions::new(interface.link_type)
             })?;
         }
-        *interfaces = all.len();
+        Ok(())
+    }
+
+    /// Describes the next interface; there is no place for that in pcap.
+    pub(super) fn add_interface(&mut self, options: &InterfaceOptions) -> Result<(), WriteError> {
+        if let Writer::PcapNg { writer, interfaces } = &mut self.writer {
+            writer.add_interface(options)?;
+            *interfaces += 1;
+        }
         Ok(())
     }
 
@@ -127,4 +149,13 @@ fn resolution(resolution_ns: u64) -> Resolution {
     } else {
         Resolution::Nano
     }
+}
+
+/// Leaves out how far the file got: the user asked for all of it.
+pub(super) fn cannot_write(target: &Target, error: WriteError) -> anyhow::Error {
+    let cause = match error {
+        WriteError::Io { error, .. } => anyhow::Error::new(error),
+        error => anyhow::Error::new(error),
+    };
+    cause.context(format!("cannot write {target}"))
 }
