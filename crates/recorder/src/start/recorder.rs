@@ -166,8 +166,8 @@ pub struct Status {
     pub scripts_failed: u64,
 }
 
-/// What a recorder did.
-#[derive(Debug)]
+/// What a recorder did; by default nothing.
+#[derive(Debug, Default)]
 pub struct Summary {
     /// Every source's intake ledger, closed.
     pub sources: Vec<SourceSnapshot>,

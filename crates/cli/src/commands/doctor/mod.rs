@@ -120,7 +120,7 @@ fn findings(wanted: &[String]) -> Result<Vec<Finding>, Failure> {
         wanted.iter().map(String::as_str).collect()
     };
     let (sys, proc) = (Path::new("/sys"), Path::new("/proc"));
-    let mut findings = permission::Facts::gather().findings();
+    let mut findings = vec![permission::Facts::gather().finding()];
     findings.extend(memory::Facts::gather().findings());
     findings.extend(pages::Facts::gather().findings());
     findings.extend(numa::findings(&Topology::read(sys, names.into_iter())));

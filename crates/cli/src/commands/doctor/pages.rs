@@ -44,7 +44,8 @@ impl Facts {
         let needed = self.ring_bytes.div_ceil(HUGE_PAGE_BYTES);
         let free = self.free.unwrap_or(0);
         let mode = self.transparent.as_deref().and_then(marked);
-        let finding = if free > 0 && free >= needed {
+        let is_enough = free > 0 && free >= needed;
+        let finding = if is_enough {
             Finding::ok(
                 CHECK,
                 format!(
@@ -71,15 +72,9 @@ impl Facts {
                 ),
             )
         };
-        vec![finding, self.shared()]
-    }
-
-    /// A memfd has a setting of its own.
-    fn shared(&self) -> Finding {
-        let free = self.free.unwrap_or(0);
-        let needed = self.ring_bytes.div_ceil(HUGE_PAGE_BYTES);
-        match self.shared.as_deref().and_then(marked) {
-            _ if free > 0 && free >= needed => {
+        // A memfd has a setting of its own.
+        let shared = match self.shared.as_deref().and_then(marked) {
+            _ if is_enough => {
                 Finding::ok(CHECK_SHARED, "a ring in a memfd has explicit huge pages")
             }
             Some(mode @ ("always" | "within_size" | "advise" | "force")) => Finding::ok(
@@ -93,7 +88,8 @@ impl Facts {
                 "for record --ring-memfd: \
                  echo advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled",
             ),
-        }
+        };
+        vec![finding, shared]
     }
 }
 

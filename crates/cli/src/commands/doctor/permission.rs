@@ -37,10 +37,10 @@ impl Facts {
         }
     }
 
-    pub(super) fn findings(&self) -> Vec<Finding> {
+    pub(super) fn finding(&self) -> Finding {
         let program = self.program.display();
         let may_capture = self.effective.contains(CapabilitySet::NET_RAW);
-        let finding = match (may_capture, self.missing_for_xdp()) {
+        match (may_capture, self.missing_for_xdp()) {
             (true, missing) if missing.is_empty() => {
                 Finding::ok(CHECK, "may capture, with AF_XDP too")
             }
@@ -69,8 +69,7 @@ impl Facts {
                     "run it as: sudo {program} … or once: sudo setcap cap_net_raw=eip {program}"
                 ),
             ),
-        };
-        vec![finding]
+        }
     }
 
     fn missing_for_xdp(&self) -> Vec<&'static str> {
@@ -95,8 +94,7 @@ mod tests {
             file_has_capabilities,
             program: PathBuf::from("/opt/retroscope"),
         };
-        let [finding] = <[_; 1]>::try_from(facts.findings()).unwrap();
-        finding
+        facts.finding()
     }
 
     #[test]

@@ -113,22 +113,15 @@ impl EngineArgs {
             message: message.to_owned(),
         };
         let engine = self.engine_of(&config.interface);
-        if self.take_interface
-            && !interfaces
-                .iter()
-                .any(|one| self.engine_of(one).takes_away())
-        {
+        let none = |is: fn(Engine) -> bool| !interfaces.iter().any(|one| is(self.engine_of(one)));
+        if self.take_interface && none(Engine::takes_away) {
             return Err(usage(if cfg!(feature = "dpdk") {
                 "--take-interface is for --engine af-xdp and dpdk: other engines take nothing away"
             } else {
                 "--take-interface is for --engine af-xdp: other engines take nothing away"
             }));
         }
-        if self.busy_poll.is_some()
-            && !interfaces
-                .iter()
-                .any(|one| self.engine_of(one) == Engine::AfXdp)
-        {
+        if self.busy_poll.is_some() && none(|one| one == Engine::AfXdp) {
             return Err(usage(if cfg!(feature = "dpdk") {
                 "--busy-poll is for --engine af-xdp: other engines wait for the kernel, and dpdk always asks"
             } else {
@@ -136,9 +129,7 @@ impl EngineArgs {
             }));
         }
         if config.fanout != Fanout::default()
-            && !interfaces
-                .iter()
-                .any(|one| matches!(self.engine_of(one), Engine::Auto | Engine::AfPacket))
+            && none(|one| matches!(one, Engine::Auto | Engine::AfPacket))
         {
             return Err(usage(
                 "--fanout and --fanout-defrag are for --engine af-packet: others share packets as the NIC does, or have one thread",

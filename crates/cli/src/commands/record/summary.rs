@@ -240,20 +240,7 @@ fn print_json(summary: &Summary) -> Result<(), Failure> {
 
 /// The object of `--json` for a recording that did not start.
 pub(crate) fn print_nothing() -> Result<(), Failure> {
-    let nothing = Summary {
-        sources: Vec::new(),
-        stored: 0,
-        analyzed: 0,
-        lapped: 0,
-        hits: HitCounts::default(),
-        scripts_failed: 0,
-        not_analyzed: 0,
-        dumps: Vec::new(),
-        dumps_before: DumpCounts::default(),
-        errors: Vec::new(),
-        panicked: false,
-    };
-    print_json(&nothing)
+    print_json(&Summary::default())
 }
 
 /// `-D`.
