@@ -5,6 +5,7 @@ mod failure;
 mod memory;
 mod numa;
 mod privileges;
+mod system_file;
 mod units;
 
 use std::process::ExitCode;

@@ -1,16 +1,15 @@
 //! How much memory a ring may take.
 
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
+
+use crate::system_file::{read, read_number};
 
 /// The default ring where there is plenty of memory.
 const DEFAULT_BYTES: u64 = 1 << 30;
 
 /// Bytes that can still be used: what the kernel calls available, or what the control group leaves, if less.
 pub(crate) fn available() -> Option<u64> {
-    let meminfo = fs::read_to_string("/proc/meminfo").ok();
-    let available = meminfo
-        .as_deref()
-        .and_then(|text| field_kib(text, "MemAvailable:"));
+    let available = read("/proc/meminfo").and_then(|text| field_kib(&text, "MemAvailable:"));
     match (available, cgroup_left()) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
@@ -40,7 +39,7 @@ fn field_kib(text: &str, name: &str) -> Option<u64> {
 
 /// The least that any control group above this process leaves: cgroup v2's `memory.max`, or v1's limit.
 fn cgroup_left() -> Option<u64> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let groups = read("/proc/self/cgroup")?;
     let mut least: Option<u64> = None;
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -56,14 +55,11 @@ fn cgroup_left() -> Option<u64> {
         };
         let mut group = PathBuf::from(format!("{root}{path}"));
         while group.starts_with(root) {
-            let number = |name| {
-                fs::read_to_string(group.join(name))
-                    .ok()?
-                    .trim()
-                    .parse::<u64>()
-                    .ok()
-            };
-            if let (Some(limit), Some(used)) = (number(limit), number(used)) {
+            let numbers = (
+                read_number(group.join(limit)),
+                read_number(group.join(used)),
+            );
+            if let (Some(limit), Some(used)) = numbers {
                 let left = limit.saturating_sub(used);
                 least = Some(least.map_or(left, |l| l.min(left)));
             }

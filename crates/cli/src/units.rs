@@ -7,6 +7,7 @@ use std::time::Duration;
 /// # Errors
 /// A sentence that says what to write instead.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is not a size: write it like 512MiB or 4GiB");
     let (number, unit) = split(text);
     let lower = unit.to_ascii_lowercase();
     let exponent = match lower.trim_end_matches('b').trim_end_matches('i') {
@@ -21,11 +22,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
                 digits_or(number)
             ));
         }
-        _ => {
-            return Err(format!(
-                "{text:?} is not a size: write it like 512MiB or 4GiB"
-            ));
-        }
+        _ => return Err(wrong()),
     };
     let bytes = decimal(number)
         .map(|n| n * 1024_f64.powi(exponent))
@@ -35,9 +32,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         clippy::cast_sign_loss,
         reason = "in range by the filter above"
     )]
-    bytes
-        .map(|bytes| bytes as u64)
-        .ok_or_else(|| format!("{text:?} is not a size: write it like 512MiB or 4GiB"))
+    bytes.map(|bytes| bytes as u64).ok_or_else(wrong)
 }
 
 /// As [`size`], or `0`: without limit.
@@ -53,6 +48,7 @@ pub(crate) fn size_or_none(text: &str) -> Result<u64, String> {
 /// # Errors
 /// A sentence that says what to write instead.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a duration: write it like 250ms, 10s, 5m or 2h");
     let (number, unit) = split(text);
     let scale = match unit {
         "ns" => 1e-9,
@@ -62,18 +58,12 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         "m" | "min" => 60.0,
         "h" => 3600.0,
         "d" => 86_400.0,
-        _ => {
-            return Err(format!(
-                "{text:?} is not a duration: write it like 250ms, 10s, 5m or 2h"
-            ));
-        }
+        _ => return Err(wrong()),
     };
     let seconds = decimal(number).map(|n| n * scale);
     // 100 years: further than any window, and well inside 64 bits of ns.
     let seconds = seconds.filter(|seconds| (0.0..=100.0 * 365.25 * 86_400.0).contains(seconds));
-    seconds
-        .map(Duration::from_secs_f64)
-        .ok_or_else(|| format!("{text:?} is not a duration: write it like 250ms, 10s, 5m or 2h"))
+    seconds.map(Duration::from_secs_f64).ok_or_else(wrong)
 }
 
 /// A size for a person: `1 GiB`, `512 MiB`, `1.5 GiB`.

@@ -14,16 +14,6 @@ pub(super) enum Severity {
     Warn,
 }
 
-impl Severity {
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Note => "note",
-            Self::Warn => "warn",
-        }
-    }
-}
-
 /// One finding: one line about what is, one line about what to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {

@@ -49,6 +49,7 @@ use self::{finding::Finding, report::Report};
 use crate::{
     failure::{Code, Failure, put},
     numa::Topology,
+    system_file::{read, read_number},
 };
 
 /// Every check that there is.
@@ -154,17 +155,6 @@ fn wants_colour() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb
-}
-
-/// The text of a small file under `/proc` or `/sys`, without the newline; `None` if it is not there.
-fn read(path: impl AsRef<Path>) -> Option<String> {
-    let text = std::fs::read_to_string(path).ok()?;
-    Some(text.trim_end().to_owned())
-}
-
-/// The number in such a file.
-fn read_number(path: impl AsRef<Path>) -> Option<u64> {
-    read(path)?.trim().parse().ok()
 }
 
 #[cfg(test)]

@@ -85,11 +85,10 @@ impl Report {
 
 /// The severity in a column of four.
 fn paint(severity: Severity, colour: bool) -> String {
-    let word = severity.as_str();
-    let code = match severity {
-        Severity::Ok => 32,
-        Severity::Note => 33,
-        Severity::Warn => 31,
+    let (word, code) = match severity {
+        Severity::Ok => ("ok", 32),
+        Severity::Note => ("note", 33),
+        Severity::Warn => ("warn", 31),
     };
     if colour {
         format!("\x1b[{code}m{word:4}\x1b[0m")

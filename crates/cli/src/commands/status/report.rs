@@ -57,7 +57,7 @@ struct WriterJson {
 }
 
 /// Buckets by state.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 struct Counts {
     total: usize,
     free: usize,
@@ -106,13 +106,15 @@ impl Report {
         let (interfaces, interfaces_unlisted) = attached.interfaces()?;
         let producers = attached.producers()?;
         let mut buckets = attached.buckets()?;
-        let mut counts = Counts {
+        let count = |state| buckets.iter().filter(|one| one.state == state).count();
+        let counts = Counts {
             total: buckets.len(),
-            ..Counts::default()
+            free: count(AttachedState::Free),
+            claimed: count(AttachedState::Claimed),
+            open: count(AttachedState::Open),
+            closed: count(AttachedState::Closed),
+            damaged: count(AttachedState::Damaged),
         };
-        for bucket in &buckets {
-            *counts.of(bucket.state) += 1;
-        }
         buckets.retain(|bucket| bucket.span_ns.is_some());
         buckets.sort_unstable_by_key(|bucket| (bucket.span_ns, bucket.producer, bucket.sequence));
         // Of ring time; told as stamps.
@@ -310,11 +312,8 @@ impl History {
         producers: &[AttachedProducer],
     ) -> Result<Self, CopyError> {
         let info = attached.info();
-        let Some(created_mono_ns) = info.created_mono_ns else {
-            return Ok(Self::default());
-        };
         let last_ns = producers.iter().filter_map(|p| p.published_mono_ns).max();
-        let Some(last_ns) = last_ns else {
+        let (Some(created_mono_ns), Some(last_ns)) = (info.created_mono_ns, last_ns) else {
             return Ok(Self::default());
         };
         let is_running = writer == Writer::Running && info.this_boot == Some(true);
@@ -340,18 +339,6 @@ fn offset_ns(steps: &[Step], bucket: &AttachedBucket) -> i64 {
         .filter(|step| step.producer == bucket.producer && step.first <= bucket.first);
     let last = before.max_by_key(|step| step.first);
     last.map_or(0, |step| step.offset_ns)
-}
-
-impl Counts {
-    fn of(&mut self, state: AttachedState) -> &mut usize {
-        match state {
-            AttachedState::Free => &mut self.free,
-            AttachedState::Claimed => &mut self.claimed,
-            AttachedState::Open => &mut self.open,
-            AttachedState::Closed => &mut self.closed,
-            AttachedState::Damaged => &mut self.damaged,
-        }
-    }
 }
 
 impl ProducerJson {
