@@ -12,6 +12,7 @@ complain() {
 
 while IFS= read -r file; do
 	lines=$(wc -l <"$file")
+	[ "$lines" -ge 2 ] || complain "$file holds nothing: is what it held still compiled?"
 	[ "$lines" -le 700 ] || complain "$file has $lines lines: a file of more than 700 holds two nouns, split it"
 done < <(git ls-files -- '*.rs')
 

@@ -31,7 +31,11 @@ fn it_says_what_is_looked_up_and_what_is_compiled() {
         "{text}"
     );
     assert!(!text.contains("look up "), "{text}");
-    let text = explained(&["ip6 protochain 17 or less 100"]);
+    // Too long to be put together with others.
+    let bytes: Vec<String> = (0..200)
+        .map(|n| format!("ip[8] = {n} or ip[9] = {n}"))
+        .collect();
+    let text = explained(&[&bytes.join(" or ")]);
     assert!(text.contains("run on every packet, by itself"), "{text}");
 
     let text = explained(&["-y", "RAW", "host 10.0.0.1 and ip[8] < 5"]);
