@@ -86,8 +86,8 @@
 //! Storing: a copy into the bucket, or on a busy link into a buffer in the L1 cache and from there past the cache into the
 //! bucket, a line at a time (`storage/write_buffer.rs`); a comparison with the end of the bucket, the smallest and largest time, in
 //! memory of the producer's own. Publishing: what waits in the buffer, a store fence if stores went past the cache, six
-//! stores and a load; the full fence between these is run by readers that go to sleep (`barrier.rs`). Reading: one load for
-//! each run of records. There is no lock, system call, allocation or clock in any of them;
+//! stores and a load; the full fence between these is run by readers that go to sleep (`barrier.rs`). Reading: two loads of
+//! one line for each run of records. There is no lock, system call, allocation or clock in any of them;
 //! `examples/ring_throughput.rs` measures.
 //!
 //! # Words

@@ -318,7 +318,7 @@ impl Producer {
                 let closing = outer.closing(open, self.mono_ns);
                 open.change(opened, closing, self.mono_ns);
             }
-            none => *none = Some(OpenBucket::new(&opened, self.ring.barrier)),
+            none => *none = Some(OpenBucket::new(opened, self.ring.barrier)),
         }
         Ok(())
     }

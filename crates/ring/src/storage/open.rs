@@ -118,7 +118,7 @@ pub(crate) struct OpenBucket {
 }
 
 impl OpenBucket {
-    pub(crate) fn new(opened: &Opened<'_>, barrier: Barrier) -> Self {
+    pub(crate) fn new(opened: Opened<'_>, barrier: Barrier) -> Self {
         Self {
             storage: Arc::clone(opened.storage),
             bucket: opened.bucket,
@@ -172,7 +172,8 @@ impl OpenBucket {
         )]
         let (descriptor, extension) =
             descriptor::encode(record, self.opening.base_ns, start as u32, captured);
-        // SAFETY: this value is the only writer of the bucket; it is made by a claim and given up by `close`.
+        // SAFETY: this value is the only writer of the bucket; it is made of the
+        // `Opened` that a claim became, and gives the bucket up in `close` or `change`.
         let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
         self.buffer.skip(stored.end, start);
         let mut end = start;

@@ -52,7 +52,7 @@ const _: () = assert!((DESCRIPTORS * DESCRIPTOR_BYTES).is_multiple_of(LINE_BYTES
 const _: () = assert!(PAYLOAD_BYTES.is_multiple_of(LINE_BYTES));
 const _: () = assert!(YOUNG_BYTES + RUN_BYTES <= PAYLOAD_BYTES);
 
-/// What was stored into one open bucket and is not in its memory yet. Offsets are bytes from the start of the bucket.
+/// What was stored into the open bucket and is not in its memory yet. A producer has one and takes it from bucket to bucket. Offsets are bytes from the start of the bucket.
 #[repr(C, align(64))]
 pub(super) struct WriteBuffer {
     /// Payload from `base` on. Less than `PAYLOAD_BYTES` waits when a group of records begins; a group adds at most
@@ -118,7 +118,8 @@ pub(super) struct Target<'s> {
 
 impl<'s> Target<'s> {
     /// # Safety
-    /// The caller owns the bucket (open), and gives the target to its own buffer only, which began with the bucket.
+    /// The caller owns the bucket (open), and gives the target to its own buffer only, which is new or was
+    /// restarted ([`WriteBuffer::restart`]) for the bucket.
     pub(super) unsafe fn new(storage: &'s Storage, bucket: usize) -> Self {
         Self { storage, bucket }
     }
@@ -142,7 +143,7 @@ impl<'s> Target<'s> {
 }
 
 impl WriteBuffer {
-    /// For a bucket that was just opened.
+    /// For a producer's first bucket.
     pub(super) fn new(barrier: Barrier) -> Self {
         Self {
             payload: [0; PAYLOAD_BYTES + GROUP_BYTES + LINE_BYTES],
@@ -160,6 +161,7 @@ impl WriteBuffer {
 
     /// Goes on at the start of another bucket, after [`Self::drain`]. The kind of store stays.
     pub(super) fn restart(&mut self) {
+        assert!(!self.unfenced, "drained before");
         self.base = 0;
         self.written = 0;
         self.written_descriptors = 0;

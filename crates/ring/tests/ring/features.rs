@@ -306,6 +306,39 @@ enum Obstacle {
     Unread,
 }
 
+/// A clock that is set back, or a producer with another clock, does not make new packets the oldest.
+#[test]
+fn buckets_go_in_the_order_in_which_they_closed() {
+    let ring = Ring::new(&RingConfig::new(64 << 20, 2, 1), None).unwrap();
+    let mut producers = [ring.producer().unwrap(), ring.producer().unwrap()];
+    let frame = [7; 250_000];
+    // The second producer's clock is a day behind, and the first one's is set back by an hour now and then.
+    let mut stored = Vec::new();
+    for number in 0..2000_i64 {
+        let back_ns = number / 300 * 3_600_000_000_000;
+        let owner = usize::from(number % 3 == 0);
+        let day_ns = if owner == 1 { 86_400_000_000_000 } else { 0 };
+        let time_ns = number - back_ns - day_ns;
+        producers[owner].set_now(number);
+        producers[owner]
+            .store(&Record::whole(time_ns, 0, &frame))
+            .unwrap();
+        stored.push((owner, time_ns));
+    }
+    producers.iter_mut().for_each(Producer::publish);
+    let mut kept: Vec<(usize, i64)> = Vec::new();
+    let mut reader = ring.group(GroupKind::Lapped).unwrap();
+    while let Some(batch) = reader.next() {
+        let producer = batch.producer;
+        kept.extend(batch.iter().map(|packet| (producer, packet.time_ns)));
+    }
+    let whole_since = ring.statistics().whole_since_mono_ns.unwrap();
+    let since = &stored[usize::try_from(whole_since).unwrap() + 1..];
+    // 31 buckets of 8 packets, two of them open.
+    assert!(since.len() >= 29 * 8, "{}", since.len());
+    assert!(since.iter().all(|packet| kept.contains(packet)));
+}
+
 /// The table of steps has a bound: a clock that jumps faster than buckets fill is told so.
 #[test]
 fn steps_are_bounded() {
