@@ -309,6 +309,18 @@ pub(crate) struct LossLog {
 /// Events kept. A window that reaches back further than the log is judged by what the log still knows, merged.
 const LOSS_EVENTS: usize = 16_384;
 
+impl LossEvent {
+    /// Both as one, of the same source and cause. Times may go back from one to the next.
+    fn with(self, other: Self) -> Self {
+        Self {
+            from_ns: self.from_ns.min(other.from_ns),
+            to_ns: self.to_ns.max(other.to_ns),
+            packets: self.packets + other.packets,
+            ..self
+        }
+    }
+}
+
 impl LossLog {
     pub(crate) fn push(&self, event: LossEvent) {
         let mut events = lock(&self.events);
@@ -317,12 +329,13 @@ impl LossLog {
             .rev()
             .take(8)
             .find(|e| e.source == event.source && e.cause == event.cause)
-            && last.to_ns >= event.from_ns
-            && event.to_ns.saturating_sub(last.from_ns) < MERGE_NS
         {
-            last.to_ns = last.to_ns.max(event.to_ns);
-            last.packets += event.packets;
-            return;
+            let both = last.with(event);
+            let touches = last.from_ns <= event.to_ns && last.to_ns >= event.from_ns;
+            if touches && both.to_ns.saturating_sub(both.from_ns) < MERGE_NS {
+                *last = both;
+                return;
+            }
         }
         if events.len() >= LOSS_EVENTS {
             merge_oldest(&mut events);
@@ -342,11 +355,7 @@ impl LossLog {
                 .iter_mut()
                 .find(|f| f.source == event.source && f.cause == event.cause)
             {
-                Some(sum) => {
-                    sum.from_ns = sum.from_ns.min(event.from_ns);
-                    sum.to_ns = sum.to_ns.max(event.to_ns);
-                    sum.packets += event.packets;
-                }
+                Some(sum) => *sum = sum.with(*event),
                 None => found.push(*event),
             }
         }
@@ -364,11 +373,7 @@ fn merge_oldest(events: &mut Vec<LossEvent>) {
     let mut open: BTreeMap<(usize, &'static str), LossEvent> = BTreeMap::new();
     for event in events.drain(..) {
         match open.remove(&(event.source, event.cause)) {
-            Some(first) => merged.push(LossEvent {
-                to_ns: event.to_ns.max(first.to_ns),
-                packets: first.packets + event.packets,
-                ..first
-            }),
+            Some(first) => merged.push(first.with(event)),
             None => {
                 open.insert((event.source, event.cause), event);
             }
@@ -413,7 +418,7 @@ impl LossWatch {
             InputDrops::AtMost(packets) => Some((PERHAPS_LOST, packets)),
             _ => None,
         };
-        for (cause, n) in counted.chain(at_most) {
+        for (cause, n) in at_most.into_iter().chain(counted) {
             let before = match self.last.iter_mut().find(|(c, _)| *c == cause) {
                 Some((_, before)) => std::mem::replace(before, n),
                 None => {
@@ -455,6 +460,34 @@ mod tests {
             lost: vec![(LossCause::Kernel, Some(lost))],
             as_of_ns: None,
         })
+    }
+
+    #[test]
+    fn a_gap_that_reaches_back_is_not_cut_where_gaps_are_merged() {
+        let gap = |from_ns, to_ns| LossEvent {
+            source: 0,
+            cause: "not_analyzed",
+            from_ns,
+            to_ns,
+            packets: 1,
+        };
+        const S: i64 = 1_000_000_000;
+        let log = LossLog::default();
+        log.push(gap(100 * S - 50_000_000, 100 * S));
+        log.push(gap(90 * S, 100 * S)); // a bucket with one packet that was late
+        log.push(gap(90 * S - 1, 90 * S));
+        assert_eq!(log.within(91 * S, 92 * S).len(), 1);
+        assert_eq!(log.within(0, 90 * S - 1).len(), 1);
+        for step in 0..i64::try_from(LOSS_EVENTS).unwrap() {
+            log.push(gap(200 * S - step * S / 5, 200 * S - step * S / 5));
+        }
+        assert_eq!(
+            log.within(i64::MIN, i64::MAX)[0].packets,
+            3 + LOSS_EVENTS as u64
+        );
+        let oldest = 200 * S - (LOSS_EVENTS as i64 - 1) * S / 5;
+        assert_eq!(log.within(oldest, oldest).len(), 1);
+        assert_eq!(log.within(91 * S, 92 * S).len(), 1);
     }
 
     #[test]
