@@ -232,7 +232,7 @@ impl DpdkEngine {
         if matches!(self.stamping, Stamping::Fetch) || self.queues.len() == 1 {
             live.watermark.on_burst(newest_ns, Some(now_ns));
         }
-        live.on_packets(newest_ns, || true);
+        live.on_packets(newest_ns, || false); // looks at the link say whether it is up
         true
     }
 
@@ -459,14 +459,17 @@ impl Engine for DpdkEngine {
     /// The first queue tells the port's counters, so it ends last.
     fn ledger(&mut self, _is_over: bool) -> Ledger {
         self.leave_others();
-        let End::Waiting { give_up_ns } = self.end else {
-            return Ledger::Unknown;
-        };
-        let are_others_over = self.shared.left.load(Ordering::Acquire) == 0;
-        if self.line == 0 && !are_others_over && clock::monotonic_ns() < give_up_ns {
-            return Ledger::Pending;
+        match self.end {
+            End::Waiting { give_up_ns } => {
+                let are_others_over = self.shared.left.load(Ordering::Acquire) == 0;
+                if self.line == 0 && !are_others_over && clock::monotonic_ns() < give_up_ns {
+                    return Ledger::Pending;
+                }
+                self.end = End::Over;
+            }
+            End::Over => {}
+            End::Open | End::Shut => return Ledger::Unknown,
         }
-        self.end = End::Over;
         if self.line > 0 {
             return Ledger::Unknown;
         }

@@ -39,7 +39,7 @@ pub struct DpdkConfig {
 /// A device of DPDK behind the [`Source`] plug.
 ///
 /// A NIC needs to be bound to `vfio-pci` and hugepages, a vdev what it stands on: `net_af_packet` CAP_NET_RAW in the network
-/// namespace of the thread that calls [`Source::open`]. The queues need no privilege.
+/// namespace of the thread that calls [`Source::probe`]. The queues need no privilege.
 #[derive(Debug)]
 pub struct DpdkSource {
     config: DpdkConfig,

@@ -73,7 +73,7 @@ pub struct PcapConfig {
 /// A device of the system's libpcap behind the [`Source`] plug.
 ///
 /// Opening needs what libpcap needs, CAP_NET_RAW for network interfaces; the queue needs no privilege. It captures in the
-/// network namespace of the thread that calls [`Source::open`].
+/// network namespace of the thread that calls [`Source::probe`] and opens it.
 #[derive(Debug)]
 pub struct PcapSource {
     config: PcapConfig,

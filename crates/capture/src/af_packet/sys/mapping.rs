@@ -45,13 +45,15 @@ impl Mapping {
         block_bytes: usize,
         blocks: usize,
     ) -> io::Result<Self> {
-        let memory = Memory::shared(socket, block_bytes * blocks, 0)?;
+        let bytes = block_bytes.checked_mul(blocks);
+        let bytes = bytes.expect("a ring that the kernel made has a size");
+        let memory = Memory::shared(socket, bytes, 0)?;
         Ok(Self::new(memory, block_bytes, blocks))
     }
 
     fn new(memory: Memory, block_bytes: usize, blocks: usize) -> Self {
         assert!(block_bytes.is_multiple_of(4096) && block_bytes > 0 && blocks > 0);
-        assert_eq!(memory.bytes(), block_bytes * blocks);
+        assert_eq!(Some(memory.bytes()), block_bytes.checked_mul(blocks));
         Self {
             memory,
             block_bytes,
