@@ -97,7 +97,7 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// As [`print`], for a command that has nothing else to do.
+/// As [`print()`], for a command that has nothing else to do.
 ///
 /// # Errors
 /// [`Failure`], exit 1.
