@@ -193,6 +193,7 @@ fn send(
     let mut sender = LiveSender::open(interface, &program)?;
     let mut output = Output::open(args.write.as_deref(), interface)?;
     let clock = SystemClock::new();
+    let start_ns = clock.mono_ns();
     for mut queue in Box::new(source).open(1)? {
         drain(
             queue.as_mut(),
@@ -203,7 +204,7 @@ fn send(
             tally,
         )?;
     }
-    tally.sending_ns = Some(clock.now().mono_ns);
+    tally.sending_ns = Some(clock.mono_ns() - start_ns);
     tally.retries = Some(sender.retries());
     tally.engine = Some(if sender.is_quick() {
         "af-xdp"
