@@ -108,8 +108,8 @@ fn read_ns(clock: ClockId) -> i64 {
         .saturating_add(time.tv_nsec)
 }
 
-/// Reads one clock between two readings of the other, the first of them `before_ns`, again where these are far apart: a thread that stands still between two readings
-/// would see a step of the real-time clock that nobody made. Of [`READINGS_MAX`] such readings the closest counts, and says how close it is.
+/// Reads one clock between two readings of the other, the first of them `before_ns`, again where these are far apart: a thread that
+/// stands still between two readings would see a step of the real-time clock that nobody made. Of [`READINGS_MAX`] such readings the closest counts, and says how close it is.
 fn together(mut before_ns: i64, wall_ns: impl Fn() -> i64, mono_ns: impl Fn() -> i64) -> Now {
     let mut read = || {
         let (wall_ns, mono_ns) = (wall_ns(), mono_ns());

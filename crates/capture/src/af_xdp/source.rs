@@ -71,8 +71,8 @@ pub struct XdpConfig {
 
 /// A live interface, through AF_XDP, behind the [`Source`] plug.
 ///
-/// Opening needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, and CAP_IPC_LOCK or a limit of locked memory that is high enough; the queues need no privilege. It captures in the network namespace
-/// of the thread that calls [`Source::probe`]; for an interface that comes back to be found, the queues must be served there too.
+/// Opening needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, and CAP_IPC_LOCK or a limit of locked memory that is high enough; the queues need
+/// no privilege. It captures in the network namespace of the thread that calls [`Source::probe`]; for an interface that comes back to be found, the queues must be served there too.
 #[derive(Debug)]
 pub struct XdpSource {
     config: XdpConfig,
