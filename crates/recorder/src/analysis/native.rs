@@ -28,17 +28,17 @@ pub(crate) struct NativeCode {
     /// Programs that are still compiled at once.
     at_once: AtomicUsize,
     /// Those beyond, until the thread is there.
-    waiting: Mutex<Waiting>,
+    later: Mutex<Vec<Work>>,
     /// Why a program stays with the interpreter: the first reason.
     failure: OnceLock<String>,
     told: AtomicBool,
 }
 
-/// What is compiled later.
-#[derive(Debug, Default)]
-struct Waiting {
-    programs: Vec<Program>,
-    joints: Vec<Joint>,
+/// What the thread compiles.
+#[derive(Debug)]
+enum Work {
+    One(Program),
+    Together(Joint),
 }
 
 // The atomics order nothing else: Relaxed.
@@ -48,7 +48,7 @@ impl NativeCode {
         Self {
             compiler: OnceLock::new(),
             at_once: AtomicUsize::new(AT_START_MAX),
-            waiting: Mutex::default(),
+            later: Mutex::default(),
             failure: OnceLock::new(),
             told: AtomicBool::new(false),
         }
@@ -66,52 +66,47 @@ impl NativeCode {
                 })
                 .ok()
         });
-        let mut waiting = lock(&self.waiting);
-        let Waiting { programs, joints } = std::mem::take(&mut *waiting);
-        drop(waiting);
-        programs.iter().for_each(|program| self.submit(program));
-        joints.iter().for_each(|joint| self.submit_joint(joint));
+        let later = std::mem::take(&mut *lock(&self.later));
+        later.into_iter().for_each(|work| self.leave(work));
     }
 
     /// Sees to it that a program runs as machine code, in every clone: now, or some time after the start.
     pub(crate) fn submit(&self, program: &Program) {
-        let at_once = self.at_once.load(Relaxed);
-        if at_once > 0 {
-            // Only one thread submits before the start.
-            self.at_once.store(at_once - 1, Relaxed);
-            if let Err(error) = program.make_native() {
-                let _ = self.failure.set(error.to_string());
-            }
-            return;
-        }
-        match self.compiler.get() {
-            Some(Some(compiler)) => compiler.submit(program),
-            Some(None) => {}
-            None => {
-                let mut waiting = lock(&self.waiting);
-                waiting.programs.push(program.clone());
-            }
+        if !self.is_at_once(1) {
+            self.leave(Work::One(program.clone()));
+        } else if let Err(error) = program.make_native() {
+            let _ = self.failure.set(error.to_string());
         }
     }
 
     /// Sees to it that programs run as one function, in every clone: now, or some time after the start.
     pub(crate) fn submit_joint(&self, joint: &Joint) {
-        let cost = JOINED_COST * joint.programs().len();
-        let at_once = self.at_once.load(Relaxed);
-        if at_once >= cost && cost > 0 {
-            // Only one thread submits before the start.
-            self.at_once.store(at_once - cost, Relaxed);
+        if self.is_at_once(JOINED_COST * joint.programs().len()) {
             // Where they cannot be joined each runs by itself; if that is as an interpreter, `submit` said so.
             let _ = joint.make_native();
-            return;
+        } else {
+            self.leave(Work::Together(joint.clone()));
         }
-        match self.compiler.get() {
-            Some(Some(compiler)) => compiler.submit_joint(joint),
-            Some(None) => {}
-            None => {
-                let mut waiting = lock(&self.waiting);
-                waiting.joints.push(joint.clone());
-            }
+    }
+
+    /// Whether what costs so much is still compiled at once; then it is counted.
+    fn is_at_once(&self, cost: usize) -> bool {
+        let at_once = self.at_once.load(Relaxed);
+        let is_at_once = at_once >= cost && cost > 0;
+        if is_at_once {
+            // Only one thread submits before the start.
+            self.at_once.store(at_once - cost, Relaxed);
+        }
+        is_at_once
+    }
+
+    /// Leaves it to the thread, or to the interpreter where the system gave none.
+    fn leave(&self, work: Work) {
+        match (self.compiler.get(), work) {
+            (None, work) => lock(&self.later).push(work),
+            (Some(None), _) => {}
+            (Some(Some(compiler)), Work::One(program)) => compiler.submit(&program),
+            (Some(Some(compiler)), Work::Together(joint)) => compiler.submit_joint(&joint),
         }
     }
 
