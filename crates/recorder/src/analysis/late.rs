@@ -2,13 +2,10 @@
 
 use std::collections::VecDeque;
 
+use retroscope_filter::Decision;
 use retroscope_ring::Packet;
 
-use crate::{
-    analysis::predicate::{Decision, Predicate},
-    dump::Message,
-    intake::interfaces::Interface,
-};
+use crate::{analysis::predicate::Predicate, dump::Message, intake::interfaces::Interface};
 
 /// Windows that a late packet is still checked against.
 const KEPT: usize = 1024;

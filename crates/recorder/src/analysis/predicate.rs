@@ -6,10 +6,10 @@ use std::{
 };
 
 use retroscope_filter::{
-    Decision as FilterDecision, FillError, Filled, Filter, FilterError, FlowState, Template,
-    TriggerFacts, TriggerValues,
+    Decision, FillError, Filled, Filter, FilterError, FlowState, Template, TriggerFacts,
+    TriggerValues, Verdict,
 };
-use retroscope_packet::{FragmentKey, LinkType, parse};
+use retroscope_packet::{LinkType, parse};
 use retroscope_ring::Packet;
 
 use crate::{
@@ -133,23 +133,6 @@ pub(crate) struct FilterPredicate {
     state: FlowState,
 }
 
-/// A predicate's answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) decision: Decision,
-    /// Packets kept aside under this key can be decided now.
-    pub(crate) resolves: Option<FragmentKey>,
-}
-
-/// See [`Answer`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decision {
-    Take,
-    Skip,
-    /// A later fragment whose first one was not seen yet.
-    Maybe(FragmentKey),
-}
-
 impl Predicate {
     fn new(filled: Filled, offline: bool) -> Self {
         let filter = Filter::new(filled);
@@ -189,21 +172,24 @@ impl Predicate {
         interface: &Interface,
         packet: &Packet<'_>,
         offset_ns: i64,
-    ) -> Answer {
+    ) -> Verdict {
         match self {
-            Self::Filter(filter) => filter.decide(interface, packet),
+            Self::Filter(filter) => {
+                let FilterPredicate { prepared, state } = &mut **filter;
+                prepared.prepare(interface.link_type);
+                let view = view(interface, packet, prepared.mode());
+                prepared.filter().evaluate(state, &view)
+            }
             Self::Script(script) => {
-                let taken = script.match_many(&[shown(
-                    packet,
-                    packet.time_ns.wrapping_add(offset_ns),
-                    interface.link_type,
-                )]);
-                Answer {
-                    decision: if taken == 0 {
-                        Decision::Skip
-                    } else {
-                        Decision::Take
-                    },
+                let stamp_ns = packet.time_ns.wrapping_add(offset_ns);
+                let taken = script.match_many(&[shown(packet, stamp_ns, interface.link_type)]);
+                let decision = if taken == 0 {
+                    Decision::Skip
+                } else {
+                    Decision::Take
+                };
+                Verdict {
+                    decision,
                     resolves: None,
                 }
             }
@@ -212,52 +198,23 @@ impl Predicate {
 
     /// Whether it forgot of a datagram that was seen whether it takes it: later fragments may then wait for their first in vain.
     pub(crate) fn has_forgotten_fragments(&self) -> bool {
-        match self {
-            Self::Filter(filter) => filter.state.has_forgotten(),
-            Self::Script(_) => false,
-        }
+        matches!(self, Self::Filter(filter) if filter.state.has_forgotten())
     }
 
     /// Link types that the dump takes nothing of.
     pub(crate) fn notes(&self) -> Vec<String> {
-        match self {
-            Self::Filter(filter) => filter.notes(),
-            Self::Script(_) => Vec::new(),
-        }
+        let Self::Filter(filter) = self else {
+            return Vec::new();
+        };
+        let refused = filter.prepared.refused().iter();
+        let note = |(link_type, error): &(LinkType, String)| {
+            format!("takes nothing of link type {}: {error}", link_type.0)
+        };
+        refused.map(note).collect()
     }
 
     /// Why it may not have taken all that it should.
     pub(crate) fn fault(&self) -> Option<String> {
-        match self {
-            Self::Filter(_) => None,
-            Self::Script(script) => script.fault(),
-        }
-    }
-}
-
-impl FilterPredicate {
-    fn decide(&mut self, interface: &Interface, packet: &Packet<'_>) -> Answer {
-        self.prepared.prepare(interface.link_type);
-        let view = view(interface, packet, self.prepared.mode());
-        let verdict = self.prepared.filter().evaluate(&mut self.state, &view);
-        let decision = match verdict.decision {
-            FilterDecision::Take => Decision::Take,
-            FilterDecision::Skip => Decision::Skip,
-            FilterDecision::Maybe(key) => Decision::Maybe(key),
-        };
-        Answer {
-            decision,
-            resolves: verdict.resolves,
-        }
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let refused = self.prepared.refused();
-        refused
-            .iter()
-            .map(|(link_type, error)| {
-                format!("takes nothing of link type {}: {error}", link_type.0)
-            })
-            .collect()
+        self.script().and_then(ScriptPredicate::fault)
     }
 }

@@ -6,6 +6,7 @@ use std::{
     path::PathBuf,
 };
 
+use retroscope_filter::Decision;
 use retroscope_packet::FragmentKey;
 use retroscope_ring::{BucketInfo, BucketRef, Count, Evicted, EvictedBucket, Packet};
 
@@ -18,7 +19,7 @@ use super::{
     report::{DumpReport, Missing, SidecarFacts, SidecarInterface, Verdict},
 };
 use crate::{
-    analysis::{director::Clip, predicate::Decision},
+    analysis::director::Clip,
     control::{hits::Suppressed, progress::Reach, ring_time::RingClock, time::rfc3339},
     intake::{
         Intake,
