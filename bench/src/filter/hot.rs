@@ -5,7 +5,7 @@ use std::{hint::black_box, time::Duration};
 
 use retroscope_filter::{Frame, Joint, Program};
 use retroscope_packet::LinkType;
-use retroscope_script::{Limits, MANY, Packet, Script, Trigger};
+use retroscope_script::{Limits, MANY, Machine, Packet, Script};
 
 use super::{compile, native, sys::Libpcap, traffic::Hot};
 use crate::{
@@ -306,7 +306,7 @@ pub(super) fn script<'a>(
         time: CALL_MAX,
         ..Limits::default()
     };
-    let trigger = Trigger::new(&Script::new("port.lua", SCRIPT, false), limits);
+    let trigger = Machine::new(&Script::new("port.lua", SCRIPT, false), limits);
     let mut trigger = trigger.map_err(|error| Failure::system("loading a script", error))?;
     let packet = |frame: Frame<'a>| Packet {
         data: frame.data(),

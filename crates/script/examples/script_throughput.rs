@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use retroscope_packet::LinkType;
-use retroscope_script::{Limits, MANY, Packet, Script, ScriptError, Trigger, compiles};
+use retroscope_script::{Limits, MANY, Machine, Packet, Script, ScriptError, compiles};
 
 const SCRIPTS: [(&str, &str); 7] = [
     ("nothing", "return function(pkt) return false end"),
@@ -68,7 +68,7 @@ fn main() -> Result<(), ScriptError> {
     };
     let packets: Vec<Packet<'_>> = frames.iter().map(|frame| packet(frame)).collect();
     for (name, text) in SCRIPTS {
-        let mut trigger = Trigger::new(&Script::new(name, text, false), Limits::default())?;
+        let mut trigger = Machine::new(&Script::new(name, text, false), Limits::default())?;
         let mut rounds: Vec<f64> = (0..21)
             .map(|_| {
                 let start = Instant::now();

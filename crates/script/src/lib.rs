@@ -8,10 +8,10 @@
 //!
 //! ```
 //! use retroscope_packet::LinkType;
-//! use retroscope_script::{Limits, Packet, Script, Trigger};
+//! use retroscope_script::{Limits, Machine, Packet, Script};
 //!
 //! let script = Script::new("port.lua", "return function(pkt) return pkt:has_port(53) end", false);
-//! let mut trigger = Trigger::new(&script, Limits::default())?;
+//! let mut trigger = Machine::new(&script, Limits::default())?;
 //! let udp = [
 //!     0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, // IPv4
 //!     0x04, 0xd2, 0, 53, 0, 8, 0, 0, // UDP
@@ -38,11 +38,9 @@ mod packet;
 mod sheet;
 mod slot;
 mod sys;
-mod trigger;
 mod watchdog;
 
-pub use dump::{Derived, DumpScript, PredicateId};
+pub use dump::{Derived, Predicate};
 pub use error::ScriptError;
-pub use machine::{Limits, MANY, Script, compiles};
+pub use machine::{Limits, MANY, Machine, Script, compiles};
 pub use packet::Packet;
-pub use trigger::Trigger;

@@ -21,7 +21,7 @@ use std::{
 use mlua::{Function, Lua, Table, Value, chunk::ChunkMode};
 
 use crate::{
-    Packet, ScriptError, address,
+    Derived, Packet, Predicate, ScriptError, address,
     sheet::Sheet,
     sys::{self, Stopper},
     watchdog::Watchdog,
@@ -110,9 +110,13 @@ fn read_text(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// See the module.
+/// A script that was run once, and the function that it returned: of a trigger script `return function(pkt) … end`, of a dump
+/// script `return function(trigger) … end`.
+///
+/// A script that raises an error or exceeds a budget is disabled: it takes and derives nothing from then on, and its predicates take
+/// nothing. [`Self::fault`] says why.
 #[derive(Debug)]
-pub(crate) struct Machine {
+pub struct Machine {
     /// Before `lua`: it stops the state from its own thread, and ends with it.
     watchdog: Watchdog,
     batch: Function,
@@ -126,7 +130,7 @@ pub(crate) struct Machine {
     name: String,
     limits: Limits,
     /// What it did wrong; it runs no more then.
-    pub(crate) fault: Option<ScriptError>,
+    fault: Option<ScriptError>,
     /// Last: everything above is of this state.
     lua: Lua,
 }
@@ -135,8 +139,11 @@ pub(crate) struct Machine {
 type Notes = Arc<Mutex<Vec<String>>>;
 
 impl Machine {
-    /// Runs the file and keeps the function that it returns.
-    pub(crate) fn new(script: &Script, limits: Limits) -> Result<Self, ScriptError> {
+    /// Runs the file once, and keeps the function that it returns.
+    ///
+    /// # Errors
+    /// [`ScriptError`]: it is no Lua, fails, or returns no function.
+    pub fn new(script: &Script, limits: Limits) -> Result<Self, ScriptError> {
         let setup = |error: mlua::Error| ScriptError::Setup {
             message: error.to_string(),
         };
@@ -185,19 +192,48 @@ impl Machine {
         })
     }
 
-    pub(crate) fn name(&self) -> &str {
+    /// What errors call it.
+    #[must_use]
+    pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Which of at most [`MANY`] packets a function takes, or what the file returned: bit `n` is that of packet `n`. It is asked about each
-    /// in turn; with a fault, those before the packet that it came with count. A script that has one takes nothing.
-    pub(crate) fn run(&mut self, keep: Option<&Function>, packets: &[Packet<'_>]) -> u64 {
+    /// Why it is disabled, if it is.
+    #[must_use]
+    pub fn fault(&self) -> Option<&ScriptError> {
+        self.fault.as_ref()
+    }
+
+    /// As [`Self::fault`], and gives the script up.
+    #[must_use]
+    pub fn into_fault(self) -> Option<ScriptError> {
+        self.fault
+    }
+
+    /// Which of at most [`MANY`] packets the script's function takes: bit `n` is that of packet `n`. It is asked about each in turn;
+    /// with a fault, those before the packet that it came with count.
+    ///
+    /// # Panics
+    /// If there are more packets.
+    pub fn match_many(&mut self, packets: &[Packet<'_>]) -> u64 {
+        self.run(None, packets)
+    }
+
+    /// The same of a predicate that this script derived.
+    ///
+    /// # Panics
+    /// If there are more packets, or another script derived it.
+    pub fn match_derived(&mut self, predicate: &Predicate, packets: &[Packet<'_>]) -> u64 {
+        self.run(Some(predicate), packets)
+    }
+
+    fn run(&mut self, predicate: Option<&Predicate>, packets: &[Packet<'_>]) -> u64 {
         if self.fault.is_some() || packets.is_empty() {
             return 0;
         }
         self.sheet.show(packets);
         self.hits[0].set(0);
-        let keep = keep.unwrap_or(&self.main);
+        let keep = predicate.map_or(&self.main, |predicate| &predicate.0);
         let called = self.watchdog.watch(|| self.batch.call::<()>(keep));
         self.sheet.clear();
         self.fault = self.judge().result(called).err();
@@ -208,12 +244,17 @@ impl Machine {
         })
     }
 
-    /// What the file's function returns for one packet, of which Lua keeps a copy.
-    pub(crate) fn derive(&mut self, packet: &Packet<'_>) -> Result<(Value, Value), ScriptError> {
-        self.sheet.show_all(packet);
+    /// Calls a dump function with a trigger packet, of which the predicate keeps a copy. `None`: the script is disabled.
+    pub fn derive(&mut self, trigger: &Packet<'_>) -> Option<Derived> {
+        if self.fault.is_some() {
+            return None;
+        }
+        self.sheet.show_all(trigger);
         let called = self.watchdog.watch(|| self.derive.call(&self.main));
         self.sheet.clear();
-        self.judge().result(called)
+        let returned = self.judge().result(called);
+        let derived = returned.and_then(|(made, name)| Derived::new(made, &name, &self.name));
+        derived.map_err(|fault| self.fault = Some(fault)).ok()
     }
 
     fn judge(&self) -> Judge<'_> {
@@ -223,14 +264,15 @@ impl Machine {
         }
     }
 
-    /// What the script printed since the last time.
-    pub(crate) fn take_notes(&self) -> Vec<String> {
+    /// What it printed since the last time, lines. It keeps 100 at most.
+    pub fn take_notes(&self) -> Vec<String> {
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *notes)
     }
 
-    /// Bytes that the state uses now.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    /// Bytes of memory that its state uses now.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
         self.lua.used_memory()
     }
 }

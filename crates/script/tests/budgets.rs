@@ -12,7 +12,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{PATIENT, packet, run_until_fault, trigger};
-use retroscope_script::{Limits, Script, ScriptError, Trigger};
+use retroscope_script::{Limits, Machine, Script, ScriptError};
 
 /// For scripts that are to run out of time: soon.
 const BRIEF: Limits = Limits {
@@ -27,7 +27,7 @@ const LITTLE: Limits = Limits {
 };
 
 fn fault(text: &str, limits: Limits) -> ScriptError {
-    match Trigger::new(&Script::new("t.lua", text, false), limits) {
+    match Machine::new(&Script::new("t.lua", text, false), limits) {
         Ok(trigger) => run_until_fault(trigger),
         Err(error) => error,
     }
@@ -90,7 +90,7 @@ fn memory_is_bounded() {
 #[test]
 fn a_script_that_catches_its_lack_of_memory_stays_within_it() {
     let text = "local s = 'x' return function() pcall(function() while true do s = s .. s end end) return true end";
-    let mut trigger = Trigger::new(&Script::new("t.lua", text, false), LITTLE).unwrap();
+    let mut trigger = Machine::new(&Script::new("t.lua", text, false), LITTLE).unwrap();
     for _ in 0..10 {
         assert_eq!(trigger.match_many(&[packet(&[0; 60])]), 1);
         assert!(trigger.memory_bytes() <= LITTLE.memory_bytes);
@@ -111,7 +111,7 @@ fn recursion_is_an_error() {
         "local t = setmetatable({}, {}) getmetatable(t).__call = function(t) return 1 + t() end return function() return t() end",
     ] {
         // What counts is that it returns: the second is a stack overflow, the first catches each and goes on till its time is over.
-        if let Ok(mut trigger) = Trigger::new(&Script::new("t.lua", text, false), BRIEF) {
+        if let Ok(mut trigger) = Machine::new(&Script::new("t.lua", text, false), BRIEF) {
             trigger.match_many(&[packet(&[0; 60])]);
             let fault = trigger.into_fault();
             assert!(
@@ -208,7 +208,7 @@ fn idle_time_is_not_counted() {
         ..LITTLE
     };
     // Far longer in all than one call may take; each call is short.
-    let run = |trigger: &mut Trigger| {
+    let run = |trigger: &mut Machine| {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(1) {
             let call = Instant::now();
@@ -220,7 +220,7 @@ fn idle_time_is_not_counted() {
     };
     for _ in 0..20 {
         // It may be stopped as it is loaded, too.
-        let Ok(mut trigger) = Trigger::new(&script, limits) else {
+        let Ok(mut trigger) = Machine::new(&script, limits) else {
             continue;
         };
         match run(&mut trigger) {

@@ -10,7 +10,7 @@
 mod common;
 
 use common::{PATIENT, packet, udp};
-use retroscope_script::{Packet, Script, Trigger, compiles};
+use retroscope_script::{Machine, Packet, Script, compiles};
 
 /// Counts what LuaJIT does while the script runs, and prints it when a packet is one byte long.
 ///
@@ -34,7 +34,7 @@ fn traces(text: &str) -> [(u32, u32); 2] {
     let text = format!(
         "{COUNTERS} local keep = (function() {text} end)() return function(pkt) count(pkt) return keep(pkt) end"
     );
-    let mut trigger = Trigger::new(&Script::new("t.lua", &text, true), PATIENT).unwrap();
+    let mut trigger = Machine::new(&Script::new("t.lua", &text, true), PATIENT).unwrap();
     let frames: Vec<Vec<u8>> = (0..64_u16)
         .map(|n| {
             udp(

@@ -10,15 +10,15 @@
 mod common;
 
 use common::{PATIENT, packet};
-use retroscope_script::{Derived, DumpScript, Packet, Script, ScriptError};
+use retroscope_script::{Derived, Machine, Packet, Script, ScriptError};
 
-fn script(text: &str) -> DumpScript {
-    DumpScript::new(&Script::new("dump.lua", text, false), PATIENT).unwrap()
+fn script(text: &str) -> Machine {
+    Machine::new(&Script::new("dump.lua", text, false), PATIENT).unwrap()
 }
 
-fn predicate(script: &mut DumpScript, trigger: &Packet<'_>) -> retroscope_script::PredicateId {
+fn predicate(script: &mut Machine, trigger: &Packet<'_>) -> retroscope_script::Predicate {
     match script.derive(trigger) {
-        Some(Derived::Predicate { id, .. }) => id,
+        Some(Derived::Predicate { predicate, .. }) => predicate,
         other => panic!("{other:?} {:?}", script.fault()),
     }
 }
@@ -27,7 +27,7 @@ fn predicate(script: &mut DumpScript, trigger: &Packet<'_>) -> retroscope_script
 fn a_predicate_keeps_its_trigger_packet() {
     let text = "return function(trigger) return function(pkt) return pkt:u8(0) == trigger:u8(0) and trigger:len() == 60 end end";
     let mut script = script(text);
-    let ids: Vec<_> = (0..5_u8)
+    let predicates: Vec<_> = (0..5_u8)
         .map(|n| predicate(&mut script, &packet(&[n; 60])))
         .collect();
     // What the trigger packets were read from is gone; a collection of garbage must not take the copies along.
@@ -40,7 +40,7 @@ fn a_predicate_keeps_its_trigger_packet() {
     for round in 0..2000 {
         let n = round % 5;
         assert_eq!(
-            script.match_many(ids[n], &packets),
+            script.match_derived(&predicates[n], &packets),
             1 << n,
             "{:?}",
             script.fault()
@@ -57,11 +57,13 @@ fn copies_live_as_long_as_their_predicates() {
     let data = vec![7; 100_000];
     // In all 200 MB of copies, in a state that may have 64 MiB.
     for _ in 0..2000 {
-        let id = predicate(&mut script, &packet(&data));
-        assert_eq!(script.match_many(id, &[packet(&[7])]), 1);
-        script.forget(id);
+        let keep = predicate(&mut script, &packet(&data));
+        assert_eq!(script.match_derived(&keep, &[packet(&[7])]), 1);
     }
-    assert_eq!(script.match_many(kept, &[packet(&[9]), packet(&[7])]), 0b01);
+    assert_eq!(
+        script.match_derived(&kept, &[packet(&[9]), packet(&[7])]),
+        0b01
+    );
 }
 
 #[test]
@@ -97,7 +99,7 @@ fn what_it_may_return() {
 fn a_predicate_that_fails_disables_the_script() {
     let text = "return function(trigger) return function(pkt) return pkt:u8(0) + 1 == 2 end end";
     let mut script = script(text);
-    let id = predicate(&mut script, &packet(&[1; 60]));
+    let keep = predicate(&mut script, &packet(&[1; 60]));
     let packets = [
         packet(&[1]),
         packet(&[2]),
@@ -105,12 +107,12 @@ fn a_predicate_that_fails_disables_the_script() {
         packet(&[]),
         packet(&[1]),
     ];
-    assert_eq!(script.match_many(id, &packets), 0b101);
+    assert_eq!(script.match_derived(&keep, &packets), 0b101);
     let fault = script.fault().unwrap().to_string();
     assert!(
         fault.starts_with("dump.lua:1: attempt to perform arithmetic"),
         "{fault}"
     );
-    assert_eq!(script.match_many(id, &packets), 0);
+    assert_eq!(script.match_derived(&keep, &packets), 0);
     assert_eq!(script.derive(&packet(&[1])), None);
 }

@@ -12,7 +12,7 @@ mod common;
 use std::path::PathBuf;
 
 use common::{PATIENT, packet, udp};
-use retroscope_script::{Derived, DumpScript, Packet, Script, Trigger};
+use retroscope_script::{Derived, Machine, Packet, Script};
 
 fn example(name: &str) -> Script {
     let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../examples", name]
@@ -21,12 +21,12 @@ fn example(name: &str) -> Script {
     Script::read(&path, false).unwrap()
 }
 
-fn trigger(name: &str) -> Trigger {
-    Trigger::new(&example(name), PATIENT).unwrap()
+fn trigger(name: &str) -> Machine {
+    Machine::new(&example(name), PATIENT).unwrap()
 }
 
 /// What a script takes of some frames.
-fn taken(trigger: &mut Trigger, frames: &[Vec<u8>]) -> u64 {
+fn taken(trigger: &mut Machine, frames: &[Vec<u8>]) -> u64 {
     let packets: Vec<Packet<'_>> = frames.iter().map(|frame| packet(frame)).collect();
     let found = trigger.match_many(&packets);
     assert!(trigger.fault().is_none(), "{:?}", trigger.fault());
@@ -129,9 +129,9 @@ fn syn_flood() {
 
 #[test]
 fn dump_same_net() {
-    let mut script = DumpScript::new(&example("dump-same-net.lua"), PATIENT).unwrap();
+    let mut script = Machine::new(&example("dump-same-net.lua"), PATIENT).unwrap();
     let cause = udp(60_000, b"");
-    let Some(Derived::Predicate { id, name }) = script.derive(&packet(&cause)) else {
+    let Some(Derived::Predicate { predicate, name }) = script.derive(&packet(&cause)) else {
         panic!("{:?}", script.fault());
     };
     assert_eq!(name.as_deref(), Some("net 10.0.0.0/24"));
@@ -150,7 +150,7 @@ fn dump_same_net() {
         packet(&[0; 60]),
     ];
     assert_eq!(
-        script.match_many(id, &packets),
+        script.match_derived(&predicate, &packets),
         0b00111,
         "{:?}",
         script.fault()
@@ -160,9 +160,12 @@ fn dump_same_net() {
 
 #[test]
 fn dump_same_flow() {
-    let mut script = DumpScript::new(&example("dump-same-flow.lua"), PATIENT).unwrap();
+    let mut script = Machine::new(&example("dump-same-flow.lua"), PATIENT).unwrap();
     let mut derive = |frame: &[u8]| match script.derive(&packet(frame)) {
-        Some(Derived::Predicate { id, name: None }) => id,
+        Some(Derived::Predicate {
+            predicate,
+            name: None,
+        }) => predicate,
         other => panic!("{other:?} {:?}", script.fault()),
     };
     let one = derive(&tcp(0x10, b""));
@@ -177,19 +180,17 @@ fn dump_same_flow() {
     ];
     let packets: Vec<Packet<'_>> = frames.iter().map(|frame| packet(frame)).collect();
     assert_eq!(
-        script.match_many(one, &packets),
+        script.match_derived(&one, &packets),
         0b00011,
         "{:?}",
         script.fault()
     );
-    assert_eq!(script.match_many(two, &packets), 0b01000);
-    script.forget(one);
-    assert_eq!(script.match_many(one, &packets), 0);
+    assert_eq!(script.match_derived(&two, &packets), 0b01000);
 }
 
 #[test]
 fn dump_by_payload() {
-    let mut script = DumpScript::new(&example("dump-by-payload.lua"), PATIENT).unwrap();
+    let mut script = Machine::new(&example("dump-by-payload.lua"), PATIENT).unwrap();
     let mut derive = |payload: &[u8]| script.derive(&packet(&udp(53, payload))).unwrap();
     let expression = |text: &str| Derived::Expression(text.to_owned());
     assert_eq!(

@@ -10,7 +10,7 @@
 mod common;
 
 use common::{PATIENT, packet, trigger};
-use retroscope_script::{Script, ScriptError, Trigger};
+use retroscope_script::{Machine, Script, ScriptError};
 
 /// Whether an expression is true in a script, for a packet of 60 bytes.
 fn holds(expression: &str) -> bool {
@@ -185,7 +185,7 @@ fn a_packet_kept_for_later_shows_the_packet_of_its_call() {
 #[test]
 fn byte_code_is_refused() {
     let byte_code = "\u{1b}LJ\u{2}\u{2}";
-    let error = Trigger::new(&Script::new("b.lua", byte_code, false), PATIENT).unwrap_err();
+    let error = Machine::new(&Script::new("b.lua", byte_code, false), PATIENT).unwrap_err();
     assert!(
         matches!(
             error,
@@ -216,7 +216,7 @@ fn trusted_scripts_have_it_all() {
     let text = "local ffi = require('ffi') return function(pkt)
         return ffi.cast('const uint8_t *', pkt:pointer())[1] == 7 and debug ~= nil and os ~= nil end";
     let script = Script::new("t.lua", text, true);
-    let mut trigger = Trigger::new(&script, PATIENT).unwrap();
+    let mut trigger = Machine::new(&script, PATIENT).unwrap();
     assert_eq!(
         trigger.match_many(&[packet(&[7; 60])]),
         1,
@@ -227,7 +227,7 @@ fn trusted_scripts_have_it_all() {
 
 #[test]
 fn mistakes_name_their_place() {
-    let error = |text| match Trigger::new(&Script::new("dir/my.lua", text, false), PATIENT) {
+    let error = |text| match Machine::new(&Script::new("dir/my.lua", text, false), PATIENT) {
         Ok(mut trigger) => {
             trigger.match_many(&[packet(&[7; 60])]);
             trigger.into_fault().expect("it fails")

@@ -31,7 +31,7 @@ use crate::{
     control::{
         common::Common,
         events::Events,
-        hits::{Reason, Refusal},
+        hits::Refusal,
         progress::promised,
         ring_time::{Moment, Stamps},
         time::rfc3339,
@@ -432,20 +432,7 @@ impl Core {
         let rule = self.rule_name(hit.rule).to_owned();
         let offset_ns = self.stamps.offset_ns(hit.producer, hit.source, hit.record);
         let at = rfc3339(hit.time_ns.saturating_add(offset_ns));
-        let text = match why {
-            Refusal::Limit(reason) => {
-                let reason = match reason {
-                    Reason::MaxDumps => "too many dumps are open",
-                    Reason::DumpsPerMinute => "too many dumps in a minute",
-                    _ => "too many bytes in an hour",
-                };
-                format!(
-                    "trigger '{rule}' at {at}: refused, {reason} (--{})",
-                    why.reason().as_str()
-                )
-            }
-            Refusal::Unfilled(variable) => format!("trigger '{rule}' at {at}: no dump: {variable}"),
-        };
+        let text = format!("trigger '{rule}' at {at}: {why}");
         self.tell(Event::Notice(text));
         if say == Say::ItAndNoMore {
             self.tell(Event::Notice(

@@ -20,7 +20,7 @@ use crate::{
         budget::{Budget, HoldOff, Shares},
         open_dumps::{OpenDump, OpenDumps},
     },
-    control::hits::{HitCounts, Reason, Refusal, Suppressed, Suppressions, Unfilled},
+    control::hits::{HitCounts, Reason, Refusal, Suppressed, Suppressions},
 };
 
 /// What the director needs to know.
@@ -63,7 +63,7 @@ pub(crate) struct HitOrder {
 pub(crate) struct Hit<K> {
     pub(crate) order: HitOrder,
     /// What it would dump, or why that cannot be told.
-    pub(crate) expression: Result<K, Unfilled>,
+    pub(crate) expression: Result<K, Refusal>,
 }
 
 /// An order to the dumper.
@@ -108,7 +108,7 @@ pub(crate) struct Director<K> {
     clock_ns: i64,
     mono_ns: i64,
     /// Hits that act later, and what they would dump: no two have the same order.
-    waiting: BTreeMap<HitOrder, Result<K, Unfilled>>,
+    waiting: BTreeMap<HitOrder, Result<K, Refusal>>,
     open: OpenDumps<K>,
     /// Nothing is to be done while the clock has not passed this, ns.
     due_ns: i64,
@@ -304,7 +304,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
         let (order, rule) = (hit.order, hit.order.rule);
         let why = match hit.expression {
-            Err(why) => Refusal::Unfilled(why),
+            Err(why) => why,
             Ok(expression) => match self.reason_against(order, &expression) {
                 None => return self.start(order, expression, orders),
                 Some(Reason::HoldOff) => return self.suppress(rule, Reason::HoldOff),

@@ -13,12 +13,16 @@ use retroscope_filter::{FilterError, Template};
 use retroscope_packet::{LinkType, flow_of, parse};
 use retroscope_ring::Packet;
 use retroscope_script::{
-    Derived, DumpScript, Limits, Packet as ScriptPacket, PredicateId, Script, ScriptError,
+    Derived, Limits, Machine, Packet as ScriptPacket, Predicate, Script, ScriptError,
 };
 
 use crate::{
-    analysis::{fragments::FirstFragments, predicate::Expression, trigger_scripts::shown},
-    control::{common::Common, hits::Unfilled, lock, time::rfc3339},
+    analysis::{
+        fragments::FirstFragments,
+        predicate::Expression,
+        trigger_scripts::{News, shown},
+    },
+    control::{common::Common, hits::Refusal, lock, time::rfc3339},
     intake::interfaces::Interface,
 };
 
@@ -30,14 +34,13 @@ const TEMPLATES_MAX: usize = 1024;
 pub(crate) struct DumpFunction {
     state: LuaState,
     templates: HashMap<(LinkType, String), Result<Arc<Template>, String>>,
-    /// Whether its failure was told.
-    told: bool,
+    news: News,
 }
 
 /// The Lua state.
 #[derive(Debug, Clone)]
 struct LuaState {
-    script: Arc<Mutex<DumpScript>>,
+    script: Arc<Mutex<Machine>>,
     common: Arc<Common>,
 }
 
@@ -48,14 +51,14 @@ pub(crate) struct ScriptPredicate(Arc<Held>);
 #[derive(Debug)]
 struct Held {
     state: LuaState,
-    id: PredicateId,
+    predicate: Predicate,
     /// What it takes, for people; two of one name take the same.
     name: String,
 }
 
 impl LuaState {
     /// Calls the script, and counts it when it fails.
-    fn call<R>(&self, call: impl FnOnce(&mut DumpScript) -> R) -> R {
+    fn call<R>(&self, call: impl FnOnce(&mut Machine) -> R) -> R {
         let mut script = lock(&self.script);
         let result = call(&mut script);
         if script.fault().is_some() {
@@ -74,14 +77,14 @@ impl DumpFunction {
         limits: Limits,
         common: &Arc<Common>,
     ) -> Result<Self, ScriptError> {
-        let script = DumpScript::new(script, limits)?;
+        let script = Machine::new(script, limits)?;
         Ok(Self {
             state: LuaState {
                 script: Arc::new(Mutex::new(script)),
                 common: Arc::clone(common),
             },
             templates: HashMap::new(),
-            told: false,
+            news: News::of("dumps"),
         })
     }
 
@@ -93,12 +96,12 @@ impl DumpFunction {
         stamp_ns: i64,
         fragments: &FirstFragments,
         check: impl Fn(&Template, LinkType) -> Result<(), FilterError>,
-    ) -> Option<Result<Expression, Unfilled>> {
+    ) -> Option<Result<Expression, Refusal>> {
         let trigger = shown(packet, stamp_ns, interface.link_type);
-        let derive = |script: &mut DumpScript| (script.derive(&trigger), script.name().to_owned());
+        let derive = |script: &mut Machine| (script.derive(&trigger), script.name().to_owned());
         let (derived, script) = self.state.call(derive);
         let Some(derived) = derived else {
-            return Some(Err(Unfilled::Script(format!("{script} failed"))));
+            return Some(Err(Refusal::Script(format!("{script} failed"))));
         };
         match derived {
             Derived::Nothing => None,
@@ -106,15 +109,15 @@ impl DumpFunction {
                 let template = self.template(text, interface.link_type, check);
                 Some(match template {
                     Ok(template) => Expression::new(template, interface, packet, fragments)
-                        .map_err(Unfilled::Variable),
-                    Err(error) => Err(Unfilled::Script(format!("{script}: {error}"))),
+                        .map_err(Refusal::Variable),
+                    Err(error) => Err(Refusal::Script(format!("{script}: {error}"))),
                 })
             }
-            Derived::Predicate { id, name } => {
+            Derived::Predicate { predicate, name } => {
                 let name = name.unwrap_or_else(|| cause(&trigger));
                 let held = Held {
                     state: self.state.clone(),
-                    id,
+                    predicate,
                     name: format!("{script}[{name}]"),
                 };
                 let predicate = ScriptPredicate(Arc::new(held));
@@ -146,16 +149,7 @@ impl DumpFunction {
 
     /// What the script printed, and, once, why it is disabled.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
-        let mut script = lock(&self.state.script);
-        let mut notices = script.take_notes();
-        for note in &mut notices {
-            note.insert_str(0, &format!("{}: ", script.name()));
-        }
-        if let Some(fault) = script.fault().filter(|_| !self.told) {
-            notices.push(format!("{fault}; this script dumps no more"));
-            self.told = true;
-        }
-        notices
+        self.news.take(&mut lock(&self.state.script))
     }
 }
 
@@ -172,18 +166,14 @@ impl ScriptPredicate {
 
     /// Which of at most [`retroscope_script::MANY`] packets it takes: bit `n` is that of packet `n`.
     pub(crate) fn match_many(&self, packets: &[ScriptPacket<'_>]) -> u64 {
-        let Held { state, id, .. } = &*self.0;
-        state.call(|script| script.match_many(*id, packets))
+        let Held {
+            state, predicate, ..
+        } = &*self.0;
+        state.call(|script| script.match_derived(predicate, packets))
     }
 
     /// Why it takes nothing any more, if its script is disabled.
     pub(crate) fn fault(&self) -> Option<String> {
         lock(&self.0.state.script).fault().map(ToString::to_string)
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        lock(&self.state.script).forget(self.id);
     }
 }

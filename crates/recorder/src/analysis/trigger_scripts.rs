@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use retroscope_packet::LinkType;
 use retroscope_ring::Packet;
-use retroscope_script::{Limits, MANY, Packet as ScriptPacket, Script, ScriptError, Trigger};
+use retroscope_script::{Limits, MANY, Machine, Packet as ScriptPacket, Script, ScriptError};
 
 use crate::{control::ring_time::Stamps, intake::interfaces::InterfaceCache};
 
@@ -22,11 +22,10 @@ pub(crate) struct TriggerScripts {
 
 #[derive(Debug)]
 struct TriggerScript {
-    trigger: Trigger,
+    trigger: Machine,
     /// The packets of the chunk that it takes.
     found: u64,
-    /// Whether its failure was told.
-    told: bool,
+    news: News,
 }
 
 impl TriggerScripts {
@@ -34,9 +33,9 @@ impl TriggerScripts {
     pub(crate) fn new(scripts: &[Script], limits: Limits) -> Result<Self, ScriptError> {
         let new = |script| {
             Ok(TriggerScript {
-                trigger: Trigger::new(script, limits)?,
+                trigger: Machine::new(script, limits)?,
                 found: 0,
-                told: false,
+                news: News::of("triggers"),
             })
         };
         let scripts = scripts
@@ -109,21 +108,8 @@ impl TriggerScripts {
 
     /// What scripts printed, and, once each, why they are disabled.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
-        let mut notices = Vec::new();
-        for script in &mut self.scripts {
-            let TriggerScript { trigger, told, .. } = script;
-            let notes = trigger.take_notes();
-            notices.extend(
-                notes
-                    .iter()
-                    .map(|note| format!("{}: {note}", trigger.name())),
-            );
-            if let Some(fault) = trigger.fault().filter(|_| !*told) {
-                notices.push(format!("{fault}; this script triggers no more"));
-                *told = true;
-            }
-        }
-        notices
+        let take = |script: &mut TriggerScript| script.news.take(&mut script.trigger);
+        self.scripts.iter_mut().flat_map(take).collect()
     }
 
     /// Scripts that are disabled.
@@ -133,6 +119,34 @@ impl TriggerScripts {
             .iter()
             .filter(|script| script.trigger.fault().is_some());
         failed.count() as u64
+    }
+}
+
+/// What a script has to say to the user.
+#[derive(Debug)]
+pub(crate) struct News {
+    /// What it does no more when it is disabled.
+    does: &'static str,
+    /// Whether its failure was told.
+    told: bool,
+}
+
+impl News {
+    pub(crate) fn of(does: &'static str) -> Self {
+        Self { does, told: false }
+    }
+
+    /// What the script printed, and, once, why it is disabled.
+    pub(crate) fn take(&mut self, script: &mut Machine) -> Vec<String> {
+        let notes = script.take_notes().into_iter();
+        let mut news: Vec<_> = notes
+            .map(|note| format!("{}: {note}", script.name()))
+            .collect();
+        if let Some(fault) = script.fault().filter(|_| !self.told) {
+            news.push(format!("{fault}; this script {} no more", self.does));
+            self.told = true;
+        }
+        news
     }
 }
 

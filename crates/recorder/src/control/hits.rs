@@ -50,12 +50,14 @@ impl Reason {
         }
     }
 
-    /// Whether a limit refused the hit.
-    pub(crate) fn is_limit(self) -> bool {
-        matches!(
-            self,
-            Self::DumpsPerMinute | Self::BytesPerHour | Self::MaxDumps
-        )
+    /// In words, if a limit refused the hit.
+    fn limit(self) -> Option<&'static str> {
+        match self {
+            Self::DumpsPerMinute => Some("too many dumps in a minute"),
+            Self::BytesPerHour => Some("too many bytes in an hour"),
+            Self::MaxDumps => Some("too many dumps are open"),
+            Self::Open | Self::HoldOff | Self::Unfilled | Self::Single => None,
+        }
     }
 }
 
@@ -88,7 +90,9 @@ impl Suppressions {
     /// How many a limit refused.
     #[must_use]
     pub fn refused(&self) -> u64 {
-        let limits = Reason::ALL.into_iter().filter(|reason| reason.is_limit());
+        let limits = Reason::ALL
+            .into_iter()
+            .filter(|reason| reason.limit().is_some());
         limits.map(|reason| self.of(reason)).sum()
     }
 
@@ -150,37 +154,24 @@ impl Suppressed {
 const SUPPRESSED_LISTED: usize = 1000;
 
 /// Why a hit that could have started a dump did not.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     /// A limit.
+    #[error("refused, {} (--{})", .0.limit().unwrap_or_default(), .0.as_str())]
     Limit(Reason),
     /// The trigger packet cannot supply a variable.
-    Unfilled(Unfilled),
+    #[error("no dump: {0}")]
+    Variable(#[from] FillError),
+    /// What a dump script has to say.
+    #[error("no dump: {0}")]
+    Script(String),
 }
 
 impl Refusal {
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Limit(reason) => *reason,
-            Self::Unfilled(_) => Reason::Unfilled,
-        }
-    }
-}
-
-/// Why nothing can be said to a dump expression.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Unfilled {
-    /// The trigger packet cannot supply a variable.
-    Variable(FillError),
-    /// What a dump script has to say.
-    Script(String),
-}
-
-impl fmt::Display for Unfilled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Variable(error) => write!(f, "{error}"),
-            Self::Script(text) => f.write_str(text),
+            Self::Variable(_) | Self::Script(_) => Reason::Unfilled,
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::{cell::RefCell, fmt::Display, net::IpAddr, time::Duration};
 
 use retroscope_packet::{LinkType, parse};
-use retroscope_script::{Limits, Packet, Script, Trigger};
+use retroscope_script::{Limits, Machine, Packet, Script};
 
 /// Link types worth trying; the first byte of an input chooses.
 const LINK_TYPES: [LinkType; 8] = [
@@ -42,8 +42,8 @@ const LIMITS: Limits = Limits {
 };
 
 thread_local! {
-    static SHOW: RefCell<[Trigger; 3]> = RefCell::new(SCRIPTS.map(|text| {
-        Trigger::new(&Script::new("show.lua", text, false), LIMITS).expect("the script is right")
+    static SHOW: RefCell<[Machine; 3]> = RefCell::new(SCRIPTS.map(|text| {
+        Machine::new(&Script::new("show.lua", text, false), LIMITS).expect("the script is right")
     }));
 }
 

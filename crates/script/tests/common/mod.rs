@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use retroscope_packet::LinkType;
-use retroscope_script::{Limits, Packet, Script, ScriptError, Trigger};
+use retroscope_script::{Limits, Machine, Packet, Script, ScriptError};
 
 /// What a script may use where time does not matter: a call ages also while its thread, and not the one that watches it, waits
 /// for a processor.
@@ -26,12 +26,12 @@ pub fn packet(data: &[u8]) -> Packet<'_> {
 }
 
 /// A sandboxed script called `test.lua`.
-pub fn trigger(text: &str) -> Trigger {
-    Trigger::new(&Script::new("test.lua", text, false), PATIENT).unwrap()
+pub fn trigger(text: &str) -> Machine {
+    Machine::new(&Script::new("test.lua", text, false), PATIENT).unwrap()
 }
 
 /// Gives a script packets until it fails.
-pub fn run_until_fault(mut trigger: Trigger) -> ScriptError {
+pub fn run_until_fault(mut trigger: Machine) -> ScriptError {
     let data = [0; 60];
     for _ in 0..100_000 {
         trigger.match_many(&[packet(&data); 64]);

@@ -18,7 +18,7 @@ use crate::{
         prepared::{context, mode},
         trigger_scripts::TriggerScripts,
     },
-    control::{common::Common, hits::Unfilled},
+    control::{common::Common, hits::Refusal},
     dump::Message,
     start::recorder::Scripts,
 };
@@ -87,7 +87,7 @@ impl Core {
         };
         let expression = match &mut self.parts.scripts.dump {
             None => Expression::new(&self.parts.template, interface, packet, &self.fragments)
-                .map_err(Unfilled::Variable),
+                .map_err(Refusal::Variable),
             Some(script) => {
                 let mode = mode(!self.live);
                 let check = |template: &Template, link_type: LinkType| {

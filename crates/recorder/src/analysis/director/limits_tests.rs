@@ -239,7 +239,7 @@ fn hits_that_wait_are_bounded_and_none_is_lost() {
 #[test]
 fn a_variable_that_is_missing_fails_the_trigger() {
     let mut run = Run::new(config());
-    let why = Unfilled::Variable(FillError {
+    let why = Refusal::Variable(FillError {
         variable: Variable::SrcPort,
         reason: "it has none",
     });
@@ -248,7 +248,7 @@ fn a_variable_that_is_missing_fails_the_trigger() {
         ..hit(S, 0, 1)
     });
     run.end();
-    assert_eq!(run.refused, [Refusal::Unfilled(why)]);
+    assert_eq!(run.refused, [why]);
     let counts = run.director.counts();
     assert_eq!((counts.triggers, counts.suppressed.total()), (0, 1));
     assert_eq!(counts.suppressed.of(Reason::Unfilled), 1);
