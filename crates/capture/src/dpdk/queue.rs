@@ -25,7 +25,7 @@ use super::{
     lower::{LowerDevice, Presence},
     port::{BURST, FRAME_BYTES_MAX},
     stamps::{DeviceClock, Reading},
-    sys::{Batch, Counters, Environment, RawFrame},
+    sys::{Counters, Environment, MbufBurst, RawFrame},
 };
 use crate::{
     Burst, Direction, Event, FrameMeta, InterfaceInfo, LossCause, Queue, SourceError,
@@ -100,7 +100,7 @@ pub(super) enum Stamping {
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) interface: InterfaceInfo,
-    pub(super) batch: Batch,
+    pub(super) mbufs: MbufBurst,
     pub(super) shared: Arc<PortQueues>,
     pub(super) quirks: DriverQuirks,
     pub(super) stamping: Stamping,
@@ -116,7 +116,7 @@ pub(super) struct Parts {
 /// Some receive queues of a port, served by one thread.
 #[derive(Debug)]
 struct DpdkEngine {
-    batch: Batch,
+    mbufs: MbufBurst,
     frames: Vec<FrameMeta>,
     shared: Arc<PortQueues>,
     /// The receive queues, and which is next.
@@ -151,7 +151,7 @@ enum End {
 
 /// A queue of a port that was started.
 pub(super) fn queue(parts: Parts) -> Box<dyn Queue> {
-    let link = parts.batch.port().link().unwrap_or_default();
+    let link = parts.mbufs.port().link().unwrap_or_default();
     let megabits = link.speed_megabits();
     // Relaxed: a number that nothing hangs on.
     parts.shared.megabits.store(megabits, Ordering::Relaxed);
@@ -169,7 +169,7 @@ pub(super) fn queue(parts: Parts) -> Box<dyn Queue> {
     }
     live.tell(parts.notices.into_iter().map(Event::Notice));
     let engine = DpdkEngine {
-        batch: parts.batch,
+        mbufs: parts.mbufs,
         frames: Vec::with_capacity(usize::from(BURST)),
         shared: parts.shared,
         queues: (0..parts.queues)
@@ -212,9 +212,9 @@ impl DpdkEngine {
         } else {
             Direction::Inbound
         };
-        let newest_ns = if self.batch.is_plain() && matches!(self.stamping, Stamping::Fetch) {
+        let newest_ns = if self.mbufs.is_plain() && matches!(self.stamping, Stamping::Fetch) {
             let describe = |raw: &RawFrame| meta(raw, raw.place().unwrap_or(0), now_ns, direction);
-            self.frames.extend(self.batch.frames().iter().map(describe));
+            self.frames.extend(self.mbufs.frames().iter().map(describe));
             now_ns
         } else {
             self.describe(now_ns, direction)
@@ -238,16 +238,16 @@ impl DpdkEngine {
 
     /// Describes frames one by one: with stamps of their own, or in several buffers. Returns the newest stamp.
     fn describe(&mut self, now_ns: i64, direction: Direction) -> i64 {
-        let mut own_at = self.batch.own_at();
+        let mut own_at = self.mbufs.own_at();
         let mut newest_ns = i64::MIN;
-        for index in 0..self.batch.frames().len() {
-            let raw = self.batch.frames()[index];
+        for index in 0..self.mbufs.frames().len() {
+            let raw = self.mbufs.frames()[index];
             let offset = match raw.place() {
                 Some(offset) => offset,
                 None => {
                     let is_short = raw.bytes <= FRAME_BYTES_MAX;
                     // Less comes where its segments are not what its head says.
-                    if !is_short || self.batch.gather(index, own_at, raw.bytes) < raw.bytes {
+                    if !is_short || self.mbufs.gather(index, own_at, raw.bytes) < raw.bytes {
                         self.oversize += 1;
                         continue;
                     }
@@ -267,8 +267,8 @@ impl DpdkEngine {
 
     /// The time of a frame where the driver or the device stamps.
     fn stamp_ns(&mut self, index: usize, now_ns: i64) -> i64 {
-        let is_stamped = self.batch.frames()[index].is_stamped;
-        let stamp = is_stamped.then(|| self.batch.stamp(index));
+        let is_stamped = self.mbufs.frames()[index].is_stamped;
+        let stamp = is_stamped.then(|| self.mbufs.stamp(index));
         let stamp_ns = stamp.and_then(|stamp| match &self.stamping {
             Stamping::Fetch => None,
             Stamping::Epoch(unit_ns) => i64::try_from(stamp)
@@ -285,7 +285,7 @@ impl DpdkEngine {
     fn read_device_clock(&mut self, now_ns: i64) {
         if let Stamping::Device(device) = &mut self.stamping
             && device.is_due(now_ns)
-            && let Ok(ticks) = self.batch.port().clock()
+            && let Ok(ticks) = self.mbufs.port().clock()
         {
             device.read(Reading {
                 ticks,
@@ -311,7 +311,7 @@ impl DpdkEngine {
                 }
             },
             None if is_needed => {
-                let link = self.batch.port().link().ok();
+                let link = self.mbufs.port().link().ok();
                 let megabits = link.unwrap_or_default().speed_megabits();
                 shared.megabits.store(megabits, Ordering::Relaxed);
                 link.map(|link| link.is_up)
@@ -398,7 +398,7 @@ impl Engine for DpdkEngine {
 
     fn give_back(&mut self, live: &mut Live) {
         self.frames.clear();
-        self.batch.free();
+        self.mbufs.free();
         self.register(live);
     }
 
@@ -410,7 +410,7 @@ impl Engine for DpdkEngine {
         for _ in 0..self.queues.len() {
             let queue = self.queues[self.turn];
             self.turn = (self.turn + 1) % self.queues.len();
-            let count = self.batch.receive(queue);
+            let count = self.mbufs.receive(queue);
             if count > 0 && self.lend(live, count) {
                 self.idle.on_packets();
                 return Ok(true);
@@ -421,7 +421,7 @@ impl Engine for DpdkEngine {
 
     fn burst(&self) -> Burst<'_> {
         Burst {
-            memory: self.batch.memory(),
+            memory: self.mbufs.memory(),
             frames: &self.frames,
         }
     }
@@ -448,7 +448,7 @@ impl Engine for DpdkEngine {
     }
 
     fn cut_off(&mut self, _live: &mut Live) -> CutOff {
-        self.at_stop = Some(self.batch.port().counters().unwrap_or_default());
+        self.at_stop = Some(self.mbufs.port().counters().unwrap_or_default());
         if self.quirks.never_runs_dry {
             self.end = End::Shut;
             return CutOff::Closed { quiet_after_ns: 0 };
@@ -490,7 +490,7 @@ impl Engine for DpdkEngine {
                 as_of_ns,
             };
         }
-        match self.batch.port().counters() {
+        match self.mbufs.port().counters() {
             Ok(counters) => self.port_statistics(counters, as_of_ns),
             Err(_) => SourceStatistics {
                 received: None,

@@ -12,7 +12,7 @@ use super::{
     port::{self, BURST, Opened, Wish},
     queue::{self, Parts, PortQueues, Stamping},
     stamps::{DeviceClock, Reading},
-    sys::{self, Batch},
+    sys::{self, MbufBurst},
 };
 use crate::{
     CpuList, CpuTurns, InterfaceInfo, Probed, Queue, Source, SourceError, TimeDomain,
@@ -226,7 +226,7 @@ impl Source for DpdkSource {
                     time_domain,
                     time_resolution_ns,
                 },
-                batch: Batch::new(Arc::clone(&port), thread, BURST),
+                mbufs: MbufBurst::new(Arc::clone(&port), thread, BURST),
                 shared: Arc::clone(&shared),
                 quirks: opened.quirks,
                 stamping,

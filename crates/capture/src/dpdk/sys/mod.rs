@@ -6,7 +6,7 @@
 //! # Threads
 //! DPDK's functions for ports expect not to be called in parallel for one port ("Ethernet device API" in `rte_ethdev.h`), and making and
 //! removing devices changes tables of the whole process. So one thread at a time opens or closes ports ([`Alone`]), a lock in each
-//! [`Port`] lets one thread at a time ask it something, and each receive queue belongs to one [`Batch`].
+//! [`Port`] lets one thread at a time ask it something, and each receive queue belongs to one [`MbufBurst`].
 #![expect(unsafe_code, reason = "calls into the C library DPDK")]
 
 mod port;
@@ -159,7 +159,7 @@ pub(super) struct RawFrame {
 const ELSEWHERE: u32 = u32::MAX;
 
 impl RawFrame {
-    /// Where its bytes start in [`Batch::memory`], if they lie there in one piece.
+    /// Where its bytes start in [`MbufBurst::memory`], if they lie there in one piece.
     pub(super) fn place(&self) -> Option<usize> {
         (self.offset != ELSEWHERE).then_some(self.offset as usize)
     }
@@ -308,12 +308,12 @@ unsafe extern "C" fn run_work(argument: *mut c_void) {
 }
 
 /// Receives from queues of a port, and lends what came until it is asked for more.
-pub(super) struct Batch {
+pub(super) struct MbufBurst {
     // A buffer for each of `count` frames.
     mbufs: Box<[*mut Mbuf]>,
     frames: Box<[RawFrame]>,
     count: usize,
-    /// They are whole packets in buffers of this batch's pool, which nobody else refers to.
+    /// They are whole packets in buffers of this burst's pool, which nobody else refers to.
     is_plain: bool,
     memory: NonNull<u8>,
     memory_bytes: usize,
@@ -323,18 +323,18 @@ pub(super) struct Batch {
 }
 
 // SAFETY: buffers may be received by one thread and freed by another, and `&mut self` says that one thread at a time does it.
-unsafe impl Send for Batch {}
+unsafe impl Send for MbufBurst {}
 
-impl fmt::Debug for Batch {
+impl fmt::Debug for MbufBurst {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch")
+        f.debug_struct("MbufBurst")
             .field("count", &self.count)
             .finish_non_exhaustive()
     }
 }
 
-impl Batch {
-    /// Bursts of up to `size` packets out of pool `pool` of a port. Panics unless there is such a pool. There is one batch for each pool.
+impl MbufBurst {
+    /// Bursts of up to `size` packets out of pool `pool` of a port. Panics unless there is such a pool. There is one value for each pool.
     pub(super) fn new(port: Arc<Port>, pool: usize, size: u16) -> Self {
         let Pool { raw, memory } = &port.pools[pool];
         let empty = RawFrame {
@@ -418,7 +418,7 @@ impl Batch {
         &self.frames[..self.count]
     }
 
-    /// Whether all of them have a [`place`](RawFrame::place), in buffers of this batch's pool.
+    /// Whether all of them have a [`place`](RawFrame::place), in buffers of this burst's pool.
     pub(super) fn is_plain(&self) -> bool {
         self.is_plain
     }
@@ -430,13 +430,13 @@ impl Batch {
         unsafe { rsd_stamp(&raw const self.view, self.mbufs[index]) }
     }
 
-    /// Where the bytes start that belong to this batch: room for a burst of the longest frames.
+    /// Where the bytes start that belong to this value: room for a burst of the longest frames.
     pub(super) fn own_at(&self) -> usize {
         self.own_at
     }
 
     /// Copies frame `index` to `to` of [`Self::memory`], at most `room` bytes. Returns how many. Panics unless there is such a frame,
-    /// and `room` bytes of this batch's own.
+    /// and `room` bytes of its own.
     pub(super) fn gather(&mut self, index: usize, to: usize, room: u32) -> u32 {
         assert!(index < self.count && to >= self.own_at);
         assert!(
@@ -452,14 +452,14 @@ impl Batch {
     /// The pool's memory. Only frames that are lent hold still: read nothing else.
     pub(super) fn memory(&self) -> &[u8] {
         // SAFETY: the memory is that long, initialised (DPDK zeroes what it reserves) and lives until the port is closed, which
-        // `self` holds. Buffers that were received belong to this batch until they are freed, which takes `&mut self`, so no
+        // `self` holds. Buffers that were received belong to this burst until they are freed, which takes `&mut self`, so no
         // byte of them changes while it is borrowed. The slice covers the others too, because a burst lends one slice for all of
         // its frames; callers read none of them. (They are plain bytes, for which every value is valid.)
         unsafe { slice::from_raw_parts(self.memory.as_ptr(), self.memory_bytes) }
     }
 }
 
-impl Drop for Batch {
+impl Drop for MbufBurst {
     fn drop(&mut self) {
         self.free();
     }

@@ -74,7 +74,7 @@ impl fmt::Debug for Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         // SAFETY: freed once, by a thread that is alone: pools are dropped while a port is being opened, and by `Port::drop`. That
-        // closes the device first, so no driver uses them any more, and each `Batch` of it has given its buffers back, because
+        // closes the device first, so no driver uses them any more, and each `MbufBurst` of it has given its buffers back, because
         // it holds the port.
         unsafe { rsd_free_pool(&raw mut self.raw) };
     }
@@ -227,7 +227,7 @@ impl Opening {
             .map(|_| ())
     }
 
-    /// Keeps pools until the port is closed; those of its batches.
+    /// Keeps pools until the port is closed; those that its bursts come from.
     pub(in crate::dpdk) fn set_pools(&mut self, pools: Vec<Pool>) {
         self.port.pools = pools;
     }
