@@ -5,7 +5,7 @@
 //! A socket answers for the network namespace that it was made in. No unsafe code: messages are bytes. Nothing that is not whole is taken
 //! for an answer: a message that is cut off, an attribute without its end, or a list that changed while it was read is an error.
 
-use std::{io, os::fd::OwnedFd};
+use std::{collections::BTreeMap, io, os::fd::OwnedFd};
 
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
@@ -16,8 +16,9 @@ use crate::sys::set_option;
 /// Message types of every netlink protocol.
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
-/// `NLM_F_REQUEST`, `NLM_F_DUMP`, and `NLM_F_DUMP_INTR` of an answer: what is listed changed meanwhile.
+/// `NLM_F_REQUEST`, `NLM_F_ACK`, `NLM_F_DUMP`, and `NLM_F_DUMP_INTR` of an answer: what is listed changed meanwhile.
 const REQUEST: u16 = 1;
+const ACKNOWLEDGE: u16 = 4;
 const DUMP: u16 = 0x300;
 const INTERRUPTED: u16 = 0x10;
 
@@ -29,9 +30,7 @@ const STRICT: i32 = 12;
 const HEADER: usize = 16;
 const ATTRIBUTE: usize = 4;
 
-/// Bytes of a single answer: those of interfaces with hundreds of virtual functions are not asked for.
-const ANSWER_BYTES: usize = 8192;
-/// Bytes of a part of a list: the kernel makes parts of 32 KiB at most (`netlink_dump` of `net/netlink/af_netlink.c`).
+/// Bytes of a part of an answer: the kernel makes parts of 32 KiB at most (`netlink_dump` of `net/netlink/af_netlink.c`).
 const PART_BYTES: usize = 64 << 10;
 
 /// How often a list that changes while it is read is asked for.
@@ -42,6 +41,8 @@ const TRIES: usize = 8;
 pub(crate) struct Netlink {
     socket: OwnedFd,
     sequence: u32,
+    /// Room for a part of an answer.
+    part: Vec<u8>,
 }
 
 /// A question.
@@ -62,7 +63,6 @@ impl Request {
     pub(crate) fn new(kind: u16, fixed: &[u8]) -> Self {
         let mut bytes = vec![0; HEADER];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
-        bytes[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
         bytes.extend(fixed);
         Self(bytes).padded()
     }
@@ -107,6 +107,7 @@ impl Netlink {
         Ok(Self {
             socket,
             sequence: 0,
+            part: vec![0; PART_BYTES],
         })
     }
 
@@ -114,21 +115,11 @@ impl Netlink {
     pub(crate) fn ask<T>(
         &mut self,
         request: &Request,
-        read: impl Fn(Message<'_>) -> Option<T>,
+        mut read: impl FnMut(Message<'_>) -> Option<T>,
     ) -> io::Result<T> {
-        self.send(request, 0)?;
-        let mut answer = [0; ANSWER_BYTES];
-        loop {
-            // The kernel answers before send returns. What is left of an earlier question is passed over.
-            let (length, whole) = recv(&self.socket, &mut answer, RecvFlags::TRUNC)?;
-            let part = answer.get(..length).filter(|_| length == whole);
-            let message = part.and_then(Message::first).ok_or(DAMAGED)?.0;
-            if message.sequence != self.sequence {
-                continue;
-            }
-            message.error()?;
-            return read(message).ok_or_else(|| DAMAGED.into());
-        }
+        let answers =
+            self.exchange(request, ACKNOWLEDGE, &mut |message| read(message).map(Some))?;
+        Ok(answers.kept.into_iter().next().ok_or(DAMAGED)?)
     }
 
     /// Asks for a list. `read` is shown each message of it and keeps something of it, or not; `None` from it: the message is damaged.
@@ -142,16 +133,7 @@ impl Netlink {
         mut read: impl FnMut(Message<'_>) -> Option<Option<T>>,
     ) -> io::Result<Vec<T>> {
         for _ in 0..TRIES {
-            self.send(request, DUMP)?;
-            let mut list = List::default();
-            let mut part = vec![0; PART_BYTES];
-            while !list.is_done {
-                let (length, whole) = recv(&self.socket, &mut part[..], RecvFlags::TRUNC)?;
-                if length != whole {
-                    return Err(DAMAGED.into());
-                }
-                list.take(&part[..length], self.sequence, &mut read)?;
-            }
+            let list = self.exchange(request, DUMP, &mut read)?;
             if !list.was_interrupted {
                 return Ok(list.kept);
             }
@@ -159,18 +141,33 @@ impl Netlink {
         Err(io::ErrorKind::Interrupted.into())
     }
 
-    fn send(&mut self, request: &Request, flags: u16) -> io::Result<()> {
+    /// Asks, and reads answers up to the message that says that there are no more.
+    fn exchange<T>(
+        &mut self,
+        request: &Request,
+        flags: u16,
+        read: &mut impl FnMut(Message<'_>) -> Option<Option<T>>,
+    ) -> io::Result<List<T>> {
         self.sequence = self.sequence.wrapping_add(1);
         let bytes = request.numbered(self.sequence, flags);
         send(&self.socket, &bytes, SendFlags::empty())?;
-        Ok(())
+        let mut list = List::default();
+        while !list.is_done {
+            // The kernel answers before send returns, and makes the next part of a list when one is taken.
+            let (length, whole) = recv(&self.socket, &mut self.part[..], RecvFlags::TRUNC)?;
+            if length != whole {
+                return Err(DAMAGED.into());
+            }
+            list.take(&self.part[..length], self.sequence, read)?;
+        }
+        Ok(list)
     }
 }
 
 /// An answer that cannot be what the kernel said.
 const DAMAGED: io::ErrorKind = io::ErrorKind::InvalidData;
 
-/// A list that is being read.
+/// Answers that are being read.
 #[derive(Debug)]
 pub(crate) struct List<T> {
     pub(crate) kept: Vec<T>,
@@ -189,7 +186,7 @@ impl<T> Default for List<T> {
 }
 
 impl<T> List<T> {
-    /// Reads one part of the list: messages back to back.
+    /// Reads one part: messages back to back. What is left of an earlier question is passed over.
     pub(crate) fn take(
         &mut self,
         mut part: &[u8],
@@ -202,18 +199,23 @@ impl<T> List<T> {
             if message.sequence != sequence {
                 continue;
             }
-            message.error()?;
             self.was_interrupted |= message.flags & INTERRUPTED != 0;
-            if message.kind == DONE {
-                self.is_done = true;
+            let code = match message.kind {
+                // An acknowledgement is an error without one.
+                ERROR => word(message.body, 0).ok_or(DAMAGED)?,
                 // Since Linux 4.14 the end says whether the list is whole.
-                let code = word(message.body, 0).unwrap_or(0).cast_signed();
-                if code < 0 {
-                    return Err(io::Error::from_raw_os_error(code.wrapping_neg()));
+                DONE => word(message.body, 0).unwrap_or(0),
+                _ => {
+                    self.kept.extend(read(message).ok_or(DAMAGED)?);
+                    continue;
                 }
-                continue;
+            };
+            self.is_done = true;
+            if code.cast_signed() < 0 {
+                return Err(io::Error::from_raw_os_error(
+                    code.wrapping_neg().cast_signed(),
+                ));
             }
-            self.kept.extend(read(message).ok_or(DAMAGED)?);
         }
         Ok(())
     }
@@ -233,64 +235,32 @@ impl<'a> Message<'a> {
         Some((message, rest))
     }
 
-    /// What the kernel said instead of an answer.
-    fn error(self) -> io::Result<()> {
-        if self.kind != ERROR {
-            return Ok(());
-        }
-        let code = word(self.body, 0).ok_or(DAMAGED)?.cast_signed();
-        Err(io::Error::from_raw_os_error(code.wrapping_neg()))
-    }
-
-    /// The structure in front of the attributes, of so many bytes.
-    pub(crate) fn fixed(self, bytes: usize) -> Option<&'a [u8]> {
-        self.body.get(..bytes)
-    }
-
-    /// The attributes behind a structure of `fixed` bytes; `None`: they are damaged.
-    pub(crate) fn attributes(self, fixed: usize) -> Option<Vec<(u16, &'a [u8])>> {
-        attributes(self.body.get(fixed.next_multiple_of(4)..)?)
-    }
-
-    /// The first attribute of this type behind a structure of `fixed` bytes, if the answer is of type `kind`. What is behind it is not
-    /// looked at.
-    pub(crate) fn attribute(self, kind: u16, fixed: usize, wanted: u16) -> Option<&'a [u8]> {
-        if self.kind != kind {
-            return None;
-        }
-        let mut rest = self.body.get(fixed..)?;
-        loop {
-            let (one, value, behind) = next_attribute(rest)?;
-            if one == wanted {
-                return Some(value);
-            }
-            rest = behind;
-        }
+    /// Of a message of type `kind` the structure in front, of `fixed` bytes, and the attributes by type; `None`: it is another, or damaged.
+    pub(crate) fn parts(self, kind: u16, fixed: usize) -> Option<(&'a [u8], Attributes<'a>)> {
+        let rest = self.body.get(fixed.next_multiple_of(4)..)?;
+        let is_it = self.kind == kind;
+        is_it.then_some((&self.body[..fixed], attributes(rest)?))
     }
 }
 
+/// Values of attributes by their types.
+pub(crate) type Attributes<'a> = BTreeMap<u16, &'a [u8]>;
+
 /// Attributes back to back, as also stand inside of others; `None`: they are damaged.
-pub(crate) fn attributes(mut bytes: &[u8]) -> Option<Vec<(u16, &[u8])>> {
-    let mut found = Vec::new();
+pub(crate) fn attributes(mut bytes: &[u8]) -> Option<Attributes<'_>> {
+    let mut found = Attributes::new();
     while !bytes.is_empty() {
-        let (kind, value, rest) = next_attribute(bytes)?;
-        found.push((kind, value));
-        bytes = rest;
+        let length = usize::from(half(bytes, 0)?);
+        // The bits that mark nested ones and byte order are not part of the type (`NLA_TYPE_MASK`).
+        let kind = half(bytes, 2)? & 0x3fff;
+        found.entry(kind).or_insert(bytes.get(ATTRIBUTE..length)?);
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     Some(found)
 }
 
-/// Type and value of the attribute in front, and what is behind it. The bits that mark nested ones and byte order are not part of the
-/// type (`NLA_TYPE_MASK`).
-fn next_attribute(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
-    let (length, kind) = (usize::from(half(bytes, 0)?), half(bytes, 2)?);
-    let value = bytes.get(ATTRIBUTE..length)?;
-    let rest = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-    Some((kind & 0x3fff, value, rest))
-}
-
 /// The 16-bit word at an offset.
-pub(crate) fn half(bytes: &[u8], at: usize) -> Option<u16> {
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
@@ -350,8 +320,14 @@ impl Netlink {
     /// The name of the interface's queueing discipline: `noqueue`, `pfifo_fast`, …
     pub(crate) fn queueing(&mut self, index: i32) -> io::Result<Vec<u8>> {
         self.ask(&link_request(index), |answer| {
-            let name = answer.attribute(NEW_LINK, LINK_BYTES, QUEUEING)?;
-            Some(name.split(|byte| *byte == 0).next()?.to_vec())
+            let (_, found) = answer.parts(NEW_LINK, LINK_BYTES)?;
+            Some(
+                found
+                    .get(&QUEUEING)?
+                    .split(|byte| *byte == 0)
+                    .next()?
+                    .to_vec(),
+            )
         })
     }
 
@@ -365,7 +341,8 @@ impl Netlink {
 
 /// The counters in an answer.
 fn counters(answer: Message<'_>) -> Option<LinkCounters> {
-    let value = answer.attribute(NEW_STATS, STATS_BYTES, LINK_64)?;
+    let (_, found) = answer.parts(NEW_STATS, STATS_BYTES)?;
+    let value = found.get(&LINK_64)?;
     let long = |index: usize| Some(u64::from_ne_bytes(*value.get(8 * index..)?.first_chunk()?));
     Some(LinkCounters {
         missed: long(FIFO)?.max(long(MISSED)?),

@@ -38,41 +38,31 @@ const IPV6: u8 = 10;
 /// See [`HostUse::here`].
 pub(super) fn host_use(name: &str) -> HostUse {
     let mut found = HostUse::default();
-    let mut unread = |what: &str, error: io::Error| {
-        found
-            .unread
-            .push(format!("{what} cannot be read ({error})"));
+    let index = InterfaceQuery::new().and_then(|query| query.index(name));
+    let Some(index) = found.read("its index", index.map(i32::cast_unsigned)) else {
+        return found;
     };
-    let index = match InterfaceQuery::new().and_then(|query| query.index(name)) {
-        Ok(index) => index.cast_unsigned(),
-        Err(error) => {
-            unread("its index", error);
-            return found;
-        }
+    let Some(mut netlink) = found.read("what it is used for", socket()) else {
+        return found;
     };
-    let mut netlink = match socket() {
-        Ok(netlink) => netlink,
-        Err(error) => {
-            unread("what it is used for", error);
-            return found;
-        }
-    };
-    match has_address(&mut netlink, index) {
-        Ok(has_address) => found.has_address = has_address,
-        Err(error) => unread("its addresses", error),
-    }
-    match has_route(&mut netlink, index) {
-        Ok(has_route) => found.has_route = has_route,
-        Err(error) => unread("its routes", error),
-    }
-    match list_links(&mut netlink, None) {
-        Ok(list) => {
-            let above = links::above(&list, index);
-            found.above = above.into_iter().map(|above| (above, None)).collect();
-        }
-        Err(error) => unread("what stands on it", error),
-    }
+    let has_address = has_address(&mut netlink, index);
+    found.has_address = found.read("its addresses", has_address) == Some(true);
+    let has_route = has_route(&mut netlink, index);
+    found.has_route = found.read("its routes", has_route) == Some(true);
+    let links = list_links(&mut netlink, None);
+    let links = found.read("what stands on it", links).unwrap_or_default();
+    found.above = links::above(&links, index);
     found
+}
+
+impl HostUse {
+    /// What was read; `None`: it could not be, which is noted.
+    fn read<T>(&mut self, what: &str, outcome: io::Result<T>) -> Option<T> {
+        let note = |error| {
+            self.unread.push(format!("{what} cannot be read ({error})"));
+        };
+        outcome.map_err(note).ok()
+    }
 }
 
 /// A socket to the calling thread's network namespace.
@@ -99,19 +89,15 @@ fn has_address(netlink: &mut Netlink, index: u32) -> io::Result<bool> {
 }
 
 fn is_address(message: Message<'_>, index: u32) -> Option<Option<()>> {
-    let fixed = message.fixed(ADDRESS)?;
-    let family = *fixed.first()?;
-    if message.kind != NEW_ADDRESS || word(fixed, 4)? != index {
+    let (fixed, found) = message.parts(NEW_ADDRESS, ADDRESS)?;
+    if word(fixed, 4)? != index {
         return Some(None);
     }
-    let found = message.attributes(ADDRESS)?;
     // With a peer `IFA_ADDRESS` is the peer's, and its own is in `IFA_LOCAL`.
-    let mut given = found
-        .iter()
-        .filter(|(kind, _)| matches!(*kind, ADDRESS_BYTES | LOCAL_BYTES))
-        .peekable();
-    let is_own = given.peek().is_some() && given.all(|(_, value)| is_link_local(value));
-    Some(match family {
+    let given = [ADDRESS_BYTES, LOCAL_BYTES].map(|kind| found.get(&kind));
+    let mut given = given.into_iter().flatten().peekable();
+    let is_own = given.peek().is_some() && given.all(|value| is_link_local(value));
+    Some(match fixed[0] {
         IPV4 => Some(()),
         IPV6 if !is_own => Some(()),
         _ => None,
@@ -133,14 +119,12 @@ fn has_route(netlink: &mut Netlink, index: u32) -> io::Result<bool> {
 }
 
 fn is_route(message: Message<'_>) -> Option<Option<()>> {
-    let fixed = message.fixed(ROUTE)?;
-    if message.kind != NEW_ROUTE || word(fixed, 8)? & CLONED != 0 {
+    let (fixed, found) = message.parts(NEW_ROUTE, ROUTE)?;
+    if word(fixed, 8)? & CLONED != 0 {
         return Some(None);
     }
-    let found = message.attributes(ROUTE)?;
-    let is_own = found.iter().any(|(kind, value)| {
-        *kind == DESTINATION && (is_link_local(value) || value.first() == Some(&0xff))
-    });
+    let destination = found.get(&DESTINATION);
+    let is_own = destination.is_some_and(|to| is_link_local(to) || to.first() == Some(&0xff));
     Some((fixed[0] != IPV6 || !is_own).then_some(()))
 }
 

@@ -20,6 +20,7 @@ use std::{
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::{
+    HostUse,
     ask::{list_links, socket},
     links::{Above, Link, Lower},
 };
@@ -41,28 +42,18 @@ const BY_DESCRIPTOR: u16 = 3;
 /// The inode of the first PID namespace (`PROC_PID_INIT_INO` of `linux/proc_ns.h`).
 const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
 
-/// What was found.
-#[derive(Debug, Default)]
-pub(super) struct Elsewhere {
-    /// What stands on it, with words for its network namespace.
-    pub(super) above: Vec<(Above, Option<String>)>,
-    /// Why there may be more: the first reason why something was not seen.
-    pub(super) unseen: Option<String>,
-}
+/// Namespaces that may be entered, by inode: where each is, and words for it.
+type Entrances = BTreeMap<(u64, u64), (PathBuf, String)>;
 
-/// A namespace that may be entered: where it is, and words for it.
-type Entrance = (PathBuf, String);
-
-/// Looks for what stands on an interface of the calling thread's network namespace in others.
-pub(super) fn look(name: &str) -> Elsewhere {
-    let mut found = Elsewhere::default();
-    if let Err(error) = found.search(name) {
-        found.missed(format!("{error}"));
+impl HostUse {
+    /// Looks for what stands on an interface of the calling thread's network namespace in others.
+    pub(super) fn look_elsewhere(&mut self, name: &str) {
+        if let Err(error) = self.search(name) {
+            self.missed(format!("{error}"));
+        }
     }
-    found
-}
 
-impl Elsewhere {
+    /// The first reason why something was not seen is kept.
     fn missed(&mut self, why: String) {
         self.unseen.get_or_insert(why);
     }
@@ -143,36 +134,26 @@ impl Elsewhere {
                 is_master: false,
                 name: link.name.clone(),
                 kind: link.kind.clone(),
+                namespace: Some(words.to_owned()),
             };
-            self.above.push((above, Some(words.to_owned())));
+            self.above.push(above);
         }
     }
 
-    /// The namespaces with a name, and those of processes, by inode.
-    fn places(&mut self) -> BTreeMap<(u64, u64), Entrance> {
-        let mut places = BTreeMap::new();
+    /// The namespaces with a name, and those of processes.
+    fn places(&mut self) -> Entrances {
+        let mut places = Entrances::new();
         match fs::read_dir(NAMED) {
             Err(error) => self.not_reached(NAMED, &error),
             Ok(entries) => {
                 for entry in entries {
-                    let entry = match entry {
-                        Ok(entry) => entry,
-                        Err(error) => {
-                            self.missed(format!("{NAMED}: {error}"));
-                            break;
+                    match entry {
+                        Ok(entry) => {
+                            let name = entry.file_name().to_string_lossy().into_owned();
+                            let words = format!("network namespace {}", name.escape_debug());
+                            self.note_place(&mut places, entry.path(), words);
                         }
-                    };
-                    let name = entry
-                        .file_name()
-                        .to_string_lossy()
-                        .escape_debug()
-                        .to_string();
-                    let words = format!("network namespace {name}");
-                    match fs::metadata(entry.path()) {
-                        Ok(metadata) => {
-                            places.insert(inode(&metadata), (entry.path(), words));
-                        }
-                        Err(error) => self.not_reached(&words, &error),
+                        Err(error) => self.missed(format!("{NAMED}: {error}")),
                     }
                 }
             }
@@ -183,22 +164,23 @@ impl Elsewhere {
         if !sees_all {
             self.missed("not all processes of this machine are visible here".to_owned());
         }
-        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-        for entry in entries {
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let name = entry.file_name();
-            let Some(process) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
-                continue;
-            };
-            let path = entry.path().join("ns/net");
-            let words = format!("the network namespace of process {process}");
-            match fs::metadata(&path) {
-                Ok(metadata) => {
-                    places.entry(inode(&metadata)).or_insert((path, words));
-                }
-                Err(error) => self.not_reached(&words, &error),
+            if let Some(process) = name.to_str().and_then(|name| name.parse::<i32>().ok()) {
+                let words = format!("the network namespace of process {process}");
+                self.note_place(&mut places, entry.path().join("ns/net"), words);
             }
         }
         places
+    }
+
+    fn note_place(&mut self, places: &mut Entrances, path: PathBuf, words: String) {
+        match fs::metadata(&path) {
+            Ok(metadata) => {
+                places.entry(inode(&metadata)).or_insert((path, words));
+            }
+            Err(error) => self.not_reached(&words, &error),
+        }
     }
 }
 
@@ -228,8 +210,9 @@ fn id_of(netlink: &mut Netlink, namespace: &File) -> io::Result<Option<i32>> {
 }
 
 fn id_in(message: Message<'_>) -> Option<i32> {
-    let value = message.attribute(NEW_ID, FIXED.next_multiple_of(4), ID)?;
-    word(value, 0).map(u32::cast_signed).filter(|id| *id >= 0)
+    let (_, found) = message.parts(NEW_ID, FIXED)?;
+    let id = word(found.get(&ID)?, 0)?.cast_signed();
+    (id >= 0).then_some(id)
 }
 
 /// What tells namespaces apart (namespaces(7)).
@@ -243,13 +226,13 @@ mod tests {
 
     #[test]
     fn only_what_is_gone_is_not_missed() {
-        let mut search = Elsewhere::default();
+        let mut search = HostUse::default();
         for code in [libc::ENOENT, libc::ESRCH] {
             search.not_reached("blue", &io::Error::from_raw_os_error(code));
             assert_eq!(search.unseen, None);
         }
         for code in [libc::EACCES, libc::EMFILE, libc::EIO] {
-            let mut search = Elsewhere::default();
+            let mut search = HostUse::default();
             search.not_reached("blue", &io::Error::from_raw_os_error(code));
             assert!(search.unseen.is_some_and(|why| why.starts_with("blue: ")));
         }

@@ -46,56 +46,46 @@ pub(super) struct Lower {
     pub(super) namespace: Option<i32>,
 }
 
-/// What stands on an interface of the same network namespace.
+/// What stands on an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Above {
     /// The interface belongs to it. Else it stands on the interface, or on something that stands there.
     pub(super) is_master: bool,
     pub(super) name: String,
     pub(super) kind: String,
+    /// Words for its network namespace; `None`: that of the interface.
+    pub(super) namespace: Option<String>,
 }
 
 impl Link {
-    /// Reads a link of a list; the inner `None`: it is not one. The outer `None`: it is damaged.
+    /// Reads a link of a list; `None`: it is damaged.
     pub(super) fn read(message: Message<'_>) -> Option<Option<Self>> {
-        if message.kind != NEW_LINK {
-            return Some(None);
-        }
-        let index = word(message.fixed(LINK_BYTES)?, 4)?;
-        let found = message.attributes(LINK_BYTES)?;
-        let value = |wanted| value_of(&found, wanted);
-        let number = |wanted| match value(wanted) {
+        let (fixed, found) = message.parts(NEW_LINK, LINK_BYTES)?;
+        let index = word(fixed, 4)?;
+        let number = |wanted| match found.get(&wanted) {
             Some(value) => word(value, 0).map(Some),
             None => Some(None),
         };
-        let info = attributes(value(INFO).unwrap_or_default())?;
-        let kind = text(value_of(&info, KIND).unwrap_or_default());
+        let info = attributes(found.get(&INFO).copied().unwrap_or_default())?;
+        let kind = text(info.get(&KIND).copied().unwrap_or_default());
         let namespace = number(LOWER_NAMESPACE)?.map(u32::cast_signed);
-        let mut lowers = Vec::new();
-        if let Some(index) = number(LOWER)?.filter(|_| !PAIRS.contains(&kind.as_str())) {
-            lowers.push(Lower { index, namespace });
-        }
+        let lower = number(LOWER)?.filter(|_| !PAIRS.contains(&kind.as_str()));
+        let mut lowers = Vec::from_iter(lower);
         for (_, places) in NAMED_IN_DATA.iter().filter(|(one, _)| *one == kind) {
-            let data = attributes(value_of(&info, DATA).unwrap_or_default())?;
-            for place in *places {
-                if let Some(value) = value_of(&data, *place) {
-                    let index = word(value, 0)?;
-                    lowers.push(Lower { index, namespace });
-                }
+            let data = attributes(info.get(&DATA).copied().unwrap_or_default())?;
+            for value in places.iter().filter_map(|place| data.get(place)) {
+                lowers.push(word(value, 0)?);
             }
         }
+        // It names itself where it stands on nothing.
+        lowers.retain(|lower| *lower != 0 && (*lower != index || namespace.is_some()));
+        let lowers = lowers.into_iter().map(|index| Lower { index, namespace });
         Some(Some(Self {
             index,
-            name: text(value(NAME)?),
+            name: text(found.get(&NAME)?),
             kind,
             master: number(MASTER)?.filter(|master| *master != 0),
-            // It names itself where it stands on nothing.
-            lowers: lowers
-                .into_iter()
-                .filter(|lower| {
-                    lower.index != 0 && (lower.index != index || lower.namespace.is_some())
-                })
-                .collect(),
+            lowers: lowers.collect(),
         }))
     }
 
@@ -126,15 +116,11 @@ pub(super) fn above(links: &[Link], index: u32) -> Vec<Above> {
                 is_master: lower == index && master == Some(upper),
                 name: link.map_or_else(|| format!("interface {upper}"), |link| link.name.clone()),
                 kind: link.map(|link| link.kind.clone()).unwrap_or_default(),
+                namespace: None,
             });
         }
     }
     found
-}
-
-fn value_of<'a>(attributes: &[(u16, &'a [u8])], wanted: u16) -> Option<&'a [u8]> {
-    let found = attributes.iter().find(|(kind, _)| *kind == wanted);
-    found.map(|(_, value)| *value)
 }
 
 /// A C string for people. Names of interfaces may hold whatever is neither white space, a slash nor a colon.

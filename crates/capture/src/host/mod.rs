@@ -24,8 +24,8 @@ const NAMES_MAX: usize = 8;
 pub struct HostUse {
     has_address: bool,
     has_route: bool,
-    /// What stands on it, with the kind and the network namespace.
-    above: Vec<(Above, Option<String>)>,
+    /// What stands on it.
+    above: Vec<Above>,
     /// What could not be read, and why.
     unread: Vec<String>,
     /// Why other network namespaces could not be looked into.
@@ -39,9 +39,7 @@ impl HostUse {
     #[must_use]
     pub fn of(name: &str) -> Self {
         let mut found = Self::here(name);
-        let elsewhere = elsewhere::look(name);
-        found.above.extend(elsewhere.above);
-        found.unseen = elsewhere.unseen;
+        found.look_elsewhere(name);
         found
     }
 
@@ -105,8 +103,8 @@ impl fmt::Display for HostUse {
             let mut names: Vec<String> = self
                 .above
                 .iter()
-                .filter(|(above, _)| above.is_master == is_master)
-                .map(|(above, namespace)| named(above, namespace.as_deref()))
+                .filter(|above| above.is_master == is_master)
+                .map(named)
                 .collect();
             let more = names.len().saturating_sub(NAMES_MAX);
             if more > 0 {
@@ -131,13 +129,13 @@ impl fmt::Display for HostUse {
     }
 }
 
-fn named(above: &Above, namespace: Option<&str>) -> String {
+fn named(above: &Above) -> String {
     let kind = if above.kind.is_empty() {
         "interface"
     } else {
         &above.kind
     };
-    match namespace {
+    match &above.namespace {
         Some(namespace) => format!("{} ({kind} in {namespace})", above.name),
         None => format!("{} ({kind})", above.name),
     }
@@ -152,6 +150,7 @@ mod tests {
             is_master,
             name: name.to_owned(),
             kind: kind.to_owned(),
+            namespace: None,
         }
     }
 
@@ -178,13 +177,13 @@ mod tests {
         );
         found.has_route = true;
         found.above = vec![
-            (above(true, "bond0", "bond"), None),
-            (above(false, "bond0.7", "vlan"), None),
-            (
-                above(false, "m1", "macvlan"),
-                Some("network namespace blue".to_owned()),
-            ),
-            (above(false, "interface 9", ""), None),
+            above(true, "bond0", "bond"),
+            above(false, "bond0.7", "vlan"),
+            Above {
+                namespace: Some("network namespace blue".to_owned()),
+                ..above(false, "m1", "macvlan")
+            },
+            above(false, "interface 9", ""),
         ];
         assert_eq!(
             found.to_string(),
@@ -193,7 +192,7 @@ mod tests {
         );
         found
             .above
-            .extend((0..100).map(|i| (above(false, &format!("m{i}"), "macvlan"), None)));
+            .extend((0..100).map(|i| above(false, &format!("m{i}"), "macvlan")));
         assert!(
             found.to_string().ends_with("m4 (macvlan) and 95 more"),
             "{found}"

@@ -43,9 +43,8 @@ fn numbered(number: u32) -> Vec<u8> {
 }
 
 fn read(message: Message<'_>) -> Option<Option<u32>> {
-    let found = message.attributes(16)?;
-    let value = found.iter().find(|(kind, _)| *kind == 5)?.1;
-    Some(word(value, 0))
+    let (_, found) = message.parts(NEW_LINK, LINK_BYTES)?;
+    Some(word(found.get(&5)?, 0))
 }
 
 fn taken(parts: &[Vec<u8>]) -> (io::Result<()>, List<u32>) {
@@ -73,6 +72,11 @@ fn a_list_is_whole_or_an_error() {
         assert_eq!(outcome.is_ok(), at_a_message, "{length}");
         assert!(!list.is_done);
     }
+    // What says that there is no error is the end of a single answer.
+    let acknowledged = message(ERROR, 7, &Request::new(ERROR, &0_i32.to_ne_bytes()));
+    let (outcome, list) = taken(&[numbered(1), acknowledged]);
+    outcome.unwrap();
+    assert_eq!((list.kept, list.is_done), (vec![1], true));
     let (outcome, _) = taken(&[first.clone(), done(7, -libc::ENOMEM)]);
     assert_eq!(outcome.unwrap_err().raw_os_error(), Some(libc::ENOMEM));
     let refused = message(
@@ -111,9 +115,8 @@ fn the_kernel_lists_interfaces() {
     let mut netlink = Netlink::new().unwrap();
     let request = link_request(0);
     let names = netlink.list(&request, |message| {
-        let found = message.attributes(16)?;
-        let name = found.iter().find(|(kind, _)| *kind == 3)?.1;
-        Some(Some(name.to_vec()))
+        let (_, found) = message.parts(NEW_LINK, LINK_BYTES)?;
+        Some(Some(found.get(&3)?.to_vec()))
     });
     assert!(names.unwrap().contains(&b"lo\0".to_vec()));
     // No such type of message.
