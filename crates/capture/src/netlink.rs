@@ -260,7 +260,7 @@ pub(crate) fn attributes(mut bytes: &[u8]) -> Option<Attributes<'_>> {
 }
 
 /// The 16-bit word at an offset.
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
@@ -273,6 +273,8 @@ pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u32> {
 pub(crate) const NEW_LINK: u16 = 16;
 const GET_LINK: u16 = 18;
 pub(crate) const LINK_BYTES: usize = 16;
+/// `IFLA_IFNAME`.
+pub(crate) const LINK_NAME: u16 = 3;
 /// `IFLA_QDISC`: the attribute with the name of the queueing discipline.
 const QUEUEING: u16 = 6;
 /// `IFLA_EXT_MASK` and `RTEXT_FILTER_SKIP_STATS`: an answer without counters.

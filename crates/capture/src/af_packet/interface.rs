@@ -1,10 +1,14 @@
 //! The interfaces of this network namespace, and what can be recorded from each.
 
-use std::{collections::HashMap, io};
+use std::io;
 
 use retroscope_packet::LinkType;
 
-use super::sys::{InterfaceQuery, names};
+use super::sys::{Flags, InterfaceQuery};
+use crate::netlink::{LINK_BYTES, LINK_NAME, Message, NEW_LINK, Netlink, half, link_request, word};
+
+/// `IFLA_MTU`.
+const LINK_MTU: u16 = 4;
 
 /// An interface as `-D` lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,42 +45,39 @@ pub struct Offloads {
 /// All interfaces of the calling thread's network namespace, by index.
 ///
 /// # Errors
-/// What the system said. An interface that vanishes meanwhile is left out.
+/// What the system said.
 pub fn interfaces() -> io::Result<Vec<InterfaceSummary>> {
     let query = InterfaceQuery::new()?;
-    // An interface with alternative names is listed once.
-    let names: HashMap<u32, String> = names()?.into_iter().collect();
-    let mut interfaces: Vec<_> = names
-        .into_iter()
-        .filter_map(|(index, name)| summary(&query, index, name).ok())
-        .collect();
+    let read = |message: Message<'_>| summary(&query, message).map(Some);
+    let mut interfaces = Netlink::new()?.list(&link_request(0), read)?;
     interfaces.sort_by_key(|interface| interface.index);
     Ok(interfaces)
 }
 
-fn summary(query: &InterfaceQuery, index: u32, name: String) -> io::Result<InterfaceSummary> {
-    let flags = query.flags(&name)?;
-    let hardware_type = query.hardware_type(&name)?;
-    let kind = if flags.is_loopback() {
-        "loopback".to_owned()
-    } else {
-        query
-            .driver(&name)
-            .ok()
-            .filter(|driver| !driver.is_empty())
-            .unwrap_or_else(|| hardware_text(hardware_type))
+/// An interface of the kernel's list; `None`: it is damaged.
+fn summary(query: &InterfaceQuery, message: Message<'_>) -> Option<InterfaceSummary> {
+    let (fixed, attributes) = message.parts(NEW_LINK, LINK_BYTES)?;
+    let name = attributes
+        .get(&LINK_NAME)?
+        .split(|byte| *byte == 0)
+        .next()?;
+    let name = String::from_utf8_lossy(name).into_owned();
+    // `struct ifinfomsg`: family, type, index, flags.
+    let hardware_type = half(fixed, 2)?;
+    let flags = Flags(word(fixed, 8)?.cast_signed());
+    let driver = || query.driver(&name).ok().filter(|driver| !driver.is_empty());
+    let kind = match flags.is_loopback() {
+        true => "loopback".to_owned(),
+        false => driver().unwrap_or_else(|| hardware_text(hardware_type)),
     };
-    Ok(InterfaceSummary {
-        index,
+    Some(InterfaceSummary {
+        index: word(fixed, 4)?,
         up: flags.is_up(),
         running: flags.is_running(),
         loopback: flags.is_loopback(),
         link_type: link_type(hardware_type),
         kind,
-        mtu: query
-            .mtu(&name)
-            .ok()
-            .and_then(|mtu| u32::try_from(mtu).ok()),
+        mtu: attributes.get(&LINK_MTU).and_then(|mtu| word(mtu, 0)),
         name,
     })
 }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     SourceError,
-    rss::{FlowKind, HashFields, HashFunction, KEY_BYTES, RssSettings, SYMMETRIC_KEY},
+    rss::{FlowKind, HashFields, RssSettings, TOEPLITZ, symmetric_key},
 };
 
 /// Packets of a burst at most.
@@ -104,7 +104,7 @@ pub(super) fn open(
     }
     let is_spread = queues > 1 && !quirks.has_fixed_queues;
     let mut setup = Setup {
-        key: is_spread.then(|| symmetric_key(described.key_bytes)),
+        key: is_spread.then(|| symmetric_key(described.key_bytes.into())),
         mtu: if quirks.is_vdev {
             0
         } else {
@@ -196,16 +196,6 @@ fn queue_count(threads: u16, queues_max: u16, rss_types: u64, quirks: DriverQuir
     }
 }
 
-/// Woo and Park's key, as long as the device wants it.
-fn symmetric_key(bytes: u8) -> Vec<u8> {
-    let bytes = if bytes == 0 {
-        KEY_BYTES
-    } else {
-        usize::from(bytes)
-    };
-    SYMMETRIC_KEY.iter().copied().cycle().take(bytes).collect()
-}
-
 /// Configures the port as `setup` says, or with less where the driver refuses: without long frames, then with one queue.
 fn configure(
     port: &mut Opening,
@@ -236,7 +226,7 @@ fn configure(
 
 /// Sees to it that both directions of a conversation reach one queue. Returns what the user should know.
 fn check_spread(port: &mut Opening, name: &str, queues: u16, key_bytes: u8) -> Option<String> {
-    let key = symmetric_key(key_bytes);
+    let key = symmetric_key(key_bytes.into());
     let mut found = port.rss_key(key_bytes);
     if found.as_ref().is_ok_and(|found| *found != key) && port.set_rss_key(&key).is_ok() {
         found = port.rss_key(key_bytes);
@@ -250,7 +240,7 @@ fn check_spread(port: &mut Opening, name: &str, queues: u16, key_bytes: u8) -> O
         }
     };
     let settings = RssSettings {
-        function: HashFunction::Toeplitz,
+        function: TOEPLITZ,
         key: found,
         symmetric_input: false,
         table: (0..128).map(|entry| entry % u32::from(queues)).collect(),
@@ -388,14 +378,5 @@ mod tests {
             "it cannot spread"
         );
         assert_eq!(queue_count(0, 0, 1, quirks("03:00.0")), 1);
-    }
-
-    #[test]
-    fn the_key_is_symmetric_in_any_length() {
-        for bytes in [0, 40, 52] {
-            let key = symmetric_key(bytes);
-            assert_eq!(key.len(), if bytes == 0 { 40 } else { usize::from(bytes) });
-            assert!(key.chunks(2).all(|two| two == [0x6d, 0x5a]));
-        }
     }
 }

@@ -6,10 +6,9 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::netlink::{LINK_BYTES, Message, NEW_LINK, attributes, word};
+use crate::netlink::{LINK_BYTES, LINK_NAME, Message, NEW_LINK, attributes, word};
 
-/// `IFLA_IFNAME`, `IFLA_LINK`, `IFLA_MASTER`, `IFLA_LINKINFO`, `IFLA_LINK_NETNSID`.
-const NAME: u16 = 3;
+/// `IFLA_LINK`, `IFLA_MASTER`, `IFLA_LINKINFO`, `IFLA_LINK_NETNSID`.
 const LOWER: u16 = 5;
 const MASTER: u16 = 10;
 const INFO: u16 = 18;
@@ -82,7 +81,7 @@ impl Link {
         let lowers = lowers.into_iter().map(|index| Lower { index, namespace });
         Some(Some(Self {
             index,
-            name: text(found.get(&NAME)?),
+            name: text(found.get(&LINK_NAME)?),
             kind,
             master: number(MASTER)?.filter(|master| *master != 0),
             lowers: lowers.collect(),

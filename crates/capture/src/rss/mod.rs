@@ -5,7 +5,6 @@
 //! queue. Woo and Park ("Scalable TCP session monitoring with symmetric receive-side scaling", KAIST 2012) showed that a key
 //! of repeated 16 bits makes both directions hash alike.
 //!
-//! - `toeplitz`: the hash, as Microsoft's "Verifying the RSS Hash Calculation" specifies and tests it,
 //! - `symmetry`: whether given settings split conversations, decided from the key alone,
 //! - `nic`: the settings of an interface.
 //!
@@ -13,8 +12,6 @@
 
 mod nic;
 mod symmetry;
-mod toeplitz;
 
 pub use nic::rss_settings;
-pub use symmetry::{FlowKind, HashFields, HashFunction, RssSettings, Split};
-pub use toeplitz::{KEY_BYTES, MICROSOFT_KEY, SYMMETRIC_KEY};
+pub use symmetry::{FlowKind, HashFields, RssSettings, Split, TOEPLITZ, symmetric_key};

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::symmetry::{FlowKind, HashFields, HashFunction, RssSettings};
+use super::symmetry::{FlowKind, HashFields, RssSettings};
 use crate::af_packet::sys::InterfaceQuery;
 
 /// `RXH_` bits of `linux/ethtool.h`.
@@ -11,39 +11,19 @@ const IP_DESTINATION: u64 = 1 << 5;
 const PORT_SOURCE: u64 = 1 << 6;
 const PORT_DESTINATION: u64 = 1 << 7;
 
-/// `ETH_RSS_HASH_TOP`.
-const TOEPLITZ: u8 = 1;
-
-/// `RXH_XFRM_SYM_XOR` and `RXH_XFRM_SYM_OR_XOR`.
-const SYMMETRIC: u8 = 0b11;
-
-/// What `input_xfrm` is where the kernel does not know.
-const TRANSFORM_UNKNOWN: u8 = 0xff;
-
 /// Asks for the settings of an interface in the calling thread's network namespace.
 ///
 /// # Errors
 /// What the system said: there is no such interface, or (`EOPNOTSUPP`) its driver has no hash to tell of.
 pub fn rss_settings(interface: &str) -> io::Result<RssSettings> {
     let query = InterfaceQuery::new()?;
-    let answer = query.ethtool_rss(interface)?;
-    let fields = FlowKind::ALL
-        .into_iter()
-        .filter_map(|kind| {
-            let bits = query.ethtool_flow_hash(interface, flow_type(kind)).ok()?;
-            Some((kind, fields(bits)))
-        })
-        .collect();
-    Ok(RssSettings {
-        function: match answer.function {
-            TOEPLITZ => HashFunction::Toeplitz,
-            other => HashFunction::Other(other),
-        },
-        key: answer.key,
-        symmetric_input: answer.transform != TRANSFORM_UNKNOWN && answer.transform & SYMMETRIC != 0,
-        table: answer.table,
-        fields,
-    })
+    let mut settings = query.ethtool_rss(interface)?;
+    let fields_of = |kind| {
+        let bits = query.ethtool_flow_hash(interface, flow_type(kind)).ok()?;
+        Some((kind, fields(bits)))
+    };
+    settings.fields = FlowKind::ALL.into_iter().filter_map(fields_of).collect();
+    Ok(settings)
 }
 
 /// `TCP_V4_FLOW` and its like.

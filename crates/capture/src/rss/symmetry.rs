@@ -4,13 +4,24 @@
 //! conversation hash alike, for all addresses and ports, if and only if every bit of the source adds what the same bit of the
 //! destination adds. That is checked bit by bit, on the part of the hash that chooses an entry of the indirection table.
 
-use super::toeplitz::window;
+/// Bytes of a key of ordinary NICs: enough for two IPv6 addresses and ports.
+const KEY_BYTES: usize = 40;
+
+/// `ETH_RSS_HASH_TOP` of `linux/ethtool.h`: the function that this module knows.
+pub const TOEPLITZ: u8 = 1;
+
+/// Woo and Park's key, 0x6d5a over and over, of so many bytes; 0: of an ordinary NIC's. Both directions of a conversation hash alike.
+#[must_use]
+pub fn symmetric_key(bytes: usize) -> Vec<u8> {
+    let bytes = if bytes == 0 { KEY_BYTES } else { bytes };
+    [0x6d, 0x5a].into_iter().cycle().take(bytes).collect()
+}
 
 /// How a NIC chooses the queue of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RssSettings {
-    /// The function.
-    pub function: HashFunction,
+    /// The function, by the kernel's number: [`TOEPLITZ`] or another.
+    pub function: u8,
     /// Its key.
     pub key: Vec<u8>,
     /// The input is made symmetric before it is hashed (`ethtool -X … xfrm`, Linux 6.8).
@@ -19,15 +30,6 @@ pub struct RssSettings {
     pub table: Vec<u32>,
     /// What is hashed of each kind of packet; a kind that the driver does not tell of is not listed.
     pub fields: Vec<(FlowKind, HashFields)>,
-}
-
-/// `ETH_RSS_HASH_` of `linux/ethtool.h`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HashFunction {
-    /// The one that this module knows.
-    Toeplitz,
-    /// Another, by the kernel's number.
-    Other(u8),
 }
 
 /// A kind of packets that a NIC hashes in its own way, in `ethtool -N` words.
@@ -82,40 +84,42 @@ pub struct HashFields {
     pub others: bool,
 }
 
-/// Why conversations of a kind are split.
+/// Why conversations of a kind are split, or may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Split {
     /// The key is not symmetric.
     Key,
     /// One of a pair of fields is hashed without the other.
     Fields,
+    /// It cannot be told whether they are.
+    Unknown,
 }
 
 impl RssSettings {
     /// Whether, and why, the two directions of conversations of this kind may reach different queues. `None`: they never
-    /// do. `Some(None)`: it cannot be told.
+    /// do.
     #[must_use]
-    pub fn splits(&self, kind: FlowKind) -> Option<Option<Split>> {
+    pub fn splits(&self, kind: FlowKind) -> Option<Split> {
         let is_one_queue =
             !self.table.is_empty() && self.table.iter().all(|queue| *queue == self.table[0]);
         if is_one_queue {
             return None;
         }
         let Some((_, fields)) = self.fields.iter().find(|(one, _)| *one == kind) else {
-            return Some(None);
+            return Some(Split::Unknown);
         };
         let is_paired =
             fields.source == fields.destination && fields.source_port == fields.destination_port;
         if !is_paired {
-            return Some(Some(Split::Fields));
+            return Some(Split::Fields);
         }
         if self.symmetric_input || !(fields.source || fields.source_port) {
             return None;
         }
-        if self.function != HashFunction::Toeplitz || self.key.is_empty() || fields.others {
-            return Some(None);
+        if self.function != TOEPLITZ || self.key.is_empty() || fields.others {
+            return Some(Split::Unknown);
         }
-        (!self.is_key_symmetric(kind.address_bits(), *fields)).then_some(Some(Split::Key))
+        (!self.is_key_symmetric(kind.address_bits(), *fields)).then_some(Split::Key)
     }
 
     /// The input is source and destination address, then source and destination port, as far as they are hashed.
@@ -141,157 +145,14 @@ impl RssSettings {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::net::{IpAddr, SocketAddr};
-
-    use super::*;
-    use crate::rss::{KEY_BYTES, MICROSOFT_KEY, SYMMETRIC_KEY, toeplitz::tests::hash_addresses};
-
-    const ALL_FIELDS: HashFields = HashFields {
-        source: true,
-        destination: true,
-        source_port: true,
-        destination_port: true,
-        others: false,
-    };
-    const ADDRESSES: HashFields = HashFields {
-        source_port: false,
-        destination_port: false,
-        ..ALL_FIELDS
-    };
-
-    fn settings(key: &[u8], entries: u32, queues: u32, fields: HashFields) -> RssSettings {
-        RssSettings {
-            function: HashFunction::Toeplitz,
-            key: key.to_vec(),
-            symmetric_input: false,
-            table: (0..entries).map(|entry| entry % queues).collect(),
-            fields: FlowKind::ALL.map(|kind| (kind, fields)).to_vec(),
-        }
-    }
-
-    /// Repeatable numbers (SplitMix64).
-    struct Random(u64);
-
-    impl Random {
-        fn next(&mut self) -> u64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-            mixed ^ mixed >> 31
-        }
-
-        fn address(&mut self, kind: FlowKind) -> SocketAddr {
-            let [a, b, c, d, port @ ..] = self.next().to_be_bytes();
-            let ip = if kind.address_bits() == 32 {
-                IpAddr::from([a, b, c, d])
-            } else {
-                IpAddr::from(
-                    (u128::from(self.next()) << 64 | u128::from(self.next())).to_be_bytes(),
-                )
-            };
-            SocketAddr::new(ip, u16::from_be_bytes([port[0], port[1]]))
-        }
-    }
-
-    /// Conversations out of 400 whose directions reach two queues, by hashing them.
-    fn simulate(settings: &RssSettings, kind: FlowKind) -> usize {
-        let mut random = Random(7);
-        let with_ports = settings.fields[0].1.source_port;
-        let queue = |a, b| {
-            let hash = hash_addresses(&settings.key, a, b, with_ports).unwrap() as usize;
-            settings.table[hash % settings.table.len()]
-        };
-        (0..400)
-            .filter(|_| {
-                let (a, b) = (random.address(kind), random.address(kind));
-                queue(a, b) != queue(b, a)
-            })
-            .count()
-    }
-
-    #[test]
-    fn the_decision_is_what_a_simulation_finds() {
-        // Symmetric for IPv4 addresses only: windows repeat after 32 bits up to bit 64.
-        let mut v4_only = [0; KEY_BYTES];
-        for (index, byte) in v4_only.iter_mut().enumerate() {
-            *byte = [0xb1, 0x7e, 0x25, 0xc9][index % 4];
-        }
-        v4_only[12..].copy_from_slice(&MICROSOFT_KEY[12..]);
-        // Symmetric in the seven lowest bits only, which is what a table of 128 entries uses: the others differ by bit 31.
-        let mut random = Random(11);
-        let mut keys = vec![MICROSOFT_KEY, SYMMETRIC_KEY, v4_only, [0; KEY_BYTES]];
-        for _ in 0..20 {
-            let mut key = [0; KEY_BYTES];
-            for byte in &mut key {
-                *byte = random.next().to_be_bytes()[0];
-            }
-            keys.push(key);
-        }
-        let (mut split, mut whole) = (0, 0);
-        for key in keys {
-            for fields in [ALL_FIELDS, ADDRESSES] {
-                for (entries, queues) in [(128, 4), (100, 3), (128, 1)] {
-                    let settings = settings(&key, entries, queues, fields);
-                    for kind in FlowKind::ALL {
-                        let found = simulate(&settings, kind);
-                        let expected = (found > 0).then_some(Some(Split::Key));
-                        assert_eq!(
-                            settings.splits(kind),
-                            expected,
-                            "{key:x?} {fields:?} {kind:?}"
-                        );
-                        *if found > 0 { &mut split } else { &mut whole } += 1;
-                    }
-                }
-            }
-        }
-        assert!(split > 100 && whole > 50, "{split} {whole}");
-    }
-
-    #[test]
-    fn what_no_table_entry_depends_on_does_not_matter() {
-        let settings = settings(&SYMMETRIC_KEY, 128, 4, ALL_FIELDS);
-        // Its input's window is touched by the highest bit of the hash only.
-        let mut key = SYMMETRIC_KEY;
-        key[0] ^= 0x80;
-        let settings = RssSettings {
-            key: key.to_vec(),
-            ..settings
-        };
-        assert_eq!(settings.splits(FlowKind::Tcp4), None);
-        let whole_hash = RssSettings {
-            table: Vec::new(),
-            ..settings
-        };
-        assert_eq!(whole_hash.splits(FlowKind::Tcp4), Some(Some(Split::Key)));
-    }
-
-    #[test]
-    fn settings_that_decide_alone() {
-        let one_sided = HashFields {
-            destination: false,
-            ..ALL_FIELDS
-        };
-        let settings_of = |fields| settings(&SYMMETRIC_KEY, 128, 4, fields);
-        assert_eq!(
-            settings_of(one_sided).splits(FlowKind::Udp4),
-            Some(Some(Split::Fields))
-        );
-        assert_eq!(
-            settings_of(HashFields::default()).splits(FlowKind::Udp4),
-            None
-        );
-        let mut other = settings(&MICROSOFT_KEY, 128, 4, ALL_FIELDS);
-        other.symmetric_input = true;
-        assert_eq!(other.splits(FlowKind::Tcp6), None);
-        other.symmetric_input = false;
-        other.function = HashFunction::Other(2);
-        assert_eq!(other.splits(FlowKind::Tcp6), Some(None), "cannot be told");
-        other.fields.clear();
-        assert_eq!(other.splits(FlowKind::Tcp6), Some(None));
-        other.table = vec![3; 128];
-        assert_eq!(other.splits(FlowKind::Tcp6), None, "one queue");
-    }
+/// What input bit `bit` (0: the first byte's highest) adds to the hash: the 32 bits of the key that start there.
+pub(super) fn window(key: &[u8], bit: usize) -> u32 {
+    let (first, shift) = (bit / 8, bit % 8);
+    let byte = |index: usize| u64::from(key.get(first + index).copied().unwrap_or(0));
+    let five = (0..5).fold(0, |bits, index| bits << 8 | byte(index));
+    let [.., a, b, c, d] = (five >> (8 - shift)).to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
 }
+
+#[cfg(test)]
+mod tests;

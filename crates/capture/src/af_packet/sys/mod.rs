@@ -8,7 +8,7 @@ mod mapping;
 mod prefetch;
 mod socket;
 
-pub(crate) use interface::{Flags, InterfaceQuery, names};
+pub(crate) use interface::{Flags, InterfaceQuery};
 pub(crate) use mapping::Mapping;
 pub(crate) use prefetch::prefetch;
 pub(crate) use socket::{PacketSocket, RingRequest};

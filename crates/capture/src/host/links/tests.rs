@@ -72,7 +72,11 @@ impl Made {
         fixed[4..8].copy_from_slice(&self.index.to_ne_bytes());
         let number = |kind: u16, number: u32| (kind, number.to_ne_bytes().to_vec());
         let name = format!("if{}\0", self.index);
-        let mut all = vec![(NAME, name.into_bytes()), number(13, 1000), (30, vec![6])];
+        let mut all = vec![
+            (LINK_NAME, name.into_bytes()),
+            number(13, 1000),
+            (30, vec![6]),
+        ];
         all.extend(self.master.map(|master| number(MASTER, master)));
         let mut data = Vec::new();
         match self.role {
@@ -239,7 +243,7 @@ fn damaged_links_do_not_pass() {
         (INFO, &[9, 0, 1, 0, 1]),
     ] {
         let body = Request::new(NEW_LINK, &[0; LINK_BYTES])
-            .with(NAME, b"if1\0")
+            .with(LINK_NAME, b"if1\0")
             .with(kind, value);
         assert!(
             read_all(&tests::message(NEW_LINK, 1, &body)).is_err(),

@@ -3,7 +3,7 @@
 //! It does not matter to `--fanout hash`, where the kernel hashes by itself; it does where each thread serves a queue.
 
 use retroscope_capture::rss::{
-    FlowKind, HashFunction, KEY_BYTES, RssSettings, SYMMETRIC_KEY, Split, rss_settings,
+    FlowKind, RssSettings, Split, TOEPLITZ, rss_settings, symmetric_key,
 };
 
 use super::finding::Finding;
@@ -42,9 +42,9 @@ fn judge(name: &str, settings: Option<&RssSettings>) -> Vec<Finding> {
     for kind in FlowKind::ALL {
         match settings.splits(kind) {
             None => {}
-            Some(Some(Split::Key)) => by_key.push(kind),
-            Some(Some(Split::Fields)) => by_fields.push(kind),
-            Some(None) => unknown.push(kind),
+            Some(Split::Key) => by_key.push(kind),
+            Some(Split::Fields) => by_fields.push(kind),
+            Some(Split::Unknown) => unknown.push(kind),
         }
     }
     let mut findings = Vec::new();
@@ -56,7 +56,7 @@ fn judge(name: &str, settings: Option<&RssSettings>) -> Vec<Finding> {
                      matters to --fanout qm, AF_XDP and DPDK",
                     names(&by_key)
                 ),
-                format!("sudo ethtool -X {name} hkey {}", symmetric_key(settings.key.len())),
+                format!("sudo ethtool -X {name} hkey {}", key_text(&symmetric_key(settings.key.len()))),
             ));
     }
     if let [first, ..] = by_fields[..] {
@@ -71,8 +71,8 @@ fn judge(name: &str, settings: Option<&RssSettings>) -> Vec<Finding> {
     }
     if !unknown.is_empty() && findings.is_empty() {
         let function = match settings.function {
-            HashFunction::Toeplitz => String::new(),
-            HashFunction::Other(number) => format!(", function {number}"),
+            TOEPLITZ => String::new(),
+            number => format!(", function {number}"),
         };
         findings.push(Finding::note(
             CHECK,
@@ -97,21 +97,15 @@ fn names(kinds: &[FlowKind]) -> String {
     names.join(", ")
 }
 
-/// Woo and Park's key in the length that the NIC has, as ethtool takes it.
-fn symmetric_key(length: usize) -> String {
-    let length = if length == 0 { KEY_BYTES } else { length };
-    let bytes: Vec<_> = SYMMETRIC_KEY
-        .iter()
-        .cycle()
-        .take(length)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+/// A key as ethtool takes it.
+fn key_text(key: &[u8]) -> String {
+    let bytes: Vec<_> = key.iter().map(|byte| format!("{byte:02x}")).collect();
     bytes.join(":")
 }
 
 #[cfg(test)]
 mod tests {
-    use retroscope_capture::rss::{HashFields, MICROSOFT_KEY};
+    use retroscope_capture::rss::HashFields;
 
     use super::{super::finding::Severity, *};
 
@@ -124,12 +118,17 @@ mod tests {
             others: false,
         };
         RssSettings {
-            function: HashFunction::Toeplitz,
+            function: TOEPLITZ,
             key: key.to_vec(),
             symmetric_input: false,
             table: (0..128).map(|entry| entry % 4).collect(),
             fields: FlowKind::ALL.map(|kind| (kind, fields)).to_vec(),
         }
+    }
+
+    /// A key that sends the directions of a conversation apart.
+    fn split_key(bytes: u8) -> Vec<u8> {
+        (0..bytes).collect()
     }
 
     fn only(settings: &RssSettings) -> Finding {
@@ -140,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_line_that_fixes_a_key_has_a_key_of_its_length() {
-        let finding = only(&settings(&MICROSOFT_KEY, true));
+        let finding = only(&settings(&split_key(40), true));
         assert_eq!(finding.severity, Severity::Note);
         assert!(
             finding.what.contains("(tcp4, udp4, tcp6, udp6)"),
@@ -150,18 +149,21 @@ mod tests {
         let key = "6d:5a:".repeat(20);
         let expected = format!("sudo ethtool -X eth0 hkey {}", key.trim_end_matches(':'));
         assert_eq!(finding.advice, expected);
-        let long = only(&settings(&[&MICROSOFT_KEY[..], &[7; 12]].concat(), true));
+        let long = only(&settings(&split_key(52), true));
         assert_eq!(long.advice.matches("6d:5a").count(), 26);
     }
 
     #[test]
     fn symmetric_settings_are_fine() {
-        assert_eq!(only(&settings(&SYMMETRIC_KEY, true)).severity, Severity::Ok);
+        assert_eq!(
+            only(&settings(&symmetric_key(0), true)).severity,
+            Severity::Ok
+        );
     }
 
     #[test]
     fn one_sided_fields_get_the_line_that_adds_the_other() {
-        let finding = only(&settings(&SYMMETRIC_KEY, false));
+        let finding = only(&settings(&symmetric_key(0), false));
         assert_eq!(
             finding.advice,
             "sudo ethtool -N eth0 rx-flow-hash tcp4 sdfn"
