@@ -156,7 +156,7 @@ fn run(ring_bytes: u64, directory: &Path) -> Result<f64, Failure> {
         Ok(vec![Box::new(source) as Box<dyn Source>])
     };
     let clock = Arc::new(SystemClock::new());
-    let recorder = Recorder::start(&config, &sources, &[], clock, None)
+    let recorder = Recorder::start(&config, &sources, &[], clock, None, &mut || Ok(()))
         .map_err(|error| Failure::system("starting the recorder", error))?;
     let start = Instant::now();
     let failure = loop {

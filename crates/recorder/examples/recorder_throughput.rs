@@ -66,7 +66,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Ok(vec![Box::new(source) as Box<dyn Source>])
     };
     let clock = Arc::new(SystemClock::new());
-    let recorder = Recorder::start(&config, &sources, &[], clock, None)?;
+    let recorder = Recorder::start(&config, &sources, &[], clock, None, &mut || Ok(()))?;
     let start = Instant::now();
     while let Ok(event) = recorder.event(Duration::from_secs(60)) {
         match event {

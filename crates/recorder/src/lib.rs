@@ -44,7 +44,8 @@ pub use dump::{DumpReport, Format, Missing, PROGRAM, Verdict, log::DumpCounts};
 pub use intake::counters::{INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, SourceSnapshot};
 pub use retroscope_capture::clock::{Clock, Now, SystemClock};
 pub use start::{
+    config::{Config, Scripts, Sources},
     expressions::ExpressionError,
     inserters_only::{Inserted, insert_only},
-    recorder::{Config, Handle, Recorder, Scripts, Sources, StartError, Status, Summary},
+    recorder::{Handle, Recorder, StartError, Status, Summary},
 };

@@ -1,5 +1,6 @@
 //! Opening sources, filling the ring, starting threads.
 
+pub(crate) mod config;
 pub(crate) mod expressions;
 pub(crate) mod inserters_only;
 pub(crate) mod recorder;
@@ -16,7 +17,7 @@ use std::{
 };
 
 use retroscope_capture::{
-    Offer, Probed, Queue, REST_NS_MAX, SourceError,
+    Offer, Probed, REST_NS_MAX, SourceError,
     af_packet::WATERMARK_BEHIND_NS_MAX,
     clock::{Clock, Now, duration_ns},
 };
@@ -47,8 +48,9 @@ use crate::{
         lookout::Lookout,
     },
     start::{
+        config::{Config, Sources},
         expressions::{Expressions, Texts},
-        recorder::{Config, Recorder, Sources, StartError},
+        recorder::{Recorder, StartError},
     },
 };
 
@@ -72,173 +74,171 @@ const ANALYZER_PAUSE: Duration = Duration::from_millis(2);
 /// Stamps of overwritten buckets kept offline, so that `missing` is exact.
 const EVICTED_BYTES: usize = 256 << 20;
 
-/// See [`Recorder::start`].
-pub(crate) fn start(
-    config: &Config,
-    sources: &Sources<'_>,
-    files: &[PathBuf],
-    clock: Arc<dyn Clock>,
-    progress: Option<&mut dyn FnMut(u64, u64)>,
-    opened_all: &mut dyn FnMut() -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
-) -> Result<Recorder, StartError> {
-    let probed = sources()?
-        .into_iter()
-        .map(|source| {
-            let name = source.name().to_owned();
-            Ok((name, source.probe(config.rx_threads)?))
-        })
-        .collect::<Result<Vec<_>, SourceError>>()?;
-    let texts = Texts {
-        triggers: &config.triggers,
-        // A dump script may answer with this, and fragments are followed for it.
-        dump: if config.scripts.dump.is_some() {
-            "$flow"
-        } else {
-            &config.dump
-        },
-        manual: &config.manual_dump,
-        filter: config.filter.as_deref(),
-    };
-    let link_types = || {
-        files
-            .iter()
-            .filter_map(|path| retroscope_pcapfile::scan_link_types(path).ok())
-            .flatten()
-            .collect()
-    };
-    let known = known_link_types(&probed);
-    let native = Arc::new(NativeCode::new());
-    let link_types = LinkTypes::new(&known, &link_types);
-    let mut expressions = Expressions::new(&texts, &link_types, config.offline, &native)
-        .map_err(StartError::Expression)?;
-    let path = &config.directory;
-    let directory = Directory::open(path).map_err(|error| StartError::Directory {
-        path: path.clone(),
-        error,
-    })?;
-    let queues = probed.iter().map(|(_, source)| source.queues()).sum();
-    let ring_config = ring_config(config, queues, clock.now());
-    let ring = Ring::new(&ring_config, progress)?;
-    let offer = offer(config, &mut expressions, &known);
-    // What arrived while memory was being filled was not received yet: it does not count as lost.
-    let opened = probed
-        .into_iter()
-        .map(|(name, source)| {
-            Ok(Opened {
-                name,
-                queues: source.open(&offer)?,
+impl Recorder {
+    /// Opens the sources, fills the ring and starts the threads. `progress` hears how much memory is filled.
+    ///
+    /// `opened_all` is called when everything is open and before any thread is started or any packet looked at: the calling thread can
+    /// give up its privileges there, and the recorder's threads then have none. Its error ends the start.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing runs then.
+    pub fn start(
+        config: &Config,
+        sources: &Sources<'_>,
+        files: &[PathBuf],
+        clock: Arc<dyn Clock>,
+        progress: Option<&mut dyn FnMut(u64, u64)>,
+        opened_all: &mut dyn FnMut() -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Result<Self, StartError> {
+        let probed = sources()?
+            .into_iter()
+            .map(|source| {
+                let name = source.name().to_owned();
+                Ok((name, source.probe(config.rx_threads)?))
             })
-        })
-        .collect::<Result<Vec<_>, SourceError>>()?;
-    opened_all().map_err(StartError::Opened)?;
-    let shelf = Shelf {
-        directory,
-        format: config.format,
-    };
-    let live = !config.offline;
-    let mode = mode(config.offline);
-    let intake = Intake::new(
-        opened.iter().map(|s| (s.name.clone(), s.queues.len())),
-        Arc::new(Interfaces::new(
-            expressions.triggers.shared().clone(),
-            expressions.template.clone(),
-            mode,
-        )),
-        config.offline,
-    );
-    let common = Common::new(ring, clock, intake);
-    // Threads, and what the authors of scripts wrote, run without the privileges that opening takes.
-    let scripts = without_capabilities(|| {
-        native.start();
-        Functions::new(&config.scripts, Limits::default(), &common)
-    })??;
-    let mut notices = expressions.notices();
-    notices.extend(scripts.start_notice());
-    notices.extend(native.notice());
+            .collect::<Result<Vec<_>, SourceError>>()?;
+        let texts = Texts {
+            triggers: &config.triggers,
+            // A dump script may answer with this, and fragments are followed for it.
+            dump: if config.scripts.dump.is_some() {
+                "$flow"
+            } else {
+                &config.dump
+            },
+            manual: &config.manual_dump,
+            filter: config.filter.as_deref(),
+        };
+        let link_types = || {
+            files
+                .iter()
+                .filter_map(|path| retroscope_pcapfile::scan_link_types(path).ok())
+                .flatten()
+                .collect()
+        };
+        let known = known_link_types(&probed);
+        let native = Arc::new(NativeCode::new());
+        let link_types = LinkTypes::new(&known, &link_types);
+        let mut expressions = Expressions::new(&texts, &link_types, config.offline, &native)
+            .map_err(StartError::Expression)?;
+        let path = &config.directory;
+        let directory = Directory::open(path).map_err(|error| StartError::Directory {
+            path: path.clone(),
+            error,
+        })?;
+        let queues = probed.iter().map(|(_, source)| source.queues()).sum();
+        let ring_config = ring_config(config, queues, clock.now());
+        let ring = Ring::new(&ring_config, progress)?;
+        let offer = offer(config, &mut expressions, &known);
+        // What arrived while memory was being filled was not received yet: it does not count as lost.
+        let opened = probed
+            .into_iter()
+            .map(|(name, source)| Ok((name, source.open(&offer)?)))
+            .collect::<Result<Vec<_>, SourceError>>()?;
+        opened_all().map_err(StartError::Opened)?;
+        let shelf = Shelf {
+            directory,
+            format: config.format,
+        };
+        let live = !config.offline;
+        let mode = mode(config.offline);
+        let intake = Intake::new(
+            opened
+                .iter()
+                .map(|(name, queues)| (name.clone(), queues.len())),
+            Arc::new(Interfaces::new(
+                expressions.triggers.shared().clone(),
+                expressions.template.clone(),
+                mode,
+            )),
+            config.offline,
+        );
+        let common = Common::new(ring, clock, intake);
+        // Threads, and what the authors of scripts wrote, run without the privileges that opening takes.
+        let scripts = without_capabilities(|| {
+            native.start();
+            Functions::new(&config.scripts, Limits::default(), &common)
+        })??;
+        let mut notices = expressions.notices();
+        notices.extend(scripts.start_notice());
+        notices.extend(native.notice());
 
-    let ring = &common.ring;
-    let (messages_tx, messages) = Messages::new(live);
-    let (events_tx, events) = events();
-    let kind = if live {
-        GroupKind::Lapped
-    } else {
-        GroupKind::Gating
-    };
-    let reader = ring.group(kind)?;
-    let waker = reader.waker();
-    let rules = (live && scripts.triggers.is_empty())
-        .then(|| expressions.direct())
-        .flatten();
-    let (lookout, suspects) = Lookout::arrange(rules, ring, queues, waker.clone());
-    let for_inserters = InserterParts {
-        common: Arc::clone(&common),
-        snaplen: config.snaplen,
-        filter: expressions.filter,
-        remaining: config
-            .count
-            .map(|n| Arc::new(AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX)))),
-        lookout,
-        hold_ns: duration_ns(config.hold),
-        duration_ns: config.duration.map(duration_ns),
-    };
-    let queues = opened.into_iter().map(|source| source.queues).collect();
-    let lanes = Lane::of_all(queues, &for_inserters)?;
-    let progress = if live {
-        let promises = common.intake.promises();
-        Progress::Live { promises }
-    } else {
-        Progress::Follow {
-            positions: reader.positions(),
+        let ring = &common.ring;
+        let (messages_tx, messages) = Messages::new(live);
+        let (events_tx, events) = events();
+        let kind = if live {
+            GroupKind::Lapped
+        } else {
+            GroupKind::Gating
+        };
+        let reader = ring.group(kind)?;
+        let waker = reader.waker();
+        let rules = (live && scripts.triggers.is_empty())
+            .then(|| expressions.direct())
+            .flatten();
+        let (lookout, suspects) = Lookout::arrange(rules, ring, queues, waker.clone());
+        let for_inserters = InserterParts {
+            common: Arc::clone(&common),
+            snaplen: config.snaplen,
+            filter: expressions.filter,
+            remaining: config
+                .count
+                .map(|n| Arc::new(AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX)))),
+            lookout,
             hold_ns: duration_ns(config.hold),
-        }
-    };
-    let parts = AnalyzerParts {
-        triggers: expressions.triggers,
-        native: Arc::clone(&native),
-        template: expressions.template,
-        manual: expressions.manual,
-        scripts,
-        suspects,
-        messages: messages_tx,
-        events: events_tx.clone(),
-    };
-    let analyzer = Analyzer::new(Arc::clone(&common), parts, reader, director_config(config));
-    let start_mono_ns = live.then(|| common.clock.now().mono_ns);
-    let parts = DumperParts {
-        common: Arc::clone(&common),
-        shelf,
-        progress,
-        reproducible: config.reproducible,
-        messages,
-        events: events_tx.clone(),
-    };
-    let dumper = spawn_dumper(
-        Dumper::new(parts, Rules::new(mode, native)),
-        Arc::clone(&common),
-    )?;
-    let left = Arc::new(AtomicUsize::new(if live { lanes.len() } else { 1 }));
-    let (analyzer, inserters) = without_capabilities(|| {
-        let analyzer = spawn_analyzer(analyzer, Arc::clone(&common), Arc::clone(&left))?;
-        let inserters = spawn_inserters(lanes, &for_inserters, &left, &waker, &events_tx)?;
-        Ok::<_, StartError>((analyzer, inserters))
-    })??;
-    Ok(Recorder {
-        common,
-        waker,
-        events,
-        inserters,
-        analyzer,
-        dumper,
-        notices,
-        start_mono_ns,
-    })
-}
-
-/// A source that was opened.
-#[derive(Debug)]
-struct Opened {
-    name: String,
-    queues: Vec<Box<dyn Queue>>,
+            duration_ns: config.duration.map(duration_ns),
+        };
+        let queues = opened.into_iter().map(|(_, queues)| queues).collect();
+        let lanes = Lane::of_all(queues, &for_inserters)?;
+        let progress = if live {
+            let promises = common.intake.promises();
+            Progress::Live { promises }
+        } else {
+            Progress::Follow {
+                positions: reader.positions(),
+                hold_ns: duration_ns(config.hold),
+            }
+        };
+        let parts = AnalyzerParts {
+            triggers: expressions.triggers,
+            native: Arc::clone(&native),
+            template: expressions.template,
+            manual: expressions.manual,
+            scripts,
+            suspects,
+            messages: messages_tx,
+            events: events_tx.clone(),
+        };
+        let analyzer = Analyzer::new(Arc::clone(&common), parts, reader, director_config(config));
+        let start_mono_ns = live.then(|| common.clock.now().mono_ns);
+        let parts = DumperParts {
+            common: Arc::clone(&common),
+            shelf,
+            progress,
+            reproducible: config.reproducible,
+            messages,
+            events: events_tx.clone(),
+        };
+        let dumper = spawn_dumper(
+            Dumper::new(parts, Rules::new(mode, native)),
+            Arc::clone(&common),
+        )?;
+        let left = Arc::new(AtomicUsize::new(if live { lanes.len() } else { 1 }));
+        let (analyzer, inserters) = without_capabilities(|| {
+            let analyzer = spawn_analyzer(analyzer, Arc::clone(&common), Arc::clone(&left))?;
+            let inserters = spawn_inserters(lanes, &for_inserters, &left, &waker, &events_tx)?;
+            Ok::<_, StartError>((analyzer, inserters))
+        })??;
+        Ok(Self {
+            common,
+            waker,
+            events,
+            inserters,
+            analyzer,
+            dumper,
+            notices,
+            start_mono_ns,
+        })
+    }
 }
 
 /// What engines may take over. With `-c` they filter nothing: what comes behind the last packet is counted as filtered.

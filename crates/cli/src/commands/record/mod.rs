@@ -91,7 +91,7 @@ fn start(
     let clock = Arc::new(SystemClock::new());
     let result = {
         let mut progress = |done, total| screen.filling(done, total);
-        Recorder::start_with(
+        Recorder::start(
             config,
             &sources,
             &args.files,

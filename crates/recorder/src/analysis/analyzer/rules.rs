@@ -20,7 +20,7 @@ use crate::{
     },
     control::{common::Common, hits::Refusal},
     dump::Message,
-    start::recorder::Scripts,
+    start::config::Scripts,
 };
 
 /// Bytes of packets from files between two looks at what dumps cost: many against the tens of microseconds that one takes.

@@ -1,0 +1,74 @@
+//! What a recorder is asked to do.
+
+use std::{path::PathBuf, time::Duration};
+
+use retroscope_capture::{Source, SourceError};
+use retroscope_ring::Backing;
+use retroscope_script::Script;
+
+use crate::dump::Format;
+
+/// What to record and what to dump.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Files, merged by time and complete, rather than live sources.
+    pub offline: bool,
+    /// Bytes of the ring.
+    pub ring_bytes: u64,
+    /// What its memory is made of.
+    pub ring_backing: Backing,
+    /// The NUMA node that it should come from.
+    pub numa_node: Option<u32>,
+    /// Threads that each live source may use, at least 1.
+    pub rx_threads: usize,
+    /// Trigger expressions.
+    pub triggers: Vec<String>,
+    /// Dump template; empty: everything.
+    pub dump: String,
+    /// What a trigger by hand dumps; empty: everything.
+    pub manual_dump: String,
+    /// Scripts that trigger or dump.
+    pub scripts: Scripts,
+    /// Capture filter.
+    pub filter: Option<String>,
+    /// Packet time before and after a trigger.
+    pub past: Duration,
+    /// See `past`.
+    pub future: Duration,
+    /// How late a packet of a file may be.
+    pub hold: Duration,
+    /// The first dump disarms the triggers.
+    pub single: bool,
+    /// Dumps open at once; of several rules one may have half of them, and the others share the rest.
+    pub max_dumps: usize,
+    /// After the end of a window, how long the same rule and filled-in dump expression start no dump.
+    pub hold_off: Duration,
+    /// Dumps started in any minute, shared in the same way; 0: without limit.
+    pub dumps_per_minute: u64,
+    /// Bytes written in any hour before no further dump is started, shared in the same way; 0: without limit.
+    pub bytes_per_hour: u64,
+    /// Bytes kept of each packet; 0: all.
+    pub snaplen: u32,
+    /// Stop after storing so many packets.
+    pub count: Option<u64>,
+    /// Stop after this time; offline, of packet time.
+    pub duration: Option<Duration>,
+    /// Where dumps go.
+    pub directory: PathBuf,
+    /// How they are written.
+    pub format: Format,
+    /// Leaves creation times out.
+    pub reproducible: bool,
+}
+
+/// Lua functions of the user.
+#[derive(Debug, Clone, Default)]
+pub struct Scripts {
+    /// Triggers, beside the trigger expressions.
+    pub triggers: Vec<Script>,
+    /// What makes a predicate of a trigger packet, in place of the dump template.
+    pub dump: Option<Script>,
+}
+
+/// Makes the sources, in the order the user gave. Called once.
+pub type Sources<'a> = dyn Fn() -> Result<Vec<Box<dyn Source>>, SourceError> + 'a;
