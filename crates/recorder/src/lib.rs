@@ -40,7 +40,11 @@ pub use control::{
     hits::{HitCounts, Reason, Suppressions},
     time::rfc3339,
 };
-pub use dump::{DumpReport, Format, Missing, PROGRAM, Verdict, log::DumpCounts};
+pub use dump::{
+    encode::Format,
+    log::DumpCounts,
+    report::{DumpReport, Missing, PROGRAM, Verdict},
+};
 pub use intake::counters::{INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, SourceSnapshot};
 pub use retroscope_capture::clock::{Clock, Now, SystemClock};
 pub use start::{

@@ -2,7 +2,7 @@
 
 use mlua::{Function, LuaString, Value};
 
-use crate::{ScriptError, machine::kind};
+use crate::error::{ScriptError, kind};
 
 /// Longest name that a dump function may give, bytes: it becomes part of messages and of a JSON file.
 const NAME_MAX: usize = 256;

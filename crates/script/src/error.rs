@@ -2,6 +2,8 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
+use mlua::Value;
+
 /// Why a script cannot be used, or is used no more.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -69,4 +71,12 @@ pub enum ScriptError {
         /// What Lua said.
         message: String,
     },
+}
+
+/// A value's type, as Lua calls it.
+pub(crate) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Integer(_) => "number",
+        other => other.type_name(),
+    }
 }

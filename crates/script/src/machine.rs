@@ -21,14 +21,14 @@ use std::{
 use mlua::{Function, Lua, Table, Value, chunk::ChunkMode};
 
 use crate::{
-    Derived, Packet, Predicate, ScriptError, address,
+    address,
+    dump::{Derived, Predicate},
+    error::{ScriptError, kind},
+    packet::{MANY, Packet},
     sheet::Sheet,
     sys::{self, Stopper},
     watchdog::Watchdog,
 };
-
-/// Packets of one call at most.
-pub const MANY: usize = 64;
 
 /// What is said of a script by `print`, kept until it is taken, lines.
 const NOTES_MAX: usize = 100;
@@ -318,14 +318,6 @@ fn prelude(
 pub fn compiles() -> bool {
     static COMPILES: OnceLock<bool> = OnceLock::new();
     *COMPILES.get_or_init(|| sys::hooks_reach_compiled_code().unwrap_or(false))
-}
-
-/// A value's type, as Lua calls it.
-pub(crate) fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Integer(_) => "number",
-        other => other.type_name(),
-    }
 }
 
 /// Tells what a call that failed did wrong.

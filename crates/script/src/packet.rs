@@ -2,6 +2,9 @@
 
 use retroscope_packet::LinkType;
 
+/// Packets of one call at most.
+pub const MANY: usize = 64;
+
 /// A packet, borrowed for one call.
 #[derive(Debug, Clone, Copy)]
 pub struct Packet<'p> {

@@ -6,29 +6,10 @@
 
 use std::{cell::Cell, ptr};
 
-use crate::{Packet, machine::MANY, slot::Slot};
-
-/// A set of facts about packets, by the numbers that `prelude.lua` has for them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(transparent)]
-pub(crate) struct Facts(pub(crate) u32);
-
-impl Facts {
-    /// Where the captured bytes are, and how many.
-    pub(crate) const BYTES: Self = Self(1);
-    /// What the capture tells beside them: time, length on the wire, interface, link type, direction.
-    pub(crate) const RECORD: Self = Self(2);
-    /// Version, protocol, ports and TCP flags, and whether it is a later fragment.
-    pub(crate) const TRANSPORT: Self = Self(4);
-    /// All that headers tell, those of [`Self::TRANSPORT`] included.
-    pub(crate) const HEADERS: Self = Self(8);
-    const ALL: Self = Self(15);
-
-    #[inline]
-    pub(crate) fn has(self, facts: Self) -> bool {
-        self.0 & facts.0 == facts.0
-    }
-}
+use crate::{
+    packet::{MANY, Packet},
+    slot::{Facts, Slot},
+};
 
 /// See the module. The declaration in `prelude.lua` has the same fields in the same places; a test compares the two.
 #[derive(Debug)]

@@ -17,10 +17,7 @@ use mlua::{
     ffi::{self, lua_Debug, lua_State},
 };
 
-use crate::{
-    Packet,
-    sheet::{Facts, Sheet},
-};
+use crate::{packet::Packet, sheet::Sheet, slot::Facts};
 
 /// What a stopped script is told.
 const STOPPED: &std::ffi::CStr = c"the script was stopped";

@@ -19,10 +19,10 @@ use retroscope_filter::Template;
 use retroscope_ring::{Batch, Packet, Reader, Reservation};
 
 use crate::{
-    Event,
     analysis::{
         director::{Clip, Director, DirectorConfig, Hit, HitOrder, Order},
         fragments::FirstFragments,
+        functions::Functions,
         late::{ClosedWindows, OpenWindow},
         native::NativeCode,
         predicate::Expression,
@@ -30,18 +30,17 @@ use crate::{
     },
     control::{
         common::Common,
-        events::Events,
+        events::{Event, Events},
         hits::Refusal,
         progress::promised,
         ring_time::{Moment, Stamps},
         time::rfc3339,
     },
-    dump::{CloseOrder, DumpOrder, Message, Messages},
+    dump::order::{CloseOrder, DumpOrder, Message, Messages},
     intake::{interfaces::InterfaceCache, lookout::Suspects},
 };
 
 use pace::{Refusals, Say, Unseen};
-pub(crate) use rules::Functions;
 
 /// Rule number of a trigger by hand.
 const MANUAL: usize = usize::MAX;

@@ -6,20 +6,18 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, atomic::Ordering},
+    sync::{Arc, Mutex},
 };
 
 use retroscope_filter::{FilterError, Template};
 use retroscope_packet::{LinkType, flow_of, parse};
 use retroscope_ring::Packet;
-use retroscope_script::{
-    Derived, Limits, Machine, Packet as ScriptPacket, Predicate, Script, ScriptError,
-};
+use retroscope_script::{Derived, Limits, Machine, Packet as ScriptPacket, Script, ScriptError};
 
 use crate::{
     analysis::{
         fragments::FirstFragments,
-        predicate::Expression,
+        predicate::{Expression, LuaState, ScriptPredicate},
         trigger_scripts::{News, shown},
     },
     control::{common::Common, hits::Refusal, lock, time::rfc3339},
@@ -35,39 +33,6 @@ pub(crate) struct DumpFunction {
     state: LuaState,
     templates: HashMap<(LinkType, String), Result<Arc<Template>, String>>,
     news: News,
-}
-
-/// The Lua state.
-#[derive(Debug, Clone)]
-struct LuaState {
-    script: Arc<Mutex<Machine>>,
-    common: Arc<Common>,
-}
-
-/// What one call of the dump function made: a function over packets. It is given up with the last of its clones.
-#[derive(Debug, Clone)]
-pub(crate) struct ScriptPredicate(Arc<Held>);
-
-#[derive(Debug)]
-struct Held {
-    state: LuaState,
-    predicate: Predicate,
-    /// What it takes, for people; two of one name take the same.
-    name: String,
-}
-
-impl LuaState {
-    /// Calls the script, and counts it when it fails.
-    fn call<R>(&self, call: impl FnOnce(&mut Machine) -> R) -> R {
-        let mut script = lock(&self.script);
-        let result = call(&mut script);
-        if script.fault().is_some() {
-            // Relaxed: a number that stands alone; the lock makes its writers one.
-            let failed = &self.common.counters.dump_script_failed;
-            failed.store(1, Ordering::Relaxed);
-        }
-        result
-    }
 }
 
 impl DumpFunction {
@@ -115,12 +80,11 @@ impl DumpFunction {
             }
             Derived::Predicate { predicate, name } => {
                 let name = name.unwrap_or_else(|| cause(&trigger));
-                let held = Held {
+                let predicate = ScriptPredicate {
                     state: self.state.clone(),
-                    predicate,
-                    name: format!("{script}[{name}]"),
+                    function: Arc::new(predicate),
+                    name: format!("{script}[{name}]").into(),
                 };
-                let predicate = ScriptPredicate(Arc::new(held));
                 Some(Ok(Expression::scripted(predicate, packet.interface)))
             }
         }
@@ -157,23 +121,4 @@ impl DumpFunction {
 fn cause(trigger: &ScriptPacket<'_>) -> String {
     let flow = flow_of(&parse(trigger.link_type, trigger.data));
     flow.map_or_else(|| rfc3339(trigger.time_ns), |flow| flow.to_string())
-}
-
-impl ScriptPredicate {
-    pub(crate) fn name(&self) -> &str {
-        &self.0.name
-    }
-
-    /// Which of at most [`retroscope_script::MANY`] packets it takes: bit `n` is that of packet `n`.
-    pub(crate) fn match_many(&self, packets: &[ScriptPacket<'_>]) -> u64 {
-        let Held {
-            state, predicate, ..
-        } = &*self.0;
-        state.call(|script| script.match_derived(predicate, packets))
-    }
-
-    /// Why it takes nothing any more, if its script is disabled.
-    pub(crate) fn fault(&self) -> Option<String> {
-        lock(&self.0.state.script).fault().map(ToString::to_string)
-    }
 }

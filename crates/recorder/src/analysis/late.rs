@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use retroscope_filter::Decision;
 use retroscope_ring::Packet;
 
-use crate::{analysis::predicate::Predicate, dump::Message, intake::interfaces::Interface};
+use crate::{analysis::predicate::Predicate, dump::order::Message, intake::interfaces::Interface};
 
 /// Windows that a late packet is still checked against.
 const KEPT: usize = 1024;

@@ -9,6 +9,7 @@ pub(crate) mod chunk;
 pub(crate) mod director;
 pub(crate) mod dump_script;
 pub(crate) mod fragments;
+pub(crate) mod functions;
 pub(crate) mod late;
 pub(crate) mod native;
 pub(crate) mod open_dumps;

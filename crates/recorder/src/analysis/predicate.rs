@@ -2,23 +2,24 @@
 
 use std::{
     hash::{Hash, Hasher},
-    sync::Arc,
+    sync::{Arc, Mutex, atomic::Ordering},
 };
 
 use retroscope_filter::{
-    Decision, FillError, Filled, Filter, FilterError, FlowState, Template, TriggerFacts,
-    TriggerValues, Verdict,
+    Decision, FillError, Filled, Filter, FilterError, FlowState, PacketView, Template,
+    TriggerFacts, TriggerValues, Verdict,
 };
-use retroscope_packet::{LinkType, parse};
+use retroscope_packet::{Direction, LinkType, parse};
 use retroscope_ring::Packet;
+use retroscope_script::{Machine, Packet as ScriptPacket};
 
 use crate::{
     analysis::{
-        dump_script::ScriptPredicate,
         fragments::FirstFragments,
-        prepared::{Prepared, mode, view},
+        prepared::{Prepared, mode},
         trigger_scripts::shown,
     },
+    control::{common::Common, lock},
     intake::interfaces::Interface,
 };
 
@@ -86,7 +87,7 @@ impl Expression {
             What::Values(template, values) => template.filled(values),
             What::Plain(filled) => Filled::clone(filled),
             What::Script(predicate) => {
-                let text = predicate.name().to_owned();
+                let text = predicate.name.to_string();
                 return (text, Predicate::Script(predicate.clone()));
             }
         };
@@ -101,7 +102,7 @@ impl PartialEq for Expression {
                 (Arc::ptr_eq(a, b) || a == b) && values == others
             }
             (What::Plain(a), What::Plain(b)) => a == b,
-            (What::Script(a), What::Script(b)) => a.name() == b.name(),
+            (What::Script(a), What::Script(b)) => a.name == b.name,
             _ => false,
         }
     }
@@ -114,7 +115,7 @@ impl Hash for Expression {
         match &self.what {
             What::Values(_, values) => values.hash(state),
             What::Plain(filled) => filled.hash(state),
-            What::Script(predicate) => predicate.name().hash(state),
+            What::Script(predicate) => predicate.name.hash(state),
         }
     }
 }
@@ -177,7 +178,14 @@ impl Predicate {
             Self::Filter(filter) => {
                 let FilterPredicate { prepared, state } = &mut **filter;
                 prepared.prepare(interface.link_type);
-                let view = view(interface, packet, prepared.mode());
+                let view = PacketView {
+                    link_type: interface.link_type,
+                    mode: prepared.mode(),
+                    interface: packet.interface,
+                    aux: Direction::from_bits(packet.direction).into(),
+                    data: packet.data,
+                    wire_len: packet.wire_len,
+                };
                 prepared.filter().evaluate(state, &view)
             }
             Self::Script(script) => {
@@ -216,5 +224,48 @@ impl Predicate {
     /// Why it may not have taken all that it should.
     pub(crate) fn fault(&self) -> Option<String> {
         self.script().and_then(ScriptPredicate::fault)
+    }
+}
+
+/// The Lua state of the dump script.
+#[derive(Debug, Clone)]
+pub(crate) struct LuaState {
+    pub(crate) script: Arc<Mutex<Machine>>,
+    pub(crate) common: Arc<Common>,
+}
+
+impl LuaState {
+    /// Calls the script, and counts it when it fails.
+    pub(crate) fn call<R>(&self, call: impl FnOnce(&mut Machine) -> R) -> R {
+        let mut script = lock(&self.script);
+        let result = call(&mut script);
+        if script.fault().is_some() {
+            // Relaxed: a number that stands alone; the lock makes its writers one.
+            let failed = &self.common.counters.dump_script_failed;
+            failed.store(1, Ordering::Relaxed);
+        }
+        result
+    }
+}
+
+/// What one call of the dump function made: a function over packets. It is given up with the last of its clones.
+#[derive(Debug, Clone)]
+pub(crate) struct ScriptPredicate {
+    pub(crate) state: LuaState,
+    pub(crate) function: Arc<retroscope_script::Predicate>,
+    /// What it takes, for people; two of one name take the same.
+    pub(crate) name: Arc<str>,
+}
+
+impl ScriptPredicate {
+    /// Which of at most [`retroscope_script::MANY`] packets it takes: bit `n` is that of packet `n`.
+    pub(crate) fn match_many(&self, packets: &[ScriptPacket<'_>]) -> u64 {
+        let function = &self.function;
+        (self.state).call(|script| script.match_derived(function, packets))
+    }
+
+    /// Why it takes nothing any more, if its script is disabled.
+    pub(crate) fn fault(&self) -> Option<String> {
+        lock(&self.state.script).fault().map(ToString::to_string)
     }
 }

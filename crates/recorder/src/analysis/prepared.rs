@@ -3,11 +3,8 @@
 //! Where an expression compiles for none of them, the user made a mistake; where it compiles for some, packets of the others do
 //! not match, and that is said once.
 
-use retroscope_filter::{Filter, FilterError, Frame, LinkContext, Mode, PacketView, Program};
-use retroscope_packet::{Direction, LinkType};
-use retroscope_ring::Packet;
-
-use crate::intake::interfaces::Interface;
+use retroscope_filter::{Filter, FilterError, Frame, LinkContext, Mode, Program};
+use retroscope_packet::LinkType;
 
 /// Snap length told to libpcap: the most that the ring stores. It makes no difference to what matches.
 const SNAPLEN: u32 = 262_144;
@@ -18,17 +15,6 @@ pub(crate) fn context(link_type: LinkType, mode: Mode) -> LinkContext {
         snaplen: SNAPLEN,
         mode,
         optimize: true,
-    }
-}
-
-pub(crate) fn view<'p>(interface: &Interface, packet: &Packet<'p>, mode: Mode) -> PacketView<'p> {
-    PacketView {
-        link_type: interface.link_type,
-        mode,
-        interface: packet.interface,
-        aux: Direction::from_bits(packet.direction).into(),
-        data: packet.data,
-        wire_len: packet.wire_len,
     }
 }
 

@@ -6,7 +6,10 @@ use std::sync::{
 };
 use std::time::Duration;
 
-use crate::{DumpCounts, DumpReport, control::lock};
+use crate::{
+    control::lock,
+    dump::{log::DumpCounts, report::DumpReport},
+};
 
 /// News that wait at most; further ones are counted.
 const WAITING_MAX: usize = 1024;

@@ -30,11 +30,10 @@ use super::{
     scan::{Scanner, Visit, Want},
 };
 use crate::{
-    Event,
     analysis::rules::Rules,
     control::{
         common::Common,
-        events::Events,
+        events::{Event, Events},
         progress::{Progress, Reach},
         ring_time::Stamps,
         time::rfc3339,

@@ -8,9 +8,9 @@ use retroscope_pcapfile::Reader;
 use retroscope_ring::{Ring, RingConfig};
 
 use super::{
-    Directory, Format, Shelf,
-    encode::InterfaceTotals,
-    file::{DumpFile, FinishedFile},
+    encode::{Format, InterfaceTotals},
+    file::{DumpFile, FinishedFile, Shelf},
+    names::Directory,
     packet::{Key, PacketMeta},
 };
 use crate::intake::interfaces::{InterfaceCache, Interfaces};

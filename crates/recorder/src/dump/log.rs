@@ -4,7 +4,8 @@ use std::{collections::VecDeque, sync::Mutex};
 
 use serde::Serialize;
 
-use crate::{DumpReport, Verdict, control::lock};
+use super::report::{DumpReport, Verdict};
+use crate::control::lock;
 
 /// Dumps that the log keeps.
 const LISTED: usize = 10_000;

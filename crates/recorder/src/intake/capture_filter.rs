@@ -8,7 +8,7 @@ use retroscope_packet::{Direction, LinkType};
 
 use crate::{
     analysis::{native::NativeCode, prepared::Prepared},
-    intake::inserter::WireFrame,
+    intake::inserter::frame::WireFrame,
 };
 
 /// The capture filter.

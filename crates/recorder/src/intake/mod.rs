@@ -14,13 +14,13 @@ use std::sync::{
 
 use crate::{
     control::{ring_time::Moment, time::seconds},
-    dump::Missing,
+    dump::report::Missing,
     intake::{
         away::Away,
         counters::{
             INTERFACE_DOWN, LossEvent, LossLog, PERHAPS_LOST, QueueCounters, SourceSnapshot,
         },
-        inserter::Late,
+        inserter::sequence::Late,
         interfaces::{InterfaceCache, Interfaces},
     },
 };

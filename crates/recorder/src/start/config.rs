@@ -6,7 +6,7 @@ use retroscope_capture::{Source, SourceError};
 use retroscope_ring::Backing;
 use retroscope_script::Script;
 
-use crate::dump::Format;
+use crate::dump::encode::Format;
 
 /// What to record and what to dump.
 #[derive(Debug, Clone)]

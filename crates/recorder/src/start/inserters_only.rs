@@ -15,7 +15,7 @@ use crate::{
     intake::{
         Intake,
         counters::SourceSnapshot,
-        inserter::{InserterParts, Lane, LiveInserter},
+        inserter::{lane::Lane, live::LiveInserter, parts::InserterParts},
     },
     start::recorder::StartError,
 };

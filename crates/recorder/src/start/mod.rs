@@ -26,24 +26,29 @@ use retroscope_ring::{EvictionDetail, GroupKind, Mode, Ring, RingConfig, Waker};
 use retroscope_script::Limits;
 
 use crate::{
-    Event,
     analysis::{
-        analyzer::{Analyzer, AnalyzerParts, Functions},
+        analyzer::{Analyzer, AnalyzerParts},
         director::{Clip, DirectorConfig},
+        functions::Functions,
         native::NativeCode,
         prepared::{LinkTypes, mode},
         rules::Rules,
     },
     control::{
         common::Common,
-        events::{Events, events},
+        events::{Event, Events, events},
         progress::Progress,
         unprivileged::without_capabilities,
     },
-    dump::{Directory, Dumper, DumperParts, Messages, Shelf},
+    dump::{
+        dumper::{Dumper, DumperParts},
+        file::Shelf,
+        names::Directory,
+        order::Messages,
+    },
     intake::{
         Intake,
-        inserter::{InserterParts, Lane, LiveInserter, MergeInserter},
+        inserter::{lane::Lane, live::LiveInserter, merge::MergeInserter, parts::InserterParts},
         interfaces::Interfaces,
         lookout::Lookout,
     },

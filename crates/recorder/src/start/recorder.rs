@@ -17,9 +17,13 @@ use retroscope_ring::{Ring, RingError, RingStatistics, Waker};
 use retroscope_script::ScriptError;
 
 use crate::{
-    Event,
-    control::{common::Common, events::EventQueue, hits::HitCounts, progress::Control},
-    dump::{DumpReport, log::DumpCounts},
+    control::{
+        common::Common,
+        events::{Event, EventQueue},
+        hits::HitCounts,
+        progress::Control,
+    },
+    dump::{log::DumpCounts, report::DumpReport},
     intake::counters::SourceSnapshot,
     start::expressions::ExpressionError,
 };

@@ -11,7 +11,7 @@ use retroscope_script::Limits;
 
 use crate::{
     DumpReport, Scripts, Verdict,
-    dump::Directory,
+    dump::names::Directory,
     rfc3339,
     tests::fake_disk::FakeDisk,
     tests::rig::{MS, Plan, Rig, S, udp},

@@ -23,8 +23,9 @@ use retroscope_script::Limits;
 use crate::{
     Event, Scripts,
     analysis::{
-        analyzer::{Analyzer, AnalyzerParts, Functions},
+        analyzer::{Analyzer, AnalyzerParts},
         director::{Clip, DirectorConfig},
+        functions::Functions,
         native::NativeCode,
         prepared::{LinkTypes, mode},
         rules::Rules,
@@ -34,10 +35,17 @@ use crate::{
         events::{EventQueue, events},
         progress::Progress,
     },
-    dump::{Directory, DumpReport, Dumper, DumperParts, Format, Messages, Shelf},
+    dump::{
+        dumper::{Dumper, DumperParts},
+        encode::Format,
+        file::Shelf,
+        names::Directory,
+        order::Messages,
+        report::DumpReport,
+    },
     intake::{
         Intake,
-        inserter::{InserterParts, Lane, LiveInserter},
+        inserter::{lane::Lane, live::LiveInserter, parts::InserterParts},
         interfaces::Interfaces,
         lookout::Lookout,
     },

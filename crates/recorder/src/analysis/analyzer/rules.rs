@@ -1,64 +1,27 @@
 //! The analyzer's rules: trigger expressions, then trigger scripts, numbered in this order.
 
-use std::sync::{Arc, atomic::Ordering, mpsc::sync_channel};
+use std::sync::{atomic::Ordering, mpsc::sync_channel};
 
 use retroscope_filter::Template;
 use retroscope_packet::LinkType;
 use retroscope_ring::{Packet, Packets};
-use retroscope_script::{Limits, ScriptError};
 
 use super::Core;
 use crate::{
-    Event,
     analysis::{
         chunk::MANY,
         director::{Hit, HitOrder},
         dump_script::DumpFunction,
+        functions::Functions,
         predicate::Expression,
         prepared::{context, mode},
-        trigger_scripts::TriggerScripts,
     },
-    control::{common::Common, hits::Refusal},
-    dump::Message,
-    start::config::Scripts,
+    control::{events::Event, hits::Refusal},
+    dump::order::Message,
 };
 
 /// Bytes of packets from files between two looks at what dumps cost: many against the tens of microseconds that one takes.
 const STRETCH_BYTES: u64 = 256 << 10;
-
-/// The user's scripts.
-#[derive(Debug, Default)]
-pub(crate) struct Functions {
-    pub(crate) triggers: TriggerScripts,
-    /// In place of the dump template.
-    pub(crate) dump: Option<DumpFunction>,
-}
-
-impl Functions {
-    /// Runs the files once. The counters learn when the dump script fails.
-    pub(crate) fn new(
-        scripts: &Scripts,
-        limits: Limits,
-        common: &Arc<Common>,
-    ) -> Result<Self, ScriptError> {
-        let dump = scripts.dump.as_ref();
-        Ok(Self {
-            triggers: TriggerScripts::new(&scripts.triggers, limits)?,
-            dump: dump
-                .map(|script| DumpFunction::new(script, limits, common))
-                .transpose()?,
-        })
-    }
-
-    /// What a user of scripts should know.
-    pub(crate) fn start_notice(&self) -> Option<String> {
-        let any = !self.triggers.is_empty() || self.dump.is_some();
-        let slow = any && !retroscope_script::compiles();
-        slow.then(|| {
-            "scripts are interpreted, not compiled: this LuaJIT was built without LUAJIT_ENABLE_CHECKHOOK".to_owned()
-        })
-    }
-}
 
 impl Core {
     /// Asks the trigger scripts about the next chunk of packets, of which `first` is the producer's first record.

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use retroscope_capture::{Burst, FrameMeta, Queue, SourceError, Status};
 
 use super::{
-    SOURCE_WAIT,
+    parts::SOURCE_WAIT,
     sequence::{Late, Misplaced, PACKETS_MIN, Seen, Sequence},
 };
 

@@ -6,11 +6,11 @@ use retroscope_capture::{Burst, Event, Queue, SourceError, Status, TimeDomain};
 use retroscope_ring::{Producer, RingError};
 
 use super::{
-    InserterParts, SOURCE_WAIT,
     ahead::{Ahead, Step},
     host::{HostStamps, Part},
+    parts::{InserterParts, Known, SOURCE_WAIT},
     sequence::Misplaced,
-    tally::{Known, Stored, Tally, plain},
+    tally::{Stored, Tally, plain},
 };
 use crate::{
     control::{

@@ -6,7 +6,10 @@ use retroscope_capture::{SourceError, Status, af_packet::WATERMARK_BEHIND_NS_MAX
 use retroscope_ring::Producer;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use super::{InserterParts, Lane, SOURCE_WAIT};
+use super::{
+    lane::Lane,
+    parts::{InserterParts, SOURCE_WAIT},
+};
 use crate::control::ring_time::Moment;
 
 /// How long an inserter waits for its source while nobody needs its watermark: on a silent link, and on one where no packet is suspect. A dump

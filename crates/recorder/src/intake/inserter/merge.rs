@@ -5,7 +5,10 @@ use std::ops::Range;
 use retroscope_capture::{SourceError, Status};
 use retroscope_ring::Producer;
 
-use super::{InserterParts, Lane, SOURCE_WAIT};
+use super::{
+    lane::Lane,
+    parts::{InserterParts, SOURCE_WAIT},
+};
 use crate::control::ring_time::Moment;
 
 /// The inserter of all files.

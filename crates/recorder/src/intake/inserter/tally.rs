@@ -8,15 +8,11 @@ use retroscope_capture::{Burst, Frame, FrameMeta};
 use retroscope_packet::LinkType;
 use retroscope_ring::{Producer, Record};
 
-use super::{InserterParts, WireFrame, frame::has_tag};
+use super::{
+    frame::{WireFrame, has_tag},
+    parts::{InserterParts, Known},
+};
 use crate::intake::{capture_filter::CaptureFilter, counters::BurstCount};
-
-/// An interface of a queue: its ring-wide identifier and its link type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Known {
-    pub(super) id: u16,
-    pub(super) link_type: LinkType,
-}
 
 /// What became of the frames of a queue since the last flush.
 #[derive(Debug, Default)]

@@ -1,0 +1,45 @@
+//! The user's scripts: those that trigger, and the one that dumps.
+
+use std::sync::Arc;
+
+use retroscope_script::{Limits, ScriptError};
+
+use crate::{
+    analysis::{dump_script::DumpFunction, trigger_scripts::TriggerScripts},
+    control::common::Common,
+    start::config::Scripts,
+};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Functions {
+    pub(crate) triggers: TriggerScripts,
+    /// In place of the dump template.
+    pub(crate) dump: Option<DumpFunction>,
+}
+
+impl Functions {
+    /// Runs the files once. The counters learn when the dump script fails.
+    pub(crate) fn new(
+        scripts: &Scripts,
+        limits: Limits,
+        common: &Arc<Common>,
+    ) -> Result<Self, ScriptError> {
+        let dump = scripts.dump.as_ref();
+        Ok(Self {
+            triggers: TriggerScripts::new(&scripts.triggers, limits)?,
+            dump: dump
+                .map(|script| DumpFunction::new(script, limits, common))
+                .transpose()?,
+        })
+    }
+
+    /// What a user of scripts should know.
+    pub(crate) fn start_notice(&self) -> Option<String> {
+        let any = !self.triggers.is_empty() || self.dump.is_some();
+        let slow = any && !retroscope_script::compiles();
+        slow.then(|| {
+            "scripts are interpreted, not compiled: this LuaJIT was built without LUAJIT_ENABLE_CHECKHOOK".to_owned()
+        })
+    }
+}

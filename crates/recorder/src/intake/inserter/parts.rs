@@ -1,0 +1,93 @@
+//! What the inserters of a recorder have in common.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use retroscope_capture::{Burst, FrameMeta};
+use retroscope_packet::LinkType;
+use retroscope_ring::Producer;
+
+use crate::{
+    control::common::Common,
+    intake::{capture_filter::CaptureFilter, lookout::Lookout},
+};
+
+/// How long an inserter waits for its source while anybody needs its watermark or its counters: so often they move at least.
+pub(super) const SOURCE_WAIT: Duration = Duration::from_millis(8);
+
+/// An interface of a queue: its ring-wide identifier and its link type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) id: u16,
+    pub(super) link_type: LinkType,
+}
+
+/// What the inserters of a recorder have in common.
+#[derive(Debug, Clone)]
+pub(crate) struct InserterParts {
+    pub(crate) common: Arc<Common>,
+    /// Bytes kept of each frame; 0: all that were captured.
+    pub(crate) snaplen: u32,
+    /// `-f`, if any.
+    pub(crate) filter: Option<CaptureFilter>,
+    /// `-c`: packets still to be stored, shared by all inserters.
+    pub(crate) remaining: Option<Arc<AtomicI64>>,
+    /// Live, where the inserters try the trigger rules as well.
+    pub(crate) lookout: Option<Lookout>,
+    /// How late a packet may be whose stamp is not of the system's clock, ns.
+    pub(crate) hold_ns: i64,
+    /// `--duration`, ns: live of the monotonic clock, offline of packet time.
+    pub(crate) duration_ns: Option<i64>,
+}
+
+impl InserterParts {
+    /// All packets, whole, until the sources end.
+    pub(crate) fn of_all(common: Arc<Common>) -> Self {
+        Self {
+            common,
+            snaplen: 0,
+            filter: None,
+            remaining: None,
+            lookout: None,
+            hold_ns: 0,
+            duration_ns: None,
+        }
+    }
+
+    /// Takes up to `wanted` packets off what `-c` still lets in, and returns how many there were.
+    pub(super) fn reserve(&self, wanted: usize) -> usize {
+        let Some(remaining) = &self.remaining else {
+            return wanted;
+        };
+        let taken = i64::try_from(wanted).unwrap_or(i64::MAX);
+        // Relaxed: nothing but the number is shared. Below 0 it says by how much more was wanted.
+        let before = remaining.fetch_sub(taken, Ordering::Relaxed);
+        usize::try_from(before.clamp(0, taken)).unwrap_or(0)
+    }
+
+    /// Tries the trigger rules on frames that will be stored as they stand, if that is this thread's to do.
+    pub(super) fn look(
+        &mut self,
+        burst: &Burst<'_>,
+        frames: &[FrameMeta],
+        Known { id, link_type }: Known,
+        producer: &Producer,
+    ) {
+        if let Some(lookout) = &mut self.lookout {
+            let place = (producer.id(), producer.stored());
+            lookout.look(place, (link_type, id), burst, frames);
+        }
+    }
+
+    /// Whether `-c` lets nothing in any more.
+    pub(super) fn is_spent(&self) -> bool {
+        // Relaxed: as above.
+        let remaining = self.remaining.as_ref();
+        remaining.is_some_and(|remaining| remaining.load(Ordering::Relaxed) <= 0)
+    }
+}
