@@ -31,7 +31,7 @@ use crate::{
     control::{
         common::Common,
         events::{Event, Events},
-        hits::Refusal,
+        hits::{Refusal, Suppressed},
         progress::promised,
         ring_time::{Moment, Stamps},
         time::rfc3339,
@@ -334,23 +334,7 @@ impl Core {
                         id,
                         clipped,
                         suppressed,
-                    } => {
-                        let order = CloseOrder {
-                            id,
-                            clipped,
-                            suppressed,
-                            ends: self.ends(),
-                            received: (!self.live).then(|| self.received.clone()),
-                            clock_ns: if self.live {
-                                self.common.clock.now().ring_ns
-                            } else {
-                                self.director.clock_ns()
-                            },
-                            start_ns: self.start_ns,
-                            unseen: 0,
-                        };
-                        self.close(order);
-                    }
+                    } => self.close(id, clipped, suppressed),
                     Order::Refused { hit, why } => self.refuse(hit, &why),
                 }
             }
@@ -362,7 +346,7 @@ impl Core {
         let rule = self.rule_name(hit.rule).to_owned();
         let (text, predicate) = expression.resolve(!self.live);
         let trigger =
-            (hit.rule != MANUAL).then_some((hit.producer, hit.record, expression.interface()));
+            (hit.rule != MANUAL).then_some((hit.producer, hit.record, expression.interface));
         let offset_ns = if hit.rule == MANUAL {
             self.common.clock.now().offset_ns
         } else {
@@ -396,18 +380,29 @@ impl Core {
         })));
     }
 
-    fn close(&mut self, mut order: CloseOrder) {
-        let Some(window) = self.open.remove(&order.id) else {
+    fn close(&mut self, id: u64, clipped: Option<Clip>, suppressed: Suppressed) {
+        let Some(window) = self.open.remove(&id) else {
             return;
         };
-        order.unseen = self.unseen.within(window.from_ns, window.to_ns);
-        self.common
-            .counters
-            .closed_dumps
-            .fetch_add(1, Ordering::Relaxed);
-        let (id, ends, closed_ns) = (order.id, order.ends.clone(), order.clock_ns);
-        self.send(Message::Close(Box::new(order)));
-        if let Some(late) = self.closed.add(id, window, ends, closed_ns) {
+        let closed = &self.common.counters.closed_dumps;
+        closed.fetch_add(1, Ordering::Relaxed);
+        let ends = self.ends();
+        let clock_ns = if self.live {
+            self.common.clock.now().ring_ns
+        } else {
+            self.director.clock_ns()
+        };
+        self.send(Message::Close(Box::new(CloseOrder {
+            id,
+            clipped,
+            suppressed,
+            ends: ends.clone(),
+            received: (!self.live).then(|| self.received.clone()),
+            clock_ns,
+            start_ns: self.start_ns,
+            unseen: self.unseen.within(window.from_ns, window.to_ns),
+        })));
+        if let Some(late) = self.closed.add(id, window, ends, clock_ns) {
             self.send(late);
         }
     }

@@ -16,7 +16,7 @@ const APART_MAX_NS: u64 = 60_000_000_000;
 #[derive(Debug)]
 pub(crate) struct FirstFragments {
     /// Whether anyone asks; if not, it learns nothing.
-    wanted: bool,
+    pub(crate) wanted: bool,
     /// The flow and the time stamp of each.
     flows: Datagrams<(FlowKey, i64)>,
 }
@@ -30,11 +30,6 @@ impl FirstFragments {
                 || variables.contains(&Variable::CommunityId),
             flows: Datagrams::default(),
         }
-    }
-
-    /// Whether it learns from packets at all.
-    pub(crate) fn wanted(&self) -> bool {
-        self.wanted
     }
 
     /// Learns from a packet. Whole packets behind an untagged Ethernet header are told apart by a glance.

@@ -28,7 +28,8 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(crate) struct Expression {
     what: What,
-    interface: u16,
+    /// The interface of the trigger packet.
+    pub(crate) interface: u16,
 }
 
 #[derive(Debug, Clone)]
@@ -74,11 +75,6 @@ impl Expression {
             what: What::Script(predicate),
             interface,
         }
-    }
-
-    /// The interface of the trigger packet.
-    pub(crate) fn interface(&self) -> u16 {
-        self.interface
     }
 
     /// As people read it, and what a dump of it takes.
@@ -147,7 +143,7 @@ impl Predicate {
     /// The filter, for a rule set, which finds the packets to ask about; `None`: a script decides.
     pub(crate) fn filter(&self) -> Option<&Filter> {
         match self {
-            Self::Filter(filter) => Some(filter.prepared.filter()),
+            Self::Filter(filter) => Some(&filter.prepared.filter),
             Self::Script(_) => None,
         }
     }
@@ -180,13 +176,13 @@ impl Predicate {
                 prepared.prepare(interface.link_type);
                 let view = PacketView {
                     link_type: interface.link_type,
-                    mode: prepared.mode(),
+                    mode: prepared.mode,
                     interface: packet.interface,
                     aux: Direction::from_bits(packet.direction).into(),
                     data: packet.data,
                     wire_len: packet.wire_len,
                 };
-                prepared.filter().evaluate(state, &view)
+                prepared.filter.evaluate(state, &view)
             }
             Self::Script(script) => {
                 let stamp_ns = packet.time_ns.wrapping_add(offset_ns);
@@ -214,7 +210,7 @@ impl Predicate {
         let Self::Filter(filter) = self else {
             return Vec::new();
         };
-        let refused = filter.prepared.refused().iter();
+        let refused = filter.prepared.refused.iter();
         let note = |(link_type, error): &(LinkType, String)| {
             format!("takes nothing of link type {}: {error}", link_type.0)
         };

@@ -6,6 +6,8 @@
 use retroscope_filter::{Filter, FilterError, Frame, LinkContext, Mode, Program};
 use retroscope_packet::LinkType;
 
+use crate::analysis::native::NativeCode;
+
 /// Snap length told to libpcap: the most that the ring stores. It makes no difference to what matches.
 const SNAPLEN: u32 = 262_144;
 
@@ -24,9 +26,9 @@ pub(crate) fn mode(offline: bool) -> Mode {
 
 /// The link types of the sources.
 pub(crate) struct LinkTypes<'a> {
-    known: &'a [LinkType],
+    pub(crate) known: &'a [LinkType],
     /// Finds those that only turn up further inside the files, at a cost.
-    more: &'a dyn Fn() -> Vec<LinkType>,
+    pub(crate) more: &'a dyn Fn() -> Vec<LinkType>,
 }
 
 impl<'a> LinkTypes<'a> {
@@ -35,14 +37,6 @@ impl<'a> LinkTypes<'a> {
         const ETHERNET: [LinkType; 1] = [LinkType::ETHERNET];
         let known = if known.is_empty() { &ETHERNET } else { known };
         Self { known, more }
-    }
-
-    pub(crate) fn known(&self) -> &[LinkType] {
-        self.known
-    }
-
-    pub(crate) fn more(&self) -> Vec<LinkType> {
-        (self.more)()
     }
 
     /// Ok if `compile` succeeds for any of the known, else for any of the others; otherwise the error of the first.
@@ -61,8 +55,7 @@ impl<'a> LinkTypes<'a> {
         match first {
             Some(error)
                 if !succeeded
-                    && !self
-                        .more()
+                    && !(self.more)()
                         .into_iter()
                         .any(|link_type| compile(link_type).is_ok()) =>
             {
@@ -76,10 +69,11 @@ impl<'a> LinkTypes<'a> {
 /// A filter that learns new link types as packets of them come.
 #[derive(Debug, Clone)]
 pub(crate) struct Prepared {
-    filter: Filter,
-    mode: Mode,
+    pub(crate) filter: Filter,
+    pub(crate) mode: Mode,
     tried: Vec<LinkType>,
-    refused: Vec<(LinkType, String)>,
+    /// Link types for which it was refused, and why.
+    pub(crate) refused: Vec<(LinkType, String)>,
 }
 
 impl Prepared {
@@ -90,14 +84,6 @@ impl Prepared {
             tried: Vec::new(),
             refused: Vec::new(),
         }
-    }
-
-    pub(crate) fn filter(&self) -> &Filter {
-        &self.filter
-    }
-
-    pub(crate) fn mode(&self) -> Mode {
-        self.mode
     }
 
     /// Compiles for a link type, if that was not tried before; whether it was not.
@@ -138,7 +124,7 @@ impl Prepared {
     pub(crate) fn seal(&self, link_types: &LinkTypes<'_>) {
         if self.filter.has_names() {
             let mut filter = self.filter.clone();
-            for link_type in link_types.known().iter().copied().chain(link_types.more()) {
+            for link_type in link_types.known.iter().copied().chain((link_types.more)()) {
                 // A refusal is remembered, and told when packets of the link type come.
                 let _ = filter.prepare(context(link_type, self.mode));
             }
@@ -147,9 +133,19 @@ impl Prepared {
     }
 
     /// Its programs for all link types that were tried.
-    pub(crate) fn programs(&self) -> impl Iterator<Item = &Program> {
+    fn programs(&self) -> impl Iterator<Item = &Program> {
         let of = |link_type: &LinkType| self.filter.programs(*link_type, self.mode);
         self.tried.iter().filter_map(of).flatten()
+    }
+
+    /// Sees to it that they run as machine code.
+    pub(crate) fn compile(&self, native: &NativeCode) {
+        self.programs().for_each(|program| native.submit(program));
+    }
+
+    /// The program that decides alone about packets of a link type, if there is one.
+    pub(crate) fn program(&self, link_type: LinkType) -> Option<&Program> {
+        self.filter.program(link_type, self.mode)
     }
 
     /// Which of some packets of an interface match, whatever came before them. None where it is not prepared for their link
@@ -162,15 +158,5 @@ impl Prepared {
     ) -> u64 {
         let link = (link_type, self.mode);
         self.filter.matches_many(link, interface, frames)
-    }
-
-    /// Link types for which it was refused, and why.
-    pub(crate) fn refused(&self) -> &[(LinkType, String)] {
-        &self.refused
-    }
-
-    /// The same, each once.
-    pub(crate) fn take_refused(&mut self) -> Vec<(LinkType, String)> {
-        std::mem::take(&mut self.refused)
     }
 }

@@ -56,7 +56,8 @@ pub(crate) struct RuleHit {
 #[derive(Debug)]
 pub(crate) struct Triggers {
     rules: Vec<Rule>,
-    shared: SharedRules,
+    /// The rule set.
+    pub(crate) shared: SharedRules,
     reader: RuleReader,
     matches: Matches,
     /// In the order of frames, then rules.
@@ -121,7 +122,7 @@ impl Triggers {
         native: &Arc<NativeCode>,
     ) -> Result<Self, FilterError> {
         let mut rules = Rules::new(mode(offline), Arc::clone(native));
-        for link_type in link_types.known() {
+        for link_type in link_types.known {
             rules.add_link_type(*link_type);
         }
         let bytes: usize = texts.iter().map(String::len).sum();
@@ -142,19 +143,17 @@ impl Triggers {
                 if !may_be_direct {
                     prepared.check(link_types)?;
                 }
-                asked.push((prepared.filter().clone(), prepared.mode()));
+                asked.push((prepared.filter.clone(), prepared.mode));
             }
             prepared.seal(link_types);
-            prepared
-                .programs()
-                .for_each(|program| native.submit(program));
+            prepared.compile(native);
             made.push(Rule {
                 text: text.clone(),
                 prepared,
                 hits: 0,
             });
         }
-        let known = link_types.known();
+        let known = link_types.known;
         let joints: Vec<(LinkType, Joint)> = if may_be_direct && made.len() >= TOGETHER_MIN {
             let joints = known.iter();
             joints
@@ -201,11 +200,6 @@ impl Triggers {
             joints: self.joints.clone(),
             fragments,
         })
-    }
-
-    /// The rule set.
-    pub(crate) fn shared(&self) -> &SharedRules {
-        &self.shared
     }
 
     /// Takes up changes of the rules. Cheap. Live it never waits; from files it takes up all that was published, since what is
@@ -324,7 +318,7 @@ impl Triggers {
         }
         let of_rule = |rule: &mut Rule| {
             let text = &rule.text;
-            let refused = rule.prepared.take_refused().into_iter();
+            let refused = std::mem::take(&mut rule.prepared.refused).into_iter();
             let said = refused.map(|(link_type, error)| {
                 format!(
                     "trigger '{text}' matches nothing of link type {}: {error}",
@@ -339,13 +333,7 @@ impl Triggers {
 
 /// The programs of all rules for a link type, in their order, if each has one of its own.
 fn joint(rules: &[Rule], link_type: LinkType) -> Option<Joint> {
-    let program = |rule: &Rule| {
-        let prepared = &rule.prepared;
-        prepared
-            .filter()
-            .program(link_type, prepared.mode())
-            .cloned()
-    };
+    let program = |rule: &Rule| rule.prepared.program(link_type).cloned();
     let programs = rules.iter().map(program).collect::<Option<_>>()?;
     Some(Joint::new(link_type, programs))
 }
@@ -380,11 +368,11 @@ fn insert(
     prepared: &mut Prepared,
     link_types: &LinkTypes<'_>,
 ) -> Result<Placement, FilterError> {
-    let placed = rules.insert(id, prepared.filter()).or_else(|error| {
-        for link_type in link_types.more() {
+    let placed = rules.insert(id, &prepared.filter).or_else(|error| {
+        for link_type in (link_types.more)() {
             rules.add_link_type(link_type);
         }
-        rules.insert(id, prepared.filter()).map_err(|_| error)
+        rules.insert(id, &prepared.filter).map_err(|_| error)
     })?;
     for (link_type, error) in placed.refused {
         prepared.refuse(link_type, &error);
@@ -517,7 +505,7 @@ mod tests {
         let texts = texts();
         for rules in [&texts[..FEW], &texts] {
             let mut triggers = triggers(rules, &[LinkType::ETHERNET]);
-            triggers.shared().clone().add_link_type(LinkType::RAW);
+            triggers.shared.clone().add_link_type(LinkType::RAW);
             triggers.refresh();
             assert!(triggers.take_notices().is_empty());
             assert_eq!(
@@ -536,14 +524,14 @@ mod tests {
             let texts = vec!["icmp".to_owned(); rules];
             let mut triggers = triggers(&texts, &[LinkType::ETHERNET]);
             assert!(triggers.take_notices().is_empty());
-            triggers.shared().add_link_type(nothing);
+            triggers.shared.add_link_type(nothing);
             let notices = triggers.take_notices();
             assert_eq!(notices.len(), rules, "{notices:?}");
             assert!(
                 notices[0].contains("'icmp' matches nothing of link type 147"),
                 "{notices:?}"
             );
-            triggers.shared().add_link_type(nothing);
+            triggers.shared.add_link_type(nothing);
             assert!(triggers.take_notices().is_empty());
         }
     }

@@ -4,15 +4,16 @@ use std::{
     collections::{HashMap, VecDeque},
     io,
     path::PathBuf,
+    rc::Rc,
 };
 
 use retroscope_filter::Decision;
 use retroscope_packet::FragmentKey;
-use retroscope_ring::{BucketInfo, BucketRef, Count, Evicted, EvictedBucket, Packet};
+use retroscope_ring::{BucketInfo, BucketRef, BucketView, Evicted, EvictedBucket, Packet};
 
 use super::{
     encode::InterfaceTotals,
-    file::{DumpFile, Label},
+    file::{DumpFile, FinishedFile, Label},
     order::{CloseOrder, DumpOrder},
     output::Written,
     packet::{Key, PacketMeta},
@@ -41,8 +42,8 @@ pub(super) struct Active {
     pub(super) file: Result<DumpFile, Box<Failure>>,
     /// How many records of a bucket were looked at.
     pub(super) scanned: HashMap<BucketRef, u32>,
-    pub(super) waiting: Vec<Waiting>,
-    pub(super) kept: VecDeque<(FragmentKey, Waiting)>,
+    pub(super) waiting: Vec<WaitingPacket>,
+    pub(super) kept: VecDeque<(FragmentKey, WaitingPacket)>,
     /// Later fragments given up because too many waited for their first one.
     pub(super) forgotten_fragments: u64,
     /// What of its window was overwritten before it was written, from before it was opened on.
@@ -74,31 +75,37 @@ pub(super) struct Failure {
 
 /// A packet of a dump that waits for its turn.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct WaitingPacket {
     pub(super) meta: PacketMeta,
     pub(super) bytes: Bytes,
 }
 
 #[derive(Debug)]
 pub(super) enum Bytes {
-    Ring(BucketRef, u32),
+    /// In its bucket, which is held for as long.
+    Ring(Rc<BucketView>, u32),
     Copied(Box<[u8]>),
 }
 
-impl Waiting {
-    /// The packet, if its bytes were copied.
-    fn packet(&self) -> Option<Packet<'_>> {
-        let Bytes::Copied(data) = &self.bytes else {
-            return None;
-        };
-        Some(Packet {
+impl Bytes {
+    pub(super) fn data(&self) -> &[u8] {
+        match self {
+            Self::Ring(view, index) => view.packet(*index).data,
+            Self::Copied(data) => data,
+        }
+    }
+}
+
+impl WaitingPacket {
+    fn packet(&self) -> Packet<'_> {
+        Packet {
             time_ns: self.meta.key.time_ns,
             wire_len: self.meta.wire_len,
             interface: self.meta.interface,
             direction: self.meta.direction,
             tag_restored: false,
-            data,
-        })
+            data: self.bytes.data(),
+        }
     }
 }
 
@@ -120,33 +127,10 @@ pub(super) fn verdict_line(report: &DumpReport) -> String {
     format!("verdict: {}{clipped}{unseen}", report.reasons())
 }
 
-pub(super) fn interface_totals(
-    close: &CloseOrder,
-    dump: &Active,
-    intake: &Intake,
-    id: u16,
-) -> InterfaceTotals {
-    let stamp = |ring_ns: i64| ring_ns.saturating_add(dump.order.offset_ns);
-    let (received, dropped) = match &close.received {
-        Some(received) => (
-            Some(received.get(usize::from(id)).copied().unwrap_or(0)),
-            Some(0),
-        ),
-        None => intake.interface_totals(id),
-    };
-    InterfaceTotals {
-        start_ns: stamp(close.start_ns),
-        end_ns: stamp(close.clock_ns),
-        received,
-        dropped,
-        written: dump.per_interface.get(&id).copied().unwrap_or(0),
-    }
-}
-
 /// Where a packet was found.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Found {
-    pub(super) bucket: BucketRef,
+pub(super) struct Found<'v> {
+    pub(super) view: &'v Rc<BucketView>,
     pub(super) index: u32,
     pub(super) producer: usize,
     pub(super) record: u64,
@@ -169,24 +153,16 @@ impl Active {
         (self.order.from_ns..=self.order.to_ns).contains(&time_ns)
     }
 
-    /// Puts a packet that the filter takes among the waiting, if it lies in the window; returns how many of them stay in
-    /// its bucket.
-    pub(super) fn take(
-        &mut self,
-        packet: &Packet<'_>,
-        found: Found,
-        interface: &Interface,
-    ) -> usize {
-        if !self.wants(packet.time_ns) {
-            return 0;
+    /// Puts a packet that the filter takes among the waiting, if it lies in the window.
+    pub(super) fn take(&mut self, packet: &Packet<'_>, found: Found<'_>, interface: &Interface) {
+        if self.wants(packet.time_ns) {
+            let bytes = Bytes::Ring(Rc::clone(found.view), found.index);
+            let meta = self.meta(packet, found, interface);
+            self.waiting.push(WaitingPacket { meta, bytes });
         }
-        let bytes = Bytes::Ring(found.bucket, found.index);
-        let meta = self.meta(packet, &found, interface);
-        self.waiting.push(Waiting { meta, bytes });
-        1
     }
 
-    fn meta(&self, packet: &Packet<'_>, found: &Found, interface: &Interface) -> PacketMeta {
+    fn meta(&self, packet: &Packet<'_>, found: Found<'_>, interface: &Interface) -> PacketMeta {
         let key = Key {
             time_ns: packet.time_ns,
             source: interface.source,
@@ -205,46 +181,37 @@ impl Active {
         }
     }
 
-    /// Asks the filter, with what it learned about fragments, whether to take a packet of the window; returns how many
-    /// packets more wait in its bucket.
+    /// Asks the filter, with what it learned about fragments, whether to take a packet of the window.
     pub(super) fn ask(
         &mut self,
         packet: &Packet<'_>,
-        found: Found,
+        found: Found<'_>,
         interface: &Interface,
         names: &mut InterfaceCache,
-    ) -> usize {
+    ) {
         if !self.wants(packet.time_ns) {
-            return 0;
+            return;
         }
-        let answer = {
-            let offset_ns = found.offset_ns;
-            self.order.predicate.decide(interface, packet, offset_ns)
-        };
-        let in_bucket = match answer.decision {
-            Decision::Skip => 0,
+        let offset_ns = found.offset_ns;
+        let answer = self.order.predicate.decide(interface, packet, offset_ns);
+        match answer.decision {
+            Decision::Skip => {}
             Decision::Take => self.take(packet, found, interface),
             Decision::Maybe(fragment) => {
                 if self.kept.len() >= KEPT_FRAGMENTS {
                     self.kept.pop_front();
                     self.forgotten_fragments += 1;
                 }
+                // It may wait for long: its bucket is not held for it.
                 let bytes = Bytes::Copied(packet.data.into());
-                let meta = self.meta(packet, &found, interface);
-                self.kept.push_back((fragment, Waiting { meta, bytes }));
-                0
+                let meta = self.meta(packet, found, interface);
+                self.kept
+                    .push_back((fragment, WaitingPacket { meta, bytes }));
             }
-        };
+        }
         if let Some(fragment) = answer.resolves {
             self.resolve(fragment, names);
         }
-        in_bucket
-    }
-
-    fn takes(&mut self, interface: &Interface, packet: &Packet<'_>, stamp_ns: i64) -> bool {
-        let offset_ns = stamp_ns.wrapping_sub(packet.time_ns);
-        let answer = self.order.predicate.decide(interface, packet, offset_ns);
-        answer.decision == Decision::Take
     }
 
     /// A first fragment came: what was kept aside for it is decided now.
@@ -255,11 +222,13 @@ impl Active {
         for (key, kept) in std::mem::take(&mut self.kept) {
             if key != fragment {
                 self.kept.push_back((key, kept));
-            } else if let Some(interface) = names.interface(kept.meta.interface)
-                && let Some(packet) = kept.packet()
-                && self.takes(interface, &packet, kept.meta.stamp_ns)
-            {
-                self.waiting.push(kept);
+            } else if let Some(interface) = names.interface(kept.meta.interface) {
+                let offset_ns = kept.meta.stamp_ns.wrapping_sub(kept.meta.key.time_ns);
+                let predicate = &mut self.order.predicate;
+                let answer = predicate.decide(interface, &kept.packet(), offset_ns);
+                if answer.decision == Decision::Take {
+                    self.waiting.push(kept);
+                }
             }
         }
     }
@@ -278,41 +247,79 @@ impl Active {
         let (from_ns, to_ns) = (self.order.from_ns, self.order.to_ns);
         let count = fallen.count_in(from_ns, to_ns, skip);
         // An estimate of none is no promise that there was none.
-        if count.packets > 0 || !count.exact {
-            self.add_lost(count, fallen.span_in(from_ns, to_ns));
+        if count.packets == 0 && count.exact {
+            return;
         }
-    }
-
-    /// A packet that waited was overwritten in the ring.
-    pub(super) fn lose_waiting(&mut self, time_ns: i64) {
-        let one = Count {
-            packets: 1,
-            exact: true,
-        };
-        self.add_lost(one, Some((time_ns, time_ns)));
-    }
-
-    fn add_lost(&mut self, count: Count, span_ns: Option<(i64, i64)>) {
         let lost = &mut self.lost;
         lost.packets += count.packets;
         lost.exact &= count.exact;
-        if let Some((first_ns, last_ns)) = span_ns {
+        if let Some((first_ns, last_ns)) = fallen.span_in(from_ns, to_ns) {
             lost.first_ns = Some(lost.first_ns.map_or(first_ns, |ns| ns.min(first_ns)));
             lost.last_ns = Some(lost.last_ns.map_or(last_ns, |ns| ns.max(last_ns)));
         }
     }
 
-    /// Takes the file out of a dump that is done with.
-    pub(super) fn take_file(&mut self) -> Result<DumpFile, Box<Failure>> {
-        let nothing = Failure::new(String::new(), Vec::new(), Written::default(), 0);
-        std::mem::replace(&mut self.file, Err(Box::new(nothing)))
+    /// The dump fails: packets that were taken and never reached the disk are lost.
+    pub(super) fn fail(&mut self, mut failure: Failure) {
+        let taken: u64 = self.per_interface.values().sum();
+        failure.lost = taken.saturating_sub(failure.safe.packets);
+        self.file = Err(Box::new(failure));
     }
 
-    /// After a failure: packets that were taken but never reached the disk.
-    pub(super) fn count_unwritten(&mut self) {
-        let taken: u64 = self.per_interface.values().sum();
-        if let Err(failure) = &mut self.file {
-            failure.lost += taken.saturating_sub(failure.safe.packets);
+    /// Hands what was pushed to the file system. Returns what is taken, or safe of a dump that failed.
+    pub(super) fn flush(&mut self) -> Written {
+        if let Ok(file) = &mut self.file
+            && let Err(error) = file.flush()
+        {
+            let failure = Failure::of(file, &error, self.order.to_ns);
+            self.fail(failure);
+        }
+        self.written()
+    }
+
+    /// Completes the file; `None`: the dump has failed.
+    pub(super) fn finish(
+        &mut self,
+        close: &CloseOrder,
+        verdict: &str,
+        intake: &Intake,
+        names: &mut InterfaceCache,
+    ) -> Option<FinishedFile> {
+        let Ok(file) = &mut self.file else {
+            return None;
+        };
+        let (per_interface, offset_ns) = (&self.per_interface, self.order.offset_ns);
+        let totals = |id: u16| {
+            let (received, dropped) = match &close.received {
+                Some(received) => (
+                    Some(received.get(usize::from(id)).copied().unwrap_or(0)),
+                    Some(0),
+                ),
+                None => intake.interface_totals(id),
+            };
+            InterfaceTotals {
+                start_ns: close.start_ns.saturating_add(offset_ns),
+                end_ns: close.clock_ns.saturating_add(offset_ns),
+                received,
+                dropped,
+                written: per_interface.get(&id).copied().unwrap_or(0),
+            }
+        };
+        match file.finish(verdict, &totals, names) {
+            Ok(finished) => Some(finished),
+            Err(error) => {
+                let (parts, safe) = (file.parts(), file.safe());
+                self.fail(Failure::new(error.to_string(), parts, safe, close.clock_ns));
+                None
+            }
+        }
+    }
+
+    /// Packets that are, or will be, in the file.
+    fn written(&self) -> Written {
+        match &self.file {
+            Ok(file) => file.taken(),
+            Err(failure) => failure.safe,
         }
     }
 
@@ -332,12 +339,12 @@ impl Active {
     pub(super) fn report(
         &self,
         close: &CloseOrder,
-        failure: Option<&Failure>,
-        written: Written,
         intake: &Intake,
         clock: &RingClock,
     ) -> DumpReport {
-        let order = &self.order;
+        let (order, written) = (&self.order, self.written());
+        let failure = self.file.as_ref().err();
+        let mut files = failure.map_or(Vec::new(), |f| f.parts.clone()).into_iter();
         let stamp = |ring_ns: i64| rfc3339(ring_ns.saturating_add(order.offset_ns));
         let mut clipped = Vec::new();
         if close.start_ns > order.from_ns && !self.is_start_lost {
@@ -349,10 +356,8 @@ impl Active {
             None => {}
         }
         let mut report = DumpReport {
-            file: failure
-                .and_then(|f| f.parts.first().cloned())
-                .unwrap_or_default(),
-            more_files: failure.map_or(Vec::new(), |f| f.parts.iter().skip(1).cloned().collect()),
+            file: files.next().unwrap_or_default(),
+            more_files: files.collect(),
             rule: order.rule.clone(),
             trigger_time: stamp(order.trigger_ns),
             from: stamp(order.from_ns),
@@ -361,7 +366,7 @@ impl Active {
             bytes: written.bytes,
             verdict: Verdict::Complete,
             clipped,
-            missing: self.missing(close, failure, written.restamped, intake),
+            missing: self.missing(close, written.restamped, intake),
             error: failure.map(|f| f.error.clone()),
             notes: clock.within(order.from_ns, order.to_ns),
             is_disordered: false,
@@ -384,13 +389,7 @@ impl Active {
         report
     }
 
-    fn missing(
-        &self,
-        close: &CloseOrder,
-        failure: Option<&Failure>,
-        restamped: u64,
-        intake: &Intake,
-    ) -> Vec<Missing> {
+    fn missing(&self, close: &CloseOrder, restamped: u64, intake: &Intake) -> Vec<Missing> {
         let order = &self.order;
         let offset_ns = order.offset_ns;
         let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
@@ -433,7 +432,7 @@ impl Active {
             missing.push(entry("restamped", from_ns, to_ns, Some(restamped)));
         }
         missing.extend(self.late.clone());
-        if let Some(failure) = failure {
+        if let Err(failure) = &self.file {
             missing.push(entry(
                 failure.cause,
                 failure.first_ns,
@@ -448,8 +447,8 @@ impl Active {
         &self,
         close: &CloseOrder,
         names: &mut InterfaceCache,
-        interfaces: Vec<u16>,
     ) -> SidecarFacts {
+        let interfaces = self.file.as_ref().map_or(Vec::new(), DumpFile::interfaces);
         let describe = |id: u16| {
             let interface = names.interface(id)?;
             Some(SidecarInterface {

@@ -14,15 +14,17 @@ mod tests;
 use std::{
     collections::{HashMap, VecDeque},
     io,
+    rc::{Rc, Weak},
     sync::{Arc, atomic::Ordering, mpsc},
 };
 
 use retroscope_ring::{BucketInfo, BucketRef, BucketView, EvictedBucket};
 
 use super::{
-    active::{Active, Bytes, Failure, Waiting, end, interface_totals, verdict_line},
+    active::{Active, Failure, WaitingPacket, end, verdict_line},
     compile::DumpCompiler,
-    file::{DumpFile, FailedFile, FinishedFile, Label, Shelf},
+    file::{DumpFile, FinishedFile, Label},
+    names::Directory,
     order::{DumpOrder, Message},
     output::Written,
     packet::Key,
@@ -59,7 +61,7 @@ const WATERMARK_WAIT_NS: i64 = 100_000_000;
 #[derive(Debug)]
 pub(crate) struct DumperParts {
     pub(crate) common: Arc<Common>,
-    pub(crate) shelf: Shelf,
+    pub(crate) directory: Directory,
     pub(crate) progress: Progress,
     pub(crate) reproducible: bool,
     pub(crate) messages: mpsc::Receiver<Message>,
@@ -77,18 +79,13 @@ pub(crate) struct Dumper {
     /// In the order of their numbers.
     active: Vec<Active>,
     finished: VecDeque<(u64, DumpReport, FinishedFile, SidecarFacts)>,
-    views: HashMap<BucketRef, HeldView>,
+    /// The buckets that were visited, of which those are held that packets wait in.
+    views: HashMap<BucketRef, Weak<BucketView>>,
     next_number: u64,
     /// The analyzer waits for an answer ([`Message::Account`]).
     asked: Option<(Vec<u64>, mpsc::SyncSender<()>)>,
     infos: Vec<BucketInfo>,
     fallen: Vec<EvictedBucket>,
-}
-
-#[derive(Debug)]
-struct HeldView {
-    view: BucketView,
-    waiting: usize,
 }
 
 impl Dumper {
@@ -176,24 +173,16 @@ impl Dumper {
 
     /// Gives up: nothing is completed any more. The `.part` files that stay behind are reported as failed dumps.
     pub(crate) fn abandon(&mut self, why: &str) {
-        self.views.clear();
         for mut dump in std::mem::take(&mut self.active) {
             let close = dump.close.take().unwrap_or_else(|| dump.never_closed());
-            let failure = match dump.take_file() {
-                Ok(mut file) => {
-                    // What can still be flushed is; what cannot stays out of the count.
-                    let _ = file.flush();
-                    Box::new(Failure::stopped(
-                        why,
-                        file.parts(),
-                        file.safe(),
-                        close.clock_ns,
-                    ))
-                }
-                Err(failure) => failure,
-            };
+            if let Ok(file) = &mut dump.file {
+                // What can still be flushed is; what cannot stays out of the count.
+                let _ = file.flush();
+                let failure = Failure::stopped(why, file.parts(), file.safe(), close.clock_ns);
+                dump.file = Err(Box::new(failure));
+            }
             let (intake, clock) = (&self.parts.common.intake, &self.parts.common.clock);
-            let report = dump.report(&close, Some(&failure), failure.safe, intake, clock);
+            let report = dump.report(&close, intake, clock);
             self.tell(Event::Finished(report));
         }
     }
@@ -252,9 +241,9 @@ impl Dumper {
             |(_, _, interface)| Some(interface),
         );
         let first_number = self.next_number;
-        let shelf = &self.parts.shelf;
+        let directory = &self.parts.directory;
         let created = DumpFile::create(
-            shelf,
+            directory,
             trigger_ns,
             first_number,
             &order.rule,
@@ -265,8 +254,9 @@ impl Dumper {
         let (file, number) = match created {
             Ok((file, number)) => (Ok(file), number),
             Err(error) => {
-                let text = format!("{}: {error}", shelf.directory.path().display());
-                let planned = DumpFile::planned(shelf, trigger_ns, first_number, &order.rule);
+                let text = format!("{}: {error}", directory.path().display());
+                let label = Label::new(directory, trigger_ns, first_number, &order.rule);
+                let planned = label.path(directory.format.extension());
                 let failure = Failure::new(text, vec![planned], Written::default(), order.from_ns);
                 (Err(Box::new(failure)), first_number)
             }
@@ -295,45 +285,37 @@ impl Dumper {
 
     /// Scans what is new within `reach` for all dumps. `everything`: emit without waiting for older packets.
     fn pass(&mut self, reach: &Reach, everything: bool) {
-        let visits = self.visits(reach);
-        // How far a dump may emit after each visit: what it will still read in this pass comes first.
-        let mut next_ns: Vec<i64> = vec![i64::MAX; self.active.len()];
-        let mut bounds: Vec<Vec<(usize, i64)>> = Vec::with_capacity(visits.len());
-        for visit in visits.iter().rev() {
-            bounds.push(
-                visit
-                    .wanted
-                    .iter()
-                    .map(|want| (want.dump, next_ns[want.dump]))
-                    .collect(),
-            );
+        for visit in self.visits(reach) {
+            self.scan(&visit);
+            let everything = everything || self.holds_much();
             for want in &visit.wanted {
-                next_ns[want.dump] = next_ns[want.dump].min(visit.info.min_ns);
-            }
-        }
-        let patience = self.parts.common.ring.buckets() / 8;
-        for (visit, bounds) in visits.iter().zip(bounds.into_iter().rev()) {
-            self.scan(visit);
-            let everything = everything || self.views.len() > patience;
-            for (dump, bound_ns) in bounds {
                 let frontier_ns = if everything {
                     i64::MAX
                 } else {
                     reach.frontier_ns
                 };
-                self.emit(dump, frontier_ns.min(bound_ns), reach);
+                self.emit(want.dump, frontier_ns.min(want.until_ns), reach);
             }
         }
         for dump in 0..self.active.len() {
             let close = self.active[dump].close.as_ref();
             let over = close.is_some_and(|close| reach.covers(&close.ends));
-            let frontier_ns = if everything || over || self.views.len() > patience {
+            let frontier_ns = if everything || over || self.holds_much() {
                 i64::MAX
             } else {
                 reach.frontier_ns
             };
             self.emit(dump, frontier_ns, reach);
             self.flush(dump);
+        }
+    }
+
+    /// Whether packets wait in too many buckets.
+    fn holds_much(&mut self) -> bool {
+        let patience = self.parts.common.ring.buckets() / 8;
+        self.views.len() > patience && {
+            self.views.retain(|_, view| view.strong_count() > 0);
+            self.views.len() > patience
         }
     }
 
@@ -356,36 +338,42 @@ impl Dumper {
                         id: dump.order.id,
                         dump: index,
                         records: from..to,
+                        until_ns: i64::MAX,
                     });
                 }
             }
         }
         let mut visits: Vec<Visit> = found.into_values().collect();
         visits.sort_by_key(|v| (v.info.min_ns, v.info.producer, v.info.first));
+        // What a dump will still read in this pass comes before it may emit more.
+        let mut next_ns: Vec<i64> = vec![i64::MAX; self.active.len()];
+        for visit in visits.iter_mut().rev() {
+            for want in &mut visit.wanted {
+                let next_ns = &mut next_ns[want.dump];
+                want.until_ns = *next_ns;
+                *next_ns = visit.info.min_ns.min(*next_ns);
+            }
+        }
         visits
     }
 
     fn scan(&mut self, visit: &Visit) {
         let bucket = visit.info.bucket;
+        let held = self.views.get(&bucket).and_then(Weak::upgrade);
+        let ring = &self.parts.common.ring;
         // Overwritten since: the reservation tells what fell.
-        let Some(view) = self.parts.common.ring.hold(bucket) else {
+        let Some(view) = held.or_else(|| ring.hold(bucket).map(Rc::new)) else {
             return;
         };
-        let (waiting, to) = {
-            let (names, stamps) = (&mut self.names, &mut self.stamps);
-            self.scanner
-                .scan(&view, visit, &mut self.active, names, stamps)
-        };
+        self.views.insert(bucket, Rc::downgrade(&view));
+        let (names, stamps) = (&mut self.names, &mut self.stamps);
+        let to = self
+            .scanner
+            .scan(&view, visit, &mut self.active, names, stamps);
         for want in &visit.wanted {
             self.active[want.dump]
                 .scanned
                 .insert(bucket, want.records.end.min(to));
-        }
-        if waiting > 0 {
-            self.views
-                .entry(bucket)
-                .or_insert_with(|| HeldView { view, waiting: 0 })
-                .waiting += waiting;
         }
     }
 
@@ -404,58 +392,26 @@ impl Dumper {
             .into_iter()
             .partition(|w| is_ready(w.meta.key) || is_aside(w.meta.key));
         dump.waiting = later;
-        for Waiting { meta, bytes } in ready {
-            let key = meta.key;
-            let held;
-            let data: &[u8] = match &bytes {
-                Bytes::Copied(data) => data,
-                Bytes::Ring(bucket, index) => match self.views.get(bucket) {
-                    Some(view) => {
-                        held = view.view.packet(*index);
-                        held.data
-                    }
-                    None => {
-                        dump.lose_waiting(key.time_ns);
-                        continue;
-                    }
-                },
-            };
+        for WaitingPacket { meta, bytes } in ready {
+            let (key, data) = (meta.key, bytes.data());
             if let Ok(file) = &mut dump.file {
                 match file.push(&meta, data, !is_ready(key), &mut self.names) {
                     Ok(()) => *dump.per_interface.entry(meta.interface).or_default() += 1,
                     Err(error) => {
-                        dump.file = Err(Box::new(Failure::of(file, &error, key.time_ns)));
-                        dump.count_unwritten();
+                        let failure = Failure::of(file, &error, key.time_ns);
+                        dump.fail(failure);
                     }
                 }
             }
             if let Err(failure) = &mut dump.file {
                 failure.lose(key.time_ns);
             }
-            if let Bytes::Ring(bucket, _) = bytes
-                && let Some(view) = self.views.get_mut(&bucket)
-            {
-                view.waiting -= 1;
-                if view.waiting == 0 {
-                    self.views.remove(&bucket);
-                }
-            }
         }
     }
 
     fn flush(&mut self, dump: usize) {
         let dump = &mut self.active[dump];
-        if let Ok(file) = &mut dump.file
-            && let Err(error) = file.flush()
-        {
-            let failure = Failure::of(file, &error, dump.order.to_ns);
-            dump.file = Err(Box::new(failure));
-            dump.count_unwritten();
-        }
-        let written = match &dump.file {
-            Ok(file) => file.taken(),
-            Err(failure) => failure.safe,
-        };
+        let written = dump.flush();
         let bytes = written.bytes + written.packets * PACKET_OVERHEAD_BYTES;
         let news = bytes.saturating_sub(std::mem::replace(&mut dump.told_bytes, bytes));
         if news > 0 {
@@ -479,7 +435,8 @@ impl Dumper {
                 let beyond = dump.close.as_ref().is_some_and(|close| {
                     info.first + u64::from(scanned) >= end(&close.ends, info.producer)
                 });
-                let held = self.views.contains_key(&info.bucket);
+                let view = self.views.get(&info.bucket);
+                let held = view.is_some_and(|view| view.strong_count() > 0);
                 if (scanned == info.committed || beyond) && !held {
                     dump.order.reservation.give_back(info.bucket);
                     dump.scanned.remove(&info.bucket);
@@ -508,52 +465,33 @@ impl Dumper {
         finished.fetch_add(1, Ordering::Relaxed);
         common.costs.add(dump.order.rule_number, 0, 1);
         let (intake, clock) = (&common.intake, &common.clock);
-        let file = dump.take_file();
-        let sidecar = dump.sidecar_facts(
-            &close,
-            &mut self.names,
-            file.as_ref().map_or(Vec::new(), DumpFile::interfaces),
-        );
-        let result = file.and_then(|file| {
-            let verdict = verdict_line(&dump.report(&close, None, file.taken(), intake, clock));
-            let totals = |id: u16| interface_totals(&close, &dump, intake, id);
-            file.finish(&verdict, &totals, &mut self.names).map_err(
-                |FailedFile { error, parts, safe }| {
-                    let mut failure = Failure::new(error.to_string(), parts, safe, close.clock_ns);
-                    let taken: u64 = dump.per_interface.values().sum();
-                    failure.lost = taken.saturating_sub(safe.packets);
-                    Box::new(failure)
-                },
-            )
-        });
-        match result {
-            Ok(finished) => {
-                let mut report = dump.report(&close, None, finished.written, intake, clock);
-                let mut paths = finished.captures.iter().map(|capture| capture.path.clone());
-                report.file = paths.next().unwrap_or_default();
-                report.more_files = paths.collect();
-                let mut interfaces = sidecar.interfaces.iter().map(|it| it.link_type);
-                let first = interfaces.next();
-                let are_several = interfaces.any(|link_type| Some(link_type) != first);
-                if report.more_files.is_empty() && are_several {
-                    report.notes.push(SEVERAL_LINK_TYPES.to_owned());
-                }
-                report.sidecar = self.write_sidecar(&finished.label, &report, &sidecar, false);
-                self.finished
-                    .push_back((dump.order.id, report.clone(), finished, sidecar));
-                if self.finished.len() > FINISHED_KEPT {
-                    self.finished.pop_front();
-                }
-                self.tell(Event::Finished(report));
+        let facts = dump.sidecar_facts(&close, &mut self.names);
+        let mut report = dump.report(&close, intake, clock);
+        let verdict = verdict_line(&report);
+        let Some(finished) = dump.finish(&close, &verdict, intake, &mut self.names) else {
+            report = dump.report(&close, intake, clock);
+            if let Some(label) = &dump.label {
+                report.sidecar = self.write_sidecar(label, &report, &facts, false);
             }
-            Err(failure) => {
-                let mut report = dump.report(&close, Some(&failure), failure.safe, intake, clock);
-                if let Some(label) = &dump.label {
-                    report.sidecar = self.write_sidecar(label, &report, &sidecar, false);
-                }
-                self.tell(Event::Finished(report));
-            }
+            self.tell(Event::Finished(report));
+            return;
+        };
+        let mut paths = finished.captures.iter().map(|(path, _)| path.clone());
+        report.file = paths.next().unwrap_or_default();
+        report.more_files = paths.collect();
+        let mut interfaces = facts.interfaces.iter().map(|it| it.link_type);
+        let first = interfaces.next();
+        let are_several = interfaces.any(|link_type| Some(link_type) != first);
+        if report.more_files.is_empty() && are_several {
+            report.notes.push(SEVERAL_LINK_TYPES.to_owned());
         }
+        report.sidecar = self.write_sidecar(&finished.label, &report, &facts, false);
+        self.finished
+            .push_back((dump.order.id, report.clone(), finished, facts));
+        if self.finished.len() > FINISHED_KEPT {
+            self.finished.pop_front();
+        }
+        self.tell(Event::Finished(report));
     }
 
     fn write_sidecar(

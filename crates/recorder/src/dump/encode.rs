@@ -63,7 +63,8 @@ const BLOCK_START_BYTES: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Encoder {
     kind: Kind,
-    packets: u64,
+    /// Packets encoded so far.
+    pub(super) packets: u64,
 }
 
 #[derive(Debug)]
@@ -182,11 +183,6 @@ impl Encoder {
         }
     }
 
-    /// Packets encoded so far.
-    pub(crate) fn packets(&self) -> u64 {
-        self.packets
-    }
-
     /// The place for the verdict in the file's header; pcap has none.
     pub(crate) fn verdict_field(&mut self) -> Option<&mut VerdictField> {
         match &mut self.kind {
@@ -240,32 +236,16 @@ impl VerdictField {
     }
 }
 
-/// What fills the verdict's field behind its text.
-const FILLER: u8 = b' ';
-
-/// A text in exactly [`VERDICT_BYTES`] bytes, the last one always a filler.
+/// A text in exactly [`VERDICT_BYTES`] bytes, filled up with spaces, the last one always a space.
 fn field(text: &str) -> String {
     let text = shortened(text, VERDICT_BYTES - 1);
     let fill = VERDICT_BYTES - text.len();
-    format!("{text}{}", char::from(FILLER).to_string().repeat(fill))
+    format!("{text}{}", " ".repeat(fill))
 }
 
 /// The longest beginning of `text` of at most `bytes` bytes.
 fn shortened(text: &str, bytes: usize) -> &str {
-    &text[..text.floor_char_boundary_at(bytes)]
-}
-
-trait FloorCharBoundary {
-    fn floor_char_boundary_at(&self, index: usize) -> usize;
-}
-
-impl FloorCharBoundary for str {
-    fn floor_char_boundary_at(&self, index: usize) -> usize {
-        (0..=index.min(self.len()))
-            .rev()
-            .find(|i| self.is_char_boundary(*i))
-            .unwrap_or(0)
-    }
+    &text[..text.floor_char_boundary(bytes)]
 }
 
 /// The system's error where there is one, so that a person reads `No space left on device`.

@@ -18,13 +18,6 @@ use crate::intake::interfaces::InterfaceCache;
 /// Numbers tried for a name that is taken before giving up.
 const NAME_TRIES: u64 = 100_000;
 
-/// Where dumps go and how they look: the same for all dumps of a recorder.
-#[derive(Debug, Clone)]
-pub(crate) struct Shelf {
-    pub(crate) directory: Directory,
-    pub(crate) format: Format,
-}
-
 /// A dump being written.
 #[derive(Debug)]
 pub(crate) struct DumpFile {
@@ -36,7 +29,7 @@ pub(crate) struct DumpFile {
 /// Where a dump's files are and what their names begin with.
 #[derive(Debug, Clone)]
 pub(crate) struct Label {
-    shelf: Shelf,
+    directory: Directory,
     stem: String,
 }
 
@@ -44,16 +37,8 @@ pub(crate) struct Label {
 #[derive(Debug)]
 pub(crate) struct FinishedFile {
     pub(crate) label: Label,
-    /// At least one.
-    pub(crate) captures: Vec<FinishedCapture>,
-    pub(crate) written: Written,
-}
-
-/// One of its capture files.
-#[derive(Debug)]
-pub(crate) struct FinishedCapture {
-    pub(crate) path: PathBuf,
-    verdict: Option<VerdictField>,
+    /// Its capture files, at least one, and where the verdict stands in them.
+    pub(crate) captures: Vec<(PathBuf, Option<VerdictField>)>,
 }
 
 impl DumpFile {
@@ -62,7 +47,7 @@ impl DumpFile {
     ///
     /// `interface`, if any, gets its block at once, so that a dump without packets is still a capture of its link type.
     pub(crate) fn create(
-        shelf: &Shelf,
+        directory: &Directory,
         trigger_ns: i64,
         number: u64,
         rule: &str,
@@ -75,12 +60,8 @@ impl DumpFile {
             .map_or(LinkType::ETHERNET, |i| i.link_type);
         let mut tried = 0;
         loop {
-            let label = Label {
-                shelf: shelf.clone(),
-                stem: stem(trigger_ns, number + tried, rule),
-            };
             let mut file = Self {
-                label,
+                label: Label::new(directory, trigger_ns, number + tried, rule),
                 headline: headline.to_owned(),
                 outputs: Vec::new(),
             };
@@ -105,38 +86,25 @@ impl DumpFile {
     /// Opens the output of a link type; refuses with `AlreadyExists` if any name of it is taken.
     fn open(&mut self, link_type: LinkType) -> io::Result<()> {
         let path = self.path(link_type);
-        let Shelf { directory, format } = &self.label.shelf;
-        let sidecar = self.label.sidecar();
-        if directory.disk().exists(&path) || directory.disk().exists(&sidecar) {
+        let directory = &self.label.directory;
+        if directory.disk().exists(&path) || directory.disk().exists(&self.label.path("json")) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        let part = part(&path);
-        let output = Output::create(directory, part, *format, link_type, &self.headline)?;
+        let output = Output::create(directory, part(&path), link_type, &self.headline)?;
         self.outputs.push((link_type, output));
         Ok(())
     }
 
-    /// The name that a dump would have had, had its file been made.
-    pub(crate) fn planned(shelf: &Shelf, trigger_ns: i64, number: u64, rule: &str) -> PathBuf {
-        let name = format!(
-            "{}.{}",
-            stem(trigger_ns, number, rule),
-            shelf.format.extension()
-        );
-        shelf.directory.path().join(name)
-    }
-
     /// The final name of the file for a link type: the first is the plain one.
     fn path(&self, link_type: LinkType) -> PathBuf {
-        let Label { shelf, stem } = &self.label;
-        let extension = shelf.format.extension();
-        let name = match self.outputs.first() {
+        let extension = self.label.directory.format.extension();
+        match self.outputs.first() {
             Some((first, _)) if *first != link_type => {
-                format!("{stem}.linktype{}.{extension}", link_type.0)
+                let extension = format!("linktype{}.{extension}", link_type.0);
+                self.label.path(&extension)
             }
-            _ => format!("{stem}.{extension}"),
-        };
-        shelf.directory.path().join(name)
+            _ => self.label.path(extension),
+        }
     }
 
     /// For the sidecar.
@@ -148,7 +116,7 @@ impl DumpFile {
     pub(crate) fn parts(&self) -> Vec<PathBuf> {
         self.outputs
             .iter()
-            .map(|(_, output)| output.part().to_owned())
+            .map(|(_, output)| output.part.clone())
             .collect()
     }
 
@@ -160,7 +128,7 @@ impl DumpFile {
         aside: bool,
         names: &mut InterfaceCache,
     ) -> io::Result<()> {
-        if self.label.shelf.format == Format::PcapNg {
+        if self.label.directory.format == Format::PcapNg {
             return self.outputs[0].1.push(meta, data, aside, names);
         }
         let link_type = names
@@ -185,12 +153,12 @@ impl DumpFile {
 
     /// Packets that a failed dump still holds.
     pub(crate) fn safe(&self) -> Written {
-        self.sum(Output::safe)
+        self.sum(|output| output.safe)
     }
 
     /// Packets that the finished dump will hold.
     pub(crate) fn taken(&self) -> Written {
-        self.sum(Output::taken)
+        self.sum(|output| output.taken)
     }
 
     fn sum(&self, of: impl Fn(&Output) -> Written) -> Written {
@@ -202,69 +170,41 @@ impl DumpFile {
     pub(crate) fn interfaces(&self) -> Vec<u16> {
         self.outputs
             .iter()
-            .flat_map(|(_, output)| output.interfaces().iter().copied())
+            .flat_map(|(_, output)| output.interfaces.iter().copied())
             .collect()
     }
 
-    /// Completes, syncs and renames the captures. On an error the `.part` files that remain are named.
+    /// Completes, syncs and renames the captures. After an error the dump has failed.
     pub(crate) fn finish(
-        mut self,
+        &mut self,
         verdict: &str,
         totals: &dyn Fn(u16) -> InterfaceTotals,
         names: &mut InterfaceCache,
-    ) -> Result<FinishedFile, FailedFile> {
-        let parts = self.parts();
-        let paths: Vec<PathBuf> = self
-            .outputs
-            .iter()
-            .map(|(link_type, _)| self.path(*link_type))
-            .collect();
-        let mut written = Written::default();
+    ) -> io::Result<FinishedFile> {
         let mut fields = Vec::new();
-        for (_, output) in std::mem::take(&mut self.outputs) {
-            match output.finish(verdict, totals, names) {
-                Ok((more, field)) => {
-                    written = written.with(more);
-                    fields.push(field);
-                }
-                Err((error, safe)) => {
-                    return Err(FailedFile {
-                        error,
-                        parts,
-                        safe: written.with(safe),
-                    });
-                }
-            }
+        for (_, output) in &mut self.outputs {
+            fields.push(output.finish(verdict, totals, names)?);
         }
         let mut captures = Vec::new();
-        for ((part, path), verdict) in parts.iter().zip(&paths).zip(fields) {
-            match self.rename(part, path) {
-                Ok(path) => captures.push(FinishedCapture { path, verdict }),
-                Err(error) => {
-                    return Err(FailedFile {
-                        error,
-                        parts,
-                        safe: written,
-                    });
-                }
-            }
+        for ((link_type, output), field) in self.outputs.iter().zip(fields) {
+            let path = self.rename(&output.part, &self.path(*link_type))?;
+            captures.push((path, field));
         }
         // The files are complete and named; a directory that cannot be synced is no reason to call them failed.
-        let directory = &self.label.shelf.directory;
+        let directory = &self.label.directory;
         let _ = directory.disk().sync_directory(directory.here());
         Ok(FinishedFile {
             label: self.label(),
             captures,
-            written,
         })
     }
 
     /// Renames without replacing; if somebody took the name meanwhile, a digit is added.
     fn rename(&self, part: &Path, path: &Path) -> io::Result<PathBuf> {
-        let extension = self.label.shelf.format.extension();
+        let extension = self.label.directory.format.extension();
         let mut target = path.to_owned();
         for n in 2..NAME_TRIES {
-            match self.label.shelf.directory.disk().rename_new(part, &target) {
+            match self.label.directory.disk().rename_new(part, &target) {
                 Ok(()) => return Ok(target),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     target = path.with_extension(format!("{n}.{extension}"));
@@ -276,24 +216,25 @@ impl DumpFile {
     }
 }
 
-/// A dump that could not be completed.
-#[derive(Debug)]
-pub(crate) struct FailedFile {
-    pub(crate) error: io::Error,
-    pub(crate) parts: Vec<PathBuf>,
-    pub(crate) safe: Written,
-}
-
 impl Label {
-    fn sidecar(&self) -> PathBuf {
-        let name = format!("{}.json", self.stem);
-        self.shelf.directory.path().join(name)
+    /// Of the dump of this number.
+    pub(crate) fn new(directory: &Directory, trigger_ns: i64, number: u64, rule: &str) -> Self {
+        Self {
+            directory: directory.clone(),
+            stem: stem(trigger_ns, number, rule),
+        }
+    }
+
+    /// The name of a file with this extension.
+    pub(crate) fn path(&self, extension: &str) -> PathBuf {
+        let name = format!("{}.{extension}", self.stem);
+        self.directory.path().join(name)
     }
 
     /// Writes (or, after a late packet, writes again) the sidecar, by way of a `.part` file.
     pub(crate) fn write_sidecar(&self, json: &[u8], again: bool) -> io::Result<()> {
-        let path = self.sidecar();
-        let (part, disk) = (part(&path), self.shelf.directory.disk());
+        let path = self.path("json");
+        let (part, disk) = (part(&path), self.directory.disk());
         let mut file = disk.create(&part)?;
         let written = file.append(json).and_then(|()| file.sync());
         let renamed = written.and_then(|()| {
@@ -313,13 +254,9 @@ impl Label {
 impl FinishedFile {
     /// Changes the verdict that stands in the captures.
     pub(crate) fn amend(&mut self, verdict: &str) -> io::Result<()> {
-        for FinishedCapture {
-            path,
-            verdict: field,
-        } in &mut self.captures
-        {
+        for (path, field) in &mut self.captures {
             if let Some(field) = field {
-                let file = self.label.shelf.directory.disk().open(path)?;
+                let file = self.label.directory.disk().open(path)?;
                 field.write(&*file, verdict)?;
             }
         }

@@ -9,7 +9,7 @@ use retroscope_ring::{Ring, RingConfig};
 
 use super::{
     encode::{Format, InterfaceTotals},
-    file::{DumpFile, FinishedFile, Shelf},
+    file::{DumpFile, FinishedFile},
     names::Directory,
     packet::{Key, PacketMeta},
 };
@@ -50,12 +50,11 @@ fn names() -> InterfaceCache {
 
 /// A finished dump of packets with these times and payloads, in this order.
 fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> FinishedFile {
-    let directory = Directory::open(directory).unwrap();
-    let shelf = Shelf { directory, format };
+    let directory = Directory::open(directory, format).unwrap();
     let mut names = names();
     let headline = format!("dump {COMPLETE:240}{:240}", "verdict: unfinished");
     let (mut file, _) =
-        DumpFile::create(&shelf, 0, 1, "rule", &headline, Some(0), &mut names).unwrap();
+        DumpFile::create(&directory, 0, 1, "rule", &headline, Some(0), &mut names).unwrap();
     for (record, (time_ns, data)) in packets.iter().enumerate() {
         let key = Key {
             time_ns: *time_ns,
@@ -119,7 +118,7 @@ fn packets_stay_as_they_are() {
         for arriving in [&in_order, &disordered] {
             let dir = tempfile::tempdir().unwrap();
             let mut file = dump(dir.path(), format, arriving);
-            let path = file.captures[0].path.clone();
+            let path = file.captures[0].0.clone();
             let is_told = format == Format::PcapNg;
             assert!(packets(&path) == in_order);
             assert!(!is_told || says(&path, COMPLETE), "{}", comments(&path));
@@ -157,7 +156,7 @@ fn a_file_that_somebody_else_changed_is_left_alone() {
     for (what, change) in changes {
         let dir = tempfile::tempdir().unwrap();
         let mut file = dump(dir.path(), Format::PcapNg, std::slice::from_ref(&packet));
-        let path = file.captures[0].path.clone();
+        let path = file.captures[0].0.clone();
         let mut bytes = fs::read(&path).unwrap();
         change(&mut bytes);
         fs::write(&path, &bytes).unwrap();
@@ -171,7 +170,7 @@ fn a_file_that_somebody_else_changed_is_left_alone() {
     }
     let dir = tempfile::tempdir().unwrap();
     let mut file = dump(dir.path(), Format::PcapNg, &[packet]);
-    fs::remove_file(&file.captures[0].path).unwrap();
+    fs::remove_file(&file.captures[0].0).unwrap();
     let error = file.amend(AMENDED).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
 }

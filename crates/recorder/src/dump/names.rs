@@ -8,17 +8,21 @@ use std::{
     sync::Arc,
 };
 
-use super::disk::{Disk, SystemDisk};
+use super::{
+    disk::{Disk, SystemDisk},
+    encode::Format,
+};
 use crate::control::time::file_stamp;
 
 /// Longest part of a rule that goes into a file name, in bytes.
 const RULE_BYTES: usize = 64;
 
-/// Where dumps are written.
+/// Where dumps are written, and how: the same for all dumps of a recorder.
 #[derive(Debug, Clone)]
 pub(crate) struct Directory {
     path: PathBuf,
     disk: Arc<dyn Disk>,
+    pub(super) format: Format,
 }
 
 impl Directory {
@@ -28,11 +32,11 @@ impl Directory {
     ///
     /// # Errors
     /// What the system said about making the directory or a file in it.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, format: Format) -> io::Result<Self> {
         let owner = sudo_caller();
         let disk = SystemDisk { owner };
         make(path, &disk)?;
-        let directory = Self::on(Arc::new(disk), path);
+        let directory = Self::on(Arc::new(disk), path, format);
         let probe = path.join(format!(".retroscope-{}.probe", std::process::id()));
         drop(directory.disk.create(&probe)?);
         directory.disk.remove(&probe)?;
@@ -40,9 +44,9 @@ impl Directory {
     }
 
     /// A directory that is there.
-    pub(crate) fn on(disk: Arc<dyn Disk>, path: &Path) -> Self {
+    pub(crate) fn on(disk: Arc<dyn Disk>, path: &Path, format: Format) -> Self {
         let path = path.to_owned();
-        Self { path, disk }
+        Self { path, disk, format }
     }
 
     /// The directory's path as the user gave it.
@@ -143,7 +147,7 @@ mod tests {
     fn a_directory_is_made_and_files_are_private() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x/y");
-        let directory = Directory::open(&path).unwrap();
+        let directory = Directory::open(&path, Format::PcapNg).unwrap();
         assert_eq!(
             fs::metadata(&path).unwrap().permissions().mode() & 0o777 & !0o750,
             0

@@ -41,23 +41,23 @@ pub(crate) struct Written {
 #[derive(Debug)]
 pub(crate) struct Output {
     directory: Directory,
-    format: Format,
     /// The one link type of a pcap file.
     link_type: LinkType,
     headline: String,
-    part: PathBuf,
+    pub(super) part: PathBuf,
     file: Box<dyn DiskFile>,
     encoder: Encoder,
     /// File bytes that hold whole blocks of packets counted in `safe`.
     safe_len: u64,
-    safe: Written,
+    /// Packets that are wholly in the file: what a failed dump still holds.
+    pub(super) safe: Written,
     /// Including what is not written out yet, …
     appended: Written,
-    /// … and what waits for the merge.
-    taken: Written,
+    /// … and what waits for the merge: all that will be in the file unless it fails.
+    pub(super) taken: Written,
     last: Option<Key>,
     /// Ring-wide interface identifiers in the order of their interface blocks.
-    interfaces: Vec<u16>,
+    pub(super) interfaces: Vec<u16>,
     /// How many of them were written before the first packet.
     interfaces_first: usize,
     /// By source, from which packet of the file on its stamps are so far from ring time, ns. A pcap file does not tell its sources
@@ -73,19 +73,17 @@ impl Output {
     pub(crate) fn create(
         directory: &Directory,
         part: PathBuf,
-        format: Format,
         link_type: LinkType,
         headline: &str,
     ) -> io::Result<Self> {
         let file = directory.disk().create(&part)?;
         let mut output = Self {
             directory: directory.clone(),
-            format,
             link_type,
             headline: headline.to_owned(),
             part,
             file,
-            encoder: Encoder::new(format, link_type, headline)?,
+            encoder: Encoder::new(directory.format, link_type, headline)?,
             safe_len: 0,
             safe: Written::default(),
             appended: Written::default(),
@@ -99,20 +97,6 @@ impl Output {
         };
         output.flush()?;
         Ok(output)
-    }
-
-    pub(crate) fn part(&self) -> &Path {
-        &self.part
-    }
-
-    /// Packets that are wholly in the file: what a failed dump still holds.
-    pub(crate) fn safe(&self) -> Written {
-        self.safe
-    }
-
-    /// Packets that were taken, and will be in the file unless it fails.
-    pub(crate) fn taken(&self) -> Written {
-        self.taken
     }
 
     /// Takes a packet, wherever it belongs. `aside`: older ones may follow, and it waits for the end.
@@ -164,13 +148,13 @@ impl Output {
             None => self.interface(meta.interface, names)?,
         };
         if meta.is_trigger {
-            self.trigger_at = Some(self.encoder.packets());
+            self.trigger_at = Some(self.encoder.packets);
         }
         let offset_ns = meta.stamp_ns.wrapping_sub(meta.key.time_ns);
         let clock = self.clock_of(meta.key.source);
         let offsets = self.offsets.entry(clock).or_default();
         if offset_ns != offsets.last().map_or(0, |(_, last_ns)| *last_ns) {
-            offsets.push((self.encoder.packets(), offset_ns));
+            offsets.push((self.encoder.packets, offset_ns));
         }
         self.encoder.packet(index, meta, data)?;
         self.appended.count(meta, data, &self.encoder);
@@ -197,36 +181,17 @@ impl Output {
 
     /// Completes the file on disk, still under its `.part` name: merged, with statistics and verdict, synced.
     ///
-    /// `totals` answers for each ring-wide interface identifier of the file. Returned is also where the verdict stands.
+    /// `totals` answers for each ring-wide interface identifier of the file. Returned is where the verdict stands. After an error the
+    /// file holds what is [`Self::safe`].
     pub(crate) fn finish(
-        mut self,
-        verdict: &str,
-        totals: &dyn Fn(u16) -> InterfaceTotals,
-        names: &mut InterfaceCache,
-    ) -> Result<(Written, Option<VerdictField>), (io::Error, Written)> {
-        let taken = self.taken;
-        if let Some(late) = self.late.take() {
-            self = match self.merge(late, names) {
-                Ok(merged) => merged,
-                Err(error) => return Err((error, self.safe)),
-            };
-        }
-        match self.complete(verdict, totals) {
-            Ok(field) => Ok((taken, field)),
-            Err(error) => Err((error, self.safe)),
-        }
-    }
-
-    /// The interfaces of the file, by ring-wide identifier.
-    pub(crate) fn interfaces(&self) -> &[u16] {
-        &self.interfaces
-    }
-
-    fn complete(
         &mut self,
         verdict: &str,
         totals: &dyn Fn(u16) -> InterfaceTotals,
+        names: &mut InterfaceCache,
     ) -> io::Result<Option<VerdictField>> {
+        if let Some(late) = self.late.take() {
+            *self = self.merge(late, names)?;
+        }
         for (index, id) in self.interfaces.clone().into_iter().enumerate() {
             self.encoder.statistics(index, &totals(id))?;
         }
@@ -247,6 +212,7 @@ impl Output {
             Ok(mut merged) => {
                 self.directory.disk().rename(&path, &self.part)?;
                 merged.part.clone_from(&self.part);
+                merged.taken = self.taken;
                 Ok(merged)
             }
             Err(error) => {
@@ -265,7 +231,6 @@ impl Output {
         let mut merged = Self::create(
             &self.directory,
             path.to_owned(),
-            self.format,
             self.link_type,
             &self.headline,
         )?;
@@ -317,7 +282,7 @@ impl Output {
 impl Output {
     /// Under which number the offsets of a source are kept.
     fn clock_of(&self, source: usize) -> usize {
-        match self.format {
+        match self.directory.format {
             Format::PcapNg => source,
             Format::Pcap => 0,
         }

@@ -2,7 +2,7 @@
 //! at once as one rule set. So the number of open dumps makes little difference. What is left, packets that some dump takes
 //! and those that its filter must be asked about, is looked at one by one.
 
-use std::ops::Range;
+use std::{ops::Range, rc::Rc};
 
 use retroscope_filter::{Filter, Matches, RuleId, RuleReader, Sure};
 use retroscope_packet::LinkType;
@@ -35,6 +35,8 @@ pub(super) struct Want {
     pub(super) dump: usize,
     /// Counted from the start of the bucket.
     pub(super) records: Range<u32>,
+    /// From here on the dump will still read packets in buckets visited later, ns.
+    pub(super) until_ns: i64,
 }
 
 /// What the open dumps take, as one rule set.
@@ -48,7 +50,7 @@ pub(super) struct Scanner {
 
 /// Some records of a bucket, all of one interface.
 struct Run<'a> {
-    view: &'a BucketView,
+    view: &'a Rc<BucketView>,
     visit: &'a Visit,
     interface: &'a Interface,
     chunk: &'a Chunk<'a>,
@@ -102,16 +104,16 @@ impl Scanner {
         self.rules.remove(id);
     }
 
-    /// Gives the dumps, in the order of their numbers, what they take of a bucket. Returns how many packets now wait there for
-    /// their turn, and the first record that was not looked at.
+    /// Gives the dumps, in the order of their numbers, what they take of a bucket. Returns the first
+    /// record that was not looked at.
     pub(super) fn scan(
         &mut self,
-        view: &BucketView,
+        view: &Rc<BucketView>,
         visit: &Visit,
         dumps: &mut [Active],
         names: &mut InterfaceCache,
         stamps: &mut Stamps,
-    ) -> (usize, u32) {
+    ) -> u32 {
         let from = visit.wanted.iter().map(|want| want.records.start).min();
         let to = visit.wanted.iter().map(|want| want.records.end).max();
         let to = to.unwrap_or(0).min(view.committed());
@@ -127,11 +129,11 @@ impl Scanner {
         let scripted: Vec<&Want> = visit.wanted.iter().filter(is_scripted).collect();
         let mut packets = view.iter_from(from).take((to - from) as usize);
         let mut chunk = Chunk::new();
-        let (mut waiting, mut base) = (0, from);
+        let mut base = from;
         loop {
             let count = chunk.fill(&mut packets);
             if count == 0 {
-                return (waiting, to);
+                return to;
             }
             for (id, range) in chunk.runs() {
                 let in_window = |time_ns| (from_ns..=to_ns).contains(&time_ns);
@@ -153,9 +155,9 @@ impl Scanner {
                     first: base + offset(range.start),
                     range,
                 };
-                waiting += run.give(&self.matches, dumps, names, stamps);
+                run.give(&self.matches, dumps, names, stamps);
                 for want in &scripted {
-                    waiting += run.give_scripted(want, &mut dumps[want.dump], stamps);
+                    run.give_scripted(want, &mut dumps[want.dump], stamps);
                 }
             }
             base += offset(count);
@@ -177,16 +179,15 @@ impl Scanner {
 }
 
 impl Run<'_> {
-    /// Gives the dumps what they take; returns how many packets more wait for their turn.
+    /// Gives the dumps what they take.
     fn give(
         &self,
         matches: &Matches,
         dumps: &mut [Active],
         names: &mut InterfaceCache,
         stamps: &mut Stamps,
-    ) -> usize {
+    ) {
         let wanted = &self.visit.wanted;
-        let mut waiting = 0;
         for (frame, RuleId(id), sure) in matches.iter() {
             let index = self.first + offset(frame);
             // Dumps that have looked at the bucket before match too.
@@ -199,18 +200,17 @@ impl Run<'_> {
             }
             let (packet, found) = (self.view.packet(index), self.found(index, stamps));
             let dump = &mut dumps[want.dump];
-            waiting += match sure {
+            match sure {
                 Sure::Yes => dump.take(&packet, found, self.interface),
                 Sure::Ask => dump.ask(&packet, found, self.interface, names),
-            };
+            }
         }
-        waiting
     }
 
     /// Asks the script of a dump about the records of its window, each once, and gives it those that it takes.
-    fn give_scripted(&self, want: &Want, dump: &mut Active, stamps: &mut Stamps) -> usize {
+    fn give_scripted(&self, want: &Want, dump: &mut Active, stamps: &mut Stamps) {
         let Some(script) = dump.order.predicate.script() else {
-            return 0;
+            return;
         };
         let in_window = |time_ns| dump.wants(time_ns);
         let mut asked = self.chunk.those(self.range.clone(), in_window);
@@ -228,27 +228,25 @@ impl Run<'_> {
             }
         }
         if packets.is_empty() {
-            return 0;
+            return;
         }
         let taken = script.match_many(&packets);
         let taken = indexes
             .iter()
             .enumerate()
             .filter(|(n, _)| taken >> n & 1 == 1);
-        let mut waiting = 0;
         for (_, index) in taken {
             let packet = self.view.packet(*index);
-            waiting += dump.take(&packet, self.found(*index, stamps), self.interface);
+            dump.take(&packet, self.found(*index, stamps), self.interface);
         }
-        waiting
     }
 
     /// Where a record stands.
-    fn found(&self, index: u32, stamps: &mut Stamps) -> Found {
+    fn found(&self, index: u32, stamps: &mut Stamps) -> Found<'_> {
         let info = &self.visit.info;
         let record = info.first + u64::from(index);
         Found {
-            bucket: info.bucket,
+            view: self.view,
             index,
             producer: info.producer,
             record,

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use crate::{
     control::{lock, ring_time::Moment},
-    intake::counters::{INTERFACE_DOWN, LossEvent, LossLog},
+    intake::counters::{INTERFACE_DOWN, LossLog},
 };
 
 /// Follows the interface of one source, for all of its queues.
@@ -74,7 +74,7 @@ impl Away {
         let Whereabouts::Away { told_ns } = state.now else {
             return false;
         };
-        log.push(self.event(told_ns, i64::MAX));
+        log.push(self.source, INTERFACE_DOWN, (told_ns, i64::MAX), 0);
         state.now = Whereabouts::ForGood {
             mono_ns: now.mono_ns,
         };
@@ -113,19 +113,9 @@ impl Away {
         let Some(ns) = now_ns.checked_sub(told_ns).filter(|ns| *ns > 0) else {
             return;
         };
-        log.push(self.event(told_ns, now_ns));
+        log.push(self.source, INTERFACE_DOWN, (told_ns, now_ns), 0);
         state.ns = state.ns.saturating_add(ns.unsigned_abs());
         state.now = Whereabouts::Away { told_ns: now_ns };
-    }
-
-    fn event(&self, from_ns: i64, to_ns: i64) -> LossEvent {
-        LossEvent {
-            source: self.source,
-            cause: INTERFACE_DOWN,
-            from_ns,
-            to_ns,
-            packets: 0,
-        }
     }
 }
 

@@ -24,9 +24,7 @@ impl CaptureFilter {
     pub(crate) const MANY: usize = Program::MANY;
 
     pub(crate) fn new(prepared: Prepared, native: &Arc<NativeCode>) -> Self {
-        prepared
-            .programs()
-            .for_each(|program| native.submit(program));
+        prepared.compile(native);
         Self {
             prepared,
             native: Arc::clone(native),
@@ -36,8 +34,7 @@ impl CaptureFilter {
 
     fn prepare(&mut self, link_type: LinkType) {
         if self.prepared.prepare(link_type) {
-            let programs = self.prepared.programs();
-            programs.for_each(|program| self.native.submit(program));
+            self.prepared.compile(&self.native);
         }
     }
 
@@ -49,10 +46,7 @@ impl CaptureFilter {
         let mut programs = Vec::new();
         for &link_type in link_types {
             self.prepare(link_type);
-            let program = self
-                .prepared
-                .filter()
-                .program(link_type, self.prepared.mode());
+            let program = self.prepared.program(link_type);
             programs.extend(program.map(|program| (link_type, program.instructions().to_vec())));
         }
         programs
@@ -95,15 +89,14 @@ impl CaptureFilter {
                 &self.scratch
             }
         };
-        let mode = self.prepared.mode();
         let view = PacketView {
             link_type,
-            mode,
+            mode: self.prepared.mode,
             interface,
             aux: Direction::from_bits(frame.direction).into(),
             data,
             wire_len: frame.wire_len,
         };
-        self.prepared.filter().matches(&view)
+        self.prepared.filter.matches(&view)
     }
 }

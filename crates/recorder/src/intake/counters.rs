@@ -188,19 +188,12 @@ impl QueueCounters {
         for &(cause, n) in &engine.lost {
             add_loss(&mut snapshot.lost, cause.as_str(), n);
         }
-        add_loss(
-            &mut snapshot.lost,
-            LOST_NO_BUCKET,
-            Some(self.no_bucket.load(Relaxed)),
-        );
-        let interface_limit = self.interface_limit.load(Relaxed);
+        let no_bucket = Some(self.no_bucket.load(Relaxed));
+        add_loss(&mut snapshot.lost, LOST_NO_BUCKET, no_bucket);
         // Hardly anybody has so many interfaces.
-        if interface_limit > 0 {
-            add_loss(
-                &mut snapshot.lost,
-                LOST_INTERFACE_LIMIT,
-                Some(interface_limit),
-            );
+        let interface_limit = Some(self.interface_limit.load(Relaxed)).filter(|n| *n > 0);
+        if interface_limit.is_some() {
+            add_loss(&mut snapshot.lost, LOST_INTERFACE_LIMIT, interface_limit);
         }
     }
 }
@@ -210,8 +203,8 @@ fn add_loss(lost: &mut BTreeMap<&'static str, Option<u64>>, cause: &'static str,
     *sum = sum.zip(n).map(|(a, b)| a + b);
 }
 
-/// One source's intake at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One source's intake at one moment; by default nothing is known of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SourceSnapshot {
     /// The source's name.
     pub name: String,
@@ -250,16 +243,11 @@ impl SourceSnapshot {
         let mut snapshot = Self {
             name: name.to_owned(),
             received: Some(0),
-            stored: 0,
-            stored_bytes: 0,
             filtered: Some(0),
-            lost: BTreeMap::new(),
-            cut: 0,
-            tagged: 0,
             gaps,
             gap_ns,
             effects: Some(OffloadEffects::default()),
-            xdp_mode: None,
+            ..Self::default()
         };
         for queue in queues {
             queue.add_to(&mut snapshot);
@@ -322,7 +310,21 @@ impl LossEvent {
 }
 
 impl LossLog {
-    pub(crate) fn push(&self, event: LossEvent) {
+    /// A source lost packets within a closed interval of ring time.
+    pub(crate) fn push(
+        &self,
+        source: usize,
+        cause: &'static str,
+        (from_ns, to_ns): (i64, i64),
+        packets: u64,
+    ) {
+        let event = LossEvent {
+            source,
+            cause,
+            from_ns,
+            to_ns,
+            packets,
+        };
         let mut events = lock(&self.events);
         if let Some(last) = events
             .iter_mut()
@@ -390,7 +392,8 @@ pub(crate) struct LossWatch {
     source: usize,
     /// How many had been lost, by cause.
     last: Vec<(&'static str, u64)>,
-    last_ns: i64,
+    /// Up to when losses are known, ns of ring time.
+    pub(super) last_ns: i64,
 }
 
 impl LossWatch {
@@ -401,11 +404,6 @@ impl LossWatch {
             last: Vec::new(),
             last_ns: start_ns,
         }
-    }
-
-    /// Up to when losses are known, ns of ring time.
-    pub(crate) fn last_ns(&self) -> i64 {
-        self.last_ns
     }
 
     /// Compares with the previous reading; times are ring time. A loss lies between what that one knew and `now_ns`, when this one was over:
@@ -428,13 +426,8 @@ impl LossWatch {
             };
             let packets = n.saturating_sub(before);
             if packets > 0 {
-                log.push(LossEvent {
-                    source: self.source,
-                    cause,
-                    from_ns: self.last_ns.min(now_ns),
-                    to_ns: now_ns.max(self.last_ns),
-                    packets,
-                });
+                let span_ns = (self.last_ns.min(now_ns), now_ns.max(self.last_ns));
+                log.push(self.source, cause, span_ns, packets);
             }
         }
         self.last_ns = statistics.as_of_ns.unwrap_or(now_ns);
@@ -464,22 +457,16 @@ mod tests {
 
     #[test]
     fn a_gap_that_reaches_back_is_not_cut_where_gaps_are_merged() {
-        let gap = |from_ns, to_ns| LossEvent {
-            source: 0,
-            cause: "not_analyzed",
-            from_ns,
-            to_ns,
-            packets: 1,
-        };
         const S: i64 = 1_000_000_000;
         let log = LossLog::default();
-        log.push(gap(100 * S - 50_000_000, 100 * S));
-        log.push(gap(90 * S, 100 * S)); // a bucket with one packet that was late
-        log.push(gap(90 * S - 1, 90 * S));
+        let gap = |from_ns, to_ns| log.push(0, "not_analyzed", (from_ns, to_ns), 1);
+        gap(100 * S - 50_000_000, 100 * S);
+        gap(90 * S, 100 * S); // a bucket with one packet that was late
+        gap(90 * S - 1, 90 * S);
         assert_eq!(log.within(91 * S, 92 * S).len(), 1);
         assert_eq!(log.within(0, 90 * S - 1).len(), 1);
         for step in 0..i64::try_from(LOSS_EVENTS).unwrap() {
-            log.push(gap(200 * S - step * S / 5, 200 * S - step * S / 5));
+            gap(200 * S - step * S / 5, 200 * S - step * S / 5);
         }
         assert_eq!(
             log.within(i64::MIN, i64::MAX)[0].packets,
@@ -582,13 +569,7 @@ mod tests {
         let n = 3 * LOSS_EVENTS as i64;
         for i in 0..n {
             let from_ns = i * 1_000_000_000;
-            log.push(LossEvent {
-                source: 0,
-                cause: "kernel",
-                from_ns,
-                to_ns: from_ns + 1,
-                packets: 1,
-            });
+            log.push(0, "kernel", (from_ns, from_ns + 1), 1);
         }
         assert_eq!(log.within(i64::MIN, i64::MAX)[0].packets, n as u64);
         assert!(log.events.lock().unwrap().len() <= LOSS_EVENTS);

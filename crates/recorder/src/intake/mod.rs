@@ -136,13 +136,8 @@ impl Intake {
 
     /// Stamps of a source jumped back, and it was no step.
     pub(crate) fn note_disorder(&self, source: usize, late: Late) {
-        self.disorder.push(LossEvent {
-            source,
-            cause: "disorder",
-            from_ns: late.first_ns,
-            to_ns: late.newest_ns,
-            packets: 1,
-        });
+        let span_ns = (late.first_ns, late.newest_ns);
+        self.disorder.push(source, "disorder", span_ns, 1);
     }
 
     /// Sentences about sources whose stamps jumped back and forth within the window of ring time.

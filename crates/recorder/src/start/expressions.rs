@@ -78,7 +78,7 @@ impl Expressions {
             let template = template.resolve()?;
             link_types.first_or_any(|link_type| template.check(context(link_type, mode)))?;
             if template.has_names() {
-                let more = link_types.more().into_iter();
+                let more = (link_types.more)().into_iter();
                 more.for_each(|link_type| template.prepare(context(link_type, mode)));
             }
             template.seal();
@@ -89,7 +89,7 @@ impl Expressions {
             error,
         })?;
         let manual = plain("--manual-dump", texts.manual)?;
-        let manual = Expression::plain(manual.filter().filled().clone());
+        let manual = Expression::plain(manual.filter.filled().clone());
         let filter = texts
             .filter
             .map(|text| plain("--filter", text))
@@ -105,7 +105,7 @@ impl Expressions {
 
     /// What inserters may try before they store packets: none where trigger rules are looked up.
     pub(crate) fn direct(&self) -> Option<lookout::Rules> {
-        let fragments = FirstFragments::new(&self.template).wanted();
+        let fragments = FirstFragments::new(&self.template).wanted;
         self.triggers.direct(fragments)
     }
 

@@ -42,7 +42,6 @@ use crate::{
     },
     dump::{
         dumper::{Dumper, DumperParts},
-        file::Shelf,
         names::Directory,
         order::Messages,
     },
@@ -126,10 +125,11 @@ impl Recorder {
         let mut expressions = Expressions::new(&texts, &link_types, config.offline, &native)
             .map_err(StartError::Expression)?;
         let path = &config.directory;
-        let directory = Directory::open(path).map_err(|error| StartError::Directory {
-            path: path.clone(),
-            error,
-        })?;
+        let directory =
+            Directory::open(path, config.format).map_err(|error| StartError::Directory {
+                path: path.clone(),
+                error,
+            })?;
         let queues = probed.iter().map(|(_, source)| source.queues()).sum();
         let ring_config = ring_config(config, queues, clock.now());
         let ring = Ring::new(&ring_config, progress)?;
@@ -140,10 +140,6 @@ impl Recorder {
             .map(|(name, source)| Ok((name, source.open(&offer)?)))
             .collect::<Result<Vec<_>, SourceError>>()?;
         opened_all().map_err(StartError::Opened)?;
-        let shelf = Shelf {
-            directory,
-            format: config.format,
-        };
         let live = !config.offline;
         let mode = mode(config.offline);
         let intake = Intake::new(
@@ -151,7 +147,7 @@ impl Recorder {
                 .iter()
                 .map(|(name, queues)| (name.clone(), queues.len())),
             Arc::new(Interfaces::new(
-                expressions.triggers.shared().clone(),
+                expressions.triggers.shared.clone(),
                 expressions.template.clone(),
                 mode,
             )),
@@ -217,16 +213,13 @@ impl Recorder {
         let start_mono_ns = live.then(|| common.clock.now().mono_ns);
         let parts = DumperParts {
             common: Arc::clone(&common),
-            shelf,
+            directory,
             progress,
             reproducible: config.reproducible,
             messages,
             events: events_tx.clone(),
         };
-        let dumper = spawn_dumper(
-            Dumper::new(parts, Rules::new(mode, native)),
-            Arc::clone(&common),
-        )?;
+        let dumper = spawn_dumper(parts, Rules::new(mode, native))?;
         let left = Arc::new(AtomicUsize::new(if live { lanes.len() } else { 1 }));
         let (analyzer, inserters) = without_capabilities(|| {
             let analyzer = spawn_analyzer(analyzer, Arc::clone(&common), Arc::clone(&left))?;
@@ -305,9 +298,10 @@ fn director_config(config: &Config) -> DirectorConfig {
     }
 }
 
-fn spawn_dumper(mut dumper: Dumper, common: Arc<Common>) -> io::Result<JoinHandle<()>> {
+fn spawn_dumper(parts: DumperParts, rules: Rules) -> io::Result<JoinHandle<()>> {
     Builder::new().name("dumper".to_owned()).spawn(move || {
-        let OpenGate(common) = &OpenGate(common);
+        let OpenGate(common) = &OpenGate(Arc::clone(&parts.common));
+        let mut dumper = Dumper::new(parts, rules);
         while !common.control.aborting() && dumper.wait() {
             dumper.step();
         }

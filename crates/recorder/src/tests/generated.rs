@@ -139,7 +139,11 @@ impl Recording {
             max_dumps: 64,
         };
         let disk = FakeDisk::default();
-        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"));
+        let directory = Directory::on(
+            Arc::new(disk.clone()),
+            Path::new("dumps"),
+            crate::Format::PcapNg,
+        );
         let rig = Rig::on(&plan, START, directory);
         Self {
             cell,

@@ -38,7 +38,6 @@ use crate::{
     dump::{
         dumper::{Dumper, DumperParts},
         encode::Format,
-        file::Shelf,
         names::Directory,
         order::Messages,
         report::DumpReport,
@@ -259,7 +258,11 @@ impl Default for Plan<'static> {
 impl Rig {
     /// A live recorder at `start_ns` on both clocks' own scales (the monotonic one starts at 0).
     pub(crate) fn new(plan: &Plan<'_>, start_ns: i64, dir: &Path) -> Self {
-        Self::on(plan, start_ns, Directory::open(dir).unwrap())
+        Self::on(
+            plan,
+            start_ns,
+            Directory::open(dir, Format::PcapNg).unwrap(),
+        )
     }
 
     /// The same with a directory that is open.
@@ -281,7 +284,7 @@ impl Rig {
         let intake = Intake::new(
             (0..plan.queues).map(|i| (format!("fake{i}"), 1)),
             Arc::new(Interfaces::new(
-                expressions.triggers.shared().clone(),
+                expressions.triggers.shared.clone(),
                 expressions.template.clone(),
                 mode(false),
             )),
@@ -359,10 +362,7 @@ impl Rig {
         let analyzer = Analyzer::new(Arc::clone(&common), parts, reader, config);
         let parts = DumperParts {
             common: Arc::clone(&common),
-            shelf: Shelf {
-                directory,
-                format: Format::PcapNg,
-            },
+            directory,
             progress: Progress::Live {
                 promises: common.intake.promises(),
             },
@@ -476,11 +476,6 @@ impl Rig {
 
     pub(crate) fn dumper(&self) -> &Dumper {
         &self.dumper
-    }
-
-    /// What waits in the ring for its turn is lost.
-    pub(crate) fn forget_views(&mut self) {
-        self.dumper.forget_views();
     }
 
     /// The analyzer does what it can while the dumper stands still. How much it remembers then.

@@ -119,7 +119,7 @@ impl Core {
         let armed = self.director.armed();
         Wanted {
             hits: armed,
-            fragments: armed && self.fragments.wanted(),
+            fragments: armed && self.fragments.wanted,
             until_ns: self.closed.until_ns(self.is_promised(producer)),
         }
     }

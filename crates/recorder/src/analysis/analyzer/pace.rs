@@ -2,7 +2,7 @@
 
 use crate::{
     control::hits::{Reason, Suppressions},
-    intake::counters::{LossEvent, LossLog},
+    intake::counters::LossLog,
 };
 
 /// Time between two sentences about what was left out, ns of the monotonic clock.
@@ -88,13 +88,8 @@ impl Unseen {
         if lost == 0 {
             return;
         }
-        self.gaps.push(LossEvent {
-            source: producer,
-            cause: "unseen",
-            from_ns: last_ns.min(time_ns),
-            to_ns: last_ns.max(time_ns),
-            packets: lost,
-        });
+        let span_ns = (last_ns.min(time_ns), last_ns.max(time_ns));
+        self.gaps.push(producer, "unseen", span_ns, lost);
     }
 
     /// Packets in gaps that touch the closed interval.

@@ -3,11 +3,6 @@
 use super::Dumper;
 
 impl Dumper {
-    /// Lets go of the buckets that packets wait in.
-    pub(crate) fn forget_views(&mut self) {
-        self.views.clear();
-    }
-
     /// Dumps that wait for their filters.
     pub(crate) fn compiling(&self) -> usize {
         self.active.iter().filter(|dump| dump.is_compiling).count()

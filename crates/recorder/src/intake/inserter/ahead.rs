@@ -26,7 +26,7 @@ pub(super) struct Ahead {
     /// Frames that were looked at.
     seen: usize,
     /// Those before this one have their offset.
-    decided: usize,
+    pub(super) decided: usize,
     /// The first one behind, if any is undecided.
     first_behind: usize,
     steps: VecDeque<Step>,
@@ -181,11 +181,6 @@ impl Ahead {
     /// Packets that are stored elsewhere than behind the step that they follow, or may follow.
     pub(super) fn take_misplaced(&mut self) -> Option<Misplaced> {
         self.misplaced.take()
-    }
-
-    /// The end of the frames that are decided.
-    pub(super) fn decided(&self) -> usize {
-        self.decided
     }
 
     /// The step at `cursor`, which is taken.

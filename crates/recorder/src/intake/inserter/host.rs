@@ -23,13 +23,13 @@ const RETRY_NS: i64 = 100_000_000;
 #[derive(Debug)]
 pub(super) struct HostStamps {
     /// Of the frames that are stored now, ns.
-    applied_ns: i64,
+    pub(super) applied_ns: i64,
     /// Before the last step, and until when on the monotonic clock a frame may still have it.
     before: Option<(i64, i64)>,
     /// The ring did not follow the last step; when to try again, on the monotonic clock.
     retry_mono_ns: Option<i64>,
     /// When the source had nothing, on the monotonic clock: all frames have come since.
-    dry_mono_ns: i64,
+    pub(super) dry_mono_ns: i64,
 }
 
 /// What to do with frames.
@@ -49,15 +49,6 @@ impl HostStamps {
             retry_mono_ns: None,
             dry_mono_ns: i64::MIN,
         }
-    }
-
-    /// The source had nothing at this time of the monotonic clock.
-    pub(super) fn set_dry(&mut self, mono_ns: i64) {
-        self.dry_mono_ns = mono_ns;
-    }
-
-    pub(super) fn applied_ns(&self) -> i64 {
-        self.applied_ns
     }
 
     /// What to do with the next of `frames`, at least one, fetched before `now`.

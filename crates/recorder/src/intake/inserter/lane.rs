@@ -21,7 +21,7 @@ use crate::{
         Intake,
         away::Away,
         counters::{
-            CLOCK_STEP, EngineReading, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, LossEvent, LossWatch,
+            CLOCK_STEP, EngineReading, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, LossWatch,
             QueueCounters,
         },
     },
@@ -168,7 +168,7 @@ impl Lane {
     /// The source had nothing at this time of the monotonic clock.
     pub(super) fn set_dry(&mut self, mono_ns: i64) {
         if let ToRingTime::Host(host) = &mut self.stamps {
-            host.set_dry(mono_ns);
+            host.dry_mono_ns = mono_ns;
         }
     }
 
@@ -229,7 +229,7 @@ impl Lane {
                         Part::Step { offset_ns } => {
                             let is_followed = producer.step(clock_of(self.source), offset_ns);
                             host.stepped(offset_ns, is_followed, now);
-                            self.tally.offset_ns = host.applied_ns();
+                            self.tally.offset_ns = host.applied_ns;
                         }
                     }
                 }
@@ -253,7 +253,7 @@ impl Lane {
                             self.tell_step(step, parts);
                         }
                         Some(step) => {
-                            let decided = ahead.decided();
+                            let decided = ahead.decided;
                             ahead.refuse(self.tally.offset_ns);
                             let frames = &self.burst().frames[step.index..decided];
                             let stamps = || frames.iter().map(|meta| meta.time_ns);
@@ -302,26 +302,18 @@ impl Lane {
         let frames = &self.burst().frames[range];
         let nearest = |meta: &retroscope_capture::FrameMeta| self.present_ns(meta.time_ns, now);
         let from_ns = frames.iter().map(nearest).min().unwrap_or(now.ring_ns);
-        intake.losses.push(LossEvent {
-            source: self.source,
-            cause: CLOCK_STEP,
-            from_ns,
-            to_ns: now.ring_ns.max(from_ns),
-            packets: uncertain as u64,
-        });
+        let span_ns = (from_ns, now.ring_ns.max(from_ns));
+        let losses = &intake.losses;
+        losses.push(self.source, CLOCK_STEP, span_ns, uncertain as u64);
     }
 
     /// Packets that are behind a step, as far as anybody can tell, and are not stored there: they are missing where the ring's time had
     /// come to, and do not belong where they are.
     fn tell_misplaced(&self, run: Misplaced, intake: &Intake) {
         for from_ns in [run.newest_ns, run.stored_ns] {
-            intake.losses.push(LossEvent {
-                source: self.source,
-                cause: CLOCK_STEP,
-                from_ns,
-                to_ns: from_ns.saturating_add(run.length_ns),
-                packets: run.packets,
-            });
+            let span_ns = (from_ns, from_ns.saturating_add(run.length_ns));
+            let losses = &intake.losses;
+            losses.push(self.source, CLOCK_STEP, span_ns, run.packets);
         }
     }
 
@@ -395,14 +387,8 @@ impl Lane {
             (LOST_INTERFACE_LIMIT, count.interface_limit, unnumbered_ns),
         ];
         for (cause, packets, span_ns) in losses {
-            if let Some((from_ns, to_ns)) = span_ns {
-                intake.losses.push(LossEvent {
-                    source: self.source,
-                    cause,
-                    from_ns,
-                    to_ns,
-                    packets,
-                });
+            if let Some(span_ns) = span_ns {
+                intake.losses.push(self.source, cause, span_ns, packets);
             }
         }
         self.counters.add(count);
@@ -441,66 +427,56 @@ impl Lane {
         };
         let now = parts.common.clock.now();
         let intake = &parts.common.intake;
-        if let Some(what) = intake.no_longer_recorded(self.source, self.watch.last_ns(), now) {
+        if let Some(what) = intake.no_longer_recorded(self.source, self.watch.last_ns, now) {
             let notice = format!("{what} is no longer recorded: {error}");
             self.notices.push(notice);
         }
     }
 
-    /// Takes the queue's events.
+    /// Takes the queue's events, and notes when the interface goes away and when it is back.
     pub(super) fn take_events(&mut self, parts: &InserterParts) {
         while let Some(event) = self.queue.event() {
-            if self.is_first {
-                self.follow(&event, parts);
-            }
             let name = |index: u16| {
                 self.queue
                     .interfaces()
                     .get(usize::from(index))
                     .map_or("?", |i| i.name.as_str())
             };
+            let away = self.away(parts);
             match event {
-                Event::InterfaceAdded(_) => {}
-                Event::InterfaceDown(_) | Event::InterfaceUp(_) | Event::InterfaceGone(_)
-                    if !self.is_first => {}
-                // Also where it was never up.
-                Event::InterfaceDown(i) => self.notices.push(format!(
-                    "{}: the interface is down; recording goes on when it is up",
-                    name(i)
-                )),
-                Event::InterfaceUp(i) => self
-                    .notices
-                    .push(format!("{}: the interface is up again", name(i))),
-                Event::InterfaceGone(i) => self.notices.push(format!(
-                    "{}: the interface is gone; recording goes on when it is back",
-                    name(i)
-                )),
-                // A notice has told it.
-                Event::InterfaceLeft(_) => {}
                 Event::Notice(text) => self.notices.push(text),
+                Event::InterfaceAdded(_) => {}
+                _ if !self.is_first => {}
+                Event::InterfaceUp(i) => {
+                    let now_ns = parts.common.clock.now().ring_ns;
+                    away.end(now_ns, &parts.common.intake.losses);
+                    let text = format!("{}: the interface is up again", name(i));
+                    self.notices.push(text);
+                }
+                // Also where it was never up.
+                Event::InterfaceDown(i) => {
+                    away.begin(self.watch.last_ns);
+                    self.notices.push(format!(
+                        "{}: the interface is down; recording goes on when it is up",
+                        name(i)
+                    ));
+                }
+                Event::InterfaceGone(i) => {
+                    away.begin(self.watch.last_ns);
+                    self.notices.push(format!(
+                        "{}: the interface is gone; recording goes on when it is back",
+                        name(i)
+                    ));
+                }
+                // A notice has told it.
+                Event::InterfaceLeft(_) => away.begin(self.watch.last_ns),
             }
         }
     }
-}
 
-impl Lane {
     /// Where the source's interface is.
     fn away<'s>(&self, parts: &'s InserterParts) -> &'s Away {
         &parts.common.intake.sources[self.source].away
-    }
-
-    /// Notes when the interface goes away and when it is back.
-    fn follow(&mut self, event: &Event, parts: &InserterParts) {
-        match event {
-            Event::InterfaceDown(_) | Event::InterfaceGone(_) | Event::InterfaceLeft(_) => {
-                self.away(parts).begin(self.watch.last_ns());
-            }
-            Event::InterfaceUp(_) => {
-                let now_ns = parts.common.clock.now().ring_ns;
-                self.away(parts).end(now_ns, &parts.common.intake.losses);
-            }
-            Event::InterfaceAdded(_) | Event::Notice(_) => {}
-        }
     }
 }
 
