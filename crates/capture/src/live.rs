@@ -34,7 +34,7 @@ use crate::{
     Status,
     af_packet::InterfaceCounters,
     af_xdp::XdpMode,
-    clock,
+    clock::{self, Now},
     watermark::{ClockWatch, Watermark},
 };
 
@@ -140,8 +140,7 @@ pub(crate) enum CutOff {
 pub(crate) enum Ledger {
     /// `seen` were lent or are known to be lost.
     Known { received: u64, seen: u64 },
-    /// Somebody else still adds to it.
-    #[cfg(feature = "dpdk")]
+    /// The rest may still come.
     Pending,
     /// The counters cannot be read, or somebody else tells them.
     Unknown,
@@ -200,7 +199,6 @@ impl Drain {
             return None;
         }
         match ledger(is_over) {
-            #[cfg(feature = "dpdk")]
             Ledger::Pending => None,
             Ledger::Unknown => Some(0),
             Ledger::Known { received, seen } => {
@@ -219,9 +217,8 @@ pub(crate) struct Live {
     phase: Phase,
     pub(crate) presence: Presence,
     pub(crate) watermark: Watermark,
-    /// Packets are stamped by the system clock, so that there is a watermark.
-    is_stamped_here: bool,
-    clock: ClockWatch,
+    /// Packets are stamped by the system clock: it is watched, and there is a watermark. `None`: by another clock.
+    clock: Option<ClockWatch>,
     /// What the interface lost, of the queue that tells it.
     pub(crate) counters: Option<InterfaceCounters>,
     /// When to look at the interface next, on the monotonic clock. An engine may hasten it.
@@ -247,8 +244,7 @@ impl Live {
             phase: Phase::Running,
             presence: Presence::new(),
             watermark: Watermark::new(since_ns, placing_ns),
-            is_stamped_here: true,
-            clock: ClockWatch::new(),
+            clock: Some(ClockWatch::new(clock::now())),
             counters: None,
             look_due_ns: i64::MIN,
             wait_ns_max: i64::MAX,
@@ -256,14 +252,16 @@ impl Live {
         }
     }
 
-    /// Stamps are of another clock: there is no watermark.
-    pub(crate) fn stamped_elsewhere(mut self) -> Self {
-        self.is_stamped_here = false;
-        self
+    /// Stamps are of another clock: there is no watermark, and no step of the system clock matters.
+    pub(crate) fn stamped_elsewhere(self) -> Self {
+        Self {
+            clock: None,
+            ..self
+        }
     }
 
     pub(crate) fn is_stamped_here(&self) -> bool {
-        self.is_stamped_here
+        self.clock.is_some()
     }
 
     pub(crate) fn interface(&self) -> &InterfaceInfo {
@@ -305,7 +303,7 @@ impl Live {
         match &mut self.phase {
             Phase::Running if self.presence.is_up => {}
             Phase::Running => {
-                if self.is_stamped_here && self.presence.is_back(newest_ns) && may_rise() {
+                if self.clock.is_some() && self.presence.is_back(newest_ns) && may_rise() {
                     let event = self.presence.found(true, newest_ns);
                     self.events.extend(event);
                 }
@@ -338,12 +336,12 @@ impl Live {
         }
     }
 
-    fn watch_clock(&mut self) {
-        let Some(step) = self.clock.look() else {
+    /// Tells a step of the clock that stamps the packets, and follows one back.
+    fn watch_clock(&mut self, now: impl FnOnce() -> Now) {
+        let Some(step) = self.clock.as_mut().and_then(|clock| clock.look(now())) else {
             return;
         };
-        let sentence = step.sentence(&self.interface[0].name);
-        self.events.push_back(Event::Notice(sentence));
+        self.notice(step);
         if step.step_ns < 0 {
             self.watermark.on_clock_set_back(step.now_ns);
             self.presence.on_clock_set_back(step.now_ns);
@@ -396,7 +394,7 @@ impl<E: Engine + 'static> LiveQueue<E> {
             let now_ns = clock::monotonic_ns();
             if now_ns >= live.look_due_ns {
                 live.look_due_ns = now_ns.saturating_add(E::LOOK_NS);
-                live.watch_clock();
+                live.watch_clock(clock::now);
                 engine.look(live, now_ns)?;
             }
             if let Phase::Draining(drain) = live.phase
@@ -449,11 +447,11 @@ impl<E: Engine + 'static> Queue for LiveQueue<E> {
 
     fn watermark(&self) -> Option<i64> {
         let time_ns = self.live.watermark.time_ns();
-        self.live.is_stamped_here.then_some(time_ns)
+        self.live.is_stamped_here().then_some(time_ns)
     }
 
     fn promises_watermark(&self) -> bool {
-        self.live.is_stamped_here
+        self.live.is_stamped_here()
     }
 
     fn event(&mut self) -> Option<Event> {
@@ -566,7 +564,10 @@ impl Presence {
 
 #[cfg(test)]
 mod tests {
+    use retroscope_packet::LinkType;
+
     use super::*;
+    use crate::TimeDomain;
 
     #[test]
     fn packets_that_waited_are_no_return() {
@@ -582,6 +583,39 @@ mod tests {
         assert_eq!(presence.found(false, 300), None);
         assert!(!presence.is_back(200));
         assert_eq!(presence.found(true, 310), Some(Event::InterfaceUp(0)));
+    }
+
+    #[test]
+    fn a_step_of_the_clock_is_told_where_it_stamps_the_packets() {
+        let live = || {
+            let interface = InterfaceInfo {
+                name: "eth0".to_owned(),
+                link_type: LinkType::ETHERNET,
+                snaplen: 0,
+                time_domain: TimeDomain::KernelSoftware,
+                time_resolution_ns: 1,
+            };
+            Live::new(interface, Vec::new(), clock::realtime_ns(), 0)
+        };
+        let stepped = || {
+            let now = clock::now();
+            Now {
+                wall_ns: now.wall_ns + 2 * clock::SECOND_NS,
+                apart_ns: 0,
+                ..now
+            }
+        };
+        let mut here = live();
+        here.watch_clock(stepped);
+        let notice = here.events.pop_front();
+        assert!(
+            matches!(&notice, Some(Event::Notice(text)) if text.starts_with("eth0: the system clock was set forward by")),
+            "{notice:?}"
+        );
+        let mut elsewhere = live().stamped_elsewhere();
+        elsewhere.watch_clock(stepped);
+        assert_eq!(elsewhere.events.pop_front(), None);
+        assert!(!elsewhere.is_stamped_here());
     }
 
     #[test]

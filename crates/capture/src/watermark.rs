@@ -3,7 +3,9 @@
 //! An engine says when it looked and how long a packet may take from its stamp to where it can be seen; the rules are
 //! here. All times are ns since the UNIX epoch.
 
-use crate::clock::{self, Now};
+use std::fmt;
+
+use crate::clock::Now;
 
 /// A difference between system clock and monotonic clock that is a step and not a slew.
 const CLOCK_STEP_NS: i64 = 100_000_000;
@@ -86,29 +88,23 @@ pub(crate) struct ClockStep {
     pub(crate) now_ns: i64,
 }
 
-impl ClockStep {
-    /// A sentence for the user.
-    pub(crate) fn sentence(self, interface: &str) -> String {
+impl fmt::Display for ClockStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let way = if self.step_ns < 0 { "back" } else { "forward" };
         let milliseconds = self.step_ns.abs() / 1_000_000;
-        format!("{interface}: the system clock was set {way} by {milliseconds} ms")
+        write!(f, "the system clock was set {way} by {milliseconds} ms")
     }
 }
 
 impl ClockWatch {
-    /// Starts to watch.
-    pub(crate) fn new() -> Self {
-        Self {
-            offset_ns: clock::now().offset_max_ns(),
-        }
+    /// Starts to watch, by a first reading of both clocks.
+    pub(crate) fn new(now: Now) -> Self {
+        let offset_ns = now.offset_max_ns();
+        Self { offset_ns }
     }
 
-    /// Reads both clocks.
-    pub(crate) fn look(&mut self) -> Option<ClockStep> {
-        self.compare(clock::now())
-    }
-
-    fn compare(&mut self, now: Now) -> Option<ClockStep> {
+    /// Compares a reading of both clocks with the one before.
+    pub(crate) fn look(&mut self, now: Now) -> Option<ClockStep> {
         // Where the thread was descheduled each time it read them, they do not belong together.
         if !now.is_one_moment() {
             return None;
@@ -181,7 +177,7 @@ mod tests {
         let mut watch = ClockWatch { offset_ns: 1000 };
         // `before_ns` is what the monotonic clock showed before the other was read.
         let mut read = |wall_ns, before_ns, apart_ns| {
-            watch.compare(Now {
+            watch.look(Now {
                 wall_ns,
                 mono_ns: before_ns + apart_ns,
                 apart_ns,
@@ -198,10 +194,7 @@ mod tests {
         assert_eq!(look(60_000 + CLOCK_STEP_NS, 59_000), None);
         let step = look(0, 70_000).unwrap();
         assert_eq!(step.step_ns, -CLOCK_STEP_NS - 71_000);
-        assert_eq!(
-            step.sentence("eth0"),
-            "eth0: the system clock was set back by 100 ms"
-        );
+        assert_eq!(step.to_string(), "the system clock was set back by 100 ms");
         assert_eq!(look(10_000, 80_000), None, "a step is told once");
     }
 }

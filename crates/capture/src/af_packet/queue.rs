@@ -123,6 +123,13 @@ struct Counters {
     lent_at_reading: u64,
 }
 
+impl Counters {
+    /// Packets that came, readable or not, and those of which the kernel tells that they were lost.
+    fn seen(&self) -> u64 {
+        self.lent + self.unreadable + self.dropped
+    }
+}
+
 /// A queue of a socket that may be receiving already, the first one of its interface or another.
 pub(super) fn queue(
     tapped: Arc<TappedInterface>,
@@ -271,14 +278,16 @@ impl Engine for PacketEngine {
         }
     }
 
-    fn ledger(&mut self, _is_over: bool) -> Ledger {
-        if self.read_counters().is_err() {
-            return Ledger::Unknown;
-        }
-        let counters = &self.counters;
-        Ledger::Known {
-            received: counters.received,
-            seen: counters.lent + counters.unreadable + counters.dropped,
+    /// Counters that the kernel does not tell are unknown, and no error: nobody knows how many packets are missing, and those that come in
+    /// time are lent.
+    fn ledger(&mut self, is_over: bool) -> Ledger {
+        match self.read_counters() {
+            Ok(()) => Ledger::Known {
+                received: self.counters.received,
+                seen: self.counters.seen(),
+            },
+            Err(_) if is_over => Ledger::Unknown,
+            Err(_) => Ledger::Pending,
         }
     }
 
@@ -319,7 +328,87 @@ impl Engine for PacketEngine {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::{
+        os::{fd::OwnedFd, unix::net::UnixDatagram},
+        time::{Duration, Instant},
+    };
+
+    use retroscope_packet::LinkType;
+
+    use super::{
+        super::{
+            block::tests::{Packet, block_of},
+            config::LiveConfig,
+            sys::Mapping,
+        },
+        *,
+    };
+    use crate::{Status, TimeDomain, live::CLOSED_DRAIN_NS};
+
+    /// A queue whose socket has none of the options of a packet socket, and a ring of which the kernel hands over one packet.
+    fn without_counters(is_shared: bool) -> (Live, PacketEngine) {
+        let mut tapped = TappedInterface::new(LiveConfig::new("lo", "retroscope"), 1).unwrap();
+        if is_shared {
+            tapped.share(Vec::new());
+        }
+        let mut mapping = Mapping::in_memory(4096, 1).unwrap();
+        mapping.hand_over(0, &block_of(4096, &[Packet::default()]).0);
+        let interface = InterfaceInfo {
+            name: "lo".to_owned(),
+            link_type: LinkType::ETHERNET,
+            snaplen: 0,
+            time_domain: TimeDomain::KernelSoftware,
+            time_resolution_ns: 1,
+        };
+        let engine = PacketEngine {
+            tapped: Arc::new(tapped),
+            socket: OwnedFd::from(UnixDatagram::unbound().unwrap()).into(),
+            ring: BlockRing::new(mapping),
+            is_first: true,
+            gone_since_ns: None,
+            siblings_until_ns: None,
+            counters: Counters::default(),
+            effects: OffloadEffects::default(),
+            pulse: Pulse {
+                blocks: 0,
+                since_ns: 0,
+            },
+        };
+        (Live::new(interface, Vec::new(), 0, PLACING_NS), engine)
+    }
+
+    #[test]
+    fn counters_that_cannot_be_read_at_the_end_are_unknown() {
+        let (live, engine) = without_counters(false);
+        let mut queue = LiveQueue::boxed(live, engine);
+        queue.stop();
+        let stopped = Instant::now();
+        assert_eq!(queue.next(Duration::ZERO).unwrap(), Status::Frames);
+        assert_eq!(queue.burst().frames.len(), 1);
+        while queue.next(Duration::from_millis(1)).unwrap() != Status::End {}
+        // More might have waited in the kernel's open block.
+        assert!(stopped.elapsed().as_nanos() >= u128::from(CLOSED_DRAIN_NS.unsigned_abs()));
+        let statistics = queue.statistics();
+        assert_eq!((statistics.received, statistics.as_of_ns), (None, None));
+        assert_eq!(statistics.lost, [(LossCause::Kernel, None)]);
+    }
+
+    #[test]
+    fn a_socket_is_not_replaced_before_it_was_counted() {
+        let (mut live, mut engine) = without_counters(true);
+        let found = engine.tapped.look_up().unwrap();
+        let error = engine.hook_again(&mut live, &found, CLOSED_DRAIN_NS);
+        assert!(
+            matches!(
+                error,
+                Err(SourceError::System {
+                    call: "getsockopt(PACKET_STATISTICS)",
+                    ..
+                })
+            ),
+            "{error:?}"
+        );
+    }
 
     #[test]
     fn fast_blocks_are_waited_for_together() {

@@ -166,14 +166,18 @@ impl Engine for PcapEngine {
         }
     }
 
-    /// What the counters of other devices mean is their business.
-    fn ledger(&mut self, _is_over: bool) -> Ledger {
-        if self.socket.is_none() || self.read_counters().is_err() {
+    /// What the counters of other devices mean is their business. Those that cannot be read are unknown, and no error.
+    fn ledger(&mut self, is_over: bool) -> Ledger {
+        if self.socket.is_none() {
             return Ledger::Unknown;
         }
-        Ledger::Known {
-            received: self.counters.received,
-            seen: self.counters.lent + self.counters.dropped,
+        match self.read_counters() {
+            Ok(()) => Ledger::Known {
+                received: self.counters.received,
+                seen: self.counters.lent + self.counters.dropped,
+            },
+            Err(_) if is_over => Ledger::Unknown,
+            Err(_) => Ledger::Pending,
         }
     }
 

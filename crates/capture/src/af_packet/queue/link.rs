@@ -6,7 +6,7 @@ use crate::{
     af_packet::{interface::link_type, source::open_ring},
     clock,
     interface::Found,
-    live::{CLOSED_DRAIN_NS, Engine as _, Ledger, Live},
+    live::{CLOSED_DRAIN_NS, Live},
 };
 
 /// How long an interface that came back is not said to be up because other threads are not there yet.
@@ -91,7 +91,7 @@ impl PacketEngine {
     }
 
     /// Receives from an interface that came back after `away_ns`. False: the old ring is not read to its end yet.
-    fn hook_again(
+    pub(super) fn hook_again(
         &mut self,
         live: &mut Live,
         found: &Found,
@@ -102,8 +102,9 @@ impl PacketEngine {
             self.tapped.admit(&self.socket)?;
             return Ok(true);
         }
-        let is_read_to_its_end =
-            matches!(self.ledger(false), Ledger::Known { received, seen } if received == seen);
+        // The last chance to learn what the old socket counted: without it a sum would be too small, so an error ends the queue.
+        self.read_counters()?;
+        let is_read_to_its_end = self.counters.received == self.counters.seen();
         if !is_read_to_its_end && away_ns < CLOSED_DRAIN_NS {
             return Ok(false);
         }
@@ -118,7 +119,7 @@ impl PacketEngine {
         self.tapped.hook(&socket, found)?;
         self.tapped.admit(&socket)?;
         live.tell(notice);
-        // The old socket's counters were read, and its ring is empty.
+        // The old socket's counters were read, and its ring is empty or had its time.
         self.ring = ring;
         self.ring.set_frame_bytes_max(self.tapped.frame_bytes_max());
         self.socket = socket;

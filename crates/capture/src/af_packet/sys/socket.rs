@@ -203,6 +203,14 @@ impl PacketSocket {
     }
 }
 
+/// A socket that a test plays with.
+#[cfg(test)]
+impl From<OwnedFd> for PacketSocket {
+    fn from(descriptor: OwnedFd) -> Self {
+        Self { descriptor }
+    }
+}
+
 impl AsFd for PacketSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
