@@ -69,17 +69,6 @@ impl ReadError {
     pub fn is_would_block(&self) -> bool {
         matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::WouldBlock)
     }
-
-    /// Where in the capture data (decompressed, if it is compressed) the error lies, if it has a place.
-    #[must_use]
-    pub fn offset(&self) -> Option<u64> {
-        match *self {
-            Self::Io { offset, .. }
-            | Self::Unsupported { offset, .. }
-            | Self::Damaged { offset, .. } => Some(offset),
-            Self::Open { .. } | Self::NotACapture { .. } => None,
-        }
-    }
 }
 
 /// Why something cannot be written. The text is one sentence.

@@ -99,70 +99,39 @@ pub enum ByteOrder {
 }
 
 impl ByteOrder {
-    /// The order of the machine this runs on.
-    pub const NATIVE: Self = if cfg!(target_endian = "big") {
-        Self::Big
-    } else {
-        Self::Little
-    };
+    /// The bytes of a number in this order, given those in little-endian order; or the other way round.
+    #[inline]
+    pub(crate) fn bytes<const N: usize>(self, mut bytes: [u8; N]) -> [u8; N] {
+        if self == Self::Big {
+            bytes.reverse();
+        }
+        bytes
+    }
+
+    /// The bytes at `at`, in little-endian order. Panics unless `at + N <= bytes.len()`.
+    #[inline]
+    fn at<const N: usize>(self, bytes: &[u8], at: usize) -> [u8; N] {
+        let mut number = [0; N];
+        number.copy_from_slice(&bytes[at..at + N]);
+        self.bytes(number)
+    }
 
     /// The number at `at`. Panics unless `at + 2 <= bytes.len()`.
     #[inline]
     pub(crate) fn u16(self, bytes: &[u8], at: usize) -> u16 {
-        let number = [bytes[at], bytes[at + 1]];
-        match self {
-            Self::Little => u16::from_le_bytes(number),
-            Self::Big => u16::from_be_bytes(number),
-        }
+        u16::from_le_bytes(self.at(bytes, at))
     }
 
     /// The number at `at`. Panics unless `at + 4 <= bytes.len()`.
     #[inline]
     pub(crate) fn u32(self, bytes: &[u8], at: usize) -> u32 {
-        let b = &bytes[at..at + 4];
-        let number = [b[0], b[1], b[2], b[3]];
-        match self {
-            Self::Little => u32::from_le_bytes(number),
-            Self::Big => u32::from_be_bytes(number),
-        }
+        u32::from_le_bytes(self.at(bytes, at))
     }
 
     /// The number at `at`. Panics unless `at + 8 <= bytes.len()`.
     #[inline]
     pub(crate) fn i64(self, bytes: &[u8], at: usize) -> i64 {
-        let (a, b) = (
-            u64::from(self.u32(bytes, at)),
-            u64::from(self.u32(bytes, at + 4)),
-        );
-        let number = match self {
-            Self::Little => b << 32 | a,
-            Self::Big => a << 32 | b,
-        };
-        number.cast_signed()
-    }
-}
-
-/// Numbers as they are written.
-impl ByteOrder {
-    pub(crate) fn u16_bytes(self, number: u16) -> [u8; 2] {
-        match self {
-            Self::Little => number.to_le_bytes(),
-            Self::Big => number.to_be_bytes(),
-        }
-    }
-
-    pub(crate) fn u32_bytes(self, number: u32) -> [u8; 4] {
-        match self {
-            Self::Little => number.to_le_bytes(),
-            Self::Big => number.to_be_bytes(),
-        }
-    }
-
-    pub(crate) fn u64_bytes(self, number: u64) -> [u8; 8] {
-        match self {
-            Self::Little => number.to_le_bytes(),
-            Self::Big => number.to_be_bytes(),
-        }
+        i64::from_le_bytes(self.at(bytes, at))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Time stamps in a file's units to nanoseconds and back.
+//! Time stamps in a file's units to nanoseconds.
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -61,26 +61,6 @@ impl TimeScale {
         }
     }
 
-    /// `ns` since the epoch in units, rounded down; `Err` with the nearest if it is before the offset or beyond 64 bits.
-    #[inline]
-    pub(crate) fn units(self, ns: i64) -> Result<u64, u64> {
-        match self {
-            Self::Factor(factor) => u64::try_from(ns).map(|ns| ns / factor).map_err(|_| 0),
-            Self::Ratio {
-                per_second,
-                offset_seconds,
-            } => {
-                // No overflow: the difference is below 2^94, and times 10^9 units a second, which is all that is written,
-                // below 2^124; finer units of foreign files saturate.
-                let since = i128::from(ns) - i128::from(offset_seconds) * i128::from(NS_PER_SECOND);
-                let units = since
-                    .saturating_mul(i128::from(per_second))
-                    .div_euclid(i128::from(NS_PER_SECOND));
-                u64::try_from(units).map_err(|_| if units < 0 { 0 } else { u64::MAX })
-            }
-        }
-    }
-
     /// One unit in ns, rounded down, at least 1.
     pub(crate) fn resolution_ns(self) -> u64 {
         match self {
@@ -136,26 +116,6 @@ mod tests {
         assert_eq!(TimeScale::new(1, i64::MAX).ns(u64::MAX), i64::MAX);
         assert_eq!(TimeScale::new(1, i64::MIN).ns(0), i64::MIN);
         assert_eq!(TimeScale::new(u64::MAX, i64::MIN).ns(u64::MAX), i64::MIN);
-    }
-
-    #[test]
-    fn back_to_units() {
-        assert_eq!(TimeScale::new(1_000_000, 0).units(1_999), Ok(1));
-        assert_eq!(
-            TimeScale::new(1_000_000_000, 0).units(i64::MAX),
-            Ok(i64::MAX.unsigned_abs())
-        );
-        assert_eq!(TimeScale::new(1_000_000_000, 0).units(-1), Err(0));
-        assert_eq!(TimeScale::new(1_000_000, -1).units(-1), Ok(999_999));
-        assert_eq!(
-            TimeScale::new(1_000_000_000, -10).units(-9_999_999_500),
-            Ok(500)
-        );
-        assert_eq!(
-            TimeScale::new(1 << 63, i64::MIN).units(i64::MAX),
-            Err(u64::MAX)
-        );
-        assert_eq!(TimeScale::new(1 << 63, i64::MAX).units(i64::MIN), Err(0));
     }
 
     #[test]

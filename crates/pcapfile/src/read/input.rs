@@ -2,10 +2,11 @@
 
 use std::{
     fmt,
-    io::{self, BufReader, ErrorKind, Read},
+    io::{self, BufReader, Chain, Cursor, ErrorKind, Read},
 };
 
 use flate2::bufread::MultiGzDecoder;
+use zstd::stream::read::Decoder as ZstdDecoder;
 
 use crate::Compression;
 
@@ -25,30 +26,39 @@ pub(super) enum InputError {
     Compressed(String),
 }
 
+/// The stream underneath, behind its first bytes, which were looked at.
+type Stream<R> = Chain<Cursor<Vec<u8>>, Tap<R>>;
+
 /// A stream that is decompressed on the way, as its first bytes say.
 pub(super) enum Input<R: Read> {
-    Plain(Tap<R>),
-    Gzip(Box<MultiGzDecoder<BufReader<Tap<R>>>>),
-    Zstd(Box<zstd::stream::read::Decoder<'static, BufReader<Tap<R>>>>),
+    Plain(Stream<R>),
+    Gzip(Box<MultiGzDecoder<BufReader<Stream<R>>>>),
+    Zstd(Box<ZstdDecoder<'static, BufReader<Stream<R>>>>),
 }
 
 impl<R: Read> Input<R> {
     /// Looks at the first bytes of `inner`.
-    pub(super) fn new(inner: R) -> Result<Self, InputError> {
-        let tap = Tap::new(inner).map_err(InputError::Io)?;
-        match tap.magic() {
-            [0x1f, 0x8b, ..] => Ok(Self::Gzip(Box::new(MultiGzDecoder::new(
-                BufReader::with_capacity(COMPRESSED_BYTES, tap),
-            )))),
+    pub(super) fn new(mut inner: R) -> Result<Self, InputError> {
+        let mut magic = Vec::with_capacity(MAGIC_BYTES);
+        let mut start = inner.by_ref().take(MAGIC_BYTES as u64);
+        start.read_to_end(&mut magic).map_err(InputError::Io)?;
+        let compression = match magic[..] {
+            [0x1f, 0x8b, ..] => Some(Compression::Gzip),
             // A frame, or a skippable frame before it (RFC 8878, 3.1.1 and 3.1.2).
-            [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => {
-                let tap = BufReader::with_capacity(COMPRESSED_BYTES, tap);
-                let decoder =
-                    zstd::stream::read::Decoder::with_buffer(tap).map_err(InputError::Io)?;
-                Ok(Self::Zstd(Box::new(decoder)))
+            [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => Some(Compression::Zstd),
+            _ => None,
+        };
+        let failed = false;
+        let stream = Cursor::new(magic).chain(Tap { inner, failed });
+        let buffered = |stream| BufReader::with_capacity(COMPRESSED_BYTES, stream);
+        Ok(match compression {
+            None => Self::Plain(stream),
+            Some(Compression::Gzip) => Self::Gzip(Box::new(MultiGzDecoder::new(buffered(stream)))),
+            Some(Compression::Zstd) => {
+                let decoder = ZstdDecoder::with_buffer(buffered(stream));
+                Self::Zstd(Box::new(decoder.map_err(InputError::Io)?))
             }
-            _ => Ok(Self::Plain(tap)),
-        }
+        })
     }
 
     /// The compression that was found.
@@ -63,7 +73,7 @@ impl<R: Read> Input<R> {
     /// As [`Read::read`]; interruptions are retried.
     pub(super) fn read(&mut self, bytes: &mut [u8]) -> Result<usize, InputError> {
         match self {
-            Self::Plain(tap) => tap.read(bytes).map_err(InputError::Io),
+            Self::Plain(stream) => stream.read(bytes).map_err(InputError::Io),
             Self::Gzip(decoder) => decoder
                 .read(bytes)
                 .map_err(|error| blame(error, decoder.get_ref().get_ref(), "gzip")),
@@ -83,8 +93,8 @@ impl<R: Read> fmt::Debug for Input<R> {
 }
 
 /// Whether the stream failed or what came out of it is wrong: only the tap can tell.
-fn blame<R>(error: io::Error, tap: &Tap<R>, format: &str) -> InputError {
-    if tap.failed {
+fn blame<R>(error: io::Error, stream: &Stream<R>, format: &str) -> InputError {
+    if stream.get_ref().1.failed {
         InputError::Io(error)
     } else if error.kind() == ErrorKind::UnexpectedEof {
         InputError::Compressed(format!("the {format} data ends early"))
@@ -93,63 +103,22 @@ fn blame<R>(error: io::Error, tap: &Tap<R>, format: &str) -> InputError {
     }
 }
 
-/// The stream underneath, which gives its first bytes twice and remembers whether it failed.
-#[derive(Debug)]
+/// The stream underneath, which retries interruptions and remembers whether it failed.
 pub(super) struct Tap<R> {
     inner: R,
-    magic: [u8; MAGIC_BYTES],
-    /// Bytes of `magic` that the stream had.
-    magic_len: usize,
-    /// Bytes of `magic` given again; `<= magic_len`.
-    given: usize,
     /// The last call of `inner` returned an error.
     failed: bool,
 }
 
-impl<R: Read> Tap<R> {
-    fn new(inner: R) -> io::Result<Self> {
-        let mut tap = Self {
-            inner,
-            magic: [0; MAGIC_BYTES],
-            magic_len: 0,
-            given: 0,
-            failed: false,
-        };
-        while tap.magic_len < MAGIC_BYTES {
-            match tap.inner.read(&mut tap.magic[tap.magic_len..]) {
-                Ok(0) => break,
-                Ok(count) => tap.magic_len += count,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(tap)
-    }
-
-    fn magic(&self) -> &[u8] {
-        &self.magic[..self.magic_len]
-    }
-}
-
 impl<R: Read> Read for Tap<R> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        if self.given < self.magic_len {
-            let again = &self.magic[self.given..self.magic_len];
-            let count = again.len().min(bytes.len());
-            bytes[..count].copy_from_slice(&again[..count]);
-            self.given += count;
-            return Ok(count);
-        }
         loop {
-            match self.inner.read(bytes) {
-                Ok(count) => {
-                    self.failed = false;
-                    return Ok(count);
-                }
+            let read = self.inner.read(bytes);
+            match read {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => {
-                    self.failed = true;
-                    return Err(error);
+                read => {
+                    self.failed = read.is_err();
+                    return read;
                 }
             }
         }

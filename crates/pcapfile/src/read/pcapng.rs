@@ -105,9 +105,9 @@ impl PcapNg {
         }
         let body = &bytes[BLOCK_HEADER_BYTES..size - 4];
         let mut meta = match block_type {
-            ENHANCED_PACKET => self.enhanced_packet(body)?,
+            ENHANCED_PACKET => self.timed_packet(body, true)?,
             SIMPLE_PACKET => self.simple_packet(body)?,
-            PACKET_OBSOLETE => self.obsolete_packet(body)?,
+            PACKET_OBSOLETE => self.timed_packet(body, false)?,
             SECTION_HEADER => {
                 self.section_header(bytes, order, length, interfaces.len())?;
                 return Ok(Item::Other { size });
@@ -251,26 +251,17 @@ impl PcapNg {
         })
     }
 
+    /// An enhanced packet block, or the one that it replaced, which differs in its first 4 bytes only.
     #[inline]
-    fn enhanced_packet(&self, body: &[u8]) -> Result<RecordMeta, Fault> {
+    fn timed_packet(&self, body: &[u8], is_enhanced: bool) -> Result<RecordMeta, Fault> {
         if body.len() < 20 {
-            return Err(Fault::damage("an enhanced packet block is too short"));
+            let what = if is_enhanced { "an enhanced" } else { "a" };
+            return Err(Fault::damage(format!("{what} packet block is too short")));
         }
-        let interface = self.byte_order.u32(body, 0);
-        self.timed_packet(body, interface)
-    }
-
-    fn obsolete_packet(&self, body: &[u8]) -> Result<RecordMeta, Fault> {
-        if body.len() < 20 {
-            return Err(Fault::damage("a packet block is too short"));
-        }
-        let interface = self.byte_order.u16(body, 0);
-        self.timed_packet(body, u32::from(interface))
-    }
-
-    /// The part that enhanced and obsolete packet blocks share: all but the first 4 bytes. `body` has at least 20.
-    #[inline]
-    fn timed_packet(&self, body: &[u8], interface: u32) -> Result<RecordMeta, Fault> {
+        let interface = match is_enhanced {
+            true => self.byte_order.u32(body, 0),
+            false => u32::from(self.byte_order.u16(body, 0)),
+        };
         let order = self.byte_order;
         let (decoder, interface) = self.decoder(interface)?;
         let time = u64::from(order.u32(body, 4)) << 32 | u64::from(order.u32(body, 8));
@@ -279,18 +270,13 @@ impl PcapNg {
         let options = body
             .get(20 + (captured_len as usize).next_multiple_of(4)..)
             .unwrap_or_default();
-        let flags = if options.is_empty() {
-            None
-        } else {
-            packet_flags(options, order)
-        };
         Ok(RecordMeta {
             time_ns: decoder.scale.ns(time),
             offset: 20,
             captured_len,
             wire_len,
             interface,
-            flags,
+            flags: packet_flags(options, order),
         })
     }
 
@@ -344,7 +330,7 @@ fn check_captured(captured_len: u32, snaplen: u32, room: usize) -> Result<(), Fa
     Err(Fault::damage(wrong))
 }
 
-/// The flags among a packet's options. Options that make no sense end the search, as the packet itself is sound.
+/// The flags among a packet's options, if it has any. Options that make no sense end the search, as the packet itself is sound.
 fn packet_flags(options: &[u8], order: ByteOrder) -> Option<u32> {
     (Options {
         bytes: options,

@@ -1,10 +1,12 @@
 //! What a caller may say about sections, interfaces, packets and statistics, and how options are encoded.
 
+use std::ops::Range;
+
 use retroscope_packet::LinkType;
 
 use crate::{
     ByteOrder, Resolution, WriteError,
-    block::{BLOCK_BYTES_MAX, option},
+    block::{BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, option},
 };
 
 /// What a section header block says about its writer. Empty texts are left out; each is at most 65,535 bytes.
@@ -33,9 +35,6 @@ pub struct InterfaceOptions {
     pub snaplen: u32,
     /// Resolution of its time stamps.
     pub resolution: Resolution,
-    /// Seconds that are added to its time stamps, which are written as unsigned numbers: below zero, and the interface
-    /// can hold times before 1970. With 0, `if_tsoffset` is left out.
-    pub time_offset_seconds: i64,
 }
 
 impl InterfaceOptions {
@@ -48,7 +47,6 @@ impl InterfaceOptions {
             link_type,
             snaplen: 0,
             resolution: Resolution::Nano,
-            time_offset_seconds: 0,
         }
     }
 }
@@ -79,7 +77,15 @@ pub struct InterfaceStatistics {
     pub delivered: Option<u64>,
 }
 
-/// A block, or the end of one, under construction in memory that is used again and again.
+/// A time in its two halves, the upper one first in either byte order.
+pub(super) fn time(order: ByteOrder, units: u64) -> [u8; 8] {
+    match order {
+        ByteOrder::Little => units.rotate_left(32).to_le_bytes(),
+        ByteOrder::Big => units.to_be_bytes(),
+    }
+}
+
+/// A block under construction, but for its packet, in memory that is used again and again.
 #[derive(Debug)]
 pub(super) struct Encoder<'b> {
     bytes: &'b mut Vec<u8>,
@@ -89,13 +95,18 @@ pub(super) struct Encoder<'b> {
 }
 
 impl<'b> Encoder<'b> {
-    pub(super) fn new(bytes: &'b mut Vec<u8>, order: ByteOrder) -> Self {
+    /// Where the length of a block stands at its start, which is known only at its end.
+    const LENGTH: Range<usize> = 4..BLOCK_HEADER_BYTES;
+
+    pub(super) fn new(bytes: &'b mut Vec<u8>, order: ByteOrder, block_type: u32) -> Self {
         bytes.clear();
-        Self {
+        let mut block = Self {
             bytes,
             order,
             options: false,
-        }
+        };
+        block.u32(block_type).u32(0);
+        block
     }
 
     pub(super) fn raw(&mut self, bytes: &[u8]) -> &mut Self {
@@ -104,76 +115,60 @@ impl<'b> Encoder<'b> {
     }
 
     pub(super) fn u16(&mut self, number: u16) -> &mut Self {
-        self.raw(&self.order.u16_bytes(number))
+        self.raw(&self.order.bytes(number.to_le_bytes()))
     }
 
     pub(super) fn u32(&mut self, number: u32) -> &mut Self {
-        self.raw(&self.order.u32_bytes(number))
+        self.raw(&self.order.bytes(number.to_le_bytes()))
     }
 
     pub(super) fn u64(&mut self, number: u64) -> &mut Self {
-        self.raw(&self.order.u64_bytes(number))
-    }
-
-    /// A time in its two halves, the upper one first in either byte order.
-    #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
-    pub(super) fn time(&mut self, units: u64) -> &mut Self {
-        self.u32((units >> 32) as u32).u32(units as u32)
+        self.raw(&self.order.bytes(number.to_le_bytes()))
     }
 
     /// One option, padded.
-    pub(super) fn option(&mut self, code: u16, value: &[u8]) -> Result<&mut Self, WriteError> {
+    pub(super) fn option(&mut self, code: u16, value: &[u8]) -> Result<(), WriteError> {
         let length = u16::try_from(value.len()).map_err(|_| WriteError::OptionTooLong {
             bytes: value.len(),
             limit: usize::from(u16::MAX),
         })?;
         self.options = true;
-        let padding = value.len().next_multiple_of(4) - value.len();
-        Ok(self
-            .u16(code)
-            .u16(length)
-            .raw(value)
-            .raw(&[0; 3][..padding]))
+        let value_bytes = value.len();
+        self.u16(code).u16(length).raw(value).padding(value_bytes);
+        Ok(())
+    }
+
+    /// The zeros behind so many bytes.
+    pub(super) fn padding(&mut self, length: usize) {
+        self.raw(&[0; 3][..length.next_multiple_of(4) - length]);
     }
 
     /// A text option, unless it is empty.
-    pub(super) fn text(&mut self, code: u16, text: &str) -> Result<&mut Self, WriteError> {
+    pub(super) fn text(&mut self, code: u16, text: &str) -> Result<(), WriteError> {
         if text.is_empty() {
-            Ok(self)
-        } else {
-            self.option(code, text.as_bytes())
+            return Ok(());
         }
+        self.option(code, text.as_bytes())
     }
 
-    pub(super) fn comments<T: AsRef<str>>(
-        &mut self,
-        comments: &[T],
-    ) -> Result<&mut Self, WriteError> {
-        for comment in comments {
-            self.option(option::COMMENT, comment.as_ref().as_bytes())?;
-        }
-        Ok(self)
+    pub(super) fn comments<T: AsRef<str>>(&mut self, comments: &[T]) -> Result<(), WriteError> {
+        comments
+            .iter()
+            .try_for_each(|comment| self.option(option::COMMENT, comment.as_ref().as_bytes()))
     }
 
-    /// A counter option, unless it is unknown.
-    pub(super) fn counter(
-        &mut self,
-        code: u16,
-        count: Option<u64>,
-    ) -> Result<&mut Self, WriteError> {
-        match count {
-            Some(count) => self.option(code, &self.order.u64_bytes(count)),
-            None => Ok(self),
-        }
+    /// An option of eight bytes, unless it is unknown.
+    pub(super) fn number(&mut self, code: u16, value: Option<[u8; 8]>) -> Result<(), WriteError> {
+        value.map_or(Ok(()), |value| self.option(code, &value))
     }
 
-    /// Ends the options and the block: the end mark if there are any, and the block's length, which counts `before` bytes
-    /// outside this encoder. Returns that length for the block's start.
-    pub(super) fn end(&mut self, before: usize) -> Result<u32, WriteError> {
+    /// Ends the options and the block: the end mark if there are any, and the block's length, which counts the `packet_bytes` that
+    /// stand elsewhere.
+    pub(super) fn end(mut self, packet_bytes: usize) -> Result<(), WriteError> {
         if self.options {
             self.u16(option::END).u16(0);
         }
-        let bytes = before + self.bytes.len() + 4;
+        let bytes = packet_bytes + self.bytes.len() + 4;
         let length = u32::try_from(bytes)
             .ok()
             .filter(|length| *length <= BLOCK_BYTES_MAX)
@@ -182,6 +177,8 @@ impl<'b> Encoder<'b> {
                 limit: BLOCK_BYTES_MAX as usize,
             })?;
         self.u32(length);
-        Ok(length)
+        let length = self.order.bytes(length.to_le_bytes());
+        self.bytes[Self::LENGTH].copy_from_slice(&length);
+        Ok(())
     }
 }

@@ -12,6 +12,11 @@ use crate::{
     },
 };
 
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// The last time that the format holds, in 2106.
+const TIME_NS_MAX: i64 = u32::MAX as i64 * SECOND_NS + 999_999_999;
+
 /// What the header of a pcap file says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PcapOptions {
@@ -73,11 +78,11 @@ impl<W: Write> PcapWriter<W> {
         };
         let network = (link_type_extra & LINK_TYPE_EXTRA) | u32::from(link_type.0);
         let mut header = [0; 24];
-        header[0..4].copy_from_slice(&byte_order.u32_bytes(magic));
-        header[4..6].copy_from_slice(&byte_order.u16_bytes(2));
-        header[6..8].copy_from_slice(&byte_order.u16_bytes(4));
-        header[16..20].copy_from_slice(&byte_order.u32_bytes(snaplen));
-        header[20..24].copy_from_slice(&byte_order.u32_bytes(network));
+        header[0..4].copy_from_slice(&byte_order.bytes(magic.to_le_bytes()));
+        header[4..6].copy_from_slice(&byte_order.bytes([2, 0]));
+        header[6..8].copy_from_slice(&byte_order.bytes([4, 0]));
+        header[16..20].copy_from_slice(&byte_order.bytes(snaplen.to_le_bytes()));
+        header[20..24].copy_from_slice(&byte_order.bytes(network.to_le_bytes()));
         let mut sink = Sink::new(inner);
         sink.write([&header, &[], &[]])?;
         let captured_len_max =
@@ -99,13 +104,19 @@ impl<W: Write> PcapWriter<W> {
     pub fn record(&mut self, time_ns: i64, wire_len: u32, data: &[u8]) -> Result<(), WriteError> {
         let captured_len = captured_len(data, self.captured_len_max)?;
         let order = self.options.byte_order;
-        let (seconds, nanoseconds) = self.time(time_ns);
-        let mut header = [0; 16];
-        header[0..4].copy_from_slice(&order.u32_bytes(seconds));
-        header[4..8].copy_from_slice(&order.u32_bytes(nanoseconds / self.options.resolution.ns()));
-        header[8..12].copy_from_slice(&order.u32_bytes(captured_len));
-        header[12..16].copy_from_slice(&order.u32_bytes(wire_len));
-        self.sink.write([&header, data, &[]])
+        let held_ns = time_ns.clamp(0, TIME_NS_MAX);
+        self.times_clamped += u64::from(held_ns != time_ns);
+        // Both fit: of the most that is held the seconds are `u32::MAX`.
+        let [seconds, nanoseconds] = [held_ns / SECOND_NS, held_ns % SECOND_NS]
+            .map(|part| u32::try_from(part).unwrap_or(u32::MAX));
+        let words = [
+            seconds,
+            nanoseconds / self.options.resolution.ns(),
+            captured_len,
+            wire_len,
+        ];
+        let header = words.map(|word| order.bytes(word.to_le_bytes()));
+        self.sink.write([header.as_flattened(), data, &[]])
     }
 
     /// Flushes and gives the stream back.
@@ -124,22 +135,6 @@ impl<W: Write> PcapWriter<W> {
     /// The stream underneath, for a caller that takes away what was written into memory.
     pub fn inner_mut(&mut self) -> &mut W {
         self.sink.inner_mut()
-    }
-
-    fn time(&mut self, time_ns: i64) -> (u32, u32) {
-        let seconds = time_ns.div_euclid(1_000_000_000);
-        if let (Ok(seconds), Ok(nanoseconds)) = (
-            u32::try_from(seconds),
-            u32::try_from(time_ns.rem_euclid(1_000_000_000)),
-        ) {
-            return (seconds, nanoseconds);
-        }
-        self.times_clamped += 1;
-        if time_ns < 0 {
-            (0, 0)
-        } else {
-            (u32::MAX, 999_999_999)
-        }
     }
 }
 

@@ -3,7 +3,9 @@
 use std::io::Write;
 
 use super::{
-    options::{Encoder, InterfaceOptions, InterfaceStatistics, PacketOptions, SectionOptions},
+    options::{
+        Encoder, InterfaceOptions, InterfaceStatistics, PacketOptions, SectionOptions, time,
+    },
     sink::{Sink, captured_len},
 };
 use crate::{
@@ -13,7 +15,6 @@ use crate::{
         INTERFACE_STATISTICS, INTERFACES_MAX, SECTION_HEADER, option,
     },
     format::effective_snaplen,
-    time::TimeScale,
 };
 
 /// Bytes of an enhanced packet block before the packet.
@@ -22,9 +23,8 @@ const PACKET_HEADER_BYTES: usize = BLOCK_HEADER_BYTES + 20;
 /// Writes a pcapng section to any stream.
 ///
 /// Interfaces are added when they are first needed; [`PcapNgWriter::packet`] and [`PcapNgWriter::statistics`] name them by
-/// the index that [`PcapNgWriter::add_interface`] returned. A time before the interface's
-/// [`time_offset_seconds`](InterfaceOptions::time_offset_seconds) (1970 unless given), or too far after it for 64 bits, is
-/// clamped to the nearest end and counted ([`PcapNgWriter::times_clamped`]); all others are exact to the resolution.
+/// the index that [`PcapNgWriter::add_interface`] returned. A packet's time before 1970 becomes that and is counted
+/// ([`PcapNgWriter::times_clamped`]); all others are exact to the resolution.
 ///
 /// libpcap reads the file if all interfaces have one link type and one snap length; Wireshark and
 /// [`Reader`](crate::Reader) do not mind.
@@ -33,7 +33,7 @@ pub struct PcapNgWriter<W: Write> {
     sink: Sink<W>,
     byte_order: ByteOrder,
     interfaces: Vec<WrittenInterface>,
-    /// A block without packet, or the end of one with a packet.
+    /// A block but for its packet.
     scratch: Vec<u8>,
     times_clamped: u64,
 }
@@ -41,8 +41,15 @@ pub struct PcapNgWriter<W: Write> {
 /// What is needed of an interface after its block was written.
 #[derive(Debug, Clone, Copy)]
 struct WrittenInterface {
-    scale: TimeScale,
+    resolution: Resolution,
     captured_len_max: u32,
+}
+
+impl WrittenInterface {
+    /// The nearest time in its units.
+    fn units(self, time_ns: i64) -> u64 {
+        time_ns.max(0).unsigned_abs() / u64::from(self.resolution.ns())
+    }
 }
 
 impl<W: Write> PcapNgWriter<W> {
@@ -62,8 +69,7 @@ impl<W: Write> PcapNgWriter<W> {
             block.u32(BYTE_ORDER_MAGIC).u16(1).u16(0).u64(u64::MAX);
             block.comments(&options.comments)?;
             block.text(option::SHB_OS, &options.os)?;
-            block.text(option::SHB_USERAPPL, &options.application)?;
-            Ok(())
+            block.text(option::SHB_USERAPPL, &options.application)
         })?;
         Ok(writer)
     }
@@ -80,27 +86,18 @@ impl<W: Write> PcapNgWriter<W> {
             .ok_or(WriteError::TooManyInterfaces {
                 limit: INTERFACES_MAX,
             })?;
-        let (tsresol, per_second) = match options.resolution {
-            Resolution::Micro => (6, 1_000_000),
-            Resolution::Nano => (9, 1_000_000_000),
+        let tsresol = match options.resolution {
+            Resolution::Micro => 6,
+            Resolution::Nano => 9,
         };
-        let offset = options.time_offset_seconds;
-        let order = self.byte_order;
         self.block(INTERFACE_DESCRIPTION, |block| {
             block.u16(options.link_type.0).u16(0).u32(options.snaplen);
             block.text(option::IF_NAME, &options.name)?;
             block.text(option::IF_DESCRIPTION, &options.description)?;
-            block.option(option::IF_TSRESOL, &[tsresol])?;
-            if offset != 0 {
-                block.option(
-                    option::IF_TSOFFSET,
-                    &order.u64_bytes(offset.cast_unsigned()),
-                )?;
-            }
-            Ok(())
+            block.option(option::IF_TSRESOL, &[tsresol])
         })?;
         self.interfaces.push(WrittenInterface {
-            scale: TimeScale::new(per_second, offset),
+            resolution: options.resolution,
             captured_len_max: effective_snaplen(options.snaplen, options.link_type),
         });
         Ok(index)
@@ -121,41 +118,25 @@ impl<W: Write> PcapNgWriter<W> {
         data: &[u8],
         options: &PacketOptions<'_>,
     ) -> Result<(), WriteError> {
-        let WrittenInterface {
-            scale,
-            captured_len_max,
-        } = self.interface(interface)?;
-        let captured_len = captured_len(data, captured_len_max)?;
+        let written = self.interface(interface)?;
+        let captured_len = captured_len(data, written.captured_len_max)?;
         let order = self.byte_order;
-        let mut tail = Encoder::new(&mut self.scratch, order);
-        tail.raw(&[0; 3][..data.len().next_multiple_of(4) - data.len()]);
+        let mut block = Encoder::new(&mut self.scratch, order, ENHANCED_PACKET);
+        block
+            .u32(interface)
+            .raw(&time(order, written.units(time_ns)))
+            .u32(captured_len)
+            .u32(wire_len);
+        // The packet stands here, and is not copied.
+        block.padding(data.len());
         if let Some(flags) = options.flags {
-            tail.option(option::PACKET_FLAGS, &order.u32_bytes(flags))?;
+            block.option(option::PACKET_FLAGS, &order.bytes(flags.to_le_bytes()))?;
         }
-        tail.comments(options.comments)?;
-        let length = tail.end(PACKET_HEADER_BYTES + data.len())?;
-        let time = scale.units(time_ns).unwrap_or_else(|nearest| {
-            self.times_clamped += 1;
-            nearest
-        });
-        let mut head = [0; PACKET_HEADER_BYTES];
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "the two halves of the time"
-        )]
-        let words = [
-            ENHANCED_PACKET,
-            length,
-            interface,
-            (time >> 32) as u32,
-            time as u32,
-            captured_len,
-            wire_len,
-        ];
-        for (place, word) in head.chunks_exact_mut(4).zip(words) {
-            place.copy_from_slice(&order.u32_bytes(word));
-        }
-        self.sink.write([&head, data, &self.scratch])
+        block.comments(options.comments)?;
+        block.end(data.len())?;
+        self.times_clamped += u64::from(time_ns < 0);
+        let (head, tail) = self.scratch.split_at(PACKET_HEADER_BYTES);
+        self.sink.write([head, data, tail])
     }
 
     /// Writes an enhanced packet block without options: [`PcapNgWriter::packet`].
@@ -188,31 +169,17 @@ impl<W: Write> PcapNgWriter<W> {
         interface: u32,
         statistics: &InterfaceStatistics,
     ) -> Result<(), WriteError> {
-        let WrittenInterface { scale, .. } = self.interface(interface)?;
-        let units = |ns: i64| scale.units(ns).unwrap_or_else(|nearest| nearest);
+        let written = self.interface(interface)?;
         let order = self.byte_order;
-        let halves = |ns: i64| {
-            let units = units(ns);
-            // The upper half first, each in the section's byte order.
-            match order {
-                ByteOrder::Little => order.u64_bytes(units.rotate_left(32)),
-                ByteOrder::Big => order.u64_bytes(units),
-            }
-        };
+        let time = |time_ns| time(order, written.units(time_ns));
+        let count = |count: u64| order.bytes(count.to_le_bytes());
         self.block(INTERFACE_STATISTICS, |block| {
-            block.u32(interface).time(units(statistics.time_ns));
-            for (code, time) in [
-                (option::ISB_STARTTIME, statistics.start_ns),
-                (option::ISB_ENDTIME, statistics.end_ns),
-            ] {
-                if let Some(time) = time {
-                    block.option(code, &halves(time))?;
-                }
-            }
-            block.counter(option::ISB_IFRECV, statistics.received)?;
-            block.counter(option::ISB_IFDROP, statistics.dropped)?;
-            block.counter(option::ISB_USRDELIV, statistics.delivered)?;
-            Ok(())
+            block.u32(interface).raw(&time(statistics.time_ns));
+            block.number(option::ISB_STARTTIME, statistics.start_ns.map(time))?;
+            block.number(option::ISB_ENDTIME, statistics.end_ns.map(time))?;
+            block.number(option::ISB_IFRECV, statistics.received.map(count))?;
+            block.number(option::ISB_IFDROP, statistics.dropped.map(count))?;
+            block.number(option::ISB_USRDELIV, statistics.delivered.map(count))
         })
     }
 
@@ -248,13 +215,10 @@ impl<W: Write> PcapNgWriter<W> {
         block_type: u32,
         fill: impl FnOnce(&mut Encoder<'_>) -> Result<(), WriteError>,
     ) -> Result<(), WriteError> {
-        let mut block = Encoder::new(&mut self.scratch, self.byte_order);
+        let mut block = Encoder::new(&mut self.scratch, self.byte_order, block_type);
         fill(&mut block)?;
-        let length = block.end(BLOCK_HEADER_BYTES)?;
-        let mut head = [0; BLOCK_HEADER_BYTES];
-        head[..4].copy_from_slice(&self.byte_order.u32_bytes(block_type));
-        head[4..].copy_from_slice(&self.byte_order.u32_bytes(length));
-        self.sink.write([&head, &self.scratch, &[]])
+        block.end(0)?;
+        self.sink.write([&self.scratch, &[], &[]])
     }
 }
 

@@ -4,6 +4,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::common::place;
 use retroscope_pcapfile::{ReadError, Reader};
 
 /// Error texts of libpcap for files that are sound, and of tcpdump for link types that it has no name for. Such a file is
@@ -70,7 +71,7 @@ fn every_capture_reads_as_expected() {
             let placed = match &end {
                 Err(error @ ReadError::NotACapture { .. }) => error.is_damage(),
                 Err(error) => {
-                    error.is_damage() && error.offset().is_some_and(|offset| offset <= bytes)
+                    error.is_damage() && place(error).is_some_and(|offset| offset <= bytes)
                 }
                 Ok(()) => false,
             };

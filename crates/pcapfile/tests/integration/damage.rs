@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use crate::common::{Packet, every_encoding, gzip, packets, pcap, pcapng, read_all, zstd};
+use crate::common::{Packet, every_encoding, gzip, packets, pcap, pcapng, place, read_all, zstd};
 use retroscope_pcapfile::{ByteOrder, LinkType, PcapOptions, PcapWriter, ReadError, Resolution};
 
 /// Where the blocks or records of a file of `every_encoding` end, its header first, and whether each is a packet. A naive
@@ -93,9 +93,7 @@ fn compressed_files_cut_at_every_byte() {
                     "{name} cut at {cut}: {error}"
                 );
                 assert!(
-                    error
-                        .offset()
-                        .is_none_or(|offset| offset <= file.len() as u64),
+                    place(&error).is_none_or(|offset| offset <= file.len() as u64),
                     "{error}"
                 );
             }
@@ -123,8 +121,7 @@ fn what_came_out_before_a_compressed_cut_counts() {
         let error = end.unwrap_err();
         assert!(error.to_string().contains("ends early"), "{error}");
         assert!(
-            error
-                .offset()
+            place(&error)
                 .unwrap()
                 .abs_diff(read.len() as u64 * 1_016 + 24)
                 < 1_100,
@@ -197,9 +194,7 @@ fn random_changes() {
         if let Err(error) = end {
             assert!(error.is_damage(), "{context}: {error}");
             assert!(
-                error
-                    .offset()
-                    .is_none_or(|offset| offset <= file.len() as u64),
+                place(&error).is_none_or(|offset| offset <= file.len() as u64),
                 "{context}: {error}"
             );
         }
@@ -231,9 +226,7 @@ fn random_bytes_after_a_header() {
             let (_, end) = read_all(&bytes[..]);
             if let Err(error) = end {
                 assert!(
-                    error
-                        .offset()
-                        .is_some_and(|offset| offset <= bytes.len() as u64),
+                    place(&error).is_some_and(|offset| offset <= bytes.len() as u64),
                     "{name}, seed {seed}: {error}"
                 );
             }
@@ -276,7 +269,7 @@ fn a_failing_stream_is_not_the_files_fault() {
             "{error}"
         );
         if !compressed {
-            assert_eq!((read.len(), error.offset()), (9, Some(whole as u64 + 3)));
+            assert_eq!((read.len(), place(&error)), (9, Some(whole as u64 + 3)));
         }
     }
 }

@@ -52,13 +52,19 @@ fn time_stamps_that_the_format_cannot_hold_are_told() {
         let capture = dir.path().join(format!("{index}.pcapng"));
         let mut writer = writer(&capture);
         let mut interface = InterfaceOptions::new(LinkType::RAW);
-        interface.time_offset_seconds = -1000;
+        interface.description = "tsoffset".to_owned();
         writer.add_interface(&interface).unwrap();
         for second in seconds {
             let packet = udp(if second == seconds[1] { 9 } else { 7 });
-            writer.record(0, second * S, 28, &packet).unwrap();
+            writer.record(0, (second + 1000) * S, 28, &packet).unwrap();
         }
         writer.finish().unwrap();
+        // The description becomes an option `if_tsoffset`: all stamps are 1000 s earlier.
+        let mut file = fs::read(&capture).unwrap();
+        let place = file.windows(8).position(|it| it == b"tsoffset").unwrap();
+        file[place - 4] = 14;
+        file[place..place + 8].copy_from_slice(&(-1000_i64).to_le_bytes());
+        fs::write(&capture, file).unwrap();
         let out = dir.path().join(index.to_string());
         let (dump, _) = only_dump(&capture, &out, format);
         assert_eq!(dump["packets"], 4, "{dump}");

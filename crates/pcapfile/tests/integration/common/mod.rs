@@ -175,6 +175,16 @@ pub(crate) fn read_all(file: impl Read) -> (Vec<Packet>, Result<(), ReadError>) 
     (packets, end)
 }
 
+/// Where in the capture data an error lies, if it has a place.
+pub(crate) fn place(error: &ReadError) -> Option<u64> {
+    match *error {
+        ReadError::Io { offset, .. }
+        | ReadError::Unsupported { offset, .. }
+        | ReadError::Damaged { offset, .. } => Some(offset),
+        _ => None,
+    }
+}
+
 pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(bytes).unwrap();
