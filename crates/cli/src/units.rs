@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use retroscope_capture::generator::quantity;
+
 /// A size in bytes: `4GiB`, `512MiB`, `4G`; the suffix is required, and a power of 1024 (DESIGN §3).
 ///
 /// # Errors
 /// A sentence that says what to write instead.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size: write it like 512MiB or 4GiB");
-    let (number, unit) = split(text);
+    let (number, unit) = quantity::split(text);
     let lower = unit.to_ascii_lowercase();
     let exponent = match lower.trim_end_matches('b').trim_end_matches('i') {
         "k" => 1,
@@ -24,7 +26,9 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         }
         _ => return Err(wrong()),
     };
-    let bytes = decimal(number)
+    let bytes = number
+        .parse::<f64>()
+        .ok()
         .map(|n| n * 1024_f64.powi(exponent))
         .filter(|bytes| (1.0..9e18).contains(bytes));
     #[expect(
@@ -49,21 +53,7 @@ pub(crate) fn size_or_none(text: &str) -> Result<u64, String> {
 /// A sentence that says what to write instead.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a duration: write it like 250ms, 10s, 5m or 2h");
-    let (number, unit) = split(text);
-    let scale = match unit {
-        "ns" => 1e-9,
-        "us" | "µs" => 1e-6,
-        "ms" => 1e-3,
-        "" | "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        "d" => 86_400.0,
-        _ => return Err(wrong()),
-    };
-    let seconds = decimal(number).map(|n| n * scale);
-    // 100 years: further than any window, and well inside 64 bits of ns.
-    let seconds = seconds.filter(|seconds| (0.0..=100.0 * 365.25 * 86_400.0).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(wrong)
+    quantity::duration(text).ok_or_else(wrong)
 }
 
 /// A size for a person: `1 GiB`, `512 MiB`, `1.5 GiB`.
@@ -83,18 +73,6 @@ pub(crate) fn show_size(bytes: u64) -> String {
 pub(crate) fn counted(count: u64, one: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {one}{plural}")
-}
-
-fn split(text: &str) -> (&str, &str) {
-    let text = text.trim();
-    let end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    (&text[..end], text[end..].trim())
-}
-
-fn decimal(number: &str) -> Option<f64> {
-    number.parse::<f64>().ok().filter(|n| n.is_finite())
 }
 
 fn digits_or(number: &str) -> &str {

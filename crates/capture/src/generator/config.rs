@@ -2,7 +2,10 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use super::quantity::{parse_duration, parse_per_second};
+use super::{
+    quantity::{self, per_second},
+    schedule::Interval,
+};
 use crate::SourceError;
 
 /// What a [`Generator`](super::Generator) makes. Start from `Default` and change fields, or parse
@@ -54,14 +57,6 @@ impl Rate {
             Self::BitsPerSecond(rate) => (1..=10_000_000_000_000).contains(&rate),
         }
     }
-
-    /// Nanoseconds between two frames of `size` bytes, as a fraction: numerator and denominator.
-    pub(super) fn interval_ns(self, size: u16) -> (u64, u64) {
-        match self {
-            Self::FramesPerSecond(rate) => (1_000_000_000, rate),
-            Self::BitsPerSecond(rate) => (u64::from(size) * 8 * 1_000_000_000, rate),
-        }
-    }
 }
 
 impl FromStr for Rate {
@@ -69,8 +64,8 @@ impl FromStr for Rate {
 
     /// Reads `500kpps`, `1Mpps`, `1Gbit`; prefixes are decimal.
     fn from_str(text: &str) -> Result<Self, SourceError> {
-        let frames = parse_per_second(text, &["pps"]).map(Self::FramesPerSecond);
-        let bits = || parse_per_second(text, &["bit/s", "bit"]).map(Self::BitsPerSecond);
+        let frames = per_second(text, &["pps"]).map(Self::FramesPerSecond);
+        let bits = || per_second(text, &["bit/s", "bit"]).map(Self::BitsPerSecond);
         frames
             .or_else(bits)
             .filter(|rate: &Self| rate.is_in_range())
@@ -148,16 +143,13 @@ impl GeneratorConfig {
                 "trigger-after={trigger_after:?} is not before the end at {duration:?}: {hint}"
             )));
         }
-        if let (Some(rate), Some(count)) = (self.rate, self.count) {
-            let (numerator, denominator) = rate.interval_ns(self.size);
-            let length_ns = u128::from(count.saturating_sub(1)) * u128::from(numerator)
-                / u128::from(denominator);
-            if count == 0 || length_ns < trigger_after.as_nanos() {
-                let hint = "raise the count or send the trigger earlier";
-                return Err(usage(format!(
-                    "{count} frames end before trigger-after={trigger_after:?}: {hint}"
-                )));
-            }
+        if let (Some(_), Some(count)) = (self.rate, self.count)
+            && Interval::of(self).first_slot_at(trigger_after.as_nanos()) >= count
+        {
+            let hint = "raise the count or send the trigger earlier";
+            return Err(usage(format!(
+                "{count} frames end before trigger-after={trigger_after:?}: {hint}"
+            )));
         }
         Ok(())
     }
@@ -229,7 +221,7 @@ fn number<T: FromStr>(key: &str, value: &str, expected: &str) -> Result<T, Sourc
 
 /// A duration, or a sentence that says what to write.
 fn duration(key: &str, value: &str) -> Result<Duration, SourceError> {
-    parse_duration(value).ok_or_else(|| {
+    quantity::duration(value).ok_or_else(|| {
         usage(format!(
             "{key}={value} is not a duration: write 250ms, 10s, 5m or 2h"
         ))

@@ -1,16 +1,20 @@
 //! The frames themselves: a pure function of the configuration.
 //!
-//! Flows are drawn once from the seed. A frame is then its flow's template written over filler that lies in the caller's
-//! buffer already, with the sequence number that the schedule gives.
+//! Flows are drawn once from the seed. A frame is its flow's template over filler, with the sequence number that the schedule gives.
+//!
+//! Frames are laid out once, and written over in place. Where they are small enough every flow has a frame of its own (or several), and
+//! making the next one means writing its sequence number and checksum. Otherwise a few frames are shared by all flows, and a
+//! flow's headers are copied over them. Either way the memory stays in the L2 cache, as an engine's does.
 
-use std::{collections::HashSet, fmt, net::Ipv4Addr};
+use std::{fmt, ops::Range};
 
 use super::{
     config::GeneratorConfig,
-    schedule::{Schedule, first_slot_at},
-    template::{self, HEADER_BYTES, MARK_BYTES, Template},
+    flows::{FlowAddresses, SplitMix64, flows},
+    schedule::{Interval, Schedule},
+    template::{HEADER_BYTES, NUMBER_BYTES, Template, renew, renew_behind_text},
 };
-use crate::SourceError;
+use crate::{Burst, Direction, FrameMeta, SourceError};
 
 /// UDP destination port of the trigger packet, outside the range of the background flows.
 pub const TRIGGER_PORT: u16 = 60_000;
@@ -18,21 +22,10 @@ pub const TRIGGER_PORT: u16 = 60_000;
 /// The first payload bytes of the trigger packet; its sequence number follows.
 pub const TRIGGER_TEXT: [u8; 8] = *b"EXAMPLE\n";
 
-/// Ports of background flows.
-const PORTS: std::ops::RangeInclusive<u16> = 1_000..=10_000;
-
-/// Addresses and ports of a flow, in the direction in which it sends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct FlowAddresses {
-    /// Sender, within 10.0.0.0/16.
-    pub(super) source: Ipv4Addr,
-    /// Receiver, within 10.0.0.0/16, not the sender.
-    pub(super) destination: Ipv4Addr,
-    /// Sender's UDP port, 1000 to 10000.
-    pub(super) source_port: u16,
-    /// Receiver's UDP port: 1000 to 10000, or [`TRIGGER_PORT`].
-    pub(super) destination_port: u16,
-}
+/// Frames of a burst at most.
+const BURST_FRAMES: usize = 512;
+/// Memory of the frames, but that there is always one, and one for the trigger.
+const MEMORY_BYTES: usize = 256 * 1024;
 
 /// Makes the frames of a configuration, one after the other, each with its time on the schedule.
 ///
@@ -49,16 +42,25 @@ pub(super) struct FlowAddresses {
 pub struct Generator {
     /// The flows of this share; frames go through them in turn.
     flows: Vec<Template>,
-    /// The flow of the next frame: `< flows.len()`.
-    next_flow: usize,
     trigger: Template,
-    /// Filler between sequence number and the end of the mark.
-    filler: [u8; 8],
-    /// A whole frame, for `next_frame`.
-    frame: Vec<u8>,
     schedule: Schedule,
     /// The slot of the trigger, if the schedule has one.
     trigger_slot: Option<u64>,
+    /// Frames `place_bytes` apart: those of background flows, and behind them the trigger's.
+    memory: Vec<u8>,
+    place_bytes: usize,
+    frame_bytes: usize,
+    /// One a place; their time stamps are those of the burst that they were last lent in.
+    frames: Vec<FrameMeta>,
+    /// Every place belongs to a flow: that of place `n` is flow `n` modulo the number of flows. The constant parts of their
+    /// checksums by place; empty where the places are shared.
+    sums: Vec<u32>,
+    /// The flow of the next frame where places are shared: `< flows.len()`.
+    next_flow: usize,
+    /// The place of the next background frame: `<= trigger_place()`.
+    next: usize,
+    /// The places that are lent.
+    lent: Range<usize>,
 }
 
 impl Generator {
@@ -87,63 +89,92 @@ impl Generator {
 
     fn share(config: &GeneratorConfig, all: &[FlowAddresses], queue: usize, queues: usize) -> Self {
         let mut random = SplitMix64(config.seed ^ 0x66_69_6c_6c_65_72);
-        let mut frame = vec![0; usize::from(config.size)];
-        for byte in &mut frame[HEADER_BYTES..] {
+        let frame_bytes = usize::from(config.size);
+        let mut blank = vec![0; frame_bytes];
+        for byte in &mut blank[HEADER_BYTES..] {
             // Letters and digits: a payload that looks at home in a hex dump.
             *byte = b'a' + random.below(26);
         }
-        let mut filler = [0; 8];
-        filler.copy_from_slice(&frame[HEADER_BYTES + 8..HEADER_BYTES + MARK_BYTES]);
+        // The number of a background frame, and in its place the trigger's text with the number behind it.
+        let (number, second) = (HEADER_BYTES, HEADER_BYTES + NUMBER_BYTES);
+        let mut trigger_blank = blank.clone();
+        trigger_blank[number..second].copy_from_slice(&TRIGGER_TEXT);
+        trigger_blank[second..second + NUMBER_BYTES].fill(0);
+        blank[number..second].fill(0);
         let trigger_flow = FlowAddresses {
             destination_port: TRIGGER_PORT,
             ..all[0]
         };
-        let mut schedule = Schedule::new(config, queue, queues);
-        schedule.end = schedule.end.min(config.count.unwrap_or(u64::MAX));
+        let trigger = Template::new(trigger_flow, &trigger_blank);
+        let of_share = all.iter().skip(queue).step_by(queues);
+        let flows: Vec<_> = of_share.map(|flow| Template::new(*flow, &blank)).collect();
+
+        let place_bytes = frame_bytes.next_multiple_of(64);
+        let fitting = (MEMORY_BYTES / place_bytes).max(1);
+        let most = fitting.min(BURST_FRAMES);
+        let is_by_flow = flows.len() <= fitting;
+        let places = if is_by_flow {
+            flows.len() * (most / flows.len()).max(1)
+        } else {
+            most
+        };
+        let mut memory = vec![0; (places + 1) * place_bytes];
+        let mut lay_out = |place: usize, blank: &[u8], header: &[u8]| {
+            let frame = &mut memory[place * place_bytes..][..frame_bytes];
+            frame.copy_from_slice(blank);
+            frame[..HEADER_BYTES].copy_from_slice(header);
+        };
+        for place in 0..places {
+            lay_out(place, &blank, &flows[place % flows.len()].header);
+        }
+        lay_out(places, &trigger_blank, &trigger.header);
+        // At most 9014.
+        let captured_len = u32::from(config.size);
+        let meta = |place: usize| FrameMeta {
+            time_ns: 0,
+            offset: place * place_bytes,
+            captured_len,
+            wire_len: captured_len,
+            interface: 0,
+            direction: Direction::Unknown,
+            vlan: None,
+        };
+        let own = if is_by_flow { places } else { 0 };
         Self {
-            flows: all
-                .iter()
-                .skip(queue)
-                .step_by(queues)
-                .map(|flow| Template::new(*flow, &frame))
-                .collect(),
-            next_flow: 0,
-            trigger: Template::new(trigger_flow, &frame),
-            filler,
-            frame,
+            trigger,
+            schedule: Schedule::new(config, queue, queues),
             trigger_slot: config
                 .trigger_after
-                .map(|after| first_slot_at(config, after.as_nanos())),
-            schedule,
+                .map(|after| Interval::of(config).first_slot_at(after.as_nanos())),
+            memory,
+            place_bytes,
+            frame_bytes,
+            frames: (0..=places).map(meta).collect(),
+            sums: (0..own)
+                .map(|place| flows[place % flows.len()].sum)
+                .collect(),
+            next_flow: 0,
+            next: 0,
+            lent: 0..0,
+            flows,
         }
     }
 
     /// Makes the next frame of the schedule: its time in ns after the start, and its bytes. `None` at the end.
     pub fn next_frame(&mut self) -> Option<(i64, &[u8])> {
         let offset_ns = self.next_offset_ns()?;
-        let mut frame = std::mem::take(&mut self.frame);
+        self.take_back();
         if self.is_trigger_next() {
-            self.write_trigger(&mut frame);
+            self.push_trigger(offset_ns);
         } else {
-            self.write(&mut frame);
+            self.push(1, offset_ns);
         }
-        self.frame = frame;
-        Some((offset_ns, &self.frame))
+        Some((offset_ns, self.burst().frame(0).data))
     }
 
     /// Time of the next frame in ns after the start; `None` at the end.
-    pub(crate) fn next_offset_ns(&self) -> Option<i64> {
-        (self.schedule.slot < self.schedule.end).then_some(self.schedule.offset_ns)
-    }
-
-    /// How many flows the frames go through in turn.
-    pub(super) fn flows(&self) -> usize {
-        self.flows.len()
-    }
-
-    /// A frame with filler only: what the functions below take to write on.
-    pub(super) fn blank_frame(&self) -> &[u8] {
-        &self.frame
+    pub(super) fn next_offset_ns(&self) -> Option<i64> {
+        self.schedule.offset_ns()
     }
 
     /// Frames of the schedule that are still to come.
@@ -156,72 +187,73 @@ impl Generator {
         self.trigger_slot == Some(self.schedule.slot)
     }
 
-    /// Writes what all frames of a flow have in common over a blank frame, for [`Numbers::renew`].
-    pub(super) fn lay_out(&self, flow: usize, frame: &mut [u8]) {
-        self.flows[flow].write(frame, [0; 8], self.filler);
+    fn trigger_place(&self) -> usize {
+        self.frames.len() - 1
     }
 
-    /// Writes the next frame over a blank one or any other, and advances.
-    pub(super) fn write(&mut self, frame: &mut [u8]) {
-        let sequence = self.sequence();
-        self.flow().write(frame, sequence, self.filler);
-        self.advance();
+    /// Takes back what is lent, to lend another burst.
+    pub(super) fn take_back(&mut self) {
+        if self.next == self.trigger_place() || self.sums.is_empty() {
+            self.next = 0;
+        }
+        self.lent = self.next..self.next;
     }
 
-    /// The constant part of the checksum of a flow's background frames, for [`Numbers::renew`].
-    pub(super) fn sum(&self, flow: usize) -> u32 {
-        self.flows[flow].sum_with_filler()
-    }
-
-    /// Advances by `count` background frames and gives their numbers. The caller writes each over an earlier frame of the
-    /// flow whose turn it is.
-    pub(super) fn take(&mut self, count: usize) -> Numbers {
-        let numbers = Numbers {
-            next: self.schedule.slot,
-            stride: self.schedule.stride(),
-        };
-        self.schedule.advance_by(count);
-        self.next_flow = (self.next_flow + count) % self.flows.len();
-        numbers
-    }
-
-    /// Writes the trigger with the number of the next frame, and advances. The flows' turns stay as they are.
-    pub(super) fn write_trigger(&mut self, frame: &mut [u8]) {
-        let sequence = self.sequence();
-        self.trigger.write(frame, TRIGGER_TEXT, sequence);
-        self.schedule.advance();
-    }
-
-    fn sequence(&self) -> [u8; 8] {
-        self.schedule.slot.to_be_bytes()
-    }
-
-    fn flow(&self) -> &Template {
-        &self.flows[self.next_flow]
-    }
-
-    fn advance(&mut self) {
-        self.schedule.advance();
-        self.next_flow += 1;
-        if self.next_flow == self.flows.len() {
-            self.next_flow = 0;
+    /// What is lent now.
+    pub(super) fn burst(&self) -> Burst<'_> {
+        Burst {
+            memory: &self.memory,
+            frames: &self.frames[self.lent.clone()],
         }
     }
-}
 
-/// The sequence numbers of frames of one share, one after the other.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Numbers {
-    next: u64,
-    stride: u64,
-}
+    /// Makes up to `count` background frames of one time stamp and lends them too; returns how many the burst had room for. Behind the
+    /// trigger it has none.
+    pub(super) fn push(&mut self, count: usize, time_ns: i64) -> usize {
+        let room = match self.lent.end > self.trigger_place() {
+            true => 0,
+            false => (self.trigger_place() - self.next).min(BURST_FRAMES - self.lent.len()),
+        };
+        let count = count.min(room);
+        let places = self.next..self.next + count;
+        let bytes = places.start * self.place_bytes..places.end * self.place_bytes;
+        let memory = self.memory[bytes].chunks_exact_mut(self.place_bytes);
+        let memory = memory.map(|place| &mut place[..self.frame_bytes]);
+        let mut number = self.schedule.slot;
+        let stride = self.schedule.stride;
+        if self.sums.is_empty() {
+            for frame in memory {
+                let flow = &self.flows[self.next_flow];
+                frame[..HEADER_BYTES].copy_from_slice(&flow.header);
+                renew(frame, flow.sum, number);
+                number = number.saturating_add(stride);
+                self.next_flow = (self.next_flow + 1) % self.flows.len();
+            }
+        } else {
+            for (frame, sum) in memory.zip(&self.sums[places.clone()]) {
+                renew(frame, *sum, number);
+                number = number.saturating_add(stride);
+            }
+        }
+        for meta in &mut self.frames[places.clone()] {
+            meta.time_ns = time_ns;
+        }
+        self.schedule.advance(count);
+        self.next = places.end;
+        if count > 0 {
+            self.lent.end = places.end;
+        }
+        count
+    }
 
-impl Numbers {
-    /// Writes the next frame over an earlier one of the same flow, whose checksum has this constant part.
-    #[inline]
-    pub(super) fn renew(&mut self, frame: &mut [u8], sum: u32) {
-        template::renew(frame, sum, self.next);
-        self.next = self.next.saturating_add(self.stride);
+    /// Makes the trigger with the number of the next frame, and lends it alone. The flows' turns stay as they are.
+    pub(super) fn push_trigger(&mut self, time_ns: i64) {
+        let place = self.trigger_place();
+        let frame = &mut self.memory[place * self.place_bytes..][..self.frame_bytes];
+        renew_behind_text(frame, self.trigger.sum, self.schedule.slot);
+        self.frames[place].time_ns = time_ns;
+        self.schedule.advance(1);
+        self.lent = place..place + 1;
     }
 }
 
@@ -229,71 +261,9 @@ impl fmt::Debug for Generator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Generator")
             .field("flows", &self.flows.len())
-            .field("size", &self.frame.len())
+            .field("size", &self.frame_bytes)
             .field("schedule", &self.schedule)
             .finish_non_exhaustive()
-    }
-}
-
-/// The flows of a configuration: distinct in either direction.
-fn flows(config: &GeneratorConfig) -> Vec<FlowAddresses> {
-    let count = config.flows as usize;
-    let mut random = SplitMix64(config.seed);
-    let mut seen = HashSet::with_capacity(count);
-    let mut flows = Vec::with_capacity(count);
-    while flows.len() < count {
-        let flow = FlowAddresses {
-            source: random.host(),
-            destination: random.host(),
-            source_port: random.port(),
-            destination_port: random.port(),
-        };
-        let sender = (flow.source, flow.source_port);
-        let receiver = (flow.destination, flow.destination_port);
-        if flow.source != flow.destination
-            && seen.insert((sender.min(receiver), sender.max(receiver)))
-        {
-            flows.push(flow);
-        }
-    }
-    flows
-}
-
-/// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014): small, and fixed for
-/// ever, so that a seed means the same bytes in every version.
-struct SplitMix64(u64);
-
-impl SplitMix64 {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below `limit`: the high bits of a product, biased by less than 2^-16.
-    fn below<T>(&mut self, limit: T) -> T
-    where
-        u64: From<T>,
-        T: TryFrom<u64> + Copy,
-    {
-        let wide = (u128::from(self.next()) * u128::from(u64::from(limit))) >> 64;
-        // Below `limit`, which is a T.
-        u64::try_from(wide)
-            .ok()
-            .and_then(|value| T::try_from(value).ok())
-            .unwrap_or(limit)
-    }
-
-    /// 10.0.0.1 to 10.0.255.254.
-    fn host(&mut self) -> Ipv4Addr {
-        let [c, d] = (1 + self.below(65_534_u16)).to_be_bytes();
-        Ipv4Addr::new(10, 0, c, d)
-    }
-
-    fn port(&mut self) -> u16 {
-        PORTS.start() + self.below(PORTS.end() - PORTS.start() + 1)
     }
 }
 
@@ -302,9 +272,15 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::{
-        super::template::{checksum, sum_words},
+        super::{
+            flows::PORTS,
+            template::{checksum, sum_words},
+        },
         *,
     };
+
+    /// Where what follows text and number of the trigger starts.
+    const MARK_END: usize = HEADER_BYTES + 2 * NUMBER_BYTES;
 
     fn config(text: &str) -> GeneratorConfig {
         text.parse().unwrap()
@@ -384,10 +360,7 @@ mod tests {
             frames[0].1[..36],
             "same addresses and source port as the first flow"
         );
-        assert_eq!(
-            trigger[HEADER_BYTES + MARK_BYTES..],
-            frames[0].1[HEADER_BYTES + MARK_BYTES..]
-        );
+        assert_eq!(trigger[MARK_END..], frames[0].1[MARK_END..]);
         assert!(
             frames
                 .iter()
@@ -479,5 +452,56 @@ mod tests {
         assert_eq!(bytes, 128_000_000);
         // An unoptimised build on a busy machine: only a gross mistake fails.
         assert!(elapsed < Duration::from_secs(20), "{elapsed:?}");
+    }
+
+    /// Of 5000 frames.
+    const TRIGGER_SLOT: usize = 2000;
+
+    /// Lends bursts of varying size and compares every frame with those that come one by one.
+    fn check(text: &str, is_by_flow: bool) {
+        let config = text.parse().unwrap();
+        let mut reference = Generator::new(&config).unwrap();
+        let mut generator = Generator::new(&config).unwrap();
+        assert_eq!(!generator.sums.is_empty(), is_by_flow, "{text}");
+        for round in 0.. {
+            generator.take_back();
+            assert!(generator.burst().frames.is_empty());
+            if generator.left() == 0 {
+                break;
+            }
+            if generator.is_trigger_next() {
+                generator.push_trigger(round);
+                assert_eq!(generator.push(1, round), 0, "a burst of its own");
+            } else {
+                for wanted in [1, usize::try_from(round).unwrap() % 300, 700] {
+                    let made = 5000 - usize::try_from(generator.left()).unwrap();
+                    let next_stop = if made <= TRIGGER_SLOT {
+                        TRIGGER_SLOT
+                    } else {
+                        5000
+                    };
+                    generator.push(wanted.min(next_stop - made), round);
+                }
+            }
+            let burst = generator.burst();
+            assert!((1..=BURST_FRAMES).contains(&burst.frames.len()));
+            for frame in burst.iter() {
+                let (_, expected) = reference.next_frame().unwrap();
+                assert!(frame.data == expected, "{text}, burst {round}");
+                assert_eq!(frame.meta.time_ns, round);
+            }
+        }
+        assert!(reference.next_frame().is_none());
+    }
+
+    #[test]
+    fn bursts_of_any_size_hold_the_same_frames() {
+        let common = "count=5000,rate=1Mpps,trigger-after=2ms";
+        check(&format!("generate:flows=1,{common}"), true);
+        check(&format!("generate:flows=7,{common}"), true);
+        check(&format!("generate:flows=1000,{common}"), true);
+        check(&format!("generate:flows=3,size=9014,{common}"), true);
+        check(&format!("generate:flows=100,size=9014,{common}"), false);
+        check(&format!("generate:flows=6000,size=61,{common}"), false);
     }
 }

@@ -22,9 +22,9 @@
 //! It makes no other protocols, no answers and no sizes mixed in one run.
 
 mod config;
+mod flows;
 mod frames;
-mod pool;
-mod quantity;
+pub mod quantity;
 mod queue;
 mod schedule;
 mod template;

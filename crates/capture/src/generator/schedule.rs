@@ -2,50 +2,68 @@
 
 use super::config::{GeneratorConfig, Rate};
 
-/// Slots of one share in steps of the whole schedule, each with its time. Slot `n` of the run is due at
-/// `floor(n * interval)`; whole and fraction are carried on by addition, which is exact.
+/// The time between two slots of a run: ns as a fraction.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Interval {
+    numerator: u128,
+    denominator: u128,
+}
+
+impl Interval {
+    /// Of frames of a configuration; that of [`Rate::FOR_FILES`] where it has no rate.
+    pub(super) fn of(config: &GeneratorConfig) -> Self {
+        let (bits, rate) = match config.rate.unwrap_or(Rate::FOR_FILES) {
+            Rate::FramesPerSecond(rate) => (1, rate),
+            Rate::BitsPerSecond(rate) => (u128::from(config.size) * 8, rate),
+        };
+        Self {
+            numerator: bits * 1_000_000_000,
+            denominator: u128::from(rate),
+        }
+    }
+
+    /// When a slot is due, ns after the start, rounded down.
+    fn due_ns(self, slot: u64) -> i64 {
+        let due_ns = u128::from(slot) * self.numerator / self.denominator;
+        i64::try_from(due_ns).unwrap_or(i64::MAX)
+    }
+
+    /// The first slot that is due at `time_ns` after the start or later.
+    pub(super) fn first_slot_at(self, time_ns: u128) -> u64 {
+        let slots = time_ns.saturating_mul(self.denominator);
+        u64::try_from(slots.div_ceil(self.numerator)).unwrap_or(u64::MAX)
+    }
+}
+
+/// The slots of one share in steps of the whole schedule.
 #[derive(Debug)]
 pub(super) struct Schedule {
+    interval: Interval,
     /// The next slot: also the sequence number.
     pub(super) slot: u64,
     /// Slots from one frame of this share to its next.
-    stride: u64,
+    pub(super) stride: u64,
     /// The first slot that is not made.
-    pub(super) end: u64,
-    /// `floor(slot * interval)`, ns.
-    pub(super) offset_ns: i64,
-    /// The fraction of it, in `1 / denominator` ns: `< denominator`.
-    fraction: u64,
-    step_ns: i64,
-    step_fraction: u64,
-    denominator: u64,
+    end: u64,
 }
 
 impl Schedule {
     pub(super) fn new(config: &GeneratorConfig, queue: usize, queues: usize) -> Self {
-        let (numerator, denominator) = rate(config).interval_ns(config.size);
-        let split = |slots: usize| {
-            let product = slots as u128 * u128::from(numerator);
-            let whole = i64::try_from(product / u128::from(denominator)).unwrap_or(i64::MAX);
-            (
-                whole,
-                u64::try_from(product % u128::from(denominator)).unwrap_or(0),
-            )
-        };
-        let (offset_ns, fraction) = split(queue);
-        let (step_ns, step_fraction) = split(queues);
+        let interval = Interval::of(config);
+        let end = config.duration.map_or(u64::MAX, |duration| {
+            interval.first_slot_at(duration.as_nanos())
+        });
         Self {
+            interval,
             slot: queue as u64,
             stride: queues as u64,
-            end: config.duration.map_or(u64::MAX, |duration| {
-                first_slot_at(config, duration.as_nanos())
-            }),
-            offset_ns,
-            fraction,
-            step_ns,
-            step_fraction,
-            denominator,
+            end: end.min(config.count.unwrap_or(u64::MAX)),
         }
+    }
+
+    /// When the next frame is due, ns after the start; `None` at the end.
+    pub(super) fn offset_ns(&self) -> Option<i64> {
+        (self.slot < self.end).then(|| self.interval.due_ns(self.slot))
     }
 
     /// Slots of this share that are still to come.
@@ -54,54 +72,11 @@ impl Schedule {
     }
 
     /// The next `count` frames are made.
-    pub(super) fn advance_by(&mut self, count: usize) {
-        if count <= 1 {
-            // On the schedule frames come one by one, and a division of this width is dear.
-            (0..count).for_each(|_| self.advance());
-            return;
-        }
-        let count = count as u64;
-        self.slot = self.slot.saturating_add(self.stride.saturating_mul(count));
-        let steps_ns = i128::from(self.step_ns) * i128::from(count);
-        let fraction =
-            u128::from(self.fraction) + u128::from(self.step_fraction) * u128::from(count);
-        let denominator = u128::from(self.denominator);
-        let whole_ns = (fraction / denominator).cast_signed();
-        let offset_ns = i128::from(self.offset_ns) + steps_ns + whole_ns;
-        self.offset_ns = i64::try_from(offset_ns).unwrap_or(i64::MAX);
-        // Below the denominator.
-        self.fraction = u64::try_from(fraction % denominator).unwrap_or(0);
+    pub(super) fn advance(&mut self, count: usize) {
+        self.slot = self
+            .slot
+            .saturating_add(self.stride.saturating_mul(count as u64));
     }
-
-    /// Slots from one frame to the next.
-    pub(super) fn stride(&self) -> u64 {
-        self.stride
-    }
-
-    #[inline]
-    pub(super) fn advance(&mut self) {
-        self.slot = self.slot.saturating_add(self.stride);
-        self.offset_ns = self.offset_ns.saturating_add(self.step_ns);
-        self.fraction += self.step_fraction;
-        if self.fraction >= self.denominator {
-            self.fraction -= self.denominator;
-            self.offset_ns = self.offset_ns.saturating_add(1);
-        }
-    }
-}
-
-/// The rate of the schedule, also where none was given.
-fn rate(config: &GeneratorConfig) -> Rate {
-    config.rate.unwrap_or(Rate::FOR_FILES)
-}
-
-/// The first slot that is due at `time_ns` after the start or later.
-pub(super) fn first_slot_at(config: &GeneratorConfig, time_ns: u128) -> u64 {
-    let (numerator, denominator) = rate(config).interval_ns(config.size);
-    let slot = time_ns
-        .saturating_mul(u128::from(denominator))
-        .div_ceil(u128::from(numerator));
-    u64::try_from(slot).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -110,45 +85,43 @@ mod tests {
 
     #[test]
     fn every_slot_is_exact() {
-        for (rate, size) in [
-            ("3pps", 64_u128),
-            ("700kpps", 64),
-            ("1Gbit", 1514),
-            ("7bit", 61),
+        for (rate, size, interval_ns) in [
+            ("3pps", 64, (1_000_000_000, 3)),
+            ("700kpps", 64, (1_000_000_000, 700_000)),
+            ("1Gbit", 1514, (1514 * 8, 1)),
+            ("7bit", 61, (61 * 8 * 1_000_000_000, 7)),
         ] {
-            let config: GeneratorConfig =
-                format!("generate:size={size},rate={rate}").parse().unwrap();
-            let (numerator, denominator) = config.rate.unwrap().interval_ns(config.size);
-            let (numerator, denominator) = (u128::from(numerator), u128::from(denominator));
+            let text = format!("generate:size={size},rate={rate}");
+            let config: GeneratorConfig = text.parse().unwrap();
             for (queue, queues) in [(0, 1), (2, 3)] {
                 let mut schedule = Schedule::new(&config, queue, queues);
-                for step in 0..3000_u128 {
-                    let slot = queue as u128 + step * queues as u128;
-                    assert_eq!(u128::from(schedule.slot), slot);
-                    let expected = slot * numerator / denominator;
+                for step in 0..3000 {
+                    let slot = queue as u64 + step * queues as u64;
+                    assert_eq!(schedule.slot, slot);
+                    let expected_ns = i64::try_from(slot).unwrap() * interval_ns.0 / interval_ns.1;
                     assert_eq!(
-                        schedule.offset_ns.unsigned_abs(),
-                        u64::try_from(expected).unwrap(),
+                        schedule.offset_ns(),
+                        Some(expected_ns),
                         "{rate}, slot {slot}"
                     );
-                    schedule.advance();
+                    schedule.advance(1);
                 }
                 let mut at_once = Schedule::new(&config, queue, queues);
-                at_once.advance_by(0);
-                at_once.advance_by(2999);
-                at_once.advance_by(1);
-                assert_eq!(format!("{at_once:?}"), format!("{schedule:?}"));
+                at_once.advance(0);
+                at_once.advance(2999);
+                at_once.advance(1);
+                assert_eq!(at_once.slot, schedule.slot);
                 schedule.end = schedule.slot + 1 + 4 * queues as u64;
                 assert_eq!(schedule.left(), 5, "the next one and four more");
                 schedule.end = schedule.slot;
-                assert_eq!(schedule.left(), 0);
+                assert_eq!((schedule.left(), schedule.offset_ns()), (0, None));
             }
         }
     }
 
     #[test]
     fn the_first_slot_at_a_time() {
-        let config: GeneratorConfig = "generate:rate=3pps".parse().unwrap();
+        let interval = Interval::of(&"generate:rate=3pps".parse().unwrap());
         for (time_ns, slot) in [
             (0, 0),
             (1, 1),
@@ -156,8 +129,8 @@ mod tests {
             (333_333_334, 2),
             (1_000_000_000, 3),
         ] {
-            assert_eq!(first_slot_at(&config, time_ns), slot, "{time_ns} ns");
+            assert_eq!(interval.first_slot_at(time_ns), slot, "{time_ns} ns");
         }
-        assert_eq!(first_slot_at(&config, u128::MAX), u64::MAX);
+        assert_eq!(interval.first_slot_at(u128::MAX), u64::MAX);
     }
 }

@@ -1,35 +1,32 @@
 //! One flow's frames: headers and checksums.
 //!
-//! Making a frame is copying the 42 header bytes of its flow, writing 16 payload bytes and finishing the UDP checksum,
-//! whose constant part was summed up beforehand. Over an earlier frame of the flow only its number and checksum change.
+//! Making a frame is copying the 42 header bytes of its flow over any other frame, writing its sequence number and finishing the UDP
+//! checksum, whose constant part was summed up beforehand. Over an earlier frame of the flow only number and checksum change.
 
 use std::net::Ipv4Addr;
 
-use super::frames::FlowAddresses;
+use super::flows::FlowAddresses;
 
 const ETHERNET_BYTES: usize = 14;
 const IPV4_BYTES: usize = 20;
 const UDP_BYTES: usize = 8;
 /// Headers of a frame.
 pub(super) const HEADER_BYTES: usize = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES;
-/// Payload bytes that are written for each frame: sequence number and filler, or trigger text and sequence number.
-pub(super) const MARK_BYTES: usize = 16;
+/// Bytes of a sequence number, with which the payload of a background frame starts.
+pub(super) const NUMBER_BYTES: usize = 8;
 /// Where the UDP checksum stands.
 const UDP_CHECKSUM_OFFSET: usize = HEADER_BYTES - 2;
 
 /// The headers of a flow and the constant part of its UDP checksum.
 #[derive(Debug)]
 pub(super) struct Template {
-    header: [u8; HEADER_BYTES],
-    /// Sum of the 16-bit words of pseudo-header, UDP header and the filler behind the mark; below 2^31, so that a mark
-    /// still fits.
-    sum: u32,
-    /// The same with the filler that ends the mark of a background frame.
-    sum_with_filler: u32,
+    pub(super) header: [u8; HEADER_BYTES],
+    /// Sum of the 16-bit words of pseudo-header, UDP header and payload without the number; below 2^31, so that a number still fits.
+    pub(super) sum: u32,
 }
 
 impl Template {
-    /// Headers for frames as long as `blank`, whose filler counts from the mark on.
+    /// Headers for frames like `blank`, whose payload is there, with zeros for the sequence number.
     pub(super) fn new(flow: FlowAddresses, blank: &[u8]) -> Self {
         let mut header = [0; HEADER_BYTES];
         // At most 9000: the size was checked.
@@ -58,46 +55,32 @@ impl Template {
             + 17
             + u32::from(udp_length)
             + sum_words(udp)
-            + sum_words(&blank[HEADER_BYTES + MARK_BYTES..]);
-        let filler = &blank[HEADER_BYTES + 8..HEADER_BYTES + MARK_BYTES];
-        Self {
-            header,
-            sum,
-            sum_with_filler: sum + sum_words(filler),
-        }
-    }
-
-    /// Writes headers and mark; the filler of `frame` is in place.
-    pub(super) fn write(&self, frame: &mut [u8], first: [u8; 8], second: [u8; 8]) {
-        frame[..HEADER_BYTES].copy_from_slice(&self.header);
-        frame[HEADER_BYTES..HEADER_BYTES + 8].copy_from_slice(&first);
-        frame[HEADER_BYTES + 8..HEADER_BYTES + MARK_BYTES].copy_from_slice(&second);
-        let sum = self.sum + sum_words(&first) + sum_words(&second);
-        frame[UDP_CHECKSUM_OFFSET..HEADER_BYTES].copy_from_slice(&udp_checksum(sum));
-    }
-
-    /// For [`renew`].
-    pub(super) fn sum_with_filler(&self) -> u32 {
-        self.sum_with_filler
+            + sum_words(&blank[HEADER_BYTES..]);
+        Self { header, sum }
     }
 }
 
-/// Writes sequence number and checksum; the rest of `frame` is in place from [`Template::write`] with the filler of
-/// background frames, and `sum_with_filler` is that template's.
+/// Writes a background frame's number and checksum; `sum` is its template's.
 #[inline]
-pub(super) fn renew(frame: &mut [u8], sum_with_filler: u32, sequence: u64) {
-    let word = |shift: u32| (sequence >> shift & 0xffff) as u32;
-    let sum = sum_with_filler + word(48) + word(32) + word(16) + word(0);
-    let [a, b] = udp_checksum(sum);
-    let [c, d, e, f, g, h, i, j] = sequence.to_be_bytes();
-    const END: usize = HEADER_BYTES + 8;
+pub(super) fn renew(frame: &mut [u8], sum: u32, number: u64) {
+    let [a, b] = udp_checksum(sum, number);
+    let [c, d, e, f, g, h, i, j] = number.to_be_bytes();
+    const END: usize = HEADER_BYTES + NUMBER_BYTES;
     frame[UDP_CHECKSUM_OFFSET..END].copy_from_slice(&[a, b, c, d, e, f, g, h, i, j]);
 }
 
-/// The checksum field of a sum of words.
+/// The same of a frame whose number stands behind as many bytes of text.
+pub(super) fn renew_behind_text(frame: &mut [u8], sum: u32, number: u64) {
+    frame[UDP_CHECKSUM_OFFSET..HEADER_BYTES].copy_from_slice(&udp_checksum(sum, number));
+    let place = HEADER_BYTES + NUMBER_BYTES..HEADER_BYTES + 2 * NUMBER_BYTES;
+    frame[place].copy_from_slice(&number.to_be_bytes());
+}
+
+/// The checksum field of a sum of words and a number.
 #[inline]
-fn udp_checksum(sum: u32) -> [u8; 2] {
-    let checksum = match checksum(sum) {
+fn udp_checksum(sum: u32, number: u64) -> [u8; 2] {
+    let word = |shift: u32| (number >> shift & 0xffff) as u32;
+    let checksum = match checksum(sum + word(48) + word(32) + word(16) + word(0)) {
         // Zero would mean "no checksum" (RFC 768).
         0 => 0xffff,
         checksum => checksum,
