@@ -14,12 +14,12 @@ use std::{
     },
 };
 
-use retroscope_pcapfile::{Reader, TextAllowance};
+use retroscope_pcapfile::TextAllowance;
 
 use crate::{
-    Probed, Queue, Source, SourceError, TimeDomain,
+    Probed, Source, SourceError,
     poll::wait_for,
-    records::{Records, RecordsQueue, source_error},
+    records::{self, source_error},
 };
 
 /// A capture file behind the [`Source`] plug.
@@ -37,10 +37,15 @@ impl FileSource {
     /// A source that will read `path`, a file or a pipe. Nothing is opened yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
+        let name = path.display().to_string();
+        Self::named(path, name, false)
+    }
+
+    fn named(path: PathBuf, name: String, is_stdin: bool) -> Self {
         Self {
-            name: path.display().to_string(),
             path,
-            is_stdin: false,
+            name,
+            is_stdin,
             stop: Arc::default(),
             texts: TextAllowance::default(),
         }
@@ -50,13 +55,7 @@ impl FileSource {
     /// works where `/dev/stdin` cannot be opened (a socket, another user's terminal, no `/dev`).
     #[must_use]
     pub fn stdin() -> Self {
-        Self {
-            path: PathBuf::from("stdin"),
-            name: "-".to_owned(),
-            is_stdin: true,
-            stop: Arc::default(),
-            texts: TextAllowance::default(),
-        }
+        Self::named(PathBuf::from("stdin"), "-".to_owned(), true)
     }
 
     fn open_file(&self) -> io::Result<File> {
@@ -91,17 +90,13 @@ impl Source for FileSource {
             error,
         })?;
         let is_regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
-        let stop = self.stop;
-        let file = Stream {
+        let stream = Stream {
             file,
             is_regular,
-            stop: Arc::clone(&stop),
+            stop: Arc::clone(&self.stop),
         };
-        let reader = Reader::with_texts(file, self.texts)
-            .map_err(|error| source_error(&self.path, error))?;
-        let records = Records::new(reader, TimeDomain::File, "");
-        let queue: Box<dyn Queue> = Box::new(RecordsQueue::new(self.path, records, None, stop));
-        Ok(Box::new(vec![queue]))
+        records::open(&self.path, stream, self.texts, None, self.stop)
+            .map_err(|error| source_error(&self.path, error))
     }
 }
 
@@ -141,7 +136,7 @@ mod tests {
     use retroscope_packet::LinkType;
 
     use super::*;
-    use crate::{Direction, FrameMeta, Status};
+    use crate::{Direction, FrameMeta, Queue, Status};
 
     /// A pcap file (little-endian, microseconds, Ethernet) with packets of `lengths` bytes, one a second.
     fn pcap(lengths: &[u32]) -> Vec<u8> {

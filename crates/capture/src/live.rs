@@ -588,13 +588,8 @@ mod tests {
     #[test]
     fn a_step_of_the_clock_is_told_where_it_stamps_the_packets() {
         let live = || {
-            let interface = InterfaceInfo {
-                name: "eth0".to_owned(),
-                link_type: LinkType::ETHERNET,
-                snaplen: 0,
-                time_domain: TimeDomain::KernelSoftware,
-                time_resolution_ns: 1,
-            };
+            let interface =
+                InterfaceInfo::new("eth0", LinkType::ETHERNET, TimeDomain::KernelSoftware);
             Live::new(interface, Vec::new(), clock::realtime_ns(), 0)
         };
         let stepped = || {

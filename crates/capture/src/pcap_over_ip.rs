@@ -22,7 +22,7 @@
 use std::{
     io::{self, Read},
     net::{TcpStream, ToSocketAddrs},
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering},
@@ -30,14 +30,14 @@ use std::{
     time::Duration,
 };
 
-use retroscope_pcapfile::{Reader, TextAllowance};
+use retroscope_pcapfile::TextAllowance;
 use rustix::net::sockopt;
 
 use crate::{
-    Probed, Queue, Source, SourceError, TimeDomain,
+    Probed, Source, SourceError,
     clock::{self, SECOND_NS},
     poll::wait_for,
-    records::{Records, RecordsQueue, source_error},
+    records::{self, source_error},
 };
 
 /// What a source's name starts with.
@@ -152,19 +152,14 @@ impl Source for TcpSource {
             overdue_ns: i64::MIN,
             read: 0,
         };
-        let reader = Reader::with_texts(stream, self.texts.clone()).map_err(|error| {
+        let (path, texts) = (Path::new(&self.name), self.texts.clone());
+        records::open(path, stream, texts, Some(until_ns), Arc::default()).map_err(|error| {
             if !error.is_would_block() {
-                return source_error(Path::new(&self.name), error);
+                return source_error(path, error);
             }
             let message = "connected, but no capture with an interface came";
             self.error("read", io::Error::new(io::ErrorKind::TimedOut, message))
-        })?;
-        let records = Records::new(reader, TimeDomain::Foreign, &self.name);
-        let path = PathBuf::from(self.name);
-        let until_ns = Some(until_ns);
-        let queue = RecordsQueue::new(path, records, until_ns, Arc::default());
-        let queue: Box<dyn Queue> = Box::new(queue);
-        Ok(Box::new(vec![queue]))
+        })
     }
 }
 

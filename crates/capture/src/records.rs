@@ -1,6 +1,7 @@
-//! What the engines that read capture formats share: records of a reader as lent frames.
+//! What the engines that read capture formats share: a queue of the records of a reader.
 
 use std::{
+    borrow::Cow,
     fmt::Debug,
     io::{self, Read},
     path::{Path, PathBuf},
@@ -11,48 +12,70 @@ use std::{
     time::Duration,
 };
 
-use retroscope_pcapfile::{ReadError, Reader, RecordMeta, TEXT_BYTES_MAX, TEXTS_BYTES_MAX};
+use retroscope_pcapfile::{
+    ReadError, Reader, RecordMeta, TEXT_BYTES_MAX, TEXTS_BYTES_MAX, TextAllowance,
+};
 
 use crate::{
-    Burst, Direction, Event, FrameMeta, InterfaceInfo, LossCause, Queue, SourceError,
+    Burst, Direction, Event, FrameMeta, InterfaceInfo, LossCause, Probed, Queue, SourceError,
     SourceStatistics, Status, TimeDomain, clock,
 };
 
-/// A reader of pcap or pcapng whose bursts are lent as frames.
+/// Opens the one queue of a stream. Without a time of its own, `until_ns` on the monotonic clock that the stream looks at, it is a file,
+/// which waits for ever; else it is live, what another host captures. Records end when the stream does, or, live too, where another
+/// thread has set `stop`. Messages call it `path`.
+///
+/// # Errors
+/// Those of [`Reader::with_texts`].
+pub(crate) fn open<R: Read + Send + Debug + 'static>(
+    path: &Path,
+    stream: R,
+    texts: TextAllowance,
+    until_ns: Option<Arc<AtomicI64>>,
+    stop: Arc<AtomicBool>,
+) -> Result<Box<dyn Probed>, ReadError> {
+    let mut queue = RecordsQueue {
+        path: path.to_owned(),
+        reader: Reader::with_texts(stream, texts)?,
+        interfaces: Vec::new(),
+        told: 0,
+        is_cut_told: false,
+        frames: Vec::new(),
+        until_ns,
+        stop,
+        ended: false,
+    };
+    queue.learn_interfaces();
+    queue.told = queue.interfaces.len();
+    let queue: Box<dyn Queue> = Box::new(queue);
+    Ok(Box::new(vec![queue]))
+}
+
+/// A reader of pcap or pcapng whose bursts are lent as frames. Records are received when they are read, so a stopped one ends at once.
 #[derive(Debug)]
-pub(crate) struct Records<R: Read> {
+struct RecordsQueue<R: Read> {
+    path: PathBuf,
     reader: Reader<R>,
-    time_domain: TimeDomain,
-    /// Name of interfaces that have none.
-    name: String,
     interfaces: Vec<InterfaceInfo>,
     /// Interfaces that were told: known at the opening, or reported by an event. `<= interfaces.len()`.
     told: usize,
     /// It was told that names were cut.
     is_cut_told: bool,
+    /// The burst.
     frames: Vec<FrameMeta>,
+    until_ns: Option<Arc<AtomicI64>>,
+    stop: Arc<AtomicBool>,
+    ended: bool,
 }
 
-impl<R: Read> Records<R> {
-    /// Takes over a reader, with the interfaces that it knows. `name` is given to interfaces that have none.
-    pub(crate) fn new(reader: Reader<R>, time_domain: TimeDomain, name: &str) -> Self {
-        let mut records = Self {
-            reader,
-            time_domain,
-            name: name.to_owned(),
-            interfaces: Vec::new(),
-            told: 0,
-            is_cut_told: false,
-            frames: Vec::new(),
-        };
-        records.learn_interfaces();
-        records.told = records.interfaces.len();
-        records
+impl<R: Read> RecordsQueue<R> {
+    fn is_live(&self) -> bool {
+        self.until_ns.is_some()
     }
 
     /// Takes the previous burst back and reads on, for a moment: the records that came, or `None` where none is whole yet;
     /// `Some(0)` at the end. What the stream describes before an error is known, even if no packet follows.
-    pub(crate) fn poll(&mut self) -> Result<Option<usize>, ReadError> {
+    fn poll(&mut self) -> Result<Option<usize>, ReadError> {
         self.frames.clear();
         let polled = self.reader.poll();
         self.learn_interfaces();
@@ -61,110 +84,38 @@ impl<R: Read> Records<R> {
         Ok(count)
     }
 
-    /// Gives the burst back.
-    pub(crate) fn clear(&mut self) {
-        self.frames.clear();
-    }
-
-    /// The burst that was read last.
-    pub(crate) fn burst(&self) -> Burst<'_> {
-        Burst {
-            memory: self.reader.memory(),
-            frames: &self.frames,
-        }
-    }
-
-    /// The interfaces met so far.
-    pub(crate) fn interfaces(&self) -> &[InterfaceInfo] {
-        &self.interfaces
-    }
-
-    /// Records lent so far.
-    pub(crate) fn read(&self) -> u64 {
-        self.reader.records_read()
-    }
-
-    /// The next interface that appeared after the opening, or, once, that names of `source` were cut.
-    pub(crate) fn event(&mut self, source: &str) -> Option<Event> {
-        if self.reader.are_texts_cut() && !self.is_cut_told {
-            self.is_cut_told = true;
-            return Some(Event::Notice(format!(
-                "{source}: names or descriptions of interfaces are not kept whole: {TEXT_BYTES_MAX} bytes of each, and {} MiB in all, are",
-                TEXTS_BYTES_MAX >> 20
-            )));
-        }
-        if self.told == self.interfaces.len() {
-            return None;
-        }
-        let index = u16::try_from(self.told).ok()?;
-        self.told += 1;
-        Some(Event::InterfaceAdded(index))
-    }
-
-    /// Takes over the interfaces that the reader has met since the last call.
+    /// Takes over the interfaces that the reader has met since the last call. Live, those without a name have that of the stream.
     fn learn_interfaces(&mut self) {
+        let (time_domain, unnamed) = match self.is_live() {
+            true => (TimeDomain::Foreign, self.path.to_string_lossy()),
+            false => (TimeDomain::File, Cow::Borrowed("")),
+        };
         for interface in &self.reader.interfaces()[self.interfaces.len()..] {
-            let name = if interface.name.is_empty() {
-                &self.name
-            } else {
-                &interface.name
+            let name = match interface.name.as_str() {
+                "" => &unnamed,
+                name => name,
             };
             self.interfaces.push(InterfaceInfo {
-                name: name.clone(),
+                name: name.to_owned(),
                 link_type: interface.link_type,
                 snaplen: interface.snaplen,
-                time_domain: self.time_domain,
+                time_domain,
                 time_resolution_ns: interface.resolution_ns,
             });
         }
     }
 }
 
-/// A reader as a queue: records are received when they are read, so a stopped one ends at once.
-#[derive(Debug)]
-pub(crate) struct RecordsQueue<R: Read> {
-    /// What messages call it.
-    path: PathBuf,
-    records: Records<R>,
-    /// Until when the stream waits for more, on the monotonic clock; `None`: for ever.
-    until_ns: Option<Arc<AtomicI64>>,
-    /// Set by another thread to end a stream that waits.
-    stop: Arc<AtomicBool>,
-    ended: bool,
-}
-
-impl<R: Read> RecordsQueue<R> {
-    /// A queue of records that end when `stop` is set, or, read in time, when the stream does. `until_ns`: what the stream looks at.
-    pub(crate) fn new(
-        path: PathBuf,
-        records: Records<R>,
-        until_ns: Option<Arc<AtomicI64>>,
-        stop: Arc<AtomicBool>,
-    ) -> Self {
-        Self {
-            path,
-            records,
-            until_ns,
-            stop,
-            ended: false,
-        }
-    }
-
-    fn is_live(&self) -> bool {
-        self.until_ns.is_some()
-    }
-}
-
 impl<R: Read + Send + Debug> Queue for RecordsQueue<R> {
     fn interfaces(&self) -> &[InterfaceInfo] {
-        self.records.interfaces()
+        &self.interfaces
     }
 
     /// Reads the next records, or on for a moment where there is something else. A live stream returns when `wait` is over, whatever comes;
     /// where that is no time at all, it reads once what is there. A pipe is waited for longer if it delivers nothing.
     fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
         if self.ended {
-            self.records.clear();
+            self.frames.clear();
             return Ok(Status::End);
         }
         let deadline_ns = self.until_ns.as_ref().map(|until_ns| {
@@ -174,7 +125,7 @@ impl<R: Read + Send + Debug> Queue for RecordsQueue<R> {
             deadline_ns
         });
         loop {
-            match self.records.poll() {
+            match self.poll() {
                 Ok(Some(0)) => self.ended = true,
                 Ok(Some(_)) => return Ok(Status::Frames),
                 Ok(None) if deadline_ns.is_some_and(|end_ns| clock::monotonic_ns() < end_ns) => {
@@ -195,7 +146,10 @@ impl<R: Read + Send + Debug> Queue for RecordsQueue<R> {
     }
 
     fn burst(&self) -> Burst<'_> {
-        self.records.burst()
+        Burst {
+            memory: self.reader.memory(),
+            frames: &self.frames,
+        }
     }
 
     fn watermark(&self) -> Option<i64> {
@@ -206,14 +160,28 @@ impl<R: Read + Send + Debug> Queue for RecordsQueue<R> {
         !self.is_live()
     }
 
+    /// The next interface that appeared after the opening, or, once, that names were cut.
     fn event(&mut self) -> Option<Event> {
-        self.records.event(&self.path.to_string_lossy())
+        if self.reader.are_texts_cut() && !self.is_cut_told {
+            self.is_cut_told = true;
+            return Some(Event::Notice(format!(
+                "{}: names or descriptions of interfaces are not kept whole: {TEXT_BYTES_MAX} bytes of each, and {} MiB in all, are",
+                self.path.display(),
+                TEXTS_BYTES_MAX >> 20
+            )));
+        }
+        if self.told == self.interfaces.len() {
+            return None;
+        }
+        let index = u16::try_from(self.told).ok()?;
+        self.told += 1;
+        Some(Event::InterfaceAdded(index))
     }
 
     /// What whoever captured a live stream has lost is unknown.
     fn statistics(&mut self) -> SourceStatistics {
         SourceStatistics {
-            received: Some(self.records.read()),
+            received: Some(self.reader.records_read()),
             lost: self
                 .is_live()
                 .then_some((LossCause::Upstream, None))
@@ -225,7 +193,7 @@ impl<R: Read + Send + Debug> Queue for RecordsQueue<R> {
 
     fn stop(&mut self) {
         self.ended = true;
-        self.records.clear();
+        self.frames.clear();
     }
 }
 

@@ -218,6 +218,19 @@ pub struct InterfaceInfo {
     pub time_resolution_ns: u64,
 }
 
+impl InterfaceInfo {
+    /// An interface whose frames are kept whole and stamped in ns.
+    pub fn new(name: impl Into<String>, link_type: LinkType, time_domain: TimeDomain) -> Self {
+        Self {
+            name: name.into(),
+            link_type,
+            snaplen: 0,
+            time_domain,
+            time_resolution_ns: 1,
+        }
+    }
+}
+
 /// Whose clock stamped the frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeDomain {

@@ -1,58 +1,46 @@
 //! Reading one TPACKET_V3 block, part by part: from its bytes to frame descriptors.
 //!
-//! Offsets are those of `linux/if_packet.h`, checked below against libc's structures. The kernel fills the blocks, and
+//! Offsets are those of `linux/if_packet.h`, by libc's structures. The kernel fills the blocks, and
 //! still every offset and length is checked: what does not fit is counted as unreadable and ends the walk.
 
 use std::mem::offset_of;
 
-use libc::{sockaddr_ll, tpacket_hdr_v1, tpacket3_hdr};
+use libc::{sockaddr_ll, tpacket_block_desc, tpacket_hdr_v1, tpacket3_hdr};
 
 use super::sys::prefetch;
 use crate::{Direction, FrameMeta, VlanTag};
 
 /// Offsets in a block, from its start.
 mod descriptor {
-    pub(super) const PACKETS: usize = 12;
-    pub(super) const FIRST_PACKET: usize = 16;
-    pub(super) const LAST_SECONDS: usize = 40;
-    pub(super) const LAST_NS: usize = 44;
-    pub(super) const HEADER_BYTES: usize = 48;
-}
+    use super::{offset_of, tpacket_block_desc, tpacket_hdr_v1};
 
-const _: () = assert!(8 + offset_of!(tpacket_hdr_v1, num_pkts) == descriptor::PACKETS);
-const _: () =
-    assert!(8 + offset_of!(tpacket_hdr_v1, offset_to_first_pkt) == descriptor::FIRST_PACKET);
-const _: () = assert!(8 + offset_of!(tpacket_hdr_v1, ts_last_pkt) == descriptor::LAST_SECONDS);
-const _: () = assert!(8 + size_of::<tpacket_hdr_v1>() == descriptor::HEADER_BYTES);
+    const HEADER: usize = offset_of!(tpacket_block_desc, hdr);
+    pub(super) const PACKETS: usize = HEADER + offset_of!(tpacket_hdr_v1, num_pkts);
+    pub(super) const FIRST_PACKET: usize = HEADER + offset_of!(tpacket_hdr_v1, offset_to_first_pkt);
+    pub(super) const LAST_SECONDS: usize = HEADER + offset_of!(tpacket_hdr_v1, ts_last_pkt);
+    pub(super) const LAST_NS: usize = LAST_SECONDS + 4;
+    pub(super) const HEADER_BYTES: usize = size_of::<tpacket_block_desc>();
+}
 
 /// Offsets in a packet's header, from its start.
 mod packet {
-    pub(super) const NEXT: usize = 0;
-    pub(super) const SECONDS: usize = 4;
-    pub(super) const NS: usize = 8;
-    pub(super) const CAPTURED: usize = 12;
-    pub(super) const WIRE: usize = 16;
-    pub(super) const STATUS: usize = 20;
-    pub(super) const MAC: usize = 24;
-    pub(super) const VLAN_TCI: usize = 32;
-    pub(super) const VLAN_TPID: usize = 36;
-    /// The link-layer address follows the header, which is aligned to 16 bytes.
-    pub(super) const KIND: usize = 48 + 10;
-    pub(super) const HEADER_BYTES: usize = 48 + 20;
-}
+    use super::{offset_of, sockaddr_ll, tpacket3_hdr};
 
-const _: () = assert!(offset_of!(tpacket3_hdr, tp_next_offset) == packet::NEXT);
-const _: () = assert!(offset_of!(tpacket3_hdr, tp_sec) == packet::SECONDS);
-const _: () = assert!(offset_of!(tpacket3_hdr, tp_nsec) == packet::NS);
-const _: () = assert!(offset_of!(tpacket3_hdr, tp_snaplen) == packet::CAPTURED);
-const _: () = assert!(offset_of!(tpacket3_hdr, tp_len) == packet::WIRE);
-const _: () = assert!(offset_of!(tpacket3_hdr, tp_status) == packet::STATUS);
-const _: () = assert!(offset_of!(tpacket3_hdr, tp_mac) == packet::MAC);
-const _: () = assert!(offset_of!(tpacket3_hdr, hv1) + 4 == packet::VLAN_TCI);
-const _: () = assert!(offset_of!(tpacket3_hdr, hv1) + 8 == packet::VLAN_TPID);
-const _: () =
-    assert!(size_of::<tpacket3_hdr>() + offset_of!(sockaddr_ll, sll_pkttype) == packet::KIND);
-const _: () = assert!(size_of::<tpacket3_hdr>() + size_of::<sockaddr_ll>() == packet::HEADER_BYTES);
+    pub(super) const NEXT: usize = offset_of!(tpacket3_hdr, tp_next_offset);
+    pub(super) const SECONDS: usize = offset_of!(tpacket3_hdr, tp_sec);
+    pub(super) const NS: usize = offset_of!(tpacket3_hdr, tp_nsec);
+    pub(super) const CAPTURED: usize = offset_of!(tpacket3_hdr, tp_snaplen);
+    pub(super) const WIRE: usize = offset_of!(tpacket3_hdr, tp_len);
+    pub(super) const STATUS: usize = offset_of!(tpacket3_hdr, tp_status);
+    pub(super) const MAC: usize = offset_of!(tpacket3_hdr, tp_mac);
+    /// Behind the hash of the packet.
+    pub(super) const VLAN_TCI: usize = offset_of!(tpacket3_hdr, hv1) + 4;
+    pub(super) const VLAN_TPID: usize = VLAN_TCI + 4;
+    /// The link-layer address follows the header, which is aligned to 16 bytes.
+    const ADDRESS: usize = size_of::<tpacket3_hdr>();
+    pub(super) const KIND: usize = ADDRESS + offset_of!(sockaddr_ll, sll_pkttype);
+    pub(super) const HEADER_BYTES: usize = ADDRESS + size_of::<sockaddr_ll>();
+}
 
 /// Bytes that a packet takes in a block at least: its header.
 pub(super) const PACKET_BYTES_MIN: usize = packet::HEADER_BYTES;

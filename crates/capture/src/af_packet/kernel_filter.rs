@@ -92,9 +92,9 @@ fn rewrite(program: &[Instruction], view: View, keep: u32) -> Option<Vec<Instruc
             op::RET_K if one.k != 0 => out.push(Instruction::ret(keep)),
             op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS => absolute(*one, view, &mut out)?,
             op::LD_W_IND | op::LD_H_IND | op::LD_B_IND => {
-                out.push(relative(*one, registers.x, view)?);
+                out.push(moved(*one, registers.x, view)?);
             }
-            op::LDX_B_MSH => out.push(moved(*one, 1, view)?),
+            op::LDX_B_MSH => out.push(moved(*one, 0, view)?),
             op::LD_LEN if view == View::TagBeside => {
                 out.push(*one);
                 out.push(Instruction::new(op::ADD_K, 0, 0, TAG_BYTES));
@@ -108,8 +108,7 @@ fn rewrite(program: &[Instruction], view: View, keep: u32) -> Option<Vec<Instruc
 
 /// A load from a fixed place.
 fn absolute(load: Instruction, view: View, out: &mut Vec<Instruction>) -> Option<()> {
-    let size = load_bytes(load.code);
-    if let Some(load) = moved(load, size, view) {
+    if let Some(load) = moved(load, 0, view) {
         out.push(load);
         return Some(());
     }
@@ -119,7 +118,7 @@ fn absolute(load: Instruction, view: View, out: &mut Vec<Instruction>) -> Option
         _ if (TAG_START..TAG_END).contains(&load.k) => VLAN_TCI,
         _ => return None,
     };
-    match (size, load.k & 1) {
+    match (load_bytes(load.code), load.k & 1) {
         (2, 0) => out.push(Instruction::new(op::LD_H_ABS, 0, 0, half)),
         (1, 0) => {
             out.push(Instruction::new(op::LD_H_ABS, 0, 0, half));
@@ -134,26 +133,13 @@ fn absolute(load: Instruction, view: View, out: &mut Vec<Instruction>) -> Option
     Some(())
 }
 
-/// A load of `size` bytes, all before the tag or all behind it, from where they are in this view.
-fn moved(load: Instruction, size: u32, view: View) -> Option<Instruction> {
-    let end = load.k.checked_add(size).filter(|end| *end <= REACH)?;
-    if view == View::Whole || end <= TAG_START {
-        return Some(load);
-    }
-    (load.k >= TAG_END).then(|| Instruction {
-        k: load.k - TAG_BYTES,
-        ..load
-    })
-}
-
-/// A load relative to X, which is at most `x_max`.
-fn relative(load: Instruction, x_max: u32, view: View) -> Option<Instruction> {
+/// A load relative to X, which is at most `x_max`, or to the start, where that is 0: from where it is in this view. `None`: it is not all
+/// before the tag, nor all behind it.
+fn moved(load: Instruction, x_max: u32, view: View) -> Option<Instruction> {
     let end_max = x_max
         .checked_add(load.k)?
-        .checked_add(load_bytes(load.code))?;
-    if end_max > REACH {
-        return None;
-    }
+        .checked_add(load_bytes(load.code))
+        .filter(|end_max| *end_max <= REACH)?;
     if view == View::Whole || end_max <= TAG_START {
         return Some(load);
     }

@@ -353,13 +353,7 @@ mod tests {
         }
         let mut mapping = Mapping::in_memory(4096, 1).unwrap();
         mapping.hand_over(0, &block_of(4096, &[Packet::default()]).0);
-        let interface = InterfaceInfo {
-            name: "lo".to_owned(),
-            link_type: LinkType::ETHERNET,
-            snaplen: 0,
-            time_domain: TimeDomain::KernelSoftware,
-            time_resolution_ns: 1,
-        };
+        let interface = InterfaceInfo::new("lo", LinkType::ETHERNET, TimeDomain::KernelSoftware);
         let engine = PacketEngine {
             tapped: Arc::new(tapped),
             socket: OwnedFd::from(UnixDatagram::unbound().unwrap()).into(),

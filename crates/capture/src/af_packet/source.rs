@@ -8,7 +8,7 @@ use super::{
     interface::link_type,
     kernel_filter, queue,
     ring::BlockRing,
-    sys::{Mapping, PacketSocket, RingRequest},
+    sys::{Mapping, PacketSocket},
     tapped::TappedInterface,
 };
 use crate::{
@@ -23,10 +23,10 @@ use retroscope_packet::LinkType;
 /// The kernel closes a block when it is full, and every [`RETIRE_MS`] the one that it is filling, however young, unless it is empty
 /// (since Linux 6.18; before, that long after it was opened). So a held-up reader loses nothing for the number of blocks times the retire time on a slow link, and for less on a fast one: at 500,000
 /// frames of 64 bytes a second a block holds 1,724, and half of the blocks are closed with 276.
-const BLOCK_BYTES: usize = 256 * 1024;
+const BLOCK_BYTES: u32 = 256 * 1024;
 
 /// Blocks at least: one is lent while the kernel fills others.
-const BLOCKS_MIN: usize = 4;
+const BLOCKS_MIN: u32 = 4;
 
 /// After how many ms the kernel hands over a block that is not full.
 pub(super) const RETIRE_MS: u32 = 4;
@@ -142,13 +142,7 @@ impl Probed for Hooked {
         for (socket, ..) in &opened {
             tapped.admit(socket)?;
         }
-        let info = InterfaceInfo {
-            name: tapped.name().to_owned(),
-            link_type,
-            snaplen: 0,
-            time_domain: TimeDomain::KernelSoftware,
-            time_resolution_ns: 1,
-        };
+        let info = InterfaceInfo::new(tapped.name(), link_type, TimeDomain::KernelSoftware);
         let near = CpuList::near(Path::new("/sys"), tapped.name(), found.index);
         let tapped = Arc::new(tapped);
         let queue = |(number, opened)| {
@@ -214,12 +208,15 @@ pub(super) fn open_ring(
     tapped: &TappedInterface,
     socket: &PacketSocket,
 ) -> Result<(BlockRing, Option<Event>), SourceError> {
-    let blocks_wanted = (tapped.ring_bytes / BLOCK_BYTES).max(BLOCKS_MIN);
+    let blocks_wanted = tapped.ring_bytes / BLOCK_BYTES as usize;
+    let blocks_wanted = u32::try_from(blocks_wanted)
+        .unwrap_or(u32::MAX)
+        .max(BLOCKS_MIN);
     let blocks = set_up_ring(tapped, socket, blocks_wanted)?;
-    let mapping = Mapping::of_socket(socket, BLOCK_BYTES, blocks)
+    let mapping = Mapping::of_socket(socket, BLOCK_BYTES as usize, blocks as usize)
         .map_err(|error| tapped.error("mmap", error))?;
     let notice = (blocks < blocks_wanted).then(|| {
-        let kib = |blocks: usize| blocks * BLOCK_BYTES / 1024;
+        let kib = |blocks: u32| u64::from(blocks) * u64::from(BLOCK_BYTES / 1024);
         Event::Notice(format!(
             "{}: the kernel had {} KiB of {} KiB for its ring",
             tapped.name(),
@@ -234,24 +231,17 @@ pub(super) fn open_ring(
 fn set_up_ring(
     tapped: &TappedInterface,
     socket: &PacketSocket,
-    mut blocks: usize,
-) -> Result<usize, SourceError> {
-    let call = "setsockopt(PACKET_RX_RING)";
+    mut blocks: u32,
+) -> Result<u32, SourceError> {
     loop {
-        let too_large = |_| tapped.error(call, std::io::ErrorKind::InvalidInput.into());
-        let request = RingRequest {
-            block_bytes: u32::try_from(BLOCK_BYTES).map_err(too_large)?,
-            blocks: u32::try_from(blocks).map_err(too_large)?,
-            retire_ms: RETIRE_MS,
-        };
-        match socket.set_up_ring(request) {
+        match socket.set_up_ring(BLOCK_BYTES, blocks, RETIRE_MS) {
             Ok(()) => return Ok(blocks),
             Err(error)
                 if error.raw_os_error() == Some(libc::ENOMEM) && blocks / 2 >= BLOCKS_MIN =>
             {
                 blocks /= 2;
             }
-            Err(error) => return Err(tapped.error(call, error)),
+            Err(error) => return Err(tapped.error("setsockopt(PACKET_RX_RING)", error)),
         }
     }
 }

@@ -12,10 +12,7 @@
 use std::{
     io,
     path::Path,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use super::{
@@ -58,10 +55,17 @@ pub(super) struct TappedInterface {
     pub(super) ring_bytes: usize,
     /// Several sockets share what comes.
     pub(super) is_shared: bool,
+    sharing: Mutex<Sharing>,
+}
+
+/// What the threads of an interface have in common.
+#[derive(Debug)]
+struct Sharing {
     /// How many sockets it is meant for, less those that failed.
-    members: AtomicUsize,
-    group: Mutex<Option<Group>>,
-    spares: Mutex<Vec<PacketSocket>>,
+    members: usize,
+    group: Option<Group>,
+    /// Sockets that were opened at the start.
+    spares: Vec<PacketSocket>,
 }
 
 /// The fanout group of the sockets.
@@ -88,22 +92,23 @@ impl TappedInterface {
             program: None,
             is_filtered: false,
             is_shared: false,
-            members: AtomicUsize::new(queues),
-            group: Mutex::default(),
-            spares: Mutex::default(),
+            sharing: Mutex::new(Sharing {
+                members: queues,
+                group: None,
+                spares: Vec::new(),
+            }),
         })
     }
 
     /// Several sockets are to share what comes; `spares` are kept for later.
     pub(super) fn share(&mut self, spares: Vec<PacketSocket>) {
         self.is_shared = true;
-        self.spares = Mutex::new(spares);
+        self.sharing().spares = spares;
     }
 
     /// A socket that was opened at the start.
     pub(super) fn take_spare(&self) -> Option<PacketSocket> {
-        let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
-        spares.pop()
+        self.sharing().spares.pop()
     }
 
     pub(super) fn name(&self) -> &str {
@@ -198,7 +203,7 @@ impl TappedInterface {
                 .detach_filter()
                 .map_err(|error| self.error("setsockopt(SO_DETACH_FILTER)", error))?,
         }
-        if let Some(group) = self.group().as_mut() {
+        if let Some(group) = &mut self.sharing().group {
             group.admitted += 1;
         }
         Ok(())
@@ -206,19 +211,18 @@ impl TappedInterface {
 
     /// Whether all sockets that are to share the interface receive from it.
     pub(super) fn are_all_admitted(&self) -> bool {
-        // Relaxed: a count that hangs on nothing.
-        let members = self.members.load(Ordering::Relaxed);
-        self.group().is_none_or(|group| group.admitted >= members)
+        let sharing = self.sharing();
+        let group = sharing.group.as_ref();
+        group.is_none_or(|group| group.admitted >= sharing.members)
     }
 
     /// A socket has failed: nobody waits for it any more.
     pub(super) fn lose_member(&self) {
-        // Relaxed: as above.
-        self.members.fetch_sub(1, Ordering::Relaxed);
+        self.sharing().members -= 1;
     }
 
-    fn group(&self) -> MutexGuard<'_, Option<Group>> {
-        self.group.lock().unwrap_or_else(PoisonError::into_inner)
+    fn sharing(&self) -> MutexGuard<'_, Sharing> {
+        self.sharing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The program rejects what this host sends.
@@ -229,7 +233,7 @@ impl TappedInterface {
     /// Joins the group of the interface, or founds it.
     fn join_group(&self, socket: &PacketSocket, index: i32) -> Result<(), SourceError> {
         let call = "setsockopt(PACKET_FANOUT)";
-        let mut group = self.group();
+        let group = &mut self.sharing().group;
         let fanout = self.config.fanout;
         let mut mode = fanout.mode.code();
         if fanout.defragment {

@@ -142,13 +142,7 @@ struct GeneratorQueue {
 
 impl GeneratorQueue {
     fn new(name: &str, generator: Generator, start: Now, pace: Pace) -> Self {
-        let interface = InterfaceInfo {
-            name: name.to_owned(),
-            link_type: LinkType::ETHERNET,
-            snaplen: 0,
-            time_domain: TimeDomain::Generator,
-            time_resolution_ns: 1,
-        };
+        let interface = InterfaceInfo::new(name, LinkType::ETHERNET, TimeDomain::Generator);
         Self {
             interfaces: [interface],
             generator,

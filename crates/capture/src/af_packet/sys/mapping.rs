@@ -11,23 +11,22 @@
 
 use std::{
     io,
+    mem::offset_of,
     os::fd::AsFd,
     ptr::NonNull,
     slice,
     sync::atomic::{AtomicU32, Ordering},
 };
 
+use libc::{tpacket_block_desc, tpacket_hdr_v1};
+
 use crate::sys::Mapping as Memory;
 
 /// Where the status word stands in a block.
-const STATUS_OFFSET: usize = 8;
+const STATUS_OFFSET: usize = HEADER_OFFSET + offset_of!(tpacket_hdr_v1, block_status);
 /// Where the number of packets stands in a block.
-const PACKETS_OFFSET: usize = 12;
-
-const _: () = assert!(std::mem::offset_of!(libc::tpacket_block_desc, hdr) == STATUS_OFFSET);
-const _: () = assert!(std::mem::offset_of!(libc::tpacket_hdr_v1, block_status) == 0);
-const _: () =
-    assert!(std::mem::offset_of!(libc::tpacket_hdr_v1, num_pkts) == PACKETS_OFFSET - STATUS_OFFSET);
+const PACKETS_OFFSET: usize = HEADER_OFFSET + offset_of!(tpacket_hdr_v1, num_pkts);
+const HEADER_OFFSET: usize = offset_of!(tpacket_block_desc, hdr);
 
 /// A mapped ring of equal blocks.
 #[derive(Debug)]

@@ -41,17 +41,6 @@ pub(crate) struct PacketSocket {
     descriptor: OwnedFd,
 }
 
-/// The shape of a TPACKET_V3 ring.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RingRequest {
-    /// Bytes of a block: a multiple of the page size.
-    pub(crate) block_bytes: u32,
-    /// Number of blocks, at least 1.
-    pub(crate) blocks: u32,
-    /// After how many ms the kernel hands over a block that is not full.
-    pub(crate) retire_ms: u32,
-}
-
 impl PacketSocket {
     /// `socket(AF_PACKET, SOCK_RAW)`. Fails with `EPERM` without CAP_NET_RAW.
     pub(crate) fn new() -> io::Result<Self> {
@@ -104,61 +93,53 @@ impl PacketSocket {
         Ok(address.sll_ifindex)
     }
 
-    /// Switches to TPACKET_V3 and asks for a receive ring.
-    pub(crate) fn set_up_ring(&self, request: RingRequest) -> io::Result<()> {
+    /// Switches to TPACKET_V3 and asks for a receive ring of `blocks` blocks, each of `block_bytes`, a multiple of the page size. The kernel
+    /// hands over one that is not full after `retire_ms`.
+    pub(crate) fn set_up_ring(
+        &self,
+        block_bytes: u32,
+        blocks: u32,
+        retire_ms: u32,
+    ) -> io::Result<()> {
         // A frame size means nothing to version 3; it must only divide the block.
         let frame_bytes = 2048;
         let version = libc::tpacket_versions::TPACKET_V3 as c_int;
-        set_option(self, libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
+        self.set_packet(libc::PACKET_VERSION, &version)?;
         let ring = libc::tpacket_req3 {
-            tp_block_size: request.block_bytes,
-            tp_block_nr: request.blocks,
+            tp_block_size: block_bytes,
+            tp_block_nr: blocks,
             tp_frame_size: frame_bytes,
-            tp_frame_nr: (request.block_bytes / frame_bytes).saturating_mul(request.blocks),
-            tp_retire_blk_tov: request.retire_ms,
+            tp_frame_nr: (block_bytes / frame_bytes).saturating_mul(blocks),
+            tp_retire_blk_tov: retire_ms,
             tp_sizeof_priv: 0,
             tp_feature_req_word: 0,
         };
-        set_option(self, libc::SOL_PACKET, libc::PACKET_RX_RING, &ring)
+        self.set_packet(libc::PACKET_RX_RING, &ring)
     }
 
     /// Turns promiscuous mode on for as long as the socket lives.
     pub(crate) fn set_promiscuous(&self, interface_index: i32) -> io::Result<()> {
-        let membership = promiscuity(interface_index);
-        set_option(
-            self,
-            libc::SOL_PACKET,
-            libc::PACKET_ADD_MEMBERSHIP,
-            &membership,
-        )
+        self.set_packet(libc::PACKET_ADD_MEMBERSHIP, &promiscuity(interface_index))
     }
 
     /// Takes that back. Nothing to be done where the interface was removed.
     pub(crate) fn unset_promiscuous(&self, interface_index: i32) -> io::Result<()> {
-        let membership = promiscuity(interface_index);
-        set_option(
-            self,
-            libc::SOL_PACKET,
-            libc::PACKET_DROP_MEMBERSHIP,
-            &membership,
-        )
+        self.set_packet(libc::PACKET_DROP_MEMBERSHIP, &promiscuity(interface_index))
     }
 
     /// Leaves out frames that this host sends. Since Linux 4.20.
     pub(crate) fn ignore_outgoing(&self) -> io::Result<()> {
-        set_option(self, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1_i32)
+        self.set_packet(libc::PACKET_IGNORE_OUTGOING, &1_i32)
     }
 
     /// Hands frames to the driver without a queueing discipline. Since Linux 3.14.
     pub(crate) fn bypass_queueing(&self) -> io::Result<()> {
-        set_option(self, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1_i32)
+        self.set_packet(libc::PACKET_QDISC_BYPASS, &1_i32)
     }
 
     /// Joins a fanout group. `mode` holds the mode in its lower byte and the flags.
     pub(crate) fn join_fanout(&self, group: u16, mode: u16) -> io::Result<()> {
-        set_option(
-            self,
-            libc::SOL_PACKET,
+        self.set_packet(
             libc::PACKET_FANOUT,
             &(u32::from(mode) << 16 | u32::from(group)),
         )
@@ -196,6 +177,11 @@ impl PacketSocket {
     pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
         let error = sockopt::socket_error(self)?;
         Ok(error.err().map(io::Error::from))
+    }
+
+    /// Sets an option of packet(7).
+    fn set_packet<T: Plain>(&self, name: c_int, value: &T) -> io::Result<()> {
+        set_option(self, libc::SOL_PACKET, name, value)
     }
 
     fn raw(&self) -> RawFd {
