@@ -90,11 +90,7 @@ pub fn flow_of(parsed: &Parsed) -> Option<FlowKey> {
         };
         return Some(FlowKey::Ports { proto, low, high });
     }
-    let (low, high) = if ip.src <= ip.dst {
-        (ip.src, ip.dst)
-    } else {
-        (ip.dst, ip.src)
-    };
+    let (low, high) = (ip.src.min(ip.dst), ip.src.max(ip.dst));
     Some(FlowKey::Ip { proto, low, high })
 }
 

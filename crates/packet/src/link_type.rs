@@ -4,7 +4,7 @@
 /// [tcpdump.org registry](https://www.tcpdump.org/linktypes.html), 0 to 65535.
 ///
 /// These are file values, not libpcap's `DLT_` values: the two differ for a few old types (raw IP is 101 here).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LinkType(pub u16);
 
 impl LinkType {

@@ -11,8 +11,8 @@ const ICMP_BODY: usize = 4;
 
 /// The facts of one frame. It borrows nothing; a fact that is not in the captured bytes is `None`, never a guess.
 ///
-/// A shorter capture of the same frame yields the same facts or fewer of them, never different ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A shorter capture of the same frame yields the same facts or fewer of them, never different ones. The default has none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Parsed {
     /// The link type that the frame was parsed as.
     pub link_type: LinkType,
@@ -51,7 +51,7 @@ pub struct Parsed {
 pub type MacAddr = [u8; 6];
 
 /// How far parsing came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Outcome {
     /// Every header that this crate knows was captured and made sense.
     Complete,
@@ -60,6 +60,7 @@ pub enum Outcome {
     /// A header contradicts itself or the one around it; the facts before it stand.
     Malformed,
     /// The link type is not known here: there are no facts.
+    #[default]
     UnknownLinkType,
 }
 
@@ -179,26 +180,6 @@ pub struct Icmp {
 }
 
 impl Parsed {
-    /// No facts yet.
-    pub(crate) fn empty(link_type: LinkType) -> Self {
-        Self {
-            link_type,
-            outcome: Outcome::UnknownLinkType,
-            src_mac: None,
-            dst_mac: None,
-            vlan: VlanStack::default(),
-            ether_type: None,
-            link_protocol: None,
-            llc: None,
-            network: None,
-            transport: None,
-            tcp_flags: None,
-            icmp: None,
-            payload_offset: None,
-            payload_end: None,
-        }
-    }
-
     /// The payload, as far as it is in `data`, the captured bytes that were parsed.
     ///
     /// TCP, UDP and SCTP: what follows their header (options included; of SCTP that is the chunks). ICMP and ICMPv6:

@@ -2,7 +2,7 @@
 //!
 //! Close to what tcpdump prints without name resolution, but only as deep as this crate parses: no application data.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::parsed::Mac;
@@ -67,7 +67,7 @@ impl Summary<'_> {
     fn link(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parsed = &self.parsed;
         if let Some(arp) = self.arp() {
-            return fmt::Display::fmt(&arp, f);
+            return arp_message(f, arp);
         }
         match (parsed.src_mac, parsed.dst_mac) {
             (Some(src), Some(dst)) => write!(f, "{} > {}", Mac(src), Mac(dst))?,
@@ -97,12 +97,14 @@ impl Summary<'_> {
         }
     }
 
-    /// The ARP message of the frame, if it holds one that was captured whole.
-    fn arp(&self) -> Option<Arp> {
+    /// The ARP message of the frame, if it holds one for IPv4 over 48-bit hardware addresses that was captured whole.
+    fn arp(&self) -> Option<&[u8; 28]> {
         if self.parsed.ether_type != Some(ETHER_ARP) {
             return None;
         }
-        Arp::parse(self.data.get(self.parsed.payload_offset?..)?)
+        let message = self.data.get(self.parsed.payload_offset?..)?;
+        let message = message.first_chunk()?;
+        (message[2..6] == [8, 0, 6, 4]).then_some(message)
     }
 }
 
@@ -118,7 +120,9 @@ fn network(f: &mut fmt::Formatter<'_>, parsed: &Parsed, ip: Ip) -> fmt::Result {
         None => f.write_str(" protocol unknown")?,
     }
     if let Some(flags) = parsed.tcp_flags {
-        write!(f, " [{}]", TcpFlags(flags))?;
+        f.write_str(" [")?;
+        tcp_flags(f, flags)?;
+        f.write_char(']')?;
     }
     if let Some(icmp) = parsed.icmp {
         icmp_message(f, icmp, ip.src)?;
@@ -178,67 +182,57 @@ fn icmp_message(f: &mut fmt::Formatter<'_>, icmp: Icmp, addr: IpAddr) -> fmt::Re
 }
 
 /// TCP flags as tcpdump writes them: `S`, `S.`, `P.`, `none`.
-struct TcpFlags(u8);
-
-impl fmt::Display for TcpFlags {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const LETTERS: [(u8, &str); 8] = [
-            (1, "F"),
-            (2, "S"),
-            (4, "R"),
-            (8, "P"),
-            (32, "U"),
-            (64, "E"),
-            (128, "W"),
-            (16, "."),
-        ];
-        if self.0 == 0 {
-            return f.write_str("none");
-        }
-        LETTERS
-            .iter()
-            .filter(|(bit, _)| self.0 & bit != 0)
-            .try_for_each(|(_, letter)| f.write_str(letter))
+fn tcp_flags(f: &mut fmt::Formatter<'_>, flags: u8) -> fmt::Result {
+    const LETTERS: [(u8, char); 8] = [
+        (1, 'F'),
+        (2, 'S'),
+        (4, 'R'),
+        (8, 'P'),
+        (32, 'U'),
+        (64, 'E'),
+        (128, 'W'),
+        (16, '.'),
+    ];
+    if flags == 0 {
+        return f.write_str("none");
     }
+    let mut set = LETTERS.iter().filter(|(bit, _)| flags & bit != 0);
+    set.try_for_each(|(_, letter)| f.write_char(*letter))
 }
 
 /// An ARP message for IPv4 over 48-bit hardware addresses (RFC 826).
-struct Arp {
-    operation: u16,
-    sender_mac: [u8; 6],
-    sender: Ipv4Addr,
-    target: Ipv4Addr,
-}
-
-impl Arp {
-    /// `None` for other address sizes or a message that was not captured whole.
-    fn parse(data: &[u8]) -> Option<Self> {
-        let message: &[u8; 28] = data.first_chunk()?;
-        let address = |at: usize| {
-            Ipv4Addr::new(
-                message[at],
-                message[at + 1],
-                message[at + 2],
-                message[at + 3],
-            )
-        };
-        let is_ipv4 = message[2..6] == [8, 0, 6, 4];
-        is_ipv4.then_some(Self {
-            operation: u16::from_be_bytes([message[6], message[7]]),
-            sender_mac: *message[8..].first_chunk()?,
-            sender: address(14),
-            target: address(24),
-        })
-    }
-}
-
-impl fmt::Display for Arp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.operation {
-            1 => write!(f, "ARP who-has {} tell {}", self.target, self.sender),
-            2 => write!(f, "ARP {} is-at {}", self.sender, Mac(self.sender_mac)),
-            other => write!(f, "ARP operation {other} {} > {}", self.sender, self.target),
-        }
+fn arp_message(f: &mut fmt::Formatter<'_>, message: &[u8; 28]) -> fmt::Result {
+    let [
+        ..,
+        o1,
+        o2,
+        a,
+        b,
+        c,
+        d,
+        e,
+        g,
+        s1,
+        s2,
+        s3,
+        s4,
+        _,
+        _,
+        _,
+        _,
+        _,
+        _,
+        t1,
+        t2,
+        t3,
+        t4,
+    ] = *message;
+    let sender = Ipv4Addr::new(s1, s2, s3, s4);
+    let target = Ipv4Addr::new(t1, t2, t3, t4);
+    match u16::from_be_bytes([o1, o2]) {
+        1 => write!(f, "ARP who-has {target} tell {sender}"),
+        2 => write!(f, "ARP {sender} is-at {}", Mac([a, b, c, d, e, g])),
+        other => write!(f, "ARP operation {other} {sender} > {target}"),
     }
 }
 

@@ -36,22 +36,10 @@ impl VlanStack {
         &self.tags[..usize::from(self.seen).min(Self::CAPACITY)]
     }
 
-    /// Tags in the frame, those that were not kept included.
-    #[must_use]
-    pub fn depth(&self) -> usize {
-        usize::from(self.seen)
-    }
-
-    /// Whether the frame carries no tag.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.seen == 0
-    }
-
     /// Whether the frame has more tags than are kept.
     #[must_use]
     pub fn has_more(&self) -> bool {
-        self.depth() > Self::CAPACITY
+        usize::from(self.seen) > Self::CAPACITY
     }
 
     /// The outermost tag: the one that pcap-filter's first `vlan` compares.

@@ -34,21 +34,13 @@ pub enum ReadError {
         /// What it is instead, with its article: `an empty file`.
         what: String,
     },
-    /// A capture file in a version or variant that cannot be read.
-    #[error("unsupported capture file at byte {offset}{}: {message}", decompressed(*.compression))]
-    Unsupported {
-        /// Where the version or variant is written, in bytes from the start of the capture data.
-        offset: u64,
-        /// The compression, if `offset` counts decompressed bytes.
-        compression: Option<Compression>,
-        /// What is not supported.
-        message: String,
-    },
-    /// The file is damaged or cut short. The records before this place are good.
-    #[error("damaged at byte {offset}{}: {message}", decompressed(*.compression))]
-    Damaged {
-        /// Where the damaged record or block starts, in bytes from the start of the capture data. Where the compressed
-        /// stream itself is damaged: how many bytes came out of it.
+    /// The file is damaged or cut short, or in a version or variant that cannot be read. The records before this place are good.
+    #[error("{blame} at byte {offset}{}: {message}", decompressed(*.compression))]
+    Faulty {
+        /// `damaged` or `unsupported capture file`.
+        blame: &'static str,
+        /// Where the record or block starts, or where the version or variant is written, in bytes from the start of the capture data.
+        /// Where the compressed stream itself is damaged: how many bytes came out of it.
         offset: u64,
         /// The compression, if `offset` counts decompressed bytes.
         compression: Option<Compression>,

@@ -38,7 +38,10 @@ enum Stop {
 /// ```
 #[must_use]
 pub fn parse(link_type: LinkType, data: &[u8]) -> Parsed {
-    let mut parsed = Parsed::empty(link_type);
+    let mut parsed = Parsed {
+        link_type,
+        ..Parsed::default()
+    };
     parsed.outcome = match link::frame(&mut parsed, data) {
         Ok(payload) => {
             parsed.payload_offset = Some(payload);

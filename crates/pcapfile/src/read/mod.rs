@@ -42,8 +42,8 @@ struct Fault {
     at: usize,
     /// What is wrong.
     message: String,
-    /// A version or variant, not damage.
-    unsupported: bool,
+    /// Whether it is damage, or sound and not supported: as [`ReadError::Faulty`](crate::ReadError::Faulty) has it.
+    blame: &'static str,
 }
 
 impl Fault {
@@ -52,7 +52,7 @@ impl Fault {
         Self {
             at: 0,
             message: message.into(),
-            unsupported: false,
+            blame: "damaged",
         }
     }
 
@@ -61,7 +61,7 @@ impl Fault {
         Self {
             at,
             message: message.into(),
-            unsupported: true,
+            blame: "unsupported capture file",
         }
     }
 }

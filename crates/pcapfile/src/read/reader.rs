@@ -376,24 +376,11 @@ fn read_more<R: Read>(
 
 /// Gives a parser's fault its place in the file; what the parser was shown starts at `offset`.
 fn locate(fault: Fault, offset: u64, compression: Option<Compression>) -> ReadError {
-    let Fault {
-        at,
-        message,
-        unsupported,
-    } = fault;
-    let offset = offset + at as u64;
-    if unsupported {
-        ReadError::Unsupported {
-            offset,
-            compression,
-            message,
-        }
-    } else {
-        ReadError::Damaged {
-            offset,
-            compression,
-            message,
-        }
+    ReadError::Faulty {
+        blame: fault.blame,
+        offset: offset + fault.at as u64,
+        compression,
+        message: fault.message,
     }
 }
 
@@ -405,11 +392,7 @@ fn at_stream(error: InputError, offset: u64, compression: Option<Compression>) -
             compression,
             error,
         },
-        InputError::Compressed(message) => ReadError::Damaged {
-            offset,
-            compression,
-            message,
-        },
+        InputError::Compressed(message) => locate(Fault::damage(message), offset, compression),
     }
 }
 

@@ -62,7 +62,8 @@ fn cut_at_every_byte() {
                 .unwrap_or(0);
             match error {
                 ReadError::NotACapture { .. } => assert!(cut < 4, "{name} cut at {cut}: {error}"),
-                ReadError::Damaged {
+                ReadError::Faulty {
+                    blame: "damaged",
                     offset,
                     ref message,
                     ..
@@ -145,7 +146,8 @@ fn checksums_of_compressed_files_are_checked() {
         assert!(
             matches!(
                 error,
-                ReadError::Damaged {
+                ReadError::Faulty {
+                    blame: "damaged",
                     compression: Some(_),
                     ..
                 }

@@ -12,7 +12,7 @@ fn deconstruct_ethernet_ipv4_tcp() {
     assert_eq!(parsed.dst_mac, Some([2, 0, 0, 0, 0, 2]));
     assert_eq!(parsed.src_mac, Some([2, 0, 0, 0, 0, 1]));
     assert_eq!(parsed.ether_type, Some(0x0800));
-    assert!(parsed.vlan.is_empty());
+    assert!(parsed.vlan.tags().is_empty());
     let ip = parsed.network.unwrap();
     assert_eq!(ip.src, IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
     assert_eq!(ip.dst, IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)));

@@ -178,9 +178,7 @@ pub(crate) fn read_all(file: impl Read) -> (Vec<Packet>, Result<(), ReadError>) 
 /// Where in the capture data an error lies, if it has a place.
 pub(crate) fn place(error: &ReadError) -> Option<u64> {
     match *error {
-        ReadError::Io { offset, .. }
-        | ReadError::Unsupported { offset, .. }
-        | ReadError::Damaged { offset, .. } => Some(offset),
+        ReadError::Io { offset, .. } | ReadError::Faulty { offset, .. } => Some(offset),
         _ => None,
     }
 }
