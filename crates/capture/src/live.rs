@@ -100,20 +100,10 @@ pub(crate) trait Engine: Send + fmt::Debug {
     /// See [`Queue::statistics`]; `now_ns` is the system clock.
     fn statistics(&mut self, live: &mut Live, now_ns: i64) -> SourceStatistics;
 
-    /// See [`Queue::is_filtered`].
-    fn is_filtered(&self) -> bool {
-        false
-    }
-
     /// See [`Queue::input_drops`].
     fn input_drops(&self, live: &Live) -> InputDrops {
         let counters = live.counters.as_ref();
         counters.map_or(InputDrops::None, InterfaceCounters::input_drops)
-    }
-
-    /// See [`Queue::offload_effects`].
-    fn offload_effects(&self) -> Option<OffloadEffects> {
-        None
     }
 
     /// See [`Queue::xdp_mode`].
@@ -219,6 +209,9 @@ pub(crate) struct Live {
     pub(crate) watermark: Watermark,
     /// Packets are stamped by the system clock: it is watched, and there is a watermark. `None`: by another clock.
     clock: Option<ClockWatch>,
+    /// See [`Queue::is_filtered`] and [`Queue::offload_effects`].
+    pub(crate) is_filtered: bool,
+    pub(crate) offload_effects: Option<OffloadEffects>,
     /// What the interface lost, of the queue that tells it.
     pub(crate) counters: Option<InterfaceCounters>,
     /// When to look at the interface next, on the monotonic clock. An engine may hasten it.
@@ -245,6 +238,8 @@ impl Live {
             presence: Presence::new(),
             watermark: Watermark::new(since_ns, placing_ns),
             clock: Some(ClockWatch::new(clock::now())),
+            is_filtered: false,
+            offload_effects: None,
             counters: None,
             look_due_ns: i64::MIN,
             wait_ns_max: i64::MAX,
@@ -442,7 +437,7 @@ impl<E: Engine + 'static> Queue for LiveQueue<E> {
     }
 
     fn is_filtered(&self) -> bool {
-        self.engine.is_filtered()
+        self.live.is_filtered
     }
 
     fn watermark(&self) -> Option<i64> {
@@ -471,7 +466,7 @@ impl<E: Engine + 'static> Queue for LiveQueue<E> {
     }
 
     fn offload_effects(&self) -> Option<OffloadEffects> {
-        self.engine.offload_effects()
+        self.live.offload_effects
     }
 
     fn xdp_mode(&self) -> Option<XdpMode> {

@@ -49,27 +49,17 @@ pub struct Fanout {
     pub defragment: bool,
 }
 
-/// What decides which queue gets a frame.
+/// What decides which queue gets a frame. The values are the lower byte of the kernel's mode word: `PACKET_FANOUT_HASH`, `_QM`, `_CPU` of
+/// `linux/if_packet.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FanoutMode {
     /// The flow, the same for both directions. Later fragments follow their addresses.
     #[default]
-    Hash,
+    Hash = 0,
     /// The receive queue of the NIC: its own hash decides, and what it splits stays split.
-    Queue,
+    Queue = 5,
     /// The CPU that received the frame.
-    Cpu,
-}
-
-impl FanoutMode {
-    /// Lower byte of the kernel's mode word: `PACKET_FANOUT_HASH`, `_QM`, `_CPU` of `linux/if_packet.h`.
-    pub(super) const fn code(self) -> u16 {
-        match self {
-            Self::Hash => 0,
-            Self::Queue => 5,
-            Self::Cpu => 2,
-        }
-    }
+    Cpu = 2,
 }
 
 /// Which frames to take, seen from this host.

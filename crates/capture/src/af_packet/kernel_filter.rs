@@ -118,16 +118,11 @@ fn absolute(load: Instruction, view: View, out: &mut Vec<Instruction>) -> Option
         _ if (TAG_START..TAG_END).contains(&load.k) => VLAN_TCI,
         _ => return None,
     };
+    out.push(Instruction::new(op::LD_H_ABS, 0, 0, half));
     match (load_bytes(load.code), load.k & 1) {
-        (2, 0) => out.push(Instruction::new(op::LD_H_ABS, 0, 0, half)),
-        (1, 0) => {
-            out.push(Instruction::new(op::LD_H_ABS, 0, 0, half));
-            out.push(Instruction::new(op::RSH_K, 0, 0, 8));
-        }
-        (1, _) => {
-            out.push(Instruction::new(op::LD_H_ABS, 0, 0, half));
-            out.push(Instruction::new(op::AND_K, 0, 0, 0xff));
-        }
+        (2, 0) => {}
+        (1, 0) => out.push(Instruction::new(op::RSH_K, 0, 0, 8)),
+        (1, _) => out.push(Instruction::new(op::AND_K, 0, 0, 0xff)),
         _ => return None,
     }
     Some(())
@@ -172,7 +167,7 @@ fn mend_jumps(program: &[Instruction], places: &[usize], out: &mut [Instruction]
 }
 
 /// What is known of the registers: the most that each can be.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Registers {
     a: u32,
     x: u32,
@@ -182,13 +177,6 @@ struct Registers {
 }
 
 impl Registers {
-    const ZERO: Self = Self {
-        a: 0,
-        x: 0,
-        memory: [0; MEMORY_WORDS],
-        a_is_tpid: false,
-    };
-
     /// What holds on both ways here.
     fn join(&mut self, other: &Self) {
         self.a = self.a.max(other.a);
@@ -247,8 +235,7 @@ impl Registers {
             op::DIV_K => self.a /= k,
             op::MOD_K => self.a = self.a.min(k - 1),
             // Division by an X of 0 rejects the frame, here as there.
-            op::DIV_X => {}
-            op::MOD_X => {}
+            op::DIV_X | op::MOD_X => {}
             op::LSH_K | op::RSH_K if k > 31 => return None,
             op::LSH_K => {
                 self.a = if self.a.leading_zeros() >= k {
@@ -269,7 +256,7 @@ impl Registers {
 /// start. `None` for all: it has, or uses what libpcap and the kernel do not agree on.
 fn states(program: &[Instruction], view: View) -> Option<Vec<Option<Registers>>> {
     let mut states: Vec<Option<Registers>> = vec![None; program.len()];
-    *states.first_mut()? = Some(Registers::ZERO);
+    *states.first_mut()? = Some(Registers::default());
     for (index, one) in program.iter().enumerate() {
         let Some(mut registers) = states[index] else {
             continue;

@@ -104,7 +104,6 @@ pub(super) struct PacketEngine {
     /// Until when the other threads of an interface that came back are waited for, on the monotonic clock.
     siblings_until_ns: Option<i64>,
     counters: Counters,
-    effects: OffloadEffects,
     pulse: Pulse,
 }
 
@@ -146,6 +145,8 @@ pub(super) fn queue(
     if !found.flags.is_up() {
         live.found(false);
     }
+    live.is_filtered = tapped.is_filtered;
+    live.offload_effects = Some(OffloadEffects::default());
     live.counters = is_first.then(|| InterfaceCounters::new(Some(found.index)));
     ring.set_frame_bytes_max(tapped.frame_bytes_max());
     let engine = PacketEngine {
@@ -156,7 +157,6 @@ pub(super) fn queue(
         gone_since_ns: None,
         siblings_until_ns: None,
         counters: Counters::default(),
-        effects: OffloadEffects::default(),
         pulse: Pulse {
             blocks: 0,
             since_ns: clock::monotonic_ns(),
@@ -168,18 +168,17 @@ pub(super) fn queue(
 impl PacketEngine {
     /// Counts what offloads did, and says once that frames are not those of the wire.
     fn note_effects(&mut self, part: PartSummary, live: &mut Live) {
-        self.effects.checksum_missing += u64::from(part.checksum_missing);
-        if part.merged == 0 {
-            return;
-        }
-        if self.effects.merged == 0 && self.is_first {
+        let effects = live.offload_effects.get_or_insert_default();
+        let is_news = effects.merged == 0 && part.merged > 0;
+        effects.checksum_missing += u64::from(part.checksum_missing);
+        effects.merged += u64::from(part.merged);
+        if is_news && self.is_first {
             let name = self.tapped.name();
             live.notice(format_args!(
                 "frames larger than the MTU come, which were joined on receipt or are cut when sent; to have those of the wire: \
                  sudo ethtool -K {name} gro off lro off tso off gso off"
             ));
         }
-        self.effects.merged += u64::from(part.merged);
     }
 
     /// Adds up the kernel's counters, which reading resets.
@@ -316,14 +315,6 @@ impl Engine for PacketEngine {
             as_of_ns: is_read.then_some(as_of_ns.saturating_sub(PLACING_NS)),
         }
     }
-
-    fn is_filtered(&self) -> bool {
-        self.tapped.is_filtered
-    }
-
-    fn offload_effects(&self) -> Option<OffloadEffects> {
-        Some(self.effects)
-    }
 }
 
 #[cfg(test)]
@@ -362,7 +353,6 @@ mod tests {
             gone_since_ns: None,
             siblings_until_ns: None,
             counters: Counters::default(),
-            effects: OffloadEffects::default(),
             pulse: Pulse {
                 blocks: 0,
                 since_ns: 0,

@@ -235,7 +235,7 @@ impl TappedInterface {
         let call = "setsockopt(PACKET_FANOUT)";
         let group = &mut self.sharing().group;
         let fanout = self.config.fanout;
-        let mut mode = fanout.mode.code();
+        let mut mode = fanout.mode as u16;
         if fanout.defragment {
             mode |= FANOUT_DEFRAGMENT;
         }

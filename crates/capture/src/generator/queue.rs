@@ -80,23 +80,26 @@ impl Shares {
     fn start(self) -> impl Iterator<Item = GeneratorQueue> {
         let Self { source, generators } = self;
         let start = clock::now();
-        generators
-            .into_iter()
-            .enumerate()
-            .map(move |(index, generator)| {
-                let config = &source.config;
-                let pace = match config.rate {
-                    Some(_) => Pace::Schedule,
-                    None => Pace::Unlimited {
-                        trigger_at_ns: config
-                            .trigger_after
-                            .filter(|_| index == 0)
-                            .map(clock::duration_ns),
-                        end_ns: config.duration.map_or(i64::MAX, clock::duration_ns),
-                    },
-                };
-                GeneratorQueue::new(&source.name, generator, start, pace)
-            })
+        let config = source.config;
+        let is_scheduled = config.rate.is_some();
+        let trigger_after = config.trigger_after.filter(|_| !is_scheduled);
+        let duration = config.duration.filter(|_| !is_scheduled);
+        let queue = move |(index, generator)| GeneratorQueue {
+            interfaces: [InterfaceInfo::new(
+                &source.name,
+                LinkType::ETHERNET,
+                TimeDomain::Generator,
+            )],
+            generator,
+            start,
+            is_scheduled,
+            trigger_at_ns: trigger_after.filter(|_| index == 0).map(clock::duration_ns),
+            end_ns: duration.map_or(i64::MAX, clock::duration_ns),
+            frames_made: 0,
+            watermark_ns: start.wall_ns,
+            ended: false,
+        };
+        generators.into_iter().enumerate().map(queue)
     }
 }
 
@@ -115,100 +118,54 @@ impl Probed for Shares {
     }
 }
 
-/// When frames are due.
-#[derive(Debug)]
-enum Pace {
-    /// As the generator's schedule says.
-    Schedule,
-    /// At once. Times in ns after the start.
-    Unlimited {
-        trigger_at_ns: Option<i64>,
-        end_ns: i64,
-    },
-}
-
 #[derive(Debug)]
 struct GeneratorQueue {
     interfaces: [InterfaceInfo; 1],
     generator: Generator,
-    /// Of opening, on the system clock and then on the monotonic clock: no promise runs ahead of the system clock.
-    start_time_ns: i64,
-    start_ns: i64,
-    pace: Pace,
+    /// The opening: no promise runs ahead of the system clock.
+    start: Now,
+    /// Frames are due as the generator's schedule says; else at once, and then these count. Times in ns after the start.
+    is_scheduled: bool,
+    trigger_at_ns: Option<i64>,
+    end_ns: i64,
     frames_made: u64,
     watermark_ns: i64,
     ended: bool,
 }
 
 impl GeneratorQueue {
-    fn new(name: &str, generator: Generator, start: Now, pace: Pace) -> Self {
-        let interface = InterfaceInfo::new(name, LinkType::ETHERNET, TimeDomain::Generator);
-        Self {
-            interfaces: [interface],
-            generator,
-            start_time_ns: start.wall_ns,
-            start_ns: start.mono_ns,
-            pace,
-            frames_made: 0,
-            watermark_ns: start.wall_ns,
-            ended: false,
-        }
-    }
-
-    /// Makes the frames that are due `elapsed_ns` after the start, up to one burst.
+    /// Makes the frames that are due `elapsed_ns` after the start, up to one burst. The trigger is a burst of its own.
     fn fill(&mut self, elapsed_ns: i64) {
-        match self.pace {
-            Pace::Schedule => self.fill_scheduled(elapsed_ns),
-            Pace::Unlimited {
-                trigger_at_ns,
-                end_ns,
-            } => self.fill_unlimited(elapsed_ns, trigger_at_ns, end_ns),
-        }
-        self.frames_made += self.generator.burst().frames.len() as u64;
-    }
-
-    /// Each frame has its own time. The trigger is a burst of its own.
-    fn fill_scheduled(&mut self, elapsed_ns: i64) {
-        while let Some(offset_ns) = self.generator.next_offset_ns()
-            && offset_ns <= elapsed_ns
+        while let Some(due_ns) = self.next_due_ns(elapsed_ns)
+            && due_ns <= elapsed_ns
         {
-            let time_ns = self.start_time_ns.saturating_add(offset_ns);
-            if self.generator.is_trigger_next() {
+            let time_ns = self.start.wall_ns.saturating_add(due_ns);
+            let is_trigger_due = self.trigger_at_ns.is_some_and(|at_ns| at_ns <= elapsed_ns);
+            if is_trigger_due || self.generator.is_trigger_next() {
                 if self.generator.burst().frames.is_empty() {
+                    self.trigger_at_ns = None;
                     self.generator.push_trigger(time_ns);
                 }
-                return;
+                break;
             }
-            if self.generator.push(1, time_ns) == 0 {
-                return;
-            }
-        }
-    }
-
-    /// All frames have the time of their burst.
-    fn fill_unlimited(&mut self, elapsed_ns: i64, trigger_at_ns: Option<i64>, end_ns: i64) {
-        let left = usize::try_from(self.generator.left()).unwrap_or(usize::MAX);
-        if elapsed_ns >= end_ns || left == 0 {
-            return;
-        }
-        let time_ns = self.start_time_ns.saturating_add(elapsed_ns);
-        if trigger_at_ns.is_some_and(|due_ns| due_ns <= elapsed_ns) {
-            self.pace = Pace::Unlimited {
-                trigger_at_ns: None,
-                end_ns,
+            // On the schedule each frame has its own time, else all have that of their burst.
+            let count = match self.is_scheduled {
+                true => 1,
+                false => usize::try_from(self.generator.left()).unwrap_or(usize::MAX),
             };
-            self.generator.push_trigger(time_ns);
-        } else {
-            self.generator.push(left, time_ns);
+            if self.generator.push(count, time_ns) == 0 {
+                break;
+            }
         }
+        self.frames_made += self.generator.burst().frames.len() as u64;
     }
 
     /// When the next frame is due, in ns after the start; `None` at the end.
     fn next_due_ns(&self, elapsed_ns: i64) -> Option<i64> {
         let scheduled_ns = self.generator.next_offset_ns()?;
-        match self.pace {
-            Pace::Schedule => Some(scheduled_ns),
-            Pace::Unlimited { end_ns, .. } => (elapsed_ns < end_ns).then_some(elapsed_ns),
+        match self.is_scheduled {
+            true => Some(scheduled_ns),
+            false => (elapsed_ns < self.end_ns).then_some(elapsed_ns),
         }
     }
 }
@@ -223,14 +180,14 @@ impl Queue for GeneratorQueue {
         let mut now_ns = clock::monotonic_ns();
         let deadline_ns = now_ns.saturating_add(clock::duration_ns(wait));
         while !self.ended {
-            let elapsed_ns = now_ns - self.start_ns;
+            let elapsed_ns = now_ns - self.start.mono_ns;
             // Nothing is stamped before the next slot of the schedule. A slot far ahead promises no more than the clock.
             let silent_until_ns = self
                 .next_due_ns(elapsed_ns)
                 .map_or(elapsed_ns, |due_ns| due_ns.min(elapsed_ns));
             self.watermark_ns = self
                 .watermark_ns
-                .max(self.start_time_ns.saturating_add(silent_until_ns));
+                .max(self.start.wall_ns.saturating_add(silent_until_ns));
             self.fill(elapsed_ns);
             if !self.generator.burst().frames.is_empty() {
                 return Ok(Status::Frames);
@@ -242,7 +199,7 @@ impl Queue for GeneratorQueue {
             if now_ns >= deadline_ns {
                 return Ok(Status::Idle);
             }
-            clock::sleep_until(deadline_ns.min(self.start_ns.saturating_add(next_due_ns)));
+            clock::sleep_until(deadline_ns.min(self.start.mono_ns.saturating_add(next_due_ns)));
             now_ns = clock::monotonic_ns();
         }
         Ok(Status::End)
@@ -345,7 +302,7 @@ mod tests {
             .start()
             .next()
             .unwrap();
-        let start_ns = queue.start_time_ns;
+        let start_ns = queue.start.wall_ns;
         let mut fill = |elapsed_ns| {
             queue.generator.take_back();
             queue.fill(elapsed_ns);

@@ -147,7 +147,7 @@ impl LiveSender {
         memory: &[u8],
         mut frames: &[FrameMeta],
     ) -> Result<(), SourceError> {
-        let mut stall = Stall::default();
+        let mut stall = None;
         while !frames.is_empty() {
             let (taken, said) = quick.send(self.patience_ns);
             let (done, left) = frames.split_at(taken);
@@ -162,7 +162,7 @@ impl LiveSender {
                 Err(error) if !is_no_room(&error) && !is_interrupted(&error) => {
                     return Err(self.error("sendto(AF_XDP)", error, frames));
                 }
-                _ if taken > 0 => stall = Stall::default(),
+                _ if taken > 0 => stall = None,
                 said => self.wait(&mut stall, said.err(), frames)?,
             }
         }
@@ -171,13 +171,13 @@ impl LiveSender {
 
     /// Sends frames through the packet socket.
     fn send_plainly(&mut self, memory: &[u8], mut frames: &[FrameMeta]) -> Result<(), SourceError> {
-        let mut stall = Stall::default();
+        let mut stall = None;
         while !frames.is_empty() {
             match send_frames(&self.socket, memory, frames) {
                 Ok(sent) => {
                     self.sent += sent as u64;
                     frames = &frames[sent..];
-                    stall = Stall::default();
+                    stall = None;
                 }
                 Err(error) if is_interrupted(&error) => {}
                 Err(error) if is_no_room(&error) => self.wait(&mut stall, Some(error), frames)?,
@@ -187,16 +187,16 @@ impl LiveSender {
         Ok(())
     }
 
-    /// The interface had no room, if it said so: lets others run, and gives up after a while.
+    /// The interface had no room, if it said so: lets others run, and gives up after a while. `stall`: since when, on the monotonic clock.
     fn wait(
         &mut self,
-        stall: &mut Stall,
+        stall: &mut Option<i64>,
         said: Option<io::Error>,
         frames: &[FrameMeta],
     ) -> Result<(), SourceError> {
         self.retries += u64::from(said.is_some());
         let now_ns = clock::monotonic_ns();
-        if now_ns - *stall.since_ns.get_or_insert(now_ns) >= self.patience_ns {
+        if now_ns - *stall.get_or_insert(now_ns) >= self.patience_ns {
             let error = said.unwrap_or_else(|| io::Error::from_raw_os_error(libc::ENOBUFS));
             return Err(self.error("sending", error, frames));
         }
@@ -245,12 +245,6 @@ impl LiveSender {
             _ => SourceError::system(&interface, call, error),
         }
     }
-}
-
-/// How long there was no room, on the monotonic clock.
-#[derive(Debug, Default)]
-struct Stall {
-    since_ns: Option<i64>,
 }
 
 fn is_no_room(error: &io::Error) -> bool {

@@ -1,7 +1,9 @@
 //! Naming a file that is no capture, so that the error helps.
 
+type Starts = &'static [(&'static [u8], &'static str)];
+
 /// Starts of files that people take for captures, by what is to be done about them, and what to call them.
-const KNOWN: [(&str, &[(&[u8], &str)]); 3] = [
+const KNOWN: [(&str, Starts); 3] = [
     (
         " (convert it with editcap)",
         &[
