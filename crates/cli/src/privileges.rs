@@ -8,8 +8,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use anyhow::{anyhow, bail};
 use rustix::{
     fs::{Access, AtFlags, CWD, Gid, Uid, accessat},
+    io::Errno,
     thread::{
         CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
         set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid,
@@ -36,55 +38,21 @@ pub(crate) struct User {
     groups: Vec<u32>,
 }
 
-/// Why privileges were not given up: nothing is recorded then.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PrivilegeError {
-    /// No such user.
-    #[error("-Z {name}: no such user in /etc/passwd; write UID:GID for one that is elsewhere")]
-    NoUser {
-        /// As given.
-        name: String,
-    },
-    /// Only root becomes somebody else.
-    #[error(
-        "-Z {name}: to become this user takes CAP_SETUID and CAP_SETGID, as root has them: leave -Z out, capabilities are \
-         given up in any case"
-    )]
-    NotAllowed {
-        /// The user.
-        name: String,
-    },
-    /// A system call failed.
-    #[error("cannot give up privileges: {call}: {error}")]
-    System {
-        /// The system call.
-        call: &'static str,
-        /// What it returned.
-        error: io::Error,
-    },
-    /// The user may not write dumps.
-    #[error("-Z {name}: this user cannot write to {}", directory.display())]
-    Directory {
-        /// The user.
-        name: String,
-        /// Where dumps go.
-        directory: PathBuf,
-    },
-}
-
 impl Privileges {
     /// `user` is a name or `UID:GID`.
-    pub(crate) fn new(user: Option<&str>, directory: &Path) -> Result<Self, PrivilegeError> {
-        let user = user.map(|text| {
+    ///
+    /// # Errors
+    /// No such user.
+    pub(crate) fn new(user: Option<&str>, directory: &Path) -> anyhow::Result<Self> {
+        let find = |text: &str| {
             let read = |path| fs::read_to_string(path).unwrap_or_default();
-            User::find(text, &read("/etc/passwd"), &read("/etc/group")).ok_or_else(|| {
-                PrivilegeError::NoUser {
-                    name: text.to_owned(),
-                }
+            let found = User::find(text, &read("/etc/passwd"), &read("/etc/group"));
+            found.ok_or_else(|| {
+                anyhow!("-Z {text}: no such user in /etc/passwd; write UID:GID for one that is elsewhere")
             })
-        });
+        };
         Ok(Self {
-            user: user.transpose()?,
+            user: user.map(find).transpose()?,
             directory: directory.to_owned(),
         })
     }
@@ -104,42 +72,32 @@ impl Privileges {
     /// Gives up the calling thread's privileges for good. Returns the capabilities that are left to a root without
     /// `-Z`: CAP_DAC_OVERRIDE if its dumps go to a directory that it could not write to without it, and CAP_CHOWN under sudo,
     /// whose caller owns the dumps.
-    pub(crate) fn give_up(&self) -> Result<CapabilitySet, PrivilegeError> {
-        let system = |call| {
-            move |error: rustix::io::Errno| PrivilegeError::System {
-                call,
-                error: error.into(),
-            }
+    ///
+    /// # Errors
+    /// The user may not write dumps, or a system call failed: then nothing is to be recorded.
+    pub(crate) fn give_up(&self) -> anyhow::Result<CapabilitySet> {
+        let Some(user) = &self.user else {
+            let left = self.needed();
+            keep_only(left)?;
+            return Ok(left);
         };
-        if let Some(user) = &self.user {
-            user.become_it()?;
+        self.give_up_all()?;
+        if !may_write(&self.directory) {
+            let (name, directory) = (&user.name, self.directory.display());
+            bail!("-Z {name}: this user cannot write to {directory}");
         }
-        let left = if self.user.is_none() {
-            self.needed()
-        } else {
-            CapabilitySet::empty()
-        };
-        clear_ambient_capability_set().map_err(system("prctl(PR_CAP_AMBIENT)"))?;
-        set_capabilities(None, only(left)).map_err(system("capset"))?;
-        set_no_new_privs(true).map_err(system("prctl(PR_SET_NO_NEW_PRIVS)"))?;
-        match &self.user {
-            Some(user) if !may_write(&self.directory) => Err(PrivilegeError::Directory {
-                name: user.name.clone(),
-                directory: self.directory.clone(),
-            }),
-            _ => Ok(left),
-        }
+        Ok(CapabilitySet::empty())
     }
 
     /// Gives up everything of a thread that neither opens nor writes anything.
-    pub(crate) fn give_up_all(&self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// A system call failed.
+    pub(crate) fn give_up_all(&self) -> anyhow::Result<()> {
         if let Some(user) = &self.user {
-            user.become_it().map_err(io::Error::other)?;
+            user.become_it()?;
         }
-        clear_ambient_capability_set()?;
-        set_capabilities(None, only(CapabilitySet::empty()))?;
-        set_no_new_privs(true)?;
-        Ok(())
+        keep_only(CapabilitySet::empty())
     }
 
     /// What writing dumps takes. The directory is tried without capabilities, which the thread keeps the right to until then.
@@ -164,6 +122,18 @@ impl Privileges {
         }
         writing | giving
     }
+}
+
+/// Takes all capabilities but these from the calling thread, and those of programs that it may start.
+fn keep_only(left: CapabilitySet) -> anyhow::Result<()> {
+    clear_ambient_capability_set().map_err(failed("prctl(PR_CAP_AMBIENT)"))?;
+    set_capabilities(None, only(left)).map_err(failed("capset"))?;
+    set_no_new_privs(true).map_err(failed("prctl(PR_SET_NO_NEW_PRIVS)"))
+}
+
+/// The error of a system call.
+fn failed(call: &str) -> impl FnOnce(Errno) -> anyhow::Error {
+    move |error| anyhow!("cannot give up privileges: {call}: {error}")
 }
 
 fn only(set: CapabilitySet) -> CapabilitySets {
@@ -208,23 +178,22 @@ impl User {
         })
     }
 
-    fn become_it(&self) -> Result<(), PrivilegeError> {
-        let system = |call| {
-            move |error: rustix::io::Errno| match error {
-                rustix::io::Errno::PERM => PrivilegeError::NotAllowed {
-                    name: self.name.clone(),
-                },
-                _ => PrivilegeError::System {
-                    call,
-                    error: error.into(),
-                },
+    fn become_it(&self) -> anyhow::Result<()> {
+        let name = &self.name;
+        let refused = |call| {
+            move |error| match error {
+                Errno::PERM => anyhow!(
+                    "-Z {name}: to become this user takes CAP_SETUID and CAP_SETGID, as root has them: leave -Z out, \
+                     capabilities are given up in any case"
+                ),
+                error => failed(call)(error),
             }
         };
         let groups: Vec<Gid> = self.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
-        set_thread_groups(&groups).map_err(system("setgroups"))?;
-        set_thread_res_gid(gid, gid, gid).map_err(system("setresgid"))?;
-        set_thread_res_uid(uid, uid, uid).map_err(system("setresuid"))
+        set_thread_groups(&groups).map_err(refused("setgroups"))?;
+        set_thread_res_gid(gid, gid, gid).map_err(refused("setresgid"))?;
+        set_thread_res_uid(uid, uid, uid).map_err(refused("setresuid"))
     }
 }
 
@@ -300,7 +269,8 @@ mod tests {
         let left = in_thread(&Privileges::new(None, &theirs).unwrap()).unwrap();
         assert_eq!(left, CapabilitySet::DAC_OVERRIDE);
         let left = in_thread(&Privileges::new(Some("12345:12345"), folder.path()).unwrap());
-        assert!(matches!(left, Err(PrivilegeError::Directory { .. })));
+        let refused = left.unwrap_err().to_string();
+        assert!(refused.contains("this user cannot write to"), "{refused}");
         // The folder above is root's own; that user may not even look into it.
         std::os::unix::fs::chown(folder.path(), Some(12_345), Some(12_345)).unwrap();
         let left = in_thread(&Privileges::new(Some("12345:12345"), &theirs).unwrap()).unwrap();

@@ -32,7 +32,7 @@ pub struct InterfaceSummary {
 }
 
 /// What an interface or the kernel does to frames before a capture sees them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offloads {
     /// Generic receive offload: segments of a TCP stream arrive joined, not as they were on the wire. `None`: unknown.
     pub generic_receive: Option<bool>,

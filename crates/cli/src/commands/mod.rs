@@ -8,22 +8,25 @@ pub(crate) mod record;
 pub(crate) mod status;
 mod target;
 
+use std::path::PathBuf;
+
 use retroscope_capture::{SourceError, af_packet::interfaces};
 
 use crate::failure::Failure;
 
 /// The interfaces that there are, for a message.
 pub(crate) fn interface_names() -> String {
-    let names: Vec<String> = interfaces()
-        .unwrap_or_default()
-        .into_iter()
-        .map(|interface| interface.name)
-        .collect();
+    let all = interfaces().unwrap_or_default();
+    let names: Vec<_> = all.iter().map(|one| one.name.as_str()).collect();
     if names.is_empty() {
-        "none found".to_owned()
-    } else {
-        names.join(", ")
+        return "none found".to_owned();
     }
+    names.join(", ")
+}
+
+/// The file that this program runs from.
+pub(crate) fn program() -> PathBuf {
+    std::env::current_exe().unwrap_or_else(|_| PathBuf::from("retroscope"))
 }
 
 /// A source that cannot be opened: an argument that says nothing useful is a usage error.

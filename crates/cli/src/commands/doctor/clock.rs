@@ -24,69 +24,57 @@ const DAEMONS: [&str; 7] = [
 /// Clock sources that take microseconds to read, so that stamping each packet costs more than storing it.
 const SLOW: [&str; 4] = ["hpet", "acpi_pm", "jiffies", "refined-jiffies"];
 
-/// What was found.
-#[derive(Debug, Clone)]
-pub(super) struct Facts {
-    /// systemd-timesyncd says that it has set the clock since the system started.
-    pub(super) timesyncd: bool,
-    /// A time daemon that runs.
-    pub(super) daemon: Option<String>,
-    /// The kernel's clock source: `tsc`, `kvm-clock`, …
-    pub(super) source: Option<String>,
+/// Whether somebody sets the clock, and what the kernel reads it from.
+pub(super) fn findings() -> [Finding; 2] {
+    let timesyncd = Path::new("/run/systemd/timesync/synchronized").exists();
+    let source = read("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    [
+        synchronised(timesyncd, running_daemon()),
+        clock_source(source.as_deref()),
+    ]
 }
 
-impl Facts {
-    pub(super) fn gather() -> Self {
-        Self {
-            timesyncd: Path::new("/run/systemd/timesync/synchronized").exists(),
-            daemon: running_daemon(),
-            source: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
-        }
+/// `timesyncd`: systemd-timesyncd says that it has set the clock since the system started. `daemon`: a time daemon that runs.
+fn synchronised(timesyncd: bool, daemon: Option<String>) -> Finding {
+    match daemon {
+        _ if timesyncd => Finding::ok(CHECK, "is synchronised: systemd-timesyncd has set it"),
+        Some(daemon) => Finding::ok(CHECK, format!("is looked after by {daemon}")),
+        None => Finding::note(
+            CHECK,
+            "no sign that the clock is synchronised: time stamps may not agree with other machines'",
+            "install and start chrony, or: sudo timedatectl set-ntp true",
+        ),
     }
+}
 
-    pub(super) fn findings(&self) -> Vec<Finding> {
-        let synchronised = match (&self.daemon, self.timesyncd) {
-            (_, true) => Finding::ok(CHECK, "is synchronised: systemd-timesyncd has set it"),
-            (Some(daemon), false) => Finding::ok(CHECK, format!("is looked after by {daemon}")),
-            (None, false) => Finding::note(
-                CHECK,
-                "no sign that the clock is synchronised: time stamps may not agree with other machines'",
-                "install and start chrony, or: sudo timedatectl set-ntp true",
+/// `source`: `tsc`, `kvm-clock`, …
+fn clock_source(source: Option<&str>) -> Finding {
+    match source {
+        None => Finding::note(
+            CHECK_SOURCE,
+            "cannot tell which clock source the kernel uses",
+            "look at the kernel's messages: dmesg | grep clocksource",
+        ),
+        Some(source) if SLOW.contains(&source) => Finding::warn(
+            CHECK_SOURCE,
+            format!(
+                "the kernel reads {source}, which takes a microsecond or more for each packet's stamp"
             ),
-        };
-        let source = match self.source.as_deref() {
-            None => Finding::note(
-                CHECK_SOURCE,
-                "cannot tell which clock source the kernel uses",
-                "look at the kernel's messages: dmesg | grep clocksource",
-            ),
-            Some(source) if SLOW.contains(&source) => Finding::warn(
-                CHECK_SOURCE,
-                format!(
-                    "the kernel reads {source}, which takes a microsecond or more for each packet's stamp"
-                ),
-                "boot without clocksource= and notsc, and see in dmesg why tsc is not used",
-            ),
-            Some(source) => Finding::ok(CHECK_SOURCE, format!("the kernel reads {source}")),
-        };
-        vec![synchronised, source]
+            "boot without clocksource= and notsc, and see in dmesg why tsc is not used",
+        ),
+        Some(source) => Finding::ok(CHECK_SOURCE, format!("the kernel reads {source}")),
     }
 }
 
 /// The first time daemon among the processes that can be seen.
 fn running_daemon() -> Option<String> {
-    let processes = fs::read_dir("/proc").ok()?;
-    processes
-        .filter_map(|entry| {
-            let entry = entry.ok()?;
-            let is_process = entry
-                .file_name()
-                .to_str()?
-                .bytes()
-                .all(|b| b.is_ascii_digit());
-            is_process.then(|| read(entry.path().join("comm")))?
-        })
-        .find(|name| DAEMONS.contains(&name.as_str()))
+    let processes = fs::read_dir("/proc").ok()?.filter_map(|entry| {
+        let entry = entry.ok()?;
+        let is_process = (entry.file_name().to_str()?.bytes()).all(|b| b.is_ascii_digit());
+        is_process.then(|| read(entry.path().join("comm")))?
+    });
+    let mut names = processes.filter(|name| DAEMONS.contains(&name.as_str()));
+    names.next()
 }
 
 #[cfg(test)]
@@ -94,13 +82,10 @@ mod tests {
     use super::{super::finding::Severity, *};
 
     fn severities(timesyncd: bool, daemon: Option<&str>, source: Option<&str>) -> [Severity; 2] {
-        let facts = Facts {
-            timesyncd,
-            daemon: daemon.map(str::to_owned),
-            source: source.map(str::to_owned),
-        };
-        let findings = facts.findings();
-        [findings[0].severity, findings[1].severity]
+        [
+            synchronised(timesyncd, daemon.map(str::to_owned)).severity,
+            clock_source(source).severity,
+        ]
     }
 
     #[test]

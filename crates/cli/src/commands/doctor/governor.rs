@@ -13,28 +13,25 @@ pub(super) fn finding(sys: &Path) -> Option<Finding> {
     let cpus = fs::read_dir(sys.join("devices/system/cpu")).ok()?;
     let paths = cpus.filter_map(|entry| Some(entry.ok()?.path().join("cpufreq/scaling_governor")));
     let governors: BTreeSet<String> = paths.filter_map(read).collect();
+    let is_saving = |governor: &&String| *governor != "performance";
     let saving: Vec<&str> = governors
         .iter()
+        .filter(is_saving)
         .map(String::as_str)
-        .filter(|governor| *governor != "performance")
         .collect();
     if governors.is_empty() {
-        None
-    } else if saving.is_empty() {
-        Some(Finding::ok(
-            CHECK,
-            "all CPUs run at full speed (performance)",
-        ))
-    } else {
-        Some(Finding::note(
-            CHECK,
-            format!(
-                "CPUs change their frequency ({}): they are slow when a burst begins",
-                saving.join(", ")
-            ),
-            "sudo cpupower frequency-set -g performance",
-        ))
+        return None;
     }
+    if saving.is_empty() {
+        let what = "all CPUs run at full speed (performance)";
+        return Some(Finding::ok(CHECK, what));
+    }
+    let saving = saving.join(", ");
+    Some(Finding::note(
+        CHECK,
+        format!("CPUs change their frequency ({saving}): they are slow when a burst begins"),
+        "sudo cpupower frequency-set -g performance",
+    ))
 }
 
 #[cfg(test)]

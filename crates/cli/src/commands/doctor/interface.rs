@@ -3,7 +3,7 @@
 //! State and offloads come from the capture crate, which asks in this process's network namespace. Counters and queues
 //! are in `/sys/class/net`, which may show another namespace: they count only where the interface's index agrees.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use retroscope_capture::af_packet::{InterfaceSummary, Offloads, interfaces, offloads};
 use retroscope_packet::LinkType;
@@ -19,29 +19,24 @@ pub(super) const CHECK_OFFLOAD: &str = "offload";
 pub(super) const CHECK_VLAN: &str = "vlan";
 pub(super) const CHECK_DROPS: &str = "drops";
 
-/// What was found about one interface.
+/// What was found about one interface. Counters are the kernel's since it came up (its Documentation/networking/statistics.rst);
+/// `None`: unknown.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     pub(super) summary: InterfaceSummary,
     pub(super) offloads: Offloads,
     /// Receive queues; `None`: unknown.
     pub(super) receive_queues: Option<u64>,
-    pub(super) losses: Losses,
-    /// sysfs shows this network namespace.
-    pub(super) in_sysfs: bool,
-    /// The user named it, so it is meant to work.
-    pub(super) wanted: bool,
-}
-
-/// The kernel's counters since the interface came up (its Documentation/networking/statistics.rst); `None`: unknown.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Losses {
     /// `rx_dropped`: received, then dropped by the kernel, also for want of anyone interested.
     pub(super) dropped: Option<u64>,
     /// `rx_missed_errors`: the NIC had no buffer.
     pub(super) missed: Option<u64>,
     /// `rx_fifo_errors`: the NIC's own memory was full.
     pub(super) overrun: Option<u64>,
+    /// sysfs shows this network namespace.
+    pub(super) in_sysfs: bool,
+    /// The user named it, so it is meant to work.
+    pub(super) wanted: bool,
 }
 
 /// The interfaces in `wanted`, or all if it is empty.
@@ -49,111 +44,91 @@ pub(super) struct Losses {
 /// # Errors
 /// [`Failure`] with exit 1: one of them does not exist, or the system does not list interfaces.
 pub(super) fn gather(wanted: &[String]) -> Result<Vec<Facts>, Failure> {
-    let all = interfaces()
+    let mut all = interfaces()
         .map_err(|error| Failure::failed(format_args!("cannot list interfaces: {error}")))?;
-    for name in wanted {
-        if !all.iter().any(|interface| interface.name == *name) {
-            let names: Vec<_> = all.iter().map(|i| i.name.as_str()).collect();
-            return Err(Failure::failed(format_args!(
-                "no interface {name}: there are {}",
-                names.join(", ")
-            )));
-        }
+    let names: Vec<_> = all.iter().map(|one| one.name.as_str()).collect();
+    if let Some(name) = wanted.iter().find(|name| !names.contains(&name.as_str())) {
+        let names = names.join(", ");
+        return Err(Failure::failed(format_args!(
+            "no interface {name}: there are {names}"
+        )));
     }
-    let is_wanted = |summary: &InterfaceSummary| wanted.contains(&summary.name);
-    Ok(all
-        .into_iter()
-        .filter(|summary| wanted.is_empty() || is_wanted(summary))
-        .map(|summary| Facts::gather(is_wanted(&summary), summary))
-        .collect())
+    all.retain(|summary| wanted.is_empty() || wanted.contains(&summary.name));
+    let facts = |summary| Facts::gather(!wanted.is_empty(), summary);
+    Ok(all.into_iter().map(facts).collect())
 }
 
 impl Facts {
     fn gather(wanted: bool, summary: InterfaceSummary) -> Self {
-        let unknown = Offloads {
-            generic_receive: None,
-            large_receive: None,
-            vlan_extraction: None,
-        };
-        let directory = PathBuf::from("/sys/class/net").join(&summary.name);
-        let is_same = read_number(directory.join("ifindex")) == Some(u64::from(summary.index));
-        let directory = is_same.then_some(directory);
+        let directory = Path::new("/sys/class/net").join(&summary.name);
+        let in_sysfs = read_number(directory.join("ifindex")) == Some(u64::from(summary.index));
         let counter = |name: &str| {
-            let directory = directory.as_ref()?;
-            read_number(directory.join("statistics").join(name))
+            let path = directory.join("statistics").join(name);
+            read_number(path).filter(|_| in_sysfs)
         };
+        let queues = std::fs::read_dir(directory.join("queues")).ok();
+        let receive_queues = queues.filter(|_| in_sysfs).map(|entries| {
+            let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+            names.filter(|name| name.starts_with("rx-")).count() as u64
+        });
         Self {
-            offloads: offloads(&summary.name).unwrap_or(unknown),
-            receive_queues: directory.as_ref().and_then(|directory| {
-                let entries = std::fs::read_dir(directory.join("queues")).ok()?;
-                let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-                Some(names.filter(|name| name.starts_with("rx-")).count() as u64)
-            }),
-            losses: Losses {
-                dropped: counter("rx_dropped"),
-                missed: counter("rx_missed_errors"),
-                overrun: counter("rx_fifo_errors"),
-            },
-            in_sysfs: is_same,
+            offloads: offloads(&summary.name).unwrap_or_default(),
+            receive_queues,
+            dropped: counter("rx_dropped"),
+            missed: counter("rx_missed_errors"),
+            overrun: counter("rx_fifo_errors"),
+            in_sysfs,
             wanted,
             summary,
         }
     }
 
     pub(super) fn findings(&self) -> Vec<Finding> {
-        let state = self.state();
-        let works = state.severity == Severity::Ok;
-        let mut findings = vec![state];
-        if works {
-            findings.extend(self.merging());
-            findings.extend(self.vlan());
-        }
+        let mut findings = match self.state() {
+            Ok(what) => {
+                let state = Finding::ok(CHECK_STATE, what);
+                let further = [self.merging(), self.vlan()];
+                [Some(state)].into_iter().chain(further).flatten().collect()
+            }
+            Err((what, advice)) => {
+                // It weighs more where the user asked for the interface.
+                let severity = if self.wanted {
+                    Severity::Warn
+                } else {
+                    Severity::Note
+                };
+                vec![Finding::new(severity, CHECK_STATE, what, advice)]
+            }
+        };
         findings.extend(self.lost());
         findings
     }
 
-    /// What keeps it from being recorded weighs more where the user asked for it.
-    fn obstacle(&self, what: String, advice: String) -> Finding {
-        let severity = if self.wanted {
-            Severity::Warn
-        } else {
-            Severity::Note
-        };
-        Finding::new(severity, CHECK_STATE, what, advice)
-    }
-
-    fn state(&self) -> Finding {
+    /// What it is. `Err`: what keeps it from being recorded, and what to do.
+    fn state(&self) -> Result<String, (String, String)> {
         let InterfaceSummary {
-            name,
-            up,
-            running,
-            link_type,
-            kind,
-            mtu,
-            ..
+            name, kind, mtu, ..
         } = &self.summary;
-        let Some(link_type) = link_type else {
-            return self.obstacle(
+        let Some(link_type) = self.summary.link_type else {
+            return Err((
                 format!(
                     "cannot be recorded: its frames ({kind}) have no link type that is supported"
                 ),
                 "record the interface below it, or one of type Ethernet, loopback or tun"
                     .to_owned(),
-            );
+            ));
         };
-        if !up {
-            return self.obstacle(
-                "is down: nothing arrives".to_owned(),
-                format!("sudo ip link set {name} up"),
-            );
+        if !self.summary.up {
+            let what = "is down: nothing arrives".to_owned();
+            return Err((what, format!("sudo ip link set {name} up")));
         }
-        if !running {
-            return self.obstacle(
+        if !self.summary.running {
+            return Err((
                 "is up but has no carrier: nothing arrives".to_owned(),
                 "check the cable, the switch port or the other end".to_owned(),
-            );
+            ));
         }
-        let link = match *link_type {
+        let link = match link_type {
             LinkType::ETHERNET => "Ethernet frames".to_owned(),
             LinkType::RAW => "IP packets without link header".to_owned(),
             LinkType(number) => format!("link type {number}"),
@@ -165,48 +140,34 @@ impl Facts {
         if let Some(queues @ 2..) = self.receive_queues {
             what.push_str(&format!(", {queues} receive queues"));
         }
-        Finding::ok(CHECK_STATE, what)
+        Ok(what)
     }
 
     /// Generic and large receive offload join segments. Nothing on the loopback interface was ever on a wire.
     fn merging(&self) -> Option<Finding> {
-        let Self {
-            summary, offloads, ..
-        } = self;
-        if summary.loopback {
+        if self.summary.loopback {
             return None;
         }
-        let name = &summary.name;
-        let what = |offload: &str| {
-            format!(
-                "{offload} joins TCP segments: captured frames are larger and fewer than those on the wire"
-            )
-        };
-        Some(match (offloads.generic_receive, offloads.large_receive) {
-            (Some(true), Some(true)) => Finding::note(
-                CHECK_OFFLOAD,
-                what("receive offload (GRO and LRO)"),
-                format!("sudo ethtool -K {name} gro off lro off"),
-            ),
-            (Some(true), _) => Finding::note(
-                CHECK_OFFLOAD,
-                what("generic receive offload (GRO)"),
-                format!("sudo ethtool -K {name} gro off"),
-            ),
-            (_, Some(true)) => Finding::note(
-                CHECK_OFFLOAD,
-                what("large receive offload (LRO)"),
-                format!("sudo ethtool -K {name} lro off"),
-            ),
+        let name = &self.summary.name;
+        let (offload, off) = match (self.offloads.generic_receive, self.offloads.large_receive) {
+            (Some(true), Some(true)) => ("receive offload (GRO and LRO)", "gro off lro off"),
+            (Some(true), _) => ("generic receive offload (GRO)", "gro off"),
+            (_, Some(true)) => ("large receive offload (LRO)", "lro off"),
             (Some(false), _) => {
-                Finding::ok(CHECK_OFFLOAD, "frames are captured as they are on the wire")
+                let what = "frames are captured as they are on the wire";
+                return Some(Finding::ok(CHECK_OFFLOAD, what));
             }
-            (None, _) => Finding::note(
-                CHECK_OFFLOAD,
-                "cannot tell whether receive offload joins TCP segments",
-                format!("look at: ethtool -k {name}"),
-            ),
-        })
+            (None, _) => {
+                let what = "cannot tell whether receive offload joins TCP segments";
+                let advice = format!("look at: ethtool -k {name}");
+                return Some(Finding::note(CHECK_OFFLOAD, what, advice));
+            }
+        };
+        let what = format!(
+            "{offload} joins TCP segments: captured frames are larger and fewer than those on the wire"
+        );
+        let advice = format!("sudo ethtool -K {name} {off}");
+        Some(Finding::note(CHECK_OFFLOAD, what, advice))
     }
 
     fn vlan(&self) -> Option<Finding> {
@@ -219,14 +180,9 @@ impl Facts {
     }
 
     fn lost(&self) -> Vec<Finding> {
-        let Losses {
-            dropped,
-            missed,
-            overrun,
-        } = self.losses;
         let name = &self.summary.name;
         let mut findings = Vec::new();
-        let (missed, overrun) = (missed.unwrap_or(0), overrun.unwrap_or(0));
+        let (missed, overrun) = (self.missed.unwrap_or(0), self.overrun.unwrap_or(0));
         // Drivers differ in whether one counter includes the other, so they are not added up.
         if missed > 0 || overrun > 0 {
             findings.push(Finding::warn(
@@ -235,7 +191,7 @@ impl Facts {
                 format!("larger receive ring: sudo ethtool -G {name} rx MAX, where ethtool -g {name} shows MAX"),
             ));
         }
-        if let Some(dropped @ 1..) = dropped {
+        if let Some(dropped @ 1..) = self.dropped {
             findings.push(Finding::note(
                 CHECK_DROPS,
                 format!(
@@ -246,11 +202,9 @@ impl Facts {
             ));
         }
         // Unknown is not 0.
-        if findings.is_empty() && dropped == Some(0) {
-            findings.push(Finding::ok(
-                CHECK_DROPS,
-                "neither NIC nor kernel have dropped a packet since it came up",
-            ));
+        if findings.is_empty() && self.dropped == Some(0) {
+            let what = "neither NIC nor kernel have dropped a packet since it came up";
+            findings.push(Finding::ok(CHECK_DROPS, what));
         }
         findings
     }
@@ -279,11 +233,9 @@ mod tests {
                 vlan_extraction: Some(true),
             },
             receive_queues: Some(4),
-            losses: Losses {
-                dropped: Some(0),
-                missed: Some(0),
-                overrun: Some(0),
-            },
+            dropped: Some(0),
+            missed: Some(0),
+            overrun: Some(0),
             in_sysfs: true,
             wanted: false,
         }
@@ -354,18 +306,14 @@ mod tests {
     #[test]
     fn losses_at_the_nic_are_warnings() {
         let mut facts = good();
-        facts.losses.dropped = Some(7);
+        facts.dropped = Some(7);
         let found = complaints(&facts);
         assert_eq!(
             (found.len(), found[0].0, found[0].1),
             (1, Severity::Note, "drops")
         );
         for (missed, overrun) in [(Some(1), Some(0)), (None, Some(1))] {
-            facts.losses = Losses {
-                dropped: None,
-                missed,
-                overrun,
-            };
+            (facts.dropped, facts.missed, facts.overrun) = (None, missed, overrun);
             let found = complaints(&facts);
             assert_eq!(
                 (found.len(), found[0].0, found[0].1),
@@ -378,7 +326,7 @@ mod tests {
                 .filter(|finding| finding.check == CHECK_DROPS)
                 .count()
         };
-        facts.losses = Losses::default();
+        (facts.missed, facts.overrun) = (None, None);
         assert_eq!(complaints(&facts), [], "unknown is no loss");
         assert_eq!((told(&facts), told(&good())), (0, 1), "nor none");
     }

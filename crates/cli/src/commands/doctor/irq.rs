@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use retroscope_capture::CpuList;
 
-use super::finding::Finding;
+use super::{finding::Finding, read};
 use crate::units::counted;
 
 pub(super) const CHECK: &str = "irq";
@@ -21,25 +21,23 @@ pub(super) fn finding(sys: &Path, proc: &Path, interface: &str) -> Option<Findin
         .iter()
         .find_map(|folder| fs::read_dir(device.join(folder)).ok())?;
     let numbers = folder.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let lists: Vec<CpuList> = numbers
-        .filter_map(|number| {
-            let path = proc
-                .join("irq")
+    let affinity = |number| {
+        read(
+            proc.join("irq")
                 .join(number)
-                .join("effective_affinity_list");
-            fs::read_to_string(path).ok()?.trim().parse().ok()
-        })
+                .join("effective_affinity_list"),
+        )
+    };
+    let lists: Vec<CpuList> = numbers
+        .filter_map(|number| affinity(number)?.parse().ok())
         .collect();
     if lists.is_empty() {
         return None;
     }
     let cpus: BTreeSet<u32> = lists.iter().flat_map(CpuList::as_slice).copied().collect();
     let cpus: Vec<String> = cpus.iter().map(u32::to_string).collect();
-    let what = format!(
-        "{}, taken by CPU {}",
-        counted(lists.len() as u64, "interrupt"),
-        cpus.join(", ")
-    );
+    let interrupts = counted(lists.len() as u64, "interrupt");
+    let what = format!("{interrupts}, taken by CPU {}", cpus.join(", "));
     Some(Finding::ok(CHECK, what).on(interface))
 }
 

@@ -11,19 +11,6 @@ pub(super) const CHECK_BACKLOG: &str = "backlog";
 pub(super) const CHECK_BUDGET: &str = "budget";
 pub(super) const CHECK_BPF: &str = "bpf-jit";
 
-/// What was found.
-#[derive(Debug, Clone)]
-pub(super) struct Facts {
-    /// `softnet_stat`; `None`: unknown.
-    input: Option<Input>,
-    /// `net.core.netdev_max_backlog`, packets a CPU.
-    backlog: Option<u64>,
-    /// `net.core.netdev_budget`, packets a round.
-    budget: Option<u64>,
-    /// `net.core.bpf_jit_enable`, which only root may read on some kernels.
-    compiles: Option<u64>,
-}
-
 /// Sums over all CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Input {
@@ -32,83 +19,64 @@ struct Input {
     squeezed: u64,
 }
 
-impl Facts {
-    pub(super) fn gather() -> Self {
-        Self {
-            input: read("/proc/net/softnet_stat").and_then(|text| Input::parse(&text)),
-            backlog: read_number("/proc/sys/net/core/netdev_max_backlog"),
-            budget: read_number("/proc/sys/net/core/netdev_budget"),
-            compiles: read_number("/proc/sys/net/core/bpf_jit_enable"),
-        }
-    }
+/// What `softnet_stat` and the settings say; nothing of what cannot be read.
+pub(super) fn findings() -> Vec<Finding> {
+    let setting = |name| read_number(format!("/proc/sys/net/core/{name}"));
+    let input = read("/proc/net/softnet_stat").and_then(|text| Input::parse(&text));
+    let input = input.map(|input| {
+        [
+            queue(input, setting("netdev_max_backlog")),
+            time(input, setting("netdev_budget")),
+        ]
+    });
+    // Only root may read this one on some kernels.
+    let filters = setting("bpf_jit_enable").map(filters);
+    input.into_iter().flatten().chain(filters).collect()
+}
 
-    pub(super) fn findings(&self) -> Vec<Finding> {
-        let bpf = self.compiles.map(|compiles| match compiles {
-            0 => Finding::note(
-                CHECK_BPF,
-                "the kernel interprets filters and XDP programs, at several times the cost",
-                "sudo sysctl net.core.bpf_jit_enable=1",
-            ),
-            _ => Finding::ok(CHECK_BPF, "the kernel compiles filters and XDP programs"),
-        });
-        let input = self
-            .input
-            .map(|input| [self.queue(input), self.time(input)]);
-        input.into_iter().flatten().chain(bpf).collect()
+fn filters(compiles: u64) -> Finding {
+    if compiles > 0 {
+        return Finding::ok(CHECK_BPF, "the kernel compiles filters and XDP programs");
     }
+    Finding::note(
+        CHECK_BPF,
+        "the kernel interprets filters and XDP programs, at several times the cost",
+        "sudo sysctl net.core.bpf_jit_enable=1",
+    )
+}
 
-    /// Twice what there is, or a command to see it.
-    fn doubled(name: &str, value: Option<u64>) -> String {
-        match value {
-            Some(value) => format!("sudo sysctl net.core.{name}={}", value.saturating_mul(2)),
-            None => format!("a larger one; see it with: sysctl net.core.{name}"),
-        }
+/// Twice what there is, or a command to see it.
+fn doubled(name: &str, value: Option<u64>) -> String {
+    match value {
+        Some(value) => format!("sudo sysctl net.core.{name}={}", value.saturating_mul(2)),
+        None => format!("a larger one; see it with: sysctl net.core.{name}"),
     }
+}
 
-    fn queue(&self, input: Input) -> Finding {
-        match input.dropped {
-            0 => Finding::ok(
-                CHECK_BACKLOG,
-                "the kernel's input queues have dropped nothing since the system started",
-            ),
-            dropped => Finding::warn(
-                CHECK_BACKLOG,
-                format!(
-                    "the kernel's input queues have dropped {} since the system started",
-                    counted(dropped, "packet")
-                ),
-                Self::doubled("netdev_max_backlog", self.backlog),
-            ),
-        }
+/// `backlog`: packets a CPU.
+fn queue(input: Input, backlog: Option<u64>) -> Finding {
+    let dropped = match input.dropped {
+        0 => "nothing".to_owned(),
+        dropped => counted(dropped, "packet"),
+    };
+    let what = format!("the kernel's input queues have dropped {dropped} since the system started");
+    if input.dropped == 0 {
+        return Finding::ok(CHECK_BACKLOG, what);
     }
+    Finding::warn(CHECK_BACKLOG, what, doubled("netdev_max_backlog", backlog))
+}
 
-    fn time(
-        &self,
-        Input {
-            taken, squeezed, ..
-        }: Input,
-    ) -> Finding {
-        // A thousandth of the packets, each round taking many: the card is often not emptied.
-        if squeezed > 0 && squeezed >= taken / 1000 {
-            Finding::note(
-                CHECK_BUDGET,
-                format!(
-                    "receiving ran out of its budget {} since the system started",
-                    counted(squeezed, "time")
-                ),
-                Self::doubled("netdev_budget", self.budget),
-            )
-        } else {
-            Finding::ok(
-                CHECK_BUDGET,
-                format!(
-                    "receiving ran out of its budget {}, for {}",
-                    counted(squeezed, "time"),
-                    counted(taken, "packet")
-                ),
-            )
-        }
+/// `budget`: packets a round.
+fn time(input: Input, budget: Option<u64>) -> Finding {
+    let times = counted(input.squeezed, "time");
+    let what = format!("receiving ran out of its budget {times}");
+    // A thousandth of the packets, each round taking many: the card is often not emptied.
+    if input.squeezed > 0 && input.squeezed >= input.taken / 1000 {
+        let what = format!("{what} since the system started");
+        return Finding::note(CHECK_BUDGET, what, doubled("netdev_budget", budget));
     }
+    let packets = counted(input.taken, "packet");
+    Finding::ok(CHECK_BUDGET, format!("{what}, for {packets}"))
 }
 
 impl Input {
@@ -145,18 +113,16 @@ mod tests {
     }
 
     fn complaints(dropped: u64, squeezed: u64, compiles: u64) -> Vec<(Severity, String)> {
-        let facts = Facts {
-            input: Some(Input {
-                taken: 1_000_000,
-                dropped,
-                squeezed,
-            }),
-            backlog: Some(1000),
-            budget: Some(300),
-            compiles: Some(compiles),
+        let input = Input {
+            taken: 1_000_000,
+            dropped,
+            squeezed,
         };
-        let findings = facts.findings();
-        assert_eq!(findings.len(), 3);
+        let findings = [
+            queue(input, Some(1000)),
+            time(input, Some(300)),
+            filters(compiles),
+        ];
         let told = findings
             .into_iter()
             .filter(|finding| finding.severity != Severity::Ok);

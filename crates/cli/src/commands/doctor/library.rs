@@ -11,32 +11,32 @@ pub(super) fn finding() -> Finding {
 
 /// `path`: the file that is mapped into this process; `None`: libpcap is part of the program.
 fn judge(path: Option<&str>) -> Finding {
-    match (path, path.and_then(version)) {
-        (Some(path), Some(version)) if version < (1, 10) => Finding::note(
-            CHECK,
-            format!(
-                "filters are compiled by libpcap {}.{}: {path}",
-                version.0, version.1
-            ),
-            "install libpcap 1.10 or newer: older ones know fewer link types and expressions",
-        ),
-        (Some(path), _) => Finding::ok(CHECK, format!("filters are compiled by {path}")),
-        (None, _) => Finding::ok(
+    let Some(path) = path else {
+        return Finding::ok(
             CHECK,
             "filters are compiled by a libpcap inside this program",
+        );
+    };
+    match version(path) {
+        Some((major, minor)) if (major, minor) < (1, 10) => Finding::note(
+            CHECK,
+            format!("filters are compiled by libpcap {major}.{minor}: {path}"),
+            "install libpcap 1.10 or newer: older ones know fewer link types and expressions",
         ),
+        _ => Finding::ok(CHECK, format!("filters are compiled by {path}")),
     }
 }
 
 /// The path of libpcap among the lines of `/proc/PID/maps`.
 fn mapped(maps: &str) -> Option<&str> {
-    maps.lines()
-        .filter_map(|line| line.find('/').map(|at| &line[at..]))
-        .find(|path| {
-            path.rsplit('/')
-                .next()
-                .is_some_and(|name| name.starts_with("libpcap.so"))
-        })
+    let mut paths = maps
+        .lines()
+        .filter_map(|line| line.find('/').map(|at| &line[at..]));
+    paths.find(|path| {
+        path.rsplit('/')
+            .next()
+            .is_some_and(|name| name.starts_with("libpcap.so"))
+    })
 }
 
 /// Major and minor version at the end of `libpcap.so.1.10.3`.

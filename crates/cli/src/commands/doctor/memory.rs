@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, getrlimit};
 
-use super::finding::Finding;
+use super::finding::{Finding, Severity};
 use crate::{
     memory::{available, default_ring, largest_ring},
     units::show_size,
@@ -17,87 +17,58 @@ const RING_BYTES_MIN: u64 = 128 << 20;
 /// Bytes a second on a link of 1 Gbit/s.
 const GIGABIT_BYTES: u64 = 125_000_000;
 
-/// What was found.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Facts {
-    /// Bytes that can still be used, also under the limits of the control group; `None`: unknown.
-    pub(super) available: Option<u64>,
-    /// Soft limit for locked memory in bytes; `None`: no limit.
-    pub(super) locked_max: Option<u64>,
+/// About the ring's memory, and what may be locked.
+pub(super) fn findings() -> [Finding; 2] {
+    let locked = match getrlimit(Resource::Memlock).current {
+        None => "no limit on locked memory".to_owned(),
+        Some(bytes) => format!(
+            "at most {} may be locked, which matters to AF_XDP without CAP_IPC_LOCK only",
+            show_size(bytes)
+        ),
+    };
+    [ring(available()), Finding::ok(CHECK_LOCKED, locked)]
 }
 
-impl Facts {
-    pub(super) fn gather() -> Self {
-        Self {
-            available: available(),
-            locked_max: getrlimit(Resource::Memlock).current,
-        }
-    }
-
-    pub(super) fn findings(&self) -> Vec<Finding> {
-        let locked = match self.locked_max {
-            None => "no limit on locked memory".to_owned(),
-            Some(bytes) => format!(
-                "at most {} may be locked, which matters to AF_XDP without CAP_IPC_LOCK only",
-                show_size(bytes)
-            ),
-        };
-        vec![self.ring(), Finding::ok(CHECK_LOCKED, locked)]
-    }
-
-    fn ring(&self) -> Finding {
-        let Some(available) = self.available else {
-            return Finding::note(
-                CHECK,
-                "cannot tell how much memory is available",
-                "give the ring's size: record --ring 1GiB",
-            );
-        };
-        let ring = default_ring(Some(available));
-        let what = format!(
-            "{} available: the ring has {} unless told otherwise, {} s at 1 Gbit/s",
-            show_size(available),
-            show_size(ring),
-            ring / GIGABIT_BYTES
+/// `available` bytes can still be used, also under the limits of the control group; `None`: unknown.
+fn ring(available: Option<u64>) -> Finding {
+    let Some(available) = available else {
+        return Finding::note(
+            CHECK,
+            "cannot tell how much memory is available",
+            "give the ring's size: record --ring 1GiB",
         );
-        if ring < RING_BYTES_MIN {
-            Finding::warn(
-                CHECK,
-                what,
-                "free memory or raise the control group's memory.max; bursts do not fit into this ring",
-            )
-        } else if ring < default_ring(None) {
-            Finding::note(
-                CHECK,
-                what,
-                "free memory, or give the size: record --ring SIZE",
-            )
-        } else {
-            let largest = show_size(largest_ring(available));
-            Finding::new(
-                super::finding::Severity::Ok,
-                CHECK,
-                what,
-                format!("nothing to do; for more history: record --ring SIZE, up to {largest}"),
-            )
-        }
+    };
+    let ring = default_ring(Some(available));
+    let what = format!(
+        "{} available: the ring has {} unless told otherwise, {} s at 1 Gbit/s",
+        show_size(available),
+        show_size(ring),
+        ring / GIGABIT_BYTES
+    );
+    if ring < RING_BYTES_MIN {
+        Finding::warn(
+            CHECK,
+            what,
+            "free memory or raise the control group's memory.max; bursts do not fit into this ring",
+        )
+    } else if ring < default_ring(None) {
+        let advice = "free memory, or give the size: record --ring SIZE";
+        Finding::note(CHECK, what, advice)
+    } else {
+        let largest = show_size(largest_ring(available));
+        let advice =
+            format!("nothing to do; for more history: record --ring SIZE, up to {largest}");
+        Finding::new(Severity::Ok, CHECK, what, advice)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::finding::Severity, *};
-
-    fn severity(available: Option<u64>) -> Severity {
-        let facts = Facts {
-            available,
-            locked_max: Some(8 << 20),
-        };
-        facts.findings()[0].severity
-    }
+    use super::*;
 
     #[test]
     fn the_default_ring_should_fit() {
+        let severity = |available| ring(available).severity;
         assert_eq!(severity(Some(64 << 30)), Severity::Ok);
         assert_eq!(severity(Some(4 << 30)), Severity::Ok);
         assert_eq!(severity(Some(2 << 30)), Severity::Note);
@@ -109,15 +80,10 @@ mod tests {
 
     #[test]
     fn history_is_in_seconds() {
-        let facts = Facts {
-            available: Some(8 << 30),
-            locked_max: None,
-        };
-        let what = facts.findings()[0].what.clone();
+        let what = ring(Some(8 << 30)).what;
         assert!(
             what.contains("1 GiB") && what.contains("8 s at 1 Gbit/s"),
             "{what}"
         );
-        assert!(facts.findings()[1].what.contains("no limit"));
     }
 }

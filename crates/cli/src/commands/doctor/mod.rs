@@ -114,20 +114,22 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 /// All findings; of interfaces only those in `wanted`, unless it is empty.
 fn findings(wanted: &[String]) -> Result<Vec<Finding>, Failure> {
     let interfaces = interface::gather(wanted)?;
-    let names: Vec<&str> = if wanted.is_empty() {
-        let all = interfaces.iter().map(|one| one.summary.name.as_str());
-        all.collect()
+    let names = if wanted.is_empty() {
+        interfaces
+            .iter()
+            .map(|one| one.summary.name.as_str())
+            .collect()
     } else {
-        wanted.iter().map(String::as_str).collect()
+        wanted.iter().map(String::as_str).collect::<Vec<_>>()
     };
     let (sys, proc) = (Path::new("/sys"), Path::new("/proc"));
-    let mut findings = vec![permission::Facts::gather().finding()];
-    findings.extend(memory::Facts::gather().findings());
-    findings.extend(pages::Facts::gather().findings());
+    let mut findings = vec![permission::finding()];
+    findings.extend(memory::findings());
+    findings.extend(pages::findings());
     findings.extend(numa::findings(&Topology::read(sys, names.into_iter())));
     let in_sysfs = interfaces.iter().filter(|one| one.in_sysfs);
     findings.extend(in_sysfs.filter_map(|one| irq::finding(sys, proc, &one.summary.name)));
-    findings.extend(kernel::Facts::gather().findings());
+    findings.extend(kernel::findings());
     findings.extend(governor::finding(sys));
     for facts in &interfaces {
         let InterfaceSummary {
@@ -145,7 +147,7 @@ fn findings(wanted: &[String]) -> Result<Vec<Finding>, Failure> {
         told.extend(rss::findings(name, facts.receive_queues));
         findings.extend(told.into_iter().map(|finding| finding.on(name)));
     }
-    findings.extend(clock::Facts::gather().findings());
+    findings.extend(clock::findings());
     findings.push(library::finding());
     Ok(findings)
 }

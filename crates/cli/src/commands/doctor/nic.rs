@@ -15,30 +15,23 @@ pub(super) fn findings(interface: &str) -> Vec<Finding> {
 
 fn judge(interface: &str, Reception { ring, sends_pauses }: Reception) -> Vec<Finding> {
     let ring = ring.map(|(entries, most)| {
-        if entries < most {
-            Finding::note(
-                CHECK_RING,
-                format!("the receive ring has {entries} entries, and could have {most}"),
-                format!("sudo ethtool -G {interface} rx {most}"),
-            )
-        } else {
-            Finding::ok(
-                CHECK_RING,
-                format!("the receive ring has {entries} entries, the most it can"),
-            )
+        let what = format!("the receive ring has {entries} entries");
+        if entries >= most {
+            return Finding::ok(CHECK_RING, format!("{what}, the most it can"));
         }
+        let advice = format!("sudo ethtool -G {interface} rx {most}");
+        Finding::note(CHECK_RING, format!("{what}, and could have {most}"), advice)
     });
     let pause = sends_pauses.map(|sends| {
-            if sends {
-                Finding::note(
-                    CHECK_PAUSE,
-                    "asks the other end to pause when it is full: then packets are late, or lost where nobody here counts them",
-                    format!("sudo ethtool -A {interface} autoneg off tx off"),
-                )
-            } else {
-                Finding::ok(CHECK_PAUSE, "never asks the other end to pause")
-            }
-        });
+        if !sends {
+            return Finding::ok(CHECK_PAUSE, "never asks the other end to pause");
+        }
+        Finding::note(
+            CHECK_PAUSE,
+            "asks the other end to pause when it is full: then packets are late, or lost where nobody here counts them",
+            format!("sudo ethtool -A {interface} autoneg off tx off"),
+        )
+    });
     ring.into_iter().chain(pause).collect()
 }
 

@@ -17,80 +17,67 @@ pub(super) const CHECK_SHARED: &str = "shared-pages";
 /// The huge pages that the ring asks for, in bytes.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
-/// What was found.
-#[derive(Debug, Clone)]
-pub(super) struct Facts {
-    /// The line in `transparent_hugepage/enabled`, which marks one of `always madvise never`; `None`: not built in.
-    pub(super) transparent: Option<String>,
-    /// The line in `transparent_hugepage/shmem_enabled`, for rings in a memfd; `None`: not built in.
-    pub(super) shared: Option<String>,
-    /// Explicit huge pages of 2 MiB that nobody uses.
-    pub(super) free: Option<u64>,
-    /// Bytes of the default ring.
-    pub(super) ring_bytes: u64,
+/// About the ring's pages, and those of a ring in a memfd.
+pub(super) fn findings() -> [Finding; 2] {
+    let mode = |file| {
+        let line = read(format!("/sys/kernel/mm/transparent_hugepage/{file}"));
+        line.as_deref().and_then(marked).map(str::to_owned)
+    };
+    let free = read_number("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+    judge(
+        mode("enabled").as_deref(),
+        mode("shmem_enabled").as_deref(),
+        free.unwrap_or(0),
+        default_ring(available()),
+    )
 }
 
-impl Facts {
-    pub(super) fn gather() -> Self {
-        Self {
-            transparent: read("/sys/kernel/mm/transparent_hugepage/enabled"),
-            shared: read("/sys/kernel/mm/transparent_hugepage/shmem_enabled"),
-            free: read_number("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"),
-            ring_bytes: default_ring(available()),
-        }
-    }
-
-    pub(super) fn findings(&self) -> Vec<Finding> {
-        let needed = self.ring_bytes.div_ceil(HUGE_PAGE_BYTES);
-        let free = self.free.unwrap_or(0);
-        let mode = self.transparent.as_deref().and_then(marked);
-        let is_enough = free > 0 && free >= needed;
-        let finding = if is_enough {
-            Finding::ok(
-                CHECK,
-                format!(
-                    "{free} explicit huge pages of 2 MiB are free, {needed} are enough for the ring"
-                ),
-            )
-        } else if let Some(mode @ ("always" | "madvise")) = mode {
-            Finding::ok(
-                CHECK,
-                format!(
-                    "transparent huge pages ({mode}) hold the ring; {free} explicit ones are free"
-                ),
-            )
-        } else {
-            Finding::note(
-                CHECK,
-                format!(
-                    "no huge pages for a ring of {}: filling its memory at the start takes longer",
-                    show_size(self.ring_bytes)
-                ),
-                format!(
-                    "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled, or: \
-                     sudo sysctl vm.nr_hugepages={needed}"
-                ),
-            )
-        };
-        // A memfd has a setting of its own.
-        let shared = match self.shared.as_deref().and_then(marked) {
-            _ if is_enough => {
-                Finding::ok(CHECK_SHARED, "a ring in a memfd has explicit huge pages")
-            }
-            Some(mode @ ("always" | "within_size" | "advise" | "force")) => Finding::ok(
-                CHECK_SHARED,
-                format!("transparent huge pages ({mode}) hold a ring in a memfd"),
+/// `mode` and, for rings in a memfd, `shared`: how the kernel gives transparent huge pages; `None`: they are not built in.
+/// `free`: explicit huge pages that nobody uses.
+fn judge(mode: Option<&str>, shared: Option<&str>, free: u64, ring_bytes: u64) -> [Finding; 2] {
+    let needed = ring_bytes.div_ceil(HUGE_PAGE_BYTES);
+    let is_enough = free > 0 && free >= needed;
+    let finding = if is_enough {
+        Finding::ok(
+            CHECK,
+            format!(
+                "{free} explicit huge pages of 2 MiB are free, {needed} are enough for the ring"
             ),
-            _ => Finding::new(
-                Severity::Ok,
-                CHECK_SHARED,
-                "a ring in a memfd has 4 KiB pages: filling it at the start takes longer",
-                "for record --ring-memfd: \
-                 echo advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+        )
+    } else if let Some(mode @ ("always" | "madvise")) = mode {
+        Finding::ok(
+            CHECK,
+            format!("transparent huge pages ({mode}) hold the ring; {free} explicit ones are free"),
+        )
+    } else {
+        Finding::note(
+            CHECK,
+            format!(
+                "no huge pages for a ring of {}: filling its memory at the start takes longer",
+                show_size(ring_bytes)
             ),
-        };
-        vec![finding, shared]
-    }
+            format!(
+                "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled, or: \
+                 sudo sysctl vm.nr_hugepages={needed}"
+            ),
+        )
+    };
+    // A memfd has a setting of its own, and not every recorder has such a ring.
+    let shared = match shared {
+        _ if is_enough => Finding::ok(CHECK_SHARED, "a ring in a memfd has explicit huge pages"),
+        Some(mode @ ("always" | "within_size" | "advise" | "force")) => Finding::ok(
+            CHECK_SHARED,
+            format!("transparent huge pages ({mode}) hold a ring in a memfd"),
+        ),
+        _ => Finding::new(
+            Severity::Ok,
+            CHECK_SHARED,
+            "a ring in a memfd has 4 KiB pages: filling it at the start takes longer",
+            "for record --ring-memfd: \
+             echo advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+        ),
+    };
+    [finding, shared]
 }
 
 /// The word in brackets.
@@ -103,61 +90,48 @@ fn marked(line: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn finding(transparent: Option<&str>, free: Option<u64>) -> Finding {
-        let facts = Facts {
-            transparent: transparent.map(str::to_owned),
-            shared: None,
-            free,
-            ring_bytes: 1 << 30,
-        };
-        let [finding, _] = <[_; 2]>::try_from(facts.findings()).unwrap();
+    const RING_BYTES: u64 = 1 << 30;
+
+    fn finding(mode: Option<&str>, free: u64) -> Finding {
+        let [finding, _] = judge(mode, None, free, RING_BYTES);
         finding
     }
 
     #[test]
+    fn the_mode_is_the_word_in_brackets() {
+        assert_eq!(marked("always [madvise] never"), Some("madvise"));
+        assert_eq!(marked("always madvise never"), None);
+    }
+
+    #[test]
     fn a_memfd_has_a_setting_of_its_own() {
-        let shared = |line: &str, free| {
-            let facts = Facts {
-                transparent: None,
-                shared: Some(line.to_owned()),
-                free: Some(free),
-                ring_bytes: 1 << 30,
-            };
-            facts.findings().remove(1)
+        let shared = |mode, free| {
+            let [_, shared] = judge(None, Some(mode), free, RING_BYTES);
+            shared
         };
-        let advise = shared("always within_size [advise] never deny force", 0);
+        let advise = shared("advise", 0);
         assert!(advise.what.starts_with("transparent"), "{}", advise.what);
-        let never = shared("always within_size advise [never] deny force", 511);
+        let never = shared("never", 511);
         assert!(never.advice.contains("shmem_enabled"), "{}", never.advice);
-        assert_eq!(
-            never.severity,
-            Severity::Ok,
-            "not every recorder has such a ring"
-        );
-        let explicit = shared("always within_size advise [never] deny force", 512);
+        assert_eq!(never.severity, Severity::Ok);
+        let explicit = shared("never", 512);
         assert!(explicit.what.contains("explicit"), "{}", explicit.what);
     }
 
     #[test]
     fn one_kind_of_huge_pages_is_enough() {
-        let never = Some("always madvise [never]");
-        assert_eq!(
-            finding(Some("always [madvise] never"), Some(0)).severity,
-            Severity::Ok
-        );
-        assert_eq!(
-            finding(Some("[always] madvise never"), None).severity,
-            Severity::Ok
-        );
-        assert_eq!(finding(never, Some(512)).severity, Severity::Ok);
-        assert_eq!(finding(None, Some(600)).severity, Severity::Ok);
-        assert_eq!(finding(never, Some(511)).severity, Severity::Note);
-        assert_eq!(finding(None, None).severity, Severity::Note);
+        let severity = |mode, free| finding(mode, free).severity;
+        assert_eq!(severity(Some("madvise"), 0), Severity::Ok);
+        assert_eq!(severity(Some("always"), 0), Severity::Ok);
+        assert_eq!(severity(Some("never"), 512), Severity::Ok);
+        assert_eq!(severity(None, 600), Severity::Ok);
+        assert_eq!(severity(Some("never"), 511), Severity::Note);
+        assert_eq!(severity(None, 0), Severity::Note);
     }
 
     #[test]
     fn advice_gives_the_number() {
-        let advice = finding(None, None).advice;
+        let advice = finding(None, 0).advice;
         assert!(advice.contains("vm.nr_hugepages=512"), "{advice}");
         assert!(advice.contains("transparent_hugepage/enabled"), "{advice}");
     }

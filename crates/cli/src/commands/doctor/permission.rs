@@ -1,10 +1,11 @@
 //! Whether this program may capture: capabilities(7).
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::finding::{Finding, Severity};
+use crate::commands::program;
 
 pub(super) const CHECK: &str = "permission";
 
@@ -15,67 +16,49 @@ const FOR_XDP: [(CapabilitySet, &str); 3] = [
     (CapabilitySet::IPC_LOCK, "CAP_IPC_LOCK"),
 ];
 
-/// What was found.
-#[derive(Debug, Clone)]
-pub(super) struct Facts {
-    /// Effective capabilities. With CAP_NET_RAW it may open packet sockets, which is enough but for AF_XDP.
-    pub(super) effective: CapabilitySet,
-    /// The program's file has capabilities of its own.
-    pub(super) file_has_capabilities: bool,
-    /// The program's file.
-    pub(super) program: PathBuf,
+/// Asks the kernel about this process and the file that it runs from.
+pub(super) fn finding() -> Finding {
+    let program = program();
+    // With CAP_NET_RAW it may open packet sockets, which is enough but for AF_XDP.
+    let effective = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    judge(effective, has_capabilities(&program), &program)
 }
 
-impl Facts {
-    /// Asks the kernel about this process and the file that it runs from.
-    pub(super) fn gather() -> Self {
-        let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("retroscope"));
-        Self {
-            effective: capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective),
-            file_has_capabilities: has_capabilities(&program),
-            program,
+/// `file_has_capabilities`: the program's file, of its own.
+fn judge(effective: CapabilitySet, file_has_capabilities: bool, program: &Path) -> Finding {
+    let program = program.display();
+    if effective.contains(CapabilitySet::NET_RAW) {
+        let missing = FOR_XDP.iter().filter(|one| !effective.contains(one.0));
+        let missing: Vec<&str> = missing.map(|one| one.1).collect();
+        if missing.is_empty() {
+            return Finding::ok(CHECK, "may capture, with AF_XDP too");
         }
-    }
-
-    pub(super) fn finding(&self) -> Finding {
-        let program = self.program.display();
-        let may_capture = self.effective.contains(CapabilitySet::NET_RAW);
-        match (may_capture, self.missing_for_xdp()) {
-            (true, missing) if missing.is_empty() => {
-                Finding::ok(CHECK, "may capture, with AF_XDP too")
-            }
-            (true, missing) => Finding::new(
-                Severity::Ok,
-                CHECK,
-                format!(
-                    "may capture, but not with AF_XDP: that takes {} too",
-                    missing.join(", ")
-                ),
-                format!(
-                    "nothing to do; for AF_XDP: sudo setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock=eip {program}"
-                ),
+        return Finding::new(
+            Severity::Ok,
+            CHECK,
+            format!(
+                "may capture, but not with AF_XDP: that takes {} too",
+                missing.join(", ")
             ),
-            (false, _) if self.file_has_capabilities => Finding::warn(
-                CHECK,
-                "may not capture: the program's file has capabilities, but they have no effect",
-                format!(
-                    "copy {program} to a file system without nosuid, or run it as: sudo {program} …"
-                ),
+            format!(
+                "nothing to do; for AF_XDP: sudo setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock=eip {program}"
             ),
-            (false, _) => Finding::warn(
-                CHECK,
-                "may not capture: CAP_NET_RAW is missing (capture files can be read all the same)",
-                format!(
-                    "run it as: sudo {program} … or once: sudo setcap cap_net_raw=eip {program}"
-                ),
+        );
+    }
+    if file_has_capabilities {
+        return Finding::warn(
+            CHECK,
+            "may not capture: the program's file has capabilities, but they have no effect",
+            format!(
+                "copy {program} to a file system without nosuid, or run it as: sudo {program} …"
             ),
-        }
+        );
     }
-
-    fn missing_for_xdp(&self) -> Vec<&'static str> {
-        let missing = FOR_XDP.iter().filter(|one| !self.effective.contains(one.0));
-        missing.map(|one| one.1).collect()
-    }
+    Finding::warn(
+        CHECK,
+        "may not capture: CAP_NET_RAW is missing (capture files can be read all the same)",
+        format!("run it as: sudo {program} … or once: sudo setcap cap_net_raw=eip {program}"),
+    )
 }
 
 /// Whether the file carries the attribute that setcap(8) writes.
@@ -89,12 +72,8 @@ mod tests {
     use super::*;
 
     fn finding(effective: CapabilitySet, file_has_capabilities: bool) -> Finding {
-        let facts = Facts {
-            effective,
-            file_has_capabilities,
-            program: PathBuf::from("/opt/retroscope"),
-        };
-        facts.finding()
+        let program = Path::new("/opt/retroscope");
+        judge(effective, file_has_capabilities, program)
     }
 
     #[test]

@@ -18,9 +18,8 @@ pub(super) struct Report {
 impl Report {
     /// A report of findings, where `checks` are all that there could be.
     pub(super) fn new(findings: Vec<Finding>, checks: &[&'static str]) -> Self {
-        let loses_packets = findings
-            .iter()
-            .any(|finding| finding.severity == Severity::Warn);
+        let warns = |finding: &Finding| finding.severity == Severity::Warn;
+        let loses_packets = findings.iter().any(warns);
         let has_no_finding = |check: &&str| findings.iter().all(|finding| finding.check != *check);
         Self {
             not_checked: checks.iter().copied().filter(has_no_finding).collect(),

@@ -13,14 +13,11 @@ pub(super) const CHECK: &str = "rss";
 /// About one interface; none about one with a single receive queue, where there is nothing to choose.
 pub(super) fn findings(interface: &str, receive_queues: Option<u64>) -> Vec<Finding> {
     let settings = rss_settings(interface).ok();
-    let has_choice = match receive_queues {
-        Some(queues) => queues > 1,
-        // Where sysfs shows another namespace, a table tells.
-        None => settings
-            .as_ref()
-            .is_some_and(|settings| !settings.table.is_empty()),
-    };
-    if has_choice {
+    // Where sysfs shows another namespace, a table tells.
+    let has_table = settings
+        .as_ref()
+        .is_some_and(|settings| !settings.table.is_empty());
+    if receive_queues.map_or(has_table, |queues| queues > 1) {
         judge(interface, settings.as_ref())
     } else {
         Vec::new()
@@ -36,39 +33,38 @@ fn judge(name: &str, settings: Option<&RssSettings>) -> Vec<Finding> {
             "record with --fanout hash, which does not depend on it",
         )];
     };
-    let mut by_key = Vec::new();
-    let mut by_fields = Vec::new();
-    let mut unknown = Vec::new();
-    for kind in FlowKind::ALL {
-        match settings.splits(kind) {
-            None => {}
-            Some(Split::Key) => by_key.push(kind),
-            Some(Split::Fields) => by_fields.push(kind),
-            Some(Split::Unknown) => unknown.push(kind),
-        }
-    }
+    // The kinds of packets that are split, or may be, for this reason.
+    let split = |why| {
+        let kinds = FlowKind::ALL
+            .into_iter()
+            .filter(|kind| settings.splits(*kind) == Some(why));
+        kinds.map(FlowKind::as_str).collect::<Vec<_>>()
+    };
     let mut findings = Vec::new();
+    let by_key = split(Split::Key);
     if !by_key.is_empty() {
         findings.push(Finding::note(
-                CHECK,
-                format!(
-                    "the hash splits conversations ({}): their directions reach different receive queues, which \
-                     matters to --fanout qm, AF_XDP and DPDK",
-                    names(&by_key)
-                ),
-                format!("sudo ethtool -X {name} hkey {}", key_text(&symmetric_key(settings.key.len()))),
-            ));
+            CHECK,
+            format!(
+                "the hash splits conversations ({}): their directions reach different receive queues, which \
+                 matters to --fanout qm, AF_XDP and DPDK",
+                by_key.join(", ")
+            ),
+            format!("sudo ethtool -X {name} hkey {}", key_text(&symmetric_key(settings.key.len()))),
+        ));
     }
-    if let [first, ..] = by_fields[..] {
+    let by_fields = split(Split::Fields);
+    if let Some(first) = by_fields.first() {
         findings.push(Finding::note(
-                CHECK,
-                format!(
-                    "the hash covers one side of a conversation only ({}): its directions reach different receive queues",
-                    names(&by_fields)
-                ),
-                format!("sudo ethtool -N {name} rx-flow-hash {} sdfn", first.as_str()),
-            ));
+            CHECK,
+            format!(
+                "the hash covers one side of a conversation only ({}): its directions reach different receive queues",
+                by_fields.join(", ")
+            ),
+            format!("sudo ethtool -N {name} rx-flow-hash {first} sdfn"),
+        ));
     }
+    let unknown = split(Split::Unknown).join(", ");
     if !unknown.is_empty() && findings.is_empty() {
         let function = match settings.function {
             TOEPLITZ => String::new(),
@@ -76,25 +72,15 @@ fn judge(name: &str, settings: Option<&RssSettings>) -> Vec<Finding> {
         };
         findings.push(Finding::note(
             CHECK,
-            format!(
-                "cannot tell whether the hash splits conversations ({}{function})",
-                names(&unknown)
-            ),
+            format!("cannot tell whether the hash splits conversations ({unknown}{function})"),
             format!("look at: ethtool -x {name}"),
         ));
     }
     if findings.is_empty() {
-        findings.push(Finding::ok(
-            CHECK,
-            "both directions of a conversation reach the same receive queue",
-        ));
+        let what = "both directions of a conversation reach the same receive queue";
+        findings.push(Finding::ok(CHECK, what));
     }
     findings
-}
-
-fn names(kinds: &[FlowKind]) -> String {
-    let names: Vec<_> = kinds.iter().map(|kind| kind.as_str()).collect();
-    names.join(", ")
 }
 
 /// A key as ethtool takes it.

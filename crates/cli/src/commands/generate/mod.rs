@@ -33,6 +33,7 @@ use output::{End, Output};
 use tally::Tally;
 
 use crate::{
+    commands::program,
     failure::{Code, Failure, say},
     units::{self, counted},
 };
@@ -189,8 +190,7 @@ fn send(
     tally: &mut Tally,
 ) -> Result<(), End> {
     let source = GeneratorSource::new(interface, config.clone());
-    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("retroscope"));
-    let mut sender = LiveSender::open(interface, &program)?;
+    let mut sender = LiveSender::open(interface, &program())?;
     let mut output = Output::open(args.write.as_deref(), interface)?;
     let clock = SystemClock::new();
     let start_ns = clock.mono_ns();

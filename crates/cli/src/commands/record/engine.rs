@@ -79,10 +79,7 @@ impl Engine {
 
     /// Whether it may take an interface away from the host.
     fn takes_away(self) -> bool {
-        match self {
-            Self::Auto | Self::AfPacket | Self::Pcap => false,
-            Self::AfXdp | Self::Dpdk => true,
-        }
+        matches!(self, Self::AfXdp | Self::Dpdk)
     }
 }
 
@@ -115,18 +112,24 @@ impl EngineArgs {
         let engine = self.engine_of(&config.interface);
         let none = |is: fn(Engine) -> bool| !interfaces.iter().any(|one| is(self.engine_of(one)));
         if self.take_interface && none(Engine::takes_away) {
-            return Err(usage(if cfg!(feature = "dpdk") {
-                "--take-interface is for --engine af-xdp and dpdk: other engines take nothing away"
+            let dpdk = if cfg!(feature = "dpdk") {
+                " and dpdk"
             } else {
-                "--take-interface is for --engine af-xdp: other engines take nothing away"
-            }));
+                ""
+            };
+            return Err(usage(&format!(
+                "--take-interface is for --engine af-xdp{dpdk}: other engines take nothing away"
+            )));
         }
         if self.busy_poll.is_some() && none(|one| one == Engine::AfXdp) {
-            return Err(usage(if cfg!(feature = "dpdk") {
-                "--busy-poll is for --engine af-xdp: other engines wait for the kernel, and dpdk always asks"
+            let dpdk = if cfg!(feature = "dpdk") {
+                ", and dpdk always asks"
             } else {
-                "--busy-poll is for --engine af-xdp: other engines wait for the kernel"
-            }));
+                ""
+            };
+            return Err(usage(&format!(
+                "--busy-poll is for --engine af-xdp: other engines wait for the kernel{dpdk}"
+            )));
         }
         if config.fanout != Fanout::default()
             && none(|one| matches!(one, Engine::Auto | Engine::AfPacket))
@@ -145,9 +148,7 @@ impl EngineArgs {
                 promiscuous: config.promiscuous,
                 take_interface: self.take_interface,
                 buffer_bytes: config.buffer_bytes,
-                busy_poll: self
-                    .busy_poll
-                    .map(|microseconds| Duration::from_micros(microseconds.into())),
+                busy_poll: self.busy_poll.map(|us| Duration::from_micros(us.into())),
                 cpus: config.cpus,
                 program: config.program,
             }))),

@@ -8,7 +8,6 @@ mod signals;
 mod summary;
 
 use std::{
-    path::{Path, PathBuf},
     process::ExitCode,
     sync::{Arc, atomic::AtomicBool, mpsc::RecvTimeoutError},
     time::{Duration, Instant},
@@ -29,7 +28,7 @@ pub(crate) use args::Args;
 use screen::Screen;
 
 use crate::{
-    commands::{interface_names, source_failure},
+    commands::{interface_names, program, source_failure, target::is_standard_stream},
     failure::{Failure, say},
     privileges::Privileges,
 };
@@ -88,18 +87,15 @@ fn start(
     let stop = signals.stop_flag();
     let cpus = args.live.cpus();
     let sources = || open_sources(args, &cpus, &stop);
-    let clock = Arc::new(SystemClock::new());
-    let result = {
-        let mut progress = |done, total| screen.filling(done, total);
-        Recorder::start(
-            config,
-            &sources,
-            &args.files,
-            clock,
-            Some(&mut progress),
-            &mut opened,
-        )
-    };
+    let mut progress = |done, total| screen.filling(done, total);
+    let result = Recorder::start(
+        config,
+        &sources,
+        &args.files,
+        Arc::new(SystemClock::new()),
+        Some(&mut progress),
+        &mut opened,
+    );
     if args.json && matches!(result, Err(StartError::Source(_))) {
         // Who reads the summary of a damaged file gets one, with nothing in it.
         summary::print_nothing()?;
@@ -144,12 +140,13 @@ fn refused(error: &StartError) -> Failure {
             | RingError::FileForeign { .. }
             | RingError::FilePages { .. }
             | RingError::System { .. },
-        ) => Failure::failed(error),
-        StartError::Expression(_) | StartError::Ring(_) => Failure::usage(error),
-        StartError::Script(ScriptError::Thread(_) | ScriptError::Setup { .. }) => {
+        )
+        | StartError::Script(ScriptError::Thread(_) | ScriptError::Setup { .. }) => {
             Failure::failed(error)
         }
-        StartError::Script(_) => Failure::usage(error),
+        StartError::Expression(_) | StartError::Ring(_) | StartError::Script(_) => {
+            Failure::usage(error)
+        }
         StartError::Source(error) => source_failure(error),
         _ => Failure::failed(error),
     }
@@ -227,8 +224,7 @@ fn open_sources(
     let mut sources: Vec<Box<dyn Source>> = Vec::new();
     let texts = TextAllowance::default();
     for path in &args.files {
-        // As for tcpdump.
-        let source = if path.as_os_str() == "-" {
+        let source = if is_standard_stream(path) {
             FileSource::stdin()
         } else {
             FileSource::new(path)
@@ -244,16 +240,9 @@ fn open_sources(
         } else if is_address(name) {
             sources.push(Box::new(TcpSource::parse(name)?.sharing(texts.clone())));
         } else {
-            let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("retroscope"));
-            let config = args.live.config(name, cpus.clone(), program);
+            let config = args.live.config(name, cpus.clone(), program());
             sources.push(args.engine.source(config, &interfaces)?);
         }
     }
     Ok(sources)
-}
-
-/// Whether a path is a file that stayed unfinished.
-fn is_part(path: &Path) -> bool {
-    path.extension()
-        .is_some_and(|extension| extension == "part")
 }

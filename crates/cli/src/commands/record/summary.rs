@@ -9,7 +9,7 @@ use retroscope_recorder::{
 use retroscope_ring::Ring;
 use serde::Serialize;
 
-use super::{Args, is_part, screen::source_line};
+use super::{Args, screen::source_line};
 use crate::{
     failure::{Code, Failure, print, say},
     units::{counted, show_size},
@@ -130,12 +130,12 @@ pub(crate) fn finish(
 
 /// Files that stayed unfinished.
 fn print_unfinished(summary: &Summary) {
-    let all = || summary.dumps.iter().filter(|dump| is_part(&dump.file));
-    for dump in all().take(UNFINISHED_MAX) {
+    let is_part = |dump: &&DumpReport| dump.file.extension().is_some_and(|it| it == "part");
+    let unfinished: Vec<_> = summary.dumps.iter().filter(is_part).collect();
+    for dump in unfinished.iter().take(UNFINISHED_MAX) {
         say(&format!("unfinished: {}", dump.file.display()));
     }
-    let rest = all().count().saturating_sub(UNFINISHED_MAX);
-    if rest > 0 {
+    if let Some(rest @ 1..) = unfinished.len().checked_sub(UNFINISHED_MAX) {
         say(&format!("unfinished: {rest} more"));
     }
 }
