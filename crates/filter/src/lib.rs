@@ -49,7 +49,7 @@ pub use filter::{Decision, Filter, PacketView, Verdict};
 pub use flow_state::FlowState;
 pub use frame::Frame;
 pub use joint::Joint;
-pub use link::{LinkContext, Mode};
+pub use link::{LinkContext, Mode, link_type_name};
 pub use native::{Compiler, CompilerCounts, NativeError, NativeInfo};
 pub use payload::PayloadError;
 pub use program::{Program, ProgramError};

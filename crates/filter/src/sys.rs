@@ -41,6 +41,7 @@ unsafe extern "C" {
     fn pcap_fopen_offline(file: *mut libc::FILE, errbuf: *mut c_char) -> *mut Pcap;
     fn pcap_open_dead(dlt: c_int, snaplen: c_int) -> *mut Pcap;
     fn pcap_datalink(handle: *mut Pcap) -> c_int;
+    fn pcap_datalink_val_to_name(dlt: c_int) -> *const c_char;
     fn pcap_snapshot(handle: *mut Pcap) -> c_int;
     fn pcap_compile(
         handle: *mut Pcap,
@@ -168,6 +169,19 @@ impl Handle {
             netmask: 0,
             _header: header,
         })
+    }
+
+    /// libpcap's name for the link type: `EN10MB`. `None`: it has none.
+    pub(crate) fn link_type_name(&self) -> Option<&'static str> {
+        // SAFETY: the handle is open and activated.
+        let dlt = unsafe { pcap_datalink(self.pcap.as_ptr()) };
+        // SAFETY: takes an integer; libpcap looks it up.
+        let name = unsafe { pcap_datalink_val_to_name(dlt) };
+        if name.is_null() {
+            return None;
+        }
+        // SAFETY: a C string in a constant table of libpcap, which is linked as long as the program runs.
+        unsafe { CStr::from_ptr(name) }.to_str().ok()
     }
 
     fn into_live(self) -> Result<Self, String> {

@@ -1,18 +1,11 @@
 //! `--explain`: what an expression becomes, as one rule among others and as programs, for each link type.
 
-use std::{
-    fmt::Write,
-    path::Path,
-    process::ExitCode,
-    time::{Duration, Instant},
-};
+use std::{fmt::Write, path::Path, process::ExitCode, time::Duration};
 
-use retroscope_filter::{
-    Filter, FilterError, LinkContext, Mode, Placement, Program, RuleId, RuleSet,
-};
+use retroscope_filter::{Filter, FilterError, LinkContext, Placement, Program, RuleId, RuleSet};
 use retroscope_packet::LinkType;
 
-use super::{link_type::name, program, refused, say_refused};
+use super::{Prepared, link_type::name, program, refused, say_refused};
 use crate::{
     failure::{Failure, put},
     units::counted,
@@ -33,42 +26,24 @@ pub(super) fn print(
     link_type: Option<LinkType>,
 ) -> Result<ExitCode, Failure> {
     let contexts = program::contexts(&filter, file, link_type)?;
-    let mut filter = filter;
-    let mut links = Vec::new();
-    let mut errors = Vec::new();
-    for context in contexts {
-        let start = Instant::now();
-        match filter.prepare(context) {
-            Ok(()) => links.push((context, start.elapsed())),
-            Err(error) => errors.push((context.link_type, error)),
-        }
-    }
-    let Some((first, _)) = links.first() else {
-        let error = errors.first().map(|(_, error)| refused(error));
-        return Err(error.unwrap_or_else(|| Failure::failed("there is no link type")));
-    };
-    let mut text = format!("expression: {}\n\n", filter.filled());
-    rule(&mut text, &filter, first.mode, &links).map_err(|error| refused(&error))?;
-    for (context, time) in &links {
+    let prepared = Prepared::new(filter, &contexts)?;
+    let mut text = format!("expression: {}\n\n", prepared.filter.filled());
+    rule(&mut text, &prepared).map_err(|error| refused(&error))?;
+    for (context, time) in &prepared.links {
         text.push('\n');
-        programs(&mut text, &filter, *context, *time);
+        programs(&mut text, &prepared.filter, *context, *time);
     }
-    say_refused(&errors);
+    say_refused(&prepared.refused);
     put(&text)
 }
 
 /// How a rule set finds it.
-fn rule(
-    text: &mut String,
-    filter: &Filter,
-    mode: Mode,
-    links: &[(LinkContext, Duration)],
-) -> Result<(), FilterError> {
-    let mut set = RuleSet::new(mode);
-    for (context, _) in links {
+fn rule(text: &mut String, prepared: &Prepared) -> Result<(), FilterError> {
+    let mut set = RuleSet::new(prepared.links[0].0.mode);
+    for (context, _) in &prepared.links {
         set.add_link_type(context.link_type);
     }
-    let _ = set.insert(RULE, filter)?;
+    let _ = set.insert(RULE, &prepared.filter)?;
     let Some(explanation) = set.explain(RULE) else {
         return Ok(());
     };
@@ -87,18 +62,14 @@ fn rule(
     let _ = writeln!(text, "as one rule of many, found {found_by}");
     let shown = LOOK_UPS_SHOWN.min(explanation.look_ups.len());
     for (sought, compared) in &explanation.look_ups[..shown] {
-        let _ = write!(text, "  look up {sought}");
-        let _ = match compared {
-            0 => writeln!(text),
-            1 => writeln!(text, ", then compare 1 primitive"),
-            count => writeln!(text, ", then compare {count} primitives"),
+        let compared = match compared {
+            0 => String::new(),
+            count => format!(", then compare {}", counted(*count as u64, "primitive")),
         };
+        let _ = writeln!(text, "  look up {sought}{compared}");
     }
-    match explanation.look_ups.len() - shown {
-        0 => {}
-        more => {
-            let _ = writeln!(text, "  and {more} look-ups more");
-        }
+    if let more @ 1.. = explanation.look_ups.len() - shown {
+        let _ = writeln!(text, "  and {more} look-ups more");
     }
     Ok(())
 }
@@ -111,21 +82,15 @@ fn programs(text: &mut String, filter: &Filter, context: LinkContext, time: Dura
     let programs = filter.programs(link_type, mode).unwrap_or_default();
     let _ = writeln!(text, "link type {}", name(link_type));
     let alone = filter.program(link_type, mode).is_some();
-    match (programs.len(), alone) {
-        (0, _) => {
-            let _ = writeln!(text, "  no program: it has terms of our own only");
-        }
-        (_, true) => {}
-        (1, false) => {
-            let _ = writeln!(text, "  a program for what is pcap-filter text in it");
-        }
-        (count, false) => {
-            let _ = writeln!(
-                text,
-                "  {count} programs, one for each piece of pcap-filter text"
-            );
-        }
-    }
+    let _ = match (programs.len(), alone) {
+        (0, _) => writeln!(text, "  no program: it has terms of our own only"),
+        (_, true) => Ok(()),
+        (1, false) => writeln!(text, "  a program for what is pcap-filter text in it"),
+        (count, false) => writeln!(
+            text,
+            "  {count} programs, one for each piece of pcap-filter text"
+        ),
+    };
     if !programs.is_empty() {
         let _ = writeln!(text, "  libpcap: {} ms", ms(time));
     }

@@ -15,8 +15,9 @@ use crate::{
 /// An open input.
 #[derive(Debug)]
 pub(super) struct Input {
-    file: File,
-    name: String,
+    pub(super) file: File,
+    /// Its name for messages.
+    pub(super) name: String,
 }
 
 impl Input {
@@ -37,11 +38,6 @@ impl Input {
         }
     }
 
-    /// Its name for messages.
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
     /// Whether `target` is this very file, under whatever name. Pipes and devices are never the same.
     pub(super) fn is_same_file(&self, target: &Target) -> bool {
         let identity =
@@ -49,9 +45,5 @@ impl Input {
         let of_input = self.file.metadata().ok().and_then(identity);
         let of_target = target.metadata().ok().and_then(identity);
         of_input.is_some() && of_input == of_target
-    }
-
-    pub(super) fn into_file(self) -> File {
-        self.file
     }
 }

@@ -18,15 +18,20 @@ mod program;
 mod search;
 mod speed;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    fs::File,
+    path::PathBuf,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
-use retroscope_filter::{Filter, FilterError};
+use retroscope_filter::{Filter, FilterError, LinkContext};
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::Reader;
 
 use self::{
     input::Input,
-    output::Output,
+    output::{Output, Sink},
     search::{Found, SearchError},
 };
 use crate::{
@@ -95,7 +100,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     let input = Input::open(&path)?;
     let output = if args.count {
-        Output::count(Target::Stdout)
+        Output::new(Target::Stdout, Sink::Count)
     } else if let Some(out) = args.write {
         let target = Target::new(out);
         if input.is_same_file(&target) {
@@ -103,13 +108,12 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
                 "-w {target} is the file that is read: write to another one"
             )));
         }
-        Output::capture(target)
+        Output::new(target, Sink::Capture(None))
     } else {
-        Output::lines(Target::Stdout)
+        Output::new(Target::Stdout, Sink::Lines(None))
     };
-    let name = input.name().to_owned();
-    match search_input(input, filter, output) {
-        Ok(found) => report(&name, found),
+    match search_input(input.file, filter, output) {
+        Ok(found) => report(&input.name, found),
         Err(SearchError::Refused(error)) => Err(refused(&error)),
         Err(SearchError::Output(error)) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
         Err(SearchError::Output(error)) => Err(Failure::failed(format_args!("{error:#}"))),
@@ -117,12 +121,12 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 /// Opens the input as a capture and searches it. One that is damaged before its first packet has none.
-fn search_input(input: Input, filter: Filter, output: Output) -> Result<Found, SearchError> {
-    match Reader::new(input.into_file()) {
+fn search_input(input: File, filter: Filter, output: Output) -> Result<Found, SearchError> {
+    match Reader::new(input) {
         Ok(mut reader) => search::search(&mut reader, filter, output),
         Err(error) => {
             if error.is_damage() {
-                output.finish_empty()?;
+                output.finish()?;
             }
             Ok(Found {
                 damage: Some(error),
@@ -136,14 +140,10 @@ fn search_input(input: Input, filter: Filter, output: Output) -> Result<Found, S
 /// What is left to say when all packets were dealt with.
 fn report(name: &str, found: Found) -> Result<ExitCode, Failure> {
     if let Some((_, error)) = found.unsupported.first() {
-        let link_types: Vec<_> = found
-            .unsupported
-            .iter()
-            .map(|(link_type, _)| link_type::name(*link_type))
-            .collect();
+        let link_types = found.unsupported.iter().map(|one| link_type::name(one.0));
         say(&format!(
             "{name}: packets of link type {} do not match, since the expression cannot be compiled for them\n{}",
-            link_types.join(", "),
+            link_types.collect::<Vec<_>>().join(", "),
             error.render()
         ));
     }
@@ -153,18 +153,48 @@ fn report(name: &str, found: Found) -> Result<ExitCode, Failure> {
             counted(found.times_changed, "time stamp")
         ));
     }
-    match found.damage {
-        None => Ok(ExitCode::SUCCESS),
-        Some(error) => {
-            say(&format!("{name}: {error}"));
-            Ok(Code::Failed.into())
-        }
-    }
+    let Some(error) = found.damage else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    say(&format!("{name}: {error}"));
+    Ok(Code::Failed.into())
 }
 
 /// An expression that cannot be used.
 fn refused(error: &FilterError) -> Failure {
     Failure::usage(error.render())
+}
+
+/// A filter, compiled for the link types of a file.
+struct Prepared {
+    filter: Filter,
+    /// What it compiled for, at least one, and how long that took.
+    links: Vec<(LinkContext, Duration)>,
+    /// Link types for which it does not compile.
+    refused: Vec<(LinkType, FilterError)>,
+}
+
+impl Prepared {
+    /// # Errors
+    /// [`Failure`], exit 2: it compiles for none of `contexts`.
+    fn new(mut filter: Filter, contexts: &[LinkContext]) -> Result<Self, Failure> {
+        let (mut links, mut errors) = (Vec::new(), Vec::new());
+        for context in contexts {
+            let start = Instant::now();
+            match filter.prepare(*context) {
+                Ok(()) => links.push((*context, start.elapsed())),
+                Err(error) => errors.push((context.link_type, error)),
+            }
+        }
+        match errors.first() {
+            Some((_, error)) if links.is_empty() => Err(refused(error)),
+            _ => Ok(Self {
+                filter,
+                links,
+                refused: errors,
+            }),
+        }
+    }
 }
 
 /// Says for which link types it does not compile, though it does for others.

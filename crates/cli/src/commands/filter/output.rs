@@ -20,32 +20,17 @@ pub(super) struct Output {
 }
 
 #[derive(Debug)]
-enum Sink {
-    /// Nothing but their number at the end.
+pub(super) enum Sink {
+    /// Nothing but their number and a newline at the end.
     Count,
     /// A line each, once it is opened.
     Lines(Option<Lines>),
-    /// A capture file, once it is opened.
+    /// A capture file in the format of the input, once it is opened.
     Capture(Option<Capture>),
 }
 
 impl Output {
-    /// The number of packets and a newline, at the end.
-    pub(super) fn count(target: Target) -> Self {
-        Self::new(target, Sink::Count)
-    }
-
-    /// One line a packet.
-    pub(super) fn lines(target: Target) -> Self {
-        Self::new(target, Sink::Lines(None))
-    }
-
-    /// A capture file in the format of the input.
-    pub(super) fn capture(target: Target) -> Self {
-        Self::new(target, Sink::Capture(None))
-    }
-
-    fn new(target: Target, sink: Sink) -> Self {
+    pub(super) fn new(target: Target, sink: Sink) -> Self {
         Self {
             target,
             matches: 0,
@@ -121,8 +106,9 @@ impl Output {
         }
     }
 
-    /// Writes what is left, and the number if that is all there is to say. Returns how many packets were written with
-    /// another time than they have, because the file cannot hold it.
+    /// Writes what is left, and the number if that is all there is to say; a target that was not opened before, because the input's
+    /// format could not be read, is not made. Returns how many packets were written with another time than they have, because the
+    /// file cannot hold it.
     ///
     /// # Errors
     /// The target cannot be written.
@@ -144,16 +130,5 @@ impl Output {
             }
         }
         Ok(0)
-    }
-
-    /// Ends without the input's format: it could not be read. A capture file is not made then.
-    ///
-    /// # Errors
-    /// The target cannot be written.
-    pub(super) fn finish_empty(self) -> anyhow::Result<()> {
-        match self.sink {
-            Sink::Count => self.finish().map(drop),
-            Sink::Lines(_) | Sink::Capture(_) => Ok(()),
-        }
     }
 }

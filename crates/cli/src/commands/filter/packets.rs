@@ -15,17 +15,20 @@ const BYTES_MAX: usize = 256 << 20;
 /// Captured bytes of packets, and what goes with each.
 #[derive(Debug, Default)]
 pub(super) struct Packets {
-    bytes: Vec<u8>,
-    packets: Vec<Packet>,
+    /// Captured bytes of all.
+    pub(super) bytes: Vec<u8>,
+    /// At least one.
+    pub(super) packets: Vec<Packet>,
     /// By number of interface.
     interfaces: Vec<LinkType>,
-    /// What a filter is compiled for.
-    contexts: Vec<LinkContext>,
-    is_part: bool,
+    /// What a filter is compiled for: one context for each link type.
+    pub(super) contexts: Vec<LinkContext>,
+    /// The file has more.
+    pub(super) is_part: bool,
 }
 
 #[derive(Debug)]
-struct Packet {
+pub(super) struct Packet {
     captured: Range<usize>,
     wire_len: u32,
     interface: u16,
@@ -47,10 +50,9 @@ impl Packets {
     /// # Errors
     /// [`Failure`], exit 1: it cannot be read or has no packets.
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
-        let input = Input::open(path)?;
-        let file = input.name().to_owned();
-        let failed = |error| Failure::failed(format_args!("{file}: {error}"));
-        let mut reader = Reader::new(input.into_file()).map_err(failed)?;
+        let Input { file, name } = Input::open(path)?;
+        let failed = |error| Failure::failed(format_args!("{name}: {error}"));
+        let mut reader = Reader::new(file).map_err(failed)?;
         let mut packets = Self::default();
         while !packets.is_part && reader.fill().map_err(failed)? > 0 {
             for record in reader.records() {
@@ -73,29 +75,9 @@ impl Packets {
         packets.interfaces = interfaces.iter().map(|one| one.link_type).collect();
         packets.contexts = contexts_of(interfaces);
         if packets.packets.is_empty() {
-            return Err(Failure::failed(format_args!("{file}: it has no packets")));
+            return Err(Failure::failed(format_args!("{name}: it has no packets")));
         }
         Ok(packets)
-    }
-
-    /// How many, at least 1.
-    pub(super) fn count(&self) -> usize {
-        self.packets.len()
-    }
-
-    /// Captured bytes of all.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Whether the file has more.
-    pub(super) fn is_part(&self) -> bool {
-        self.is_part
-    }
-
-    /// What a filter is compiled for: one context for each link type.
-    pub(super) fn contexts(&self) -> &[LinkContext] {
-        &self.contexts
     }
 
     /// All packets in their order.

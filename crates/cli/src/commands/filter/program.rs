@@ -78,21 +78,15 @@ pub(super) fn contexts(
     let Some(path) = file else {
         return Ok(vec![context_alone(filter, link_type)]);
     };
-    let input = Input::open(path)?;
-    let file = input.name().to_owned();
-    let failed = |error| Failure::failed(format_args!("{file}: {error}"));
-    let mut reader = Reader::new(input.into_file()).map_err(failed)?;
-    while reader.format().kind == Kind::PcapNg {
-        match reader.fill() {
-            Ok(0) => break,
-            Ok(_) => {}
-            Err(error) => return Err(failed(error)),
-        }
-    }
+    let Input { file, name } = Input::open(path)?;
+    let failed = |error| Failure::failed(format_args!("{name}: {error}"));
+    let mut reader = Reader::new(file).map_err(failed)?;
+    let is_pcapng = reader.format().kind == Kind::PcapNg;
+    while is_pcapng && reader.fill().map_err(failed)? > 0 {}
     let contexts = contexts_of(reader.interfaces());
     if contexts.is_empty() {
         return Err(Failure::failed(format_args!(
-            "{file}: the file describes no interface, so there is no link type to compile for"
+            "{name}: the file describes no interface, so there is no link type to compile for"
         )));
     }
     Ok(contexts)

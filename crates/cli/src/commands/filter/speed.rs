@@ -13,11 +13,12 @@ use std::{
 };
 
 use retroscope_filter::{
-    Filter, FilterError, Matches, Mode, Program, RuleId, RuleReader, RuleSet, Sure,
+    Filter, LinkContext, Matches, Mode, Program, RuleId, RuleReader, RuleSet, Sure,
 };
 use retroscope_packet::LinkType;
 
 use super::{
+    Prepared,
     link_type::name,
     packets::{Packets, Run},
     refused,
@@ -54,13 +55,19 @@ enum How<'f> {
 pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
     let packets = Packets::read(file)?;
     let runs = packets.runs();
-    let (interpreted, errors) = prepared(&filter, &packets)?;
-    let (native, _) = prepared(&filter, &packets)?;
+    let contexts = &packets.contexts;
+    let fresh = Filter::new(filter.filled().clone());
+    let Prepared {
+        filter: interpreted,
+        refused: errors,
+        ..
+    } = Prepared::new(fresh, contexts)?;
+    let native = Prepared::new(filter, contexts)?.filter;
     for error in compile(&native, &packets) {
         say(&format!("without machine code: {error}"));
     }
     let mut rules = RuleSet::new(Mode::Savefile);
-    for context in packets.contexts() {
+    for context in contexts {
         rules.add_link_type(context.link_type);
     }
     let _ = rules
@@ -72,11 +79,8 @@ pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
         Way::new("interpreter", How::Filter(&interpreted)),
     ];
     // Alone: libpcap knows no terms of our own.
-    if packets
-        .contexts()
-        .iter()
-        .all(|context| is_plain(&interpreted, context.link_type))
-    {
+    let is_plain = |context: &LinkContext| is_plain(&interpreted, context.link_type);
+    if contexts.iter().all(is_plain) {
         ways.push(Way::new("libpcap", How::Libpcap(&interpreted)));
     }
     ways.push(Way::new(
@@ -95,7 +99,7 @@ pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
     for _ in 0..TURNS {
         for way in &mut ways {
             let seconds = time(way, &runs, passes);
-            let ns = seconds * 1e9 / (f64::from(passes) * packets.count() as f64);
+            let ns = seconds * 1e9 / (f64::from(passes) * packets.packets.len() as f64);
             way.figures.push(ns);
         }
     }
@@ -147,29 +151,9 @@ impl<'f> Way<'f> {
     }
 }
 
-/// The filter, compiled for the link types of the packets, and those for which it does not compile.
-fn prepared(
-    filter: &Filter,
-    packets: &Packets,
-) -> Result<(Filter, Vec<(LinkType, FilterError)>), Failure> {
-    let mut filter = Filter::new(filter.filled().clone());
-    let mut errors = Vec::new();
-    for context in packets.contexts() {
-        if let Err(error) = filter.prepare(*context) {
-            errors.push((context.link_type, error));
-        }
-    }
-    if errors.len() == packets.contexts().len()
-        && let Some((_, error)) = errors.first()
-    {
-        return Err(refused(error));
-    }
-    Ok((filter, errors))
-}
-
 /// Makes machine code of all programs; why some have none.
 fn compile(filter: &Filter, packets: &Packets) -> Vec<String> {
-    let contexts = packets.contexts().iter();
+    let contexts = packets.contexts.iter();
     let programs = contexts.filter_map(|link| filter.programs(link.link_type, link.mode));
     let made = programs.flatten().map(Program::make_native);
     made.filter_map(|made| made.err().map(|error| error.to_string()))
@@ -218,11 +202,11 @@ fn time(way: &mut Way<'_>, runs: &[Run<'_>], passes: u32) -> f64 {
 fn table(packets: &Packets, matches: u64, ways: &[Way<'_>]) -> String {
     let mut text = format!(
         "{}, {}, of which {} {}{}\n\n",
-        counted(packets.count() as u64, "packet"),
-        counted(packets.bytes() as u64, "byte"),
+        counted(packets.packets.len() as u64, "packet"),
+        counted(packets.bytes.len() as u64, "byte"),
         counted(matches, "packet"),
         if matches == 1 { "matches" } else { "match" },
-        if packets.is_part() {
+        if packets.is_part {
             " (the start of the file)"
         } else {
             ""

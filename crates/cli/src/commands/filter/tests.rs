@@ -13,8 +13,8 @@ use super::*;
 fn count(path: &Path, expression: &str, out: &Path) -> Result<u64, String> {
     let filter = Filter::plain(expression).map_err(|error| error.render())?;
     let input = Input::open(path).expect("the capture is there");
-    let output = Output::count(Target::File(out.to_owned()));
-    match search_input(input, filter, output) {
+    let output = Output::new(Target::File(out.to_owned()), Sink::Count);
+    match search_input(input.file, filter, output) {
         Ok(_) => {
             let text = fs::read_to_string(out).expect("the count was written");
             Ok(text.trim_end().parse().expect("the count is a number"))
