@@ -84,12 +84,11 @@ impl Lines {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Screen {
     quiet: bool,
     terminal: bool,
     drawn: bool,
-    filled_told: bool,
     filling_since: Option<Instant>,
     lines: Lines,
     last: Option<(Instant, u64, u64)>,
@@ -97,15 +96,10 @@ pub(crate) struct Screen {
 
 impl Screen {
     pub(crate) fn new(quiet: bool) -> Self {
-        let terminal = stderr().is_terminal();
         Self {
             quiet,
-            terminal,
-            drawn: false,
-            filled_told: false,
-            filling_since: None,
-            lines: Lines::default(),
-            last: None,
+            terminal: stderr().is_terminal(),
+            ..Self::default()
         }
     }
 
@@ -115,47 +109,40 @@ impl Screen {
             return;
         }
         let since = *self.filling_since.get_or_insert_with(Instant::now);
-        if done < total {
-            if since.elapsed() < FILLING_QUIET {
-                return;
-            }
-            self.draw(&format!(
-                "filling the ring: {} of {}",
-                show_size(done),
-                show_size(total)
-            ));
-        } else if !self.filled_told {
-            self.filled_told = true;
+        if done == total {
             self.clear();
+        } else if since.elapsed() >= FILLING_QUIET {
+            let (done, total) = (show_size(done), show_size(total));
+            self.draw(&format!("filling the ring: {done} of {total}"));
         }
     }
 
     /// Every source is open and the ring is filled.
     pub(crate) fn started(&mut self, names: &str, engine: &str, ring: &Ring) {
         self.last = Some((Instant::now(), 0, 0));
-        if !self.quiet {
-            let size = show_size(ring.bytes());
+        if self.quiet {
+            return;
+        }
+        let (size, pages) = (show_size(ring.bytes()), ring.pages());
+        self.print(&format!(
+            "recording on {names} ({engine}, {size} ring, pages: {pages})"
+        ));
+        if let Some(path) = ring.path() {
+            let path = path.display();
             self.print(&format!(
-                "recording on {names} ({engine}, {size} ring, pages: {})",
-                ring.pages()
+                "the ring is {path}: retroscope status --ring-file {path}"
             ));
-            if let Some(path) = ring.path() {
-                let path = path.display();
-                self.print(&format!(
-                    "the ring is {path}: retroscope status --ring-file {path}"
-                ));
+        }
+        match ring.numa() {
+            Numa::Unset => {}
+            Numa::Preferred { node } => {
+                self.print(&format!("the ring's memory comes from NUMA node {node}"));
             }
-            match ring.numa() {
-                Numa::Unset => {}
-                Numa::Preferred { node } => {
-                    self.print(&format!("the ring's memory comes from NUMA node {node}"));
-                }
-                Numa::Refused { node, errno } => {
-                    let error = io::Error::from_raw_os_error(errno);
-                    self.print(&format!(
-                        "the kernel does not take memory from NUMA node {node}: {error}; the ring is on any node"
-                    ));
-                }
+            Numa::Refused { node, errno } => {
+                let error = io::Error::from_raw_os_error(errno);
+                self.print(&format!(
+                    "the kernel does not take memory from NUMA node {node}: {error}; the ring is on any node"
+                ));
             }
         }
     }
@@ -178,9 +165,10 @@ impl Screen {
                 trigger_ns,
                 expression,
             } => {
-                let what = match expression.as_str() {
-                    "" => "everything",
-                    expression => expression,
+                let what = if expression.is_empty() {
+                    "everything"
+                } else {
+                    expression
                 };
                 let at = rfc3339(*trigger_ns);
                 self.print(&format!("trigger '{rule}' at {at}: dumping {what}"));
@@ -230,10 +218,10 @@ impl Screen {
         }
         let status = recorder.status();
         let (stored, stored_bytes) = (sum(&status, |s| s.stored), sum(&status, |s| s.stored_bytes));
-        let seconds = elapsed.as_secs_f64();
+        let per_second = |count: u64| count as f64 / elapsed.as_secs_f64();
         let rates = (
-            (stored - packets) as f64 / seconds,
-            (stored_bytes - bytes) as f64 * 8.0 / seconds,
+            per_second(stored - packets),
+            per_second(stored_bytes - bytes) * 8.0,
         );
         self.last = Some((now, stored, stored_bytes));
         let text = status_text(&status, Some(rates));
@@ -275,15 +263,13 @@ fn sum(status: &Status, field: impl Fn(&retroscope_recorder::SourceSnapshot) -> 
 /// One source's intake in a line.
 pub(crate) fn source_line(source: &retroscope_recorder::SourceSnapshot) -> String {
     let number = |n: Option<u64>| n.map_or("unknown".to_owned(), |n| n.to_string());
-    let lost: Vec<String> = source
+    let lost = source
         .lost
         .iter()
-        .map(|(cause, n)| format!("{cause} {}", number(*n)))
-        .collect();
-    let lost = if lost.is_empty() {
-        "none".to_owned()
-    } else {
-        lost.join(", ")
+        .map(|(cause, n)| format!("{cause} {}", number(*n)));
+    let lost = match lost.collect::<Vec<_>>().join(", ") {
+        none if none.is_empty() => "none".to_owned(),
+        lost => lost,
     };
     let gaps = match source.gaps {
         0 => String::new(),
@@ -306,30 +292,26 @@ pub(crate) fn source_line(source: &retroscope_recorder::SourceSnapshot) -> Strin
 }
 
 fn status_text(status: &Status, rates: Option<(f64, f64)>) -> String {
-    let history = status.history.map_or(String::new(), |history| {
-        format!(" · history {:.1} s", history.as_secs_f64())
-    });
-    let lost = sum(status, |s| s.lost_known());
-    let rates = rates.map_or(String::new(), |(packets, bits)| {
-        format!("{}pps {}bit/s · ", scaled(packets), scaled(bits))
-    });
-    let lapped = if status.lapped > 0 {
-        format!(" · not analyzed {}", status.lapped)
-    } else {
-        String::new()
+    let rates =
+        rates.map(|(packets, bits)| format!("{}pps {}bit/s", scaled(packets), scaled(bits)));
+    let history = status
+        .history
+        .map(|history| format!("history {:.1} s", history.as_secs_f64()));
+    let lapped = (status.lapped > 0).then(|| format!("not analyzed {}", status.lapped));
+    let refused = match status.hits.suppressed.refused() {
+        0 => String::new(),
+        refused => format!(" ({refused} refused)"),
     };
-    let refused = status.hits.suppressed.refused();
-    let refused = if refused > 0 {
-        format!(" ({refused} refused)")
-    } else {
-        String::new()
-    };
-    format!(
-        "{rates}{}{history} · lost {lost}{lapped} · triggers {}{refused} · dumps open {}",
-        counted(sum(status, |s| s.stored), "packet"),
-        status.hits.triggers,
-        status.dumps_open,
-    )
+    let parts = [
+        rates,
+        Some(counted(sum(status, |s| s.stored), "packet")),
+        history,
+        Some(format!("lost {}", sum(status, |s| s.lost_known()))),
+        lapped,
+        Some(format!("triggers {}{refused}", status.hits.triggers)),
+        Some(format!("dumps open {}", status.dumps_open)),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" · ")
 }
 
 /// `1.23 M`, `456 `.

@@ -144,48 +144,40 @@ fn print_unfinished(summary: &Summary) {
 #[expect(clippy::print_stderr, reason = "words for the user go to stderr")]
 fn print_totals(summary: &Summary) {
     let packets = |n: Option<u64>| n.map_or("unknown packets".to_owned(), |n| counted(n, "packet"));
-    let stored: u64 = summary.sources.iter().map(|s| s.stored).sum();
-    let received = summary
-        .sources
-        .iter()
-        .map(|s| s.received)
-        .try_fold(0, |sum, n| n.map(|n| sum + n));
-    let kernel = summary
-        .sources
-        .iter()
-        .filter_map(|s| s.lost.get("kernel"))
-        .try_fold(0, |sum, n| n.map(|n| sum + n));
+    let sources = || summary.sources.iter();
+    let stored: u64 = sources().map(|source| source.stored).sum();
+    let received = sources().map(|source| source.received).sum();
+    let kernel = sources().filter_map(|source| source.lost.get("kernel").copied());
     eprintln!("{} captured", packets(Some(stored)));
     eprintln!("{} received by filter", packets(received));
-    eprintln!("{} dropped by kernel", packets(kernel));
+    eprintln!("{} dropped by kernel", packets(kernel.sum()));
 }
 
 fn print_details(summary: &Summary, ring: &Ring) {
     for source in &summary.sources {
         say(&source_line(source));
     }
-    let statistics = ring.statistics();
+    let overwritten = counted(ring.statistics().evicted_packets, "packet");
     say(&format!(
-        "ring: {} in {} of {}, {} overwritten",
+        "ring: {} in {} of {}, {overwritten} overwritten",
         show_size(ring.bytes()),
         counted(ring.buckets() as u64, "bucket"),
         show_size(ring.bucket_bytes() as u64),
-        counted(statistics.evicted_packets, "packet")
     ));
+    let (analyzed, lapped, unread) = (summary.analyzed, summary.lapped, summary.unread());
     say(&format!(
-        "analyzed {}, lapped {}, unread {}",
-        summary.analyzed,
-        summary.lapped,
-        summary.unread()
+        "analyzed {analyzed}, lapped {lapped}, unread {unread}"
     ));
     say(&hits_line(&summary.hits));
 }
 
 /// What hits became: `triggers 3, suppressed 12 (open 10, max-dumps 2)`.
 fn hits_line(hits: &HitCounts) -> String {
-    let by = match hits.suppressed.to_string() {
-        by if by.is_empty() => by,
-        by => format!(" ({by})"),
+    let by = hits.suppressed.to_string();
+    let by = if by.is_empty() {
+        by
+    } else {
+        format!(" ({by})")
     };
     let (triggers, suppressed) = (hits.triggers, hits.suppressed.total());
     format!("triggers {triggers}, suppressed {suppressed}{by}")
@@ -246,23 +238,20 @@ pub(crate) fn print_nothing() -> Result<(), Failure> {
 /// `-D`.
 pub(crate) fn print_interfaces() -> Result<ExitCode, Failure> {
     let mut text = String::new();
-    for interface in interfaces()
-        .map_err(|error| Failure::failed(format!("cannot list the interfaces: {error}")))?
-    {
+    let all = interfaces()
+        .map_err(|error| Failure::failed(format!("cannot list the interfaces: {error}")))?;
+    for interface in all {
         let state = match (interface.up, interface.running) {
             (false, _) => "down",
             (true, false) => "up, no carrier",
             (true, true) => "up",
         };
-        let supported = if interface.link_type.is_some() {
-            ""
-        } else {
-            ", link type not supported"
+        let supported = match interface.link_type {
+            Some(_) => "",
+            None => ", link type not supported",
         };
-        text.push_str(&format!(
-            "{}\t{}, {state}{supported}\n",
-            interface.name, interface.kind
-        ));
+        let (name, kind) = (interface.name, interface.kind);
+        text.push_str(&format!("{name}\t{kind}, {state}{supported}\n"));
     }
     print(&text).map_err(Failure::failed)?;
     Ok(ExitCode::SUCCESS)

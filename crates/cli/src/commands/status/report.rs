@@ -4,8 +4,8 @@ use std::{fmt::Write, path::Path};
 
 use retroscope_recorder::{Clock, SystemClock, rfc3339};
 use retroscope_ring::{
-    Attached, AttachedBucket, AttachedProducer, AttachedState, CopyError, InterfaceEntry, Step,
-    Writer,
+    Attached, AttachedBucket, AttachedProducer, AttachedState, CopyError, InterfaceEntry, Pages,
+    Step, Writer,
 };
 use serde::Serialize;
 
@@ -117,14 +117,16 @@ impl Report {
         };
         buckets.retain(|bucket| bucket.span_ns.is_some());
         buckets.sort_unstable_by_key(|bucket| (bucket.span_ns, bucket.producer, bucket.sequence));
-        // Of ring time; told as stamps.
+        // Spans are of ring time; told as stamps.
         let steps = attached.steps()?;
-        let spans = || buckets.iter().filter_map(|b| Some((b, b.span_ns?)));
-        let stamp = |bucket: &AttachedBucket, ns: i64| ns.saturating_add(offset_ns(&steps, bucket));
-        let oldest = spans().min_by_key(|(_, span)| span.0);
-        let oldest = oldest.map(|(bucket, span)| stamp(bucket, span.0));
-        let newest = spans().max_by_key(|(_, span)| span.1);
-        let newest = newest.map(|(bucket, span)| stamp(bucket, span.1));
+        let spans = buckets.iter().filter_map(|bucket| {
+            let ((from_ns, to_ns), offset_ns) = (bucket.span_ns?, offset_ns(&steps, bucket));
+            let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
+            Some((bucket, (from_ns, stamp(from_ns)), (to_ns, stamp(to_ns))))
+        });
+        let oldest = spans.clone().min_by_key(|(_, from, _)| from.0);
+        let newest = spans.clone().max_by_key(|(_, _, to)| to.0);
+        let bucket_list = spans.map(|(bucket, from, to)| BucketJson::new(bucket, from.1, to.1));
         let writer = attached.writer()?;
         let history = History::new(attached, writer, &producers)?;
         // Foreign numbers: their sums may be anything.
@@ -138,9 +140,9 @@ impl Report {
             bytes: info.bytes,
             bucket_bytes: info.bucket_bytes as u64,
             pages: info.pages.map(|pages| match pages {
-                retroscope_ring::Pages::Explicit => "explicit",
-                retroscope_ring::Pages::Transparent => "transparent",
-                retroscope_ring::Pages::Small => "small",
+                Pages::Explicit => "explicit",
+                Pages::Transparent => "transparent",
+                Pages::Small => "small",
             }),
             created: info.created_ns.map(rfc3339),
             writer: WriterJson {
@@ -157,17 +159,14 @@ impl Report {
             packet_bytes: sum(|bucket| bucket.bytes),
             stored_packets: total(|producer| producer.published),
             stored_bytes: total(|producer| producer.published_bytes),
-            oldest: oldest.map(rfc3339),
-            newest: newest.map(rfc3339),
+            oldest: oldest.map(|(_, from, _)| rfc3339(from.1)),
+            newest: newest.map(|(_, _, to)| rfc3339(to.1)),
             whole_since: history.since_ns.map(rfc3339),
             held_seconds: history.ns.map(|ns| ns as f64 / 1e9),
+            bucket_list: list_buckets.then(|| bucket_list.collect()),
             producers: producers.iter().map(ProducerJson::new).collect(),
             interfaces: interfaces.into_iter().map(InterfaceJson::new).collect(),
             interfaces_unlisted,
-            bucket_list: list_buckets.then(|| {
-                let json = |bucket| BucketJson::new(bucket, offset_ns(&steps, bucket));
-                buckets.iter().filter_map(json).collect()
-            }),
         })
     }
 
@@ -180,6 +179,9 @@ impl Report {
     }
 
     fn write_text(&self, text: &mut String) -> std::fmt::Result {
+        let (path, writer, packets) = (&self.ring_file, &self.writer, self.packets);
+        let (bytes, bucket_bytes) = (show_size(self.bytes), show_size(self.bucket_bytes));
+        let buckets = counted(self.buckets.total as u64, "bucket");
         let pages = match self.pages {
             Some("small") => "4 KiB",
             Some(pages) => pages,
@@ -187,37 +189,24 @@ impl Report {
         };
         writeln!(
             text,
-            "ring      {} of {}, {} of {}, pages: {pages}",
-            self.ring_file,
-            show_size(self.bytes),
-            counted(self.buckets.total as u64, "bucket"),
-            show_size(self.bucket_bytes)
+            "ring      {path} of {bytes}, {buckets} of {bucket_bytes}, pages: {pages}"
         )?;
-        let boot = if self.writer.this_boot == Some(false) {
-            ", before this machine was started"
-        } else {
-            ""
-        };
-        let state = match self.writer.state {
+        let state = match writer.state {
             "running" => "is running",
             "ended" => "ended in good order",
             _ => "was killed, and left what it had stored",
         };
-        let created = self
-            .created
-            .as_ref()
-            .map_or(String::new(), |time| format!(", made {time}"));
+        write!(text, "recorder  process {} {state}", writer.process)?;
+        if let Some(created) = &self.created {
+            write!(text, ", made {created}")?;
+        }
+        if writer.this_boot == Some(false) {
+            write!(text, ", before this machine was started")?;
+        }
+        let (packet_bytes, stored) = (show_size(self.packet_bytes), self.stored_packets);
         writeln!(
             text,
-            "recorder  process {} {state}{created}{boot}",
-            self.writer.process
-        )?;
-        writeln!(
-            text,
-            "packets   {} in the ring ({}), {} stored since the start",
-            self.packets,
-            show_size(self.packet_bytes),
-            self.stored_packets
+            "\npackets   {packets} in the ring ({packet_bytes}), {stored} stored since the start"
         )?;
         match (self.held_seconds, &self.whole_since) {
             _ if self.oldest.is_none() => writeln!(text, "history   none: the ring is empty")?,
@@ -230,40 +219,31 @@ impl Report {
             writeln!(text, "stamps    from {oldest} to {newest}")?;
         }
         self.write_buckets(text)?;
-        let names: Vec<&str> = self
-            .interfaces
-            .iter()
-            .map(|entry| entry.name.as_str())
-            .filter(|name| !name.is_empty())
-            .take(NAMES_MAX)
-            .collect();
+        let names = self.interfaces.iter().map(|entry| entry.name.as_str());
+        let names = names.filter(|name| !name.is_empty()).take(NAMES_MAX);
+        let names: Vec<&str> = names.collect();
         let unnamed = (self.interfaces.len() - names.len()) as u64;
-        let more = match self.interfaces_unlisted.saturating_add(unnamed) {
-            0 => String::new(),
-            count => format!(" and {count} more"),
+        let shown = match names.as_slice() {
+            [] => "no interface".to_owned(),
+            names => names.join(", "),
         };
-        writeln!(
-            text,
-            "captured  {}{more}",
-            if names.is_empty() {
-                "no interface".into()
-            } else {
-                names.join(", ")
-            }
-        )
+        match self.interfaces_unlisted.saturating_add(unnamed) {
+            0 => writeln!(text, "captured  {shown}"),
+            more => writeln!(text, "captured  {shown} and {more} more"),
+        }
     }
 
     fn write_buckets(&self, text: &mut String) -> std::fmt::Result {
-        let counts = &self.buckets;
-        write!(
-            text,
-            "buckets   {} closed, {} open, {} free",
-            counts.closed, counts.open, counts.free
-        )?;
-        for (count, what) in [
-            (counts.claimed, "being overwritten"),
-            (counts.damaged, "damaged"),
-        ] {
+        let Counts {
+            free,
+            claimed,
+            open,
+            closed,
+            damaged,
+            ..
+        } = self.buckets;
+        write!(text, "buckets   {closed} closed, {open} open, {free} free")?;
+        for (count, what) in [(claimed, "being overwritten"), (damaged, "damaged")] {
             if count > 0 {
                 write!(text, ", {count} {what}")?;
             }
@@ -346,10 +326,7 @@ impl ProducerJson {
         Self {
             published: producer.published,
             published_bytes: producer.published_bytes,
-            watermark: producer
-                .watermark_ns
-                .filter(|&ns| ns != i64::MAX)
-                .map(rfc3339),
+            watermark: (producer.watermark_ns.filter(|&ns| ns != i64::MAX)).map(rfc3339),
         }
     }
 }
@@ -370,11 +347,8 @@ impl InterfaceJson {
 }
 
 impl BucketJson {
-    /// `None`: there is nothing in it. Its stamps are `offset_ns` ahead of ring time.
-    fn new(bucket: &AttachedBucket, offset_ns: i64) -> Option<Self> {
-        let (from_ns, to_ns) = bucket.span_ns?;
-        let stamp = |ring_ns: i64| rfc3339(ring_ns.saturating_add(offset_ns));
-        Some(Self {
+    fn new(bucket: &AttachedBucket, from_ns: i64, to_ns: i64) -> Self {
+        Self {
             index: bucket.bucket.index,
             generation: bucket.bucket.generation,
             state: if bucket.state == AttachedState::Open {
@@ -387,8 +361,8 @@ impl BucketJson {
             first: bucket.first,
             packets: bucket.packets,
             bytes: bucket.bytes,
-            from: stamp(from_ns),
-            to: stamp(to_ns),
-        })
+            from: rfc3339(from_ns),
+            to: rfc3339(to_ns),
+        }
     }
 }
