@@ -16,12 +16,13 @@ const BUCKETS_MAX_CHOSEN: u64 = 4096;
 /// A bucket number takes 16 bits of a link, of which 0 means none.
 pub(crate) const BUCKETS_MAX: usize = 65_535;
 /// An explicit bucket size is a multiple of this. Under loom memory is a few cells on the heap.
-const BUCKET_BYTES_MULTIPLE: usize = if cfg!(loom) { DESCRIPTOR_BYTES } else { 4096 };
+pub(crate) const BUCKET_BYTES_MULTIPLE: usize = if cfg!(loom) { DESCRIPTOR_BYTES } else { 4096 };
 /// Offsets in a bucket have 32 bits.
 pub(crate) const BUCKET_BYTES_MAX: usize = 1 << 31;
 /// One record of the greatest length always fits.
-const BUCKET_BYTES_MIN: usize = (CAPTURED_BYTES_MAX + EXTENSION_BYTES + DESCRIPTOR_BYTES)
-    .next_multiple_of(BUCKET_BYTES_MULTIPLE);
+pub(crate) const BUCKET_BYTES_MIN: usize =
+    (CAPTURED_BYTES_MAX + EXTENSION_BYTES + DESCRIPTOR_BYTES)
+        .next_multiple_of(BUCKET_BYTES_MULTIPLE);
 /// Buckets for each producer and each reader: one written, one read, one being handed over, one of history.
 pub(crate) const BUCKETS_PER_PARTY: usize = if cfg!(loom) { 1 } else { 4 };
 
@@ -95,10 +96,7 @@ impl RingConfig {
         }
         let count = usize::try_from(buckets).ok();
         let count = count.filter(|&count| count <= BUCKETS_MAX);
-        let buckets = count.ok_or(RingError::TooManyBuckets {
-            buckets,
-            max: BUCKETS_MAX as u64,
-        })?;
+        let buckets = count.ok_or(RingError::TooManyBuckets { buckets })?;
         Ok(Geometry {
             buckets,
             bucket_bytes,
@@ -181,12 +179,7 @@ fn checked_bucket_bytes(bucket_bytes: usize) -> Result<usize, RingError> {
     if in_range && bucket_bytes.is_multiple_of(BUCKET_BYTES_MULTIPLE) {
         return Ok(bucket_bytes);
     }
-    Err(RingError::BucketBytes {
-        bucket_bytes,
-        multiple: BUCKET_BYTES_MULTIPLE,
-        min: BUCKET_BYTES_MIN,
-        max: BUCKET_BYTES_MAX,
-    })
+    Err(RingError::BucketBytes { bucket_bytes })
 }
 
 fn chosen_bucket_bytes(bytes: u64, buckets_min: u64) -> usize {
@@ -197,9 +190,7 @@ fn chosen_bucket_bytes(bytes: u64, buckets_min: u64) -> usize {
     let for_few_buckets = bytes.div_ceil(BUCKETS_MAX_CHOSEN).next_multiple_of(unit);
     let for_all_parties = bytes / buckets_min.max(1) / unit * unit;
     let chosen = for_few_buckets.min(for_all_parties).max(unit);
-    usize::try_from(chosen)
-        .unwrap_or(BUCKET_BYTES_MAX)
-        .min(BUCKET_BYTES_MAX)
+    usize::try_from(chosen).map_or(BUCKET_BYTES_MAX, |bytes| bytes.min(BUCKET_BYTES_MAX))
 }
 
 #[cfg(not(loom))]

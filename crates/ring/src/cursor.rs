@@ -3,7 +3,6 @@
 use crate::{
     Lapped,
     group::Group,
-    outer::OldestBucket,
     ring::RingInner,
     storage::Hold,
     sync::{Ordering, lock},
@@ -91,9 +90,7 @@ impl Cursor {
         // The mutex keeps the bucket from being claimed.
         self.hold = oldest.and_then(|oldest| Hold::new(&ring.storage, oldest.bucket));
         let (first, first_bytes) = match oldest {
-            Some(OldestBucket {
-                first, first_bytes, ..
-            }) => (first, first_bytes),
+            Some(oldest) => (oldest.first, oldest.first_bytes),
             None => ring.published_with_bytes(self.producer), // its last bucket is gone, and so is the producer
         };
         drop(outer);

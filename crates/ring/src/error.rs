@@ -2,6 +2,11 @@
 
 use std::{io, path::PathBuf};
 
+use crate::{
+    config::{BUCKET_BYTES_MAX, BUCKET_BYTES_MIN, BUCKET_BYTES_MULTIPLE, BUCKETS_MAX},
+    storage::INTERFACES_MAX,
+};
+
 /// Why a ring could not be made or a role not be taken. The text is one sentence for the user.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -25,25 +30,17 @@ pub enum RingError {
     /// Misuse: a bucket size that cannot be used.
     #[error(
         "buckets of {bucket_bytes} bytes cannot be used: \
-         choose a multiple of {multiple} from {min} to {max} bytes"
+         choose a multiple of {BUCKET_BYTES_MULTIPLE} from {BUCKET_BYTES_MIN} to {BUCKET_BYTES_MAX} bytes"
     )]
     BucketBytes {
         /// Bytes asked for.
         bucket_bytes: usize,
-        /// Must divide it.
-        multiple: usize,
-        /// The smallest, in bytes.
-        min: usize,
-        /// The largest, in bytes.
-        max: usize,
     },
     /// Misuse: the bucket size makes more buckets than a bucket number can tell apart.
-    #[error("{buckets} buckets are too many: at most {max}, so choose larger buckets")]
+    #[error("{buckets} buckets are too many: at most {BUCKETS_MAX}, so choose larger buckets")]
     TooManyBuckets {
         /// Buckets that would result.
         buckets: u64,
-        /// The most.
-        max: u64,
     },
     /// Misuse: no producer, or more of them than the ring was made for.
     #[error("this ring serves {max} producers and no more")]
@@ -60,11 +57,8 @@ pub enum RingError {
         asked: usize,
     },
     /// Input: the table of interfaces is full.
-    #[error("more than {max} interfaces")]
-    Interfaces {
-        /// The most.
-        max: usize,
-    },
+    #[error("more than {INTERFACES_MAX} interfaces")]
+    Interfaces,
     /// Environment: the file for the ring cannot be used.
     #[error("cannot keep the ring in {}: {call}: {error}", path.display())]
     File {
@@ -77,20 +71,14 @@ pub enum RingError {
         error: io::Error,
     },
     /// User: the file holds the ring of a process that runs.
-    #[error("{} holds the ring of a running recorder: stop it, or choose another file", path.display())]
-    FileHeld {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{} holds the ring of a running recorder: stop it, or choose another file", .0.display())]
+    FileHeld(PathBuf),
     /// User: the file exists and is not a ring that may be replaced.
     #[error(
         "{} exists and is not a ring file of this user, so it is not replaced: remove it, or choose another file",
-        path.display()
+        .0.display()
     )]
-    FileForeign {
-        /// The file.
-        path: PathBuf,
-    },
+    FileForeign(PathBuf),
     /// Environment: a hugetlbfs of other pages.
     #[error("{} is on a hugetlbfs with pages of {page_bytes} bytes: the ring needs one of 2 MiB", path.display())]
     FilePages {

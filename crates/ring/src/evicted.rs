@@ -59,36 +59,25 @@ impl EvictedBucket {
     /// the bucket while it was open has already).
     #[must_use]
     pub fn count_in(&self, from_ns: i64, to_ns: i64, skip_first: u32) -> Count {
+        let known = |packets| Count {
+            packets,
+            exact: true,
+        };
         let left = u64::from(self.packets.saturating_sub(skip_first));
         if left == 0 || self.min_ns > to_ns || self.max_ns < from_ns {
-            return Count {
-                packets: 0,
-                exact: true,
-            };
+            return known(0);
         }
         if self.min_ns >= from_ns && self.max_ns <= to_ns {
-            return Count {
-                packets: left,
-                exact: true,
-            };
+            return known(left);
         }
         if self.knows_all() {
-            let inside = |stamp: &&i64| (from_ns..=to_ns).contains(*stamp);
-            let packets = self
-                .stamps
-                .iter()
-                .skip(skip_first as usize)
-                .filter(inside)
-                .count();
-            return Count {
-                packets: packets as u64,
-                exact: true,
-            };
+            let stamps = self.stamps.iter().skip(skip_first as usize);
+            let inside = stamps.filter(|&stamp| (from_ns..=to_ns).contains(stamp));
+            return known(inside.count() as u64);
         }
+        let estimate = self.estimate(from_ns, to_ns, u64::from(skip_first));
         Count {
-            packets: self
-                .estimate(from_ns, to_ns, u64::from(skip_first))
-                .min(left),
+            packets: estimate.min(left),
             exact: false,
         }
     }
@@ -98,20 +87,14 @@ impl EvictedBucket {
     #[must_use]
     pub fn span_in(&self, from_ns: i64, to_ns: i64) -> Option<(i64, i64)> {
         let ends = [self.min_ns, self.max_ns];
-        let known = self
-            .stamps
-            .iter()
-            .chain(&ends)
-            .filter(|&stamp| (from_ns..=to_ns).contains(stamp));
-        let span = known.fold(None, |span: Option<(i64, i64)>, &stamp| match span {
-            None => Some((stamp, stamp)),
-            Some((first, last)) => Some((first.min(stamp), last.max(stamp))),
-        });
-        let count = self.count_in(from_ns, to_ns, 0);
-        if span.is_none() && (count.packets > 0 || !count.exact) {
-            return Some((from_ns.max(self.min_ns), to_ns.min(self.max_ns)));
+        let stamps = self.stamps.iter().chain(&ends).copied();
+        let known = stamps.filter(|stamp| (from_ns..=to_ns).contains(stamp));
+        if let (Some(first), Some(last)) = (known.clone().min(), known.max()) {
+            return Some((first, last));
         }
-        span
+        let count = self.count_in(from_ns, to_ns, 0);
+        let covered = (from_ns.max(self.min_ns), to_ns.min(self.max_ns));
+        (count.packets > 0 || !count.exact).then_some(covered)
     }
 
     fn knows_all(&self) -> bool {
@@ -139,10 +122,8 @@ impl EvictedBucket {
             let skipped = (start - index(sample)) as f64 / whole;
             packets += (end - start) as f64 * share(pair[0], pair[1], skipped, from_ns, to_ns);
         }
-        if stamps
-            .last()
-            .is_some_and(|last| (from_ns..=to_ns).contains(last))
-        {
+        let is_inside = |stamp: &i64| (from_ns..=to_ns).contains(stamp);
+        if stamps.last().is_some_and(is_inside) {
             packets += 1.0;
         }
         #[expect(

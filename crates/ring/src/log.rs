@@ -30,19 +30,14 @@ pub(crate) struct Log {
 
 impl Log {
     pub(crate) fn new(detail: EvictionDetail) -> Self {
-        let (capacity, spare) = match detail {
-            EvictionDetail::Sampled => (
-                SAMPLED_BUCKETS,
-                (0..SAMPLED_BUCKETS)
-                    .map(|_| Vec::with_capacity(SAMPLES))
-                    .collect(),
-            ),
-            EvictionDetail::Exact { .. } => (0, Vec::new()),
+        let sampled = match detail {
+            EvictionDetail::Sampled => SAMPLED_BUCKETS,
+            EvictionDetail::Exact { .. } => 0,
         };
         Self {
             detail,
-            entries: VecDeque::with_capacity(capacity),
-            spare,
+            entries: VecDeque::with_capacity(sampled),
+            spare: (0..sampled).map(|_| Vec::with_capacity(SAMPLES)).collect(),
             thinned: 0,
             bytes_used: 0,
             forgotten: Vec::new(),

@@ -10,7 +10,7 @@ use crate::{
     group::Group,
     outer::Outer,
     parker::{Parkers, WaitSet},
-    storage::{Hold, INTERFACES_MAX, Placement, Storage},
+    storage::{Hold, Placement, Storage},
     sync::{AtomicBool, AtomicU8, AtomicU64, Mutex, Ordering, Padded, lock},
 };
 
@@ -209,10 +209,7 @@ impl Ring {
     /// [`RingError::Readers`] if the ring was made for no more.
     pub fn group(&self, kind: GroupKind) -> Result<Reader, RingError> {
         let mut members = self.group_of(kind, 1)?;
-        members.pop().ok_or(RingError::Readers {
-            max: self.0.readers_max,
-            asked: 1,
-        })
+        Ok(members.pop().expect("as many as were asked for"))
     }
 
     /// Makes a group that divides producers, so that what one stored stays in order. Member `m` serves the producers whose
@@ -264,9 +261,7 @@ impl Ring {
     /// [`RingError::Interfaces`] after 65,536 of them.
     pub fn add_interface(&self, interface: InterfaceEntry) -> Result<u16, RingError> {
         let mut interfaces = lock(&self.0.interfaces);
-        let id = u16::try_from(interfaces.len()).map_err(|_| RingError::Interfaces {
-            max: INTERFACES_MAX,
-        })?;
+        let id = u16::try_from(interfaces.len()).map_err(|_| RingError::Interfaces)?;
         self.0.storage.list_interface(id, &interface);
         interfaces.push(interface);
         Ok(id)
@@ -322,12 +317,8 @@ impl Ring {
     /// Unless `producer` is below the number of producers that the ring was made for.
     #[must_use]
     pub fn watermark(&self, producer: usize) -> Option<i64> {
-        let ns = self
-            .0
-            .storage
-            .producer(producer)
-            .watermark_ns
-            .load(Ordering::Acquire); // pairs with T
+        let header = self.0.storage.producer(producer);
+        let ns = header.watermark_ns.load(Ordering::Acquire); // pairs with T
         (ns != i64::MIN).then_some(ns)
     }
 
@@ -373,23 +364,15 @@ impl RingInner {
     }
 
     pub(crate) fn published(&self, producer: usize) -> u64 {
-        self.storage
-            .producer(producer)
-            .published
-            .load(Ordering::Acquire) // pairs with P2
+        let header = self.storage.producer(producer);
+        header.published.load(Ordering::Acquire) // pairs with P2
     }
 
     /// Both belong together only if the producer is not storing at the moment.
     pub(crate) fn published_with_bytes(&self, producer: usize) -> (u64, u64) {
         let published = self.published(producer);
-        // Relaxed: ordered by `published`.
-        (
-            published,
-            self.storage
-                .producer(producer)
-                .published_bytes
-                .load(Ordering::Relaxed),
-        )
+        let bytes = &self.storage.producer(producer).published_bytes;
+        (published, bytes.load(Ordering::Relaxed)) // ordered by `published`
     }
 }
 

@@ -66,13 +66,11 @@ impl Outer {
             (other.producer, other.clock, other.first) == (step.producer, step.clock, step.first)
         };
         // Nothing was stored since the last step of this clock: the new one replaces it.
-        let slot = match self.steps.slots.iter().position(same) {
-            Some(slot) => slot,
-            None if self.steps.slots.len() < STEPS_MAX => self.steps.slots.len(),
-            None => match self.unneeded_step() {
-                Some(slot) => slot,
-                None => return false,
-            },
+        let steps = &self.steps.slots;
+        let slot = steps.iter().position(same);
+        let slot = slot.or_else(|| (steps.len() < STEPS_MAX).then_some(steps.len()));
+        let Some(slot) = slot.or_else(|| self.unneeded_step()) else {
+            return false;
         };
         match self.steps.slots.get_mut(slot) {
             Some(place) => *place = step,

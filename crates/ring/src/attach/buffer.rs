@@ -19,14 +19,11 @@ pub struct Buffer {
     records: Vec<Copied>,
 }
 
-/// A record whose payload range lies in the buffer.
+/// A record whose payload is a range of the buffer.
 #[derive(Debug, Clone)]
 struct Copied {
-    time_ns: i64,
-    wire_len: u32,
-    interface: u16,
-    direction: u8,
-    tag_restored: bool,
+    /// Without the payload.
+    packet: Packet<'static>,
     data: Range<usize>,
 }
 
@@ -66,12 +63,8 @@ impl Buffer {
     /// The records, in the order in which they were stored.
     pub fn packets(&self) -> impl ExactSizeIterator<Item = Packet<'_>> + Clone {
         self.records.iter().map(|record| Packet {
-            time_ns: record.time_ns,
-            wire_len: record.wire_len,
-            interface: record.interface,
-            direction: record.direction,
-            tag_restored: record.tag_restored,
             data: &self.payload[record.data.clone()],
+            ..record.packet
         })
     }
 
@@ -92,85 +85,79 @@ impl Buffer {
     pub(super) fn fill(
         &mut self,
         source: &impl Source,
+        bucket: BucketRef,
         count: u64,
         bucket_bytes: usize,
         base_ns: i64,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CopyError> {
         self.clear();
         let count = usize::try_from(count)
             .ok()
             .filter(|&count| count <= bucket_bytes / DESCRIPTOR_BYTES)
-            .ok_or(Fault::Damaged(
-                "it counts more records than it has room for",
-            ))?;
+            .ok_or(CopyError::Damaged {
+                bucket,
+                what: "it counts more records than it has room for",
+            })?;
         let room = bucket_bytes - count * DESCRIPTOR_BYTES;
         let reserved = self.records.try_reserve(count);
-        reserved.map_err(|_| Fault::Memory(count * size_of::<Copied>()))?;
+        reserved.map_err(|_| CopyError::Memory {
+            bytes: count * size_of::<Copied>(),
+        })?;
         let mut end = 0;
         for index in 0..count {
-            let record = Copied::read(source, index, room, base_ns)?;
+            let record = Copied::read(source, index, room, base_ns)
+                .map_err(|what| CopyError::Damaged { bucket, what })?;
             end = end.max(record.data.end);
             self.records.push(record);
         }
         let reserved = self.payload.try_reserve(end);
-        reserved.map_err(|_| Fault::Memory(end))?;
+        reserved.map_err(|_| CopyError::Memory { bytes: end })?;
         self.payload.resize(end, 0);
         source.payload(0, &mut self.payload);
         Ok(())
     }
 }
 
-/// What is wrong with what was read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
-    Damaged(&'static str),
-    Memory(usize),
-}
-
-impl Fault {
-    pub(super) fn of(self, bucket: BucketRef) -> CopyError {
-        match self {
-            Self::Damaged(what) => CopyError::Damaged { bucket, what },
-            Self::Memory(bytes) => CopyError::Memory { bytes },
-        }
-    }
-}
-
 impl Copied {
-    /// Reads one descriptor, and its extension; payloads end before `room`.
-    fn read(source: &impl Source, index: usize, room: usize, base_ns: i64) -> Result<Self, Fault> {
+    /// Reads one descriptor, and its extension; payloads end before `room`. `Err`: what is wrong with them.
+    fn read(
+        source: &impl Source,
+        index: usize,
+        room: usize,
+        base_ns: i64,
+    ) -> Result<Self, &'static str> {
         let inside = |start: usize, length: usize| {
             let end = start.checked_add(length).filter(|&end| end <= room);
-            end.ok_or(Fault::Damaged("a record ends outside of it"))
+            end.ok_or("a record ends outside of it")
         };
         let descriptor = Descriptor::from_words(source.descriptor(index));
         let captured = descriptor.captured();
         if captured > CAPTURED_BYTES_MAX {
-            return Err(Fault::Damaged("a record is longer than any can be"));
+            return Err("a record is longer than any can be");
         }
         let mut start = descriptor.offset();
-        let mut record = Self {
+        let mut packet = Packet {
             time_ns: descriptor.time_ns(base_ns),
             wire_len: descriptor.wire_len(),
             interface: descriptor.interface(),
             direction: descriptor.direction(),
             tag_restored: descriptor.tag_restored(),
-            data: 0..0,
+            data: &[],
         };
         if descriptor.extended() {
             inside(start, EXTENSION_BYTES)?;
             let mut extension = Extension([0; EXTENSION_BYTES]);
             source.payload(start, &mut extension.0);
             if extension.len() < EXTENSION_BYTES {
-                return Err(Fault::Damaged("an extension is too short"));
+                return Err("an extension is too short");
             }
-            record.time_ns = extension.time_ns();
-            record.wire_len = extension.wire_len();
-            record.interface = extension.interface();
+            packet.time_ns = extension.time_ns();
+            packet.wire_len = extension.wire_len();
+            packet.interface = extension.interface();
             start = inside(start, extension.len())?;
         }
-        record.data = start..inside(start, captured)?;
-        Ok(record)
+        let data = start..inside(start, captured)?;
+        Ok(Self { packet, data })
     }
 }
 
@@ -178,6 +165,11 @@ impl Copied {
 mod tests {
     use super::*;
     use crate::{Record, storage::descriptor::encode};
+
+    const BUCKET: BucketRef = BucketRef {
+        index: 0,
+        generation: 1,
+    };
 
     /// A bucket in memory.
     struct Bytes(Vec<u8>);
@@ -216,7 +208,7 @@ mod tests {
         bytes.put(0, 0, &Record::whole(1007, 3, b"compact"));
         bytes.put(1, 7, &Record::whole(i64::MIN, 300, b"far"));
         let mut buffer = Buffer::new();
-        buffer.fill(&bytes, 2, 256, 1000).unwrap();
+        buffer.fill(&bytes, BUCKET, 2, 256, 1000).unwrap();
         let packets: Vec<_> = buffer.packets().collect();
         assert_eq!((packets[0].time_ns, packets[0].interface), (1007, 3));
         assert_eq!(packets[0].data, b"compact");
@@ -230,8 +222,8 @@ mod tests {
     #[test]
     fn nothing_outside_of_the_bucket_is_believed() {
         let mut buffer = Buffer::new();
-        let mut damaged = |bytes: &Bytes, count| match buffer.fill(bytes, count, 256, 0) {
-            Err(Fault::Damaged(what)) => what,
+        let mut damaged = |bytes: &Bytes, count| match buffer.fill(bytes, BUCKET, count, 256, 0) {
+            Err(CopyError::Damaged { what, .. }) => what,
             other => panic!("{other:?}"),
         };
         let empty = Bytes(vec![0; 256]);
@@ -269,7 +261,7 @@ mod tests {
                 bytes.0[place..place + 8].copy_from_slice(&word.to_ne_bytes());
             }
             if buffer
-                .fill(&bytes, random.u64(0..5), 256, random.i64(..))
+                .fill(&bytes, BUCKET, random.u64(0..5), 256, random.i64(..))
                 .is_ok()
             {
                 taken += buffer

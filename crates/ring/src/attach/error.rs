@@ -20,23 +20,14 @@ pub enum AttachError {
         error: io::Error,
     },
     /// Input: a directory, a pipe, a device.
-    #[error("{} is not a regular file, so it holds no ring", path.display())]
-    NotAFile {
-        /// What was named.
-        path: PathBuf,
-    },
+    #[error("{} is not a regular file, so it holds no ring", .0.display())]
+    NotAFile(PathBuf),
     /// Input: does not start as a ring does.
-    #[error("{} is not a ring of retroscope", path.display())]
-    NotARing {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{} is not a ring of retroscope", .0.display())]
+    NotARing(PathBuf),
     /// Input: written by a machine of the other byte order.
-    #[error("the ring {} was written with the other byte order: read it on such a machine", path.display())]
-    ByteOrder {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("the ring {} was written with the other byte order: read it on such a machine", .0.display())]
+    ByteOrder(PathBuf),
     /// Input: written by another version of the program.
     #[error(
         "the ring {} has layout {found}, this program reads layout {VERSION}: use the program that wrote it",
@@ -49,11 +40,8 @@ pub enum AttachError {
         found: u64,
     },
     /// Environment: the memory is still being filled, or the recorder was killed at that.
-    #[error("the ring {} was not ready yet: its recorder is starting, or was stopped while it did", path.display())]
-    NotReady {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("the ring {} was not ready yet: its recorder is starting, or was stopped while it did", .0.display())]
+    NotReady(PathBuf),
     /// Input: shorter than it says, or than a header.
     #[error("the ring {} is cut short: it has {bytes} bytes and needs {needed}", path.display())]
     Truncated {

@@ -54,11 +54,11 @@ use crate::{
     BucketRef, InterfaceEntry, Pages, Step,
     config::Geometry,
     storage::{
-        control::{self, Phase},
+        control,
         descriptor::DESCRIPTOR_BYTES,
         header::{
             BucketHeader, MONO_UNKNOWN, ProducerHeader, REGION_HEADER_BYTES, REGION_STATE_OFFSET,
-            RegionState, STATE_ENDED, STATE_UNREADY,
+            STATE_ENDED, STATE_UNREADY,
         },
         interfaces,
         layout::{HEADER_WORDS, Layout, MAGIC, RegionHeader, VERSION, boot_id},
@@ -181,14 +181,11 @@ impl Attached {
     pub fn open(path: &Path) -> Result<Self, AttachError> {
         let mapped = Mapped::open(path, REGION_HEADER_BYTES)?;
         // Acquire: pairs with the store in `Storage::new`. Before the header, so that a ready one is whole.
-        let state = mapped.load(state_offset(), Ordering::Acquire);
-        let words: [u64; HEADER_WORDS] =
-            std::array::from_fn(|word| mapped.load(word * 8, Ordering::Relaxed)); // ordered by it
+        let state = mapped.load(REGION_STATE_OFFSET, Ordering::Acquire);
+        let words = mapped.words(0);
         let header = check_header(&words, mapped.bytes(), path)?;
         if state == STATE_UNREADY {
-            return Err(AttachError::NotReady {
-                path: path.to_owned(),
-            });
+            return Err(AttachError::NotReady(path.to_owned()));
         }
         Ok(Self { mapped, header })
     }
@@ -210,7 +207,7 @@ impl Attached {
             producers,
             pages: self.header.pages(),
             created_ns: (self.header.created_ns != 0).then_some(self.header.created_ns),
-            created_mono_ns: told(self.header.created_mono_ns),
+            created_mono_ns: told(self.header.created_mono_ns.cast_unsigned()),
             process: self.header.process,
             this_boot: (theirs != unknown && ours != unknown).then(|| theirs == ours),
         }
@@ -224,8 +221,7 @@ impl Attached {
     pub fn writer(&self) -> Result<Writer, CopyError> {
         // The lock first: a ring says that it ended before it gives up the lock.
         let running = self.mapped.is_locked();
-        self.whole()?;
-        let state = self.mapped.load(state_offset(), Ordering::Acquire); // pairs with the end of `Storage`
+        let [state, ..] = self.state()?; // pairs with the end of `Storage`
         Ok(match (state, running) {
             (STATE_ENDED, _) => Writer::Ended,
             (_, true) => Writer::Running,
@@ -239,22 +235,13 @@ impl Attached {
     /// # Errors
     /// [`CopyError::Shrunk`].
     pub fn interfaces(&self) -> Result<(Vec<InterfaceEntry>, u64), CopyError> {
-        self.whole()?;
-        let offset = REGION_STATE_OFFSET + std::mem::offset_of!(RegionState, interfaces);
-        let count = self.mapped.load(offset, Ordering::Acquire); // pairs with `Storage::list_interface`
+        let [_, count, unlisted, _] = self.state()?; // the count pairs with `Storage::list_interface`
         let count = usize::try_from(count).unwrap_or(usize::MAX);
-        let read = |id| {
-            let slot = self.layout().interface(id);
-            // Relaxed: ordered by the count, and never written again.
-            let words =
-                std::array::from_fn(|word| self.mapped.load(slot + word * 8, Ordering::Relaxed));
-            interfaces::decode(&words)
-        };
-        let listed = (0..count.min(self.layout().interfaces_max))
-            .map(read)
-            .collect();
-        let offset = REGION_STATE_OFFSET + std::mem::offset_of!(RegionState, interfaces_unlisted);
-        Ok((listed, self.mapped.load(offset, Ordering::Relaxed))) // a count
+        let slots = 0..count.min(self.layout().interfaces_max);
+        // Ordered by the count, and never written again.
+        let listed =
+            slots.map(|id| interfaces::decode(&self.mapped.words(self.layout().interface(id))));
+        Ok((listed.collect(), unlisted))
     }
 
     /// The steps of clocks that the records in the ring need, for [`Step::stamp_ns`](crate::Step::stamp_ns): to be asked after
@@ -277,11 +264,8 @@ impl Attached {
     /// # Errors
     /// [`CopyError::Shrunk`].
     pub fn whole_since_mono_ns(&self) -> Result<Option<i64>, CopyError> {
-        self.whole()?;
-        let offset =
-            REGION_STATE_OFFSET + std::mem::offset_of!(RegionState, evicted_closed_mono_ns);
-        let ns = self.mapped.load(offset, Ordering::Relaxed).cast_signed(); // a number by itself
-        Ok(Some(ns).filter(|ns| *ns != i64::MIN))
+        let [_, _, _, ns] = self.state()?;
+        Ok(Some(ns.cast_signed()).filter(|ns| *ns != i64::MIN))
     }
 
     /// All producers that the ring was made for.
@@ -292,23 +276,25 @@ impl Attached {
         self.whole()?;
         let read = |id| {
             let header = self.layout().producer(id);
-            let at = |field, order| self.mapped.load(header + field, order);
-            let watermark = std::mem::offset_of!(ProducerHeader, watermark_ns);
-            let bytes = std::mem::offset_of!(ProducerHeader, published_bytes);
-            let published = std::mem::offset_of!(ProducerHeader, published);
-            let mono = std::mem::offset_of!(ProducerHeader, published_mono_ns);
-            let records = std::mem::offset_of!(ProducerHeader, evicted_records);
-            let evicted = std::mem::offset_of!(ProducerHeader, evicted_ns);
-            let watermark_ns = at(watermark, Ordering::Acquire).cast_signed(); // pairs with T
+            let watermark = header + std::mem::offset_of!(ProducerHeader, watermark_ns);
+            // Acquire, pairs with T: before the others, so that what it promises is among them.
+            let watermark_ns = self.mapped.load(watermark, Ordering::Acquire).cast_signed();
+            // `published` pairs with P2, and orders the bytes, which may be newer.
+            let [
+                published,
+                published_bytes,
+                _,
+                published_mono_ns,
+                evicted_records,
+                evicted_ns,
+            ] = self.mapped.words(header);
             AttachedProducer {
-                published: at(published, Ordering::Acquire), // pairs with P2
-                published_bytes: at(bytes, Ordering::Relaxed), // ordered by it; may be newer
-                watermark_ns: (watermark_ns != i64::MIN).then_some(watermark_ns),
-                // Relaxed, these too: as `published_bytes`; what was overwritten is a number by itself.
-                published_mono_ns: told(at(mono, Ordering::Relaxed).cast_signed()),
-                evicted_records: at(records, Ordering::Relaxed),
-                evicted_ns: Some(at(evicted, Ordering::Relaxed).cast_signed())
-                    .filter(|ns| *ns != i64::MIN),
+                published,
+                published_bytes,
+                watermark_ns: Some(watermark_ns).filter(|ns| *ns != i64::MIN),
+                published_mono_ns: told(published_mono_ns),
+                evicted_records,
+                evicted_ns: Some(evicted_ns.cast_signed()).filter(|ns| *ns != i64::MIN),
             }
         };
         Ok((0..self.layout().geometry.producers).map(read).collect())
@@ -354,12 +340,18 @@ impl Attached {
             offset: self.layout().bucket(index),
             bytes: bucket_bytes,
         };
-        let filled = buffer.fill(&source, committed, bucket_bytes, base_ns.cast_signed());
+        let filled = buffer.fill(
+            &source,
+            bucket,
+            committed,
+            bucket_bytes,
+            base_ns.cast_signed(),
+        );
         // G: Acquire, pairs with the fence in Control::claim(): if any load above saw a byte of a later generation, the
         // load below sees that generation.
         fence(Ordering::Acquire);
         let result = if is_readable(self.control(index), bucket) {
-            filled.map_err(|fault| fault.of(bucket))
+            filled
         } else {
             Err(CopyError::Overwritten(bucket))
         };
@@ -373,7 +365,8 @@ impl Attached {
     /// What the header of a bucket says, all of one generation.
     fn bucket(&self, index: usize) -> AttachedBucket {
         for _ in 0..ATTEMPTS {
-            let entry = self.read_bucket(index);
+            let words = self.bucket_words(index);
+            let entry = self.entry(index, control::decode(words[0]), &words);
             fence(Ordering::Acquire); // G, as in copy_bucket()
             let (_, generation) = control::decode(self.control(index));
             if generation == entry.bucket.generation {
@@ -381,12 +374,22 @@ impl Attached {
             }
         }
         let (_, generation) = control::decode(self.control(index)); // a name, perhaps old
-        empty(index, generation, AttachedState::Claimed)
+        self.entry(
+            index,
+            (AttachedState::Claimed, generation),
+            &[0; BUCKET_WORDS],
+        )
     }
 
-    fn read_bucket(&self, index: usize) -> AttachedBucket {
+    /// A bucket of this state and generation, by the words of its header.
+    fn entry(
+        &self,
+        index: usize,
+        (state, generation): (AttachedState, u64),
+        words: &[u64; BUCKET_WORDS],
+    ) -> AttachedBucket {
         let [
-            control,
+            _control,
             packets,
             bytes,
             min_ns,
@@ -399,38 +402,38 @@ impl Attached {
             _first_bytes,
             closing,
             closed_mono_ns,
-        ] = self.bucket_words(index);
-        let (phase, generation) = control::decode(control);
-        let state = match phase {
-            Phase::Free => AttachedState::Free,
-            Phase::Claimed => AttachedState::Claimed,
-            Phase::Open => AttachedState::Open,
-            Phase::Closed => AttachedState::Closed,
-        };
-        let nothing = empty(index, generation, state);
-        if !matches!(phase, Phase::Open | Phase::Closed) {
-            return nothing;
-        }
+        ] = *words;
         let Geometry {
             producers,
             bucket_bytes,
             ..
         } = self.layout().geometry;
-        if packets > (bucket_bytes / DESCRIPTOR_BYTES) as u64 || producer >= producers as u64 {
-            let state = AttachedState::Damaged;
-            return AttachedBucket { state, ..nothing };
-        }
-        let is_closed = state == AttachedState::Closed;
+        let is_used = matches!(state, AttachedState::Open | AttachedState::Closed);
+        let is_sound =
+            packets <= (bucket_bytes / DESCRIPTOR_BYTES) as u64 && producer < producers as u64;
+        let number = |value| if is_used && is_sound { value } else { 0 };
         AttachedBucket {
-            producer: usize::try_from(producer).expect("below their number"),
-            sequence,
-            first,
-            packets,
-            bytes,
-            span_ns: (packets > 0).then(|| (min_ns.cast_signed(), max_ns.cast_signed())),
-            closing: if is_closed { closing } else { 0 },
-            closed_mono_ns: told(closed_mono_ns.cast_signed()),
-            ..nothing
+            bucket: BucketRef {
+                index: u32::try_from(index).unwrap_or(u32::MAX), // at most 65,535 buckets
+                generation,
+            },
+            state: if is_used && !is_sound {
+                AttachedState::Damaged
+            } else {
+                state
+            },
+            producer: usize::try_from(number(producer)).expect("below their number"),
+            sequence: number(sequence),
+            first: number(first),
+            packets: number(packets),
+            bytes: number(bytes),
+            span_ns: (number(packets) > 0).then(|| (min_ns.cast_signed(), max_ns.cast_signed())),
+            closing: if state == AttachedState::Closed {
+                number(closing)
+            } else {
+                0
+            },
+            closed_mono_ns: told(number(closed_mono_ns)),
         }
     }
 
@@ -441,14 +444,19 @@ impl Attached {
     /// The words of a [`BucketHeader`], loaded in their order: the control word (Acquire, pairs with O), the committed mark (Acquire,
     /// pairs with P1), and what they order.
     fn bucket_words(&self, index: usize) -> [u64; BUCKET_WORDS] {
-        let header = self.layout().bucket_header(index);
-        std::array::from_fn(|word| self.mapped.load(header + word * 8, Ordering::Acquire))
+        self.mapped.words(self.layout().bucket_header(index))
     }
 
     /// The control word of a bucket, behind a fence.
     fn control(&self, index: usize) -> u64 {
         let header = self.layout().bucket_header(index);
         self.mapped.load(header, Ordering::Relaxed)
+    }
+
+    /// The words of the [`RegionState`], in their order.
+    fn state(&self) -> Result<[u64; 4], CopyError> {
+        self.whole()?;
+        Ok(self.mapped.words(REGION_STATE_OFFSET))
     }
 
     fn whole(&self) -> Result<(), CopyError> {
@@ -469,19 +477,17 @@ fn check_header(
     let path = path.to_owned();
     let [magic, version, region_bytes, ..] = *words;
     if magic == MAGIC.swap_bytes() {
-        return Err(AttachError::ByteOrder { path });
+        return Err(AttachError::ByteOrder(path));
     }
     if magic != MAGIC {
-        return Err(AttachError::NotARing { path });
+        return Err(AttachError::NotARing(path));
     }
     if version == 0 {
-        return Err(AttachError::NotReady { path });
+        return Err(AttachError::NotReady(path));
     }
     if version != VERSION {
-        return Err(AttachError::Version {
-            path,
-            found: version,
-        });
+        let found = version;
+        return Err(AttachError::Version { path, found });
     }
     if region_bytes > file_bytes as u64 {
         return Err(AttachError::Truncated {
@@ -499,35 +505,13 @@ fn check_header(
 
 /// Whether a control word is that of an open or closed bucket of this generation.
 fn is_readable(control: u64, bucket: BucketRef) -> bool {
-    let (phase, generation) = control::decode(control);
-    matches!(phase, Phase::Open | Phase::Closed) && generation == bucket.generation
-}
-
-fn empty(index: usize, generation: u64, state: AttachedState) -> AttachedBucket {
-    AttachedBucket {
-        bucket: BucketRef {
-            index: u32::try_from(index).unwrap_or(u32::MAX), // at most 65,535 buckets
-            generation,
-        },
-        state,
-        producer: 0,
-        sequence: 0,
-        first: 0,
-        packets: 0,
-        bytes: 0,
-        span_ns: None,
-        closing: 0,
-        closed_mono_ns: None,
-    }
+    let (state, generation) = control::decode(control);
+    matches!(state, AttachedState::Open | AttachedState::Closed) && generation == bucket.generation
 }
 
 /// A time of the monotonic clock, if it was told.
-fn told(mono_ns: i64) -> Option<i64> {
-    Some(mono_ns).filter(|ns| *ns != MONO_UNKNOWN)
-}
-
-fn state_offset() -> usize {
-    REGION_STATE_OFFSET + std::mem::offset_of!(RegionState, state)
+fn told(mono_ns: u64) -> Option<i64> {
+    Some(mono_ns.cast_signed()).filter(|ns| *ns != MONO_UNKNOWN)
 }
 
 /// The bytes of one bucket.
@@ -570,9 +554,9 @@ mod tests {
         };
         assert_eq!(check(1, VERSION).unwrap(), good);
         let swapped = check(0, MAGIC.swap_bytes());
-        assert!(matches!(swapped, Err(AttachError::ByteOrder { .. })));
-        assert!(matches!(check(0, 5), Err(AttachError::NotARing { .. })));
-        assert!(matches!(check(1, 0), Err(AttachError::NotReady { .. })));
+        assert!(matches!(swapped, Err(AttachError::ByteOrder(_))));
+        assert!(matches!(check(0, 5), Err(AttachError::NotARing(_))));
+        assert!(matches!(check(1, 0), Err(AttachError::NotReady(_))));
         let newer = check(1, 9);
         assert!(matches!(newer, Err(AttachError::Version { found: 9, .. })));
         let longer = check(2, 8 << 20);

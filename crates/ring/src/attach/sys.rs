@@ -60,9 +60,7 @@ impl Mapped {
         let fd = open(path, flags, Mode::empty()).map_err(|error| system("open", error))?;
         let stat = fstat(&fd).map_err(|error| system("fstat", error))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(AttachError::NotAFile {
-                path: path.to_owned(),
-            });
+            return Err(AttachError::NotAFile(path.to_owned()));
         }
         let bytes = u64::try_from(stat.st_size).unwrap_or(0);
         let length = usize::try_from(bytes)
@@ -133,6 +131,14 @@ impl Mapped {
         // SAFETY: mapped as long as `self`, aligned, and only ever loaded. This is a reference to one atomic word, which
         // anybody may store to at any time.
         unsafe { word.as_ref() }.load(order)
+    }
+
+    /// The words from a byte offset on, loaded in their order, each with Acquire.
+    ///
+    /// # Panics
+    /// Unless all lie in the mapping, aligned to 8.
+    pub(super) fn words<const N: usize>(&self, offset: usize) -> [u64; N] {
+        std::array::from_fn(|word| self.load(offset + word * 8, Ordering::Acquire))
     }
 
     /// Copies `bytes` from a byte offset on, word by word in rising order.

@@ -15,6 +15,8 @@
 //! A claim needs `holds == 0` and counts the generation up; a hold needs the generation that the reader knows and a bucket
 //! that is open or closed. Both are compare-and-swap on this one word, so that one of them loses.
 
+#[cfg(not(loom))]
+use crate::AttachedState;
 use crate::sync::{AtomicU64, Ordering, fence};
 
 const STATE_MASK: u64 = 0b11;
@@ -28,26 +30,16 @@ const GENERATION_SHIFT: u32 = 16;
 /// Generations wrap after 2⁴⁸ claims: 89 years at 100 ns each.
 const GENERATION_MASK: u64 = (1 << 48) - 1;
 
-/// What the word says about a bucket, for a reader of another process.
+/// State and generation in a word, whatever it holds, for a reader of another process.
 #[cfg(not(loom))]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
-    Free,
-    Claimed,
-    Open,
-    Closed,
-}
-
-/// Phase and generation in a word, whatever it holds.
-#[cfg(not(loom))]
-pub(crate) fn decode(word: u64) -> (Phase, u64) {
-    let phase = match word & STATE_MASK {
-        FREE => Phase::Free,
-        CLAIMED => Phase::Claimed,
-        OPEN => Phase::Open,
-        _ => Phase::Closed,
+pub(crate) fn decode(word: u64) -> (AttachedState, u64) {
+    let state = match word & STATE_MASK {
+        FREE => AttachedState::Free,
+        CLAIMED => AttachedState::Claimed,
+        OPEN => AttachedState::Open,
+        _ => AttachedState::Closed,
     };
-    (phase, word >> GENERATION_SHIFT)
+    (state, word >> GENERATION_SHIFT)
 }
 
 /// State, holds and generation of a bucket: at first free, no holds, generation 0.
@@ -167,10 +159,10 @@ mod tests {
         control.close();
         let word = control.0.load(Ordering::Relaxed);
         assert_eq!(word, (1 << 16) | (2 << 2) | 3);
-        assert_eq!(decode(word), (Phase::Closed, 1));
-        assert_eq!(decode(word ^ 1), (Phase::Open, 1));
-        assert_eq!(decode(1), (Phase::Claimed, 0));
-        assert_eq!(decode(7 << 16), (Phase::Free, 7));
+        assert_eq!(decode(word), (AttachedState::Closed, 1));
+        assert_eq!(decode(word ^ 1), (AttachedState::Open, 1));
+        assert_eq!(decode(1), (AttachedState::Claimed, 0));
+        assert_eq!(decode(7 << 16), (AttachedState::Free, 7));
     }
 
     #[test]

@@ -103,13 +103,9 @@ impl RegionFile {
             path: Some(path.to_owned()),
             medium: Medium::Disk,
         };
-        match created.prepare(path, bytes) {
-            Ok(()) => Ok(created),
-            Err(error) => {
-                created.remove();
-                Err(error)
-            }
-        }
+        let prepared = created.prepare(path, bytes);
+        prepared.inspect_err(|_| created.remove())?;
+        Ok(created)
     }
 
     /// Locks, sizes and marks a file that was just created.
@@ -207,9 +203,8 @@ fn has_room(system: &StatFs, bytes: usize, freed_bytes: u64) -> bool {
 /// Removes a ring file of this user that nobody has locked, if a ring of `bytes` then has place; everything else stays and
 /// is an error.
 fn make_room(path: &Path, bytes: usize) -> Result<(), RingError> {
-    let foreign = || RingError::FileForeign {
-        path: path.to_owned(),
-    };
+    let foreign = || RingError::FileForeign(path.to_owned());
+    let held = || RingError::FileHeld(path.to_owned());
     let fail = |call, error| failed(path, call, error);
     // Not blocking: what has the name may be a pipe.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -231,19 +226,13 @@ fn make_room(path: &Path, bytes: usize) -> Result<(), RingError> {
     }
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => {
-            return Err(RingError::FileHeld {
-                path: path.to_owned(),
-            });
-        }
+        Err(Errno::WOULDBLOCK) => return Err(held()),
         Err(error) => return Err(fail("flock", error)),
     }
     // Another recorder may have replaced it between open and lock.
     let named = lstat(path).map_err(|error| fail("lstat", error))?;
     if !same(&opened, &named) {
-        return Err(RingError::FileHeld {
-            path: path.to_owned(),
-        });
+        return Err(held());
     }
     // What it holds may be wanted still, if nothing can take its place.
     let system = fstatfs(&file).map_err(|error| fail("fstatfs", error))?;

@@ -155,10 +155,8 @@ impl Memory {
             (None, MapFlags::empty())
         } else {
             let reserved = Self::aligned(bytes, ProtFlags::empty());
-            (
-                Some(reserved.inspect_err(|_| file.remove())?),
-                MapFlags::FIXED,
-            )
+            let reserved = reserved.inspect_err(|_| file.remove())?;
+            (Some(reserved), MapFlags::FIXED)
         };
         // A failed MAP_FIXED may have unmapped what was there, and another thread may have got the addresses: from here on
         // they are the new mapping's, or nobody's.
@@ -201,7 +199,7 @@ impl Memory {
             return Ok(());
         };
         let reserved = file.reserve(ALIGNMENT);
-        reserved.map_err(|error| file.error("fallocate", self.bytes, error))?;
+        reserved.map_err(|error| self.error("fallocate", error))?;
         // SAFETY: the mapping is aligned, begins with the page just taken, and nobody else knows it yet.
         unsafe { self.base.cast::<u64>().write_volatile(MAGIC) };
         Ok(())
@@ -214,7 +212,7 @@ impl Memory {
             let by_touch = file.medium == Medium::Memory && prefault && self.populates();
             if !by_touch && file.medium != Medium::HugePages {
                 let reserved = file.reserve(self.bytes);
-                reserved.map_err(|error| file.error("fallocate", self.bytes, error))?;
+                reserved.map_err(|error| self.error("fallocate", error))?;
             }
         }
         if prefault {
@@ -240,16 +238,22 @@ impl Memory {
             self.touch(range);
             Ok(())
         };
-        populate::in_parallel(self.bytes, populate::helpers(self.bytes), progress, fill).map_err(
-            |error| match &self.file {
-                // The kernel's word for "a store here would end the process": no room for the page.
-                Some(file) if error == Errno::FAULT => {
-                    file.error("madvise(MADV_POPULATE_WRITE)", self.bytes, Errno::NOSPC)
-                }
-                Some(file) => file.error("madvise(MADV_POPULATE_WRITE)", self.bytes, error),
-                None => system("madvise(MADV_POPULATE_WRITE)", self.bytes, error),
-            },
-        )
+        let helpers = populate::helpers(self.bytes);
+        let filled = populate::in_parallel(self.bytes, helpers, progress, fill);
+        filled.map_err(|error| {
+            // The kernel's word for "a store here would end the process": no room for the page.
+            let is_full = error == Errno::FAULT && self.file.is_some();
+            let error = if is_full { Errno::NOSPC } else { error };
+            self.error("madvise(MADV_POPULATE_WRITE)", error)
+        })
+    }
+
+    /// The error of a system call on the region.
+    fn error(&self, call: &'static str, error: Errno) -> RingError {
+        match &self.file {
+            Some(file) => file.error(call, self.bytes, error),
+            None => system(call, self.bytes, error),
+        }
     }
 
     fn advise(&self, offset: usize, bytes: usize, advice: Advice) -> Result<(), Errno> {
@@ -273,11 +277,8 @@ impl Memory {
 
     /// What backs the mapping, of which `filled` bytes were touched.
     fn pages(&self, filled: usize) -> Pages {
-        if self
-            .file
-            .as_ref()
-            .is_some_and(|file| file.medium == Medium::HugePages)
-        {
+        let is_hugetlbfs = |file: &RegionFile| file.medium == Medium::HugePages;
+        if self.file.as_ref().is_some_and(is_hugetlbfs) {
             return Pages::Explicit;
         }
         let start = self.base.addr().get() as u64;

@@ -125,7 +125,7 @@ fn only_an_abandoned_ring_file_is_replaced() {
     let again = || Memory::new(BYTES, &config, None).map(|_| ());
 
     let running = memory(&config);
-    assert!(matches!(again(), Err(RingError::FileHeld { .. })));
+    assert!(matches!(again(), Err(RingError::FileHeld(_))));
     let reader = open(&path, OFlags::RDONLY, Mode::empty()).unwrap();
     drop(running);
     again().unwrap();
@@ -140,7 +140,7 @@ fn only_an_abandoned_ring_file_is_replaced() {
     let foreign = |what: &str| {
         let error = again().unwrap_err();
         assert!(
-            matches!(error, RingError::FileForeign { .. }),
+            matches!(error, RingError::FileForeign(_)),
             "{what}: {error}"
         );
         assert!(path.symlink_metadata().is_ok(), "{what} was removed");

@@ -160,13 +160,10 @@ fn what_is_wrong_is_said() {
         error(&missing),
         AttachError::System { call: "open", .. }
     ));
-    assert!(matches!(
-        error(directory.path()),
-        AttachError::NotAFile { .. }
-    ));
+    assert!(matches!(error(directory.path()), AttachError::NotAFile(_)));
     assert!(matches!(
         error(Path::new("/dev/zero")),
-        AttachError::NotAFile { .. }
+        AttachError::NotAFile(_)
     ));
     let length = fs::metadata(&path).unwrap().len();
     let file = File::options().write(true).open(&path).unwrap();
