@@ -126,18 +126,11 @@ impl Capture {
 
     /// Writes what is in the buffer. Returns how many packets have another time than in the input.
     pub(super) fn finish(self) -> Result<u64, WriteError> {
-        let times_clamped = match self.writer {
-            Writer::Pcap(writer) => {
-                let times_clamped = writer.times_clamped();
-                writer.finish()?;
-                times_clamped
-            }
-            Writer::PcapNg { writer, .. } => {
-                let times_clamped = writer.times_clamped();
-                writer.finish()?;
-                times_clamped
-            }
+        let (times_clamped, finished) = match self.writer {
+            Writer::Pcap(writer) => (writer.times_clamped(), writer.finish().map(drop)),
+            Writer::PcapNg { writer, .. } => (writer.times_clamped(), writer.finish().map(drop)),
         };
+        finished?;
         Ok(times_clamped + self.times_beyond)
     }
 }

@@ -40,24 +40,18 @@ impl Report {
             Some(interface) => format!("{interface} {}", finding.check),
             None => finding.check.to_owned(),
         };
-        let width = self
+        let widths = self
             .findings
             .iter()
-            .map(|finding| label(finding).chars().count())
-            .max()
-            .unwrap_or(0);
+            .map(|finding| label(finding).chars().count());
+        let width = widths.max().unwrap_or(0);
         let mut text = String::new();
         for finding in &self.findings {
-            let Finding {
-                severity,
-                what,
-                advice,
-                ..
-            } = finding;
-            let word = paint(*severity, colour);
+            let word = paint(finding.severity, colour);
             // Writing into a `String` cannot fail.
+            let (what, advice) = (&finding.what, &finding.advice);
             let _ = writeln!(text, "{word}  {:width$}  {what}", label(finding));
-            if *severity != Severity::Ok {
+            if finding.severity != Severity::Ok {
                 let _ = writeln!(text, "      {:width$}  → {advice}", "");
             }
         }
@@ -68,11 +62,8 @@ impl Report {
                 "-     not looked at, because there are none here or nobody tells: {checks}"
             );
         }
-        let warnings = self
-            .findings
-            .iter()
-            .filter(|finding| finding.severity == Severity::Warn)
-            .count();
+        let severities = self.findings.iter().map(|finding| finding.severity);
+        let warnings = severities.filter(|one| *one == Severity::Warn).count();
         let _ = match warnings {
             0 => writeln!(text, "nothing found that would lose packets"),
             1 => writeln!(text, "1 finding would lose packets"),

@@ -12,9 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_filter::{
-    Filter, LinkContext, Matches, Mode, Program, RuleId, RuleReader, RuleSet, Sure,
-};
+use retroscope_filter::{Filter, LinkContext, Matches, Mode, Program, RuleId, RuleSet, Sure};
 use retroscope_packet::LinkType;
 
 use super::{
@@ -36,16 +34,10 @@ const TURN: Duration = Duration::from_millis(50);
 /// A way to evaluate the expression.
 struct Way<'f> {
     name: &'static str,
-    how: How<'f>,
+    /// The packets of a run that match.
+    find: Box<dyn FnMut(&Run<'_>) -> u64 + 'f>,
     /// Nanoseconds a packet, by turn.
     figures: Vec<f64>,
-}
-
-enum How<'f> {
-    Filter(&'f Filter),
-    Libpcap(&'f Filter),
-    /// The filter is for rules that the set is not sure of.
-    Rules(RuleReader, Matches, &'f Filter),
 }
 
 /// Measures `filter` on the packets of `file` and prints a table.
@@ -74,19 +66,34 @@ pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
         .insert(RuleId(0), &native)
         .map_err(|error| refused(&error))?;
 
+    let (mut reader, mut of_set) = (rules.reader(), Matches::default());
     let mut ways = vec![
-        Way::new("machine code", How::Filter(&native)),
-        Way::new("interpreter", How::Filter(&interpreted)),
+        Way::new("machine code", |run| run.matches(&native)),
+        Way::new("interpreter", |run| run.matches(&interpreted)),
     ];
     // Alone: libpcap knows no terms of our own.
     let is_plain = |context: &LinkContext| is_plain(&interpreted, context.link_type);
     if contexts.iter().all(is_plain) {
-        ways.push(Way::new("libpcap", How::Libpcap(&interpreted)));
+        ways.push(Way::new("libpcap", |run| {
+            let program = interpreted.program(run.link_type, Mode::Savefile);
+            program.map_or(0, |program| program.run_many_in_libpcap(&run.frames))
+        }));
     }
-    ways.push(Way::new(
-        "rule set",
-        How::Rules(rules.reader(), Matches::default(), &native),
-    ));
+    ways.push(Way::new("rule set", |run| {
+        reader.match_many(run.link_type, run.interface, &run.frames, &mut of_set);
+        let (mut found, mut asked) = (0, 0);
+        for (index, _, sure) in of_set.iter() {
+            match sure {
+                Sure::Yes => found |= 1 << index,
+                Sure::Ask => asked |= 1 << index,
+            }
+        }
+        if asked == 0 {
+            return found;
+        }
+        // The set is not sure of these.
+        found | asked & run.matches(&native)
+    }));
 
     let matches = agree(&mut ways, &runs)?;
     let passes = TURN.as_secs_f64() / time(&mut ways[0], &runs, 1);
@@ -114,40 +121,24 @@ pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
 }
 
 impl<'f> Way<'f> {
-    fn new(name: &'static str, how: How<'f>) -> Self {
+    fn new(name: &'static str, find: impl FnMut(&Run<'_>) -> u64 + 'f) -> Self {
         Self {
             name,
-            how,
+            find: Box::new(find),
             figures: Vec::with_capacity(TURNS),
         }
     }
+}
 
-    /// The packets of a run that match.
+impl Run<'_> {
+    /// The packets that match.
     #[inline]
-    fn find(&mut self, run: &Run<'_>) -> u64 {
-        match &mut self.how {
-            How::Filter(filter) => {
-                filter.matches_many((run.link_type, Mode::Savefile), run.interface, &run.frames)
-            }
-            How::Libpcap(filter) => filter
-                .program(run.link_type, Mode::Savefile)
-                .map_or(0, |program| program.run_many_in_libpcap(&run.frames)),
-            How::Rules(reader, matches, filter) => {
-                reader.match_many(run.link_type, run.interface, &run.frames, matches);
-                let (mut found, mut asked) = (0, 0);
-                for (index, _, sure) in matches.iter() {
-                    match sure {
-                        Sure::Yes => found |= 1 << index,
-                        Sure::Ask => asked |= 1 << index,
-                    }
-                }
-                if asked == 0 {
-                    return found;
-                }
-                let link = (run.link_type, Mode::Savefile);
-                found | asked & filter.matches_many(link, run.interface, &run.frames)
-            }
-        }
+    fn matches(&self, filter: &Filter) -> u64 {
+        filter.matches_many(
+            (self.link_type, Mode::Savefile),
+            self.interface,
+            &self.frames,
+        )
     }
 }
 
@@ -171,9 +162,9 @@ fn agree(ways: &mut [Way<'_>], runs: &[Run<'_>]) -> Result<u64, Failure> {
     let mut matches = 0;
     for run in runs {
         let (first, others) = ways.split_at_mut(1);
-        let set = first[0].find(run);
+        let set = (first[0].find)(run);
         for way in others {
-            let differ = way.find(run) ^ set;
+            let differ = (way.find)(run) ^ set;
             if differ != 0 {
                 return Err(Failure::failed(format_args!(
                     "{} and {} disagree about packet {}: please report this with the file",
@@ -193,7 +184,7 @@ fn time(way: &mut Way<'_>, runs: &[Run<'_>], passes: u32) -> f64 {
     let start = Instant::now();
     for _ in 0..passes {
         for run in black_box(runs) {
-            black_box(way.find(run));
+            black_box((way.find)(run));
         }
     }
     start.elapsed().as_secs_f64()

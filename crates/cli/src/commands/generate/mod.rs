@@ -169,12 +169,10 @@ fn write(
     tally: &mut Tally,
 ) -> Result<(), End> {
     let mut generator = Generator::new(config)?;
-    let mut output = Output::open(args.write.as_deref(), "generate")?;
+    let mut output = Output::open(args.write.as_deref(), "generate", tally)?;
     while let Some((offset_ns, frame)) = generator.next_frame() {
-        let time_ns = FILE_START_NS.saturating_add(offset_ns);
-        tally.add(time_ns, frame);
-        output.record(time_ns, frame)?;
-        if tally.packets.is_multiple_of(1024) && stop.load(Ordering::Relaxed) {
+        output.record(FILE_START_NS.saturating_add(offset_ns), frame)?;
+        if output.tally.packets.is_multiple_of(1024) && stop.load(Ordering::Relaxed) {
             break;
         }
     }
@@ -191,36 +189,29 @@ fn send(
 ) -> Result<(), End> {
     let source = GeneratorSource::new(interface, config.clone());
     let mut sender = LiveSender::open(interface, &program())?;
-    let mut output = Output::open(args.write.as_deref(), interface)?;
+    let mut output = Output::open(args.write.as_deref(), interface, tally)?;
     let clock = SystemClock::new();
     let start_ns = clock.mono_ns();
     for mut queue in Box::new(source).open(1)? {
-        drain(
-            queue.as_mut(),
-            &mut sender,
-            &mut output,
-            &clock,
-            stop,
-            tally,
-        )?;
+        drain(queue.as_mut(), &mut sender, &mut output, &clock, stop)?;
     }
-    tally.sending_ns = Some(clock.mono_ns() - start_ns);
-    tally.retries = Some(sender.retries());
-    tally.engine = Some(if sender.is_quick() {
+    let engine = if sender.is_quick() {
         "af-xdp"
     } else {
         "af-packet"
-    });
+    };
+    output.tally.engine = Some(engine);
+    output.tally.sending_ns = Some(clock.mono_ns() - start_ns);
+    output.tally.retries = Some(sender.retries());
     output.finish()
 }
 
 fn drain(
     queue: &mut dyn Queue,
     sender: &mut LiveSender,
-    output: &mut Output,
+    output: &mut Output<'_>,
     clock: &SystemClock,
     stop: &AtomicBool,
-    tally: &mut Tally,
 ) -> Result<(), End> {
     loop {
         if stop.load(Ordering::Relaxed) {
@@ -235,14 +226,12 @@ fn drain(
         for frames in frames.chunks(SEND_FRAMES) {
             let burst = Burst { memory, frames };
             let time_ns = clock.now().wall_ns;
-            sender.send(burst).map_err(|error| {
-                End::Failure(match sender.sent() {
-                    0 => Failure::failed(error),
-                    sent => Failure::failed(format!("{error} (after {})", counted(sent, "packet"))),
-                })
-            })?;
+            let sent = sender.send(burst).map_err(|error| match sender.sent() {
+                0 => Failure::failed(error),
+                sent => Failure::failed(format!("{error} (after {})", counted(sent, "packet"))),
+            });
+            sent.map_err(End::Failure)?;
             for frame in burst.iter() {
-                tally.add(time_ns, frame.data);
                 output.record(time_ns, frame.data)?;
             }
         }

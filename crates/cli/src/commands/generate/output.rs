@@ -6,6 +6,7 @@ use retroscope_capture::SourceError;
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{ByteOrder, InterfaceOptions, PcapOptions, RecordMeta};
 
+use super::tally::Tally;
 use crate::{
     commands::{
         capture_file::{Capture, cannot_write},
@@ -39,14 +40,21 @@ impl From<anyhow::Error> for End {
     }
 }
 
-/// Where packets are written to, if anywhere.
-pub(super) struct Output(Option<(Target, Capture)>);
+/// Counts packets, and writes them to a file if there is one.
+pub(super) struct Output<'t> {
+    pub(super) tally: &'t mut Tally,
+    file: Option<(Target, Capture)>,
+}
 
-impl Output {
+impl<'t> Output<'t> {
     /// Opens what `-w` names, `-` being stdout; pcapng calls the interface `interface`.
-    pub(super) fn open(path: Option<&Path>, interface: &str) -> Result<Self, End> {
+    pub(super) fn open(
+        path: Option<&Path>,
+        interface: &str,
+        tally: &'t mut Tally,
+    ) -> Result<Self, End> {
         let Some(path) = path else {
-            return Ok(Self(None));
+            return Ok(Self { tally, file: None });
         };
         let is_pcapng = path.extension().is_some_and(|it| it == "pcapng");
         let target = Target::new(path.to_owned());
@@ -64,12 +72,14 @@ impl Output {
             Capture::pcap(file, PcapOptions::new(LinkType::ETHERNET))
         };
         let capture = capture.map_err(|error| cannot_write(&target, error))?;
-        Ok(Self(Some((target, capture))))
+        let file = Some((target, capture));
+        Ok(Self { tally, file })
     }
 
-    /// Writes one whole frame; the time is in ns since the UNIX epoch.
+    /// Takes one whole frame; the time is in ns since the UNIX epoch.
     pub(super) fn record(&mut self, time_ns: i64, frame: &[u8]) -> Result<(), End> {
-        let Some((target, capture)) = &mut self.0 else {
+        self.tally.add(time_ns, frame);
+        let Some((target, capture)) = &mut self.file else {
             return Ok(());
         };
         // A frame is at most 9014 bytes.
@@ -88,7 +98,7 @@ impl Output {
 
     /// Writes what is still buffered.
     pub(super) fn finish(self) -> Result<(), End> {
-        let Some((target, capture)) = self.0 else {
+        let Some((target, capture)) = self.file else {
             return Ok(());
         };
         let finished = capture.finish().map(drop);

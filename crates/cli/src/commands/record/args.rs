@@ -246,8 +246,8 @@ impl Args {
                 "-r needs a trigger: say --trigger EXPR, for example --trigger 'udp port 53'",
             ));
         }
-        let mut others = self.interfaces.iter().enumerate();
-        if let Some((_, name)) = others.find(|(i, name)| self.interfaces[..*i].contains(name)) {
+        let mut numbered = self.interfaces.iter().enumerate();
+        if let Some((_, name)) = numbered.find(|(i, name)| self.interfaces[..*i].contains(name)) {
             return Err(Failure::usage(format!(
                 "-i {name} is given twice: name each interface once"
             )));
@@ -301,12 +301,9 @@ impl Args {
 
     fn scripts(&self) -> Result<Scripts, Failure> {
         let read = |path: &PathBuf| Script::read(path, self.lua_trusted).map_err(Failure::failed);
+        let triggers = self.trigger_lua.iter().map(read);
         Ok(Scripts {
-            triggers: self
-                .trigger_lua
-                .iter()
-                .map(read)
-                .collect::<Result<_, _>>()?,
+            triggers: triggers.collect::<Result<_, _>>()?,
             dump: self.dump_lua.as_ref().map(read).transpose()?,
         })
     }
@@ -317,16 +314,11 @@ impl Args {
     }
 
     fn check_directory(&self) -> Result<(), Failure> {
-        let extension = self
-            .directory
-            .extension()
-            .and_then(|e| e.to_str())
-            .unwrap_or_default()
-            .to_ascii_lowercase();
-        let is_file = self.directory.exists() && !self.directory.is_dir();
-        if is_file
-            || (!self.directory.is_dir() && ["pcap", "pcapng", "cap"].contains(&extension.as_str()))
-        {
+        let extension = self.directory.extension().unwrap_or_default();
+        let is_capture = ["pcap", "pcapng", "cap"]
+            .iter()
+            .any(|one| extension.eq_ignore_ascii_case(one));
+        if !self.directory.is_dir() && (is_capture || self.directory.exists()) {
             let shown = self.directory.display();
             return Err(Failure::usage(format!(
                 "-w {shown}: name a directory, one file per dump is written there"
@@ -383,10 +375,8 @@ impl Args {
         let text = fs::read_to_string(path)
             .map_err(|error| Failure::failed(format!("cannot read {}: {error}", path.display())))?;
         // As tcpdump -F: a comment runs from # to the end of its line.
-        let lines: Vec<&str> = text
-            .lines()
-            .map(|line| line.split('#').next().unwrap_or_default())
-            .collect();
-        Ok(Some(lines.join(" ").trim().to_owned()))
+        let lines = text.lines().filter_map(|line| line.split('#').next());
+        let text = lines.collect::<Vec<_>>().join(" ");
+        Ok(Some(text.trim().to_owned()))
     }
 }
