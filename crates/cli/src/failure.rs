@@ -106,6 +106,14 @@ pub(crate) fn put(text: &str) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// As [`put()`], of an object in one line.
+///
+/// # Errors
+/// [`Failure`], exit 1.
+pub(crate) fn put_json(object: &impl serde::Serialize) -> Result<ExitCode, Failure> {
+    put(&(serde_json::to_string(object).map_err(Failure::failed)? + "\n"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,9 +2,11 @@
 //!
 //! See the kernel's Documentation/ABI/stable/sysfs-devices-node and, for `numa_node` of a device, testing/sysfs-bus-pci.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use retroscope_capture::CpuList;
+
+use crate::system_file::read;
 
 /// The machine's nodes and interfaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,13 +21,13 @@ impl Topology {
     /// Reads them from sysfs, mounted at `sys`.
     pub(crate) fn read<'a>(sys: &Path, interfaces: impl Iterator<Item = &'a str>) -> Self {
         // Written as lists of CPUs are.
-        let online = fs::read_to_string(sys.join("devices/system/node/online")).ok();
-        let nodes: Option<CpuList> = online.and_then(|list| list.trim().parse().ok());
+        let online = read(sys.join("devices/system/node/online"));
+        let nodes: Option<CpuList> = online.and_then(|list| list.parse().ok());
         let node_of = |name: &str| {
             // A name with a slash would lead elsewhere.
             let name = Some(name).filter(|name| !name.contains('/'))?;
             let path = sys.join("class/net").join(name).join("device/numa_node");
-            fs::read_to_string(path).ok()?.trim().parse::<u32>().ok() // -1: unknown
+            read(path)?.parse::<u32>().ok() // -1: unknown
         };
         Self {
             nodes: nodes.map_or(1, |list| list.as_slice().len()),
@@ -52,6 +54,8 @@ impl Topology {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// A sysfs with these nodes and interfaces.

@@ -47,7 +47,7 @@ use retroscope_packet::LinkType;
 
 use self::{finding::Finding, report::Report};
 use crate::{
-    failure::{Code, Failure, put},
+    failure::{Code, Failure, put, put_json},
     numa::Topology,
     system_file::{read, read_number},
 };
@@ -97,13 +97,11 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let report = Report::new(findings(&args.interface)?, &CHECKS);
-    let text = if args.json {
-        let line = serde_json::to_string(&report).map_err(Failure::failed)?;
-        line + "\n"
+    let done = if args.json {
+        put_json(&report)?
     } else {
-        report.text(wants_colour())
+        put(&report.text(wants_colour()))?
     };
-    let done = put(&text)?;
     Ok(if report.loses_packets() {
         Code::Failed.into()
     } else {

@@ -46,12 +46,16 @@ pub(super) fn search<R: Read>(
     filter: Filter,
     mut output: Output,
 ) -> Result<Found, SearchError> {
-    let mut links = Links::new(filter);
+    let mut links = Links {
+        filter,
+        known: 0,
+        compiled: false,
+        refused: Vec::new(),
+    };
     let damage = loop {
         let filled = reader.fill();
-        links
-            .learn(reader.interfaces())
-            .map_err(SearchError::Refused)?;
+        let learnt = links.learn(reader.interfaces());
+        learnt.map_err(SearchError::Refused)?;
         if links.compiled {
             output.interfaces(reader.format(), reader.interfaces())?;
         }
@@ -91,15 +95,6 @@ struct Links {
 }
 
 impl Links {
-    fn new(filter: Filter) -> Self {
-        Self {
-            filter,
-            known: 0,
-            compiled: false,
-            refused: Vec::new(),
-        }
-    }
-
     /// Compiles for interfaces that are new. Fails at once if the text is no expression, for no link type can help then.
     fn learn(&mut self, interfaces: &[Interface]) -> Result<(), FilterError> {
         for interface in &interfaces[self.known..] {

@@ -10,7 +10,7 @@ use std::{path::PathBuf, process::ExitCode};
 use retroscope_ring::Attached;
 
 use self::report::Report;
-use crate::failure::{Failure, put};
+use crate::failure::{Failure, put, put_json};
 
 /// Show what a ring in a file holds: how much, of what time, and whether its recorder runs.
 #[derive(Debug, clap::Args)]
@@ -33,10 +33,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let attached = Attached::open(&args.ring_file).map_err(Failure::failed)?;
     let report = Report::new(&args.ring_file, &attached, args.buckets).map_err(Failure::failed)?;
-    let text = if args.json {
-        serde_json::to_string(&report).map_err(Failure::failed)? + "\n"
-    } else {
-        report.text()
-    };
-    put(&text)
+    if args.json {
+        return put_json(&report);
+    }
+    put(&report.text())
 }

@@ -128,7 +128,7 @@ impl Report {
         let newest = spans.clone().max_by_key(|(_, _, to)| to.0);
         let bucket_list = spans.map(|(bucket, from, to)| BucketJson::new(bucket, from.1, to.1));
         let writer = attached.writer()?;
-        let history = History::new(attached, writer, &producers)?;
+        let history = history(attached, writer, &producers)?;
         // Foreign numbers: their sums may be anything.
         let sum =
             |of: fn(&AttachedBucket) -> u64| buckets.iter().map(of).fold(0, u64::saturating_add);
@@ -161,8 +161,8 @@ impl Report {
             stored_bytes: total(|producer| producer.published_bytes),
             oldest: oldest.map(|(_, from, _)| rfc3339(from.1)),
             newest: newest.map(|(_, _, to)| rfc3339(to.1)),
-            whole_since: history.since_ns.map(rfc3339),
-            held_seconds: history.ns.map(|ns| ns as f64 / 1e9),
+            whole_since: history.map(|(since_ns, _)| rfc3339(since_ns)),
+            held_seconds: history.map(|(_, ns)| ns as f64 / 1e9),
             bucket_list: list_buckets.then(|| bucket_list.collect()),
             producers: producers.iter().map(ProducerJson::new).collect(),
             interfaces: interfaces.into_iter().map(InterfaceJson::new).collect(),
@@ -276,40 +276,27 @@ impl Report {
     }
 }
 
-/// How far the past reaches back.
-#[derive(Debug, Default)]
-struct History {
-    /// All since then is there, ns since the epoch.
-    since_ns: Option<i64>,
-    /// How long ago that is, ns.
-    ns: Option<i64>,
-}
-
-impl History {
-    fn new(
-        attached: &Attached,
-        writer: Writer,
-        producers: &[AttachedProducer],
-    ) -> Result<Self, CopyError> {
-        let info = attached.info();
-        let last_ns = producers.iter().filter_map(|p| p.published_mono_ns).max();
-        let (Some(created_mono_ns), Some(last_ns)) = (info.created_mono_ns, last_ns) else {
-            return Ok(Self::default());
-        };
-        let is_running = writer == Writer::Running && info.this_boot == Some(true);
-        let now_ns = if is_running {
-            SystemClock::new().mono_ns()
-        } else {
-            last_ns
-        };
-        let since_mono_ns = attached.whole_since_mono_ns()?.unwrap_or(created_mono_ns);
-        let created_ns = info.created_ns.unwrap_or(0);
-        let since_ns = since_mono_ns.saturating_sub(created_mono_ns);
-        Ok(Self {
-            since_ns: Some(created_ns.saturating_add(since_ns)),
-            ns: Some(now_ns.saturating_sub(since_mono_ns)),
-        })
-    }
+/// All since when is there, ns since the epoch, and how long ago that is, ns. `None`: not told.
+fn history(
+    attached: &Attached,
+    writer: Writer,
+    producers: &[AttachedProducer],
+) -> Result<Option<(i64, i64)>, CopyError> {
+    let info = attached.info();
+    let last_ns = producers.iter().filter_map(|p| p.published_mono_ns).max();
+    let (Some(created_mono_ns), Some(last_ns)) = (info.created_mono_ns, last_ns) else {
+        return Ok(None);
+    };
+    let is_running = writer == Writer::Running && info.this_boot == Some(true);
+    let now_ns = if is_running {
+        SystemClock::new().mono_ns()
+    } else {
+        last_ns
+    };
+    let since_mono_ns = attached.whole_since_mono_ns()?.unwrap_or(created_mono_ns);
+    let since_ns = since_mono_ns.saturating_sub(created_mono_ns);
+    let since_ns = info.created_ns.unwrap_or(0).saturating_add(since_ns);
+    Ok(Some((since_ns, now_ns.saturating_sub(since_mono_ns))))
 }
 
 /// Stamp less ring time of the records of a bucket, ns. A live producer has one clock.
@@ -323,10 +310,11 @@ fn offset_ns(steps: &[Step], bucket: &AttachedBucket) -> i64 {
 
 impl ProducerJson {
     fn new(producer: &AttachedProducer) -> Self {
+        let watermark_ns = producer.watermark_ns.filter(|&ns| ns != i64::MAX);
         Self {
             published: producer.published,
             published_bytes: producer.published_bytes,
-            watermark: (producer.watermark_ns.filter(|&ns| ns != i64::MAX)).map(rfc3339),
+            watermark: watermark_ns.map(rfc3339),
         }
     }
 }
@@ -334,12 +322,8 @@ impl ProducerJson {
 impl InterfaceJson {
     fn new(entry: InterfaceEntry) -> Self {
         // The name is foreign: it goes to a terminal.
-        let name = entry
-            .name
-            .chars()
-            .map(|c| if c.is_control() { '?' } else { c });
         Self {
-            name: name.collect(),
+            name: entry.name.replace(char::is_control, "?"),
             link_type: entry.link_type,
             snaplen: entry.snaplen,
         }
