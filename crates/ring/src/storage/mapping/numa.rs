@@ -12,18 +12,9 @@ const WORD_BITS: u32 = libc::c_ulong::BITS;
 /// Prefers a node for all pages of a mapping that have not been touched yet. Refusals are told, not failed on: a ring on
 /// the other node is slower, and works.
 pub(super) fn prefer(base: NonNull<u8>, bytes: usize, node: u32) -> Numa {
-    match mbind(base, bytes, node) {
-        Ok(()) => Numa::Preferred { node },
-        Err(error) => Numa::Refused {
-            node,
-            errno: error.raw_os_error().unwrap_or(libc::EINVAL),
-        },
-    }
-}
-
-fn mbind(base: NonNull<u8>, bytes: usize, node: u32) -> io::Result<()> {
+    let refused = |errno| Numa::Refused { node, errno };
     if node >= NODES_MAX {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        return refused(libc::EINVAL);
     }
     let mut mask: [libc::c_ulong; (NODES_MAX / WORD_BITS) as usize] =
         [0; (NODES_MAX / WORD_BITS) as usize];
@@ -42,8 +33,11 @@ fn mbind(base: NonNull<u8>, bytes: usize, node: u32) -> io::Result<()> {
         )
     };
     if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
+        return Numa::Preferred { node };
     }
+    refused(
+        io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or(libc::EINVAL),
+    )
 }
