@@ -11,6 +11,8 @@ use std::{
     },
 };
 
+use serde::{Serialize, Serializer};
+
 use retroscope_capture::{InputDrops, OffloadEffects, SourceStatistics, af_xdp::XdpMode};
 
 use crate::control::lock;
@@ -171,20 +173,15 @@ impl QueueCounters {
         snapshot.cut += self.cut.load(Relaxed);
         snapshot.tagged += self.tagged();
         let engine = lock(&self.engine);
-        let effects = snapshot.effects.zip(engine.effects);
-        snapshot.effects = effects.map(|(sum, effects)| OffloadEffects {
-            merged: sum.merged + effects.merged,
-            checksum_missing: sum.checksum_missing + effects.checksum_missing,
-        });
+        snapshot.merged = sum(snapshot.merged, engine.effects.map(|of| of.merged));
+        let checksum_missing = engine.effects.map(|of| of.checksum_missing);
+        snapshot.checksum_missing = sum(snapshot.checksum_missing, checksum_missing);
         snapshot.xdp_mode = match (snapshot.xdp_mode, engine.xdp_mode) {
             (Some(all), Some(mode)) => Some(all.and(mode)),
             (all, mode) => all.or(mode),
         };
         let engine = &engine.statistics;
-        snapshot.received = snapshot
-            .received
-            .zip(engine.received)
-            .map(|(sum, n)| sum + n);
+        snapshot.received = sum(snapshot.received, engine.received);
         for &(cause, n) in &engine.lost {
             add_loss(&mut snapshot.lost, cause.as_str(), n);
         }
@@ -199,12 +196,18 @@ impl QueueCounters {
 }
 
 fn add_loss(lost: &mut BTreeMap<&'static str, Option<u64>>, cause: &'static str, n: Option<u64>) {
-    let sum = lost.entry(cause).or_insert(Some(0));
-    *sum = sum.zip(n).map(|(a, b)| a + b);
+    let lost = lost.entry(cause).or_insert(Some(0));
+    *lost = sum(*lost, n);
+}
+
+/// The sum of what is known; `None` where a part is not.
+fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    Some(a? + b?)
 }
 
 /// One source's intake at one moment; by default nothing is known of it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// Serialized it is what the summary of a recording tells of a source.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct SourceSnapshot {
     /// The source's name.
     pub name: String,
@@ -213,6 +216,7 @@ pub struct SourceSnapshot {
     /// Packets stored in the ring.
     pub stored: u64,
     /// Captured bytes of the stored packets.
+    #[serde(skip)]
     pub stored_bytes: u64,
     /// Packets that the capture filter refused, or that came after `-c N` was reached. `None`: the kernel filters, and what it
     /// refuses is neither received nor counted.
@@ -226,11 +230,39 @@ pub struct SourceSnapshot {
     /// How often the interface went down or was removed while it was recorded.
     pub gaps: u64,
     /// How long it was away in all, ns. It is away to the end of the recorder where recording it ended before.
+    #[serde(rename = "gap_seconds", serialize_with = "as_seconds")]
     pub gap_ns: u64,
-    /// Received packets that offloads made different from those on the wire; `None`: the engine cannot tell.
-    pub effects: Option<OffloadEffects>,
+    /// Received packets larger than any frame on the wire, because of offloads ([`OffloadEffects`]); `None`: the engine cannot tell.
+    pub merged: Option<u64>,
+    /// Received packets without a checksum, because of offloads; `None`: the engine cannot tell.
+    pub checksum_missing: Option<u64>,
     /// How AF_XDP takes the packets; `None`: another engine does.
+    #[serde(rename = "xdp", serialize_with = "as_xdp")]
     pub xdp_mode: Option<XdpMode>,
+}
+
+/// How AF_XDP takes packets, as users are told it.
+#[derive(Debug, Serialize)]
+struct Xdp {
+    native: bool,
+    zero_copy: bool,
+    /// Why not, in words; `null`: it is zero-copy.
+    zero_copy_refused: Option<String>,
+    multi_buffer: bool,
+}
+
+fn as_xdp<S: Serializer>(mode: &Option<XdpMode>, serializer: S) -> Result<S::Ok, S::Error> {
+    let told = mode.map(|mode| Xdp {
+        native: mode.is_native,
+        zero_copy: mode.copied.is_none(),
+        zero_copy_refused: mode.copied.map(|why| why.to_string()),
+        multi_buffer: mode.is_multi_buffer,
+    });
+    told.serialize(serializer)
+}
+
+fn as_seconds<S: Serializer>(ns: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(*ns as f64 / 1e9)
 }
 
 impl SourceSnapshot {
@@ -246,7 +278,8 @@ impl SourceSnapshot {
             filtered: Some(0),
             gaps,
             gap_ns,
-            effects: Some(OffloadEffects::default()),
+            merged: Some(0),
+            checksum_missing: Some(0),
             ..Self::default()
         };
         for queue in queues {

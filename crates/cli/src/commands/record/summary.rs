@@ -1,10 +1,10 @@
 //! What `record` says at the end, and its exit code.
 
-use std::{collections::BTreeMap, process::ExitCode};
+use std::process::ExitCode;
 
 use retroscope_capture::af_packet::interfaces;
 use retroscope_recorder::{
-    DumpCounts, DumpReport, HitCounts, Reason, Summary, Suppressions, Verdict,
+    DumpCounts, DumpReport, HitCounts, Reason, SourceSnapshot, Summary, Suppressions, Verdict,
 };
 use retroscope_ring::Ring;
 use serde::Serialize;
@@ -21,7 +21,7 @@ const UNFINISHED_MAX: usize = 100;
 /// The object of `--json`.
 #[derive(Debug, Serialize)]
 struct Json<'a> {
-    sources: Vec<SourceJson<'a>>,
+    sources: &'a [SourceSnapshot],
     analyzers: AnalyzersJson,
     triggers: u64,
     suppressed: u64,
@@ -34,35 +34,6 @@ struct Json<'a> {
     /// Dumps that are not in `dumps`, by verdict.
     dumps_before: DumpCounts,
     dumps: &'a [DumpReport],
-}
-
-#[derive(Debug, Serialize)]
-struct SourceJson<'a> {
-    name: &'a str,
-    received: Option<u64>,
-    stored: u64,
-    /// `null`: the kernel filters, and `received` is what it accepted.
-    filtered: Option<u64>,
-    lost: &'a BTreeMap<&'static str, Option<u64>>,
-    cut: u64,
-    tagged: u64,
-    gaps: u64,
-    gap_seconds: f64,
-    /// Packets larger than any frame on the wire, and packets without a checksum; `null`: the engine cannot tell.
-    merged: Option<u64>,
-    checksum_missing: Option<u64>,
-    /// `null`: another engine.
-    xdp: Option<XdpJson>,
-}
-
-/// How AF_XDP took the packets.
-#[derive(Debug, Serialize)]
-struct XdpJson {
-    native: bool,
-    zero_copy: bool,
-    /// Why not, in words; `null`: it is zero-copy.
-    zero_copy_refused: Option<String>,
-    multi_buffer: bool,
 }
 
 /// The reading ledger: `stored = analyzed + lapped + unread`.
@@ -186,29 +157,7 @@ fn hits_line(hits: &HitCounts) -> String {
 fn print_json(summary: &Summary) -> Result<(), Failure> {
     let suppressed = summary.hits.suppressed;
     let json = Json {
-        sources: summary
-            .sources
-            .iter()
-            .map(|s| SourceJson {
-                name: &s.name,
-                received: s.received,
-                stored: s.stored,
-                filtered: s.filtered,
-                lost: &s.lost,
-                cut: s.cut,
-                tagged: s.tagged,
-                gaps: s.gaps,
-                gap_seconds: s.gap_ns as f64 / 1e9,
-                merged: s.effects.map(|effects| effects.merged),
-                checksum_missing: s.effects.map(|effects| effects.checksum_missing),
-                xdp: s.xdp_mode.map(|mode| XdpJson {
-                    native: mode.is_native,
-                    zero_copy: mode.copied.is_none(),
-                    zero_copy_refused: mode.copied.map(|why| why.to_string()),
-                    multi_buffer: mode.is_multi_buffer,
-                }),
-            })
-            .collect(),
+        sources: &summary.sources,
         analyzers: AnalyzersJson {
             stored: summary.stored,
             analyzed: summary.analyzed,
