@@ -28,7 +28,7 @@ use Operand::{
 };
 
 /// Every operation code that libpcap's interpreter runs, with its name.
-const OPERATIONS: [(u16, &str, Operand); 49] = [
+static OPERATIONS: [(u16, &str, Operand); 49] = [
     (op::LD_W_ABS, "ld", Packet),
     (op::LD_H_ABS, "ldh", Packet),
     (op::LD_B_ABS, "ldb", Packet),
@@ -80,22 +80,11 @@ const OPERATIONS: [(u16, &str, Operand); 49] = [
     (op::TXA, "txa", Nothing),
 ];
 
-/// [`OPERATIONS`] by their codes.
-static BY_CODE: [Option<(&str, Operand)>; 256] = {
-    let mut table = [None; 256];
-    let mut index = 0;
-    while index < OPERATIONS.len() {
-        let (code, name, operand) = OPERATIONS[index];
-        table[code as usize] = Some((name, operand));
-        index += 1;
-    }
-    table
-};
-
 /// The name of an operation and what stands behind it; `None` for a code that libpcap's interpreter does not run.
-#[inline]
 pub(crate) fn operation(code: u16) -> Option<(&'static str, Operand)> {
-    *BY_CODE.get(usize::from(code))?
+    let mut operations = OPERATIONS.iter();
+    let (_, name, operand) = operations.find(|(known, ..)| *known == code)?;
+    Some((name, *operand))
 }
 
 /// Names of ancillary data in steps of 4 from `SKF_AD_OFF`.

@@ -6,14 +6,13 @@
 
 use std::{env, error::Error, fs, hint::black_box, io::Read, time::Instant};
 
-use retroscope_pcapfile::{Kind, Reader};
+use retroscope_pcapfile::Reader;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let path = env::args().nth(1).ok_or("name a capture file")?;
     let mut file = fs::read(path)?;
-    if Reader::new(&file[..])?.format().kind == Kind::Pcap
-        && Reader::new(&file[..])?.format().compression.is_none()
-    {
+    let format = Reader::new(&file[..])?.format();
+    if format.pcap.is_some() && format.compression.is_none() {
         let records = file[24..].to_vec();
         while file.len() < 1 << 30 {
             file.extend_from_slice(&records);

@@ -2,6 +2,8 @@
 
 use retroscope_packet::LinkType;
 
+use crate::PcapOptions;
+
 /// The bytes of a packet that libpcap is willing to take, and the value it puts for a snap length of 0: `MAXIMUM_SNAPLEN`.
 pub(crate) const SNAPLEN_MAX: u32 = 262_144;
 
@@ -17,29 +19,12 @@ pub(crate) const LINK_TYPE_EXTRA: u32 = 0xfc00_0000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Format {
-    /// pcap or pcapng.
-    pub kind: Kind,
     /// Byte order of a pcap file, or of the first section of a pcapng file.
     pub byte_order: ByteOrder,
-    /// Resolution of time stamps in a pcap file. In pcapng each interface has its own
-    /// ([`Interface::resolution_ns`]); here stands [`Resolution::Nano`].
-    pub resolution: Resolution,
     /// The compression around it.
     pub compression: Option<Compression>,
-    /// Snap length of a pcap file as written there, 0 for pcapng, where it belongs to the interface.
-    pub snaplen: u32,
-    /// The upper 6 bits of a pcap file's link type field, in place (`0xfc00_0000`): the length of the frame check
-    /// sequence and whether that is known. 0 for pcapng.
-    pub link_type_extra: u32,
-}
-
-/// The two file formats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// The classic format: one interface, no options.
-    Pcap,
-    /// Blocks, sections and interfaces.
-    PcapNg,
+    /// What the header of a pcap file says, as it takes to write such a file; `None`: it is pcapng, where interfaces say as much.
+    pub pcap: Option<PcapOptions>,
 }
 
 /// Resolution of a pcap file's time stamps.
@@ -74,9 +59,8 @@ pub enum Compression {
 
 /// One interface of a capture file; a pcap file has exactly one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Interface {
-    /// `if_name`, or empty; cut at [`TEXT_BYTES_MAX`](crate::TEXT_BYTES_MAX).
+    /// `if_name`, as `eth0`, or empty. On reading cut at [`TEXT_BYTES_MAX`](crate::TEXT_BYTES_MAX); at most 65,535 bytes are written.
     pub name: String,
     /// `if_description`, likewise.
     pub description: String,
@@ -84,8 +68,23 @@ pub struct Interface {
     pub link_type: LinkType,
     /// Bytes kept of each packet at most; 0: no limit given.
     pub snaplen: u32,
-    /// Unit of its time stamps in ns, at least 1 (also for finer ones, whose stamps are rounded down to ns).
+    /// Unit of its time stamps in ns, at least 1 (also for finer ones, whose stamps are rounded down to ns). What is written is microseconds
+    /// where they hold such stamps exactly, else nanoseconds.
     pub resolution_ns: u64,
+}
+
+impl Interface {
+    /// No texts, no snap length, nanoseconds.
+    #[must_use]
+    pub fn new(link_type: LinkType) -> Self {
+        Self {
+            name: String::new(),
+            description: String::new(),
+            link_type,
+            snaplen: 0,
+            resolution_ns: 1,
+        }
+    }
 }
 
 /// Byte order of the numbers in a file.

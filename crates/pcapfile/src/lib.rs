@@ -35,12 +35,11 @@ mod time;
 mod write;
 
 pub use error::{ReadError, WriteError};
-pub use format::{ByteOrder, Compression, Format, Interface, Kind, Resolution};
+pub use format::{ByteOrder, Compression, Format, Interface, Resolution};
 pub use read::{
     Reader, Record, RecordMeta, TEXT_BYTES_MAX, TEXTS_BYTES_MAX, TextAllowance, scan_link_types,
 };
 pub use retroscope_packet::LinkType;
 pub use write::{
-    InterfaceOptions, InterfaceStatistics, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter,
-    SectionOptions,
+    InterfaceStatistics, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter, SectionOptions,
 };

@@ -42,5 +42,5 @@ pub use config::{Fanout, FanoutMode, LiveConfig, Sides};
 pub use interface::{InterfaceSummary, Offloads, Reception, interfaces, offloads, reception};
 pub(crate) use nic::InterfaceCounters;
 pub use source::LiveSource;
-pub(crate) use tapped::permission;
+pub(crate) use tapped::{permission, receive_from};
 pub use watermark::WATERMARK_BEHIND_NS_MAX;

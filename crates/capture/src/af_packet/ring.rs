@@ -83,16 +83,11 @@ impl BlockRing {
 
     /// The part that is lent.
     pub(super) fn burst(&self) -> Burst<'_> {
-        if !self.held {
-            return Burst::EMPTY;
-        }
-        match self.mapping.block(self.position) {
-            Some(memory) => Burst {
-                memory,
-                frames: &self.frames,
-            },
-            None => Burst::EMPTY,
-        }
+        let block = self.mapping.block(self.position).filter(|_| self.held);
+        block.map_or(Burst::EMPTY, |memory| Burst {
+            memory,
+            frames: &self.frames,
+        })
     }
 
     /// Whether no packet waits in the block that the kernel is filling. Means something only when `acquire` has just

@@ -154,50 +154,41 @@ impl Probed for Hooked {
     }
 }
 
-/// What the kernel can do of an offer.
-#[derive(Debug, PartialEq, Eq)]
-struct KernelPart {
-    /// What a socket takes, and how much of it; `None`: everything.
-    program: Option<Vec<Instruction>>,
-    /// The offered filter is in it.
-    is_filtered: bool,
-}
-
-fn kernel_part(offer: &Offer, link_type: LinkType) -> KernelPart {
+/// What the kernel can do of an offer: what a socket takes, and how much of it, `None` being everything; and whether the offered filter is
+/// in it.
+fn kernel_part(offer: &Offer, link_type: LinkType) -> (Option<Vec<Instruction>>, bool) {
     // Four bytes for a tag that is put back, and at least one more, so that a frame that is cut is longer than wanted.
     let keep = match offer.snaplen {
         0 => u32::MAX,
         snaplen => snaplen.saturating_add(5),
     };
-    let whole = KernelPart {
-        program: None,
-        is_filtered: false,
-    };
-    if offer.is_filtered_behind {
-        return whole;
-    }
     let mut programs = offer.programs.iter();
-    let Some((_, filter)) = programs.find(|(of, _)| *of == link_type) else {
-        return KernelPart {
-            program: (offer.snaplen > 0).then(|| vec![Instruction::ret(keep)]),
-            ..whole
-        };
-    };
-    let program = kernel_filter::for_socket(filter, link_type == LinkType::ETHERNET, keep);
-    KernelPart {
-        is_filtered: program.is_some(),
-        program,
+    match programs.find(|(of, _)| *of == link_type) {
+        _ if offer.is_filtered_behind => (None, false),
+        Some((_, filter)) => {
+            let program = kernel_filter::for_socket(filter, link_type == LinkType::ETHERNET, keep);
+            let is_filtered = program.is_some();
+            (program, is_filtered)
+        }
+        None => (
+            (offer.snaplen > 0).then(|| vec![Instruction::ret(keep)]),
+            false,
+        ),
     }
 }
 
 /// Sets the program of the interface. The kernel may refuse a filter all the same: then it is left to user space.
-fn choose_program(tapped: &mut TappedInterface, socket: &PacketSocket, part: KernelPart) {
+fn choose_program(
+    tapped: &mut TappedInterface,
+    socket: &PacketSocket,
+    (program, is_filtered): (Option<Vec<Instruction>>, bool),
+) {
     let sides = tapped.config.sides;
-    tapped.program = classic::program(sides, part.program.as_deref());
-    tapped.is_filtered = part.is_filtered;
+    tapped.program = classic::program(sides, program.as_deref());
+    tapped.is_filtered = is_filtered;
     let program = tapped.program.as_deref();
     let is_refused = program.is_some_and(|program| socket.attach_filter(program).is_err());
-    if is_refused && part.is_filtered {
+    if is_refused && is_filtered {
         tapped.program = classic::program(sides, None);
         tapped.is_filtered = false;
     }
@@ -271,21 +262,20 @@ mod tests {
             snaplen: 96,
             ..Offer::default()
         };
-        let part = kernel_part(&offer, LinkType::ETHERNET);
-        assert_eq!((part.program, part.is_filtered), (Some(ret(101)), false));
+        let cut = (Some(ret(101)), false);
+        assert_eq!(kernel_part(&offer, LinkType::ETHERNET), cut);
         offer.is_filtered_behind = true;
-        assert_eq!(kernel_part(&offer, LinkType::ETHERNET).program, None);
+        assert_eq!(kernel_part(&offer, LinkType::ETHERNET), (None, false));
         offer.is_filtered_behind = false;
         offer.programs.push((LinkType::RAW, ret(262_144)));
-        let part = kernel_part(&offer, LinkType::RAW);
-        assert_eq!(part.program.unwrap().last(), Some(&Instruction::ret(101)));
-        assert!(part.is_filtered);
+        let (program, is_filtered) = kernel_part(&offer, LinkType::RAW);
+        assert_eq!(program.unwrap().last(), Some(&Instruction::ret(101)));
+        assert!(is_filtered);
         // What user space has to decide is handed over whole.
         offer.programs[0].1 = vec![Instruction {
             code: 0x16,
             ..Instruction::ret(0)
         }];
-        let part = kernel_part(&offer, LinkType::RAW);
-        assert_eq!((part.program, part.is_filtered), (None, false));
+        assert_eq!(kernel_part(&offer, LinkType::RAW), (None, false));
     }
 }

@@ -177,14 +177,7 @@ impl TappedInterface {
             // Before Linux 4.20 the filter alone rejects them.
             let _ = socket.ignore_outgoing();
         }
-        socket
-            .bind(found.index, ALL_PROTOCOLS)
-            .map_err(|error| self.error("bind", error))?;
-        if self.config.promiscuous && !found.flags.is_loopback() {
-            socket
-                .set_promiscuous(found.index)
-                .map_err(|error| self.error("setsockopt(PACKET_ADD_MEMBERSHIP)", error))?;
-        }
+        receive_from(socket, &self.interface, found, self.config.promiscuous)?;
         if self.is_shared {
             // Last: where the interface comes back, members that were quicker receive already, and what the group gives to this one
             // until it is admitted is rejected. Becoming promiscuous may wait long, for other changes to interfaces.
@@ -264,6 +257,24 @@ impl TappedInterface {
     pub(super) fn error(&self, call: &'static str, error: io::Error) -> SourceError {
         self.interface.error(call, error)
     }
+}
+
+/// Binds a socket to an interface that was found, in promiscuous mode if that is wanted and means something.
+pub(crate) fn receive_from(
+    socket: &PacketSocket,
+    interface: &NamedInterface,
+    found: &Found,
+    promiscuous: bool,
+) -> Result<(), SourceError> {
+    socket
+        .bind(found.index, ALL_PROTOCOLS)
+        .map_err(|error| interface.error("bind", error))?;
+    if promiscuous && !found.flags.is_loopback() {
+        socket
+            .set_promiscuous(found.index)
+            .map_err(|error| interface.error("setsockopt(PACKET_ADD_MEMBERSHIP)", error))?;
+    }
+    Ok(())
 }
 
 /// The sentence for a process that may not open a packet socket, with the commands that help.

@@ -32,43 +32,22 @@ mod sys;
 use std::{
     ffi::{CString, c_int},
     io,
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use retroscope_packet::LinkType;
 
-use self::sys::{ActivateError, Handle, Options};
+use self::sys::{ActivateError, Handle};
 use crate::{
-    CpuList, CpuTurns, InterfaceInfo, Offer, Probed, Queue, Source, SourceError, TimeDomain,
+    CpuList, InterfaceInfo, Offer, Probed, Queue, Source, SourceError, TimeDomain,
     af_packet::{
-        permission,
+        LiveConfig, permission,
         sys::{InterfaceQuery, PacketSocket},
     },
 };
 
-/// libpcap's own limit (`MAXIMUM_SNAPLEN`), and what the recorder's ring takes.
-const SNAPLEN: c_int = 262_144;
-
-/// How long the kernel may keep a packet in a block that is not full: the retire time of the AF_PACKET engine.
-const TIMEOUT_MS: c_int = 4;
-
 /// Kernel memory unless the user says otherwise: libpcap's own 2 MiB hold 8 of its blocks.
 const BUFFER_BYTES: c_int = 64 << 20;
-
-/// How to capture from a device of libpcap.
-#[derive(Debug, Clone)]
-pub struct PcapConfig {
-    /// The device, as libpcap names it: `eth0`, `any`, `zc:eth0`, `netmap:eth0`, …
-    pub device: String,
-    /// Whether to take frames for other hosts too.
-    pub promiscuous: bool,
-    /// Bytes of kernel or device memory; `None`: 64 MiB. A device may take less.
-    pub buffer_bytes: Option<usize>,
-    /// The CPU of its thread; none: those near the device, where the machine has several NUMA nodes.
-    pub cpus: CpuTurns,
-    /// The program's path, for the commands that a message names.
-    pub program: PathBuf,
-}
 
 /// A device of the system's libpcap behind the [`Source`] plug.
 ///
@@ -76,13 +55,15 @@ pub struct PcapConfig {
 /// network namespace of the thread that calls [`Source::probe`] and opens it.
 #[derive(Debug)]
 pub struct PcapSource {
-    config: PcapConfig,
+    config: LiveConfig,
 }
 
 impl PcapSource {
-    /// A source that will capture as `config` says. Nothing is opened yet.
+    /// A source that will capture as `config` says, but for what a libpcap device has none of: fanout and sides. Its interface is the
+    /// device, as libpcap names it: `eth0`, `any`, `zc:eth0`, `netmap:eth0`, … It has 64 MiB of kernel or device memory unless the user says
+    /// otherwise; a device may take less. Nothing is opened yet.
     #[must_use]
-    pub fn new(config: PcapConfig) -> Self {
+    pub fn new(config: LiveConfig) -> Self {
         Self { config }
     }
 
@@ -91,13 +72,13 @@ impl PcapSource {
         link_type::of_dlt(dlt).ok_or_else(|| SourceError::Unsupported {
             message: format!(
                 "cannot record on {}: its link type, DLT {dlt}, has no number in files",
-                self.config.device
+                self.config.interface
             ),
         })
     }
 
     fn activate(&self) -> Result<(Handle, Option<String>), SourceError> {
-        let device = &self.config.device;
+        let device = &self.config.interface;
         let no_interface = || SourceError::NoInterface {
             interface: device.clone(),
         };
@@ -105,15 +86,10 @@ impl PcapSource {
         let buffer_bytes = self.config.buffer_bytes.map_or(BUFFER_BYTES, |bytes| {
             c_int::try_from(bytes).unwrap_or(c_int::MAX)
         });
-        let options = Options {
-            snaplen: SNAPLEN,
-            promiscuous: self.config.promiscuous,
-            timeout_ms: TIMEOUT_MS,
-            buffer_bytes: Some(buffer_bytes),
-        };
-        Handle::open(&name, options).map_err(|error| match error {
-            ActivateError::NoDevice(_) => no_interface(),
-            ActivateError::Permission(_) => permission("record on", device, &self.config.program),
+        let handle = Handle::open(&name, self.config.promiscuous, buffer_bytes);
+        handle.map_err(|error| match error {
+            ActivateError::NoDevice => no_interface(),
+            ActivateError::Permission => permission("record on", device, &self.config.program),
             ActivateError::NotUp => SourceError::InterfaceDown {
                 interface: device.clone(),
             },
@@ -126,7 +102,7 @@ impl PcapSource {
 
 impl Source for PcapSource {
     fn name(&self) -> &str {
-        &self.config.device
+        &self.config.interface
     }
 
     /// One queue, whatever `queues` says. It is closed again: packets that came before the second phase would be old by then.
@@ -161,7 +137,7 @@ impl Probed for Activated {
     fn open(self: Box<Self>, _offer: &Offer) -> Result<Vec<Box<dyn Queue>>, SourceError> {
         let (handle, warning) = self.source.activate()?;
         let config = &self.source.config;
-        let device = &config.device;
+        let device = &config.interface;
         let socket = handle.descriptor().and_then(PacketSocket::of);
         let interface = InterfaceInfo {
             name: device.clone(),
@@ -204,13 +180,7 @@ mod tests {
     use super::*;
 
     fn open(device: &str) -> SourceError {
-        let config = PcapConfig {
-            device: device.to_owned(),
-            promiscuous: true,
-            buffer_bytes: None,
-            cpus: CpuTurns::default(),
-            program: PathBuf::from("retroscope"),
-        };
+        let config = LiveConfig::new(device, "retroscope");
         Box::new(PcapSource::new(config)).open(1).unwrap_err()
     }
 

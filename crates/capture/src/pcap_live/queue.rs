@@ -72,7 +72,7 @@ pub(super) fn queue(
     let snaplen = usize::try_from(handle.snaplen()).unwrap_or(0);
     let link = socket
         .as_ref()
-        .and_then(|socket| Link::new(socket, &interface.name, promiscuous));
+        .and_then(|_| Link::new(&interface.name, promiscuous));
     // Packets that came since the handle was opened are older than this queue: two seconds are plenty.
     let since_ns = clock::realtime_ns().saturating_sub(2 * SECOND_NS);
     let mut live = Live::new(interface, cpus, since_ns, PLACING_NS);

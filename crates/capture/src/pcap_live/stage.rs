@@ -14,8 +14,6 @@ const FRAMES_ENOUGH: usize = 1024;
 pub(super) struct Stage {
     memory: Vec<u8>,
     frames: Vec<FrameMeta>,
-    /// Newest stamp of the burst; `i64::MIN` if it is empty.
-    newest_ns: i64,
 }
 
 impl Stage {
@@ -24,7 +22,6 @@ impl Stage {
         Self {
             memory: Vec::with_capacity(BYTES_ENOUGH + snaplen),
             frames: Vec::with_capacity(FRAMES_ENOUGH),
-            newest_ns: i64::MIN,
         }
     }
 
@@ -44,7 +41,6 @@ impl Stage {
             vlan: None,
         });
         self.memory.extend_from_slice(data);
-        self.newest_ns = self.newest_ns.max(time_ns);
         self.frames.len() < FRAMES_ENOUGH && self.memory.len() < BYTES_ENOUGH
     }
 
@@ -52,7 +48,6 @@ impl Stage {
     pub(super) fn clear(&mut self) {
         self.memory.clear();
         self.frames.clear();
-        self.newest_ns = i64::MIN;
     }
 
     /// Packets of the burst.
@@ -62,7 +57,7 @@ impl Stage {
 
     /// Newest stamp of the burst, if it has packets.
     pub(super) fn newest_ns(&self) -> Option<i64> {
-        (!self.frames.is_empty()).then_some(self.newest_ns)
+        self.frames.iter().map(|frame| frame.time_ns).max()
     }
 
     /// The burst.

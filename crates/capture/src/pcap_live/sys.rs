@@ -6,7 +6,6 @@
 
 use std::{
     ffi::{CStr, c_char, c_int, c_uint},
-    fmt,
     os::fd::BorrowedFd,
     ptr::NonNull,
     slice,
@@ -77,32 +76,27 @@ unsafe extern "C" {
     fn pcap_close(handle: *mut Pcap);
 }
 
-/// How a handle is to be opened. All are requests: a device may have its own mind.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Options {
-    /// Bytes of a packet to keep at most.
-    pub(super) snaplen: c_int,
-    pub(super) promiscuous: bool,
-    /// How long the device may collect packets before it hands them over, in ms.
-    pub(super) timeout_ms: c_int,
-    /// Bytes of kernel or device memory; `None`: libpcap's own default, which some devices need.
-    pub(super) buffer_bytes: Option<c_int>,
-}
+/// libpcap's own limit (`MAXIMUM_SNAPLEN`), and what the recorder's ring takes.
+const SNAPLEN: c_int = 262_144;
 
-/// Why a handle was not activated, with libpcap's words.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// How long the kernel may keep a packet in a block that is not full: the retire time of the AF_PACKET engine.
+const TIMEOUT_MS: c_int = 4;
+
+/// Why a handle was not activated.
+#[derive(Debug)]
 pub(super) enum ActivateError {
     /// There is no such device.
-    NoDevice(String),
+    NoDevice,
     /// The process may not capture on it.
-    Permission(String),
+    Permission,
     /// It is switched off.
     NotUp,
-    /// Anything else.
+    /// Anything else, in libpcap's words.
     Other(String),
 }
 
 /// An active live handle that does not block.
+#[derive(Debug)]
 pub(super) struct Handle {
     pcap: NonNull<Pcap>,
 }
@@ -111,17 +105,13 @@ pub(super) struct Handle {
 // every method that changes it takes `&mut self`.
 unsafe impl Send for Handle {}
 
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle").finish_non_exhaustive()
-    }
-}
-
 impl Handle {
-    /// Opens `device`. The second value is what libpcap warns of.
+    /// Opens `device`, to have `buffer_bytes` of kernel or device memory: a request, as all of these. The second value is what libpcap
+    /// warns of.
     pub(super) fn open(
         device: &CStr,
-        options: Options,
+        promiscuous: bool,
+        buffer_bytes: c_int,
     ) -> Result<(Self, Option<String>), ActivateError> {
         let mut errbuf: [c_char; ERRBUF_BYTES] = [0; ERRBUF_BYTES];
         // SAFETY: `device` ends with a NUL and is copied; `errbuf` has the size that libpcap asks for.
@@ -130,7 +120,7 @@ impl Handle {
             return Err(ActivateError::Other(text(&errbuf)));
         };
         let mut handle = Self { pcap };
-        handle.set_options(options);
+        handle.set_options(promiscuous, buffer_bytes);
         let warning = handle.activate()?;
         handle.set_nonblocking().map_err(ActivateError::Other)?;
         Ok((handle, warning))
@@ -138,20 +128,18 @@ impl Handle {
 
     /// The setters fail on handles that are active only, and this one is not; a precision that the device lacks is left as
     /// it is.
-    fn set_options(&mut self, options: Options) {
+    fn set_options(&mut self, promiscuous: bool, buffer_bytes: c_int) {
         let pcap = self.pcap.as_ptr();
         // SAFETY: the handle is open and not active.
-        unsafe { pcap_set_snaplen(pcap, options.snaplen) };
+        unsafe { pcap_set_snaplen(pcap, SNAPLEN) };
         // SAFETY: as above.
-        unsafe { pcap_set_promisc(pcap, c_int::from(options.promiscuous)) };
+        unsafe { pcap_set_promisc(pcap, c_int::from(promiscuous)) };
         // SAFETY: as above.
-        unsafe { pcap_set_timeout(pcap, options.timeout_ms) };
+        unsafe { pcap_set_timeout(pcap, TIMEOUT_MS) };
         // SAFETY: as above.
         unsafe { pcap_set_tstamp_precision(pcap, PRECISION_NANO) };
-        if let Some(bytes) = options.buffer_bytes {
-            // SAFETY: as above.
-            unsafe { pcap_set_buffer_size(pcap, bytes) };
-        }
+        // SAFETY: as above.
+        unsafe { pcap_set_buffer_size(pcap, buffer_bytes) };
     }
 
     fn activate(&mut self) -> Result<Option<String>, ActivateError> {
@@ -171,10 +159,8 @@ impl Handle {
         }
         match status {
             1.. => Ok(Some(words)),
-            ERROR_NO_SUCH_DEVICE => Err(ActivateError::NoDevice(words)),
-            ERROR_PERMISSION | ERROR_PROMISCUOUS_PERMISSION => {
-                Err(ActivateError::Permission(words))
-            }
+            ERROR_NO_SUCH_DEVICE => Err(ActivateError::NoDevice),
+            ERROR_PERMISSION | ERROR_PROMISCUOUS_PERMISSION => Err(ActivateError::Permission),
             ERROR_NOT_UP => Err(ActivateError::NotUp),
             _ => Err(ActivateError::Other(words)),
         }
@@ -315,10 +301,7 @@ unsafe extern "C" fn on_packet(user: *mut u8, header: *const PacketHeader, data:
 
 /// What libpcap wrote into a buffer that was zeroed before.
 fn text(errbuf: &[c_char; ERRBUF_BYTES]) -> String {
-    let bytes: Vec<u8> = errbuf
-        .iter()
-        .map(|byte| byte.to_ne_bytes()[0])
-        .take_while(|byte| *byte != 0)
-        .collect();
-    String::from_utf8_lossy(&bytes).into_owned()
+    // SAFETY: libpcap ends what it writes with a NUL, and one that it left alone is all zeros.
+    let text = unsafe { CStr::from_ptr(errbuf.as_ptr()) };
+    text.to_string_lossy().into_owned()
 }

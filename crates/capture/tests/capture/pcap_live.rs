@@ -1,7 +1,5 @@
 //! libpcap as an engine over veth interfaces in network namespaces of their own. Needs root and `ip`.
 
-use std::path::PathBuf;
-
 use crate::support::{
     WAIT, generate, is_udp_of_generator,
     namespace::{Namespace, ip},
@@ -9,18 +7,15 @@ use crate::support::{
     traffic::{Taken, drain_beside, generate_and_take, send, sequence, take_until},
 };
 use retroscope_capture::{
-    CpuTurns, Event, LossCause, Queue, Source, SourceError, Status, TimeDomain,
-    pcap_live::{PcapConfig, PcapSource},
+    Event, LossCause, Queue, Source, SourceError, Status, TimeDomain, af_packet::LiveConfig,
+    pcap_live::PcapSource,
 };
 use retroscope_packet::LinkType;
 
 fn try_open(device: &str, buffer_bytes: Option<usize>) -> Result<Vec<Box<dyn Queue>>, SourceError> {
-    let config = PcapConfig {
-        device: device.to_owned(),
-        promiscuous: true,
+    let config = LiveConfig {
         buffer_bytes,
-        cpus: CpuTurns::default(),
-        program: PathBuf::from("retroscope"),
+        ..LiveConfig::new(device, "retroscope")
     };
     Box::new(PcapSource::new(config)).open(1)
 }

@@ -3,8 +3,8 @@
 use std::{fs::File, io::BufWriter};
 
 use retroscope_pcapfile::{
-    ByteOrder, Format, Interface, InterfaceOptions, Kind, PacketOptions, PcapNgWriter, PcapOptions,
-    PcapWriter, RecordMeta, Resolution, SectionOptions, WriteError,
+    ByteOrder, Format, Interface, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter, RecordMeta,
+    SectionOptions, WriteError,
 };
 use retroscope_recorder::PROGRAM;
 
@@ -32,24 +32,11 @@ enum Writer {
 }
 
 impl Capture {
-    /// Writes the file's header, in the byte order of the input.
-    pub(super) fn start(
-        file: File,
-        format: Format,
-        interfaces: &[Interface],
-    ) -> Result<Self, WriteError> {
-        match (format.kind, interfaces) {
-            (Kind::Pcap, [interface]) => Self::pcap(
-                file,
-                PcapOptions {
-                    link_type_extra: format.link_type_extra,
-                    snaplen: format.snaplen,
-                    resolution: format.resolution,
-                    byte_order: format.byte_order,
-                    ..PcapOptions::new(interface.link_type)
-                },
-            ),
-            _ => Self::pcapng(file, format.byte_order),
+    /// Writes the file's header, in the format and the byte order of the input.
+    pub(super) fn start(file: File, format: Format) -> Result<Self, WriteError> {
+        match format.pcap {
+            Some(options) => Self::pcap(file, options),
+            None => Self::pcapng(file, format.byte_order),
         }
     }
 
@@ -85,21 +72,15 @@ impl Capture {
             return Ok(());
         };
         for interface in &all[interfaces..] {
-            self.add_interface(&InterfaceOptions {
-                name: interface.name.clone(),
-                description: interface.description.clone(),
-                snaplen: interface.snaplen,
-                resolution: resolution(interface.resolution_ns),
-                ..InterfaceOptions::new(interface.link_type)
-            })?;
+            self.add_interface(interface)?;
         }
         Ok(())
     }
 
     /// Describes the next interface; there is no place for that in pcap.
-    pub(super) fn add_interface(&mut self, options: &InterfaceOptions) -> Result<(), WriteError> {
+    pub(super) fn add_interface(&mut self, interface: &Interface) -> Result<(), WriteError> {
         if let Writer::PcapNg { writer, interfaces } = &mut self.writer {
-            writer.add_interface(options)?;
+            writer.add_interface(interface)?;
             *interfaces += 1;
         }
         Ok(())
@@ -132,15 +113,6 @@ impl Capture {
         };
         finished?;
         Ok(times_clamped + self.times_beyond)
-    }
-}
-
-/// The resolution that holds the stamps of an interface exactly; those finer than a nanosecond were rounded on reading.
-fn resolution(resolution_ns: u64) -> Resolution {
-    if resolution_ns.is_multiple_of(1000) {
-        Resolution::Micro
-    } else {
-        Resolution::Nano
     }
 }
 

@@ -72,11 +72,7 @@ fn after_type(
                 parsed.ends_at(at + usize::from(ether_type));
                 return llc(parsed, data, at);
             }
-            _ => {
-                parsed.ether_type = Some(ether_type);
-                parsed.link_protocol = Some(LinkProtocol::EtherType(ether_type));
-                return network(parsed, data, ether_type, at);
-            }
+            _ => return protocol(parsed, data, ether_type, at),
         }
         ether_type = u16_at(data, at)?;
         at += 2;
@@ -84,7 +80,15 @@ fn after_type(
     Err(Stop::Malformed)
 }
 
-/// The protocol named by an EtherType.
+/// The protocol that the link header names by an EtherType.
+#[inline]
+fn protocol(parsed: &mut Parsed, data: &[u8], ether_type: u16, at: usize) -> Result<usize, Stop> {
+    parsed.ether_type = Some(ether_type);
+    parsed.link_protocol = Some(LinkProtocol::EtherType(ether_type));
+    network(parsed, data, ether_type, at)
+}
+
+/// What an EtherType stands for.
 #[inline]
 fn network(parsed: &mut Parsed, data: &[u8], ether_type: u16, at: usize) -> Result<usize, Stop> {
     match ether_type {
@@ -217,10 +221,8 @@ fn ppp_protocol(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, St
 
 /// Cisco HDLC: address, control, EtherType.
 fn c_hdlc(parsed: &mut Parsed, data: &[u8]) -> Result<usize, Stop> {
-    let protocol = u16_at(data, 2)?;
-    parsed.ether_type = Some(protocol);
-    parsed.link_protocol = Some(LinkProtocol::EtherType(protocol));
-    network(parsed, data, protocol, 4)
+    let ether_type = u16_at(data, 2)?;
+    protocol(parsed, data, ether_type, 4)
 }
 
 /// BSD loopback: an address family. NULL has it in the byte order of the capturing host, LOOP in network order, and

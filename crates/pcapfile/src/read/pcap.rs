@@ -7,7 +7,7 @@ use retroscope_packet::LinkType;
 
 use super::{Fault, Item, RecordMeta};
 use crate::{
-    ByteOrder, Format, Interface, Kind, Resolution,
+    ByteOrder, Format, Interface, PcapOptions, Resolution,
     format::{LINK_TYPE_EXTRA, MAGIC_MICRO, MAGIC_NANO, captured_len_max, effective_snaplen},
 };
 
@@ -119,19 +119,20 @@ impl Pcap {
             captured_len_max: captured_len_max(link_type),
         };
         let format = Format {
-            kind: Kind::Pcap,
             byte_order,
-            resolution,
             compression: None,
-            snaplen,
-            link_type_extra: network & LINK_TYPE_EXTRA,
+            pcap: Some(PcapOptions {
+                link_type,
+                link_type_extra: network & LINK_TYPE_EXTRA,
+                snaplen,
+                resolution,
+                byte_order,
+            }),
         };
         let interface = Interface {
-            name: String::new(),
-            description: String::new(),
-            link_type,
             snaplen,
             resolution_ns: u64::from(resolution.ns()),
+            ..Interface::new(link_type)
         };
         Ok((parser, format, interface))
     }

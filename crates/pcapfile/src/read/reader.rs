@@ -17,7 +17,7 @@ use super::{
     pcapng::{self, PcapNg},
     texts::TextAllowance,
 };
-use crate::{Compression, Format, Interface, Kind, ReadError, Resolution, block::SECTION_HEADER};
+use crate::{Compression, Format, Interface, ReadError, block::SECTION_HEADER};
 
 /// Records of one burst at most.
 const BURST_RECORDS_MAX: usize = 256;
@@ -131,7 +131,7 @@ impl<R: Read> Reader<R> {
             what: identify(head),
         })?;
         format.compression = compression;
-        if format.kind == Kind::Pcap {
+        if format.pcap.is_some() {
             buffer.consume(pcap::FILE_HEADER_BYTES);
         }
         let mut reader = Self {
@@ -309,7 +309,7 @@ impl<R: Read> Reader<R> {
 /// capture. Damage further on is left to the reader that wants the packets.
 pub fn scan_link_types(path: &Path) -> Result<Vec<LinkType>, ReadError> {
     let mut reader = Reader::open(path)?;
-    while reader.format().kind == Kind::PcapNg {
+    while reader.format().pcap.is_none() {
         match reader.fill() {
             Ok(0) => break,
             Ok(_) => {}
@@ -347,12 +347,9 @@ fn recognise(
     }
     whole(12, "the first section header block")?;
     let format = Format {
-        kind: Kind::PcapNg,
         byte_order: pcapng::section_byte_order(head)?,
-        resolution: Resolution::Nano,
         compression: None,
-        snaplen: 0,
-        link_type_extra: 0,
+        pcap: None,
     };
     Ok(Some((Parser::PcapNg(PcapNg::new(texts)), format, None)))
 }
@@ -400,7 +397,7 @@ fn at_stream(error: InputError, offset: u64, compression: Option<Compression>) -
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
-    use crate::{InterfaceOptions, PcapNgWriter, PcapOptions, PcapWriter, SectionOptions};
+    use crate::{Interface, PcapNgWriter, PcapOptions, PcapWriter, SectionOptions};
 
     /// How a file of `header`, `lengths` and `there` zero bytes ends, and the memory that it took.
     fn memory_of_absurd(header: &[u8], claim: &[u8], there: usize) -> (String, usize) {
@@ -496,7 +493,7 @@ mod tests {
 
         let mut writer = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
         writer
-            .add_interface(&InterfaceOptions::new(LinkType::ETHERNET))
+            .add_interface(&Interface::new(LinkType::ETHERNET))
             .unwrap();
         let section = writer.finish().unwrap();
         // An unknown block of the largest length that is believed.

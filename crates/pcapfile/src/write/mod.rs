@@ -5,6 +5,6 @@ mod pcap;
 mod pcapng;
 mod sink;
 
-pub use options::{InterfaceOptions, InterfaceStatistics, PacketOptions, SectionOptions};
+pub use options::{InterfaceStatistics, PacketOptions, SectionOptions};
 pub use pcap::{PcapOptions, PcapWriter};
 pub use pcapng::PcapNgWriter;

@@ -2,10 +2,8 @@
 
 use std::ops::Range;
 
-use retroscope_packet::LinkType;
-
 use crate::{
-    ByteOrder, Resolution, WriteError,
+    ByteOrder, WriteError,
     block::{BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, option},
 };
 
@@ -20,35 +18,6 @@ pub struct SectionOptions {
     pub comments: Vec<String>,
     /// Byte order of the section.
     pub byte_order: ByteOrder,
-}
-
-/// What an interface description block says. Empty texts are left out; each is at most 65,534 bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InterfaceOptions {
-    /// Name, as `eth0`.
-    pub name: String,
-    /// Text for people.
-    pub description: String,
-    /// Link-layer header type of its packets.
-    pub link_type: LinkType,
-    /// Bytes kept of each packet at most; 0: no limit, and libpcap then takes 262,144.
-    pub snaplen: u32,
-    /// Resolution of its time stamps.
-    pub resolution: Resolution,
-}
-
-impl InterfaceOptions {
-    /// No texts, no snap length, nanoseconds since 1970.
-    #[must_use]
-    pub fn new(link_type: LinkType) -> Self {
-        Self {
-            name: String::new(),
-            description: String::new(),
-            link_type,
-            snaplen: 0,
-            resolution: Resolution::Nano,
-        }
-    }
 }
 
 /// What may be said of one packet.

@@ -3,13 +3,11 @@
 use std::io::Write;
 
 use super::{
-    options::{
-        Encoder, InterfaceOptions, InterfaceStatistics, PacketOptions, SectionOptions, time,
-    },
+    options::{Encoder, InterfaceStatistics, PacketOptions, SectionOptions, time},
     sink::{Sink, captured_len},
 };
 use crate::{
-    ByteOrder, Resolution, WriteError,
+    ByteOrder, Interface, WriteError,
     block::{
         BLOCK_HEADER_BYTES, BYTE_ORDER_MAGIC, ENHANCED_PACKET, INTERFACE_DESCRIPTION,
         INTERFACE_STATISTICS, INTERFACES_MAX, SECTION_HEADER, option,
@@ -41,14 +39,14 @@ pub struct PcapNgWriter<W: Write> {
 /// What is needed of an interface after its block was written.
 #[derive(Debug, Clone, Copy)]
 struct WrittenInterface {
-    resolution: Resolution,
+    unit_ns: u64,
     captured_len_max: u32,
 }
 
 impl WrittenInterface {
     /// The nearest time in its units.
     fn units(self, time_ns: i64) -> u64 {
-        time_ns.max(0).unsigned_abs() / u64::from(self.resolution.ns())
+        time_ns.max(0).unsigned_abs() / self.unit_ns
     }
 }
 
@@ -79,26 +77,27 @@ impl<W: Write> PcapNgWriter<W> {
     /// # Errors
     /// [`WriteError::TooManyInterfaces`], [`WriteError::OptionTooLong`], [`WriteError::BlockTooLong`];
     /// [`WriteError::Io`] and [`WriteError::Failed`] end the writer.
-    pub fn add_interface(&mut self, options: &InterfaceOptions) -> Result<u32, WriteError> {
+    pub fn add_interface(&mut self, interface: &Interface) -> Result<u32, WriteError> {
         let index = u32::try_from(self.interfaces.len())
             .ok()
             .filter(|_| self.interfaces.len() < INTERFACES_MAX)
             .ok_or(WriteError::TooManyInterfaces {
                 limit: INTERFACES_MAX,
             })?;
-        let tsresol = match options.resolution {
-            Resolution::Micro => 6,
-            Resolution::Nano => 9,
+        let (unit_ns, tsresol) = match interface.resolution_ns.is_multiple_of(1000) {
+            true => (1000, 6),
+            false => (1, 9),
         };
         self.block(INTERFACE_DESCRIPTION, |block| {
-            block.u16(options.link_type.0).u16(0).u32(options.snaplen);
-            block.text(option::IF_NAME, &options.name)?;
-            block.text(option::IF_DESCRIPTION, &options.description)?;
+            let link_type = interface.link_type.0;
+            block.u16(link_type).u16(0).u32(interface.snaplen);
+            block.text(option::IF_NAME, &interface.name)?;
+            block.text(option::IF_DESCRIPTION, &interface.description)?;
             block.option(option::IF_TSRESOL, &[tsresol])
         })?;
         self.interfaces.push(WrittenInterface {
-            resolution: options.resolution,
-            captured_len_max: effective_snaplen(options.snaplen, options.link_type),
+            unit_ns,
+            captured_len_max: effective_snaplen(interface.snaplen, interface.link_type),
         });
         Ok(index)
     }
@@ -229,15 +228,15 @@ mod tests {
 
     use super::*;
 
-    fn writer(byte_order: ByteOrder, resolution: Resolution) -> PcapNgWriter<Vec<u8>> {
+    fn writer(byte_order: ByteOrder, resolution_ns: u64) -> PcapNgWriter<Vec<u8>> {
         let section = SectionOptions {
             byte_order,
             ..SectionOptions::default()
         };
         let mut writer = PcapNgWriter::new(Vec::new(), &section).unwrap();
-        let options = InterfaceOptions {
-            resolution,
-            ..InterfaceOptions::new(LinkType::ETHERNET)
+        let options = Interface {
+            resolution_ns,
+            ..Interface::new(LinkType::ETHERNET)
         };
         assert_eq!(writer.add_interface(&options).unwrap(), 0);
         writer
@@ -245,7 +244,7 @@ mod tests {
 
     /// What `write` adds to a file.
     fn written(byte_order: ByteOrder, write: impl FnOnce(&mut PcapNgWriter<Vec<u8>>)) -> Vec<u8> {
-        let mut writer = writer(byte_order, Resolution::Nano);
+        let mut writer = writer(byte_order, 1);
         let before = writer.inner_mut().len();
         write(&mut writer);
         writer.finish().unwrap()[before..].to_vec()
@@ -253,9 +252,7 @@ mod tests {
 
     #[test]
     fn section_and_interface_bytes() {
-        let file = writer(ByteOrder::Little, Resolution::Micro)
-            .finish()
-            .unwrap();
+        let file = writer(ByteOrder::Little, 1000).finish().unwrap();
         #[rustfmt::skip]
         assert_eq!(file, [
             0x0a, 0x0d, 0x0d, 0x0a, 28, 0, 0, 0, 0x4d, 0x3c, 0x2b, 0x1a, 1, 0, 0, 0,

@@ -1,7 +1,7 @@
 //! Corners of the two formats that the writers here do not write.
 
 use crate::common::{Packet, gzip, read_all};
-use retroscope_pcapfile::{Kind, LinkType, Reader, Resolution};
+use retroscope_pcapfile::{LinkType, Reader, Resolution};
 
 fn le16(number: u16) -> [u8; 2] {
     number.to_le_bytes()
@@ -340,10 +340,7 @@ fn a_section_without_interfaces_has_no_packets() {
     let file = section();
     let mut reader = Reader::new(&file[..]).unwrap();
     assert!(reader.interfaces().is_empty());
-    assert_eq!(
-        (reader.format().kind, reader.fill().unwrap()),
-        (Kind::PcapNg, 0)
-    );
+    assert_eq!((reader.format().pcap, reader.fill().unwrap()), (None, 0));
     // The interfaces of the section before do not count.
     let file = [
         section(),
@@ -421,6 +418,8 @@ fn large_packets_where_the_link_type_has_them() {
         Reader::new(&pcap(0xa1b2_3c4d, (2, 4), 0, 1)[..])
             .unwrap()
             .format()
+            .pcap
+            .unwrap()
             .resolution,
         Resolution::Nano
     );

@@ -7,8 +7,8 @@ use std::{
 
 use crate::common::{every_encoding, gzip, packets, pcapng, read_all, zstd};
 use retroscope_pcapfile::{
-    ByteOrder, Compression, InterfaceOptions, Kind, LinkType, PcapNgWriter, PcapOptions,
-    PcapWriter, Reader, Resolution, SectionOptions, WriteError, scan_link_types,
+    ByteOrder, Compression, Interface, LinkType, PcapNgWriter, PcapOptions, PcapWriter, Reader,
+    Resolution, SectionOptions, WriteError, scan_link_types,
 };
 
 /// A stream that gives one byte a call, and an interruption before each.
@@ -68,14 +68,7 @@ fn formats_and_interfaces_come_back() {
         .unwrap();
     let mut reader = Reader::new(&file[..]).unwrap();
     let format = reader.format();
-    assert_eq!(
-        (format.kind, format.byte_order, format.resolution),
-        (Kind::Pcap, ByteOrder::Big, Resolution::Micro)
-    );
-    assert_eq!(
-        (format.snaplen, format.link_type_extra, format.compression),
-        (96, 0x3400_0000, None)
-    );
+    assert_eq!((format.pcap, format.compression), (Some(options), None));
     let interface = &reader.interfaces()[0];
     assert_eq!(
         (
@@ -90,8 +83,8 @@ fn formats_and_interfaces_come_back() {
     let file = pcapng(&packets(2), ByteOrder::Big);
     let reader = Reader::new(&file[..]).unwrap();
     assert_eq!(
-        (reader.format().kind, reader.format().byte_order),
-        (Kind::PcapNg, ByteOrder::Big)
+        (reader.format().pcap, reader.format().byte_order),
+        (None, ByteOrder::Big)
     );
     let [first, second] = reader.interfaces() else {
         panic!("{:?}", reader.interfaces())
@@ -152,7 +145,7 @@ fn times_before_1970_are_clamped_and_told() {
     let times = [0, -1, i64::MIN, 1_700_000_000_123_456_789];
     let mut writer = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
     let interface = writer
-        .add_interface(&InterfaceOptions::new(LinkType::RAW))
+        .add_interface(&Interface::new(LinkType::RAW))
         .unwrap();
     for time in times {
         writer.record(interface, time, 0, &[]).unwrap();
@@ -170,9 +163,9 @@ fn times_before_1970_are_clamped_and_told() {
 #[test]
 fn microsecond_interfaces_round_down() {
     let mut writer = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
-    let options = InterfaceOptions {
-        resolution: Resolution::Micro,
-        ..InterfaceOptions::new(LinkType::RAW)
+    let options = Interface {
+        resolution_ns: 1000,
+        ..Interface::new(LinkType::RAW)
     };
     let interface = writer.add_interface(&options).unwrap();
     for time in [1_999, 5_000_000_999] {
@@ -245,9 +238,7 @@ fn link_types_are_found_to_the_end() {
         LinkType::RAW,
         LinkType::LOOP,
     ] {
-        let interface = writer
-            .add_interface(&InterfaceOptions::new(link_type))
-            .unwrap();
+        let interface = writer.add_interface(&Interface::new(link_type)).unwrap();
         for _ in 0..300 {
             writer.record(interface, 0, 4, &[1, 2, 3, 4]).unwrap();
         }
@@ -309,7 +300,7 @@ fn a_full_disk_is_told_once_and_ends_the_writer() {
     let none = PcapNgWriter::new(Full { room: 27 }, &SectionOptions::default());
     assert!(matches!(none, Err(WriteError::Io { written: 0, .. })));
     let mut writer = PcapNgWriter::new(Full { room: 28 }, &SectionOptions::default()).unwrap();
-    let failed = writer.add_interface(&InterfaceOptions::new(LinkType::ETHERNET));
+    let failed = writer.add_interface(&Interface::new(LinkType::ETHERNET));
     assert!(matches!(failed, Err(WriteError::Io { written: 28, .. })));
     assert!(matches!(
         writer.record(0, 0, 0, &[]),
@@ -323,9 +314,9 @@ fn a_full_disk_is_told_once_and_ends_the_writer() {
 #[test]
 fn misuse_writes_nothing() {
     let mut writer = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
-    let options = InterfaceOptions {
+    let options = Interface {
         snaplen: 64,
-        ..InterfaceOptions::new(LinkType::ETHERNET)
+        ..Interface::new(LinkType::ETHERNET)
     };
     let interface = writer.add_interface(&options).unwrap();
     let before = writer.inner_mut().len();

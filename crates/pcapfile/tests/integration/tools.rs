@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::common::{Packet, every_encoding, packets, pcapng, read_all};
-use retroscope_pcapfile::{ByteOrder, InterfaceOptions, LinkType, PcapNgWriter, SectionOptions};
+use retroscope_pcapfile::{ByteOrder, Interface, LinkType, PcapNgWriter, SectionOptions};
 
 /// Standard output of a tool that is expected to succeed; `None`, loudly, where the tool is not installed.
 fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
@@ -139,7 +139,7 @@ fn tools_read_several_link_types() {
     let path = directory.path().join("types.pcapng");
     let mut writer = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
     for (link_type, time_ns) in [(LinkType::ETHERNET, 0), (LinkType::RAW, 1_000_000_001)] {
-        let interface = InterfaceOptions::new(link_type);
+        let interface = Interface::new(link_type);
         let interface = writer.add_interface(&interface).unwrap();
         writer.record(interface, time_ns, 20, &[0x45; 20]).unwrap();
     }

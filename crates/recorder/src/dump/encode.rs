@@ -9,8 +9,8 @@ use std::io;
 use retroscope_capture::TimeDomain;
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{
-    InterfaceOptions, InterfaceStatistics, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter,
-    Resolution, SectionOptions, WriteError,
+    Interface as InterfaceBlock, InterfaceStatistics, PacketOptions, PcapNgWriter, PcapOptions,
+    PcapWriter, SectionOptions, WriteError,
 };
 
 use super::{disk::DiskFile, packet::PacketMeta, report::PROGRAM};
@@ -80,7 +80,6 @@ impl Encoder {
             Format::Pcap => {
                 let mut options = PcapOptions::new(link_type);
                 options.snaplen = SNAPLEN;
-                options.resolution = Resolution::Nano;
                 Kind::Pcap(PcapWriter::new(Vec::new(), options).map_err(plain)?)
             }
             Format::PcapNg => {
@@ -107,12 +106,13 @@ impl Encoder {
         let Kind::PcapNg(writer, _) = &mut self.kind else {
             return Ok(());
         };
-        let mut options = InterfaceOptions::new(interface.link_type);
-        options.name.clone_from(&interface.name);
-        options.snaplen = SNAPLEN;
-        options.resolution = Resolution::Nano;
-        options.description = description(interface);
-        writer.add_interface(&options).map(drop).map_err(plain)
+        let block = InterfaceBlock {
+            name: interface.name.clone(),
+            description: description(interface),
+            snaplen: SNAPLEN,
+            ..InterfaceBlock::new(interface.link_type)
+        };
+        writer.add_interface(&block).map(drop).map_err(plain)
     }
 
     /// Encodes a packet of the interface with this index.

@@ -59,12 +59,6 @@ impl PacketSocket {
         Some(Self { descriptor })
     }
 
-    /// Another descriptor of this socket.
-    pub(crate) fn try_clone(&self) -> io::Result<Self> {
-        let descriptor = self.descriptor.try_clone()?;
-        Ok(Self { descriptor })
-    }
-
     /// Binds to an interface. `protocol` is an EtherType in host order, `ETH_P_ALL` for everything, or 0 for nothing:
     /// then the kernel takes the socket out of the receive path and waits until no other CPU is in it.
     pub(crate) fn bind(&self, interface_index: i32, protocol: u16) -> io::Result<()> {

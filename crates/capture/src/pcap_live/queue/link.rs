@@ -10,17 +10,15 @@ use std::io;
 
 use super::PcapEngine;
 use crate::{
-    Event, SourceError, af_packet::sys::PacketSocket, interface::NamedInterface, live::Live,
+    Event, SourceError,
+    af_packet::{receive_from, sys::PacketSocket},
+    interface::NamedInterface,
+    live::Live,
 };
 
-/// All EtherTypes, as libpcap binds.
-const ALL_PROTOCOLS: u16 = 3;
-
-/// A packet socket of libpcap and the interface that it is bound to.
+/// The interface that libpcap's packet socket is bound to.
 #[derive(Debug)]
 pub(super) struct Link {
-    /// A descriptor of libpcap's own socket.
-    socket: PacketSocket,
     interface: NamedInterface,
     /// At the opening.
     pub(super) index: i32,
@@ -31,27 +29,25 @@ pub(super) struct Link {
 
 impl Link {
     /// The interface of this name; `None` where the device is none, like `any`, or cannot be asked for.
-    pub(super) fn new(socket: &PacketSocket, name: &str, promiscuous: bool) -> Option<Self> {
+    pub(super) fn new(name: &str, promiscuous: bool) -> Option<Self> {
         let interface = NamedInterface::new(name).ok()?;
         let found = interface.look_up().ok()?;
         Some(Self {
-            socket: socket.try_clone().ok()?,
             interface,
             index: found.index,
             hardware_type: found.hardware_type,
-            promiscuous: promiscuous && !found.flags.is_loopback(),
+            promiscuous,
         })
     }
 
-    /// Whether the interface that the socket is bound to is up; `None`: it was removed, or has another name.
-    fn is_up(&self) -> io::Result<Option<bool>> {
-        let index = self.socket.bound_index()?;
+    /// Whether the interface of this index, which the socket is bound to, is up; `None`: it was removed, or has another name.
+    fn is_up(&self, index: i32) -> Option<bool> {
         let is_there = index >= 0 && self.interface.has_name(index);
-        Ok(is_there.then(|| self.interface.is_up(index).ok()).flatten())
+        is_there.then(|| self.interface.is_up(index).ok()).flatten()
     }
 
     /// Receives from the interface that has the name now. Returns its index and whether it is up; `None`: there is none.
-    fn bind(&self) -> Result<Option<(i32, bool)>, SourceError> {
+    fn bind(&self, socket: &PacketSocket) -> Result<Option<(i32, bool)>, SourceError> {
         let found = match self.interface.look_up() {
             Err(SourceError::NoInterface { .. }) => return Ok(None),
             found => found?,
@@ -59,18 +55,14 @@ impl Link {
         if found.hardware_type != self.hardware_type {
             return Err(self.interface.other_link_type());
         }
-        let index = found.index;
-        let mut outcome = self.socket.bind(index, ALL_PROTOCOLS);
-        let mut call = "bind";
-        if outcome.is_ok() && self.promiscuous {
-            outcome = self.socket.set_promiscuous(index);
-            call = "setsockopt(PACKET_ADD_MEMBERSHIP)";
-        }
-        match outcome {
-            Ok(()) => Ok(Some((index, found.flags.is_up()))),
+        match receive_from(socket, &self.interface, &found, self.promiscuous) {
             // It went away again meanwhile.
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
-            Err(error) => Err(self.interface.error(call, error)),
+            Err(SourceError::System { error, .. })
+                if error.raw_os_error() == Some(libc::ENODEV) =>
+            {
+                Ok(None)
+            }
+            outcome => outcome.map(|()| Some((found.index, found.flags.is_up()))),
         }
     }
 }
@@ -78,11 +70,11 @@ impl Link {
 impl PcapEngine {
     /// libpcap waits for an interface that is down without a word, so the system is asked while nothing comes.
     pub(super) fn look_at_interface(&mut self, live: &mut Live) -> Result<(), SourceError> {
-        let Some(link) = self.link.as_ref().filter(|_| live.is_running()) else {
+        let (Some(socket), Some(link), true) = (&self.socket, &self.link, live.is_running()) else {
             return Ok(());
         };
         if live.presence.is_gone() {
-            if let Some((index, is_up)) = link.bind()? {
+            if let Some((index, is_up)) = link.bind(socket)? {
                 live.found(is_up);
                 if let Some(counters) = &mut live.counters {
                     counters.follow(index);
@@ -90,14 +82,13 @@ impl PcapEngine {
             }
             return Ok(());
         }
-        let index = link
-            .socket
+        let index = socket
             .bound_index()
             .map_err(|error| link.interface.error("getsockname", error))?;
         if index < 0 {
             live.gone(Event::InterfaceGone(0));
             live.look_due_ns = i64::MIN;
-        } else if let Ok(Some(is_up)) = link.is_up() {
+        } else if let Some(is_up) = link.is_up(index) {
             live.found(is_up);
         }
         Ok(())
@@ -106,9 +97,11 @@ impl PcapEngine {
     /// An interface that was removed is an event; while draining it does not matter.
     pub(super) fn on_error(&mut self, live: &mut Live, message: String) -> Result<(), SourceError> {
         // libpcap takes one that got another name for removed, until packets come.
-        let was_there = match &self.link {
-            Some(link) => link.is_up().is_ok_and(|is_up| is_up.is_some()),
-            None => true,
+        let was_there = match (&self.socket, &self.link) {
+            (Some(socket), Some(link)) => socket
+                .bound_index()
+                .is_ok_and(|index| link.is_up(index).is_some()),
+            _ => true,
         };
         if !live.presence.is_gone() {
             live.look_due_ns = i64::MIN;

@@ -57,7 +57,7 @@ impl Output {
                     Some(capture) => capture,
                     None => {
                         let file = target.open()?;
-                        let started = Capture::start(file, format, interfaces);
+                        let started = Capture::start(file, format);
                         capture.insert(started.map_err(|error| cannot_write(target, error))?)
                     }
                 };

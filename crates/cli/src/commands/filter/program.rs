@@ -4,7 +4,7 @@ use std::{path::Path, process::ExitCode};
 
 use retroscope_filter::{Filter, LinkContext, Mode, compile};
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::{Interface, Kind, Reader};
+use retroscope_pcapfile::{Interface, Reader};
 
 use super::{input::Input, link_type::name, refused, say_refused, search};
 use crate::failure::{Failure, put};
@@ -81,7 +81,7 @@ pub(super) fn contexts(
     let Input { file, name } = Input::open(path)?;
     let failed = |error| Failure::failed(format_args!("{name}: {error}"));
     let mut reader = Reader::new(file).map_err(failed)?;
-    let is_pcapng = reader.format().kind == Kind::PcapNg;
+    let is_pcapng = reader.format().pcap.is_none();
     while is_pcapng && reader.fill().map_err(failed)? > 0 {}
     let contexts = contexts_of(reader.interfaces());
     if contexts.is_empty() {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use retroscope_capture::SourceError;
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::{ByteOrder, InterfaceOptions, PcapOptions, RecordMeta};
+use retroscope_pcapfile::{ByteOrder, Interface, PcapOptions, RecordMeta};
 
 use super::tally::Tally;
 use crate::{
@@ -60,9 +60,9 @@ impl<'t> Output<'t> {
         let target = Target::new(path.to_owned());
         let file = target.open()?;
         let capture = if is_pcapng {
-            let interface = InterfaceOptions {
+            let interface = Interface {
                 name: interface.to_owned(),
-                ..InterfaceOptions::new(LinkType::ETHERNET)
+                ..Interface::new(LinkType::ETHERNET)
             };
             Capture::pcapng(file, ByteOrder::default()).and_then(|mut capture| {
                 capture.add_interface(&interface)?;

@@ -9,7 +9,7 @@ use retroscope_capture::{
     Source, SourceError,
     af_packet::{Fanout, LiveConfig, LiveSource, Sides},
     af_xdp::{XdpConfig, XdpSource},
-    pcap_live::{PcapConfig, PcapSource},
+    pcap_live::PcapSource,
 };
 
 /// The capture engine of live interfaces.
@@ -155,13 +155,7 @@ impl EngineArgs {
             Engine::Pcap if config.sides != Sides::Both => Err(usage(
                 "--engine pcap takes both directions: leave -Q out, or use --engine af-packet",
             )),
-            Engine::Pcap => Ok(Box::new(PcapSource::new(PcapConfig {
-                device: config.interface,
-                promiscuous: config.promiscuous,
-                buffer_bytes: config.buffer_bytes,
-                cpus: config.cpus,
-                program: config.program,
-            }))),
+            Engine::Pcap => Ok(Box::new(PcapSource::new(config))),
             #[cfg(not(feature = "dpdk"))]
             Engine::Dpdk => Err(usage(
                 "this program was built without DPDK: cargo build --release -p retroscope-cli --features dpdk (docs/capture.md)",

@@ -4,8 +4,8 @@ use std::fs;
 
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{
-    ByteOrder, InterfaceOptions, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter, Reader,
-    Resolution, SectionOptions,
+    ByteOrder, Interface, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter, Reader, Resolution,
+    SectionOptions,
 };
 
 use super::support::{TIME_NS, ethernet, filter, ip, records, run, run_on, section, write};
@@ -37,12 +37,12 @@ fn pcapng_copies_keep_interfaces_of_all_sections() {
     let mut bytes = section(&[("eth0", LinkType::ETHERNET), ("tun0", LinkType::RAW)]);
     let mut second = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
     let index = second
-        .add_interface(&InterfaceOptions {
+        .add_interface(&Interface {
             name: "eth1".to_owned(),
             description: "uplink".to_owned(),
             snaplen: 96,
-            resolution: Resolution::Micro,
-            ..InterfaceOptions::new(LinkType::ETHERNET)
+            resolution_ns: 1000,
+            ..Interface::new(LinkType::ETHERNET)
         })
         .unwrap();
     let flags = PacketOptions {

@@ -8,7 +8,7 @@ use std::{
 
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{
-    InterfaceOptions, PcapNgWriter, PcapOptions, PcapWriter, Reader, SectionOptions,
+    Interface, PcapNgWriter, PcapOptions, PcapWriter, Reader, SectionOptions,
 };
 use tempfile::TempDir;
 
@@ -88,9 +88,9 @@ pub(crate) fn section(interfaces: &[(&str, LinkType)]) -> Vec<u8> {
     let mut writer = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
     for (name, link_type) in interfaces {
         let index = writer
-            .add_interface(&InterfaceOptions {
+            .add_interface(&Interface {
                 name: (*name).to_owned(),
-                ..InterfaceOptions::new(*link_type)
+                ..Interface::new(*link_type)
             })
             .unwrap();
         let frame = if *link_type == LinkType::RAW {

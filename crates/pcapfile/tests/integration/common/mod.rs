@@ -8,8 +8,8 @@
 use std::io::{Read, Write};
 
 use retroscope_pcapfile::{
-    ByteOrder, InterfaceOptions, InterfaceStatistics, LinkType, PacketOptions, PcapNgWriter,
-    PcapOptions, PcapWriter, ReadError, Reader, Resolution, SectionOptions,
+    ByteOrder, Interface, InterfaceStatistics, LinkType, PacketOptions, PcapNgWriter, PcapOptions,
+    PcapWriter, ReadError, Reader, Resolution, SectionOptions,
 };
 
 /// A record of its own, to compare.
@@ -81,11 +81,11 @@ pub(crate) fn pcapng(packets: &[Packet], byte_order: ByteOrder) -> Vec<u8> {
     let mut known = 0;
     for (index, packet) in packets.iter().enumerate() {
         while known <= packet.interface {
-            let options = InterfaceOptions {
+            let options = Interface {
                 name: format!("eth{known}"),
                 description: "the one in the middle".into(),
                 snaplen: 65_535,
-                ..InterfaceOptions::new(LinkType::ETHERNET)
+                ..Interface::new(LinkType::ETHERNET)
             };
             assert_eq!(writer.add_interface(&options).unwrap(), u32::from(known));
             known += 1;
