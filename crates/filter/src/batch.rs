@@ -1,43 +1,65 @@
-//! An expression with terms of our own, on many packets together.
+//! The evaluation of an expression with terms of our own, on many packets together or on one.
 //!
 //! A set of packets is the bits of a `u64`. Each part of the expression is asked about the packets that are still
 //! undecided: programs about all of them at once, the payload only of those that programs left.
 
-use retroscope_packet::{LinkType, parse};
+use std::cell::OnceCell;
 
-use crate::{Frame, Program, Variable, plan::Plan};
+use retroscope_packet::{LinkType, Parsed, community_id, parse};
+
+use crate::{
+    FlowState, Frame, Program, Variable,
+    filled::{CommunityTerm, Terms},
+    plan::Plan,
+};
 
 /// Fewer packets than this go through a program one by one: together all would go, also the decided ones.
 const TOGETHER_MIN: u32 = 8;
 
-/// Packets of one link type and interface, at most [`Program::MANY`].
-pub(crate) struct Batch<'b, 'p> {
+/// Packets of one link type and interface, at most `N`.
+pub(crate) struct Batch<'b, 'p, const N: usize> {
     link_type: LinkType,
-    /// Whether `$iface` holds for them.
-    is_interface: bool,
+    interface: u16,
+    terms: &'b Terms,
     programs: &'b [Program],
     frames: &'b [Frame<'p>],
-    /// The payloads of `parsed` packets.
-    payloads: [Option<&'p [u8]>; Program::MANY],
-    parsed: u64,
+    /// Filled in where a part asks for it.
+    parsed: [OnceCell<Parsed>; N],
 }
 
-impl<'b, 'p> Batch<'b, 'p> {
-    /// Panics if there are more than [`Program::MANY`] frames.
+/// What is known of some packets, in Kleene's three-valued logic.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Known {
+    /// They match.
+    pub(crate) taken: u64,
+    /// These too: `taken`, and those of which it is not decided yet.
+    pub(crate) possible: u64,
+}
+
+impl From<u64> for Known {
+    /// Nothing is undecided.
+    fn from(taken: u64) -> Self {
+        let possible = taken;
+        Self { taken, possible }
+    }
+}
+
+impl<'b, 'p, const N: usize> Batch<'b, 'p, N> {
+    /// Panics if there are more than `N` frames.
     pub(crate) fn new(
-        link_type: LinkType,
-        is_interface: bool,
+        (link_type, interface): (LinkType, u16),
+        terms: &'b Terms,
         programs: &'b [Program],
         frames: &'b [Frame<'p>],
     ) -> Self {
-        assert!(frames.len() <= Program::MANY);
+        assert!(frames.len() <= N);
         Self {
             link_type,
-            is_interface,
+            interface,
+            terms,
             programs,
             frames,
-            payloads: [None; Program::MANY],
-            parsed: 0,
+            parsed: [const { OnceCell::new() }; N],
         }
     }
 
@@ -46,23 +68,42 @@ impl<'b, 'p> Batch<'b, 'p> {
         (0..self.frames.len()).fold(0, |set, index| set | 1 << index)
     }
 
-    /// Those of `among` that `plan` takes. Nothing is remembered between packets, so of terms about the trigger packet
-    /// there may be none but `$iface`; others take nothing.
-    pub(crate) fn find(&mut self, plan: &Plan, among: u64) -> u64 {
+    /// The headers of a packet.
+    pub(crate) fn parsed(&self, index: usize) -> &Parsed {
+        self.parsed[index].get_or_init(|| parse(self.link_type, self.frames[index].data()))
+    }
+
+    /// What `plan` says of those of `among`, with what `state` tells of fragments.
+    pub(crate) fn find(&self, plan: &Plan, among: u64, state: &FlowState) -> Known {
         if among == 0 {
-            return 0;
+            return Known::from(0);
         }
         match plan {
-            Plan::Piece(index) => self.piece(*index, among),
-            Plan::Term(Variable::Iface) if self.is_interface => among,
-            Plan::Term(_) => 0,
-            Plan::Payload(test) => self.those(among, |payload| test.holds(payload)),
-            Plan::AnyString(strings) => self.those(among, |payload| strings.holds(payload)),
-            Plan::Not(inner) => among & !self.find(inner, among),
-            Plan::All(parts) => parts.iter().fold(among, |left, part| self.find(part, left)),
-            Plan::Any(parts) => parts
-                .iter()
-                .fold(0, |found, part| found | self.find(part, among & !found)),
+            Plan::Piece(index) => self.piece(*index, among).into(),
+            Plan::Term(term) => self.term(*term, among, state),
+            Plan::Payload(test) => self.payload(among, |payload| test.holds(payload)),
+            Plan::AnyString(strings) => self.payload(among, |payload| strings.holds(payload)),
+            Plan::Not(inner) => {
+                let found = self.find(inner, among, state);
+                Known {
+                    taken: among & !found.possible,
+                    possible: among & !found.taken,
+                }
+            }
+            Plan::All(parts) => parts.iter().fold(Known::from(among), |left, part| {
+                let found = self.find(part, left.possible, state);
+                Known {
+                    taken: left.taken & found.taken,
+                    possible: found.possible,
+                }
+            }),
+            Plan::Any(parts) => parts.iter().fold(Known::from(0), |before, part| {
+                let found = self.find(part, among & !before.taken, state);
+                Known {
+                    taken: before.taken | found.taken,
+                    possible: before.possible | found.possible,
+                }
+            }),
         }
     }
 
@@ -73,24 +114,45 @@ impl<'b, 'p> Batch<'b, 'p> {
         if among.count_ones() >= TOGETHER_MIN {
             return among & program.run_many(self.frames);
         }
-        ones(among).fold(0, |kept, index| {
-            let frame = &self.frames[index];
-            kept | u64::from(program.keeps(frame)) << index
-        })
+        let keeps = |index: usize| Some(program.keeps(&self.frames[index]));
+        those(among, keeps).taken
     }
 
     /// Those of `among` that have a payload for which `holds` holds.
-    fn those(&mut self, among: u64, holds: impl Fn(&[u8]) -> bool) -> u64 {
-        for index in ones(among & !self.parsed) {
-            let data = self.frames[index].data();
-            self.payloads[index] = parse(self.link_type, data).payload(data);
-        }
-        self.parsed |= among;
-        ones(among).fold(0, |found, index| {
-            let is_one = self.payloads[index].is_some_and(&holds);
-            found | u64::from(is_one) << index
+    fn payload(&self, among: u64, holds: impl Fn(&[u8]) -> bool) -> Known {
+        those(among, |index| {
+            let payload = self.parsed(index).payload(self.frames[index].data());
+            Some(payload.is_some_and(&holds))
         })
     }
+
+    fn term(&self, term: Variable, among: u64, state: &FlowState) -> Known {
+        let flow = match term {
+            Variable::Iface if self.terms.interface == Some(self.interface) => return among.into(),
+            Variable::Flow => self.terms.flow,
+            Variable::CommunityId => self.terms.community_flow(),
+            // The others stand for pcap-filter text.
+            _ => return Known::from(0),
+        };
+        match (flow, &self.terms.community) {
+            (Some(flow), _) => those(among, |index| state.belongs(flow, self.parsed(index))),
+            (None, Some(CommunityTerm::Id(id))) => those(among, |index| {
+                Some(community_id(self.parsed(index), 0).as_ref() == Some(id))
+            }),
+            _ => Known::from(0),
+        }
+    }
+}
+
+/// Those of `among` for which `holds` holds; `None`: that is not decided yet.
+fn those(among: u64, holds: impl Fn(usize) -> Option<bool>) -> Known {
+    ones(among).fold(Known::from(0), |found, index| {
+        let holds = holds(index);
+        Known {
+            taken: found.taken | u64::from(holds == Some(true)) << index,
+            possible: found.possible | u64::from(holds != Some(false)) << index,
+        }
+    })
 }
 
 /// The indexes of the bits that are set.

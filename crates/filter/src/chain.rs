@@ -6,7 +6,9 @@
 use std::ops::Range;
 
 use crate::{
-    FilterError, Place, Variable,
+    FilterError, Problem, Variable,
+    payload::Test,
+    plan::Plan,
     structure::{Clause, Joiner, Structure},
     words::{Word, WordKind},
 };
@@ -19,82 +21,36 @@ const TERMS_MAX: usize = 10_000;
 /// Most pieces of pcap-filter text: each is compiled by itself.
 const PIECES_MAX: usize = 1000;
 
-/// Operands from left to right.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Chain {
-    /// At least one. The joiner of the first has no meaning.
-    pub(crate) operands: Vec<Operand>,
+/// Plans `text`, cut into `words`, which hold at least one term of our own; `tests` are its payload terms. Also gives the bytes of
+/// each piece of pcap-filter text.
+///
+/// # Errors
+/// [`Problem::Syntax`] and [`Problem::Misplaced`] for the structure, [`Problem::TooManyTerms`]; what the pieces say is not
+/// looked at.
+pub(crate) fn plan(
+    text: &str,
+    words: &[Word],
+    tests: &[Test],
+) -> Result<(Plan, Vec<Range<usize>>), FilterError> {
+    let structure = Structure::parse(text, words).map_err(|index| {
+        let end = text.trim_end().len();
+        let span = words.get(index).map(|word| word.span.clone());
+        FilterError::new(Problem::Syntax, text, span.unwrap_or(end..end))
+    })?;
+    let mut parser = Parser {
+        own_before: own_before(text, words)?,
+        structure: &structure,
+        tests,
+        pieces: Vec::new(),
+    };
+    let (plan, _) = parser.chain(&structure.clauses)?;
+    Ok((plan, parser.pieces))
 }
 
-/// One operand with what joins it to everything on its left.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Operand {
-    pub(crate) joiner: Joiner,
-    pub(crate) negated: bool,
-    pub(crate) node: Node,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Node {
-    /// pcap-filter text; index into the pieces.
-    Piece(usize),
-    /// A term of our own about the trigger packet.
-    Term(Variable),
-    /// A payload term; index into the tests.
-    Payload(usize),
-    /// Parentheses that hold a term of our own.
-    Group(Chain),
-}
-
-impl Chain {
-    /// A chain of one piece of text.
-    pub(crate) fn piece() -> Self {
-        let operand = Operand {
-            joiner: Joiner::And,
-            negated: false,
-            node: Node::Piece(0),
-        };
-        Self {
-            operands: vec![operand],
-        }
-    }
-
-    /// Parses `text`, cut into `words`, which hold at least one term of our own. Also gives the bytes of each piece of
-    /// pcap-filter text.
-    ///
-    /// # Errors
-    /// [`FilterError::Syntax`] and [`FilterError::Misplaced`] for the structure, [`FilterError::TooManyTerms`]; what the
-    /// pieces say is not looked at.
-    pub(crate) fn parse(
-        text: &str,
-        words: &[Word],
-    ) -> Result<(Self, Vec<Range<usize>>), FilterError> {
-        let structure = Structure::parse(text, words).map_err(|index| {
-            let end = text.trim_end().len();
-            let span = words.get(index).map(|word| word.span.clone());
-            FilterError::Syntax {
-                place: Place::new(text, span.unwrap_or(end..end)),
-            }
-        })?;
-        let mut parser = Parser {
-            own_before: own_before(text, words)?,
-            structure: &structure,
-            pieces: Vec::new(),
-        };
-        let (chain, _) = parser.chain(&structure.clauses)?;
-        Ok((chain, parser.pieces))
-    }
-}
-
-/// The term of our own that a word is.
-fn own_term(text: &str, word: &Word) -> Option<Node> {
-    match word.kind {
-        WordKind::Payload(index) => Some(Node::Payload(index)),
-        WordKind::Dollar => Variable::from_name(&text[word.span.clone()])
-            .filter(|variable| variable.is_term())
-            .map(Node::Term),
-        _ => None,
-    }
+/// The term about the trigger packet that a word is.
+fn variable(text: &str, word: &Word) -> Option<Variable> {
+    let name = (word.kind == WordKind::Dollar).then(|| &text[word.span.clone()])?;
+    Variable::from_name(name).filter(|variable| variable.is_term())
 }
 
 /// For each word, and for the end, how many terms of our own come before it.
@@ -103,11 +59,12 @@ fn own_before(text: &str, words: &[Word]) -> Result<Vec<usize>, FilterError> {
     let mut count = 0;
     for word in words {
         before.push(count);
-        count += usize::from(own_term(text, word).is_some());
+        let is_own = matches!(word.kind, WordKind::Payload(_)) || variable(text, word).is_some();
+        count += usize::from(is_own);
         if count > TERMS_MAX {
             let (what, limit) = ("terms of our own", TERMS_MAX);
-            let place = Place::new(text, word.span.clone());
-            return Err(FilterError::TooManyTerms { place, what, limit });
+            let problem = Problem::TooManyTerms { what, limit };
+            return Err(FilterError::new(problem, text, word.span.clone()));
         }
     }
     before.push(count);
@@ -118,55 +75,51 @@ fn own_before(text: &str, words: &[Word]) -> Result<Vec<usize>, FilterError> {
 enum Part {
     /// Bytes of pcap-filter text.
     Text(Range<usize>),
-    Own {
-        negated: bool,
-        node: Node,
-        /// Levels in the node.
-        levels: usize,
-    },
+    /// A term of our own or parentheses that hold one, and the levels in it.
+    Own(Plan, usize),
 }
 
 struct Parser<'t> {
     structure: &'t Structure<'t>,
     own_before: Vec<usize>,
+    tests: &'t [Test],
     pieces: Vec<Range<usize>>,
 }
 
 impl Parser<'_> {
-    /// Makes a chain of clauses, at least one. Also gives its levels.
-    fn chain(&mut self, clauses: &[Clause]) -> Result<(Chain, usize), FilterError> {
+    /// Plans clauses, at least one. Also gives the levels.
+    fn chain(&mut self, clauses: &[Clause]) -> Result<(Plan, usize), FilterError> {
         let mut parts = Vec::with_capacity(clauses.len());
         for clause in clauses {
             parts.push((clause.joiner, self.part(clause)?));
         }
-        let (chain, levels) = self.join(parts)?;
-        if levels > LEVELS_MAX {
-            return Err(self.too_deep(clauses[0].words.start));
-        }
-        Ok((chain, levels))
+        let joined = self.join(parts)?;
+        joined.ok_or_else(|| self.too_deep(clauses[0].words.start))
     }
 
     fn part(&mut self, clause: &Clause) -> Result<Part, FilterError> {
-        let Clause { negated, first, .. } = *clause;
+        let first = clause.first;
         if !self.own_in(clause.words.clone()) {
             return self.pcap_text(clause);
         }
-        let (node, levels) = match own_term(self.structure.text, &self.structure.words[first]) {
-            Some(node) if clause.words.end == first + 1 => (node, 0),
+        let (plan, levels) = match self.own_term(first) {
+            Some(plan) if clause.words.end == first + 1 => (plan, 0),
             Some(_) => return Err(self.not_joined(first + 1)),
             None => match &clause.group {
-                Some(group) => {
-                    let (chain, levels) = self.chain(group)?;
-                    (Node::Group(chain), levels)
-                }
+                Some(group) => self.chain(group)?,
                 None => return Err(self.no_term(first..clause.words.end)),
             },
         };
-        Ok(Part::Own {
-            negated,
-            node,
-            levels,
-        })
+        Ok(Part::Own(plan.negated_if(clause.negated), levels))
+    }
+
+    /// The term of our own that a word is.
+    fn own_term(&self, index: usize) -> Option<Plan> {
+        let word = &self.structure.words[index];
+        match word.kind {
+            WordKind::Payload(index) => Some(Plan::Payload(self.tests[index].clone())),
+            _ => variable(self.structure.text, word).map(Plan::Term),
+        }
     }
 
     /// A clause of pcap-filter text.
@@ -202,23 +155,21 @@ impl Parser<'_> {
         )
     }
 
-    /// Joins neighbouring text into pieces where grouping from the left allows it: at the start of the chain always,
+    /// Joins operands from the left, and neighbouring text into pieces where that allows it: at the start of the chain always,
     /// later as long as the same word joins them. So a piece keeps what libpcap carries from one primitive to the
-    /// next, such as the qualifiers in `tcp port 80 or 443`.
-    fn join(&mut self, parts: Vec<(Joiner, Part)>) -> Result<(Chain, usize), FilterError> {
-        let mut operands: Vec<Operand> = Vec::new();
+    /// next, such as the qualifiers in `tcp port 80 or 443`. `None`: there are too many levels.
+    fn join(&mut self, parts: Vec<(Joiner, Part)>) -> Result<Option<(Plan, usize)>, FilterError> {
+        // What `joined_by` joins.
+        let mut operands: Vec<Plan> = Vec::new();
+        let mut joined_by = Joiner::And;
         let mut levels = 0;
         // Joiner of the piece that is last in `operands`, if the last operand is a piece.
         let mut open: Option<Joiner> = None;
         for (joiner, part) in parts {
-            let (negated, node, inside) = match part {
-                Part::Own {
-                    negated,
-                    node,
-                    levels,
-                } => {
+            let (operand, inside) = match part {
+                Part::Own(plan, levels) => {
                     open = None;
-                    (negated, node, levels)
+                    (plan, levels)
                 }
                 Part::Text(bytes) => {
                     let at_start = operands.len() == 1;
@@ -230,26 +181,28 @@ impl Parser<'_> {
                     }
                     open = Some(joiner);
                     self.push_piece(bytes)?;
-                    (false, Node::Piece(self.pieces.len() - 1), 0)
+                    (Plan::Piece(self.pieces.len() - 1), 0)
                 }
             };
-            let changes =
-                operands.len() > 1 && operands.last().is_some_and(|last| last.joiner != joiner);
+            let changes = operands.len() > 1 && joiner != joined_by;
+            if changes {
+                operands = vec![Plan::join(joined_by, operands)];
+            }
             levels = (levels + usize::from(changes)).max(inside + 1);
-            operands.push(Operand {
-                joiner,
-                negated,
-                node,
-            });
+            if levels > LEVELS_MAX {
+                return Ok(None);
+            }
+            joined_by = joiner;
+            operands.push(operand);
         }
-        Ok((Chain { operands }, levels))
+        Ok(Some((Plan::join(joined_by, operands), levels)))
     }
 
     fn push_piece(&mut self, bytes: Range<usize>) -> Result<(), FilterError> {
         if self.pieces.len() == PIECES_MAX {
             let (what, limit) = ("pieces of pcap-filter text between them", PIECES_MAX);
-            let place = Place::new(self.structure.text, bytes);
-            return Err(FilterError::TooManyTerms { place, what, limit });
+            let problem = Problem::TooManyTerms { what, limit };
+            return Err(FilterError::new(problem, self.structure.text, bytes));
         }
         self.pieces.push(bytes);
         Ok(())
@@ -279,13 +232,8 @@ impl Parser<'_> {
         )
     }
 
-    fn misplaced(&self, index: usize, message: &str) -> FilterError {
-        FilterError::Misplaced {
-            place: Place::new(
-                self.structure.text,
-                self.structure.words[index].span.clone(),
-            ),
-            message: message.to_owned(),
-        }
+    fn misplaced(&self, index: usize, message: &'static str) -> FilterError {
+        let Structure { text, words, .. } = self.structure;
+        FilterError::new(Problem::Misplaced(message), text, words[index].span.clone())
     }
 }

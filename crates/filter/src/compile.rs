@@ -3,8 +3,7 @@
 use std::{ffi::CString, ops::Range};
 
 use crate::{
-    FilterError, Instruction, LinkContext, Mode, Place, Program,
-    locate::{self, Refusal},
+    FilterError, Instruction, LinkContext, Mode, Problem, Program, locate,
     parts::Parts,
     sys::Handle,
     words::{Word, WordKind, words},
@@ -59,17 +58,9 @@ pub fn compile(expr: &str, link: LinkContext) -> Result<Program, FilterError> {
         };
         return Ok(Program::constant(snaplen));
     }
-    let whole = || Place::new(expr, 0..expr.len());
-    if expr.len() > EXPRESSION_BYTES_MAX {
-        return Err(FilterError::TooLong {
-            place: whole(),
-            limit_bytes: EXPRESSION_BYTES_MAX,
-        });
-    }
-    let mut handle = Handle::open(&link).map_err(|message| FilterError::Library {
-        place: whole(),
-        message,
-    })?;
+    check_len(expr, EXPRESSION_BYTES_MAX)?;
+    let mut handle = Handle::open(&link)
+        .map_err(|message| FilterError::whole(Problem::Library(message), expr))?;
     let is_long = expr.len() > SHORT_BYTES || primitives(expr) > SHORT_PRIMITIVES;
     let parts = is_long.then(|| Parts::split(expr)).flatten();
     let instructions = match parts {
@@ -80,10 +71,20 @@ pub fn compile(expr: &str, link: LinkContext) -> Result<Program, FilterError> {
         })?,
         None => compile_whole(expr, &mut handle, link.optimize)?,
     };
-    Program::new(instructions, link.mode == Mode::Live).map_err(|error| FilterError::Program {
-        place: whole(),
-        error,
-    })
+    Program::new(instructions, link.mode == Mode::Live)
+        .map_err(|error| FilterError::whole(Problem::Program(error), expr))
+}
+
+/// Refuses a text of more bytes.
+pub(crate) fn check_len(text: &str, limit_bytes: usize) -> Result<(), FilterError> {
+    let bytes = text.len();
+    if bytes > limit_bytes {
+        return Err(FilterError::whole(
+            Problem::TooLong { bytes, limit_bytes },
+            text,
+        ));
+    }
+    Ok(())
 }
 
 /// Lets libpcap compile the whole text.
@@ -92,32 +93,23 @@ fn compile_whole(
     handle: &mut Handle,
     optimize: bool,
 ) -> Result<Vec<Instruction>, FilterError> {
-    if expr.len() > WHOLE_BYTES_MAX {
-        let place = Place::new(expr, 0..expr.len());
-        return Err(FilterError::TooLong {
-            place,
-            limit_bytes: WHOLE_BYTES_MAX,
-        });
-    }
+    check_len(expr, WHOLE_BYTES_MAX)?;
     let primitives = primitives(expr);
     if primitives > WHOLE_PRIMITIVES_MAX {
-        let place = Place::new(expr, 0..expr.len());
-        return Err(FilterError::TooMany {
-            place,
-            primitives,
-            limit: WHOLE_PRIMITIVES_MAX,
-        });
+        let limit = WHOLE_PRIMITIVES_MAX;
+        return Err(FilterError::whole(
+            Problem::TooMany { primitives, limit },
+            expr,
+        ));
     }
     let text = CString::new(expr).map_err(|nul| {
         let at = nul.nul_position();
-        FilterError::Syntax {
-            place: Place::new(expr, at..at + 1),
-        }
+        FilterError::new(Problem::Syntax, expr, at..at + 1)
     })?;
     match instructions(handle, &text, optimize) {
         Ok(instructions) => Ok(instructions),
         Err(message) if message == REJECTS_ALL => Ok(vec![Instruction::ret(0)]),
-        Err(message) => Err(refusal(expr, &message, handle)),
+        Err(message) => Err(locate::refusal(expr, &message, handle)),
     }
 }
 
@@ -147,18 +139,4 @@ fn instructions(
         }
     }
     handle.compile(text, optimize)
-}
-
-fn refusal(expr: &str, message: &str, handle: &mut Handle) -> FilterError {
-    let Refusal {
-        syntax,
-        message,
-        span,
-    } = locate::refusal(expr, message, handle);
-    let place = Place::new(expr, span);
-    if syntax {
-        FilterError::Syntax { place }
-    } else {
-        FilterError::Refused { place, message }
-    }
 }

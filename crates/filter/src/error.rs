@@ -1,70 +1,51 @@
 //! Errors that point at the place in what the user typed.
 
-use std::{fmt::Write as _, ops::Range};
+use std::{borrow::Cow, fmt::Write as _, ops::Range};
 
-use crate::{PayloadError, ProgramError, Variable};
+use crate::{ProgramError, Variable};
 
 /// Characters of a long line that [`FilterError::render`] shows before the offending word.
 const CONTEXT_CHARS_BEFORE: usize = 60;
 /// Characters of a long line that it shows from the offending word on.
 const CONTEXT_CHARS_AFTER: usize = 40;
 
-/// Why a filter or template is none. Every variant is the user's to mend, except [`FilterError::Library`] and
-/// [`FilterError::Program`].
+/// Why a filter or template is none, and where in the user's text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}")]
+pub struct FilterError {
+    problem: Problem,
+    /// What the user typed.
+    text: String,
+    /// Bytes of the offending word, `start <= end <= text.len()`, on character boundaries.
+    span: Range<usize>,
+}
+
+/// What is wrong. Each is the user's to mend, except [`Problem::Library`] and [`Problem::Program`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum FilterError {
+pub enum Problem {
     /// The text is no expression: nothing valid goes on with the word at the place.
     #[error("syntax error")]
-    Syntax {
-        /// Where.
-        place: Place,
-    },
-    /// libpcap understands the expression and refuses it, for this link type or for any.
-    #[error("{message}")]
-    Refused {
-        /// The word that libpcap means, as far as its message tells.
-        place: Place,
-        /// libpcap's message.
-        message: String,
-    },
-    /// A `$name` that is none of ours.
-    #[error("unknown variable {name}; there are {}", Variable::all_names())]
-    UnknownVariable {
-        /// Where.
-        place: Place,
-        /// The name with its dollar sign.
-        name: String,
-    },
+    Syntax,
+    /// libpcap understands the expression and refuses it, for this link type or for any. This is its message; the place is the word
+    /// that it means, as far as the message tells.
+    #[error("{0}")]
+    Refused(String),
+    /// A `$name` that is none of ours: the name with its dollar sign.
+    #[error("unknown variable {0}; there are {names}", names = Variable::all_names())]
+    UnknownVariable(String),
     /// A variable in an expression that is used without a trigger packet.
-    #[error("{variable} needs a trigger packet, and there is none here")]
-    NeedsTrigger {
-        /// Where.
-        place: Place,
-        /// The variable.
-        variable: Variable,
-    },
-    /// `$flow`, `$iface`, `$communityId` or a payload term where a term of our own cannot stand.
-    #[error("{message}")]
-    Misplaced {
-        /// Where.
-        place: Place,
-        /// What to write instead.
-        message: String,
-    },
-    /// A payload term that is none.
-    #[error("{error}")]
-    Payload {
-        /// The part of it that is wrong.
-        place: Place,
-        /// What is wrong.
-        error: PayloadError,
-    },
-    /// More terms of our own, or pieces of text between them, than an expression may have.
+    #[error("{0} needs a trigger packet, and there is none here")]
+    NeedsTrigger(Variable),
+    /// `$flow`, `$iface`, `$communityId` or a payload term where a term of our own cannot stand, and what to write instead.
+    #[error("{0}")]
+    Misplaced(&'static str),
+    /// A payload term that is none. The place is the part of it that is wrong.
+    #[error("{0}")]
+    Payload(Cow<'static, str>),
+    /// More terms of our own, or pieces of text between them, than an expression may have. The place is the first that is too many.
     #[error("more than {limit} {what} in one expression")]
     TooManyTerms {
-        /// The first that is too many.
-        place: Place,
         /// Of what there are too many, in the plural.
         what: &'static str,
         /// The limit.
@@ -77,27 +58,20 @@ pub enum FilterError {
     )]
     NameAndVariable {
         /// The name.
-        place: Place,
-        /// The same.
         name: String,
         /// The first variable of the piece.
         variable: Variable,
     },
-    /// A text with a name was to be compiled after names were looked up.
+    /// A text with this name was to be compiled after names were looked up.
     #[error(
-        "'{name}' is a name, and names are looked up once, at the start; write an address in its place"
+        "'{0}' is a name, and names are looked up once, at the start; write an address in its place"
     )]
-    NameTooLate {
-        /// The name.
-        place: Place,
-        /// The same.
-        name: String,
-    },
+    NameTooLate(String),
     /// More text than can be compiled in reasonable time: the whole, or a part that must be compiled at once.
-    #[error("{} bytes are too long to compile at once; the limit is {limit_bytes}", place.span.len())]
+    #[error("{bytes} bytes are too long to compile at once; the limit is {limit_bytes}")]
     TooLong {
-        /// The text or its part.
-        place: Place,
+        /// Bytes of the text or its part.
+        bytes: usize,
         /// The limit in bytes.
         limit_bytes: usize,
     },
@@ -107,45 +81,22 @@ pub enum FilterError {
          write each with its qualifiers ('host A or host B'), without 'vlan', 'mpls', 'pppoes' or 'geneve'"
     )]
     TooMany {
-        /// The text or its part.
-        place: Place,
         /// How many there are.
         primitives: usize,
         /// The limit.
         limit: usize,
     },
     /// libpcap compiled the expression into something that recorded packets cannot answer.
-    #[error("{error}")]
-    Program {
-        /// The whole text.
-        place: Place,
-        /// What the program asks for.
-        error: ProgramError,
-    },
-    /// libpcap cannot work at all here, for example for want of memory.
-    #[error("libpcap: {message}")]
-    Library {
-        /// The whole text.
-        place: Place,
-        /// What libpcap said.
-        message: String,
-    },
+    #[error("{0}")]
+    Program(ProgramError),
+    /// libpcap cannot work at all here, for example for want of memory. This is what it said.
+    #[error("libpcap: {0}")]
+    Library(String),
 }
 
-/// A place in a text that the user typed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// The whole text.
-    pub text: String,
-    /// Bytes of the offending word, `start <= end <= text.len()`, on character boundaries. Empty at the end of the
-    /// text: something is missing there.
-    pub span: Range<usize>,
-}
-
-impl Place {
-    /// The bytes `span` of `text`, moved outwards to character boundaries.
-    #[must_use]
-    pub fn new(text: &str, span: Range<usize>) -> Self {
+impl FilterError {
+    /// About the bytes `span` of `text`, moved outwards to character boundaries.
+    pub(crate) fn new(problem: Problem, text: &str, span: Range<usize>) -> Self {
         let mut start = span.start.min(text.len());
         while !text.is_char_boundary(start) {
             start -= 1;
@@ -155,62 +106,39 @@ impl Place {
             end += 1;
         }
         Self {
+            problem,
             text: text.to_owned(),
             span: start..end,
         }
     }
-}
 
-impl FilterError {
-    /// Where in the user's text.
-    #[must_use]
-    pub fn place(&self) -> &Place {
-        match self {
-            Self::Syntax { place }
-            | Self::Refused { place, .. }
-            | Self::UnknownVariable { place, .. }
-            | Self::NeedsTrigger { place, .. }
-            | Self::Misplaced { place, .. }
-            | Self::Payload { place, .. }
-            | Self::TooManyTerms { place, .. }
-            | Self::NameAndVariable { place, .. }
-            | Self::NameTooLate { place, .. }
-            | Self::TooLong { place, .. }
-            | Self::TooMany { place, .. }
-            | Self::Program { place, .. }
-            | Self::Library { place, .. } => place,
-        }
+    /// About a text as a whole.
+    pub(crate) fn whole(problem: Problem, text: &str) -> Self {
+        Self::new(problem, text, 0..text.len())
     }
 
-    /// The bytes of the offending word in the user's text.
+    /// What is wrong.
+    #[must_use]
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// The whole text that the user typed.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The bytes of the offending word in [`Self::text`], on character boundaries. Empty at the end of the text: something is
+    /// missing there.
     #[must_use]
     pub fn span(&self) -> Range<usize> {
-        self.place().span.clone()
+        self.span.clone()
     }
 
     /// The same error about `text`, of which the text so far was made; `map` takes its places to the new ones.
-    pub(crate) fn relocated(
-        mut self,
-        text: &str,
-        map: impl Fn(Range<usize>) -> Range<usize>,
-    ) -> Self {
-        let place = match &mut self {
-            Self::Syntax { place }
-            | Self::Refused { place, .. }
-            | Self::UnknownVariable { place, .. }
-            | Self::NeedsTrigger { place, .. }
-            | Self::Misplaced { place, .. }
-            | Self::Payload { place, .. }
-            | Self::TooManyTerms { place, .. }
-            | Self::NameAndVariable { place, .. }
-            | Self::NameTooLate { place, .. }
-            | Self::TooLong { place, .. }
-            | Self::TooMany { place, .. }
-            | Self::Program { place, .. }
-            | Self::Library { place, .. } => place,
-        };
-        *place = Place::new(text, map(place.span.clone()));
-        self
+    pub(crate) fn relocated(self, text: &str, map: impl Fn(Range<usize>) -> Range<usize>) -> Self {
+        Self::new(self.problem, text, map(self.span))
     }
 
     /// The message, the line of the text, and carets under the word, without a newline at the end:
@@ -227,13 +155,13 @@ impl FilterError {
     pub fn render(&self) -> String {
         let mut out = format!("filter: {self}");
         let whole = matches!(
-            self,
-            Self::TooLong { .. } | Self::TooMany { .. } | Self::Library { .. }
+            self.problem,
+            Problem::TooLong { .. } | Problem::TooMany { .. } | Problem::Library(_)
         );
         if whole {
             return out;
         }
-        let Place { text, span } = self.place();
+        let Self { text, span, .. } = self;
         let start = span.start.min(text.trim_end().len());
         let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
         let line_end = text[start..]

@@ -10,11 +10,10 @@ use std::{
     },
 };
 
-use retroscope_packet::{FlowKey, FragmentKey};
+use retroscope_packet::{FlowKey, FragmentKey, community_id_of};
 
 use crate::{
-    FilterError, LinkContext, Place, Program, Variable,
-    chain::Chain,
+    FilterError, LinkContext, Problem, Program,
     compile::{self, compile},
     plan::Plan,
 };
@@ -26,31 +25,14 @@ use crate::{
 /// `$flow[udp 10.0.0.1:1 10.0.0.2:2] and not port 53`.
 #[derive(Debug, Clone)]
 pub struct Filled {
-    display: String,
-    pub(crate) chain: Chain,
-    /// The chain as it is evaluated; all that one template becomes have it in common.
+    pub(crate) display: String,
+    /// All that one template becomes have it in common.
     pub(crate) plan: Arc<Plan>,
     pub(crate) pieces: Vec<Arc<Piece>>,
     pub(crate) terms: Terms,
 }
 
 impl Filled {
-    pub(crate) fn new(
-        display: String,
-        chain: Chain,
-        plan: Arc<Plan>,
-        pieces: Vec<Arc<Piece>>,
-        terms: Terms,
-    ) -> Self {
-        Self {
-            display,
-            chain,
-            plan,
-            pieces,
-            terms,
-        }
-    }
-
     /// The text with the values in it.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -59,10 +41,17 @@ impl Filled {
 
     /// An expression of one piece and nothing else.
     pub(crate) fn of_piece(piece: Arc<Piece>) -> Self {
-        let chain = Chain::piece();
-        let plan = Arc::new(Plan::new(&chain, &[]));
-        let display = piece.text.clone();
-        Self::new(display, chain, plan, vec![piece], Terms::default())
+        Self {
+            display: piece.text.clone(),
+            plan: Arc::new(Plan::Piece(0)),
+            pieces: vec![piece],
+            terms: Terms::default(),
+        }
+    }
+
+    /// Whether it is one piece of pcap-filter text and nothing else.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(*self.plan, Plan::Piece(_))
     }
 
     /// Compiles every piece of pcap-filter text that was not compiled before.
@@ -111,17 +100,35 @@ impl fmt::Display for Filled {
 }
 
 /// What the terms of our own compare with. `None`: the expression does not hold that term.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Terms {
     pub(crate) flow: Option<FlowTerm>,
     pub(crate) interface: Option<u16>,
     pub(crate) community: Option<CommunityTerm>,
 }
 
+/// What `$communityId` stands for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum CommunityTerm {
+    /// TCP, UDP and SCTP, where the same identifier means the same flow: comparing keys is cheaper than hashing
+    /// every packet, and later fragments are recognised.
+    Flow(FlowTerm),
+    /// Of another packet, as text.
+    Id(String),
+}
+
 impl Terms {
+    /// The flow that `$communityId` stands for.
+    pub(crate) fn community_flow(&self) -> Option<FlowTerm> {
+        match self.community {
+            Some(CommunityTerm::Flow(flow)) => Some(flow),
+            _ => None,
+        }
+    }
+
     /// The flow whose fragments are followed. Both terms name the same one: that of the trigger packet.
     pub(crate) fn followed(&self) -> Option<FlowTerm> {
-        self.flow.or_else(|| self.community.as_ref()?.flow)
+        self.flow.or_else(|| self.community_flow())
     }
 
     /// The datagram that the trigger packet is a fragment of, if one is followed.
@@ -129,21 +136,6 @@ impl Terms {
         match self.followed()? {
             FlowTerm::Key { trigger, .. } => trigger,
             FlowTerm::Datagram(datagram) => Some(datagram),
-        }
-    }
-
-    /// A term of our own with its value, as [`Filled`] shows it; `None` for other variables.
-    pub(crate) fn display(&self, variable: Variable) -> Option<String> {
-        match variable {
-            Variable::Flow => self.flow.as_ref().map(|flow| format!("$flow[{flow}]")),
-            Variable::Iface => self
-                .interface
-                .map(|interface| format!("$iface[{interface}]")),
-            Variable::CommunityId => self
-                .community
-                .as_ref()
-                .map(|term| format!("$communityId[{}]", term.id)),
-            _ => None,
         }
     }
 }
@@ -163,14 +155,6 @@ pub(crate) enum FlowTerm {
 }
 
 impl FlowTerm {
-    /// The flow, where it is known.
-    pub(crate) fn key(&self) -> Option<FlowKey> {
-        match self {
-            Self::Key { key, .. } => Some(*key),
-            Self::Datagram(_) => None,
-        }
-    }
-
     /// What it is compared by.
     fn named(&self) -> Result<&FlowKey, &FragmentKey> {
         match self {
@@ -203,13 +187,16 @@ impl fmt::Display for FlowTerm {
     }
 }
 
-/// What `$communityId` stands for.
-#[derive(Debug, Clone)]
-pub(crate) struct CommunityTerm {
-    pub(crate) id: String,
-    /// Set for TCP, UDP and SCTP, where the same identifier means the same flow: comparing keys is cheaper than hashing
-    /// every packet, and later fragments are recognised.
-    pub(crate) flow: Option<FlowTerm>,
+impl fmt::Display for CommunityTerm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flow(FlowTerm::Key { key, .. }) => {
+                f.write_str(&community_id_of(key, 0).unwrap_or_default())
+            }
+            Self::Flow(FlowTerm::Datagram(_)) => Ok(()),
+            Self::Id(id) => f.write_str(id),
+        }
+    }
 }
 
 /// A piece of pcap-filter text, where it came from, and what libpcap made of it. All expressions that hold it share it, so that it is
@@ -293,10 +280,7 @@ impl Piece {
         if self.is_sealed.load(Relaxed)
             && let Some(name) = &self.name
         {
-            return Err(FilterError::NameTooLate {
-                place: Place::new(&self.source, name.clone()),
-                name: self.source[name.clone()].to_owned(),
-            });
+            return Err(name_too_late(&self.source, name.clone()));
         }
         // Not under the lock: whoever needs it for another link type need not wait.
         let made = compile(&self.text, link)
@@ -352,6 +336,12 @@ impl Piece {
         let last = self.segments.last()?;
         Some((last, last.source.len()))
     }
+}
+
+/// The error of a name in a text that is compiled when names were looked up already.
+pub(crate) fn name_too_late(text: &str, name: Range<usize>) -> FilterError {
+    let problem = Problem::NameTooLate(text[name.clone()].to_owned());
+    FilterError::new(problem, text, name)
 }
 
 /// What was made for a link type.

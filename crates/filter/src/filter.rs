@@ -1,12 +1,13 @@
 //! What the recorder evaluates: an expression, compiled for each link type of the sources.
 
-use std::{cell::OnceCell, sync::Arc};
+use std::sync::Arc;
 
-use retroscope_packet::{FragmentKey, LinkType, Parsed, community_id, fragment_of, parse};
+use retroscope_packet::{FragmentKey, LinkType, fragment_of};
 
 use crate::{
-    Aux, Filled, FilterError, FlowState, Frame, LinkContext, Mode, Program, Template, Variable,
-    batch::Batch, chain::Node, plan::Plan, truth::Truth,
+    Aux, Filled, FilterError, FlowState, Frame, LinkContext, Mode, Program, Template,
+    batch::{Batch, Known},
+    plan::Plan,
 };
 
 /// An expression ready to be evaluated.
@@ -38,8 +39,6 @@ use crate::{
 pub struct Filter {
     filled: Filled,
     prepared: Vec<Prepared>,
-    /// Whether the expression is one piece of pcap-filter text and nothing else.
-    is_plain: bool,
 }
 
 impl Clone for Filter {
@@ -52,7 +51,6 @@ impl Clone for Filter {
         Self {
             filled,
             prepared: self.prepared.clone(),
-            is_plain: self.is_plain,
         }
     }
 }
@@ -151,12 +149,9 @@ impl Filter {
     /// A filter from an expression; prepared for no link type yet.
     #[must_use]
     pub fn new(filled: Filled) -> Self {
-        let is_plain =
-            matches!(filled.chain.operands.as_slice(), [only] if only.node == Node::Piece(0));
         Self {
             filled,
             prepared: Vec::new(),
-            is_plain,
         }
     }
 
@@ -195,7 +190,7 @@ impl Filter {
     #[must_use]
     pub fn program(&self, link_type: LinkType, mode: Mode) -> Option<&Program> {
         match self.programs(link_type, mode) {
-            Some([program]) if self.is_plain => Some(program),
+            Some([program]) if self.filled.is_plain() => Some(program),
             _ => None,
         }
     }
@@ -210,10 +205,10 @@ impl Filter {
     /// terms nothing but the trigger packet's own datagram is known about fragments: see [`Filter::evaluate`].
     #[must_use]
     pub fn matches(&self, packet: &PacketView<'_>) -> bool {
-        if self.is_plain {
-            return self.run_plain(packet);
+        match self.program(packet.link_type, packet.mode) {
+            Some(program) => program.keeps(&packet.frame()),
+            None => self.evaluate(&mut self.state(), packet).decision == Decision::Take,
         }
-        self.evaluate(&mut self.state(), packet).decision == Decision::Take
     }
 
     /// [`Filter::matches`] for at most [`Program::MANY`] packets of one link type, mode and interface: bit `n` of the result
@@ -231,72 +226,42 @@ impl Filter {
         let Some(programs) = self.programs(link_type, mode) else {
             return 0;
         };
-        if self.is_plain {
+        if self.filled.is_plain() {
             return programs
                 .first()
                 .map_or(0, |program| program.run_many(frames));
         }
-        if self.filled.terms.followed().is_none() && self.filled.terms.community.is_none() {
-            let is_interface = self.filled.terms.interface == Some(interface);
-            let mut batch = Batch::new(link_type, is_interface, programs, frames);
-            return batch.find(&self.filled.plan, batch.all());
-        }
-        (0..).zip(frames).fold(0, |found, (index, frame)| {
-            let matches = self.matches(&PacketView {
-                link_type,
-                mode,
-                interface,
-                aux: frame.aux(),
-                data: frame.data(),
-                wire_len: frame.wire_len(),
-            });
-            found | u64::from(matches) << index
-        })
+        let Filled { plan, terms, .. } = &self.filled;
+        let batch: Batch<'_, '_, { Program::MANY }> =
+            Batch::new((link_type, interface), terms, programs, frames);
+        batch.find(plan, batch.all(), &self.state()).taken
     }
 
     /// Decides about a packet, in the order of the packets, with what earlier ones told.
     pub fn evaluate(&self, state: &mut FlowState, packet: &PacketView<'_>) -> Verdict {
-        if self.is_plain {
-            let decision = if self.run_plain(packet) {
-                Decision::Take
-            } else {
-                Decision::Skip
-            };
-            return Verdict {
-                decision,
-                resolves: None,
-            };
-        }
         let Some(programs) = self.programs(packet.link_type, packet.mode) else {
             return Verdict {
                 decision: Decision::Skip,
                 resolves: None,
             };
         };
-        let evaluation = Evaluation {
-            filled: &self.filled,
-            programs,
-            packet,
-            parsed: OnceCell::new(),
-        };
-        let resolves = match self.filled.terms.followed() {
-            Some(term) => state.observe(term, evaluation.parsed()),
+        let Filled { plan, terms, .. } = &self.filled;
+        let at = (packet.link_type, packet.interface);
+        let frames = [packet.frame()];
+        let batch: Batch<'_, '_, 1> = Batch::new(at, terms, programs, &frames);
+        let resolves = match terms.followed() {
+            Some(term) => state.observe(term, batch.parsed(0)),
             None => None,
         };
-        let decision = match evaluation.truth(&self.filled.plan, state) {
-            Truth::True => Decision::Take,
-            Truth::False => Decision::Skip,
-            Truth::Unknown => match fragment_of(evaluation.parsed()) {
+        let decision = match batch.find(plan, batch.all(), state) {
+            Known { taken: 1, .. } => Decision::Take,
+            Known { possible: 0, .. } => Decision::Skip,
+            _ => match fragment_of(batch.parsed(0)) {
                 Some(datagram) => Decision::Maybe(datagram),
                 None => Decision::Skip,
             },
         };
         Verdict { decision, resolves }
-    }
-
-    fn run_plain(&self, packet: &PacketView<'_>) -> bool {
-        self.program(packet.link_type, packet.mode)
-            .is_some_and(|program| program.keeps(&packet.frame()))
     }
 
     /// The programs of its pieces for packets of a link type and mode, for example to compile them to machine code. `None`
@@ -308,84 +273,5 @@ impl Filter {
             .iter()
             .find(|prepared| prepared.link_type == link_type && prepared.mode == mode);
         found.map(|prepared| prepared.programs.as_slice())
-    }
-}
-
-/// One packet's way through an expression.
-struct Evaluation<'e> {
-    filled: &'e Filled,
-    programs: &'e [Program],
-    packet: &'e PacketView<'e>,
-    /// Filled in where a term asks for it.
-    parsed: OnceCell<Parsed>,
-}
-
-impl Evaluation<'_> {
-    fn parsed(&self) -> &Parsed {
-        let PacketView {
-            link_type, data, ..
-        } = *self.packet;
-        self.parsed.get_or_init(|| parse(link_type, data))
-    }
-
-    fn truth(&self, plan: &Plan, state: &FlowState) -> Truth {
-        match plan {
-            Plan::Piece(index) => Truth::from(self.piece(*index)),
-            Plan::Term(term) => self.term(*term, state),
-            Plan::Payload(test) => Truth::from(self.payload(|payload| test.holds(payload))),
-            Plan::AnyString(strings) => Truth::from(self.payload(|payload| strings.holds(payload))),
-            Plan::Not(inner) => !self.truth(inner, state),
-            Plan::All(parts) => self.fold(parts, state, Truth::False, Truth::min),
-            Plan::Any(parts) => self.fold(parts, state, Truth::True, Truth::max),
-        }
-    }
-
-    /// Joins the truths of `parts`, until one is `enough`: nothing changes after it.
-    fn fold(
-        &self,
-        parts: &[Plan],
-        state: &FlowState,
-        enough: Truth,
-        join: fn(Truth, Truth) -> Truth,
-    ) -> Truth {
-        let mut result = !enough;
-        for part in parts {
-            result = join(result, self.truth(part, state));
-            if result == enough {
-                break;
-            }
-        }
-        result
-    }
-
-    fn piece(&self, index: usize) -> bool {
-        let program = self.programs.get(index);
-        program.is_some_and(|program| program.keeps(&self.packet.frame()))
-    }
-
-    fn payload(&self, holds: impl FnOnce(&[u8]) -> bool) -> bool {
-        self.parsed().payload(self.packet.data).is_some_and(holds)
-    }
-
-    fn term(&self, term: Variable, state: &FlowState) -> Truth {
-        let terms = &self.filled.terms;
-        match term {
-            Variable::Iface => Truth::from(terms.interface == Some(self.packet.interface)),
-            Variable::Flow => terms
-                .flow
-                .map_or(Truth::False, |flow| state.belongs(flow, self.parsed())),
-            Variable::CommunityId => match &terms.community {
-                Some(community) => match community.flow {
-                    Some(flow) => state.belongs(flow, self.parsed()),
-                    None => {
-                        let id = community_id(self.parsed(), 0);
-                        Truth::from(id.as_ref() == Some(&community.id))
-                    }
-                },
-                None => Truth::False,
-            },
-            // The others stand for pcap-filter text.
-            _ => Truth::False,
-        }
     }
 }

@@ -4,10 +4,7 @@ use std::net::IpAddr;
 
 use retroscope_packet::{Datagrams, FlowKey, FragmentKey, Parsed, flow_of, fragment_of};
 
-use crate::{
-    filled::{FlowTerm, Terms},
-    truth::Truth,
-};
+use crate::filled::{FlowTerm, Terms};
 
 /// What one dump knows about the fragments of its flow. Owned by the caller, one for each [`crate::Filter`] and pass
 /// over the packets; made by [`crate::Filter::state`]. Its size is bounded.
@@ -50,27 +47,24 @@ impl FlowState {
         Some(datagram)
     }
 
-    /// Whether a packet belongs to the flow.
-    pub(crate) fn belongs(&self, term: FlowTerm, packet: &Parsed) -> Truth {
+    /// Whether a packet belongs to the flow; `None`: nothing is known yet.
+    pub(crate) fn belongs(&self, term: FlowTerm, packet: &Parsed) -> Option<bool> {
         let datagram = fragment_of(packet);
         if let FlowTerm::Datagram(of_trigger) = term
             && datagram == Some(of_trigger)
         {
-            return Truth::True;
+            return Some(true);
         }
         let Some(key) = self.key(term) else {
-            return Truth::False;
+            return Some(false);
         };
         match (flow_of(packet), datagram) {
-            (Some(flow), _) => Truth::from(flow == key),
+            (Some(flow), _) => Some(flow == key),
             (None, Some(datagram)) if packet.is_later_fragment() => {
-                match self.datagrams.get(&datagram) {
-                    Some(belongs) => Truth::from(*belongs),
-                    None if could_belong(key, packet) => Truth::Unknown,
-                    None => Truth::False,
-                }
+                let known = self.datagrams.get(&datagram).copied();
+                known.or_else(|| (!could_belong(key, packet)).then_some(false))
             }
-            _ => Truth::False,
+            _ => Some(false),
         }
     }
 

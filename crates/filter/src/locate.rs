@@ -8,6 +8,7 @@
 use std::{ffi::CString, ops::Range};
 
 use crate::{
+    FilterError, Problem,
     sys::Handle,
     words::{Word, words},
 };
@@ -21,36 +22,23 @@ const PROBE: &str = " 0x5afe5afe5afe5afe ";
 /// Complaints that the system's resolver may have been asked for: no probing, it could be slow each time.
 const RESOLVER: [&str; 2] = ["unknown host", "unknown network"];
 
-/// libpcap's complaint, with its place.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    /// Whether it is the parser's.
-    pub(crate) syntax: bool,
-    /// The complaint, without what libpcap puts before the parser's.
-    pub(crate) message: String,
-    /// The word, in bytes of the text; empty and behind the last word if something is missing there.
-    pub(crate) span: Range<usize>,
-}
-
-/// Finds the place of `message`, which `handle` gave for `text`.
-pub(crate) fn refusal(text: &str, message: &str, handle: &mut Handle) -> Refusal {
+/// The error of `message`, which `handle` gave for `text`. Its place is a word, or empty and behind the last one if something is
+/// missing there.
+pub(crate) fn refusal(text: &str, message: &str, handle: &mut Handle) -> FilterError {
     let words = words(text);
     let short = message.strip_prefix(PARSER).unwrap_or(message);
-    let syntax = short == SYNTAX;
-    let span = if syntax {
+    let (problem, span) = if short == SYNTAX {
         let index = first_word_refused(text, &words, handle, |answer| answer.ends_with(SYNTAX));
-        words.get(index).map(|word| word.span.clone())
+        let span = words.get(index).map(|word| word.span.clone());
+        (Problem::Syntax, span)
     } else {
-        quoted_phrase(text, message).or_else(|| {
+        let span = quoted_phrase(text, message).or_else(|| {
             word_meant(text, &words, message, handle).map(|index| words[index].span.clone())
-        })
+        });
+        (Problem::Refused(short.to_owned()), span)
     };
     let end = text.trim_end().len();
-    Refusal {
-        syntax,
-        message: short.to_owned(),
-        span: span.unwrap_or(end..end),
-    }
+    FilterError::new(problem, text, span.unwrap_or(end..end))
 }
 
 /// Index of the first word at which libpcap has given the complaint; `words.len()` if it comes at the end only.

@@ -236,7 +236,7 @@ mod tests {
     use super::*;
     use std::ffi::CString;
 
-    use crate::{Aux, LinkContext, Mode, Program, compile, sys::Handle};
+    use crate::{Aux, LinkContext, Mode, Problem, Program, compile, sys::Handle};
     use retroscope_packet::LinkType;
 
     const LINK: LinkContext = LinkContext {
@@ -384,11 +384,9 @@ mod tests {
         assert_eq!(Parts::split("tcp and and udp"), None);
         let error = compile(&format!("{hosts} or port 70000 or {hosts}"), LINK)
             .expect_err("an illegal port");
-        assert_eq!(&error.place().text[error.span()], "70000");
+        assert_eq!(&error.text()[error.span()], "70000");
         let endless = format!("vlan and ({hosts} or {hosts})");
-        assert!(matches!(
-            compile(&endless, LINK),
-            Err(FilterError::TooMany { .. })
-        ));
+        let error = compile(&endless, LINK).expect_err("too many");
+        assert!(matches!(error.problem(), Problem::TooMany { .. }));
     }
 }

@@ -5,7 +5,6 @@
 
 use crate::{
     Variable,
-    chain::{Chain, Node, Operand},
     payload::{AnyString, Test},
     structure::Joiner,
 };
@@ -14,7 +13,7 @@ use crate::{
 /// 9 ns instead of 18 in 64 bytes.
 const STRINGS_MIN: usize = 3;
 
-/// An expression as a tree. Its depth is bounded by the chain's levels.
+/// An expression as a tree. Its depth is bounded by the levels that `chain` allows.
 #[derive(Debug, Clone)]
 pub(crate) enum Plan {
     /// The program of a piece of pcap-filter text.
@@ -46,40 +45,21 @@ enum Cost {
 }
 
 impl Plan {
-    /// The tree of a chain whose payload terms are `tests`.
-    pub(crate) fn new(chain: &Chain, tests: &[Test]) -> Self {
-        let mut parts: Vec<Self> = Vec::new();
-        let mut joined_by = Joiner::And;
-        for operand in &chain.operands {
-            if parts.len() > 1 && operand.joiner != joined_by {
-                parts = vec![Self::join(joined_by, parts)];
-            }
-            joined_by = operand.joiner;
-            parts.push(Self::operand(operand, tests));
-        }
-        Self::join(joined_by, parts)
-    }
-
     /// Whether it searches for patterns, which remember what they saw.
     pub(crate) fn has_patterns(&self) -> bool {
         self.cost() == Cost::Pattern
     }
 
-    fn operand(operand: &Operand, tests: &[Test]) -> Self {
-        let plan = match &operand.node {
-            Node::Piece(index) => Self::Piece(*index),
-            Node::Term(variable) => Self::Term(*variable),
-            Node::Payload(index) => Self::Payload(tests[*index].clone()),
-            Node::Group(chain) => Self::new(chain, tests),
-        };
-        if operand.negated {
-            Self::Not(Box::new(plan))
+    pub(crate) fn negated_if(self, negated: bool) -> Self {
+        if negated {
+            Self::Not(Box::new(self))
         } else {
-            plan
+            self
         }
     }
 
-    fn join(joiner: Joiner, parts: Vec<Self>) -> Self {
+    /// One plan of some, at least one.
+    pub(crate) fn join(joiner: Joiner, parts: Vec<Self>) -> Self {
         let mut flat = Vec::with_capacity(parts.len());
         for part in parts {
             match (joiner, part) {

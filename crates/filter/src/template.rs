@@ -5,9 +5,9 @@ use std::{collections::BTreeSet, ops::Range, sync::Arc};
 use retroscope_packet::{FlowKey, Parsed, community_id, community_id_of, flow_of, fragment_of};
 
 use crate::{
-    EXPRESSION_BYTES_MAX, FillError, Filled, FilterError, LinkContext, Place, Variable,
-    chain::Chain,
-    filled::{CommunityTerm, FlowTerm, Piece, Terms},
+    EXPRESSION_BYTES_MAX, FillError, Filled, FilterError, LinkContext, Problem, Variable, chain,
+    compile::check_len,
+    filled::{CommunityTerm, FlowTerm, Piece, Terms, name_too_late},
     names::{Meaning, names},
     plan::Plan,
     variable::{Family, Value},
@@ -35,7 +35,6 @@ pub struct Template {
     text: Arc<str>,
     /// Every variable with its bytes in `text`, in order.
     variables: Vec<(Range<usize>, Variable)>,
-    chain: Chain,
     /// Each piece of pcap-filter text, in order.
     pieces: Vec<TextPiece>,
     /// What [`Template::resolve`] writes in the place of names, in order.
@@ -81,18 +80,8 @@ pub struct TriggerFacts {
 pub struct TriggerValues {
     /// Those that stand for pcap-filter text, by their variables.
     texts: [Option<Value>; Variable::TEXTS],
-    flow: Option<FlowTerm>,
-    interface: Option<u16>,
-    community: Option<CommunityValue>,
-}
-
-/// What `$communityId` stands for.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum CommunityValue {
-    /// TCP, UDP and SCTP, where the same identifier means the same flow.
-    Flow(FlowTerm),
-    /// Of another packet, as text.
-    Id(String),
+    /// Those of the terms of our own.
+    terms: Terms,
 }
 
 impl Template {
@@ -103,41 +92,32 @@ impl Template {
     /// [`FilterError::UnknownVariable`]; a payload term that is none; a term of our own in the wrong place; a text that is
     /// too long, or has too many such terms.
     pub fn parse(text: &str) -> Result<Self, FilterError> {
-        if text.len() > EXPRESSION_BYTES_MAX {
-            let place = Place::new(text, 0..text.len());
-            return Err(FilterError::TooLong {
-                place,
-                limit_bytes: EXPRESSION_BYTES_MAX,
-            });
-        }
+        check_len(text, EXPRESSION_BYTES_MAX)?;
         let (words, tests) = words_and_tests(text)?;
         let mut variables = Vec::new();
         for word in words.iter().filter(|word| word.kind == WordKind::Dollar) {
             let name = &text[word.span.clone()];
-            let variable =
-                Variable::from_name(name).ok_or_else(|| FilterError::UnknownVariable {
-                    place: Place::new(text, word.span.clone()),
-                    name: name.to_owned(),
-                })?;
+            let variable = Variable::from_name(name).ok_or_else(|| {
+                let problem = Problem::UnknownVariable(name.to_owned());
+                FilterError::new(problem, text, word.span.clone())
+            })?;
             variables.push((word.span.clone(), variable));
         }
         let has_terms =
             !tests.is_empty() || variables.iter().any(|(_, variable)| variable.is_term());
-        let (chain, pieces) = if has_terms {
-            Chain::parse(text, &words)?
+        let (plan, pieces) = if has_terms {
+            chain::plan(text, &words, &tests)?
         } else {
-            (Chain::piece(), std::iter::once(0..text.len()).collect())
+            (Plan::Piece(0), std::iter::once(0..text.len()).collect())
         };
-        let plan = Arc::new(Plan::new(&chain, &tests));
         let pieces = pieces.into_iter();
         let pieces = pieces.map(|bytes| TextPiece { bytes, fixed: None });
         let mut template = Self {
             text: text.into(),
             variables,
-            chain,
             pieces: pieces.collect(),
             numbers: Vec::new(),
-            plan,
+            plan: Arc::new(plan),
         };
         for index in 0..template.pieces.len() {
             template.fix(index, None);
@@ -168,11 +148,11 @@ impl Template {
                 }
             }
             if let (Some(name), Some((_, variable))) = (&unknown, self.filled_in(&bytes).first()) {
-                return Err(FilterError::NameAndVariable {
-                    place: Place::new(&self.text, name.clone()),
+                let problem = Problem::NameAndVariable {
                     name: self.text[name.clone()].to_owned(),
                     variable: *variable,
-                });
+                };
+                return Err(FilterError::new(problem, &self.text, name.clone()));
             }
             self.fix(index, unknown);
         }
@@ -187,10 +167,7 @@ impl Template {
         for TextPiece { bytes, .. } in &self.pieces {
             if let Some(name) = names(&self.text[bytes.clone()], false).first() {
                 let span = name.span.start + bytes.start..name.span.end + bytes.start;
-                return Err(FilterError::NameTooLate {
-                    name: self.text[span.clone()].to_owned(),
-                    place: Place::new(&self.text, span),
-                });
+                return Err(name_too_late(&self.text, span));
             }
         }
         Ok(self)
@@ -299,13 +276,13 @@ impl Template {
             values.texts[*variable as usize] = Some(variable.value(&facts.parsed)?);
         }
         if has(Variable::Flow) {
-            values.flow = Some(flow_term(facts)?);
+            values.terms.flow = Some(flow_term(facts)?);
         }
         if has(Variable::Iface) {
-            values.interface = Some(facts.interface);
+            values.terms.interface = Some(facts.interface);
         }
         if has(Variable::CommunityId) {
-            values.community = Some(community_value(facts)?);
+            values.terms.community = Some(community_term(facts)?);
         }
         Ok(values)
     }
@@ -326,24 +303,20 @@ impl Template {
             let filled = || Arc::new(self.piece(bytes, |variable| values.text(variable)));
             fixed.clone().unwrap_or_else(filled)
         });
-        let pieces = pieces.collect();
-        let terms = values.terms();
         let mut display = String::with_capacity(self.text.len());
         let mut copied = 0;
         for (span, variable) in &self.variables {
             display.push_str(&self.text[copied..span.start]);
-            let term = terms.display(*variable);
-            display.push_str(&term.unwrap_or_else(|| values.text(*variable)));
+            display.push_str(&values.text(*variable));
             copied = span.end;
         }
         display.push_str(&self.text[copied..]);
-        Filled::new(
+        Filled {
             display,
-            self.chain.clone(),
-            self.plan.clone(),
-            pieces,
-            terms,
-        )
+            plan: Arc::clone(&self.plan),
+            pieces: pieces.collect(),
+            terms: values.terms.clone(),
+        }
     }
 
     /// The template as an expression, if it asks for nothing of a trigger packet.
@@ -352,20 +325,15 @@ impl Template {
     /// [`FilterError::NeedsTrigger`], pointing at the first variable.
     pub fn into_plain(self) -> Result<Filled, FilterError> {
         if let Some((span, variable)) = self.variables.first() {
-            let place = Place::new(&self.text, span.clone());
-            return Err(FilterError::NeedsTrigger {
-                place,
-                variable: *variable,
-            });
+            let problem = Problem::NeedsTrigger(*variable);
+            return Err(FilterError::new(problem, &self.text, span.clone()));
         }
-        let pieces = self.fixed().cloned().collect();
-        Ok(Filled::new(
-            self.text.as_ref().to_owned(),
-            self.chain,
-            self.plan,
-            pieces,
-            Terms::default(),
-        ))
+        Ok(Filled {
+            display: self.text.as_ref().to_owned(),
+            pieces: self.fixed().cloned().collect(),
+            plan: self.plan,
+            terms: Terms::default(),
+        })
     }
 
     /// One piece of text with `value` in the place of each variable.
@@ -397,32 +365,22 @@ impl Template {
 }
 
 impl TriggerValues {
-    /// The pcap-filter text that stands for a variable.
+    /// The pcap-filter text that stands for a variable; a term of our own with its value, as [`Filled`] shows it.
     fn text(&self, variable: Variable) -> String {
-        let value = self.texts.get(variable as usize).copied().flatten();
-        value.map_or_else(String::new, |value| value.to_string())
-    }
-
-    /// What the terms of our own compare with.
-    fn terms(&self) -> Terms {
-        let community = self.community.as_ref().map(|value| match value {
-            CommunityValue::Flow(flow) => CommunityTerm {
-                id: flow
-                    .key()
-                    .and_then(|key| community_id_of(&key, 0))
-                    .unwrap_or_default(),
-                flow: Some(*flow),
-            },
-            CommunityValue::Id(id) => CommunityTerm {
-                id: id.clone(),
-                flow: None,
-            },
-        });
-        Terms {
-            flow: self.flow,
-            interface: self.interface,
+        let Terms {
+            flow,
+            interface,
             community,
-        }
+        } = &self.terms;
+        let text = match variable {
+            Variable::Flow => flow.map(|flow| format!("$flow[{flow}]")),
+            Variable::Iface => interface.map(|interface| format!("$iface[{interface}]")),
+            Variable::CommunityId => community
+                .as_ref()
+                .map(|term| format!("$communityId[{term}]")),
+            _ => self.texts[variable as usize].map(|value| value.to_string()),
+        };
+        text.unwrap_or_default()
     }
 }
 
@@ -454,16 +412,16 @@ fn flow_term(facts: &TriggerFacts) -> Result<FlowTerm, FillError> {
     }
 }
 
-fn community_value(facts: &TriggerFacts) -> Result<CommunityValue, FillError> {
+fn community_term(facts: &TriggerFacts) -> Result<CommunityTerm, FillError> {
     let flow = facts.flow();
     if let Some(key @ FlowKey::Ports { .. }) = flow {
-        return Ok(CommunityValue::Flow(FlowTerm::Key {
+        return Ok(CommunityTerm::Flow(FlowTerm::Key {
             key,
             trigger: fragment_of(&facts.parsed),
         }));
     }
     let id = community_id(&facts.parsed, 0).or_else(|| community_id_of(&flow?, 0));
-    id.map(CommunityValue::Id).ok_or(FillError {
+    id.map(CommunityTerm::Id).ok_or(FillError {
         variable: Variable::CommunityId,
         reason: "the trigger packet has no Community ID",
     })

@@ -1,8 +1,9 @@
 //! Strings of payload terms: `"GET \x00\r\n"`.
 
-use std::ops::Range;
+use super::Wrong;
 
-use super::PayloadError;
+/// What is said of a backslash with something else behind it than what strings know.
+const UNKNOWN_ESCAPE: &str = r#"unknown escape; there are \xNN \n \r \t \\ \""#;
 
 /// Parses the string at `start`, which belongs to `operator`; gives its bytes and where the text goes on.
 ///
@@ -10,19 +11,18 @@ use super::PayloadError;
 ///
 /// # Errors
 /// What is wrong, and where.
-pub(super) fn parse(
-    text: &str,
-    start: usize,
-    operator: &'static str,
-) -> Result<(Vec<u8>, usize), (Range<usize>, PayloadError)> {
+pub(super) fn parse(text: &str, start: usize, operator: &str) -> Result<(Vec<u8>, usize), Wrong> {
     if !text[start..].starts_with('"') {
-        return Err((start..start, PayloadError::NoString { operator }));
+        let message = format!("write a string in double quotes, as in payload {operator} \"text\"");
+        return Err((start..start, message.into()));
     }
     let mut bytes = Vec::new();
     let mut at = start + 1;
     while let Some(&byte) = text.as_bytes().get(at) {
         match byte {
-            b'"' if bytes.is_empty() => return Err((start..at + 1, PayloadError::EmptyString)),
+            b'"' if bytes.is_empty() => {
+                return Err((start..at + 1, "an empty string is in every payload".into()));
+            }
             b'"' => return Ok((bytes, at + 1)),
             b'\\' => {
                 let (escaped, len) = escape(text, at)?;
@@ -35,12 +35,13 @@ pub(super) fn parse(
             }
         }
     }
-    let (what, closing) = ("string", '"');
-    Err((start..start + 1, PayloadError::Unclosed { what, closing }))
+    let message = "the string that begins here has no closing \"";
+    Err((start..start + 1, message.into()))
 }
 
 /// The byte that the escape at `at` stands for, and the bytes of the escape.
-fn escape(text: &str, at: usize) -> Result<(u8, usize), (Range<usize>, PayloadError)> {
+fn escape(text: &str, at: usize) -> Result<(u8, usize), Wrong> {
+    let unknown = || (at..at + 2, UNKNOWN_ESCAPE.into());
     let bytes = &text.as_bytes()[at + 1..];
     let simple = match bytes.first() {
         Some(b'n') => b'\n',
@@ -48,25 +49,14 @@ fn escape(text: &str, at: usize) -> Result<(u8, usize), (Range<usize>, PayloadEr
         Some(b't') => b'\t',
         Some(same @ (b'\\' | b'"')) => *same,
         Some(b'x') => {
-            let digits = (bytes.get(1).and_then(hex), bytes.get(2).and_then(hex));
-            return match digits {
-                (Some(high), Some(low)) => Ok((high << 4 | low, 4)),
-                _ => Err((at..at + 2, PayloadError::UnknownEscape)),
-            };
+            let digits = text.get(at + 2..at + 4);
+            let digits = digits.filter(|two| two.bytes().all(|digit| digit.is_ascii_hexdigit()));
+            let byte = digits.and_then(|two| u8::from_str_radix(two, 16).ok());
+            return byte.map(|byte| (byte, 4)).ok_or_else(unknown);
         }
-        _ => return Err((at..at + 2, PayloadError::UnknownEscape)),
+        _ => return Err(unknown()),
     };
     Ok((simple, 2))
-}
-
-/// The value of a hexadecimal digit.
-fn hex(digit: &u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
-    }
 }
 
 #[cfg(test)]
@@ -87,28 +77,30 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_marked() {
-        let (what, closing) = ("string", '"');
-        let unclosed = PayloadError::Unclosed { what, closing };
-        let operator = "startswith";
+        let unclosed = "the string that begins here has no closing \"";
+        let no_string = "write a string in double quotes, as in payload startswith \"text\"";
         for (text, marked, error) in [
-            ("abc", "", PayloadError::NoString { operator }),
-            ("", "", PayloadError::NoString { operator }),
-            ("\"", "\"", unclosed.clone()),
+            ("abc", "", no_string),
+            ("", "", no_string),
+            ("\"", "\"", unclosed),
             (r#""abc\""#, "\"", unclosed),
-            (r#""""#, r#""""#, PayloadError::EmptyString),
-            (r#""a\qb""#, r"\q", PayloadError::UnknownEscape),
-            (r#""a\x4"#, r"\x", PayloadError::UnknownEscape),
-            (r#""a\x4§""#, r"\x", PayloadError::UnknownEscape),
-            (r#""a\x+1""#, r"\x", PayloadError::UnknownEscape),
-            (r#""a\"#, r"\", PayloadError::UnknownEscape),
-            (r#""a\§""#, r"\§", PayloadError::UnknownEscape),
+            (r#""""#, r#""""#, "an empty string is in every payload"),
+            (r#""a\qb""#, r"\q", UNKNOWN_ESCAPE),
+            (r#""a\x4"#, r"\x", UNKNOWN_ESCAPE),
+            (r#""a\x4§""#, r"\x", UNKNOWN_ESCAPE),
+            (r#""a\x+1""#, r"\x", UNKNOWN_ESCAPE),
+            (r#""a\"#, r"\", UNKNOWN_ESCAPE),
+            (r#""a\§""#, r"\§", UNKNOWN_ESCAPE),
         ] {
-            let (span, found) = parse(text, 0, operator).expect_err(text);
+            let (span, found) = parse(text, 0, "startswith").expect_err(text);
             assert_eq!(found, error, "{text}");
-            assert_eq!(crate::Place::new(text, span.clone()).span, {
-                let start = text.find(marked).unwrap();
-                start..start + marked.len()
-            });
+            assert_eq!(
+                crate::FilterError::new(crate::Problem::Syntax, text, span).span(),
+                {
+                    let start = text.find(marked).unwrap();
+                    start..start + marked.len()
+                }
+            );
         }
     }
 }

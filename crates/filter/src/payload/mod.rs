@@ -11,9 +11,9 @@ mod literal;
 mod pattern;
 mod test;
 
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
-use crate::{FilterError, Place, words::first_word_len};
+use crate::{FilterError, Problem, words::first_word_len};
 
 pub(crate) use test::{AnyString, Test};
 
@@ -36,71 +36,8 @@ enum Operator {
     Matches,
 }
 
-/// Why a payload term is none. Each is the user's to mend.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PayloadError {
-    /// `payload` with something else behind it that leads to a string or pattern.
-    #[error("after 'payload' comes 'contains', 'startswith' or 'matches'")]
-    UnknownOperator,
-    /// `contains` or `startswith` without a string.
-    #[error("write a string in double quotes, as in payload {operator} \"text\"")]
-    NoString {
-        /// The operator.
-        operator: &'static str,
-    },
-    /// `matches` without a pattern.
-    #[error("write a pattern between slashes, as in payload matches /text/")]
-    NoPattern,
-    /// A string or pattern that does not end.
-    #[error("the {what} that begins here has no closing {closing}")]
-    Unclosed {
-        /// `string` or `pattern`.
-        what: &'static str,
-        /// The character that is missing.
-        closing: char,
-    },
-    /// A backslash in a string with something else behind it than what strings know.
-    #[error(r#"unknown escape; there are \xNN \n \r \t \\ \""#)]
-    UnknownEscape,
-    /// A string of no bytes: every payload contains it.
-    #[error("an empty string is in every payload")]
-    EmptyString,
-    /// A pattern of no characters: every payload matches it.
-    #[error("an empty pattern matches every payload")]
-    EmptyPattern,
-    /// A letter behind a pattern that means nothing.
-    #[error("unknown flag behind a pattern; there is i (upper and lower case are the same)")]
-    UnknownFlag,
-    /// The pattern is no regular expression.
-    #[error("bad pattern: {message}")]
-    BadPattern {
-        /// What is wrong with it.
-        message: String,
-    },
-    /// A pattern of too many characters.
-    #[error("a pattern of {bytes} bytes is too long; the limit is {limit_bytes}")]
-    PatternTooLong {
-        /// Bytes of the pattern.
-        bytes: usize,
-        /// The limit.
-        limit_bytes: usize,
-    },
-    /// A pattern that makes too big a program, for example by repetitions of repetitions.
-    #[error(
-        "the pattern makes a program of more than {limit_bytes} bytes; use smaller repetitions"
-    )]
-    PatternTooBig {
-        /// The limit.
-        limit_bytes: usize,
-    },
-    /// Too many patterns in one expression.
-    #[error("more than {limit} patterns in one expression; join some by | inside one pattern")]
-    TooManyPatterns {
-        /// The limit.
-        limit: usize,
-    },
-}
+/// What is wrong with a payload term, and where.
+type Wrong = (Range<usize>, Cow<'static, str>);
 
 /// The tests of an expression, as they are found.
 #[derive(Debug, Default)]
@@ -116,19 +53,15 @@ impl Tests {
     /// # Errors
     /// [`FilterError::Payload`].
     pub(crate) fn parse(&mut self, text: &str, start: usize) -> Result<Option<usize>, FilterError> {
-        let refused = |span: Range<usize>, error: PayloadError| FilterError::Payload {
-            place: Place::new(text, span),
-            error,
-        };
+        let refused =
+            |(span, message): Wrong| FilterError::new(Problem::Payload(message), text, span);
         let operator_start = skip_blanks(text, start + KEYWORD.len());
         let operator_end = operator_start + first_word_len(&text[operator_start..]);
         let word = &text[operator_start..operator_end];
         let Some((name, operator)) = OPERATORS.into_iter().find(|(name, _)| *name == word) else {
             return if is_almost_a_term(text, operator_start..operator_end) {
-                Err(refused(
-                    operator_start..operator_end,
-                    PayloadError::UnknownOperator,
-                ))
+                let message = "after 'payload' comes 'contains', 'startswith' or 'matches'";
+                Err(refused((operator_start..operator_end, message.into())))
             } else {
                 Ok(None)
             };
@@ -142,15 +75,17 @@ impl Tests {
                 })
             }
             Operator::Matches if self.patterns == PATTERNS_MAX => {
-                let limit = PATTERNS_MAX;
-                Err((operand..operand, PayloadError::TooManyPatterns { limit }))
+                let message = format!(
+                    "more than {PATTERNS_MAX} patterns in one expression; join some by | inside one pattern"
+                );
+                Err((operand..operand, message.into()))
             }
             Operator::Matches => {
                 self.patterns += 1;
                 pattern::parse(text, operand).map(|(pattern, end)| (Test::matches(pattern), end))
             }
         };
-        let (test, end) = parsed.map_err(|(span, error)| refused(span, error))?;
+        let (test, end) = parsed.map_err(refused)?;
         self.tests.push(test);
         Ok(Some(end - start))
     }

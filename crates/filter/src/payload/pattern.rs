@@ -4,12 +4,10 @@
 //! as `\w` are ASCII. There are no back references and no look-around, so no pattern takes more than linear time. A slash
 //! inside is written `\/`.
 
-use std::ops::Range;
-
 use regex::bytes::{Regex, RegexBuilder};
 use regex_syntax::ParserBuilder;
 
-use super::PayloadError;
+use super::Wrong;
 
 /// Longest pattern in bytes.
 const PATTERN_BYTES_MAX: usize = 4 << 10;
@@ -24,16 +22,14 @@ const CACHE_BYTES_MAX: usize = 1 << 20;
 ///
 /// # Errors
 /// What is wrong, and where.
-pub(super) fn parse(
-    text: &str,
-    start: usize,
-) -> Result<(Regex, usize), (Range<usize>, PayloadError)> {
+pub(super) fn parse(text: &str, start: usize) -> Result<(Regex, usize), Wrong> {
     if !text[start..].starts_with('/') {
-        return Err((start..start, PayloadError::NoPattern));
+        let message = "write a pattern between slashes, as in payload matches /text/";
+        return Err((start..start, message.into()));
     }
-    let (what, closing) = ("pattern", '/');
     let Some(len) = len(&text[start + 1..]) else {
-        return Err((start..start + 1, PayloadError::Unclosed { what, closing }));
+        let message = "the pattern that begins here has no closing /";
+        return Err((start..start + 1, message.into()));
     };
     let span = start + 1..start + 1 + len;
     let flags_start = span.end + 1;
@@ -43,10 +39,15 @@ pub(super) fn parse(
     let ignores_case = match &text[flags_start..flags_end] {
         "" => false,
         "i" => true,
-        _ => return Err((flags_start..flags_end, PayloadError::UnknownFlag)),
+        _ => {
+            let message =
+                "unknown flag behind a pattern; there is i (upper and lower case are the same)";
+            return Err((flags_start..flags_end, message.into()));
+        }
     };
     if span.is_empty() {
-        return Err((start..flags_start, PayloadError::EmptyPattern));
+        let message = "an empty pattern matches every payload";
+        return Err((start..flags_start, message.into()));
     }
     let pattern = compile(&text[span.clone()], ignores_case)
         .map_err(|(inside, error)| (span.start + inside.start..span.start + inside.end, error))?;
@@ -63,12 +64,13 @@ fn len(pattern: &str) -> Option<usize> {
     })
 }
 
-fn compile(pattern: &str, ignores_case: bool) -> Result<Regex, (Range<usize>, PayloadError)> {
+fn compile(pattern: &str, ignores_case: bool) -> Result<Regex, Wrong> {
     let whole = 0..pattern.len();
     if pattern.len() > PATTERN_BYTES_MAX {
-        let (bytes, limit_bytes) = (pattern.len(), PATTERN_BYTES_MAX);
-        let error = PayloadError::PatternTooLong { bytes, limit_bytes };
-        return Err((whole, error));
+        let bytes = pattern.len();
+        let message =
+            format!("a pattern of {bytes} bytes is too long; the limit is {PATTERN_BYTES_MAX}");
+        return Err((whole, message.into()));
     }
     // The parser alone tells where a pattern is wrong.
     let syntax = ParserBuilder::new()
@@ -89,27 +91,25 @@ fn compile(pattern: &str, ignores_case: bool) -> Result<Regex, (Range<usize>, Pa
         .dfa_size_limit(CACHE_BYTES_MAX)
         .build();
     compiled.map_err(|error| {
-        let error = match error {
-            regex::Error::CompiledTooBig(limit_bytes) => {
-                PayloadError::PatternTooBig { limit_bytes }
-            }
-            other => PayloadError::BadPattern {
-                message: other.to_string(),
-            },
+        let message = match error {
+            regex::Error::CompiledTooBig(limit) => format!(
+                "the pattern makes a program of more than {limit} bytes; use smaller repetitions"
+            ),
+            other => format!("bad pattern: {other}"),
         };
-        (whole, error)
+        (whole, message.into())
     })
 }
 
 /// The place that the parser names, and its message in one line.
-fn bad(pattern: &str, error: &regex_syntax::Error) -> (Range<usize>, PayloadError) {
+fn bad(pattern: &str, error: &regex_syntax::Error) -> Wrong {
     let (span, message) = match error {
         regex_syntax::Error::Parse(error) => (Some(error.span()), error.kind().to_string()),
         regex_syntax::Error::Translate(error) => (Some(error.span()), error.kind().to_string()),
         other => (None, other.to_string()),
     };
     let span = span.map_or(0..pattern.len(), |span| span.start.offset..span.end.offset);
-    (span, PayloadError::BadPattern { message })
+    (span, format!("bad pattern: {message}").into())
 }
 
 #[cfg(test)]

@@ -16,6 +16,14 @@ impl<T: Clone + Default> Chunked<T> {
         Self { chunks: Vec::new() }
     }
 
+    /// With room for so many elements from the start.
+    pub(super) fn of(elements: usize) -> Self {
+        let empty: Arc<[T]> = vec![T::default(); CHUNK].into();
+        Self {
+            chunks: vec![empty; elements.div_ceil(CHUNK)],
+        }
+    }
+
     /// An element below the highest that was ever asked for with [`Self::get_mut`].
     #[inline]
     pub(super) fn get(&self, index: u32) -> Option<&T> {

@@ -165,9 +165,9 @@ impl Index {
         let Some(key) = sought.keys(self.seeds).first().copied() else {
             return 0;
         };
-        match self.group_of(key) {
-            Some(group) => self.group(group).len(),
-            None => self.entries(key).len(),
+        match self.filed(key) {
+            Some(Err(group)) => self.group(group).len(),
+            one => usize::from(one.is_some()),
         }
     }
 
@@ -180,44 +180,43 @@ impl Index {
                 ways: part.ways,
                 rest: part.rest.clone(),
             };
-            if let Some(group) = self.group_of(key) {
-                Arc::make_mut(self.groups.get_mut(group)).push(entry);
-                continue;
-            }
-            let mut entries = self.entries(key);
-            if entries.is_empty() {
-                self.count(books, key, true);
-            }
-            entries.push(entry);
-            self.file(books, key, merged(entries));
+            self.change(books, key, |entries| entries.push(entry));
         }
     }
 
     /// Takes all of a rule's entries away from the keys of one of its parts.
     pub(super) fn remove(&mut self, books: &mut Books, rule: u32, sought: &Sought) {
         for key in sought.keys(self.seeds) {
-            if let Some(group) = self.group_of(key) {
-                let entries = Arc::make_mut(self.groups.get_mut(group));
-                entries.retain(|entry| entry.rule != rule);
-                if entries.len() > 1 {
-                    continue;
-                }
-                let entries = std::mem::take(entries);
-                books.groups.give_back(group);
-                self.file(books, key, entries);
-            } else {
-                let mut entries = self.entries(key);
-                let before = entries.len();
-                entries.retain(|entry| entry.rule != rule);
-                if entries.len() == before {
-                    continue;
-                }
-                self.file(books, key, entries);
-            }
-            if self.entries(key).is_empty() {
-                self.count(books, key, false);
-            }
+            self.change(books, key, |entries| {
+                entries.retain(|entry| entry.rule != rule)
+            });
         }
+    }
+
+    /// Changes the entries under a key.
+    fn change(&mut self, books: &mut Books, key: TableKey, change: impl FnOnce(&mut Vec<Entry>)) {
+        let filed = self.filed(key);
+        let is_there = filed.is_some();
+        let entries = match filed {
+            Some(Err(group)) => {
+                let entries = Arc::make_mut(self.groups.get_mut(group));
+                change(entries);
+                if entries.len() > 1 {
+                    return;
+                }
+                books.groups.give_back(group);
+                std::mem::take(entries)
+            }
+            one => {
+                let mut entries = Vec::from_iter(one.and_then(Result::ok));
+                change(&mut entries);
+                merged(entries)
+            }
+        };
+        if is_there == entries.is_empty() {
+            self.count(books, key, !is_there);
+        }
+        self.file(books, key, entries);
     }
 
     /// Notes a key that is new, or gone.
@@ -272,19 +271,6 @@ impl Index {
         }
     }
 
-    fn group_of(&self, key: TableKey) -> Option<u32> {
-        self.filed(key)?.err()
-    }
-
-    /// The entries under a key, copied.
-    fn entries(&self, key: TableKey) -> Vec<Entry> {
-        match self.filed(key) {
-            Some(Ok(entry)) => vec![entry],
-            Some(Err(group)) => self.group(group).to_vec(),
-            None => Vec::new(),
-        }
-    }
-
     /// Makes these the entries of a key which has no group.
     fn file(&mut self, books: &mut Books, key: TableKey, entries: Vec<Entry>) {
         match key {
@@ -315,7 +301,8 @@ impl Index {
     pub(super) fn bytes(&self) -> usize {
         self.flows.bytes()
             + self.small.bytes()
-            + 2 * Masks::bytes()
+            + self.addresses.bytes()
+            + self.ports.bytes()
             + self.groups.bytes()
             + self.rules.bytes()
     }

@@ -37,6 +37,8 @@ pub(super) mod traits {
     pub(in crate::ruleset) const TCP: u16 = 0x0080;
     pub(in crate::ruleset) const UDP: u16 = 0x0100;
     pub(in crate::ruleset) const SCTP: u16 = 0x0200;
+    /// One of the protocols with ports.
+    pub(in crate::ruleset) const ANY_PORTS: u16 = TCP | UDP | SCTP;
     /// The look-up was made with the source's address or port.
     pub(in crate::ruleset) const SRC: u16 = 0x0400;
     /// The look-up was made with the destination's.

@@ -4,16 +4,13 @@
 //! the first 16 bits of an address, which lengths any rule has there: nearly always none, one or two. Ports are 16-bit
 //! addresses, and ranges of them prefixes: for these the array is exact.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
-const CHUNK: usize = 1024;
-const CHUNKS: usize = 65_536 / CHUNK;
+use super::chunked::Chunked;
 
 /// For the first 16 bits of an address the set of lengths: bit `n` is the length `n + 1`.
 #[derive(Debug, Clone)]
-pub(super) struct Masks {
-    chunks: Vec<Arc<[u32]>>,
-}
+pub(super) struct Masks(Chunked<u32>);
 
 /// How many prefixes of each length begin with the same 16 bits; kept by the writer.
 #[derive(Debug, Default)]
@@ -23,16 +20,12 @@ pub(super) struct MaskCounts {
 
 impl Masks {
     pub(super) fn new() -> Self {
-        let empty: Arc<[u32]> = Arc::new([0; CHUNK]);
-        Self {
-            chunks: vec![empty; CHUNKS],
-        }
+        Self(Chunked::of(1 << 16))
     }
 
     #[inline]
     pub(super) fn lengths(&self, first: u16) -> u32 {
-        let first = usize::from(first);
-        self.chunks[first / CHUNK][first % CHUNK]
+        self.0.get(u32::from(first)).copied().unwrap_or(0)
     }
 
     /// A prefix of `bits` bits (1 to 32) that begins with `first`, which is not there yet.
@@ -58,22 +51,16 @@ impl Masks {
 
     /// Changes the sets of all addresses that the prefix covers.
     fn change(&mut self, first: u16, bits: u8, change: impl Fn(u32, u32) -> u32) {
-        let first = usize::from(first);
-        let covered = 1_usize << 16_u8.saturating_sub(bits);
-        let bit = 1 << (bits - 1);
-        let mut at = first;
-        while at < first + covered {
-            let end = ((at / CHUNK + 1) * CHUNK).min(first + covered);
-            let chunk = Arc::make_mut(&mut self.chunks[at / CHUNK]);
-            for mask in &mut chunk[at % CHUNK..=(end - 1) % CHUNK] {
-                *mask = change(*mask, bit);
-            }
-            at = end;
+        let first = u32::from(first);
+        let covered = 1 << 16_u8.saturating_sub(bits);
+        for at in first..first + covered {
+            let mask = self.0.get_mut(at);
+            *mask = change(*mask, 1 << (bits - 1));
         }
     }
 
     /// Bytes of memory.
-    pub(super) fn bytes() -> usize {
-        CHUNKS * (CHUNK * size_of::<u32>() + size_of::<Arc<[u32]>>())
+    pub(super) fn bytes(&self) -> usize {
+        self.0.bytes()
     }
 }

@@ -21,9 +21,6 @@ use super::{
     key::{View, kind, traits},
 };
 
-/// Bits of [`traits`] for `port` without a protocol.
-const ANY_PORTS: u16 = traits::TCP | traits::UDP | traits::SCTP;
-
 /// Reads a piece of pcap-filter text.
 pub(super) fn parse(text: &str) -> (Expr, View) {
     let opaque = (Expr::Atom(Atom::Opaque), View::Plain);
@@ -291,7 +288,7 @@ fn address(proto: Option<&str>, ends: Ends, word: &str, bits: Option<u16>) -> Op
 
 fn ports(proto: Option<&str>, ends: Ends, low: u16, high: u16) -> Option<Atom> {
     let protos = match proto {
-        None => ANY_PORTS,
+        None => traits::ANY_PORTS,
         Some("tcp") => traits::TCP,
         Some("udp") => traits::UDP,
         Some("sctp") => traits::SCTP,

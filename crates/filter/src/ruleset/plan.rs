@@ -22,8 +22,6 @@ use super::{
 
 /// Conjunctions that an expression of few primitives may become.
 const CONJUNCTIONS: usize = 64;
-/// The traits of packets with ports.
-const ANY_PORTS: u16 = traits::TCP | traits::UDP | traits::SCTP;
 
 /// A primitive or its opposite.
 #[derive(Debug, Clone, Copy)]
@@ -76,15 +74,7 @@ impl Part {
 
     /// Whether it is one of `$flow`, made on every link type and under any tags.
     pub(super) fn is_of_term(&self) -> bool {
-        let is_flow = matches!(
-            self.sought,
-            Sought::Flow4(_)
-                | Sought::Flow6(_)
-                | Sought::Fragments(_)
-                | Sought::Pair(_)
-                | Sought::Link(_)
-        );
-        is_flow && self.need == traits::ALL
+        !matches!(self.sought, Sought::One(_)) && self.need == traits::ALL
     }
 }
 
@@ -218,8 +208,7 @@ fn rank(literal: &Literal) -> usize {
                 128
             }
         }
-        Atom::Interface(_) => 16_384,
-        Atom::Kinds(_) => 16_384,
+        Atom::Interface(_) | Atom::Kinds(_) => 16_384,
         Atom::Vlan(None) | Atom::Opaque => RANKS,
     }
 }
@@ -276,10 +265,12 @@ impl Planner<'_> {
         match (literal.atom, *sought) {
             // Only packets of the view are found.
             (Atom::Vlan(None), sought) => {
-                self.view == View::Tagged && !matches!(sought, Sought::Interface(_))
+                self.view == View::Tagged && !matches!(sought, Sought::One(Atom::Interface(_)))
             }
             (Atom::Kinds(kinds), Sought::Flow4(_)) => kinds & kind::V4 != 0,
-            (Atom::Kinds(kinds), Sought::Flow6(_) | Sought::V6 { .. }) => kinds & kind::V6 != 0,
+            (Atom::Kinds(kinds), Sought::Flow6(_) | Sought::One(Atom::V6 { .. })) => {
+                kinds & kind::V6 != 0
+            }
             (Atom::Proto { number, kinds }, Sought::Flow4(flow)) => {
                 number == flow.proto && kinds & kind::V4 != 0
             }
@@ -349,44 +340,29 @@ impl Planner<'_> {
     /// The look-up of a literal, and whether nothing of the literal remains.
     fn by_literal(&self, literal: &Literal) -> Option<(Part, bool)> {
         let any = traits::ALL;
-        let (sought, need, is_done) = match literal.atom {
-            Atom::V4 {
-                ends,
-                addr,
-                bits,
-                kinds,
-            } => {
-                let kinds = u16::from(kinds) | any & !traits::KINDS;
+        let (need, is_done) = match literal.atom {
+            Atom::V4 { ends, kinds, .. } => {
                 let (sides, is_done) = sides(ends);
-                (Sought::V4 { addr, bits }, kinds & sides, is_done)
+                (sides & (u16::from(kinds) | any & !traits::KINDS), is_done)
             }
-            Atom::V6 { ends, addr, bits } => (Sought::V6 { addr, bits }, sides(ends).0, false),
-            Atom::Ports {
-                ends,
-                low,
-                high,
-                protos,
-            } => {
-                let protos = any & !(ANY_PORTS | traits::NO_PORTS) | protos;
+            Atom::V6 { ends, .. } => (sides(ends).0, false),
+            Atom::Ports { ends, protos, .. } => {
                 let (sides, is_done) = sides(ends);
-                (Sought::Ports { low, high }, protos & sides, is_done)
+                let others = any & !(traits::ANY_PORTS | traits::NO_PORTS);
+                (sides & (others | protos), is_done)
             }
-            Atom::Mac { ends, addr } => {
-                let (sides, is_done) = sides(ends);
-                (Sought::Mac(addr), sides, is_done)
-            }
-            Atom::Vlan(Some(id)) => (Sought::Vlan(id), any, true),
-            Atom::Proto { number, kinds } => (Sought::Proto { number, kinds }, any, true),
-            Atom::Kinds(kinds) => (Sought::Kinds(kinds), any, true),
-            Atom::Interface(interface) => (Sought::Interface(interface), any, true),
+            Atom::Mac { ends, .. } => sides(ends),
             Atom::Vlan(None) | Atom::Flow(_) | Atom::Opaque => return None,
+            Atom::Vlan(Some(_)) | Atom::Proto { .. } | Atom::Kinds(_) | Atom::Interface(_) => {
+                (any, true)
+            }
         };
-        let need = match (&sought, self.view) {
+        let need = match (literal.atom, self.view) {
             // Hardware addresses stand in front of tags.
-            (Sought::Interface(_), _) | (Sought::Mac(_), View::Plain) => need,
+            (Atom::Interface(_), _) | (Atom::Mac { .. }, View::Plain) => need,
             _ => self.need(need),
         };
-        Some((Part::new(sought, need), is_done))
+        Some((Part::new(Sought::One(literal.atom), need), is_done))
     }
 }
 
@@ -412,7 +388,7 @@ fn port(literal: &Literal) -> Option<(Ends, u16)> {
 
 /// The only protocol with ports that a conjunction allows.
 fn proto(conjunction: &Conjunction) -> Option<u8> {
-    let mut allowed = ANY_PORTS;
+    let mut allowed = traits::ANY_PORTS;
     for literal in conjunction.iter().filter(|literal| !literal.negated) {
         match literal.atom {
             Atom::Proto { number, .. } => allowed &= proto_trait(number),

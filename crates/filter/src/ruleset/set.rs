@@ -144,7 +144,7 @@ impl RuleSet {
         for (id, rule) in &self.ids {
             if let Some(kept) = self.kept.get(*rule as usize).and_then(Option::as_ref)
                 && let Some(piece) = &kept.piece
-                && kept.needs_program(link_type)
+                && needs_program(kept.placement, kept.flags, link_type)
             {
                 all.push((RuleId(*id), Arc::clone(piece), Arc::clone(&kept.body)));
             }
@@ -198,16 +198,11 @@ impl RuleSet {
 
     /// Takes a rule out; whether it was there.
     pub fn remove(&mut self, id: RuleId) -> bool {
-        self.remove_many([id]) == 1
-    }
-
-    /// Takes many rules out; readers see that at once. Gives how many were there.
-    pub fn remove_many(&mut self, ids: impl IntoIterator<Item = RuleId>) -> usize {
-        let removed = ids.into_iter().filter(|id| self.take_out(*id)).count();
-        if removed != 0 {
+        let was_there = self.take_out(id);
+        if was_there {
             self.publish();
         }
-        removed
+        was_there
     }
 
     /// What became of a rule.
@@ -294,7 +289,7 @@ impl RuleSet {
             Placement::NarrowedAsked => {}
             Placement::LookedUp | Placement::Narrowed | Placement::Compiled => {
                 for (link_type, program) in &kept.body.programs {
-                    if !kept.sees_all(*link_type) {
+                    if !sees_all(kept.placement, kept.flags, *link_type) {
                         continue;
                     }
                     let residues = Arc::make_mut(&mut self.work.residues);
@@ -317,8 +312,9 @@ impl RuleSet {
         let mut slow: Vec<LinkType> = link_types.iter().copied().filter(is_slow).collect();
         if !slow.is_empty() {
             let (understood, _, placement) = self.place(filter.filled());
+            let its_flags = understood.flags;
             slow.retain(|link_type| {
-                understood.asks || needs_program(&understood, placement, *link_type)
+                its_flags & flags::ASK != 0 || needs_program(placement, its_flags, *link_type)
             });
         }
         slow
@@ -365,17 +361,20 @@ impl RuleSet {
 
     /// What look-ups make of an expression.
     fn place(&self, filled: &Filled) -> (Understood, Plan, Placement) {
-        let understood = understand(filled);
-        let plan = plan(&understood.expr, understood.view, &|sought| {
-            self.work.crowd(sought)
-        });
-        let placement = match (plan.parts.is_some(), understood.asks) {
+        let mut understood = understand(filled);
+        let body = &understood.body;
+        let plan = plan(&body.expr, body.view, &|sought| self.work.crowd(sought));
+        let asks = understood.flags & flags::ASK != 0;
+        let placement = match (plan.parts.is_some(), asks) {
             (true, true) => Placement::NarrowedAsked,
             (false, true) => Placement::Asked,
-            (true, false) if understood.is_opaque => Placement::Narrowed,
+            (true, false) if body.is_opaque => Placement::Narrowed,
             (true, false) => Placement::LookedUp,
             (false, false) => Placement::Compiled,
         };
+        if plan.is_partial {
+            understood.flags |= flags::PARTIAL;
+        }
         (understood, plan, placement)
     }
 
@@ -385,33 +384,25 @@ impl RuleSet {
         known: &dyn Fn(LinkType) -> Option<Program>,
     ) -> Result<(Kept, Refused), FilterError> {
         let (understood, plan, placement) = self.place(filled);
-        let mut its_flags = 0;
-        for (is_set, flag) in [
-            (understood.asks, flags::ASK),
-            (plan.is_partial, flags::PARTIAL),
-            (understood.is_ordered, flags::ORDERED),
-            (understood.needs_ethernet, flags::ETHERNET),
-        ] {
-            its_flags |= if is_set { flag } else { 0 };
-        }
+        let Understood {
+            flags: its_flags,
+            mut body,
+        } = understood;
         let mut parts = plan.parts.unwrap_or_default();
-        if understood.asks {
+        let (mut piece, mut refused) = (None, Vec::new());
+        if its_flags & flags::ASK == 0 {
+            (body.programs, refused) = self.programs_of(filled, known, placement, its_flags)?;
+            piece = filled.pieces.first().cloned();
+        } else {
             // What the caller's filter makes of bytes that were not captured is its own matter.
             parts.iter_mut().for_each(|part| part.rest = None);
         }
-        let (programs, refused) = self.programs_of(filled, known, &understood, placement)?;
-        let piece = filled.pieces.first().filter(|_| !understood.asks);
         let kept = Kept {
-            piece: piece.cloned(),
+            piece,
             placement,
             parts,
             flags: its_flags,
-            body: Arc::new(Body {
-                is_opaque: understood.is_opaque,
-                expr: understood.expr,
-                view: understood.view,
-                programs,
-            }),
+            body: Arc::new(body),
         };
         Ok((kept, refused))
     }
@@ -421,18 +412,16 @@ impl RuleSet {
         &self,
         filled: &Filled,
         known: &dyn Fn(LinkType) -> Option<Program>,
-        understood: &Understood,
         placement: Placement,
+        its_flags: u8,
     ) -> Result<(Vec<(LinkType, Program)>, Refused), FilterError> {
         let (mut programs, mut refused) = (Vec::new(), Vec::new());
-        if understood.asks {
-            return Ok((programs, refused));
-        }
         for link_type in &self.link_types {
-            let is_needed = needs_program(understood, placement, *link_type);
             let program = match known(*link_type) {
                 Some(program) => Ok(program),
-                None if is_needed => self.compiled(filled, *link_type),
+                None if needs_program(placement, its_flags, *link_type) => {
+                    self.compiled(filled, *link_type)
+                }
                 None => continue,
             };
             match program {
@@ -473,24 +462,18 @@ impl RuleSet {
 }
 
 /// Whether a rule that the set decides is run as its program on packets of a link type.
-fn needs_program(understood: &Understood, placement: Placement, link_type: LinkType) -> bool {
-    placement != Placement::LookedUp
+fn needs_program(placement: Placement, its_flags: u8, link_type: LinkType) -> bool {
+    placement == Placement::Narrowed || sees_all(placement, its_flags, link_type)
+}
+
+/// Whether look-ups cannot find a rule in packets of a link type, so that its program there must see all of them.
+fn sees_all(placement: Placement, its_flags: u8, link_type: LinkType) -> bool {
+    placement == Placement::Compiled
         || !Shape::is_read(link_type)
-        || (understood.needs_ethernet && link_type != LinkType::ETHERNET)
+        || (its_flags & flags::ETHERNET != 0 && link_type != LinkType::ETHERNET)
 }
 
 impl Kept {
-    fn needs_program(&self, link_type: LinkType) -> bool {
-        self.placement == Placement::Narrowed || self.sees_all(link_type)
-    }
-
-    /// Whether look-ups cannot find it in packets of a link type, so that its program there must see all of them.
-    fn sees_all(&self, link_type: LinkType) -> bool {
-        self.placement == Placement::Compiled
-            || !Shape::is_read(link_type)
-            || (self.flags & flags::ETHERNET != 0 && link_type != LinkType::ETHERNET)
-    }
-
     /// Whether its look-ups are those of `$flow`, which know every link type.
     fn is_flow_only(&self) -> bool {
         self.parts.iter().all(Part::is_of_term)

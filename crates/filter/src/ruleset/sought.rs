@@ -5,41 +5,23 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use retroscope_packet::FlowKey;
+use retroscope_packet::{FlowKey, Mac};
 
 use super::{
+    atom::Atom,
     key::{kind, traits},
     table::{Seeds, Slot},
 };
 
 /// The fixed part of a rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(super) enum Sought {
     /// A flow over IPv4.
     Flow4(Flow<u32>),
     /// A flow over IPv6.
     Flow6(Flow<u128>),
-    V4 {
-        addr: u32,
-        bits: u8,
-    },
-    V6 {
-        addr: u128,
-        bits: u8,
-    },
-    Ports {
-        low: u16,
-        high: u16,
-    },
-    Mac(u64),
-    Vlan(u16),
-    /// In these kinds: `V4`, `V6` or both.
-    Proto {
-        number: u8,
-        kinds: u8,
-    },
-    Kinds(u8),
-    Interface(u16),
+    /// What a primitive that can be looked up says, whichever end it is about.
+    One(Atom),
     /// IP fragments between two addresses, for `$flow`.
     Fragments([IpAddr; 2]),
     /// Any IP between two addresses, for `$flow`.
@@ -179,32 +161,35 @@ impl Sought {
     /// The keys that entries for it are filed under.
     pub(super) fn keys(&self, seeds: Seeds) -> Vec<TableKey> {
         let one = |key| vec![TableKey::Small(key)];
-        match *self {
-            Self::Flow4(flow) => vec![TableKey::Flow(flow.key())],
-            Self::Flow6(flow) => one(flow6_key(seeds, &flow)),
-            Self::V4 { addr, bits } => one(prefix_key(tag::V4, addr, bits)),
-            Self::V6 { addr, bits } => one(v6_key(seeds, addr, bits)),
-            Self::Ports { low, high } => prefixes(low, high)
-                .into_iter()
-                .map(|(port, bits)| {
-                    TableKey::Small(prefix_key(tag::PORT, u32::from(port) << 16, bits))
-                })
-                .collect(),
-            Self::Mac(addr) => one(small(tag::MAC, addr)),
-            Self::Vlan(id) => one(small(tag::VLAN, u64::from(id))),
-            Self::Proto { number, kinds } => each(kinds)
+        let atom = match *self {
+            Self::Flow4(flow) => return vec![TableKey::Flow(flow.key())],
+            Self::Flow6(flow) => return one(flow6_key(seeds, &flow)),
+            Self::Fragments(pair) => return one(pair_key(seeds, tag::FRAGMENTS, pair)),
+            Self::Pair(pair) => return one(pair_key(seeds, tag::PAIR, pair)),
+            Self::Link(flow) => {
+                let key = link_key(seeds, &flow).map(TableKey::Small);
+                return key.into_iter().collect();
+            }
+            Self::One(atom) => atom,
+        };
+        match atom {
+            Atom::V4 { addr, bits, .. } => one(prefix_key(tag::V4, addr, bits)),
+            Atom::V6 { addr, bits, .. } => one(v6_key(seeds, addr, bits)),
+            Atom::Ports { low, high, .. } => {
+                let port_key = |(port, bits)| prefix_key(tag::PORT, u32::from(port) << 16, bits);
+                let keys = prefixes(low, high).into_iter().map(port_key);
+                keys.map(TableKey::Small).collect()
+            }
+            Atom::Mac { addr, .. } => one(small(tag::MAC, addr)),
+            Atom::Vlan(Some(id)) => one(small(tag::VLAN, u64::from(id))),
+            Atom::Proto { number, kinds } => each(kinds)
                 .map(|kind| TableKey::Small(proto_key(kind, number)))
                 .collect(),
-            Self::Kinds(kinds) => each(kinds)
+            Atom::Kinds(kinds) => each(kinds)
                 .map(|kind| TableKey::Small(small(tag::KIND, u64::from(kind))))
                 .collect(),
-            Self::Interface(interface) => one(small(tag::INTERFACE, u64::from(interface))),
-            Self::Fragments(pair) => one(pair_key(seeds, tag::FRAGMENTS, pair)),
-            Self::Pair(pair) => one(pair_key(seeds, tag::PAIR, pair)),
-            Self::Link(flow) => link_key(seeds, &flow)
-                .map(TableKey::Small)
-                .into_iter()
-                .collect(),
+            Atom::Interface(interface) => one(small(tag::INTERFACE, u64::from(interface))),
+            Atom::Vlan(None) | Atom::Flow(_) | Atom::Opaque => Vec::new(),
         }
     }
 }
@@ -430,40 +415,45 @@ impl Slot for SmallSlot {
 
 impl fmt::Display for Sought {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Flow4(flow) => write_flow(f, &flow, Ipv4Addr::from),
-            Self::Flow6(flow) => write_flow(f, &flow, Ipv6Addr::from),
-            Self::V4 { addr, bits: 32 } => write!(f, "host {}", Ipv4Addr::from(addr)),
-            Self::V4 { addr, bits } => write!(f, "net {}/{bits}", Ipv4Addr::from(addr)),
-            Self::V6 { addr, bits: 128 } => write!(f, "host {}", Ipv6Addr::from(addr)),
-            Self::V6 { addr, bits } => write!(f, "net {}/{bits}", Ipv6Addr::from(addr)),
-            Self::Ports { low, high } if low == high => write!(f, "port {low}"),
-            Self::Ports { low, high } => write!(f, "ports {low}-{high}"),
-            Self::Mac(addr) => {
-                let [_, _, a, b, c, d, e, g] = addr.to_be_bytes();
-                write!(
-                    f,
-                    "ether host {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}"
-                )
+        let atom = match *self {
+            Self::Flow4(flow) => return write_flow(f, &flow, Ipv4Addr::from),
+            Self::Flow6(flow) => return write_flow(f, &flow, Ipv6Addr::from),
+            Self::Fragments([a, b]) => return write!(f, "fragments between {a} and {b}"),
+            Self::Pair([a, b]) => return write!(f, "packets between {a} and {b}"),
+            Self::Link(flow) => return write!(f, "{flow}"),
+            Self::One(atom) => atom,
+        };
+        match atom {
+            Atom::V4 { addr, bits: 32, .. } => write!(f, "host {}", Ipv4Addr::from(addr)),
+            Atom::V4 { addr, bits, .. } => write!(f, "net {}/{bits}", Ipv4Addr::from(addr)),
+            Atom::V6 {
+                addr, bits: 128, ..
+            } => write!(f, "host {}", Ipv6Addr::from(addr)),
+            Atom::V6 { addr, bits, .. } => write!(f, "net {}/{bits}", Ipv6Addr::from(addr)),
+            Atom::Ports { low, high, .. } if low == high => write!(f, "port {low}"),
+            Atom::Ports { low, high, .. } => write!(f, "ports {low}-{high}"),
+            Atom::Mac { addr, .. } => {
+                let [_, _, mac @ ..] = addr.to_be_bytes();
+                write!(f, "ether host {}", Mac(mac))
             }
-            Self::Vlan(id) => write!(f, "vlan {id}"),
-            Self::Proto { number, .. } => write!(f, "protocol {number}"),
-            Self::Kinds(kinds) => {
-                let names = [
-                    (kind::V4, "ip"),
-                    (kind::V6, "ip6"),
-                    (kind::ARP, "arp"),
-                    (kind::RARP, "rarp"),
-                ];
-                let names = names.into_iter().filter(|(kind, _)| kinds & kind != 0);
-                let names: Vec<&str> = names.map(|(_, name)| name).collect();
+            Atom::Vlan(Some(id)) => write!(f, "vlan {id}"),
+            Atom::Proto { number, .. } => write!(f, "protocol {number}"),
+            Atom::Kinds(kinds) => {
+                let names: Vec<&str> = each(kinds).map(name_of_kind).collect();
                 f.write_str(&names.join(" or "))
             }
-            Self::Interface(interface) => write!(f, "interface {interface}"),
-            Self::Fragments([a, b]) => write!(f, "fragments between {a} and {b}"),
-            Self::Pair([a, b]) => write!(f, "packets between {a} and {b}"),
-            Self::Link(flow) => write!(f, "{flow}"),
+            Atom::Interface(interface) => write!(f, "interface {interface}"),
+            Atom::Vlan(None) | Atom::Flow(_) | Atom::Opaque => Ok(()),
         }
+    }
+}
+
+fn name_of_kind(kind: u8) -> &'static str {
+    match kind {
+        kind::V4 => "ip",
+        kind::V6 => "ip6",
+        kind::ARP => "arp",
+        _ => "rarp",
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::savefile;
-use retroscope_filter::{EXPRESSION_BYTES_MAX, Filter, FilterError, Template};
+use retroscope_filter::{EXPRESSION_BYTES_MAX, Filter, FilterError, Problem, Template};
 use retroscope_packet::LinkType;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -44,8 +44,7 @@ fn tried(what: &str, text: &str) -> Option<FilterError> {
         }
         assert!(shown.starts_with("filter: "), "{what}: {shown}");
         assert!(shown.len() < 1000, "{what}: {} bytes", shown.len());
-        let place = error.place();
-        assert!(place.span.end <= place.text.len(), "{what}");
+        assert!(error.span().end <= error.text().len(), "{what}");
         return Some(error);
     }
     panic!("{what}: it takes more than {TIME_MAX:?} to refuse it");
@@ -100,7 +99,9 @@ fn long_texts_are_refused_or_compiled_quickly() {
     ] {
         for bytes in [MIB, 1_000_000, EXPRESSION_BYTES_MAX + text.1.len()] {
             let error = tried(&format!("{bytes} bytes of {text:?}"), &filled(bytes, text));
-            let is_too_long = matches!(error, Some(FilterError::TooLong { .. }));
+            let is_too_long = error
+                .as_ref()
+                .is_some_and(|error| matches!(error.problem(), Problem::TooLong { .. }));
             assert!(is_too_long, "{bytes} bytes of {text:?}: {error:?}");
         }
         // What is long and right takes its time.

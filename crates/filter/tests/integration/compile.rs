@@ -1,6 +1,6 @@
 //! Compiling: places of errors, files and interfaces, odd texts.
 
-use retroscope_filter::{Aux, FilterError, LinkContext, Mode, Program, Template, compile};
+use retroscope_filter::{Aux, FilterError, LinkContext, Mode, Problem, Program, Template, compile};
 use retroscope_packet::{Direction, LinkType};
 
 const ETHERNET: LinkContext = LinkContext {
@@ -123,7 +123,7 @@ fn an_empty_expression_takes_everything_on_any_link_type() {
         link_type: LinkType(239),
         ..ETHERNET
     };
-    assert!(matches!(error("ip", nflog), FilterError::Refused { .. }));
+    assert!(matches!(error("ip", nflog).problem(), Problem::Refused(_)));
 }
 
 #[test]
@@ -152,24 +152,27 @@ fn live_filters_ask_for_direction_and_interface() {
         assert_eq!(run(expr, way(Direction::Inbound)), expr == "inbound");
         assert_eq!(run(expr, way(Direction::Outbound)), expr == "outbound");
         assert!(!run(expr, way(Direction::Unknown)), "{expr}");
-        assert!(matches!(error(expr, ETHERNET), FilterError::Refused { .. }));
+        assert!(matches!(
+            error(expr, ETHERNET).problem(),
+            Problem::Refused(_)
+        ));
     }
     assert!(run("ifindex 7", way(Direction::Unknown)));
     assert!(!run("ifindex 8", way(Direction::Unknown)));
     assert!(!run("ifindex 7", Aux::default()) && !run("not ifindex 7", Aux::default()));
     assert!(matches!(
-        error("ifindex 7", ETHERNET),
-        FilterError::Refused { .. }
+        error("ifindex 7", ETHERNET).problem(),
+        Problem::Refused(_)
     ));
     assert!(matches!(
-        error("ip broadcast", LIVE),
-        FilterError::Refused { .. }
+        error("ip broadcast", LIVE).problem(),
+        Problem::Refused(_)
     ));
     program("ip broadcast", ETHERNET);
     // The kernel would answer this for a live socket; a recorded packet cannot.
     assert!(matches!(
-        error("ether[0xfffff02c:2] = 5", LIVE),
-        FilterError::Program { .. }
+        error("ether[0xfffff02c:2] = 5", LIVE).problem(),
+        Problem::Program(_)
     ));
 }
 

@@ -4,8 +4,7 @@ use crate::common::frames::{Ends, arp, ipv4, udp, udp6};
 use crate::common::{Capture, savefile, shared};
 use fastrand::Rng;
 use retroscope_filter::{
-    Aux, Decision, Filter, FilterError, Frame, Mode, PacketView, PayloadError, Program, Template,
-    TriggerFacts,
+    Aux, Decision, Filter, Frame, Mode, PacketView, Problem, Program, Template, TriggerFacts,
 };
 use retroscope_packet::{LinkType, parse};
 
@@ -185,8 +184,7 @@ fn payload_is_a_name_where_no_term_follows() {
         ("payload match /a/", "match"),
     ] {
         let error = Template::parse(text).expect_err(text);
-        let place = error.place();
-        let found = &place.text[place.span.clone()];
+        let found = &error.text()[error.span()];
         assert!(marked.starts_with(found), "{text}: {found:?}");
     }
 }
@@ -213,21 +211,13 @@ fn errors_point_into_the_term() {
     ];
     for (text, span) in kinds {
         let error = Template::parse(text).expect_err(text);
-        assert!(matches!(error, FilterError::Payload { .. }), "{text}");
+        assert!(matches!(error.problem(), Problem::Payload(_)), "{text}");
         assert_eq!(error.span(), span, "{text}: {error}");
     }
     let many = vec!["payload matches /a/"; 101].join(" or ");
     let error = Template::parse(&many).expect_err("101 patterns");
-    assert!(
-        matches!(
-            error,
-            FilterError::Payload {
-                error: PayloadError::TooManyPatterns { limit: 100 },
-                ..
-            }
-        ),
-        "{error:?}"
-    );
+    let said = error.to_string();
+    assert!(said.starts_with("more than 100 patterns"), "{said}");
     // What libpcap says about a piece is marked in the whole text.
     let text = r#"payload contains "port 70000" and port 70000"#;
     let mut refused = Filter::plain(text).expect("the structure is right");

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use crate::common::frames::{Ends, arp, ipv4, udp, udp6};
 use crate::common::savefile;
 use retroscope_filter::{
-    Aux, Decision, Filled, Filter, FilterError, FlowState, LinkContext, Mode, PacketView, Template,
-    TriggerFacts, Variable, Verdict,
+    Aux, Decision, Filled, Filter, FilterError, FlowState, LinkContext, Mode, PacketView, Problem,
+    Template, TriggerFacts, Variable, Verdict,
 };
 use retroscope_packet::{FragmentKey, LinkType, flow_of, fragment_of, parse};
 
@@ -255,15 +255,12 @@ fn errors_point_into_the_template() {
     for (template, word) in cases {
         let error = error(template);
         assert_eq!(&template[error.span()], word, "{}", error.render());
-        assert_eq!(error.place().text, template);
+        assert_eq!(error.text(), template);
     }
     assert_eq!(error("$flow and and tcp").span(), 10..13);
     assert_eq!(error("$flow or").span(), 8..8);
     let deep = format!("{}$flow{}", "(".repeat(5_000), ")".repeat(5_000));
-    assert!(matches!(
-        Template::parse(&deep),
-        Err(FilterError::Misplaced { .. })
-    ));
+    assert!(matches!(error(&deep).problem(), Problem::Misplaced(_)));
 }
 
 #[test]
@@ -500,7 +497,9 @@ fn link_types_that_are_not_prepared_match_nothing() {
 #[test]
 fn names_and_variables_do_not_mix() {
     let refused = |text: &str| match Template::parse(text).unwrap().resolve() {
-        Err(error @ FilterError::NameAndVariable { .. }) => text[error.span()].to_owned(),
+        Err(error) if matches!(error.problem(), Problem::NameAndVariable { .. }) => {
+            text[error.span()].to_owned()
+        }
         other => panic!("{text}: {other:?}"),
     };
     assert_eq!(
@@ -524,7 +523,7 @@ fn names_and_variables_do_not_mix() {
         let template = Template::parse(text).unwrap().resolve().unwrap();
         assert_eq!(template.has_names(), has_names, "{text}");
         let late = Template::parse(text).unwrap().without_names();
-        let is_name = matches!(late, Err(FilterError::NameTooLate { .. }));
+        let is_name = late.is_err_and(|late| matches!(late.problem(), Problem::NameTooLate(_)));
         assert_eq!(is_name, !text.contains("type"), "{text}");
     }
 }
@@ -545,8 +544,9 @@ fn a_sealed_name_is_not_compiled_again() {
     let mut other = Filter::new(filter.filled().clone());
     other.prepare(link(LinkType::RAW)).unwrap();
     let error = other.prepare(link(LinkType::ETHERNET)).unwrap_err();
-    assert!(matches!(error, FilterError::NameTooLate { .. }), "{error}");
-    assert_eq!(&error.place().text[error.span()], "localhost");
+    let problem = error.problem();
+    assert!(matches!(problem, Problem::NameTooLate(_)), "{error}");
+    assert_eq!(&error.text()[error.span()], "localhost");
     let mut numbers = Filter::resolved("udp and port domain and host 10.0.0.1").unwrap();
     numbers.seal();
     numbers.prepare(link(LinkType::ETHERNET)).unwrap();

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use retroscope_filter::{Aux, Filter, FilterError, LinkContext, Mode, PacketView};
+use retroscope_filter::{Aux, Filter, FilterError, LinkContext, Mode, PacketView, Problem};
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{Interface, ReadError, Reader};
 
@@ -105,7 +105,7 @@ impl Links {
             }
             match self.filter.prepare(context(link_type, interface.snaplen)) {
                 Ok(()) => self.compiled = true,
-                Err(error @ FilterError::Syntax { .. }) => return Err(error),
+                Err(error) if *error.problem() == Problem::Syntax => return Err(error),
                 Err(error) => self.refused.push((link_type, error)),
             }
         }
@@ -129,8 +129,8 @@ impl Links {
     /// expression, except that it must be one.
     fn into_unsupported(mut self) -> Result<Vec<(LinkType, FilterError)>, FilterError> {
         if self.known == 0
-            && let Err(error @ FilterError::Syntax { .. }) =
-                self.filter.prepare(context(LinkType::ETHERNET, 0))
+            && let Err(error) = self.filter.prepare(context(LinkType::ETHERNET, 0))
+            && *error.problem() == Problem::Syntax
         {
             return Err(error);
         }
