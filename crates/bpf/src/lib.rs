@@ -99,6 +99,8 @@ pub const ANCILLARY_INTERFACE: u32 = ANCILLARY + 8;
 /// (`K`, `X`), then addressing mode.
 #[expect(missing_docs, reason = "a name says it: see the module")]
 pub mod op {
+    /// The bit of arithmetic and of conditional jumps that says that the operand is `X`, not the constant.
+    pub const SOURCE_X: u16 = 0x08;
     pub const LD_W_ABS: u16 = 0x20;
     pub const LD_H_ABS: u16 = 0x28;
     pub const LD_B_ABS: u16 = 0x30;

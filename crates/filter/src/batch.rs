@@ -156,7 +156,7 @@ fn those(among: u64, holds: impl Fn(usize) -> Option<bool>) -> Known {
 }
 
 /// The indexes of the bits that are set.
-fn ones(mut set: u64) -> impl Iterator<Item = usize> {
+pub(crate) fn ones(mut set: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let index = (set != 0).then(|| set.trailing_zeros() as usize)?;
         set &= set - 1;

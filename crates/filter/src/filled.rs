@@ -67,16 +67,6 @@ impl Filled {
         };
         self.pieces.iter().all(is_quick)
     }
-
-    /// Looks up no names any more: pieces that hold some are not compiled for further link types.
-    pub(crate) fn seal(&self) {
-        self.pieces.iter().for_each(|piece| piece.seal());
-    }
-
-    /// Whether a piece holds names that the system is asked for.
-    pub(crate) fn has_names(&self) -> bool {
-        self.pieces.iter().any(|piece| piece.has_name())
-    }
 }
 
 impl PartialEq for Filled {
@@ -304,37 +294,25 @@ impl Piece {
 
     /// Bytes of the template that bytes of the piece stand for. A value stands for its variable's whole name.
     fn source_of(&self, span: Range<usize>) -> Range<usize> {
-        let start = self.locate(span.start, span.is_empty());
-        let end = self.locate(span.end, true);
-        match (start, end) {
-            (Some((first, at)), Some((last, end))) => {
-                let start = if first.verbatim {
-                    first.source.start + at
-                } else {
-                    first.source.start
-                };
-                let end = if last.verbatim {
-                    last.source.start + end
-                } else {
-                    last.source.end
-                };
-                start.min(end)..end
-            }
-            _ => 0..0,
-        }
+        let start = self.place_of(span.start, span.is_empty(), |source| source.start);
+        let end = self.place_of(span.end, true, |source| source.end);
+        start.min(end)..end
     }
 
-    /// The segment that holds the byte at `at` (or the one that ends there), and the offset in it.
-    fn locate(&self, at: usize, ending: bool) -> Option<(&Segment, usize)> {
+    /// Where the byte at `at` stands in the template, or the one that ends there; of a value the `edge` of its variable's name.
+    fn place_of(&self, at: usize, ending: bool, edge: fn(&Range<usize>) -> usize) -> usize {
         let mut start = 0;
         for segment in &self.segments {
             if at < segment.end || (ending && at == segment.end && start < segment.end) {
-                return Some((segment, at - start));
+                return if segment.verbatim {
+                    segment.source.start + at - start
+                } else {
+                    edge(&segment.source)
+                };
             }
             start = segment.end;
         }
-        let last = self.segments.last()?;
-        Some((last, last.source.len()))
+        self.segments.last().map_or(0, |last| last.source.end)
     }
 }
 

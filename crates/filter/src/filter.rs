@@ -38,7 +38,8 @@ use crate::{
 #[derive(Debug)]
 pub struct Filter {
     filled: Filled,
-    prepared: Vec<Prepared>,
+    /// The programs for each link type and mode: one for each piece of the expression.
+    prepared: Vec<((LinkType, Mode), Vec<Program>)>,
 }
 
 impl Clone for Filter {
@@ -53,15 +54,6 @@ impl Clone for Filter {
             prepared: self.prepared.clone(),
         }
     }
-}
-
-/// The programs for one link type.
-#[derive(Debug, Clone)]
-struct Prepared {
-    link_type: LinkType,
-    mode: Mode,
-    /// One for each piece of the expression.
-    programs: Vec<Program>,
 }
 
 /// A packet as a filter sees it.
@@ -138,12 +130,12 @@ impl Filter {
     /// Whether it holds names that the system is asked for when it is prepared.
     #[must_use]
     pub fn has_names(&self) -> bool {
-        self.filled.has_names()
+        self.filled.pieces.iter().any(|piece| piece.has_name())
     }
 
     /// From now on the system is asked for no name, by no filter of the same expression: see [`Template::seal`].
     pub fn seal(&self) {
-        self.filled.seal();
+        self.filled.pieces.iter().for_each(|piece| piece.seal());
     }
 
     /// A filter from an expression; prepared for no link type yet.
@@ -171,11 +163,7 @@ impl Filter {
             return Ok(());
         }
         let programs = self.filled.compile(link)?;
-        self.prepared.push(Prepared {
-            link_type: link.link_type,
-            mode: link.mode,
-            programs,
-        });
+        self.prepared.push(((link.link_type, link.mode), programs));
         Ok(())
     }
 
@@ -268,10 +256,8 @@ impl Filter {
     /// where they cannot match.
     #[must_use]
     pub fn programs(&self, link_type: LinkType, mode: Mode) -> Option<&[Program]> {
-        let found = self
-            .prepared
-            .iter()
-            .find(|prepared| prepared.link_type == link_type && prepared.mode == mode);
-        found.map(|prepared| prepared.programs.as_slice())
+        let mut prepared = self.prepared.iter();
+        let found = prepared.find(|(of, _)| *of == (link_type, mode));
+        found.map(|(_, programs)| programs.as_slice())
     }
 }

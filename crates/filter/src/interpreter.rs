@@ -84,7 +84,7 @@ fn try_run(
             op::JSET_K => index += skip(instruction, a & k != 0),
             op::JSET_X => index += skip(instruction, a & x != 0),
             op::NEG => a = a.wrapping_neg(),
-            code => a = arithmetic(code, a, if code & 0x08 == 0 { k } else { x })?,
+            code => a = arithmetic(code, a, if code & op::SOURCE_X == 0 { k } else { x })?,
         }
     }
 }
@@ -124,18 +124,17 @@ fn scratch(k: u32) -> usize {
 
 #[inline]
 pub(crate) fn word(packet: &[u8], at: u32) -> Option<u32> {
-    packet
-        .get(at as usize..)?
-        .first_chunk()
-        .map(|bytes| u32::from_be_bytes(*bytes))
+    bytes(packet, at).map(u32::from_be_bytes)
 }
 
 #[inline]
 pub(crate) fn half(packet: &[u8], at: u32) -> Option<u32> {
-    packet
-        .get(at as usize..)?
-        .first_chunk()
-        .map(|bytes| u32::from(u16::from_be_bytes(*bytes)))
+    bytes(packet, at).map(|half| u16::from_be_bytes(half).into())
+}
+
+#[inline]
+fn bytes<const N: usize>(packet: &[u8], at: u32) -> Option<[u8; N]> {
+    packet.get(at as usize..)?.first_chunk().copied()
 }
 
 #[inline]

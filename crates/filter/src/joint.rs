@@ -12,6 +12,7 @@ use retroscope_packet::LinkType;
 
 use crate::{
     Frame, NativeError, NativeInfo, Program,
+    batch::ones,
     native::{self, Code, Joined},
 };
 
@@ -86,17 +87,10 @@ impl Joint {
     /// # Errors
     /// [`NativeError`]; each program runs as before.
     pub fn make_native(&self) -> Result<(), NativeError> {
-        if self.shared.code.get().is_none() {
-            let Shared {
-                link_type,
-                programs,
-                ..
-            } = &*self.shared;
-            let code = native::guarded(|| native::compile_joint(*link_type, programs))?;
-            // Another thread may have been faster: its code is as good.
-            let _ = self.shared.code.set(code);
-        }
-        Ok(())
+        let shared = &*self.shared;
+        native::fill(&shared.code, || {
+            native::compile_joint(shared.link_type, &shared.programs)
+        })
     }
 
     /// What became of the programs together, if they run as one function.
@@ -143,11 +137,9 @@ impl Joint {
             if bit == 0 {
                 continue;
             }
-            let mut kept = program.run_many(frames);
-            any |= if kept == 0 { 0 } else { bit };
-            while kept != 0 {
-                results[kept.trailing_zeros() as usize] |= bit;
-                kept &= kept - 1;
+            for frame in ones(program.run_many(frames)) {
+                results[frame] |= bit;
+                any |= bit;
             }
         }
         any

@@ -95,7 +95,7 @@ pub(crate) fn run(instructions: &[Instruction], frames: &[Frame<'_>]) -> u64 {
             op::TXA => set(&mut a, here, |lane, _| Some(x[lane])),
             op::NEG => set(&mut a, here, |_, a| Some(a.wrapping_neg())),
             code => set(&mut a, here, |lane, a| {
-                arithmetic(code, a, if code & 0x08 == 0 { k } else { x[lane] })
+                arithmetic(code, a, if code & op::SOURCE_X == 0 { k } else { x[lane] })
             }),
         };
         // Checked instructions end with a return: there is one behind every other.

@@ -50,9 +50,11 @@ impl Program {
     /// # Errors
     /// [`ProgramError`] for the first instruction that would not be safe to run.
     pub fn new(instructions: Vec<Instruction>, ancillary: bool) -> Result<Self, ProgramError> {
-        let last = instructions.last().ok_or(ProgramError::Empty)?;
-        if !matches!(last.code, op::RET_K | op::RET_A) {
-            return Err(ProgramError::NoReturn);
+        let wrong = |what: &str| Err(ProgramError(what.to_owned()));
+        match instructions.last().map(|last| last.code) {
+            None => return wrong("the program is empty"),
+            Some(op::RET_K | op::RET_A) => {}
+            Some(_) => return wrong("the program does not end with a return"),
         }
         for (index, instruction) in instructions.iter().enumerate() {
             check(instruction, index, instructions.len(), ancillary)?;
@@ -164,14 +166,10 @@ impl Program {
     /// # Errors
     /// [`NativeError`]; the program is interpreted as before.
     pub fn make_native(&self) -> Result<(), NativeError> {
-        if self.shared.native.get().is_none() {
-            let native = native::guarded(|| {
-                native::compile(&self.shared.instructions, self.shared.ancillary)
-            })?;
-            // Another thread may have been faster: its code is as good.
-            let _ = self.shared.native.set(native);
-        }
-        Ok(())
+        let shared = &*self.shared;
+        native::fill(&shared.native, || {
+            native::compile(&shared.instructions, shared.ancillary)
+        })
     }
 
     /// What became of the program, if it runs as machine code.
@@ -219,83 +217,37 @@ fn check(
     ancillary: bool,
 ) -> Result<(), ProgramError> {
     let Instruction { code, k, .. } = *instruction;
-    match code {
+    let is_jump = code == op::JA || instruction.is_conditional();
+    let lands = |(one, other): (usize, usize)| one.max(other) < len;
+    let what = match code {
         op::LD_MEM | op::LDX_MEM | op::ST | op::STX if k as usize >= MEMORY_WORDS => {
-            Err(ProgramError::Memory { index, word: k })
+            format!("uses scratch word {k} of {MEMORY_WORDS}")
         }
-        op::DIV_K | op::MOD_K if k == 0 => Err(ProgramError::DivisionByZero { index }),
-        _ if (code == op::JA || instruction.is_conditional())
-            && instruction
-                .targets(index)
-                .is_none_or(|(one, other)| one.max(other) >= len) =>
-        {
-            Err(ProgramError::Jump { index })
+        op::DIV_K | op::MOD_K if k == 0 => "divides by zero".to_owned(),
+        _ if is_jump && !instruction.targets(index).is_some_and(lands) => {
+            "jumps out of the program".to_owned()
         }
         op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS
             if ancillary
                 && k >= ANCILLARY
                 && !matches!(k, ANCILLARY_PACKET_TYPE | ANCILLARY_INTERFACE) =>
         {
-            Err(ProgramError::Ancillary {
-                index,
-                offset: k - ANCILLARY,
-            })
+            let offset = k - ANCILLARY;
+            format!(
+                "asks the kernel for ancillary data {offset}, which a recorded packet does not carry"
+            )
         }
-        _ if is_known(code) => Ok(()),
-        _ => Err(ProgramError::UnknownCode { index, code }),
-    }
+        _ if is_known(code) => return Ok(()),
+        _ => format!("has the unknown operation code {code:#x}"),
+    };
+    Err(ProgramError(format!("instruction {index} {what}")))
 }
 
-/// Why instructions are no program. libpcap makes none of these, except [`ProgramError::Ancillary`] where the
-/// expression spells such an offset out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProgramError {
-    /// No instructions at all.
-    #[error("the program is empty")]
-    Empty,
-    /// The last instruction is no return.
-    #[error("the program does not end with a return")]
-    NoReturn,
-    /// A jump out of the program.
-    #[error("instruction {index} jumps out of the program")]
-    Jump {
-        /// Index of the instruction.
-        index: usize,
-    },
-    /// A scratch word that does not exist.
-    #[error("instruction {index} uses scratch word {word} of 16")]
-    Memory {
-        /// Index of the instruction.
-        index: usize,
-        /// The word's index.
-        word: u32,
-    },
-    /// A constant divisor of 0.
-    #[error("instruction {index} divides by zero")]
-    DivisionByZero {
-        /// Index of the instruction.
-        index: usize,
-    },
-    /// A load of kernel data that a recorded packet does not have.
-    #[error(
-        "instruction {index} asks the kernel for ancillary data {offset}, which a recorded packet does not carry"
-    )]
-    Ancillary {
-        /// Index of the instruction.
-        index: usize,
-        /// Offset above `SKF_AD_OFF`.
-        offset: u32,
-    },
-    /// An operation that classic BPF does not have.
-    #[error("instruction {index} has the unknown operation code {code:#x}")]
-    UnknownCode {
-        /// Index of the instruction.
-        index: usize,
-        /// The code.
-        code: u16,
-    },
-}
+/// Why instructions are no program, in words. libpcap makes none of these, except loads of ancillary data that a recorded packet does
+/// not have, where the expression spells such an offset out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ProgramError(String);
 
 #[cfg(test)]
 mod tests {
@@ -305,64 +257,58 @@ mod tests {
     fn unsafe_programs_are_refused() {
         let ret = Instruction::ret(1);
         let cases = [
-            (vec![], ProgramError::Empty),
+            (vec![], "the program is empty"),
             (
                 vec![Instruction::new(op::TAX, 0, 0, 0)],
-                ProgramError::NoReturn,
+                "the program does not end with a return",
             ),
             (
                 vec![Instruction::new(op::JEQ_K, 1, 0, 0), ret],
-                ProgramError::Jump { index: 0 },
+                "instruction 0 jumps out of the program",
             ),
             (
                 vec![Instruction::new(op::JSET_X, 0, 255, 0), ret],
-                ProgramError::Jump { index: 0 },
+                "instruction 0 jumps out of the program",
             ),
             (
                 vec![Instruction::new(op::JA, 0, 0, 1), ret],
-                ProgramError::Jump { index: 0 },
+                "instruction 0 jumps out of the program",
             ),
             (
                 vec![
                     Instruction::new(op::JA, 0, 0, (-2_i32).cast_unsigned()),
                     ret,
                 ],
-                ProgramError::Jump { index: 0 },
+                "instruction 0 jumps out of the program",
             ),
             (
                 vec![
                     Instruction::new(op::JA, 0, 0, i32::MIN.cast_unsigned()),
                     ret,
                 ],
-                ProgramError::Jump { index: 0 },
+                "instruction 0 jumps out of the program",
             ),
             (
                 vec![Instruction::new(op::ST, 0, 0, 16), ret],
-                ProgramError::Memory { index: 0, word: 16 },
+                "instruction 0 uses scratch word 16 of 16",
             ),
             (
                 vec![Instruction::new(op::LDX_MEM, 0, 0, u32::MAX), ret],
-                ProgramError::Memory {
-                    index: 0,
-                    word: u32::MAX,
-                },
+                "instruction 0 uses scratch word 4294967295 of 16",
             ),
             (
                 vec![Instruction::new(op::MOD_K, 0, 0, 0), ret],
-                ProgramError::DivisionByZero { index: 0 },
+                "instruction 0 divides by zero",
             ),
             (
                 vec![Instruction::new(0xffff, 0, 0, 0), ret],
-                ProgramError::UnknownCode {
-                    index: 0,
-                    code: 0xffff,
-                },
+                "instruction 0 has the unknown operation code 0xffff",
             ),
         ];
         for (instructions, error) in cases {
             assert_eq!(
                 Program::new(instructions.clone(), false),
-                Err(error),
+                Err(ProgramError(error.to_owned())),
                 "{instructions:?}"
             );
         }
@@ -374,13 +320,8 @@ mod tests {
             Instruction::new(op::LD_H_ABS, 0, 0, ANCILLARY + 44),
             Instruction::ret(1),
         ];
-        assert_eq!(
-            Program::new(vlan_tag.clone(), true),
-            Err(ProgramError::Ancillary {
-                index: 0,
-                offset: 44
-            })
-        );
+        let error = Program::new(vlan_tag.clone(), true).expect_err("no such data");
+        assert!(error.0.contains("ancillary data 44"), "{error}");
         let program =
             Program::new(vlan_tag, false).expect("in a savefile it is a load beyond the packet");
         assert_eq!(program.run(&[0; 64], 64, Aux::default()), 0);

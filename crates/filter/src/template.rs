@@ -239,15 +239,9 @@ impl Template {
     /// [`FilterError`], pointing into the text as it was typed.
     pub fn check(&self, link: LinkContext) -> Result<(), FilterError> {
         let compile = |family: Family| {
-            self.pieces
-                .iter()
-                .try_for_each(|TextPiece { bytes, fixed }| {
-                    if let Some(piece) = fixed {
-                        return piece.compile(link).map(drop);
-                    }
-                    let piece = self.piece(bytes, |variable| variable.sample(family).to_owned());
-                    piece.compile(link).map(drop)
-                })
+            let sample = |variable: Variable| variable.sample(family).to_owned();
+            let mut pieces = self.filled_pieces(&sample);
+            pieces.try_for_each(|piece| piece.compile(link).map(drop))
         };
         let has_addresses = self
             .variables
@@ -299,10 +293,6 @@ impl Template {
     /// that did not ask for them.
     #[must_use]
     pub fn filled(&self, values: &TriggerValues) -> Filled {
-        let pieces = self.pieces.iter().map(|TextPiece { bytes, fixed }| {
-            let filled = || Arc::new(self.piece(bytes, |variable| values.text(variable)));
-            fixed.clone().unwrap_or_else(filled)
-        });
         let mut display = String::with_capacity(self.text.len());
         let mut copied = 0;
         for (span, variable) in &self.variables {
@@ -314,7 +304,9 @@ impl Template {
         Filled {
             display,
             plan: Arc::clone(&self.plan),
-            pieces: pieces.collect(),
+            pieces: self
+                .filled_pieces(&|variable| values.text(variable))
+                .collect(),
             terms: values.terms.clone(),
         }
     }
@@ -336,29 +328,32 @@ impl Template {
         })
     }
 
+    /// The pieces of text with `value` in the place of each variable.
+    fn filled_pieces(
+        &self,
+        value: &impl Fn(Variable) -> String,
+    ) -> impl Iterator<Item = Arc<Piece>> {
+        self.pieces.iter().map(move |TextPiece { bytes, fixed }| {
+            let filled = || Arc::new(self.piece(bytes, value));
+            fixed.clone().unwrap_or_else(filled)
+        })
+    }
+
     /// One piece of text with `value` in the place of each variable.
     fn piece(&self, bytes: &Range<usize>, value: impl Fn(Variable) -> String) -> Piece {
+        let numbers = self.numbers.iter().cloned();
+        let numbers = numbers.filter(|(span, _)| bytes.contains(&span.start));
+        let values = self.filled_in(bytes).iter();
+        let values = values.map(|(span, variable)| (span.clone(), value(*variable)));
+        let mut all: Vec<_> = numbers.chain(values).collect();
+        all.sort_by_key(|(span, _)| span.start);
         let mut piece = Piece::of(Arc::clone(&self.text));
-        let mut numbers = self
-            .numbers
-            .iter()
-            .filter(|(span, _)| bytes.contains(&span.start))
-            .peekable();
         let mut copied = bytes.start;
-        let mut push_numbers = |piece: &mut Piece, copied: &mut usize, until: usize| {
-            while let Some((span, number)) = numbers.next_if(|(span, _)| span.start < until) {
-                piece.push_source(*copied..span.start);
-                piece.push_value(number, span.clone());
-                *copied = span.end;
-            }
-        };
-        for (span, variable) in self.filled_in(bytes) {
-            push_numbers(&mut piece, &mut copied, span.start);
+        for (span, text) in all {
             piece.push_source(copied..span.start);
-            piece.push_value(&value(*variable), span.clone());
             copied = span.end;
+            piece.push_value(&text, span);
         }
-        push_numbers(&mut piece, &mut copied, bytes.end);
         piece.push_source(copied..bytes.end);
         piece
     }

@@ -41,19 +41,19 @@ pub enum Variable {
 }
 
 impl Variable {
-    /// Every variable, in the order of the documentation.
-    pub const ALL: [Self; 11] = [
-        Self::SrcIp,
-        Self::DstIp,
-        Self::SrcPort,
-        Self::DstPort,
-        Self::Proto,
-        Self::SrcMac,
-        Self::DstMac,
-        Self::Vlan,
-        Self::Flow,
-        Self::Iface,
-        Self::CommunityId,
+    /// Every variable, in the order of the documentation and of the declaration, with its name.
+    const ALL: [(Self, &'static str); 11] = [
+        (Self::SrcIp, "$srcIP"),
+        (Self::DstIp, "$dstIP"),
+        (Self::SrcPort, "$srcPort"),
+        (Self::DstPort, "$dstPort"),
+        (Self::Proto, "$proto"),
+        (Self::SrcMac, "$srcMAC"),
+        (Self::DstMac, "$dstMAC"),
+        (Self::Vlan, "$vlan"),
+        (Self::Flow, "$flow"),
+        (Self::Iface, "$iface"),
+        (Self::CommunityId, "$communityId"),
     ];
 
     /// How many of them stand for pcap-filter text; they are the first ones.
@@ -62,19 +62,7 @@ impl Variable {
     /// The name with its dollar sign.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::SrcIp => "$srcIP",
-            Self::DstIp => "$dstIP",
-            Self::SrcPort => "$srcPort",
-            Self::DstPort => "$dstPort",
-            Self::Proto => "$proto",
-            Self::SrcMac => "$srcMAC",
-            Self::DstMac => "$dstMAC",
-            Self::Vlan => "$vlan",
-            Self::Flow => "$flow",
-            Self::Iface => "$iface",
-            Self::CommunityId => "$communityId",
-        }
+        Self::ALL[self as usize].1
     }
 
     /// Whether this is a term of our own, which joins pcap-filter text, rather than a piece of such text.
@@ -85,52 +73,51 @@ impl Variable {
 
     /// The variable of that name, dollar sign included, in any case.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|variable| variable.name().eq_ignore_ascii_case(name))
+        let mut all = Self::ALL.into_iter();
+        all.find(|(_, its)| its.eq_ignore_ascii_case(name))
+            .map(|(variable, _)| variable)
     }
 
     /// Every name, as a sentence lists them.
     pub(crate) fn all_names() -> String {
-        let names = Self::ALL.map(Self::name);
-        names.join(" ")
+        Self::ALL.map(|(_, name)| name).join(" ")
     }
 
     /// What a packet says to this variable; an error for the terms of our own.
     pub(crate) fn value(self, packet: &Parsed) -> Result<Value, FillError> {
-        let missing = |reason| FillError {
-            variable: self,
-            reason,
+        let (ip, ports) = (packet.network, packet.transport);
+        let value = match self {
+            Self::SrcIp => ip.map(|ip| Value::Ip(ip.src)),
+            Self::DstIp => ip.map(|ip| Value::Ip(ip.dst)),
+            Self::SrcPort => ports.map(|ports| Value::Number(ports.src)),
+            Self::DstPort => ports.map(|ports| Value::Number(ports.dst)),
+            Self::Proto => ip.and_then(|ip| ip.proto).map(Value::Proto),
+            Self::SrcMac => packet.src_mac.map(Value::Mac),
+            Self::DstMac => packet.dst_mac.map(Value::Mac),
+            Self::Vlan => packet.vlan.outer().map(|tag| Value::Number(tag.id())),
+            Self::Flow | Self::Iface | Self::CommunityId => None,
         };
-        let ip = packet.network;
-        let no_ip = "the trigger packet is not IP";
-        let no_mac = "the trigger packet has no such hardware address";
+        value.ok_or_else(|| FillError {
+            variable: self,
+            reason: self.missing(packet),
+        })
+    }
+
+    /// Why a packet says nothing to this variable.
+    fn missing(self, packet: &Parsed) -> &'static str {
         match self {
-            Self::SrcIp => ip.map(|ip| Value::Ip(ip.src)).ok_or(missing(no_ip)),
-            Self::DstIp => ip.map(|ip| Value::Ip(ip.dst)).ok_or(missing(no_ip)),
-            Self::SrcPort => match packet.transport {
-                Some(ports) => Ok(Value::Number(ports.src)),
-                None => Err(missing(no_port(packet, "source"))),
-            },
-            Self::DstPort => match packet.transport {
-                Some(ports) => Ok(Value::Number(ports.dst)),
-                None => Err(missing(no_port(packet, "destination"))),
-            },
-            Self::Proto => match ip.ok_or(missing(no_ip))?.proto {
-                Some(number) => Ok(Value::Proto(number)),
-                None => Err(missing(
-                    "the trigger packet's upper-layer protocol is not known",
-                )),
-            },
-            Self::SrcMac => packet.src_mac.map(Value::Mac).ok_or(missing(no_mac)),
-            Self::DstMac => packet.dst_mac.map(Value::Mac).ok_or(missing(no_mac)),
-            Self::Vlan => match packet.vlan.outer() {
-                Some(tag) => Ok(Value::Number(tag.id())),
-                None => Err(missing("the trigger packet has no VLAN tag")),
-            },
-            Self::Flow | Self::Iface | Self::CommunityId => {
-                Err(missing("it stands for no pcap-filter text"))
+            Self::SrcPort | Self::DstPort if packet.is_later_fragment() => {
+                "the trigger packet is a later fragment, which carries no ports"
             }
+            Self::SrcPort => "the trigger packet has no source port",
+            Self::DstPort => "the trigger packet has no destination port",
+            Self::Proto if packet.network.is_some() => {
+                "the trigger packet's upper-layer protocol is not known"
+            }
+            Self::SrcIp | Self::DstIp | Self::Proto => "the trigger packet is not IP",
+            Self::SrcMac | Self::DstMac => "the trigger packet has no such hardware address",
+            Self::Vlan => "the trigger packet has no VLAN tag",
+            Self::Flow | Self::Iface | Self::CommunityId => "it stands for no pcap-filter text",
         }
     }
 
@@ -197,12 +184,4 @@ pub struct FillError {
     pub variable: Variable,
     /// Why not, as a clause about the trigger packet.
     pub reason: &'static str,
-}
-
-fn no_port(packet: &Parsed, which: &str) -> &'static str {
-    match (packet.is_later_fragment(), which) {
-        (true, _) => "the trigger packet is a later fragment, which carries no ports",
-        (false, "source") => "the trigger packet has no source port",
-        (false, _) => "the trigger packet has no destination port",
-    }
 }

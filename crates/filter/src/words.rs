@@ -64,13 +64,13 @@ pub(crate) fn words_and_tests(text: &str) -> Result<(Vec<Word>, Vec<Test>), Filt
         // No address or name: with a word behind it, `payload` is no pcap-filter text anywhere.
         match &text[start..start + len] {
             payload::KEYWORD => match tests.parse(text, start)? {
-                Some(len) => scanner.push_as(len, WordKind::Payload(tests.count() - 1)),
+                Some(len) => scanner.push_as(len, WordKind::Payload(tests.tests.len() - 1)),
                 None => scanner.push(len),
             },
             _ => scanner.push(len),
         }
     }
-    Ok((scanner.finish(), tests.into_vec()))
+    Ok((scanner.finish(), tests.tests))
 }
 
 /// A way through a text, word by word.

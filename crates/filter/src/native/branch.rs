@@ -66,62 +66,50 @@ impl Translator<'_, '_> {
             return self.exit_either(condition, if_true, if_false);
         }
         let (if_true, if_false) = (self.way(if_true, known), self.way(if_false, known));
-        self.builder
-            .ins()
-            .brif(condition, if_true, &[], if_false, &[]);
+        self.ins().brif(condition, if_true, &[], if_false, &[]);
     }
 
     fn test(&mut self, instruction: &Instruction, known: &mut Known) -> Test {
-        let k = instruction.k;
-        let operand = match instruction.code {
-            op::JEQ_K | op::JGT_K | op::JGE_K | op::JSET_K => Content::Constant(k),
-            _ => {
-                self.x(known);
-                known.x
-            }
-        };
-        let Content::Constant(number) = operand else {
+        let code = instruction.code & !op::SOURCE_X;
+        let Content::Constant(number) = self.operand(instruction, known) else {
             let (a, x) = (self.a(known), self.x(known));
-            return self.compare(instruction.code, a, x);
+            return self.compare(code, a, x);
         };
-        match known.a {
-            Content::Constant(a) => Test::Always(match instruction.code {
-                op::JEQ_K | op::JEQ_X => a == number,
-                op::JGT_K | op::JGT_X => a > number,
-                op::JGE_K | op::JGE_X => a >= number,
-                _ => a & number != 0,
-            }),
-            Content::Bytes(bytes) => match instruction.code {
-                op::JEQ_K | op::JEQ_X => self.equals(bytes, number),
-                op::JSET_K | op::JSET_X => self.has_bits(bytes, number),
-                _ => self.compare_with(instruction.code, number, known),
-            },
-            _ => self.compare_with(instruction.code, number, known),
+        match (known.a, code) {
+            (Content::Constant(a), op::JEQ_K) => Test::Always(a == number),
+            (Content::Constant(a), op::JGT_K) => Test::Always(a > number),
+            (Content::Constant(a), op::JGE_K) => Test::Always(a >= number),
+            (Content::Constant(a), _) => Test::Always(a & number != 0),
+            (Content::Bytes(bytes), op::JEQ_K) => self.equals(bytes, number),
+            (Content::Bytes(bytes), op::JSET_K) => self.has_bits(bytes, number),
+            _ => {
+                let (a, number) = (self.a(known), self.number(number));
+                self.compare(code, a, number)
+            }
         }
     }
 
-    fn compare_with(&mut self, code: u16, number: u32, known: &mut Known) -> Test {
-        let a = self.a(known);
-        let number = self.number(number);
-        self.compare(code, a, number)
-    }
-
+    /// Compares as the operation with a constant does.
     fn compare(&mut self, code: u16, a: Value, b: Value) -> Test {
         let condition = match code {
-            op::JEQ_K | op::JEQ_X => IntCC::Equal,
-            op::JGT_K | op::JGT_X => IntCC::UnsignedGreaterThan,
-            op::JGE_K | op::JGE_X => IntCC::UnsignedGreaterThanOrEqual,
+            op::JEQ_K => IntCC::Equal,
+            op::JGT_K => IntCC::UnsignedGreaterThan,
+            op::JGE_K => IntCC::UnsignedGreaterThanOrEqual,
             _ => {
-                let common = self.builder.ins().band(a, b);
+                let common = self.ins().band(a, b);
                 return self.is_not_zero(common);
             }
         };
-        Test::Is(self.builder.ins().icmp(condition, a, b))
+        Test::Is(self.ins().icmp(condition, a, b))
     }
 
     fn is_not_zero(&mut self, value: Value) -> Test {
-        let zero = self.number(0);
-        Test::Is(self.builder.ins().icmp(IntCC::NotEqual, value, zero))
+        Test::Is(self.ins().icmp_imm_u(IntCC::NotEqual, value, 0))
+    }
+
+    fn is_number(&mut self, value: Value, number: u32) -> Value {
+        self.ins()
+            .icmp_imm_u(IntCC::Equal, value, i64::from(number))
     }
 
     /// Whether bytes of the packet are a number, without turning them around.
@@ -130,8 +118,7 @@ impl Translator<'_, '_> {
             return Test::Always(false);
         }
         let raw = self.masked(bytes, bytes.mask);
-        let number = self.number(bytes.turned(number));
-        Test::Is(self.builder.ins().icmp(IntCC::Equal, raw, number))
+        Test::Is(self.is_number(raw, bytes.turned(number)))
     }
 
     /// Whether bytes of the packet have one of some bits.
@@ -148,8 +135,8 @@ impl Translator<'_, '_> {
         if mask == bytes.largest() {
             return bytes.raw;
         }
-        let mask = self.number(bytes.turned(mask));
-        self.builder.ins().band(bytes.raw, mask)
+        let mask = i64::from(bytes.turned(mask));
+        self.ins().band_imm_u(bytes.raw, mask)
     }
 
     /// The comparisons that follow each other from `index` on as long as none holds, up to the head of a loop: that has a block
@@ -229,20 +216,14 @@ impl Translator<'_, '_> {
         }
         for (index, (group, target)) in tests.into_iter().enumerate() {
             let is_in = match group {
-                Group::One(number) => {
-                    let number = self.number(number);
-                    self.builder.ins().icmp(IntCC::Equal, value, number)
-                }
+                Group::One(number) => self.is_number(value, number),
                 Group::Table(table) => self.look_up(value, table),
             };
             if index == last {
                 return self.decide(Test::Is(is_in), target, otherwise, known);
             }
             let target = self.way(target, known);
-            let on = self.builder.create_block();
-            self.builder.ins().brif(is_in, target, &[], on, &[]);
-            self.builder.switch_to_block(on);
-            self.builder.seal_block(on);
+            self.leave_if(is_in, target);
         }
     }
 
@@ -257,20 +238,23 @@ impl Translator<'_, '_> {
 
     /// Whether a value is in a table.
     fn look_up(&mut self, value: Value, table: usize) -> Value {
-        let table = &self.tables[table];
-        let (multiplier, shift) = (table.multiplier(), table.shift());
+        let Table {
+            slots,
+            multiplier,
+            shift,
+            ..
+        } = &self.tables[table];
+        let (multiplier, shift) = (*multiplier, *shift);
         // The table will move into the code's own list; its slots stay where they are.
-        let address = table.slots().as_ptr().expose_provenance() as u64;
-        let (multiplier, shift) = (self.number(multiplier), self.number(shift));
-        let product = self.builder.ins().imul(value, multiplier);
-        let slot = self.builder.ins().ushr(product, shift);
-        let slot = self.builder.ins().uextend(I64, slot);
-        let two = self.builder.ins().iconst(I64, 2);
-        let offset = self.builder.ins().ishl(slot, two);
-        let base = self.builder.ins().iconst(I64, address.cast_signed());
-        let slot = self.builder.ins().iadd(base, offset);
-        let constant = self.builder.ins().load(I32, load_flags(), slot, 0);
-        self.builder.ins().icmp(IntCC::Equal, value, constant)
+        let address = slots.as_ptr().expose_provenance() as u64;
+        let product = self.ins().imul_imm_u(value, i64::from(multiplier));
+        let slot = self.ins().ushr_imm_u(product, i64::from(shift));
+        let slot = self.ins().uextend(I64, slot);
+        let offset = self.ins().ishl_imm_u(slot, 2);
+        let base = self.ins().iconst(I64, address.cast_signed());
+        let slot = self.ins().iadd(base, offset);
+        let constant = self.ins().load(I32, load_flags(), slot, 0);
+        self.ins().icmp(IntCC::Equal, value, constant)
     }
 
     /// Many targets: a search among the constants.

@@ -48,7 +48,7 @@ impl<F> Code<F> {
     /// [`NativeError::Memory`]
     pub(super) fn new(compiled: Compiled<F>, start: Instant) -> Result<Self, NativeError> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-        let (code, tables) = compiled.into_parts();
+        let Compiled { code, tables, .. } = compiled;
         let memory = Memory::executable(&code)?;
         let entry = memory.start.as_ptr();
         let info = NativeInfo {

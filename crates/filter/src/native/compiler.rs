@@ -39,12 +39,8 @@ pub struct Compiler {
     shared: Arc<Shared>,
 }
 
-/// What is compiled.
-#[derive(Debug)]
-enum Work {
-    One(Program),
-    Together(Joint),
-}
+/// What compiles something, and counts it.
+type Work = Box<dyn FnOnce(&Shared) + Send>;
 
 // The counters and the flag order nothing else: Relaxed everywhere. What is compiled reaches other threads through the
 // program's own slot.
@@ -86,7 +82,7 @@ impl Compiler {
             .spawn(move || {
                 for work in work {
                     worker.waiting.fetch_sub(1, Ordering::Relaxed);
-                    worker.take(&work);
+                    work(&worker);
                 }
             })?;
         Ok(Self {
@@ -100,14 +96,20 @@ impl Compiler {
     /// interpreter.
     pub fn submit(&self, program: &Program) {
         if program.native().is_none() {
-            self.send(Work::One(program.clone()));
+            let program = program.clone();
+            self.send(Box::new(move |shared| {
+                shared.make(program.is_last(), || program.make_native());
+            }));
         }
     }
 
     /// Queues programs that are to run as one function; they count as one. Nothing happens where they do so already.
     pub fn submit_joint(&self, joint: &Joint) {
         if joint.native().is_none() {
-            self.send(Work::Together(joint.clone()));
+            let joint = joint.clone();
+            self.send(Box::new(move |shared| {
+                shared.make(joint.is_given_up(), || joint.make_native());
+            }));
         }
     }
 
@@ -158,21 +160,13 @@ impl Drop for Compiler {
 }
 
 impl Shared {
-    fn take(&self, work: &Work) {
+    fn make(&self, is_unwanted: bool, make: impl FnOnce() -> Result<(), NativeError>) {
         let add = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
-        let is_unwanted = match work {
-            Work::One(program) => program.is_last(),
-            Work::Together(joint) => joint.is_given_up(),
-        };
         if self.ends.load(Ordering::Relaxed) || is_unwanted {
             add(&self.skipped);
             return;
         }
-        let made = match work {
-            Work::One(program) => program.make_native(),
-            Work::Together(joint) => joint.make_native(),
-        };
-        match made {
+        match make() {
             Ok(()) => {
                 add(&self.made);
             }

@@ -30,17 +30,11 @@ pub(super) const INSTRUCTIONS_MAX: usize = 4096;
 
 /// Machine code of a function of type `F`.
 pub(super) struct Compiled<F> {
-    code: Vec<u8>,
-    tables: Vec<Box<[u32]>>,
+    /// The function, from its first byte, no part of which depends on where it lies.
+    pub(super) code: Vec<u8>,
+    /// What it reads beside packets; it must outlive the function, where it is.
+    pub(super) tables: Vec<Box<[u32]>>,
     function: PhantomData<F>,
-}
-
-impl<F> Compiled<F> {
-    /// The function, from its first byte, no part of which depends on where it lies; and what it reads beside packets, which must
-    /// outlive it, where it is.
-    pub(super) fn into_parts(self) -> (Vec<u8>, Vec<Box<[u32]>>) {
-        (self.code, self.tables)
-    }
 }
 
 /// Compiles checked instructions.
@@ -100,7 +94,7 @@ pub(super) fn function<F>(
     }
     Ok(Compiled {
         code: compiled.code_buffer().to_vec(),
-        tables: tables.into_iter().map(Table::into_slots).collect(),
+        tables: tables.into_iter().map(|table| table.slots).collect(),
         function: PhantomData,
     })
 }
@@ -125,8 +119,7 @@ fn many(builder: &mut FunctionBuilder<'_>, program: &Program<'_>, tables: &mut V
         let [number, kept] = state;
         let on = (packet, &Facts::default());
         let kept = with_program((builder, registers), program, on, (kept, number), tables);
-        let one = builder.ins().iconst(I64, 1);
-        [builder.ins().iadd(number, one), kept]
+        [builder.ins().iadd_imm_u(number, 1), kept]
     });
     builder.ins().return_(&[kept]);
 }
@@ -143,8 +136,8 @@ pub(super) fn each_packet<const N: usize>(
         let values = frame.into_iter().chain(state.iter().copied());
         values.map(BlockArg::Value).collect()
     }
-    let frame_bytes = builder.ins().iconst(I64, i64::from(layout::BYTES));
-    let all_bytes = builder.ins().imul(count, frame_bytes);
+    let frame_bytes = i64::from(layout::BYTES);
+    let all_bytes = builder.ins().imul_imm_u(count, frame_bytes);
     let behind = builder.ins().iadd(frames, all_bytes);
     let (next, end) = (builder.create_block(), builder.create_block());
     let frame = builder.append_block_param(next, I64);
@@ -158,7 +151,7 @@ pub(super) fn each_packet<const N: usize>(
     builder.switch_to_block(next);
     let packet = packet(builder, frame);
     let state = body(builder, packet, here);
-    let frame = builder.ins().iadd(frame, frame_bytes);
+    let frame = builder.ins().iadd_imm_u(frame, frame_bytes);
     let is_left = builder.ins().icmp(IntCC::UnsignedLessThan, frame, behind);
     let on = args(Some(frame), &state);
     builder
@@ -187,16 +180,13 @@ pub(super) fn with_program(
     };
     Translator::new(*program, builder, registers, (packet, facts), exits, tables).translate();
 
-    builder.switch_to_block(accept);
-    let one = builder.ins().iconst(I64, 1);
-    let bit_here = builder.ins().ishl(one, number);
-    let with_it = builder.ins().bor(kept, bit_here);
-    builder.ins().jump(behind, &[BlockArg::Value(with_it)]);
-
-    builder.switch_to_block(decide);
-    let bit_here = builder.ins().ishl(bit, number);
-    let with_it = builder.ins().bor(kept, bit_here);
-    builder.ins().jump(behind, &[BlockArg::Value(with_it)]);
+    for (block, bit) in [(accept, None), (decide, Some(bit))] {
+        builder.switch_to_block(block);
+        let bit = bit.unwrap_or_else(|| builder.ins().iconst(I64, 1));
+        let bit_here = builder.ins().ishl(bit, number);
+        let with_it = builder.ins().bor(kept, bit_here);
+        builder.ins().jump(behind, &[BlockArg::Value(with_it)]);
+    }
 
     builder.switch_to_block(reject);
     builder.ins().jump(behind, &[BlockArg::Value(kept)]);

@@ -7,11 +7,7 @@
 
 use std::time::Instant;
 
-use cranelift_codegen::ir::{
-    Block, BlockArg, InstBuilder, Value,
-    condcodes::IntCC,
-    types::{I32, I64},
-};
+use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, Value, condcodes::IntCC, types::I64};
 use cranelift_frontend::FunctionBuilder;
 use retroscope_packet::LinkType;
 
@@ -148,9 +144,7 @@ fn many(
         builder.switch_to_block(done);
         builder.ins().store(load_flags(), result, place, 0);
         let any = builder.ins().bor(any, result);
-        let word_bytes = builder.ins().iconst(I64, 8);
-        let place = builder.ins().iadd(place, word_bytes);
-        [place, any]
+        [builder.ins().iadd_imm_u(place, 8), any]
     });
     builder.ins().return_(&[any]);
 }
@@ -213,13 +207,8 @@ impl Classes<'_, '_> {
     /// Goes on with packets of which so many bytes were captured.
     fn need(&mut self, facts: &mut Facts, bytes: u32, otherwise: Block) {
         facts.captured = u64::from(bytes);
-        let bytes = self.builder.ins().iconst(I64, i64::from(bytes));
-        let at_least = IntCC::UnsignedGreaterThanOrEqual;
-        let holds = self
-            .builder
-            .ins()
-            .icmp(at_least, self.packet.captured, bytes);
-        self.go_on_if(holds, otherwise);
+        let is_enough = IntCC::UnsignedGreaterThanOrEqual;
+        self.go_on_if(is_enough, self.packet.captured, bytes, otherwise);
     }
 
     /// Goes on with packets that have a number at a place (offset and bytes), which are captured.
@@ -231,7 +220,7 @@ impl Classes<'_, '_> {
         otherwise: Block,
     ) {
         let there = self.read(offset, bytes);
-        self.go_on_if_equal(there.raw, there.turned(number), otherwise);
+        self.go_on_if(IntCC::Equal, there.raw, there.turned(number), otherwise);
         facts
             .loads
             .push((place(offset, bytes), Content::Constant(number)));
@@ -242,20 +231,16 @@ impl Classes<'_, '_> {
         const FRAGMENT_OFFSET: u32 = 0x1fff;
         let there = self.read(offset, 2);
         let mask = i64::from(there.turned(FRAGMENT_OFFSET));
-        let mask = self.builder.ins().iconst(I32, mask);
-        let its = self.builder.ins().band(there.raw, mask);
-        self.go_on_if_equal(its, 0, otherwise);
+        let its = self.builder.ins().band_imm_u(there.raw, mask);
+        self.go_on_if(IntCC::Equal, its, 0, otherwise);
         let rest = Content::Bytes(there.masked(!FRAGMENT_OFFSET));
         facts.loads.push((place(offset, 2), rest));
     }
 
-    fn go_on_if_equal(&mut self, value: Value, number: u32, otherwise: Block) {
-        let number = self.builder.ins().iconst(I32, i64::from(number));
-        let holds = self.builder.ins().icmp(IntCC::Equal, value, number);
-        self.go_on_if(holds, otherwise);
-    }
-
-    fn go_on_if(&mut self, holds: Value, otherwise: Block) {
+    /// Goes on with packets of which a value compares with a number in this way.
+    fn go_on_if(&mut self, condition: IntCC, value: Value, number: u32, otherwise: Block) {
+        let ins = self.builder.ins();
+        let holds = ins.icmp_imm_u(condition, value, i64::from(number));
         let on = self.builder.create_block();
         self.builder.ins().brif(holds, on, &[], otherwise, &[]);
         self.builder.switch_to_block(on);

@@ -104,19 +104,19 @@ impl Bytes {
 
 impl Facts {
     pub(super) fn load(&self, place: Place) -> Option<Content> {
-        let found = self.loads.iter().find(|(known, _)| *known == place);
-        found.map(|(_, content)| *content)
+        found(&self.loads, place)
     }
 }
 
 impl Known {
-    /// At the start of a program: both registers hold 0.
-    pub(super) fn at_start() -> Self {
+    /// Nothing but what both registers hold: 0 at the start of a program; at the head of a loop whatever depends on the way, since
+    /// the way back may come from where no way through the head led.
+    pub(super) fn registers(content: Content) -> Self {
         Self {
             captured: 0,
             behind_x: 0,
-            a: Content::Constant(0),
-            x: Content::Constant(0),
+            a: content,
+            x: content,
             loads: Vec::new(),
         }
     }
@@ -124,23 +124,14 @@ impl Known {
     /// Keeps what `other` knows too: two ways meet.
     pub(super) fn meet(&mut self, other: &Self) {
         self.captured = self.captured.min(other.captured);
-        self.a.meet(other.a);
+        if self.a != other.a {
+            self.a = Content::Variable;
+        }
         self.loads.retain(|load| other.loads.contains(load));
         if self.x == other.x && self.x != Content::Variable {
             self.behind_x = self.behind_x.min(other.behind_x);
         } else {
             self.forget_x();
-        }
-    }
-
-    /// At the head of a loop: nothing, since the way back may come from where no way through the head led.
-    pub(super) fn nothing() -> Self {
-        Self {
-            captured: 0,
-            behind_x: 0,
-            a: Content::Variable,
-            x: Content::Variable,
-            loads: Vec::new(),
         }
     }
 
@@ -161,8 +152,7 @@ impl Known {
 
     /// What was read at a place before.
     pub(super) fn load(&self, place: Place) -> Option<Value> {
-        let found = self.loads.iter().find(|(known, _)| *known == place);
-        found.map(|(_, value)| *value)
+        found(&self.loads, place)
     }
 
     pub(super) fn remember(&mut self, place: Place, value: Value) {
@@ -173,10 +163,9 @@ impl Known {
     }
 }
 
-impl Content {
-    fn meet(&mut self, other: Self) {
-        if *self != other {
-            *self = Self::Variable;
-        }
-    }
+fn found<T: Copy>(loads: &[(Place, T)], place: Place) -> Option<T> {
+    let mut loads = loads.iter();
+    loads
+        .find(|(known, _)| *known == place)
+        .map(|(_, load)| *load)
 }

@@ -29,6 +29,7 @@ mod translate;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
@@ -63,12 +64,27 @@ pub(crate) fn compile(
     Code::new(emit::compile(instructions, ancillary)?, start)
 }
 
+/// Fills the place of code that `make` makes, unless that was done before.
+///
+/// # Errors
+/// Those of [`guarded`].
+pub(crate) fn fill<F>(
+    place: &OnceLock<Code<F>>,
+    make: impl FnOnce() -> Result<Code<F>, NativeError>,
+) -> Result<(), NativeError> {
+    if place.get().is_none() {
+        // Another thread may have been faster: its code is as good.
+        let _ = place.set(guarded(make)?);
+    }
+    Ok(())
+}
+
 /// Runs `make`. A panic in it, a bug in the translator or in the code generator, is an error like others, and leaves the
 /// program to the interpreter: it must not take the thread with it that compiles, and what others wait there.
 ///
 /// # Errors
 /// Those of `make`; [`NativeError::Generator`] with the panic's message.
-pub(crate) fn guarded<T>(make: impl FnOnce() -> Result<T, NativeError>) -> Result<T, NativeError> {
+fn guarded<T>(make: impl FnOnce() -> Result<T, NativeError>) -> Result<T, NativeError> {
     // What `make` leaves unfinished is dropped with it: nothing is shared until it succeeds.
     catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);

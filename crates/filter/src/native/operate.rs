@@ -55,80 +55,65 @@ impl Translator<'_, '_> {
     pub(super) fn operate(&mut self, index: usize, mut known: Known) -> Option<Known> {
         let instruction = self.program.instructions[index];
         let k = instruction.k;
-        match instruction.code {
+        let content = match instruction.code {
+            op::ST | op::STX => {
+                let value = match instruction.code {
+                    op::ST => self.a(&mut known),
+                    _ => self.x(&mut known),
+                };
+                self.builder.def_var(self.word(k), value);
+                return Some(known);
+            }
             op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS
                 if self.program.ancillary && k >= ANCILLARY =>
             {
-                self.load_ancillary(k, &mut known)?;
+                self.load_ancillary(k)?
             }
-            op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS => {
-                let there = self.load(index, k, &mut known);
-                self.set_a(&mut known, there);
-            }
+            op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS => self.load(index, k, &mut known),
             op::LD_W_IND | op::LD_H_IND | op::LD_B_IND => {
-                let there = self.load_behind_x(index, &instruction, &mut known)?;
-                self.set_a(&mut known, there);
+                self.load_behind_x(index, &instruction, &mut known)?
             }
-            op::LDX_B_MSH => {
-                let len = match self.load(index, k, &mut known) {
-                    Content::Constant(byte) => Content::Constant((byte & 0x0f) << 2),
-                    Content::Bytes(byte) => Content::HeaderLen(byte.raw),
-                    other => other, // cannot be: a load is one of these
-                };
-                self.set_x(&mut known, len);
-            }
-            op::LD_LEN => {
-                let len = self.wire_len();
-                self.set_a(&mut known, Content::Value(len));
-            }
-            op::LDX_LEN => {
-                let len = self.wire_len();
-                self.set_x(&mut known, Content::Value(len));
-            }
-            op::LD_IMM => self.set_a(&mut known, Content::Constant(k)),
-            op::LDX_IMM => self.set_x(&mut known, Content::Constant(k)),
-            op::LD_MEM => {
-                let word = self.builder.use_var(self.word(k));
-                self.set_a(&mut known, Content::Value(word));
-            }
-            op::LDX_MEM => {
-                let word = self.builder.use_var(self.word(k));
-                self.set_x(&mut known, Content::Value(word));
-            }
-            op::ST => {
-                let a = self.a(&mut known);
-                self.builder.def_var(self.word(k), a);
-            }
-            op::STX => {
-                let x = self.x(&mut known);
-                self.builder.def_var(self.word(k), x);
-            }
+            op::LDX_B_MSH => match self.load(index, k, &mut known) {
+                Content::Constant(byte) => Content::Constant((byte & 0x0f) << 2),
+                Content::Bytes(byte) => Content::HeaderLen(byte.raw),
+                other => other, // cannot be: a load is one of these
+            },
+            op::LD_LEN | op::LDX_LEN => Content::Value(self.wire_len()),
+            op::LD_IMM | op::LDX_IMM => Content::Constant(k),
+            op::LD_MEM | op::LDX_MEM => Content::Value(self.builder.use_var(self.word(k))),
             op::TAX => {
                 self.a(&mut known);
-                let a = known.a;
-                self.set_x(&mut known, a);
+                known.a
             }
             op::TXA => {
                 self.x(&mut known);
-                let x = known.x;
-                self.set_a(&mut known, x);
+                known.x
             }
             op::NEG => {
                 let a = self.a(&mut known);
-                let negative = self.builder.ins().ineg(a);
-                self.set_a(&mut known, Content::Value(negative));
+                Content::Value(self.ins().ineg(a))
             }
             code => {
-                let operand = if code & 0x08 == 0 {
-                    Content::Constant(k)
-                } else {
-                    self.x(&mut known);
-                    known.x
-                };
-                self.arithmetic(code, operand, &mut known)?;
+                let operand = self.operand(&instruction, &mut known);
+                self.arithmetic(code, operand, &mut known)?
             }
+        };
+        match instruction.code {
+            op::LDX_B_MSH | op::LDX_LEN | op::LDX_IMM | op::LDX_MEM | op::TAX => {
+                self.set_x(&mut known, content);
+            }
+            _ => self.set_a(&mut known, content),
         }
         Some(known)
+    }
+
+    /// What arithmetic and comparisons join with `A`: the constant, or `X`.
+    pub(super) fn operand(&mut self, instruction: &Instruction, known: &mut Known) -> Content {
+        if instruction.code & op::SOURCE_X == 0 {
+            return Content::Constant(instruction.k);
+        }
+        self.x(known);
+        known.x
     }
 
     /// Bytes from `offset` on, as many as instruction `index` loads.
@@ -154,13 +139,16 @@ impl Translator<'_, '_> {
             return;
         }
         let end = end.max(self.program.plan.need(index).captured);
-        let needed = self.builder.ins().iconst(I64, end.cast_signed());
-        let is_short =
-            self.builder
-                .ins()
-                .icmp(IntCC::UnsignedLessThan, self.packet.captured, needed);
-        self.reject_if(is_short);
+        let needed = self.ins().iconst(I64, end.cast_signed());
+        self.reject_if_shorter(needed);
         known.captured = end;
+    }
+
+    /// Ends the run where fewer bytes than `end`, of 64 bits, were captured.
+    fn reject_if_shorter(&mut self, end: Value) {
+        let captured = self.packet.captured;
+        let is_short = self.ins().icmp(IntCC::UnsignedLessThan, captured, end);
+        self.reject_if(is_short);
     }
 
     fn load_behind_x(
@@ -177,7 +165,7 @@ impl Translator<'_, '_> {
             return Some(self.load(index, offset, known));
         }
         let x = self.x(known);
-        let x = self.builder.ins().uextend(I64, x);
+        let x = self.ins().uextend(I64, x);
         self.check_behind_x(index, x, known);
         let place = Place {
             base: Base::X,
@@ -201,13 +189,8 @@ impl Translator<'_, '_> {
         if matches!(known.x, Content::HeaderLen(_)) && known.captured >= HEADER_BYTES_MAX + end {
             return;
         }
-        let end = self.builder.ins().iconst(I64, end.cast_signed());
-        let end = self.builder.ins().iadd(x, end);
-        let is_short = self
-            .builder
-            .ins()
-            .icmp(IntCC::UnsignedLessThan, self.packet.captured, end);
-        self.reject_if(is_short);
+        let end = self.ins().iadd_imm_u(x, end.cast_signed());
+        self.reject_if_shorter(end);
     }
 
     /// Reads bytes that were checked, or takes them from an earlier load.
@@ -218,8 +201,7 @@ impl Translator<'_, '_> {
         let (base, offset) = match displacement(place.offset) {
             Some(offset) => (base, offset),
             None => {
-                let offset = self.builder.ins().iconst(I64, i64::from(place.offset));
-                let base = self.builder.ins().iadd(base, offset);
+                let base = self.ins().iadd_imm_u(base, i64::from(place.offset));
                 (base, Offset32::new(0))
             }
         };
@@ -233,28 +215,25 @@ impl Translator<'_, '_> {
         let number = match bytes.bytes {
             1 => bytes.raw,
             2 => {
-                let half = self.builder.ins().ireduce(I16, bytes.raw);
-                let half = self.builder.ins().bswap(half);
-                self.builder.ins().uextend(I32, half)
+                let half = self.ins().ireduce(I16, bytes.raw);
+                let half = self.ins().bswap(half);
+                self.ins().uextend(I32, half)
             }
-            _ => self.builder.ins().bswap(bytes.raw),
+            _ => self.ins().bswap(bytes.raw),
         };
         if bytes.is_whole() {
             return number;
         }
-        let mask = self.number(bytes.mask);
-        self.builder.ins().band(number, mask)
+        self.ins().band_imm_u(number, i64::from(bytes.mask))
     }
 
     fn wire_len(&mut self) -> Value {
-        let frame = self.packet.frame;
-        self.builder
-            .ins()
-            .load(I32, load_flags(), frame, layout::WIRE_LEN)
+        let (flags, frame) = (load_flags(), self.packet.frame);
+        self.ins().load(I32, flags, frame, layout::WIRE_LEN)
     }
 
     /// Ancillary data; `None` if there is none of this kind.
-    fn load_ancillary(&mut self, k: u32, known: &mut Known) -> Option<()> {
+    fn load_ancillary(&mut self, k: u32) -> Option<Content> {
         let (bit, shift, mask) = match k {
             ANCILLARY_PACKET_TYPE => (
                 PackedAux::HAS_TYPE,
@@ -267,28 +246,20 @@ impl Translator<'_, '_> {
                 return None;
             }
         };
-        let frame = self.packet.frame;
-        let aux = self
-            .builder
-            .ins()
-            .load(I64, load_flags(), frame, layout::AUX);
-        let bit = self.builder.ins().iconst(I64, bit.cast_signed());
-        let has = self.builder.ins().band(aux, bit);
-        let zero = self.builder.ins().iconst(I64, 0);
-        let is_unknown = self.builder.ins().icmp(IntCC::Equal, has, zero);
+        let (flags, frame) = (load_flags(), self.packet.frame);
+        let aux = self.ins().load(I64, flags, frame, layout::AUX);
+        let has = self.ins().band_imm_u(aux, bit.cast_signed());
+        let is_unknown = self.ins().icmp_imm_u(IntCC::Equal, has, 0);
         self.reject_if(is_unknown);
-        let shift = self.builder.ins().iconst(I64, i64::from(shift));
-        let value = self.builder.ins().ushr(aux, shift);
-        let value = self.builder.ins().ireduce(I32, value);
-        let mask = self.number(mask);
-        let value = self.builder.ins().band(value, mask);
-        self.set_a(known, Content::Value(value));
-        Some(())
+        let value = self.ins().ushr_imm_u(aux, i64::from(shift));
+        let value = self.ins().ireduce(I32, value);
+        let value = self.ins().band_imm_u(value, i64::from(mask));
+        Some(Content::Value(value))
     }
 
     /// `A` under an operation; `None` if that divides by a constant 0.
-    fn arithmetic(&mut self, code: u16, operand: Content, known: &mut Known) -> Option<()> {
-        let content = match (known.a, operand) {
+    fn arithmetic(&mut self, code: u16, operand: Content, known: &mut Known) -> Option<Content> {
+        Some(match (known.a, operand) {
             (Content::Constant(a), Content::Constant(operand)) => {
                 let Some(result) = arithmetic(code, a, operand) else {
                     self.exit(0);
@@ -302,9 +273,7 @@ impl Translator<'_, '_> {
                 Content::Bytes(bytes.masked(mask))
             }
             _ => Content::Value(self.compute(code, operand, known)),
-        };
-        self.set_a(known, content);
-        Some(())
+        })
     }
 
     fn compute(&mut self, code: u16, operand: Content, known: &mut Known) -> Value {
@@ -313,39 +282,38 @@ impl Translator<'_, '_> {
             Content::Constant(number) => self.number(number),
             _ => self.x(known),
         };
-        match code {
-            op::DIV_K | op::DIV_X | op::MOD_K | op::MOD_X => self.divide(code, a, b, operand),
-            op::LSH_K | op::LSH_X | op::RSH_K | op::RSH_X => self.shift(code, a, b),
-            op::ADD_K | op::ADD_X => self.builder.ins().iadd(a, b),
-            op::SUB_K | op::SUB_X => self.builder.ins().isub(a, b),
-            op::MUL_K | op::MUL_X => self.builder.ins().imul(a, b),
-            op::AND_K | op::AND_X => self.builder.ins().band(a, b),
-            op::OR_K | op::OR_X => self.builder.ins().bor(a, b),
+        match code & !op::SOURCE_X {
+            op::DIV_K | op::MOD_K => self.divide(code, a, b, operand),
+            op::LSH_K | op::RSH_K => self.shift(code, a, b),
+            op::ADD_K => self.ins().iadd(a, b),
+            op::SUB_K => self.ins().isub(a, b),
+            op::MUL_K => self.ins().imul(a, b),
+            op::AND_K => self.ins().band(a, b),
+            op::OR_K => self.ins().bor(a, b),
             // Checked instructions know nothing else.
-            _ => self.builder.ins().bxor(a, b),
+            _ => self.ins().bxor(a, b),
         }
     }
 
     fn divide(&mut self, code: u16, a: Value, b: Value, operand: Content) -> Value {
-        let zero = self.number(0);
         if !matches!(operand, Content::Constant(1..)) {
-            let is_zero = self.builder.ins().icmp(IntCC::Equal, b, zero);
+            let is_zero = self.ins().icmp_imm_u(IntCC::Equal, b, 0);
             self.reject_if(is_zero);
         }
         match code {
-            op::DIV_K | op::DIV_X => self.builder.ins().udiv(a, b),
-            _ => self.builder.ins().urem(a, b),
+            op::DIV_K | op::DIV_X => self.ins().udiv(a, b),
+            _ => self.ins().urem(a, b),
         }
     }
 
     /// The processor takes a distance modulo 32, the program does not.
     fn shift(&mut self, code: u16, a: Value, b: Value) -> Value {
         let shifted = match code {
-            op::LSH_K | op::LSH_X => self.builder.ins().ishl(a, b),
-            _ => self.builder.ins().ushr(a, b),
+            op::LSH_K | op::LSH_X => self.ins().ishl(a, b),
+            _ => self.ins().ushr(a, b),
         };
-        let (width, zero) = (self.number(32), self.number(0));
-        let is_inside = self.builder.ins().icmp(IntCC::UnsignedLessThan, b, width);
-        self.builder.ins().select(is_inside, shifted, zero)
+        let zero = self.number(0);
+        let is_inside = self.ins().icmp_imm_u(IntCC::UnsignedLessThan, b, 32);
+        self.ins().select(is_inside, shifted, zero)
     }
 }

@@ -47,8 +47,6 @@ impl Need {
 pub(super) struct Plan {
     needs: Vec<Need>,
     roles: Vec<Role>,
-    /// Whether any jump leads backwards.
-    pub(super) has_loops: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -65,7 +63,6 @@ impl Plan {
         let mut plan = Self {
             needs: vec![Need::NOTHING; instructions.len()],
             roles: vec![Role::default(); instructions.len()],
-            has_loops: false,
         };
         for (index, instruction) in instructions.iter().enumerate().rev() {
             plan.needs[index] = plan.look(index, instruction, ancillary);
@@ -138,7 +135,6 @@ impl Plan {
             self.roles[target].starts_block = true;
             if target <= index {
                 self.roles[target].is_loop_head = true;
-                self.has_loops = true;
             }
         }
     }
@@ -199,7 +195,7 @@ mod tests {
             plain(op::RET_K, 1),
         ];
         let plan = Plan::new(&program, false);
-        assert!(plan.has_loops && plan.is_loop_head(0) && plan.starts_block(0));
+        assert!(plan.is_loop_head(0) && plan.starts_block(0));
         assert_eq!(plan.need(0), need(10, 0));
         assert_eq!(plan.need(3), need(100, 0));
     }

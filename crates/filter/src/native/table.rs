@@ -9,10 +9,10 @@ pub(super) struct Table {
     /// What it was made of, in that order.
     constants: Box<[u32]>,
     /// A power of two of them. Free ones hold a constant whose slot is another one, so nothing is found there.
-    slots: Box<[u32]>,
-    multiplier: u32,
+    pub(super) slots: Box<[u32]>,
+    pub(super) multiplier: u32,
     /// Bits of the product below the slot's index, in `1..32`.
-    shift: u32,
+    pub(super) shift: u32,
 }
 
 /// Constants of one table at most. More would need a table out of proportion.
@@ -50,22 +50,6 @@ impl Table {
     /// Whether it was made of these.
     pub(super) fn is_of(&self, constants: &[u32]) -> bool {
         *self.constants == *constants
-    }
-
-    pub(super) fn slots(&self) -> &[u32] {
-        &self.slots
-    }
-
-    pub(super) fn into_slots(self) -> Box<[u32]> {
-        self.slots
-    }
-
-    pub(super) fn multiplier(&self) -> u32 {
-        self.multiplier
-    }
-
-    pub(super) fn shift(&self) -> u32 {
-        self.shift
     }
 }
 

@@ -7,9 +7,9 @@
 use cranelift_codegen::ir::{
     Block, BlockArg, InstBuilder, Value,
     condcodes::IntCC,
-    types::{I8, I32, I64},
+    types::{I32, I64},
 };
-use cranelift_frontend::{FunctionBuilder, Variable};
+use cranelift_frontend::{FuncInstBuilder, FunctionBuilder, Variable};
 
 use retroscope_bpf::{Instruction, MEMORY_WORDS, op};
 
@@ -119,7 +119,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         ]) {
             self.builder.def_var(variable, zero);
         }
-        let mut here = Some(Known::at_start());
+        let mut here = Some(Known::registers(Content::Constant(0)));
         for index in 0..self.program.instructions.len() {
             if self.program.plan.starts_block(index) {
                 if let Some(known) = here.take() {
@@ -137,7 +137,7 @@ impl<'t, 'f> Translator<'t, 'f> {
             // It may be that ways from behind are the only ones.
             let block = self.block(index);
             self.builder.switch_to_block(block);
-            return Some(Known::nothing());
+            return Some(Known::registers(Content::Variable));
         }
         let known = self.arrivals[index].take()?;
         let block = self.block(index);
@@ -172,14 +172,10 @@ impl<'t, 'f> Translator<'t, 'f> {
             return self.go(target, known);
         }
         let count = self.builder.use_var(self.registers.jumped_back);
-        let one = self.number(1);
-        let count = self.builder.ins().iadd(count, one);
+        let count = self.ins().iadd_imm_u(count, 1);
         self.builder.def_var(self.registers.jumped_back, count);
-        let limit = self.number(BACKWARD_JUMPS_MAX);
-        let is_over = self
-            .builder
-            .ins()
-            .icmp(IntCC::UnsignedGreaterThan, count, limit);
+        let (is_above, limit) = (IntCC::UnsignedGreaterThan, i64::from(BACKWARD_JUMPS_MAX));
+        let is_over = self.ins().icmp_imm_u(is_above, count, limit);
         self.reject_if(is_over);
         let head = self.block(target);
         self.builder.ins().jump(head, &[]);
@@ -234,8 +230,13 @@ impl<'t, 'f> Translator<'t, 'f> {
     /// Ends the run unless the condition is false.
     pub(super) fn reject_if(&mut self, condition: Value) {
         let reject = self.exit_block(0);
+        self.leave_if(condition, reject);
+    }
+
+    /// Goes to another block unless the condition is false.
+    pub(super) fn leave_if(&mut self, condition: Value, to: Block) {
         let on = self.builder.create_block();
-        self.builder.ins().brif(condition, reject, &[], on, &[]);
+        self.ins().brif(condition, to, &[], on, &[]);
         self.builder.switch_to_block(on);
         self.builder.seal_block(on);
     }
@@ -259,8 +260,7 @@ impl<'t, 'f> Translator<'t, 'f> {
             return self.exit(if_true);
         }
         let condition = if if_true == 0 {
-            let zero = self.builder.ins().iconst(I8, 0);
-            self.builder.ins().icmp(IntCC::Equal, condition, zero)
+            self.ins().icmp_imm_u(IntCC::Equal, condition, 0)
         } else {
             condition
         };
@@ -275,6 +275,11 @@ impl<'t, 'f> Translator<'t, 'f> {
             0 => self.exits.reject,
             _ => self.exits.accept,
         }
+    }
+
+    /// To append an instruction.
+    pub(super) fn ins(&mut self) -> FuncInstBuilder<'_, 'f> {
+        self.builder.ins()
     }
 
     /// A number of 32 bits.
@@ -325,10 +330,8 @@ impl<'t, 'f> Translator<'t, 'f> {
             Content::Constant(number) => self.number(number),
             Content::Bytes(bytes) => self.turned_around(bytes),
             Content::HeaderLen(byte) => {
-                let lower = self.number(0x0f);
-                let words = self.builder.ins().band(byte, lower);
-                let two = self.number(2);
-                self.builder.ins().ishl(words, two)
+                let words = self.ins().band_imm_u(byte, 0x0f);
+                self.ins().ishl_imm_u(words, 2)
             }
         }
     }

@@ -19,22 +19,8 @@ pub(crate) use test::{AnyString, Test};
 
 /// The word that begins a term.
 pub(crate) const KEYWORD: &str = "payload";
-/// The words that may follow, in the order of the documentation.
-const OPERATORS: [(&str, Operator); 3] = [
-    ("contains", Operator::Contains),
-    ("startswith", Operator::StartsWith),
-    ("matches", Operator::Matches),
-];
-
 /// Most patterns of one expression. Compiling one takes up to some milliseconds, and their memory adds up.
 const PATTERNS_MAX: usize = 100;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Operator {
-    Contains,
-    StartsWith,
-    Matches,
-}
 
 /// What is wrong with a payload term, and where.
 type Wrong = (Range<usize>, Cow<'static, str>);
@@ -42,7 +28,7 @@ type Wrong = (Range<usize>, Cow<'static, str>);
 /// The tests of an expression, as they are found.
 #[derive(Debug, Default)]
 pub(crate) struct Tests {
-    tests: Vec<Test>,
+    pub(crate) tests: Vec<Test>,
     patterns: usize,
 }
 
@@ -53,50 +39,38 @@ impl Tests {
     /// # Errors
     /// [`FilterError::Payload`].
     pub(crate) fn parse(&mut self, text: &str, start: usize) -> Result<Option<usize>, FilterError> {
-        let refused =
-            |(span, message): Wrong| FilterError::new(Problem::Payload(message), text, span);
         let operator_start = skip_blanks(text, start + KEYWORD.len());
         let operator_end = operator_start + first_word_len(&text[operator_start..]);
-        let word = &text[operator_start..operator_end];
-        let Some((name, operator)) = OPERATORS.into_iter().find(|(name, _)| *name == word) else {
-            return if is_almost_a_term(text, operator_start..operator_end) {
-                let message = "after 'payload' comes 'contains', 'startswith' or 'matches'";
-                Err(refused((operator_start..operator_end, message.into())))
-            } else {
-                Ok(None)
-            };
-        };
         let operand = skip_blanks(text, operator_end);
-        let parsed = match operator {
-            Operator::Contains | Operator::StartsWith => {
-                literal::parse(text, operand, name).map(|(bytes, end)| match operator {
-                    Operator::StartsWith => (Test::starts_with(bytes), end),
-                    _ => (Test::contains(&bytes), end),
-                })
+        let parsed = match &text[operator_start..operator_end] {
+            name @ "contains" => {
+                let string = literal::parse(text, operand, name);
+                string.map(|(bytes, end)| (Test::contains(&bytes), end))
             }
-            Operator::Matches if self.patterns == PATTERNS_MAX => {
+            name @ "startswith" => {
+                let string = literal::parse(text, operand, name);
+                string.map(|(bytes, end)| (Test::StartsWith(bytes.into()), end))
+            }
+            "matches" if self.patterns == PATTERNS_MAX => {
                 let message = format!(
                     "more than {PATTERNS_MAX} patterns in one expression; join some by | inside one pattern"
                 );
                 Err((operand..operand, message.into()))
             }
-            Operator::Matches => {
+            "matches" => {
                 self.patterns += 1;
-                pattern::parse(text, operand).map(|(pattern, end)| (Test::matches(pattern), end))
+                pattern::parse(text, operand).map(|(pattern, end)| (Test::Matches(pattern), end))
             }
+            _ if is_almost_a_term(text, operator_start..operator_end) => {
+                let message = "after 'payload' comes 'contains', 'startswith' or 'matches'";
+                Err((operator_start..operator_end, message.into()))
+            }
+            _ => return Ok(None),
         };
-        let (test, end) = parsed.map_err(refused)?;
+        let (test, end) = parsed
+            .map_err(|(span, message)| FilterError::new(Problem::Payload(message), text, span))?;
         self.tests.push(test);
         Ok(Some(end - start))
-    }
-
-    /// How many were found.
-    pub(crate) fn count(&self) -> usize {
-        self.tests.len()
-    }
-
-    pub(crate) fn into_vec(self) -> Vec<Test> {
-        self.tests
     }
 }
 

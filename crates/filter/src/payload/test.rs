@@ -19,14 +19,6 @@ impl Test {
         Self::Contains(Box::new(Finder::new(needle).into_owned()))
     }
 
-    pub(super) fn starts_with(prefix: Vec<u8>) -> Self {
-        Self::StartsWith(prefix.into_boxed_slice())
-    }
-
-    pub(super) fn matches(pattern: Regex) -> Self {
-        Self::Matches(pattern)
-    }
-
     /// The string that must be somewhere in the payload, if that is all.
     pub(crate) fn needle(&self) -> Option<&[u8]> {
         match self {

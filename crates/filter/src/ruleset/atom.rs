@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::filled::FlowTerm;
+use crate::{filled::FlowTerm, structure::Joiner};
 
 use super::key::{Key, SCTP, TCP, UDP, View, has, kind, traits};
 
@@ -83,44 +83,24 @@ impl Expr {
         match self {
             Self::Atom(atom) => atom.holds(view, subject),
             Self::Not(inner) => inner.holds(view, subject).map(|holds| !holds),
-            Self::And(list) => {
-                for expr in list {
-                    if !expr.holds(view, subject)? {
-                        return Some(false);
-                    }
-                }
-                Some(true)
-            }
-            Self::Or(list) => {
-                for expr in list {
-                    if expr.holds(view, subject)? {
-                        return Some(true);
-                    }
-                }
-                Some(false)
-            }
+            Self::And(list) => settled(list, false, view, subject),
+            Self::Or(list) => settled(list, true, view, subject),
         }
     }
 
     /// The expression and another one behind it, joined from the left.
-    pub(super) fn and(self, right: Self) -> Self {
-        match self {
-            Self::And(mut list) => {
+    pub(super) fn joined(self, joiner: Joiner, right: Self) -> Self {
+        match (self, joiner) {
+            (Self::And(mut list), Joiner::And) => {
                 list.push(right);
                 Self::And(list)
             }
-            left => Self::And(vec![left, right]),
-        }
-    }
-
-    /// As [`Expr::and`].
-    pub(super) fn or(self, right: Self) -> Self {
-        match self {
-            Self::Or(mut list) => {
+            (Self::Or(mut list), Joiner::Or) => {
                 list.push(right);
                 Self::Or(list)
             }
-            left => Self::Or(vec![left, right]),
+            (left, Joiner::And) => Self::And(vec![left, right]),
+            (left, Joiner::Or) => Self::Or(vec![left, right]),
         }
     }
 
@@ -131,6 +111,16 @@ impl Expr {
             self
         }
     }
+}
+
+/// Asks expressions in turn, until one says what settles their joint answer.
+fn settled(list: &[Expr], settles: bool, view: View, subject: &Subject<'_>) -> Option<bool> {
+    for expr in list {
+        if expr.holds(view, subject)? == settles {
+            return Some(settles);
+        }
+    }
+    Some(!settles)
 }
 
 impl Atom {

@@ -136,7 +136,7 @@ impl Finder<'_> {
         let parsed = parse(self.link_type, at.data);
         match flow_of(&parsed) {
             Some(FlowKey::Ports { proto, low, high }) => match (low.addr, high.addr) {
-                (IpAddr::V4(a), IpAddr::V4(b)) if index.has_flows() => {
+                (IpAddr::V4(a), IpAddr::V4(b)) if index.has(tag::FLOW4) => {
                     // Which end is the source makes no difference to these rules.
                     let (key, way) = Flow4Key::new(
                         proto_trait(proto),

@@ -79,7 +79,7 @@ pub(super) struct Index {
     pub(super) ports: Masks,
     groups: Chunked<Arc<Vec<Entry>>>,
     pub(super) rules: Chunked<RuleInfo>,
-    /// Keys of each [`tag`]; those of flows over IPv4 at 0.
+    /// Keys of each [`tag`].
     present: [u32; tag::COUNT],
     /// Keys of each prefix length of IPv6.
     v6_lengths: [u32; 129],
@@ -127,11 +127,6 @@ impl Index {
     #[inline]
     pub(super) fn has(&self, tag: u8) -> bool {
         self.present[usize::from(tag)] != 0
-    }
-
-    #[inline]
-    pub(super) fn has_flows(&self) -> bool {
-        self.present[0] != 0
     }
 
     /// Whether any rule is looked up by anything.
@@ -225,7 +220,7 @@ impl Index {
             *count = if is_new { *count + 1 } else { *count - 1 };
         };
         let TableKey::Small(key) = key else {
-            return add(&mut self.present[0]);
+            return add(&mut self.present[usize::from(tag::FLOW4)]);
         };
         let tag = tag_of(key);
         add(&mut self.present[usize::from(tag)]);

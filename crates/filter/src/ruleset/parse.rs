@@ -78,7 +78,7 @@ impl<'t> Parser<'t> {
         }
         let tag = Expr::Atom(Atom::Vlan(id));
         let expr = match self.chain(rest) {
-            Some(rest) => tag.and(rest),
+            Some(rest) => tag.joined(Joiner::And, rest),
             None => tag,
         };
         Some((expr, View::Tagged))
@@ -222,11 +222,7 @@ impl<'t> Parser<'t> {
 fn join(clauses: &[Clause], mut expr: impl FnMut(&Clause) -> Option<Expr>) -> Option<Expr> {
     let (first, rest) = clauses.split_first()?;
     rest.iter().try_fold(expr(first)?, |left, clause| {
-        let right = expr(clause)?;
-        Some(match clause.joiner {
-            Joiner::And => left.and(right),
-            Joiner::Or => left.or(right),
-        })
+        Some(left.joined(clause.joiner, expr(clause)?))
     })
 }
 

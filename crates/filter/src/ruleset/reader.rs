@@ -110,11 +110,11 @@ impl RuleReader {
     /// happened before this call is taken up. Where the writer is replacing the pointer just now it waits for that.
     pub fn catch_up(&mut self) -> bool {
         // V1, as in `refresh`.
-        if self.shared.version.load(Ordering::Acquire) == self.version {
-            return false;
+        let is_behind = self.shared.version.load(Ordering::Acquire) != self.version;
+        if is_behind {
+            (self.version, self.index) = self.shared.current();
         }
-        (self.version, self.index) = self.shared.current();
-        true
+        is_behind
     }
 
     #[cold]
@@ -154,7 +154,7 @@ impl RuleReader {
         let shape = Shape::of(link_type, index.mode);
         if let Some(shape) = shape.filter(|_| index.has_any()) {
             batch.read(shape, frames);
-            if index.has_flows() {
+            if index.has(tag::FLOW4) {
                 batch.flows(index, frames.len());
             }
             if index.has(tag::V4) || index.has(tag::PORT) {

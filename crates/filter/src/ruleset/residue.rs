@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use retroscope_packet::LinkType;
 
-use crate::{Frame, Joint, Program};
+use crate::{Frame, Joint, Program, batch::ones};
 
 use super::batch::Batch;
 
@@ -136,10 +136,8 @@ impl Residue {
         batch: &mut Batch,
     ) {
         for (rule, program) in &self.single {
-            let mut kept = program.run_many(frames);
-            while kept != 0 {
-                batch.push_rule(*rule, kept.trailing_zeros() as usize);
-                kept &= kept - 1;
+            for frame in ones(program.run_many(frames)) {
+                batch.push_rule(*rule, frame);
             }
         }
         for unit in &self.units {
@@ -230,10 +228,8 @@ impl Unit {
             return;
         }
         for (frame, result) in results[..frames.len()].iter().enumerate() {
-            let mut left = result & live;
-            while left != 0 {
-                batch.push_rule(self.rules[left.trailing_zeros() as usize], frame);
-                left &= left - 1;
+            for bit in ones(result & live) {
+                batch.push_rule(self.rules[bit], frame);
             }
         }
     }

@@ -60,8 +60,8 @@ pub struct RuleSet {
     work: Index,
     books: Books,
     numbers: Numbers,
-    ids: HashMap<u64, u32>,
-    kept: Vec<Option<Kept>>,
+    /// With the numbers of rules in the tables.
+    rules: HashMap<RuleId, (u32, Kept)>,
     /// What was put together since the caller last asked.
     joints: Vec<Joint>,
     shared: Arc<Shared>,
@@ -87,7 +87,7 @@ struct Kept {
 impl fmt::Debug for RuleSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RuleSet")
-            .field("rules", &self.ids.len())
+            .field("rules", &self.rules.len())
             .field("link_types", &self.link_types)
             .finish_non_exhaustive()
     }
@@ -107,8 +107,7 @@ impl RuleSet {
             work,
             books: Books::default(),
             numbers: Numbers::default(),
-            ids: HashMap::new(),
-            kept: Vec::new(),
+            rules: HashMap::new(),
             joints: Vec::new(),
             shared,
             retired: Vec::new(),
@@ -124,13 +123,13 @@ impl RuleSet {
     /// Rules in the set.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.ids.len()
+        self.rules.len()
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ids.is_empty()
+        self.rules.is_empty()
     }
 
     /// Makes the set ready for packets of a link type: compiles the rules that need a program there. Rules that look-ups
@@ -141,12 +140,11 @@ impl RuleSet {
         }
         self.link_types.push(link_type);
         let mut all = Vec::new();
-        for (id, rule) in &self.ids {
-            if let Some(kept) = self.kept.get(*rule as usize).and_then(Option::as_ref)
-                && let Some(piece) = &kept.piece
+        for (id, (_, kept)) in &self.rules {
+            if let Some(piece) = &kept.piece
                 && needs_program(kept.placement, kept.flags, link_type)
             {
-                all.push((RuleId(*id), Arc::clone(piece), Arc::clone(&kept.body)));
+                all.push((*id, Arc::clone(piece), Arc::clone(&kept.body)));
             }
         }
         let mut refused = Vec::new();
@@ -208,8 +206,7 @@ impl RuleSet {
     /// What became of a rule.
     #[must_use]
     pub fn explain(&self, id: RuleId) -> Option<Explanation> {
-        let rule = *self.ids.get(&id.0)?;
-        let kept = self.kept.get(rule as usize)?.as_ref()?;
+        let (_, kept) = self.rules.get(&id)?;
         let look_ups = kept.parts.iter();
         Some(Explanation {
             placement: kept.placement,
@@ -222,9 +219,8 @@ impl RuleSet {
 
     /// The programs of a rule that the data path may run: those worth compiling to machine code.
     pub fn programs(&self, id: RuleId) -> impl Iterator<Item = &Program> {
-        let rule = self.ids.get(&id.0);
-        let kept = rule.and_then(|rule| self.kept.get(*rule as usize)?.as_ref());
-        let programs = kept.map_or(&[][..], |kept| &kept.body.programs);
+        let kept = self.rules.get(&id);
+        let programs = kept.map_or(&[][..], |(_, kept)| &kept.body.programs);
         programs.iter().map(|(_, program)| program)
     }
 
@@ -271,11 +267,7 @@ impl RuleSet {
         if kept.is_followed() {
             self.work.followed += 1;
         }
-        if self.kept.len() <= rule as usize {
-            self.kept.resize_with(rule as usize + 1, || None);
-        }
-        self.kept[rule as usize] = Some(kept);
-        self.ids.insert(id.0, rule);
+        self.rules.insert(id, (rule, kept));
         Ok(Placed { placement, refused })
     }
 
@@ -331,10 +323,7 @@ impl RuleSet {
 
     /// Takes a rule out of the tables, not yet for readers; whether it was there.
     fn take_out(&mut self, id: RuleId) -> bool {
-        let Some(rule) = self.ids.remove(&id.0) else {
-            return false;
-        };
-        let Some(kept) = self.kept[rule as usize].take() else {
+        let Some((rule, kept)) = self.rules.remove(&id) else {
             return false;
         };
         for part in &kept.parts {

@@ -60,8 +60,10 @@ pub(super) enum TableKey {
 /// All four ways of a flow's addresses and ports, ordered or exchanged.
 pub(super) const ALL_WAYS: u8 = 0b1111;
 
-/// What [`SmallSlot`]s hold, in the upper 8 bits of their keys.
+/// What keys stand for; those of [`SmallSlot`]s have it in their upper 8 bits.
 pub(super) mod tag {
+    /// In a table of their own.
+    pub(in crate::ruleset) const FLOW4: u8 = 0;
     pub(in crate::ruleset) const V4: u8 = 1;
     pub(in crate::ruleset) const PORT: u8 = 2;
     pub(in crate::ruleset) const MAC: u8 = 3;
