@@ -51,10 +51,9 @@ const REJECTS_ALL: &str = "expression rejects all packets";
 /// [`FilterError`], pointing into `expr`.
 pub fn compile(expr: &str, link: LinkContext) -> Result<Program, FilterError> {
     if expr.trim_ascii().is_empty() {
-        let snaplen = if link.snaplen == 0 {
-            SNAPLEN_MAX
-        } else {
-            link.snaplen.min(SNAPLEN_MAX)
+        let snaplen = match link.snaplen {
+            0 => SNAPLEN_MAX,
+            bytes => bytes.min(SNAPLEN_MAX),
         };
         return Ok(Program::constant(snaplen));
     }

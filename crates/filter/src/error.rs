@@ -176,12 +176,14 @@ impl FilterError {
 
         let cut_before = before.len().saturating_sub(CONTEXT_CHARS_BEFORE);
         let cut_after = after.len().min(CONTEXT_CHARS_AFTER);
-        let lead: String = before[cut_before..]
-            .iter()
-            .copied()
-            .map(printable)
-            .collect();
-        let tail: String = after[..cut_after].iter().copied().map(printable).collect();
+        let printable = |shown: &[char]| {
+            let shown = shown.iter();
+            String::from_iter(shown.map(|c| if c.is_control() { ' ' } else { *c }))
+        };
+        let (lead, tail) = (
+            printable(&before[cut_before..]),
+            printable(&after[..cut_after]),
+        );
         let left = if cut_before > 0 { "…" } else { "" };
         let right = if cut_after < after.len() { "…" } else { "" };
 
@@ -194,13 +196,5 @@ impl FilterError {
             ""
         );
         out
-    }
-}
-
-fn printable(character: char) -> char {
-    if character.is_control() {
-        ' '
-    } else {
-        character
     }
 }

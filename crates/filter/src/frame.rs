@@ -26,7 +26,7 @@ pub struct Frame<'p> {
     data: NonNull<u8>,
     captured: u32,
     wire_len: u32,
-    aux: PackedAux,
+    pub(crate) aux: PackedAux,
     borrow: PhantomData<&'p [u8]>,
 }
 
@@ -97,10 +97,6 @@ impl<'p> Frame<'p> {
     #[inline]
     pub fn aux(&self) -> Aux {
         self.aux.unpack()
-    }
-
-    pub(crate) fn packed_aux(&self) -> PackedAux {
-        self.aux
     }
 }
 

@@ -70,11 +70,6 @@ impl Joint {
         }
     }
 
-    /// Whether one function has room for some programs.
-    pub(crate) fn has_room<'p>(programs: impl Iterator<Item = &'p Program>) -> bool {
-        native::has_room(programs)
-    }
-
     /// The programs, in the order of their bits.
     #[must_use]
     pub fn programs(&self) -> &[Program] {

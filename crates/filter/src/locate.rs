@@ -83,19 +83,13 @@ fn word_meant(text: &str, words: &[Word], message: &str, handle: &mut Handle) ->
     // The parser may need one word more to see the end of a phrase, and complains then.
     let at = first_word_refused(text, words, handle, |answer| answer == message);
     let upto = at.min(words.len().checked_sub(1)?);
-    let named_before = (0..=upto).rev().find(|&index| is_named(&words[index]));
-    let keyword_before = || {
-        let keywords = keywords(message);
-        (0..=upto)
-            .rev()
-            .find(|&index| keywords.contains(&&text[words[index].span.clone()]))
+    let before = |is_it: &dyn Fn(&str) -> bool| {
+        let mut indexes = (0..=upto).rev();
+        indexes.find(|index| is_it(&text[words[*index].span.clone()]))
     };
-    let is_word =
-        |index: &usize| text[words[*index].span.clone()].starts_with(|c: char| c.is_alphanumeric());
-    let word_before = || (0..=upto).rev().find(is_word);
-    named_before
-        .or_else(keyword_before)
-        .or_else(word_before)
+    before(&|word| named_in(message, word))
+        .or_else(|| before(&|word| keywords(message).contains(&word)))
+        .or_else(|| before(&|word| word.starts_with(char::is_alphanumeric)))
         .or(Some(upto))
 }
 

@@ -59,10 +59,13 @@ enum Kind {
     Other,
 }
 
-/// The names in `text`, in order. Where nothing is to be looked up all of them are unknown.
-pub(crate) fn names(text: &str, looks_up: bool) -> Vec<Name> {
-    let words = words(text);
-    let mut identifiers = Identifiers::default();
+/// The names in some bytes of `text`, a piece of pcap-filter text, in order. Where nothing is to be looked up all of them are unknown.
+pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name> {
+    let mut words = words(&text[piece.clone()]);
+    for Word { span, .. } in &mut words {
+        *span = span.start + piece.start..span.end + piece.start;
+    }
+    let mut libpcap = None;
     let mut names = Vec::new();
     let mut head: Option<Head<'_>> = None;
     // Whether an operand begins, and whether its head began with it.
@@ -96,7 +99,7 @@ pub(crate) fn names(text: &str, looks_up: bool) -> Vec<Name> {
         is_own &= !begins;
         begins = false;
         let is_range = head.is_some_and(|head| head.kind == Kind::PortRange);
-        if is_range && is_range_of_numbers(shown) || !identifiers.is_identifier(shown) {
+        if is_range && is_range_of_numbers(shown) || !is_identifier(shown, &mut libpcap) {
             continue;
         }
         let is_inherited = is_inherited(text, &words[index + 1..]);
@@ -162,15 +165,15 @@ fn meaning(
     };
     let known = match (head.kind, head.proto) {
         (Kind::Literal, _) => return None,
-        (Kind::Proto, None | Some("ip" | "ip6")) if looks_up => {
+        // EtherTypes and the protocols of ISO: libpcap's own tables.
+        (Kind::Proto, Some(proto)) if !matches!(proto, "ip" | "ip6") => return None,
+        _ if !looks_up => None,
+        (Kind::Proto, _) => {
             let name = name.strip_prefix('\\').unwrap_or(name);
             sys::protocol(name).map(|number| in_place(number.to_string()))
         }
-        // EtherTypes and the protocols of ISO: libpcap's own tables.
-        (Kind::Proto, Some(proto)) if !matches!(proto, "ip" | "ip6") => return None,
-        (Kind::Port, proto) if looks_up => match (sys::port(name), proto) {
-            (Some((port, None)), _) => Some(in_place(port.to_string())),
-            (Some((port, Some(its))), Some(proto)) if its == proto => {
+        (Kind::Port, proto) => match (sys::port(name), proto) {
+            (Some((port, its)), proto) if its.is_none() || its == proto => {
                 Some(in_place(port.to_string()))
             }
             (Some((port, Some(its))), None) if is_alone => {
@@ -187,37 +190,29 @@ fn meaning(
     Some(known.unwrap_or(Meaning::Unknown))
 }
 
-/// libpcap's answers.
-#[derive(Default)]
-struct Identifiers {
-    handle: Option<Handle>,
-}
-
-impl Identifiers {
-    /// Whether libpcap takes a word for a name, rather than for a word of the language, a number or an address.
-    fn is_identifier(&mut self, word: &str) -> bool {
-        if !word.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '\\') {
-            return false;
-        }
-        let link = LinkContext {
-            link_type: IEEE802_11,
-            snaplen: 0,
-            mode: Mode::Savefile,
-            optimize: false,
-        };
-        if self.handle.is_none() {
-            self.handle = Handle::open(&link).ok();
-        }
-        // Where libpcap does not work at all, no text is compiled either.
-        let (Some(handle), Ok(text)) = (&mut self.handle, CString::new(format!("type {word}")))
-        else {
-            return false;
-        };
-        match handle.compile(&text, false) {
-            // A word such as `icmptype` stands for a number, and some numbers are types.
-            Ok(_) => TYPES.contains(&word),
-            Err(message) => message.starts_with("unknown 802.11 type name"),
-        }
+/// Whether libpcap, which is opened for the first word, takes a word for a name, rather than for a word of the language, a number or
+/// an address.
+fn is_identifier(word: &str, libpcap: &mut Option<Handle>) -> bool {
+    if !word.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '\\') {
+        return false;
+    }
+    let link = LinkContext {
+        link_type: IEEE802_11,
+        snaplen: 0,
+        mode: Mode::Savefile,
+        optimize: false,
+    };
+    if libpcap.is_none() {
+        *libpcap = Handle::open(&link).ok();
+    }
+    // Where libpcap does not work at all, no text is compiled either.
+    let (Some(handle), Ok(text)) = (libpcap, CString::new(format!("type {word}"))) else {
+        return false;
+    };
+    match handle.compile(&text, false) {
+        // A word such as `icmptype` stands for a number, and some numbers are types.
+        Ok(_) => TYPES.contains(&word),
+        Err(message) => message.starts_with("unknown 802.11 type name"),
     }
 }
 
@@ -228,7 +223,7 @@ mod tests {
 
     /// The names of a text, and the text with numbers in the place of those that have them.
     fn resolved(text: &str) -> (Vec<&str>, String) {
-        let names = names(text, true);
+        let names = names(text, 0..text.len(), true);
         let unknown = names.iter().filter(|name| name.meaning == Meaning::Unknown);
         let unknown = unknown.map(|name| &text[name.span.clone()]).collect();
         let mut numbers = text.to_owned();
@@ -258,7 +253,7 @@ mod tests {
             "not llc ui and (llc i or llc rnr)",
             "iso proto \\clnp or llc u or isis or lat or atalk or stp or ipx or netbeui",
         ] {
-            assert_eq!(names(text, true), [], "{text}");
+            assert_eq!(names(text, 0..text.len(), true), [], "{text}");
         }
     }
 
@@ -319,7 +314,7 @@ mod tests {
             ("ip proto \\tcp or proto \\udp", "ip proto 6 or proto 17"),
         ] {
             assert!(
-                names(text, false)
+                names(text, 0..text.len(), false)
                     .iter()
                     .all(|name| name.meaning == Meaning::Unknown)
             );

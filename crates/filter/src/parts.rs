@@ -46,21 +46,16 @@ const FRESH: [&str; 21] = [
     "greater",
 ];
 
-/// An expression cut into parts.
+/// An expression cut into parts, each with what joins it to everything on its left.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Parts {
-    chain: Vec<(Joiner, Part)>,
-}
+pub(crate) struct Parts(Vec<(Joiner, Part)>);
 
 #[derive(Debug, PartialEq, Eq)]
 enum Part {
     /// Bytes of the expression, for libpcap.
     Text(Range<usize>),
     /// Parentheses, with `not` in front or without.
-    Group {
-        negated: bool,
-        chain: Vec<(Joiner, Part)>,
-    },
+    Group { negated: bool, parts: Parts },
 }
 
 impl Parts {
@@ -71,8 +66,8 @@ impl Parts {
         if structure.last_shift().is_some() {
             return None;
         }
-        let chain = Cutter(&structure).chain(&structure.clauses)?;
-        (chain.len() > 1 || matches!(chain[0].1, Part::Group { .. })).then_some(Self { chain })
+        let parts = Cutter(&structure).cut(&structure.clauses)?;
+        (parts.0.len() > 1 || matches!(parts.0[0].1, Part::Group { .. })).then_some(parts)
     }
 
     /// Compiles each part with `compile` and links them.
@@ -85,7 +80,7 @@ impl Parts {
     ) -> Result<Vec<Instruction>, FilterError> {
         let mut linker = Linker::default();
         let (accept, reject) = (linker.label(), linker.label());
-        linker.chain(&self.chain, accept, reject, &mut compile)?;
+        linker.parts(self, accept, reject, &mut compile)?;
         linker.place(accept);
         linker.code.push(Instruction::ret(linker.accepted));
         linker.place(reject);
@@ -98,12 +93,12 @@ struct Cutter<'t>(&'t Structure<'t>);
 
 impl Cutter<'_> {
     /// Cuts clauses. `None` where that would change the meaning.
-    fn chain(&self, clauses: &[Clause]) -> Option<Vec<(Joiner, Part)>> {
-        let mut chain = Vec::new();
+    fn cut(&self, clauses: &[Clause]) -> Option<Parts> {
+        let mut parts = Vec::new();
         for clause in clauses {
-            self.push(&mut chain, clause)?;
+            self.push(&mut parts, clause)?;
         }
-        Some(chain)
+        Some(Parts(parts))
     }
 
     /// Appends a clause: to the text before it, or as a part of its own.
@@ -114,13 +109,10 @@ impl Cutter<'_> {
         if is_fresh
             && bytes.len() > PART_BYTES
             && let Some(group) = &clause.group
-            && let Some(inside) = self.chain(group)
+            && let Some(parts) = self.cut(group)
         {
-            let group = Part::Group {
-                negated: clause.negated,
-                chain: inside,
-            };
-            chain.push((clause.joiner, group));
+            let negated = clause.negated;
+            chain.push((clause.joiner, Part::Group { negated, parts }));
             return Some(());
         }
         let at_start = chain.len() == 1;
@@ -169,37 +161,36 @@ impl Linker {
         self.places[label] = self.code.len();
     }
 
-    /// Adds a chain that goes to `on_true` or `on_false`.
-    fn chain(
+    /// Adds parts that go to `on_true` or `on_false`.
+    fn parts(
         &mut self,
-        chain: &[(Joiner, Part)],
+        Parts(parts): &Parts,
         on_true: Label,
         on_false: Label,
         compile: &mut impl FnMut(Range<usize>) -> Result<Vec<Instruction>, FilterError>,
     ) -> Result<(), FilterError> {
-        let starts: Vec<Label> = chain.iter().map(|_| self.label()).collect();
+        let starts: Vec<Label> = parts.iter().map(|_| self.label()).collect();
         // From the right: where a chain goes on that is true, or false, in front of each part.
-        let mut exits = vec![(on_true, on_false); chain.len()];
-        for index in (1..chain.len()).rev() {
+        let mut exits = vec![(on_true, on_false); parts.len()];
+        for index in (1..parts.len()).rev() {
             let (after_true, after_false) = exits[index];
-            exits[index - 1] = match chain[index].0 {
+            exits[index - 1] = match parts[index].0 {
                 Joiner::And => (starts[index], after_false),
                 Joiner::Or => (after_true, starts[index]),
             };
         }
-        for (index, (_, part)) in chain.iter().enumerate() {
+        for (index, (_, part)) in parts.iter().enumerate() {
             self.place(starts[index]);
             let (on_true, on_false) = exits[index];
             match part {
                 Part::Text(bytes) => self.part(&compile(bytes.clone())?, on_true, on_false),
-                Part::Group {
-                    negated: false,
-                    chain,
-                } => self.chain(chain, on_true, on_false, compile)?,
-                Part::Group {
-                    negated: true,
-                    chain,
-                } => self.chain(chain, on_false, on_true, compile)?,
+                Part::Group { negated, parts } => {
+                    let (on_true, on_false) = match negated {
+                        false => (on_true, on_false),
+                        true => (on_false, on_true),
+                    };
+                    self.parts(parts, on_true, on_false, compile)?;
+                }
             }
         }
         Ok(())

@@ -135,7 +135,7 @@ mod tests {
 
     fn planned(text: &str) -> String {
         let template = Template::parse(text).unwrap_or_else(|error| panic!("{}", error.render()));
-        shape(template.plan())
+        shape(&template.plan)
     }
 
     #[test]

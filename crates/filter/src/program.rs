@@ -123,7 +123,7 @@ impl Program {
             ancillary,
             ..
         } = &*self.shared;
-        let aux = ancillary.then(|| frame.packed_aux());
+        let aux = ancillary.then(|| frame.aux);
         interpreter::run(instructions, frame.data(), frame.wire_len(), aux)
     }
 
@@ -181,7 +181,7 @@ impl Program {
     /// Whether it is short enough to run as one function with others ([`Joint`](crate::Joint)).
     #[must_use]
     pub fn joins(&self) -> bool {
-        native::may_join(self)
+        self.instructions().len() <= native::EACH_MAX
     }
 
     /// Whether nobody else has this program.

@@ -6,7 +6,6 @@
 
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_uint, c_void},
-    fmt,
     ptr::NonNull,
     slice,
 };
@@ -113,14 +112,6 @@ pub(crate) struct Handle {
     netmask: c_uint,
     /// What a savefile handle reads; it must outlive `pcap`, which `Drop` closes first.
     _header: Box<[u8; HEADER_BYTES]>,
-}
-
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle")
-            .field("netmask", &self.netmask)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Handle {

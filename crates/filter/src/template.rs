@@ -8,7 +8,7 @@ use crate::{
     EXPRESSION_BYTES_MAX, FillError, Filled, FilterError, LinkContext, Problem, Variable, chain,
     compile::check_len,
     filled::{CommunityTerm, FlowTerm, Piece, Terms, name_too_late},
-    names::{Meaning, names},
+    names::{Meaning, Name, names},
     plan::Plan,
     variable::{Family, Value},
     words::{WordKind, words_and_tests},
@@ -39,7 +39,8 @@ pub struct Template {
     pieces: Vec<TextPiece>,
     /// What [`Template::resolve`] writes in the place of names, in order.
     numbers: Vec<(Range<usize>, String)>,
-    plan: Arc<Plan>,
+    /// How its terms of our own and its pieces are evaluated.
+    pub(crate) plan: Arc<Plan>,
 }
 
 /// A piece of pcap-filter text.
@@ -89,7 +90,7 @@ impl Template {
     /// [`Template::check`].
     ///
     /// # Errors
-    /// [`FilterError::UnknownVariable`]; a payload term that is none; a term of our own in the wrong place; a text that is
+    /// [`Problem::UnknownVariable`]; a payload term that is none; a term of our own in the wrong place; a text that is
     /// too long, or has too many such terms.
     pub fn parse(text: &str) -> Result<Self, FilterError> {
         check_len(text, EXPRESSION_BYTES_MAX)?;
@@ -130,21 +131,16 @@ impl Template {
     /// tables (services(5), protocols(5)), and no resolver.
     ///
     /// # Errors
-    /// [`FilterError::NameAndVariable`] for a piece that holds a name of a host or network beside a variable: it would have to be looked
+    /// [`Problem::NameAndVariable`] for a piece that holds a name of a host or network beside a variable: it would have to be looked
     /// up for each trigger.
     pub fn resolve(mut self) -> Result<Self, FilterError> {
         for index in 0..self.pieces.len() {
             let bytes = self.pieces[index].bytes.clone();
-            let here = |span: &Range<usize>| span.start + bytes.start..span.end + bytes.start;
             let mut unknown = None;
-            for name in names(&self.text[bytes.clone()], true) {
+            for name in names(&self.text, bytes.clone(), true) {
                 match name.meaning {
-                    Meaning::Known(numbers) => {
-                        let numbers = numbers.into_iter();
-                        let numbers = numbers.map(|(span, number)| (here(&span), number));
-                        self.numbers.extend(numbers);
-                    }
-                    Meaning::Unknown => _ = unknown.get_or_insert_with(|| here(&name.span)),
+                    Meaning::Known(numbers) => self.numbers.extend(numbers),
+                    Meaning::Unknown => _ = unknown.get_or_insert(name.span),
                 }
             }
             if let (Some(name), Some((_, variable))) = (&unknown, self.filled_in(&bytes).first()) {
@@ -162,11 +158,11 @@ impl Template {
     /// Makes sure that the system is asked for no name, for a text that comes up when names were looked up already.
     ///
     /// # Errors
-    /// [`FilterError::NameTooLate`] for the first name, that of a port too.
+    /// [`Problem::NameTooLate`] for the first name, that of a port too.
     pub fn without_names(self) -> Result<Self, FilterError> {
         for TextPiece { bytes, .. } in &self.pieces {
-            if let Some(name) = names(&self.text[bytes.clone()], false).first() {
-                let span = name.span.start + bytes.start..name.span.end + bytes.start;
+            let names = names(&self.text, bytes.clone(), false);
+            if let Some(Name { span, .. }) = names.into_iter().next() {
                 return Err(name_too_late(&self.text, span));
             }
         }
@@ -216,12 +212,6 @@ impl Template {
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
-    }
-
-    /// How its terms of our own and its pieces are evaluated.
-    #[cfg(test)]
-    pub(crate) fn plan(&self) -> &Plan {
-        &self.plan
     }
 
     /// The variables and terms about the trigger packet that it holds, each once, in the order of their first places.
@@ -314,7 +304,7 @@ impl Template {
     /// The template as an expression, if it asks for nothing of a trigger packet.
     ///
     /// # Errors
-    /// [`FilterError::NeedsTrigger`], pointing at the first variable.
+    /// [`Problem::NeedsTrigger`], pointing at the first variable.
     pub fn into_plain(self) -> Result<Filled, FilterError> {
         if let Some((span, variable)) = self.variables.first() {
             let problem = Problem::NeedsTrigger(*variable);
@@ -382,29 +372,19 @@ impl TriggerValues {
 impl TriggerFacts {
     /// The flow of the packet, as it tells itself or by its first fragment.
     fn flow(&self) -> Option<FlowKey> {
-        let first_fragment = || {
-            let is_later = self.parsed.is_later_fragment();
-            self.first_fragment.filter(|_| is_later)
-        };
-        flow_of(&self.parsed).or_else(first_fragment)
+        let is_later = self.parsed.is_later_fragment();
+        let first_fragment = self.first_fragment.filter(|_| is_later);
+        flow_of(&self.parsed).or(first_fragment)
     }
 }
 
 fn flow_term(facts: &TriggerFacts) -> Result<FlowTerm, FillError> {
-    match (facts.flow(), fragment_of(&facts.parsed)) {
-        (Some(key), fragment) => Ok(FlowTerm::Key {
-            key,
-            trigger: fragment,
-        }),
-        (None, Some(fragment)) => Ok(FlowTerm::Datagram(fragment)),
-        (None, None) => {
-            let reason = "the trigger packet's headers do not tell its flow";
-            Err(FillError {
-                variable: Variable::Flow,
-                reason,
-            })
-        }
-    }
+    let trigger = fragment_of(&facts.parsed);
+    let flow = facts.flow().map(|key| FlowTerm::Key { key, trigger });
+    flow.or(trigger.map(FlowTerm::Datagram)).ok_or(FillError {
+        variable: Variable::Flow,
+        reason: "the trigger packet's headers do not tell its flow",
+    })
 }
 
 fn community_term(facts: &TriggerFacts) -> Result<CommunityTerm, FillError> {

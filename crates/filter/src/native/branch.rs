@@ -28,14 +28,6 @@ enum Test {
     Is(Value),
 }
 
-/// Comparisons of one value with different constants, one after the other.
-struct Chain {
-    /// For each constant where it leads.
-    cases: Vec<(u32, usize)>,
-    /// Where all others lead.
-    otherwise: usize,
-}
-
 impl Translator<'_, '_> {
     /// A conditional jump.
     pub(super) fn branch(&mut self, index: usize, mut known: Known) {
@@ -44,9 +36,9 @@ impl Translator<'_, '_> {
             return self.exit(0); // cannot be: the instruction is a jump
         };
         if instruction.code == op::JEQ_K {
-            let chain = self.chain(index);
-            if chain.cases.len() > 1 {
-                return self.walk(&chain, &mut known);
+            let (cases, otherwise) = self.chain(index);
+            if cases.len() > 1 {
+                return self.walk(cases, otherwise, &mut known);
             }
         }
         let test = self.test(&instruction, &mut known);
@@ -140,8 +132,8 @@ impl Translator<'_, '_> {
     }
 
     /// The comparisons that follow each other from `index` on as long as none holds, up to the head of a loop: that has a block
-    /// of its own.
-    fn chain(&self, index: usize) -> Chain {
+    /// of its own. For each constant where it leads, and where all others lead.
+    fn chain(&self, index: usize) -> (Vec<(u32, usize)>, usize) {
         let mut cases: Vec<(u32, usize)> = Vec::new();
         let mut seen = std::collections::HashSet::new();
         let mut at = index;
@@ -160,30 +152,23 @@ impl Translator<'_, '_> {
             }
             at = self.through_jumps(if_false);
         }
-        Chain {
-            cases,
-            otherwise: at,
-        }
+        (cases, at)
     }
 
     /// Ends the block with a chain of comparisons. The constants are different, so any order is as good.
-    fn walk(&mut self, chain: &Chain, known: &mut Known) {
-        let otherwise = chain.otherwise;
-        let cases = match known.a {
+    fn walk(&mut self, mut cases: Vec<(u32, usize)>, otherwise: usize, known: &mut Known) {
+        let value = match known.a {
             Content::Constant(a) => {
-                let case = chain.cases.iter().find(|(number, _)| *number == a);
+                let case = cases.iter().find(|(number, _)| *number == a);
                 return self.go(case.map_or(otherwise, |(_, target)| *target), known);
             }
-            Content::Bytes(bytes) => chain
-                .cases
-                .iter()
-                .filter(|(number, _)| number & !bytes.mask == 0)
-                .map(|(number, target)| (bytes.turned(*number), *target))
-                .collect(),
-            _ => chain.cases.clone(),
-        };
-        let value = match known.a {
-            Content::Bytes(bytes) => self.masked(bytes, bytes.mask),
+            Content::Bytes(bytes) => {
+                cases.retain(|(number, _)| number & !bytes.mask == 0);
+                for (number, _) in &mut cases {
+                    *number = bytes.turned(*number);
+                }
+                self.masked(bytes, bytes.mask)
+            }
             _ => self.a(known),
         };
         let groups = by_target(cases);

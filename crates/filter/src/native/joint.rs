@@ -23,7 +23,7 @@ use super::{
 };
 
 /// Longest program of a function, in instructions: longer ones are lists, which are quicker by themselves.
-pub(super) const EACH_MAX: usize = 256;
+pub(crate) const EACH_MAX: usize = 256;
 /// Instructions of all programs of a function at most. They are compiled up to seven times.
 pub(super) const ALL_MAX: usize = 2048;
 
@@ -73,18 +73,14 @@ fn offsets(link_type: LinkType) -> Option<(Option<u32>, u32)> {
     }
 }
 
-/// Whether a program is short enough to be joined with others.
-pub(crate) fn may_join(program: &crate::Program) -> bool {
-    program.instructions().len() <= EACH_MAX
-}
-
 /// Whether one function has room for some programs.
 pub(crate) fn has_room<'p>(programs: impl Iterator<Item = &'p crate::Program>) -> bool {
-    let lens = programs.map(|program| program.instructions().len());
-    let (count, sum, longest) = lens.fold((0, 0, 0), |(count, sum, longest), len| {
-        (count + 1, sum + len, len.max(longest))
-    });
-    count <= crate::Program::MANY && sum <= ALL_MAX && longest <= EACH_MAX
+    let lens: Vec<usize> = programs
+        .map(|program| program.instructions().len())
+        .collect();
+    lens.len() <= crate::Program::MANY
+        && lens.iter().sum::<usize>() <= ALL_MAX
+        && lens.iter().all(|len| *len <= EACH_MAX)
 }
 
 /// Compiles at most 64 programs that see packets of a link type.

@@ -36,7 +36,7 @@ use std::{
 pub(crate) use code::{Code, Joined, One};
 pub use compiler::{Compiler, CompilerCounts};
 pub use error::NativeError;
-pub(crate) use joint::{compile_joint, has_room, may_join};
+pub(crate) use joint::{EACH_MAX, compile_joint, has_room};
 
 use crate::Instruction;
 

@@ -45,11 +45,6 @@ pub(super) fn load_raw(
     }
 }
 
-/// The address of byte `offset` behind `base`, as base and offset of a load.
-fn displacement(offset: u32) -> Option<Offset32> {
-    i32::try_from(offset).ok().map(Offset32::new)
-}
-
 impl Translator<'_, '_> {
     /// Translates an instruction that is neither return nor jump; `None` if a run ends here in any case.
     pub(super) fn operate(&mut self, index: usize, mut known: Known) -> Option<Known> {
@@ -198,9 +193,9 @@ impl Translator<'_, '_> {
         if let Some(value) = known.load(place) {
             return value;
         }
-        let (base, offset) = match displacement(place.offset) {
-            Some(offset) => (base, offset),
-            None => {
+        let (base, offset) = match i32::try_from(place.offset) {
+            Ok(offset) => (base, offset.into()),
+            Err(_) => {
                 let base = self.ins().iadd_imm_u(base, i64::from(place.offset));
                 (base, Offset32::new(0))
             }

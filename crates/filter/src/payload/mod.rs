@@ -37,7 +37,7 @@ impl Tests {
     /// something else, such as the name of a host.
     ///
     /// # Errors
-    /// [`FilterError::Payload`].
+    /// [`Problem::Payload`].
     pub(crate) fn parse(&mut self, text: &str, start: usize) -> Result<Option<usize>, FilterError> {
         let operator_start = skip_blanks(text, start + KEYWORD.len());
         let operator_end = operator_start + first_word_len(&text[operator_start..]);

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use crate::{filled::FlowTerm, structure::Joiner};
 
-use super::key::{Key, SCTP, TCP, UDP, View, has, kind, traits};
+use super::key::{Key, View, has, kind, proto_trait, traits};
 
 /// Which end of a packet a primitive looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -199,12 +199,7 @@ fn ports(
     if !key.has(has::PROTO) {
         return None;
     }
-    let is_asked = match key.proto {
-        TCP => protos & traits::TCP != 0,
-        UDP => protos & traits::UDP != 0,
-        SCTP => protos & traits::SCTP != 0,
-        _ => false,
-    };
+    let is_asked = proto_trait(key.proto) & protos != 0;
     // A later fragment has no ports; one that was cut before its header tells is `NO_PORTS` as well, and short.
     if !is_asked || key.traits & traits::NO_PORTS != 0 {
         return Some(false);

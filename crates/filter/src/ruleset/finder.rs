@@ -9,10 +9,8 @@ use crate::Frame;
 use super::{
     batch::{Batch, Probe},
     index::Index,
-    key::{Key, has, kind, traits},
-    sought::{
-        Flow, Flow4Key, flow6_key, link_key, pair_key, proto_key, proto_trait, small, tag, v6_key,
-    },
+    key::{Key, has, kind, proto_trait, traits},
+    sought::{Flow, Flow4Key, flow6_key, link_key, pair_key, proto_key, small, tag, v6_key},
     table::{Slot, Table},
 };
 

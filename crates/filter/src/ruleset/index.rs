@@ -238,12 +238,7 @@ impl Index {
             tag::PORT => (&mut self.ports, &mut books.ports),
             _ => return,
         };
-        let first = u16::from_be_bytes([a, b]);
-        if is_new {
-            masks.add(counts, first, bits);
-        } else {
-            masks.remove(counts, first, bits);
-        }
+        masks.note(counts, u16::from_be_bytes([a, b]), bits, is_new);
     }
 
     /// The entry under a key; `Err` with the group of them.

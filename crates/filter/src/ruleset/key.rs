@@ -213,8 +213,7 @@ impl Key {
             traits: traits::NO_PORTS,
             ..Self::default()
         };
-        let reader = Reader { data };
-        key.link(shape, reader);
+        key.link(shape, data);
         key.traits |= if key.is_tagged() {
             traits::TAGGED
         } else {
@@ -237,13 +236,13 @@ impl Key {
         key
     }
 
-    fn link(&mut self, shape: Shape, reader: Reader<'_>) {
+    fn link(&mut self, shape: Shape, data: &[u8]) {
         let (type_at, network) = match shape {
             Shape::Ethernet => {
-                if reader.data.len() >= 6 {
+                if data.len() >= 6 {
                     self.has |= has::DST_MAC;
                 }
-                if reader.data.len() >= 12 {
+                if data.len() >= 12 {
                     self.has |= has::SRC_MAC;
                 }
                 (12, 14)
@@ -251,65 +250,65 @@ impl Key {
             Shape::Sll => (14, 16),
             Shape::Sll2 => (0, 20),
             Shape::Raw => {
-                let version = reader.byte(0).map(|byte| match byte >> 4 {
+                let version = byte(data, 0).map(|byte| match byte >> 4 {
                     4 => kind::V4,
                     6 => kind::V6,
                     _ => kind::OTHER,
                 });
-                return self.network(version, 0, reader);
+                return self.network(version, 0, data);
             }
             Shape::Family { is_native, mode } => {
-                let family = reader.word(0).map(|family| {
+                let family = word(data, 0).map(|family| {
                     if is_native {
                         u32::from_ne_bytes(family.to_be_bytes())
                     } else {
                         family
                     }
                 });
-                return self.network(family.map(|family| kind_of_family(family, mode)), 4, reader);
+                return self.network(family.map(|family| kind_of_family(family, mode)), 4, data);
             }
-            Shape::RawV4 => return self.network(Some(kind::V4), 0, reader),
-            Shape::RawV6 => return self.network(Some(kind::V6), 0, reader),
+            Shape::RawV4 => return self.network(Some(kind::V4), 0, data),
+            Shape::RawV6 => return self.network(Some(kind::V6), 0, data),
         };
-        let ether_type = reader.half(type_at);
+        let ether_type = half(data, type_at);
         // The identifiers that pcap-filter's `vlan` takes.
         if shape == Shape::Ethernet && matches!(ether_type, Some(0x8100 | 0x88a8 | 0x9100)) {
             self.has |= has::TAG;
-            match reader.half(14) {
+            match half(data, 14) {
                 Some(tci) => {
                     self.vlan = tci & 0x0fff;
                     self.has |= has::VLAN;
                 }
                 None => self.has |= has::SHORT,
             }
-            return self.network(reader.half(16).map(kind_of), 18, reader);
+            return self.network(half(data, 16).map(kind_of), 18, data);
         }
-        self.network(ether_type.map(kind_of), network, reader);
+        self.network(ether_type.map(kind_of), network, data);
     }
 
-    fn network(&mut self, kind: Option<u8>, at: u8, reader: Reader<'_>) {
+    fn network(&mut self, kind: Option<u8>, at: u8, data: &[u8]) {
         self.network = at;
         let at = usize::from(at);
         self.kind = kind.unwrap_or(kind::UNKNOWN);
         match self.kind {
-            kind::V4 => self.v4(at, reader),
-            kind::V6 => self.v6(at, reader),
-            kind::ARP | kind::RARP => self.v4_addresses(at + 14, at + 24, reader),
+            kind::V4 => self.v4(at, data),
+            kind::V6 => self.v6(at, data),
+            kind::ARP | kind::RARP => self.v4_addresses(at + 14, at + 24, data),
             kind::UNKNOWN => self.has |= has::SHORT,
             _ => {}
         }
     }
 
-    fn v4_addresses(&mut self, src: usize, dst: usize, reader: Reader<'_>) {
-        self.src = self.take(reader.word(src), has::SRC);
-        self.dst = self.take(reader.word(dst), has::DST);
+    fn v4_addresses(&mut self, src: usize, dst: usize, data: &[u8]) {
+        self.src = self.take(word(data, src), has::SRC);
+        self.dst = self.take(word(data, dst), has::DST);
     }
 
-    fn v4(&mut self, at: usize, reader: Reader<'_>) {
-        self.v4_addresses(at + 12, at + 16, reader);
-        self.proto = self.take(reader.byte(at + 9), has::PROTO | has::INNER_PROTO);
+    fn v4(&mut self, at: usize, data: &[u8]) {
+        self.v4_addresses(at + 12, at + 16, data);
+        self.proto = self.take(byte(data, at + 9), has::PROTO | has::INNER_PROTO);
         self.inner_proto = self.proto;
-        let Some(fragment) = reader.half(at + 6) else {
+        let Some(fragment) = half(data, at + 6) else {
             self.has |= has::SHORT;
             return;
         };
@@ -318,42 +317,38 @@ impl Key {
         }
         if fragment & 0x1fff == 0
             && self.has(has::PROTO)
-            && let Some(first) = reader.byte(at)
+            && let Some(first) = byte(data, at)
         {
-            self.ports(at + usize::from(first & 0x0f) * 4, reader);
+            self.ports(at + usize::from(first & 0x0f) * 4, data);
         }
     }
 
-    fn v6(&mut self, at: usize, reader: Reader<'_>) {
+    fn v6(&mut self, at: usize, data: &[u8]) {
         // The addresses stay where they are: `Key::v6_address`.
         for (end, bit) in [(at + 24, has::SRC), (at + 40, has::DST)] {
-            self.has |= if reader.data.len() >= end {
-                bit
-            } else {
-                has::SHORT
-            };
+            self.has |= if data.len() >= end { bit } else { has::SHORT };
         }
-        self.proto = self.take(reader.byte(at + 6), has::PROTO);
+        self.proto = self.take(byte(data, at + 6), has::PROTO);
         if !self.has(has::PROTO) {
             return;
         }
         self.inner_proto = if self.proto == FRAGMENT {
-            self.take(reader.byte(at + 40), has::INNER_PROTO)
+            self.take(byte(data, at + 40), has::INNER_PROTO)
         } else {
             self.has |= has::INNER_PROTO;
             self.proto
         };
-        self.ports(at + 40, reader);
+        self.ports(at + 40, data);
     }
 
-    fn ports(&mut self, at: usize, reader: Reader<'_>) {
+    fn ports(&mut self, at: usize, data: &[u8]) {
         let (ports_trait, ports_has) = ports_of(self.proto);
         if ports_has == 0 {
             return;
         }
         self.traits = self.traits & !traits::NO_PORTS | ports_trait;
-        self.src_port = self.take(reader.half(at), has::SRC_PORT);
-        self.dst_port = self.take(reader.half(at + 2), has::DST_PORT);
+        self.src_port = self.take(half(data, at), has::SRC_PORT);
+        self.dst_port = self.take(half(data, at + 2), has::DST_PORT);
     }
 
     fn take<T: Default>(&mut self, value: Option<T>, bits: u16) -> T {
@@ -383,12 +378,11 @@ impl Key {
             #[expect(clippy::cast_possible_truncation, reason = "one word of four")]
             [96, 64, 32, 0].map(|shift| (value >> shift) as u32)
         };
-        let reader = Reader { data };
-        for (word, mask) in words(addr).into_iter().zip(words(mask)) {
+        for (its, mask) in words(addr).into_iter().zip(words(mask)) {
             if mask == 0 {
                 break;
             }
-            if reader.word(at)? & mask != word {
+            if word(data, at)? & mask != its {
                 return Some(false);
             }
             at += 4;
@@ -415,10 +409,16 @@ static PORTS: [u16; 256] = {
     table
 };
 
+/// The trait of a protocol.
+#[inline]
+pub(super) fn proto_trait(proto: u8) -> u16 {
+    PORTS[usize::from(proto)]
+}
+
 /// The trait of a protocol, and whether it has ports.
 #[inline]
 fn ports_of(proto: u8) -> (u16, u16) {
-    let its = PORTS[usize::from(proto)];
+    let its = proto_trait(proto);
     const { assert!(traits::NO_PORTS == 0x40) };
     // All ones for a protocol with ports, else 0.
     let mask = (its >> 6 & 1).wrapping_sub(1);
@@ -446,22 +446,14 @@ fn kind_of(ether_type: u16) -> u8 {
     }
 }
 
-/// Checked reads in network order.
-#[derive(Clone, Copy)]
-struct Reader<'p> {
-    data: &'p [u8],
+fn byte(data: &[u8], at: usize) -> Option<u8> {
+    data.get(at).copied()
 }
 
-impl Reader<'_> {
-    fn byte(self, at: usize) -> Option<u8> {
-        self.data.get(at).copied()
-    }
+fn half(data: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*data.get(at..)?.first_chunk()?))
+}
 
-    fn half(self, at: usize) -> Option<u16> {
-        Some(u16::from_be_bytes(*self.data.get(at..)?.first_chunk()?))
-    }
-
-    fn word(self, at: usize) -> Option<u32> {
-        Some(u32::from_be_bytes(*self.data.get(at..)?.first_chunk()?))
-    }
+fn word(data: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(*data.get(at..)?.first_chunk()?))
 }

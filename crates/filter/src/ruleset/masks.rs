@@ -13,10 +13,7 @@ use super::chunked::Chunked;
 pub(super) struct Masks(Chunked<u32>);
 
 /// How many prefixes of each length begin with the same 16 bits; kept by the writer.
-#[derive(Debug, Default)]
-pub(super) struct MaskCounts {
-    counts: HashMap<(u16, u8), u32>,
-}
+pub(super) type MaskCounts = HashMap<(u16, u8), u32>;
 
 impl Masks {
     pub(super) fn new() -> Self {
@@ -28,34 +25,22 @@ impl Masks {
         self.0.get(u32::from(first)).copied().unwrap_or(0)
     }
 
-    /// A prefix of `bits` bits (1 to 32) that begins with `first`, which is not there yet.
-    pub(super) fn add(&mut self, counts: &mut MaskCounts, first: u16, bits: u8) {
-        let count = counts.counts.entry((first, bits)).or_default();
-        *count += 1;
-        if *count == 1 {
-            self.change(first, bits, |mask, bit| mask | bit);
+    /// Notes a prefix of `bits` bits (1 to 32) that begins with `first` and is new, or gone.
+    pub(super) fn note(&mut self, counts: &mut MaskCounts, first: u16, bits: u8, is_new: bool) {
+        let count = counts.entry((first, bits)).or_default();
+        let was_there = *count != 0;
+        *count = if is_new { *count + 1 } else { *count - 1 };
+        let is_there = *count != 0;
+        if !is_there {
+            counts.remove(&(first, bits));
         }
-    }
-
-    /// Takes such a prefix back.
-    pub(super) fn remove(&mut self, counts: &mut MaskCounts, first: u16, bits: u8) {
-        let Some(count) = counts.counts.get_mut(&(first, bits)) else {
+        if was_there == is_there {
             return;
-        };
-        *count -= 1;
-        if *count == 0 {
-            counts.counts.remove(&(first, bits));
-            self.change(first, bits, |mask, bit| mask & !bit);
         }
-    }
-
-    /// Changes the sets of all addresses that the prefix covers.
-    fn change(&mut self, first: u16, bits: u8, change: impl Fn(u32, u32) -> u32) {
+        // The sets of all addresses that the prefix covers.
         let first = u32::from(first);
-        let covered = 1 << 16_u8.saturating_sub(bits);
-        for at in first..first + covered {
-            let mask = self.0.get_mut(at);
-            *mask = change(*mask, 1 << (bits - 1));
+        for at in first..first + (1 << 16_u8.saturating_sub(bits)) {
+            *self.0.get_mut(at) ^= 1 << (bits - 1);
         }
     }
 

@@ -258,11 +258,9 @@ fn address(proto: Option<&str>, ends: Ends, word: &str, bits: Option<u16>) -> Op
             Some("rarp") => kind::RARP,
             _ => return None,
         };
-        let bits = u8::try_from(bits.unwrap_or(32)).ok()?;
         let addr = addr.to_bits();
-        // Bits behind the mask are an error, which is libpcap's to report.
-        let is_whole = (1..=32).contains(&bits) && (bits == 32 || addr << bits == 0);
-        return is_whole.then_some(Atom::V4 {
+        let bits = prefix_len(bits, u128::from(addr) << 96, 32)?;
+        return Some(Atom::V4 {
             ends,
             addr,
             bits,
@@ -270,16 +268,20 @@ fn address(proto: Option<&str>, ends: Ends, word: &str, bits: Option<u16>) -> Op
         });
     }
     let is_plain_v6 = word.contains(':') && !word.contains('.');
-    let addr = is_plain_v6
-        .then(|| word.parse::<Ipv6Addr>().ok())
-        .flatten()?;
-    if !matches!(proto, None | Some("ip6")) {
+    if !is_plain_v6 || !matches!(proto, None | Some("ip6")) {
         return None;
     }
-    let bits = u8::try_from(bits.unwrap_or(128)).ok()?;
-    let addr = addr.to_bits();
-    let is_whole = (1..=128).contains(&bits) && (bits == 128 || addr << bits == 0);
-    is_whole.then_some(Atom::V6 { ends, addr, bits })
+    let addr = word.parse::<Ipv6Addr>().ok()?.to_bits();
+    let bits = prefix_len(bits, addr, 128)?;
+    Some(Atom::V6 { ends, addr, bits })
+}
+
+/// The length of a prefix whose bits are the upper ones of `addr`; without a length it is the whole address. Bits behind the prefix
+/// are an error, which is libpcap's to report.
+fn prefix_len(bits: Option<u16>, addr: u128, width: u8) -> Option<u8> {
+    let bits = u8::try_from(bits.unwrap_or(width.into())).ok()?;
+    let behind = addr.checked_shl(bits.into()).unwrap_or(0);
+    ((1..=width).contains(&bits) && behind == 0).then_some(bits)
 }
 
 fn ports(proto: Option<&str>, ends: Ends, low: u16, high: u16) -> Option<Atom> {

@@ -16,8 +16,8 @@ use crate::filled::FlowTerm;
 
 use super::{
     atom::{Atom, Ends, Expr, Subject},
-    key::{SCTP, TCP, UDP, View, kind, traits},
-    sought::{ALL_WAYS, Flow, Flow4Key, Sought, proto_trait},
+    key::{SCTP, TCP, UDP, View, kind, proto_trait, traits},
+    sought::{ALL_WAYS, Flow, Flow4Key, Sought},
 };
 
 /// Conjunctions that an expression of few primitives may become.
@@ -191,23 +191,14 @@ fn rank(literal: &Literal) -> usize {
         Atom::V4 { bits, .. } => 4 << ((32 - usize::from(bits)) / 4),
         Atom::V6 { bits, .. } => 4 << ((128 - usize::from(bits)) / 16),
         Atom::Mac { .. } => 6,
-        Atom::Ports { low, high, .. } if low == high => {
-            if low < 1024 {
-                32
-            } else {
-                8
-            }
-        }
+        Atom::Ports { low, high, .. } if low == high && low < 1024 => 32,
+        Atom::Ports { low, high, .. } if low == high => 8,
         Atom::Ports { low, high, .. } => 64 + usize::from(high - low) / 8,
-        Atom::Vlan(Some(_)) => 128,
         Atom::Kinds(kinds) if kinds & (kind::V4 | kind::V6) == 0 => 128,
-        Atom::Proto { number, .. } => {
-            if matches!(number, TCP | UDP) {
-                8192
-            } else {
-                128
-            }
-        }
+        Atom::Proto {
+            number: TCP | UDP, ..
+        } => 8192,
+        Atom::Vlan(Some(_)) | Atom::Proto { .. } => 128,
         Atom::Interface(_) | Atom::Kinds(_) => 16_384,
         Atom::Vlan(None) | Atom::Opaque => RANKS,
     }
@@ -219,10 +210,7 @@ struct Planner<'c> {
 }
 
 /// A way to find a conjunction: the look-up, and the literals that it takes care of.
-struct Candidate {
-    part: Part,
-    done: Vec<usize>,
-}
+type Candidate = (Part, Vec<usize>);
 
 impl Planner<'_> {
     /// The look-ups of a conjunction, without those that others make needless; `None` if it has none.
@@ -234,23 +222,14 @@ impl Planner<'_> {
         if let Some(term) = term {
             return Some(followed(term));
         }
-        let candidate = self.flow(conjunction).or_else(|| self.least(conjunction))?;
-        let left = |index: &usize| {
-            let literal = &conjunction[*index];
-            !candidate.done.contains(index) && !self.is_implied(literal, &candidate.part.sought)
-        };
-        let left = (0..conjunction.len()).filter(left);
-        let literals: Box<[Literal]> = left.map(|index| conjunction[index]).collect();
-        let rest = (!literals.is_empty()).then(|| {
-            Arc::new(Rest {
-                view: self.view,
-                literals,
-            })
+        let (part, done) = self.flow(conjunction).or_else(|| self.least(conjunction))?;
+        let left = conjunction.iter().enumerate().filter(|(index, literal)| {
+            !done.contains(index) && !self.is_implied(literal, &part.sought)
         });
-        Some(vec![Part {
-            rest,
-            ..candidate.part
-        }])
+        let literals: Box<[Literal]> = left.map(|(_, literal)| *literal).collect();
+        let view = self.view;
+        let rest = (!literals.is_empty()).then(|| Arc::new(Rest { view, literals }));
+        Some(vec![Part { rest, ..part }])
     }
 
     /// Whether a packet found by `sought` in this view cannot but satisfy the literal.
@@ -313,14 +292,11 @@ impl Planner<'_> {
                 ways,
                 ..Part::new(Sought::Flow4(flow), need)
             };
-            return Some(Candidate { part, done });
+            return Some((part, done));
         }
         // IPv6 flows are found by a hash, so all that the conjunction says is compared.
         let (flow, _, _) = flow(conjunction, v6)?;
-        Some(Candidate {
-            part: Part::new(Sought::Flow6(flow), need),
-            done: Vec::new(),
-        })
+        Some((Part::new(Sought::Flow6(flow), need), Vec::new()))
     }
 
     /// The one literal that lets the fewest packets and rules through.
@@ -331,7 +307,7 @@ impl Planner<'_> {
             let crowd = (self.crowd)(&part.sought);
             let weight = rank(&conjunction[index]).saturating_mul(1 + crowd);
             let done = if is_done { vec![index] } else { Vec::new() };
-            Some((weight, Candidate { part, done }))
+            Some((weight, (part, done)))
         });
         let least = candidates.min_by_key(|(weight, _)| *weight);
         least.map(|(_, candidate)| candidate)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use retroscope_packet::LinkType;
 
-use crate::{Frame, Joint, Program, batch::ones};
+use crate::{Frame, Joint, Program, batch::ones, native::has_room};
 
 use super::batch::Batch;
 
@@ -24,7 +24,7 @@ pub(super) struct Residue {
     /// Those that run by themselves: too few, too new or too long for a unit.
     single: Vec<(u32, Program)>,
     /// Whether [`Self::arrange`] has something to do.
-    is_changed: bool,
+    pub(super) is_changed: bool,
 }
 
 /// Rules that are asked together.
@@ -53,11 +53,6 @@ impl Residue {
 
     pub(super) fn is_empty(&self) -> bool {
         self.units.is_empty() && self.single.is_empty()
-    }
-
-    /// Whether [`Self::arrange`] has something to do.
-    pub(super) fn is_changed(&self) -> bool {
-        self.is_changed
     }
 
     /// Whether a rule is here.
@@ -148,11 +143,11 @@ impl Residue {
 
 /// Moves rules to `members` as long as one function has room for them, one at least.
 fn fill(members: &mut Vec<(u32, Program)>, loose: &mut Vec<(u32, Program)>) {
-    let has_room = |members: &[(u32, Program)], more: &Program| {
+    let has_room_for = |members: &[(u32, Program)], more: &Program| {
         let programs = members.iter().map(|(_, program)| program);
-        Joint::has_room(programs.chain([more]))
+        has_room(programs.chain([more]))
     };
-    while let Some(one) = loose.pop_if(|(_, program)| has_room(members, program)) {
+    while let Some(one) = loose.pop_if(|(_, program)| has_room_for(members, program)) {
         members.push(one);
     }
 }

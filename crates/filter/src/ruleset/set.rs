@@ -434,9 +434,9 @@ impl RuleSet {
 
     /// Shows readers the tables as they are.
     fn publish(&mut self) {
-        if self.work.residues.iter().any(Residue::is_changed) {
+        if self.work.residues.iter().any(|residue| residue.is_changed) {
             let residues = Arc::make_mut(&mut self.work.residues);
-            let changed = residues.iter_mut().filter(|residue| residue.is_changed());
+            let changed = residues.iter_mut().filter(|residue| residue.is_changed);
             let new = changed.flat_map(Residue::arrange);
             self.joints.extend(new);
             self.joints.retain(|joint| !joint.is_given_up());

@@ -9,7 +9,7 @@ use retroscope_packet::{FlowKey, Mac};
 
 use super::{
     atom::Atom,
-    key::{kind, traits},
+    key::{kind, proto_trait, traits},
     table::{Seeds, Slot},
 };
 
@@ -251,16 +251,6 @@ impl Flow<u32> {
     fn key(&self) -> Flow4Key {
         let ([low, high], [low_port, high_port]) = (self.hosts, self.ports);
         Flow4Key::new(proto_trait(self.proto), low, high, (low_port, high_port)).0
-    }
-}
-
-/// The trait of a protocol with ports; `NO_PORTS` of others.
-pub(super) fn proto_trait(proto: u8) -> u16 {
-    match proto {
-        super::key::TCP => traits::TCP,
-        super::key::UDP => traits::UDP,
-        super::key::SCTP => traits::SCTP,
-        _ => traits::NO_PORTS,
     }
 }
 
