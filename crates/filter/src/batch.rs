@@ -32,7 +32,7 @@ pub(crate) struct Batch<'b, 'p, const N: usize> {
 pub(crate) struct Known {
     /// They match.
     pub(crate) taken: u64,
-    /// These too: `taken`, and those of which it is not decided yet.
+    /// `taken`, and those of which it is not decided yet.
     pub(crate) possible: u64,
 }
 

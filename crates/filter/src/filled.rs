@@ -198,7 +198,7 @@ pub(crate) struct Piece {
     source: Arc<str>,
     segments: Vec<Segment>,
     /// Where the first name stands in `source` that the system is asked for whenever libpcap compiles the text.
-    name: Option<Range<usize>>,
+    pub(crate) name: Option<Range<usize>>,
     /// Names are looked up no more.
     is_sealed: AtomicBool,
     made: Mutex<Vec<Made>>,
@@ -227,29 +227,15 @@ impl Piece {
         }
     }
 
-    /// Appends bytes of the template as they are.
-    pub(crate) fn push_source(&mut self, bytes: Range<usize>) {
-        self.text.push_str(&self.source[bytes.clone()]);
+    /// Appends what stands for bytes of the template: these themselves, or a `value` of a variable, a number of a name.
+    pub(crate) fn push(&mut self, source: Range<usize>, value: Option<&str>) {
+        let text = value.unwrap_or(&self.source[source.clone()]);
+        self.text.push_str(text);
         self.segments.push(Segment {
             end: self.text.len(),
-            source: bytes,
-            verbatim: true,
+            source,
+            verbatim: value.is_none(),
         });
-    }
-
-    /// Appends what stands for the bytes `name` of the template: of a variable its value, of a port's name its number.
-    pub(crate) fn push_value(&mut self, value: &str, name: Range<usize>) {
-        self.text.push_str(value);
-        self.segments.push(Segment {
-            end: self.text.len(),
-            source: name,
-            verbatim: false,
-        });
-    }
-
-    /// Notes that a name stands in the template at `name`.
-    pub(crate) fn set_name(&mut self, name: Range<usize>) {
-        self.name.get_or_insert(name);
     }
 
     /// The text with the values in it.
@@ -337,9 +323,9 @@ mod tests {
     fn places_go_back_to_the_template() {
         let template = "host $srcIP and port 9";
         let mut piece = Piece::of(template.into());
-        piece.push_source(0..5);
-        piece.push_value("10.0.0.1", 5..11);
-        piece.push_source(11..template.len());
+        piece.push(0..5, None);
+        piece.push(5..11, Some("10.0.0.1"));
+        piece.push(11..template.len(), None);
         assert_eq!(piece.text, "host 10.0.0.1 and port 9");
         assert_eq!(&template[piece.source_of(0..4)], "host");
         assert_eq!(&template[piece.source_of(5..13)], "$srcIP");

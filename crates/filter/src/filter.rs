@@ -106,7 +106,7 @@ impl Filter {
     /// A filter from a text that asks for no trigger packet.
     ///
     /// # Errors
-    /// Those of [`Template::parse`], and [`Problem::NeedsTrigger`] for a text with variables.
+    /// Those of [`Template::parse`], and [`Problem::NeedsTrigger`](crate::Problem::NeedsTrigger) for a text with variables.
     pub fn plain(text: &str) -> Result<Self, FilterError> {
         Ok(Self::new(Template::parse(text)?.into_plain()?))
     }

@@ -135,9 +135,7 @@ impl Program {
     #[must_use]
     pub fn run_many_in_libpcap(&self, frames: &[Frame<'_>]) -> u64 {
         assert!(frames.len() <= Self::MANY);
-        (0..).zip(frames).fold(0, |kept, (index, frame)| {
-            kept | u64::from(sys::bpf_filter_of(self, frame) != 0) << index
-        })
+        each(frames, |frame| sys::bpf_filter_of(self, frame))
     }
 
     /// Runs the program on at most [`Self::MANY`] packets: bit `n` of the result tells whether [`Self::run`] keeps any byte of
@@ -154,9 +152,7 @@ impl Program {
         if self.shared.lockstep && frames.len() >= LOCKSTEP_MIN {
             return lockstep::run(&self.shared.instructions, frames);
         }
-        (0..).zip(frames).fold(0, |kept, (index, frame)| {
-            kept | u64::from(self.interpret(frame) != 0) << index
-        })
+        each(frames, |frame| self.interpret(frame))
     }
 
     /// Compiles the program to machine code, on this thread, and lets every clone use it from then on. Does nothing where that
@@ -208,6 +204,13 @@ impl fmt::Debug for Program {
             .field("ancillary", &self.shared.ancillary)
             .finish_non_exhaustive()
     }
+}
+
+/// The frames of which any byte is kept, as bits.
+fn each(frames: &[Frame<'_>], kept_of: impl Fn(&Frame<'_>) -> u32) -> u64 {
+    (0..).zip(frames).fold(0, |kept, (index, frame)| {
+        kept | u64::from(kept_of(frame) != 0) << index
+    })
 }
 
 fn check(

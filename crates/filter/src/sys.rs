@@ -215,7 +215,11 @@ impl Handle {
             )
         };
         if status != 0 {
-            return Err(self.last_error());
+            // SAFETY: the handle is open; the result is a NUL-terminated string inside it.
+            let message = unsafe { pcap_geterr(self.pcap.as_ptr()) };
+            // SAFETY: as above, and nothing changes it while `&mut self` is held.
+            let message = unsafe { CStr::from_ptr(message) };
+            return Err(message.to_string_lossy().into_owned());
         }
         let instructions = if program.instructions.is_null() {
             Vec::new()
@@ -227,14 +231,6 @@ impl Handle {
         // SAFETY: `program` came from a successful `pcap_compile` and is freed once.
         unsafe { pcap_freecode(&raw mut program) };
         Ok(instructions)
-    }
-
-    fn last_error(&mut self) -> String {
-        // SAFETY: the handle is open; the result is a NUL-terminated string inside it.
-        let message = unsafe { pcap_geterr(self.pcap.as_ptr()) };
-        // SAFETY: as above, and nothing changes it while `&mut self` is held.
-        let message = unsafe { CStr::from_ptr(message) };
-        message.to_string_lossy().into_owned()
     }
 }
 

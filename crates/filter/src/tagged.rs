@@ -2,8 +2,10 @@
 
 use retroscope_packet::LinkType;
 
+use crate::interpreter::half;
+
 /// Tag protocol identifiers that pcap-filter's `vlan` takes.
-const TPIDS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
+const TPIDS: [u32; 3] = [0x8100, 0x88a8, 0x9100];
 
 /// Whether a frame carries a VLAN tag right behind its link header. One comparison: nothing else is parsed.
 #[must_use]
@@ -14,10 +16,7 @@ pub fn is_tagged(link_type: LinkType, data: &[u8]) -> bool {
         LinkType::LINUX_SLL2 => 0,
         _ => return false,
     };
-    let tpid = data
-        .get(offset..)
-        .and_then(|rest| rest.first_chunk())
-        .map(|bytes| u16::from_be_bytes(*bytes));
+    let tpid = half(data, offset);
     tpid.is_some_and(|tpid| TPIDS.contains(&tpid))
 }
 

@@ -193,9 +193,7 @@ impl Template {
             return;
         }
         let mut piece = self.piece(&bytes, |_| String::new());
-        if let Some(name) = name {
-            piece.set_name(name);
-        }
+        piece.name = name;
         self.pieces[index].fixed = Some(Arc::new(piece));
     }
 
@@ -340,11 +338,11 @@ impl Template {
         let mut piece = Piece::of(Arc::clone(&self.text));
         let mut copied = bytes.start;
         for (span, text) in all {
-            piece.push_source(copied..span.start);
+            piece.push(copied..span.start, None);
             copied = span.end;
-            piece.push_value(&text, span);
+            piece.push(span, Some(&text));
         }
-        piece.push_source(copied..bytes.end);
+        piece.push(copied..bytes.end, None);
         piece
     }
 }

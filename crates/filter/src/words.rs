@@ -55,7 +55,7 @@ pub(crate) fn words(text: &str) -> Vec<Word> {
 /// Cuts an expression that may hold payload terms into words, and gives their tests in order.
 ///
 /// # Errors
-/// [`Problem::Payload`] for a payload term that is none.
+/// [`Problem::Payload`](crate::Problem::Payload) for a payload term that is none.
 pub(crate) fn words_and_tests(text: &str) -> Result<(Vec<Word>, Vec<Test>), FilterError> {
     let mut scanner = Scanner::new(text);
     let mut tests = payload::Tests::default();

@@ -127,7 +127,7 @@ pub fn templates(data: &[u8]) {
 fn evaluate(filled: Filled, link: LinkContext) {
     let mut filter = Filter::new(filled);
     if let Err(error) = filter.prepare(link) {
-        assert_place(&error.text(), error.span());
+        assert_place(error.text(), error.span());
         return;
     }
     let lens = [0, 13, 17, 20, 37, 45, 46, 50, FRAME.len()];

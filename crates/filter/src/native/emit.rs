@@ -19,7 +19,6 @@ use super::{
     code::One,
     known::Facts,
     operate::load_flags,
-    plan::Plan,
     table::Table,
     translate::{Exits, Packet, Program, Registers, Translator},
 };
@@ -51,12 +50,7 @@ pub(super) fn compile(
             limit: INSTRUCTIONS_MAX,
         });
     }
-    let plan = Plan::new(instructions, ancillary);
-    let program = Program {
-        instructions,
-        ancillary,
-        plan: &plan,
-    };
+    let program = Program::new(instructions, ancillary);
     // `One` takes two words.
     function(2, |builder, tables| many(builder, &program, tables))
 }
@@ -178,7 +172,7 @@ pub(super) fn with_program(
         reject,
         decide,
     };
-    Translator::new(*program, builder, registers, (packet, facts), exits, tables).translate();
+    Translator::new(program, builder, registers, (packet, facts), exits, tables).translate();
 
     for (block, bit) in [(accept, None), (decide, Some(bit))] {
         builder.switch_to_block(block);

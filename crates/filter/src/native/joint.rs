@@ -15,9 +15,8 @@ use super::{
     NativeError,
     code::{Code, Joined},
     emit::{each_packet, function, params, with_program},
-    known::{Base, Bytes, Content, Facts, Place},
+    known::{Bytes, Content, Facts, Place},
     operate::{load_flags, load_raw},
-    plan::Plan,
     table::Table,
     translate::{Packet, Program, Registers},
 };
@@ -96,15 +95,8 @@ pub(crate) fn compile_joint(
         let programs = programs.len();
         return Err(NativeError::NotJoined { programs });
     }
-    let plans = programs
-        .iter()
-        .map(|program| Plan::new(program.instructions(), program.is_live()));
-    let plans: Vec<Plan> = plans.collect();
-    let programs = programs.iter().zip(&plans).map(|(program, plan)| Program {
-        instructions: program.instructions(),
-        ancillary: program.is_live(),
-        plan,
-    });
+    let programs = programs.iter();
+    let programs = programs.map(|program| Program::new(program.instructions(), program.is_live()));
     let programs: Vec<Program<'_>> = programs.collect();
     // `Joined` takes three words.
     let compiled = function(3, |builder, tables| {
@@ -219,7 +211,7 @@ impl Classes<'_, '_> {
         self.go_on_if(IntCC::Equal, there.raw, there.turned(number), otherwise);
         facts
             .loads
-            .push((place(offset, bytes), Content::Constant(number)));
+            .push((Place::at(offset, bytes), Content::Constant(number)));
     }
 
     /// Goes on with packets that are no later fragments: `offset` is that of the word which tells.
@@ -230,7 +222,7 @@ impl Classes<'_, '_> {
         let its = self.builder.ins().band_imm_u(there.raw, mask);
         self.go_on_if(IntCC::Equal, its, 0, otherwise);
         let rest = Content::Bytes(there.masked(!FRAGMENT_OFFSET));
-        facts.loads.push((place(offset, 2), rest));
+        facts.loads.push((Place::at(offset, 2), rest));
     }
 
     /// Goes on with packets of which a value compares with a number in this way.
@@ -260,13 +252,5 @@ impl Classes<'_, '_> {
         self.builder
             .ins()
             .jump(self.done, &[BlockArg::Value(result)]);
-    }
-}
-
-fn place(offset: u32, bytes: u32) -> Place {
-    Place {
-        base: Base::Start,
-        offset,
-        bytes,
     }
 }

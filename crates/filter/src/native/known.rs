@@ -68,21 +68,27 @@ pub(super) enum Base {
     X,
 }
 
+impl Place {
+    /// Bytes from `offset` on.
+    pub(super) fn at(offset: u32, bytes: u32) -> Self {
+        Self {
+            base: Base::Start,
+            offset,
+            bytes,
+        }
+    }
+}
+
 impl Bytes {
     /// All of what a load of `bytes` read.
     pub(super) fn whole(raw: Value, bytes: u32) -> Self {
-        let mask = Self {
-            raw,
-            bytes,
-            mask: 0,
-        }
-        .largest();
+        let mask = largest(bytes);
         Self { raw, bytes, mask }
     }
 
     /// The largest number that so many bytes hold.
     pub(super) fn largest(self) -> u32 {
-        u32::MAX >> (32 - 8 * self.bytes)
+        largest(self.bytes)
     }
 
     /// A number of the program as it would stand in `raw`.
@@ -168,4 +174,9 @@ fn found<T: Copy>(loads: &[(Place, T)], place: Place) -> Option<T> {
     loads
         .find(|(known, _)| *known == place)
         .map(|(_, load)| *load)
+}
+
+/// The largest number that so many bytes hold.
+fn largest(bytes: u32) -> u32 {
+    u32::MAX >> (32 - 8 * bytes)
 }

@@ -114,17 +114,12 @@ impl Translator<'_, '_> {
     /// Bytes from `offset` on, as many as instruction `index` loads.
     fn load(&mut self, index: usize, offset: u32, known: &mut Known) -> Content {
         let bytes = load_bytes(self.program.instructions[index].code);
-        let place = Place {
-            base: Base::Start,
-            offset,
-            bytes,
-        };
+        let place = Place::at(offset, bytes);
         if let Some(content) = self.facts.load(place) {
             return content;
         }
         self.check(index, u64::from(offset) + u64::from(bytes), known);
-        let raw = self.read(place, self.packet.data, known);
-        Content::Bytes(Bytes::whole(raw, bytes))
+        self.read(place, self.packet.data, known)
     }
 
     /// Ends the run where fewer than `end` bytes were captured: those that instruction `index` needs, and what any accepted
@@ -168,8 +163,7 @@ impl Translator<'_, '_> {
             bytes: load_bytes(instruction.code),
         };
         let base = self.builder.ins().iadd(self.packet.data, x);
-        let raw = self.read(place, base, known);
-        Some(Content::Bytes(Bytes::whole(raw, place.bytes)))
+        Some(self.read(place, base, known))
     }
 
     /// As [`Self::check`], for what lies behind the offset `x` of 64 bits. The sum does not wrap there, and no packet is as
@@ -189,9 +183,10 @@ impl Translator<'_, '_> {
     }
 
     /// Reads bytes that were checked, or takes them from an earlier load.
-    fn read(&mut self, place: Place, base: Value, known: &mut Known) -> Value {
-        if let Some(value) = known.load(place) {
-            return value;
+    fn read(&mut self, place: Place, base: Value, known: &mut Known) -> Content {
+        let whole = |raw| Content::Bytes(Bytes::whole(raw, place.bytes));
+        if let Some(raw) = known.load(place) {
+            return whole(raw);
         }
         let (base, offset) = match i32::try_from(place.offset) {
             Ok(offset) => (base, offset.into()),
@@ -200,9 +195,9 @@ impl Translator<'_, '_> {
                 (base, Offset32::new(0))
             }
         };
-        let value = load_raw(self.builder, base, offset, place.bytes);
-        known.remember(place, value);
-        value
+        let raw = load_raw(self.builder, base, offset, place.bytes);
+        known.remember(place, raw);
+        whole(raw)
     }
 
     /// Bytes as the number that they are, most significant first.

@@ -21,12 +21,22 @@ use super::{
 use crate::interpreter::BACKWARD_JUMPS_MAX;
 
 /// A checked program, and what was found out about it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Program<'p> {
     pub(super) instructions: &'p [Instruction],
     /// Whether absolute loads far out ask for ancillary data.
     pub(super) ancillary: bool,
-    pub(super) plan: &'p Plan,
+    pub(super) plan: Plan,
+}
+
+impl<'p> Program<'p> {
+    pub(super) fn new(instructions: &'p [Instruction], ancillary: bool) -> Self {
+        Self {
+            instructions,
+            ancillary,
+            plan: Plan::new(instructions, ancillary),
+        }
+    }
 }
 
 /// The packet that the program runs on.
@@ -73,7 +83,7 @@ impl Registers {
 
 /// The translation of one program into one function.
 pub(super) struct Translator<'t, 'f> {
-    pub(super) program: Program<'t>,
+    pub(super) program: &'t Program<'t>,
     pub(super) builder: &'t mut FunctionBuilder<'f>,
     pub(super) packet: Packet,
     pub(super) facts: &'t Facts,
@@ -88,7 +98,7 @@ pub(super) struct Translator<'t, 'f> {
 
 impl<'t, 'f> Translator<'t, 'f> {
     pub(super) fn new(
-        program: Program<'t>,
+        program: &'t Program<'t>,
         builder: &'t mut FunctionBuilder<'f>,
         registers: Registers,
         (packet, facts): (Packet, &'t Facts),

@@ -45,7 +45,7 @@ pub(super) struct Probe<K> {
 impl<K: Copy> Probe<K> {
     /// What is found, and whether anything is that takes such a packet.
     #[inline(always)]
-    fn look_up<S: Slot<Key = K>>(&self, table: &Table<S>) -> (Found, bool) {
+    pub(super) fn look_up<S: Slot<Key = K>>(&self, table: &Table<S>) -> (Found, bool) {
         let (slot, is_found) = table.get(self.key, self.hash);
         let (value, is_group) = slot.parts();
         let found = Found {
@@ -183,15 +183,6 @@ impl Batch {
             self.found[self.count] = found;
         }
         self.count += 1;
-    }
-
-    /// Makes one search.
-    #[inline]
-    pub(super) fn look_up<S: Slot>(&mut self, table: &Table<S>, probe: &Probe<S::Key>) {
-        let (found, takes) = probe.look_up(table);
-        if takes {
-            self.push(found);
-        }
     }
 
     /// Adds a rule that is known to match a frame below [`MANY`].

@@ -25,10 +25,11 @@ pub(super) struct Collector<'c> {
 impl Collector<'_> {
     /// Tells `matches` every rule that matches. `is_unread`: no headers were read.
     pub(super) fn collect(&self, is_unread: bool, matches: &mut Matches) {
-        let is_asked = !self.index.asked_always.is_empty()
-            || (is_unread && !self.index.asked_elsewhere.is_empty());
+        let always = self.index.asked_always.iter();
+        let elsewhere = self.index.asked_elsewhere.iter().filter(|_| is_unread);
+        let asked = always.chain(elsewhere);
         let mut found = self.batch.found();
-        if !is_asked {
+        if asked.clone().next().is_none() {
             // Only frames of which something was found.
             while let Some(first) = found.first() {
                 let number = usize::from(first.frame);
@@ -39,10 +40,7 @@ impl Collector<'_> {
         }
         for number in 0..self.frames.len() {
             found = self.frame(number, found, matches);
-            for rule in &*self.index.asked_always {
-                self.add(number, *rule, true, matches);
-            }
-            for rule in self.index.asked_elsewhere.iter().filter(|_| is_unread) {
+            for rule in asked.clone() {
                 self.add(number, *rule, true, matches);
             }
             matches.end(number);

@@ -195,7 +195,10 @@ impl Finder<'_> {
             way,
             frame: at.number,
         };
-        self.batch.look_up(table, &probe);
+        let (found, takes) = probe.look_up(table);
+        if takes {
+            self.batch.push(found);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! All rules in tables: one version of them, shared by the writer and every reader that still uses it.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use retroscope_packet::LinkType;
 
@@ -81,10 +81,8 @@ pub(super) struct Index {
     pub(super) rules: Chunked<RuleInfo>,
     /// Keys of each [`tag`].
     present: [u32; tag::COUNT],
-    /// Keys of each prefix length of IPv6.
-    v6_lengths: [u32; 129],
-    /// Those that there are: bit `n` is the length `n + 1`.
-    v6_lengths_set: u128,
+    /// Keys of each prefix length of IPv6 that there are.
+    v6_lengths: BTreeMap<u8, u32>,
     /// Rules that ask for something outside libpcap's view.
     pub(super) followed: u32,
     pub(super) residues: Arc<Vec<Residue>>,
@@ -114,8 +112,7 @@ impl Index {
             groups: Chunked::new(),
             rules: Chunked::new(),
             present: [0; tag::COUNT],
-            v6_lengths: [0; 129],
-            v6_lengths_set: 0,
+            v6_lengths: BTreeMap::new(),
             followed: 0,
             residues: Arc::default(),
             asked_always: Arc::default(),
@@ -142,12 +139,7 @@ impl Index {
 
     /// The prefix lengths of IPv6 that rules ask for.
     pub(super) fn v6_lengths(&self) -> impl Iterator<Item = u8> {
-        let mut left = self.v6_lengths_set;
-        std::iter::from_fn(move || {
-            let bit = left.trailing_zeros();
-            left &= left.wrapping_sub(1);
-            u8::try_from(bit + 1).ok().filter(|bits| *bits <= 128)
-        })
+        self.v6_lengths.keys().copied()
     }
 
     #[inline]
@@ -227,12 +219,8 @@ impl Index {
         let [_, bits_v6, _, bits, a, b, _, _] = key.to_be_bytes();
         let (masks, counts) = match tag {
             tag::V6 => {
-                let count = &mut self.v6_lengths[usize::from(bits_v6)];
-                add(count);
-                let bit = 1 << (bits_v6 - 1);
-                self.v6_lengths_set &= !bit;
-                self.v6_lengths_set |= if *count == 0 { 0 } else { bit };
-                return;
+                add(self.v6_lengths.entry(bits_v6).or_default());
+                return self.v6_lengths.retain(|_, count| *count != 0);
             }
             tag::V4 => (&mut self.addresses, &mut books.addresses),
             tag::PORT => (&mut self.ports, &mut books.ports),

@@ -44,18 +44,6 @@ impl Matches {
         })
     }
 
-    /// How many matches there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.hits.len()
-    }
-
-    /// Whether nothing matched.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.hits.is_empty()
-    }
-
     pub(super) fn clear(&mut self) {
         self.hits.clear();
         self.any = 0;

@@ -180,25 +180,13 @@ impl<'t> Parser<'t> {
         let ends = head.ends.unwrap_or(Ends::Either);
         let is_alone = range.len() == 1;
         match head.kind {
-            ValueKind::Host if is_alone => address(head.proto, ends, first, None),
-            ValueKind::Net if is_alone => address(head.proto, ends, first, None),
+            ValueKind::Host | ValueKind::Net if is_alone => address(head.proto, ends, first, None),
             ValueKind::Net if range.len() == 3 && self.word(range.start + 1) == Some("/") => {
                 let bits = number(self.word(range.start + 2)?, 128)?;
                 address(head.proto, ends, first, Some(bits))
             }
-            ValueKind::Port if is_alone => {
-                let port = number(first, u16::MAX)?;
-                ports(head.proto, ends, port, port)
-            }
-            ValueKind::PortRange if is_alone => {
-                let (low, high) = first.split_once('-')?;
-                ports(
-                    head.proto,
-                    ends,
-                    number(low, u16::MAX)?,
-                    number(high, u16::MAX)?,
-                )
-            }
+            ValueKind::Port if is_alone => ports(head.proto, ends, (first, first)),
+            ValueKind::PortRange if is_alone => ports(head.proto, ends, first.split_once('-')?),
             ValueKind::Proto if is_alone && head.ends.is_none() => {
                 let kinds = match head.proto {
                     None => kind::V4 | kind::V6,
@@ -284,7 +272,8 @@ fn prefix_len(bits: Option<u16>, addr: u128, width: u8) -> Option<u8> {
     ((1..=width).contains(&bits) && behind == 0).then_some(bits)
 }
 
-fn ports(proto: Option<&str>, ends: Ends, low: u16, high: u16) -> Option<Atom> {
+fn ports(proto: Option<&str>, ends: Ends, (low, high): (&str, &str)) -> Option<Atom> {
+    let (low, high) = (number(low, u16::MAX)?, number(high, u16::MAX)?);
     let protos = match proto {
         None => traits::ANY_PORTS,
         Some("tcp") => traits::TCP,

@@ -5,12 +5,9 @@
 //! conjunctions, they are taken from one operand of each `and` only, and the whole expression is asked about what they find.
 //! An expression of which some conjunction has nothing to look up (`not port 22`, `ip[8] < 5`) is left to its program.
 
-use std::{
-    net::{IpAddr, Ipv4Addr},
-    sync::Arc,
-};
+use std::{net::IpAddr, sync::Arc};
 
-use retroscope_packet::{Endpoint, FlowKey};
+use retroscope_packet::FlowKey;
 
 use crate::filled::FlowTerm;
 
@@ -459,9 +456,16 @@ fn followed(term: FlowTerm) -> Vec<Part> {
         FlowKey::Mac { .. } | FlowKey::Link { .. } => vec![part(Sought::Link(key))],
         FlowKey::Ports { proto, low, high } => {
             let (hosts, ports) = ([low.addr, high.addr], [low.port, high.port]);
+            // Forth and back.
+            let mut ways = ALL_WAYS;
             let flow = match hosts {
                 [IpAddr::V4(a), IpAddr::V4(b)] => {
                     let hosts = [a.to_bits(), b.to_bits()];
+                    let way = |[src, dst]: [usize; 2]| {
+                        let ports = (ports[src], ports[dst]);
+                        Flow4Key::new(proto_trait(proto), hosts[src], hosts[dst], ports).1
+                    };
+                    ways = way([0, 1]) | way([1, 0]);
                     Sought::Flow4(Flow::new(proto, hosts, ports))
                 }
                 [IpAddr::V6(a), IpAddr::V6(b)] => {
@@ -471,21 +475,8 @@ fn followed(term: FlowTerm) -> Vec<Part> {
                 // Keys of packets have one family.
                 _ => return vec![part(Sought::Pair(hosts))],
             };
-            let ways = ways(proto, low, high);
             let flow = Part { ways, ..part(flow) };
             vec![flow, part(Sought::Fragments(hosts))]
         }
     }
-}
-
-/// The two ways of a flow over IPv4, forth and back.
-fn ways(proto: u8, a: Endpoint, b: Endpoint) -> u8 {
-    let (IpAddr::V4(a_addr), IpAddr::V4(b_addr)) = (a.addr, b.addr) else {
-        return ALL_WAYS;
-    };
-    let way = |src: (Ipv4Addr, u16), dst: (Ipv4Addr, u16)| {
-        let ports = (src.1, dst.1);
-        Flow4Key::new(proto_trait(proto), src.0.to_bits(), dst.0.to_bits(), ports).1
-    };
-    way((a_addr, a.port), (b_addr, b.port)) | way((b_addr, b.port), (a_addr, a.port))
 }

@@ -120,18 +120,6 @@ impl RuleSet {
         RuleReader::new(Arc::clone(&self.shared))
     }
 
-    /// Rules in the set.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.rules.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.rules.is_empty()
-    }
-
     /// Makes the set ready for packets of a link type: compiles the rules that need a program there. Rules that look-ups
     /// decide match without it, on Ethernet, raw IP and Linux cooked capture. Gives the rules that libpcap refuses there.
     pub fn add_link_type(&mut self, link_type: LinkType) -> Vec<(RuleId, FilterError)> {
@@ -208,11 +196,10 @@ impl RuleSet {
     pub fn explain(&self, id: RuleId) -> Option<Explanation> {
         let (_, kept) = self.rules.get(&id)?;
         let look_ups = kept.parts.iter();
+        let look_ups = look_ups.map(|part| (part.sought.to_string(), part.compared()));
         Some(Explanation {
             placement: kept.placement,
-            look_ups: look_ups
-                .map(|part| (part.sought.to_string(), part.compared()))
-                .collect(),
+            look_ups: look_ups.collect(),
             programs: kept.body.programs.clone(),
         })
     }
@@ -380,8 +367,9 @@ impl RuleSet {
         let mut parts = plan.parts.unwrap_or_default();
         let (mut piece, mut refused) = (None, Vec::new());
         if its_flags & flags::ASK == 0 {
-            (body.programs, refused) = self.programs_of(filled, known, placement, its_flags)?;
-            piece = filled.pieces.first().cloned();
+            let only = &filled.pieces[0];
+            (body.programs, refused) = self.programs_of(only, known, placement, its_flags)?;
+            piece = Some(Arc::clone(only));
         } else {
             // What the caller's filter makes of bytes that were not captured is its own matter.
             parts.iter_mut().for_each(|part| part.rest = None);
@@ -399,7 +387,7 @@ impl RuleSet {
     /// The programs that a rule needs, or has already, and link types that it does not apply to.
     fn programs_of(
         &self,
-        filled: &Filled,
+        piece: &Piece,
         known: &dyn Fn(LinkType) -> Option<Program>,
         placement: Placement,
         its_flags: u8,
@@ -409,7 +397,7 @@ impl RuleSet {
             let program = match known(*link_type) {
                 Some(program) => Ok(program),
                 None if needs_program(placement, its_flags, *link_type) => {
-                    self.compiled(filled, *link_type)
+                    piece.compile(self.context(*link_type))
                 }
                 None => continue,
             };
@@ -422,14 +410,6 @@ impl RuleSet {
             return Err(refused.remove(0).1);
         }
         Ok((programs, refused))
-    }
-
-    fn compiled(&self, filled: &Filled, link_type: LinkType) -> Result<Program, FilterError> {
-        let mut filter = Filter::new(filled.clone());
-        filter.prepare(self.context(link_type))?;
-        let program = filter.program(link_type, self.mode);
-        // Only expressions of several pieces have no program of their own; these ask.
-        Ok(program.cloned().unwrap_or_else(|| Program::constant(0)))
     }
 
     /// Shows readers the tables as they are.

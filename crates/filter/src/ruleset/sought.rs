@@ -164,7 +164,15 @@ impl Sought {
     pub(super) fn keys(&self, seeds: Seeds) -> Vec<TableKey> {
         let one = |key| vec![TableKey::Small(key)];
         let atom = match *self {
-            Self::Flow4(flow) => return vec![TableKey::Flow(flow.key())],
+            Self::Flow4(Flow {
+                proto,
+                hosts: [low, high],
+                ports: [low_port, high_port],
+            }) => {
+                let ports = (low_port, high_port);
+                let (key, _) = Flow4Key::new(proto_trait(proto), low, high, ports);
+                return vec![TableKey::Flow(key)];
+            }
             Self::Flow6(flow) => return one(flow6_key(seeds, &flow)),
             Self::Fragments(pair) => return one(pair_key(seeds, tag::FRAGMENTS, pair)),
             Self::Pair(pair) => return one(pair_key(seeds, tag::PAIR, pair)),
@@ -244,13 +252,6 @@ impl Flow4Key {
             ports: ports << 32 | u64::from(proto),
         };
         (key, 1 << (swapped | ports_swapped << 1))
-    }
-}
-
-impl Flow<u32> {
-    fn key(&self) -> Flow4Key {
-        let ([low, high], [low_port, high_port]) = (self.hosts, self.ports);
-        Flow4Key::new(proto_trait(self.proto), low, high, (low_port, high_port)).0
     }
 }
 

@@ -307,7 +307,7 @@ fn explanations_tell_what_became_of_a_rule() {
             "{text}"
         );
     }
-    assert_eq!(set.len(), 1);
+    assert_eq!(rules_in(&set), 1);
     assert!(set.explain(RuleId(2)).is_none());
     for text in [
         "host 10.0.0",
@@ -323,4 +323,10 @@ fn explanations_tell_what_became_of_a_rule() {
             (got, expected) => panic!("{text}: {got:?}, expected {expected:?}"),
         }
     }
+}
+
+/// Rules in a set whose numbers are below 10,000.
+fn rules_in(set: &RuleSet) -> usize {
+    let ids = (0..10_000).map(RuleId);
+    ids.filter(|id| set.explain(*id).is_some()).count()
 }
