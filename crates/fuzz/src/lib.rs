@@ -22,6 +22,12 @@ mod captures;
 )]
 mod lua_accessors;
 mod payload;
+#[path = "../../filter/src/sys/reference_tests.rs"]
+#[expect(
+    unsafe_code,
+    dead_code,
+    reason = "libpcap's interpreter, shared with the tests of the filter crate, which call more of it"
+)]
 mod reference;
 mod templates;
 mod translator;

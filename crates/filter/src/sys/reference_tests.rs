@@ -1,9 +1,18 @@
-//! libpcap's own interpreter and printer, as the yardsticks of the tests.
+//! libpcap's own interpreter and printer, as the yardsticks of this crate's tests and of the fuzz targets.
 
-use super::{CStr, Instruction, bpf_filter, c_char, c_int, c_uint};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 
+use retroscope_bpf::Instruction;
+
+// Signatures as in pcap/bpf.h of libpcap 1.10.3; `Instruction` has the layout of `struct bpf_insn`.
 #[link(name = "pcap")]
 unsafe extern "C" {
+    fn bpf_filter(
+        program: *const Instruction,
+        packet: *const u8,
+        wire_len: c_uint,
+        captured_len: c_uint,
+    ) -> c_uint;
     fn bpf_validate(program: *const Instruction, len: c_int) -> c_int;
     fn bpf_image(instruction: *const Instruction, index: c_int) -> *mut c_char;
 }
