@@ -153,7 +153,7 @@ int rsd_describe(uint16_t port, struct rsd_device *device)
 	return 0;
 }
 
-int rsd_configure(uint16_t port, const struct rsd_setup *setup)
+int rsd_configure(uint16_t port, const struct rsd_setup *setup, uint8_t *key, uint8_t key_bytes)
 {
 	struct rte_eth_conf conf;
 	memset(&conf, 0, sizeof(conf));
@@ -161,14 +161,14 @@ int rsd_configure(uint16_t port, const struct rsd_setup *setup)
 	conf.rxmode.offloads = (setup->strip ? RTE_ETH_RX_OFFLOAD_VLAN_STRIP : 0) |
 			       (setup->stamp ? RTE_ETH_RX_OFFLOAD_TIMESTAMP : 0) |
 			       (setup->scatter ? RTE_ETH_RX_OFFLOAD_SCATTER : 0);
-	if (setup->key != NULL) {
+	if (key_bytes > 0) {
 		struct rte_eth_dev_info info;
 		const int status = rte_eth_dev_info_get(port, &info);
 		if (status != 0)
 			return status;
 		conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
-		conf.rx_adv_conf.rss_conf.rss_key = setup->key;
-		conf.rx_adv_conf.rss_conf.rss_key_len = setup->key_bytes;
+		conf.rx_adv_conf.rss_conf.rss_key = key;
+		conf.rx_adv_conf.rss_conf.rss_key_len = key_bytes;
 		conf.rx_adv_conf.rss_conf.rss_hf =
 			info.flow_type_rss_offloads & (RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP | RTE_ETH_RSS_SCTP);
 	}
@@ -242,7 +242,7 @@ int rsd_link(uint16_t port, struct rsd_link *link)
 	if (status != 0)
 		return status;
 	link->is_up = found.link_status == RTE_ETH_LINK_UP;
-	link->megabits = found.link_speed == RTE_ETH_SPEED_NUM_UNKNOWN ? 0 : found.link_speed;
+	link->megabits = link->is_up && found.link_speed != RTE_ETH_SPEED_NUM_UNKNOWN ? found.link_speed : 0;
 	return 0;
 }
 

@@ -20,12 +20,10 @@ struct rsd_device {
 	bool can_strip, can_stamp, can_scatter;
 };
 
-/* How a port is to be configured. `mtu` 0: as the driver has it. `key` NULL: one queue, or queues that nobody spreads over. */
+/* How a port is to be configured. `mtu` 0: as the driver has it. */
 struct rsd_setup {
-	uint8_t *key;
 	uint32_t mtu;
 	uint16_t queues;
-	uint8_t key_bytes;
 	bool strip, stamp, scatter;
 };
 
@@ -34,7 +32,7 @@ struct rsd_counters {
 };
 
 struct rsd_link {
-	uint32_t megabits; /* 0: unknown */
+	uint32_t megabits; /* 0: unknown, as of a link that is down: it may come up at another speed */
 	bool is_up;
 };
 
@@ -80,7 +78,8 @@ int rsd_on_own_thread(void (*work)(void *), void *argument);
 int rsd_probe(const char *device);
 int rsd_find(const char *name, uint16_t *port);
 int rsd_describe(uint16_t port, struct rsd_device *device);
-int rsd_configure(uint16_t port, const struct rsd_setup *setup);
+/* `key_bytes` 0: one queue, or queues that nobody spreads over. */
+int rsd_configure(uint16_t port, const struct rsd_setup *setup, uint8_t *key, uint8_t key_bytes);
 int rsd_rss_key(uint16_t port, uint8_t *key, uint8_t bytes);
 int rsd_set_rss_key(uint16_t port, uint8_t *key, uint8_t bytes);
 int rsd_set_up_queue(uint16_t port, uint16_t queue, uint16_t descriptors, int node, struct rte_mempool *pool);

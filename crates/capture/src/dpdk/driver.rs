@@ -36,38 +36,35 @@ const NIC: DriverQuirks = DriverQuirks {
 impl DriverQuirks {
     /// Those of the driver with this name, for a device.
     pub(super) fn of(driver: &str, device: &Device) -> Self {
+        let copies = Self {
+            is_vdev: true,
+            copies: true,
+            ..NIC
+        };
+        let has_fixed_queues = Self {
+            has_fixed_queues: true,
+            shows_sent: true,
+            ..copies
+        };
         match driver {
             "net_null" => Self {
-                is_vdev: true,
-                copies: true,
                 never_runs_dry: true,
-                ..NIC
+                ..copies
             },
-            "net_ring" => Self {
-                is_vdev: true,
-                copies: true,
-                has_fixed_queues: true,
-                shows_sent: true,
-                ..NIC
-            },
+            "net_ring" => has_fixed_queues,
             // Files and interfaces, a queue for each. The stamps of libpcap, which it asks for microseconds.
-            "net_pcap" => Self {
-                is_vdev: true,
-                copies: true,
-                has_fixed_queues: true,
-                never_runs_dry: device.value("infinite_rx") == Some("1"),
-                stamp_ns: (device.value("infinite_rx") != Some("1")).then_some(1000),
-                shows_sent: true,
-                ..NIC
-            },
+            "net_pcap" => {
+                let is_endless = device.value("infinite_rx") == Some("1");
+                Self {
+                    never_runs_dry: is_endless,
+                    stamp_ns: (!is_endless).then_some(1000),
+                    ..has_fixed_queues
+                }
+            }
             // It never asks the kernel what did not fit into its ring.
             "net_af_packet" => Self {
-                is_vdev: true,
-                copies: true,
-                has_fixed_queues: true,
                 counts_missed: false,
-                shows_sent: true,
-                ..NIC
+                ..has_fixed_queues
             },
             _ if device.is_vdev() => Self {
                 is_vdev: true,

@@ -3,6 +3,8 @@
 //! A driver keeps the socket that it opened at the start. When the interface is removed it receives nothing more, also where there is one of
 //! the same name again, and to open another one takes privileges that are given up by then. So the device ends there.
 
+use std::io;
+
 use crate::{SourceError, af_packet::sys::PacketSocket, interface::NamedInterface};
 
 /// See the module.
@@ -16,25 +18,13 @@ pub(super) struct LowerDevice {
     pub(super) _promiscuous: Option<PacketSocket>,
 }
 
-/// Whether the interface is there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Presence {
-    /// Up or down.
-    Known { is_up: bool },
-    /// Removed, or in another network namespace.
-    Gone,
-    /// The system does not say.
-    Unknown,
-}
-
 impl LowerDevice {
-    /// Looks for the interface, whatever it is called now.
-    pub(super) fn look(&self) -> Presence {
-        match self.interface.is_up(self.index) {
-            Ok(is_up) => Presence::Known { is_up },
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Presence::Gone,
-            Err(_) => Presence::Unknown,
-        }
+    /// Whether the interface is up, whatever it is called now.
+    ///
+    /// # Errors
+    /// `ENODEV` where it was removed, or is in another network namespace ([`is_gone`]).
+    pub(super) fn is_up(&self) -> io::Result<bool> {
+        self.interface.is_up(self.index)
     }
 
     /// Why a device that stood on it ends.
@@ -47,4 +37,10 @@ impl LowerDevice {
             ),
         }
     }
+}
+
+/// Whether what a look found is that there is no such interface.
+pub(super) fn is_gone(found: &io::Result<bool>) -> bool {
+    let error = found.as_ref().err();
+    error.is_some_and(|error| error.raw_os_error() == Some(libc::ENODEV))
 }

@@ -3,7 +3,10 @@
 use std::{
     ffi::CString,
     io,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use super::{
@@ -52,7 +55,7 @@ pub(super) struct Wish {
 /// A port that was started.
 #[derive(Debug)]
 pub(super) struct Opened {
-    pub(super) port: sys::Port,
+    pub(super) port: Arc<sys::Port>,
     pub(super) quirks: DriverQuirks,
     pub(super) driver: String,
     pub(super) node: i32,
@@ -83,7 +86,7 @@ pub(super) fn open(
     let driver = described.driver();
     let quirks = DriverQuirks::of(&driver, device);
     let mut notices = Vec::new();
-    let mut queues = queue_count(
+    let queues = queue_count(
         wish.threads,
         described.queues_max,
         described.rss_types,
@@ -103,8 +106,11 @@ pub(super) fn open(
         notices.push(format!("{name}: {has}{why}, so not more threads capture"));
     }
     let is_spread = queues > 1 && !quirks.has_fixed_queues;
+    let mut key = match is_spread {
+        true => symmetric_key(described.key_bytes.into()),
+        false => Vec::new(),
+    };
     let mut setup = Setup {
-        key: is_spread.then(|| symmetric_key(described.key_bytes.into())),
         mtu: if quirks.is_vdev {
             0
         } else {
@@ -115,29 +121,22 @@ pub(super) fn open(
         stamp: described.can_stamp && quirks.stamp_ns.is_none() && port.port().clock().is_ok(),
         scatter: described.can_scatter,
     };
-    configure(&mut port, &mut setup, name, &mut notices).map_err(error("rte_eth_dev_configure"))?;
-    queues = setup.queues;
-    let threads = wish.threads.min(queues);
-    let limits = (described.descriptors_min, described.descriptors_max);
-    let mut memory = Memory {
+    configure(&mut port, &mut setup, &mut key, name, &mut notices)
+        .map_err(error("rte_eth_dev_configure"))?;
+    let queues = setup.queues;
+    let memory = Memory {
         name,
-        node: described.node,
-        packed: quirks.copies,
-        descriptors: 0,
+        device: &described,
+        quirks,
+        queues,
+        threads: wish.threads.min(queues),
     };
-    memory
-        .set_up(
-            &mut port,
-            quirks,
-            wish.buffer_bytes,
-            limits,
-            (queues, threads),
-        )
+    let descriptors = memory
+        .set_up(&mut port, wish.buffer_bytes)
         .map_err(error("rte_eth_rx_queue_setup"))?;
     port.start().map_err(error("rte_eth_dev_start"))?;
-    if setup.key.is_some() {
-        let key_bytes = u8::try_from(setup.key.as_ref().map_or(0, Vec::len)).unwrap_or(0);
-        notices.extend(check_spread(&mut port, name, queues, key_bytes));
+    if !key.is_empty() {
+        notices.extend(check_spread(&mut port, name, queues, &key));
     }
     // Where the host's interface is behind it, the source does that in a way that ends with the process.
     if wish.promiscuous
@@ -151,13 +150,13 @@ pub(super) fn open(
     // What drivers said on the way was no reason to fail.
     sys::take_words();
     Ok(Opened {
-        port: port.finish(),
+        threads: memory.threads,
+        port: Arc::new(port.finish()),
         quirks,
         driver,
         node: described.node,
         queues,
-        threads,
-        descriptors: memory.descriptors,
+        descriptors,
         has_clock: setup.stamp,
         notices,
     })
@@ -200,36 +199,36 @@ fn queue_count(threads: u16, queues_max: u16, rss_types: u64, quirks: DriverQuir
 fn configure(
     port: &mut Opening,
     setup: &mut Setup,
+    key: &mut Vec<u8>,
     name: &str,
     notices: &mut Vec<String>,
 ) -> io::Result<()> {
-    let mut outcome = port.configure(setup);
+    let mut outcome = port.configure(setup, key);
     if outcome.is_err() && setup.mtu > 0 {
         setup.mtu = 0;
-        outcome = port.configure(setup);
+        outcome = port.configure(setup, key);
         if outcome.is_ok() {
             notices.push(format!(
                 "{name}: it takes no frames with more than 1500 bytes of payload"
             ));
         }
     }
-    if let (Err(error), true) = (&outcome, setup.key.is_some()) {
+    if let (Err(error), false) = (&outcome, key.is_empty()) {
         notices.push(format!(
             "{name}: it does not spread packets over queues ({error}), so one thread captures"
         ));
-        setup.key = None;
+        key.clear();
         setup.queues = 1;
-        outcome = port.configure(setup);
+        outcome = port.configure(setup, key);
     }
     outcome
 }
 
-/// Sees to it that both directions of a conversation reach one queue. Returns what the user should know.
-fn check_spread(port: &mut Opening, name: &str, queues: u16, key_bytes: u8) -> Option<String> {
-    let key = symmetric_key(key_bytes.into());
-    let mut found = port.rss_key(key_bytes);
-    if found.as_ref().is_ok_and(|found| *found != key) && port.set_rss_key(&key).is_ok() {
-        found = port.rss_key(key_bytes);
+/// Sees to it that both directions of a conversation reach one queue, as they do with `key`. Returns what the user should know.
+fn check_spread(port: &mut Opening, name: &str, queues: u16, key: &[u8]) -> Option<String> {
+    let mut found = port.rss_key(key.len());
+    if found.as_ref().is_ok_and(|found| found != key) && port.set_rss_key(key).is_ok() {
+        found = port.rss_key(key.len());
     }
     let found = match found {
         Ok(found) => found,
@@ -265,45 +264,38 @@ const ADDRESSES_AND_PORTS: HashFields = HashFields {
 /// Pools that were made: each has a name of its own. Relaxed: only the number matters.
 static POOLS: AtomicU32 = AtomicU32::new(0);
 
-/// Where the memory of a port comes from.
+/// What the memory of a port depends on.
 struct Memory<'a> {
     name: &'a str,
-    node: i32,
-    /// Buffers may lie across the end of a page.
-    packed: bool,
-    /// What each queue got.
-    descriptors: u16,
+    device: &'a sys::Device,
+    quirks: DriverQuirks,
+    queues: u16,
+    threads: u16,
 }
 
 impl Memory<'_> {
-    /// A pool for each thread, and its queues: thread `t` of `n` serves the queues `t`, `t + n`, …
-    fn set_up(
-        &mut self,
-        port: &mut Opening,
-        quirks: DriverQuirks,
-        buffer_bytes: Option<usize>,
-        (least, most): (u16, u16),
-        (queues, threads): (u16, u16),
-    ) -> io::Result<()> {
-        let for_thread = u32::from(queues.div_ceil(threads));
-        let mut outcome = Ok(());
+    /// A pool for each thread, and its queues: thread `t` of `n` serves the queues `t`, `t + n`, … Returns the descriptors of each queue.
+    fn set_up(&self, port: &mut Opening, buffer_bytes: Option<usize>) -> io::Result<u16> {
+        let for_thread = u32::from(self.queues.div_ceil(self.threads));
+        let (least, most) = (self.device.descriptors_min, self.device.descriptors_max);
+        let mut refusal = None;
         for room in ROOMS {
             let wanted = match buffer_bytes {
                 Some(bytes) => {
                     let buffers = bytes / usize::from(room) / for_thread as usize;
                     1 << u16::try_from(buffers.clamp(64, 1 << 15)).map_or(15, u16::ilog2)
                 }
-                None if quirks.is_vdev => DESCRIPTORS_OF_VDEV,
+                None if self.quirks.is_vdev => DESCRIPTORS_OF_VDEV,
                 None => DESCRIPTORS,
             };
-            self.descriptors = wanted.clamp(least, most.max(least));
-            let buffers = u32::from(self.descriptors) * for_thread + SPARE_BUFFERS;
-            outcome = self.try_room(port, room, buffers, (queues, threads))?;
-            if outcome.is_ok() {
-                break;
+            let descriptors = wanted.clamp(least, most.max(least));
+            let buffers = u32::from(descriptors) * for_thread + SPARE_BUFFERS;
+            match self.try_room(port, room, buffers, descriptors)? {
+                Ok(()) => return Ok(descriptors),
+                Err(error) => refusal = Some(error),
             }
         }
-        outcome
+        Err(refusal.unwrap_or_else(|| io::ErrorKind::Unsupported.into()))
     }
 
     /// Tries buffers of that size. The inner result is what the driver says about them.
@@ -312,36 +304,27 @@ impl Memory<'_> {
         port: &mut Opening,
         room: u16,
         buffers: u32,
-        (queues, threads): (u16, u16),
+        descriptors: u16,
     ) -> io::Result<io::Result<()>> {
         let own_bytes = usize::from(BURST) * FRAME_BYTES_MAX as usize;
+        // Where nothing but this process uses them, buffers may lie across the end of a page.
+        let (node, packed) = (self.device.node, self.quirks.copies);
         let mut pools: Vec<Pool> = Vec::new();
-        for _ in 0..threads {
+        for _ in 0..self.threads {
             // The number of a port is given again while the pools of its predecessor are still being freed.
             let name = CString::new(format!("rs{}", POOLS.fetch_add(1, Ordering::Relaxed)))?;
             let pool = port
-                .pool(
-                    &name,
-                    buffers,
-                    room + HEADROOM,
-                    own_bytes,
-                    self.node,
-                    self.packed,
-                )
+                .pool(&name, buffers, room + HEADROOM, own_bytes, node, packed)
                 .map_err(|error| self.no_memory(error))?;
             pools.push(pool);
         }
         let set_up = |queue: u16| {
-            let pool = &pools[usize::from(queue % threads)];
-            port.set_up_queue(queue, self.descriptors, self.node, pool)
+            let pool = &pools[usize::from(queue % self.threads)];
+            port.set_up_queue(queue, descriptors, node, pool)
         };
-        let outcome = (0..queues).try_for_each(set_up);
-        // A queue may use its pool although a later one was refused: they stay until the port is closed.
-        if outcome.is_ok() {
-            port.set_pools(pools);
-        } else {
-            port.keep_pools(pools);
-        }
+        let outcome = (0..self.queues).try_for_each(set_up);
+        // A queue may use its pool although a later one was refused: all stay until the port is closed.
+        port.keep_pools(pools);
         Ok(outcome)
     }
 

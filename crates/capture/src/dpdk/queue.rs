@@ -10,20 +10,16 @@
 //! been empty for a moment; what comes later than that is not received. A queue whose vdev stands on an interface that was
 //! removed stops itself, and ends with the error instead.
 
-use std::{
-    ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
 use super::{
-    driver::DriverQuirks,
     eal,
     idle::Idle,
-    lower::{LowerDevice, Presence},
-    port::{BURST, FRAME_BYTES_MAX},
+    lower::{LowerDevice, is_gone},
+    port::{BURST, FRAME_BYTES_MAX, Opened},
     stamps::{DeviceClock, Reading},
     sys::{Counters, Environment, MbufBurst, RawFrame},
 };
@@ -42,9 +38,10 @@ const OTHERS_NS: i64 = 1_000_000_000;
 /// The tag that NICs take out.
 const TPID: u16 = 0x8100;
 
-/// What the queues of a port share.
+/// A port, and what its queues share.
 #[derive(Debug)]
 pub(super) struct PortQueues {
+    pub(super) opened: Opened,
     /// Frames that each queue took from the port: lent, or counted as too long. Each in a cache line of its own.
     taken: Vec<Line>,
     /// Queues that are not at their end.
@@ -61,16 +58,18 @@ pub(super) struct PortQueues {
 struct Line(AtomicU64);
 
 impl PortQueues {
-    /// For so many queues.
+    /// For a queue of each thread.
     pub(super) fn new(
         environment: &'static Environment,
-        queues: usize,
+        opened: Opened,
         lower: Option<LowerDevice>,
     ) -> Self {
+        let queues = usize::from(opened.threads);
         Self {
             taken: (0..queues).map(|_| Line::default()).collect(),
             left: AtomicUsize::new(queues),
             megabits: AtomicU32::new(0),
+            opened,
             environment,
             lower,
         }
@@ -96,23 +95,6 @@ pub(super) enum Stamping {
     Device(DeviceClock),
 }
 
-/// What a queue is made of.
-#[derive(Debug)]
-pub(super) struct Parts {
-    pub(super) interface: InterfaceInfo,
-    pub(super) mbufs: MbufBurst,
-    pub(super) shared: Arc<PortQueues>,
-    pub(super) quirks: DriverQuirks,
-    pub(super) stamping: Stamping,
-    /// This queue, of how many.
-    pub(super) place: Range<usize>,
-    /// Receive queues of the port.
-    pub(super) queues: u16,
-    pub(super) descriptors: u16,
-    pub(super) cpus: Vec<u32>,
-    pub(super) notices: Vec<String>,
-}
-
 /// Some receive queues of a port, served by one thread.
 #[derive(Debug)]
 struct DpdkEngine {
@@ -123,7 +105,6 @@ struct DpdkEngine {
     queues: Vec<u16>,
     turn: usize,
     line: usize,
-    quirks: DriverQuirks,
     stamping: Stamping,
     is_registered: bool,
     idle: Idle,
@@ -149,44 +130,48 @@ enum End {
     Over,
 }
 
-/// A queue of a port that was started.
-pub(super) fn queue(parts: Parts) -> Box<dyn Queue> {
-    let link = parts.mbufs.port().link().unwrap_or_default();
-    let megabits = link.speed_megabits();
+/// The queue of thread `line` of a port that was started; `cpus`: where that runs.
+pub(super) fn queue(
+    interface: InterfaceInfo,
+    cpus: Vec<u32>,
+    notices: Vec<String>,
+    shared: Arc<PortQueues>,
+    line: usize,
+    stamping: Stamping,
+) -> Box<dyn Queue> {
+    let opened = &shared.opened;
+    let megabits = opened.port.link().unwrap_or_default().megabits;
     // Relaxed: a number that nothing hangs on.
-    parts.shared.megabits.store(megabits, Ordering::Relaxed);
-    let line = parts.place.start;
-    let placing_ns = if matches!(parts.stamping, Stamping::Fetch) {
+    shared.megabits.store(megabits, Ordering::Relaxed);
+    let placing_ns = if matches!(stamping, Stamping::Fetch) {
         0
     } else {
         PLACING_NS
     };
-    let since_ns = clock::realtime_ns();
-    let mut live = Live::new(parts.interface, parts.cpus, since_ns, placing_ns);
-    if matches!(parts.stamping, Stamping::Epoch(_)) {
+    let mut live = Live::new(interface, cpus, clock::realtime_ns(), placing_ns);
+    if matches!(stamping, Stamping::Epoch(_)) {
         // A driver's own stamps may be of any clock.
         live = live.stamped_elsewhere();
     }
-    live.tell(parts.notices.into_iter().map(Event::Notice));
+    live.tell(notices.into_iter().map(Event::Notice));
     let engine = DpdkEngine {
-        mbufs: parts.mbufs,
+        mbufs: MbufBurst::new(Arc::clone(&opened.port), line, BURST),
         frames: Vec::with_capacity(usize::from(BURST)),
-        shared: parts.shared,
-        queues: (0..parts.queues)
+        queues: (0..opened.queues)
             .skip(line)
-            .step_by(parts.place.end)
+            .step_by(usize::from(opened.threads))
             .collect(),
         turn: 0,
         line,
-        quirks: parts.quirks,
-        stamping: parts.stamping,
+        stamping,
         is_registered: false,
-        idle: Idle::new(parts.descriptors, parts.quirks.is_vdev, megabits),
+        idle: Idle::new(opened.descriptors, opened.quirks.is_vdev, megabits),
         oversize: 0,
         refused: 0,
         unstamped: 0,
         at_stop: None,
         end: End::Open,
+        shared,
     };
     LiveQueue::boxed(live, engine)
 }
@@ -207,7 +192,7 @@ impl DpdkEngine {
     fn lend(&mut self, live: &mut Live, count: usize) -> bool {
         let now_ns = clock::realtime_ns();
         self.read_device_clock(now_ns);
-        let direction = if self.quirks.shows_sent {
+        let direction = if self.shared.opened.quirks.shows_sent {
             Direction::Unknown
         } else {
             Direction::Inbound
@@ -285,7 +270,7 @@ impl DpdkEngine {
     fn read_device_clock(&mut self, now_ns: i64) {
         if let Stamping::Device(device) = &mut self.stamping
             && device.is_due(now_ns)
-            && let Ok(ticks) = self.mbufs.port().clock()
+            && let Ok(ticks) = self.shared.opened.port.clock()
         {
             device.read(Reading {
                 ticks,
@@ -300,19 +285,19 @@ impl DpdkEngine {
         let shared = Arc::clone(&self.shared);
         // Relaxed: a number that nothing hangs on.
         let known = || shared.megabits.load(Ordering::Relaxed);
-        let is_needed = self.line == 0 || (known() == 0 && !self.quirks.is_vdev);
+        let is_needed = self.line == 0 || (known() == 0 && !self.shared.opened.quirks.is_vdev);
         let is_up = match &shared.lower {
-            Some(lower) => match lower.look() {
-                Presence::Known { is_up } => Some(is_up),
-                Presence::Unknown => None,
-                Presence::Gone => {
+            Some(lower) => {
+                let found = lower.is_up();
+                if is_gone(&found) {
                     live.failure = Some(lower.error(&live.interface().name));
                     return live.stop(self);
                 }
-            },
+                found.ok()
+            }
             None if is_needed => {
-                let link = self.mbufs.port().link().ok();
-                let megabits = link.unwrap_or_default().speed_megabits();
+                let link = shared.opened.port.link().ok();
+                let megabits = link.unwrap_or_default().megabits;
                 shared.megabits.store(megabits, Ordering::Relaxed);
                 link.map(|link| link.is_up)
             }
@@ -327,7 +312,7 @@ impl DpdkEngine {
     /// Whether the interface that the vdev stands on was removed.
     fn stands_on_nothing(&self) -> bool {
         let lower = self.shared.lower.as_ref();
-        lower.is_some_and(|lower| lower.look() == Presence::Gone)
+        lower.is_some_and(|lower| is_gone(&lower.is_up()))
     }
 
     /// The port's counters as statistics.
@@ -342,7 +327,12 @@ impl DpdkEngine {
         } else {
             counters.received
         };
-        let missed = self.quirks.counts_missed.then_some(counters.missed);
+        let missed = self
+            .shared
+            .opened
+            .quirks
+            .counts_missed
+            .then_some(counters.missed);
         let lost = vec![
             (LossCause::Nic, missed),
             (LossCause::Damaged, Some(self.refused)),
@@ -448,8 +438,8 @@ impl Engine for DpdkEngine {
     }
 
     fn cut_off(&mut self, _live: &mut Live) -> CutOff {
-        self.at_stop = Some(self.mbufs.port().counters().unwrap_or_default());
-        if self.quirks.never_runs_dry {
+        self.at_stop = Some(self.shared.opened.port.counters().unwrap_or_default());
+        if self.shared.opened.quirks.never_runs_dry {
             self.end = End::Shut;
             return CutOff::Closed { quiet_after_ns: 0 };
         }
@@ -490,7 +480,7 @@ impl Engine for DpdkEngine {
                 as_of_ns,
             };
         }
-        match self.mbufs.port().counters() {
+        match self.shared.opened.port.counters() {
             Ok(counters) => self.port_statistics(counters, as_of_ns),
             Err(_) => SourceStatistics {
                 received: None,

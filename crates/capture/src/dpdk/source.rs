@@ -9,13 +9,13 @@ use super::{
     device::Device,
     eal::environment,
     lower::LowerDevice,
-    port::{self, BURST, Opened, Wish},
-    queue::{self, Parts, PortQueues, Stamping},
+    port::{self, Opened, Wish},
+    queue::{self, PortQueues, Stamping},
     stamps::{DeviceClock, Reading},
-    sys::{self, MbufBurst},
+    sys,
 };
 use crate::{
-    CpuList, CpuTurns, InterfaceInfo, Probed, Queue, Source, SourceError, TimeDomain,
+    CpuList, CpuTurns, InterfaceInfo, Probed, Source, SourceError, TimeDomain,
     af_packet::sys::PacketSocket, clock, host::HostUse, interface::NamedInterface,
 };
 
@@ -207,37 +207,27 @@ impl Source for DpdkSource {
             buffer_bytes: self.config.buffer_bytes,
         };
         let mut opened = port::open(environment, &device, wish)?;
-        let mut notices = std::mem::take(&mut opened.notices);
-        notices.insert(0, sentence(&opened, &device));
+        let mut notices = vec![sentence(&opened, &device)];
+        notices.append(&mut opened.notices);
         notices.extend(cut_off);
-        let threads = usize::from(opened.threads);
-        let mut stampings: Vec<_> = (0..threads).map(|_| stamping(&opened, &device)).collect();
-        let shared = Arc::new(PortQueues::new(environment, threads, lower));
-        let port = Arc::new(opened.port);
         let near = CpuList::of_node(Path::new("/sys"), opened.node);
-        let mut made: Vec<Box<dyn Queue>> = Vec::new();
-        for (thread, (stamping, time_domain, time_resolution_ns)) in stampings.drain(..).enumerate()
-        {
-            made.push(queue::queue(Parts {
-                interface: InterfaceInfo {
-                    name: device.name().to_owned(),
-                    link_type: LinkType::ETHERNET,
-                    snaplen: 0,
-                    time_domain,
-                    time_resolution_ns,
-                },
-                mbufs: MbufBurst::new(Arc::clone(&port), thread, BURST),
-                shared: Arc::clone(&shared),
-                quirks: opened.quirks,
-                stamping,
-                place: thread..threads,
-                queues: opened.queues,
-                descriptors: opened.descriptors,
-                cpus: self.config.cpus.of_thread(&near),
-                notices: std::mem::take(&mut notices),
-            }));
-        }
-        Ok(Box::new(made))
+        let shared = Arc::new(PortQueues::new(environment, opened, lower));
+        let queue = |thread| {
+            let (stamping, time_domain, time_resolution_ns) = stamping(&shared.opened, &device);
+            let interface = InterfaceInfo {
+                name: device.name().to_owned(),
+                link_type: LinkType::ETHERNET,
+                snaplen: 0,
+                time_domain,
+                time_resolution_ns,
+            };
+            let cpus = self.config.cpus.of_thread(&near);
+            let notices = std::mem::take(&mut notices);
+            let shared = Arc::clone(&shared);
+            queue::queue(interface, cpus, notices, shared, thread, stamping)
+        };
+        let threads = usize::from(shared.opened.threads);
+        Ok(Box::new((0..threads).map(queue).collect::<Vec<_>>()))
     }
 }
 

@@ -60,18 +60,9 @@ impl DeviceClock {
     pub(super) fn read(&mut self, reading: Reading) {
         let passed_ns = reading.time_ns.saturating_sub(self.first.time_ns);
         let ticks = reading.ticks_since(self.first.ticks);
-        if passed_ns < BASE_NS_MIN || ticks <= 0 {
-            *self = Self {
-                tick_ns: self.tick_ns,
-                ..Self::new(reading)
-            };
-            return;
-        }
         let tick_ns = passed_ns as f64 / ticks as f64;
-        let is_step = self
-            .tick_ns
-            .is_some_and(|known| (tick_ns / known - 1.0).abs() > 0.01);
-        if is_step {
+        let is_step = |known: f64| (tick_ns / known - 1.0).abs() > 0.01;
+        if passed_ns < BASE_NS_MIN || ticks <= 0 || self.tick_ns.is_some_and(is_step) {
             *self = Self {
                 tick_ns: self.tick_ns,
                 ..Self::new(reading)

@@ -36,7 +36,7 @@ struct Memzone {
 }
 
 /// A port as its driver describes it: `struct rsd_device`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(super) struct Device {
     /// What it can hash (`RTE_ETH_RSS_…`); 0: nothing.
@@ -64,29 +64,16 @@ impl Device {
     }
 }
 
-/// How a port is to be configured.
-#[derive(Debug, Clone, Default)]
+/// How a port is to be configured: `struct rsd_setup`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
 pub(super) struct Setup {
-    /// The hash key, where packets are to be spread.
-    pub(super) key: Option<Vec<u8>>,
     /// Bytes of payload of a frame; 0: as the driver has it.
     pub(super) mtu: u32,
     pub(super) queues: u16,
     pub(super) strip: bool,
     pub(super) stamp: bool,
     pub(super) scatter: bool,
-}
-
-/// `struct rsd_setup`.
-#[repr(C)]
-struct RawSetup {
-    key: *mut u8,
-    mtu: u32,
-    queues: u16,
-    key_bytes: u8,
-    strip: bool,
-    stamp: bool,
-    scatter: bool,
 }
 
 /// A port's counters since it was started: `struct rsd_counters`.
@@ -107,16 +94,9 @@ pub(super) struct Counters {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Link {
-    /// Speed in Mbit/s; 0: unknown.
+    /// Speed in Mbit/s; 0: unknown. That of a link that is down is unknown: it may come up at another one.
     pub(super) megabits: u32,
     pub(super) is_up: bool,
-}
-
-impl Link {
-    /// Speed in Mbit/s; 0: unknown. That of a link that is down is unknown: it may come up at another one.
-    pub(super) fn speed_megabits(self) -> u32 {
-        if self.is_up { self.megabits } else { 0 }
-    }
 }
 
 /// `struct rsd_pool`.
@@ -143,7 +123,7 @@ struct View {
 }
 
 /// A received packet: `struct rsd_frame`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(super) struct RawFrame {
     offset: u32,
@@ -165,7 +145,7 @@ impl RawFrame {
     }
 }
 
-const _: () = assert!(size_of::<Device>() == 56 && size_of::<RawSetup>() == 24);
+const _: () = assert!(size_of::<Device>() == 56 && size_of::<Setup>() == 12);
 const _: () =
     assert!(size_of::<RawFrame>() == 12 && size_of::<View>() == 32 && size_of::<RawPool>() == 40);
 
@@ -180,7 +160,7 @@ unsafe extern "C" {
     fn rsd_probe(device: *const c_char) -> c_int;
     fn rsd_find(name: *const c_char, port: *mut u16) -> c_int;
     fn rsd_describe(port: u16, device: *mut Device) -> c_int;
-    fn rsd_configure(port: u16, setup: *const RawSetup) -> c_int;
+    fn rsd_configure(port: u16, setup: *const Setup, key: *mut u8, key_bytes: u8) -> c_int;
     fn rsd_rss_key(port: u16, key: *mut u8, bytes: u8) -> c_int;
     fn rsd_set_rss_key(port: u16, key: *mut u8, bytes: u8) -> c_int;
     fn rsd_set_up_queue(
@@ -222,12 +202,12 @@ unsafe extern "C" {
     fn rsd_free_plain(view: *const View, mbufs: *mut *mut Mbuf, count: u16);
 }
 
-/// 0 or a count, or the error whose number is negated.
-fn check(status: c_int) -> io::Result<c_int> {
+/// A status below 0 is the negated number of an error.
+fn check(status: c_int) -> io::Result<()> {
     if status < 0 {
         return Err(io::Error::from_raw_os_error(-status));
     }
-    Ok(status)
+    Ok(())
 }
 
 /// What DPDK said since the last call, one line after the other; empty where its messages are shown.
@@ -278,7 +258,7 @@ extern "C" fn end() {
 impl Environment {
     /// Makes the calling thread known, so that it has a cache of buffers. It must be taken back by the same thread.
     pub(super) fn register_thread(&self) -> io::Result<()> {
-        check(rsd_register_thread()).map(|_| ())
+        check(rsd_register_thread())
     }
 
     /// Runs `work` on the thread that the environment started for interrupts. It may run later than this returns.
@@ -286,7 +266,7 @@ impl Environment {
         let argument = Box::into_raw(Box::new(work));
         // SAFETY: `run_work` takes such a box, and is called once.
         let status = unsafe { rsd_on_own_thread(run_work, argument.cast()) };
-        check(status).map(|_| ()).inspect_err(|_| {
+        check(status).inspect_err(|_| {
             // SAFETY: the box from above, which nobody was given.
             drop(unsafe { Box::from_raw(argument) });
         })
@@ -337,13 +317,6 @@ impl MbufBurst {
     /// Bursts of up to `size` packets out of pool `pool` of a port. Panics unless there is such a pool. There is one value for each pool.
     pub(super) fn new(port: Arc<Port>, pool: usize, size: u16) -> Self {
         let Pool { raw, memory } = &port.pools[pool];
-        let empty = RawFrame {
-            offset: ELSEWHERE,
-            bytes: 0,
-            tci: 0,
-            is_tagged: false,
-            is_stamped: false,
-        };
         let mut flag = 0;
         // SAFETY: `flag` is writable; the call reads tables that are there from the start of the environment on, under DPDK's own
         // lock for them (`rte_mcfg_tailq_read_lock`).
@@ -358,7 +331,7 @@ impl MbufBurst {
         };
         Self {
             mbufs: vec![ptr::null_mut(); usize::from(size)].into(),
-            frames: vec![empty; usize::from(size)].into(),
+            frames: vec![RawFrame::default(); usize::from(size)].into(),
             count: 0,
             is_plain: false,
             memory: *memory,
@@ -367,11 +340,6 @@ impl MbufBurst {
             view,
             port,
         }
-    }
-
-    /// The port.
-    pub(super) fn port(&self) -> &Port {
-        &self.port
     }
 
     /// Frees what was lent, and receives from `queue`. The caller owns that queue: no other thread receives from it.

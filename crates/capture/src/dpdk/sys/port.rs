@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    Counters, Device, Environment, Link, RawPool, RawSetup, Setup, check, rsd_clock, rsd_close,
+    Counters, Device, Environment, Link, RawPool, Setup, check, rsd_clock, rsd_close,
     rsd_configure, rsd_counters, rsd_describe, rsd_find, rsd_free_pool, rsd_link, rsd_pool,
     rsd_probe, rsd_rss_key, rsd_set_promiscuous, rsd_set_rss_key, rsd_set_up_queue, rsd_start_port,
 };
@@ -40,7 +40,7 @@ impl Environment {
     /// Makes a device out of its description and its driver.
     pub(in crate::dpdk) fn probe(&self, _: &mut Alone, device: &CStr) -> io::Result<()> {
         // SAFETY: `device` ends with NUL and is copied; the caller is alone.
-        check(unsafe { rsd_probe(device.as_ptr()) }).map(|_| ())
+        check(unsafe { rsd_probe(device.as_ptr()) })
     }
 
     /// The port of the device of that name.
@@ -100,7 +100,6 @@ impl Opening {
         let port = Port {
             number,
             pools: Vec::new(),
-            refused_pools: Vec::new(),
             is_opening: true,
             asking: Mutex::new(()),
             _environment: environment,
@@ -156,49 +155,25 @@ impl Opening {
     }
 
     pub(in crate::dpdk) fn describe(&mut self) -> io::Result<Device> {
-        let mut device = Device {
-            rss_types: 0,
-            driver: [0; 32],
-            node: -1,
-            queues_max: 0,
-            descriptors_min: 0,
-            descriptors_max: 0,
-            mtu_max: 0,
-            key_bytes: 0,
-            can_strip: false,
-            can_stamp: false,
-            can_scatter: false,
-        };
+        let mut device = Device::default();
         // SAFETY: the caller is alone, the port is open, `device` is writable and laid out as the structure.
         check(unsafe { rsd_describe(self.port.number, &raw mut device) })?;
         Ok(device)
     }
 
-    /// Configures the port, which is not started.
-    pub(in crate::dpdk) fn configure(&mut self, setup: &Setup) -> io::Result<()> {
-        let mut key = setup.key.clone();
-        let key = key.as_deref_mut().unwrap_or_default();
-        let raw = RawSetup {
-            key: if key.is_empty() {
-                ptr::null_mut()
-            } else {
-                key.as_mut_ptr()
-            },
-            mtu: setup.mtu,
-            queues: setup.queues,
-            key_bytes: u8::try_from(key.len()).map_err(io::Error::other)?,
-            strip: setup.strip,
-            stamp: setup.stamp,
-            scatter: setup.scatter,
-        };
-        // SAFETY: the caller is alone, the port is open, `raw` and the key that it points at live across the call, which copies
-        // them.
-        check(unsafe { rsd_configure(self.port.number, &raw const raw) }).map(|_| ())
+    /// Configures the port, which is not started. `key`: what it is to hash with, where packets are to be spread; else empty.
+    pub(in crate::dpdk) fn configure(&mut self, setup: &Setup, key: &[u8]) -> io::Result<()> {
+        let mut key = key.to_vec();
+        let bytes = u8::try_from(key.len()).map_err(io::Error::other)?;
+        // SAFETY: the caller is alone, the port is open, the structure and the key, of so many bytes, live across the call, which
+        // copies them.
+        check(unsafe { rsd_configure(self.port.number, setup, key.as_mut_ptr(), bytes) })
     }
 
-    /// The key that the device hashes with.
-    pub(in crate::dpdk) fn rss_key(&mut self, bytes: u8) -> io::Result<Vec<u8>> {
-        let mut key = vec![0; usize::from(bytes)];
+    /// The key of so many bytes that the device hashes with.
+    pub(in crate::dpdk) fn rss_key(&mut self, bytes: usize) -> io::Result<Vec<u8>> {
+        let mut key = vec![0; bytes];
+        let bytes = u8::try_from(bytes).map_err(io::Error::other)?;
         // SAFETY: the caller is alone, the port is open, `key` has room for `bytes`.
         check(unsafe { rsd_rss_key(self.port.number, key.as_mut_ptr(), bytes) })?;
         Ok(key)
@@ -209,7 +184,7 @@ impl Opening {
         let mut key = key.to_vec();
         let bytes = u8::try_from(key.len()).map_err(io::Error::other)?;
         // SAFETY: the caller is alone, the port is open, `key` has `bytes` and lives across the call, which copies it.
-        check(unsafe { rsd_set_rss_key(self.port.number, key.as_mut_ptr(), bytes) }).map(|_| ())
+        check(unsafe { rsd_set_rss_key(self.port.number, key.as_mut_ptr(), bytes) })
     }
 
     /// Gives a queue of the configured port its pool.
@@ -224,27 +199,21 @@ impl Opening {
         // SAFETY: the caller is alone, the port is configured and not started, and the caller gives the pool to this value, which
         // keeps it until the port is closed.
         check(unsafe { rsd_set_up_queue(self.port.number, queue, descriptors, node, mempool) })
-            .map(|_| ())
     }
 
-    /// Keeps pools until the port is closed; those that its bursts come from.
-    pub(in crate::dpdk) fn set_pools(&mut self, pools: Vec<Pool>) {
-        self.port.pools = pools;
-    }
-
-    /// Keeps pools until the port is closed that nobody receives into.
+    /// Keeps pools until the port is closed, in front of those that it keeps already.
     pub(in crate::dpdk) fn keep_pools(&mut self, pools: Vec<Pool>) {
-        self.port.refused_pools.extend(pools);
+        self.port.pools.splice(0..0, pools);
     }
 
     pub(in crate::dpdk) fn start(&mut self) -> io::Result<()> {
         // SAFETY: the caller is alone, the port is configured, and every queue is set up.
-        check(unsafe { rsd_start_port(self.port.number) }).map(|_| ())
+        check(unsafe { rsd_start_port(self.port.number) })
     }
 
     pub(in crate::dpdk) fn set_promiscuous(&mut self) -> io::Result<()> {
         // SAFETY: the caller is alone, the port is open.
-        check(unsafe { rsd_set_promiscuous(self.port.number) }).map(|_| ())
+        check(unsafe { rsd_set_promiscuous(self.port.number) })
     }
 }
 
@@ -252,8 +221,8 @@ impl Opening {
 #[derive(Debug)]
 pub(in crate::dpdk) struct Port {
     pub(super) number: u16,
+    /// First one for each thread, then those that the driver refused.
     pub(super) pools: Vec<Pool>,
-    refused_pools: Vec<Pool>,
     /// Whether an [`Opening`] holds it, whose thread is alone already.
     is_opening: bool,
     /// Who asks the port something. Never taken for a packet.
@@ -299,7 +268,6 @@ impl Drop for Port {
         unsafe { rsd_close(self.number) };
         // While this thread is alone, and behind the device that received into them.
         self.pools.clear();
-        self.refused_pools.clear();
         // Release, pairs with `end`.
         OPEN.fetch_sub(1, Ordering::Release);
     }

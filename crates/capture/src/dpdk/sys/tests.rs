@@ -31,5 +31,5 @@ pub(in crate::dpdk) fn feed(
     // SAFETY: the environment runs, `ring` ends with NUL, `bytes` has `length` bytes; they are copied in segments that fit a
     // buffer, as asserted; the lock keeps other threads out.
     let taken = unsafe { rsd_feed(ring.as_ptr(), bytes.as_ptr(), length, shape) };
-    check(taken).map(|taken| taken == 1)
+    check(taken).map(|()| taken == 1)
 }
