@@ -183,7 +183,7 @@ impl Drain {
     }
 
     /// Whether it is at its end, with so many packets that are missing; `None`: not yet.
-    pub(crate) fn missing(self, now_ns: i64, ledger: impl FnOnce(bool) -> Ledger) -> Option<u64> {
+    fn missing(self, now_ns: i64, ledger: impl FnOnce(bool) -> Ledger) -> Option<u64> {
         let is_over = now_ns >= self.give_up_ns || self.is_open;
         if now_ns < self.quiet_from_ns && now_ns < self.give_up_ns {
             return None;
@@ -323,6 +323,22 @@ impl Live {
         matches!(self.phase, Phase::Ended)
     }
 
+    /// Whether a drain is at its end; packets that are missing then, or were not counted, are told.
+    pub(crate) fn is_drained(
+        &mut self,
+        drain: Drain,
+        now_ns: i64,
+        ledger: impl FnOnce(bool) -> Ledger,
+    ) -> bool {
+        let missing = drain.missing(now_ns, ledger);
+        if let Some(missing @ 1..) = missing {
+            self.notice(format_args!(
+                "{missing} packets that were counted did not come"
+            ));
+        }
+        missing.is_some()
+    }
+
     /// Whether packets of a device that cannot be cut off are taken no more.
     fn is_overdue(&self) -> bool {
         match self.phase {
@@ -393,14 +409,9 @@ impl<E: Engine + 'static> LiveQueue<E> {
                 engine.look(live, now_ns)?;
             }
             if let Phase::Draining(drain) = live.phase
-                && let Some(missing) = drain.missing(now_ns, |is_over| engine.ledger(is_over))
+                && live.is_drained(drain, now_ns, |is_over| engine.ledger(is_over))
             {
                 live.phase = Phase::Ended;
-                if missing > 0 {
-                    live.notice(format_args!(
-                        "{missing} packets that were counted did not come"
-                    ));
-                }
                 return live.failure.take().map_or(Ok(Status::End), Err);
             }
             // What came while it waited was lent, and the watermark is of now.
@@ -614,6 +625,32 @@ mod tests {
         presence.found(false, 1000);
         presence.on_clock_set_back(500);
         assert!(presence.is_back(501));
+    }
+
+    #[test]
+    fn what_is_missing_at_the_end_of_a_drain_is_told() {
+        let interface = InterfaceInfo {
+            name: "v1".to_owned(),
+            link_type: retroscope_packet::LinkType::ETHERNET,
+            snaplen: 0,
+            time_domain: crate::TimeDomain::KernelSoftware,
+            time_resolution_ns: 1,
+        };
+        let mut live = Live::new(interface, Vec::new(), 0, 0);
+        let drain = Drain::closed(0, 10);
+        let mut told = |now_ns, received, seen| {
+            let is_over = live.is_drained(drain, now_ns, |_| Ledger::Known { received, seen });
+            let events: Vec<_> = live.events.drain(..).collect();
+            (is_over, events)
+        };
+        let end_ns = CLOSED_DRAIN_NS;
+        assert_eq!(told(10, 9, 7), (false, vec![]), "they may come");
+        assert_eq!(told(end_ns, 7, 7), (true, vec![]));
+        let notice = "v1: 2 packets that were counted did not come".to_owned();
+        for (received, seen) in [(9, 7), (7, 9)] {
+            let expected = (true, vec![Event::Notice(notice.clone())]);
+            assert_eq!(told(end_ns, received, seen), expected);
+        }
     }
 
     #[test]

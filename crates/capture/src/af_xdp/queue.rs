@@ -426,10 +426,8 @@ impl Engine for XdpEngine {
 
     fn cut_off(&mut self, _live: &mut Live) -> CutOff {
         self.set_open(self.line, false);
-        if self.line == 0 {
-            // What comes to queues without a socket from now on is nobody's loss.
-            (self.queues..QUEUES_MAX).for_each(|line| self.set_open(line, false));
-        }
+        // What comes to queues without a socket from now on is nobody's loss. The first queue, which tells of them, may have failed.
+        (self.queues..QUEUES_MAX).for_each(|line| self.set_open(line, false));
         if !self.is_open || matches!(self.tie, Tie::Absent(_)) {
             return CutOff::Ended;
         }
@@ -446,13 +444,9 @@ impl Engine for XdpEngine {
         let received = self.counter(word::RECEIVED);
         let seen = self.lent + lost + self.counter(word::OVERSIZE);
         let is_unbound = self.is_removed || matches!(self.tie, Tie::Leaving(_));
-        if is_over && is_unbound && seen < received {
-            self.lost_before += received - seen;
-            return Ledger::Known {
-                received,
-                seen: received,
-            };
-        }
+        let lost = lost_with_interface(received, seen, is_over && is_unbound);
+        self.lost_before += lost;
+        let seen = seen + lost;
         Ledger::Known { received, seen }
     }
 
@@ -509,9 +503,35 @@ impl Engine for XdpEngine {
     }
 }
 
+/// Packets that the program took and that went with an interface: those that have not come when nothing comes any more.
+fn lost_with_interface(received: u64, seen: u64, is_gone: bool) -> u64 {
+    if is_gone {
+        received.saturating_sub(seen)
+    } else {
+        0
+    }
+}
+
 impl Drop for XdpEngine {
     fn drop(&mut self) {
         // The program may stay for other queues.
         self.set_open(self.line, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_did_not_come_of_an_interface_is_lost_with_it() {
+        assert_eq!(lost_with_interface(9, 7, true), 2);
+        assert_eq!(lost_with_interface(7, 7, true), 0);
+        assert_eq!(
+            lost_with_interface(7, 9, true),
+            0,
+            "no loss makes that good"
+        );
+        assert_eq!(lost_with_interface(9, 7, false), 0, "they may still come");
     }
 }

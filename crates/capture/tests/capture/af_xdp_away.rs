@@ -377,6 +377,17 @@ fn serve(served: &mut [Served], is_done: impl Fn(&[Served]) -> bool) {
     }
 }
 
+/// Sends 200 flows out of `v0`, and returns how many: the stack spreads them over the queues of the other side.
+fn send_flows() -> u64 {
+    ip("addr replace 10.9.0.1/24 dev v0");
+    ip("neigh replace 10.9.0.2 lladdr 02:00:00:00:00:02 dev v0 nud permanent");
+    for _ in 0..200 {
+        let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
+        socket.send_to(b"flow", "10.9.0.2:9").unwrap();
+    }
+    200
+}
+
 /// An interface keeps its queues whatever it is called; what has its name then is not taken before it is gone.
 #[test]
 fn a_new_name_changes_nothing() {
@@ -436,7 +447,8 @@ fn a_new_name_changes_nothing() {
     });
 }
 
-/// A receive queue that somebody else keeps ends alone: the others go on, and the interface is up for them.
+/// A receive queue that somebody else keeps ends alone: the others go on, and the interface is up for them. After a stop nothing that comes
+/// counts, also to queues that nobody serves.
 #[test]
 fn a_queue_that_fails_holds_up_no_other() {
     let Some(namespace) = Namespace::new("xpart") else {
@@ -453,7 +465,7 @@ fn a_queue_that_fails_holds_up_no_other() {
             all.iter().all(|one| told(one, &Event::InterfaceGone(0)))
         });
         // A sender of ours has an XDP socket at queue 0 of a veth interface with one transmit queue.
-        let (one, other) = ("numtxqueues 2 numrxqueues 1", "numtxqueues 1 numrxqueues 2");
+        let (one, other) = ("numtxqueues 3 numrxqueues 1", "numtxqueues 1 numrxqueues 3");
         ip(&format!("link add v0 {one} type veth peer name v1 {other}"));
         ip("link set v0 up");
         ip("link set v1 up");
@@ -469,10 +481,16 @@ fn a_queue_that_fails_holds_up_no_other() {
             }
         };
         assert!(error.to_string().contains("has its queue 0"), "{error}");
-        drop(first);
         serve(&mut second, |all| told(&all[0], &Event::InterfaceUp(0)));
         assert!(is_attached("v1"));
         drop(sender);
+        let mut unseen = || losses(first.as_mut())(LossCause::Unseen);
+        send_flows();
+        let before = unseen();
+        assert!((1..200).contains(&before), "the third queue: {before}");
+        second[0].0.stop();
+        send_flows();
+        assert_eq!(unseen(), before, "stopped");
         stop_and_drain(second[0].0.as_mut(), &mut second[0].1);
     });
 }
@@ -499,14 +517,7 @@ fn the_next_interface_may_have_other_queues() {
             add_with_queues(&namespace, ["v0", "v1"], count);
             serve(&mut served, |all| told(&all[0], &Event::InterfaceUp(0)));
             assert_eq!(says(&served[1].1, "no receive queue 1"), count == 1);
-            // The stack spreads flows over the queues of the other side.
-            ip("addr add 10.9.0.1/24 dev v0");
-            ip("neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 dev v0 nud permanent");
-            for _ in 0..200 {
-                let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
-                socket.send_to(b"flow", "10.9.0.2:9").unwrap();
-                sent += 1;
-            }
+            sent += send_flows();
             serve(&mut served, |all| {
                 count <= 2 || says(&all[0].1, "more receive queues")
             });

@@ -76,10 +76,7 @@ impl XdpEngine {
                 // Once no CPU can be in the program any more, what it took and the ring has not shown never comes: the kernel unbinds the
                 // socket before it tells of the removal.
                 live.look_due_ns = now_ns;
-                if drain
-                    .missing(now_ns, |is_over| self.ledger(is_over))
-                    .is_some()
-                {
+                if live.is_drained(drain, now_ns, |is_over| self.ledger(is_over)) {
                     self.renew()?;
                     self.tie = Tie::Absent(Absence::default());
                 }
