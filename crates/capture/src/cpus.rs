@@ -32,32 +32,33 @@ impl CpuList {
         &self.0
     }
 
+    /// The list in a file of sysfs; empty where that says nothing.
+    fn read(path: &Path) -> Self {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.trim().parse().unwrap_or_default()
+    }
+
     /// The CPUs near the device of an interface, where the machine has others too. `index` tells whether the interfaces under
     /// `sys` are those of this network namespace.
     pub(crate) fn near(sys: &Path, interface: &str, index: i32) -> Self {
-        let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
-        let list = |path: &Path| read(path).trim().parse().unwrap_or_default();
         let directory = sys.join("class/net").join(interface);
-        if interface.contains('/') || read(&directory.join("ifindex")).trim() != index.to_string() {
+        let found = fs::read_to_string(directory.join("ifindex")).unwrap_or_default();
+        if interface.contains('/') || found.trim() != index.to_string() {
             return Self::default();
         }
-        let near: Self = list(&directory.join("device/local_cpulist"));
-        near.unless_everywhere(sys)
+        Self::read(&directory.join("device/local_cpulist")).unless_everywhere(sys)
     }
 
     /// The CPUs of a NUMA node, where the machine has others too. Negative: any node.
     #[cfg(feature = "dpdk")]
     pub(crate) fn of_node(sys: &Path, node: i32) -> Self {
         let path = sys.join(format!("devices/system/node/node{node}/cpulist"));
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let near: Self = text.trim().parse().unwrap_or_default();
-        near.unless_everywhere(sys)
+        Self::read(&path).unless_everywhere(sys)
     }
 
     /// Nothing, where these are all that are online.
     fn unless_everywhere(self, sys: &Path) -> Self {
-        let text = fs::read_to_string(sys.join("devices/system/cpu/online")).unwrap_or_default();
-        let online: Self = text.trim().parse().unwrap_or_default();
+        let online = Self::read(&sys.join("devices/system/cpu/online"));
         let is_everywhere = online.0.iter().all(|cpu| self.0.contains(cpu));
         if is_everywhere { Self::default() } else { self }
     }

@@ -7,16 +7,13 @@
 use std::{
     collections::BTreeSet,
     io,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use super::{
     program::{FLOW_KEY_BYTES, Parts, assemble, word},
-    sys::{
-        Counters, Link, Map, Program, XdpSocket, attach, create_map, load_program, remove,
-        set_socket,
-    },
+    sys::{Counters, Link, Map, Program, XdpSocket, attach, load_program},
 };
 use crate::af_packet::sys::PacketSocket;
 
@@ -44,8 +41,8 @@ pub(super) struct Attachment {
     hold: Mutex<Hold>,
     program: Program,
     pub(super) counters: Counters,
-    sockets: OwnedFd,
-    pub(super) shunted: OwnedFd,
+    sockets: Map,
+    pub(super) shunted: Map,
     pub(super) plan: Plan,
     /// Keeps the interface promiscuous while the program is attached to it.
     promiscuous: Option<PacketSocket>,
@@ -57,7 +54,7 @@ pub(super) struct Plan {
     /// The driver runs the program; else the kernel's network stack.
     pub(super) is_native: bool,
     /// Bytes of a packet at most, longer ones are lost; `None`: they come in several chunks (multi-buffer).
-    pub(super) packet_bytes_max: Option<i32>,
+    pub(super) packet_bytes_max: Option<u16>,
     /// The program takes packets that the driver has in several buffers.
     pub(super) has_fragments: bool,
 }
@@ -70,7 +67,7 @@ impl Plan {
     /// drivers run a program only if it takes several buffers, for their own are smaller than ours. Before Linux 6.6 `bpf_redirect_map` to a
     /// socket loses such packets, and nothing counts them. The stack has no zero-copy to lose,
     /// and on virtual interfaces its packets may be longer than the MTU.
-    pub(super) fn all(bytes_max: i32, is_enough: bool, joins_buffers: bool) -> (Vec<Self>, Self) {
+    pub(super) fn all(bytes_max: u16, is_enough: bool, joins_buffers: bool) -> (Vec<Self>, Self) {
         let plan = |is_native, has_fragments, in_several: bool| Self {
             is_native,
             packet_bytes_max: (!in_several).then_some(bytes_max),
@@ -92,8 +89,7 @@ impl Plan {
 /// The interface that the program is attached to, and how far the queues are with it. Queues are told by their lines.
 #[derive(Debug, Default)]
 pub(super) struct Hold {
-    link: Option<Link>,
-    index: u32,
+    link: Option<(Link, Held)>,
     /// How often the program was attached. An index may come back, with an interface that was in another namespace.
     generation: u64,
     /// Run by the driver; else by the kernel's network stack, after it has made a packet of its own of it.
@@ -112,7 +108,7 @@ pub(super) struct Hold {
 /// An interface that the program is attached to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Held {
-    pub(super) index: u32,
+    pub(super) index: i32,
     /// As the attachment counts interfaces.
     pub(super) generation: u64,
 }
@@ -121,24 +117,14 @@ impl Attachment {
     /// Loads the program. `promiscuous`: a socket that receives nothing, if interfaces are to be promiscuous.
     pub(super) fn new(plan: Plan, promiscuous: Option<PacketSocket>) -> io::Result<Self> {
         let lines = u32::try_from(QUEUES_MAX).map_err(io::Error::other)?;
-        let map = |(kind, flags), key_bytes, value_bytes, entries_max| {
-            create_map(Map {
-                kind,
-                key_bytes,
-                value_bytes,
-                entries_max,
-                flags,
-            })
-        };
-        let counters = map(Map::ARRAY, 4, LINE_BYTES, lines)?;
-        let sockets = map(Map::SOCKETS, 4, 4, lines)?;
-        let shunted = map(Map::LRU_HASH, KEY_BYTES, 8, SHUNTED_MAX)?;
+        let counters = Map::new(Map::ARRAY, 4, LINE_BYTES, lines)?;
+        let sockets = Map::new(Map::SOCKETS, 4, 4, lines)?;
+        let shunted = Map::new(Map::LRU_HASH, KEY_BYTES, 8, SHUNTED_MAX)?;
         let code = assemble(Parts {
-            counters: counters.as_raw_fd(),
-            sockets: sockets.as_raw_fd(),
-            shunted: shunted.as_raw_fd(),
-            packet_bytes_max: plan.packet_bytes_max,
-            has_fragments: plan.has_fragments,
+            counters: counters.as_fd().as_raw_fd(),
+            sockets: sockets.as_fd().as_raw_fd(),
+            shunted: shunted.as_fd().as_raw_fd(),
+            plan,
         });
         Ok(Self {
             hold: Mutex::default(),
@@ -156,39 +142,33 @@ impl Attachment {
         self.hold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Attaches the program to an interface, as planned. Packets go on to the host until a queue is opened. Nothing is replaced: `hold` has
-    /// no interface.
-    pub(super) fn attach(&self, hold: &mut Hold, index: u32) -> io::Result<Held> {
-        self.attach_as(hold, index, self.plan.is_native)
-    }
-
-    /// The same with an interface that came back: by the driver if that can.
-    pub(super) fn attach_again(&self, hold: &mut Hold, index: u32) -> io::Result<Held> {
-        match self.attach_as(hold, index, true) {
-            Err(error) if is_unsupported(&error) => self.attach_as(hold, index, false),
+    /// Attaches the program to an interface that came back: by the driver if that can.
+    pub(super) fn attach_again(&self, hold: &mut Hold, index: i32) -> io::Result<Held> {
+        match self.attach(hold, index, true) {
+            Err(error) if is_unsupported(&error) => self.attach(hold, index, false),
             outcome => outcome,
         }
     }
 
-    fn attach_as(&self, hold: &mut Hold, index: u32, is_native: bool) -> io::Result<Held> {
+    /// Attaches the program to an interface. Packets go on to the host until a queue is opened. Nothing is replaced: `hold` has no
+    /// interface.
+    pub(super) fn attach(&self, hold: &mut Hold, index: i32, is_native: bool) -> io::Result<Held> {
         assert!(hold.link.is_none(), "an interface was left before");
         let mode = if is_native { NATIVE } else { GENERIC };
         let link = attach(&self.program, index, mode)?;
         if let Some(socket) = &self.promiscuous {
-            socket.set_promiscuous(index.cast_signed())?;
+            socket.set_promiscuous(index)?;
         }
+        let generation = hold.generation + 1;
+        let held = Held { index, generation };
         *hold = Hold {
-            link: Some(link),
-            index,
-            generation: hold.generation + 1,
+            link: Some((link, held)),
+            generation,
             is_native,
             failed: std::mem::take(&mut hold.failed),
             ..Hold::default()
         };
-        Ok(Held {
-            index,
-            generation: hold.generation,
-        })
+        Ok(held)
     }
 
     /// The interface that it is attached to, if any.
@@ -199,29 +179,32 @@ impl Attachment {
     /// Detaches it from an interface that is gone, which may only have gone to another network namespace, or is the host's.
     pub(super) fn leave(&self, generation: u64) {
         let mut hold = self.hold();
-        if hold.generation != generation || hold.link.take().is_none() {
+        let is_it = |(_, held): &mut (Link, Held)| held.generation == generation;
+        let Some((_, held)) = hold.link.take_if(is_it) else {
             return;
-        }
+        };
         if let Some(socket) = &self.promiscuous {
             // The kernel has done it where the interface was removed.
-            let _ = socket.unset_promiscuous(hold.index.cast_signed());
+            let _ = socket.unset_promiscuous(held.index);
         }
     }
 
     /// Lets a socket have the packets of a queue, once the queue is opened.
     pub(super) fn set_socket(&self, queue: u32, socket: &XdpSocket) -> io::Result<()> {
-        set_socket(self.sockets.as_fd(), queue, socket.as_fd())
+        let descriptor = socket.as_fd().as_raw_fd();
+        self.sockets
+            .insert(&queue.to_ne_bytes(), &descriptor.to_ne_bytes())
     }
 
     /// Lets no socket have the packets of a queue.
     pub(super) fn remove_socket(&self, queue: u32) {
         // It fails where there was none.
-        let _ = remove(self.sockets.as_fd(), &queue.to_ne_bytes());
+        let _ = self.sockets.remove(&queue.to_ne_bytes());
     }
 
-    /// Counts packets of a queue that has no socket.
-    pub(super) fn watch(&self, line: usize) {
-        self.counters.set(line, word::OPEN, 1);
+    /// Lets the packets of a queue go on to the host, or takes them; those without a socket go on and are counted.
+    pub(super) fn set_open(&self, line: usize, is_open: bool) {
+        self.counters.set(line, word::OPEN, u64::from(is_open));
     }
 
     /// Packets of queues that have no socket: the interface got more queues. They went on to the host.
@@ -235,10 +218,7 @@ impl Attachment {
 impl Hold {
     /// The interface that the program is attached to, if any.
     pub(super) fn held(&self) -> Option<Held> {
-        self.link.as_ref().map(|_| Held {
-            index: self.index,
-            generation: self.generation,
-        })
+        self.link.as_ref().map(|(_, held)| *held)
     }
 
     /// The queue of this line has what it needs for this interface.
@@ -338,15 +318,7 @@ mod tests {
     /// The kernel's verifier judges the programs: with and without packets of several buffers and chunks.
     #[test]
     fn the_verifier_takes_the_programs() {
-        let map = |(kind, flags), key_bytes, value_bytes| {
-            create_map(Map {
-                kind,
-                key_bytes,
-                value_bytes,
-                entries_max: 4,
-                flags,
-            })
-        };
+        let map = |kind, key_bytes, value_bytes| Map::new(kind, key_bytes, value_bytes, 4);
         let counters = match map(Map::ARRAY, 4, LINE_BYTES) {
             Ok(counters) => counters,
             Err(error) => {
@@ -363,11 +335,14 @@ mod tests {
             (Some(3840), true),
         ] {
             let mut code = assemble(Parts {
-                counters: counters.as_raw_fd(),
-                sockets: sockets.as_raw_fd(),
-                shunted: shunted.as_raw_fd(),
-                packet_bytes_max,
-                has_fragments,
+                counters: counters.as_fd().as_raw_fd(),
+                sockets: sockets.as_fd().as_raw_fd(),
+                shunted: shunted.as_fd().as_raw_fd(),
+                plan: Plan {
+                    is_native: true,
+                    packet_bytes_max,
+                    has_fragments,
+                },
             });
             load_program(&code, has_fragments).unwrap();
             // It is the verifier that looks: without its last instruction a program is refused, and its words come back.

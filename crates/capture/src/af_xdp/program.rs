@@ -15,7 +15,7 @@
 //!
 //! Counting is atomic: generic XDP may run on several CPUs for one queue.
 
-use super::sys::Instruction;
+use super::{attachment::Plan, sys::Instruction};
 
 /// Words of a queue's line in the counters.
 pub(super) mod word {
@@ -73,10 +73,7 @@ pub(super) struct Parts {
     pub(super) sockets: i32,
     /// Hash of flow keys.
     pub(super) shunted: i32,
-    /// Bytes of a packet at most; `None`: longer ones come in several chunks.
-    pub(super) packet_bytes_max: Option<i32>,
-    /// The driver may hand over packets in several buffers.
-    pub(super) has_fragments: bool,
+    pub(super) plan: Plan,
 }
 
 /// Registers by their use here; 1 to 5 are arguments and temporary.
@@ -118,17 +115,18 @@ pub(super) fn assemble(parts: Parts) -> Vec<Instruction> {
     code.load(Width::Double, R1, LINE, place(word::OPEN));
     code.jump_if(Compare::Equal, R1, 0, Label::Pass);
     shunt(&mut code, parts);
-    if let Some(max) = parts.packet_bytes_max {
-        if parts.has_fragments {
+    if let Some(max) = parts.plan.packet_bytes_max {
+        let first_too_long = i32::from(max) + 1;
+        if parts.plan.has_fragments {
             // The end of the first buffer is not that of the packet. Since Linux 5.18, as such programs are.
             code.move_register(R1, CONTEXT);
             code.call(XDP_GET_BUFF_LEN);
-            code.set(R1, max.saturating_add(1));
+            code.set(R1, first_too_long);
             code.jump_if_greater(R1, R0, Label::Fits);
         } else {
             code.load(Width::Word, R1, CONTEXT, DATA);
             code.load(Width::Word, R2, CONTEXT, DATA_END);
-            code.add(R1, max.saturating_add(1));
+            code.add(R1, first_too_long);
             code.jump_if_greater(R1, R2, Label::Fits);
         }
         code.count(LINE, word::RECEIVED);
@@ -377,13 +375,17 @@ impl Assembler {
 mod tests {
     use super::*;
 
-    fn parts(packet_bytes_max: Option<i32>, has_fragments: bool) -> Parts {
-        Parts {
+    fn parts(packet_bytes_max: Option<u16>, has_fragments: bool) -> Parts {
+        let plan = Plan {
+            is_native: true,
+            packet_bytes_max,
             has_fragments,
+        };
+        Parts {
             counters: 3,
             sockets: 5,
             shunted: 6,
-            packet_bytes_max,
+            plan,
         }
     }
 

@@ -13,6 +13,8 @@ mod link;
 
 use std::{io, ops::Range, sync::Arc};
 
+use rustix::net::xdp::SocketAddrXdpFlags;
+
 use self::link::Tie;
 use super::{
     attachment::{Attachment, Held, Plan, QUEUES_MAX},
@@ -22,8 +24,7 @@ use super::{
     taken::TakenInterface,
 };
 use crate::{
-    Burst, Direction, Event, FrameMeta, InputDrops, InterfaceInfo, LossCause, Queue, SourceError,
-    SourceStatistics,
+    Burst, Direction, FrameMeta, InputDrops, LossCause, Queue, SourceError, SourceStatistics,
     af_packet::InterfaceCounters,
     clock,
     live::{CutOff, Engine, Ledger, Live, LiveQueue, RECEIVE_PATH_NS},
@@ -31,7 +32,7 @@ use crate::{
 };
 
 /// From the stamp of a packet to its place in the receive ring at most: a driver's batch of 64.
-const PLACING_NS: i64 = RECEIVE_PATH_NS;
+pub(super) const PLACING_NS: i64 = RECEIVE_PATH_NS;
 
 /// How long a queue that asks the driver itself waits at most before it returns. One that may ask for as long never sleeps.
 const BUSY_WAIT_NS: i64 = 8_000_000;
@@ -58,25 +59,26 @@ impl Channel {
     /// `EBUSY` where another socket still has the queue, or the driver is about something else: to copy for good would be no answer.
     pub(super) fn bind(
         &self,
-        interface_index: u32,
+        interface_index: i32,
         queue: u32,
         is_native: bool,
         plan: Plan,
     ) -> io::Result<Option<WhyCopied>> {
-        let fragments = plan.packet_bytes_max.is_none();
-        let bind = |zero_copy| {
-            self.socket
-                .bind(interface_index, queue, zero_copy, fragments)
-        };
+        let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        flags.set(
+            SocketAddrXdpFlags::XDP_USE_SG,
+            plan.packet_bytes_max.is_none(),
+        );
+        let bind = |mode| self.socket.bind(interface_index, queue, flags | mode);
         let why = match is_native {
-            true => match bind(true) {
+            true => match bind(SocketAddrXdpFlags::XDP_ZEROCOPY) {
                 Ok(()) => return Ok(None),
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Err(error),
                 Err(error) => WhyCopied::Refused(error.raw_os_error().unwrap_or(0)),
             },
             false => WhyCopied::Generic,
         };
-        bind(false)?;
+        bind(SocketAddrXdpFlags::XDP_COPY)?;
         Ok(Some(why))
     }
 }
@@ -129,12 +131,11 @@ pub(super) struct XdpEngine {
     fits_mtu: bool,
     was_zero_copy: bool,
     lent: u64,
-    /// Packets that sockets lost which are closed, or that never came out of them.
+    /// Packets that sockets lost which are closed, or that never came out of one, or made no sense.
     lost_before: u64,
     /// Counts of the program when the socket was bound.
     unstamped_before: u64,
     unseen_before: u64,
-    unreadable: u64,
 }
 
 /// The receive queue of this line of an interface, one of `queues`. It takes packets from its first `next` on.
@@ -150,7 +151,7 @@ pub(super) fn queue(
     }
     if line == 0 && opened.copied.is_some() {
         // In zero-copy mode nobody knows: drivers count packets that found no chunk in different places, or not at all.
-        live.counters = Some(InterfaceCounters::new(Some(held.index.cast_signed())));
+        live.counters = Some(InterfaceCounters::new(Some(held.index)));
     }
     let mut engine = XdpEngine {
         lent_chunks: Vec::with_capacity(opened.chunks),
@@ -174,19 +175,11 @@ pub(super) fn queue(
         lost_before: 0,
         unstamped_before: 0,
         unseen_before: 0,
-        unreadable: 0,
     };
     engine.give_all();
     let reason = "this kernel or driver does not spread them over several chunks";
     engine.tell_mtu(&mut live, reason);
     LiveQueue::boxed(live, engine)
-}
-
-/// A new queue's part of the skeleton; `cpus`: where its thread runs.
-pub(super) fn live(interface: InterfaceInfo, cpus: Vec<u32>, notices: Vec<String>) -> Live {
-    let mut live = Live::new(interface, cpus, clock::realtime_ns(), PLACING_NS);
-    live.tell(notices.into_iter().map(Event::Notice));
-    live
 }
 
 impl XdpEngine {
@@ -233,39 +226,32 @@ impl XdpEngine {
         self.opened.chunks * self.opened.chunk_bytes
     }
 
+    /// Where the bytes of a descriptor lie in the chunks; `None`: it makes no sense.
+    fn range(&self, index: u32) -> Option<Range<usize>> {
+        let descriptor = self.opened.channel.rx.peek(index);
+        let start = usize::try_from(descriptor.address).ok()?;
+        let end = start.checked_add(descriptor.length as usize)?;
+        (start >= STAMP_BYTES && end <= self.own_start()).then_some(start..end)
+    }
+
     /// Where a packet lies, in one piece, and its length; 0 if its descriptors make no sense. `None`: there is no room to put
     /// it together in this burst.
-    fn place(
-        &mut self,
-        first: Descriptor,
-        parts: Range<u32>,
-        own_at: &mut usize,
-    ) -> Option<(usize, usize)> {
-        let limit = self.own_start();
-        let range = |one: Descriptor| {
-            let start = usize::try_from(one.address).ok()?;
-            let end = start.checked_add(one.length as usize)?;
-            (start >= STAMP_BYTES && end <= limit).then_some(start..end)
-        };
+    fn place(&mut self, parts: Range<u32>, own_at: &mut usize) -> Option<(usize, usize)> {
         if parts.len() == 1 {
-            return Some(range(first).map_or((0, 0), |range| (range.start, range.len())));
+            let range = self.range(parts.start);
+            return Some(range.map_or((0, 0), |range| (range.start, range.len())));
         }
-        let Some(length) = parts
-            .clone()
-            .map(|index| range(self.opened.channel.rx.peek(index)).map(|range| range.len()))
-            .sum::<Option<usize>>()
-        else {
+        let lengths = parts.clone().map(|index| Some(self.range(index)?.len()));
+        let length = lengths.sum::<Option<usize>>();
+        let Some(length) = length.filter(|length| *length <= OWN_BYTES) else {
             return Some((0, 0));
         };
-        if length > OWN_BYTES {
-            return Some((0, 0));
-        }
-        if *own_at + length > limit + OWN_BYTES {
+        if *own_at + length > self.own_start() + OWN_BYTES {
             return None;
         }
         let start = *own_at;
         for index in parts {
-            if let Some(range) = range(self.opened.channel.rx.peek(index)) {
+            if let Some(range) = self.range(index) {
                 self.opened.umem.gather(range.start, range.len(), *own_at);
                 *own_at += range.len();
             }
@@ -301,18 +287,12 @@ impl XdpEngine {
         }
     }
 
-    /// Lets packets of a queue go on to the host, or takes them.
-    fn set_open(&self, line: usize, is_open: bool) {
-        let counters = &self.attachment.counters;
-        counters.set(line, word::OPEN, u64::from(is_open));
-    }
-
     /// Packets that the kernel lost on their way into the receive ring. (What it had no chunk for is among the dropped.)
     fn lost(&self) -> io::Result<u64> {
         let statistics = self.opened.channel.socket.statistics()?;
         let ring_full = statistics.rx_ring_full.unwrap_or(0);
         let lost = statistics.rx_dropped + ring_full + statistics.rx_invalid_descs;
-        Ok(lost + self.lost_before + self.unreadable)
+        Ok(lost + self.lost_before)
     }
 
     /// Asks the driver itself until packets are there, for the time of busy polling or until `until_ns`. Returns whether there are.
@@ -341,7 +321,7 @@ impl Engine for XdpEngine {
         self.take_back();
         if !self.is_open && live.is_running() {
             self.is_open = true;
-            self.set_open(self.line, true);
+            self.attachment.set_open(self.line, true);
         }
     }
 
@@ -361,8 +341,7 @@ impl Engine for XdpEngine {
             let first = self.opened.channel.rx.peek(taken);
             let parts = self.parts(taken, available);
             let Some(parts) = parts else { break };
-            let Some((offset, length)) = self.place(first, taken..taken + parts, &mut own_at)
-            else {
+            let Some((offset, length)) = self.place(taken..taken + parts, &mut own_at) else {
                 break;
             };
             let Ok(captured_len) = u32::try_from(length) else {
@@ -381,7 +360,7 @@ impl Engine for XdpEngine {
                     vlan: None,
                 });
             } else {
-                self.unreadable += 1;
+                self.lost_before += 1;
             }
             for index in taken..taken + parts {
                 let address = self.opened.channel.rx.peek(index).address;
@@ -425,9 +404,9 @@ impl Engine for XdpEngine {
     }
 
     fn cut_off(&mut self, _live: &mut Live) -> CutOff {
-        self.set_open(self.line, false);
+        self.attachment.set_open(self.line, false);
         // What comes to queues without a socket from now on is nobody's loss. The first queue, which tells of them, may have failed.
-        (self.queues..QUEUES_MAX).for_each(|line| self.set_open(line, false));
+        (self.queues..QUEUES_MAX).for_each(|line| self.attachment.set_open(line, false));
         if !self.is_open || matches!(self.tie, Tie::Absent(_)) {
             return CutOff::Ended;
         }
@@ -452,7 +431,7 @@ impl Engine for XdpEngine {
 
     /// The other queues go on.
     fn close(&mut self) {
-        self.set_open(self.line, false);
+        self.attachment.set_open(self.line, false);
         self.attachment.hold().fail(self.line);
     }
 
@@ -515,7 +494,7 @@ fn lost_with_interface(received: u64, seen: u64, is_gone: bool) -> u64 {
 impl Drop for XdpEngine {
     fn drop(&mut self) {
         // The program may stay for other queues.
-        self.set_open(self.line, false);
+        self.attachment.set_open(self.line, false);
     }
 }
 

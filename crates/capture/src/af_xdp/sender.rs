@@ -23,6 +23,8 @@
 
 use std::io;
 
+use rustix::net::xdp::SocketAddrXdpFlags;
+
 use super::sys::{ConsumerRing, Descriptor, ProducerRing, Umem, XdpSocket};
 use crate::{
     FrameMeta,
@@ -97,12 +99,12 @@ impl XdpSender {
     /// # Minimum kernel version
     /// 4.18.
     pub(crate) fn open(interface_index: i32, frame_bytes_max: usize) -> io::Result<Self> {
-        let index = u32::try_from(interface_index).map_err(io::Error::other)?;
         let give_up_ns = clock::monotonic_ns() + BUSY_NS;
         loop {
             // A socket that did not bind is of no further use.
             let sender = Self::unbound(frame_bytes_max.min(CHUNK_BYTES))?;
-            let Err(error) = sender.socket.bind_to_send(index, 0) else {
+            let copy = SocketAddrXdpFlags::XDP_COPY; // Whatever the driver is, it is not told.
+            let Err(error) = sender.socket.bind(interface_index, 0, copy) else {
                 return Ok(sender);
             };
             let now_ns = clock::monotonic_ns();

@@ -3,14 +3,12 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    os::fd::AsFd,
     sync::{Arc, OnceLock, Weak},
 };
 
 use super::{
     attachment::{Attachment, QUEUES_MAX},
     program::{FLOW_KEY_BYTES, word},
-    sys::{insert, remove},
 };
 
 /// A flow in one direction.
@@ -58,7 +56,7 @@ impl Shunt {
     /// [`io::ErrorKind::NotConnected`] while the source is not open; else what the kernel said.
     pub fn insert(&self, flow: &ShuntedFlow) -> io::Result<()> {
         let attachment = self.attachment()?;
-        insert(attachment.shunted.as_fd(), &flow.key())?;
+        attachment.shunted.insert(&flow.key(), &[0; 8])?;
         // Looking flows up costs something for each packet: it begins with the first flow.
         for line in 0..QUEUES_MAX {
             attachment.counters.set(line, word::SHUNTING, 1);
@@ -71,7 +69,7 @@ impl Shunt {
     /// # Errors
     /// As [`Shunt::insert`]; [`io::ErrorKind::NotFound`] if it was not shunted.
     pub fn remove(&self, flow: &ShuntedFlow) -> io::Result<()> {
-        remove(self.attachment()?.shunted.as_fd(), &flow.key())
+        self.attachment()?.shunted.remove(&flow.key())
     }
 
     fn attachment(&self) -> io::Result<Arc<Attachment>> {

@@ -1,7 +1,6 @@
 //! Opening: may the interface be taken, the program, a socket for each receive queue.
 
 use std::{
-    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -12,34 +11,35 @@ use retroscope_packet::LinkType;
 use super::{
     attachment::{Attachment, Held, Plan, QUEUES_MAX, is_unsupported},
     mode::WhyCopied,
-    queue::{self, OWN_BYTES, Opened},
+    queue::{self, OWN_BYTES, Opened, PLACING_NS},
     sender::is_linux,
     shunt::Shunt,
     sys::Umem,
     taken::TakenInterface,
 };
 use crate::{
-    CpuList, CpuTurns, InterfaceInfo, Probed, Source, SourceError, TimeDomain,
+    CpuList, CpuTurns, Event, InterfaceInfo, Probed, Source, SourceError, TimeDomain,
     af_packet::{offloads, sys::PacketSocket},
     clock::{self, SECOND_NS},
     host::HostUse,
+    live::Live,
 };
 
 /// Memory of a queue unless the user says otherwise.
 const BUFFER_BYTES: usize = 64 << 20;
 
 /// Chunks: the smaller ones take ordinary frames and waste less. The kernel allows these two sizes with pages of 4 KiB.
-const SMALL_CHUNK: usize = 2048;
-const LARGE_CHUNK: usize = 4096;
+const SMALL_CHUNK: u16 = 2048;
+const LARGE_CHUNK: u16 = 4096;
 
 /// What the kernel keeps free in front of a packet (`XDP_PACKET_HEADROOM`).
-const HEADROOM: usize = 256;
+const HEADROOM: u16 = 256;
 
 /// Since then a packet of several buffers reaches a socket ("xsk: add support for AF_XDP multi-buffer on Rx path").
 const JOINS_BUFFERS: (u32, u32) = (6, 6);
 
 /// Ethernet header and two tags.
-const HEADERS: usize = 22;
+const HEADERS: u32 = 22;
 
 /// A queue that was just given back is busy for an instant: how long to try, and how often.
 const BUSY_NS: i64 = 2 * SECOND_NS;
@@ -79,26 +79,6 @@ pub struct XdpSource {
     shunt: Shunt,
 }
 
-impl XdpConfig {
-    /// What a failed call means to the user.
-    pub(super) fn error(&self, call: &'static str, error: io::Error) -> SourceError {
-        let interface = self.interface.clone();
-        let program = self.program.display();
-        match error.raw_os_error() {
-            Some(libc::EPERM) => SourceError::Permission {
-                message: format!(
-                    "no permission to take packets from {interface} with AF_XDP: run it as 'sudo {program} …', or once \
-                     'sudo setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock=eip {program}'"
-                ),
-            },
-            Some(libc::EAFNOSUPPORT) => SourceError::Unsupported {
-                message: "this kernel has no AF_XDP: use --engine af-packet".to_owned(),
-            },
-            _ => SourceError::system(&interface, call, error),
-        }
-    }
-}
-
 impl XdpSource {
     /// A source that will capture as `config` says. Nothing is opened yet.
     #[must_use]
@@ -118,7 +98,7 @@ impl XdpSource {
     /// Takes it by the first plan that driver and kernel can follow.
     fn take_best(
         taken: &TakenInterface,
-        index: u32,
+        index: i32,
         chunk_bytes: usize,
         (better, last): (Vec<Plan>, Plan),
     ) -> Result<(Attachment, Held, Vec<Opened>), SourceError> {
@@ -134,7 +114,7 @@ impl XdpSource {
     /// Attaches the program and makes the sockets, as planned.
     fn take(
         taken: &TakenInterface,
-        index: u32,
+        index: i32,
         chunk_bytes: usize,
         plan: Plan,
     ) -> Result<(Attachment, Held, Vec<Opened>), SourceError> {
@@ -147,7 +127,7 @@ impl XdpSource {
         let attachment =
             Attachment::new(plan, promiscuous).map_err(|error| taken.error("bpf", error))?;
         let held = attachment
-            .attach(&mut attachment.hold(), index)
+            .attach(&mut attachment.hold(), index, plan.is_native)
             .map_err(|error| match error.raw_os_error() {
                 Some(libc::EBUSY | libc::EEXIST) => taken.unsupported(&other_program(taken.name())),
                 _ => taken.error("bpf(BPF_LINK_CREATE)", error),
@@ -207,18 +187,19 @@ impl Source for XdpSource {
         if used.is_used() && !self.config.take_interface {
             return Err(used.refusal(name, "AF_XDP"));
         }
-        let index = found.index.cast_unsigned();
-        let frame_bytes = taken.mtu(index).map(frame_bytes);
-        let fits = |chunk: usize| frame_bytes.is_some_and(|bytes| bytes <= chunk - HEADROOM);
+        let frame_bytes = taken.interface.mtu(found.index).map(frame_bytes);
+        let fits =
+            |chunk: u16| frame_bytes.is_some_and(|bytes| bytes <= u32::from(chunk - HEADROOM));
         let chunk_bytes = if fits(SMALL_CHUNK) {
             SMALL_CHUNK
         } else {
             LARGE_CHUNK
         };
-        let bytes_max = i32::try_from(chunk_bytes - HEADROOM).unwrap_or(0);
+        let bytes_max = chunk_bytes - HEADROOM;
         let plans = Plan::all(bytes_max, fits(chunk_bytes), is_linux(JOINS_BUFFERS));
-        let (attachment, held, mut opened) = Self::take_best(&taken, index, chunk_bytes, plans)?;
-        (opened.len()..QUEUES_MAX).for_each(|line| attachment.watch(line));
+        let (attachment, held, mut opened) =
+            Self::take_best(&taken, found.index, chunk_bytes.into(), plans)?;
+        (opened.len()..QUEUES_MAX).for_each(|line| attachment.set_open(line, true));
         let few_spares = open_spares(&taken, &mut opened);
         let mut notices = self.notices(&attachment, &opened);
         notices.extend(used.notices(name));
@@ -237,7 +218,8 @@ impl Source for XdpSource {
         let near = CpuList::near(Path::new("/sys"), &self.config.interface, found.index);
         let queue = |(line, opened)| {
             let cpus = self.config.cpus.of_thread(&near);
-            let live = queue::live(info.clone(), cpus, std::mem::take(&mut notices));
+            let mut live = Live::new(info.clone(), cpus, clock::realtime_ns(), PLACING_NS);
+            live.tell(notices.drain(..).map(Event::Notice));
             let attachment = Arc::clone(&attachment);
             let taken = Arc::clone(&taken);
             queue::queue(live, opened, (attachment, held), taken, (line, queues))
@@ -250,7 +232,7 @@ impl Source for XdpSource {
 /// A socket bound to a queue, zero-copy if the driver can; `None`: the interface has no such queue.
 fn open_queue(
     taken: &TakenInterface,
-    index: u32,
+    index: i32,
     queue: u32,
     plan: Plan,
     chunk_bytes: usize,
@@ -344,6 +326,6 @@ pub(super) fn copy_words(copied: Option<WhyCopied>, plan: Plan) -> String {
 }
 
 /// Bytes of the longest frame of an interface with this MTU.
-pub(super) fn frame_bytes(mtu: usize) -> usize {
+pub(super) fn frame_bytes(mtu: u32) -> u32 {
     mtu.saturating_add(HEADERS)
 }

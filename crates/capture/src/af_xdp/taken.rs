@@ -35,8 +35,21 @@ impl TakenInterface {
         &self.config.interface
     }
 
+    /// What a failed call means to the user.
     pub(super) fn error(&self, call: &'static str, error: io::Error) -> SourceError {
-        self.config.error(call, error)
+        let (interface, program) = (self.name(), self.config.program.display());
+        match error.raw_os_error() {
+            Some(libc::EPERM) => SourceError::Permission {
+                message: format!(
+                    "no permission to take packets from {interface} with AF_XDP: run it as 'sudo {program} …', or once \
+                     'sudo setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock=eip {program}'"
+                ),
+            },
+            Some(libc::EAFNOSUPPORT) => SourceError::Unsupported {
+                message: "this kernel has no AF_XDP: use --engine af-packet".to_owned(),
+            },
+            _ => SourceError::system(interface, call, error),
+        }
     }
 
     pub(super) fn unsupported(&self, what: &str) -> SourceError {
@@ -65,12 +78,6 @@ impl TakenInterface {
             return Err(self.unsupported("it is no Ethernet interface"));
         }
         Ok(found)
-    }
-
-    /// Bytes of the largest packet behind the Ethernet header of the interface of this index, if it is known.
-    pub(super) fn mtu(&self, index: u32) -> Option<usize> {
-        let mtu = self.interface.mtu(index.cast_signed())?;
-        usize::try_from(mtu).ok()
     }
 
     /// What the host uses the interface of this name for, if it is used and the user did not allow to take it away. In the calling thread's

@@ -1,6 +1,6 @@
 //! Names of devices, as DPDK's programs take them behind `--vdev` and `-a`.
 
-use std::{ffi::CString, str::FromStr};
+use std::str::FromStr;
 
 use crate::SourceError;
 
@@ -30,8 +30,8 @@ impl Device {
         format!("{},{}", self.name, self.arguments)
     }
 
-    /// Name and arguments for C, and those that DPDK's own defaults do not do for.
-    pub(super) fn full_c(&self) -> CString {
+    /// Name and arguments, and those that DPDK's own defaults do not do for.
+    pub(super) fn with_defaults(&self) -> String {
         let mut full = self.full();
         let says_nothing = || {
             let of_ring = ["framecnt", "framesz", "blocksz"];
@@ -41,12 +41,7 @@ impl Device {
             full.push(',');
             full.push_str(RING_OF_AF_PACKET);
         }
-        CString::new(full).unwrap_or_default()
-    }
-
-    /// The name for C.
-    pub(super) fn name_c(&self) -> CString {
-        CString::new(self.name.as_str()).unwrap_or_default()
+        full
     }
 
     /// The first value of an argument.
@@ -162,7 +157,7 @@ mod tests {
         ] {
             let device: Device = text.parse().unwrap();
             assert_eq!(device.full(), text, "as the user says it");
-            let given = device.full_c().into_string().unwrap();
+            let given = device.with_defaults();
             assert_eq!(given, format!("{text}{ring}"));
         }
     }

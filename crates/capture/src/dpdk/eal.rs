@@ -89,14 +89,17 @@ impl EalConfig {
             .map(|text| text.parse::<Device>())
             .collect::<Result<Vec<_>, _>>()?;
         let mut arguments = vec!["retroscope".to_owned()];
-        if !devices.iter().all(Device::is_vdev) {
+        let is_software = devices.iter().all(Device::is_vdev);
+        if !says(&MEMORY) {
             // Memory that a NIC can write to, in pages that vanish with the process.
-            if !says(&MEMORY) {
-                arguments.push("--in-memory".to_owned());
-            }
-        } else if !says(&MEMORY) {
-            arguments.push("--no-huge".to_owned());
-            if !says(&["-m"]) && !self.arguments.iter().any(|one| one.starts_with("-m")) {
+            let pages = if is_software {
+                "--no-huge"
+            } else {
+                "--in-memory"
+            };
+            arguments.push(pages.to_owned());
+            let is_sized = self.arguments.iter().any(|one| one.starts_with("-m"));
+            if is_software && !is_sized {
                 arguments.extend(["-m".to_owned(), MEMORY_MIB.to_string()]);
             }
         }

@@ -1,7 +1,6 @@
 //! Opening a port: how many queues, what the device does to packets, memory.
 
 use std::{
-    ffi::CString,
     io,
     sync::{
         Arc,
@@ -17,7 +16,7 @@ use super::{
 };
 use crate::{
     SourceError,
-    rss::{FlowKind, HashFields, RssSettings, TOEPLITZ, symmetric_key},
+    rss::{ADDRESSES_AND_PORTS, FlowKind, RssSettings, TOEPLITZ, symmetric_key},
 };
 
 /// Packets of a burst at most.
@@ -164,11 +163,11 @@ pub(super) fn open(
 
 /// The port of a device, which is made if the environment has not made it at its start.
 fn find(environment: &Environment, device: &Device, alone: &mut Alone) -> Result<u16, SourceError> {
-    if let Ok(number) = environment.find(alone, &device.name_c()) {
+    if let Ok(number) = environment.find(alone, device.name()) {
         return Ok(number);
     }
     environment
-        .probe(alone, &device.full_c())
+        .probe(alone, &device.with_defaults())
         .map_err(|error| match refused("rte_dev_probe", device.name(), error) {
             SourceError::System { interface, error, .. } if device.is_pci() => SourceError::Unsupported {
                 message: format!(
@@ -179,7 +178,7 @@ fn find(environment: &Environment, device: &Device, alone: &mut Alone) -> Result
             other => other,
         })?;
     environment
-        .find(alone, &device.name_c())
+        .find(alone, device.name())
         .map_err(|error| refused("rte_eth_dev_get_port_by_name", device.name(), error))
 }
 
@@ -253,14 +252,6 @@ fn check_spread(port: &mut Opening, name: &str, queues: u16, key: &[u8]) -> Opti
     })
 }
 
-const ADDRESSES_AND_PORTS: HashFields = HashFields {
-    source: true,
-    destination: true,
-    source_port: true,
-    destination_port: true,
-    others: false,
-};
-
 /// Pools that were made: each has a name of its own. Relaxed: only the number matters.
 static POOLS: AtomicU32 = AtomicU32::new(0);
 
@@ -312,7 +303,7 @@ impl Memory<'_> {
         let mut pools: Vec<Pool> = Vec::new();
         for _ in 0..self.threads {
             // The number of a port is given again while the pools of its predecessor are still being freed.
-            let name = CString::new(format!("rs{}", POOLS.fetch_add(1, Ordering::Relaxed)))?;
+            let name = format!("rs{}", POOLS.fetch_add(1, Ordering::Relaxed));
             let pool = port
                 .pool(&name, buffers, room + HEADROOM, own_bytes, node, packed)
                 .map_err(|error| self.no_memory(error))?;

@@ -22,7 +22,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::{
     HostUse,
     ask::{list_links, socket},
-    links::{Above, Link, Lower},
+    links::{Above, Link},
 };
 use crate::{
     af_packet::sys::InterfaceQuery,
@@ -125,11 +125,7 @@ impl HostUse {
     /// Adds those of another namespace's links that stand on the interface of this index in the namespace with this number.
     fn add(&mut self, links: &[Link], index: u32, own_id: Option<i32>, words: &str) {
         let Some(own_id) = own_id else { return };
-        let lower = Lower {
-            index,
-            namespace: Some(own_id),
-        };
-        for link in links.iter().filter(|link| link.lowers.contains(&lower)) {
+        for link in links.iter().filter(|link| link.is_on(index, Some(own_id))) {
             let above = Above {
                 is_master: false,
                 name: link.name.clone(),

@@ -33,16 +33,10 @@ pub(super) struct Link {
     /// `vlan`, `bridge`, …; empty for a NIC.
     pub(super) kind: String,
     pub(super) master: Option<u32>,
-    /// What it stands on.
-    pub(super) lowers: Vec<Lower>,
-}
-
-/// An interface that another one stands on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Lower {
-    pub(super) index: u32,
-    /// The network namespace that the index is of, as the one that was asked numbers it; `None`: the upper's own.
-    pub(super) namespace: Option<i32>,
+    /// What it stands on, by index.
+    lowers: Vec<u32>,
+    /// The network namespace that these are in, as the one that was asked numbers it; `None`: its own.
+    lower_namespace: Option<i32>,
 }
 
 /// What stands on an interface.
@@ -78,20 +72,19 @@ impl Link {
         }
         // It names itself where it stands on nothing.
         lowers.retain(|lower| *lower != 0 && (*lower != index || namespace.is_some()));
-        let lowers = lowers.into_iter().map(|index| Lower { index, namespace });
         Some(Some(Self {
             index,
             name: text(found.get(&LINK_NAME)?),
             kind,
             master: number(MASTER)?.filter(|master| *master != 0),
-            lowers: lowers.collect(),
+            lowers,
+            lower_namespace: namespace,
         }))
     }
 
-    /// Whether it stands on this interface of its own namespace.
-    fn is_on(&self, index: u32) -> bool {
-        let is_it = |lower: &Lower| lower.index == index && lower.namespace.is_none();
-        self.lowers.iter().any(is_it)
+    /// Whether it stands on this interface of a namespace, or of its own.
+    pub(super) fn is_on(&self, index: u32, namespace: Option<i32>) -> bool {
+        self.lower_namespace == namespace && self.lowers.contains(&index)
     }
 }
 
@@ -104,7 +97,7 @@ pub(super) fn above(links: &[Link], index: u32) -> Vec<Above> {
     while let Some(lower) = below.pop_front() {
         let of_it = links.iter().find(|link| link.index == lower);
         let master = of_it.and_then(|link| link.master);
-        let uppers = links.iter().filter(|link| link.is_on(lower));
+        let uppers = links.iter().filter(|link| link.is_on(lower, None));
         for upper in master.into_iter().chain(uppers.map(|link| link.index)) {
             if !seen.insert(upper) {
                 continue;

@@ -97,7 +97,7 @@ impl XdpEngine {
             self.leave(live, now_ns);
             return Ok(());
         }
-        if let Ok(is_up) = self.taken.interface.is_up(self.held.index.cast_signed()) {
+        if let Ok(is_up) = self.taken.interface.is_up(self.held.index) {
             live.found(is_up && self.is_settled());
         }
         self.tell_unseen(live);
@@ -119,11 +119,11 @@ impl XdpEngine {
             return;
         };
         let mtu = match self.line {
-            0 => self.taken.mtu(self.held.index),
+            0 => self.taken.interface.mtu(self.held.index),
             _ => None,
         };
         let Some(mtu) = mtu else { return };
-        let fits = usize::try_from(bytes_max).is_ok_and(|max| frame_bytes(mtu) <= max);
+        let fits = frame_bytes(mtu) <= u32::from(bytes_max);
         if !fits && self.fits_mtu {
             live.notice(format_args!(
                 "its MTU is {mtu}, and frames above {bytes_max} bytes are counted as lost (oversize): {reason}"
@@ -155,7 +155,7 @@ impl XdpEngine {
         }
         let used = self.taken.host_use();
         // One that has another name by now was not asked for.
-        let Some(used) = used.filter(|_| self.has_name(self.held.index)) else {
+        let Some(used) = used.filter(|_| self.taken.interface.has_name(self.held.index)) else {
             return;
         };
         let (name, reason) = (self.taken.name(), of_the_host(&used));
@@ -166,13 +166,9 @@ impl XdpEngine {
         self.attachment.leave(self.held.generation);
     }
 
-    fn has_name(&self, index: u32) -> bool {
-        self.taken.interface.has_name(index.cast_signed())
-    }
-
     /// The interface was removed, or is the host's. What the program has taken still comes.
     fn leave(&mut self, live: &mut Live, now_ns: i64) {
-        self.set_open(self.line, false);
+        self.attachment.set_open(self.line, false);
         self.attachment.leave(self.held.generation);
         let is_hosts = !self.is_removed && self.attachment.hold().refusal.is_some();
         live.gone(if is_hosts {
@@ -200,8 +196,7 @@ impl XdpEngine {
         // Its counters go with it.
         self.lost_before = self
             .lost()
-            .map_err(|error| self.taken.error("getsockopt(XDP_STATISTICS)", error))?
-            - self.unreadable;
+            .map_err(|error| self.taken.error("getsockopt(XDP_STATISTICS)", error))?;
         self.opened.channel = spare;
         self.is_bound = false;
         Ok(())
@@ -226,19 +221,14 @@ impl XdpEngine {
             held => held,
         };
         if let Some(held) = held.filter(|held| absence.without == Some(held.generation)) {
-            if self
-                .taken
-                .interface
-                .is_up(held.index.cast_signed())
-                .is_err()
-            {
+            if self.taken.interface.is_up(held.index).is_err() {
                 // There may be no other queue left that sees it.
                 self.attachment.leave(held.generation);
             }
             return Ok(());
         }
         if absence.without.take().is_some() {
-            self.set_open(self.line, false);
+            self.attachment.set_open(self.line, false);
         }
         self.tie = Tie::Absent(absence);
         held.map_or(Ok(()), |held| self.bind(live, held, absence, now_ns))
@@ -251,7 +241,7 @@ impl XdpEngine {
             Err(SourceError::NoInterface { .. }) => return Ok(None),
             found => found?,
         };
-        let index = found.index.cast_unsigned();
+        let index = found.index;
         let mut hold = self.attachment.hold();
         if hold.held().is_some() || !found.flags.is_up() {
             return Ok(hold.held());
@@ -260,7 +250,7 @@ impl XdpEngine {
         let was_native = hold.is_native;
         let used = self.taken.host_use();
         // What was said is said of the name.
-        if !self.has_name(index) {
+        if !self.taken.interface.has_name(index) {
             return Ok(None);
         }
         let name = self.taken.name();
@@ -325,14 +315,14 @@ impl XdpEngine {
         }
         self.was_zero_copy |= copied.is_none();
         if let Some(counters) = &mut live.counters {
-            counters.follow(held.index.cast_signed());
+            counters.follow(held.index);
         }
         self.is_stamped = true;
         self.unstamped_before = self.counter(word::UNSTAMPED);
         self.has_told_unseen = false;
         self.unseen_before = self.attachment.unseen();
         self.held = held;
-        self.set_open(self.line, true);
+        self.attachment.set_open(self.line, true);
         self.attachment.hold().settle(held.generation, self.line);
         (self.is_removed, self.tie) = (false, Tie::Bound);
         live.found(false);
@@ -361,7 +351,7 @@ impl XdpEngine {
                 absence.without = Some(held.generation);
                 // If it gets one later, its packets are counted as unseen.
                 self.attachment.remove_socket(queue);
-                self.attachment.watch(self.line);
+                self.attachment.set_open(self.line, true);
                 self.attachment.hold().settle(held.generation, self.line);
                 live.notice(format_args!("it has no receive queue {queue} now"));
             }

@@ -42,30 +42,25 @@ pub(in crate::af_xdp) struct Instruction {
 
 const _: () = assert!(size_of::<Instruction>() == 8);
 
-/// What a map is made of.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
+/// A map: keys and values of fixed sizes.
+#[derive(Debug)]
 pub(in crate::af_xdp) struct Map {
-    /// `BPF_MAP_TYPE_`.
-    pub(in crate::af_xdp) kind: u32,
-    pub(in crate::af_xdp) key_bytes: u32,
-    pub(in crate::af_xdp) value_bytes: u32,
-    pub(in crate::af_xdp) entries_max: u32,
-    /// `BPF_F_`.
-    pub(in crate::af_xdp) flags: u32,
+    descriptor: OwnedFd,
+    key_bytes: usize,
+    value_bytes: usize,
 }
 
-impl Map {
-    /// `BPF_MAP_TYPE_ARRAY` with `BPF_F_MMAPABLE`: since Linux 5.5.
-    pub(in crate::af_xdp) const ARRAY: (u32, u32) = (2, 1 << 10);
-    /// `BPF_MAP_TYPE_LRU_HASH`.
-    pub(in crate::af_xdp) const LRU_HASH: (u32, u32) = (9, 0);
-    /// `BPF_MAP_TYPE_XSKMAP`.
-    pub(in crate::af_xdp) const SOCKETS: (u32, u32) = (17, 0);
+/// `union bpf_attr` for `BPF_MAP_CREATE`.
+#[repr(C)]
+struct MapRequest {
+    kind: u32,
+    key_bytes: u32,
+    value_bytes: u32,
+    entries_max: u32,
+    flags: u32,
 }
 
 /// `union bpf_attr` for `BPF_PROG_LOAD`.
-#[derive(Clone, Copy)]
 #[repr(C)]
 struct LoadRequest {
     kind: u32,
@@ -103,10 +98,67 @@ struct LinkRequest {
     flags: u32,
 }
 
-/// Makes a map.
-pub(in crate::af_xdp) fn create_map(map: Map) -> io::Result<OwnedFd> {
-    // SAFETY: the attributes of MAP_CREATE begin with these five numbers; the kernel takes what is missing as 0.
-    unsafe { call_for_descriptor(MAP_CREATE, &map) }
+impl Map {
+    /// `BPF_MAP_TYPE_ARRAY` with `BPF_F_MMAPABLE`: since Linux 5.5.
+    pub(in crate::af_xdp) const ARRAY: (u32, u32) = (2, 1 << 10);
+    /// `BPF_MAP_TYPE_LRU_HASH`.
+    pub(in crate::af_xdp) const LRU_HASH: (u32, u32) = (9, 0);
+    /// `BPF_MAP_TYPE_XSKMAP`, whose values are descriptors of sockets.
+    pub(in crate::af_xdp) const SOCKETS: (u32, u32) = (17, 0);
+
+    /// Makes a map of one of the kinds above.
+    pub(in crate::af_xdp) fn new(
+        (kind, flags): (u32, u32),
+        key_bytes: u32,
+        value_bytes: u32,
+        entries_max: u32,
+    ) -> io::Result<Self> {
+        let request = MapRequest {
+            kind,
+            key_bytes,
+            value_bytes,
+            entries_max,
+            flags,
+        };
+        // SAFETY: the attributes of MAP_CREATE begin with these five numbers; the kernel takes what is missing as 0.
+        let descriptor = unsafe { call_for_descriptor(MAP_CREATE, &request) }?;
+        Ok(Self {
+            descriptor,
+            key_bytes: key_bytes as usize,
+            value_bytes: value_bytes as usize,
+        })
+    }
+
+    /// Puts a value at a key.
+    pub(in crate::af_xdp) fn insert(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        assert_eq!(value.len(), self.value_bytes);
+        self.change(MAP_UPDATE, key, value.as_ptr())
+    }
+
+    /// Takes a key out.
+    pub(in crate::af_xdp) fn remove(&self, key: &[u8]) -> io::Result<()> {
+        self.change(MAP_DELETE, key, std::ptr::null())
+    }
+
+    fn change(&self, command: i32, key: &[u8], value: *const u8) -> io::Result<()> {
+        assert_eq!(key.len(), self.key_bytes);
+        let request = ElementRequest {
+            map: number(self.as_fd()),
+            padding: 0,
+            key: key.as_ptr() as u64,
+            value: value as u64,
+            flags: 0,
+        };
+        // SAFETY: the pointers lead to as many bytes as the map's keys have and, where the command reads one, its values, as asserted.
+        unsafe { call(command, &request) }?;
+        Ok(())
+    }
+}
+
+impl AsFd for Map {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
 }
 
 /// A program that is loaded. It lives as long as something refers to it.
@@ -124,29 +176,25 @@ pub(in crate::af_xdp) fn load_program(
     let mut name = [0; 16];
     name[..10].copy_from_slice(b"retroscope");
     let length = |len: usize| u32::try_from(len).map_err(io::Error::other);
-    let request = LoadRequest {
-        kind: TYPE_XDP,
-        instruction_count: length(instructions.len())?,
-        instructions: instructions.as_ptr() as u64,
-        license: c"Dual MIT/GPL".as_ptr() as u64,
-        log_level: 0,
-        log_bytes: 0,
-        log: 0,
-        kernel_version: 0,
-        flags: if with_fragments { HAS_FRAGMENTS } else { 0 },
-        name,
-        interface: 0,
-        attach_type: ATTACH_XDP,
-    };
+    let instruction_count = length(instructions.len())?;
     let program = explained(|log| {
-        let request = match log {
-            Some(log) => LoadRequest {
-                log_level: 1,
-                log_bytes: length(log.len())?,
-                log: log.as_mut_ptr() as u64,
-                ..request
-            },
-            None => request,
+        let (log_level, log_bytes, log) = match log {
+            Some(log) => (1, length(log.len())?, log.as_mut_ptr() as u64),
+            None => (0, 0, 0),
+        };
+        let request = LoadRequest {
+            kind: TYPE_XDP,
+            instruction_count,
+            instructions: instructions.as_ptr() as u64,
+            license: c"Dual MIT/GPL".as_ptr() as u64,
+            log_level,
+            log_bytes,
+            log,
+            kernel_version: 0,
+            flags: if with_fragments { HAS_FRAGMENTS } else { 0 },
+            name,
+            interface: 0,
+            attach_type: ATTACH_XDP,
         };
         // SAFETY: the three pointers lead to as many instructions, a C string and as many bytes of log as the request says, which
         // live across the call; the kernel writes to the log only, which is borrowed by nobody else.
@@ -216,74 +264,17 @@ impl Drop for Link {
 /// Attaches a program to an interface of the calling thread's network namespace; `flags` are `XDP_FLAGS_`. Since Linux 5.9.
 pub(in crate::af_xdp) fn attach(
     program: &Program,
-    interface_index: u32,
+    interface_index: i32,
     flags: u32,
 ) -> io::Result<Link> {
     let request = LinkRequest {
         program: number(program.0.as_fd()),
-        interface: interface_index,
+        interface: interface_index.cast_unsigned(),
         attach_type: ATTACH_XDP,
         flags,
     };
     // SAFETY: the attributes of LINK_CREATE begin with these four numbers; no pointers.
     unsafe { call_for_descriptor(LINK_CREATE, &request) }.map(Link)
-}
-
-/// Puts a socket into a map of sockets.
-pub(in crate::af_xdp) fn set_socket(
-    map: BorrowedFd<'_>,
-    queue: u32,
-    socket: BorrowedFd<'_>,
-) -> io::Result<()> {
-    let value = number(socket);
-    // SAFETY: keys and values of such a map are u32.
-    unsafe {
-        change(
-            MAP_UPDATE,
-            map,
-            (&raw const queue).cast(),
-            (&raw const value).cast(),
-        )
-    }
-}
-
-/// Adds a key to a hash whose keys have `N` bytes and whose values have 8.
-pub(in crate::af_xdp) fn insert<const N: usize>(
-    map: BorrowedFd<'_>,
-    key: &[u8; N],
-) -> io::Result<()> {
-    let value = 0_u64;
-    // SAFETY: the caller made the map with keys of N bytes and values of 8.
-    unsafe { change(MAP_UPDATE, map, key.as_ptr(), (&raw const value).cast()) }
-}
-
-/// Takes a key out of a map whose keys have `N` bytes.
-pub(in crate::af_xdp) fn remove<const N: usize>(
-    map: BorrowedFd<'_>,
-    key: &[u8; N],
-) -> io::Result<()> {
-    // SAFETY: the caller made the map with keys of N bytes; no value is read.
-    unsafe { change(MAP_DELETE, map, key.as_ptr(), std::ptr::null()) }
-}
-
-/// # Safety
-/// `key` and, where the command reads one, `value` lead to as many bytes as the map's keys and values have.
-unsafe fn change(
-    command: i32,
-    map: BorrowedFd<'_>,
-    key: *const u8,
-    value: *const u8,
-) -> io::Result<()> {
-    let request = ElementRequest {
-        map: number(map),
-        padding: 0,
-        key: key as u64,
-        value: value as u64,
-        flags: 0,
-    };
-    // SAFETY: the caller answers for the pointers.
-    unsafe { call(command, &request) }?;
-    Ok(())
 }
 
 /// # Safety

@@ -8,9 +8,7 @@ mod memory;
 mod rings;
 mod socket;
 
-pub(super) use bpf::{
-    Instruction, Link, Map, Program, attach, create_map, insert, load_program, remove, set_socket,
-};
+pub(super) use bpf::{Instruction, Link, Map, Program, attach, load_program};
 pub(super) use memory::{Counters, Umem};
 pub(super) use rings::{ConsumerRing, Descriptor, ProducerRing};
 pub(super) use socket::XdpSocket;

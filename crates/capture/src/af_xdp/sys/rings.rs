@@ -68,12 +68,8 @@ impl Ring {
     ) -> io::Result<Self> {
         let unknown = || io::Error::other("rings of an unknown layout");
         let flags = offsets.flags.ok_or_else(unknown)?;
-        let mut places = [0_usize; 4];
         let offsets = [offsets.producer, offsets.consumer, offsets.desc, flags];
-        for (place, offset) in places.iter_mut().zip(offsets) {
-            *place = usize::try_from(offset).map_err(io::Error::other)?;
-        }
-        let offsets = places;
+        let offsets = offsets.map(|offset| usize::try_from(offset).unwrap_or(usize::MAX));
         let bytes = offsets[ENTRIES].saturating_add((entries as usize).saturating_mul(entry_bytes));
         let is_inside = |place: usize| place.is_multiple_of(4) && place.saturating_add(4) <= bytes;
         if !entries.is_power_of_two()

@@ -107,38 +107,18 @@ impl XdpSocket {
         Ok(sockopt::set_xdp_umem_reg(self, registration)?)
     }
 
-    /// Binds to a queue of an interface, once: to have the NIC write into the chunks itself (`zero_copy`), else the kernel copies. Without
-    /// saying so the kernel takes copy mode where the driver refuses zero-copy, and does not say why. `fragments`: packets longer than a
-    /// chunk come in several, since Linux 6.6. Fails with `EINVAL` where there is no such queue, and
-    /// with what the driver says where it has no zero-copy; it can be tried again then.
+    /// Binds to a queue of an interface, once: with `XDP_ZEROCOPY` to have the NIC write into the chunks itself, with `XDP_COPY` the kernel
+    /// copies. With neither the kernel takes copy mode where the driver refuses zero-copy, and does not say why. `XDP_USE_SG`: packets longer
+    /// than a chunk come in several, since Linux 6.6. `XDP_USE_NEED_WAKEUP`: the fill ring tells when the driver sleeps. Fails with `EINVAL`
+    /// where there is no such queue, and with what the driver says where it has no zero-copy; it can be tried again then.
     pub(in crate::af_xdp) fn bind(
         &self,
-        interface_index: u32,
+        interface_index: i32,
         queue: u32,
-        zero_copy: bool,
-        fragments: bool,
+        flags: SocketAddrXdpFlags,
     ) -> io::Result<()> {
-        let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
-        flags |= if zero_copy {
-            SocketAddrXdpFlags::XDP_ZEROCOPY
-        } else {
-            SocketAddrXdpFlags::XDP_COPY
-        };
-        flags.set(SocketAddrXdpFlags::XDP_USE_SG, fragments);
-        Ok(bind(
-            self,
-            &SocketAddrXdp::new(flags, interface_index, queue),
-        )?)
-    }
-
-    /// Binds to a queue of an interface, to send in copy mode: whatever the driver is, it is not told.
-    pub(in crate::af_xdp) fn bind_to_send(
-        &self,
-        interface_index: u32,
-        queue: u32,
-    ) -> io::Result<()> {
-        let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, interface_index, queue);
-        Ok(bind(self, &address)?)
+        let index = interface_index.cast_unsigned();
+        Ok(bind(self, &SocketAddrXdp::new(flags, index, queue))?)
     }
 
     /// Takes the error that the kernel left, if any: `ENETDOWN` when the interface was removed.

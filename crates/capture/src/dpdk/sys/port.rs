@@ -1,7 +1,7 @@
 //! Ports, from the device's name to its end: who is alone, what is opened, what an open one can be asked.
 
 use std::{
-    ffi::CStr,
+    ffi::{CString, c_int},
     fmt, io,
     ptr::{self, NonNull},
     sync::{
@@ -38,14 +38,15 @@ pub(super) static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 impl Environment {
     /// Makes a device out of its description and its driver.
-    pub(in crate::dpdk) fn probe(&self, _: &mut Alone, device: &CStr) -> io::Result<()> {
+    pub(in crate::dpdk) fn probe(&self, _: &mut Alone, device: &str) -> io::Result<()> {
+        let device = CString::new(device)?;
         // SAFETY: `device` ends with NUL and is copied; the caller is alone.
         check(unsafe { rsd_probe(device.as_ptr()) })
     }
 
     /// The port of the device of that name.
-    pub(in crate::dpdk) fn find(&self, _: &mut Alone, name: &CStr) -> io::Result<u16> {
-        let mut port = 0;
+    pub(in crate::dpdk) fn find(&self, _: &mut Alone, name: &str) -> io::Result<u16> {
+        let (name, mut port) = (CString::new(name)?, 0);
         // SAFETY: `name` ends with NUL, `port` is writable; the caller is alone.
         check(unsafe { rsd_find(name.as_ptr(), &raw mut port) })?;
         Ok(port)
@@ -124,13 +125,14 @@ impl Opening {
     /// end of a page, because no device reads or writes them.
     pub(in crate::dpdk) fn pool(
         &mut self,
-        name: &CStr,
+        name: &str,
         count: u32,
         room: u16,
         own_bytes: usize,
         node: i32,
         packed: bool,
     ) -> io::Result<Pool> {
+        let name = CString::new(name)?;
         let mut raw = RawPool {
             mempool: ptr::null_mut(),
             zone: ptr::null(),
@@ -155,10 +157,7 @@ impl Opening {
     }
 
     pub(in crate::dpdk) fn describe(&mut self) -> io::Result<Device> {
-        let mut device = Device::default();
-        // SAFETY: the caller is alone, the port is open, `device` is writable and laid out as the structure.
-        check(unsafe { rsd_describe(self.port.number, &raw mut device) })?;
-        Ok(device)
+        self.port.ask(rsd_describe)
     }
 
     /// Configures the port, which is not started. `key`: what it is to hash with, where packets are to be spread; else empty.
@@ -231,33 +230,29 @@ pub(in crate::dpdk) struct Port {
 }
 
 impl Port {
-    fn ask(&self) -> MutexGuard<'_, ()> {
-        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    /// One of the questions about a port, each of which fills a structure.
+    fn ask<T: Default>(
+        &self,
+        question: unsafe extern "C" fn(u16, *mut T) -> c_int,
+    ) -> io::Result<T> {
+        let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answer = T::default();
+        // SAFETY: the port is open, no other thread asks it; `answer` is writable and laid out as the structure.
+        check(unsafe { question(self.number, &raw mut answer) })?;
+        Ok(answer)
     }
 
     pub(in crate::dpdk) fn counters(&self) -> io::Result<Counters> {
-        let _asking = self.ask();
-        let mut counters = Counters::default();
-        // SAFETY: the port is open, no other thread asks it; `counters` is writable and laid out as the structure.
-        check(unsafe { rsd_counters(self.number, &raw mut counters) })?;
-        Ok(counters)
+        self.ask(rsd_counters)
     }
 
     pub(in crate::dpdk) fn link(&self) -> io::Result<Link> {
-        let _asking = self.ask();
-        let mut link = Link::default();
-        // SAFETY: the port is open, no other thread asks it; `link` is writable and laid out as the structure.
-        check(unsafe { rsd_link(self.number, &raw mut link) })?;
-        Ok(link)
+        self.ask(rsd_link)
     }
 
     /// What the device's clock shows.
     pub(in crate::dpdk) fn clock(&self) -> io::Result<u64> {
-        let _asking = self.ask();
-        let mut ticks = 0;
-        // SAFETY: the port is open, no other thread asks it; `ticks` is writable.
-        check(unsafe { rsd_clock(self.number, &raw mut ticks) })?;
-        Ok(ticks)
+        self.ask(rsd_clock)
     }
 }
 

@@ -91,17 +91,14 @@ fn key_text(key: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use retroscope_capture::rss::HashFields;
+    use retroscope_capture::rss::{ADDRESSES_AND_PORTS, DESTINATION};
 
     use super::{super::finding::Severity, *};
 
     fn settings(key: &[u8], destination: bool) -> RssSettings {
-        let fields = HashFields {
-            source: true,
-            destination,
-            source_port: true,
-            destination_port: true,
-            others: false,
+        let fields = match destination {
+            true => ADDRESSES_AND_PORTS,
+            false => ADDRESSES_AND_PORTS & !DESTINATION,
         };
         RssSettings {
             function: TOEPLITZ,

@@ -151,20 +151,9 @@ fn a_key_ends_with_zeros() {
     assert_eq!(window(&MICROSOFT_KEY, 1), 0xdab4_adb4);
 }
 
-const ALL_FIELDS: HashFields = HashFields {
-    source: true,
-    destination: true,
-    source_port: true,
-    destination_port: true,
-    others: false,
-};
-const ADDRESSES: HashFields = HashFields {
-    source_port: false,
-    destination_port: false,
-    ..ALL_FIELDS
-};
+const ADDRESSES: u64 = SOURCE | DESTINATION;
 
-fn settings(key: &[u8], entries: u32, queues: u32, fields: HashFields) -> RssSettings {
+fn settings(key: &[u8], entries: u32, queues: u32, fields: u64) -> RssSettings {
     RssSettings {
         function: TOEPLITZ,
         key: key.to_vec(),
@@ -199,7 +188,7 @@ impl Random {
 /// Conversations out of 400 whose directions reach two queues, by hashing them.
 fn simulate(settings: &RssSettings, kind: FlowKind) -> usize {
     let mut random = Random(7);
-    let with_ports = settings.fields[0].1.source_port;
+    let with_ports = settings.fields[0].1 & SOURCE_PORT != 0;
     let queue = |a, b| {
         let hash = hash_addresses(&settings.key, a, b, with_ports).unwrap() as usize;
         settings.table[hash % settings.table.len()]
@@ -232,7 +221,7 @@ fn the_decision_is_what_a_simulation_finds() {
     }
     let (mut split, mut whole) = (0, 0);
     for key in keys {
-        for fields in [ALL_FIELDS, ADDRESSES] {
+        for fields in [ADDRESSES_AND_PORTS, ADDRESSES] {
             for (entries, queues) in [(128, 4), (100, 3), (128, 1)] {
                 let settings = settings(&key, entries, queues, fields);
                 for kind in FlowKind::ALL {
@@ -253,7 +242,7 @@ fn the_decision_is_what_a_simulation_finds() {
 
 #[test]
 fn what_no_table_entry_depends_on_does_not_matter() {
-    let settings = settings(&symmetric(), 128, 4, ALL_FIELDS);
+    let settings = settings(&symmetric(), 128, 4, ADDRESSES_AND_PORTS);
     // Its input's window is touched by the highest bit of the hash only.
     let mut key = symmetric();
     key[0] ^= 0x80;
@@ -271,20 +260,14 @@ fn what_no_table_entry_depends_on_does_not_matter() {
 
 #[test]
 fn settings_that_decide_alone() {
-    let one_sided = HashFields {
-        destination: false,
-        ..ALL_FIELDS
-    };
+    let one_sided = ADDRESSES_AND_PORTS & !DESTINATION;
     let settings_of = |fields| settings(&symmetric(), 128, 4, fields);
     assert_eq!(
         settings_of(one_sided).splits(FlowKind::Udp4),
         Some(Split::Fields)
     );
-    assert_eq!(
-        settings_of(HashFields::default()).splits(FlowKind::Udp4),
-        None
-    );
-    let mut other = settings(&MICROSOFT_KEY, 128, 4, ALL_FIELDS);
+    assert_eq!(settings_of(0).splits(FlowKind::Udp4), None);
+    let mut other = settings(&MICROSOFT_KEY, 128, 4, ADDRESSES_AND_PORTS);
     other.symmetric_input = true;
     assert_eq!(other.splits(FlowKind::Tcp6), None);
     other.symmetric_input = false;
@@ -298,4 +281,15 @@ fn settings_that_decide_alone() {
     assert_eq!(other.splits(FlowKind::Tcp6), Some(Split::Unknown));
     other.table = vec![3; 128];
     assert_eq!(other.splits(FlowKind::Tcp6), None, "one queue");
+}
+
+#[test]
+fn the_loopback_interface_has_no_hash() {
+    let error = rss_settings("lo").unwrap_err();
+    assert!(
+        matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENODEV)),
+        "{error}"
+    );
+    let error = rss_settings("no-such-if").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
 }
