@@ -8,7 +8,10 @@
 //! `rx_dropped`, which has other things too. So nobody knows how many of its packets were dropped; no more than the one counter
 //! grew, nor than the other did.
 
-use std::{fs::File, io, os::unix::fs::FileExt};
+use std::{
+    fs::File,
+    io::{self, Read as _, Seek as _},
+};
 
 use crate::{
     InputDrops,
@@ -232,7 +235,7 @@ impl Bound {
 struct InputQueues {
     /// Opened once: the process may be confined later.
     file: File,
-    text: Vec<u8>,
+    text: String,
     last: u64,
 }
 
@@ -240,7 +243,7 @@ impl InputQueues {
     fn open() -> Option<Self> {
         let mut queues = Self {
             file: File::open("/proc/thread-self/net/softnet_stat").ok()?,
-            text: vec![0; 4096],
+            text: String::with_capacity(4096),
             last: 0,
         };
         queues.last = queues.dropped()?;
@@ -256,17 +259,10 @@ impl InputQueues {
     }
 
     fn dropped(&mut self) -> Option<u64> {
-        let mut length = 0;
-        loop {
-            let read = self.file.read_at(&mut self.text[length..], length as u64);
-            match read.ok()? {
-                0 => return sum_of_dropped(std::str::from_utf8(&self.text[..length]).ok()?),
-                more => length += more,
-            }
-            if length == self.text.len() {
-                self.text.resize(2 * length, 0);
-            }
-        }
+        self.text.clear();
+        self.file.rewind().ok()?;
+        self.file.read_to_string(&mut self.text).ok()?;
+        sum_of_dropped(&self.text)
     }
 }
 

@@ -18,7 +18,7 @@ use super::{
 use crate::af_packet::sys::PacketSocket;
 
 /// Receive queues that are looked after: more than any NIC has.
-pub(super) const QUEUES_MAX: usize = 1024;
+pub(super) const QUEUES_MAX: u32 = 1024;
 
 /// Flows that can be shunted at once; the least recently used ones fall out.
 const SHUNTED_MAX: u32 = 1 << 16;
@@ -95,9 +95,9 @@ pub(super) struct Hold {
     /// Run by the driver; else by the kernel's network stack, after it has made a packet of its own of it.
     pub(super) is_native: bool,
     /// Queues that have a socket, or know that the interface has no such queue.
-    settled: BTreeSet<usize>,
+    settled: BTreeSet<u32>,
     /// Queues that have failed, and wait for no interface any more.
-    failed: BTreeSet<usize>,
+    failed: BTreeSet<u32>,
     /// Why an interface that came back is not taken, which was told.
     pub(super) refusal: Option<String>,
     /// When to ask next whether the host uses an interface that came back, and until when, on the monotonic clock.
@@ -116,9 +116,8 @@ pub(super) struct Held {
 impl Attachment {
     /// Loads the program. `promiscuous`: a socket that receives nothing, if interfaces are to be promiscuous.
     pub(super) fn new(plan: Plan, promiscuous: Option<PacketSocket>) -> io::Result<Self> {
-        let lines = u32::try_from(QUEUES_MAX).map_err(io::Error::other)?;
-        let counters = Map::new(Map::ARRAY, 4, LINE_BYTES, lines)?;
-        let sockets = Map::new(Map::SOCKETS, 4, 4, lines)?;
+        let counters = Map::new(Map::ARRAY, 4, LINE_BYTES, QUEUES_MAX)?;
+        let sockets = Map::new(Map::SOCKETS, 4, 4, QUEUES_MAX)?;
         let shunted = Map::new(Map::LRU_HASH, KEY_BYTES, 8, SHUNTED_MAX)?;
         let code = assemble(Parts {
             counters: counters.as_fd().as_raw_fd(),
@@ -203,7 +202,7 @@ impl Attachment {
     }
 
     /// Lets the packets of a queue go on to the host, or takes them; those without a socket go on and are counted.
-    pub(super) fn set_open(&self, line: usize, is_open: bool) {
+    pub(super) fn set_open(&self, line: u32, is_open: bool) {
         self.counters.set(line, word::OPEN, u64::from(is_open));
     }
 
@@ -222,19 +221,19 @@ impl Hold {
     }
 
     /// The queue of this line has what it needs for this interface.
-    pub(super) fn settle(&mut self, generation: u64, line: usize) {
+    pub(super) fn settle(&mut self, generation: u64, line: u32) {
         if self.generation == generation {
             self.settled.insert(line);
         }
     }
 
     /// The queue of this line has failed: nobody waits for it.
-    pub(super) fn fail(&mut self, line: usize) {
+    pub(super) fn fail(&mut self, line: u32) {
         self.failed.insert(line);
     }
 
     /// Whether all of so many queues have what they need, but for those that have failed.
-    pub(super) fn is_settled(&self, queues: usize) -> bool {
+    pub(super) fn is_settled(&self, queues: u32) -> bool {
         (0..queues).all(|line| self.settled.contains(&line) || self.failed.contains(&line))
     }
 

@@ -92,9 +92,9 @@ pub(super) struct Opened {
     pub(super) spares: Vec<Channel>,
     pub(super) umem: Umem,
     /// Chunks of `umem`, back to back from its start.
-    pub(super) chunks: usize,
+    pub(super) chunks: u32,
     /// A power of two.
-    pub(super) chunk_bytes: usize,
+    pub(super) chunk_bytes: u32,
     /// Why the kernel copies; `None`: zero-copy.
     pub(super) copied: Option<WhyCopied>,
     /// How long to ask the driver before sleeping.
@@ -108,9 +108,9 @@ pub(super) struct XdpEngine {
     attachment: Arc<Attachment>,
     taken: Arc<TakenInterface>,
     /// The queue's number, and its line in the counters.
-    line: usize,
+    line: u32,
     /// How many queues have a socket.
-    queues: usize,
+    queues: u32,
     /// The interface, or the last one.
     held: Held,
     tie: Tie,
@@ -144,7 +144,7 @@ pub(super) fn queue(
     opened: Opened,
     (attachment, held): (Arc<Attachment>, Held),
     taken: Arc<TakenInterface>,
-    (line, queues): (usize, usize),
+    (line, queues): (u32, u32),
 ) -> Box<dyn Queue> {
     if opened.busy_ns.is_some() {
         live.wait_ns_max = BUSY_WAIT_NS;
@@ -154,7 +154,7 @@ pub(super) fn queue(
         live.counters = Some(InterfaceCounters::new(Some(held.index)));
     }
     let mut engine = XdpEngine {
-        lent_chunks: Vec::with_capacity(opened.chunks),
+        lent_chunks: Vec::with_capacity(opened.chunks as usize),
         was_zero_copy: opened.copied.is_none(),
         opened,
         attachment,
@@ -185,8 +185,8 @@ pub(super) fn queue(
 impl XdpEngine {
     /// Gives all chunks to the socket, which has had none.
     fn give_all(&mut self) {
-        let chunk_bytes = self.opened.chunk_bytes as u64;
-        let all = (0..self.opened.chunks as u64).map(|chunk| chunk * chunk_bytes);
+        let chunk_bytes = u64::from(self.opened.chunk_bytes);
+        let all = (0..u64::from(self.opened.chunks)).map(|chunk| chunk * chunk_bytes);
         self.lent_chunks.clear();
         self.lent_chunks.extend(all);
         self.give_lent();
@@ -223,7 +223,7 @@ impl XdpEngine {
     }
 
     fn own_start(&self) -> usize {
-        self.opened.chunks * self.opened.chunk_bytes
+        self.opened.umem.own_at()
     }
 
     /// Where the bytes of a descriptor lie in the chunks; `None`: it makes no sense.
@@ -365,7 +365,7 @@ impl Engine for XdpEngine {
             for index in taken..taken + parts {
                 let address = self.opened.channel.rx.peek(index).address;
                 self.lent_chunks
-                    .push(address & !(self.opened.chunk_bytes as u64 - 1));
+                    .push(address & !(u64::from(self.opened.chunk_bytes) - 1));
             }
             taken += parts;
         }

@@ -99,7 +99,7 @@ impl XdpSource {
     fn take_best(
         taken: &TakenInterface,
         index: i32,
-        chunk_bytes: usize,
+        chunk_bytes: u32,
         (better, last): (Vec<Plan>, Plan),
     ) -> Result<(Attachment, Held, Vec<Opened>), SourceError> {
         for plan in better {
@@ -115,15 +115,13 @@ impl XdpSource {
     fn take(
         taken: &TakenInterface,
         index: i32,
-        chunk_bytes: usize,
+        chunk_bytes: u32,
         plan: Plan,
     ) -> Result<(Attachment, Held, Vec<Opened>), SourceError> {
-        let promiscuous = match taken.config.promiscuous {
-            true => {
-                Some(PacketSocket::new().map_err(|error| taken.error("socket(AF_PACKET)", error))?)
-            }
-            false => None,
-        };
+        let promiscuous = taken.config.promiscuous.then(PacketSocket::new);
+        let promiscuous = promiscuous
+            .transpose()
+            .map_err(|error| taken.error("socket(AF_PACKET)", error))?;
         let attachment =
             Attachment::new(plan, promiscuous).map_err(|error| taken.error("bpf", error))?;
         let held = attachment
@@ -133,14 +131,14 @@ impl XdpSource {
                 _ => taken.error("bpf(BPF_LINK_CREATE)", error),
             })?;
         let mut opened = Vec::new();
-        for queue in 0..u32::try_from(QUEUES_MAX).unwrap_or(u32::MAX) {
+        for queue in 0..QUEUES_MAX {
             let Some(one) = open_queue(taken, index, queue, plan, chunk_bytes)? else {
                 break;
             };
             attachment
                 .set_socket(queue, &one.channel.socket)
                 .map_err(|error| taken.error("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
-            attachment.hold().settle(held.generation, opened.len());
+            attachment.hold().settle(held.generation, queue);
             opened.push(one);
         }
         Ok((attachment, held, opened))
@@ -199,7 +197,8 @@ impl Source for XdpSource {
         let plans = Plan::all(bytes_max, fits(chunk_bytes), is_linux(JOINS_BUFFERS));
         let (attachment, held, mut opened) =
             Self::take_best(&taken, found.index, chunk_bytes.into(), plans)?;
-        (opened.len()..QUEUES_MAX).for_each(|line| attachment.set_open(line, true));
+        let queues = u32::try_from(opened.len()).unwrap_or(QUEUES_MAX);
+        (queues..QUEUES_MAX).for_each(|line| attachment.set_open(line, true));
         let few_spares = open_spares(&taken, &mut opened);
         let mut notices = self.notices(&attachment, &opened);
         notices.extend(used.notices(name));
@@ -214,7 +213,6 @@ impl Source for XdpSource {
             time_domain: TimeDomain::KernelSoftware,
             time_resolution_ns: 1,
         };
-        let queues = opened.len();
         let near = CpuList::near(Path::new("/sys"), &self.config.interface, found.index);
         let queue = |(line, opened)| {
             let cpus = self.config.cpus.of_thread(&near);
@@ -224,7 +222,7 @@ impl Source for XdpSource {
             let taken = Arc::clone(&taken);
             queue::queue(live, opened, (attachment, held), taken, (line, queues))
         };
-        let opened: Vec<_> = opened.into_iter().enumerate().map(queue).collect();
+        let opened: Vec<_> = (0..).zip(opened).map(queue).collect();
         Ok(Box::new(opened))
     }
 }
@@ -235,13 +233,13 @@ fn open_queue(
     index: i32,
     queue: u32,
     plan: Plan,
-    chunk_bytes: usize,
+    chunk_bytes: u32,
 ) -> Result<Option<Opened>, SourceError> {
-    let wanted = taken.config.buffer_bytes.unwrap_or(BUFFER_BYTES) / chunk_bytes;
+    let wanted = taken.config.buffer_bytes.unwrap_or(BUFFER_BYTES) / chunk_bytes as usize;
     // A power of two, as the rings are, and not more than the kernel gives rings.
-    let chunks = 1 << wanted.clamp(64, 1 << 17).ilog2();
-    let umem =
-        Umem::new(chunks * chunk_bytes, OWN_BYTES).map_err(|error| taken.error("mmap", error))?;
+    let chunks: u32 = 1 << wanted.clamp(64, 1 << 17).ilog2();
+    let umem = Umem::new(chunks as usize * chunk_bytes as usize, OWN_BYTES)
+        .map_err(|error| taken.error("mmap", error))?;
     let mut channel = taken.open_socket(&umem, chunks, chunk_bytes)?;
     let give_up_ns = clock::monotonic_ns() + BUSY_NS;
     let copied = loop {

@@ -93,8 +93,8 @@ impl TakenInterface {
     pub(super) fn open_socket(
         &self,
         umem: &Umem,
-        chunks: usize,
-        chunk_bytes: usize,
+        chunks: u32,
+        chunk_bytes: u32,
     ) -> Result<Channel, SourceError> {
         let socket = XdpSocket::new().map_err(|error| self.error("socket(AF_XDP)", error))?;
         if let Some(time) = self.config.busy_poll {
@@ -108,11 +108,8 @@ impl TakenInterface {
                     _ => self.error("setsockopt(SO_BUSY_POLL)", error),
                 })?;
         }
-        let too_large = |_| self.error("mmap", io::ErrorKind::OutOfMemory.into());
-        let entries = u32::try_from(chunks).map_err(too_large)?;
-        let bytes = u32::try_from(chunk_bytes).map_err(too_large)?;
         let (fill, rx) = socket
-            .set_up(umem, bytes, entries)
+            .set_up(umem, chunk_bytes, chunks)
             .map_err(|error| match error.raw_os_error() {
                 Some(libc::ENOBUFS) => self.unsupported(
                     "the memory that may be locked is too small: raise it (ulimit -l), or give less with --capture-buffer",

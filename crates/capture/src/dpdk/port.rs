@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::{
+    DpdkConfig,
     device::Device,
     driver::DriverQuirks,
     eal::refused,
@@ -41,16 +42,6 @@ pub(super) const FRAME_BYTES_MAX: u32 = 65_536;
 /// Bytes of payload that a NIC is asked to take: a tap may have jumbo frames.
 const MTU: u16 = 9000;
 
-/// What is asked of a port.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Wish {
-    pub(super) promiscuous: bool,
-    /// Threads that would serve it.
-    pub(super) threads: u16,
-    /// Bytes of buffers of each thread; `None`: as many as the device has descriptors.
-    pub(super) buffer_bytes: Option<usize>,
-}
-
 /// A port that was started.
 #[derive(Debug)]
 pub(super) struct Opened {
@@ -67,14 +58,15 @@ pub(super) struct Opened {
     pub(super) notices: Vec<String>,
 }
 
-/// Opens the port of a device and starts it.
+/// Opens the port of a device for up to so many threads and starts it.
 ///
 /// # Errors
 /// [`SourceError`].
 pub(super) fn open(
     environment: &'static Environment,
     device: &Device,
-    wish: Wish,
+    config: &DpdkConfig,
+    threads: u16,
 ) -> Result<Opened, SourceError> {
     let name = device.name();
     let mut alone = Alone::wait();
@@ -85,13 +77,8 @@ pub(super) fn open(
     let driver = described.driver();
     let quirks = DriverQuirks::of(&driver, device);
     let mut notices = Vec::new();
-    let queues = queue_count(
-        wish.threads,
-        described.queues_max,
-        described.rss_types,
-        quirks,
-    );
-    if u32::from(wish.threads) > u32::from(queues) {
+    let queues = queue_count(threads, described.queues_max, described.rss_types, quirks);
+    if u32::from(threads) > u32::from(queues) {
         let has = if queues == 1 {
             "1 receive queue".to_owned()
         } else {
@@ -128,17 +115,17 @@ pub(super) fn open(
         device: &described,
         quirks,
         queues,
-        threads: wish.threads.min(queues),
+        threads: threads.min(queues),
     };
     let descriptors = memory
-        .set_up(&mut port, wish.buffer_bytes)
+        .set_up(&mut port, config.buffer_bytes)
         .map_err(error("rte_eth_rx_queue_setup"))?;
     port.start().map_err(error("rte_eth_dev_start"))?;
     if !key.is_empty() {
         notices.extend(check_spread(&mut port, name, queues, &key));
     }
     // Where the host's interface is behind it, the source does that in a way that ends with the process.
-    if wish.promiscuous
+    if config.promiscuous
         && !quirks.is_vdev
         && let Err(refusal) = port.set_promiscuous()
     {

@@ -449,16 +449,12 @@ impl Engine for DpdkEngine {
     /// The first queue tells the port's counters, so it ends last.
     fn ledger(&mut self, _is_over: bool) -> Ledger {
         self.leave_others();
-        match self.end {
-            End::Waiting { give_up_ns } => {
-                let are_others_over = self.shared.left.load(Ordering::Acquire) == 0;
-                if self.line == 0 && !are_others_over && clock::monotonic_ns() < give_up_ns {
-                    return Ledger::Pending;
-                }
-                self.end = End::Over;
+        if let End::Waiting { give_up_ns } = self.end {
+            let are_others_over = self.shared.left.load(Ordering::Acquire) == 0;
+            if self.line == 0 && !are_others_over && clock::monotonic_ns() < give_up_ns {
+                return Ledger::Pending;
             }
-            End::Over => {}
-            End::Open | End::Shut => return Ledger::Unknown,
+            self.end = End::Over;
         }
         if self.line > 0 {
             return Ledger::Unknown;
@@ -484,11 +480,9 @@ impl Engine for DpdkEngine {
             Ok(counters) => self.port_statistics(counters, as_of_ns),
             Err(_) => SourceStatistics {
                 received: None,
-                lost: vec![
-                    (LossCause::Nic, None),
-                    (LossCause::Damaged, None),
-                    (LossCause::NoBuffer, None),
-                ],
+                lost: [LossCause::Nic, LossCause::Damaged, LossCause::NoBuffer]
+                    .map(|cause| (cause, None))
+                    .to_vec(),
                 as_of_ns: None,
             },
         }

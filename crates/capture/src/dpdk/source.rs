@@ -9,7 +9,7 @@ use super::{
     device::Device,
     eal::environment,
     lower::LowerDevice,
-    port::{self, Opened, Wish},
+    port::{self, Opened},
     queue::{self, PortQueues, Stamping},
     stamps::{DeviceClock, Reading},
     sys,
@@ -93,19 +93,16 @@ impl DpdkSource {
             return Ok(None);
         };
         let interface = NamedInterface::new(name)?;
+        let is_socket_of = |driver: &str| device.name().starts_with(driver);
         let Ok(index) = interface.query.index(name) else {
             // `net_tap` names an interface that is still to be made, libpcap knows devices that are no interfaces.
-            let is_needed = ["net_af_packet", "net_af_xdp"]
-                .iter()
-                .any(|start| device.name().starts_with(start));
-            return match is_needed {
-                true => Err(SourceError::NoInterface {
-                    interface: name.to_owned(),
-                }),
-                false => Ok(None),
-            };
+            if is_socket_of("net_af_packet") || is_socket_of("net_af_xdp") {
+                let interface = name.to_owned();
+                return Err(SourceError::NoInterface { interface });
+            }
+            return Ok(None);
         };
-        let is_ours = self.config.promiscuous && !device.name().starts_with("net_pcap");
+        let is_ours = self.config.promiscuous && !is_socket_of("net_pcap");
         let promiscuous = is_ours.then(|| -> Result<_, SourceError> {
             let socket =
                 PacketSocket::new().map_err(|error| system(device, "socket(AF_PACKET)", error))?;
@@ -164,30 +161,17 @@ fn has_no_interface(folder: &Path) -> io::Result<()> {
     )))
 }
 
-/// Whose time the packets get, and in what steps, ns.
-fn stamping(opened: &Opened, device: &Device) -> (Stamping, TimeDomain, u64) {
+/// Whose time the packets get.
+fn stamping(opened: &Opened) -> Stamping {
     if let Some(unit_ns) = opened.quirks.stamp_ns {
-        let domain = if device.value("rx_pcap").is_some() {
-            TimeDomain::File
-        } else {
-            TimeDomain::KernelSoftware
-        };
-        return (Stamping::Epoch(unit_ns), domain, unit_ns.unsigned_abs());
+        return Stamping::Epoch(unit_ns);
     }
-    let ticks = opened.port.clock().ok().filter(|_| opened.has_clock);
-    match ticks {
-        Some(ticks) => {
-            let reading = Reading {
-                ticks,
-                time_ns: clock::realtime_ns(),
-            };
-            (
-                Stamping::Device(DeviceClock::new(reading)),
-                TimeDomain::Nic,
-                1,
-            )
-        }
-        None => (Stamping::Fetch, TimeDomain::Fetch, 1),
+    match opened.port.clock().ok().filter(|_| opened.has_clock) {
+        Some(ticks) => Stamping::Device(DeviceClock::new(Reading {
+            ticks,
+            time_ns: clock::realtime_ns(),
+        })),
+        None => Stamping::Fetch,
     }
 }
 
@@ -201,19 +185,23 @@ impl Source for DpdkSource {
         let lower = self.lower(&device)?;
         let cut_off = self.check_host(&device)?;
         let environment = environment(&self.config.eal)?;
-        let wish = Wish {
-            promiscuous: self.config.promiscuous,
-            threads: u16::try_from(queues).unwrap_or(u16::MAX).max(1),
-            buffer_bytes: self.config.buffer_bytes,
-        };
-        let mut opened = port::open(environment, &device, wish)?;
+        let threads = u16::try_from(queues).unwrap_or(u16::MAX).max(1);
+        let mut opened = port::open(environment, &device, &self.config, threads)?;
         let mut notices = vec![sentence(&opened, &device)];
         notices.append(&mut opened.notices);
         notices.extend(cut_off);
         let near = CpuList::of_node(Path::new("/sys"), opened.node);
         let shared = Arc::new(PortQueues::new(environment, opened, lower));
         let queue = |thread| {
-            let (stamping, time_domain, time_resolution_ns) = stamping(&shared.opened, &device);
+            let stamping = stamping(&shared.opened);
+            let (time_domain, time_resolution_ns) = match stamping {
+                Stamping::Epoch(unit_ns) if device.value("rx_pcap").is_some() => {
+                    (TimeDomain::File, unit_ns.unsigned_abs())
+                }
+                Stamping::Epoch(unit_ns) => (TimeDomain::KernelSoftware, unit_ns.unsigned_abs()),
+                Stamping::Device(_) => (TimeDomain::Nic, 1),
+                Stamping::Fetch => (TimeDomain::Fetch, 1),
+            };
             let interface = InterfaceInfo {
                 name: device.name().to_owned(),
                 link_type: LinkType::ETHERNET,

@@ -297,16 +297,18 @@ impl XdpEngine {
         if self.is_bound {
             return Err(self.used_up());
         }
-        let queue = u32::try_from(self.line).unwrap_or(u32::MAX);
         let (plan, is_native) = (self.attachment.plan, self.attachment.hold().is_native);
-        let outcome = self.opened.channel.bind(held.index, queue, is_native, plan);
+        let outcome = self
+            .opened
+            .channel
+            .bind(held.index, self.line, is_native, plan);
         let copied = match outcome {
             Ok(copied) => copied,
             Err(error) => return self.not_bound(live, error, held, absence, now_ns),
         };
         self.is_bound = true;
         self.attachment
-            .set_socket(queue, &self.opened.channel.socket)
+            .set_socket(self.line, &self.opened.channel.socket)
             .map_err(|error| self.taken.error("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
         // The socket before was closed before this one was bound.
         self.give_all();
@@ -339,7 +341,6 @@ impl XdpEngine {
         mut absence: Absence,
         now_ns: i64,
     ) -> Result<(), SourceError> {
-        let queue = u32::try_from(self.line).unwrap_or(u32::MAX);
         match error.raw_os_error() {
             // An interface that another queue has seen to be there, and that is gone again before this one has bound, is left too.
             Some(libc::ENODEV) => self.attachment.leave(held.generation),
@@ -347,15 +348,15 @@ impl XdpEngine {
             Some(libc::EBUSY) if now_ns - absence.busy_since_ns.unwrap_or(now_ns) < BUSY_NS => {
                 absence.busy_since_ns.get_or_insert(now_ns);
             }
-            Some(libc::EINVAL) if queue > 0 => {
+            Some(libc::EINVAL) if self.line > 0 => {
                 absence.without = Some(held.generation);
                 // If it gets one later, its packets are counted as unseen.
-                self.attachment.remove_socket(queue);
+                self.attachment.remove_socket(self.line);
                 self.attachment.set_open(self.line, true);
                 self.attachment.hold().settle(held.generation, self.line);
-                live.notice(format_args!("it has no receive queue {queue} now"));
+                live.notice(format_args!("it has no receive queue {} now", self.line));
             }
-            _ => return Err(self.taken.not_bound(queue, error)),
+            _ => return Err(self.taken.not_bound(self.line, error)),
         }
         self.tie = Tie::Absent(absence);
         Ok(())

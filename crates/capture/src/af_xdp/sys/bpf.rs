@@ -32,19 +32,19 @@ const LOG_BYTES: usize = 64 << 10;
 /// `struct bpf_insn`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub(in crate::af_xdp) struct Instruction {
-    pub(in crate::af_xdp) code: u8,
+pub(crate) struct Instruction {
+    pub(crate) code: u8,
     /// Destination in the lower four bits, source in the upper.
-    pub(in crate::af_xdp) registers: u8,
-    pub(in crate::af_xdp) offset: i16,
-    pub(in crate::af_xdp) immediate: i32,
+    pub(crate) registers: u8,
+    pub(crate) offset: i16,
+    pub(crate) immediate: i32,
 }
 
 const _: () = assert!(size_of::<Instruction>() == 8);
 
 /// A map: keys and values of fixed sizes.
 #[derive(Debug)]
-pub(in crate::af_xdp) struct Map {
+pub(crate) struct Map {
     descriptor: OwnedFd,
     key_bytes: usize,
     value_bytes: usize,
@@ -100,14 +100,14 @@ struct LinkRequest {
 
 impl Map {
     /// `BPF_MAP_TYPE_ARRAY` with `BPF_F_MMAPABLE`: since Linux 5.5.
-    pub(in crate::af_xdp) const ARRAY: (u32, u32) = (2, 1 << 10);
+    pub(crate) const ARRAY: (u32, u32) = (2, 1 << 10);
     /// `BPF_MAP_TYPE_LRU_HASH`.
-    pub(in crate::af_xdp) const LRU_HASH: (u32, u32) = (9, 0);
+    pub(crate) const LRU_HASH: (u32, u32) = (9, 0);
     /// `BPF_MAP_TYPE_XSKMAP`, whose values are descriptors of sockets.
-    pub(in crate::af_xdp) const SOCKETS: (u32, u32) = (17, 0);
+    pub(crate) const SOCKETS: (u32, u32) = (17, 0);
 
     /// Makes a map of one of the kinds above.
-    pub(in crate::af_xdp) fn new(
+    pub(crate) fn new(
         (kind, flags): (u32, u32),
         key_bytes: u32,
         value_bytes: u32,
@@ -130,13 +130,13 @@ impl Map {
     }
 
     /// Puts a value at a key.
-    pub(in crate::af_xdp) fn insert(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+    pub(crate) fn insert(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
         assert_eq!(value.len(), self.value_bytes);
         self.change(MAP_UPDATE, key, value.as_ptr())
     }
 
     /// Takes a key out.
-    pub(in crate::af_xdp) fn remove(&self, key: &[u8]) -> io::Result<()> {
+    pub(crate) fn remove(&self, key: &[u8]) -> io::Result<()> {
         self.change(MAP_DELETE, key, std::ptr::null())
     }
 
@@ -163,13 +163,13 @@ impl AsFd for Map {
 
 /// A program that is loaded. It lives as long as something refers to it.
 #[derive(Debug)]
-pub(in crate::af_xdp) struct Program(OwnedFd);
+pub(crate) struct Program(OwnedFd);
 
 /// Loads an XDP program; `with_fragments`: one for packets of several buffers.
 ///
 /// # Errors
 /// What the kernel said, and its verifier where it says something.
-pub(in crate::af_xdp) fn load_program(
+pub(crate) fn load_program(
     instructions: &[Instruction],
     with_fragments: bool,
 ) -> io::Result<Program> {
@@ -247,7 +247,7 @@ fn try_again<T>(mut load: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 
 /// An attached program. It is detached when this is dropped, and by the kernel however the process ends.
 #[derive(Debug)]
-pub(in crate::af_xdp) struct Link(OwnedFd);
+pub(crate) struct Link(OwnedFd);
 
 impl Drop for Link {
     /// Closing the descriptor would do, but not while a child process holds a copy: until it runs another program (close-on-exec), or
@@ -262,11 +262,7 @@ impl Drop for Link {
 }
 
 /// Attaches a program to an interface of the calling thread's network namespace; `flags` are `XDP_FLAGS_`. Since Linux 5.9.
-pub(in crate::af_xdp) fn attach(
-    program: &Program,
-    interface_index: i32,
-    flags: u32,
-) -> io::Result<Link> {
+pub(crate) fn attach(program: &Program, interface_index: i32, flags: u32) -> io::Result<Link> {
     let request = LinkRequest {
         program: number(program.0.as_fd()),
         interface: interface_index.cast_unsigned(),

@@ -13,7 +13,7 @@ use crate::sys::Mapping;
 /// The packets of a socket: chunks that the kernel fills, and behind them room of our own, where a packet that came in
 /// several chunks is put together.
 #[derive(Debug)]
-pub(in crate::af_xdp) struct Umem {
+pub(crate) struct Umem {
     mapping: Mapping,
     /// Bytes that the kernel knows.
     chunk_bytes: usize,
@@ -21,7 +21,7 @@ pub(in crate::af_xdp) struct Umem {
 
 impl Umem {
     /// `chunk_bytes` for the kernel and `own_bytes` behind them, both multiples of the page size.
-    pub(in crate::af_xdp) fn new(chunk_bytes: usize, own_bytes: usize) -> io::Result<Self> {
+    pub(crate) fn new(chunk_bytes: usize, own_bytes: usize) -> io::Result<Self> {
         let bytes = chunk_bytes.checked_add(own_bytes);
         let mapping = Mapping::anonymous(bytes.ok_or(io::ErrorKind::OutOfMemory)?)?;
         Ok(Self {
@@ -38,9 +38,14 @@ impl Umem {
         )
     }
 
+    /// Where the room behind the chunks starts.
+    pub(crate) fn own_at(&self) -> usize {
+        self.chunk_bytes
+    }
+
     /// All of it. Only chunks that the receive ring has handed over, and that were not put into the fill ring again, hold
     /// still: read no others.
-    pub(in crate::af_xdp) fn memory(&self) -> &[u8] {
+    pub(crate) fn memory(&self) -> &[u8] {
         // SAFETY: the mapping is that long and initialised, and this process writes to it through `&mut self` only. The
         // kernel writes to chunks that stand in the fill ring of a bound socket, of which there is one at a time; they belong to it, and callers read none of them, so no byte
         // that is read changes while it is borrowed. (The slice covers the others too, because a burst lends one slice for
@@ -49,7 +54,7 @@ impl Umem {
     }
 
     /// Writes a frame into a chunk that the kernel has given back, or never had. Panics unless it lies in the kernel's part.
-    pub(in crate::af_xdp) fn write(&mut self, at: usize, frame: &[u8]) {
+    pub(crate) fn write(&mut self, at: usize, frame: &[u8]) {
         assert!(
             at.checked_add(frame.len())
                 .is_some_and(|end| end <= self.chunk_bytes)
@@ -61,7 +66,7 @@ impl Umem {
     }
 
     /// Copies bytes of a handed-over chunk to the room behind the chunks. Panics unless both lie in their parts.
-    pub(in crate::af_xdp) fn gather(&mut self, from: usize, length: usize, to: usize) {
+    pub(crate) fn gather(&mut self, from: usize, length: usize, to: usize) {
         assert!(
             from.checked_add(length)
                 .is_some_and(|end| end <= self.chunk_bytes)
@@ -81,9 +86,9 @@ impl Umem {
 
 /// The words that the program counts in, and that tell it what to do: lines of 64 bytes in a mapped array.
 #[derive(Debug)]
-pub(in crate::af_xdp) struct Counters {
+pub(crate) struct Counters {
     mapping: Mapping,
-    lines: usize,
+    lines: u32,
 }
 
 /// Words of a line.
@@ -91,28 +96,28 @@ const LINE_WORDS: usize = 8;
 
 impl Counters {
     /// Maps an array of `lines` values of 64 bytes.
-    pub(in crate::af_xdp) fn new(array: impl AsFd, lines: usize) -> io::Result<Self> {
-        let bytes = (lines * LINE_WORDS * 8).next_multiple_of(4096);
+    pub(crate) fn new(array: impl AsFd, lines: u32) -> io::Result<Self> {
+        let bytes = (lines as usize * LINE_WORDS * 8).next_multiple_of(4096);
         let mapping = Mapping::shared(array, bytes, 0)?;
         Ok(Self { mapping, lines })
     }
 
     /// Reads a word. Panics unless there is one.
-    pub(in crate::af_xdp) fn get(&self, line: usize, word: usize) -> u64 {
+    pub(crate) fn get(&self, line: u32, word: usize) -> u64 {
         // Relaxed: counters, no other bytes are read on the strength of them.
         self.word(line, word).load(Ordering::Relaxed)
     }
 
     /// Sets a word that the program only reads. Panics unless there is one.
-    pub(in crate::af_xdp) fn set(&self, line: usize, word: usize, value: u64) {
+    pub(crate) fn set(&self, line: u32, word: usize, value: u64) {
         // Relaxed: a switch that the program looks at for each packet.
         self.word(line, word).store(value, Ordering::Relaxed);
     }
 
-    fn word(&self, line: usize, word: usize) -> &AtomicU64 {
+    fn word(&self, line: u32, word: usize) -> &AtomicU64 {
         assert!(line < self.lines && word < LINE_WORDS);
         let start: *mut u64 = self.mapping.start().as_ptr().cast();
-        let word = start.wrapping_add(line * LINE_WORDS + word);
+        let word = start.wrapping_add(line as usize * LINE_WORDS + word);
         // SAFETY: the word lies in the mapping, as asserted, is aligned because mappings are, and is only accessed atomically,
         // by the program too.
         unsafe { AtomicU64::from_ptr(word) }

@@ -32,13 +32,13 @@ const NEED_WAKEUP: u32 = 1;
 /// `struct xdp_desc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub(in crate::af_xdp) struct Descriptor {
+pub(crate) struct Descriptor {
     /// Where the data start, in bytes from the start of the chunks.
-    pub(in crate::af_xdp) address: u64,
+    pub(crate) address: u64,
     /// Bytes of data.
-    pub(in crate::af_xdp) length: u32,
+    pub(crate) length: u32,
     /// Bit 0 (`XDP_PKT_CONTD`): the packet goes on in the next descriptor.
-    pub(in crate::af_xdp) options: u32,
+    pub(crate) options: u32,
 }
 
 /// A mapped ring.
@@ -112,7 +112,7 @@ impl Ring {
 
 /// A ring that gives chunks to the kernel: fill, transmit.
 #[derive(Debug)]
-pub(in crate::af_xdp) struct ProducerRing {
+pub(crate) struct ProducerRing {
     ring: Ring,
     /// Our producer index.
     next: u32,
@@ -133,13 +133,13 @@ impl ProducerRing {
     }
 
     /// Whether the kernel took all that was put in, and says so.
-    pub(in crate::af_xdp) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.room() == self.ring.entries
     }
 
     /// Gives chunks to the kernel through a fill ring, as many as there is room for, and returns how many that were. They must not be read
     /// any more.
-    pub(in crate::af_xdp) fn give(&mut self, chunks: &[u64]) -> usize {
+    pub(crate) fn give(&mut self, chunks: &[u64]) -> usize {
         let count = chunks.len().min(self.room() as usize);
         for chunk in &chunks[..count] {
             // Relaxed: published by X3.
@@ -155,7 +155,7 @@ impl ProducerRing {
     }
 
     /// Stores a descriptor in a transmit ring, behind the others. The caller has no more of them under way than the ring has entries.
-    pub(in crate::af_xdp) fn put(&mut self, descriptor: Descriptor) {
+    pub(crate) fn put(&mut self, descriptor: Descriptor) {
         let [a, b, c, d] = descriptor.length.to_ne_bytes();
         let [e, f, g, h] = descriptor.options.to_ne_bytes();
         let rest = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
@@ -167,13 +167,13 @@ impl ProducerRing {
     }
 
     /// Gives what was put in to the kernel. The chunks must not be written to before they came back.
-    pub(in crate::af_xdp) fn publish(&self) {
+    pub(crate) fn publish(&self) {
         // X3: Release, after the entries and our accesses to the chunks.
         self.ring.word(PRODUCER).store(self.next, Ordering::Release);
     }
 
     /// Whether the driver sleeps and must be told (by poll(2)) that there are chunks.
-    pub(in crate::af_xdp) fn needs_wakeup(&self) -> bool {
+    pub(crate) fn needs_wakeup(&self) -> bool {
         // Relaxed: a hint; the next look sees it at the latest.
         self.ring.word(FLAGS).load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
@@ -181,7 +181,7 @@ impl ProducerRing {
 
 /// A ring that gives chunks to this process: receive, completion.
 #[derive(Debug)]
-pub(in crate::af_xdp) struct ConsumerRing {
+pub(crate) struct ConsumerRing {
     ring: Ring,
     /// Our consumer index.
     next: u32,
@@ -194,14 +194,14 @@ impl ConsumerRing {
     }
 
     /// Entries that wait, at most as many as the ring has.
-    pub(in crate::af_xdp) fn available(&self) -> u32 {
+    pub(crate) fn available(&self) -> u32 {
         // X1: Acquire, pairs with the kernel's release of the entries and of the chunks.
         let produced = self.ring.word(PRODUCER).load(Ordering::Acquire);
         produced.wrapping_sub(self.next).min(self.ring.entries)
     }
 
     /// The descriptor of a receive ring `index` places behind the first that waits. Means something only for `index < available()`.
-    pub(in crate::af_xdp) fn peek(&self, index: u32) -> Descriptor {
+    pub(crate) fn peek(&self, index: u32) -> Descriptor {
         let at = self.next.wrapping_add(index);
         // Relaxed: ordered by X1.
         let address = self.ring.half(at, 0).load(Ordering::Relaxed);
@@ -215,7 +215,7 @@ impl ConsumerRing {
     }
 
     /// Gives `count` entries back; chunks stay ours until the kernel gets them by another ring.
-    pub(in crate::af_xdp) fn release(&mut self, count: u32) {
+    pub(crate) fn release(&mut self, count: u32) {
         self.next = self.next.wrapping_add(count);
         // X2: Release, after our reads of the entries.
         self.ring.word(CONSUMER).store(self.next, Ordering::Release);

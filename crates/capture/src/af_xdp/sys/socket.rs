@@ -44,13 +44,13 @@ const ADDRESS_BYTES: usize = size_of::<u64>();
 
 /// An XDP socket at one queue of an interface, with chunks of its own: to receive, or to send.
 #[derive(Debug)]
-pub(in crate::af_xdp) struct XdpSocket {
+pub(crate) struct XdpSocket {
     descriptor: OwnedFd,
 }
 
 impl XdpSocket {
     /// `socket(AF_XDP, SOCK_RAW)`. Fails with `EAFNOSUPPORT` where the kernel has none, `EPERM` without CAP_NET_RAW.
-    pub(in crate::af_xdp) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let (family, kind) = (AddressFamily::XDP, SocketType::RAW);
         let descriptor = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
         Ok(Self { descriptor })
@@ -58,7 +58,7 @@ impl XdpSocket {
 
     /// Registers the chunks, of `chunk_bytes` each, and makes rings of `entries` (a power of two). The kernel keeps the pages
     /// as long as the socket lives; it writes to chunks that the fill ring gave it, until the socket is closed.
-    pub(in crate::af_xdp) fn set_up(
+    pub(crate) fn set_up(
         &self,
         umem: &Umem,
         chunk_bytes: u32,
@@ -76,7 +76,7 @@ impl XdpSocket {
     }
 
     /// The same for a socket that only sends: the kernel writes to no chunk, and reads those that the transmit ring gave it.
-    pub(in crate::af_xdp) fn set_up_sending(
+    pub(crate) fn set_up_sending(
         &self,
         umem: &Umem,
         chunk_bytes: u32,
@@ -111,7 +111,7 @@ impl XdpSocket {
     /// copies. With neither the kernel takes copy mode where the driver refuses zero-copy, and does not say why. `XDP_USE_SG`: packets longer
     /// than a chunk come in several, since Linux 6.6. `XDP_USE_NEED_WAKEUP`: the fill ring tells when the driver sleeps. Fails with `EINVAL`
     /// where there is no such queue, and with what the driver says where it has no zero-copy; it can be tried again then.
-    pub(in crate::af_xdp) fn bind(
+    pub(crate) fn bind(
         &self,
         interface_index: i32,
         queue: u32,
@@ -122,40 +122,40 @@ impl XdpSocket {
     }
 
     /// Takes the error that the kernel left, if any: `ENETDOWN` when the interface was removed.
-    pub(in crate::af_xdp) fn take_error(&self) -> io::Result<Option<io::Error>> {
+    pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
         let error = sockopt::socket_error(self)?;
         Ok(error.err().map(io::Error::from))
     }
 
     /// Counters since the socket was made.
-    pub(in crate::af_xdp) fn statistics(&self) -> io::Result<XdpStatistics> {
+    pub(crate) fn statistics(&self) -> io::Result<XdpStatistics> {
         Ok(sockopt::xdp_statistics(self)?)
     }
 
     /// Lets the program ask the driver for packets itself, and keeps interrupts off meanwhile where the interface defers them. Fails
     /// with `ENOPROTOOPT` before Linux 5.11, `EPERM` without CAP_NET_ADMIN.
-    pub(in crate::af_xdp) fn set_busy_poll(&self, microseconds: u32) -> io::Result<()> {
+    pub(crate) fn set_busy_poll(&self, microseconds: u32) -> io::Result<()> {
         set_option(self, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1_u32)?;
         set_option(self, libc::SOL_SOCKET, SO_BUSY_POLL, &microseconds)?;
         set_option(self, libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &BUDGET)
     }
 
     /// Asks the driver once. Whatever it says, the receive ring shows what came.
-    pub(in crate::af_xdp) fn ask(&self) {
+    pub(crate) fn ask(&self) {
         // recvfrom(2) is how; an XDP socket has no bytes to copy.
         let _ = recv(self, &mut [0_u8; 0], RecvFlags::DONTWAIT);
     }
 
     /// Memory of the packets that the kernel made of what was sent and that nobody freed yet, in bytes. A packet's chunk is in the
     /// completion ring before the packet is gone from this sum.
-    pub(in crate::af_xdp) fn bytes_under_way(&self) -> io::Result<u32> {
+    pub(crate) fn bytes_under_way(&self) -> io::Result<u32> {
         let memory: SocketMemory = option(self, libc::SOL_SOCKET, libc::SO_MEMINFO)?;
         Ok(memory[WRITE_ALLOCATED])
     }
 
     /// Sends what the transmit ring holds, up to some of it. Fails with `EBUSY` where the driver refused a packet, which the kernel
     /// then forgot; `ENETDOWN`, `ENXIO` where the interface is down or gone.
-    pub(in crate::af_xdp) fn send(&self) -> io::Result<()> {
+    pub(crate) fn send(&self) -> io::Result<()> {
         // sendto(2) is how; the frames are in the chunks.
         send(self, &[], SendFlags::DONTWAIT)?;
         Ok(())

@@ -15,7 +15,7 @@ pub(super) use port::{Alone, Opening, Pool, Port};
 
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},
-    fmt, io,
+    io,
     ptr::{self, NonNull},
     slice,
     sync::{Arc, atomic::Ordering},
@@ -100,6 +100,7 @@ pub(super) struct Link {
 }
 
 /// `struct rsd_pool`.
+#[derive(Debug)]
 #[repr(C)]
 struct RawPool {
     mempool: *mut Mempool,
@@ -288,6 +289,7 @@ unsafe extern "C" fn run_work(argument: *mut c_void) {
 }
 
 /// Receives from queues of a port, and lends what came until it is asked for more.
+#[derive(Debug)]
 pub(super) struct MbufBurst {
     // A buffer for each of `count` frames.
     mbufs: Box<[*mut Mbuf]>,
@@ -304,14 +306,6 @@ pub(super) struct MbufBurst {
 
 // SAFETY: buffers may be received by one thread and freed by another, and `&mut self` says that one thread at a time does it.
 unsafe impl Send for MbufBurst {}
-
-impl fmt::Debug for MbufBurst {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MbufBurst")
-            .field("count", &self.count)
-            .finish_non_exhaustive()
-    }
-}
 
 impl MbufBurst {
     /// Bursts of up to `size` packets out of pool `pool` of a port. Panics unless there is such a pool. There is one value for each pool.

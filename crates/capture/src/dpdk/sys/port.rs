@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{CString, c_int},
-    fmt, io,
+    io,
     ptr::{self, NonNull},
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -22,13 +22,13 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 /// The thread that has this is the only one that makes, opens or closes ports. What needs it takes it, or the [`Opening`] that holds
 /// it, by `&mut`: a shared reference could be lent to a second thread.
 #[derive(Debug)]
-pub(in crate::dpdk) struct Alone(
+pub(crate) struct Alone(
     #[expect(dead_code, reason = "held, never looked at")] MutexGuard<'static, ()>,
 );
 
 impl Alone {
     /// Waits until no other thread opens or closes a port. Not for a thread that is alone already.
-    pub(in crate::dpdk) fn wait() -> Self {
+    pub(crate) fn wait() -> Self {
         Self(ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -38,14 +38,14 @@ pub(super) static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 impl Environment {
     /// Makes a device out of its description and its driver.
-    pub(in crate::dpdk) fn probe(&self, _: &mut Alone, device: &str) -> io::Result<()> {
+    pub(crate) fn probe(&self, _: &mut Alone, device: &str) -> io::Result<()> {
         let device = CString::new(device)?;
         // SAFETY: `device` ends with NUL and is copied; the caller is alone.
         check(unsafe { rsd_probe(device.as_ptr()) })
     }
 
     /// The port of the device of that name.
-    pub(in crate::dpdk) fn find(&self, _: &mut Alone, name: &str) -> io::Result<u16> {
+    pub(crate) fn find(&self, _: &mut Alone, name: &str) -> io::Result<u16> {
         let (name, mut port) = (CString::new(name)?, 0);
         // SAFETY: `name` ends with NUL, `port` is writable; the caller is alone.
         check(unsafe { rsd_find(name.as_ptr(), &raw mut port) })?;
@@ -54,7 +54,8 @@ impl Environment {
 }
 
 /// A pool of packet buffers in one stretch of memory, with bytes behind them that belong to whoever receives into it.
-pub(in crate::dpdk) struct Pool {
+#[derive(Debug)]
+pub(crate) struct Pool {
     pub(super) raw: RawPool,
     pub(super) memory: NonNull<u8>,
 }
@@ -63,14 +64,6 @@ pub(in crate::dpdk) struct Pool {
 unsafe impl Send for Pool {}
 // SAFETY: as above; nothing is changed through `&self`.
 unsafe impl Sync for Pool {}
-
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool")
-            .field("bytes", &self.raw.bytes)
-            .finish_non_exhaustive()
-    }
-}
 
 impl Drop for Pool {
     fn drop(&mut self) {
@@ -83,7 +76,7 @@ impl Drop for Pool {
 
 /// A port that is being opened, by a thread that is alone until it is done or has failed.
 #[derive(Debug)]
-pub(in crate::dpdk) struct Opening {
+pub(crate) struct Opening {
     // Dropped in this order: the port is closed by a thread that is still alone.
     port: Port,
     alone: Alone,
@@ -91,11 +84,7 @@ pub(in crate::dpdk) struct Opening {
 
 impl Opening {
     /// The port of that number, which is closed with this value.
-    pub(in crate::dpdk) fn new(
-        environment: &'static Environment,
-        number: u16,
-        alone: Alone,
-    ) -> Self {
+    pub(crate) fn new(environment: &'static Environment, number: u16, alone: Alone) -> Self {
         // Relaxed: the count matters at the end of the process, to the thread that waited for the others.
         OPEN.fetch_add(1, Ordering::Relaxed);
         let port = Port {
@@ -109,12 +98,12 @@ impl Opening {
     }
 
     /// What it can be asked already.
-    pub(in crate::dpdk) fn port(&self) -> &Port {
+    pub(crate) fn port(&self) -> &Port {
         &self.port
     }
 
     /// Lets other threads open and close ports.
-    pub(in crate::dpdk) fn finish(self) -> Port {
+    pub(crate) fn finish(self) -> Port {
         let Self { mut port, alone } = self;
         port.is_opening = false;
         drop(alone);
@@ -123,7 +112,7 @@ impl Opening {
 
     /// A pool of `count` buffers with `room` bytes each for data, and `own_bytes` behind them. `packed`: the buffers may lie across the
     /// end of a page, because no device reads or writes them.
-    pub(in crate::dpdk) fn pool(
+    pub(crate) fn pool(
         &mut self,
         name: &str,
         count: u32,
@@ -156,12 +145,12 @@ impl Opening {
         Ok(Pool { raw, memory })
     }
 
-    pub(in crate::dpdk) fn describe(&mut self) -> io::Result<Device> {
+    pub(crate) fn describe(&mut self) -> io::Result<Device> {
         self.port.ask(rsd_describe)
     }
 
     /// Configures the port, which is not started. `key`: what it is to hash with, where packets are to be spread; else empty.
-    pub(in crate::dpdk) fn configure(&mut self, setup: &Setup, key: &[u8]) -> io::Result<()> {
+    pub(crate) fn configure(&mut self, setup: &Setup, key: &[u8]) -> io::Result<()> {
         let mut key = key.to_vec();
         let bytes = u8::try_from(key.len()).map_err(io::Error::other)?;
         // SAFETY: the caller is alone, the port is open, the structure and the key, of so many bytes, live across the call, which
@@ -170,7 +159,7 @@ impl Opening {
     }
 
     /// The key of so many bytes that the device hashes with.
-    pub(in crate::dpdk) fn rss_key(&mut self, bytes: usize) -> io::Result<Vec<u8>> {
+    pub(crate) fn rss_key(&mut self, bytes: usize) -> io::Result<Vec<u8>> {
         let mut key = vec![0; bytes];
         let bytes = u8::try_from(bytes).map_err(io::Error::other)?;
         // SAFETY: the caller is alone, the port is open, `key` has room for `bytes`.
@@ -179,7 +168,7 @@ impl Opening {
     }
 
     /// Sets the key that the device hashes with.
-    pub(in crate::dpdk) fn set_rss_key(&mut self, key: &[u8]) -> io::Result<()> {
+    pub(crate) fn set_rss_key(&mut self, key: &[u8]) -> io::Result<()> {
         let mut key = key.to_vec();
         let bytes = u8::try_from(key.len()).map_err(io::Error::other)?;
         // SAFETY: the caller is alone, the port is open, `key` has `bytes` and lives across the call, which copies it.
@@ -187,7 +176,7 @@ impl Opening {
     }
 
     /// Gives a queue of the configured port its pool.
-    pub(in crate::dpdk) fn set_up_queue(
+    pub(crate) fn set_up_queue(
         &mut self,
         queue: u16,
         descriptors: u16,
@@ -201,16 +190,16 @@ impl Opening {
     }
 
     /// Keeps pools until the port is closed, in front of those that it keeps already.
-    pub(in crate::dpdk) fn keep_pools(&mut self, pools: Vec<Pool>) {
+    pub(crate) fn keep_pools(&mut self, pools: Vec<Pool>) {
         self.port.pools.splice(0..0, pools);
     }
 
-    pub(in crate::dpdk) fn start(&mut self) -> io::Result<()> {
+    pub(crate) fn start(&mut self) -> io::Result<()> {
         // SAFETY: the caller is alone, the port is configured, and every queue is set up.
         check(unsafe { rsd_start_port(self.port.number) })
     }
 
-    pub(in crate::dpdk) fn set_promiscuous(&mut self) -> io::Result<()> {
+    pub(crate) fn set_promiscuous(&mut self) -> io::Result<()> {
         // SAFETY: the caller is alone, the port is open.
         check(unsafe { rsd_set_promiscuous(self.port.number) })
     }
@@ -218,7 +207,7 @@ impl Opening {
 
 /// A device that was opened, with the memory that it receives into.
 #[derive(Debug)]
-pub(in crate::dpdk) struct Port {
+pub(crate) struct Port {
     pub(super) number: u16,
     /// First one for each thread, then those that the driver refused.
     pub(super) pools: Vec<Pool>,
@@ -242,16 +231,16 @@ impl Port {
         Ok(answer)
     }
 
-    pub(in crate::dpdk) fn counters(&self) -> io::Result<Counters> {
+    pub(crate) fn counters(&self) -> io::Result<Counters> {
         self.ask(rsd_counters)
     }
 
-    pub(in crate::dpdk) fn link(&self) -> io::Result<Link> {
+    pub(crate) fn link(&self) -> io::Result<Link> {
         self.ask(rsd_link)
     }
 
     /// What the device's clock shows.
-    pub(in crate::dpdk) fn clock(&self) -> io::Result<u64> {
+    pub(crate) fn clock(&self) -> io::Result<u64> {
         self.ask(rsd_clock)
     }
 }

@@ -5,13 +5,13 @@ use super::*;
 /// How a packet for a test is made: `struct rsd_shape`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(in crate::dpdk) struct Shape {
+pub(crate) struct Shape {
     /// Bytes that its head claims beyond those that there are.
-    pub(in crate::dpdk) more: u32,
+    pub(crate) more: u32,
     /// Bytes of a buffer, at most 2048.
-    pub(in crate::dpdk) segment: u16,
-    pub(in crate::dpdk) tci: u16,
-    pub(in crate::dpdk) is_tagged: bool,
+    pub(crate) segment: u16,
+    pub(crate) tci: u16,
+    pub(crate) is_tagged: bool,
 }
 
 unsafe extern "C" {
@@ -19,12 +19,7 @@ unsafe extern "C" {
 }
 
 /// Puts a packet into a ring of `net_ring`, in buffers that are not the engine's. Returns whether there was room.
-pub(in crate::dpdk) fn feed(
-    _: &Environment,
-    ring: &CStr,
-    bytes: &[u8],
-    shape: &Shape,
-) -> io::Result<bool> {
+pub(crate) fn feed(_: &Environment, ring: &CStr, bytes: &[u8], shape: &Shape) -> io::Result<bool> {
     assert!((1..=2048).contains(&shape.segment));
     let _alone = Alone::wait();
     let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
