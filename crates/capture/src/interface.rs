@@ -88,9 +88,9 @@ impl NamedInterface {
     /// An interface that came back is of another kind than the one before.
     pub(crate) fn other_link_type(&self) -> SourceError {
         let name = &self.name;
-        SourceError::Unsupported {
-            message: format!("{name} came back with another link type: start the recording again"),
-        }
+        SourceError::Unsupported(format!(
+            "{name} came back with another link type: start the recording again"
+        ))
     }
 
     /// What failed.

@@ -631,9 +631,9 @@ mod tests {
     fn what_is_missing_at_the_end_of_a_drain_is_told() {
         let interface = InterfaceInfo {
             name: "v1".to_owned(),
-            link_type: retroscope_packet::LinkType::ETHERNET,
+            link_type: LinkType::ETHERNET,
             snaplen: 0,
-            time_domain: crate::TimeDomain::KernelSoftware,
+            time_domain: TimeDomain::KernelSoftware,
             time_resolution_ns: 1,
         };
         let mut live = Live::new(interface, Vec::new(), 0, 0);

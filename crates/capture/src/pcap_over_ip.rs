@@ -83,10 +83,10 @@ impl TcpSource {
     /// # Errors
     /// [`SourceError::Usage`].
     pub fn parse(name: &str) -> Result<Self, SourceError> {
-        let usage = || SourceError::Usage {
-            message: format!(
+        let usage = || {
+            SourceError::Usage(format!(
                 "-i {name}: write TCP@HOST:PORT, for example TCP@192.0.2.7:57012 or TCP@[2001:db8::7]:57012"
-            ),
+            ))
         };
         let address = name.get(PREFIX.len()..).filter(|_| is_address(name));
         let (host, port) = address
@@ -240,7 +240,7 @@ mod tests {
             "eth0",
         ] {
             assert!(
-                matches!(parse(wrong), Err(SourceError::Usage { .. })),
+                matches!(parse(wrong), Err(SourceError::Usage(_))),
                 "{wrong}"
             );
         }

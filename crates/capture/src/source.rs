@@ -373,30 +373,21 @@ pub enum SourceError {
         /// What is wrong, with the byte offset.
         message: String,
     },
-    /// The process may not capture.
-    #[error("{message}")]
-    Permission {
-        /// The sentence, with the command that helps.
-        message: String,
-    },
+    /// The process may not capture. The sentence names the command that helps.
+    #[error("{0}")]
+    Permission(String),
     /// There is no such interface.
     #[error("no interface {interface}")]
     NoInterface {
         /// The name that was asked for.
         interface: String,
     },
-    /// The interface's link type is not supported, or several at once were asked for.
-    #[error("{message}")]
-    Unsupported {
-        /// The sentence.
-        message: String,
-    },
-    /// A description of a source that does not parse.
-    #[error("{message}")]
-    Usage {
-        /// The sentence that says what to write instead.
-        message: String,
-    },
+    /// The interface's link type is not supported, or several at once were asked for. With the sentence.
+    #[error("{0}")]
+    Unsupported(String),
+    /// A description of a source that does not parse. The sentence says what to write instead.
+    #[error("{0}")]
+    Usage(String),
     /// The interface is switched off, so nothing can be sent; or this engine does not wait for it.
     #[error("{interface} is down: sudo ip link set {interface} up")]
     InterfaceDown {

@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn refusals_are_one_sentence() {
         assert!(
-            matches!(open("any"), SourceError::Unsupported { message } if !message.contains('\n'))
+            matches!(open("any"), SourceError::Unsupported(message) if !message.contains('\n'))
         );
         assert_eq!(open("no-such-if").to_string(), "no interface no-such-if");
         assert_eq!(open("").to_string(), "no interface ");

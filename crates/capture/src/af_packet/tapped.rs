@@ -124,9 +124,7 @@ impl TappedInterface {
         if name == "any" {
             let message = "cannot record on 'any', whose frames differ in link type, with this engine: name each interface with its own -i, or \
                  take --engine pcap";
-            return Err(SourceError::Unsupported {
-                message: message.to_owned(),
-            });
+            return Err(SourceError::Unsupported(message.to_owned()));
         }
         let found = self.interface.look_up()?;
         if link_type(found.hardware_type).is_none() {
@@ -134,7 +132,7 @@ impl TappedInterface {
             let message = format!(
                 "cannot record on {name} ({kind}): only Ethernet, loopback and raw IP interfaces work"
             );
-            return Err(SourceError::Unsupported { message });
+            return Err(SourceError::Unsupported(message));
         }
         Ok(found)
     }
@@ -284,7 +282,7 @@ pub(crate) fn permission(what: &str, interface: &str, program: &Path) -> SourceE
         "no permission to {what} {interface}: run it as 'sudo {program} …', or once \
          'sudo setcap cap_net_raw=eip {program}'"
     );
-    SourceError::Permission { message }
+    SourceError::Permission(message)
 }
 
 #[cfg(test)]

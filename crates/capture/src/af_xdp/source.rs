@@ -289,7 +289,7 @@ fn open_spares(taken: &TakenInterface, opened: &mut [Opened]) -> Option<String> 
 fn few_spares(name: &str, times: usize, wanted: usize, error: &SourceError) -> String {
     let why = match error {
         // The chunks, which the first socket was allowed to lock, count once more.
-        SourceError::Unsupported { .. } => "no more memory may be locked (ulimit -l)".to_owned(),
+        SourceError::Unsupported(_) => "no more memory may be locked (ulimit -l)".to_owned(),
         error => error.to_string(),
     };
     let times = match times {

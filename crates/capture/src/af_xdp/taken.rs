@@ -39,15 +39,13 @@ impl TakenInterface {
     pub(super) fn error(&self, call: &'static str, error: io::Error) -> SourceError {
         let (interface, program) = (self.name(), self.config.program.display());
         match error.raw_os_error() {
-            Some(libc::EPERM) => SourceError::Permission {
-                message: format!(
-                    "no permission to take packets from {interface} with AF_XDP: run it as 'sudo {program} …', or once \
+            Some(libc::EPERM) => SourceError::Permission(format!(
+                "no permission to take packets from {interface} with AF_XDP: run it as 'sudo {program} …', or once \
                      'sudo setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock=eip {program}'"
-                ),
-            },
-            Some(libc::EAFNOSUPPORT) => SourceError::Unsupported {
-                message: "this kernel has no AF_XDP: use --engine af-packet".to_owned(),
-            },
+            )),
+            Some(libc::EAFNOSUPPORT) => SourceError::Unsupported(
+                "this kernel has no AF_XDP: use --engine af-packet".to_owned(),
+            ),
             _ => SourceError::system(interface, call, error),
         }
     }
@@ -57,7 +55,7 @@ impl TakenInterface {
             "cannot take packets from {} with AF_XDP: {what}",
             self.name()
         );
-        SourceError::Unsupported { message }
+        SourceError::Unsupported(message)
     }
 
     /// Why a socket was not bound to a receive queue.

@@ -87,13 +87,11 @@ impl FromStr for Device {
                 .chain(device.arguments.chars())
                 .any(|c| c == '\0' || c.is_whitespace())
         {
-            return Err(SourceError::Usage {
-                message: format!(
-                    "-i {text}: the dpdk engine takes DPDK's devices: a PCI address like 0000:03:00.0 (dpdk-devbind.py -s lists \
+            return Err(SourceError::Usage(format!(
+                "-i {text}: the dpdk engine takes DPDK's devices: a PCI address like 0000:03:00.0 (dpdk-devbind.py -s lists \
                      them), or a virtual one like net_af_packet0,iface={}",
-                    if text.is_empty() { "eth0" } else { text }
-                ),
-            });
+                if text.is_empty() { "eth0" } else { text }
+            )));
         }
         Ok(device)
     }

@@ -67,7 +67,7 @@ impl EalConfig {
     /// # Errors
     /// [`SourceError::Usage`].
     fn resolve(&self, cpus: &[usize], process: u32) -> Result<Vec<String>, SourceError> {
-        let usage = |message: String| SourceError::Usage { message };
+        let usage = |message: String| SourceError::Usage(message);
         let says = |names: &[&str]| {
             self.arguments.iter().any(|argument| {
                 let said = argument.split('=').next().unwrap_or_default();

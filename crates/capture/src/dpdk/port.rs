@@ -156,12 +156,10 @@ fn find(environment: &Environment, device: &Device, alone: &mut Alone) -> Result
     environment
         .probe(alone, &device.with_defaults())
         .map_err(|error| match refused("rte_dev_probe", device.name(), error) {
-            SourceError::System { interface, error, .. } if device.is_pci() => SourceError::Unsupported {
-                message: format!(
+            SourceError::System { interface, error, .. } if device.is_pci() => SourceError::Unsupported(format!(
                     "DPDK cannot open {interface}: {error}. Is it bound to vfio-pci (dpdk-devbind.py -s), and are there hugepages \
                      (grep Huge /proc/meminfo)?"
-                ),
-            },
+                )),
             other => other,
         })?;
     environment

@@ -66,13 +66,11 @@ impl DpdkSource {
             if self.config.take_interface {
                 Ok(Vec::new())
             } else {
-                Err(SourceError::Usage {
-                    message: format!(
+                Err(SourceError::Usage(format!(
                         "{} may be an interface that this host uses, for /sys/bus/pci/devices does not tell ({error}): say \
                          --take-interface if it may be taken away",
                         device.name()
-                    ),
-                })
+                    )))
             }
         })?;
         let mut sentences = Vec::new();

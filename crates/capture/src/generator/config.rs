@@ -220,7 +220,7 @@ fn duration(key: &str, value: &str) -> Result<Duration, SourceError> {
 }
 
 fn usage(message: String) -> SourceError {
-    SourceError::Usage { message }
+    SourceError::Usage(message)
 }
 
 #[cfg(test)]

@@ -56,12 +56,10 @@ impl HostUse {
 
     /// Why an engine does not take the interface `name` away.
     pub(crate) fn refusal(&self, name: &str, engine: &str) -> SourceError {
-        SourceError::Usage {
-            message: format!(
-                "{name} {self}: {engine} takes every packet away from this host, which would cut its connections there. Say \
+        SourceError::Usage(format!(
+            "{name} {self}: {engine} takes every packet away from this host, which would cut its connections there. Say \
                  --take-interface if that is meant, or use --engine af-packet"
-            ),
-        }
+        ))
     }
 
     /// What is cut off while the interface `name` is taken away, and what may be that could not be seen, as sentences.

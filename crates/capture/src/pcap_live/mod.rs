@@ -69,11 +69,11 @@ impl PcapSource {
 
     fn link_type(&self, handle: &Handle) -> Result<LinkType, SourceError> {
         let dlt = handle.dlt();
-        link_type::of_dlt(dlt).ok_or_else(|| SourceError::Unsupported {
-            message: format!(
+        link_type::of_dlt(dlt).ok_or_else(|| {
+            SourceError::Unsupported(format!(
                 "cannot record on {}: its link type, DLT {dlt}, has no number in files",
                 self.config.interface
-            ),
+            ))
         })
     }
 
@@ -192,7 +192,7 @@ mod tests {
             assert!(
                 matches!(
                     error,
-                    SourceError::NoInterface { .. } | SourceError::Permission { .. }
+                    SourceError::NoInterface { .. } | SourceError::Permission(_)
                 ),
                 "{device:?}: {error:?}"
             );

@@ -128,7 +128,7 @@ fn busy_polling_loses_nothing() {
             ..config("v1")
         };
         let opened = open_as(busy).0;
-        if let Err(SourceError::Unsupported { message }) = &opened {
+        if let Err(SourceError::Unsupported(message)) = &opened {
             eprintln!("SKIP: {message}");
             return;
         }
@@ -208,7 +208,7 @@ fn all_receive_queues_are_served() {
         namespace.wait_for_carrier("v0");
         let mut queues = match open_as(config("v1")).0 {
             Ok(queues) => queues,
-            Err(SourceError::Unsupported { message }) => {
+            Err(SourceError::Unsupported(message)) => {
                 eprintln!("SKIP: {message}");
                 return;
             }
@@ -339,7 +339,7 @@ fn what_the_host_uses_is_refused() {
         ));
         assert!(matches!(
             open_as(config("lo")).0.unwrap_err(),
-            SourceError::Unsupported { .. }
+            SourceError::Unsupported(_)
         ));
         ip("link set v1 down");
         let down = XdpConfig {
@@ -355,7 +355,7 @@ fn what_the_host_uses_is_refused() {
 fn refusal() -> Option<String> {
     match open_as(config("v1")).0 {
         Ok(_) => None,
-        Err(SourceError::Usage { message }) => Some(message),
+        Err(SourceError::Usage(message)) => Some(message),
         Err(error) => panic!("{error}"),
     }
 }
@@ -527,7 +527,7 @@ fn without_the_capability_the_message_helps() {
         sets.effective = CapabilitySet::empty();
         rustix::thread::set_capabilities(None, sets).unwrap();
         let error = open_as(config("v1")).0.unwrap_err();
-        assert!(matches!(error, SourceError::Permission { .. }), "{error:?}");
+        assert!(matches!(error, SourceError::Permission(_)), "{error:?}");
         let words = error.to_string();
         let named = "cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock=eip retroscope";
         assert!(words.contains(named), "{words}");

@@ -345,7 +345,7 @@ fn open_two(namespace: &Namespace) -> Option<[Served; 2]> {
     add_with_queues(namespace, ["v0", "v1"], 2);
     let queues = match open_as(config("v1")).0 {
         Ok(queues) => queues,
-        Err(SourceError::Unsupported { message }) => {
+        Err(SourceError::Unsupported(message)) => {
             eprintln!("SKIP: {message}");
             return None;
         }

@@ -508,7 +508,7 @@ fn without_the_capability_the_message_helps() {
         sets.effective = rustix::thread::CapabilitySet::empty();
         rustix::thread::set_capabilities(None, sets).unwrap();
         let error = try_open("lo", 1, None).unwrap_err();
-        assert!(matches!(error, SourceError::Permission { .. }), "{error:?}");
+        assert!(matches!(error, SourceError::Permission(_)), "{error:?}");
         let message = error.to_string();
         assert!(message.contains("'sudo retroscope …'"), "{message}");
         assert!(
@@ -516,7 +516,7 @@ fn without_the_capability_the_message_helps() {
             "{message}"
         );
         let error = LiveSender::open("lo", Path::new("retroscope")).unwrap_err();
-        assert!(matches!(error, SourceError::Permission { .. }), "{error:?}");
+        assert!(matches!(error, SourceError::Permission(_)), "{error:?}");
         assert!(
             !interfaces().unwrap().is_empty(),
             "listing needs no privilege"

@@ -32,7 +32,7 @@ pub(crate) fn program() -> PathBuf {
 /// A source that cannot be opened: an argument that says nothing useful is a usage error.
 pub(crate) fn source_failure(error: &SourceError) -> Failure {
     match error {
-        SourceError::Usage { .. } => Failure::usage(error),
+        SourceError::Usage(_) => Failure::usage(error),
         SourceError::NoInterface { .. } => {
             Failure::failed(format!("{error}; interfaces: {}", interface_names()))
         }

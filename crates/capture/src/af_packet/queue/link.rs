@@ -113,7 +113,7 @@ impl PacketEngine {
                 "{} was removed too often for a recording with several threads: start it again",
                 self.tapped.name()
             );
-            return Err(SourceError::Unsupported { message });
+            return Err(SourceError::Unsupported(message));
         };
         let (ring, notice) = open_ring(&self.tapped, &socket)?;
         self.tapped.hook(&socket, found)?;

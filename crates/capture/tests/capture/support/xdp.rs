@@ -39,7 +39,7 @@ pub(crate) fn open(config: XdpConfig) -> Option<Box<dyn Queue>> {
                 assert_eq!(queues.len(), 1);
                 return Some(queues.remove(0));
             }
-            Err(SourceError::Unsupported { message }) if message.contains("no AF_XDP") => {
+            Err(SourceError::Unsupported(message)) if message.contains("no AF_XDP") => {
                 eprintln!("SKIP: {message}");
                 return None;
             }

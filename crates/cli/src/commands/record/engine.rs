@@ -106,9 +106,7 @@ impl EngineArgs {
         config: LiveConfig,
         interfaces: &[String],
     ) -> Result<Box<dyn Source>, SourceError> {
-        let usage = |message: &str| SourceError::Usage {
-            message: message.to_owned(),
-        };
+        let usage = |message: &str| SourceError::Usage(message.to_owned());
         let engine = self.engine_of(&config.interface);
         let none = |is: fn(Engine) -> bool| !interfaces.iter().any(|one| is(self.engine_of(one)));
         if self.take_interface && none(Engine::takes_away) {
