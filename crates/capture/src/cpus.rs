@@ -74,12 +74,7 @@ impl FromStr for CpuList {
         let mut cpus = Vec::new();
         for part in text.split(',') {
             let (from, to) = part.split_once('-').unwrap_or((part, part));
-            let number = |text: &str| {
-                text.trim()
-                    .parse::<u32>()
-                    .ok()
-                    .filter(|cpu| *cpu < CPUS_MAX)
-            };
+            let number = |text: &str| text.trim().parse().ok().filter(|cpu: &u32| *cpu < CPUS_MAX);
             let (from, to) = number(from).zip(number(to)).ok_or_else(error)?;
             if from > to || cpus.len() > CPUS_MAX as usize {
                 return Err(error());

@@ -165,8 +165,12 @@ impl Ledger {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
                 // What it took with it is found once; from then on it loses nothing.
                 if !self.is_gone {
-                    self.known.input_at_most = self.bound.add_last(dropped);
+                    // Nobody knows by how much its counter grew before.
+                    self.known.input_at_most = self.bound.add(u64::MAX, dropped);
                     self.is_gone = dropped.is_some();
+                    if self.is_gone {
+                        self.bound.interface_spare = 0;
+                    }
                 }
                 return self.known;
             }
@@ -212,20 +216,6 @@ impl Bound {
         self.at_most = self.at_most.saturating_add(both);
         self.interface_spare = (interface_all - both).min(interface);
         self.input_spare = (input_all - both).min(input);
-        Some(self.at_most)
-    }
-
-    /// The same where the interface is gone, and nobody knows by how much its counter grew before.
-    fn add_last(&mut self, input: Option<u64>) -> Option<u64> {
-        let Some(input) = input else {
-            self.interface_spare = u64::MAX;
-            return None;
-        };
-        let all = input.saturating_add(self.input_spare);
-        *self = Self {
-            at_most: self.at_most.saturating_add(all),
-            ..Self::default()
-        };
         Some(self.at_most)
     }
 }

@@ -23,11 +23,8 @@ pub(super) const QUEUES_MAX: u32 = 1024;
 /// Flows that can be shunted at once; the least recently used ones fall out.
 const SHUNTED_MAX: u32 = 1 << 16;
 
-/// Sizes of values and keys, as the kernel's structures have them.
-const LINE_BYTES: u32 = 64;
-const KEY_BYTES: u32 = 40;
-const _: () = assert!(LINE_BYTES as usize == 8 * word::COUNT);
-const _: () = assert!(KEY_BYTES as usize == FLOW_KEY_BYTES);
+/// Bytes of a queue's line in the counters.
+const LINE_BYTES: usize = 8 * word::COUNT;
 
 /// `XDP_FLAGS_SKB_MODE`, `XDP_FLAGS_DRV_MODE`.
 const GENERIC: u32 = 1 << 1;
@@ -118,7 +115,7 @@ impl Attachment {
     pub(super) fn new(plan: Plan, promiscuous: Option<PacketSocket>) -> io::Result<Self> {
         let counters = Map::new(Map::ARRAY, 4, LINE_BYTES, QUEUES_MAX)?;
         let sockets = Map::new(Map::SOCKETS, 4, 4, QUEUES_MAX)?;
-        let shunted = Map::new(Map::LRU_HASH, KEY_BYTES, 8, SHUNTED_MAX)?;
+        let shunted = Map::new(Map::LRU_HASH, FLOW_KEY_BYTES, 8, SHUNTED_MAX)?;
         let code = assemble(Parts {
             counters: counters.as_fd().as_raw_fd(),
             sockets: sockets.as_fd().as_raw_fd(),
@@ -326,7 +323,7 @@ mod tests {
             }
         };
         let sockets = map(Map::SOCKETS, 4, 4).unwrap();
-        let shunted = map(Map::LRU_HASH, KEY_BYTES, 8).unwrap();
+        let shunted = map(Map::LRU_HASH, FLOW_KEY_BYTES, 8).unwrap();
         for (packet_bytes_max, has_fragments) in [
             (None, true),
             (Some(1792), false),

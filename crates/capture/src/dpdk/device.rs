@@ -80,13 +80,7 @@ impl FromStr for Device {
         };
         // A kernel's interface is what people know; that DPDK has its own names is the first thing to learn.
         let is_known = device.is_vdev() || device.is_pci() || device.name.contains(':');
-        if !is_known
-            || device
-                .name
-                .chars()
-                .chain(device.arguments.chars())
-                .any(|c| c == '\0' || c.is_whitespace())
-        {
+        if !is_known || text.contains(|c: char| c == '\0' || c.is_whitespace()) {
             return Err(SourceError::Usage(format!(
                 "-i {text}: the dpdk engine takes DPDK's devices: a PCI address like 0000:03:00.0 (dpdk-devbind.py -s lists \
                      them), or a virtual one like net_af_packet0,iface={}",

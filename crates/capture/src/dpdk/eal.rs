@@ -6,9 +6,8 @@
 
 use std::{
     cell::RefCell,
-    ffi::CString,
     io,
-    sync::{Mutex, mpsc},
+    sync::{Mutex, PoisonError, mpsc},
     time::Duration,
 };
 
@@ -16,7 +15,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::{
     device::Device,
-    sys::{self, Environment},
+    sys::{self, Environment, Registered},
 };
 use crate::SourceError;
 
@@ -142,9 +141,7 @@ fn means(said: &str, name: &str) -> bool {
 /// # Errors
 /// [`SourceError`].
 pub(super) fn environment(config: &EalConfig) -> Result<&'static Environment, SourceError> {
-    let mut running = RUNNING
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(environment) = *running {
         return Ok(environment);
     }
@@ -157,14 +154,9 @@ pub(super) fn environment(config: &EalConfig) -> Result<&'static Environment, So
     let keep_quiet = !arguments
         .iter()
         .any(|argument| argument.starts_with("--log-level"));
-    let c_arguments = arguments
-        .into_iter()
-        .map(CString::new)
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| system("rte_eal_init", error.into()))?;
     // A thread of its own, because the environment keeps the affinity of the one that starts it.
     let started = std::thread::scope(|scope| {
-        let start = || sys::start(&c_arguments, keep_quiet);
+        let start = || sys::start(&arguments, keep_quiet);
         scope
             .spawn(start)
             .join()
@@ -207,9 +199,7 @@ const OWN_THREAD_TIME: Duration = Duration::from_secs(2);
 pub fn on_own_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<Option<T>> {
-    let running = *RUNNING
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let running = *RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(environment) = running else {
         return Ok(None);
     };
@@ -224,16 +214,6 @@ pub fn on_own_thread<T: Send + 'static>(
         .map_err(|_| io::ErrorKind::TimedOut.into())
 }
 
-/// The calling thread is known to the environment until it ends.
-#[derive(Debug)]
-struct Registered;
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        sys::unregister_thread();
-    }
-}
-
 thread_local! {
     static REGISTERED: RefCell<Option<Registered>> = const { RefCell::new(None) };
 }
@@ -242,8 +222,7 @@ thread_local! {
 pub(super) fn register_thread(environment: &Environment) -> io::Result<()> {
     REGISTERED.with_borrow_mut(|registered| {
         if registered.is_none() {
-            environment.register_thread()?;
-            *registered = Some(Registered);
+            *registered = Some(environment.register_thread()?);
         }
         Ok(())
     })

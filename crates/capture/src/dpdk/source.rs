@@ -61,18 +61,18 @@ impl DpdkSource {
     /// Refuses a device that stands on an interface which the host itself uses, or says of each what is cut off, or may be.
     fn check_host(&self, device: &Device) -> Result<Vec<String>, SourceError> {
         let taken = taken_interfaces(device, Path::new("/sys"));
-        let names = taken.or_else(|error| {
+        let names = match taken {
+            Ok(names) => names,
             // What it would take is unknown, and may be in use.
-            if self.config.take_interface {
-                Ok(Vec::new())
-            } else {
-                Err(SourceError::Usage(format!(
-                        "{} may be an interface that this host uses, for /sys/bus/pci/devices does not tell ({error}): say \
-                         --take-interface if it may be taken away",
-                        device.name()
-                    )))
+            Err(_) if self.config.take_interface => Vec::new(),
+            Err(error) => {
+                return Err(SourceError::Usage(format!(
+                    "{} may be an interface that this host uses, for /sys/bus/pci/devices does not tell ({error}): say \
+                     --take-interface if it may be taken away",
+                    device.name()
+                )));
             }
-        })?;
+        };
         let mut sentences = Vec::new();
         for name in names {
             let used = HostUse::of(&name);

@@ -191,10 +191,8 @@ fn enter(namespace: &File, own: &File) -> io::Result<(Vec<Link>, Option<i32>)> {
     };
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("namespaces".to_owned());
-        match thread.spawn_scoped(scope, work)?.join() {
-            Ok(outcome) => outcome,
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
+        let outcome = thread.spawn_scoped(scope, work)?.join();
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 

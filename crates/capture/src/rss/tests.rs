@@ -267,6 +267,11 @@ fn settings_that_decide_alone() {
         Some(Split::Fields)
     );
     assert_eq!(settings_of(0).splits(FlowKind::Udp4), None);
+    // RXH_VLAN: in an order that is the driver's own.
+    assert_eq!(
+        settings_of(ADDRESSES_AND_PORTS | 1 << 2).splits(FlowKind::Udp4),
+        Some(Split::Unknown)
+    );
     let mut other = settings(&MICROSOFT_KEY, 128, 4, ADDRESSES_AND_PORTS);
     other.symmetric_input = true;
     assert_eq!(other.splits(FlowKind::Tcp6), None);

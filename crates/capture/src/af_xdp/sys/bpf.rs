@@ -109,14 +109,14 @@ impl Map {
     /// Makes a map of one of the kinds above.
     pub(crate) fn new(
         (kind, flags): (u32, u32),
-        key_bytes: u32,
-        value_bytes: u32,
+        key_bytes: usize,
+        value_bytes: usize,
         entries_max: u32,
     ) -> io::Result<Self> {
         let request = MapRequest {
             kind,
-            key_bytes,
-            value_bytes,
+            key_bytes: u32::try_from(key_bytes).map_err(io::Error::other)?,
+            value_bytes: u32::try_from(value_bytes).map_err(io::Error::other)?,
             entries_max,
             flags,
         };
@@ -124,8 +124,8 @@ impl Map {
         let descriptor = unsafe { call_for_descriptor(MAP_CREATE, &request) }?;
         Ok(Self {
             descriptor,
-            key_bytes: key_bytes as usize,
-            value_bytes: value_bytes as usize,
+            key_bytes,
+            value_bytes,
         })
     }
 

@@ -16,6 +16,7 @@ pub(super) use port::{Alone, Opening, Pool, Port};
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},
     io,
+    marker::PhantomData,
     ptr::{self, NonNull},
     slice,
     sync::{Arc, atomic::Ordering},
@@ -233,13 +234,10 @@ pub(super) struct Environment(());
 /// Starts the environment. It can be started once, and not again where it ended; a failed start may be tried again.
 ///
 /// The calling thread becomes its main lcore, and gets the affinity that `arguments` give to that: use a thread of its own.
-pub(super) fn start(arguments: &[CString], keep_quiet: bool) -> io::Result<Environment> {
+pub(super) fn start(arguments: &[String], keep_quiet: bool) -> io::Result<Environment> {
     // DPDK keeps pointers to some of them.
-    let strings: Vec<*mut c_char> = arguments
-        .iter()
-        .map(|text| text.clone().into_raw())
-        .collect();
-    let mut list = strings;
+    let raw = |text: &String| Ok(CString::new(text.as_str())?.into_raw());
+    let mut list: Vec<_> = arguments.iter().map(raw).collect::<io::Result<_>>()?;
     list.push(ptr::null_mut());
     let list = list.leak();
     let count = c_int::try_from(list.len() - 1).map_err(io::Error::other)?;
@@ -257,9 +255,9 @@ extern "C" fn end() {
 }
 
 impl Environment {
-    /// Makes the calling thread known, so that it has a cache of buffers. It must be taken back by the same thread.
-    pub(super) fn register_thread(&self) -> io::Result<()> {
-        check(rsd_register_thread())
+    /// Makes the calling thread known, so that it has a cache of buffers.
+    pub(super) fn register_thread(&self) -> io::Result<Registered> {
+        check(rsd_register_thread()).map(|()| Registered(PhantomData))
     }
 
     /// Runs `work` on the thread that the environment started for interrupts. It may run later than this returns.
@@ -274,9 +272,14 @@ impl Environment {
     }
 }
 
-/// Takes back what [`Environment::register_thread`] did, for the calling thread.
-pub(super) fn unregister_thread() {
-    rsd_unregister_thread();
+/// The thread that has this is known to the environment. It stays on that thread.
+#[derive(Debug)]
+pub(super) struct Registered(PhantomData<*const ()>);
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        rsd_unregister_thread();
+    }
 }
 
 /// # Safety
