@@ -31,17 +31,6 @@ static void *ring_create(uint32_t capacity, uint32_t item_bytes, unsigned int fl
 	return ring;
 }
 
-/* rte_ring knows no ends: the ring itself stands for each. */
-static void *end_open(void *ring)
-{
-	return ring;
-}
-
-static void end_close(void *ring)
-{
-	(void)ring;
-}
-
 /* The functions of one mode for one size. `rte_ring_enqueue_elem` would branch on the mode at each call. */
 #define FUNCTIONS(MODE, FLAGS, ENQUEUE, DEQUEUE, BYTES)                                                                    \
 	static void *MODE##_create_##BYTES(uint32_t capacity, uint32_t producers, uint32_t consumers)                      \
@@ -50,23 +39,19 @@ static void end_close(void *ring)
 		(void)consumers;                                                                                           \
 		return ring_create(capacity, BYTES, FLAGS);                                                                \
 	}                                                                                                                  \
-	static bool MODE##_try_send_##BYTES(void *ring, void *sender, const void *item)                                    \
+	static bool MODE##_try_send_##BYTES(void *ring, uint32_t producer, const void *item)                               \
 	{                                                                                                                  \
-		(void)sender;                                                                                              \
+		(void)producer;                                                                                            \
 		return ENQUEUE(ring, item, BYTES, 1, NULL) == 1;                                                           \
 	}                                                                                                                  \
-	static bool MODE##_try_receive_##BYTES(void *ring, void *receiver, void *item)                                     \
+	static bool MODE##_try_receive_##BYTES(void *ring, uint32_t consumer, void *item)                                     \
 	{                                                                                                                  \
-		(void)receiver;                                                                                            \
+		(void)consumer;                                                                                            \
 		return DEQUEUE(ring, item, BYTES, 1, NULL) == 1;                                                           \
 	}                                                                                                                  \
 	static const struct queue_functions MODE##_functions_##BYTES = {                                                   \
 		.create = MODE##_create_##BYTES,                                                                           \
 		.destroy = free,                                                                                           \
-		.sender_open = end_open,                                                                                   \
-		.sender_close = end_close,                                                                                 \
-		.receiver_open = end_open,                                                                                 \
-		.receiver_close = end_close,                                                                               \
 		.try_send = MODE##_try_send_##BYTES,                                                                       \
 		.try_receive = MODE##_try_receive_##BYTES,                                                                 \
 	};

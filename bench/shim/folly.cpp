@@ -1,6 +1,6 @@
 // folly's ProducerConsumerQueue (one producer, one consumer) and MPMCQueue (many of each).
 //
-// Both get all their memory at the start. Neither knows ends: the queue itself stands for each.
+// Both get all their memory at the start. Neither knows its producers and consumers.
 
 #include <folly/MPMCQueue.h>
 #include <folly/ProducerConsumerQueue.h>
@@ -8,15 +8,6 @@
 #include "adapter.h"
 
 namespace {
-
-void *itself(void *queue)
-{
-	return queue;
-}
-
-void nothing(void *)
-{
-}
 
 template <std::uint32_t Bytes>
 struct Pcq {
@@ -29,17 +20,17 @@ struct Pcq {
 		return make<Queue>(capacity + 1);
 	}
 
-	static bool try_send(void *queue, void *, const void *item)
+	static bool try_send(void *queue, std::uint32_t, const void *item)
 	{
 		return static_cast<Queue *>(queue)->write(*static_cast<const T *>(item));
 	}
 
-	static bool try_receive(void *queue, void *, void *item)
+	static bool try_receive(void *queue, std::uint32_t, void *item)
 	{
 		return static_cast<Queue *>(queue)->read(*static_cast<T *>(item));
 	}
 
-	static constexpr queue_functions functions{create, destroy<Queue>, itself, nothing, itself, nothing, try_send, try_receive};
+	static constexpr queue_functions functions{create, destroy<Queue>, try_send, try_receive};
 };
 
 template <std::uint32_t Bytes>
@@ -52,17 +43,17 @@ struct Mpmc {
 		return make<Queue>(std::size_t(capacity));
 	}
 
-	static bool try_send(void *queue, void *, const void *item)
+	static bool try_send(void *queue, std::uint32_t, const void *item)
 	{
 		return static_cast<Queue *>(queue)->write(*static_cast<const T *>(item));
 	}
 
-	static bool try_receive(void *queue, void *, void *item)
+	static bool try_receive(void *queue, std::uint32_t, void *item)
 	{
 		return static_cast<Queue *>(queue)->read(*static_cast<T *>(item));
 	}
 
-	static constexpr queue_functions functions{create, destroy<Queue>, itself, nothing, itself, nothing, try_send, try_receive};
+	static constexpr queue_functions functions{create, destroy<Queue>, try_send, try_receive};
 };
 
 } // namespace

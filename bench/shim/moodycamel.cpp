@@ -3,6 +3,8 @@
 // Both get all their memory at the start and are used through the calls that never take more: try_enqueue, try_dequeue.
 // ConcurrentQueue is used with a token for each thread, as its author recommends.
 
+#include <vector>
+
 #include <concurrentqueue/concurrentqueue.h>
 #include <readerwriterqueue/readerwriterqueue.h>
 
@@ -20,70 +22,69 @@ struct ReaderWriter {
 		return make<Queue>(std::size_t(capacity));
 	}
 
-	// The queue knows no ends: it stands for both itself.
-	static void *open(void *queue)
-	{
-		return queue;
-	}
-
-	static void close(void *)
-	{
-	}
-
-	static bool try_send(void *queue, void *, const void *item)
+	static bool try_send(void *queue, std::uint32_t, const void *item)
 	{
 		return static_cast<Queue *>(queue)->try_enqueue(*static_cast<const T *>(item));
 	}
 
-	static bool try_receive(void *queue, void *, void *item)
+	static bool try_receive(void *queue, std::uint32_t, void *item)
 	{
 		return static_cast<Queue *>(queue)->try_dequeue(*static_cast<T *>(item));
 	}
 
-	static constexpr queue_functions functions{create, destroy<Queue>, open, close, open, close, try_send, try_receive};
+	static constexpr queue_functions functions{create, destroy<Queue>, try_send, try_receive};
+};
+
+// A thread's token, in cache lines of its own.
+template <class T>
+struct alignas(128) Own {
+	T token;
+
+	template <class Queue>
+	explicit Own(Queue &queue) : token(queue)
+	{
+	}
 };
 
 template <std::uint32_t Bytes>
 struct Concurrent {
 	using T = Item<Bytes>;
-	using Queue = moodycamel::ConcurrentQueue<T>;
 
 	// Each producer can have the whole capacity in flight; none enqueues without a token.
-	static void *create(std::uint32_t capacity, std::uint32_t producers, std::uint32_t)
+	struct Queue {
+		moodycamel::ConcurrentQueue<T> queue;
+		std::vector<Own<moodycamel::ProducerToken>> senders;
+		std::vector<Own<moodycamel::ConsumerToken>> receivers;
+
+		Queue(std::size_t capacity, std::size_t producers, std::size_t consumers) : queue(capacity, producers, std::size_t(0))
+		{
+			senders.reserve(producers);
+			receivers.reserve(consumers);
+			while (senders.size() < producers)
+				senders.emplace_back(queue);
+			while (receivers.size() < consumers)
+				receivers.emplace_back(queue);
+		}
+	};
+
+	static void *create(std::uint32_t capacity, std::uint32_t producers, std::uint32_t consumers)
 	{
-		return make<Queue>(std::size_t(capacity), std::size_t(producers), std::size_t(0));
+		return make<Queue>(std::size_t(capacity), std::size_t(producers), std::size_t(consumers));
 	}
 
-	static void *sender_open(void *queue)
+	static bool try_send(void *queue, std::uint32_t producer, const void *item)
 	{
-		return make<moodycamel::ProducerToken>(*static_cast<Queue *>(queue));
+		Queue &all = *static_cast<Queue *>(queue);
+		return all.queue.try_enqueue(all.senders[producer].token, *static_cast<const T *>(item));
 	}
 
-	static void *receiver_open(void *queue)
+	static bool try_receive(void *queue, std::uint32_t consumer, void *item)
 	{
-		return make<moodycamel::ConsumerToken>(*static_cast<Queue *>(queue));
+		Queue &all = *static_cast<Queue *>(queue);
+		return all.queue.try_dequeue(all.receivers[consumer].token, *static_cast<T *>(item));
 	}
 
-	static bool try_send(void *queue, void *sender, const void *item)
-	{
-		return static_cast<Queue *>(queue)->try_enqueue(*static_cast<moodycamel::ProducerToken *>(sender),
-								*static_cast<const T *>(item));
-	}
-
-	static bool try_receive(void *queue, void *receiver, void *item)
-	{
-		return static_cast<Queue *>(queue)->try_dequeue(*static_cast<moodycamel::ConsumerToken *>(receiver),
-								*static_cast<T *>(item));
-	}
-
-	static constexpr queue_functions functions{create,
-						   destroy<Queue>,
-						   sender_open,
-						   destroy<moodycamel::ProducerToken>,
-						   receiver_open,
-						   destroy<moodycamel::ConsumerToken>,
-						   try_send,
-						   try_receive};
+	static constexpr queue_functions functions{create, destroy<Queue>, try_send, try_receive};
 };
 
 } // namespace

@@ -5,7 +5,7 @@
  * Items are plain bytes of a size that is known when this is compiled, aligned to 8. An item that was sent belongs to the
  * queue until it is received; destroying a queue forgets the items in it.
  *
- * Threads: create and destroy from one; each sender and each receiver from one thread at a time.
+ * Threads: create and destroy from one; each producer and each consumer, by its number, from one thread at a time.
  */
 #ifndef RETROSCOPE_BENCH_QUEUES_H
 #define RETROSCOPE_BENCH_QUEUES_H
@@ -20,17 +20,12 @@ extern "C" {
 struct queue_functions {
 	/* An empty queue for `capacity` items (1 ... 2^30), or NULL: no memory. */
 	void *(*create)(uint32_t capacity, uint32_t producers, uint32_t consumers);
-	/* Every sender and receiver was closed before. */
+	/* Nobody uses it any more. */
 	void (*destroy)(void *queue);
-	/* An end for one thread, or NULL: no memory. Closed before its queue is destroyed. */
-	void *(*sender_open)(void *queue);
-	void (*sender_close)(void *sender);
-	void *(*receiver_open)(void *queue);
-	void (*receiver_close)(void *receiver);
-	/* Copies one item in; false: the queue is full, nothing was copied. */
-	bool (*try_send)(void *queue, void *sender, const void *item);
+	/* Copies one item in; false: the queue is full, nothing was copied. `producer` is the number of the thread's end, from 0. */
+	bool (*try_send)(void *queue, uint32_t producer, const void *item);
 	/* Copies one item out; false: the queue is empty, nothing was written. */
-	bool (*try_receive)(void *queue, void *receiver, void *item);
+	bool (*try_receive)(void *queue, uint32_t consumer, void *item);
 };
 
 /* Sizes of items: a pointer or token, and a description of 16 bytes with 64 bytes of packet. */

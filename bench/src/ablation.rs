@@ -21,8 +21,9 @@ use crate::{
         describe,
         stream::{self, UNIT_BYTES, Unit},
     },
+    measure::Failure,
     peers::see,
-    qq2016::{Inner, Kind, Original, Qq, Qq2016, ticks},
+    qq2016::{Inner, Kind, Original, Qq, Qq2016, ticks::Hold},
     queues::carrying,
     ring::RingContest,
     session::Session,
@@ -36,24 +37,25 @@ const DESCRIPTOR_GROUPS: u8 = 4;
 
 /// `ablation/…`.
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
-    let ring = || RingContest::new(session.scale.ring_bytes, None, 1, 1);
+    let ring = |packet_by_packet| {
+        let mut ring = RingContest::new(session.scale.ring_bytes, None, 1, 1)?;
+        ring.packet_by_packet = packet_by_packet;
+        Ok::<_, Failure>(ring)
+    };
     let mut steps: [(&str, Box<dyn Contest>); 7] = [
-        ("0-qq2016", Box::new(Qq2016::new())),
+        ("0-qq2016", Box::new(Qq2016::default())),
         (
             "1-clock-per-burst",
-            Box::new(Qq::<Original<{ Load::BURST }>>::new()),
+            Box::new(Qq::<Original<{ Load::BURST }>>::default()),
         ),
-        ("2-descriptors", Box::new(Qq::<Step<2>>::new())),
-        ("3-nt-stores", Box::new(Qq::<Step<NT_STORES>>::new())),
+        ("2-descriptors", Box::new(Qq::<Step<2>>::default())),
+        ("3-nt-stores", Box::new(Qq::<Step<NT_STORES>>::default())),
         (
             "4-descriptor-groups",
-            Box::new(Qq::<Step<DESCRIPTOR_GROUPS>>::new()),
+            Box::new(Qq::<Step<DESCRIPTOR_GROUPS>>::default()),
         ),
-        (
-            "5-ring",
-            Box::new(ring().map(RingContest::packet_by_packet)),
-        ),
-        ("6-bursts", Box::new(ring())),
+        ("5-ring", Box::new(ring(true))),
+        ("6-bursts", Box::new(ring(false))),
     ];
     let load = Load::pairs(64, 0, 1);
     let entrants = steps.iter_mut().map(|(name, contest)| {
@@ -71,13 +73,12 @@ impl<const STEP: u8> Kind for Step<STEP> {
     const BURST: u64 = Load::BURST;
     type Storage<'m> = Described<'m, STEP>;
 
-    fn storage(part: &mut [u8], _: Vec<usize>) -> Described<'_, STEP> {
+    fn storage<'m>(part: &'m mut [u8], _: &'m mut Vec<usize>) -> Described<'m, STEP> {
         Described {
             units: stream::units(part),
             payload_units: 0,
             packets: 0,
-            given_out: 0,
-            hold_ticks: ticks::hold(),
+            hold: Hold::new(),
             group: [[0; UNIT_BYTES]; GROUP],
         }
     }
@@ -89,8 +90,7 @@ struct Described<'m, const STEP: u8> {
     units: &'m mut [Unit],
     payload_units: usize,
     packets: usize,
-    given_out: u64,
-    hold_ticks: u64,
+    hold: Hold,
     /// Descriptors that wait, in the order of memory: the first one last.
     group: [[u8; UNIT_BYTES]; GROUP],
 }
@@ -108,12 +108,12 @@ impl<const STEP: u8> Inner for Described<'_, STEP> {
     fn give_out(&mut self) {
         self.payload_units = 0;
         self.packets = 0;
-        self.given_out = ticks::now();
+        self.hold.begin();
     }
 
     #[inline(always)]
     fn is_overdue(&self) -> bool {
-        ticks::now().saturating_sub(self.given_out) > self.hold_ticks
+        self.hold.is_over()
     }
 
     #[inline(always)]
@@ -167,10 +167,6 @@ impl<const STEP: u8> Inner for Described<'_, STEP> {
             see(seen, descriptor.0);
         }
     }
-
-    fn into_offsets(self) -> Vec<usize> {
-        Vec::new()
-    }
 }
 
 #[cfg(test)]
@@ -182,14 +178,15 @@ mod tests {
         let mut memory = Memory::new(8 << 20).unwrap();
         for (bytes, packets) in [(64, 300_000), (1514, 10_001), (17, 1)] {
             let load = Load::pairs(bytes, packets, 1);
-            let run = Qq::<K>::new().run(&load, &mut memory).unwrap();
-            assert_eq!(run.check(&load), Ok(()), "{load}");
+            let run = Qq::<K>::default().run(&load, &mut memory).unwrap();
+            assert_eq!(run.check(&load), Ok(()), "{load:?}");
         }
     }
 
     fn payload_and_descriptors_do_not_meet<const STEP: u8>() {
         let mut memory = Memory::new(1).unwrap();
-        let mut storage = Step::<STEP>::storage(&mut memory.bytes_mut()[..1024], Vec::new());
+        let mut storage =
+            Step::<STEP>::storage(&mut memory.bytes_mut()[..1024], Box::leak(Box::default()));
         let frame: Vec<u8> = (1..=50).collect();
         while storage.append(7, &frame) {}
         storage.finish();

@@ -11,11 +11,12 @@
 
 use std::{fs, io, time::Instant};
 
-use retroscope_ring::{Producer, Record, Reservation, Ring, RingConfig};
+use retroscope_ring::{Producer, Reservation, Ring, RingConfig};
 use rustix::thread::{disable_transparent_huge_pages, transparent_huge_pages_are_disabled};
 
 use crate::{
     measure::{Entrant, Failure, Spread, check_count},
+    ring::{made, store_one},
     session::Session,
 };
 
@@ -39,19 +40,39 @@ const LEFT_OUT_SHARE: usize = 100;
 
 /// `ring/bucket-change-us`.
 pub(crate) fn judged(session: &Session) -> io::Result<()> {
-    session.absolute("ring/bucket-change-us", microseconds(session))
+    session.row("ring/bucket-change-us", None, || microseconds(session))
 }
 
 /// Microseconds of a change, over some runs.
 fn microseconds(session: &Session) -> Result<Spread, Failure> {
     let buckets = (session.scale.ring_bytes / SCALE_BYTES_PER_BUCKET).clamp(64, BUCKETS_MAX);
-    check_memory(buckets)?;
-    let _small_pages = SmallPages::new()?;
+    // On average half of each bucket is touched.
+    let needed = buckets * BUCKET_BYTES as u64 / 4 * 3;
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let mut lines = text.lines();
+    let line = lines.find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().split(' ').next()?.parse::<u64>().ok());
+    if kib.is_some_and(|kib| kib << 10 < needed) {
+        let gib = needed.div_ceil(1 << 30);
+        let why = format!("{gib} GiB of memory are not there");
+        return Err(Failure::CannotRun(why));
+    }
+    // Huge pages would back the untouched half of each bucket too.
+    let failed = |error| Failure::system("prctl(PR_SET_THP_DISABLE)", error);
+    let before = transparent_huge_pages_are_disabled().map_err(failed)?;
+    disable_transparent_huge_pages(true).map_err(failed)?;
+    let slowest = slowest(session, buckets);
+    disable_transparent_huge_pages(before).map_err(failed)?;
+    slowest
+}
+
+fn slowest(session: &Session, buckets: u64) -> Result<Spread, Failure> {
     let mut full = Full::new(buckets)?;
     let changes = (buckets / TIMED_SHARE).max(1);
     let mut worst = Spread::once(0.0);
-    for windows in [Windows::Oldest, Windows::Newest] {
-        let _reservations = full.reserve(windows);
+    // The dumps want the oldest eighth of what the ring holds; or the newest quarter, and all that comes.
+    for (from, to) in [(0.0, Some(0.125)), (0.75, None)] {
+        let _reservations = full.reserve(from, to);
         let run = || full.changes(changes);
         let heat = session.heat("change of buckets", vec![Entrant::new("us", run)]);
         let spread = heat.0[0].spread()?;
@@ -65,20 +86,11 @@ fn microseconds(session: &Session) -> Result<Spread, Failure> {
     }
 }
 
-/// What the dumps want.
-#[derive(Debug, Clone, Copy)]
-enum Windows {
-    /// The oldest eighth of what the ring holds.
-    Oldest,
-    /// The newest quarter, and all that comes.
-    Newest,
-}
-
 /// A ring in which no bucket is free.
 struct Full {
     ring: Ring,
     producer: Producer,
-    /// Records stored, each in a bucket of its own; their stamps are their numbers, from 0.
+    /// Records stored, each in a bucket of its own; their stamps are their numbers, from 1.
     stored: u64,
     frame: Vec<u8>,
 }
@@ -90,24 +102,20 @@ impl Full {
             prefault: false,
             ..RingConfig::new(buckets * BUCKET_BYTES as u64, 1, 0)
         };
-        let failure = |error| Failure::system("making a ring", error);
-        let ring = Ring::new(&config, None).map_err(failure)?;
-        let producer = ring.producer().map_err(failure)?;
+        let (ring, mut producers) = made(&config)?;
+        let producer = producers.remove(0);
         let mut full = Self {
             ring,
             producer,
             stored: 0,
             frame: vec![0x5a; LONG_BYTES],
         };
-        for number in 0..buckets {
+        for number in 0..buckets.next_multiple_of(2) {
             full.store(if number % 2 == 0 {
                 SHORT_BYTES
             } else {
                 LONG_BYTES
             })?;
-        }
-        if full.stored % 2 == 1 {
-            full.store(LONG_BYTES)?;
         }
         let statistics = full.ring.statistics();
         let closed = u64::try_from(statistics.closed_buckets).unwrap_or(u64::MAX);
@@ -118,24 +126,20 @@ impl Full {
     }
 
     fn store(&mut self, bytes: usize) -> Result<(), Failure> {
-        let record = Record::whole(self.stored.cast_signed(), 0, &self.frame[..bytes]);
         self.stored += 1;
-        self.producer
-            .store(&record)
-            .map_err(|error| Failure::system("store", error))
+        store_one(&mut self.producer, self.stored, &self.frame[..bytes])
     }
 
-    fn reserve(&self, windows: Windows) -> Vec<Reservation> {
+    /// For records from one place to another in what the ring holds, which is from 0 to 1; `None`: all that comes.
+    fn reserve(&self, from: f64, to: Option<f64>) -> Vec<Reservation> {
         let statistics = self.ring.statistics();
-        let oldest = statistics.oldest_ns.unwrap_or_default();
-        let newest = statistics.newest_ns.unwrap_or_default();
-        let (from_ns, to_ns) = match windows {
-            Windows::Oldest => (oldest, oldest + (newest - oldest) / 8),
-            Windows::Newest => (newest - (newest - oldest) / 4, i64::MAX),
-        };
-        (0..RESERVATIONS)
-            .map(|_| self.ring.reserve(from_ns, to_ns))
-            .collect()
+        let oldest_ns = statistics.oldest_ns.unwrap_or_default();
+        let newest_ns = statistics.newest_ns.unwrap_or_default();
+        #[expect(clippy::cast_possible_truncation, reason = "stamps are small numbers")]
+        let at = |place: f64| oldest_ns + (place * (newest_ns - oldest_ns) as f64) as i64;
+        let to_ns = to.map_or(i64::MAX, at);
+        let reserve = |_| self.ring.reserve(at(from), to_ns);
+        (0..RESERVATIONS).map(reserve).collect()
     }
 
     /// Stores so many pairs of records and returns the microseconds of the calls for the short ones, on average.
@@ -153,44 +157,6 @@ impl Full {
         times_ns.sort_unstable();
         times_ns.truncate(times_ns.len() - times_ns.len() / LEFT_OUT_SHARE);
         Ok(times_ns.iter().sum::<u128>() as f64 / times_ns.len() as f64 / 1e3)
-    }
-}
-
-/// Refuses a ring that would take nearly all memory: on average half of each bucket is touched.
-fn check_memory(buckets: u64) -> Result<(), Failure> {
-    let needed = buckets * BUCKET_BYTES as u64 / 4 * 3;
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.trim().split(' ').next()?.parse::<u64>().ok());
-    if kib.is_some_and(|kib| kib << 10 < needed) {
-        let gib = needed.div_ceil(1 << 30);
-        return Err(Failure::CannotRun(format!(
-            "{gib} GiB of memory are not there"
-        )));
-    }
-    Ok(())
-}
-
-/// Keeps this process from getting huge pages, which would back the untouched half of each bucket too.
-struct SmallPages {
-    before: bool,
-}
-
-impl SmallPages {
-    fn new() -> Result<Self, Failure> {
-        let failed = |error| Failure::system("prctl(PR_SET_THP_DISABLE)", error);
-        let before = transparent_huge_pages_are_disabled().map_err(failed)?;
-        disable_transparent_huge_pages(true).map_err(failed)?;
-        Ok(Self { before })
-    }
-}
-
-impl Drop for SmallPages {
-    fn drop(&mut self) {
-        // What could be switched off can be switched on; else later rings have small pages too.
-        let _ = disable_transparent_huge_pages(self.before);
     }
 }
 

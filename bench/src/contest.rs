@@ -5,8 +5,6 @@
 //! alike; [`Run::check`] compares counts and checksums.
 
 use std::{
-    cell::RefCell,
-    fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Barrier,
@@ -18,7 +16,7 @@ use std::{
 };
 
 use crate::{
-    measure::{Entrant, Failure, Pace, check_count},
+    measure::{Failure, check_count, check_sum},
     memory::Memory,
     pin,
 };
@@ -57,24 +55,11 @@ impl<C: Contest> Contest for Result<C, Failure> {
     }
 }
 
-/// A contestant at one size and number of threads, checked after each run; the figure is in Mpps. `pace` is in packets.
-pub fn entrant<'a>(
-    name: impl Into<String>,
-    contest: &'a mut dyn Contest,
-    memory: &'a RefCell<Memory>,
-    load: Load,
-    mut pace: Pace,
-) -> Entrant<'a> {
-    Entrant::new(name, move || {
-        let load = Load {
-            packets: pace.next(),
-            ..load
-        };
-        let run = contest.run(&load, &mut memory.borrow_mut())?;
-        run.check(&load)?;
-        pace.was(run.mpps() * 1e6);
-        Ok(run.mpps())
-    })
+/// A closure is one.
+impl<F: FnMut(&Load, &mut Memory) -> Result<Run, Failure>> Contest for F {
+    fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
+        self(load, memory)
+    }
 }
 
 /// What is to be carried.
@@ -124,34 +109,17 @@ impl Load {
     /// What consumers must see.
     #[must_use]
     pub fn expected(&self) -> Tally {
-        let mut seen = Tally {
-            packets: self.packets,
-            checksum: 0,
-        };
+        let mut checksum = 0_u64;
         for producer in 0..self.producers {
-            let packets = u128::from(self.packets_of(producer));
-            let times = self.producers as u128 * (packets * packets.saturating_sub(1) / 2);
-            let each = (producer + self.packet_bytes) as u128;
-            let sum = (times + each * packets) & u128::from(u64::MAX);
-            let sum = u64::try_from(sum).unwrap_or_default();
-            seen.checksum = seen.checksum.wrapping_add(sum);
+            let packets = self.packets_of(producer);
+            let times = packets * packets.saturating_sub(1) / 2 * self.producers as u64;
+            let each = (producer + self.packet_bytes) as u64;
+            checksum = checksum.wrapping_add(times + each * packets);
         }
-        seen
-    }
-}
-
-impl fmt::Display for Load {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            packet_bytes,
-            packets,
-            producers,
-            consumers,
-        } = self;
-        write!(
-            f,
-            "{packets} packets of {packet_bytes} B, {producers}P{consumers}C"
-        )
+        Tally {
+            packets: self.packets,
+            checksum,
+        }
     }
 }
 
@@ -196,15 +164,9 @@ impl Run {
     /// # Errors
     /// [`Failure::Count`], [`Failure::Wrong`].
     pub fn check(&self, load: &Load) -> Result<(), Failure> {
-        let (seen, expected) = (self.seen, load.expected());
-        check_count(expected.packets, seen.packets)?;
-        if seen == expected {
-            return Ok(());
-        }
-        let (seen, expected) = (seen.checksum, expected.checksum);
-        Err(Failure::Wrong(format!(
-            "the checksum is {seen:#x} instead of {expected:#x}"
-        )))
+        let expected = load.expected();
+        check_count(expected.packets, self.seen.packets)?;
+        check_sum(expected.checksum, self.seen.checksum)
     }
 }
 
@@ -278,11 +240,6 @@ pub struct Course {
 }
 
 impl Course {
-    fn within(limit: Duration) -> Self {
-        let stopped = AtomicBool::new(false);
-        Self { stopped, limit }
-    }
-
     /// The run was given up, or a thread of it failed: return soon.
     #[must_use]
     pub fn stopped(&self) -> bool {
@@ -313,9 +270,8 @@ impl Course {
     }
 }
 
-/// Runs producers and consumers, each on a thread of its own that is pinned to its core and stands ready before the clock
-/// starts. The clock runs from before the first store to the last return of a consumer, which must return as soon as it
-/// has seen its last packet. The result is not checked yet.
+/// Runs producers and consumers, each on a thread of its own ([`together`]). The clock runs from before the first store to the last
+/// return of a consumer, which must return as soon as it has seen its last packet. The result is not checked yet.
 ///
 /// A thread that waits for another calls [`Course::wait`], or is woken by `stop`, which is called when the run is given up.
 ///
@@ -323,7 +279,7 @@ impl Course {
 /// The first [`Failure`] of a thread, a panic or the end of 20 seconds among them.
 pub fn race<P, C>(
     load: &Load,
-    stop: &(dyn Fn() + Sync),
+    stop: &dyn Fn(),
     producers: Vec<P>,
     consumers: Vec<C>,
 ) -> Result<Run, Failure>
@@ -333,128 +289,124 @@ where
 {
     let threads = (producers.len(), consumers.len());
     assert_eq!(threads, (load.producers, load.consumers));
-    let course = Course::within(LIMIT);
-    let barrier = Barrier::new(threads.0 + threads.1);
-    let (ends, ended) = mpsc::channel::<Leg>();
-    let (course, barrier) = (&course, &barrier);
-    thread::scope(|scope| {
-        for (index, producer) in producers.into_iter().enumerate() {
-            let ends = ends.clone();
-            scope.spawn(move || {
-                let work = || producer(course).map(|()| None);
-                let _ = ends.send(leg(barrier, index, work));
-            });
-        }
-        for (index, consumer) in consumers.into_iter().enumerate() {
-            let ends = ends.clone();
-            scope.spawn(move || {
-                let work = || consumer(course).map(Some);
-                let _ = ends.send(leg(barrier, load.producers + index, work));
-            });
-        }
-        drop(ends);
-        collect(&ended, course, stop)
-    })
-}
-
-/// What one thread did, and when; a producer saw nothing.
-type Leg = (Instant, Instant, Result<Option<Tally>, Failure>);
-
-fn leg(
-    barrier: &Barrier,
-    index: usize,
-    work: impl FnOnce() -> Result<Option<Tally>, Failure>,
-) -> Leg {
-    pin::pin(index);
-    barrier.wait();
-    let start = Instant::now();
-    let result = catch_unwind(AssertUnwindSafe(work));
-    let result = result.map_err(Failure::panicked).flatten();
-    (start, Instant::now(), result)
-}
-
-fn collect(
-    ended: &mpsc::Receiver<Leg>,
-    course: &Course,
-    stop: &(dyn Fn() + Sync),
-) -> Result<Run, Failure> {
-    let begin = Instant::now();
-    let mut failure = None;
-    let mut give_up = |why: Failure| {
-        failure.get_or_insert(why);
-        if !course.stopped.swap(true, Ordering::Relaxed) {
-            stop();
-        }
-    };
-    let (mut first, mut last) = (None::<Instant>, None::<Instant>);
+    let produce =
+        |work: P| -> Work<'_, Tally> { Box::new(|course| work(course).map(|()| Tally::default())) };
+    let consume = |work: C| -> Work<'_, Tally> { Box::new(work) };
+    let works = producers.into_iter().map(produce);
+    let legs = together(
+        stop,
+        works.chain(consumers.into_iter().map(consume)).collect(),
+    )?;
+    let (stored, read) = legs.split_at(load.producers);
     let mut seen = Tally::default();
-    loop {
-        let left = course.limit.saturating_sub(begin.elapsed());
-        let (start, end, result) = match ended.recv_timeout(left) {
-            Ok(leg) => leg,
-            Err(mpsc::RecvTimeoutError::Disconnected) => break,
-            Err(mpsc::RecvTimeoutError::Timeout) => {
-                give_up(Failure::deadline(course.limit.as_secs()));
-                match ended.recv() {
-                    Ok(leg) => leg,
-                    Err(_) => break,
-                }
-            }
-        };
-        match result {
-            Ok(None) => first = Some(first.map_or(start, |first| first.min(start))),
-            Ok(Some(tally)) => {
-                last = Some(last.map_or(end, |last| last.max(end)));
-                seen.packets += tally.packets;
-                seen.checksum = seen.checksum.wrapping_add(tally.checksum);
-            }
-            Err(why) => give_up(why),
-        }
+    for Leg { value, .. } in read {
+        seen.packets += value.packets;
+        seen.checksum = seen.checksum.wrapping_add(value.checksum);
     }
-    match (failure, first, last) {
-        (None, Some(first), Some(last)) => Ok(Run {
-            seconds: last.duration_since(first).as_secs_f64(),
-            seen,
-        }),
-        (failure, ..) => Err(failure.unwrap_or_else(|| Failure::panicked(()))),
-    }
+    let seconds = seconds(stored, read);
+    Ok(Run { seconds, seen })
 }
 
-/// Runs works on pinned threads that start together. Returns what they returned, and the seconds from the first start to the last
-/// end.
+/// What one thread does, where several do different things.
+pub type Work<'w, T> = Box<dyn FnOnce(&Course) -> Result<T, Failure> + Send + 'w>;
+
+/// What one thread returned, and when it worked.
+#[derive(Debug, Clone, Copy)]
+pub struct Leg<T> {
+    /// What it returned.
+    pub value: T,
+    /// Before its work.
+    pub start: Instant,
+    /// After it.
+    pub end: Instant,
+}
+
+/// Runs works on threads that are pinned, each to its core, and start together, once all stand ready. In the order of the works.
 ///
 /// # Errors
-/// [`Failure::Wrong`]: one panicked.
-pub fn together<T: Send, W: FnOnce() -> T + Send>(works: Vec<W>) -> Result<(Vec<T>, f64), Failure> {
-    let barrier = &Barrier::new(works.len());
-    let results: Vec<_> = thread::scope(|scope| {
-        let threads = works.into_iter().enumerate().map(|(index, work)| {
+/// The first [`Failure`], a panic or the end of 20 seconds among them. Then `stop` is called, and the others are waited for.
+pub fn together<T: Send, W>(stop: &dyn Fn(), works: Vec<W>) -> Result<Vec<Leg<T>>, Failure>
+where
+    W: FnOnce(&Course) -> Result<T, Failure> + Send,
+{
+    within(LIMIT, stop, works)
+}
+
+fn within<T: Send, W>(
+    limit: Duration,
+    stop: &dyn Fn(),
+    works: Vec<W>,
+) -> Result<Vec<Leg<T>>, Failure>
+where
+    W: FnOnce(&Course) -> Result<T, Failure> + Send,
+{
+    let stopped = AtomicBool::new(false);
+    let (course, barrier) = (&Course { stopped, limit }, &Barrier::new(works.len()));
+    let mut legs: Vec<Option<Leg<T>>> = works.iter().map(|_| None).collect();
+    let (ends, ended) = mpsc::channel();
+    let mut failure = None;
+    thread::scope(|scope| {
+        for (index, work) in works.into_iter().enumerate() {
+            let ends = ends.clone();
             scope.spawn(move || {
                 pin::pin(index);
                 barrier.wait();
                 let start = Instant::now();
-                (start, work(), Instant::now())
-            })
-        });
-        let threads: Vec<_> = threads.collect();
-        threads
-            .into_iter()
-            .map(thread::ScopedJoinHandle::join)
-            .collect()
+                let value = catch_unwind(AssertUnwindSafe(|| work(course)));
+                let end = Instant::now();
+                let value = value.map_err(Failure::panicked).flatten();
+                let _ = ends.send((index, value.map(|value| Leg { value, start, end })));
+            });
+        }
+        drop(ends);
+        let begin = Instant::now();
+        let mut give_up = |why: Failure| {
+            failure.get_or_insert(why);
+            if !course.stopped.swap(true, Ordering::Relaxed) {
+                stop();
+            }
+        };
+        loop {
+            let left = limit.saturating_sub(begin.elapsed());
+            let next = ended.recv_timeout(left).or_else(|error| {
+                if error == mpsc::RecvTimeoutError::Timeout {
+                    give_up(Failure::deadline(limit.as_secs()));
+                }
+                ended.recv()
+            });
+            match next {
+                Ok((index, Ok(leg))) => legs[index] = Some(leg),
+                Ok((_, Err(why))) => give_up(why),
+                Err(_) => break,
+            }
+        }
     });
-    let mut returned = Vec::new();
-    let mut span = None::<(Instant, Instant)>;
-    for result in results {
-        let (start, value, end) = result.map_err(Failure::panicked)?;
-        returned.push(value);
-        span = Some(span.map_or((start, end), |(first, last)| {
-            (first.min(start), last.max(end))
-        }));
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(legs.into_iter().flatten().collect()),
     }
-    let seconds = span.map_or(0.0, |(first, last)| {
-        last.duration_since(first).as_secs_f64()
-    });
-    Ok((returned, seconds))
+}
+
+/// What works returned that cannot fail ([`together`]), and the seconds from the first start to the last end.
+///
+/// # Errors
+/// [`Failure::Wrong`]: one panicked, or was not finished after 20 seconds.
+pub fn in_seconds<T: Send, W: FnOnce() -> T + Send>(
+    works: Vec<W>,
+) -> Result<(Vec<T>, f64), Failure> {
+    let works = works.into_iter().map(|work| |_: &Course| Ok(work()));
+    let legs = together(&|| {}, works.collect())?;
+    let seconds = seconds(&legs, &legs);
+    let values = legs.into_iter().map(|leg| leg.value).collect();
+    Ok((values, seconds))
+}
+
+/// From the first start to the last end.
+fn seconds<T>(from: &[Leg<T>], to: &[Leg<T>]) -> f64 {
+    let start = from.iter().map(|leg| leg.start).min();
+    let end = to.iter().map(|leg| leg.end).max();
+    let time = end.zip(start).map(|(end, start)| end - start);
+    time.unwrap_or_default().as_secs_f64()
 }
 
 /// Runs something on a thread of its own that stays on one core; with the seconds that it took.
@@ -462,11 +414,9 @@ pub fn together<T: Send, W: FnOnce() -> T + Send>(works: Vec<W>) -> Result<(Vec<
 /// # Errors
 /// [`Failure::Wrong`]: it panicked.
 pub fn on_a_core<T: Send>(work: impl FnOnce() -> T + Send) -> Result<(T, f64), Failure> {
-    let (mut returned, seconds) = together(vec![work])?;
-    Ok((
-        returned.pop().ok_or_else(|| Failure::panicked(()))?,
-        seconds,
-    ))
+    let (returned, seconds) = in_seconds(vec![work])?;
+    let value = returned.into_iter().next();
+    Ok((value.ok_or_else(|| Failure::panicked(()))?, seconds))
 }
 
 #[cfg(test)]
@@ -494,7 +444,7 @@ mod tests {
             for producer in 0..producers {
                 (0..load.packets_of(producer)).for_each(|n| seen.add(load.time(producer, n), 64));
             }
-            assert_eq!(seen, load.expected(), "{load}");
+            assert_eq!(seen, load.expected(), "{load:?}");
         }
     }
 
@@ -543,16 +493,8 @@ mod tests {
 
     #[test]
     fn a_run_that_hangs_is_given_up() {
-        let course = &Course::within(Duration::from_millis(20));
-        let (ends, ended) = mpsc::channel();
-        let run = thread::scope(|scope| {
-            scope.spawn(move || {
-                let now = Instant::now();
-                ends.send((now, now, WAITING(course).map(Some))).unwrap();
-            });
-            collect(&ended, course, &|| {})
-        });
-        assert_eq!(run, Err(Failure::deadline(0)));
+        let run = within(Duration::from_millis(20), &|| {}, vec![WAITING]);
+        assert_eq!(run.map(|_| ()), Err(Failure::deadline(0)));
     }
 
     #[test]

@@ -1,14 +1,13 @@
 //! The program behind `make bench-quick`, `make bench` and `make bench-capture`.
 //!
-//! `retroscope-bench [quick | full | report | report-capture] [--out FOLDER] [--docs FOLDER]`, and
-//! `retroscope-bench capture --retroscope PROGRAM --minimal PROGRAM --out FOLDER`. `ROWS` selects rows: a comma list of names or
-//! of beginnings of names up to a slash.
+//! `ROWS` selects rows: a comma list of names or of beginnings of names up to a slash.
 
 use std::{env, path::PathBuf, process::ExitCode};
 
+use clap::{Parser, ValueEnum};
 use retroscope_bench::{
     capture::{self, Programs},
-    machine::Machine,
+    machine,
     measure::Scale,
     report,
     rows::Command,
@@ -29,10 +28,39 @@ const SMALL: Scale = Scale {
     ..QUICK
 };
 
+/// Measures, or draws what was measured. scripts/bench.sh knows the arguments; ROWS selects rows.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// What is to be done.
+    #[arg(value_enum, default_value = "quick")]
+    what: What,
+    /// The folder of results.
+    #[arg(long, value_name = "FOLDER")]
+    out: PathBuf,
+    /// The folder of `benchmarks.md`, which a report fills.
+    #[arg(long, value_name = "FOLDER")]
+    docs: Option<PathBuf>,
+    /// The recorder and sender of `capture`.
+    #[arg(long, value_name = "PROGRAM", required_if_eq("what", "capture"))]
+    retroscope: Option<PathBuf>,
+    /// `minimal_reader`, for `capture`.
+    #[arg(long, value_name = "PROGRAM", required_if_eq("what", "capture"))]
+    minimal: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    Quick,
+    Full,
+    Capture,
+    Report,
+    ReportCapture,
+}
+
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
-    match run() {
+    match run(Arguments::parse()) {
         Ok(true) => return ExitCode::SUCCESS,
         Ok(false) => say("a check failed: see the rows without figures"),
         Err(error) => say(&format!("retroscope-bench: {error}")),
@@ -40,66 +68,43 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn run() -> Result<bool, Failure> {
-    let mut command = "quick".to_owned();
-    let (mut out, mut docs, mut retroscope, mut minimal) = (None, None, None, None);
-    let mut arguments = env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        let place = match argument.as_str() {
-            "quick" | "full" | "report" | "report-capture" | "capture" => {
-                command = argument;
-                continue;
+fn run(arguments: Arguments) -> Result<bool, Failure> {
+    let Arguments {
+        what, out, docs, ..
+    } = arguments;
+    let (command, commands, scale) = match what {
+        What::Quick => ("make bench-quick", &[Command::Quick][..], QUICK),
+        What::Full => ("make bench", &[Command::Quick, Command::Full][..], QUICK),
+        What::Capture => ("make bench-capture", &[Command::Capture][..], SMALL),
+        What::Report | What::ReportCapture => {
+            for path in report::report(&out, what == What::ReportCapture, docs.as_deref())? {
+                say(&path.display().to_string());
             }
-            "--out" => &mut out,
-            "--docs" => &mut docs,
-            "--retroscope" => &mut retroscope,
-            "--minimal" => &mut minimal,
-            _ => {
-                return Err(format!(
-                    "what is '{argument}'? Known: quick, full, report, report-capture, capture, --out FOLDER, --docs FOLDER, --retroscope PROGRAM, --minimal PROGRAM"
-                )
-                .into());
-            }
-        };
-        let path = arguments.next().map(PathBuf::from);
-        *place = Some(path.ok_or(format!("{argument} needs a path"))?);
-    }
-    let out = out.ok_or("--out FOLDER is missing: scripts/bench.sh knows which")?;
-    if command.starts_with("report") {
-        for path in report::report(&out, command == "report-capture", docs.as_deref())? {
-            say(&path.display().to_string());
+            return Ok(true);
         }
-        return Ok(true);
-    }
-    let selection = Selection::parse(&env::var("ROWS").unwrap_or_default());
-    let (what, commands, scale) = match command.as_str() {
-        "capture" => ("make bench-capture", &[Command::Capture][..], SMALL),
-        "full" => ("make bench", &[Command::Quick, Command::Full][..], QUICK),
-        _ => ("make bench-quick", &[Command::Quick][..], QUICK),
     };
+    let selection = Selection::parse(&env::var("ROWS").unwrap_or_default());
     if let (&[command], Some(item)) = (commands, selection.unknown(commands[0])) {
         return Err(format!("ROWS={item}: there is no such row of {command:?}").into());
     }
-    let programs = retroscope.zip(minimal);
-    if command == "capture" && programs.is_none() {
-        return Err("capture needs --retroscope PROGRAM and --minimal PROGRAM: scripts/bench.sh knows which".into());
-    }
     let mut session = Session::start(&out, scale, selection)?;
+    let programs = arguments.retroscope.zip(arguments.minimal);
     session.programs = programs.map(|(retroscope, minimal)| Programs {
         retroscope,
         minimal,
     });
-    let mut machine = Machine::look();
-    machine.fact("command", Some(what.to_owned()));
-    machine.fact("repetitions", Some(scale.repetitions.to_string()));
-    if command == "capture" {
-        machine.fact("programs", Some(capture::versions()));
+    let mut facts = machine::look();
+    let mut fact = |name: &str, fact| facts.insert(name.to_owned(), fact);
+    fact("command", command.to_owned());
+    fact("repetitions", scale.repetitions.to_string());
+    if what == What::Capture {
+        fact("programs", capture::versions());
     } else {
-        machine.fact("ring", Some(format!("{} GiB", scale.ring_bytes >> 30)));
+        fact("ring", format!("{} GiB", scale.ring_bytes >> 30));
     }
-    machine.write(&out)?;
-    for command in commands {
-        session.run(*command)?;
-    }
-    Ok(!session.failed())
+    machine::write(&facts, &out)?;
+    commands
+        .iter()
+        .try_for_each(|command| session.run(*command))?;
+    Ok(!session.failed.get())
 }

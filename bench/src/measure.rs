@@ -57,6 +57,18 @@ pub fn check_count(expected: u64, seen: u64) -> Result<(), Failure> {
     Err(Failure::Count { expected, seen })
 }
 
+/// Compares sums of what was sent and seen.
+///
+/// # Errors
+/// [`Failure::Wrong`].
+pub fn check_sum(expected: u64, seen: u64) -> Result<(), Failure> {
+    if seen == expected {
+        return Ok(());
+    }
+    let why = format!("the checksum is {seen:#x} instead of {expected:#x}");
+    Err(Failure::Wrong(why))
+}
+
 /// Refuses a run in which a reader of the ring missed packets.
 ///
 /// # Errors
@@ -65,9 +77,8 @@ pub fn check_lapped(packets: u64) -> Result<(), Failure> {
     if packets == 0 {
         return Ok(());
     }
-    Err(Failure::Wrong(format!(
-        "a reader was lapped by {packets} packets"
-    )))
+    let why = format!("a reader was lapped by {packets} packets");
+    Err(Failure::Wrong(why))
 }
 
 /// The median of some figures, with the least and the greatest.
@@ -125,43 +136,6 @@ impl Scale {
     }
 }
 
-/// Finds the length of a run from the speed of the one before.
-#[derive(Debug, Clone)]
-pub struct Pace {
-    least: u64,
-    seconds: f64,
-    per_second: f64,
-}
-
-impl Pace {
-    /// For runs of so many seconds that do `least` at the least.
-    #[must_use]
-    pub fn new(seconds: f64, least: u64) -> Self {
-        Self {
-            least,
-            seconds,
-            per_second: 0.0,
-        }
-    }
-
-    /// What to do in the next run.
-    #[must_use]
-    pub fn next(&self) -> u64 {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "saturates; rates are positive"
-        )]
-        let wanted = (self.per_second * self.seconds) as u64;
-        wanted.max(self.least)
-    }
-
-    /// What the last run did a second.
-    pub fn was(&mut self, per_second: f64) {
-        self.per_second = per_second;
-    }
-}
-
 /// What is run in turns. The closure makes one run and returns its figure.
 pub struct Entrant<'a> {
     /// For progress and comparison; often the name of a row.
@@ -172,10 +146,30 @@ pub struct Entrant<'a> {
 impl<'a> Entrant<'a> {
     /// The closure is called once more than there are repetitions.
     pub fn new(name: impl Into<String>, run: impl FnMut() -> Result<f64, Failure> + 'a) -> Self {
-        Self {
-            name: name.into(),
-            run: Box::new(run),
-        }
+        let (name, run) = (name.into(), Box::new(run));
+        Self { name, run }
+    }
+
+    /// One whose runs take so many seconds. The closure is told how much to do, `least` at first and at the least, and returns its figure
+    /// and how much of this it did a second, which the length of the next run is found from.
+    pub fn paced(
+        name: impl Into<String>,
+        seconds: f64,
+        least: u64,
+        mut run: impl FnMut(u64) -> Result<(f64, f64), Failure> + 'a,
+    ) -> Self {
+        let mut much = least;
+        Self::new(name, move || {
+            let (figure, per_second) = run(much)?;
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "saturates; rates are positive"
+            )]
+            let wanted = (per_second * seconds) as u64;
+            much = wanted.max(least);
+            Ok(figure)
+        })
     }
 }
 
@@ -214,22 +208,19 @@ impl Series {
     }
 
     /// The geometric means of several series, repetition by repetition.
-    ///
-    /// # Errors
-    /// Why one of them has no figures.
-    pub fn geometric_mean(series: &[Self]) -> Result<Self, Failure> {
-        let mut means: Vec<f64> = Vec::new();
-        for one in series {
-            let figures = one.figures.as_ref().map_err(Clone::clone)?;
-            means.resize(figures.len(), 1.0);
-            for (mean, figure) in means.iter_mut().zip(figures) {
-                *mean *= figure.powf(1.0 / series.len() as f64);
-            }
-        }
-        Ok(Self {
+    #[must_use]
+    pub fn geometric_mean(series: &[&Self]) -> Self {
+        let all: Result<Vec<_>, _> = series.iter().map(|one| one.figures.clone()).collect();
+        let means = |all: Vec<Vec<f64>>| {
+            let repetitions = all.iter().map(Vec::len).min().unwrap_or(0);
+            let logarithm = |at: usize| all.iter().map(|figures| figures[at].ln()).sum::<f64>();
+            let mean = |at| (logarithm(at) / all.len() as f64).exp();
+            (0..repetitions).map(mean).collect()
+        };
+        Self {
             name: "mean".to_owned(),
-            figures: Ok(means),
-        })
+            figures: all.map(means),
+        }
     }
 
     /// How many times the figures of `other` these are, repetition by repetition.
@@ -260,11 +251,11 @@ impl Heat {
                 repetitions + 1
             ));
         }
-        let series = entrants.iter().map(|entrant| Series {
+        let empty = |entrant: &Entrant<'_>| Series {
             name: entrant.name.clone(),
             figures: Ok(Vec::with_capacity(repetitions)),
-        });
-        let mut series: Vec<Series> = series.collect();
+        };
+        let mut series: Vec<Series> = entrants.iter().map(empty).collect();
         for repetition in 0..=repetitions {
             for (entrant, series) in entrants.iter_mut().zip(&mut series) {
                 let Ok(figures) = &mut series.figures else {
@@ -311,15 +302,11 @@ impl Heat {
     /// # Errors
     /// [`Failure::Unsound`]: none has a figure.
     pub fn best<'n>(&self, names: &[&'n str]) -> Result<&'n str, Failure> {
-        let median = |name: &str| Ok::<_, Failure>(self.get(name)?.spread()?.median);
-        let mut best = None;
-        for name in names {
-            if let Ok(median) = median(name)
-                && best.is_none_or(|(greatest, _)| median > greatest)
-            {
-                best = Some((median, *name));
-            }
-        }
+        let median = |name| self.get(name).and_then(Series::spread).ok();
+        let medians = names
+            .iter()
+            .filter_map(|name| Some((median(name)?.median, *name)));
+        let best = medians.max_by(|(one, _), (other, _)| one.total_cmp(other));
         let none = || Failure::Unsound(format!("none of {names:?} has a figure"));
         best.map(|(_, name)| name).ok_or_else(none)
     }
@@ -370,8 +357,8 @@ mod tests {
             name: String::new(),
             figures: Ok(figures.to_vec()),
         };
-        let mean = Series::geometric_mean(&[series(&[1.0, 4.0]), series(&[4.0, 9.0])]);
-        let figures = mean.unwrap().figures.unwrap();
+        let (one, other) = (series(&[1.0, 4.0]), series(&[4.0, 9.0]));
+        let figures = Series::geometric_mean(&[&one, &other]).figures.unwrap();
         let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
         assert!(
             near(figures[0], 2.0) && near(figures[1], 6.0),
@@ -408,11 +395,16 @@ mod tests {
 
     #[test]
     fn a_run_is_as_long_as_it_should_be_but_no_less_than_a_lap() {
-        let mut pace = Pace::new(0.5, 1000);
-        assert_eq!(pace.next(), 1000);
-        pace.was(10_000.0);
-        assert_eq!(pace.next(), 5000);
-        pace.was(10.0);
-        assert_eq!(pace.next(), 1000);
+        let speeds = [10_000.0, 10.0, 1.0];
+        let mut runs = Vec::new();
+        let mut entrant = Entrant::paced("it", 0.5, 1000, |much| {
+            runs.push(much);
+            Ok((1.0, speeds[runs.len() - 1]))
+        });
+        for _ in speeds {
+            (entrant.run)().unwrap();
+        }
+        drop(entrant);
+        assert_eq!(runs, [1000, 5000, 1000]);
     }
 }

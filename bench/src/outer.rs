@@ -6,14 +6,15 @@
 
 use std::io;
 
-use retroscope_ring::{Record, Ring, RingConfig};
+use retroscope_ring::RingConfig;
 
 use crate::{
-    contest::together,
+    contest::in_seconds,
     measure::{Entrant, Failure},
     memory::Memory,
     pin,
     qq2016::{Kind, Original, Queue, STORAGE_BYTES},
+    ring::{made, store_one},
     session::Session,
 };
 
@@ -43,8 +44,11 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
 }
 
 fn of_qq(memory: &mut Memory, threads: usize) -> Result<f64, Failure> {
+    let mut offsets = vec![Vec::new(); memory.len() / STORAGE_BYTES];
     let parts = memory.bytes_mut().chunks_exact_mut(STORAGE_BYTES);
-    let storages = parts.map(|part| Original::<1>::storage(part, Vec::new()));
+    let storages = parts
+        .zip(&mut offsets)
+        .map(|(part, offsets)| Original::<1>::storage(part, offsets));
     let queue = Queue::new(storages, 0);
     let work = || {
         for _ in 0..OPERATIONS_QQ / 2 {
@@ -52,30 +56,21 @@ fn of_qq(memory: &mut Memory, threads: usize) -> Result<f64, Failure> {
             drop(queue.dequeue());
         }
     };
-    let (_, seconds) = together(vec![work; threads])?;
+    let (_, seconds) = in_seconds(vec![work; threads])?;
     Ok(threads as f64 * OPERATIONS_QQ as f64 / seconds / 1e6)
 }
 
 fn of_ring(bytes: u64, threads: usize) -> Result<f64, Failure> {
-    let failure = |error| Failure::system("making a ring", error);
     let config = RingConfig {
         bucket_bytes: Some(BUCKET_BYTES),
         ..RingConfig::new(bytes, threads, 0)
     };
-    let ring = Ring::new(&config, None).map_err(failure)?;
-    let producers: Result<Vec<_>, _> = (0..threads).map(|_| ring.producer()).collect();
-    let frame = vec![0x5a; PACKET_BYTES];
-    let frame = frame.as_slice();
-    let works = producers.map_err(failure)?.into_iter().map(|mut producer| {
-        move || {
-            for number in 0..OPERATIONS_RING {
-                let stored = producer.store(&Record::whole(number.cast_signed(), 0, frame));
-                stored.map_err(|error| Failure::system("store", error))?;
-            }
-            Ok(())
-        }
+    let (_ring, producers) = made(&config)?;
+    let frame = &vec![0x5a; PACKET_BYTES];
+    let works = producers.into_iter().map(|mut producer| {
+        move || (0..OPERATIONS_RING).try_for_each(|number| store_one(&mut producer, number, frame))
     });
-    let (done, seconds) = together(works.collect())?;
+    let (done, seconds) = in_seconds(works.collect())?;
     done.into_iter().collect::<Result<(), Failure>>()?;
     // Each bucket is taken, and the one before is closed, in one operation.
     Ok(threads as f64 * OPERATIONS_RING as f64 / seconds / 1e6)

@@ -4,29 +4,31 @@
 //! each, producers and consumers have cores of their own; with 2 producers and 2 consumers on 2 cores, producer `i` shares
 //! core `i` with consumer `i`, so that both cores do the same work. The rule is the same for all contestants.
 
-use std::{fs, sync::OnceLock};
+use std::{fs, sync::LazyLock};
 
+use retroscope_capture::CpuList;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The CPUs that this process may use, one of each physical core before their siblings. Empty where the system does not
 /// tell.
 #[must_use]
 pub fn cpus() -> &'static [usize] {
-    static CPUS: OnceLock<Vec<usize>> = OnceLock::new();
-    CPUS.get_or_init(|| {
-        let allowed = sched_getaffinity(None).map_or_else(
-            |_| Vec::new(),
-            |set| {
-                (0..CpuSet::MAX_CPU)
-                    .filter(|&cpu| set.is_set(cpu))
-                    .collect()
-            },
-        );
+    static CPUS: LazyLock<Vec<usize>> = LazyLock::new(|| {
+        let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+        let all = 0..CpuSet::MAX_CPU;
+        let allowed: Vec<_> = all.filter(|cpu| set.is_set(*cpu)).collect();
         cores_first(&allowed, |cpu| {
             let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
             fs::read_to_string(path).ok()
         })
-    })
+    });
+    &CPUS
+}
+
+fn set_of(cpus: &[usize]) -> CpuSet {
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|cpu| set.set(*cpu));
+    set
 }
 
 /// How many threads can run at the same time.
@@ -38,12 +40,9 @@ pub fn cores() -> usize {
 /// Pins the calling thread to the place of the thread with this number. Without effect where the system refuses.
 pub fn pin(thread: usize) {
     let cpus = cpus();
-    if cpus.is_empty() {
-        return;
+    if !cpus.is_empty() {
+        let _ = sched_setaffinity(None, &set_of(&[cpus[thread % cpus.len()]]));
     }
-    let mut set = CpuSet::new();
-    set.set(cpus[thread % cpus.len()]);
-    let _ = sched_setaffinity(None, &set);
 }
 
 /// Calls `work` on these CPUs only. Threads and processes that it starts stay there; the calling thread gets back what it had.
@@ -51,11 +50,7 @@ pub fn pin(thread: usize) {
 pub fn confined<T>(to: &[usize], work: impl FnOnce() -> T) -> T {
     let before = sched_getaffinity(None).ok().filter(|_| !to.is_empty());
     if before.is_some() {
-        let mut set = CpuSet::new();
-        for &cpu in to {
-            set.set(cpu);
-        }
-        let _ = sched_setaffinity(None, &set);
+        let _ = sched_setaffinity(None, &set_of(to));
     }
     let result = work();
     if let Some(before) = before {
@@ -67,11 +62,9 @@ pub fn confined<T>(to: &[usize], work: impl FnOnce() -> T) -> T {
 /// Brings the first CPU of each core to the front. `siblings` gives the list of a CPU's core, like `0,4` or `0-1`.
 fn cores_first(allowed: &[usize], siblings: impl Fn(usize) -> Option<String>) -> Vec<usize> {
     let is_first = |&cpu: &usize| {
-        let list = siblings(cpu);
-        let first = list
-            .as_deref()
-            .and_then(|list| list.trim().split([',', '-']).next()?.parse().ok());
-        first.is_none_or(|first: usize| first == cpu || !allowed.contains(&first))
+        let list = siblings(cpu).and_then(|list| list.trim().parse::<CpuList>().ok());
+        let first = list.and_then(|list| list.as_slice().first().copied());
+        first.is_none_or(|first| first as usize == cpu || !allowed.contains(&(first as usize)))
     };
     let (firsts, others): (Vec<usize>, Vec<usize>) = allowed.iter().partition(|cpu| is_first(cpu));
     [firsts, others].concat()

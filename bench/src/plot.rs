@@ -72,7 +72,7 @@ pub(crate) fn write_all(rows: &[Row], is_capture: bool, folder: &Path) -> io::Re
         if figure[0].starts_with("capture") != is_capture {
             continue;
         }
-        if let Some(svg) = draw(rows, &figure) {
+        if let Some((_, svg)) = draw(rows, &figure) {
             fs::write(&path, svg).map_err(|error| at(&path, &error))?;
             written.push(path);
         } else if path.exists() {
@@ -82,8 +82,8 @@ pub(crate) fn write_all(rows: &[Row], is_capture: bool, folder: &Path) -> io::Re
     Ok(written)
 }
 
-/// A figure by its fields in the list; `None` when none of its rows has a value.
-pub(crate) fn draw(rows: &[Row], fields: &[&str]) -> Option<String> {
+/// A figure by its fields in the list, with its title; `None` when none of its rows has a value.
+pub(crate) fn draw(rows: &[Row], fields: &[&str]) -> Option<(String, String)> {
     let [_, panels, axis, title, cells, limits] = fields else {
         return None;
     };
@@ -106,7 +106,7 @@ pub(crate) fn draw(rows: &[Row], fields: &[&str]) -> Option<String> {
         Some(unit) => drawing.bars(unit, &mut svg),
         None => drawing.lines(panels, &mut svg),
     };
-    drawn.ok().map(|()| svg)
+    drawn.ok().map(|()| (drawing.title, svg))
 }
 
 /// Text that begins, or ends, at a place.

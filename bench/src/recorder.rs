@@ -16,7 +16,7 @@ use retroscope_ring::Backing;
 
 use crate::{
     contest::Load,
-    measure::{Entrant, Failure, Spread, check_count, check_lapped},
+    measure::{Entrant, Failure, check_count, check_lapped},
     queues,
     ring::RingContest,
     session::Session,
@@ -33,35 +33,26 @@ const FRAME_BYTES: u16 = 64;
 
 /// The rows of the recorder and of inserters.
 pub(crate) fn judged(session: &Session) -> io::Result<()> {
-    let two = || two_over_one(session);
-    session.compare("recorder/64B/vs-ring", "ring", || {
-        recorder_over_ring(session)
-    })?;
-    session.compare("recorder/inserters/2-vs-1", "one inserter", two)?;
-    let row = "capture/dpdk/net-null-vs-bare";
-    session.compare(row, "rx_burst and free", || null_over_bare(session))
-}
-
-fn recorder_over_ring(session: &Session) -> Result<Spread, Failure> {
-    queues::two_cores()?;
     let ring_bytes = session.scale.ring_bytes;
-    let folder = tempfile::tempdir().map_err(|error| Failure::system("making a folder", error))?;
-    let mut ring = RingContest::new(ring_bytes, None, 1, 1)?;
-    let entrants = vec![
-        queues::carrying(session, "ring", &mut ring, Load::pairs(64, 0, 1)),
-        Entrant::new("recorder", || run(ring_bytes, folder.path())),
-    ];
-    session.heat("recorder", entrants).ratio("recorder", "ring")
-}
-
-fn two_over_one(session: &Session) -> Result<Spread, Failure> {
-    queues::two_cores()?;
-    let entrant = |name, threads| {
-        let source = || Box::new(GeneratorSource::new("generate", frames(None)));
-        Entrant::new(name, move || insert(session, source(), threads))
-    };
-    let heat = session.heat("inserters", vec![entrant("one", 1), entrant("two", 2)]);
-    heat.ratio("two", "one")
+    let folder = tempfile::tempdir()?;
+    let mut ring = RingContest::new(ring_bytes, None, 1, 1);
+    session.versus("recorder/64B/vs-ring", "ring", || {
+        queues::two_cores()?;
+        Ok([
+            Entrant::new("recorder", || run(ring_bytes, folder.path())),
+            queues::carrying(session, "ring", &mut ring, Load::pairs(64, 0, 1)),
+        ])
+    })?;
+    session.versus("recorder/inserters/2-vs-1", "one inserter", || {
+        queues::two_cores()?;
+        let entrant = |name, threads| {
+            let source = || Box::new(GeneratorSource::new("generate", frames(None)));
+            Entrant::new(name, move || insert(session, source(), threads))
+        };
+        Ok([entrant("two", 2), entrant("one", 1)])
+    })?;
+    let (row, bare) = ("capture/dpdk/net-null-vs-bare", "rx_burst and free");
+    session.versus(row, bare, || null_over_bare(session))
 }
 
 /// What the generator makes.
@@ -90,14 +81,14 @@ fn insert(session: &Session, source: Box<dyn Source>, threads: usize) -> Result<
 }
 
 #[cfg(not(feature = "dpdk"))]
-fn null_over_bare(_: &Session) -> Result<Spread, Failure> {
+fn null_over_bare(_: &Session) -> Result<[Entrant<'_>; 2], Failure> {
     let why = "built without the feature dpdk, which needs libdpdk-dev";
     Err(Failure::CannotRun(why.to_owned()))
 }
 
 /// One inserter on `net_null` against a loop that takes its bursts and gives them back without a look.
 #[cfg(feature = "dpdk")]
-fn null_over_bare(session: &Session) -> Result<Spread, Failure> {
+fn null_over_bare(session: &Session) -> Result<[Entrant<'_>; 2], Failure> {
     use retroscope_capture::{
         CpuTurns, SourceError, Status,
         dpdk::{DpdkConfig, DpdkSource, EalConfig},
@@ -119,7 +110,7 @@ fn null_over_bare(session: &Session) -> Result<Spread, Failure> {
         })
     };
     let time = session.scale.time(0.25);
-    let take = || {
+    let take = move || {
         let mut opened = Box::new(source()).open(1)?;
         let (start, mut packets) = (Instant::now(), 0);
         while let Some(queue) = opened.first_mut()
@@ -131,16 +122,15 @@ fn null_over_bare(session: &Session) -> Result<Spread, Failure> {
         }
         Ok(packets as f64 / start.elapsed().as_secs_f64() / 1e6)
     };
-    let bare = || {
+    let bare = move || {
         // A thread of its own, as an inserter is.
         let (mpps, _) = on_a_core(take)?;
         mpps.map_err(|error: SourceError| Failure::system("net_null", error))
     };
-    let entrants = vec![
-        Entrant::new("net_null", || insert(session, Box::new(source()), 1)),
+    Ok([
+        Entrant::new("net_null", move || insert(session, Box::new(source()), 1)),
         Entrant::new("bare", bare),
-    ];
-    session.heat("net_null", entrants).ratio("net_null", "bare")
+    ])
 }
 
 /// Records frames at full speed, live, into a ring of `ring_bytes`, and returns Mpps from the start of the threads to

@@ -12,7 +12,7 @@ use std::{
 };
 
 use crate::{
-    machine::Machine,
+    machine::{self, Facts},
     plot,
     rows::{self, Command, words},
     session::{self, Row, at},
@@ -138,23 +138,23 @@ fn strings<const N: usize>(words: [&str; N]) -> Vec<String> {
 }
 
 /// The Markdown of a block; `None`: there is no such block.
-fn block(name: &str, rows: &[Row], machine: &Machine) -> Option<String> {
+fn made(name: &str, rows: &[Row], machine: &Facts) -> Option<String> {
     let made = match name {
         "machine" | "capture-machine" => facts(machine),
         "judged" => judged(rows, Command::Quick),
         "capture-judged" => judged(rows, Command::Capture),
         "requirements" => requirements(rows),
-        _ => {
-            if let Some(name) = name.strip_prefix("figure ") {
-                let mut figures = rows::table(rows::FIGURES);
-                let figure = figures.find(|figure| figure[0] == name)?;
-                let title = figure[3].replace("{most}", most_pairs(rows).unwrap_or_default());
-                plot::draw(rows, &figure).map(|_| format!("![{title}](plots/{name}.svg)"))
-            } else {
+        _ => match name.strip_prefix("figure ") {
+            Some(name) => {
+                let figure = rows::table(rows::FIGURES).find(|figure| figure[0] == name)?;
+                let drawn = plot::draw(rows, &figure);
+                drawn.map(|(title, _)| format!("![{title}](plots/{name}.svg)"))
+            }
+            None => {
                 let fields = rows::table(rows::TABLES).find(|table| table[0] == name)?;
                 by_line_and_column(rows, &fields)
             }
-        }
+        },
     };
     Some(made.unwrap_or_else(|| format!("_{NOT_RUN}_")))
 }
@@ -164,17 +164,18 @@ fn by_line_and_column(rows: &[Row], fields: &[&str]) -> Option<String> {
         return None;
     };
     let grid = Grid::new(rows, cells);
-    let columns = grid
-        .columns
-        .iter()
-        .map(|part| column.replace("{}", words(part).2));
+    let columns = grid.columns.iter();
+    let columns = columns.map(|part| column.replace("{}", words(part).2));
     let corner = corner.replace("{most}", most_pairs(rows).map_or("", |most| words(most).2));
     let mut lines = vec![[corner].into_iter().chain(columns).collect::<Vec<_>>()];
-    let mut before = None;
     for (label, cells) in &grid.lines {
-        let cells_of_line = cells.iter().map(|row| cell(*row));
-        let mut line: Vec<_> = [label.clone()].into_iter().chain(cells_of_line).collect();
-        if *name == "ablation" {
+        let cells = cells.iter().map(|row| cell(*row));
+        lines.push([label.clone()].into_iter().chain(cells).collect());
+    }
+    if *name == "ablation" {
+        lines[0].push("against the line above".to_owned());
+        let mut before = None;
+        for (line, (_, cells)) in lines[1..].iter_mut().zip(&grid.lines) {
             let value = cells[0].and_then(|row| row.value);
             let factor = before
                 .zip(value)
@@ -182,47 +183,39 @@ fn by_line_and_column(rows: &[Row], fields: &[&str]) -> Option<String> {
             line.push(factor.map_or_else(String::new, |factor| format!("× {}", number(factor))));
             before = value.or(before);
         }
-        lines.push(line);
-    }
-    if *name == "ablation" {
-        lines[0].push("against the line above".to_owned());
     }
     (lines.len() > 1).then(|| table(&lines))
 }
 
 /// The judged rows of a command with their goals.
 fn judged(rows: &[Row], command: Command) -> Option<String> {
-    let groups = rows::GROUPS.iter().filter(|group| group.command == command);
-    let listed = groups
-        .flat_map(|group| &group.rows)
-        .filter(|row| !row.case.is_empty());
+    let listed = rows::of(command).filter(|row| !row.case.is_empty());
     let heading = ["case", "row", "against", "goal", "measured", ""];
     let (mut lines, mut has_run) = (vec![strings(heading)], false);
     for listed in listed {
         let row = rows.iter().find(|row| row.name == listed.name);
         has_run |= row.is_some();
-        let value = row.and_then(|row| row.value);
-        let versus = row
-            .filter(|_| value.is_some())
-            .and_then(|row| row.versus.as_deref());
-        let verdict = match value.and_then(|value| listed.is_met(value)) {
-            Some(true) => "met",
-            Some(false) => "**missed**",
-            None => "",
-        };
-        let name = format!("`{}`", listed.name);
-        let measured = row.map_or_else(|| NOT_RUN.to_owned(), |row| cell(Some(row)));
-        let versus = versus.unwrap_or_default();
+        let measured = row.filter(|row| row.value.is_some());
+        let versus = measured.and_then(|row| row.versus.as_deref());
+        let value = measured.and_then(|row| row.value);
         lines.push(strings([
             listed.case,
-            &name,
-            versus,
+            &format!("`{}`", listed.name),
+            versus.unwrap_or_default(),
             listed.goal,
-            &measured,
-            verdict,
+            &row.map_or_else(|| NOT_RUN.to_owned(), |row| cell(Some(row))),
+            verdict(value.and_then(|value| listed.is_met(value))),
         ]));
     }
     has_run.then(|| table(&lines))
+}
+
+fn verdict(is_met: Option<bool>) -> &'static str {
+    match is_met {
+        Some(true) => "met",
+        Some(false) => "**missed**",
+        None => "",
+    }
 }
 
 /// The requirements of the thesis that are speeds: R1 (line rates; "together" is of several producers) and R4 (more threads are not
@@ -234,59 +227,33 @@ fn requirements(rows: &[Row]) -> Option<String> {
     };
     let (one, most) = (ring("1p1c")?, most_pairs(rows));
     let (all, threads) = (most.and_then(ring), most.map_or("", |most| words(most).2));
-    let heading = [
+    let mut lines = vec![strings([
         "requirement of the thesis, Mpps",
         "asks for",
         "measured",
         "",
-    ];
-    let mut lines = vec![strings(heading)];
+    ])];
     for (what, least, measured) in [
-        (
-            "R1: a 10 Gbit/s link, 1P1C".to_owned(),
-            MPPS_PER_10_GBIT,
-            Some(one),
-        ),
-        (
-            format!("R1: 40 Gbit/s together, {threads}"),
-            4.0 * MPPS_PER_10_GBIT,
-            all,
-        ),
-        (format!("R4: {threads} is not slower than 1P1C"), one, all),
+        ("R1: a 10 Gbit/s link, 1P1C", MPPS_PER_10_GBIT, Some(one)),
+        ("R1: 40 Gbit/s together, {}", 4.0 * MPPS_PER_10_GBIT, all),
+        ("R4: {} is not slower than 1P1C", one, all),
     ] {
-        let verdict = measured.map_or(
-            "",
-            |value| if value >= least { "met" } else { "**missed**" },
-        );
-        let measured = measured.map_or_else(|| NOT_RUN.to_owned(), number);
-        let least = format!("≥ {}", number(least));
-        lines.push(strings([&what, &least, &measured, verdict]));
+        lines.push(strings([
+            &what.replace("{}", threads),
+            &format!("≥ {}", number(least)),
+            &measured.map_or_else(|| NOT_RUN.to_owned(), number),
+            verdict(measured.map(|value| value >= least)),
+        ]));
     }
     Some(table(&lines))
 }
 
 /// Facts in the order in which they are read, with the words for them; others follow under their own names.
-fn facts(machine: &Machine) -> Option<String> {
-    const FACTS: [[&str; 2]; 11] = [
-        ["cpu", "processor"],
-        ["cores", "CPUs of the run"],
-        ["l1d", "first-level data cache"],
-        ["l2", "second-level cache"],
-        ["l3", "third-level cache"],
-        ["memory", "memory"],
-        ["hypervisor", "virtual machine"],
-        ["kernel", "Linux"],
-        ["rustc", "compiler"],
-        ["commit", "commit"],
-        ["date", "date"],
-    ];
-    let known = |name: &str| FACTS.iter().position(|[of, _]| *of == name);
-    let mut facts: Vec<_> = machine.facts().collect();
-    facts.sort_by_key(|(name, _)| known(name).unwrap_or(FACTS.len()));
-    let line = |(name, fact): &(&str, &str)| {
-        let what = known(name).map_or(*name, |at| FACTS[at][1]);
-        vec![what.to_owned(), fact.replace('|', "\\|")]
-    };
+fn facts(facts: &Facts) -> Option<String> {
+    let mut facts: Vec<_> = facts.iter().collect();
+    facts.sort_by_key(|(name, _)| words(name));
+    let line =
+        |(name, fact): &(&String, &String)| strings([words(name).2, &fact.replace('|', "\\|")]);
     let heading = [strings(["what", "is"])];
     let lines: Vec<_> = heading.into_iter().chain(facts.iter().map(line)).collect();
     (lines.len() > 1).then(|| table(&lines))
@@ -298,7 +265,7 @@ fn facts(machine: &Machine) -> Option<String> {
 /// # Errors
 /// A file cannot be read or written, or the markers of the document are wrong; then it is left as it was.
 pub fn report(folder: &Path, is_capture: bool, docs: Option<&Path>) -> io::Result<Vec<PathBuf>> {
-    let (rows, machine) = (session::read(folder)?, Machine::read(folder)?);
+    let (rows, machine) = (session::read(folder)?, machine::read(folder)?);
     let mut written = plot::write_all(&rows, is_capture, folder)?;
     if let Some(docs) = docs {
         let path = docs.join("benchmarks.md");
@@ -319,61 +286,47 @@ pub fn report(folder: &Path, is_capture: bool, docs: Option<&Path>) -> io::Resul
 fn filled(
     document: &str,
     rows: &[Row],
-    machine: &Machine,
+    machine: &Facts,
     is_capture: bool,
 ) -> Result<(String, bool), String> {
-    let processor = machine
-        .facts()
-        .find(|(name, _)| *name == "cpu")
-        .map_or("", |(_, cpu)| cpu);
-    let marked = |line: &'_ str, what: &str| -> Option<String> {
-        let name = line
-            .strip_prefix("<!-- ")?
-            .strip_prefix(what)?
-            .strip_suffix(" -->")?;
-        Some(name.to_owned())
-    };
-    let (mut text, mut is_ours, mut ours, mut has_figures) = (String::new(), true, 0, false);
-    let mut lines = document.lines().enumerate();
-    while let Some((index, line)) = lines.next() {
-        text += &format!("{line}\n");
-        if let Some(word) = marked(line, "processor: ") {
-            is_ours = processor.contains(&word);
+    const PROCESSOR: &str = "<!-- processor: ";
+    const BLOCK: &str = "<!-- generated: ";
+    const END: &str = "<!-- end -->\n";
+    let processor = machine.get("cpu").map_or("", String::as_str);
+    let (mut sections, mut is_ours, mut ours, mut has_figures) = (Vec::new(), true, 0, false);
+    for section in document.split(PROCESSOR) {
+        if let (false, Some((word, _))) = (sections.is_empty(), section.split_once(" -->")) {
+            is_ours = processor.contains(word);
         }
-        let Some(name) = marked(line, "generated: ") else {
-            continue;
-        };
-        let wrong = |why: &str| format!("line {}: the block '{name}' {why}", index + 1);
-        let made = block(&name, rows, machine).ok_or_else(|| wrong("is not known"))?;
-        let figure = name.strip_prefix("figure ");
-        let of_command = figure.unwrap_or(&name).starts_with("capture") == is_capture;
-        let (mut old, mut has_end) = (String::new(), false);
-        for (_, line) in lines.by_ref() {
-            has_end = line == "<!-- end -->";
-            if has_end || marked(line, "generated: ").is_some() {
-                break;
-            }
-            old += &format!("{line}\n");
+        let mut blocks = section.split(BLOCK);
+        let mut text = vec![blocks.next().unwrap_or_default().to_owned()];
+        for block in blocks {
+            let (name, rest) = block.split_once(" -->\n").unwrap_or((block, ""));
+            let (old, after) = rest
+                .split_once(END)
+                .ok_or_else(|| format!("the block '{name}' does not end"))?;
+            let made = made(name, rows, machine);
+            let made = made.ok_or_else(|| format!("the block '{name}' is not known"))?;
+            let figure = name.strip_prefix("figure ");
+            let of_command = figure.unwrap_or(name).starts_with("capture") == is_capture;
+            let fills = is_ours && of_command;
+            ours += u32::from(is_ours);
+            has_figures |= fills && figure.is_some();
+            let body = if fills {
+                made.trim_end()
+            } else {
+                old.trim_end()
+            };
+            text.push(format!("{name} -->\n{body}\n{END}{after}"));
         }
-        if !has_end {
-            return Err(wrong("does not end"));
-        }
-        ours += u32::from(is_ours);
-        let fills = is_ours && of_command;
-        has_figures |= fills && figure.is_some();
-        let body = if fills {
-            made.trim_end()
-        } else {
-            old.trim_end()
-        };
-        text += &format!("{body}\n<!-- end -->\n");
+        sections.push(text.join(BLOCK));
     }
-    if ours == 0 {
-        return Err(format!(
+    match ours {
+        0 => Err(format!(
             "there is no section for this processor: {processor}"
-        ));
+        )),
+        _ => Ok((sections.join(PROCESSOR), has_figures)),
     }
-    Ok((text, has_figures))
 }
 
 #[cfg(test)]

@@ -5,14 +5,12 @@ fn row(name: &str, value: f64) -> Row {
     Row::new(name, None, Ok(Spread::once(value)))
 }
 
-fn machine(cpu: &str) -> Machine {
-    let mut machine = Machine::default();
-    machine.fact("cpu", Some(cpu.to_owned()));
-    machine
+fn machine(cpu: &str) -> Facts {
+    Facts::from([("cpu".to_owned(), cpu.to_owned())])
 }
 
 fn made(name: &str, rows: &[Row]) -> String {
-    block(name, rows, &Machine::default()).expect("the block is known")
+    super::made(name, rows, &Facts::new()).expect("the block is known")
 }
 
 #[test]
@@ -126,16 +124,10 @@ fn only_blocks_of_the_command_and_processor_change() {
     let error = fill(&document("old", "old"), "POWER10").expect_err("it has no section");
     assert!(error.ends_with("this processor: POWER10"), "{error}");
     let unknown = fill("a\n<!-- generated: other -->\n<!-- end -->\n", "AMD");
-    assert_eq!(
-        unknown,
-        Err("line 2: the block 'other' is not known".to_owned())
-    );
+    assert_eq!(unknown, Err("the block 'other' is not known".to_owned()));
     for open in ["", "<!-- generated: machine -->\n<!-- end -->\n"] {
         let unclosed = fill(&format!("<!-- generated: machine -->\n{open}"), "AMD");
-        assert_eq!(
-            unclosed,
-            Err("line 1: the block 'machine' does not end".to_owned())
-        );
+        assert_eq!(unclosed, Err("the block 'machine' does not end".to_owned()));
     }
 }
 
@@ -202,9 +194,7 @@ fn the_document_of_a_run_is_filled_with_its_figures() {
     let fill = row("limits/nt-fill/1t", 22.5);
     let text = serde_json::to_string(&[fill]).expect("it can be written");
     fs::write(run.path().join(RESULTS), text).expect("a folder to write to");
-    machine("a processor")
-        .write(run.path())
-        .expect("a folder to write to");
+    machine::write(&machine("a processor"), run.path()).expect("a folder to write to");
     let document = docs.path().join("benchmarks.md");
     let blocks = ["machine", "limits", "figure machine-limits", "latency"];
     let blocks = blocks.map(|name| format!("<!-- generated: {name} -->\n<!-- end -->\n"));

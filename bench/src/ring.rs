@@ -32,10 +32,10 @@ pub struct RingContest {
     ring: Ring,
     producers: Vec<Producer>,
     readers: Vec<Reader>,
-    /// Buckets that readers stay behind on purpose.
-    distance: u64,
-    /// Each packet is stored by a call of its own.
-    packet_by_packet: bool,
+    /// Buckets that readers stay behind the producers on purpose, until those are done. Needs one producer for each consumer.
+    pub(crate) distance: u64,
+    /// Producers call for each packet, not for each burst.
+    pub(crate) packet_by_packet: bool,
     /// Stamps below this were used.
     time: u64,
     /// The ring was closed because a run was given up.
@@ -58,37 +58,17 @@ impl RingContest {
             mode: Mode::Wait,
             ..RingConfig::new(bytes, producers, consumers)
         };
-        let failure = |error| Failure::system("making a ring", error);
-        let ring = Ring::new(&config, None).map_err(failure)?;
-        let readers = ring
-            .group_of(GroupKind::Gating, consumers)
-            .map_err(failure)?;
-        let producers = (0..producers)
-            .map(|_| ring.producer())
-            .collect::<Result<_, _>>();
+        let (ring, producers) = made(&config)?;
+        let readers = ring.group_of(GroupKind::Gating, consumers);
         Ok(Self {
-            producers: producers.map_err(failure)?,
-            readers,
+            producers,
+            readers: readers.map_err(|error| Failure::system("making readers", error))?,
             ring,
             distance: 0,
             packet_by_packet: false,
             time: 0,
             closed: false,
         })
-    }
-
-    /// Keeps readers so many buckets behind the producers, until those are done. Needs one producer for each consumer.
-    #[must_use]
-    pub fn at_distance(mut self, buckets: usize) -> Self {
-        self.distance = buckets as u64;
-        self
-    }
-
-    /// Has producers call for each packet, not for each burst.
-    #[must_use]
-    pub fn packet_by_packet(mut self) -> Self {
-        self.packet_by_packet = true;
-        self
     }
 
     /// How many packets a consumer will see.
@@ -106,7 +86,7 @@ impl Contest for RingContest {
         let members_idle = load.consumers < readers && load.consumers < load.producers;
         if load.producers > producers || load.consumers > readers || members_idle {
             return Err(Failure::CannotRun(format!(
-                "a ring for {producers} producers and {readers} readers cannot carry {load}"
+                "a ring for {producers} producers and {readers} readers cannot carry {load:?}"
             )));
         }
         if self.closed {
@@ -165,24 +145,37 @@ fn store<const PACKET_BY_PACKET: bool>(
 ) -> Result<(), Failure> {
     let frames = Frames::new(load.packet_bytes);
     let packets = load.packets_of(number);
-    let record = |packet| {
-        let time = base + load.time(number, packet);
-        Record::whole(time.cast_signed(), 0, frames.get(packet))
-    };
+    let time = |packet| base + load.time(number, packet);
     let mut stored = 0;
     while stored < packets {
         if PACKET_BY_PACKET {
-            let one = producer.store(&record(stored));
-            one.map_err(|error| Failure::system("store", error))?;
+            store_one(producer, time(stored), frames.get(stored))?;
             stored += 1;
         } else {
             let end = packets.min(stored + Load::BURST);
+            let record = |packet| Record::whole(time(packet).cast_signed(), 0, frames.get(packet));
             store_burst(producer, (stored..end).map(record))?;
             stored = end;
         }
     }
     producer.publish();
     Ok(())
+}
+
+/// A ring with all its producers.
+pub(crate) fn made(config: &RingConfig) -> Result<(Ring, Vec<Producer>), Failure> {
+    let failure = |error| Failure::system("making a ring", error);
+    let ring = Ring::new(config, None).map_err(failure)?;
+    let producers = (0..config.producers).map(|_| ring.producer());
+    let producers = producers.collect::<Result<_, _>>().map_err(failure)?;
+    Ok((ring, producers))
+}
+
+/// Stores a packet.
+#[inline(always)]
+pub(crate) fn store_one(producer: &mut Producer, stamp: u64, frame: &[u8]) -> Result<(), Failure> {
+    let stored = producer.store(&Record::whole(stamp.cast_signed(), 0, frame));
+    stored.map_err(|error| Failure::system("store", error))
 }
 
 /// Hands a burst over.
@@ -259,25 +252,22 @@ impl View<'_> {
 /// descriptor, what is left over at the ends of buckets and the bucket being filled are all in it.
 pub(crate) fn retention(session: &Session) -> io::Result<()> {
     let bytes = |burst| bytes_per_packet(session.scale.ring_bytes, burst);
-    let worst = bytes(1).and_then(|one| Ok(Spread::once(one.max(bytes(64)?))));
-    session.absolute("ring/bytes-per-64B", worst)
+    session.row("ring/bytes-per-64B", None, || {
+        Ok(Spread::once(bytes(1)?.max(bytes(64)?)))
+    })
 }
 
 fn bytes_per_packet(ring_bytes: u64, burst: u64) -> Result<f64, Failure> {
-    let failure = |error| Failure::system("making a ring", error);
-    let ring = Ring::new(&RingConfig::new(ring_bytes, 1, 1), None).map_err(failure)?;
-    let mut producer = ring.producer().map_err(failure)?;
+    let (ring, mut producers) = made(&RingConfig::new(ring_bytes, 1, 1))?;
     let frames = Frames::new(64);
     let packets = ring.bytes() / 64 * 5 / 4;
     for number in 0..packets {
-        let record = Record::whole(number.cast_signed(), 0, frames.get(number));
-        let stored = producer.store(&record);
-        stored.map_err(|error| Failure::system("store", error))?;
+        store_one(&mut producers[0], number, frames.get(number))?;
         if number % burst == burst - 1 {
-            producer.publish();
+            producers[0].publish();
         }
     }
-    producer.publish();
+    producers[0].publish();
     let statistics = ring.statistics();
     check_count(packets, statistics.stored_packets)?;
     if statistics.evicted_packets == 0 {
@@ -310,7 +300,7 @@ mod tests {
             let contest = if producers == 3 { &mut three } else { &mut two };
             for _ in 0..2 {
                 let run = contest.run(&load, &mut memory).unwrap();
-                assert_eq!(run.check(&load), Ok(()), "{load}");
+                assert_eq!(run.check(&load), Ok(()), "{load:?}");
             }
         }
         let load = Load {
@@ -318,8 +308,9 @@ mod tests {
             ..Load::pairs(64, 10, 2)
         };
         let load_each = Load::pairs(64, 1_000_000, 1);
-        let one = RingContest::new(32 << 20, None, 1, 1).unwrap();
-        let run = one.packet_by_packet().run(&load_each, &mut memory).unwrap();
+        let mut one = RingContest::new(32 << 20, None, 1, 1).unwrap();
+        one.packet_by_packet = true;
+        let run = one.run(&load_each, &mut memory).unwrap();
         assert_eq!(run.check(&load_each), Ok(()));
         let refused = two.run(&load, &mut memory);
         assert!(matches!(refused, Err(Failure::CannotRun(_))), "{refused:?}");

@@ -67,9 +67,12 @@ impl Row {
 /// # Errors
 /// The system's, or what is wrong with the text, with the path.
 pub fn read(folder: &Path) -> io::Result<Vec<Row>> {
-    let path = folder.join(RESULTS);
-    let text = fs::read_to_string(&path).map_err(|error| at(&path, &error))?;
-    serde_json::from_str(&text).map_err(|error| at(&path, &error.into()))
+    read_json(&folder.join(RESULTS))
+}
+
+pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> io::Result<T> {
+    let text = fs::read_to_string(path).map_err(|error| at(path, &error))?;
+    serde_json::from_str(&text).map_err(|error| at(path, &error.into()))
 }
 
 /// An error with its path.
@@ -88,12 +91,8 @@ impl Selection {
         let items = text
             .split(',')
             .map(|item| item.trim().trim_end_matches('/'));
-        Self(
-            items
-                .filter(|item| !item.is_empty())
-                .map(str::to_owned)
-                .collect(),
-        )
+        let items = items.filter(|item| !item.is_empty());
+        Self(items.map(str::to_owned).collect())
     }
 
     /// Whether a row is, by its whole name.
@@ -112,8 +111,7 @@ impl Selection {
     #[must_use]
     pub fn unknown(&self, command: Command) -> Option<&str> {
         let known = |item: &str| {
-            let rows = rows::GROUPS.iter().filter(|group| group.command == command);
-            rows.flat_map(|group| &group.rows).any(|row| {
+            rows::of(command).any(|row| {
                 // A row of a family has a name of its own.
                 let is_family = row.stem() != row.name && row.stem().contains('/');
                 is_below(row.stem(), item) || is_family && is_below(item, row.stem())
@@ -142,7 +140,8 @@ pub struct Session {
     pub programs: Option<Programs>,
     selection: Selection,
     rows: RefCell<Vec<Row>>,
-    failed: Cell<bool>,
+    /// A check failed: the program must not end with 0.
+    pub failed: Cell<bool>,
 }
 
 impl Session {
@@ -174,19 +173,14 @@ impl Session {
     /// # Errors
     /// The results cannot be written.
     pub fn run(&self, command: Command) -> io::Result<()> {
-        for group in rows::GROUPS.iter() {
-            let wanted = |row: &rows::Listed| self.selection.wants_some_of(row.stem());
-            if group.command == command && group.rows.iter().any(wanted) {
-                (group.run)(self)?;
+        for (group, of, run) in rows::MEASURES {
+            let mut listed = rows::LIST.iter().filter(|row| row.group == group);
+            let is_wanted = listed.any(|row| self.selection.wants_some_of(row.stem()));
+            if of == command && is_wanted {
+                run(self)?;
             }
         }
         Ok(())
-    }
-
-    /// Whether a check failed: the program must not end with 0.
-    #[must_use]
-    pub fn failed(&self) -> bool {
-        self.failed.get()
     }
 
     /// Whether this row is listed and wanted.
@@ -214,62 +208,47 @@ impl Session {
     pub fn measure(&self, what: &str, mut entrants: Vec<Entrant<'_>>) -> io::Result<()> {
         entrants.retain(|entrant| self.wants(&entrant.name));
         let repetitions = REPETITIONS.min(self.scale.repetitions);
-        for series in Heat::run(what, repetitions, entrants).0 {
-            self.absolute(&series.name, series.spread())?;
-        }
-        Ok(())
+        let mut series = Heat::run(what, repetitions, entrants).0.into_iter();
+        series.try_for_each(|series| self.put(&series.name, None, series.spread()))
     }
 
-    /// Measures a comparison, if the row is wanted.
+    /// Measures a row, if it is wanted, against something or alone.
     ///
     /// # Errors
     /// The results cannot be written.
-    pub fn compare(
+    pub fn row(
         &self,
         name: &str,
-        versus: &str,
+        versus: Option<&str>,
         measure: impl FnOnce() -> Result<Spread, Failure>,
     ) -> io::Result<()> {
         if self.wants(name) {
-            self.ratio(name, versus, measure())?;
+            return self.put(name, versus, measure());
         }
         Ok(())
     }
 
-    /// Measures an absolute figure in turns, if the row is wanted.
+    /// Measures a row that compares the first of two entrants with the second one, if it is wanted.
     ///
     /// # Errors
     /// The results cannot be written.
-    pub fn figure(&self, name: &str, run: impl FnMut() -> Result<f64, Failure>) -> io::Result<()> {
-        if self.wants(name) {
-            let heat = self.heat(name, vec![Entrant::new("it", run)]);
-            self.absolute(name, heat.0[0].spread())?;
-        }
-        Ok(())
-    }
-
-    /// Writes an absolute figure, or why there is none.
-    ///
-    /// # Errors
-    /// The results cannot be written.
-    pub fn absolute(&self, name: &str, figure: Result<Spread, Failure>) -> io::Result<()> {
-        self.put(name, None, figure)
-    }
-
-    /// Writes a comparison, or why there is none.
-    ///
-    /// # Errors
-    /// The results cannot be written.
-    pub fn ratio(
+    pub fn versus<'a>(
         &self,
         name: &str,
         versus: &str,
-        ratio: Result<Spread, Failure>,
+        entrants: impl FnOnce() -> Result<[Entrant<'a>; 2], Failure>,
     ) -> io::Result<()> {
-        self.put(name, Some(versus), ratio)
+        self.row(name, Some(versus), || {
+            let heat = self.heat(name, entrants()?.into());
+            heat.0[0].over(&heat.0[1])
+        })
     }
 
-    fn put(
+    /// Writes a figure, compared with something or absolute, or why there is none.
+    ///
+    /// # Errors
+    /// The results cannot be written.
+    pub fn put(
         &self,
         name: &str,
         versus: Option<&str>,
@@ -283,8 +262,7 @@ impl Session {
         say(&match &figure {
             Ok(Spread { median, min, max }) => {
                 let unit = &row.unit;
-                let versus = versus.map_or(String::new(), |versus| format!(", against {versus}"));
-                format!("{name}: {median:.2} {unit} ({min:.2} to {max:.2}){versus}")
+                format!("{name}: {median:.2} {unit} ({min:.2} to {max:.2}) {against}")
             }
             Err(_) => format!("{name}: NO FIGURE: {against}"),
         });
@@ -326,15 +304,15 @@ mod tests {
         let session = session(folder.path(), "");
         assert!(!path.exists());
         let small = Failure::CannotRun("this machine has one core".to_owned());
-        session.absolute("ring/cold-scan/ns", Ok(SPREAD)).unwrap();
+        session.put("ring/cold-scan/ns", None, Ok(SPREAD)).unwrap();
         session
-            .ratio("ring/64B/1p1c/vs-qq2016", "qq2016", Ok(SPREAD))
+            .put("ring/64B/1p1c/vs-qq2016", Some("qq2016"), Ok(SPREAD))
             .unwrap();
         session
-            .ratio("ring/64B/2p2c/vs-qq2016", "qq2016", Err(small))
+            .put("ring/64B/2p2c/vs-qq2016", Some("qq2016"), Err(small))
             .unwrap();
         assert!(
-            !session.failed(),
+            !session.failed.get(),
             "a machine that is too small is no failed check"
         );
         let rows = read(folder.path()).unwrap();
@@ -351,8 +329,8 @@ mod tests {
             expected: 2,
             seen: 1,
         };
-        session.absolute("ring/cold-scan/ns", Err(lost)).unwrap();
-        assert!(session.failed());
+        session.put("ring/cold-scan/ns", None, Err(lost)).unwrap();
+        assert!(session.failed.get());
     }
 
     #[test]

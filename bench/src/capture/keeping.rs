@@ -3,11 +3,7 @@
 //! tcpdump keeps the past with `-C` and `-W`, and in memory if the files are on tmpfs: what is closest to a ring in RAM among the
 //! programs that everybody has.
 
-use std::{
-    ffi::OsString,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::PathBuf};
 
 use rustix::fs::statfs;
 use tempfile::TempDir;
@@ -18,16 +14,15 @@ use crate::measure::Failure;
 const PLACE: &str = "/dev/shm";
 /// TMPFS_MAGIC of linux/magic.h.
 const TMPFS: u64 = 0x0102_1994;
-/// Files of the ring, and millions of bytes of each: `-W` and `-C`.
-const FILES: u32 = 8;
-const FILE_MEGABYTES: u32 = 100;
+/// Bytes of all files together: tcpdump's `-W` files of `-C` million bytes.
+const BYTES: u64 = 8 * 100 * 1_000_000;
 /// Bytes before the first record of a pcap file, and before each packet.
 const FILE_HEAD_BYTES: u64 = 24;
 const RECORD_HEAD_BYTES: u64 = 16;
 
 /// A folder on tmpfs that goes away with the value.
 #[derive(Debug)]
-pub(super) struct Files(TempDir);
+pub(super) struct Files(pub(super) TempDir);
 
 impl Files {
     /// An empty one.
@@ -37,22 +32,13 @@ impl Files {
         if u64::try_from(system.f_type) != Ok(TMPFS) {
             return Err(Failure::CannotRun(format!("{PLACE} is not on tmpfs")));
         }
-        let needed = u64::from(FILES * FILE_MEGABYTES) * 1_000_000;
-        if system.f_bavail * u64::try_from(system.f_bsize).unwrap_or(1) < needed {
-            return Err(Failure::CannotRun(format!("{PLACE} has no {needed} bytes")));
+        if system.f_bavail * u64::try_from(system.f_bsize).unwrap_or(1) < BYTES {
+            return Err(Failure::CannotRun(format!("{PLACE} has no {BYTES} bytes")));
         }
         let folder = tempfile::Builder::new()
             .prefix("rs-bench-")
             .tempdir_in(PLACE);
         Ok(Self(folder.map_err(|error| Failure::system(PLACE, error))?))
-    }
-
-    /// What tcpdump is told. `-Z root`: as somebody else it could not make the files.
-    pub(super) fn arguments(&self) -> Vec<OsString> {
-        let (files, megabytes) = (FILES.to_string(), FILE_MEGABYTES.to_string());
-        let words = ["-Z", "root", "-C", &megabytes, "-W", &files, "-w"];
-        let words = words.into_iter().map(OsString::from);
-        words.chain([self.0.path().join("ring").into()]).collect()
     }
 
     /// Removes the files of the run before.
@@ -73,10 +59,11 @@ impl Files {
         for file in self.list()? {
             let metadata = fs::metadata(&file).map_err(|error| Failure::system("stat", error))?;
             let bytes = metadata.len().checked_sub(FILE_HEAD_BYTES);
-            match bytes.filter(|bytes| bytes.is_multiple_of(record_bytes)) {
-                Some(bytes) => packets += bytes / record_bytes,
-                None => return Err(broken(&file, metadata.len(), size)),
-            }
+            let whole = bytes.filter(|bytes| bytes.is_multiple_of(record_bytes));
+            packets += whole.ok_or_else(|| {
+                let (file, bytes) = (file.display(), metadata.len());
+                Failure::Unsound(format!("{file} has {bytes} bytes, not packets of {size}"))
+            })? / record_bytes;
         }
         Ok(packets)
     }
@@ -88,11 +75,6 @@ impl Files {
             .map(|entry| Ok(entry.map_err(failed)?.path()))
             .collect()
     }
-}
-
-fn broken(file: &Path, bytes: u64, size: u32) -> Failure {
-    let file = file.display();
-    Failure::Unsound(format!("{file} has {bytes} bytes, not packets of {size}"))
 }
 
 #[cfg(test)]

@@ -16,13 +16,13 @@ use std::io;
 
 use super::{
     Load,
-    contestant::{Contestant, Kind, Room, Trial},
-    programs,
+    contestant::{Contestant, DUMPCAP, Kind, RETROSCOPE, RETROSCOPE_XDP, TCPDUMP, Trial},
     sender::{Seats, send},
     veth::Veth,
 };
 use crate::{
     measure::{Failure, Spread},
+    pin,
     session::Session,
 };
 
@@ -46,12 +46,7 @@ const RUNS_A_SECOND: u64 = 2;
 /// Runs of the sender alone.
 const RUNS_ALONE: usize = 3;
 /// Whose highest rate is looked for.
-const KINDS: [Kind; 4] = [
-    Kind::Retroscope,
-    Kind::RetroscopeXdp,
-    Kind::Tcpdump,
-    Kind::Dumpcap,
-];
+const KINDS: [&Kind; 4] = [&RETROSCOPE, &RETROSCOPE_XDP, &TCPDUMP, &DUMPCAP];
 /// Halvings of the interval between a rate that lost nothing and one that did.
 const HALVINGS: usize = 4;
 /// So often a rate may fail: now and then something else takes the processor.
@@ -60,22 +55,17 @@ const ATTEMPTS: usize = 2;
 /// Finds the highest rates and writes their rows.
 pub(crate) fn lossless(session: &Session) -> io::Result<()> {
     for size in SIZES {
-        let group = format!("capture/lossless/{size}B");
-        let row = |name: &str| format!("{group}/{name}");
-        let names = KINDS.map(Kind::name).map(row);
-        if session.wants(&row("sender")) {
-            session.absolute(&row("sender"), alone(session, size))?;
-        }
-        for (kind, row) in KINDS.into_iter().zip(names) {
-            let its_sender = format!("{row}-sender");
+        let row = |name: &str| format!("capture/lossless/{size}B/{name}");
+        session.row(&row("sender"), None, || alone(session, size))?;
+        for kind in KINDS {
+            let (row, its_sender) = (row(kind.name), row(&format!("{}-sender", kind.name)));
             if !session.wants_any(&[&row, &its_sender]) {
                 continue;
             }
             let mut fastest = 0.0_f64;
-            let found = beside(session, kind, size, &mut fastest);
-            session.absolute(&row, found)?;
+            session.put(&row, None, beside(session, kind, size, &mut fastest))?;
             if fastest > 0.0 {
-                session.absolute(&its_sender, Ok(Spread::once(fastest / 1e6)))?;
+                session.put(&its_sender, None, Ok(Spread::once(fastest / 1e6)))?;
             }
         }
     }
@@ -83,13 +73,20 @@ pub(crate) fn lossless(session: &Session) -> io::Result<()> {
 }
 
 /// The highest rate of a program; `fastest` is the highest one of its sender.
-fn beside(session: &Session, kind: Kind, size: u32, fastest: &mut f64) -> Result<Spread, Failure> {
-    let room = Room {
+fn beside(
+    session: &Session,
+    kind: &'static Kind,
+    size: u32,
+    fastest: &mut f64,
+) -> Result<Spread, Failure> {
+    let contestant = Contestant {
+        kind,
+        session,
         ring_bytes: RING_BYTES,
-        buffer_bytes: Some(buffer_bytes(kind, size)),
+        buffer_bytes: buffer_bytes(kind, size),
+        seats: Seats::spread(pin::cpus()),
+        files: None,
     };
-    let (programs, seats) = (programs(session)?, Seats::spread());
-    let contestant = Contestant::new(kind, programs, &session.folder, room, seats);
     let veth = Veth::new()?;
     highest(|rate| {
         let count = rate.map_or(COUNT_MAX, |rate| (rate / RUNS_A_SECOND).max(1));
@@ -103,18 +100,18 @@ fn beside(session: &Session, kind: Kind, size: u32, fastest: &mut f64) -> Result
 
 /// How fast the sender is when nobody captures, in Mpps.
 fn alone(session: &Session, size: u32) -> Result<Spread, Failure> {
-    let (programs, veth) = (programs(session)?, Veth::new()?);
+    let (veth, seats) = (Veth::new()?, Seats::spread(pin::cpus()));
     let (count, rate) = (COUNT_MAX, None);
     let load = Load { size, count, rate };
-    let run = |_| Ok(send(&programs.retroscope, &veth, Seats::spread(), load)?.rate / 1e6);
+    let run = |_| Ok(send(session, &veth, seats, load)?.rate / 1e6);
     let rates: Result<Vec<f64>, Failure> = (0..RUNS_ALONE).map(run).collect();
     Spread::of(&rates?)
 }
 
 /// The kernel's buffer for packets of `size` bytes: 8 MiB, in which AF_PACKET (libpcap too) packs them. AF_XDP keeps each in a chunk
 /// of its own; it gets as many chunks, rounded down to a MiB here and to a power of two by the engine.
-fn buffer_bytes(kind: Kind, size: u32) -> u64 {
-    if kind != Kind::RetroscopeXdp {
+fn buffer_bytes(kind: &Kind, size: u32) -> u64 {
+    if kind.name != RETROSCOPE_XDP.name {
         return BUFFER_BYTES;
     }
     let place = (FRAME_HEAD_BYTES + u64::from(size)).next_multiple_of(FRAME_ALIGNMENT);
@@ -238,8 +235,8 @@ mod tests {
 
     #[test]
     fn buffers_hold_as_many_packets() {
-        let chunks = |size| buffer_bytes(Kind::RetroscopeXdp, size) / CHUNK_BYTES;
-        assert_eq!(buffer_bytes(Kind::Tcpdump, 64), 8 << 20);
+        let chunks = |size| buffer_bytes(&RETROSCOPE_XDP, size) / CHUNK_BYTES;
+        assert_eq!(buffer_bytes(&TCPDUMP, 64), 8 << 20);
         // 55,188 places of 152 bytes, 5,242 of 1600; a MiB is 512 chunks.
         assert_eq!(chunks(64), 55_188 / 512 * 512);
         assert_eq!(chunks(1514), 5_242 / 512 * 512);

@@ -20,7 +20,7 @@ mod veth;
 use std::{io, path::PathBuf, process::Command};
 
 use self::{
-    contestant::{Contestant, Kind, Room},
+    contestant::{Contestant, KEEPING, Kind, MINIMAL, RETROSCOPE, TCPDUMP},
     keeping::Files,
     sender::Seats,
     veth::Veth,
@@ -29,14 +29,12 @@ pub(crate) use lossless::lossless;
 
 use crate::{
     measure::{Entrant, Failure, Heat},
+    pin,
     session::Session,
 };
 
 /// Who keeps packets has 1 GiB for them: room for all of a load. The kernel's buffer is what each program takes by itself.
-const ROOM: Room = Room {
-    ring_bytes: 1 << 30,
-    buffer_bytes: None,
-};
+const RING_BYTES: u64 = 1 << 30;
 
 /// What is sent: bytes of a frame, packets, and packets a second. All contestants keep up with it.
 const LOADS: [Load; 2] = [
@@ -52,9 +50,9 @@ const LOADS: [Load; 2] = [
     },
 ];
 
-/// Packets of 1514 bytes where both keep packets: short enough that one run in two goes by without the host taking the CPU for longer
+/// Packets where both keep them. Of 1514 bytes: short enough that one run in two goes by without the host taking the CPU for longer
 /// than tcpdump's buffer of 2 MiB lasts, 6.5 ms at this rate, and long enough that the files change.
-const COUNT_KEPT: u64 = 150_000;
+const COUNTS_KEPT: [u64; 2] = [1_000_000, 150_000];
 
 /// One kind of traffic.
 #[derive(Debug, Clone, Copy)]
@@ -95,58 +93,56 @@ fn programs(session: &Session) -> Result<&Programs, Failure> {
 
 /// Runs the recorder in turns with the tcpdump that keeps packets too, each on one CPU, then with programs that do less.
 pub(crate) fn judged(session: &Session) -> io::Result<()> {
-    let keeping = (&[Kind::Retroscope, Kind::TcpdumpKeeping][..], "one-cpu/");
-    let others = (&[Kind::Retroscope, Kind::Tcpdump, Kind::Minimal][..], "");
+    let keeping = (&[&RETROSCOPE, &KEEPING][..], "one-cpu/");
+    let others = (&[&RETROSCOPE, &TCPDUMP, &MINIMAL][..], "");
     for (kinds, group) in [keeping, others] {
-        for mut load in LOADS {
+        for (mut load, kept) in LOADS.into_iter().zip(COUNTS_KEPT) {
             if !group.is_empty() {
-                load.count = load.count.min(load_kept(load.size));
+                load.count = kept;
             }
-            let row = |kind: &Kind| format!("capture/{}B/cpu-vs-{}", load.size, kind.name());
+            let row = |kind: &Kind| format!("capture/{}B/cpu-vs-{}", load.size, kind.name);
             if !kinds[1..].iter().any(|kind| session.wants(&row(kind))) {
                 continue;
             }
             let heat = measure(session, load, kinds);
-            for kind in kinds {
-                let time = format!("capture/{}B/{group}{}-ns", load.size, kind.name());
-                if let Ok(heat) = &heat {
-                    session
-                        .absolute(&time, heat.get(kind.name()).and_then(|time| time.spread()))?;
+            let heat = || heat.as_ref().map_err(Clone::clone);
+            if heat().is_ok() {
+                for Kind { name, .. } in kinds {
+                    let time = format!("capture/{}B/{group}{name}-ns", load.size);
+                    session.put(
+                        &time,
+                        None,
+                        heat().and_then(|heat| heat.get(name)?.spread()),
+                    )?;
                 }
             }
             for kind in &kinds[1..] {
-                let ratio = heat
-                    .clone()
-                    .and_then(|heat| heat.ratio("retroscope", kind.name()));
-                session.ratio(&row(kind), kind.name(), ratio)?;
+                let ratio = heat().and_then(|heat| heat.ratio(RETROSCOPE.name, kind.name));
+                session.put(&row(kind), Some(kind.name), ratio)?;
             }
         }
     }
     Ok(())
 }
 
-fn load_kept(size: u32) -> u64 {
-    if size == 1514 { COUNT_KEPT } else { u64::MAX }
-}
-
-fn measure(session: &Session, load: Load, kinds: &[Kind]) -> Result<Heat, Failure> {
-    let programs = programs(session)?;
-    let keeps = kinds.contains(&Kind::TcpdumpKeeping);
-    let seats = if keeps {
-        Seats::one_each()?
+fn measure(session: &Session, load: Load, kinds: &[&'static Kind]) -> Result<Heat, Failure> {
+    let keeps = |kind: &Kind| kind.name == KEEPING.name;
+    let seats = if kinds.iter().any(|kind| keeps(kind)) {
+        Seats::one_each(pin::cpus())?
     } else {
-        Seats::spread()
+        Seats::spread(pin::cpus())
     };
-    let veth = Veth::new()?;
-    let entrant = |kind: &Kind| {
-        let mut contestant = Contestant::new(*kind, programs, &session.folder, ROOM, seats);
-        if *kind == Kind::TcpdumpKeeping {
-            contestant.files = Some(Files::new()?);
-        }
-        let veth = &veth;
-        Ok(Entrant::new(kind.name(), move || {
-            contestant.time(veth, load)
-        }))
+    let veth = &Veth::new()?;
+    let entrant = |kind: &&'static Kind| {
+        let contestant = Contestant {
+            kind,
+            session,
+            ring_bytes: RING_BYTES,
+            buffer_bytes: 0,
+            seats,
+            files: keeps(kind).then(Files::new).transpose()?,
+        };
+        Ok(Entrant::new(kind.name, move || contestant.time(veth, load)))
     };
     let entrants = kinds.iter().map(entrant).collect::<Result<_, Failure>>()?;
     let what = format!("processor time, {} B, ns a packet", load.size);
@@ -160,9 +156,9 @@ mod tests {
     /// Else "kept" would mean less to the recorder than to tcpdump.
     #[test]
     fn each_load_stays_in_the_ring_and_in_the_files() {
-        for load in LOADS {
-            let bytes = load.count.min(load_kept(load.size)) * (u64::from(load.size) + 16);
-            assert!(bytes < ROOM.ring_bytes / 8 * 7, "{load:?}");
+        for (load, kept) in LOADS.into_iter().zip(COUNTS_KEPT) {
+            let bytes = kept * (u64::from(load.size) + 16);
+            assert!(bytes < RING_BYTES / 8 * 7, "{load:?}");
             assert!(bytes < 700_000_000, "{load:?}");
         }
     }

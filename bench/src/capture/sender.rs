@@ -3,10 +3,8 @@
 //! The kernel receives on the CPU that sends. With the sender on the first CPU and the program that captures on the others, a
 //! program's time is its own, and the scheduler cannot put it behind the sender in one run and beside it in the next.
 
-use std::path::Path;
-
-use super::{Load, veth::Veth};
-use crate::{measure::Failure, pin};
+use super::{Load, programs, veth::Veth};
+use crate::{measure::Failure, pin, session::Session};
 
 /// What the sender did.
 #[derive(Debug, Clone, Copy)]
@@ -24,18 +22,9 @@ pub(super) struct Seats {
 }
 
 impl Seats {
-    /// A CPU for the sender and the others for the program; any for both where there are fewer than three: two threads that share
+    /// Of some CPUs one for the sender and the others for the program; any for both where there are fewer than three: two threads that share
     /// the only one left would take turns on it, and that is not what they do where nobody pins them.
-    pub(super) fn spread() -> Self {
-        Self::spread_over(pin::cpus())
-    }
-
-    /// A CPU for the sender, and one for all threads of the program: the CPU that somebody has for it who needs the others.
-    pub(super) fn one_each() -> Result<Self, Failure> {
-        Self::one_each_of(pin::cpus())
-    }
-
-    fn spread_over(cpus: &'static [usize]) -> Self {
+    pub(super) fn spread(cpus: &'static [usize]) -> Self {
         let (sender, program) = match cpus {
             [] | [_] | [_, _] => (&[][..], &[][..]),
             several => several.split_at(1),
@@ -43,31 +32,31 @@ impl Seats {
         Self { sender, program }
     }
 
-    fn one_each_of(cpus: &'static [usize]) -> Result<Self, Failure> {
+    /// One for the sender, and one for all threads of the program: the CPU that somebody has for it who needs the others.
+    pub(super) fn one_each(cpus: &'static [usize]) -> Result<Self, Failure> {
         let ([sender, ..], [_, program, ..]) = (cpus, cpus) else {
             return Err(Failure::CannotRun("this machine has one CPU".to_owned()));
         };
-        Ok(Self {
-            sender: std::slice::from_ref(sender),
-            program: std::slice::from_ref(program),
-        })
+        let [sender, program] = [sender, program].map(std::slice::from_ref);
+        Ok(Self { sender, program })
     }
 }
 
 /// Sends the load from [`Veth::FROM`].
 pub(super) fn send(
-    retroscope: &Path,
+    session: &Session,
     veth: &Veth,
     seats: Seats,
     load: Load,
 ) -> Result<Sent, Failure> {
-    let mut command = veth.command(retroscope);
-    command.args(["generate", "-i", Veth::FROM, "--yes", "-q", "--json"]);
-    command.args(["--size", &load.size.to_string()]);
-    command.args(["-c", &load.count.to_string()]);
-    if let Some(rate) = load.rate {
-        command.args(["--rate", &format!("{rate}pps")]);
-    }
+    let retroscope = programs(session)?.retroscope.display().to_string();
+    let (size, count) = (load.size, load.count);
+    let rate = load
+        .rate
+        .map_or_else(String::new, |rate| format!(" --rate {rate}pps"));
+    let line = format!("generate -i v0 --yes -q --json --size {size} -c {count}{rate}");
+    let words = line.split(' ').map(str::to_owned);
+    let mut command = veth.command([retroscope].into_iter().chain(words));
     let output = pin::confined(seats.sender, || command.output())
         .map_err(|error| Failure::system("starting the sender", error))?;
     if !output.status.success() {
@@ -76,16 +65,12 @@ pub(super) fn send(
     }
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout)
         .map_err(|error| Failure::system("the sender's summary", error))?;
-    let sent = summary["packets"]
-        .as_u64()
-        .zip(summary["seconds"].as_f64())
-        .filter(|(_, seconds)| *seconds > 0.0);
+    let sent = summary["packets"].as_u64().zip(summary["seconds"].as_f64());
+    let sent = sent.filter(|(_, seconds)| *seconds > 0.0);
     let (packets, seconds) =
         sent.ok_or_else(|| Failure::Unsound(format!("the sender told no count: {summary}")))?;
-    Ok(Sent {
-        packets,
-        rate: packets as f64 / seconds,
-    })
+    let rate = packets as f64 / seconds;
+    Ok(Sent { packets, rate })
 }
 
 #[cfg(test)]
@@ -95,7 +80,7 @@ mod tests {
     #[test]
     fn a_cpu_of_its_own_if_there_are_two_others() {
         let spread = |cpus| {
-            let seats = Seats::spread_over(cpus);
+            let seats = Seats::spread(cpus);
             (seats.sender, seats.program)
         };
         assert_eq!(spread(&[0, 2, 1, 3]), (&[0][..], &[2, 1, 3][..]));
@@ -106,7 +91,7 @@ mod tests {
     #[test]
     fn one_cpu_each_however_many_there_are() {
         let one_each = |cpus| {
-            let seats = Seats::one_each_of(cpus)?;
+            let seats = Seats::one_each(cpus)?;
             Ok((seats.sender, seats.program))
         };
         assert_eq!(one_each(&[4, 5]), Ok((&[4][..], &[5][..])));

@@ -1,52 +1,31 @@
 //! A veth pair in a network namespace that goes away with the value.
 
-use std::{
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::process::Command;
 
 use crate::measure::Failure;
 
-/// The namespace; traffic goes from [`Veth::FROM`] to [`Veth::TO`].
+/// Inside: IPv6 would send neighbour discovery whenever it likes; where there is none there is nothing to switch off.
+const SETUP: &str =
+    "for s in all default; do echo 1 > /proc/sys/net/ipv6/conf/$s/disable_ipv6; done 2>/dev/null
+ip link add v0 type veth peer name v1 && ip link set v0 up && ip link set v1 up";
+
+/// The namespace, by name; traffic goes from `v0` to `v1`.
 #[derive(Debug)]
-pub(super) struct Veth {
-    name: String,
-}
+pub(super) struct Veth(String);
 
 impl Veth {
-    /// The sending end.
-    pub(super) const FROM: &str = "v0";
-    /// The receiving end.
-    pub(super) const TO: &str = "v1";
-
     /// Needs root and iproute2.
     pub(super) fn new() -> Result<Self, Failure> {
-        let name = format!("rs-bench-{}", std::process::id());
-        ip(&["netns", "add", &name])?;
-        let veth = Self { name };
-        let (from, to) = (Self::FROM, Self::TO);
-        // IPv6 would send neighbour discovery whenever it likes.
-        let quiet =
-            "for s in all default; do echo 1 > /proc/sys/net/ipv6/conf/$s/disable_ipv6; done";
-        let mut sysctl = veth.command(Path::new("sh"));
-        // Where there is no IPv6 there is nothing to switch off.
-        let _ = sysctl.args(["-c", quiet]).stderr(Stdio::null()).status();
-        for line in [
-            format!("link add {from} type veth peer name {to}"),
-            format!("link set {from} up"),
-            format!("link set {to} up"),
-        ] {
-            let words = line.split(' ');
-            let arguments: Vec<&str> = ["-n", &veth.name].into_iter().chain(words).collect();
-            ip(&arguments)?;
-        }
+        let veth = Self(format!("rs-bench-{}", std::process::id()));
+        ip(&["netns", "add", &veth.0])?;
+        ip(&["netns", "exec", &veth.0, "sh", "-c", SETUP])?;
         Ok(veth)
     }
 
     /// A command that runs inside. The process is the program's own: `ip` makes way for it.
-    pub(super) fn command(&self, program: &Path) -> Command {
+    pub(super) fn command(&self, words: impl IntoIterator<Item = String>) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.name]).arg(program);
+        command.args(["netns", "exec", &self.0]).args(words);
         command
     }
 }
@@ -54,7 +33,7 @@ impl Veth {
 impl Drop for Veth {
     fn drop(&mut self) {
         // Nothing can be done about a namespace that stays.
-        let _ = ip(&["netns", "del", &self.name]);
+        let _ = ip(&["netns", "del", &self.0]);
     }
 }
 

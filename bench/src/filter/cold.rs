@@ -6,16 +6,14 @@
 //! times what the caches hold, so that it leaves the other nothing, and itself only its end.
 
 use retroscope_filter::{Aux, Frame, Program};
-use retroscope_ring::{GroupKind, Reader, Record, Ring, RingConfig};
+use retroscope_ring::{GroupKind, Reader, Ring, RingConfig};
 
-use super::{
-    sys::Libpcap,
-    traffic::{Mix, Spec},
-};
+use super::traffic::{Mix, Spec};
 use crate::{
     contest::on_a_core,
-    measure::{Failure, check_count},
+    measure::{Failure, check_count, check_sum},
     memory::Memory,
+    ring::{made, store_one},
 };
 
 /// Sizes, and how many of 10 packets have them: 770.0 bytes on average.
@@ -77,13 +75,7 @@ impl Found {
 pub(super) fn checked((ns, found): (f64, Found), expected: Found) -> Result<f64, Failure> {
     check_count(expected.packets, found.packets)?;
     check_count(expected.matches, found.matches)?;
-    if found == expected {
-        return Ok(ns);
-    }
-    let (seen, expected) = (found.checksum, expected.checksum);
-    Err(Failure::Wrong(format!(
-        "the checksum is {seen:#x} instead of {expected:#x}"
-    )))
+    check_sum(expected.checksum, found.checksum).map(|()| ns)
 }
 
 /// The packets in their order.
@@ -104,12 +96,12 @@ impl Packets {
 
     fn next(&mut self) -> &[u8] {
         let mut ticket = self.sizes.usize(0..10);
-        let mut size = 0;
-        while ticket >= SIZES[size].1 {
-            ticket -= SIZES[size].1;
-            size += 1;
-        }
-        let frame = &mut self.frame[..SIZES[size].0];
+        let size = SIZES.iter().find(|(_, share)| {
+            let is_it = ticket < *share;
+            ticket = ticket.saturating_sub(*share);
+            is_it
+        });
+        let frame = &mut self.frame[..size.map_or(0, |(bytes, _)| *bytes)];
         self.mix.spec().write(frame);
         frame
     }
@@ -128,16 +120,13 @@ pub(super) struct Cold {
 impl Cold {
     /// Fills a ring once around and a bit, so that all it retains was stored over older packets.
     pub(super) fn new(ring_bytes: u64) -> Result<Self, Failure> {
-        let failure = |error| Failure::system("making a ring", error);
-        let ring = Ring::new(&RingConfig::new(ring_bytes, 1, 1), None).map_err(failure)?;
-        let mut producer = ring.producer().map_err(failure)?;
+        let (ring, mut producers) = made(&RingConfig::new(ring_bytes, 1, 1))?;
         let mut packets = Packets::new();
         let stored = ring.bytes() / MEAN_BYTES * 11 / 10;
         for number in 0..stored {
-            let stored = producer.store(&Record::whole(number.cast_signed(), 0, packets.next()));
-            stored.map_err(|error| Failure::system("store", error))?;
+            store_one(&mut producers[0], number, packets.next())?;
         }
-        producer.publish();
+        producers[0].publish();
         let evicted = ring.statistics().evicted_packets;
         Ok(Self {
             ring,
@@ -209,19 +198,13 @@ impl Cold {
         })
     }
 
-    /// Reads all packets with one program.
-    pub(super) fn filter(&self, program: &Program) -> Result<(f64, Found), Failure> {
-        self.read(|found, frames| found.add_set(frames.len(), program.run_many(frames)))
-    }
-
-    /// The same with libpcap's `bpf_filter` on each.
-    pub(super) fn filter_by(&self, libpcap: &Libpcap) -> Result<(f64, Found), Failure> {
-        self.read(|found, frames| {
-            for frame in frames {
-                let is_one = libpcap.run(frame.data(), frame.wire_len()) != 0;
-                found.add_set(1, u64::from(is_one));
-            }
-        })
+    /// Reads all packets with something that says which of 64 match.
+    pub(super) fn filter(
+        &self,
+        run: impl Fn(&[Frame<'_>]) -> u64 + Sync,
+    ) -> Result<(f64, Found), Failure> {
+        let run = &run;
+        self.read(|found, frames| found.add_set(frames.len(), run(frames)))
     }
 }
 
@@ -290,10 +273,10 @@ mod tests {
     fn all_that_is_stored_is_read_walked_and_touched() {
         let cold = Cold::new(32 << 20).unwrap();
         let program = compile(PORT).unwrap();
-        let libpcap = Libpcap::compile(PORT).unwrap();
-        let (_, found) = cold.filter(&program).unwrap();
+        let (_, found) = cold.filter(|frames| program.run_many(frames)).unwrap();
         assert!(found.packets > 30_000 && found.matches > 50, "{found:?}");
-        assert_eq!(cold.filter_by(&libpcap).unwrap().1, found);
+        let by_libpcap = cold.filter(|frames| program.run_many_in_libpcap(frames));
+        assert_eq!(by_libpcap.unwrap().1, found);
         assert_eq!(cold.specs().count() as u64, found.packets);
         assert!(cold.evicted > 0);
         assert_eq!(cold.scan().unwrap().1, cold.expect());
@@ -304,7 +287,8 @@ mod tests {
             |memory: &mut Memory| walk(memory, |found, frame, _| found.touch(frame)).unwrap();
         assert!(checked(touch(&mut memory), packed).is_ok());
         let walked = walk(&mut memory, |found, frame, wire_len| {
-            found.add_set(1, u64::from(libpcap.run(frame, wire_len) != 0));
+            let frame = Frame::new(frame, wire_len, Aux::default());
+            found.add_set(1, program.run_many_in_libpcap(&[frame]));
         });
         let (_, walked) = walked.unwrap();
         assert!(walked.packets > 4_000 && walked.matches > 5, "{walked:?}");

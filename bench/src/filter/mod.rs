@@ -1,6 +1,5 @@
 //! Filters and rule sets against libpcap's interpreter and code written by hand.
 //!
-//! - `sys`: libpcap as other programs use it.
 //! - `traffic`: generated packets. `hot`: a few hundred of them that stay in the cache. `cold`: as many as a ring of 1 GiB holds.
 //! - `handwritten`: the single filters as functions.
 //! - `rules`: ten thousand rules, and what they must match.
@@ -12,23 +11,21 @@ mod cold;
 mod handwritten;
 mod hot;
 mod rules;
-mod sys;
 mod traffic;
 
 use std::{io, sync::LazyLock, time::Instant};
 
-use retroscope_filter::{LinkContext, Mode, Program};
+use retroscope_filter::{Aux, Frame, LinkContext, Mode, Program};
 use retroscope_packet::LinkType;
 
 use self::{
     cold::{Cold, Found, checked},
-    hot::{Case, Engine, Pass, Together, each},
+    hot::{ENGINES, Pass, each},
     rules::{RULES, Sort},
-    sys::Libpcap,
     traffic::Hot,
 };
 use crate::{
-    measure::{Entrant, Failure, Heat, Series, Spread},
+    measure::{Entrant, Failure, Heat, Series},
     session::Session,
 };
 
@@ -44,25 +41,19 @@ const COUNTS: [u32; 5] = [1, 10, 100, 1000, RULES];
 const BPF_FILTER: &str = "bpf_filter";
 
 /// The single filters: name, text, the same by hand.
-fn singles() -> [(&'static str, String, Pass); 5] {
-    let host_or_net = "host 192.168.1.1 or net 10.0.0.0/8";
-    let tcp_flags = "tcp[tcpflags] & (tcp-syn|tcp-fin) != 0";
+fn singles() -> [(&'static str, String, Pass<'static>); 5] {
+    let host_or_net = "host 192.168.1.1 or net 10.0.0.0/8".to_owned();
+    let tcp_flags = "tcp[tcpflags] & (tcp-syn|tcp-fin) != 0".to_owned();
     [
-        ("udp-port", PORT.to_owned(), |frames, verdicts| {
-            each(frames, verdicts, handwritten::udp_port);
-        }),
-        ("tcp-host", PORT_AND_HOST.to_owned(), |frames, verdicts| {
-            each(frames, verdicts, handwritten::tcp_port_and_host);
-        }),
-        ("host-or-net", host_or_net.to_owned(), |frames, verdicts| {
-            each(frames, verdicts, handwritten::host_or_net);
-        }),
-        ("tcp-flags", tcp_flags.to_owned(), |frames, verdicts| {
-            each(frames, verdicts, handwritten::tcp_flags);
-        }),
-        ("10-hosts", any_of(&TEN_HOSTS), |frames, verdicts| {
-            each(frames, verdicts, handwritten::ten_hosts);
-        }),
+        ("udp-port", PORT.to_owned(), each(handwritten::udp_port)),
+        (
+            "tcp-host",
+            PORT_AND_HOST.to_owned(),
+            each(handwritten::tcp_port_and_host),
+        ),
+        ("host-or-net", host_or_net, each(handwritten::host_or_net)),
+        ("tcp-flags", tcp_flags, each(handwritten::tcp_flags)),
+        ("10-hosts", any_of(&TEN_HOSTS), each(handwritten::ten_hosts)),
     ]
 }
 
@@ -122,60 +113,52 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
         "filter/single/vs-handwritten-time",
     );
     if session.wants_any(&[single, time]) {
-        let means = means_of_singles(session);
-        let over = |one: Engine, other: Engine| {
-            let means = means.as_ref().map_err(Clone::clone)?;
-            means[one as usize].over(&means[other as usize])
+        let heat = single_filters(session);
+        let over = |one, other| {
+            let heat = heat.as_ref().map_err(Clone::clone)?;
+            mean(heat, one).over(&mean(heat, other))
         };
-        session.compare(single, BPF_FILTER, || over(Engine::Libpcap, Engine::Native))?;
-        session.compare(time, "handwritten", || over(Engine::Native, Engine::ByHand))?;
+        session.row(single, Some(BPF_FILTER), || over("libpcap", "native"))?;
+        session.row(time, Some("handwritten"), || over("native", "handwritten"))?;
     }
-    let script = || script_over_libpcap(session);
-    session.compare("filter/100-hosts/vs-libpcap", BPF_FILTER, || {
-        hundred_hosts(session)
+    let hot = Hot::new();
+    session.versus("filter/100-hosts/vs-libpcap", BPF_FILTER, || {
+        let text = any_of(&*HUNDRED_HOSTS);
+        let engines = hot::engines("100-hosts", &hot, &text, None, &session.scale)?;
+        two(engines.into_iter().take(2))
     })?;
-    session.compare("filter/lua/vs-libpcap-time", BPF_FILTER, script)?;
-    session.figure("filter/install-10k-ms", rules::install)?;
+    session.versus("filter/lua/vs-libpcap-time", BPF_FILTER, || {
+        let libpcap = hot::engines("port", &hot, PORT, None, &session.scale)?;
+        let script = hot::script(&hot, &session.scale)?;
+        two([script].into_iter().chain(libpcap).take(2))
+    })?;
+    session.row("filter/install-10k-ms", None, || {
+        let entrant = Entrant::new("ms", rules::install);
+        session.heat("installing rules", vec![entrant]).0[0].spread()
+    })?;
     judged_cold(session)
 }
 
-/// The geometric means over the five filters in the cache, in each repetition, by engine.
-fn means_of_singles(session: &Session) -> Result<Vec<Series>, Failure> {
-    let cases = singles().map(|(name, text, by_hand)| Ok((name, Case::new(&text, Some(by_hand))?)));
-    let cases = cases.into_iter().collect::<Result<Vec<_>, Failure>>()?;
+/// All engines on the five filters, packets in the cache.
+fn single_filters(session: &Session) -> Result<Heat, Failure> {
+    let hot = Hot::new();
     let mut entrants = Vec::new();
-    for (name, case) in &cases {
-        for engine in Engine::ALL {
-            let name = format!("{name}/{}", engine.name());
-            entrants.push(case.entrant(name, engine, &session.scale));
-        }
+    for (name, text, by_hand) in singles() {
+        entrants.extend(hot::engines(
+            name,
+            &hot,
+            &text,
+            Some(by_hand),
+            &session.scale,
+        )?);
     }
-    let heat = session.heat("single filters, packets in cache, ns", entrants);
-    let means = (0..Engine::ALL.len()).map(|engine| {
-        let of_engine = heat.0.iter().skip(engine).step_by(Engine::ALL.len());
-        Series::geometric_mean(&of_engine.cloned().collect::<Vec<_>>())
-    });
-    means.collect()
+    Ok(session.heat("single filters, packets in cache, ns", entrants))
 }
 
-fn hundred_hosts(session: &Session) -> Result<Spread, Failure> {
-    let case = Case::new(&any_of(&*HUNDRED_HOSTS), None)?;
-    let entrant = |engine: Engine| case.entrant(engine.name(), engine, &session.scale);
-    let entrants = vec![entrant(Engine::Native), entrant(Engine::Libpcap)];
-    session
-        .heat("100 hosts, packets in cache, ns", entrants)
-        .ratio("libpcap", "native")
-}
-
-fn script_over_libpcap(session: &Session) -> Result<Spread, Failure> {
-    let (hot, case) = (Hot::new(), Case::new(PORT, None)?);
-    let entrants = vec![
-        hot::script(&hot, &case, &session.scale)?,
-        case.entrant(BPF_FILTER, Engine::Libpcap, &session.scale),
-    ];
-    session
-        .heat("a port in Lua, packets in cache, ns", entrants)
-        .ratio("lua", BPF_FILTER)
+/// The geometric means of an engine over all filters, in each repetition.
+fn mean(heat: &Heat, engine: &str) -> Series {
+    let of_engine = heat.0.iter().filter(|series| series.name.ends_with(engine));
+    Series::geometric_mean(&of_engine.collect::<Vec<_>>())
 }
 
 /// What is measured on packets that no cache holds.
@@ -194,26 +177,29 @@ fn judged_cold(session: &Session) -> io::Result<()> {
     let cold = Cold::new(session.scale.ring_bytes);
     let cold = || cold.as_ref().map_err(Clone::clone);
     if session.wants_any(&[ratio, ns]) {
-        let heat = cold().and_then(|cold| scans(session, cold));
+        let heat = cold().map(|cold| scans(session, cold));
         let heat = || heat.as_ref().map_err(Clone::clone);
-        session.compare(ratio, "length-walk", || {
+        session.row(ratio, Some("length-walk"), || {
             heat()?.ratio("length-walk", "ring")
         })?;
-        if session.wants(ns) {
-            session.absolute(ns, heat().and_then(|heat| heat.0[0].spread()))?;
-        }
+        session.row(ns, None, || heat()?.get("ring")?.spread())?;
     }
     for (row, sort) in [(flows, Sort::Flows), (mixed, Sort::Mixed)] {
-        session.compare(row, PORT_AND_HOST, || {
-            rules_over_one(session, cold()?, sort)
-        })?;
+        session.versus(row, PORT_AND_HOST, || rules_over_one(cold()?, sort))?;
     }
     let against = "bpf_filter, walking by length";
-    session.compare(walk, against, || walk_over_ring(session, cold()?))
+    session.versus(walk, against, || walk_over_ring(session, cold()?))
+}
+
+fn two<'a>(entrants: impl Iterator<Item = Entrant<'a>>) -> Result<[Entrant<'a>; 2], Failure> {
+    let entrants: Vec<_> = entrants.collect();
+    entrants
+        .try_into()
+        .map_err(|_| Failure::Unsound("two are compared".to_owned()))
 }
 
 /// Finding packets again by descriptors, and by following lengths.
-fn scans(session: &Session, cold: &Cold) -> Result<Heat, Failure> {
+fn scans(session: &Session, cold: &Cold) -> Heat {
     let expected = cold.expect();
     let packed = cold::pack(&mut session.memory.borrow_mut());
     let walk = || {
@@ -224,108 +210,97 @@ fn scans(session: &Session, cold: &Cold) -> Result<Heat, Failure> {
         Entrant::new("ring", || checked(cold.scan()?, expected)),
         Entrant::new("length-walk", walk),
     ];
-    Ok(session.heat("cold scan, ns", entrants))
+    session.heat("cold scan, ns", entrants)
 }
 
 /// A rule set against one filter, both on the packets in the ring.
-fn rules_over_one(session: &Session, cold: &Cold, sort: Sort) -> Result<Spread, Failure> {
+fn rules_over_one(cold: &Cold, sort: Sort) -> Result<[Entrant<'_>; 2], Failure> {
     let set = rules::rule_set(sort, RULES)?;
     let mut reader = set.reader();
     let (expected, share) = rules::expect(sort, RULES, cold);
     if !(0.45..0.55).contains(&share) {
-        return Err(Failure::Unsound(format!(
-            "{share:.2} of the packets match some rule, which should be half of them"
-        )));
+        let why =
+            format!("{share:.2} of the packets match some rule, which should be half of them");
+        return Err(Failure::Unsound(why));
     }
     let one = native(PORT_AND_HOST)?;
-    let (_, expected_of_one) = cold.filter_by(&Libpcap::compile(PORT_AND_HOST)?)?;
-    let entrants = vec![
-        Entrant::new("rules", || {
+    let (_, expected_of_one) = cold.filter(|frames| one.run_many_in_libpcap(frames))?;
+    Ok([
+        Entrant::new("rules", move || {
             checked(rules::read(cold, &mut reader)?, expected)
         }),
-        Entrant::new("one", || checked(cold.filter(&one)?, expected_of_one)),
-    ];
-    let what = format!("{RULES} rules ({}), packets in the ring, ns", sort.name());
-    session.heat(&what, entrants).ratio("rules", "one")
+        Entrant::new("one", move || {
+            checked(cold.filter(|frames| one.run_many(frames))?, expected_of_one)
+        }),
+    ])
 }
 
 /// libpcap's way through a mapped file against ours through the ring.
-fn walk_over_ring(session: &Session, cold: &Cold) -> Result<Spread, Failure> {
-    cold::pack(&mut session.memory.borrow_mut());
-    let (port, libpcap) = (native(PORT)?, Libpcap::compile(PORT)?);
-    let (_, expected) = cold.filter_by(&libpcap)?;
-    let by_port = |found: &mut Found, frame: &[u8], wire_len| {
-        found.add_set(
-            1,
-            u64::from(port.run(frame, wire_len, Default::default()) != 0),
-        );
+fn walk_over_ring<'a>(session: &'a Session, cold: &'a Cold) -> Result<[Entrant<'a>; 2], Failure> {
+    let memory = &session.memory;
+    cold::pack(&mut memory.borrow_mut());
+    let port = native(PORT)?;
+    let (_, expected) = cold.filter(|frames| port.run_many_in_libpcap(frames))?;
+    let walk = move |port: &Program, run: fn(&Program, &[Frame<'_>]) -> u64| {
+        cold::walk(&mut memory.borrow_mut(), |found, frame, wire_len| {
+            let frame = Frame::new(frame, wire_len, Aux::default());
+            found.add_set(1, run(port, &[frame]));
+        })
     };
-    let (_, expected_of_walk) = cold::walk(&mut session.memory.borrow_mut(), by_port)?;
-    let entrants = vec![
-        Entrant::new("ring", || checked(cold.filter(&port)?, expected)),
-        Entrant::new("walk", || {
-            let walked = cold::walk(
-                &mut session.memory.borrow_mut(),
-                |found, frame, wire_len| {
-                    found.add_set(1, u64::from(libpcap.run(frame, wire_len) != 0));
-                },
-            );
-            checked(walked?, expected_of_walk)
+    let (_, expected_of_walk) = walk(&port, Program::run_many)?;
+    let same = port.clone();
+    Ok([
+        Entrant::new("walk", move || {
+            checked(walk(&same, Program::run_many_in_libpcap)?, expected_of_walk)
         }),
-    ];
-    session
-        .heat("one filter, packets in memory, ns", entrants)
-        .ratio("walk", "ring")
+        Entrant::new("ring", move || {
+            checked(cold.filter(|frames| port.run_many(frames))?, expected)
+        }),
+    ])
 }
 
 /// Filters by engine, what it takes to compile them, several of them as one function, and rule sets by number of rules.
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
-    let mut texts: Vec<_> = singles()
-        .into_iter()
-        .map(|(name, text, by_hand)| (name, text, Some(by_hand)))
-        .collect();
-    texts.push(("100-hosts", any_of(&*HUNDRED_HOSTS), None));
-    for (name, text, by_hand) in &texts {
-        let case = Case::new(text, *by_hand);
-        let engines = Engine::ALL.iter();
-        let engines = engines.filter(|engine| by_hand.is_some() || **engine != Engine::ByHand);
-        let entrants = engines.map(|engine| {
-            let row = format!("filter-ns/{name}/{}", engine.name());
-            or_failing(&case, row, |case, row| {
-                case.entrant(row, *engine, &session.scale)
-            })
-        });
-        session.measure("filters, packets in cache", entrants.collect())?;
-    }
-    let mut entrants = Vec::new();
-    for (name, text, _) in &texts {
-        entrants.push(Entrant::new(
+    let (hot, scale) = (Hot::new(), &session.scale);
+    let by_hand = singles().map(|(name, text, by_hand)| (name, text, Some(by_hand)));
+    let hundred = ("100-hosts", any_of(&*HUNDRED_HOSTS), None);
+    let mut compiling = Vec::new();
+    for (name, text, by_hand) in by_hand.into_iter().chain([hundred]) {
+        let names = if by_hand.is_some() {
+            &ENGINES[..]
+        } else {
+            &ENGINES[..3]
+        };
+        let names = names
+            .iter()
+            .map(|engine| format!("filter-ns/{name}/{engine}"));
+        let engines = hot::engines(&format!("filter-ns/{name}"), &hot, &text, by_hand, scale);
+        session.measure("filters, packets in cache", or_failing(engines, names))?;
+        let copy = text.clone();
+        let libpcap = move || {
+            let start = Instant::now();
+            compile(&copy)?;
+            Ok(start.elapsed().as_secs_f64() * 1e6)
+        };
+        let native = move || {
+            let info = native(&text)?.native();
+            let info = info.ok_or_else(|| Failure::Unsound("no machine code".to_owned()))?;
+            Ok(info.compile_time.as_secs_f64() * 1e6)
+        };
+        compiling.push(Entrant::new(
             format!("filter-compile/{name}/libpcap"),
-            || {
-                let start = Instant::now();
-                Libpcap::compile(text)?;
-                Ok(start.elapsed().as_secs_f64() * 1e6)
-            },
+            libpcap,
         ));
-        entrants.push(Entrant::new(
+        compiling.push(Entrant::new(
             format!("filter-compile/{name}/native"),
-            || {
-                let info = native(text)?.native();
-                let info = info.ok_or_else(|| Failure::Unsound("no machine code".to_owned()))?;
-                Ok(info.compile_time.as_secs_f64() * 1e6)
-            },
+            native,
         ));
     }
-    session.measure("compiling", entrants)?;
+    session.measure("compiling", compiling)?;
     for count in TOGETHER {
-        let set = Together::new(count);
-        let entrants = [("separate", false), ("joint", true)].map(|(way, is_joint)| {
-            let row = format!("filter-together/{count}/{way}");
-            or_failing(&set, row, |set, row| {
-                set.entrant(row, is_joint, &session.scale)
-            })
-        });
-        session.measure("filters together", entrants.into())?;
+        let names = ["separate", "joint"].map(|way| format!("filter-together/{count}/{way}"));
+        let entrants = or_failing(hot::together(&hot, count, scale), names);
+        session.measure("filters together", entrants)?;
     }
     rule_rows(session)
 }
@@ -339,37 +314,38 @@ fn rule_rows(session: &Session) -> io::Result<()> {
     }
     let made =
         Cold::new(session.scale.ring_bytes).and_then(|cold| Ok((cold, native(PORT_AND_HOST)?)));
-    for (count, [row_of_one, flows, mixed]) in COUNTS.into_iter().zip(rows) {
-        let set = |sort| {
-            let (cold, _) = made.as_ref().map_err(Clone::clone)?;
-            let set = rules::rule_set(sort, count)?;
-            Ok((cold, set.reader(), rules::expect(sort, count, cold).0))
+    for (count, names) in COUNTS.into_iter().zip(rows) {
+        let entrants = || {
+            let (cold, one) = made.as_ref().map_err(Clone::clone)?;
+            let run_one = || Ok(cold.filter(|frames| one.run_many(frames))?.0);
+            let mut entrants = vec![Entrant::new(&names[0], run_one)];
+            for (row, sort) in names[1..].iter().zip([Sort::Flows, Sort::Mixed]) {
+                let (set, (expected, _)) = (
+                    rules::rule_set(sort, count)?,
+                    rules::expect(sort, count, cold),
+                );
+                let mut reader = set.reader();
+                entrants.push(Entrant::new(row, move || {
+                    checked(rules::read(cold, &mut reader)?, expected)
+                }));
+            }
+            Ok(entrants)
         };
-        let mut sets = [Sort::Flows, Sort::Mixed].map(set);
-        let mut entrants = vec![or_failing(&made, row_of_one, |(cold, one), row| {
-            Entrant::new(row, || Ok(cold.filter(one)?.0))
-        })];
-        for (set, row) in sets.iter_mut().zip([flows, mixed]) {
-            entrants.push(Entrant::new(row, move || {
-                let (cold, reader, expected) = set
-                    .as_mut()
-                    .map_err(|failure: &mut Failure| failure.clone())?;
-                checked(rules::read(cold, reader)?, *expected)
-            }));
-        }
-        session.measure("rule sets", entrants)?;
+        session.measure("rule sets", or_failing(entrants(), names.clone()))?;
     }
     Ok(())
 }
 
-/// An entrant on something that may not have been made; then it tells why.
-fn or_failing<'a, T>(
-    made: &'a Result<T, Failure>,
-    row: String,
-    entrant: impl FnOnce(&'a T, String) -> Entrant<'a>,
-) -> Entrant<'a> {
-    match made {
-        Ok(made) => entrant(made, row),
-        Err(failure) => Entrant::new(row, || Err(failure.clone())),
-    }
+/// Entrants, or why they could not be made under each of their names.
+fn or_failing<'a>(
+    made: Result<Vec<Entrant<'a>>, Failure>,
+    names: impl IntoIterator<Item = String>,
+) -> Vec<Entrant<'a>> {
+    made.unwrap_or_else(|failure| {
+        let failing = |name| {
+            let failure = failure.clone();
+            Entrant::new(name, move || Err(failure.clone()))
+        };
+        names.into_iter().map(failing).collect()
+    })
 }

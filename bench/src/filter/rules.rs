@@ -3,12 +3,7 @@
 //! Rule `n` is made of flow `n` of the traffic. Which rules match each packet follows from the flow that it was generated from;
 //! the tests ask libpcap about some packets, by trying every rule's own program.
 
-use std::{
-    net::Ipv4Addr,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    thread,
-    time::{Duration, Instant},
-};
+use std::net::Ipv4Addr;
 
 use retroscope_filter::{Aux, Filter, Frame, Matches, Mode, RuleId, RuleReader, RuleSet, Sure};
 use retroscope_packet::LinkType;
@@ -17,7 +12,10 @@ use super::{
     cold::{Cold, Found},
     traffic::{FLOWS, Mix, flow},
 };
-use crate::{measure::Failure, pin, say};
+use crate::{
+    contest::{Course, Work, together},
+    measure::Failure,
+};
 
 /// What rules name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,18 +32,7 @@ pub(super) const RULES: u32 = FLOWS;
 const NET_BITS: [u32; 5] = [20, 22, 24, 26, 28];
 /// What the sum of matches gets where a rule is not sure.
 const NOT_SURE: u64 = 1 << 32;
-/// A reader that does not see new rules for so long is given up.
-const LIMIT: Duration = Duration::from_secs(20);
-
 impl Sort {
-    /// As in names of rows.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Flows => "flows",
-            Self::Mixed => "mixed",
-        }
-    }
-
     fn text(self, number: u32) -> String {
         let flow = flow(number);
         let (client, server) = (Ipv4Addr::from(flow.src), Ipv4Addr::from(flow.dst));
@@ -168,51 +155,18 @@ pub(super) fn install() -> Result<f64, Failure> {
     let texts = texts(Sort::Flows, RULES);
     let mut set = RuleSet::new(Mode::Savefile);
     set.add_link_type(LinkType::ETHERNET);
-    let reader = set.reader();
-    let (started, seen) = (AtomicBool::new(false), AtomicBool::new(false));
-    let batches = AtomicU64::new(0);
-    thread::scope(|scope| {
-        let reading = scope.spawn(|| {
-            pin::pin(1);
-            match_until_seen(reader, (&started, &seen), &batches)
-        });
-        pin::pin(0);
-        while !started.load(Ordering::Acquire) {
-            thread::yield_now();
-        }
-        let start = Instant::now();
-        let rules = filters(&texts);
-        let parsed = Instant::now();
-        let before = batches.load(Ordering::Relaxed);
-        let inserted = rules.and_then(|rules| insert(&mut set, rules));
-        while !seen.load(Ordering::Acquire) && !reading.is_finished() && inserted.is_ok() {
-            thread::yield_now();
-        }
-        let end = Instant::now();
-        let meanwhile = batches.load(Ordering::Relaxed) - before;
-        // Where the rules did not come, the reader need not wait for them.
-        seen.store(true, Ordering::Release);
-        let longest = reading.join().map_err(Failure::panicked)??;
-        inserted?;
-        if meanwhile == 0 {
-            let why = "the reader had no turn while rules were inserted";
-            return Err(Failure::Unsound(why.to_owned()));
-        }
-        say(&format!(
-            "  {:?} from text to filter, {:?} from there to the reader, which paused {longest:?} at most",
-            parsed - start,
-            end - parsed
-        ));
-        Ok((end - start).as_secs_f64() * 1e3)
-    })
+    let mut reader = set.reader();
+    let inserting: Work<'_, ()> = Box::new(|_| insert(&mut set, filters(&texts)?));
+    let matching: Work<'_, ()> = Box::new(|course| match_until_last(&mut reader, course));
+    let legs = together(&|| {}, vec![inserting, matching])?;
+    let [inserted, found] = &legs[..] else {
+        return Err(Failure::panicked(()));
+    };
+    Ok((found.end - inserted.start).as_secs_f64() * 1e3)
 }
 
-/// Matches packets, 64 at a time, until the last rule is among the matches; the longest time of one turn.
-fn match_until_seen(
-    mut reader: RuleReader,
-    (started, seen): (&AtomicBool, &AtomicBool),
-    batches: &AtomicU64,
-) -> Result<Duration, Failure> {
+/// Matches packets, 64 at a time, until the last rule is among the matches, which it must not be at once.
+fn match_until_last(reader: &mut RuleReader, course: &Course) -> Result<(), Failure> {
     let mut packets = [[0; 64]; 64];
     let mut mix = Mix::new();
     packets
@@ -222,31 +176,28 @@ fn match_until_seen(
     let frames = packets.each_ref().map(frame);
     let last = RuleId(u64::from(RULES - 1));
     let mut matches = Matches::default();
-    let start = Instant::now();
-    let (mut before, mut longest) = (start, Duration::ZERO);
+    let mut turns = 0_u64;
     loop {
+        course.check()?;
         reader.refresh();
         reader.match_many(LinkType::ETHERNET, 0, &frames, &mut matches);
-        batches.fetch_add(1, Ordering::Relaxed);
-        started.store(true, Ordering::Release);
-        if matches.iter().any(|(_, rule, _)| rule == last) || seen.load(Ordering::Acquire) {
-            seen.store(true, Ordering::Release);
-            return Ok(longest);
+        if matches.iter().any(|(_, rule, _)| rule == last) {
+            break;
         }
-        let now = Instant::now();
-        longest = longest.max(now - before);
-        before = now;
-        if now - start > LIMIT {
-            return Err(Failure::deadline(LIMIT.as_secs()));
-        }
+        turns += 1;
     }
+    if turns > 0 {
+        return Ok(());
+    }
+    let why = "the reader had no turn while rules were inserted";
+    Err(Failure::Unsound(why.to_owned()))
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{super::sys::Libpcap, *};
+    use super::{super::compile, *};
 
     /// Compares the rules that a set finds for some packets with what libpcap says when it is asked about every rule.
     fn agrees_with_libpcap(sort: Sort, reader: &mut RuleReader) -> bool {
@@ -263,8 +214,8 @@ mod tests {
             found.extend(its.map(|(at, rule, sure)| (chunk * 64 + at, id(rule, sure))));
         }
         for (number, text) in (0..).zip(texts(sort, RULES)) {
-            let libpcap = Libpcap::compile(&text).unwrap();
-            let takes = |frame: &Frame<'_>| libpcap.run(frame.data(), frame.wire_len()) != 0;
+            let program = compile(&text).unwrap();
+            let takes = |frame: &Frame<'_>| program.run_many_in_libpcap(&[*frame]) != 0;
             let packets = (0..frames.len()).filter(|at| takes(&frames[*at]));
             said.extend(packets.map(|at| (at, number)));
         }

@@ -50,49 +50,49 @@ const ACK: u8 = 0x10;
 impl Spec {
     /// Writes its headers to the start of `frame`, which has 64 bytes at least; what follows them stays.
     pub(super) fn write(&self, frame: &mut [u8]) {
-        frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
-        let (src, dst) = (self.src.to_be_bytes(), self.dst.to_be_bytes());
         let length = |headers: usize| {
             let bytes = u16::try_from(frame.len() - headers).unwrap_or(u16::MAX);
             bytes.to_be_bytes()
         };
         let (ipv4_length, ipv6_length) = (length(14), length(54));
+        let mut put = |at: usize, bytes: &[u8]| frame[at..at + bytes.len()].copy_from_slice(bytes);
+        let (src, dst) = (self.src.to_be_bytes(), self.dst.to_be_bytes());
+        put(0, &[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
         let payload = match self.kind {
             Kind::Arp => {
-                frame[12..22].copy_from_slice(&[0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1]);
-                frame[28..32].copy_from_slice(&src);
-                frame[38..42].copy_from_slice(&dst);
+                put(12, &[0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1]);
+                put(28, &src);
+                put(38, &dst);
                 return;
             }
             Kind::Tcp6 | Kind::Udp6 => {
-                frame[12..18].copy_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0]);
-                frame[18..20].copy_from_slice(&ipv6_length);
-                frame[20..22].copy_from_slice(&[self.protocol(), 64]);
+                put(12, &[0x86, 0xdd, 0x60, 0, 0, 0]);
+                put(18, &ipv6_length);
+                put(20, &[self.protocol(), 64]);
                 for (at, host) in [(22, src), (38, dst)] {
-                    frame[at..at + 12]
-                        .copy_from_slice(&[0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0]);
-                    frame[at + 12..at + 16].copy_from_slice(&host);
+                    put(at, &[0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0]);
+                    put(at + 12, &host);
                 }
                 54
             }
             Kind::Tcp | Kind::Udp | Kind::TcpOptions | Kind::Icmp | Kind::Fragment => {
                 let words: u8 = if self.kind == Kind::TcpOptions { 6 } else { 5 };
-                frame[12..16].copy_from_slice(&[0x08, 0x00, 0x40 | words, 0]);
-                frame[16..18].copy_from_slice(&ipv4_length);
                 let offset = if self.kind == Kind::Fragment { 185 } else { 0 };
-                frame[18..26].copy_from_slice(&[7, 7, 0, offset, 64, self.protocol(), 0, 0]);
-                frame[26..30].copy_from_slice(&src);
-                frame[30..34].copy_from_slice(&dst);
-                frame[34..38].fill(1); // options: nothing
+                put(12, &[0x08, 0x00, 0x40 | words, 0]);
+                put(16, &ipv4_length);
+                put(18, &[7, 7, 0, offset, 64, self.protocol(), 0, 0]);
+                put(26, &src);
+                put(30, &dst);
+                put(34, &[1; 4]); // options: nothing
                 14 + usize::from(words) * 4
             }
         };
         if !matches!(self.kind, Kind::Icmp | Kind::Fragment) {
-            frame[payload..payload + 2].copy_from_slice(&self.src_port.to_be_bytes());
-            frame[payload + 2..payload + 4].copy_from_slice(&self.dst_port.to_be_bytes());
+            put(payload, &self.src_port.to_be_bytes());
+            put(payload + 2, &self.dst_port.to_be_bytes());
         }
         if matches!(self.kind, Kind::Tcp | Kind::TcpOptions) {
-            frame[payload + 12..payload + 14].copy_from_slice(&[0x50, self.tcp_flags]);
+            put(payload + 12, &[0x50, self.tcp_flags]);
         }
     }
 

@@ -13,16 +13,14 @@ use std::{hint::black_box, io};
 
 use self::stream::{UNIT_BYTES, Unit};
 use crate::{
-    contest::{Frames, together},
-    measure::{Entrant, Failure},
+    contest::{Frames, in_seconds},
+    measure::{Entrant, Failure, Scale},
     memory::Memory,
     pin,
     queues::SIZES,
     session::Session,
 };
 
-/// Passes over the memory in one run of [`rows`].
-const LAPS: u64 = 3;
 /// Bytes of the descriptor before each payload: stamp (8), captured length (4), wire length (4), little endian.
 pub const DESCRIPTOR_BYTES: usize = 16;
 /// Bytes that are packed in the first-level cache before they are flushed. FACTS: 1 to 4 KiB are alike.
@@ -97,6 +95,9 @@ pub enum Insert {
 }
 
 impl Insert {
+    /// The ways of the raw insert.
+    pub const RAW: [Self; 2] = [Self::Straight, Self::Staged];
+
     /// Bytes of memory that a packet takes.
     #[must_use]
     pub fn record_bytes(self, packet_bytes: usize) -> usize {
@@ -200,8 +201,49 @@ fn on_parts(
         .chunks_exact_mut(part_bytes)
         .take(threads);
     let work = &work;
-    let (done, seconds) = together(parts.map(|part| move || work(part)).collect())?;
+    let (done, seconds) = in_seconds(parts.map(|part| move || work(part)).collect())?;
     Ok(done.iter().sum::<u64>() as f64 / seconds)
+}
+
+/// Passes of some threads over the memory, in GB/s.
+pub(crate) fn streaming<'a>(
+    session: &'a Session,
+    name: impl Into<String>,
+    stream: Stream,
+    threads: usize,
+) -> Entrant<'a> {
+    let Scale {
+        ring_bytes,
+        seconds,
+        ..
+    } = session.scale;
+    Entrant::paced(name, seconds, 1, move |laps| {
+        let per_second = run(stream, &mut session.memory.borrow_mut(), threads, laps)?;
+        Ok((per_second / 1e9, per_second / ring_bytes as f64))
+    })
+}
+
+/// Inserts on one thread, in Mpps: in each turn the fastest of some ways.
+pub(crate) fn inserting<'a>(
+    session: &'a Session,
+    name: impl Into<String>,
+    ways: &'a [Insert],
+    packet_bytes: usize,
+) -> Entrant<'a> {
+    let Scale {
+        ring_bytes,
+        seconds,
+        ..
+    } = session.scale;
+    let in_lap = ring_bytes as f64 / (DESCRIPTOR_BYTES + packet_bytes) as f64;
+    Entrant::paced(name, seconds, 1, move |laps| {
+        let mut per_second = 0.0_f64;
+        for way in ways {
+            let memory = &mut session.memory.borrow_mut();
+            per_second = per_second.max(way.run(packet_bytes, memory, laps)?);
+        }
+        Ok((per_second / 1e6, per_second / in_lap))
+    })
 }
 
 /// What memory can do, by threads, and what inserts without a queue reach, by size of packet.
@@ -210,25 +252,18 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
     for threads in 1..=pin::cores().min(2) {
         for (name, stream) in STREAMS {
             let row = format!("limits/{name}/{threads}t");
-            entrants.push(Entrant::new(row, move || {
-                Ok(run(stream, &mut session.memory.borrow_mut(), threads, LAPS)? / 1e9)
-            }));
+            entrants.push(streaming(session, row, stream, threads));
         }
     }
     session.measure("memory", entrants)?;
     let mut entrants = Vec::new();
     for bytes in SIZES {
-        let insert = move |way: Insert| {
-            let per_second = way.run(bytes, &mut session.memory.borrow_mut(), LAPS)?;
-            Ok::<f64, Failure>(per_second / 1e6)
-        };
-        let row = |what| format!("limits/{what}/{bytes}B");
-        entrants.push(Entrant::new(row("memcpy-insert"), move || {
-            insert(Insert::Memcpy)
-        }));
-        // The faster of the two ways, in each turn.
-        entrants.push(Entrant::new(row("raw-insert"), move || {
-            Ok(insert(Insert::Straight)?.max(insert(Insert::Staged)?))
+        let ways = [
+            ("memcpy-insert", &[Insert::Memcpy][..]),
+            ("raw-insert", &Insert::RAW),
+        ];
+        entrants.extend(ways.map(|(what, ways)| {
+            inserting(session, format!("limits/{what}/{bytes}B"), ways, bytes)
         }));
     }
     session.measure("inserts", entrants)

@@ -1,7 +1,7 @@
 //! Non-temporal stores: the one place of this crate that writes around the caches.
 //!
-//! On x86-64 by SSE2's `MOVNTDQ`, which every such CPU has; on aarch64 by `STNP`. Elsewhere the stores are ordinary
-//! ones, so that figures named after them mean nothing there.
+//! On x86-64 by SSE2's `MOVNTDQ`, which every such CPU has. Elsewhere the stores are ordinary ones, so that figures named after them
+//! mean nothing there.
 //!
 //! Callers work on slices of [`Unit`]s, which are aligned by their type, so that all of this is safe to call.
 #![expect(
@@ -38,28 +38,8 @@ fn stream(to: &mut Unit, value: &[u8; UNIT_BYTES]) {
     unsafe { _mm_stream_si128(std::ptr::from_mut(to).cast::<__m128i>(), value) };
 }
 
-/// Stores a value around the caches.
-#[cfg(target_arch = "aarch64")]
-#[inline(always)]
-fn stream(to: &mut Unit, value: &[u8; UNIT_BYTES]) {
-    let (low, high) = value.split_at(8);
-    let low = u64::from_le_bytes(low.try_into().unwrap_or_default());
-    let high = u64::from_le_bytes(high.try_into().unwrap_or_default());
-    // SAFETY: `to` is 16 writable bytes, which the pair of registers fills. Little endian, as all targets of this
-    // architecture that the workspace is built for. No stack, no flags.
-    unsafe {
-        core::arch::asm!(
-            "stnp {low}, {high}, [{to}]",
-            low = in(reg) low,
-            high = in(reg) high,
-            to = in(reg) std::ptr::from_mut(to),
-            options(nostack, preserves_flags),
-        );
-    }
-}
-
 /// Stores a value.
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn stream(to: &mut Unit, value: &[u8; UNIT_BYTES]) {
     to.0 = *value;
@@ -80,15 +60,7 @@ pub fn fence() {
 /// Fills memory with a byte. Not fenced.
 pub fn fill(to: &mut [Unit], byte: u8) {
     let value = [byte; UNIT_BYTES];
-    let mut lines = to.chunks_exact_mut(4);
-    for line in &mut lines {
-        for unit in line {
-            stream(unit, &value);
-        }
-    }
-    for unit in lines.into_remainder() {
-        stream(unit, &value);
-    }
+    to.iter_mut().for_each(|unit| stream(unit, &value));
 }
 
 /// Copies as many whole units as both have. Not fenced.

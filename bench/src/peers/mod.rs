@@ -1,8 +1,7 @@
 //! Queues of other people, each used as well as it can be, and as one would use it first.
 //!
-//! A peer is a function that opens the two ends of an empty queue for some items; `crates.rs` has those that are crates, `native.rs`
-//! (feature `peers`) those that are C and C++. They are driven through [`Sender`] and [`Receiver`], which try and never block, so
-//! that waiting, deadlines and counting are the same code for all: a side that finds the queue full or empty leaves it alone for
+//! A [`Peer`] opens the ends of an empty queue for some items; `crates.rs` has those that are crates, `native.rs` (feature `peers`)
+//! those that are C and C++. They are driven through closures ([`Sender`], [`Receiver`]), which try and never block, so that waiting, deadlines and counting are the same code for all: a side that finds the queue full or empty leaves it alone for
 //! a while. Generic code is compiled for each peer and each item: a call here is the peer's own call, inlined where it can be.
 //!
 //! Every packet is stored behind the same 16 bytes ([`describe`](crate::limits::describe)), and the consumer reads them all. A peer
@@ -21,10 +20,13 @@ use std::{
 };
 
 pub(crate) use slots::SLOT_BYTES;
-use {slots::Slot, well::Full};
+use {
+    crates::{Array, Channel, Rtrb},
+    slots::Slot,
+};
 
 use crate::{
-    contest::{Contest, Course, Load, Run, Tally},
+    contest::{Contest, Course, Load, Tally},
     limits::DESCRIPTOR_BYTES,
     measure::Failure,
     memory::Memory,
@@ -67,11 +69,6 @@ impl Style {
             Self::Malloc => "malloc",
         }
     }
-
-    /// One operation a packet, and nothing is retained: it need not go around the memory.
-    pub(crate) fn is_slow(self) -> bool {
-        matches!(self, Self::Naive | Self::Malloc)
-    }
 }
 
 /// How many threads use a queue, and how many items it holds; a peer that only knows powers of two is given the next larger one.
@@ -98,55 +95,33 @@ impl Shape {
 /// Senders and receivers of one run, one of each for every thread.
 type Opened<S, R> = Result<(Vec<S>, Vec<R>), Failure>;
 
-/// A producer's end, used by one thread.
-trait Sender<T>: Send {
-    /// Sends `item`, or gives it back when the queue is full.
-    fn try_send(&mut self, item: T) -> Result<(), T>;
+/// A producer's end, used by one thread: sends an item, or gives it back when the queue is full.
+trait Sender<T>: FnMut(T) -> Result<(), T> + Send {}
+impl<T, F: FnMut(T) -> Result<(), T> + Send> Sender<T> for F {}
+
+/// A consumer's end, used by one thread: the next item, or `None` when the queue is empty now.
+trait Receiver<T>: FnMut() -> Option<T> + Send {}
+impl<T, F: FnMut() -> Option<T> + Send> Receiver<T> for F {}
+
+/// A queue for items of any type.
+trait Peer: Copy {
+    fn open<T: Send>(self, shape: Shape) -> Opened<impl Sender<T>, impl Receiver<T>>;
 }
 
-/// A consumer's end, used by one thread.
-trait Receiver<T>: Send {
-    /// The next item, or `None` when the queue is empty now.
-    fn try_receive(&mut self) -> Option<T>;
-}
-
-/// A closure as a contestant.
-struct Carrier<F>(F);
-
-impl<F: FnMut(&Load, &mut Memory) -> Result<Run, Failure>> Contest for Carrier<F> {
-    fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
-        (self.0)(load, memory)
-    }
-}
-
-/// A peer in a style, by how it opens for each of the items.
-fn peer<S1, R1, S2, R2, S3, R3>(
-    style: Style,
-    well: impl Fn(Shape) -> Opened<S1, R1> + 'static,
-    copied: impl Fn(Shape) -> Opened<S2, R2> + 'static,
-    boxed: impl Fn(Shape) -> Opened<S3, R3> + 'static,
-) -> Box<dyn Contest>
-where
-    S1: Sender<Full>,
-    R1: Receiver<Full>,
-    S2: Sender<Slot>,
-    R2: Receiver<Slot>,
-    S3: Sender<Box<Slot>>,
-    R3: Receiver<Box<Slot>>,
-{
+/// A peer in a style.
+fn peer(style: Style, peer: impl Peer + 'static) -> Box<dyn Contest> {
+    type Any<'m> = &'m mut Memory;
     match style {
-        Style::Well => Box::new(Carrier(move |load: &Load, memory: &mut Memory| {
-            well::run::<false, _, _>(&well, load, memory)
-        })),
-        Style::Streaming => Box::new(Carrier(move |load: &Load, memory: &mut Memory| {
-            well::run::<true, _, _>(&well, load, memory)
-        })),
-        Style::Naive => Box::new(Carrier(move |load: &Load, _: &mut Memory| {
-            slots::run(&copied, load)
-        })),
-        Style::Malloc => Box::new(Carrier(move |load: &Load, _: &mut Memory| {
-            slots::run(&boxed, load)
-        })),
+        Style::Well => {
+            Box::new(move |load: &Load, memory: Any<'_>| well::run::<false>(peer, load, memory))
+        }
+        Style::Streaming => {
+            Box::new(move |load: &Load, memory: Any<'_>| well::run::<true>(peer, load, memory))
+        }
+        Style::Naive => Box::new(move |load: &Load, _: Any<'_>| slots::run::<Slot>(peer, load)),
+        Style::Malloc => {
+            Box::new(move |load: &Load, _: Any<'_>| slots::run::<Box<Slot>>(peer, load))
+        }
     }
 }
 
@@ -156,9 +131,17 @@ pub(crate) fn all(style: Style) -> Vec<(&'static str, Box<dyn Contest>)> {
         not(feature = "peers"),
         expect(unused_mut, reason = "the native peers are added with the feature")
     )]
-    let mut peers = crates::all(style);
+    let mut peers = vec![
+        ("rtrb", peer(style, Rtrb)),
+        ("array-queue", peer(style, Array)),
+        ("crossbeam-channel", peer(style, Channel)),
+    ];
     #[cfg(feature = "peers")]
-    peers.extend(native::all(style));
+    peers.extend(
+        native::PEERS
+            .iter()
+            .map(|(name, found)| (*name, peer(style, *found))),
+    );
     peers
 }
 
@@ -170,10 +153,9 @@ struct Lanes {
 }
 
 impl Lanes {
-    fn new(producers: usize) -> Self {
-        Self {
-            sending: AtomicUsize::new(producers),
-        }
+    fn of(load: &Load) -> Self {
+        let sending = AtomicUsize::new(load.producers);
+        Self { sending }
     }
 
     /// Says that one producer has sent everything.
@@ -193,7 +175,7 @@ impl Lanes {
         loop {
             // D2: Acquire, before the look that may find nothing.
             let last = self.sending.load(Ordering::Acquire) == 0;
-            match receiver.try_receive() {
+            match receiver() {
                 Some(item) => {
                     see(item);
                     pauses = 0;
@@ -208,13 +190,13 @@ impl Lanes {
 /// Sends one item, however long the queue stays full.
 #[inline]
 fn send<T>(course: &Course, sender: &mut impl Sender<T>, item: T) -> Result<(), Failure> {
-    let Err(mut item) = sender.try_send(item) else {
+    let Err(mut item) = sender(item) else {
         return Ok(());
     };
     let mut pauses = 0;
     loop {
         pause(course, &mut pauses)?;
-        match sender.try_send(item) {
+        match sender(item) {
             Ok(()) => return Ok(()),
             Err(back) => item = back,
         }

@@ -6,7 +6,9 @@
 //! The queue has room for [`SLOTS`] packets and no more, so unlike the ring it retains nothing: its memory stays in the
 //! caches. That flatters these rows.
 
-use super::{Lanes, Opened, Receiver, Sender, Shape, see, send};
+use std::borrow::Borrow;
+
+use super::{Lanes, Peer, Shape, see, send};
 use crate::{
     contest::{Course, Frames, Load, Run, Tally, race},
     limits::{DESCRIPTOR_BYTES, describe},
@@ -34,58 +36,29 @@ impl Slot {
     }
 }
 
-/// How a packet becomes an item, and back.
-pub(super) trait Item: Send {
-    fn of(slot: Slot) -> Self;
-    fn slot(&self) -> &Slot;
-}
-
-impl Item for Slot {
-    #[inline]
-    fn of(slot: Slot) -> Self {
-        slot
-    }
-
-    #[inline]
-    fn slot(&self) -> &Slot {
-        self
-    }
-}
-
-impl Item for Box<Slot> {
-    #[inline]
-    fn of(slot: Slot) -> Self {
-        Self::new(slot)
-    }
-
-    #[inline]
-    fn slot(&self) -> &Slot {
-        self
-    }
-}
-
 /// Carries a load of [`SLOT_BYTES`].
-pub(super) fn run<I: Item, S: Sender<I>, R: Receiver<I>>(
-    open: &dyn Fn(Shape) -> Opened<S, R>,
+pub(super) fn run<I: From<Slot> + Borrow<Slot> + Send>(
+    peer: impl Peer,
     load: &Load,
 ) -> Result<Run, Failure> {
     if load.packet_bytes != SLOT_BYTES {
         let why = format!("slots are for packets of {SLOT_BYTES} bytes");
         return Err(Failure::CannotRun(why));
     }
-    let (mut senders, mut receivers) = open(Shape {
+    let (mut senders, mut receivers) = peer.open(Shape {
         producers: load.producers,
         consumers: load.consumers,
         capacity: SLOTS,
     })?;
-    let (lanes, frames) = (&Lanes::new(load.producers), &Frames::new(SLOT_BYTES));
-    let item = |producer, number| I::of(Slot::new(load.time(producer, number), frames.get(number)));
+    let (lanes, frames) = (&Lanes::of(load), &Frames::new(SLOT_BYTES));
+    let item =
+        |producer, number| I::from(Slot::new(load.time(producer, number), frames.get(number)));
     // Once round the queue, so that no page of it is touched first while time is taken.
     for sender in &mut senders {
-        let sent = (0..SLOTS).take_while(|_| sender.try_send(item(0, 0)).is_ok());
+        let sent = (0..SLOTS).take_while(|_| sender(item(0, 0)).is_ok());
         sent.for_each(drop);
         for receiver in &mut receivers {
-            while receiver.try_receive().is_some() {}
+            while receiver().is_some() {}
         }
     }
     let producers = senders
@@ -104,7 +77,7 @@ pub(super) fn run<I: Item, S: Sender<I>, R: Receiver<I>>(
         move |course: &Course| {
             let mut seen = Tally::default();
             lanes.receive_all(course, &mut receiver, |item: I| {
-                if let Some(descriptor) = item.slot().0.first_chunk() {
+                if let Some(descriptor) = item.borrow().0.first_chunk() {
                     see(&mut seen, *descriptor);
                 }
             })?;

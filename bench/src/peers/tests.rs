@@ -1,6 +1,6 @@
 //! Tiny loads on every peer of the build, in every style.
 
-use super::{Full, Opened, Receiver, Shape, Style, all, crates, well};
+use super::{Opened, Peer, Receiver, Rtrb, Sender, Shape, Style, all, well};
 use crate::{contest::Load, measure::Failure, memory::Memory};
 
 /// Runs every peer that can. Returns how many cannot.
@@ -10,9 +10,9 @@ fn carry(style: Style, load: &Load) -> usize {
     let mut refused = 0;
     for (name, mut peer) in all(style) {
         match peer.run(load, &mut memory) {
-            Ok(run) => assert_eq!(run.check(load), Ok(()), "{name}, {style:?}, {load}"),
+            Ok(run) => assert_eq!(run.check(load), Ok(()), "{name}, {style:?}, {load:?}"),
             Err(Failure::CannotRun(_)) => refused += 1,
-            Err(error) => panic!("{name}, {style:?}, {load}: {error}"),
+            Err(error) => panic!("{name}, {style:?}, {load:?}: {error}"),
         }
     }
     refused
@@ -53,33 +53,30 @@ fn queues_for_many_take_any_number_and_pairs_say_that_they_cannot() {
 }
 
 /// rtrb, but for the third item.
-struct Lossy<T>(rtrb::Consumer<T>, u32);
+#[derive(Clone, Copy)]
+struct Lossy;
 
-impl<T: Send> Receiver<T> for Lossy<T> {
-    fn try_receive(&mut self) -> Option<T> {
-        let item = self.0.try_receive()?;
-        self.1 += 1;
-        if self.1 == 3 {
-            return self.0.try_receive();
-        }
-        Some(item)
+impl Peer for Lossy {
+    fn open<T: Send>(self, shape: Shape) -> Opened<impl Sender<T>, impl Receiver<T>> {
+        let (senders, receivers) = Rtrb.open(shape)?;
+        let lossy = receivers.into_iter().map(|mut receive| {
+            let mut received = 0;
+            move || {
+                let item = receive()?;
+                received += 1;
+                if received == 3 { receive() } else { Some(item) }
+            }
+        });
+        Ok((senders, lossy.collect()))
     }
 }
 
 /// Neither count nor checksum are right, and the run fails.
 #[test]
 fn a_peer_that_loses_a_buffer_fails_its_run() {
-    let open = |shape: Shape| -> Opened<_, _> {
-        let (senders, receivers) = crates::rtrb::<Full>(shape)?;
-        let receivers = receivers.into_iter();
-        Ok((
-            senders,
-            receivers.map(|receiver| Lossy(receiver, 0)).collect(),
-        ))
-    };
     let load = Load::pairs(64, 10_000, 1);
     let mut memory = Memory::new(16 << 20).unwrap();
-    let run = well::run::<false, _, _>(&open, &load, &mut memory).unwrap();
+    let run = well::run::<false>(Lossy, &load, &mut memory).unwrap();
     let seen = 10_000 - u64::from(well::PACKETS);
     let lost = Failure::Count {
         expected: 10_000,

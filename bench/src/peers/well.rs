@@ -21,7 +21,7 @@ use std::{
     sync::atomic::{AtomicU8, Ordering},
 };
 
-use super::{Lanes, Opened, Receiver, Sender, Shape, pause, see, send};
+use super::{Lanes, Peer, Receiver, Sender, Shape, pause, see, send};
 use crate::{
     contest::{Course, Frames, Load, Run, Tally, race},
     limits::{DESCRIPTOR_BYTES, describe, stream},
@@ -37,7 +37,7 @@ const FREE: u8 = 0;
 
 /// The right to read one buffer, and the duty to free it. Eight bytes, so that every queue can carry it as it would a pointer.
 #[derive(Debug)]
-pub(super) struct Full(usize);
+struct Full(usize);
 
 /// The buffers of one run, in borrowed memory.
 ///
@@ -100,20 +100,20 @@ fn record_bytes<const NT: bool>(packet_bytes: usize) -> usize {
 }
 
 /// Carries `load` in buffers that lie in `memory`.
-pub(super) fn run<const NT: bool, S: Sender<Full>, R: Receiver<Full>>(
-    open: &dyn Fn(Shape) -> Opened<S, R>,
+pub(super) fn run<const NT: bool>(
+    peer: impl Peer,
     load: &Load,
     memory: &mut Memory,
 ) -> Result<Run, Failure> {
     let record_bytes = record_bytes::<NT>(load.packet_bytes);
     let buffers = &Buffers::new(memory.bytes_mut(), record_bytes, load.producers)?;
     let count = buffers.packets.len();
-    let (senders, receivers) = open(Shape {
+    let (senders, receivers) = peer.open(Shape {
         producers: load.producers,
         consumers: load.consumers,
         capacity: count.div_ceil(4),
     })?;
-    let (lanes, frames) = (&Lanes::new(load.producers), &Frames::new(load.packet_bytes));
+    let (lanes, frames) = (&Lanes::of(load), &Frames::new(load.packet_bytes));
     let share = count / load.producers;
     let producers = senders.into_iter().enumerate().map(|(producer, sender)| {
         move |course: &Course| {

@@ -52,33 +52,27 @@ pub trait Kind {
     type Storage<'m>: Inner + Send;
 
     /// Over a part that begins on a multiple of 16. `offsets` is the vector of an earlier one, whose pages are there.
-    fn storage(part: &mut [u8], offsets: Vec<usize>) -> Self::Storage<'_>;
+    fn storage<'m>(part: &'m mut [u8], offsets: &'m mut Vec<usize>) -> Self::Storage<'m>;
 }
 
 /// A contestant.
 #[derive(Debug)]
 pub struct Qq<K> {
-    storage_bytes: usize,
-    guard: Option<usize>,
+    /// Bytes of an inner queue.
+    pub storage_bytes: usize,
+    /// The guard interval; `None`: the number of inserters.
+    pub guard: Option<usize>,
     /// The vectors of the last run.
     offsets: Vec<Vec<usize>>,
     kind: PhantomData<K>,
 }
 
-impl<K> Qq<K> {
+impl<K> Default for Qq<K> {
     /// As the papers recommend.
-    #[must_use]
-    #[expect(clippy::new_without_default, reason = "nobody asks for a default")]
-    pub fn new() -> Self {
-        Self::with(STORAGE_BYTES, None)
-    }
-
-    /// With other storages and another guard interval; `None`: the number of inserters.
-    #[must_use]
-    pub fn with(storage_bytes: usize, guard: Option<usize>) -> Self {
+    fn default() -> Self {
         Self {
-            storage_bytes,
-            guard,
+            storage_bytes: STORAGE_BYTES,
+            guard: None,
             offsets: Vec::new(),
             kind: PhantomData,
         }
@@ -87,9 +81,11 @@ impl<K> Qq<K> {
 
 impl<K: Kind> Contest for Qq<K> {
     fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
-        let mut offsets = std::mem::take(&mut self.offsets).into_iter();
+        let count = memory.len() / self.storage_bytes;
+        self.offsets.resize_with(count, Vec::new);
         let parts = memory.bytes_mut().chunks_exact_mut(self.storage_bytes);
-        let storages = parts.map(|part| K::storage(part, offsets.next().unwrap_or_default()));
+        let parts = parts.zip(&mut self.offsets);
+        let storages = parts.map(|(part, offsets)| K::storage(part, offsets));
         let queue = Queue::new(storages, self.guard.unwrap_or(load.producers));
         let storing = AtomicUsize::new(load.producers);
         let (queue_ref, storing) = (&queue, &storing);
@@ -113,9 +109,7 @@ impl<K: Kind> Contest for Qq<K> {
             }
         });
         let (producers, consumers) = (producers.collect(), consumers.collect());
-        let run = race(load, &|| queue_ref.close(), producers, consumers);
-        self.offsets = queue.into_storages().map(Inner::into_offsets).collect();
-        run
+        race(load, &|| queue_ref.close(), producers, consumers)
     }
 }
 
@@ -166,10 +160,11 @@ mod tests {
                 producers,
                 consumers,
             };
-            let mut queue = Qq2016::with(64 << 10, None);
+            let mut queue = Qq2016::default();
+            queue.storage_bytes = 64 << 10;
             for _ in 0..2 {
                 let run = queue.run(&load, &mut memory).unwrap();
-                assert_eq!(run.check(&load), Ok(()), "{load}");
+                assert_eq!(run.check(&load), Ok(()), "{load:?}");
             }
         }
     }

@@ -44,9 +44,6 @@ pub trait Inner {
 
     /// Counts every packet by its header.
     fn tally(&self, seen: &mut Tally);
-
-    /// A vector for a later one.
-    fn into_offsets(self) -> Vec<usize>;
 }
 
 impl<S: Inner> Queue<S> {
@@ -65,12 +62,6 @@ impl<S: Inner> Queue<S> {
             non_empty: Condvar::new(),
             guard: guard as u64,
         }
-    }
-
-    /// The inner queues.
-    pub fn into_storages(self) -> impl Iterator<Item = S> {
-        let storages = self.storages.into_iter().map(Mutex::into_inner);
-        storages.map(|storage| storage.unwrap_or_else(PoisonError::into_inner))
     }
 
     /// An empty storage to be filled; waits while the queue is full. Dropping it gives it back. `None`: the queue was closed.
@@ -147,7 +138,7 @@ mod tests {
     fn queue(memory: &mut [u8], guard: usize) -> Queue<Storage<'_>> {
         let parts = memory.chunks_exact_mut(1024);
         Queue::new(
-            parts.map(|part| Original::<1>::storage(part, Vec::new())),
+            parts.map(|part| Original::<1>::storage(part, Box::leak(Box::default()))),
             guard,
         )
     }

@@ -1,6 +1,6 @@
 //! The inner queue: packets one behind the other, and a vector of references to them (thesis, sections 5.2, 6.1, 6.2).
 
-use super::{Inner, Kind, ticks};
+use super::{Inner, Kind, ticks::Hold};
 use crate::contest::Tally;
 
 /// Bytes of a header (figure 6.1): stamp and VLAN in the first eight, the captured length in the next two; the frame begins in the
@@ -24,15 +24,14 @@ impl<const BURST: u64> Kind for Original<BURST> {
 
     /// The vector gets room now for as many references as there can be 64-byte packets ("some space is reserved at initialization
     /// time"), so that it does not grow while it is filled.
-    fn storage(memory: &mut [u8], mut offsets: Vec<usize>) -> Storage<'_> {
+    fn storage<'m>(memory: &'m mut [u8], offsets: &'m mut Vec<usize>) -> Storage<'m> {
         offsets.clear();
         offsets.reserve(memory.len() / (HEADER_BYTES + 64));
         Storage {
             memory,
             used: 0,
             offsets,
-            given_out: 0,
-            hold_ticks: ticks::hold(),
+            hold: Hold::new(),
         }
     }
 }
@@ -43,10 +42,9 @@ pub struct Storage<'m> {
     memory: &'m mut [u8],
     used: usize,
     /// Where each header is. The thesis keeps pointers; positions are as large and need no unsafe code.
-    offsets: Vec<usize>,
-    /// When the outer queue gave it out, in ticks.
-    given_out: u64,
-    hold_ticks: u64,
+    offsets: &'m mut Vec<usize>,
+    /// Since the outer queue gave it out.
+    hold: Hold,
 }
 
 impl Storage<'_> {
@@ -66,12 +64,12 @@ impl Inner for Storage<'_> {
     fn give_out(&mut self) {
         self.used = 0;
         self.offsets.clear();
-        self.given_out = ticks::now();
+        self.hold.begin();
     }
 
     #[inline(always)]
     fn is_overdue(&self) -> bool {
-        ticks::now().saturating_sub(self.given_out) > self.hold_ticks
+        self.hold.is_over()
     }
 
     /// `time` is the user's, below 2^48 (larger ones lose their upper bits); frames have at most 65,535 bytes.
@@ -97,10 +95,6 @@ impl Inner for Storage<'_> {
             seen.add(time, frame.len());
         }
     }
-
-    fn into_offsets(self) -> Vec<usize> {
-        self.offsets
-    }
 }
 
 #[cfg(test)]
@@ -108,7 +102,7 @@ mod tests {
     use super::*;
 
     fn storage(memory: &mut [u8]) -> Storage<'_> {
-        let mut storage = Original::<1>::storage(memory, Vec::new());
+        let mut storage = Original::<1>::storage(memory, Box::leak(Box::default()));
         storage.give_out();
         storage
     }
@@ -149,7 +143,7 @@ mod tests {
         let mut memory = vec![0; 4096];
         let mut storage = storage(&mut memory);
         assert!(!storage.is_overdue());
-        storage.hold_ticks = 0;
+        storage.hold.ticks = 0;
         while !storage.is_overdue() {}
     }
 }

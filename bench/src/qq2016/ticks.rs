@@ -2,65 +2,66 @@
 #![expect(unsafe_code, reason = "reads a register of the processor")]
 
 use std::{
-    sync::OnceLock,
+    sync::LazyLock,
     time::{Duration, Instant},
 };
 
 /// Time over which the frequency is found out.
 const CALIBRATION: Duration = Duration::from_millis(20);
 
-/// The time stamp counter.
-#[cfg(target_arch = "x86_64")]
+/// The time stamp counter; where it is not known, nanoseconds of the monotonic clock.
 #[inline(always)]
-#[must_use]
-pub(crate) fn now() -> u64 {
-    // SAFETY: RDTSC reads a counter; it touches no memory. Systems that forbid it to programs do not run this one.
-    unsafe { core::arch::x86_64::_rdtsc() }
-}
-
-/// The virtual counter.
-#[cfg(target_arch = "aarch64")]
-#[inline(always)]
-#[must_use]
-pub(crate) fn now() -> u64 {
-    let ticks;
-    // SAFETY: reads a counter that the system lets programs read; touches no memory, stack or flags.
-    unsafe {
-        core::arch::asm!(
-            "mrs {ticks}, cntvct_el0",
-            ticks = out(reg) ticks,
-            options(nomem, nostack, preserves_flags),
-        );
+fn now() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: RDTSC reads a counter; it touches no memory. Systems that forbid it to programs do not run this one.
+        unsafe { core::arch::x86_64::_rdtsc() }
     }
-    ticks
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+        u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
 }
 
-/// Nanoseconds of the monotonic clock, where no counter is known.
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-#[must_use]
-pub(crate) fn now() -> u64 {
-    static START: OnceLock<Instant> = OnceLock::new();
-    u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
+/// How long a storage may be held, and since when it is, in ticks.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    given_out: u64,
+    pub(crate) ticks: u64,
 }
 
-/// The hold time in ticks. Their frequency is measured once, which takes 20 ms.
-#[must_use]
-pub(crate) fn hold() -> u64 {
-    static PER_SECOND: OnceLock<f64> = OnceLock::new();
-    let per_second = PER_SECOND.get_or_init(|| {
-        let (start, first) = (Instant::now(), now());
-        while start.elapsed() < CALIBRATION {
-            std::hint::spin_loop();
+impl Hold {
+    /// The frequency of ticks is measured once, which takes 20 ms.
+    pub(crate) fn new() -> Self {
+        static TICKS: LazyLock<f64> = LazyLock::new(|| {
+            let (start, first) = (Instant::now(), now());
+            while start.elapsed() < CALIBRATION {
+                std::hint::spin_loop();
+            }
+            let per_second = now().saturating_sub(first) as f64 / start.elapsed().as_secs_f64();
+            per_second * super::HOLD.as_secs_f64()
+        });
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "positive and small"
+        )]
+        let ticks = *TICKS as u64;
+        Self {
+            given_out: 0,
+            ticks,
         }
-        now().saturating_sub(first) as f64 / start.elapsed().as_secs_f64()
-    });
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "positive and small"
-    )]
-    let ticks = (per_second * super::HOLD.as_secs_f64()) as u64;
-    ticks
+    }
+
+    pub(crate) fn begin(&mut self) {
+        self.given_out = now();
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_over(&self) -> bool {
+        now().saturating_sub(self.given_out) > self.ticks
+    }
 }
 
 #[cfg(test)]
@@ -70,7 +71,7 @@ mod tests {
     #[test]
     fn ticks_go_on_and_the_hold_time_has_many() {
         let first = now();
-        assert!(hold() > 10_000, "{}", hold());
+        assert!(Hold::new().ticks > 10_000);
         assert!(now() > first);
     }
 }
