@@ -24,8 +24,10 @@ mod native {
         ] {
             println!("cargo::rerun-if-env-changed={variable}");
         }
-        let flags = pkg_config("--cflags").zip(pkg_config("--libs-only-L"));
-        let Some((compiler_flags, library_flags)) = flags else {
+        let program = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
+        let questions = ["--cflags", "--libs-only-L", "libdpdk"];
+        let said = Command::new(program).args(questions).output();
+        let Some(said) = said.ok().filter(|said| said.status.success()) else {
             println!(
                 "cargo::error=feature `peers` needs other people's queues: apt-get install libreaderwriterqueue-dev libconcurrentqueue-dev libdpdk-dev pkg-config"
             );
@@ -46,18 +48,17 @@ mod native {
             println!("cargo::rustc-link-lib=folly");
         }
         let mut dpdk = cc::Build::new();
-        // As system headers: their warnings are not ours. The machine flags are DPDK's own, its inline code needs them.
-        for flag in compiler_flags.split_whitespace() {
-            match flag.strip_prefix("-I") {
-                Some(folder) => dpdk.flag("-isystem").flag(folder),
-                None => dpdk.flag(flag),
-            };
+        for flag in String::from_utf8_lossy(&said.stdout).split_whitespace() {
+            // As system headers: their warnings are not ours. The machine flags are DPDK's own, its inline code needs them.
+            if let Some(folder) = flag.strip_prefix("-I") {
+                dpdk.flag("-isystem").flag(folder);
+            } else if let Some(folder) = flag.strip_prefix("-L") {
+                println!("cargo::rustc-link-search=native={folder}");
+            } else {
+                dpdk.flag(flag);
+            }
         }
         dpdk.file("shim/dpdk.c").compile("bench_dpdk");
-        let folders = library_flags.split_whitespace();
-        for folder in folders.filter_map(|flag| flag.strip_prefix("-L")) {
-            println!("cargo::rustc-link-search=native={folder}");
-        }
         // Of DPDK's many libraries those that have the functions.
         println!("cargo::rustc-link-lib=dylib=rte_ring");
         println!("cargo::rustc-link-lib=dylib=rte_eal");
@@ -67,17 +68,5 @@ mod native {
         let mut build = cc::Build::new();
         build.cpp(true).std("c++17");
         build
-    }
-
-    /// What `pkg-config` says about DPDK; `None` where it does not know it.
-    fn pkg_config(question: &str) -> Option<String> {
-        let program = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
-        let output = Command::new(program)
-            .args([question, "libdpdk"])
-            .output()
-            .ok()?;
-        String::from_utf8(output.stdout)
-            .ok()
-            .filter(|_| output.status.success())
     }
 }

@@ -24,7 +24,7 @@ use crate::{
     measure::Failure,
     peers::see,
     qq2016::{Inner, Kind, Original, Qq, Qq2016, ticks::Hold},
-    queues::carrying,
+    queues::{carrying, lap},
     ring::RingContest,
     session::Session,
 };
@@ -57,7 +57,7 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
         ("5-ring", Box::new(ring(true))),
         ("6-bursts", Box::new(ring(false))),
     ];
-    let load = Load::pairs(64, 0, 1);
+    let load = Load::pairs(64, lap(session, 64), 1);
     let entrants = steps.iter_mut().map(|(name, contest)| {
         carrying(session, format!("ablation/{name}"), contest.as_mut(), load)
     });

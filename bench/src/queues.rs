@@ -5,7 +5,7 @@ use std::io;
 use crate::{
     contest::{Contest, Load},
     limits::{self, DESCRIPTOR_BYTES, Insert, inserting, streaming},
-    measure::{Entrant, Failure, Scale, Spread},
+    measure::{Entrant, Failure, Spread},
     peers::{self, Style},
     pin,
     qq2016::Qq2016,
@@ -53,31 +53,19 @@ pub(crate) fn two_cores() -> Result<(), Failure> {
     Err(Failure::CannotRun(why.to_owned()))
 }
 
-/// A queue that is to carry packets, in Mpps: once around the memory at the least.
+/// Packets of so many bytes that go once around the memory.
+pub(crate) fn lap(session: &Session, packet_bytes: usize) -> u64 {
+    session.scale.ring_bytes / (packet_bytes + DESCRIPTOR_BYTES) as u64
+}
+
+/// A queue that is to carry packets, in Mpps: as many as the load has at the least. Each run is checked.
 pub(crate) fn carrying<'a>(
     session: &'a Session,
     name: impl Into<String>,
     contest: Contestant<'a>,
     load: Load,
 ) -> Entrant<'a> {
-    carrying_part(session, name, contest, load, 1)
-}
-
-/// The same, of a lap one part in so many at the least. Each run is checked.
-fn carrying_part<'a>(
-    session: &'a Session,
-    name: impl Into<String>,
-    contest: Contestant<'a>,
-    load: Load,
-    part_of_lap: u64,
-) -> Entrant<'a> {
-    let Scale {
-        ring_bytes,
-        seconds,
-        ..
-    } = session.scale;
-    let lap = ring_bytes / (load.packet_bytes + DESCRIPTOR_BYTES) as u64;
-    Entrant::paced(name, seconds, lap / part_of_lap, move |packets| {
+    Entrant::paced(name, session.scale.seconds, load.packets, move |packets| {
         let load = Load { packets, ..load };
         let run = contest.run(&load, &mut session.memory.borrow_mut())?;
         run.check(&load)?;
@@ -110,7 +98,7 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
             Vec::new()
         };
         let names: Vec<&str> = peers.iter().map(|(name, _)| *name).collect();
-        let load = Load::pairs(bytes, 0, pairs);
+        let load = Load::pairs(bytes, lap(session, bytes), pairs);
         let mut entrants = vec![carrying(session, "ring", &mut ring, load)];
         if needs("qq2016") {
             entrants.push(carrying(session, "qq2016", &mut qq, load));
@@ -199,7 +187,7 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
         for bytes in SIZES {
             let load = Load {
                 producers,
-                ..Load::pairs(bytes, 0, consumers)
+                ..Load::pairs(bytes, lap(session, bytes), consumers)
             };
             let row = |name: &str, style: Style| {
                 let style = style.name();
@@ -220,8 +208,10 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
                     }
                     // One operation a packet, and nothing is retained: it need not go around the memory.
                     let part = if is_slow { PART_OF_LAP } else { 1 };
-                    let (row, peer) = (row(name, *style), peer.as_mut());
-                    entrants.push(carrying_part(session, row, peer, load, part));
+                    let packets = load.packets / part;
+                    let load = Load { packets, ..load };
+                    let row = row(name, *style);
+                    entrants.push(carrying(session, row, peer.as_mut(), load));
                 }
             }
             let what = format!("queues, {bytes} B, {producers}P{consumers}C");
@@ -243,7 +233,7 @@ pub(crate) fn buckets(session: &Session) -> io::Result<()> {
         let mut qq = Qq2016::default();
         qq.storage_bytes = bytes;
         for packet in [64, 1514] {
-            let load = Load::pairs(packet, 0, 1);
+            let load = Load::pairs(packet, lap(session, packet), 1);
             let rows = ["bucket", "bucket-qq2016"].map(|of| format!("{of}/{mib}MiB/{packet}B"));
             let [ours, theirs] = rows;
             let entrants = vec![
@@ -260,6 +250,7 @@ pub(crate) fn buckets(session: &Session) -> io::Result<()> {
 /// none: a reader follows into the open bucket. Here it is held back on purpose, to see whether that would be faster.
 pub(crate) fn guard(session: &Session) -> io::Result<()> {
     let pairs = if pin::cores() >= 4 { 2 } else { 1 };
+    let load = |pairs| Load::pairs(64, lap(session, 64), pairs);
     for distance in DISTANCES {
         let mut qq = Qq2016::default();
         qq.guard = Some(distance.into());
@@ -269,8 +260,8 @@ pub(crate) fn guard(session: &Session) -> io::Result<()> {
         }
         let row = |name| format!("guard/{name}/{distance}");
         let entrants = vec![
-            carrying(session, row("qq2016"), &mut qq, Load::pairs(64, 0, pairs)),
-            carrying(session, row("ring"), &mut ring, Load::pairs(64, 0, 1)),
+            carrying(session, row("qq2016"), &mut qq, load(pairs)),
+            carrying(session, row("ring"), &mut ring, load(1)),
         ];
         session.measure("distance", entrants)?;
     }

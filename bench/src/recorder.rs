@@ -40,7 +40,12 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
         queues::two_cores()?;
         Ok([
             Entrant::new("recorder", || run(ring_bytes, folder.path())),
-            queues::carrying(session, "ring", &mut ring, Load::pairs(64, 0, 1)),
+            queues::carrying(
+                session,
+                "ring",
+                &mut ring,
+                Load::pairs(64, queues::lap(session, 64), 1),
+            ),
         ])
     })?;
     session.versus("recorder/inserters/2-vs-1", "one inserter", || {

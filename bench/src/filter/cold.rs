@@ -94,7 +94,8 @@ impl Packets {
         }
     }
 
-    fn next(&mut self) -> &[u8] {
+    /// What the next one is made from, and its bytes.
+    fn next(&mut self) -> (Spec, &[u8]) {
         let mut ticket = self.sizes.usize(0..10);
         let size = SIZES.iter().find(|(_, share)| {
             let is_it = ticket < *share;
@@ -102,8 +103,9 @@ impl Packets {
             is_it
         });
         let frame = &mut self.frame[..size.map_or(0, |(bytes, _)| *bytes)];
-        self.mix.spec().write(frame);
-        frame
+        let spec = self.mix.spec();
+        spec.write(frame);
+        (spec, frame)
     }
 }
 
@@ -124,7 +126,7 @@ impl Cold {
         let mut packets = Packets::new();
         let stored = ring.bytes() / MEAN_BYTES * 11 / 10;
         for number in 0..stored {
-            store_one(&mut producers[0], number, packets.next())?;
+            store_one(&mut producers[0], number, packets.next().1)?;
         }
         producers[0].publish();
         let evicted = ring.statistics().evicted_packets;
@@ -135,24 +137,21 @@ impl Cold {
         })
     }
 
-    /// What the packets in the ring were made from, in their order.
-    pub(super) fn specs(&self) -> impl Iterator<Item = Spec> {
-        let mut mix = Mix::new();
-        let specs = (0..self.stored).map(move |number| (number, mix.spec()));
-        specs
-            .filter(|(number, _)| *number >= self.evicted)
-            .map(|(_, spec)| spec)
+    /// Makes the packets in the ring once more, in their order: what each was made from, and its bytes.
+    pub(super) fn again(&self, mut see: impl FnMut(&Spec, &[u8])) {
+        let mut packets = Packets::new();
+        for number in 0..self.stored {
+            let (spec, frame) = packets.next();
+            if number >= self.evicted {
+                see(&spec, frame);
+            }
+        }
     }
 
     /// What a scan must find.
     pub(super) fn expect(&self) -> Found {
-        let (mut packets, mut found) = (Packets::new(), Found::default());
-        for number in 0..self.stored {
-            let frame = packets.next();
-            if number >= self.evicted {
-                found.touch(frame);
-            }
-        }
+        let mut found = Found::default();
+        self.again(|_, frame| found.touch(frame));
         found
     }
 
@@ -223,7 +222,7 @@ pub(super) fn pack(memory: &mut Memory) -> Found {
     let bytes = memory.bytes_mut();
     let (mut packets, mut found, mut used) = (Packets::new(), Found::default(), 0);
     loop {
-        let frame = packets.next();
+        let (_, frame) = packets.next();
         let Some(record) = bytes.get_mut(used..used + HEADER_BYTES + frame.len()) else {
             break;
         };
@@ -277,7 +276,7 @@ mod tests {
         assert!(found.packets > 30_000 && found.matches > 50, "{found:?}");
         let by_libpcap = cold.filter(|frames| program.run_many_in_libpcap(frames));
         assert_eq!(by_libpcap.unwrap().1, found);
-        assert_eq!(cold.specs().count() as u64, found.packets);
+        assert_eq!(cold.expect().packets, found.packets);
         assert!(cold.evicted > 0);
         assert_eq!(cold.scan().unwrap().1, cold.expect());
 

@@ -114,14 +114,14 @@ fn rules_by_flow(sort: Sort, count: u32) -> Vec<Vec<u64>> {
 pub(super) fn expect(sort: Sort, count: u32, cold: &Cold) -> (Found, f64) {
     let rules = rules_by_flow(sort, count);
     let (mut found, mut some) = (Found::default(), 0_u64);
-    for spec in cold.specs() {
+    cold.again(|spec, _| {
         let rules = spec.flow.map_or(&[][..], |flow| &rules[flow as usize]);
         some += u64::from(!rules.is_empty());
         for id in rules {
             found.add(0, *id);
         }
         found.add_set(1, 0);
-    }
+    });
     (found, some as f64 / found.packets as f64)
 }
 

@@ -14,7 +14,7 @@ use std::{hint::black_box, io};
 use self::stream::{UNIT_BYTES, Unit};
 use crate::{
     contest::{Frames, in_seconds},
-    measure::{Entrant, Failure, Scale},
+    measure::{Entrant, Failure},
     memory::Memory,
     pin,
     queues::SIZES,
@@ -76,7 +76,7 @@ pub fn nt_fill(bytes: &mut [u8]) -> usize {
 /// Bytes a second on `threads` threads, each with a part of `memory` of its own, over which it passes `laps` times.
 ///
 /// # Errors
-/// [`Failure::CannotRun`]: more threads than cores; [`Failure::Wrong`]: one panicked.
+/// [`Failure::Wrong`]: one panicked.
 pub fn run(stream: Stream, memory: &mut Memory, threads: usize, laps: u64) -> Result<f64, Failure> {
     on_parts(memory, threads, |part| {
         (0..laps).map(|_| stream(part) as u64).sum()
@@ -189,12 +189,6 @@ fn on_parts(
     threads: usize,
     work: impl Fn(&mut [u8]) -> u64 + Sync,
 ) -> Result<f64, Failure> {
-    let cores = pin::cores();
-    if threads > cores {
-        return Err(Failure::CannotRun(format!(
-            "{threads} threads need as many cores; there are {cores}"
-        )));
-    }
     let part_bytes = memory.len() / threads / 64 * 64;
     let parts = memory
         .bytes_mut()
@@ -212,11 +206,7 @@ pub(crate) fn streaming<'a>(
     stream: Stream,
     threads: usize,
 ) -> Entrant<'a> {
-    let Scale {
-        ring_bytes,
-        seconds,
-        ..
-    } = session.scale;
+    let (ring_bytes, seconds) = (session.scale.ring_bytes, session.scale.seconds);
     Entrant::paced(name, seconds, 1, move |laps| {
         let per_second = run(stream, &mut session.memory.borrow_mut(), threads, laps)?;
         Ok((per_second / 1e9, per_second / ring_bytes as f64))
@@ -230,11 +220,7 @@ pub(crate) fn inserting<'a>(
     ways: &'a [Insert],
     packet_bytes: usize,
 ) -> Entrant<'a> {
-    let Scale {
-        ring_bytes,
-        seconds,
-        ..
-    } = session.scale;
+    let (ring_bytes, seconds) = (session.scale.ring_bytes, session.scale.seconds);
     let in_lap = ring_bytes as f64 / (DESCRIPTOR_BYTES + packet_bytes) as f64;
     Entrant::paced(name, seconds, 1, move |laps| {
         let mut per_second = 0.0_f64;
@@ -289,8 +275,6 @@ mod tests {
             };
             assert_eq!(last, Some(expected), "{name}");
         }
-        let refused = run(nt_fill, &mut memory, pin::cores() + 1, 1);
-        assert!(matches!(refused, Err(Failure::CannotRun(_))));
     }
 
     /// Reads back every record of a lap.

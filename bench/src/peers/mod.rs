@@ -1,7 +1,8 @@
 //! Queues of other people, each used as well as it can be, and as one would use it first.
 //!
 //! A [`Peer`] opens the ends of an empty queue for some items; `crates.rs` has those that are crates, `native.rs` (feature `peers`)
-//! those that are C and C++. They are driven through closures ([`Sender`], [`Receiver`]), which try and never block, so that waiting, deadlines and counting are the same code for all: a side that finds the queue full or empty leaves it alone for
+//! those that are C and C++. They are driven through closures ([`Sender`], [`Receiver`]), which try and never block, so that
+//! waiting, deadlines and counting are the same code for all: a side that finds the queue full or empty leaves it alone for
 //! a while. Generic code is compiled for each peer and each item: a call here is the peer's own call, inlined where it can be.
 //!
 //! Every packet is stored behind the same 16 bytes ([`describe`](crate::limits::describe)), and the consumer reads them all. A peer
@@ -26,7 +27,7 @@ use {
 };
 
 use crate::{
-    contest::{Contest, Course, Load, Tally},
+    contest::{Contest, Course, Load, Run, Tally, race},
     limits::DESCRIPTOR_BYTES,
     measure::Failure,
     memory::Memory,
@@ -80,6 +81,15 @@ struct Shape {
 }
 
 impl Shape {
+    fn of(load: &Load, capacity: usize) -> Self {
+        let (producers, consumers) = (load.producers, load.consumers);
+        Self {
+            producers,
+            consumers,
+            capacity,
+        }
+    }
+
     /// The number of pairs of one producer and one consumer.
     fn pairs(&self) -> Result<usize, Failure> {
         let (producers, consumers) = (self.producers, self.consumers);
@@ -145,46 +155,40 @@ pub(crate) fn all(style: Style) -> Vec<(&'static str, Box<dyn Contest>)> {
     peers
 }
 
-/// What the threads of one run share beside the queue.
-#[derive(Debug)]
-struct Lanes {
-    /// Producers that have not sent everything yet.
-    sending: AtomicUsize,
-}
-
-impl Lanes {
-    fn of(load: &Load) -> Self {
-        let sending = AtomicUsize::new(load.producers);
-        Self { sending }
-    }
-
-    /// Says that one producer has sent everything.
-    fn done(&self) {
-        // D1: Release, pairs with D2 in `receive_all`: who sees the last one done sees all items.
-        self.sending.fetch_sub(1, Ordering::Release);
-    }
-
-    /// Receives every item until all producers are done and the queue is empty.
-    fn receive_all<T>(
-        &self,
-        course: &Course,
-        receiver: &mut impl Receiver<T>,
-        mut see: impl FnMut(T),
-    ) -> Result<(), Failure> {
-        let mut pauses = 0;
-        loop {
-            // D2: Acquire, before the look that may find nothing.
-            let last = self.sending.load(Ordering::Acquire) == 0;
-            match receiver() {
-                Some(item) => {
-                    see(item);
-                    pauses = 0;
+/// Runs producers over senders, and consumers that `see` every item until all producers are done and the queue is empty.
+fn carry<T, S: Sender<T>, R: Receiver<T>>(
+    load: &Load,
+    (senders, receivers): (Vec<S>, Vec<R>),
+    produce: impl Fn(&Course, usize, S) -> Result<(), Failure> + Sync,
+    see: impl Fn(&mut Tally, T) + Sync,
+) -> Result<Run, Failure> {
+    let (sending, produce, see) = (&AtomicUsize::new(load.producers), &produce, &see);
+    let producers = senders.into_iter().enumerate().map(|(producer, sender)| {
+        move |course: &Course| {
+            produce(course, producer, sender)?;
+            // D1: Release, pairs with D2: who sees the last one done sees all items.
+            sending.fetch_sub(1, Ordering::Release);
+            Ok(())
+        }
+    });
+    let consumers = receivers.into_iter().map(|mut receive| {
+        move |course: &Course| {
+            let (mut seen, mut pauses) = (Tally::default(), 0);
+            loop {
+                // D2: Acquire, before the look that may find nothing.
+                let last = sending.load(Ordering::Acquire) == 0;
+                match receive() {
+                    Some(item) => {
+                        see(&mut seen, item);
+                        pauses = 0;
+                    }
+                    None if last => return Ok(seen),
+                    None => pause(course, &mut pauses)?,
                 }
-                None if last => return Ok(()),
-                None => pause(course, &mut pauses)?,
             }
         }
-    }
+    });
+    race(load, &|| {}, producers.collect(), consumers.collect())
 }
 
 /// Sends one item, however long the queue stays full.

@@ -8,9 +8,9 @@
 
 use std::borrow::Borrow;
 
-use super::{Lanes, Peer, Shape, see, send};
+use super::{Peer, Shape, carry, see, send};
 use crate::{
-    contest::{Course, Frames, Load, Run, Tally, race},
+    contest::{Frames, Load, Run},
     limits::{DESCRIPTOR_BYTES, describe},
     measure::Failure,
 };
@@ -45,12 +45,8 @@ pub(super) fn run<I: From<Slot> + Borrow<Slot> + Send>(
         let why = format!("slots are for packets of {SLOT_BYTES} bytes");
         return Err(Failure::CannotRun(why));
     }
-    let (mut senders, mut receivers) = peer.open(Shape {
-        producers: load.producers,
-        consumers: load.consumers,
-        capacity: SLOTS,
-    })?;
-    let (lanes, frames) = (&Lanes::of(load), &Frames::new(SLOT_BYTES));
+    let (mut senders, mut receivers) = peer.open(Shape::of(load, SLOTS))?;
+    let frames = Frames::new(SLOT_BYTES);
     let item =
         |producer, number| I::from(Slot::new(load.time(producer, number), frames.get(number)));
     // Once round the queue, so that no page of it is touched first while time is taken.
@@ -61,28 +57,17 @@ pub(super) fn run<I: From<Slot> + Borrow<Slot> + Send>(
             while receiver().is_some() {}
         }
     }
-    let producers = senders
-        .into_iter()
-        .enumerate()
-        .map(|(producer, mut sender)| {
-            move |course: &Course| {
-                for number in 0..load.packets_of(producer) {
-                    send(course, &mut sender, item(producer, number))?;
-                }
-                lanes.done();
-                Ok(())
+    carry(
+        load,
+        (senders, receivers),
+        |course, producer, mut sender| {
+            let mut numbers = 0..load.packets_of(producer);
+            numbers.try_for_each(|number| send(course, &mut sender, item(producer, number)))
+        },
+        |seen, item: I| {
+            if let Some(descriptor) = item.borrow().0.first_chunk() {
+                see(seen, *descriptor);
             }
-        });
-    let consumers = receivers.into_iter().map(|mut receiver| {
-        move |course: &Course| {
-            let mut seen = Tally::default();
-            lanes.receive_all(course, &mut receiver, |item: I| {
-                if let Some(descriptor) = item.borrow().0.first_chunk() {
-                    see(&mut seen, *descriptor);
-                }
-            })?;
-            Ok(seen)
-        }
-    });
-    race(load, &|| {}, producers.collect(), consumers.collect())
+        },
+    )
 }

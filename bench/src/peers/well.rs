@@ -21,9 +21,9 @@ use std::{
     sync::atomic::{AtomicU8, Ordering},
 };
 
-use super::{Lanes, Peer, Receiver, Sender, Shape, pause, see, send};
+use super::{Peer, Sender, Shape, carry, pause, see, send};
 use crate::{
-    contest::{Course, Frames, Load, Run, Tally, race},
+    contest::{Course, Frames, Load, Run, Tally},
     limits::{DESCRIPTOR_BYTES, describe, stream},
     measure::Failure,
     memory::Memory,
@@ -108,25 +108,18 @@ pub(super) fn run<const NT: bool>(
     let record_bytes = record_bytes::<NT>(load.packet_bytes);
     let buffers = &Buffers::new(memory.bytes_mut(), record_bytes, load.producers)?;
     let count = buffers.packets.len();
-    let (senders, receivers) = peer.open(Shape {
-        producers: load.producers,
-        consumers: load.consumers,
-        capacity: count.div_ceil(4),
-    })?;
-    let (lanes, frames) = (&Lanes::of(load), &Frames::new(load.packet_bytes));
+    let ends = peer.open(Shape::of(load, count.div_ceil(4)))?;
+    let frames = Frames::new(load.packet_bytes);
     let share = count / load.producers;
-    let producers = senders.into_iter().enumerate().map(|(producer, sender)| {
-        move |course: &Course| {
+    carry(
+        load,
+        ends,
+        |course, producer, sender| {
             let own = producer * share..(producer + 1) * share;
-            produce::<NT>(course, load, producer, frames, buffers, own, sender)?;
-            lanes.done();
-            Ok(())
-        }
-    });
-    let consumers = receivers.into_iter().map(|receiver| {
-        move |course: &Course| consume(course, record_bytes, lanes, buffers, receiver)
-    });
-    race(load, &|| {}, producers.collect(), consumers.collect())
+            produce::<NT>(course, load, producer, &frames, buffers, own, sender)
+        },
+        |seen, full| consume(record_bytes, buffers, full, seen),
+    )
 }
 
 /// Stores the packets of one producer, buffer by buffer of its own, in their order.
@@ -193,29 +186,20 @@ fn fill<const NT: bool>(
     packets
 }
 
-/// Reads every descriptor of every buffer that comes.
-fn consume(
-    course: &Course,
-    record_bytes: usize,
-    lanes: &Lanes,
-    buffers: &Buffers<'_>,
-    mut receiver: impl Receiver<Full>,
-) -> Result<Tally, Failure> {
-    let mut seen = Tally::default();
-    lanes.receive_all(course, &mut receiver, |Full(index)| {
-        // Relaxed: the queue has ordered the producer's store before this.
-        let packets = buffers.packets[index].load(Ordering::Relaxed);
-        // SAFETY: this is the token of the buffer, and it is freed when the slice is gone.
-        let bytes = unsafe { buffers.bytes(index) };
-        for record in bytes.chunks_exact(record_bytes).take(usize::from(packets)) {
-            if let Some(descriptor) = record.first_chunk() {
-                see(&mut seen, *descriptor);
-            }
+/// Reads every descriptor of a buffer, and frees it.
+#[inline(always)]
+fn consume(record_bytes: usize, buffers: &Buffers<'_>, Full(index): Full, seen: &mut Tally) {
+    // Relaxed: the queue has ordered the producer's store before this.
+    let packets = buffers.packets[index].load(Ordering::Relaxed);
+    // SAFETY: this is the token of the buffer, and it is freed when the slice is gone.
+    let bytes = unsafe { buffers.bytes(index) };
+    for record in bytes.chunks_exact(record_bytes).take(usize::from(packets)) {
+        if let Some(descriptor) = record.first_chunk() {
+            see(seen, *descriptor);
         }
-        // B1: Release, pairs with B2 in `produce`.
-        buffers.packets[index].store(FREE, Ordering::Release);
-    })?;
-    Ok(seen)
+    }
+    // B1: Release, pairs with B2 in `produce`.
+    buffers.packets[index].store(FREE, Ordering::Release);
 }
 
 #[cfg(test)]

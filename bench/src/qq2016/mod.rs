@@ -160,8 +160,10 @@ mod tests {
                 producers,
                 consumers,
             };
-            let mut queue = Qq2016::default();
-            queue.storage_bytes = 64 << 10;
+            let mut queue = Qq2016 {
+                storage_bytes: 64 << 10,
+                ..Qq2016::default()
+            };
             for _ in 0..2 {
                 let run = queue.run(&load, &mut memory).unwrap();
                 assert_eq!(run.check(&load), Ok(()), "{load:?}");
