@@ -127,8 +127,7 @@ pub struct Machine {
     /// How many packets were taken, and which.
     hits: Box<[Cell<u32>]>,
     notes: Notes,
-    name: String,
-    limits: Limits,
+    judge: Judge,
     /// What it did wrong; it runs no more then.
     fault: Option<ScriptError>,
     /// Last: everything above is of this state.
@@ -160,7 +159,7 @@ impl Machine {
         let (env, batch, derive) = prelude(&lua, script, &notes, places).map_err(setup)?;
         lua.set_memory_limit(limits.memory_bytes).map_err(setup)?;
         let judge = Judge {
-            name: &script.name,
+            name: script.name.clone(),
             limits,
         };
         let chunk = lua
@@ -185,8 +184,7 @@ impl Machine {
             sheet,
             hits,
             notes,
-            name: script.name.clone(),
-            limits,
+            judge,
             fault: None,
             lua,
         })
@@ -195,7 +193,7 @@ impl Machine {
     /// What errors call it.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.judge.name
     }
 
     /// Why it is disabled, if it is.
@@ -236,7 +234,7 @@ impl Machine {
         let keep = predicate.map_or(&self.main, |predicate| &predicate.0);
         let called = self.watchdog.watch(|| self.batch.call::<()>(keep));
         self.sheet.clear();
-        self.fault = self.judge().result(called).err();
+        self.fault = self.judge.result(called).err();
         let count = self.hits[0].get() as usize;
         let hits = self.hits[1..].iter().take(count);
         hits.fold(0, |found, hit| {
@@ -252,16 +250,9 @@ impl Machine {
         self.sheet.show_all(trigger);
         let called = self.watchdog.watch(|| self.derive.call(&self.main));
         self.sheet.clear();
-        let returned = self.judge().result(called);
-        let derived = returned.and_then(|(made, name)| Derived::new(made, &name, &self.name));
+        let returned = self.judge.result(called);
+        let derived = returned.and_then(|(made, name)| Derived::new(made, &name, self.name()));
         derived.map_err(|fault| self.fault = Some(fault)).ok()
-    }
-
-    fn judge(&self) -> Judge<'_> {
-        Judge {
-            name: &self.name,
-            limits: self.limits,
-        }
     }
 
     /// What it printed since the last time, lines. It keeps 100 at most.
@@ -321,17 +312,18 @@ pub fn compiles() -> bool {
 }
 
 /// Tells what a call that failed did wrong.
-struct Judge<'a> {
-    name: &'a str,
+#[derive(Debug)]
+struct Judge {
+    name: String,
     limits: Limits,
 }
 
-impl Judge<'_> {
+impl Judge {
     /// Of a call's result, and whether it was stopped.
     fn result<R>(&self, (result, stopped): (mlua::Result<R>, bool)) -> Result<R, ScriptError> {
         if stopped {
             return Err(ScriptError::Time {
-                name: self.name.to_owned(),
+                name: self.name.clone(),
                 budget: self.limits.time,
             });
         }
@@ -344,7 +336,7 @@ impl Judge<'_> {
                 message: message.clone(),
             },
             mlua::Error::MemoryError(_) => ScriptError::Memory {
-                name: self.name.to_owned(),
+                name: self.name.clone(),
                 budget_bytes: self.limits.memory_bytes,
             },
             mlua::Error::CallbackError { cause, .. } => self.fault(cause),

@@ -32,6 +32,7 @@ use crate::{
         common::Common,
         events::{Event, Events},
         hits::{Refusal, Suppressed},
+        lock,
         progress::promised,
         ring_time::{Moment, Stamps},
         time::rfc3339,
@@ -479,19 +480,17 @@ impl Core {
     }
 
     fn publish_counters(&self) {
-        let counts = self.director.counts();
         let shared = &self.common.counters;
         for (counter, n) in [
             (&shared.analyzed, self.analyzed),
             (&shared.lapped, self.lapped),
             (&shared.unseen, self.unseen.packets),
-            (&shared.triggers, counts.triggers),
             (&shared.open_dumps, self.director.open_dumps() as u64),
             (&shared.clock_steps, self.common.clock.count()),
         ] {
             counter.store(n, Ordering::Relaxed);
         }
-        shared.set_suppressed(&counts.suppressed);
+        *lock(&shared.hits) = self.director.counts();
     }
 
     fn send(&mut self, message: Message) {

@@ -66,11 +66,6 @@ impl Reason {
 pub struct Suppressions([u64; Reason::ALL.len()]);
 
 impl Suppressions {
-    /// As `count` says of each reason.
-    pub(crate) fn new(count: impl Fn(Reason) -> u64) -> Self {
-        Self(Reason::ALL.map(count))
-    }
-
     pub(crate) fn add(&mut self, reason: Reason) {
         self.0[reason as usize] += 1;
     }

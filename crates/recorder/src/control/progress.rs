@@ -10,8 +10,7 @@ use std::{
 
 use retroscope_ring::{Positions, Ring};
 
-use crate::control::hits::{HitCounts, Reason, Suppressions};
-use crate::control::lock;
+use crate::control::{hits::HitCounts, lock};
 
 /// How far the dumper may read.
 #[derive(Debug)]
@@ -173,9 +172,8 @@ pub(crate) struct AnalyzerCounters {
     pub(crate) lapped: AtomicU64,
     /// Of `lapped`, those that came while there were rules.
     pub(crate) unseen: AtomicU64,
-    pub(crate) triggers: AtomicU64,
-    /// By reason.
-    suppressed: [AtomicU64; Reason::ALL.len()],
+    /// What hits became. The lock is taken once a batch, and by who asks.
+    pub(crate) hits: Mutex<HitCounts>,
     pub(crate) open_dumps: AtomicU64,
     pub(crate) clock_steps: AtomicU64,
     /// Trigger scripts that are disabled.
@@ -189,21 +187,6 @@ pub(crate) struct AnalyzerCounters {
 }
 
 impl AnalyzerCounters {
-    pub(crate) fn set_suppressed(&self, suppressed: &Suppressions) {
-        for reason in Reason::ALL {
-            self.suppressed[reason as usize].store(suppressed.of(reason), Ordering::Relaxed);
-        }
-    }
-
-    /// What hits became.
-    pub(crate) fn hits(&self) -> HitCounts {
-        let of = |reason| self.suppressed[reason as usize].load(Ordering::Relaxed);
-        HitCounts {
-            triggers: self.triggers.load(Ordering::Relaxed),
-            suppressed: Suppressions::new(of),
-        }
-    }
-
     /// Scripts that are disabled.
     pub(crate) fn scripts_failed(&self) -> u64 {
         let triggers = self.trigger_scripts_failed.load(Ordering::Relaxed);

@@ -56,7 +56,7 @@ impl DumpCompiler {
         let Some(filter) = order.predicate.filter().filter(|_| self.is_live) else {
             return false;
         };
-        let link_types = scanner.slow_link_types(filter, link_types);
+        let link_types = scanner.rules.slow_link_types(filter, link_types);
         if link_types.is_empty() {
             return false;
         }
@@ -103,7 +103,7 @@ impl DumpCompiler {
         for dump in dumps.iter_mut().filter(|dump| !dump.is_compiling) {
             dump.is_compiling = self.hand_over(&dump.order, scanner, more);
             if dump.is_compiling {
-                scanner.remove(dump.order.id);
+                scanner.rules.remove(dump.order.id);
             }
         }
         if !is_later {

@@ -456,7 +456,7 @@ impl Dumper {
     }
 
     fn finish(&mut self, mut dump: Active) {
-        self.scanner.remove(dump.order.id);
+        self.scanner.rules.remove(dump.order.id);
         let Some(close) = dump.close.take() else {
             return;
         };

@@ -4,7 +4,7 @@
 
 use std::{ops::Range, rc::Rc};
 
-use retroscope_filter::{Filter, Matches, RuleId, RuleReader, Sure};
+use retroscope_filter::{Matches, RuleId, RuleReader, Sure};
 use retroscope_packet::LinkType;
 use retroscope_ring::{BucketInfo, BucketView};
 
@@ -43,7 +43,7 @@ pub(super) struct Want {
 #[derive(Debug)]
 pub(super) struct Scanner {
     /// Under the numbers of the dumps.
-    rules: Rules,
+    pub(super) rules: Rules,
     reader: RuleReader,
     matches: Matches,
 }
@@ -69,15 +69,6 @@ impl Scanner {
         }
     }
 
-    /// Those of some link types for which [`Self::add`] of a dump with this filter, or its first packet, would hold the others up.
-    pub(super) fn slow_link_types(
-        &self,
-        filter: &Filter,
-        link_types: &[LinkType],
-    ) -> Vec<LinkType> {
-        self.rules.slow_link_types(filter, link_types)
-    }
-
     /// A dump was opened.
     pub(super) fn add(&mut self, order: &mut DumpOrder) {
         let predicate = &mut order.predicate;
@@ -97,11 +88,6 @@ impl Scanner {
                 }
             }
         }
-    }
-
-    /// A dump is done with.
-    pub(super) fn remove(&mut self, id: u64) {
-        self.rules.remove(id);
     }
 
     /// Gives the dumps, in the order of their numbers, what they take of a bucket. Returns the first

@@ -29,10 +29,8 @@ pub(crate) struct Interface {
 /// An append-only table; an index is the ring's interface identifier. Inserters append, everyone reads.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
-    /// The trigger rules, to be made ready for link types.
-    rules: Option<SharedRules>,
-    /// The dump template, likewise.
-    template: Option<(Arc<Template>, Mode)>,
+    /// The trigger rules and the dump template, to be made ready for link types.
+    expressions: Option<(SharedRules, Arc<Template>, Mode)>,
     table: Mutex<Vec<Arc<Interface>>>,
 }
 
@@ -40,8 +38,7 @@ impl Interfaces {
     /// With expressions that are ready for a link type before any packet of it is stored.
     pub(crate) fn new(rules: SharedRules, template: Arc<Template>, mode: Mode) -> Self {
         Self {
-            rules: Some(rules),
-            template: Some((template, mode)),
+            expressions: Some((rules, template, mode)),
             table: Mutex::default(),
         }
     }
@@ -53,10 +50,8 @@ impl Interfaces {
         source: usize,
         info: &InterfaceInfo,
     ) -> Result<u16, RingError> {
-        if let Some(rules) = &self.rules {
+        if let Some((rules, template, mode)) = &self.expressions {
             rules.add_link_type(info.link_type);
-        }
-        if let Some((template, mode)) = &self.template {
             template.prepare(context(info.link_type, *mode));
         }
         let mut table = lock(&self.table);

@@ -96,16 +96,13 @@ impl Suspects {
 }
 
 impl Lookout {
-    /// For the inserters of `producers` queues, which try `rules` if there are any, and what their analyzer reads of it.
+    /// For the inserters of `producers` queues, which try `rules`, and what their analyzer reads of it.
     pub(crate) fn arrange(
-        rules: Option<Rules>,
+        rules: Rules,
         ring: &Ring,
         producers: usize,
         analyzer: Waker,
-    ) -> (Option<Self>, Option<Suspects>) {
-        let Some(rules) = rules else {
-            return (None, None);
-        };
+    ) -> (Self, Suspects) {
         let suspects = Suspects::new(producers);
         let lookout = Self {
             rules,
@@ -118,7 +115,7 @@ impl Lookout {
             unread: 0,
             unread_max: ring.bytes() / (RING_SHARE * producers as u64).max(1),
         };
-        (Some(lookout), Some(suspects))
+        (lookout, suspects)
     }
 
     /// Looks at frames that the producer will store as they stand, behind the `first` records that it stored so far.
@@ -234,8 +231,8 @@ mod tests {
         };
         let ring = Ring::new(&RingConfig::new(16 << 20, 2, 1), None).unwrap();
         let reader = ring.group(GroupKind::Lapped).unwrap();
-        let (lookout, suspects) = Lookout::arrange(Some(rules), &ring, 2, reader.waker());
-        (lookout.unwrap(), suspects.unwrap(), reader)
+        let (lookout, suspects) = Lookout::arrange(rules, &ring, 2, reader.waker());
+        (lookout, suspects, reader)
     }
 
     /// Lets it look at 100 packets to these ports, in a burst behind `first` records.

@@ -173,10 +173,10 @@ impl Recorder {
         };
         let reader = ring.group(kind)?;
         let waker = reader.waker();
-        let rules = (live && scripts.triggers.is_empty())
-            .then(|| expressions.direct())
-            .flatten();
-        let (lookout, suspects) = Lookout::arrange(rules, ring, queues, waker.clone());
+        let is_looking = live && scripts.triggers.is_empty();
+        let rules = expressions.direct().filter(|_| is_looking);
+        let looks = rules.map(|rules| Lookout::arrange(rules, ring, queues, waker.clone()));
+        let (lookout, suspects) = looks.unzip();
         let for_inserters = InserterParts {
             common: Arc::clone(&common),
             snaplen: config.snaplen,

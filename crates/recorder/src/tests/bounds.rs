@@ -43,7 +43,7 @@ fn thousands_of_dumps_and_steps_leave_little_behind() {
         }
     }
     rig.stop();
-    let hits = rig.common.counters.hits();
+    let hits = *rig.common.counters.hits.lock().unwrap();
     assert_eq!(
         hits.triggers + hits.suppressed.total(),
         4000_u64.div_ceil(3)
@@ -97,7 +97,7 @@ fn little_waits_for_a_dumper_that_hangs() {
     }
     let [open, closed, ..] = most;
     assert!(open <= 16 && closed <= 16, "{most:?}");
-    let hits = rig.common.counters.hits();
+    let hits = *rig.common.counters.hits.lock().unwrap();
     assert_eq!(hits.triggers, 16, "8 of the rule, 8 by hand");
     assert_eq!(hits.triggers + hits.suppressed.total(), 40_000);
     rig.stop();

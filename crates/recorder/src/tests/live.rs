@@ -457,7 +457,7 @@ fn every_hit_is_found_behind_the_inserters_look() {
     let count =
         |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);
     let counters = &rig.common.counters;
-    let counts = counters.hits();
+    let counts = *counters.hits.lock().unwrap();
     let found = counts.triggers + counts.suppressed.total();
     assert!(hits > 100);
     assert_eq!((found, count(&counters.analyzed)), (hits, packets));

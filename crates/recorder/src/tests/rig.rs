@@ -292,13 +292,10 @@ impl Rig {
         );
         let common = Common::new(ring.clone(), clock.clone(), intake);
         let reader = ring.group(GroupKind::Lapped).unwrap();
-        let rules = plan
-            .scripts
-            .triggers
-            .is_empty()
-            .then(|| expressions.direct());
-        let (lookout, suspects) =
-            Lookout::arrange(rules.flatten(), &ring, plan.queues, reader.waker());
+        let is_looking = plan.scripts.triggers.is_empty();
+        let rules = expressions.direct().filter(|_| is_looking);
+        let looks = rules.map(|rules| Lookout::arrange(rules, &ring, plan.queues, reader.waker()));
+        let (lookout, suspects) = looks.unzip();
         let for_inserters = InserterParts {
             lookout,
             hold_ns: 100 * MS,

@@ -229,7 +229,8 @@ fn a_failed_dump_script_leaves_a_verdict() {
         report.notes
     );
     assert_eq!(failed(&rig), 1);
-    let unfilled = rig.common.counters.hits().suppressed.of(Reason::Unfilled);
+    let hits = *rig.common.counters.hits.lock().unwrap();
+    let unfilled = hits.suppressed.of(Reason::Unfilled);
     assert_eq!(unfilled, 1);
     let told = |text: &str| {
         rig.notices
