@@ -29,12 +29,12 @@ const STOPPED: u64 = 1 << 63;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
-    shared: Arc<Shared>,
+    watched: Arc<Watched>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct Watched {
     /// Calls begun and ended; odd while one runs.
     calls: AtomicU64,
     /// Whether the thread shall end. Held while a script is being stopped.
@@ -46,18 +46,18 @@ struct Shared {
 impl Watchdog {
     /// Watches the state that `stopper` stops.
     pub(crate) fn start(stopper: Stopper, budget: Duration) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let watched = Arc::new(Watched {
             calls: AtomicU64::new(0),
             ended: Mutex::new(false),
             wake: Condvar::new(),
             stopper: Mutex::new(stopper),
         });
-        let watched = Arc::clone(&shared);
+        let watching = Arc::clone(&watched);
         let thread = Builder::new()
             .name("script-watchdog".to_owned())
-            .spawn(move || watched.watch(budget / LOOKS))?;
+            .spawn(move || watching.watch(budget / LOOKS))?;
         Ok(Self {
-            shared,
+            watched,
             thread: Some(thread),
         })
     }
@@ -65,21 +65,21 @@ impl Watchdog {
     /// Runs a call that is stopped when it takes too long. The second value tells whether it was.
     pub(crate) fn watch<R>(&self, call: impl FnOnce() -> R) -> (R, bool) {
         // Relaxed: the word carries no data, and each change of it is seen soon enough.
-        self.shared.calls.fetch_add(1, Ordering::Relaxed);
+        self.watched.calls.fetch_add(1, Ordering::Relaxed);
         let result = call();
-        let before = self.shared.calls.fetch_add(1, Ordering::Relaxed);
+        let before = self.watched.calls.fetch_add(1, Ordering::Relaxed);
         let stopped = before & STOPPED != 0;
         if stopped {
-            self.shared.calls.fetch_and(!STOPPED, Ordering::Relaxed);
+            self.watched.calls.fetch_and(!STOPPED, Ordering::Relaxed);
             // The thread may be about to stop this call once more: it looks at the word under this lock.
-            let stopper = self.shared.stopper.lock();
+            let stopper = self.watched.stopper.lock();
             stopper.unwrap_or_else(PoisonError::into_inner).release();
         }
         (result, stopped)
     }
 }
 
-impl Shared {
+impl Watched {
     fn watch(&self, look: Duration) {
         let (mut last, mut seen) = (0, 0);
         let mut raised = sys::raised();
@@ -117,11 +117,11 @@ impl Shared {
 impl Drop for Watchdog {
     fn drop(&mut self) {
         *self
-            .shared
+            .watched
             .ended
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = true;
-        self.shared.wake.notify_all();
+        self.watched.wake.notify_all();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -15,7 +15,7 @@ use crate::{
     intake::{
         Intake,
         counters::SourceSnapshot,
-        inserter::{lane::Lane, live::LiveInserter, parts::InserterParts},
+        inserter::{live::LiveInserter, parts::InserterParts, queue_intake::QueueIntake},
     },
     start::recorder::StartError,
 };
@@ -55,12 +55,12 @@ pub fn insert_only(
         duration_ns: duration.map(duration_ns),
         ..InserterParts::of_all(Arc::clone(&common))
     };
-    let inserter = |lane| {
+    let inserter = |intake| {
         let producer = common.ring.producer()?;
-        Ok(LiveInserter::new(lane, producer, parts.clone()))
+        Ok(LiveInserter::new(intake, producer, parts.clone()))
     };
-    let lanes = Lane::of_all(opened, &parts)?.into_iter();
-    let inserters = lanes.map(inserter).collect::<Result<_, RingError>>()?;
+    let intakes = QueueIntake::of_all(opened, &parts)?.into_iter();
+    let inserters = intakes.map(inserter).collect::<Result<_, RingError>>()?;
     let start_ns = clock.mono_ns();
     run(inserters);
     let elapsed_ns = u64::try_from(clock.mono_ns() - start_ns).unwrap_or(0);

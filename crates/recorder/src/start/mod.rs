@@ -47,7 +47,10 @@ use crate::{
     },
     intake::{
         Intake,
-        inserter::{lane::Lane, live::LiveInserter, merge::MergeInserter, parts::InserterParts},
+        inserter::{
+            live::LiveInserter, merge::MergeInserter, parts::InserterParts,
+            queue_intake::QueueIntake,
+        },
         interfaces::Interfaces,
         lookout::Lookout,
     },
@@ -189,7 +192,7 @@ impl Recorder {
             duration_ns: config.duration.map(duration_ns),
         };
         let queues = opened.into_iter().map(|(_, queues)| queues).collect();
-        let lanes = Lane::of_all(queues, &for_inserters)?;
+        let intakes = QueueIntake::of_all(queues, &for_inserters)?;
         let progress = if live {
             let promises = common.intake.promises();
             Progress::Live { promises }
@@ -220,10 +223,10 @@ impl Recorder {
             events: events_tx.clone(),
         };
         let dumper = spawn_dumper(parts, Rules::new(mode, native))?;
-        let left = Arc::new(AtomicUsize::new(if live { lanes.len() } else { 1 }));
+        let left = Arc::new(AtomicUsize::new(if live { intakes.len() } else { 1 }));
         let (analyzer, inserters) = without_capabilities(|| {
             let analyzer = spawn_analyzer(analyzer, Arc::clone(&common), Arc::clone(&left))?;
-            let inserters = spawn_inserters(lanes, &for_inserters, &left, &waker, &events_tx)?;
+            let inserters = spawn_inserters(intakes, &for_inserters, &left, &waker, &events_tx)?;
             Ok::<_, StartError>((analyzer, inserters))
         })??;
         Ok(Self {
@@ -348,7 +351,7 @@ fn spawn_analyzer(
 }
 
 fn spawn_inserters(
-    lanes: Vec<Lane>,
+    intakes: Vec<QueueIntake>,
     for_inserters: &InserterParts,
     left: &Arc<AtomicUsize>,
     waker: &Waker,
@@ -369,7 +372,7 @@ fn spawn_inserters(
         let mut producer = common.ring.producer()?;
         let (waiting, waker) = (Arc::clone(common), waker.clone());
         producer.on_new_bucket(Box::new(move || waiting.gate.wait(|| waker.wake())));
-        let inserter = MergeInserter::new(lanes, producer, for_inserters.clone());
+        let inserter = MergeInserter::new(intakes, producer, for_inserters.clone());
         let (gone, mut notify) = (gone(), notify());
         let thread = Builder::new().name("inserter".to_owned()).spawn(move || {
             let _gone = gone;
@@ -378,8 +381,8 @@ fn spawn_inserters(
         return Ok(vec![thread]);
     }
     let mut threads = Vec::new();
-    for (index, lane) in lanes.into_iter().enumerate() {
-        let inserter = LiveInserter::new(lane, common.ring.producer()?, for_inserters.clone());
+    for (index, intake) in intakes.into_iter().enumerate() {
+        let inserter = LiveInserter::new(intake, common.ring.producer()?, for_inserters.clone());
         let (gone, mut notify) = (gone(), notify());
         threads.push(
             Builder::new()

@@ -4,18 +4,18 @@ use std::sync::atomic::Ordering;
 
 use crate::{
     Verdict,
-    tests::rig::{MS, Plan, Rig, S, udp},
+    tests::rig::{MS, Rig, RigConfig, S, udp},
 };
 
 const START: i64 = 1_800_000_000 * S;
 
-fn plan() -> Plan<'static> {
-    Plan {
+fn plan() -> RigConfig<'static> {
+    RigConfig {
         dump: "$flow",
         past_ns: 10 * MS,
         future_ns: 5 * MS,
         max_dumps: 8,
-        ..Plan::default()
+        ..RigConfig::default()
     }
 }
 
@@ -63,7 +63,7 @@ fn thousands_of_dumps_and_steps_leave_little_behind() {
 #[test]
 fn notes_of_steps_are_bounded() {
     let dir = tempfile::tempdir().unwrap();
-    let plan = Plan {
+    let plan = RigConfig {
         future_ns: 1000 * S,
         ..plan()
     };
@@ -109,7 +109,7 @@ fn little_waits_for_a_dumper_that_hangs() {
 fn packets_that_no_rule_saw_are_told() {
     for (triggers, expected) in [(&["udp port 9"][..], true), (&[][..], false)] {
         let dir = tempfile::tempdir().unwrap();
-        let plan = Plan {
+        let plan = RigConfig {
             triggers,
             dump: "",
             ring_bytes: 16 << 20,

@@ -6,7 +6,7 @@ use crate::{
     Verdict,
     tests::{
         live::{START, missing, packets, plan},
-        rig::{MS, Plan, Rig, S, udp},
+        rig::{MS, Rig, RigConfig, S, udp},
     },
 };
 
@@ -49,7 +49,7 @@ fn a_clock_step_loses_nothing() {
 fn a_clock_set_back_on_a_full_ring_keeps_the_past() {
     for step_ns in [3600 * S, -3600 * S] {
         let dir = tempfile::tempdir().unwrap();
-        let plan = Plan {
+        let plan = RigConfig {
             ring_bytes: 8 << 20,
             dump: "udp",
             ..plan()
@@ -126,7 +126,7 @@ fn a_burst_on_both_sides_of_a_step_is_told_apart() {
 fn a_source_without_watermarks_holds_nothing_up() {
     for ahead_ns in [0, 30 * MS, 400 * MS, -400 * MS] {
         let dir = tempfile::tempdir().unwrap();
-        let plan = Plan {
+        let plan = RigConfig {
             queues: 2,
             foreign_queues: 1,
             ..plan()

@@ -14,7 +14,7 @@ use crate::{
     dump::names::Directory,
     rfc3339,
     tests::fake_disk::FakeDisk,
-    tests::rig::{MS, Plan, Rig, S, udp},
+    tests::rig::{MS, Rig, RigConfig, S, udp},
 };
 
 const START: i64 = 1_800_000_000 * S;
@@ -125,7 +125,7 @@ struct Recording {
 
 impl Recording {
     fn new(cell: Cell) -> Self {
-        let plan = Plan {
+        let plan = RigConfig {
             queues: cell.queues(),
             foreign_queues: usize::from(cell.sources == Sources::OneWithoutWatermark),
             ring_bytes: cell.ring_bytes() as u64,

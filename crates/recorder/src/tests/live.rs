@@ -4,15 +4,15 @@ use retroscope_pcapfile::Reader;
 
 use crate::{
     Verdict,
-    tests::rig::{MS, Plan, Rig, S, udp},
+    tests::rig::{MS, Rig, RigConfig, S, udp},
 };
 
 pub(crate) const START: i64 = 1_800_000_000 * S;
 
-pub(crate) fn plan() -> Plan<'static> {
-    Plan {
+pub(crate) fn plan() -> RigConfig<'static> {
+    RigConfig {
         ring_bytes: 16 << 20,
-        ..Plan::default()
+        ..RigConfig::default()
     }
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn missing(report: &crate::DumpReport) -> Vec<(&str, Option<u64>)> {
 fn an_hour_of_slow_queues_stays() {
     let dir = tempfile::tempdir().unwrap();
     let hour = 3600;
-    let plan = Plan {
+    let plan = RigConfig {
         queues: 16,
         ring_bytes: 128 << 20,
         past_ns: hour * S,
@@ -167,7 +167,7 @@ fn stands_still_behind(readings: usize) -> bool {
 #[test]
 fn overlapping_dumps_share_packets() {
     let dir = tempfile::tempdir().unwrap();
-    let plan = Plan {
+    let plan = RigConfig {
         triggers: &["udp port 9", "udp port 10"],
         ..plan()
     };
@@ -199,7 +199,7 @@ fn overlapping_dumps_share_packets() {
 #[test]
 fn every_hit_of_a_large_batch_counts() {
     let dir = tempfile::tempdir().unwrap();
-    let plan = Plan {
+    let plan = RigConfig {
         dump: "src port $srcPort",
         ..plan()
     };
@@ -266,7 +266,7 @@ fn loss_counts_where_it_happened() {
 fn a_source_that_is_gone_is_missing_from_every_later_dump() {
     for failed in [false, true] {
         let dir = tempfile::tempdir().unwrap();
-        let plan = Plan {
+        let plan = RigConfig {
             queues: 2,
             ..plan()
         };
@@ -384,7 +384,7 @@ fn unknown_losses_are_not_called_complete() {
 #[test]
 fn what_was_forgotten_long_ago_is_not_missing() {
     let dir = tempfile::tempdir().unwrap();
-    let plan = Plan {
+    let plan = RigConfig {
         past_ns: 10 * MS,
         future_ns: 0,
         ring_bytes: 8 << 20,
@@ -417,7 +417,7 @@ fn what_was_forgotten_long_ago_is_not_missing() {
 #[test]
 fn every_hit_is_found_behind_the_inserters_look() {
     let dir = tempfile::tempdir().unwrap();
-    let plan = Plan {
+    let plan = RigConfig {
         queues: 3,
         triggers: &["udp port 9", "udp src port 9 or udp dst port 11"],
         past_ns: 0,

@@ -7,7 +7,7 @@ use retroscope_script::Limits;
 
 use crate::{
     DumpReport, Scripts, Verdict,
-    tests::rig::{MS, Plan, Rig, S, udp},
+    tests::rig::{MS, Rig, RigConfig, S, udp},
 };
 
 const START: i64 = 1_800_000_000 * S;
@@ -26,7 +26,7 @@ fn record(dump: &str, check: impl Fn(&[Sent], &DumpReport, Vec<Sent>)) {
     let seed = 0x00d0_1e5e;
     let mut random = fastrand::Rng::with_seed(seed);
     let dir = tempfile::tempdir().unwrap();
-    let plan = Plan {
+    let plan = RigConfig {
         queues: 2,
         foreign_queues: 0,
         ring_bytes: 16 << 20,

@@ -44,7 +44,7 @@ use crate::{
     },
     intake::{
         Intake,
-        inserter::{lane::Lane, live::LiveInserter, parts::InserterParts},
+        inserter::{live::LiveInserter, parts::InserterParts, queue_intake::QueueIntake},
         interfaces::Interfaces,
         lookout::Lookout,
     },
@@ -224,7 +224,7 @@ pub(crate) struct Rig {
 
 /// What a rig records and dumps.
 #[derive(Debug)]
-pub(crate) struct Plan<'a> {
+pub(crate) struct RigConfig<'a> {
     pub(crate) queues: usize,
     /// So many of them, the last ones, have a clock of their own and promise no watermark.
     pub(crate) foreign_queues: usize,
@@ -238,7 +238,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) max_dumps: usize,
 }
 
-impl Default for Plan<'static> {
+impl Default for RigConfig<'static> {
     fn default() -> Self {
         Self {
             queues: 1,
@@ -257,7 +257,7 @@ impl Default for Plan<'static> {
 
 impl Rig {
     /// A live recorder at `start_ns` on both clocks' own scales (the monotonic one starts at 0).
-    pub(crate) fn new(plan: &Plan<'_>, start_ns: i64, dir: &Path) -> Self {
+    pub(crate) fn new(plan: &RigConfig<'_>, start_ns: i64, dir: &Path) -> Self {
         Self::on(
             plan,
             start_ns,
@@ -266,7 +266,7 @@ impl Rig {
     }
 
     /// The same with a directory that is open.
-    pub(crate) fn on(plan: &Plan<'_>, start_ns: i64, directory: Directory) -> Self {
+    pub(crate) fn on(plan: &RigConfig<'_>, start_ns: i64, directory: Directory) -> Self {
         let clock = Arc::new(FakeClock::default());
         clock.wall_ns.store(start_ns, Ordering::SeqCst);
         let ring = Ring::new(&RingConfig::new(plan.ring_bytes, plan.queues, 1), None).unwrap();
@@ -325,9 +325,10 @@ impl Rig {
                 frames: Vec::new(),
             };
             let counters = Arc::clone(&common.intake.sources[index].queues[0]);
-            let lane = Lane::new(Box::new(queue), index, counters, &for_inserters).unwrap();
+            let intake =
+                QueueIntake::new(Box::new(queue), index, counters, &for_inserters).unwrap();
             inserters.push(LiveInserter::new(
-                lane,
+                intake,
                 ring.producer().unwrap(),
                 for_inserters.clone(),
             ));

@@ -7,7 +7,7 @@ use retroscope_script::{Limits, Script};
 
 use crate::{
     DumpReport, Reason, Scripts, Verdict,
-    tests::rig::{MS, Plan, Rig, S, udp},
+    tests::rig::{MS, Rig, RigConfig, S, udp},
 };
 
 const START: i64 = 1_800_000_000 * S;
@@ -36,7 +36,7 @@ fn rig(scripts: Scripts, directory: &tempfile::TempDir) -> Rig {
 
 /// The same with so much time for each call.
 fn rig_within(time: Duration, scripts: Scripts, directory: &tempfile::TempDir) -> Rig {
-    let plan = Plan {
+    let plan = RigConfig {
         queues: 1,
         foreign_queues: 0,
         ring_bytes: 16 << 20,

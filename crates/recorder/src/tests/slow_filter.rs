@@ -8,7 +8,7 @@ use retroscope_script::Limits;
 
 use crate::{
     DumpReport, Scripts, Verdict,
-    tests::rig::{MS, Plan, Rig, S, udp},
+    tests::rig::{MS, Rig, RigConfig, S, udp},
 };
 
 const START: i64 = 1_800_000_000 * S;
@@ -28,7 +28,7 @@ fn packets(report: &DumpReport) -> u64 {
 }
 
 fn rig(dump: &str, dir: &std::path::Path) -> Rig {
-    let plan = Plan {
+    let plan = RigConfig {
         queues: 1,
         foreign_queues: 0,
         ring_bytes: 16 << 20,

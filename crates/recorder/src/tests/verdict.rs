@@ -4,13 +4,13 @@ use retroscope_capture::InputDrops;
 
 use crate::{
     DumpReport, Verdict,
-    tests::rig::{MS, Plan, Rig, S, udp},
+    tests::rig::{MS, Rig, RigConfig, S, udp},
 };
 
 const START: i64 = 1_800_000_000 * S;
 
-fn plan() -> Plan<'static> {
-    Plan::default()
+fn plan() -> RigConfig<'static> {
+    RigConfig::default()
 }
 
 /// The one thing that a dump misses: its cause, how many packets, and how many at most.
@@ -42,7 +42,7 @@ fn fragment(id: u16, port: Option<u16>) -> Vec<u8> {
 #[test]
 fn an_estimate_of_none_is_unknown() {
     let dir = tempfile::tempdir().unwrap();
-    let plan = Plan {
+    let plan = RigConfig {
         queues: 2,
         ring_bytes: 16 << 20,
         past_ns: MS,
@@ -81,7 +81,7 @@ fn fragments_are_missing(
     missed: Option<u64>,
 ) {
     let dir = tempfile::tempdir().unwrap();
-    let plan = Plan {
+    let plan = RigConfig {
         dump: "$flow",
         ..plan()
     };

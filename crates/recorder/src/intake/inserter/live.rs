@@ -7,8 +7,8 @@ use retroscope_ring::Producer;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{
-    lane::Lane,
     parts::{InserterParts, SOURCE_WAIT},
+    queue_intake::QueueIntake,
 };
 use crate::control::ring_time::Moment;
 
@@ -36,7 +36,7 @@ const PUBLICATION_PERIOD_NS: i64 = 1_000_000;
 /// The inserter of one live queue.
 #[derive(Debug)]
 pub(crate) struct LiveInserter {
-    lane: Lane,
+    intake: QueueIntake,
     producer: Producer,
     parts: InserterParts,
     start_mono_ns: i64,
@@ -53,16 +53,20 @@ pub(crate) struct LiveInserter {
 }
 
 impl LiveInserter {
-    pub(crate) fn new(lane: Lane, mut producer: Producer, mut parts: InserterParts) -> Self {
-        if lane.queue.is_filtered() {
+    pub(crate) fn new(
+        intake: QueueIntake,
+        mut producer: Producer,
+        mut parts: InserterParts,
+    ) -> Self {
+        if intake.queue.is_filtered() {
             parts.filter = None;
-            lane.counters.set_filtered_before();
+            intake.counters.set_filtered_before();
         }
         // `step` publishes every millisecond.
         producer.leave_sleepers();
         let start_mono_ns = parts.common.clock.mono_ns();
         Self {
-            lane,
+            intake,
             producer,
             parts,
             start_mono_ns,
@@ -77,17 +81,17 @@ impl LiveInserter {
 
     /// Runs until the queue ends, and returns the error by which it did, if any; `notify` gets sentences for the user as they come.
     pub(crate) fn run(mut self, notify: &mut dyn FnMut(String)) -> Option<SourceError> {
-        if let Err(error) = pin(self.lane.queue.cpus()) {
-            let cpus = self.lane.queue.cpus();
+        if let Err(error) = pin(self.intake.queue.cpus()) {
+            let cpus = self.intake.queue.cpus();
             notify(format!(
                 "cannot run a capture thread on CPU {cpus:?}: {error}"
             ));
         }
         loop {
             let more = self.step();
-            self.lane.notices.drain(..).for_each(&mut *notify);
+            self.intake.notices.drain(..).for_each(&mut *notify);
             if !more {
-                return self.lane.error;
+                return self.intake.error;
             }
         }
     }
@@ -113,7 +117,7 @@ impl LiveInserter {
             (status, now) = self.fetch(Duration::ZERO);
         }
         let now_ns = now.mono_ns;
-        match self.lane.watermark_ns(now) {
+        match self.intake.watermark_ns(now) {
             // The burst that is lent may be older than the watermark, and is in the ring. A promise stands, also where the clock
             // of the engine was set back.
             Some(watermark_ns) => {
@@ -126,16 +130,16 @@ impl LiveInserter {
             // Behind the publication.
             self.is_suspect = lookout.told(status != Status::Frames, now_ns);
         }
-        self.lane.take_events(&self.parts);
+        self.intake.take_events(&self.parts);
         let age_ns = now_ns.saturating_sub(self.read_ns);
         let is_old =
             age_ns >= CALM_COUNTERS_PERIOD_NS || is_awaited && age_ns >= COUNTERS_PERIOD_NS;
         if is_old || status == Status::End {
-            self.lane.read_statistics(&self.parts);
+            self.intake.read_statistics(&self.parts);
             self.read_ns = now_ns;
         }
         if status == Status::End {
-            self.lane.ended(&self.parts);
+            self.intake.ended(&self.parts);
         }
         self.stop_if_due(now_ns);
         status != Status::End
@@ -158,12 +162,12 @@ impl LiveInserter {
 
     /// Fetches the next burst; also gives the time after it.
     fn fetch(&mut self, wait: Duration) -> (Status, Moment) {
-        let status = self.lane.fetch(wait, &self.parts);
+        let status = self.intake.fetch(wait, &self.parts);
         let now = self.parts.common.clock.now_since(self.now_ns);
         self.now_ns = now.mono_ns;
         self.producer.set_now(now.mono_ns);
         if status == Status::Idle {
-            self.lane.set_dry(now.mono_ns);
+            self.intake.set_dry(now.mono_ns);
         }
         (status, now)
     }
@@ -171,18 +175,20 @@ impl LiveInserter {
     /// Stores the burst that is lent, or counts why not.
     fn store_burst(&mut self, now: Moment) {
         while !self.enough {
-            let range = self.lane.part(&mut self.producer, now, &self.parts);
+            let range = self.intake.part(&mut self.producer, now, &self.parts);
             if range.is_empty() {
                 break;
             }
             let wanted = range.len();
-            let dealt_with = self.lane.store(range, &mut self.producer, &mut self.parts);
-            self.lane.cursor += dealt_with;
+            let dealt_with = self
+                .intake
+                .store(range, &mut self.producer, &mut self.parts);
+            self.intake.cursor += dealt_with;
             self.enough = dealt_with < wanted;
         }
-        let frames = self.lane.burst().frames.len();
-        self.lane.refuse(frames - self.lane.cursor);
-        self.lane.flush(&self.parts.common.intake);
+        let frames = self.intake.burst().frames.len();
+        self.intake.refuse(frames - self.intake.cursor);
+        self.intake.flush(&self.parts.common.intake);
     }
 
     fn stop_if_due(&mut self, now_ns: i64) {
@@ -193,7 +199,7 @@ impl LiveInserter {
         }
         if self.parts.common.control.stopping() && !self.stopped {
             self.stopped = true;
-            self.lane.queue.stop();
+            self.intake.queue.stop();
         }
     }
 }
@@ -328,8 +334,8 @@ mod tests {
             lent: 0,
             asked: Arc::clone(&asked),
         };
-        let lane = Lane::new(Box::new(queue), 0, counters, &parts).unwrap();
-        let inserter = LiveInserter::new(lane, ring.producer().unwrap(), parts);
+        let intake = QueueIntake::new(Box::new(queue), 0, counters, &parts).unwrap();
+        let inserter = LiveInserter::new(intake, ring.producer().unwrap(), parts);
         (inserter, ring, left, asked)
     }
 

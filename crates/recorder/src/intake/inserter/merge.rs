@@ -6,8 +6,8 @@ use retroscope_capture::{SourceError, Status};
 use retroscope_ring::Producer;
 
 use super::{
-    lane::Lane,
     parts::{InserterParts, SOURCE_WAIT},
+    queue_intake::QueueIntake,
 };
 use crate::control::ring_time::Moment;
 
@@ -24,7 +24,7 @@ pub(crate) struct MergeInserter {
 
 #[derive(Debug)]
 struct File {
-    lane: Lane,
+    intake: QueueIntake,
     /// The frames that may be stored next.
     part: Range<usize>,
     /// Its queue gives nothing more.
@@ -51,15 +51,15 @@ enum Merge {
 }
 
 impl MergeInserter {
-    pub(crate) fn new(lanes: Vec<Lane>, producer: Producer, parts: InserterParts) -> Self {
-        let file = |lane| File {
-            lane,
+    pub(crate) fn new(intakes: Vec<QueueIntake>, producer: Producer, parts: InserterParts) -> Self {
+        let file = |intake| File {
+            intake,
             part: 0..0,
             is_at_end: false,
             is_done: false,
         };
         Self {
-            files: lanes.into_iter().map(file).collect(),
+            files: intakes.into_iter().map(file).collect(),
             producer,
             parts,
             stop_after_ns: None,
@@ -72,24 +72,24 @@ impl MergeInserter {
         loop {
             let merge = self.step();
             for file in &mut self.files {
-                file.lane.notices.drain(..).for_each(&mut *notify);
+                file.intake.notices.drain(..).for_each(&mut *notify);
             }
             if merge != Merge::More {
                 break;
             }
         }
         self.producer.publish();
-        let end = |File { mut lane, .. }| {
+        let end = |File { mut intake, .. }| {
             // Fetched but beyond the limit.
-            lane.refuse(lane.burst().frames.len() - lane.cursor);
-            lane.flush(&self.parts.common.intake);
-            lane.read_statistics(&self.parts);
-            lane.error
+            intake.refuse(intake.burst().frames.len() - intake.cursor);
+            intake.flush(&self.parts.common.intake);
+            intake.read_statistics(&self.parts);
+            intake.error
         };
         self.files.into_iter().filter_map(end).collect()
     }
 
-    /// Stores the frames of one lane up to the next frame of another.
+    /// Stores the frames of one queue up to the next frame of another.
     fn step(&mut self) -> Merge {
         self.draining |= self.parts.common.control.stopping();
         for index in 0..self.files.len() {
@@ -99,15 +99,15 @@ impl MergeInserter {
             return Merge::Drained;
         };
         let (run, is_over) = self.run_of(first, bound);
-        let lane = &mut self.files[first].lane;
+        let intake = &mut self.files[first].intake;
         let wanted = run.len();
-        let dealt_with = lane.store(run, &mut self.producer, &mut self.parts);
-        lane.cursor += dealt_with;
-        if lane.cursor == lane.burst().frames.len() {
+        let dealt_with = intake.store(run, &mut self.producer, &mut self.parts);
+        intake.cursor += dealt_with;
+        if intake.cursor == intake.burst().frames.len() {
             // To fetch more may take long.
             self.producer.publish();
         }
-        lane.flush(&self.parts.common.intake);
+        intake.flush(&self.parts.common.intake);
         if is_over || dealt_with < wanted {
             self.parts.common.control.stop();
             return Merge::Enough;
@@ -117,9 +117,9 @@ impl MergeInserter {
 
     /// The frames of a file's burst that come before the next frame of another, and whether `--duration` ends behind them.
     fn run_of(&mut self, index: usize, bound: Option<(i64, usize)>) -> (Range<usize>, bool) {
-        let File { lane, part, .. } = &self.files[index];
-        let frames = &lane.burst().frames[part.clone()];
-        let times = || frames.iter().map(|meta| lane.ring_ns(meta.time_ns));
+        let File { intake, part, .. } = &self.files[index];
+        let frames = &intake.burst().frames[part.clone()];
+        let times = || frames.iter().map(|meta| intake.ring_ns(meta.time_ns));
         let comes_first = |time_ns| bound.is_none_or(|other| (time_ns, index) <= other);
         let run = times().take_while(|time_ns| comes_first(*time_ns)).count();
         let first_ns = times().next();
@@ -140,10 +140,16 @@ impl MergeInserter {
     /// The file whose next frame is first, and the next frame of the best other one. Times are ring time.
     fn first(&self) -> Option<(usize, Option<(i64, usize)>)> {
         let mut heads: Vec<(i64, usize)> = Vec::with_capacity(self.files.len());
-        for (index, File { lane, is_done, .. }) in self.files.iter().enumerate() {
+        for (
+            index,
+            File {
+                intake, is_done, ..
+            },
+        ) in self.files.iter().enumerate()
+        {
             if !is_done {
-                let head = &lane.burst().frames[lane.cursor];
-                heads.push((lane.ring_ns(head.time_ns), index));
+                let head = &intake.burst().frames[intake.cursor];
+                heads.push((intake.ring_ns(head.time_ns), index));
             }
         }
         let &(time_ns, first) = heads.iter().min()?;
@@ -154,33 +160,33 @@ impl MergeInserter {
     /// Fetches bursts until the file has frames that may be stored, or is done with.
     fn refill(&mut self, index: usize) {
         let file = &mut self.files[index];
-        let lane = &mut file.lane;
+        let intake = &mut file.intake;
         while !file.is_done {
-            file.part = lane.part(&mut self.producer, NO_CLOCK, &self.parts);
+            file.part = intake.part(&mut self.producer, NO_CLOCK, &self.parts);
             if !file.part.is_empty() {
                 return;
             }
             // What is left waits for what follows.
-            let waits = lane.cursor < lane.burst().frames.len();
+            let waits = intake.cursor < intake.burst().frames.len();
             if self.draining || file.is_at_end {
                 if waits {
-                    lane.give_up_ahead(&self.parts.common.intake);
+                    intake.give_up_ahead(&self.parts.common.intake);
                 } else {
                     file.is_done = true;
                 }
                 continue;
             }
             let status = if waits {
-                lane.fetch_ahead(&self.parts)
+                intake.fetch_ahead(&self.parts)
             } else {
-                lane.fetch(SOURCE_WAIT, &self.parts)
+                intake.fetch(SOURCE_WAIT, &self.parts)
             };
             match status {
                 Status::Frames => {}
                 Status::Idle => self.draining |= self.parts.common.control.stopping(),
                 Status::End => file.is_at_end = true,
             }
-            lane.take_events(&self.parts);
+            intake.take_events(&self.parts);
         }
     }
 }

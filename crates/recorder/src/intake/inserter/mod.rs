@@ -6,10 +6,10 @@
 
 mod ahead;
 pub(crate) mod frame;
+mod frame_writer;
 mod host;
-pub(crate) mod lane;
 pub(crate) mod live;
 pub(crate) mod merge;
 pub(crate) mod parts;
+pub(crate) mod queue_intake;
 pub(crate) mod sequence;
-mod tally;

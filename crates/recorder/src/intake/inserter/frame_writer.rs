@@ -16,7 +16,7 @@ use crate::intake::{capture_filter::CaptureFilter, counters::BurstCount};
 
 /// What became of the frames of a queue since the last flush.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct FrameWriter {
     pub(super) count: BurstCount,
     /// First and last ring time of packets that found no bucket.
     pub(super) refused_ns: Option<(i64, i64)>,
@@ -46,7 +46,7 @@ pub(super) fn plain(frames: &[FrameMeta], interfaces: &[Known], snaplen: u32) ->
     frames.iter().all(is_plain).then_some(known)
 }
 
-impl Tally {
+impl FrameWriter {
     /// Stores plain frames of `burst`.
     pub(super) fn store_plain(
         &mut self,
@@ -284,21 +284,21 @@ mod tests {
             plain_ring.producer().unwrap(),
             other_ring.producer().unwrap(),
         );
-        let (mut plain_tally, mut other_tally) = (Tally::default(), Tally::default());
+        let (mut plain_writer, mut other_writer) = (FrameWriter::default(), FrameWriter::default());
         let interface = plain(&frames, &INTERFACES, 0).unwrap();
-        plain_tally.store_plain(&burst, &frames, interface, &mut plain_producer);
+        plain_writer.store_plain(&burst, &frames, interface, &mut plain_producer);
         let mut parts = parts(&other_ring);
         for frame in burst.iter() {
-            let stored = other_tally.store(&frame, &INTERFACES, &mut other_producer, &mut parts);
+            let stored = other_writer.store(&frame, &INTERFACES, &mut other_producer, &mut parts);
             assert_eq!(stored, Stored::Yes);
         }
         let packets = contents(&plain_ring, &mut plain_producer);
         assert_eq!(packets.len(), 500);
         assert!(packets == contents(&other_ring, &mut other_producer));
-        let counts = format!("{:?}", plain_tally.count);
-        assert_eq!(counts, format!("{:?}", other_tally.count));
-        assert_eq!(plain_tally.count.tagged, 167);
-        assert_eq!(plain_tally.count.stored_bytes, memory.len() as u64);
+        let counts = format!("{:?}", plain_writer.count);
+        assert_eq!(counts, format!("{:?}", other_writer.count));
+        assert_eq!(plain_writer.count.tagged, 167);
+        assert_eq!(plain_writer.count.stored_bytes, memory.len() as u64);
     }
 
     #[test]
@@ -329,17 +329,18 @@ mod tests {
                     remaining: Some(Arc::new(AtomicI64::new(limit))),
                     ..parts(&ring)
                 };
-                let mut tally = Tally::default();
+                let mut writer = FrameWriter::default();
                 let dealt_with = if together {
                     let interface = plain(&frames, &INTERFACES, 0).unwrap();
-                    tally.store_filtered(&burst, &frames, interface, &mut producer, &mut parts)
+                    writer.store_filtered(&burst, &frames, interface, &mut producer, &mut parts)
                 } else {
-                    let store = |frame| tally.store(&frame, &INTERFACES, &mut producer, &mut parts);
+                    let store =
+                        |frame| writer.store(&frame, &INTERFACES, &mut producer, &mut parts);
                     let stored = burst.iter().map(store);
                     stored.take_while(|stored| *stored == Stored::Yes).count()
                 };
                 let packets = contents(&ring, &mut producer);
-                ends.push((dealt_with, format!("{:?}", tally.count), packets));
+                ends.push((dealt_with, format!("{:?}", writer.count), packets));
             }
             assert!(ends[0] == ends[1], "{:?} and {:?}", ends[0].1, ends[1].1);
             let (dealt_with, _, packets) = &ends[0];
@@ -387,23 +388,23 @@ mod tests {
             memory: &memory,
             frames: &frames,
         };
-        let mut tally = Tally::default();
+        let mut writer = FrameWriter::default();
         let mut bursts = 0;
-        while tally.count.no_bucket == 0 {
-            tally.store_plain(&burst, &frames, INTERFACES[0], &mut producer);
+        while writer.count.no_bucket == 0 {
+            writer.store_plain(&burst, &frames, INTERFACES[0], &mut producer);
             bursts += 1;
         }
         let BurstCount {
             stored, no_bucket, ..
-        } = tally.count;
+        } = writer.count;
         assert_eq!(stored + no_bucket, bursts * 1000);
         // A longer frame may find no place where a shorter one still does.
-        let (first_ns, last_ns) = tally.refused_ns.unwrap();
+        let (first_ns, last_ns) = writer.refused_ns.unwrap();
         assert!(first_ns < last_ns && last_ns == 999, "{first_ns} {last_ns}");
         assert!(u64::try_from(last_ns - first_ns).unwrap() + 1 >= no_bucket);
         drop(everything);
-        tally.store_plain(&burst, &frames[..10], INTERFACES[0], &mut producer);
-        assert_eq!(tally.count.stored, stored + 10);
+        writer.store_plain(&burst, &frames[..10], INTERFACES[0], &mut producer);
+        assert_eq!(writer.count.stored, stored + 10);
         drop(producer);
         assert_eq!(ring.statistics().stored_packets, stored + 10);
     }
@@ -422,14 +423,17 @@ mod tests {
             frames: &frames,
         };
         assert_eq!(plain(&frames, &INTERFACES, 0), None);
-        let mut tally = Tally::default();
+        let mut writer = FrameWriter::default();
         for frame in burst.iter() {
-            let stored = tally.store(&frame, &INTERFACES, &mut producer, &mut parts);
+            let stored = writer.store(&frame, &INTERFACES, &mut producer, &mut parts);
             assert_eq!(stored, Stored::Yes);
         }
-        assert_eq!((tally.count.interface_limit, tally.count.filtered), (5, 0));
-        assert_eq!(tally.unnumbered_ns, Some((0, 4)));
-        assert_eq!(tally.refused_ns, None);
+        assert_eq!(
+            (writer.count.interface_limit, writer.count.filtered),
+            (5, 0)
+        );
+        assert_eq!(writer.unnumbered_ns, Some((0, 4)));
+        assert_eq!(writer.refused_ns, None);
     }
 
     #[test]
@@ -447,12 +451,12 @@ mod tests {
             frames: &frames,
         }
         .frame(0);
-        let mut tally = Tally::default();
-        let mut store = || tally.store(&frame, &INTERFACES, &mut producer, &mut parts);
+        let mut writer = FrameWriter::default();
+        let mut store = || writer.store(&frame, &INTERFACES, &mut producer, &mut parts);
         assert_eq!(store(), Stored::Yes);
         assert_eq!(store(), Stored::Yes);
         assert_eq!(store(), Stored::Enough);
-        assert_eq!(tally.count.stored, 2);
+        assert_eq!(writer.count.stored, 2);
         assert!(parts.is_spent());
         assert_eq!(parts.reserve(5), 0);
     }

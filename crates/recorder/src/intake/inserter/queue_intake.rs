@@ -7,10 +7,10 @@ use retroscope_ring::{Producer, RingError};
 
 use super::{
     ahead::{Ahead, Step},
+    frame_writer::{FrameWriter, Stored, plain},
     host::{HostStamps, Part},
     parts::{InserterParts, Known, SOURCE_WAIT},
     sequence::Misplaced,
-    tally::{Stored, Tally, plain},
 };
 use crate::{
     control::{
@@ -29,7 +29,7 @@ use crate::{
 
 /// A queue with its numbers: what both kinds of inserters need for each queue they serve.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct QueueIntake {
     pub(super) queue: Box<dyn Queue>,
     source: usize,
     pub(super) counters: Arc<QueueCounters>,
@@ -37,7 +37,7 @@ pub(crate) struct Lane {
     interfaces: Vec<Known>,
     /// There is no number left for an interface.
     is_full: bool,
-    tally: Tally,
+    writer: FrameWriter,
     watch: LossWatch,
     stamps: ToRingTime,
     /// The next frame of the burst.
@@ -76,20 +76,20 @@ impl ToRingTime {
     }
 }
 
-impl Lane {
+impl QueueIntake {
     /// One for each queue, in the order of sources.
     pub(crate) fn of_all(
         sources: Vec<Vec<Box<dyn Queue>>>,
         parts: &InserterParts,
     ) -> Result<Vec<Self>, RingError> {
-        let mut lanes = Vec::new();
+        let mut intakes = Vec::new();
         for (source, queues) in sources.into_iter().enumerate() {
             let counters = &parts.common.intake.sources[source].queues;
             for (queue, counters) in queues.into_iter().zip(counters) {
-                lanes.push(Self::new(queue, source, Arc::clone(counters), parts)?);
+                intakes.push(Self::new(queue, source, Arc::clone(counters), parts)?);
             }
         }
-        Ok(lanes)
+        Ok(intakes)
     }
 
     /// Registers the queue's interfaces under `source`.
@@ -105,13 +105,13 @@ impl Lane {
         let watch = LossWatch::new(source, start_ns);
         let first = parts.common.intake.sources[source].queues.first();
         let is_first = first.is_none_or(|first| Arc::ptr_eq(first, &counters));
-        let mut lane = Self {
+        let mut intake = Self {
             queue,
             source,
             counters,
             interfaces: Vec::new(),
             is_full: false,
-            tally: Tally::default(),
+            writer: FrameWriter::default(),
             watch,
             stamps,
             cursor: 0,
@@ -119,8 +119,8 @@ impl Lane {
             error: None,
             notices: Vec::new(),
         };
-        lane.register(parts)?;
-        Ok(lane)
+        intake.register(parts)?;
+        Ok(intake)
     }
 
     /// Registers interfaces that are new. It fails once, when there are too many.
@@ -229,7 +229,7 @@ impl Lane {
                         Part::Step { offset_ns } => {
                             let is_followed = producer.step(clock_of(self.source), offset_ns);
                             host.stepped(offset_ns, is_followed, now);
-                            self.tally.offset_ns = host.applied_ns;
+                            self.writer.offset_ns = host.applied_ns;
                         }
                     }
                 }
@@ -249,12 +249,12 @@ impl Lane {
                     }
                     match ahead.step_at(cursor) {
                         Some(step) if producer.step(clock_of(self.source), step.offset_ns) => {
-                            self.tally.offset_ns = step.offset_ns;
+                            self.writer.offset_ns = step.offset_ns;
                             self.tell_step(step, parts);
                         }
                         Some(step) => {
                             let decided = ahead.decided;
-                            ahead.refuse(self.tally.offset_ns);
+                            ahead.refuse(self.writer.offset_ns);
                             let frames = &self.burst().frames[step.index..decided];
                             let stamps = || frames.iter().map(|meta| meta.time_ns);
                             let first_ns = stamps().next().unwrap_or(0);
@@ -276,7 +276,7 @@ impl Lane {
 
     /// The ring time of a frame with the offset that applies now, ns.
     pub(super) fn ring_ns(&self, stamp_ns: i64) -> i64 {
-        stamp_ns.wrapping_sub(self.tally.offset_ns)
+        stamp_ns.wrapping_sub(self.writer.offset_ns)
     }
 
     /// What the engine promises, as ring time.
@@ -353,35 +353,36 @@ impl Lane {
                 None => {
                     let granted = &frames[..parts.reserve(frames.len())];
                     parts.look(&burst, granted, interface, producer);
-                    self.tally.store_plain(&burst, granted, interface, producer);
+                    self.writer
+                        .store_plain(&burst, granted, interface, producer);
                     granted.len()
                 }
                 Some(_) => self
-                    .tally
+                    .writer
                     .store_filtered(&burst, frames, interface, producer, parts),
             };
         }
         if let Some(lookout) = &mut parts.lookout {
             lookout.leave((producer.id(), producer.stored()), frames.len());
         }
-        let tally = &mut self.tally;
+        let writer = &mut self.writer;
         let mut is_stored = |index: &usize| {
             let frame = burst.frame(*index);
-            tally.store(&frame, &self.interfaces, producer, parts) == Stored::Yes
+            writer.store(&frame, &self.interfaces, producer, parts) == Stored::Yes
         };
         range.take_while(|index| is_stored(index)).count()
     }
 
     /// Frames that came after `-c` was reached are refused, as by a filter.
     pub(super) fn refuse(&mut self, frames: usize) {
-        self.tally.count.filtered += frames as u64;
+        self.writer.count.filtered += frames as u64;
     }
 
     /// Tells the shared counters.
     pub(super) fn flush(&mut self, intake: &Intake) {
-        let count = std::mem::take(&mut self.tally.count);
-        let refused_ns = self.tally.refused_ns.take();
-        let unnumbered_ns = self.tally.unnumbered_ns.take();
+        let count = std::mem::take(&mut self.writer.count);
+        let refused_ns = self.writer.refused_ns.take();
+        let unnumbered_ns = self.writer.unnumbered_ns.take();
         let losses = [
             (LOST_NO_BUCKET, count.no_bucket, refused_ns),
             (LOST_INTERFACE_LIMIT, count.interface_limit, unnumbered_ns),
