@@ -101,11 +101,9 @@ impl Suppressions {
 impl fmt::Display for Suppressions {
     /// `open 10, max-dumps 2`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (reason, count)) in self.iter().enumerate() {
-            let separator = if index > 0 { ", " } else { "" };
-            write!(f, "{separator}{} {count}", reason.as_str())?;
-        }
-        Ok(())
+        let each = self.iter();
+        let texts = each.map(|(reason, count)| format!("{} {count}", reason.as_str()));
+        f.write_str(&texts.collect::<Vec<_>>().join(", "))
     }
 }
 

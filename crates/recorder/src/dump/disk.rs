@@ -36,29 +36,16 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
 }
 
-/// An open file of a [`Disk`].
-pub(crate) trait DiskFile: fmt::Debug + Send {
-    /// Writes behind what was written before. After an error some of it may be in the file.
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
-
+/// An open file of a [`Disk`]. [`Write`] writes behind what was written before; after an error some of it may be in the file.
+/// [`FileExt`] reads and overwrites.
+pub(crate) trait DiskFile: Write + FileExt + fmt::Debug + Send {
     fn set_len(&self, bytes: u64) -> io::Result<()>;
-
-    /// Reads some bytes; none at the end.
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
-
-    /// Overwrites.
-    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
     /// Returns when everything is stored.
     fn sync(&self) -> io::Result<()>;
 }
 
 impl dyn DiskFile + '_ {
-    /// Fills the buffer, or fails with `UnexpectedEof`.
-    pub(crate) fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        FromStart { file: self, offset }.read_exact(buffer)
-    }
-
     /// Reads it through.
     pub(crate) fn reader(&self) -> impl Read {
         FromStart {
@@ -68,7 +55,7 @@ impl dyn DiskFile + '_ {
     }
 }
 
-/// Reads from an offset on.
+/// Reads on from an offset.
 struct FromStart<'f> {
     file: &'f dyn DiskFile,
     offset: u64,
@@ -160,20 +147,8 @@ impl Disk for SystemDisk {
 }
 
 impl DiskFile for File {
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.write_all(bytes)
-    }
-
     fn set_len(&self, bytes: u64) -> io::Result<()> {
         File::set_len(self, bytes)
-    }
-
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        FileExt::read_at(self, buffer, offset)
-    }
-
-    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        FileExt::write_all_at(self, bytes, offset)
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -196,8 +171,8 @@ mod tests {
     fn keeps_its_promises(disk: &dyn Disk, directory: &Path) {
         let (a, b) = (directory.join("a"), directory.join("b"));
         let mut file = disk.create(&a).unwrap();
-        file.append(b"hello ").unwrap();
-        file.append(b"world").unwrap();
+        file.write_all(b"hello ").unwrap();
+        file.write_all(b"world").unwrap();
         file.write_all_at(b"HE", 0).unwrap();
         assert_eq!(read(&*file), b"HEllo world");
         file.set_len(5).unwrap();
@@ -209,7 +184,7 @@ mod tests {
         file.sync().unwrap();
         let is_there = |kind: io::Error| kind.kind() == io::ErrorKind::AlreadyExists;
         assert!(is_there(disk.create(&a).unwrap_err()));
-        disk.create(&b).unwrap().append(b"old").unwrap();
+        disk.create(&b).unwrap().write_all(b"old").unwrap();
         assert!(is_there(disk.rename_new(&a, &b).unwrap_err()));
         assert_eq!(read(&*disk.open(&b).unwrap()), b"old");
         disk.rename(&a, &b).unwrap();
@@ -217,7 +192,7 @@ mod tests {
         disk.rename_new(&b, &a).unwrap();
         assert_eq!(read(&*disk.open(&a).unwrap()), b"HEllo");
         let mut scratch = disk.scratch(directory).unwrap();
-        scratch.append(b"1234").unwrap();
+        scratch.write_all(b"1234").unwrap();
         assert_eq!(read(&*scratch), b"1234");
         disk.sync_directory(directory).unwrap();
         disk.remove(&a).unwrap();

@@ -15,7 +15,12 @@ use std::{
     collections::{HashMap, VecDeque},
     io,
     rc::{Rc, Weak},
-    sync::{Arc, atomic::Ordering, mpsc},
+    sync::{
+        Arc,
+        atomic::Ordering,
+        mpsc::{self, RecvTimeoutError},
+    },
+    time::Duration,
 };
 
 use retroscope_ring::{BucketInfo, BucketRef, BucketView, EvictedBucket};
@@ -107,39 +112,30 @@ impl Dumper {
         }
     }
 
-    /// Whether there is a dump to work on.
-    pub(crate) fn busy(&self) -> bool {
-        !self.active.is_empty()
-    }
-
     /// Waits for a message, at most as long as open dumps allow; false when all senders are gone and nothing is open.
     pub(crate) fn wait(&mut self) -> bool {
         // The last round may have taken the analyzer's wake before it could see what it was for.
         if self.asked.is_some() || self.parts.common.gate.asked_of_dumper().is_some() {
             return true;
         }
-        let message = if self.busy() {
-            match self.parts.messages.recv_timeout(DUMPER_WAIT) {
-                Ok(message) => Some(message),
-                Err(mpsc::RecvTimeoutError::Timeout) => None,
-                Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    if self.active.iter().any(|dump| dump.close.is_none()) {
-                        // Nobody is left to close them.
-                        self.abandon("the analyzer ended before it was complete");
-                        return false;
-                    }
-                    std::thread::park_timeout(DUMPER_WAIT);
-                    None
-                }
-            }
+        let wait = if self.active.is_empty() {
+            Duration::MAX
         } else {
-            match self.parts.messages.recv() {
-                Ok(message) => Some(message),
-                Err(mpsc::RecvError) => return false,
-            }
+            DUMPER_WAIT
         };
-        if let Some(message) = message {
-            self.take(message);
+        match self.parts.messages.recv_timeout(wait) {
+            Ok(message) => self.take(message),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                if self.active.iter().any(|dump| dump.close.is_none()) {
+                    // Nobody is left to close them.
+                    self.abandon("the analyzer ended before it was complete");
+                }
+                if self.active.is_empty() {
+                    return false;
+                }
+                std::thread::park_timeout(DUMPER_WAIT);
+            }
         }
         true
     }
@@ -202,12 +198,7 @@ impl Dumper {
                 packets,
                 first_ns,
                 last_ns,
-            } => {
-                self.late(id, |offset_ns| {
-                    let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
-                    Missing::new("late", stamp(first_ns), stamp(last_ns), Some(packets))
-                });
-            }
+            } => self.late(id, packets, (first_ns, last_ns)),
             Message::Wake => {}
             Message::Account { ends, reply } => self.asked = Some((ends, reply)),
         }
@@ -532,7 +523,11 @@ impl Dumper {
     }
 
     /// A packet of a closed window came: the verdict of its dump changes.
-    fn late(&mut self, id: u64, missing: impl Fn(i64) -> Missing) {
+    fn late(&mut self, id: u64, packets: u64, (first_ns, last_ns): (i64, i64)) {
+        let missing = |offset_ns: i64| {
+            let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
+            Missing::new("late", stamp(first_ns), stamp(last_ns), Some(packets))
+        };
         if let Some(dump) = self.active(id) {
             dump.late = Some(missing(dump.order.offset_ns));
             return;
@@ -582,4 +577,4 @@ fn is_ready(parts: &DumperParts, dump: &Active, reach: &Reach) -> bool {
 
 /// The pause between two rounds while dumps are open: short against the 100 ms that a first packet may take, long
 /// against the microseconds that an idle round costs.
-const DUMPER_WAIT: std::time::Duration = std::time::Duration::from_millis(5);
+const DUMPER_WAIT: Duration = Duration::from_millis(5);

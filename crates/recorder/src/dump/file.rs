@@ -58,29 +58,23 @@ impl DumpFile {
         let link_type = interface
             .and_then(|id| names.interface(id))
             .map_or(LinkType::ETHERNET, |i| i.link_type);
-        let mut tried = 0;
-        loop {
+        for number in number..number.saturating_add(NAME_TRIES) {
             let mut file = Self {
-                label: Label::new(directory, trigger_ns, number + tried, rule),
+                label: Label::new(directory, trigger_ns, number, rule),
                 headline: headline.to_owned(),
                 outputs: Vec::new(),
             };
             match file.open(link_type) {
-                Ok(()) => {
-                    if let Some(interface) = interface {
-                        file.outputs[0].1.interface(interface, names)?;
-                        file.outputs[0].1.flush()?;
-                    }
-                    return Ok((file, number + tried));
-                }
-                Err(error)
-                    if error.kind() == io::ErrorKind::AlreadyExists && tried < NAME_TRIES =>
-                {
-                    tried += 1
-                }
-                Err(error) => return Err(error),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                opened => opened?,
             }
+            if let Some(interface) = interface {
+                file.outputs[0].1.interface(interface, names)?;
+                file.outputs[0].1.flush()?;
+            }
+            return Ok((file, number));
         }
+        Err(io::ErrorKind::AlreadyExists.into())
     }
 
     /// Opens the output of a link type; refuses with `AlreadyExists` if any name of it is taken.
@@ -236,7 +230,7 @@ impl Label {
         let path = self.path("json");
         let (part, disk) = (part(&path), self.directory.disk());
         let mut file = disk.create(&part)?;
-        let written = file.append(json).and_then(|()| file.sync());
+        let written = file.write_all(json).and_then(|()| file.sync());
         let renamed = written.and_then(|()| {
             if again {
                 disk.rename(&part, &path)

@@ -168,7 +168,7 @@ impl Output {
     /// Hands everything to the file system.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let buffer = self.encoder.buffer();
-        if let Err(error) = self.file.append(buffer) {
+        if let Err(error) = self.file.write_all(buffer) {
             // Leave whole packets behind; failing at that too changes nothing for the caller.
             let _ = self.file.set_len(self.safe_len);
             return Err(error);
@@ -376,7 +376,7 @@ impl LateSpool {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.append(&self.buffer)?;
+        self.file.write_all(&self.buffer)?;
         self.buffer.clear();
         Ok(())
     }

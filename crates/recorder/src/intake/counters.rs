@@ -155,23 +155,15 @@ impl QueueCounters {
         Some(self.known_until_ns.load(Relaxed)).filter(|ns| *ns != i64::MIN)
     }
 
-    pub(crate) fn stored(&self) -> u64 {
-        self.stored.load(Relaxed)
-    }
-
-    pub(crate) fn tagged(&self) -> u64 {
-        self.tagged.load(Relaxed)
-    }
-
     /// Adds this queue into the snapshot of its source.
     fn add_to(&self, snapshot: &mut SourceSnapshot) {
-        snapshot.stored += self.stored();
+        snapshot.stored += self.stored.load(Relaxed);
         snapshot.stored_bytes += self.stored_bytes.load(Relaxed);
         let filtered = self.filtered.load(Relaxed);
         let is_known = !self.is_filtered_before.load(Relaxed);
         snapshot.filtered = snapshot.filtered.filter(|_| is_known).map(|n| n + filtered);
         snapshot.cut += self.cut.load(Relaxed);
-        snapshot.tagged += self.tagged();
+        snapshot.tagged += self.tagged.load(Relaxed);
         let engine = lock(&self.engine);
         snapshot.merged = sum(snapshot.merged, engine.effects.map(|of| of.merged));
         let checksum_missing = engine.effects.map(|of| of.checksum_missing);

@@ -2,7 +2,9 @@
 
 use std::{
     collections::BTreeMap,
-    fmt, io,
+    fmt,
+    io::{self, Write},
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, Weak},
 };
@@ -161,8 +163,13 @@ impl Disk for FakeDisk {
     }
 }
 
-impl DiskFile for FakeFile {
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+impl Write for FakeFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         let delay = self.disk.state().delay.clone();
         if let Some(Delay(during)) = delay {
             during();
@@ -182,13 +189,12 @@ impl DiskFile for FakeFile {
         Ok(())
     }
 
-    fn set_len(&self, bytes: u64) -> io::Result<()> {
-        drop(self.disk.writable()?);
-        let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
-        self.bytes.lock().unwrap().resize(bytes, 0);
+    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
 
+impl FileExt for FakeFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let data = self.bytes.lock().unwrap();
         let offset = usize::try_from(offset).map_err(io::Error::other)?;
@@ -198,7 +204,7 @@ impl DiskFile for FakeFile {
         Ok(count)
     }
 
-    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         drop(self.disk.writable()?);
         let mut data = self.bytes.lock().unwrap();
         let offset = usize::try_from(offset).map_err(io::Error::other)?;
@@ -207,6 +213,15 @@ impl DiskFile for FakeFile {
             data.resize(end, 0);
         }
         data[offset..end].copy_from_slice(bytes);
+        Ok(bytes.len())
+    }
+}
+
+impl DiskFile for FakeFile {
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        drop(self.disk.writable()?);
+        let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
+        self.bytes.lock().unwrap().resize(bytes, 0);
         Ok(())
     }
 
@@ -227,17 +242,17 @@ mod tests {
         let disk = FakeDisk::default();
         disk.set_capacity(10);
         let mut file = disk.create(Path::new("a")).unwrap();
-        file.append(b"123456").unwrap();
-        let error = file.append(b"789abc").unwrap_err();
+        file.write_all(b"123456").unwrap();
+        let error = file.write_all(b"789abc").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert_eq!(disk.read(Path::new("a")).unwrap(), b"123456789a");
         file.set_len(6).unwrap();
         let mut scratch = disk.scratch(Path::new("")).unwrap();
-        assert!(scratch.append(b"12345").is_err());
+        assert!(scratch.write_all(b"12345").is_err());
         drop(scratch);
         disk.scratch(Path::new(""))
             .unwrap()
-            .append(b"1234")
+            .write_all(b"1234")
             .unwrap();
     }
 
@@ -248,10 +263,10 @@ mod tests {
         let writes = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&writes);
         disk.set_slow(move || _ = counted.fetch_add(1, Ordering::Relaxed));
-        file.append(b"1").unwrap();
+        file.write_all(b"1").unwrap();
         disk.set_read_only(true);
         let errors = [
-            file.append(b"2").unwrap_err(),
+            file.write_all(b"2").unwrap_err(),
             file.sync().unwrap_err(),
             disk.create(Path::new("b")).unwrap_err(),
             disk.rename(Path::new("a"), Path::new("b")).unwrap_err(),
@@ -261,7 +276,7 @@ mod tests {
         }
         assert_eq!(disk.names(), [PathBuf::from("a")]);
         disk.set_read_only(false);
-        file.append(b"2").unwrap();
+        file.write_all(b"2").unwrap();
         assert_eq!(writes.load(Ordering::Relaxed), 3);
     }
 }

@@ -26,15 +26,6 @@ pub(super) struct FrameWriter {
     pub(super) offset_ns: i64,
 }
 
-/// What to do behind a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stored {
-    /// Go on.
-    Yes,
-    /// The frame was beyond `-c`: it was neither stored nor counted, and nothing behind it is to be.
-    Enough,
-}
-
 /// The interface of all `frames`, if they are plain; `snaplen` 0 cuts nothing.
 pub(super) fn plain(frames: &[FrameMeta], interfaces: &[Known], snaplen: u32) -> Option<Known> {
     let index = frames.first()?.interface;
@@ -135,30 +126,30 @@ impl FrameWriter {
         dealt_with
     }
 
-    /// Stores any frame, or counts why not.
+    /// Stores any frame, or counts why not. False: it is beyond `-c`, neither stored nor counted, and nothing behind it is to be.
     pub(super) fn store(
         &mut self,
         frame: &Frame<'_>,
         interfaces: &[Known],
         producer: &mut Producer,
         parts: &mut InserterParts,
-    ) -> Stored {
+    ) -> bool {
         let Some(&Known { id, link_type }) = interfaces.get(usize::from(frame.meta.interface))
         else {
             self.count.interface_limit += 1;
             let time_ns = frame.meta.time_ns.wrapping_sub(self.offset_ns);
             widen(&mut self.unnumbered_ns, time_ns);
-            return Stored::Yes;
+            return true;
         };
         let mut wire = WireFrame::new(frame, link_type);
         if let Some(filter) = &mut parts.filter
             && !filter.takes(link_type, id, &wire)
         {
             self.count.filtered += 1;
-            return Stored::Yes;
+            return true;
         }
         if parts.reserve(1) == 0 {
-            return Stored::Enough;
+            return false;
         }
         let is_cut = wire.cut(parts.snaplen);
         let is_tagged =
@@ -180,7 +171,7 @@ impl FrameWriter {
             }
             Err(_) => self.refuse(frame.meta.time_ns),
         }
-        Stored::Yes
+        true
     }
 
     /// A frame with this stamp found no bucket.
@@ -290,7 +281,7 @@ mod tests {
         let mut parts = parts(&other_ring);
         for frame in burst.iter() {
             let stored = other_writer.store(&frame, &INTERFACES, &mut other_producer, &mut parts);
-            assert_eq!(stored, Stored::Yes);
+            assert!(stored);
         }
         let packets = contents(&plain_ring, &mut plain_producer);
         assert_eq!(packets.len(), 500);
@@ -337,7 +328,7 @@ mod tests {
                     let store =
                         |frame| writer.store(&frame, &INTERFACES, &mut producer, &mut parts);
                     let stored = burst.iter().map(store);
-                    stored.take_while(|stored| *stored == Stored::Yes).count()
+                    stored.take_while(|stored| *stored).count()
                 };
                 let packets = contents(&ring, &mut producer);
                 ends.push((dealt_with, format!("{:?}", writer.count), packets));
@@ -426,7 +417,7 @@ mod tests {
         let mut writer = FrameWriter::default();
         for frame in burst.iter() {
             let stored = writer.store(&frame, &INTERFACES, &mut producer, &mut parts);
-            assert_eq!(stored, Stored::Yes);
+            assert!(stored);
         }
         assert_eq!(
             (writer.count.interface_limit, writer.count.filtered),
@@ -453,9 +444,9 @@ mod tests {
         .frame(0);
         let mut writer = FrameWriter::default();
         let mut store = || writer.store(&frame, &INTERFACES, &mut producer, &mut parts);
-        assert_eq!(store(), Stored::Yes);
-        assert_eq!(store(), Stored::Yes);
-        assert_eq!(store(), Stored::Enough);
+        assert!(store());
+        assert!(store());
+        assert!(!store());
         assert_eq!(writer.count.stored, 2);
         assert!(parts.is_spent());
         assert_eq!(parts.reserve(5), 0);

@@ -53,21 +53,16 @@ impl HostStamps {
 
     /// What to do with the next of `frames`, at least one, fetched before `now`.
     pub(super) fn part(&mut self, frames: &[FrameMeta], now: Moment) -> Part {
-        let other_ns = if self.applied_ns != now.offset_ns {
-            now.offset_ns
-        } else {
-            match self.before {
-                None => {
-                    return Part::Store {
-                        count: frames.len(),
-                        uncertain: 0,
-                    };
-                }
-                Some((_, until_ns)) if now.mono_ns > until_ns => {
-                    self.before = None;
-                    return self.part(frames, now);
-                }
-                Some((before_ns, _)) => before_ns,
+        let is_behind = self.applied_ns != now.offset_ns;
+        let other_ns = match self.before {
+            _ if is_behind => now.offset_ns,
+            Some((before_ns, until_ns)) if now.mono_ns <= until_ns => before_ns,
+            _ => {
+                self.before = None;
+                return Part::Store {
+                    count: frames.len(),
+                    uncertain: 0,
+                };
             }
         };
         let is_other = |meta: &&FrameMeta| {
@@ -82,26 +77,23 @@ impl HostStamps {
         };
         let is_uncertain =
             |meta: &&FrameMeta| is_old && fits(meta, other_ns) && fits(meta, self.applied_ns);
-        let may_step = self.applied_ns != now.offset_ns
-            && self.retry_mono_ns.is_none_or(|at| now.mono_ns >= at);
-        if may_step {
-            match frames.iter().take_while(|meta| !is_other(meta)).count() {
-                0 => Part::Step {
-                    offset_ns: now.offset_ns,
-                },
-                count => Part::Store {
-                    count,
-                    uncertain: frames[..count].iter().filter(is_uncertain).count(),
-                },
-            }
+        let may_step = is_behind && self.retry_mono_ns.is_none_or(|at| now.mono_ns >= at);
+        let count = if may_step {
+            frames.iter().take_while(|meta| !is_other(meta)).count()
         } else {
-            Part::Store {
-                count: frames.len(),
-                uncertain: frames
-                    .iter()
-                    .filter(|meta| is_other(meta) || is_uncertain(meta))
-                    .count(),
-            }
+            frames.len()
+        };
+        if count == 0 {
+            return Part::Step {
+                offset_ns: now.offset_ns,
+            };
+        }
+        let stored = frames[..count].iter();
+        Part::Store {
+            count,
+            uncertain: stored
+                .filter(|meta| is_other(meta) || is_uncertain(meta))
+                .count(),
         }
     }
 

@@ -40,16 +40,6 @@ const NO_CLOCK: Moment = Moment {
     offset_ns: 0,
 };
 
-/// Whether the merge goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Merge {
-    More,
-    /// All files are at their end, or drained after a stop.
-    Drained,
-    /// `-c` or `--duration` is reached.
-    Enough,
-}
-
 impl MergeInserter {
     pub(crate) fn new(intakes: Vec<QueueIntake>, producer: Producer, parts: InserterParts) -> Self {
         let file = |intake| File {
@@ -70,11 +60,11 @@ impl MergeInserter {
     /// Runs to the end of all files, or a stop. Returns the errors by which files ended.
     pub(crate) fn run(mut self, notify: &mut dyn FnMut(String)) -> Vec<SourceError> {
         loop {
-            let merge = self.step();
+            let goes_on = self.step();
             for file in &mut self.files {
                 file.intake.notices.drain(..).for_each(&mut *notify);
             }
-            if merge != Merge::More {
+            if !goes_on {
                 break;
             }
         }
@@ -89,14 +79,15 @@ impl MergeInserter {
         self.files.into_iter().filter_map(end).collect()
     }
 
-    /// Stores the frames of one queue up to the next frame of another.
-    fn step(&mut self) -> Merge {
+    /// Stores the frames of one queue up to the next frame of another. False: all files are at their end, or drained after a stop, or `-c`
+    /// or `--duration` is reached.
+    fn step(&mut self) -> bool {
         self.draining |= self.parts.common.control.stopping();
         for index in 0..self.files.len() {
             self.refill(index);
         }
         let Some((first, bound)) = self.first() else {
-            return Merge::Drained;
+            return false;
         };
         let (run, is_over) = self.run_of(first, bound);
         let intake = &mut self.files[first].intake;
@@ -110,9 +101,9 @@ impl MergeInserter {
         intake.flush(&self.parts.common.intake);
         if is_over || dealt_with < wanted {
             self.parts.common.control.stop();
-            return Merge::Enough;
+            return false;
         }
-        Merge::More
+        true
     }
 
     /// The frames of a file's burst that come before the next frame of another, and whether `--duration` ends behind them.

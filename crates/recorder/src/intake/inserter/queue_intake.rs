@@ -7,7 +7,7 @@ use retroscope_ring::{Producer, RingError};
 
 use super::{
     ahead::{Ahead, Step},
-    frame_writer::{FrameWriter, Stored, plain},
+    frame_writer::{FrameWriter, plain},
     host::{HostStamps, Part},
     parts::{InserterParts, Known, SOURCE_WAIT},
     sequence::Misplaced,
@@ -368,7 +368,7 @@ impl QueueIntake {
         let writer = &mut self.writer;
         let mut is_stored = |index: &usize| {
             let frame = burst.frame(*index);
-            writer.store(&frame, &self.interfaces, producer, parts) == Stored::Yes
+            writer.store(&frame, &self.interfaces, producer, parts)
         };
         range.take_while(|index| is_stored(index)).count()
     }
