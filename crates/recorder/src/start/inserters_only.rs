@@ -57,7 +57,7 @@ pub fn insert_only(
     };
     let inserter = |intake| {
         let producer = common.ring.producer()?;
-        Ok(LiveInserter::new(intake, producer, parts.clone()))
+        Ok(LiveInserter::new(intake, producer))
     };
     let intakes = QueueIntake::of_all(opened, &parts)?.into_iter();
     let inserters = intakes.map(inserter).collect::<Result<_, RingError>>()?;

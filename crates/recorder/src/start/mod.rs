@@ -382,7 +382,7 @@ fn spawn_inserters(
     }
     let mut threads = Vec::new();
     for (index, intake) in intakes.into_iter().enumerate() {
-        let inserter = LiveInserter::new(intake, common.ring.producer()?, for_inserters.clone());
+        let inserter = LiveInserter::new(intake, common.ring.producer()?);
         let (gone, mut notify) = (gone(), notify());
         threads.push(
             Builder::new()

@@ -327,11 +327,7 @@ impl Rig {
             let counters = Arc::clone(&common.intake.sources[index].queues[0]);
             let intake =
                 QueueIntake::new(Box::new(queue), index, counters, &for_inserters).unwrap();
-            inserters.push(LiveInserter::new(
-                intake,
-                ring.producer().unwrap(),
-                for_inserters.clone(),
-            ));
+            inserters.push(LiveInserter::new(intake, ring.producer().unwrap()));
         }
         let (messages_tx, messages) = Messages::new(true);
         let (events_tx, events) = events();

@@ -6,10 +6,7 @@ use retroscope_capture::{SourceError, Status, af_packet::WATERMARK_BEHIND_NS_MAX
 use retroscope_ring::Producer;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use super::{
-    parts::{InserterParts, SOURCE_WAIT},
-    queue_intake::QueueIntake,
-};
+use super::{parts::SOURCE_WAIT, queue_intake::QueueIntake};
 use crate::control::ring_time::Moment;
 
 /// How long an inserter waits for its source while nobody needs its watermark: on a silent link, and on one where no packet is suspect. A dump
@@ -38,7 +35,6 @@ const PUBLICATION_PERIOD_NS: i64 = 1_000_000;
 pub(crate) struct LiveInserter {
     intake: QueueIntake,
     producer: Producer,
-    parts: InserterParts,
     start_mono_ns: i64,
     /// The last reading of the monotonic clock.
     now_ns: i64,
@@ -53,22 +49,17 @@ pub(crate) struct LiveInserter {
 }
 
 impl LiveInserter {
-    pub(crate) fn new(
-        intake: QueueIntake,
-        mut producer: Producer,
-        mut parts: InserterParts,
-    ) -> Self {
+    pub(crate) fn new(mut intake: QueueIntake, mut producer: Producer) -> Self {
         if intake.queue.is_filtered() {
-            parts.filter = None;
+            intake.parts.filter = None;
             intake.counters.set_filtered_before();
         }
         // `step` publishes every millisecond.
         producer.leave_sleepers();
-        let start_mono_ns = parts.common.clock.mono_ns();
+        let start_mono_ns = intake.parts.common.clock.mono_ns();
         Self {
             intake,
             producer,
-            parts,
             start_mono_ns,
             now_ns: start_mono_ns,
             read_ns: i64::MIN,
@@ -101,10 +92,10 @@ impl LiveInserter {
     /// What was stored is published, and the watermark moved, when the source has run dry: not behind each of many small
     /// bursts. The ring publishes by itself when much is waiting.
     pub(crate) fn step(&mut self) -> bool {
-        let is_awaited = self.parts.common.counters.are_dumps_unfinished();
+        let is_awaited = self.intake.parts.common.counters.are_dumps_unfinished();
         let (mut status, mut now) = self.fetch(self.patience(is_awaited));
         self.is_suspect = status == Status::Frames;
-        if let Some(lookout) = &mut self.parts.lookout {
+        if let Some(lookout) = &mut self.intake.parts.lookout {
             lookout.asked(now.mono_ns);
         }
         let until_ns = now.mono_ns.saturating_add(PUBLICATION_PERIOD_NS);
@@ -126,20 +117,20 @@ impl LiveInserter {
             }
             None => self.producer.publish(),
         }
-        if let Some(lookout) = &mut self.parts.lookout {
+        if let Some(lookout) = &mut self.intake.parts.lookout {
             // Behind the publication.
             self.is_suspect = lookout.told(status != Status::Frames, now_ns);
         }
-        self.intake.take_events(&self.parts);
+        self.intake.take_events();
         let age_ns = now_ns.saturating_sub(self.read_ns);
         let is_old =
             age_ns >= CALM_COUNTERS_PERIOD_NS || is_awaited && age_ns >= COUNTERS_PERIOD_NS;
         if is_old || status == Status::End {
-            self.intake.read_statistics(&self.parts);
+            self.intake.read_statistics();
             self.read_ns = now_ns;
         }
         if status == Status::End {
-            self.intake.ended(&self.parts);
+            self.intake.ended();
         }
         self.stop_if_due(now_ns);
         status != Status::End
@@ -150,20 +141,20 @@ impl LiveInserter {
         if is_awaited || self.is_suspect || self.stopped {
             return SOURCE_WAIT;
         }
-        let Some(duration_ns) = self.parts.duration_ns else {
+        let Some(duration_ns) = self.intake.parts.duration_ns else {
             return CALM_SOURCE_WAIT;
         };
         let over_ns = self.start_mono_ns.saturating_add(duration_ns);
         let left_ns = over_ns
-            .saturating_sub(self.parts.common.clock.mono_ns())
+            .saturating_sub(self.intake.parts.common.clock.mono_ns())
             .max(0);
         CALM_SOURCE_WAIT.min(Duration::from_nanos(left_ns.unsigned_abs()))
     }
 
     /// Fetches the next burst; also gives the time after it.
     fn fetch(&mut self, wait: Duration) -> (Status, Moment) {
-        let status = self.intake.fetch(wait, &self.parts);
-        let now = self.parts.common.clock.now_since(self.now_ns);
+        let status = self.intake.fetch(wait);
+        let now = self.intake.parts.common.clock.now_since(self.now_ns);
         self.now_ns = now.mono_ns;
         self.producer.set_now(now.mono_ns);
         if status == Status::Idle {
@@ -175,29 +166,27 @@ impl LiveInserter {
     /// Stores the burst that is lent, or counts why not.
     fn store_burst(&mut self, now: Moment) {
         while !self.enough {
-            let range = self.intake.part(&mut self.producer, now, &self.parts);
+            let range = self.intake.part(&mut self.producer, now);
             if range.is_empty() {
                 break;
             }
             let wanted = range.len();
-            let dealt_with = self
-                .intake
-                .store(range, &mut self.producer, &mut self.parts);
+            let dealt_with = self.intake.store(range, &mut self.producer);
             self.intake.cursor += dealt_with;
             self.enough = dealt_with < wanted;
         }
         let frames = self.intake.burst().frames.len();
         self.intake.refuse(frames - self.intake.cursor);
-        self.intake.flush(&self.parts.common.intake);
+        self.intake.flush();
     }
 
     fn stop_if_due(&mut self, now_ns: i64) {
-        let duration_ns = self.parts.duration_ns;
+        let duration_ns = self.intake.parts.duration_ns;
         let is_over = duration_ns.is_some_and(|d| now_ns - self.start_mono_ns >= d);
-        if self.parts.is_spent() || is_over {
-            self.parts.common.control.stop();
+        if self.intake.parts.is_spent() || is_over {
+            self.intake.parts.common.control.stop();
         }
-        if self.parts.common.control.stopping() && !self.stopped {
+        if self.intake.parts.common.control.stopping() && !self.stopped {
             self.stopped = true;
             self.intake.queue.stop();
         }
@@ -233,6 +222,7 @@ mod tests {
     use retroscope_ring::{Ring, RingConfig};
 
     use super::*;
+    use crate::intake::inserter::parts::InserterParts;
     use crate::{control::common::Common, intake::Intake, tests::rig::FakeClock};
 
     /// Time between two frames, ns.
@@ -335,7 +325,7 @@ mod tests {
             asked: Arc::clone(&asked),
         };
         let intake = QueueIntake::new(Box::new(queue), 0, counters, &parts).unwrap();
-        let inserter = LiveInserter::new(intake, ring.producer().unwrap(), parts);
+        let inserter = LiveInserter::new(intake, ring.producer().unwrap());
         (inserter, ring, left, asked)
     }
 
@@ -364,7 +354,7 @@ mod tests {
     #[test]
     fn a_source_is_waited_for_as_long_as_nobody_needs_its_watermark() {
         let (mut inserter, _, left, asked) = inserter(0);
-        let common = Arc::clone(&inserter.parts.common);
+        let common = Arc::clone(&inserter.intake.parts.common);
         let counters = &common.counters;
         let mut waits = || {
             inserter.step();
@@ -394,7 +384,7 @@ mod tests {
             // Of frames of Ethernet, a look-out for others knows nothing.
             let (lookout, ..) =
                 crate::intake::lookout::lookout_of_test("udp dst port 7", link_type, false);
-            inserter.parts.lookout = Some(lookout);
+            inserter.intake.parts.lookout = Some(lookout);
             inserter.step();
             inserter.step();
             let wait_ns = asked.wait_ns.load(Ordering::SeqCst);
@@ -409,7 +399,7 @@ mod tests {
     #[test]
     fn a_recording_is_no_longer_than_its_duration_for_silence() {
         let (mut inserter, _, _, asked) = inserter(0);
-        inserter.parts.duration_ns = Some(100 * INTERVAL_NS);
+        inserter.intake.parts.duration_ns = Some(100 * INTERVAL_NS);
         let mut steps = 0;
         while !inserter.stopped {
             inserter.step();
@@ -425,7 +415,7 @@ mod tests {
     #[test]
     fn counters_are_read_often_while_dumps_wait_for_them() {
         let (mut inserter, _, _, asked) = inserter(0);
-        let common = Arc::clone(&inserter.parts.common);
+        let common = Arc::clone(&inserter.intake.parts.common);
         let counters = &common.counters;
         let mut readings_in_a_second = || {
             let before = asked.readings.load(Ordering::SeqCst);

@@ -72,8 +72,8 @@ impl MergeInserter {
         let end = |File { mut intake, .. }| {
             // Fetched but beyond the limit.
             intake.refuse(intake.burst().frames.len() - intake.cursor);
-            intake.flush(&self.parts.common.intake);
-            intake.read_statistics(&self.parts);
+            intake.flush();
+            intake.read_statistics();
             intake.error
         };
         self.files.into_iter().filter_map(end).collect()
@@ -92,13 +92,13 @@ impl MergeInserter {
         let (run, is_over) = self.run_of(first, bound);
         let intake = &mut self.files[first].intake;
         let wanted = run.len();
-        let dealt_with = intake.store(run, &mut self.producer, &mut self.parts);
+        let dealt_with = intake.store(run, &mut self.producer);
         intake.cursor += dealt_with;
         if intake.cursor == intake.burst().frames.len() {
             // To fetch more may take long.
             self.producer.publish();
         }
-        intake.flush(&self.parts.common.intake);
+        intake.flush();
         if is_over || dealt_with < wanted {
             self.parts.common.control.stop();
             return false;
@@ -153,7 +153,7 @@ impl MergeInserter {
         let file = &mut self.files[index];
         let intake = &mut file.intake;
         while !file.is_done {
-            file.part = intake.part(&mut self.producer, NO_CLOCK, &self.parts);
+            file.part = intake.part(&mut self.producer, NO_CLOCK);
             if !file.part.is_empty() {
                 return;
             }
@@ -161,23 +161,23 @@ impl MergeInserter {
             let waits = intake.cursor < intake.burst().frames.len();
             if self.draining || file.is_at_end {
                 if waits {
-                    intake.give_up_ahead(&self.parts.common.intake);
+                    intake.give_up_ahead();
                 } else {
                     file.is_done = true;
                 }
                 continue;
             }
             let status = if waits {
-                intake.fetch_ahead(&self.parts)
+                intake.fetch_ahead()
             } else {
-                intake.fetch(SOURCE_WAIT, &self.parts)
+                intake.fetch(SOURCE_WAIT)
             };
             match status {
                 Status::Frames => {}
                 Status::Idle => self.draining |= self.parts.common.control.stopping(),
                 Status::End => file.is_at_end = true,
             }
-            intake.take_events(&self.parts);
+            intake.take_events();
         }
     }
 }

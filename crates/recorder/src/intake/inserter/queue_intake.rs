@@ -18,7 +18,6 @@ use crate::{
         time::{rfc3339, seconds},
     },
     intake::{
-        Intake,
         away::Away,
         counters::{
             CLOCK_STEP, EngineReading, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, LossWatch,
@@ -30,6 +29,7 @@ use crate::{
 /// A queue with its numbers: what both kinds of inserters need for each queue they serve.
 #[derive(Debug)]
 pub(crate) struct QueueIntake {
+    pub(super) parts: InserterParts,
     pub(super) queue: Box<dyn Queue>,
     source: usize,
     pub(super) counters: Arc<QueueCounters>,
@@ -106,6 +106,7 @@ impl QueueIntake {
         let first = parts.common.intake.sources[source].queues.first();
         let is_first = first.is_none_or(|first| Arc::ptr_eq(first, &counters));
         let mut intake = Self {
+            parts: parts.clone(),
             queue,
             source,
             counters,
@@ -119,22 +120,22 @@ impl QueueIntake {
             error: None,
             notices: Vec::new(),
         };
-        intake.register(parts)?;
+        intake.register()?;
         Ok(intake)
     }
 
     /// Registers interfaces that are new. It fails once, when there are too many.
-    fn register(&mut self, parts: &InserterParts) -> Result<(), RingError> {
+    fn register(&mut self) -> Result<(), RingError> {
         while !self.is_full
             && let Some(info) = self.queue.interfaces().get(self.interfaces.len())
         {
             let mut info = info.clone();
             if info.name.is_empty() {
                 // A classic pcap names no interface; the file's name tells merged ones apart.
-                info.name = file_name(&parts.common.intake.sources[self.source].name);
+                info.name = file_name(&self.parts.common.intake.sources[self.source].name);
             }
-            let interfaces = &parts.common.intake.interfaces;
-            let registered = interfaces.register(&parts.common.ring, self.source, &info);
+            let interfaces = &self.parts.common.intake.interfaces;
+            let registered = interfaces.register(&self.parts.common.ring, self.source, &info);
             self.is_full = registered.is_err();
             let id = registered?;
             let link_type = info.link_type;
@@ -144,22 +145,22 @@ impl QueueIntake {
     }
 
     /// Fetches the next burst, all of the one before being stored.
-    pub(super) fn fetch(&mut self, wait: Duration, parts: &InserterParts) -> Status {
+    pub(super) fn fetch(&mut self, wait: Duration) -> Status {
         if let ToRingTime::Judged(ahead) = &mut self.stamps {
             ahead.fetched();
         }
         self.cursor = 0;
         let fetched = self.queue.next(wait);
-        self.fetched(fetched, parts)
+        self.fetched(fetched)
     }
 
     /// Keeps an error, which is the end, and registers interfaces that turned up.
-    fn fetched(&mut self, fetched: Result<Status, SourceError>, parts: &InserterParts) -> Status {
+    fn fetched(&mut self, fetched: Result<Status, SourceError>) -> Status {
         let status = fetched.unwrap_or_else(|error| {
             self.error = Some(error);
             Status::End
         });
-        if let Err(error) = self.register(parts) {
+        if let Err(error) = self.register() {
             self.notices.push(error.to_string());
         }
         status
@@ -173,18 +174,19 @@ impl QueueIntake {
     }
 
     /// From files: fetches what tells whether the frames that wait are behind a step, or late.
-    pub(super) fn fetch_ahead(&mut self, parts: &InserterParts) -> Status {
+    pub(super) fn fetch_ahead(&mut self) -> Status {
         let ToRingTime::Judged(ahead) = &mut self.stamps else {
-            return self.fetch(SOURCE_WAIT, parts);
+            return self.fetch(SOURCE_WAIT);
         };
         let (cursor, fetched) = ahead.extend(self.queue.as_mut(), self.cursor);
         self.cursor = cursor;
-        self.fetched(fetched, parts)
+        self.fetched(fetched)
     }
 
     /// From files: nothing follows the frames that wait.
-    pub(super) fn give_up_ahead(&mut self, intake: &Intake) {
+    pub(super) fn give_up_ahead(&mut self) {
         if let ToRingTime::Judged(ahead) = &mut self.stamps {
+            let intake = &self.parts.common.intake;
             ahead.give_up(|late| intake.note_disorder(self.source, late));
         }
     }
@@ -199,12 +201,7 @@ impl QueueIntake {
 
     /// The frames that are to be stored next, all with the offset that applies from now on. Empty: there are none, or it takes those that
     /// follow to tell.
-    pub(super) fn part(
-        &mut self,
-        producer: &mut Producer,
-        now: Moment,
-        parts: &InserterParts,
-    ) -> Range<usize> {
+    pub(super) fn part(&mut self, producer: &mut Producer, now: Moment) -> Range<usize> {
         loop {
             let cursor = self.cursor;
             let frames = self.burst().frames.len();
@@ -218,12 +215,7 @@ impl QueueIntake {
                     match host.part(frames, now) {
                         Part::Store { count, uncertain } => {
                             let range = cursor..cursor + count;
-                            self.tell_uncertain(
-                                range.clone(),
-                                uncertain,
-                                now,
-                                &parts.common.intake,
-                            );
+                            self.tell_uncertain(range.clone(), uncertain, now);
                             return range;
                         }
                         Part::Step { offset_ns } => {
@@ -234,7 +226,7 @@ impl QueueIntake {
                     }
                 }
                 ToRingTime::Judged(ahead) => {
-                    let intake = &parts.common.intake;
+                    let intake = &self.parts.common.intake;
                     if let (false, Some(last)) = (intake.offline, self.queue.burst().frames.last())
                     {
                         let now_ns = now.ring_ns.saturating_add(now.offset_ns);
@@ -244,13 +236,13 @@ impl QueueIntake {
                         intake.note_disorder(self.source, late);
                     });
                     if let Some(run) = ahead.take_misplaced() {
-                        self.tell_misplaced(run, intake);
+                        self.tell_misplaced(run);
                         continue;
                     }
                     match ahead.step_at(cursor) {
                         Some(step) if producer.step(clock_of(self.source), step.offset_ns) => {
                             self.writer.offset_ns = step.offset_ns;
-                            self.tell_step(step, parts);
+                            self.tell_step(step);
                         }
                         Some(step) => {
                             let decided = ahead.decided;
@@ -265,7 +257,7 @@ impl QueueIntake {
                                 length_ns,
                                 packets: frames.len() as u64,
                             };
-                            self.tell_misplaced(run, intake);
+                            self.tell_misplaced(run);
                         }
                         None => return cursor..ahead.end(),
                     }
@@ -295,7 +287,7 @@ impl QueueIntake {
     }
 
     /// Stamps of the other side of a step have come after it: where these packets belong is told as missing.
-    fn tell_uncertain(&self, range: Range<usize>, uncertain: usize, now: Moment, intake: &Intake) {
+    fn tell_uncertain(&self, range: Range<usize>, uncertain: usize, now: Moment) {
         if uncertain == 0 {
             return;
         }
@@ -303,72 +295,68 @@ impl QueueIntake {
         let nearest = |meta: &retroscope_capture::FrameMeta| self.present_ns(meta.time_ns, now);
         let from_ns = frames.iter().map(nearest).min().unwrap_or(now.ring_ns);
         let span_ns = (from_ns, now.ring_ns.max(from_ns));
-        let losses = &intake.losses;
+        let losses = &self.parts.common.intake.losses;
         losses.push(self.source, CLOCK_STEP, span_ns, uncertain as u64);
     }
 
     /// Packets that are behind a step, as far as anybody can tell, and are not stored there: they are missing where the ring's time had
     /// come to, and do not belong where they are.
-    fn tell_misplaced(&self, run: Misplaced, intake: &Intake) {
+    fn tell_misplaced(&self, run: Misplaced) {
         for from_ns in [run.newest_ns, run.stored_ns] {
             let span_ns = (from_ns, from_ns.saturating_add(run.length_ns));
-            let losses = &intake.losses;
+            let losses = &self.parts.common.intake.losses;
             losses.push(self.source, CLOCK_STEP, span_ns, run.packets);
         }
     }
 
     /// A step that was believed by the stamps of the source.
-    fn tell_step(&self, step: Step, parts: &InserterParts) {
+    fn tell_step(&self, step: Step) {
         let stamp_ns = self.burst().frames[step.index].time_ns;
         let at_ns = self.ring_ns(stamp_ns);
-        let from_ns = if parts.common.intake.offline {
+        let from_ns = if self.parts.common.intake.offline {
             at_ns
         } else {
-            at_ns.saturating_sub(parts.hold_ns)
+            at_ns.saturating_sub(self.parts.hold_ns)
         };
         let text = format!(
             "{}: the time stamps step by {} at {}",
-            parts.common.intake.sources[self.source].name,
+            self.parts.common.intake.sources[self.source].name,
             seconds(step.step_ns),
             rfc3339(stamp_ns)
         );
-        parts.common.clock.note(from_ns, at_ns, text);
+        self.parts.common.clock.note(from_ns, at_ns, text);
     }
 
     /// Stores frames of the burst, or counts why not. Returns how many it dealt with: fewer than there are in `range` if
     /// `-c` is reached, and then nothing behind them is to be stored.
-    pub(super) fn store(
-        &mut self,
-        range: Range<usize>,
-        producer: &mut Producer,
-        parts: &mut InserterParts,
-    ) -> usize {
+    pub(super) fn store(&mut self, range: Range<usize>, producer: &mut Producer) -> usize {
         let burst = match &self.stamps {
             ToRingTime::Judged(ahead) => ahead.burst(self.queue.as_ref()),
             _ => self.queue.burst(),
         };
         let frames = &burst.frames[range.clone()];
-        if let Some(interface) = plain(frames, &self.interfaces, parts.snaplen) {
-            return match parts.filter {
+        if let Some(interface) = plain(frames, &self.interfaces, self.parts.snaplen) {
+            return match self.parts.filter {
                 None => {
-                    let granted = &frames[..parts.reserve(frames.len())];
-                    parts.look(&burst, granted, interface, producer);
+                    let granted = &frames[..self.parts.reserve(frames.len())];
+                    self.parts.look(&burst, granted, interface, producer);
                     self.writer
                         .store_plain(&burst, granted, interface, producer);
                     granted.len()
                 }
-                Some(_) => self
-                    .writer
-                    .store_filtered(&burst, frames, interface, producer, parts),
+                Some(_) => {
+                    self.writer
+                        .store_filtered(&burst, frames, interface, producer, &mut self.parts)
+                }
             };
         }
-        if let Some(lookout) = &mut parts.lookout {
+        if let Some(lookout) = &mut self.parts.lookout {
             lookout.leave((producer.id(), producer.stored()), frames.len());
         }
         let writer = &mut self.writer;
         let mut is_stored = |index: &usize| {
             let frame = burst.frame(*index);
-            writer.store(&frame, &self.interfaces, producer, parts)
+            writer.store(&frame, &self.interfaces, producer, &mut self.parts)
         };
         range.take_while(|index| is_stored(index)).count()
     }
@@ -379,7 +367,7 @@ impl QueueIntake {
     }
 
     /// Tells the shared counters.
-    pub(super) fn flush(&mut self, intake: &Intake) {
+    pub(super) fn flush(&mut self) {
         let count = std::mem::take(&mut self.writer.count);
         let refused_ns = self.writer.refused_ns.take();
         let unnumbered_ns = self.writer.unnumbered_ns.take();
@@ -389,18 +377,19 @@ impl QueueIntake {
         ];
         for (cause, packets, span_ns) in losses {
             if let Some(span_ns) = span_ns {
-                intake.losses.push(self.source, cause, span_ns, packets);
+                let losses = &self.parts.common.intake.losses;
+                losses.push(self.source, cause, span_ns, packets);
             }
         }
         self.counters.add(count);
     }
 
     /// Reads the engine's counters.
-    pub(super) fn read_statistics(&mut self, parts: &InserterParts) {
-        let before = parts.common.clock.now();
+    pub(super) fn read_statistics(&mut self) {
+        let before = self.parts.common.clock.now();
         let mut statistics = self.queue.statistics();
         // The clock comes after: no loss in the reading is younger.
-        let now = parts.common.clock.now();
+        let now = self.parts.common.clock.now();
         statistics.as_of_ns = match statistics.as_of_ns {
             Some(ns) => Some(self.present_ns(ns, now)),
             // Where stamps are of another clock the engine cannot say it.
@@ -413,21 +402,21 @@ impl QueueIntake {
             xdp_mode: self.queue.xdp_mode(),
             input_drops: self.queue.input_drops(),
         };
-        let losses = &parts.common.intake.losses;
+        let losses = &self.parts.common.intake.losses;
         self.watch.observe(&reading, now.ring_ns, losses);
-        self.away(parts).tell(now.ring_ns, losses);
-        parts.common.intake.set_read(now.mono_ns);
+        self.away().tell(now.ring_ns, losses);
+        self.parts.common.intake.set_read(now.mono_ns);
         self.counters.set_engine(reading);
     }
 
     /// The queue has ended, by itself or by an error: tells what is no longer recorded, if others go on.
-    pub(super) fn ended(&mut self, parts: &InserterParts) {
+    pub(super) fn ended(&mut self) {
         self.counters.set_ended();
         let Some(error) = &self.error else {
             return;
         };
-        let now = parts.common.clock.now();
-        let intake = &parts.common.intake;
+        let now = self.parts.common.clock.now();
+        let intake = &self.parts.common.intake;
         if let Some(what) = intake.no_longer_recorded(self.source, self.watch.last_ns, now) {
             let notice = format!("{what} is no longer recorded: {error}");
             self.notices.push(notice);
@@ -435,7 +424,7 @@ impl QueueIntake {
     }
 
     /// Takes the queue's events, and notes when the interface goes away and when it is back.
-    pub(super) fn take_events(&mut self, parts: &InserterParts) {
+    pub(super) fn take_events(&mut self) {
         while let Some(event) = self.queue.event() {
             let name = |index: u16| {
                 self.queue
@@ -443,14 +432,15 @@ impl QueueIntake {
                     .get(usize::from(index))
                     .map_or("?", |i| i.name.as_str())
             };
-            let away = self.away(parts);
+            let common = Arc::clone(&self.parts.common);
+            let away = &common.intake.sources[self.source].away;
             match event {
                 Event::Notice(text) => self.notices.push(text),
                 Event::InterfaceAdded(_) => {}
                 _ if !self.is_first => {}
                 Event::InterfaceUp(i) => {
-                    let now_ns = parts.common.clock.now().ring_ns;
-                    away.end(now_ns, &parts.common.intake.losses);
+                    let now_ns = common.clock.now().ring_ns;
+                    away.end(now_ns, &common.intake.losses);
                     let text = format!("{}: the interface is up again", name(i));
                     self.notices.push(text);
                 }
@@ -476,8 +466,8 @@ impl QueueIntake {
     }
 
     /// Where the source's interface is.
-    fn away<'s>(&self, parts: &'s InserterParts) -> &'s Away {
-        &parts.common.intake.sources[self.source].away
+    fn away(&self) -> &Away {
+        &self.parts.common.intake.sources[self.source].away
     }
 }
 
