@@ -10,10 +10,7 @@ const DEFAULT_BYTES: u64 = 1 << 30;
 /// Bytes that can still be used: what the kernel calls available, or what the control group leaves, if less.
 pub(crate) fn available() -> Option<u64> {
     let available = read("/proc/meminfo").and_then(|text| field_kib(&text, "MemAvailable:"));
-    match (available, cgroup_left()) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
+    [available, cgroup_left()].into_iter().flatten().min()
 }
 
 /// The ring without `--ring`: 1 GiB, or a quarter of the available memory if that is less.

@@ -10,7 +10,6 @@ use crate::{
     BucketInfo, BucketRef, Evicted, EvictedBucket,
     outer::{Outer, Slot, State},
     ring::RingInner,
-    storage::Storage,
     sync::lock,
 };
 
@@ -25,11 +24,22 @@ pub struct Reservation {
 
 impl Reservation {
     pub(crate) fn new(ring: &Arc<RingInner>, from_ns: i64, to_ns: i64) -> Self {
-        let (id, evicted_before) = lock(&ring.outer).reserve(from_ns, to_ns);
+        let mut outer = lock(&ring.outer);
+        let reservations = &mut outer.reservations;
+        let id = reservations.made;
+        reservations.made += 1;
+        reservations.standing.push(Entry {
+            id,
+            window: Window::EMPTY,
+            given: HashMap::new(),
+            lost: Vec::new(),
+        });
+        reservations.windows.push(Window::EMPTY);
+        outer.set_interval(id, Window { from_ns, to_ns });
         Self {
             ring: Arc::clone(ring),
             id,
-            evicted_before,
+            evicted_before: outer.evicted(from_ns, to_ns),
         }
     }
 
@@ -37,26 +47,65 @@ impl Reservation {
     /// in place of what `out` held, by producer and then in the order of its records.
     pub fn buckets(&self, out: &mut Vec<BucketInfo>) {
         out.clear();
-        lock(&self.ring.outer).buckets(self.id, &self.ring.storage, out);
+        let mut outer = lock(&self.ring.outer);
+        let outer = &mut *outer;
+        let Some(entry) = outer.reservations.get(self.id) else {
+            return;
+        };
+        for (index, slot) in outer.slots.iter().enumerate() {
+            let given = slot.state == State::Closed && entry.has_given(index, slot);
+            if !given
+                && let Some(info) = slot.info(index, &self.ring.storage)
+                && entry.window.touches(info.min_ns, info.max_ns)
+            {
+                out.push(info);
+            }
+        }
+        out.sort_unstable_by_key(|info| (info.producer, info.first));
     }
 
     /// This reservation needs a bucket no longer. No effect unless the bucket is closed: an open one may still get
     /// records of the interval.
     pub fn give_back(&self, bucket: BucketRef) {
-        lock(&self.ring.outer).give_back(self.id, bucket);
+        let index = bucket.index as usize;
+        let mut outer = lock(&self.ring.outer);
+        let Outer {
+            slots,
+            reservations,
+            unwanted,
+            ..
+        } = &mut *outer;
+        let stands = reservations.standing_at(self.id).is_some();
+        let entry = reservations.get(self.id);
+        let (Some(entry), Some(slot)) = (entry, slots.get_mut(index)) else {
+            return;
+        };
+        if slot.state != State::Closed || slot.generation != bucket.generation {
+            return;
+        }
+        let wants = entry.wants(index, slot);
+        entry.given.insert(bucket.index, slot.closing);
+        if wants && stands {
+            slot.wanted -= 1;
+            unwanted.push(bucket.index);
+            outer.list_unwanted();
+        }
+        drop(outer);
         self.ring.storage.freed.notify();
     }
 
     /// Changes the interval, both ends included. Buckets given back stay so.
     pub fn set_interval(&self, from_ns: i64, to_ns: i64) {
-        lock(&self.ring.outer).set_interval(self.id, from_ns, to_ns);
+        lock(&self.ring.outer).set_interval(self.id, Window { from_ns, to_ns });
         self.ring.storage.freed.notify();
     }
 
     /// Takes what was overwritten although this reservation wanted it (record mode), and appends it to `out`. Each bucket
     /// is told once.
     pub fn fallen(&self, out: &mut Vec<EvictedBucket>) {
-        lock(&self.ring.outer).fallen(self.id, out);
+        if let Some(entry) = lock(&self.ring.outer).reservations.get(self.id) {
+            out.append(&mut entry.lost);
+        }
     }
 
     /// What of the interval was gone when the reservation was made: nothing falls between this and [`Self::fallen`].
@@ -68,7 +117,18 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        lock(&self.ring.outer).release(self.id);
+        let mut outer = lock(&self.ring.outer);
+        let reservations = &mut outer.reservations;
+        if let Some(place) = reservations.standing_at(self.id) {
+            reservations.windows.remove(place);
+            let entry = reservations.standing.remove(place);
+            let outer = &mut *outer;
+            entry.give_up(&mut outer.slots, &mut outer.unwanted);
+            outer.list_unwanted();
+        } else {
+            reservations.fallen.retain(|entry| entry.id != self.id);
+        }
+        drop(outer);
         self.ring.storage.freed.notify();
     }
 }
@@ -202,26 +262,8 @@ impl Reservations {
     }
 }
 
-/// Reservations, by their number.
 impl Outer {
-    /// Makes a reservation. Also returns what of its interval was overwritten before.
-    pub(crate) fn reserve(&mut self, from_ns: i64, to_ns: i64) -> (u64, Evicted) {
-        let reservations = &mut self.reservations;
-        let id = reservations.made;
-        reservations.made += 1;
-        reservations.standing.push(Entry {
-            id,
-            window: Window::EMPTY,
-            given: HashMap::new(),
-            lost: Vec::new(),
-        });
-        reservations.windows.push(Window::EMPTY);
-        self.set_interval(id, from_ns, to_ns);
-        (id, self.evicted(from_ns, to_ns))
-    }
-
-    pub(crate) fn set_interval(&mut self, id: u64, from_ns: i64, to_ns: i64) {
-        let window = Window { from_ns, to_ns };
+    fn set_interval(&mut self, id: u64, window: Window) {
         let Some(place) = self.reservations.standing_at(id) else {
             if let Some(fallen) = self.reservations.get(id) {
                 fallen.window = window;
@@ -236,59 +278,5 @@ impl Outer {
             slot.wanted += u32::from(entry.wants(index, slot));
         }
         self.list_unwanted();
-    }
-
-    pub(crate) fn give_back(&mut self, id: u64, bucket: BucketRef) {
-        let stands = self.reservations.standing_at(id).is_some();
-        let Some(entry) = self.reservations.get(id) else {
-            return;
-        };
-        let Some(slot) = self.slots.get_mut(bucket.index as usize) else {
-            return;
-        };
-        if slot.state != State::Closed || slot.generation != bucket.generation {
-            return;
-        }
-        let wants = entry.wants(bucket.index as usize, slot);
-        entry.given.insert(bucket.index, slot.closing);
-        if wants && stands {
-            slot.wanted -= 1;
-            self.unwanted.push(bucket.index);
-            self.list_unwanted();
-        }
-    }
-
-    pub(crate) fn release(&mut self, id: u64) {
-        let reservations = &mut self.reservations;
-        if let Some(place) = reservations.standing_at(id) {
-            reservations.windows.remove(place);
-            let entry = reservations.standing.remove(place);
-            entry.give_up(&mut self.slots, &mut self.unwanted);
-            self.list_unwanted();
-        } else {
-            reservations.fallen.retain(|entry| entry.id != id);
-        }
-    }
-
-    pub(crate) fn buckets(&mut self, id: u64, storage: &Storage, out: &mut Vec<BucketInfo>) {
-        let Some(entry) = self.reservations.get(id) else {
-            return;
-        };
-        for (index, slot) in self.slots.iter().enumerate() {
-            let given = slot.state == State::Closed && entry.has_given(index, slot);
-            if !given
-                && let Some(info) = slot.info(index, storage)
-                && entry.window.touches(info.min_ns, info.max_ns)
-            {
-                out.push(info);
-            }
-        }
-        out.sort_unstable_by_key(|info| (info.producer, info.first));
-    }
-
-    pub(crate) fn fallen(&mut self, id: u64, out: &mut Vec<EvictedBucket>) {
-        if let Some(entry) = self.reservations.get(id) {
-            out.append(&mut entry.lost);
-        }
     }
 }

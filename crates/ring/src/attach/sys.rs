@@ -35,8 +35,6 @@ pub(super) struct Mapped {
     base: NonNull<AtomicU64>,
     /// Bytes of the mapping.
     length: usize,
-    /// Whole words in it.
-    words: usize,
     file: File,
     /// The kernel lets nobody shrink the file.
     sealed: bool,
@@ -88,7 +86,6 @@ impl Mapped {
         let mapped = Self {
             base: base.ok_or_else(|| system("mmap", Errno::NOMEM))?,
             length,
-            words: length / 8,
             file: File::from(fd),
             sealed,
         };
@@ -98,7 +95,7 @@ impl Mapped {
 
     /// Bytes of the mapping, rounded down to words.
     pub(super) fn bytes(&self) -> usize {
-        self.words * 8
+        self.length / 8 * 8
     }
 
     /// Whether the file still is as long as it was mapped: look before loading.
@@ -125,7 +122,7 @@ impl Mapped {
     /// # Panics
     /// Unless it lies in the mapping, aligned to 8.
     pub(super) fn load(&self, offset: usize, order: Ordering) -> u64 {
-        assert!(offset.is_multiple_of(8) && offset / 8 < self.words);
+        assert!(offset.is_multiple_of(8) && offset < self.bytes());
         // SAFETY: inside the mapping, as asserted.
         let word = unsafe { self.base.add(offset / 8) };
         // SAFETY: mapped as long as `self`, aligned, and only ever loaded. This is a reference to one atomic word, which

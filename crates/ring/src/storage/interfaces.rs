@@ -36,7 +36,7 @@ impl InterfaceSlot {
 }
 
 fn encode(entry: &InterfaceEntry) -> [u64; WORDS] {
-    let kept = start_of(&entry.name);
+    let kept = &entry.name[..entry.name.floor_char_boundary(NAME_BYTES)];
     let mut bytes = [0; WORDS * 8];
     bytes[0..2].copy_from_slice(&entry.link_type.to_ne_bytes());
     bytes[2] = entry.time_domain;
@@ -52,15 +52,6 @@ fn encode(entry: &InterfaceEntry) -> [u64; WORDS] {
         *word = u64::from_ne_bytes(*bytes);
     }
     words
-}
-
-/// As much of a name as a slot keeps.
-fn start_of(name: &str) -> &str {
-    let mut end = name.len().min(NAME_BYTES);
-    while !name.is_char_boundary(end) {
-        end -= 1;
-    }
-    &name[..end]
 }
 
 /// Reads a slot's words, whatever they hold; a name that was cut ends in `…`.

@@ -29,29 +29,10 @@ pub(crate) const VERSION: u64 = 3;
 /// 64-bit words of a [`RegionHeader`].
 pub(crate) const HEADER_WORDS: usize = 20;
 
-/// The words of a header that are not free, in their order, as users are told of them.
-#[cfg(not(loom))]
-const WORD_NAMES: [&str; HEADER_WORDS - 1] = [
-    "magic",
-    "layout",
-    "size",
-    "number of producers",
-    "offset of producers",
-    "number of buckets",
-    "offset of bucket headers",
-    "size of a bucket",
-    "offset of buckets",
-    "offset of interfaces",
-    "number of interfaces",
-    "time of creation",
-    "boot id",
-    "boot id",
-    "process",
-    "pages",
-    "offset of steps",
-    "number of steps",
-    "time of creation",
-];
+/// The three counts of a header that the rest of the layout follows from.
+const PRODUCERS: &str = "number of producers";
+const BUCKETS: &str = "number of buckets";
+const BUCKET_BYTES: &str = "size of a bucket";
 
 /// The pages that a header may name, from 1 on.
 const PAGES: [Pages; 3] = [Pages::Small, Pages::Transparent, Pages::Explicit];
@@ -169,47 +150,52 @@ impl RegionHeader {
 
     /// As it stands in the region.
     pub(crate) fn words(&self) -> [u64; HEADER_WORDS] {
+        self.fields().map(|(_, word)| word)
+    }
+
+    /// Its words in their order, the last one free, and what users are told that they are.
+    fn fields(&self) -> [(&'static str, u64); HEADER_WORDS] {
         let layout = &self.layout;
+        let geometry = &layout.geometry;
         let [boot_id_start, boot_id_end] = self.boot_id;
         [
-            MAGIC,
-            VERSION,
-            layout.end as u64,
-            layout.geometry.producers as u64,
-            layout.producers as u64,
-            layout.geometry.buckets as u64,
-            layout.buckets as u64,
-            layout.geometry.bucket_bytes as u64,
-            layout.first_bucket as u64,
-            layout.interfaces as u64,
-            layout.interfaces_max as u64,
-            self.created_ns.cast_unsigned(),
-            boot_id_start,
-            boot_id_end,
-            self.process,
-            self.pages,
-            layout.steps as u64,
-            STEPS_MAX as u64,
-            self.created_mono_ns.cast_unsigned(),
-            0,
+            ("magic", MAGIC),
+            ("layout", VERSION),
+            ("size", layout.end as u64),
+            (PRODUCERS, geometry.producers as u64),
+            ("offset of producers", layout.producers as u64),
+            (BUCKETS, geometry.buckets as u64),
+            ("offset of bucket headers", layout.buckets as u64),
+            (BUCKET_BYTES, geometry.bucket_bytes as u64),
+            ("offset of buckets", layout.first_bucket as u64),
+            ("offset of interfaces", layout.interfaces as u64),
+            ("number of interfaces", layout.interfaces_max as u64),
+            ("time of creation", self.created_ns.cast_unsigned()),
+            ("boot id", boot_id_start),
+            ("boot id", boot_id_end),
+            ("process", self.process),
+            ("pages", self.pages),
+            ("offset of steps", layout.steps as u64),
+            ("number of steps", STEPS_MAX as u64),
+            ("time of creation", self.created_mono_ns.cast_unsigned()),
+            ("nothing yet", 0),
         ]
     }
 
     /// From words of a region of another process, whatever they hold. `Err`: the name of one that cannot be, and what it holds.
     #[cfg(not(loom))]
     pub(crate) fn from_words(words: &[u64; HEADER_WORDS]) -> Result<Self, (&'static str, u64)> {
-        let wrong = |word: usize| (WORD_NAMES[word], words[word]);
-        let count = |word: usize, max: usize| match usize::try_from(words[word]) {
+        let count = |name, word: u64, max: usize| match usize::try_from(word) {
             Ok(count) if (1..=max).contains(&count) => Ok(count),
-            _ => Err(wrong(word)),
+            _ => Err((name, word)),
         };
         let geometry = Geometry {
-            producers: count(3, BUCKETS_MAX / BUCKETS_PER_PARTY)?,
-            buckets: count(5, BUCKETS_MAX)?,
-            bucket_bytes: count(7, BUCKET_BYTES_MAX)?,
+            producers: count(PRODUCERS, words[3], BUCKETS_MAX / BUCKETS_PER_PARTY)?,
+            buckets: count(BUCKETS, words[5], BUCKETS_MAX)?,
+            bucket_bytes: count(BUCKET_BYTES, words[7], BUCKET_BYTES_MAX)?,
         };
         if !geometry.bucket_bytes.is_multiple_of(DESCRIPTOR_BYTES) {
-            return Err(wrong(7));
+            return Err((BUCKET_BYTES, words[7]));
         }
         let header = Self {
             layout: Layout::new(geometry),
@@ -219,9 +205,13 @@ impl RegionHeader {
             process: words[14],
             pages: words[15],
         };
-        let expected = header.words();
-        match (0..WORD_NAMES.len()).find(|&word| words[word] != expected[word]) {
-            Some(word) => Err(wrong(word)),
+        let used = &header.fields()[..HEADER_WORDS - 1];
+        match used
+            .iter()
+            .zip(words)
+            .find(|((_, right), word)| right != *word)
+        {
+            Some((&(name, _), &word)) => Err((name, word)),
             None => Ok(header),
         }
     }

@@ -1,6 +1,6 @@
 //! Counts what was generated, and sums it up.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use retroscope_capture::generator::TRIGGER_PORT;
 use retroscope_recorder::rfc3339;
@@ -32,8 +32,8 @@ struct TriggerSent {
     time_ns: i64,
     /// How many packets went before it.
     sequence: u64,
-    source: (Ipv4Addr, u16),
-    destination: Ipv4Addr,
+    source: SocketAddrV4,
+    destination: SocketAddrV4,
 }
 
 impl Tally {
@@ -44,13 +44,15 @@ impl Tally {
         }
         self.last_ns = time_ns;
         if frame[36..38] == TRIGGER_PORT.to_be_bytes() {
-            let address =
-                |at: usize| Ipv4Addr::new(frame[at], frame[at + 1], frame[at + 2], frame[at + 3]);
+            let address = |at: usize, port_at: usize| {
+                let ip = Ipv4Addr::new(frame[at], frame[at + 1], frame[at + 2], frame[at + 3]);
+                SocketAddrV4::new(ip, u16::from_be_bytes([frame[port_at], frame[port_at + 1]]))
+            };
             self.trigger = Some(TriggerSent {
                 time_ns,
                 sequence: self.packets,
-                source: (address(26), u16::from_be_bytes([frame[34], frame[35]])),
-                destination: address(30),
+                source: address(26, 34),
+                destination: address(30, 36),
             });
         }
         self.packets += 1;
@@ -77,13 +79,13 @@ impl Tally {
             None => format!("wrote {packets}"),
         };
         let trigger = match (&self.trigger, args.trigger_after) {
-            (Some(trigger), _) => format!(
-                "; trigger {}:{} > {}:{TRIGGER_PORT} at {}",
-                trigger.source.0,
-                trigger.source.1,
-                trigger.destination,
-                rfc3339(trigger.time_ns)
-            ),
+            (Some(trigger), _) => {
+                let (source, destination) = (trigger.source, trigger.destination);
+                format!(
+                    "; trigger {source} > {destination} at {}",
+                    rfc3339(trigger.time_ns)
+                )
+            }
             (None, Some(due)) => format!("; no trigger packet, it was due after {due:?}"),
             (None, None) => String::new(),
         };
@@ -100,10 +102,10 @@ impl Tally {
             json!({
                 "time": rfc3339(trigger.time_ns),
                 "sequence": trigger.sequence,
-                "source_ip": trigger.source.0.to_string(),
-                "source_port": trigger.source.1,
-                "destination_ip": trigger.destination.to_string(),
-                "destination_port": TRIGGER_PORT,
+                "source_ip": trigger.source.ip().to_string(),
+                "source_port": trigger.source.port(),
+                "destination_ip": trigger.destination.ip().to_string(),
+                "destination_port": trigger.destination.port(),
             })
         });
         json!({
