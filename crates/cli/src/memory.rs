@@ -26,12 +26,8 @@ pub(crate) fn largest_ring(available: u64) -> u64 {
 
 fn field_kib(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.trim()
-        .trim_end_matches("kB")
-        .trim()
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(1024)
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 /// The least that any control group above this process leaves: cgroup v2's `memory.max`, or v1's limit.
@@ -50,18 +46,15 @@ fn cgroup_left() -> Option<u64> {
             ),
             _ => continue,
         };
-        let mut group = PathBuf::from(format!("{root}{path}"));
-        while group.starts_with(root) {
-            let numbers = (
-                read_number(group.join(limit)),
-                read_number(group.join(used)),
-            );
-            if let (Some(limit), Some(used)) = numbers {
+        let group = PathBuf::from(format!("{root}{path}"));
+        for group in group
+            .ancestors()
+            .take_while(|group| group.starts_with(root))
+        {
+            let number = |name| read_number(group.join(name));
+            if let (Some(limit), Some(used)) = (number(limit), number(used)) {
                 let left = limit.saturating_sub(used);
-                least = Some(least.map_or(left, |l| l.min(left)));
-            }
-            if !group.pop() {
-                break;
+                least = Some(least.map_or(left, |least| least.min(left)));
             }
         }
     }

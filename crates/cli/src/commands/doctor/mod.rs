@@ -42,7 +42,6 @@ use std::{
     process::ExitCode,
 };
 
-use retroscope_capture::af_packet::InterfaceSummary;
 use retroscope_packet::LinkType;
 
 use self::{finding::Finding, report::Report};
@@ -130,15 +129,10 @@ fn findings(wanted: &[String]) -> Result<Vec<Finding>, Failure> {
     findings.extend(kernel::findings());
     findings.extend(governor::finding(sys));
     for facts in &interfaces {
-        let InterfaceSummary {
-            name,
-            loopback,
-            link_type,
-            ..
-        } = &facts.summary;
+        let name = &facts.summary.name;
         let mut told = facts.findings();
-        if !loopback {
-            let is_ethernet = *link_type == Some(LinkType::ETHERNET);
+        if !facts.summary.loopback {
+            let is_ethernet = facts.summary.link_type == Some(LinkType::ETHERNET);
             told.extend(is_ethernet.then(|| host::finding(name)));
             told.extend(nic::findings(name));
         }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::finding::{Finding, Severity};
+use crate::units::counted;
 
 /// All findings and what they come to.
 #[derive(Debug, Serialize)]
@@ -66,8 +67,11 @@ impl Report {
         let warnings = severities.filter(|one| *one == Severity::Warn).count();
         let _ = match warnings {
             0 => writeln!(text, "nothing found that would lose packets"),
-            1 => writeln!(text, "1 finding would lose packets"),
-            _ => writeln!(text, "{warnings} findings would lose packets"),
+            count => writeln!(
+                text,
+                "{} would lose packets",
+                counted(count as u64, "finding")
+            ),
         };
         text
     }

@@ -62,9 +62,8 @@ pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
     for context in contexts {
         rules.add_link_type(context.link_type);
     }
-    let _ = rules
-        .insert(RuleId(0), &native)
-        .map_err(|error| refused(&error))?;
+    let inserted = rules.insert(RuleId(0), &native);
+    let _ = inserted.map_err(|error| refused(&error))?;
 
     let (mut reader, mut of_set) = (rules.reader(), Matches::default());
     let mut ways = vec![

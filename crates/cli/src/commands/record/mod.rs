@@ -8,6 +8,7 @@ mod signals;
 mod summary;
 
 use std::{
+    collections::BTreeSet,
     process::ExitCode,
     sync::{Arc, atomic::AtomicBool, mpsc::RecvTimeoutError},
     time::{Duration, Instant},
@@ -103,7 +104,7 @@ fn start(
     let mut recorder = result.map_err(|error| refused(&error))?;
     // Whoever reads that it records may send a signal at once.
     signals.connect(recorder.handle());
-    screen.started(&names(args).join(", "), &engine(args), recorder.ring());
+    screen.started(&names(args), &engine(args), recorder.ring());
     if args.verbose && left.contains(CapabilitySet::DAC_OVERRIDE) {
         let directory = args.directory().display();
         screen.line(&format!(
@@ -185,9 +186,11 @@ fn watch(
     summary::finish(args, &summary, &ring, signals.aborted())
 }
 
-fn names(args: &Args) -> Vec<String> {
+/// What is recorded, in words.
+fn names(args: &Args) -> String {
     let files = args.files.iter().map(|path| path.display().to_string());
-    args.interfaces.iter().cloned().chain(files).collect()
+    let names = args.interfaces.iter().cloned().chain(files);
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// What delivers the packets, in words.
@@ -200,10 +203,8 @@ fn engine(args: &Args) -> String {
         name if is_address(name) => "pcap over IP",
         name => args.engine.engine_of(name).as_str(),
     };
-    let mut engines: Vec<&str> = args.interfaces.iter().map(engine_of).collect();
-    engines.sort_unstable();
-    engines.dedup();
-    engines.join(" and ")
+    let engines: BTreeSet<&str> = args.interfaces.iter().map(engine_of).collect();
+    Vec::from_iter(engines).join(" and ")
 }
 
 fn is_generator(name: &str) -> bool {

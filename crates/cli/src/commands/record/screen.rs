@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_recorder::{Event, Missed, Recorder, Status, Verdict, rfc3339};
+use retroscope_recorder::{Event, Missed, Recorder, SourceSnapshot, Status, Verdict, rfc3339};
 use retroscope_ring::{Numa, Ring};
 
 use crate::{
@@ -256,12 +256,12 @@ fn write(bytes: &[u8]) {
     let _ = stderr().write_all(bytes);
 }
 
-fn sum(status: &Status, field: impl Fn(&retroscope_recorder::SourceSnapshot) -> u64) -> u64 {
+fn sum(status: &Status, field: impl Fn(&SourceSnapshot) -> u64) -> u64 {
     status.sources.iter().map(field).sum()
 }
 
 /// One source's intake in a line.
-pub(crate) fn source_line(source: &retroscope_recorder::SourceSnapshot) -> String {
+pub(crate) fn source_line(source: &SourceSnapshot) -> String {
     let number = |n: Option<u64>| n.map_or("unknown".to_owned(), |n| n.to_string());
     let lost = source
         .lost

@@ -234,15 +234,10 @@ impl Report {
     }
 
     fn write_buckets(&self, text: &mut String) -> std::fmt::Result {
-        let Counts {
-            free,
-            claimed,
-            open,
-            closed,
-            damaged,
-            ..
-        } = self.buckets;
+        let counts = &self.buckets;
+        let (closed, open, free) = (counts.closed, counts.open, counts.free);
         write!(text, "buckets   {closed} closed, {open} open, {free} free")?;
+        let (claimed, damaged) = (counts.claimed, counts.damaged);
         for (count, what) in [(claimed, "being overwritten"), (damaged, "damaged")] {
             if count > 0 {
                 write!(text, ", {count} {what}")?;
