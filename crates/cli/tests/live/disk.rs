@@ -4,7 +4,6 @@
 
 use std::{
     fs::{self, File},
-    io::Write,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -161,32 +160,6 @@ fn a_full_disk_fails_one_dump() {
         "{:#?}",
         outcome.words
     );
-}
-
-/// Not a byte is free when the trigger comes.
-#[test]
-fn a_disk_that_is_full_already() {
-    let _machine = shared();
-    let Some(namespace) = Namespace::with_veth("ballast") else {
-        return;
-    };
-    let Some(recorder) = start(&namespace) else {
-        return;
-    };
-    let ballast = seen(&recorder, "ballast");
-    let mut file = File::create(&ballast).unwrap();
-    while file.write_all(&[0; 4096]).is_ok() {}
-    let mut sender = Sender::new(&namespace, "v0");
-    sender.send(&packet(1, true));
-    let (_, line) = recorder.dumps(1).remove(0);
-    assert!(line.contains(": failed: "), "{line}");
-    remove(&ballast);
-    sender.send(&packet(2, true));
-    recorder.dumps(2);
-    let outcome = recorder.stop();
-    outcome.expect_code(3);
-    assert_eq!(verdicts(&outcome), [&json!("failed"), &json!("complete")]);
-    assert_eq!(outcome.source().stored, 2);
 }
 
 /// The file system turns read-only and back.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::{
     capture::{self, numbers_to},
-    namespace::Namespace,
+    namespace::{Namespace, try_ip},
     recorder::{DEADLINE, PROGRAM, Recorder, run},
     shared,
     traffic::{Sender, number_of, udp},
@@ -422,7 +422,7 @@ fn kill_9_leaves_no_program_on_an_interface_that_came_back() {
         return;
     }
     let is_attached = || {
-        let output = namespace.try_ip("link show v1").unwrap();
+        let output = namespace.enter(|| try_ip("link show v1"));
         String::from_utf8_lossy(&output.stdout).contains("xdp")
     };
     let arguments = [

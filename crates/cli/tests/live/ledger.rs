@@ -50,7 +50,7 @@ fn half_a_million_packets_a_second_are_all_there() {
 /// What the recorder told of packets that it got too late or not at all because it was held up, or that the triggers were
 /// too far apart. What is wrong besides panics.
 fn record_at_speed(namespace: &Namespace) -> Result<(), String> {
-    let seconds = if soak() { 10 } else { 3 };
+    let seconds = if soak() { 10 } else { 2 };
     let count = RATE * seconds;
     let recorder = Recorder::start_with(
         namespace,
@@ -210,40 +210,6 @@ fn overload_is_counted_and_told() {
     capture::read(dump);
 }
 
-/// A loss that no window touches changes no verdict and no exit code.
-#[test]
-fn a_loss_outside_every_window_is_only_counted() {
-    let _machine = quiet();
-    let Some(namespace) = Namespace::with_veth("outside") else {
-        return;
-    };
-    let recorder = Recorder::start_with(
-        &namespace,
-        &[
-            "-i",
-            "v1",
-            "--ring",
-            "256MiB",
-            "--past",
-            "10ms",
-            "--future",
-            "10ms",
-            "--trigger",
-            "udp port 60000",
-        ],
-    );
-    let mut sender = Sender::new(&namespace, "v0");
-    sender.send(&udp(1, 1000, 60000, b"trigger!"));
-    recorder.dumps(1);
-    stall(&recorder, &mut sender);
-    let outcome = recorder.stop();
-    outcome.expect_code(0);
-    let ledger = outcome.source();
-    assert_eq!(ledger.received, sender.sent());
-    assert!(ledger.kernel > 0, "{}", outcome.json);
-    assert_eq!(outcome.dumps()[0]["verdict"], "complete");
-}
-
 /// A recorder that is held up while a window is open reads the window's packets after its end. The dump has them, or says
 /// how many came too late: a later dump of everything tells.
 #[test]
@@ -327,54 +293,6 @@ fn state(recorder: &Recorder) -> String {
     let path = format!("/proc/{}/stat", recorder.pid().as_raw_nonzero());
     let stat = fs::read_to_string(path).unwrap();
     stat[stat.rfind(')').unwrap() + 2..].to_owned()
-}
-
-/// The ring is smaller than the window: what was overwritten before the trigger is missing, and counted.
-#[test]
-fn a_ring_smaller_than_the_window_is_told() {
-    let _machine = quiet();
-    let Some(namespace) = Namespace::with_veth("evicted") else {
-        return;
-    };
-    let recorder = Recorder::start_with(
-        &namespace,
-        &[
-            "-i",
-            "v1",
-            "--ring",
-            "32MiB",
-            "--past",
-            "60s",
-            "--future",
-            "10ms",
-            "--dump",
-            "",
-            "--trigger",
-            "udp port 60000",
-        ],
-    );
-    let mut sender = Sender::new(&namespace, "v0");
-    // 76 bytes each in the ring.
-    let count = 1_000_000;
-    sender.flood(count, Some(RATE), traffic::number, |_, _| {});
-    recorder.settle(count);
-    sender.send(&udp(1, 1000, 60000, b"trigger!"));
-    recorder.dumps(1);
-    let outcome = recorder.stop();
-    outcome.expect_code(3);
-    let ledger = outcome.source();
-    assert_eq!((ledger.stored, ledger.lost), (count + 1, 0));
-    let dump = &outcome.dumps()[0];
-    assert_eq!(dump["verdict"], "incomplete");
-    let missing = dump["missing"].as_array().unwrap();
-    assert_eq!(missing.len(), 1, "{dump}");
-    assert_eq!(missing[0]["cause"], "evicted");
-    let capture = capture::read(dump);
-    let written = capture.packets.len() as u64;
-    assert_eq!(missing[0]["packets"], count + 1 - written, "{dump}");
-    // The youngest are there, without a gap, to the trigger packet.
-    let numbers = numbers_to(&capture, BACKGROUND);
-    assert!(numbers.into_iter().eq(count + 1 - written..count));
 }
 
 /// Three capture threads share the flows; the dump is one file in order of time, with every packet.

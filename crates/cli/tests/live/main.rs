@@ -20,6 +20,8 @@ mod dpdk;
 mod engines;
 mod interfaces;
 mod ledger;
+#[path = "../../../capture/tests/capture/support/namespace.rs"]
+#[allow(dead_code, reason = "no test needs all of it")]
 mod namespace;
 mod privileges;
 mod recorder;

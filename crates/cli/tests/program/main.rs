@@ -6,6 +6,9 @@ mod doctor;
 mod filter;
 mod generate;
 mod lua;
+#[path = "../../../capture/tests/capture/support/namespace.rs"]
+#[allow(dead_code, reason = "no test needs all of it")]
+mod namespace;
 mod record_files;
 mod status;
 mod support;

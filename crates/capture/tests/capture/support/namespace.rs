@@ -1,9 +1,9 @@
-//! Network namespaces that go away with the test.
+//! Network namespaces that go away with the test. The tests of the program use this file too.
 
 use std::{
     fs::File,
     os::fd::AsFd,
-    process::Command,
+    process::{Command, Output},
     sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
@@ -49,13 +49,19 @@ impl Namespace {
     /// A namespace with the two ends of a veth pair, `v0` and `v1`, up and silent.
     pub(crate) fn with_veth(tag: &str) -> Option<Self> {
         let namespace = Self::new(tag)?;
-        namespace.enter(|| {
-            ip("link add v0 type veth peer name v1");
-            ip("link set v0 up");
-            ip("link set v1 up");
-            namespace.wait_for_carrier("v0");
-        });
+        namespace.add_veth("v0", "v1");
         Some(namespace)
+    }
+
+    /// Adds a veth pair, up and silent.
+    pub(crate) fn add_veth(&self, one: &str, other: &str) {
+        self.enter(|| {
+            ip(&format!("link add {one} type veth peer name {other}"));
+            ip(&format!("link set {one} up"));
+            ip(&format!("link set {other} up"));
+        });
+        self.wait_for_carrier(one);
+        self.wait_for_carrier(other);
     }
 
     /// Its name, as `ip` takes it.
@@ -78,21 +84,28 @@ impl Namespace {
         })
     }
 
-    /// Waits until both ends of the pair are up. Called inside the namespace.
+    /// Runs `ip` here; it must succeed.
+    pub(crate) fn ip(&self, arguments: &str) {
+        self.enter(|| ip(arguments));
+    }
+
+    /// Waits until an interface is up and has a carrier.
     pub(crate) fn wait_for_carrier(&self, interface: &str) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        loop {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let has_carrier = || {
             let list = retroscope_capture::af_packet::interfaces().unwrap();
-            if list.iter().any(|one| one.name == interface && one.running) {
-                return;
+            list.iter().any(|one| one.name == interface && one.running)
+        };
+        self.enter(|| {
+            while !has_carrier() {
+                assert!(
+                    Instant::now() < deadline,
+                    "{interface} of {} has no carrier",
+                    self.name
+                );
+                std::thread::yield_now();
             }
-            assert!(
-                Instant::now() < deadline,
-                "{interface} of {} has no carrier",
-                self.name
-            );
-            std::thread::yield_now();
-        }
+        });
     }
 }
 
@@ -104,15 +117,18 @@ impl Drop for Namespace {
     }
 }
 
-/// Runs `ip` in the calling thread's namespace.
+/// Runs `ip` in the calling thread's namespace; it must succeed.
 pub(crate) fn ip(arguments: &str) {
-    let output = Command::new("ip")
-        .args(arguments.split(' '))
-        .output()
-        .unwrap();
+    let output = try_ip(arguments);
     assert!(
         output.status.success(),
         "ip {arguments}: {}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+/// Runs `ip` in the calling thread's namespace.
+pub(crate) fn try_ip(arguments: &str) -> Output {
+    let arguments = arguments.split(' ');
+    Command::new("ip").args(arguments).output().unwrap()
 }
