@@ -75,14 +75,6 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_a_gibibyte_or_a_quarter() {
-        assert_eq!(default_ring(Some(64 << 30)), 1 << 30);
-        assert_eq!(default_ring(Some(2 << 30)), 512 << 20);
-        assert_eq!(default_ring(None), 1 << 30);
-        assert_eq!(largest_ring(20 << 20), 18 << 20);
-    }
-
-    #[test]
     fn this_machine_has_memory() {
         assert!(available().is_some_and(|bytes| bytes > 1 << 20));
     }

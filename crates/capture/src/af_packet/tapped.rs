@@ -284,17 +284,3 @@ pub(crate) fn permission(what: &str, interface: &str, program: &Path) -> SourceE
     );
     SourceError::Permission(message)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_permission_sentence_helps() {
-        assert_eq!(
-            permission("record on", "eth0", Path::new("/usr/bin/retroscope")).to_string(),
-            "no permission to record on eth0: run it as 'sudo /usr/bin/retroscope …', or once \
-             'sudo setcap cap_net_raw=eip /usr/bin/retroscope'"
-        );
-    }
-}

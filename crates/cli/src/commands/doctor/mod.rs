@@ -153,21 +153,12 @@ fn wants_colour() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, fs};
-
     use super::*;
 
     #[test]
-    fn the_tuning_page_has_a_line_for_each_check_and_no_other() {
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tuning.md");
-        let page = fs::read_to_string(page).unwrap();
-        let lines = page.lines().filter_map(|line| line.strip_prefix("| `"));
-        let told: Vec<&str> = lines.filter_map(|line| line.split('`').next()).collect();
-        let checks = BTreeSet::from(CHECKS);
-        assert_eq!(told.len(), checks.len(), "a check has two lines");
-        assert_eq!(BTreeSet::from_iter(told), checks);
+    fn every_finding_is_of_a_listed_check() {
         for finding in findings(&[]).unwrap() {
-            assert!(checks.contains(finding.check), "{}", finding.check);
+            assert!(CHECKS.contains(&finding.check), "{}", finding.check);
         }
     }
 }

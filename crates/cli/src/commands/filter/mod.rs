@@ -204,6 +204,3 @@ fn say_refused(errors: &[(LinkType, FilterError)]) {
         say(&format!("link type {name}: {}", error.render()));
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -356,7 +356,7 @@ fn contents(dir: &Path) -> Contents {
     files
 }
 
-/// Twenty runs while other threads take the processors away at random: the same files, for any number of rx threads,
+/// Eight runs of each kind while other threads take the processors away at random: the same files, for any number of rx threads,
 /// with a ring smaller than the file.
 #[test]
 fn runs_repeat_byte_for_byte() {
@@ -397,7 +397,7 @@ fn runs_repeat_byte_for_byte() {
                 }
             });
         }
-        for run_number in 0..20 {
+        for run_number in 0..8 {
             let threads = (run_number % 4 + 1).to_string();
             for (kind, (question, code)) in [(&question, 0), (&outgrown, 3)].into_iter().enumerate()
             {
@@ -634,7 +634,7 @@ fn small_rings_do_not_hang() {
     let capture = dir.path().join("in.pcap");
     write_capture(&capture, 60_000, 600, 100_000, None);
     let question = question(&["udp port 13"], "udp port 13", S / 100, S / 50);
-    for run_number in 0..20 {
+    for run_number in 0..6 {
         let out = dir.path().join(format!("out{run_number}"));
         let mut child = Command::new(PROGRAM)
             .args(["record", "--ring", "8MiB"])
