@@ -15,7 +15,7 @@
 
 mod bytes;
 mod captures;
-#[path = "../../script/tests/accessors/check.rs"]
+#[path = "../../script/tests/integration/accessors/check.rs"]
 #[expect(
     unreachable_pub,
     reason = "shared with the tests of the script crate, which call more of it"
@@ -30,6 +30,8 @@ mod payload;
 )]
 mod reference;
 mod templates;
+#[cfg(test)]
+mod tests;
 mod translator;
 
 pub use captures::captures;

@@ -1,15 +1,6 @@
 //! What user code cannot reach, and what happens when it tries.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::print_stdout,
-    reason = "a test"
-)]
-
-mod common;
-
-use common::{PATIENT, packet, trigger};
+use crate::common::{PATIENT, packet, trigger};
 use retroscope_script::{Machine, Script, ScriptError};
 
 /// Whether an expression is true in a script, for a packet of 60 bytes.
@@ -138,7 +129,7 @@ fn no_accessor_gives_a_pointer() {
         names.join(", ")
     );
     let mut trigger = trigger(&text);
-    let frame = common::udp(9, b"payload");
+    let frame = crate::common::udp(9, b"payload");
     assert_eq!(
         trigger.match_many(&[packet(&frame)]),
         1,

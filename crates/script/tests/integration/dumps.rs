@@ -1,15 +1,6 @@
 //! Dump scripts: what they may return, and what happens when they fail.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::print_stdout,
-    reason = "a test"
-)]
-
-mod common;
-
-use common::{PATIENT, packet};
+use crate::common::{PATIENT, packet};
 use retroscope_script::{Derived, Machine, Packet, Script, ScriptError};
 
 fn script(text: &str) -> Machine {

@@ -8,10 +8,11 @@ use std::{
 };
 
 use fastrand::Rng;
-use retroscope_fuzz::TARGETS;
+
+use crate::TARGETS;
 
 /// How long each target is tried with changed inputs; `FUZZ_REPLAY_MS` says otherwise.
-const CHANGES: Duration = Duration::from_millis(500);
+const CHANGES: Duration = Duration::from_millis(200);
 /// At least this many inputs of each target.
 const INPUTS_MIN: usize = 4;
 

@@ -1,5 +1,4 @@
 //! What the tests share.
-#![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
 use std::time::Duration;
 
@@ -8,13 +7,13 @@ use retroscope_script::{Limits, Machine, Packet, Script, ScriptError};
 
 /// What a script may use where time does not matter: a call ages also while its thread, and not the one that watches it, waits
 /// for a processor.
-pub const PATIENT: Limits = Limits {
+pub(crate) const PATIENT: Limits = Limits {
     time: Duration::from_secs(60),
     memory_bytes: 64 << 20,
 };
 
 /// An Ethernet packet, whole.
-pub fn packet(data: &[u8]) -> Packet<'_> {
+pub(crate) fn packet(data: &[u8]) -> Packet<'_> {
     Packet {
         data,
         wire_len: u32::try_from(data.len()).unwrap(),
@@ -26,12 +25,12 @@ pub fn packet(data: &[u8]) -> Packet<'_> {
 }
 
 /// A sandboxed script called `test.lua`.
-pub fn trigger(text: &str) -> Machine {
+pub(crate) fn trigger(text: &str) -> Machine {
     Machine::new(&Script::new("test.lua", text, false), PATIENT).unwrap()
 }
 
 /// Gives a script packets until it fails.
-pub fn run_until_fault(mut trigger: Machine) -> ScriptError {
+pub(crate) fn run_until_fault(mut trigger: Machine) -> ScriptError {
     let data = [0; 60];
     for _ in 0..100_000 {
         trigger.match_many(&[packet(&data); 64]);
@@ -43,7 +42,7 @@ pub fn run_until_fault(mut trigger: Machine) -> ScriptError {
 }
 
 /// UDP over IPv4 over Ethernet from 10.0.0.1:1234 to 10.0.0.2:`port`, with lengths and no checksums.
-pub fn udp(port: u16, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn udp(port: u16, payload: &[u8]) -> Vec<u8> {
     let [p0, p1] = port.to_be_bytes();
     let length = |more: usize| u16::try_from(payload.len() + more).unwrap().to_be_bytes();
     let ([t0, t1], [u0, u1]) = (length(28), length(8));

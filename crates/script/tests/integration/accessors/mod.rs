@@ -1,19 +1,12 @@
 //! The accessors say what is in a packet and nothing else.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    unreachable_pub,
-    reason = "a test; check.rs is shared with a fuzz target"
-)]
 
+#[expect(unreachable_pub, reason = "shared with a fuzz target")]
 mod check;
-#[path = "../common/mod.rs"]
-mod common;
 
 use std::path::{Path, PathBuf};
 
-use check::{check, check_input};
-use common::{packet, trigger, udp};
+use self::check::{check, check_input};
+use crate::common::{packet, trigger, udp};
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::Reader;
 use retroscope_script::{Packet, ScriptError};

@@ -1,15 +1,6 @@
 //! LuaJIT compiles what it should: the loop over a batch with the user's function in it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::print_stdout,
-    reason = "a test"
-)]
-
-mod common;
-
-use common::{PATIENT, packet, udp};
+use crate::common::{PATIENT, packet, udp};
 use retroscope_script::{Machine, Packet, Script, compiles};
 
 /// Counts what LuaJIT does while the script runs, and prints it when a packet is one byte long.

@@ -1,17 +1,8 @@
 //! The scripts in `examples/` do what they say.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::print_stdout,
-    reason = "a test"
-)]
-
-mod common;
-
 use std::path::PathBuf;
 
-use common::{PATIENT, packet, udp};
+use crate::common::{PATIENT, packet, udp};
 use retroscope_script::{Derived, Machine, Packet, Script};
 
 fn example(name: &str) -> Script {

@@ -1,17 +1,8 @@
 //! Scripts that run for too long, or want too much memory: they are stopped, and say so.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::print_stdout,
-    reason = "a test"
-)]
-
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{PATIENT, packet, run_until_fault, trigger};
+use crate::common::{PATIENT, packet, run_until_fault, trigger};
 use retroscope_script::{Limits, Machine, Script, ScriptError};
 
 /// For scripts that are to run out of time: soon.
