@@ -396,6 +396,8 @@ fn what_was_forgotten_long_ago_is_not_missing() {
     for _ in 0..8300 {
         for _ in 0..4 {
             rig.arrive(0, large.clone());
+            // At once, so that its memory serves the next.
+            rig.insert();
         }
         rig.pass(S);
         rig.step();

@@ -211,25 +211,26 @@ fn a_trigger_by_hand_asks_no_budget() {
 /// A long hold time while every packet hits: one key, then each another.
 #[test]
 fn hits_that_wait_are_bounded_and_none_is_lost() {
+    const HITS: u32 = 300_000;
     let config = DirectorConfig {
         hold_ns: 3600 * S,
         ..config()
     };
     let mut run = Run::new(config);
-    for number in 0..1_000_000_u32 {
-        let key = if number < 500_000 { 7 } else { number };
+    for number in 0..HITS {
+        let key = if number < HITS / 2 { 7 } else { number };
         run.feed(hit(1000 * S + i64::from(number) * 1_000_000, 0, key));
         assert!(run.director.waiting.len() <= WAITING_MAX);
     }
     run.end();
     let counts = run.director.counts();
-    assert_eq!(counts.triggers + counts.suppressed.total(), 1_000_000);
-    assert!(run.opened.iter().filter(|(.., key)| *key == 7).count() >= 32);
+    assert_eq!(counts.triggers + counts.suppressed.total(), u64::from(HITS));
+    assert!(run.opened.iter().filter(|(.., key)| *key == 7).count() >= 8);
     // The same again: what acts early does so for the packets' sake alone.
     let opened = std::mem::take(&mut run.opened);
     let mut again = Run::new(config);
-    for number in 0..1_000_000_u32 {
-        let key = if number < 500_000 { 7 } else { number };
+    for number in 0..HITS {
+        let key = if number < HITS / 2 { 7 } else { number };
         again.feed(hit(1000 * S + i64::from(number) * 1_000_000, 0, key));
     }
     again.end();

@@ -38,7 +38,7 @@
 //!
 //! # Running
 //!
-//! `STRESS_SECONDS` (4) says how long, `STRESS_SEED` (0) which seed comes first; a failure prints its seed. A seed fixes rules and
+//! `STRESS_SECONDS` (2) says how long, `STRESS_SEED` (0) which seed comes first; a failure prints its seed. A seed fixes rules and
 //! choices, not how threads are scheduled: run it for longer to see it again (`STRESS_ROUNDS=1` repeats it).
 
 mod follower;
@@ -82,7 +82,7 @@ fn random_roles() {
     let number = |name: &str, otherwise| {
         env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
     };
-    let time = Duration::from_secs(number("STRESS_SECONDS", 4));
+    let time = Duration::from_secs(number("STRESS_SECONDS", 2));
     let first = number("STRESS_SEED", 0);
     let rounds = number("STRESS_ROUNDS", u64::MAX);
     names::prepare();
