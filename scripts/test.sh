@@ -8,7 +8,11 @@ step "tests"
 # The harness keeps what passing tests say, their SKIP lines among it, unless it is asked.
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-cargo test --locked -- --show-output 2>&1 | tee "$log"
+# Examples have no tests: clippy compiles them in `make lint`.
+for what in "--lib --bins --tests" --doc; do
+	# shellcheck disable=SC2086
+	cargo test --locked $what -- --show-output
+done 2>&1 | tee "$log"
 if grep -q '^SKIP' "$log"; then
 	step "what was skipped"
 	grep '^SKIP' "$log" | sort | uniq -c
