@@ -629,13 +629,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_at_the_end_of_a_drain_is_told() {
-        let interface = InterfaceInfo {
-            name: "v1".to_owned(),
-            link_type: LinkType::ETHERNET,
-            snaplen: 0,
-            time_domain: TimeDomain::KernelSoftware,
-            time_resolution_ns: 1,
-        };
+        let domain = TimeDomain::KernelSoftware;
+        let interface = InterfaceInfo::new("v1", LinkType::ETHERNET, domain);
         let mut live = Live::new(interface, Vec::new(), 0, 0);
         let drain = Drain::closed(0, 10);
         let mut told = |now_ns, received, seen| {

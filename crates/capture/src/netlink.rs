@@ -333,11 +333,12 @@ impl Netlink {
         })
     }
 
-    /// Has the kernel refuse questions that it does not understand, and list only what they ask for. Since Linux 4.20; fails with
-    /// `ENOPROTOOPT` before.
-    pub(crate) fn strict(self) -> io::Result<Self> {
-        set_option(&self.socket, SOL_NETLINK, STRICT, &1)?;
-        Ok(self)
+    /// As [`Self::new`]; the kernel refuses questions that it does not understand, and lists only what they ask for. Since Linux 4.20; fails
+    /// with `ENOPROTOOPT` before.
+    pub(crate) fn strict() -> io::Result<Self> {
+        let netlink = Self::new()?;
+        set_option(&netlink.socket, SOL_NETLINK, STRICT, &1)?;
+        Ok(netlink)
     }
 }
 

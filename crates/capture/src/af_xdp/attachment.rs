@@ -117,15 +117,15 @@ impl Attachment {
         let sockets = Map::new(Map::SOCKETS, 4, 4, QUEUES_MAX)?;
         let shunted = Map::new(Map::LRU_HASH, FLOW_KEY_BYTES, 8, SHUNTED_MAX)?;
         let code = assemble(Parts {
-            counters: counters.as_fd().as_raw_fd(),
-            sockets: sockets.as_fd().as_raw_fd(),
-            shunted: shunted.as_fd().as_raw_fd(),
+            counters: counters.descriptor.as_raw_fd(),
+            sockets: sockets.descriptor.as_raw_fd(),
+            shunted: shunted.descriptor.as_raw_fd(),
             plan,
         });
         Ok(Self {
             hold: Mutex::default(),
             program: load_program(&code, plan.has_fragments)?,
-            counters: Counters::new(&counters, QUEUES_MAX)?,
+            counters: Counters::new(&counters.descriptor, QUEUES_MAX)?,
             sockets,
             shunted,
             plan,
@@ -331,9 +331,9 @@ mod tests {
             (Some(3840), true),
         ] {
             let mut code = assemble(Parts {
-                counters: counters.as_fd().as_raw_fd(),
-                sockets: sockets.as_fd().as_raw_fd(),
-                shunted: shunted.as_fd().as_raw_fd(),
+                counters: counters.descriptor.as_raw_fd(),
+                sockets: sockets.descriptor.as_raw_fd(),
+                shunted: shunted.descriptor.as_raw_fd(),
                 plan: Plan {
                     is_native: true,
                     packet_bytes_max,

@@ -206,13 +206,8 @@ impl Source for XdpSource {
         let (taken, attachment) = (Arc::new(taken), Arc::new(attachment));
         // It is set by this method only, which takes the source.
         let _ = self.shunt.attachment.set(Arc::downgrade(&attachment));
-        let info = InterfaceInfo {
-            name: self.config.interface.clone(),
-            link_type: LinkType::ETHERNET,
-            snaplen: 0,
-            time_domain: TimeDomain::KernelSoftware,
-            time_resolution_ns: 1,
-        };
+        let domain = TimeDomain::KernelSoftware;
+        let info = InterfaceInfo::new(taken.name(), LinkType::ETHERNET, domain);
         let near = CpuList::near(Path::new("/sys"), &self.config.interface, found.index);
         let queue = |(line, opened)| {
             let cpus = self.config.cpus.of_thread(&near);

@@ -19,14 +19,6 @@ pub(super) struct LowerDevice {
 }
 
 impl LowerDevice {
-    /// Whether the interface is up, whatever it is called now.
-    ///
-    /// # Errors
-    /// `ENODEV` where it was removed, or is in another network namespace ([`is_gone`]).
-    pub(super) fn is_up(&self) -> io::Result<bool> {
-        self.interface.is_up(self.index)
-    }
-
     /// Why a device that stood on it ends.
     pub(super) fn error(&self, device: &str) -> SourceError {
         let name = self.interface.name();
@@ -37,7 +29,7 @@ impl LowerDevice {
     }
 }
 
-/// Whether what a look found is that there is no such interface.
+/// Whether a look at an interface, whatever it is called now, found that it was removed or is in another network namespace.
 pub(super) fn is_gone(found: &io::Result<bool>) -> bool {
     let error = found.as_ref().err();
     error.is_some_and(|error| error.raw_os_error() == Some(libc::ENODEV))

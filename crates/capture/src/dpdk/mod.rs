@@ -43,4 +43,5 @@ mod sys;
 mod tests;
 
 pub use eal::{EalConfig, on_own_thread};
-pub use source::{DpdkConfig, DpdkSource, version};
+pub use source::{DpdkConfig, DpdkSource};
+pub use sys::version;

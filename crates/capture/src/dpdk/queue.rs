@@ -288,7 +288,7 @@ impl DpdkEngine {
         let is_needed = self.line == 0 || (known() == 0 && !self.shared.opened.quirks.is_vdev);
         let is_up = match &shared.lower {
             Some(lower) => {
-                let found = lower.is_up();
+                let found = lower.interface.is_up(lower.index);
                 if is_gone(&found) {
                     live.failure = Some(lower.error(&live.interface().name));
                     return live.stop(self);
@@ -312,7 +312,7 @@ impl DpdkEngine {
     /// Whether the interface that the vdev stands on was removed.
     fn stands_on_nothing(&self) -> bool {
         let lower = self.shared.lower.as_ref();
-        lower.is_some_and(|lower| is_gone(&lower.is_up()))
+        lower.is_some_and(|lower| is_gone(&lower.interface.is_up(lower.index)))
     }
 
     /// The port's counters as statistics.

@@ -12,7 +12,6 @@ use super::{
     port::{self, Opened},
     queue::{self, PortQueues, Stamping},
     stamps::{DeviceClock, Reading},
-    sys,
 };
 use crate::{
     CpuList, CpuTurns, InterfaceInfo, Probed, Source, SourceError, TimeDomain,
@@ -43,12 +42,6 @@ pub struct DpdkConfig {
 #[derive(Debug)]
 pub struct DpdkSource {
     config: DpdkConfig,
-}
-
-/// The version of DPDK that this program runs with: `DPDK 22.11.11`.
-#[must_use]
-pub fn version() -> String {
-    sys::version()
 }
 
 impl DpdkSource {
@@ -201,11 +194,8 @@ impl Source for DpdkSource {
                 Stamping::Fetch => (TimeDomain::Fetch, 1),
             };
             let interface = InterfaceInfo {
-                name: device.name().to_owned(),
-                link_type: LinkType::ETHERNET,
-                snaplen: 0,
-                time_domain,
                 time_resolution_ns,
+                ..InterfaceInfo::new(device.name(), LinkType::ETHERNET, time_domain)
             };
             let cpus = self.config.cpus.of_thread(&near);
             let notices = std::mem::take(&mut notices);

@@ -42,7 +42,7 @@ pub(super) fn host_use(name: &str) -> HostUse {
     let Some(index) = found.read("its index", index.map(i32::cast_unsigned)) else {
         return found;
     };
-    let Some(mut netlink) = found.read("what it is used for", socket()) else {
+    let Some(mut netlink) = found.read("what it is used for", Netlink::strict()) else {
         return found;
     };
     let has_address = has_address(&mut netlink, index);
@@ -63,11 +63,6 @@ impl HostUse {
         };
         outcome.map_err(note).ok()
     }
-}
-
-/// A socket to the calling thread's network namespace.
-pub(super) fn socket() -> io::Result<Netlink> {
-    Netlink::new()?.strict()
 }
 
 /// All links of the socket's network namespace, or of the one that it knows by this number.

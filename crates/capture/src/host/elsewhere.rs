@@ -21,7 +21,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::{
     HostUse,
-    ask::{list_links, socket},
+    ask::list_links,
     links::{Above, Link},
 };
 use crate::{
@@ -82,14 +82,8 @@ impl HostUse {
                     continue;
                 }
             };
-            match enter(&file, &own) {
-                Ok((links, own_id)) => {
-                    self.add(&links, index, own_id, &words);
-                    entered.push(file);
-                }
-                // A name without a namespace.
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
-                Err(error) => self.missed(format!("{words}: {error}")),
+            if self.add(enter(&file, &own), index, &words) {
+                entered.push(file);
             }
         }
         self.by_number(index, &own, &entered)
@@ -97,7 +91,7 @@ impl HostUse {
 
     /// Asks for those that this namespace has a number for and that were not entered.
     fn by_number(&mut self, index: u32, own: &File, entered: &[File]) -> io::Result<()> {
-        let mut netlink = socket()?;
+        let mut netlink = Netlink::strict()?;
         let mut known = BTreeSet::new();
         for file in entered {
             known.extend(id_of(&mut netlink, file)?);
@@ -108,32 +102,38 @@ impl HostUse {
                 continue;
             }
             let words = format!("network namespace {id} of 'ip netns list-id'");
-            match list_links(&mut netlink, Some(id)) {
-                Ok(links) => {
-                    // It may have got its number by this very question.
-                    let own_id = id_of(&mut netlink, own)?;
-                    self.add(&links, index, own_id, &words);
-                }
-                // Gone meanwhile.
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
-                Err(error) => self.missed(format!("{words}: {error}")),
-            }
+            // It may have got its number by this very question.
+            let links = list_links(&mut netlink, Some(id));
+            let seen = links.and_then(|links| Ok((links, id_of(&mut netlink, own)?)));
+            self.add(seen, index, &words);
         }
         Ok(())
     }
 
-    /// Adds those of another namespace's links that stand on the interface of this index in the namespace with this number.
-    fn add(&mut self, links: &[Link], index: u32, own_id: Option<i32>, words: &str) {
-        let Some(own_id) = own_id else { return };
-        for link in links.iter().filter(|link| link.is_on(index, Some(own_id))) {
-            let above = Above {
+    /// Adds those of another namespace's links that stand on the interface of this index; `seen` has the number too that the other has for
+    /// ours. Returns whether the other was seen.
+    fn add(&mut self, seen: io::Result<(Vec<Link>, Option<i32>)>, index: u32, words: &str) -> bool {
+        let (links, own_id) = match seen {
+            Ok(seen) => seen,
+            Err(error) => {
+                // A name without a namespace, or one that is gone meanwhile.
+                if error.raw_os_error() != Some(libc::EINVAL) {
+                    self.missed(format!("{words}: {error}"));
+                }
+                return false;
+            }
+        };
+        // Without a number nothing there can stand on anything here.
+        let stands_here = |link: &&Link| own_id.is_some() && link.is_on(index, own_id);
+        for link in links.iter().filter(stands_here) {
+            self.above.push(Above {
                 is_master: false,
                 name: link.name.clone(),
                 kind: link.kind.clone(),
                 namespace: Some(words.to_owned()),
-            };
-            self.above.push(above);
+            });
         }
+        true
     }
 
     /// The namespaces with a name, and those of processes.
@@ -184,7 +184,7 @@ impl HostUse {
 fn enter(namespace: &File, own: &File) -> io::Result<(Vec<Link>, Option<i32>)> {
     let work = || {
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-        let mut netlink = socket()?;
+        let mut netlink = Netlink::strict()?;
         // An upper has given its lower's namespace a number by then.
         let links = list_links(&mut netlink, None)?;
         Ok((links, id_of(&mut netlink, own)?))

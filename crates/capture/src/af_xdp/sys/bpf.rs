@@ -45,7 +45,7 @@ const _: () = assert!(size_of::<Instruction>() == 8);
 /// A map: keys and values of fixed sizes.
 #[derive(Debug)]
 pub(crate) struct Map {
-    descriptor: OwnedFd,
+    pub(crate) descriptor: OwnedFd,
     key_bytes: usize,
     value_bytes: usize,
 }
@@ -143,7 +143,7 @@ impl Map {
     fn change(&self, command: i32, key: &[u8], value: *const u8) -> io::Result<()> {
         assert_eq!(key.len(), self.key_bytes);
         let request = ElementRequest {
-            map: number(self.as_fd()),
+            map: number(self.descriptor.as_fd()),
             padding: 0,
             key: key.as_ptr() as u64,
             value: value as u64,
@@ -152,12 +152,6 @@ impl Map {
         // SAFETY: the pointers lead to as many bytes as the map's keys have and, where the command reads one, its values, as asserted.
         unsafe { call(command, &request) }?;
         Ok(())
-    }
-}
-
-impl AsFd for Map {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
     }
 }
 
@@ -173,8 +167,6 @@ pub(crate) fn load_program(
     instructions: &[Instruction],
     with_fragments: bool,
 ) -> io::Result<Program> {
-    let mut name = [0; 16];
-    name[..10].copy_from_slice(b"retroscope");
     let length = |len: usize| u32::try_from(len).map_err(io::Error::other);
     let instruction_count = length(instructions.len())?;
     let program = explained(|log| {
@@ -192,7 +184,7 @@ pub(crate) fn load_program(
             log,
             kernel_version: 0,
             flags: if with_fragments { HAS_FRAGMENTS } else { 0 },
-            name,
+            name: *b"retroscope\0\0\0\0\0\0",
             interface: 0,
             attach_type: ATTACH_XDP,
         };

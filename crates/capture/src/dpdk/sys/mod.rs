@@ -220,8 +220,9 @@ pub(super) fn take_words() -> String {
     String::from_utf8_lossy(&bytes[..length.min(bytes.len())]).into_owned()
 }
 
-/// The version that this program runs with: `DPDK 22.11.11`.
-pub(super) fn version() -> String {
+/// The version of DPDK that this program runs with: `DPDK 22.11.11`.
+#[must_use]
+pub fn version() -> String {
     // SAFETY: rte_version returns a NUL-terminated string that stays.
     let version = unsafe { CStr::from_ptr(rsd_version()) };
     version.to_string_lossy().into_owned()
