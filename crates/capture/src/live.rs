@@ -168,8 +168,8 @@ impl Drain {
     fn open(now_ns: i64) -> Self {
         Self {
             is_open: true,
-            quiet_from_ns: now_ns.saturating_add(RECEIVE_PATH_NS),
             give_up_ns: now_ns.saturating_add(OPEN_DRAIN_NS),
+            ..Self::closed(now_ns, RECEIVE_PATH_NS)
         }
     }
 

@@ -176,7 +176,7 @@ impl<'q> Burst<'q> {
 }
 
 /// A descriptor of one lent frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FrameMeta {
     /// Nanoseconds since the UNIX epoch, as the engine stamped it.
     pub time_ns: i64,

@@ -146,17 +146,16 @@ impl fmt::Display for FlowKey {
             Self::Ports { proto, low, high } => write!(f, "{} {low} {high}", ProtoName(proto)),
             Self::Ip { proto, low, high } => write!(f, "{} {low} {high}", ProtoName(proto)),
             Self::Mac {
-                ether_type: Some(ether_type),
+                ether_type,
                 low,
                 high,
             } => {
-                write!(f, "ether 0x{ether_type:04x} {} {}", Mac(low), Mac(high))
+                match ether_type {
+                    Some(ether_type) => write!(f, "ether 0x{ether_type:04x}")?,
+                    None => f.write_str("llc")?,
+                }
+                write!(f, " {} {}", Mac(low), Mac(high))
             }
-            Self::Mac {
-                ether_type: None,
-                low,
-                high,
-            } => write!(f, "llc {} {}", Mac(low), Mac(high)),
             Self::Link {
                 link_type,
                 protocol,

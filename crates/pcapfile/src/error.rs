@@ -79,26 +79,13 @@ pub enum WriteError {
     /// An earlier write failed, so the file may end inside a record.
     #[error("the file may end inside a record since an earlier write failed")]
     Failed,
-    /// A packet has more captured bytes than its interface's snap length lets readers accept. Nothing was written.
-    #[error("a packet of {captured_len} captured bytes exceeds the limit of {limit}")]
-    PacketTooLong {
-        /// Bytes of the packet.
-        captured_len: usize,
-        /// The most that is allowed.
-        limit: u32,
-    },
-    /// A comment, name or other option is too long. Nothing was written.
-    #[error("an option of {bytes} bytes exceeds the limit of {limit}")]
-    OptionTooLong {
-        /// Bytes of the option.
-        bytes: usize,
-        /// The most that is allowed.
-        limit: usize,
-    },
-    /// All options of a block together are too long. Nothing was written.
-    #[error("a block of {bytes} bytes exceeds the limit of {limit}")]
-    BlockTooLong {
-        /// Bytes of the block.
+    /// A packet has more captured bytes than its interface's snap length lets readers accept, an option is too long, or all options of a
+    /// block together are. Nothing was written.
+    #[error("{what} of {bytes} bytes exceeds the limit of {limit}")]
+    TooLong {
+        /// With its article: `a packet`.
+        what: &'static str,
+        /// Its bytes.
         bytes: usize,
         /// The most that is allowed.
         limit: usize,

@@ -1,6 +1,6 @@
 //! What to generate, and the text form `generate:flows=…,size=…`.
 
-use std::{str::FromStr, time::Duration};
+use std::{fmt::Display, ops::RangeInclusive, str::FromStr, time::Duration};
 
 use super::{
     quantity::{self, per_second},
@@ -103,16 +103,8 @@ impl GeneratorConfig {
     /// # Errors
     /// [`SourceError::Usage`] with what to write instead.
     pub fn check(&self) -> Result<(), SourceError> {
-        if !(1..=1_000_000).contains(&self.flows) {
-            return Err(usage(format!(
-                "flows={} is out of range: write 1 to 1000000",
-                self.flows
-            )));
-        }
-        if !(60..=9014).contains(&self.size) {
-            let hint = "write 60 to 9014, the bytes of a frame without its frame check sequence";
-            return Err(usage(format!("size={} is out of range: {hint}", self.size)));
-        }
+        in_range("flows", self.flows, 1..=1_000_000, FLOWS)?;
+        in_range("size", self.size, 60..=9014, SIZE)?;
         if !self.rate.is_none_or(Rate::is_in_range) {
             return Err(usage(
                 "the rate is out of range: write 1pps to 1Gpps, or 1bit to 10000Gbit".to_owned(),
@@ -148,23 +140,11 @@ impl GeneratorConfig {
     /// Sets one field from its text.
     fn set(&mut self, key: &str, value: &str) -> Result<(), SourceError> {
         match key {
-            "flows" => self.flows = number(key, value, "1 to 1000000")?,
-            "size" => {
-                self.size = number(
-                    key,
-                    value,
-                    "60 to 9014, the bytes of a frame without its frame check sequence",
-                )?
-            }
+            "flows" => self.flows = number(key, value, FLOWS)?,
+            "size" => self.size = number(key, value, SIZE)?,
             "rate" => self.rate = Some(value.parse()?),
             "seed" => self.seed = number(key, value, "a number from 0 to 18446744073709551615")?,
-            "count" => {
-                self.count = Some(number(
-                    key,
-                    value,
-                    "how many frames to make, such as 1000000",
-                )?)
-            }
+            "count" => self.count = Some(number(key, value, COUNT)?),
             "trigger-after" => self.trigger_after = Some(duration(key, value)?),
             "duration" => self.duration = Some(duration(key, value)?),
             _ => {
@@ -201,6 +181,24 @@ impl FromStr for GeneratorConfig {
         config.check()?;
         Ok(config)
     }
+}
+
+/// What to write for the number of flows, the bytes of a frame, and the number of frames.
+const FLOWS: &str = "1 to 1000000";
+const SIZE: &str = "60 to 9014, the bytes of a frame without its frame check sequence";
+const COUNT: &str = "how many frames to make, such as 1000000";
+
+fn in_range<T: PartialOrd + Display>(
+    key: &str,
+    value: T,
+    range: RangeInclusive<T>,
+    expected: &str,
+) -> Result<(), SourceError> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let message = format!("{key}={value} is out of range: write {expected}");
+    Err(usage(message))
 }
 
 /// A number, or a sentence that says what to write.

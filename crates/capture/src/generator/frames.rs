@@ -14,7 +14,7 @@ use super::{
     schedule::{Interval, Schedule},
     template::{HEADER_BYTES, NUMBER_BYTES, Template, renew, renew_behind_text},
 };
-use crate::{Burst, Direction, FrameMeta, SourceError};
+use crate::{Burst, FrameMeta, SourceError};
 
 /// UDP destination port of the trigger packet, outside the range of the background flows.
 pub const TRIGGER_PORT: u16 = 60_000;
@@ -131,13 +131,10 @@ impl Generator {
         // At most 9014.
         let captured_len = u32::from(config.size);
         let meta = |place: usize| FrameMeta {
-            time_ns: 0,
             offset: place * place_bytes,
             captured_len,
             wire_len: captured_len,
-            interface: 0,
-            direction: Direction::Unknown,
-            vlan: None,
+            ..FrameMeta::default()
         };
         let own = if is_by_flow { places } else { 0 };
         Self {

@@ -1,6 +1,6 @@
 //! Where packets wait between libpcap's callback and the caller: one buffer that stays in the cache.
 
-use crate::{Burst, Direction, FrameMeta};
+use crate::{Burst, FrameMeta};
 
 /// Bytes of a burst from which on no more packets are taken. With the largest packet behind it, it fits the second-level
 /// cache of a processor of today.
@@ -36,9 +36,7 @@ impl Stage {
             offset: self.memory.len(),
             captured_len,
             wire_len,
-            interface: 0,
-            direction: Direction::Unknown,
-            vlan: None,
+            ..FrameMeta::default()
         });
         self.memory.extend_from_slice(data);
         self.frames.len() < FRAMES_ENOUGH && self.memory.len() < BYTES_ENOUGH

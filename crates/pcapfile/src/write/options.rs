@@ -97,7 +97,8 @@ impl<'b> Encoder<'b> {
 
     /// One option, padded.
     pub(super) fn option(&mut self, code: u16, value: &[u8]) -> Result<(), WriteError> {
-        let length = u16::try_from(value.len()).map_err(|_| WriteError::OptionTooLong {
+        let length = u16::try_from(value.len()).map_err(|_| WriteError::TooLong {
+            what: "an option",
             bytes: value.len(),
             limit: usize::from(u16::MAX),
         })?;
@@ -141,7 +142,8 @@ impl<'b> Encoder<'b> {
         let length = u32::try_from(bytes)
             .ok()
             .filter(|length| *length <= BLOCK_BYTES_MAX)
-            .ok_or(WriteError::BlockTooLong {
+            .ok_or(WriteError::TooLong {
+                what: "a block",
                 bytes,
                 limit: BLOCK_BYTES_MAX as usize,
             })?;

@@ -99,7 +99,7 @@ impl<W: Write> PcapWriter<W> {
     /// `wire_len` is written as given.
     ///
     /// # Errors
-    /// [`WriteError::PacketTooLong`] if `data` is longer than the snap length; [`WriteError::Io`] and
+    /// [`WriteError::TooLong`] if `data` is longer than the snap length; [`WriteError::Io`] and
     /// [`WriteError::Failed`] end the writer.
     pub fn record(&mut self, time_ns: i64, wire_len: u32, data: &[u8]) -> Result<(), WriteError> {
         let captured_len = captured_len(data, self.captured_len_max)?;
@@ -186,9 +186,10 @@ mod tests {
         let refused = writer.record(0, 5, &[0; 5]);
         assert!(matches!(
             refused,
-            Err(WriteError::PacketTooLong {
-                captured_len: 5,
-                limit: 4
+            Err(WriteError::TooLong {
+                bytes: 5,
+                limit: 4,
+                ..
             })
         ));
         writer.record(0, 5, &[0; 4]).unwrap();

@@ -54,7 +54,7 @@ impl<W: Write> PcapNgWriter<W> {
     /// Writes the section header block.
     ///
     /// # Errors
-    /// [`WriteError::OptionTooLong`], [`WriteError::BlockTooLong`], [`WriteError::Io`].
+    /// [`WriteError::TooLong`], [`WriteError::Io`].
     pub fn new(inner: W, options: &SectionOptions) -> Result<Self, WriteError> {
         let mut writer = Self {
             sink: Sink::new(inner),
@@ -75,7 +75,7 @@ impl<W: Write> PcapNgWriter<W> {
     /// Writes an interface description block and returns the interface's index, counted from 0.
     ///
     /// # Errors
-    /// [`WriteError::TooManyInterfaces`], [`WriteError::OptionTooLong`], [`WriteError::BlockTooLong`];
+    /// [`WriteError::TooManyInterfaces`], [`WriteError::TooLong`];
     /// [`WriteError::Io`] and [`WriteError::Failed`] end the writer.
     pub fn add_interface(&mut self, interface: &Interface) -> Result<u32, WriteError> {
         let index = u32::try_from(self.interfaces.len())
@@ -106,9 +106,8 @@ impl<W: Write> PcapNgWriter<W> {
     /// resolution; `wire_len` is written as given.
     ///
     /// # Errors
-    /// [`WriteError::UnknownInterface`]; [`WriteError::PacketTooLong`] if `data` is longer than the interface's snap
-    /// length; [`WriteError::OptionTooLong`], [`WriteError::BlockTooLong`]; [`WriteError::Io`] and [`WriteError::Failed`]
-    /// end the writer.
+    /// [`WriteError::UnknownInterface`]; [`WriteError::TooLong`], also if `data` is longer than the interface's snap length;
+    /// [`WriteError::Io`] and [`WriteError::Failed`] end the writer.
     pub fn packet(
         &mut self,
         interface: u32,
@@ -138,30 +137,10 @@ impl<W: Write> PcapNgWriter<W> {
         self.sink.write([head, data, tail])
     }
 
-    /// Writes an enhanced packet block without options: [`PcapNgWriter::packet`].
-    ///
-    /// # Errors
-    /// As [`PcapNgWriter::packet`].
-    pub fn record(
-        &mut self,
-        interface: u32,
-        time_ns: i64,
-        wire_len: u32,
-        data: &[u8],
-    ) -> Result<(), WriteError> {
-        self.packet(
-            interface,
-            time_ns,
-            wire_len,
-            data,
-            &PacketOptions::default(),
-        )
-    }
-
     /// Writes an interface statistics block. There may be several for an interface; the last one counts.
     ///
     /// # Errors
-    /// [`WriteError::UnknownInterface`], [`WriteError::OptionTooLong`], [`WriteError::BlockTooLong`];
+    /// [`WriteError::UnknownInterface`], [`WriteError::TooLong`];
     /// [`WriteError::Io`] and [`WriteError::Failed`] end the writer.
     pub fn statistics(
         &mut self,

@@ -67,8 +67,9 @@ pub(super) fn captured_len(data: &[u8], limit: u32) -> Result<u32, WriteError> {
     let captured_len = u32::try_from(data.len()).ok();
     captured_len
         .filter(|length| *length <= limit)
-        .ok_or(WriteError::PacketTooLong {
-            captured_len: data.len(),
-            limit,
+        .ok_or(WriteError::TooLong {
+            what: "a packet",
+            bytes: data.len(),
+            limit: limit as usize,
         })
 }

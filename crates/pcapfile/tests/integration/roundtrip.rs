@@ -7,8 +7,8 @@ use std::{
 
 use crate::common::{every_encoding, gzip, packets, pcapng, read_all, zstd};
 use retroscope_pcapfile::{
-    ByteOrder, Compression, Interface, LinkType, PcapNgWriter, PcapOptions, PcapWriter, Reader,
-    Resolution, SectionOptions, WriteError, scan_link_types,
+    ByteOrder, Compression, Interface, LinkType, PacketOptions, PcapNgWriter, PcapOptions,
+    PcapWriter, Reader, Resolution, SectionOptions, WriteError, scan_link_types,
 };
 
 /// A stream that gives one byte a call, and an interruption before each.
@@ -148,7 +148,9 @@ fn times_before_1970_are_clamped_and_told() {
         .add_interface(&Interface::new(LinkType::RAW))
         .unwrap();
     for time in times {
-        writer.record(interface, time, 0, &[]).unwrap();
+        writer
+            .packet(interface, time, 0, &[], &PacketOptions::default())
+            .unwrap();
     }
     assert_eq!(writer.times_clamped(), 2);
     let (read, end) = read_all(&writer.finish().unwrap()[..]);
@@ -169,7 +171,9 @@ fn microsecond_interfaces_round_down() {
     };
     let interface = writer.add_interface(&options).unwrap();
     for time in [1_999, 5_000_000_999] {
-        writer.record(interface, time, 0, &[]).unwrap();
+        writer
+            .packet(interface, time, 0, &[], &PacketOptions::default())
+            .unwrap();
     }
     let (read, end) = read_all(&writer.finish().unwrap()[..]);
     assert!(end.is_ok(), "{end:?}");
@@ -240,7 +244,9 @@ fn link_types_are_found_to_the_end() {
     ] {
         let interface = writer.add_interface(&Interface::new(link_type)).unwrap();
         for _ in 0..300 {
-            writer.record(interface, 0, 4, &[1, 2, 3, 4]).unwrap();
+            writer
+                .packet(interface, 0, 4, &[1, 2, 3, 4], &PacketOptions::default())
+                .unwrap();
         }
     }
     let mut file = writer.finish().unwrap();
@@ -303,7 +309,7 @@ fn a_full_disk_is_told_once_and_ends_the_writer() {
     let failed = writer.add_interface(&Interface::new(LinkType::ETHERNET));
     assert!(matches!(failed, Err(WriteError::Io { written: 28, .. })));
     assert!(matches!(
-        writer.record(0, 0, 0, &[]),
+        writer.packet(0, 0, 0, &[], &PacketOptions::default()),
         Err(WriteError::UnknownInterface {
             interface: 0,
             count: 0
@@ -322,36 +328,41 @@ fn misuse_writes_nothing() {
     let before = writer.inner_mut().len();
     let long = "x".repeat(65_536);
     let comments = [long.as_str()];
-    let too_long = retroscope_pcapfile::PacketOptions {
+    let too_long = PacketOptions {
         comments: &comments,
         ..Default::default()
     };
     let many = vec![&long[1..]; 300];
-    let too_many = retroscope_pcapfile::PacketOptions {
+    let too_many = PacketOptions {
         comments: &many,
         ..Default::default()
     };
     assert!(matches!(
-        writer.record(interface, 0, 65, &[0; 65]),
-        Err(WriteError::PacketTooLong { limit: 64, .. })
+        writer.packet(interface, 0, 65, &[0; 65], &PacketOptions::default()),
+        Err(WriteError::TooLong { limit: 64, .. })
     ));
     assert!(matches!(
         writer.packet(interface, 0, 1, &[0], &too_long),
-        Err(WriteError::OptionTooLong { bytes: 65_536, .. })
+        Err(WriteError::TooLong { bytes: 65_536, .. })
     ));
     assert!(matches!(
         writer.packet(interface, 0, 1, &[0], &too_many),
-        Err(WriteError::BlockTooLong { .. })
+        Err(WriteError::TooLong {
+            what: "a block",
+            ..
+        })
     ));
     assert!(matches!(
-        writer.record(1, 0, 0, &[]),
+        writer.packet(1, 0, 0, &[], &PacketOptions::default()),
         Err(WriteError::UnknownInterface {
             interface: 1,
             count: 1
         })
     ));
     assert_eq!(writer.inner_mut().len(), before);
-    writer.record(interface, 0, 65, &[0; 64]).unwrap();
+    writer
+        .packet(interface, 0, 65, &[0; 64], &PacketOptions::default())
+        .unwrap();
     let (read, end) = read_all(&writer.finish().unwrap()[..]);
     assert!(end.is_ok());
     assert_eq!(read.len(), 1);

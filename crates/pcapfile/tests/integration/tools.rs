@@ -8,7 +8,9 @@ use std::{
 };
 
 use crate::common::{Packet, every_encoding, packets, pcapng, read_all};
-use retroscope_pcapfile::{ByteOrder, Interface, LinkType, PcapNgWriter, SectionOptions};
+use retroscope_pcapfile::{
+    ByteOrder, Interface, LinkType, PacketOptions, PcapNgWriter, SectionOptions,
+};
 
 /// Standard output of a tool that is expected to succeed; `None`, loudly, where the tool is not installed.
 fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
@@ -141,7 +143,15 @@ fn tools_read_several_link_types() {
     for (link_type, time_ns) in [(LinkType::ETHERNET, 0), (LinkType::RAW, 1_000_000_001)] {
         let interface = Interface::new(link_type);
         let interface = writer.add_interface(&interface).unwrap();
-        writer.record(interface, time_ns, 20, &[0x45; 20]).unwrap();
+        writer
+            .packet(
+                interface,
+                time_ns,
+                20,
+                &[0x45; 20],
+                &PacketOptions::default(),
+            )
+            .unwrap();
     }
     fs::write(&path, writer.finish().unwrap()).unwrap();
     if let Some(times) = output("tshark", &["-Tfields", "-eframe.time_epoch", "-r"], &path) {

@@ -53,7 +53,13 @@ fn pcapng_copies_keep_interfaces_of_all_sections() {
         .packet(index, TIME_NS, 9000, &ethernet(17, 5, 6), &flags)
         .unwrap();
     second
-        .record(index, TIME_NS, 60, &ethernet(6, 7, 8))
+        .packet(
+            index,
+            TIME_NS,
+            60,
+            &ethernet(6, 7, 8),
+            &PacketOptions::default(),
+        )
         .unwrap();
     bytes.extend(second.finish().unwrap());
     let path = write(&directory, "in.pcapng", &bytes);

@@ -8,7 +8,7 @@ use std::{
 
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{
-    Interface, PcapNgWriter, PcapOptions, PcapWriter, Reader, SectionOptions,
+    Interface, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter, Reader, SectionOptions,
 };
 use tempfile::TempDir;
 
@@ -98,7 +98,9 @@ pub(crate) fn section(interfaces: &[(&str, LinkType)]) -> Vec<u8> {
         } else {
             ethernet(6, 1, 2)
         };
-        writer.record(index, TIME_NS, 60, &frame).unwrap();
+        writer
+            .packet(index, TIME_NS, 60, &frame, &PacketOptions::default())
+            .unwrap();
     }
     writer.finish().unwrap()
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::{Interface, PcapNgWriter, SectionOptions};
+use retroscope_pcapfile::{Interface, PacketOptions, PcapNgWriter, SectionOptions};
 use serde_json::Value;
 
 use super::{S, args, contents, oracle::read, question, record, run, write_capture};
@@ -184,7 +184,13 @@ fn pcap_has_one_link_type_a_file() {
     for i in 0..10 {
         let data: &[u8] = if i % 2 == 0 { &ether } else { &ip };
         writer
-            .record(i % 2, 1_000_000_000_000_000_001 + i64::from(i), 60, data)
+            .packet(
+                i % 2,
+                1_000_000_000_000_000_001 + i64::from(i),
+                60,
+                data,
+                &PacketOptions::default(),
+            )
             .unwrap();
     }
     writer.finish().unwrap();

@@ -6,7 +6,7 @@ use std::{
 };
 
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::{Interface, PcapNgWriter, SectionOptions};
+use retroscope_pcapfile::{Interface, PacketOptions, PcapNgWriter, SectionOptions};
 use serde_json::{Value, json};
 
 use super::{S, args, contents, question, run};
@@ -56,7 +56,15 @@ fn time_stamps_that_the_format_cannot_hold_are_told() {
         writer.add_interface(&interface).unwrap();
         for second in seconds {
             let packet = udp(if second == seconds[1] { 9 } else { 7 });
-            writer.record(0, (second + 1000) * S, 28, &packet).unwrap();
+            writer
+                .packet(
+                    0,
+                    (second + 1000) * S,
+                    28,
+                    &packet,
+                    &PacketOptions::default(),
+                )
+                .unwrap();
         }
         writer.finish().unwrap();
         // The description becomes an option `if_tsoffset`: all stamps are 1000 s earlier.
@@ -90,12 +98,16 @@ fn packets_of_too_many_interfaces_are_lost() {
         let mut writer = writer(capture);
         let interface = Interface::new(LinkType::RAW);
         writer.add_interface(&interface).unwrap();
-        writer.record(0, S, 28, &udp(9)).unwrap();
+        writer
+            .packet(0, S, 28, &udp(9), &PacketOptions::default())
+            .unwrap();
         for _ in 1..40_000 {
             writer.add_interface(&interface).unwrap();
         }
         for second in 2..5 {
-            writer.record(39_999, second * S, 28, &udp(7)).unwrap();
+            writer
+                .packet(39_999, second * S, 28, &udp(7), &PacketOptions::default())
+                .unwrap();
         }
         writer.finish().unwrap();
     }
