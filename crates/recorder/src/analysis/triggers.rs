@@ -24,8 +24,8 @@ use crate::{
 
 /// Rules that run one by one at most.
 const FEW: usize = 4;
-/// Rules that run as one function at most. So many ports and hosts take less than half the time of a rule set. Of twice as many the
-/// function is hardly quicker than the set, and as long as there is no code for all of them, their programs one by one are slower.
+/// Rules that run as one function at most. For so many ports and hosts that is quicker than a rule set. For many more it gains less, and
+/// as long as there is no code for all of them, their programs one by one are slower than the set.
 const FEW_TOGETHER: usize = 16;
 /// And at least.
 const TOGETHER_MIN: usize = 2;
