@@ -329,8 +329,10 @@ impl Template {
 
     /// One piece of text with `value` in the place of each variable.
     fn piece(&self, bytes: &Range<usize>, value: impl Fn(Variable) -> String) -> Piece {
-        let numbers = self.numbers.iter().cloned();
-        let numbers = numbers.filter(|(span, _)| bytes.contains(&span.start));
+        let numbers = self.numbers.iter();
+        let numbers = numbers
+            .filter(|(span, _)| bytes.contains(&span.start))
+            .cloned();
         let values = self.filled_in(bytes).iter();
         let values = values.map(|(span, variable)| (span.clone(), value(*variable)));
         let mut all: Vec<_> = numbers.chain(values).collect();

@@ -60,8 +60,8 @@ pub struct RuleSet {
     work: Index,
     books: Books,
     numbers: Numbers,
-    /// With the numbers of rules in the tables.
-    rules: HashMap<RuleId, (u32, Kept)>,
+    /// With the numbers of rules in the tables. In boxes, so that little is moved when the map grows.
+    rules: HashMap<RuleId, (u32, Box<Kept>)>,
     /// What was put together since the caller last asked.
     joints: Vec<Joint>,
     shared: Arc<Shared>,
@@ -254,7 +254,7 @@ impl RuleSet {
         if kept.is_followed() {
             self.work.followed += 1;
         }
-        self.rules.insert(id, (rule, kept));
+        self.rules.insert(id, (rule, Box::new(kept)));
         Ok(Placed { placement, refused })
     }
 
