@@ -38,7 +38,7 @@ pub fn write(facts: &Facts, folder: &Path) -> io::Result<()> {
     fs::write(&path, text + "\n").map_err(|error| at(&path, &error))
 }
 
-/// Reads what [`write`] wrote.
+/// Reads what [`write()`] wrote.
 ///
 /// # Errors
 /// The system's, or what is wrong with the text, with the path.

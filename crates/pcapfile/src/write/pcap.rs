@@ -22,8 +22,8 @@ const TIME_NS_MAX: i64 = u32::MAX as i64 * SECOND_NS + 999_999_999;
 pub struct PcapOptions {
     /// Link-layer header type of all packets.
     pub link_type: LinkType,
-    /// Bits to set in the upper 6 bits of the link type field (`0xfc00_0000`), as
-    /// [`Format::link_type_extra`](crate::Format::link_type_extra) gives them; other bits are left out.
+    /// Bits to set in the upper 6 bits of the link type field (`0xfc00_0000`), as they were read
+    /// ([`Format::pcap`](crate::Format::pcap)); other bits are left out.
     pub link_type_extra: u32,
     /// Bytes kept of each packet at most; 0 means no limit, and readers then take 262,144.
     pub snaplen: u32,
