@@ -29,7 +29,7 @@ bench: setup ## every benchmark: queues, memory, latency, then files and filters
 bench-quick: setup ## its own tests, then the rows that ring and filters are judged by, into bench/results.json of the target directory (ROWS=ring selects)
 	@scripts/bench.sh quick
 
-bench-capture: setup ## live capture over veth, as root: processor time and highest lossless rate against other programs (8 minutes)
+bench-capture: setup ## live capture over veth, as root: processor time against other programs (5 minutes)
 	@scripts/bench.sh capture
 
 verify: setup ## the slow checks of the ring: loom, model, random roles, sanitizers (half an hour, STRESS_SECONDS=600)

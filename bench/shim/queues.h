@@ -28,8 +28,8 @@ struct queue_functions {
 	bool (*try_receive)(void *queue, uint32_t consumer, void *item);
 };
 
-/* Sizes of items: a pointer or token, and a description of 16 bytes with 64 bytes of packet. */
-#define FOR_EACH_ITEM_BYTES(F) F(8) F(80)
+/* Sizes of items: a pointer or token. */
+#define FOR_EACH_ITEM_BYTES(F) F(8)
 
 /* The functions of a queue for items of that many bytes, or NULL: not one of the sizes above. Valid for ever. */
 const struct queue_functions *readerwriterqueue_functions(uint32_t item_bytes);

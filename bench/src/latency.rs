@@ -5,16 +5,15 @@
 //! rate, as an idle recorder does, and reads the clock once for each run of packets that it is handed.
 
 use std::{
-    fs, io, thread,
+    io, thread,
     time::{Duration, Instant},
 };
 
-use retroscope_ring::{GroupKind, Mode, Producer, Reader, Record, RingConfig};
+use retroscope_ring::{GroupKind, Producer, Reader, Record, RingConfig};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::{
-    contest::{Course, Frames, Load, Work, together},
-    limits::DESCRIPTOR_BYTES,
+    contest::{Course, Frames, Work, together},
     measure::{Entrant, Failure, Spread, check_count, check_lapped},
     ring::{made, store_burst},
     session::Session,
@@ -26,10 +25,6 @@ const NAP: Duration = Duration::from_millis(10);
 const SLEEP_MIN_NS: u64 = 200_000;
 /// Bytes of the packets.
 const PACKET_BYTES: usize = 64;
-/// Bytes that a packet takes in the ring.
-const RECORD_BYTES: u64 = (DESCRIPTOR_BYTES + PACKET_BYTES) as u64;
-/// Latencies that memory is prepared for where not every packet's is taken.
-const ROOM_MAX: u64 = 1 << 20;
 /// More than any of the runs can store, so that nobody is lapped.
 const RING_BYTES: u64 = 256 << 20;
 /// How long a reader is watched while nothing comes.
@@ -44,17 +39,14 @@ const RATES: [(&str, u32); 6] = [
     ("10mpps", 10_000_000),
 ];
 
-/// What a run found, in the order of [`FOUND`].
-type Latency = [f64; 6];
-/// Half of the packets were seen after this, 99 of 100, and all, in microseconds; what a hypervisor took of all CPUs during the run, in
-/// milliseconds, 10 at a time, 0 where it does not tell; processor time of the reader's thread, in percent of the time that the run took;
-/// and how long it took to fill two buckets at its rate, in microseconds: what latency may be at saturation.
-const FOUND: [&str; 6] = ["p50", "p99", "max", "stolen", "cpu", "two-buckets"];
-/// Those of them that are rows.
-const ROWS: usize = 4;
-const P99: usize = 1;
-const CPU: usize = 4;
-const TWO_BUCKETS: usize = 5;
+/// What a run found.
+#[derive(Debug, Clone, Copy, Default)]
+struct Found {
+    /// 99 of 100 packets were seen after so many microseconds.
+    p99_us: f64,
+    /// Processor time of the reader's thread, in percent of the time that the run took.
+    cpu_percent: f64,
+}
 
 /// The judged rows of latency, and the idle reader.
 pub(crate) fn judged(session: &Session) -> io::Result<()> {
@@ -62,7 +54,7 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
         // Long enough that a processor lost for some milliseconds is less than one packet in a hundred.
         let time = session.scale.time(0.5);
         session.row(&format!("ring/latency/{row}-p99-us"), None, || {
-            let entrant = Entrant::new("us", || Ok(paced(rate, time)?[P99]));
+            let entrant = Entrant::new("us", || Ok(paced(rate, time)?.p99_us));
             session.heat("latency", vec![entrant]).0[0].spread()
         })?;
     }
@@ -71,132 +63,56 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
     })
 }
 
-/// From an idle link to saturation.
+/// From an idle link to ten million packets a second.
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
-    let repeated = |run: &dyn Fn() -> Result<Latency, Failure>| {
-        (0..session.scale.repetitions.min(3))
-            .map(|_| run())
-            .collect::<Result<Vec<_>, _>>()
-    };
-    for (name, rate) in RATES {
+    let entrant = |(name, rate)| {
         let seconds = if rate <= 1_000_000 { 1.0 } else { 0.5 };
         let time = session.scale.time(seconds);
-        write(session, name, &repeated(&|| paced(rate, time)))?;
-    }
-    let found = repeated(&|| saturated(session.scale.ring_bytes));
-    write(session, "saturated", &found)?;
-    session.row("latency/two-buckets", None, || {
-        let (two, p99) = (spread(&found, TWO_BUCKETS)?, spread(&found, P99)?.median);
-        if p99 <= two.median {
-            return Ok(two);
-        }
-        let why = format!("p99 is {p99} us, which must be {} us or less", two.median);
-        Err(Failure::Wrong(why))
-    })
-}
-
-/// What some runs found.
-type Runs = Result<Vec<Latency>, Failure>;
-
-fn write(session: &Session, rate: &str, found: &Runs) -> io::Result<()> {
-    for (at, name) in FOUND.iter().enumerate().take(ROWS) {
-        let row = format!("latency/{rate}/{name}");
-        session.row(&row, None, || spread(found, at))?;
-    }
-    Ok(())
-}
-
-fn spread(found: &Runs, at: usize) -> Result<Spread, Failure> {
-    let found = found.as_ref().map_err(Clone::clone)?;
-    Spread::of(&found.iter().map(|figures| figures[at]).collect::<Vec<_>>())
+        let run = move || Ok(paced(rate, time)?.p99_us);
+        Entrant::new(format!("latency/{name}/p99"), run)
+    };
+    session.measure("latency", RATES.into_iter().map(entrant).collect())
 }
 
 /// Stores packets at a rate for a while and reads them.
-fn paced(packets_per_second: u32, time: Duration) -> Result<Latency, Failure> {
+fn paced(packets_per_second: u32, time: Duration) -> Result<Found, Failure> {
     let interval = Duration::from_secs(1) / packets_per_second;
     let packets = time.as_nanos() * u128::from(packets_per_second) / 1_000_000_000;
-    let packets = u64::try_from(packets).unwrap_or(u64::MAX);
-    run(&live(), GroupKind::Lapped, packets, interval)
-}
-
-/// Stores packets as fast as they can be, for two laps of a ring, which waits for the reader; the clock is read once a burst. Of each run of
-/// packets that the reader is handed, the first is taken: the one that waited longest.
-fn saturated(ring_bytes: u64) -> Result<Latency, Failure> {
-    let config = RingConfig {
-        mode: Mode::Wait,
-        ..RingConfig::new(ring_bytes, 1, 1)
-    };
-    let packets = ring_bytes * 2 / RECORD_BYTES;
-    run(&config, GroupKind::Gating, packets, Duration::ZERO)
+    run(u64::try_from(packets).unwrap_or(u64::MAX), interval)
 }
 
 /// Percent of a core that a reader takes while nothing is stored.
 fn silent(time: Duration) -> Result<f64, Failure> {
     // The only packet comes at the end, and ends the run.
-    Ok(run(&live(), GroupKind::Lapped, 1, time)?[CPU])
+    Ok(run(1, time)?.cpu_percent)
 }
 
-/// A ring as a live recorder has it.
-fn live() -> RingConfig {
-    RingConfig::new(RING_BYTES, 1, 1)
-}
-
-/// The first packet is due after one interval; an interval of 0: all of them at once, in bursts.
-fn run(
-    config: &RingConfig,
-    kind: GroupKind,
-    packets: u64,
-    interval: Duration,
-) -> Result<Latency, Failure> {
-    let (ring, mut producers) = made(config)?;
-    let reader = ring.group(kind);
+/// The first packet is due after one interval. The ring is as a live recorder has it.
+fn run(packets: u64, interval: Duration) -> Result<Found, Failure> {
+    let (ring, mut producers) = made(&RingConfig::new(RING_BYTES, 1, 1))?;
+    let reader = ring.group(GroupKind::Lapped);
     let mut reader = reader.map_err(|error| Failure::system("making a reader", error))?;
-    let bucket_bytes = ring.bucket_bytes();
-    let each = if interval.is_zero() { 0 } else { packets };
     // Touched memory, and not zeros, which the system may give without pages: a first touch costs microseconds a page.
-    let room = packets.clamp(1, ROOM_MAX.max(each));
-    let mut latencies = vec![u32::MAX; usize::try_from(room).unwrap_or(usize::MAX)];
+    let mut latencies = vec![u32::MAX; usize::try_from(packets).unwrap_or(usize::MAX)];
     latencies.clear();
-    let frames = Frames::new(PACKET_BYTES);
-    let (start, stolen_before_ms) = (Instant::now(), stolen_ms());
-    let writing: Work<'_, Option<[f64; 5]>> =
-        Box::new(|_| store(&mut producers[0], &frames, packets, start, interval).map(|()| None));
-    let reading: Work<'_, Option<[f64; 5]>> = Box::new(|course| {
-        read(
-            &mut reader,
-            (packets, each),
-            latencies,
-            start,
-            bucket_bytes,
-            course,
-        )
-        .map(Some)
-    });
-    let legs = together(&|| {}, vec![writing, reading])?;
-    let found = legs.into_iter().find_map(|leg| leg.value);
-    let [p50, p99, max, cpu, two_buckets] = found.ok_or_else(|| Failure::panicked(()))?;
-    let stolen = stolen_ms() - stolen_before_ms;
-    Ok([p50, p99, max, stolen, cpu, two_buckets])
+    let start = Instant::now();
+    let storing: Work<'_, Found> =
+        Box::new(|_| store(&mut producers[0], packets, start, interval).map(|()| Found::default()));
+    let reading: Work<'_, Found> =
+        Box::new(|course| read(&mut reader, packets, latencies, start, course));
+    let legs = together(&|| {}, vec![reading, storing])?;
+    Ok(legs[0].value)
 }
 
-/// Time that this machine's CPUs were ready to run and a hypervisor ran something else, since it was started: `steal` of
-/// /proc/stat (proc_stat(5)), in hundredths of a second.
-fn stolen_ms() -> f64 {
-    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let line = text.lines().next();
-    let ticks = line.and_then(|line| line.split_whitespace().nth(8)?.parse::<u32>().ok());
-    f64::from(ticks.unwrap_or_default()) * 10.0
-}
-
-/// Stores packets as they are due and publishes when none is; with an interval of 0 bursts, and at the end.
+/// Stores packets as they are due and publishes when none is.
 fn store(
     producer: &mut Producer,
-    frames: &Frames,
     packets: u64,
     start: Instant,
     interval: Duration,
 ) -> Result<(), Failure> {
-    let (interval_ns, begin_ns) = (ns(interval), ns(start.elapsed()));
+    let frames = Frames::new(PACKET_BYTES);
+    let (interval_ns, begin_ns) = (ns(interval).max(1), ns(start.elapsed()));
     let mut stored = 0;
     while stored < packets {
         let due_ns = begin_ns + interval_ns * (stored + 1);
@@ -209,30 +125,24 @@ fn store(
             }
             now_ns = ns(start.elapsed());
         }
-        let all_due = (now_ns - begin_ns).checked_div(interval_ns);
-        let end = all_due.unwrap_or(stored + Load::BURST).min(packets);
+        let end = ((now_ns - begin_ns) / interval_ns).min(packets);
         let time_ns = now_ns.cast_signed();
         let burst = (stored..end).map(|number| Record::whole(time_ns, 0, frames.get(number)));
         store_burst(producer, burst)?;
+        producer.publish();
         stored = end;
-        if !interval.is_zero() {
-            producer.publish();
-        }
     }
-    producer.publish();
     Ok(())
 }
 
-/// Reads all packets. Takes the latency of so many of them as `each` says, and of the first of each run of packets behind
-/// those; `latencies` is empty. Gives what [`FOUND`] says, without what was stolen.
+/// Reads all packets and takes the latency of each; `latencies` is empty.
 fn read(
     reader: &mut Reader,
-    (packets, each): (u64, u64),
+    packets: u64,
     mut latencies: Vec<u32>,
     start: Instant,
-    bucket_bytes: usize,
     course: &Course,
-) -> Result<[f64; 5], Failure> {
+) -> Result<Found, Failure> {
     let mut seen = 0;
     // This clock is read outside the other: of a run that is over at once, too, no more than all is the reader's.
     let begin = Instant::now();
@@ -244,12 +154,10 @@ fn read(
             continue;
         };
         let now_ns = ns(start.elapsed());
-        for (index, packet) in batch.into_iter().enumerate() {
+        for packet in batch {
             seen += 1;
-            if seen <= each || index == 0 {
-                let latency_ns = now_ns - packet.time_ns.cast_unsigned();
-                latencies.push(u32::try_from(latency_ns).unwrap_or(u32::MAX));
-            }
+            let latency_ns = now_ns - packet.time_ns.cast_unsigned();
+            latencies.push(u32::try_from(latency_ns).unwrap_or(u32::MAX));
         }
     }
     let cpu_seconds = cpu_time().saturating_sub(cpu).as_secs_f64();
@@ -258,11 +166,10 @@ fn read(
     check_lapped(reader.lapped().packets)?;
     check_count(packets, seen)?;
     latencies.sort_unstable();
-    let bytes_per_us = packets as f64 * RECORD_BYTES as f64 / seconds / 1e6;
-    let us = |percent| f64::from(quantile(&latencies, percent)) / 1e3;
-    let cpu_percent = cpu_seconds / seconds * 100.0;
-    let two_buckets = 2.0 * bucket_bytes as f64 / bytes_per_us;
-    Ok([us(50), us(99), us(100), cpu_percent, two_buckets])
+    Ok(Found {
+        p99_us: f64::from(quantile(&latencies, 99)) / 1e3,
+        cpu_percent: cpu_seconds / seconds * 100.0,
+    })
 }
 
 /// The least figure that so large a part of `sorted` does not exceed; 0 of none.
@@ -297,11 +204,9 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_is_positive_and_ordered() {
-        let [p50, p99, max, _, cpu, _] = paced(10_000, Duration::from_millis(50)).unwrap();
-        assert!(p50 > 0.0 && p50 <= p99 && p99 <= max && cpu > 0.0);
-        let [p50, .., two_buckets] = saturated(32 << 20).unwrap();
-        assert!(p50 > 0.0 && two_buckets > 0.0);
+    fn a_latency_is_positive() {
+        let found = paced(10_000, Duration::from_millis(50)).unwrap();
+        assert!(found.p99_us > 0.0 && found.cpu_percent > 0.0);
         // All of it where the reader came when the packet was there already.
         assert!(silent(Duration::from_millis(20)).unwrap() <= 100.0);
     }

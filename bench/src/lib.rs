@@ -61,7 +61,6 @@
 //! # Ok::<(), Failure>(())
 //! ```
 
-mod ablation;
 mod bucket_change;
 pub mod capture;
 pub mod contest;
@@ -71,11 +70,10 @@ pub mod limits;
 pub mod machine;
 pub mod measure;
 pub mod memory;
-mod outer;
 mod peers;
 pub mod pin;
 mod plot;
-pub mod qq2016;
+mod qq2016;
 mod queues;
 mod recorder;
 pub mod report;

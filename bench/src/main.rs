@@ -40,12 +40,8 @@ struct Arguments {
     /// The folder of `benchmarks.md`, which a report fills.
     #[arg(long, value_name = "FOLDER")]
     docs: Option<PathBuf>,
-    /// The recorder and sender of `capture`.
-    #[arg(long, value_name = "PROGRAM", required_if_eq("what", "capture"))]
-    retroscope: Option<PathBuf>,
-    /// `minimal_reader`, for `capture`.
-    #[arg(long, value_name = "PROGRAM", required_if_eq("what", "capture"))]
-    minimal: Option<PathBuf>,
+    #[command(flatten)]
+    programs: Option<Programs>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -88,17 +84,13 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
         return Err(format!("ROWS={item}: there is no such row of {command:?}").into());
     }
     let mut session = Session::start(&out, scale, selection)?;
-    let programs = arguments.retroscope.zip(arguments.minimal);
-    session.programs = programs.map(|(retroscope, minimal)| Programs {
-        retroscope,
-        minimal,
-    });
+    session.programs = arguments.programs;
     let mut facts = machine::look();
     let mut fact = |name: &str, fact| facts.insert(name.to_owned(), fact);
     fact("command", command.to_owned());
     fact("repetitions", scale.repetitions.to_string());
     if what == What::Capture {
-        fact("programs", capture::versions());
+        fact("programs", capture::version());
     } else {
         fact("ring", format!("{} GiB", scale.ring_bytes >> 30));
     }

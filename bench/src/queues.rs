@@ -6,8 +6,7 @@ use crate::{
     contest::{Contest, Load},
     limits::{self, DESCRIPTOR_BYTES, Insert, inserting, streaming},
     measure::{Entrant, Failure, Spread},
-    peers::{self, Style},
-    pin,
+    peers, pin,
     qq2016::Qq2016,
     ring::RingContest,
     rows,
@@ -25,16 +24,6 @@ const AGAINST: [(&str, &str, &str); 4] = [
     (BEST_PEER, MEMCPY, "limits/best-peer/vs-memcpy-insert"),
     (NT_FILL, "", ""),
 ];
-/// Sizes of buckets, in MiB: those of figure 7.4 of the thesis.
-const BUCKETS_MIB: [usize; 7] = [2, 4, 8, 16, 32, 64, 128];
-/// A ring has so many buckets for each producer and reader.
-const BUCKETS_LEAST: u64 = 8;
-/// Distances of readers from writers, in inner queues.
-const DISTANCES: [u8; 5] = [0, 1, 2, 4, 8];
-/// How much of a lap a slow way to use a queue must do at least.
-const PART_OF_LAP: u64 = 64;
-/// The peer that shows what a queue is worth that has our stores.
-const WITH_OUR_STORES: &str = "rtrb";
 /// Names of entrants that are no queues, and of those of which the best one counts.
 const NT_FILL: &str = "nt-fill";
 const MEMCPY: &str = "memcpy-insert";
@@ -75,8 +64,7 @@ pub(crate) fn carrying<'a>(
 
 /// The judged rows that compare queues.
 pub(crate) fn judged(session: &Session) -> io::Result<()> {
-    let mut ring =
-        two_cores().and_then(|()| RingContest::new(session.scale.ring_bytes, None, 2, 2));
+    let mut ring = two_cores().and_then(|()| RingContest::new(session.scale.ring_bytes, 2, 2));
     let mut qq = Qq2016::default();
     for (bytes, pairs) in JUDGED {
         let row = |against: &str| format!("ring/{bytes}B/{pairs}p{pairs}c/vs-{against}");
@@ -93,7 +81,7 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
             wanted.any(|(against, by, _)| *against == name || *by == name)
         };
         let mut peers = if needs(BEST_PEER) {
-            peers::all(Style::Well)
+            peers::all()
         } else {
             Vec::new()
         };
@@ -169,7 +157,7 @@ fn given(
     )))
 }
 
-/// All queues, by size of packet, number of threads, and the way they are used. With several producers and one consumer, as figure 7.1 of
+/// All queues, by size of packet and number of threads. With several producers and one consumer, as figure 7.1 of
 /// the thesis has them, those that it had.
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
     let cores = pin::cores();
@@ -181,89 +169,27 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
         topologies.push((inserters, 1));
     }
     let mut qq = Qq2016::default();
-    let mut peers = Style::ALL.map(|style| (style, peers::all(style)));
+    let mut peers = peers::all();
     for (producers, consumers) in topologies {
-        let mut ring = RingContest::new(session.scale.ring_bytes, None, producers, consumers);
+        let mut ring = RingContest::new(session.scale.ring_bytes, producers, consumers);
         for bytes in SIZES {
             let load = Load {
                 producers,
                 ..Load::pairs(bytes, lap(session, bytes), consumers)
             };
-            let row = |name: &str, style: Style| {
-                let style = style.name();
-                format!("queue/{name}/{bytes}B/{producers}p{consumers}c/{style}")
-            };
+            let row = |name: &str| format!("queue/{name}/{bytes}B/{producers}p{consumers}c/well");
             let mut entrants = vec![
-                carrying(session, row("ring", Style::Well), &mut ring, load),
-                carrying(session, row("qq2016", Style::Well), &mut qq, load),
+                carrying(session, row("ring"), &mut ring, load),
+                carrying(session, row("qq2016"), &mut qq, load),
             ];
-            for (style, peers) in &mut peers {
-                let is_slow = matches!(style, Style::Naive | Style::Malloc);
-                for (name, peer) in peers {
-                    if producers != consumers
-                        || *style == Style::Streaming && *name != WITH_OUR_STORES
-                        || is_slow && bytes != peers::SLOT_BYTES
-                    {
-                        continue;
-                    }
-                    // One operation a packet, and nothing is retained: it need not go around the memory.
-                    let part = if is_slow { PART_OF_LAP } else { 1 };
-                    let packets = load.packets / part;
-                    let load = Load { packets, ..load };
-                    let row = row(name, *style);
-                    entrants.push(carrying(session, row, peer.as_mut(), load));
+            if producers == consumers {
+                for (name, peer) in &mut peers {
+                    entrants.push(carrying(session, row(name), peer.as_mut(), load));
                 }
             }
             let what = format!("queues, {bytes} B, {producers}P{consumers}C");
             session.measure(&what, entrants)?;
         }
-    }
-    Ok(())
-}
-
-/// Throughput by size of the inner queue.
-pub(crate) fn buckets(session: &Session) -> io::Result<()> {
-    let ring_bytes = session.scale.ring_bytes;
-    for mib in BUCKETS_MIB {
-        let bytes = mib << 20;
-        if bytes as u64 * BUCKETS_LEAST > ring_bytes {
-            break;
-        }
-        let mut ring = RingContest::new(ring_bytes, Some(bytes), 1, 1);
-        let mut qq = Qq2016::default();
-        qq.storage_bytes = bytes;
-        for packet in [64, 1514] {
-            let load = Load::pairs(packet, lap(session, packet), 1);
-            let rows = ["bucket", "bucket-qq2016"].map(|of| format!("{of}/{mib}MiB/{packet}B"));
-            let [ours, theirs] = rows;
-            let entrants = vec![
-                carrying(session, ours, &mut ring, load),
-                carrying(session, theirs, &mut qq, load),
-            ];
-            session.measure("sizes of buckets", entrants)?;
-        }
-    }
-    Ok(())
-}
-
-/// What distance between writer and reader is worth. The QQ of 2016 keeps readers a guard interval behind its writers. The ring has
-/// none: a reader follows into the open bucket. Here it is held back on purpose, to see whether that would be faster.
-pub(crate) fn guard(session: &Session) -> io::Result<()> {
-    let pairs = if pin::cores() >= 4 { 2 } else { 1 };
-    let load = |pairs| Load::pairs(64, lap(session, 64), pairs);
-    for distance in DISTANCES {
-        let mut qq = Qq2016::default();
-        qq.guard = Some(distance.into());
-        let mut ring = RingContest::new(session.scale.ring_bytes, None, 1, 1);
-        if let Ok(ring) = &mut ring {
-            ring.distance = distance.into();
-        }
-        let row = |name| format!("guard/{name}/{distance}");
-        let entrants = vec![
-            carrying(session, row("qq2016"), &mut qq, load(pairs)),
-            carrying(session, row("ring"), &mut ring, load(1)),
-        ];
-        session.measure("distance", entrants)?;
     }
     Ok(())
 }

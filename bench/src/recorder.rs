@@ -35,10 +35,10 @@ const FRAME_BYTES: u16 = 64;
 pub(crate) fn judged(session: &Session) -> io::Result<()> {
     let ring_bytes = session.scale.ring_bytes;
     let folder = tempfile::tempdir()?;
-    let mut ring = RingContest::new(ring_bytes, None, 1, 1);
+    let mut ring = RingContest::new(ring_bytes, 1, 1);
     session.versus("recorder/64B/vs-ring", "ring", || {
         queues::two_cores()?;
-        Ok([
+        Ok(vec![
             Entrant::new("recorder", || run(ring_bytes, folder.path())),
             queues::carrying(
                 session,
@@ -54,7 +54,7 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
             let source = || Box::new(GeneratorSource::new("generate", frames(None)));
             Entrant::new(name, move || insert(session, source(), threads))
         };
-        Ok([entrant("two", 2), entrant("one", 1)])
+        Ok(vec![entrant("two", 2), entrant("one", 1)])
     })?;
     let (row, bare) = ("capture/dpdk/net-null-vs-bare", "rx_burst and free");
     session.versus(row, bare, || null_over_bare(session))
@@ -86,14 +86,14 @@ fn insert(session: &Session, source: Box<dyn Source>, threads: usize) -> Result<
 }
 
 #[cfg(not(feature = "dpdk"))]
-fn null_over_bare(_: &Session) -> Result<[Entrant<'_>; 2], Failure> {
+fn null_over_bare(_: &Session) -> Result<Vec<Entrant<'_>>, Failure> {
     let why = "built without the feature dpdk, which needs libdpdk-dev";
     Err(Failure::CannotRun(why.to_owned()))
 }
 
 /// One inserter on `net_null` against a loop that takes its bursts and gives them back without a look.
 #[cfg(feature = "dpdk")]
-fn null_over_bare(session: &Session) -> Result<[Entrant<'_>; 2], Failure> {
+fn null_over_bare(session: &Session) -> Result<Vec<Entrant<'_>>, Failure> {
     use retroscope_capture::{
         CpuTurns, SourceError, Status,
         dpdk::{DpdkConfig, DpdkSource, EalConfig},
@@ -132,7 +132,7 @@ fn null_over_bare(session: &Session) -> Result<[Entrant<'_>; 2], Failure> {
         let (mpps, _) = on_a_core(take)?;
         mpps.map_err(|error: SourceError| Failure::system("net_null", error))
     };
-    Ok([
+    Ok(vec![
         Entrant::new("net_null", move || insert(session, Box::new(source()), 1)),
         Entrant::new("bare", bare),
     ])

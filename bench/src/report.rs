@@ -19,9 +19,6 @@ use crate::{
 };
 
 const NOT_RUN: &str = "not run";
-/// Line rate of Ethernet with 64-byte frames (60 bytes and the check sequence, 20 bytes of preamble and gap) at 10 Gbit/s.
-const MPPS_PER_10_GBIT: f64 = 10e9 / (84.0 * 8.0) / 1e6;
-
 /// Rows by line and column.
 #[derive(Debug)]
 pub(crate) struct Grid<'r> {
@@ -80,7 +77,7 @@ pub(crate) fn most_pairs(rows: &[Row]) -> Option<&str> {
 }
 
 /// A figure with three digits that count, and commas.
-pub(crate) fn number(value: f64) -> String {
+fn number(value: f64) -> String {
     let digits = match value.abs() {
         size if size >= 99.95 => 0,
         size if size >= 9.995 => 1,
@@ -143,7 +140,6 @@ fn made(name: &str, rows: &[Row], machine: &Facts) -> Option<String> {
         "machine" | "capture-machine" => facts(machine),
         "judged" => judged(rows, Command::Quick),
         "capture-judged" => judged(rows, Command::Capture),
-        "requirements" => requirements(rows),
         _ => match name.strip_prefix("figure ") {
             Some(name) => {
                 let figure = rows::table(rows::FIGURES).find(|figure| figure[0] == name)?;
@@ -160,7 +156,7 @@ fn made(name: &str, rows: &[Row], machine: &Facts) -> Option<String> {
 }
 
 fn by_line_and_column(rows: &[Row], fields: &[&str]) -> Option<String> {
-    let [name, corner, column, cells] = fields else {
+    let [_, corner, column, cells] = fields else {
         return None;
     };
     let grid = Grid::new(rows, cells);
@@ -171,18 +167,6 @@ fn by_line_and_column(rows: &[Row], fields: &[&str]) -> Option<String> {
     for (label, cells) in &grid.lines {
         let cells = cells.iter().map(|row| cell(*row));
         lines.push([label.clone()].into_iter().chain(cells).collect());
-    }
-    if *name == "ablation" {
-        lines[0].push("against the line above".to_owned());
-        let mut before = None;
-        for (line, (_, cells)) in lines[1..].iter_mut().zip(&grid.lines) {
-            let value = cells[0].and_then(|row| row.value);
-            let factor = before
-                .zip(value)
-                .map(|(before, value): (f64, f64)| value / before);
-            line.push(factor.map_or_else(String::new, |factor| format!("× {}", number(factor))));
-            before = value.or(before);
-        }
     }
     (lines.len() > 1).then(|| table(&lines))
 }
@@ -218,36 +202,6 @@ fn verdict(is_met: Option<bool>) -> &'static str {
     }
 }
 
-/// The requirements of the thesis that are speeds: R1 (line rates; "together" is of several producers) and R4 (more threads are not
-/// slower).
-fn requirements(rows: &[Row]) -> Option<String> {
-    let ring = |topology: &str| {
-        let name = format!("queue/ring/64B/{topology}/well");
-        rows.iter().find(|row| row.name == name)?.value
-    };
-    let (one, most) = (ring("1p1c")?, most_pairs(rows));
-    let (all, threads) = (most.and_then(ring), most.map_or("", |most| words(most).2));
-    let mut lines = vec![strings([
-        "requirement of the thesis, Mpps",
-        "asks for",
-        "measured",
-        "",
-    ])];
-    for (what, least, measured) in [
-        ("R1: a 10 Gbit/s link, 1P1C", MPPS_PER_10_GBIT, Some(one)),
-        ("R1: 40 Gbit/s together, {}", 4.0 * MPPS_PER_10_GBIT, all),
-        ("R4: {} is not slower than 1P1C", one, all),
-    ] {
-        lines.push(strings([
-            &what.replace("{}", threads),
-            &format!("≥ {}", number(least)),
-            &measured.map_or_else(|| NOT_RUN.to_owned(), number),
-            verdict(measured.map(|value| value >= least)),
-        ]));
-    }
-    Some(table(&lines))
-}
-
 /// Facts in the order in which they are read, with the words for them; others follow under their own names.
 fn facts(facts: &Facts) -> Option<String> {
     let mut facts: Vec<_> = facts.iter().collect();
@@ -266,14 +220,20 @@ fn facts(facts: &Facts) -> Option<String> {
 /// A file cannot be read or written, or the markers of the document are wrong; then it is left as it was.
 pub fn report(folder: &Path, is_capture: bool, docs: Option<&Path>) -> io::Result<Vec<PathBuf>> {
     let (rows, machine) = (session::read(folder)?, machine::read(folder)?);
-    let mut written = plot::write_all(&rows, is_capture, folder)?;
+    let draw = |folder: &Path| {
+        if is_capture {
+            return Ok(Vec::new());
+        }
+        plot::write_all(&rows, folder)
+    };
+    let mut written = draw(folder)?;
     if let Some(docs) = docs {
         let path = docs.join("benchmarks.md");
         let before = fs::read_to_string(&path).map_err(|error| at(&path, &error))?;
         let after = filled(&before, &rows, &machine, is_capture);
         let (after, has_figures) = after.map_err(|error| at(&path, &io::Error::other(error)))?;
         if has_figures {
-            written.extend(plot::write_all(&rows, is_capture, &docs.join("plots"))?);
+            written.extend(draw(&docs.join("plots"))?);
         }
         fs::write(&path, after).map_err(|error| at(&path, &error))?;
         written.push(path);

@@ -45,26 +45,19 @@ fn contestants_stand_by_size_ours_first() {
     let mut ours = row("queue/ring/64B/1p1c/well", 180.0);
     (ours.min, ours.max) = (Some(170.0), Some(190.0));
     let rows = [
-        row("queue/rtrb/64B/1p1c/nt", 99.0),
         row("queue/rtrb/512B/1p1c/well", 17.0),
         row("queue/rtrb/64B/1p1c/well", 99.5),
-        row("queue/rtrb/64B/1p1c/naive", 20.0),
         ours,
     ];
     let expected = "| Mpps, 1P1C | 64 B | 512 B |\n|---|---|---|\n\
-        | Retroscope's ring | 180 (170–190) | – |\n| rtrb | 99.5 | 17.0 |\n\
-        | rtrb, our NT copy | 99.0 | – |\n";
+        | Retroscope's ring | 180 (170–190) | – |\n| rtrb | 99.5 | 17.0 |\n";
     assert_eq!(made("queues-1p1c", &rows), expected);
     assert_eq!(made("queues-most-threads", &rows), "_not run_");
-    let steps = [row("ablation/1-a", 3.0), row("ablation/0-qq2016", 2.0)];
-    assert!(
-        made("ablation", &steps).ends_with("| 0 QQ of 2016 | 2.00 |  |\n| 1-a | 3.00 | × 1.50 |\n")
-    );
     let late = [
         row("latency/idle/p99", 501.0),
-        row("latency/saturated/p99", 501.0),
+        row("latency/1kpps/p99", 500.0),
     ];
-    let told = "| idle | 501 **missed** |\n| saturated | 501 |\n";
+    let told = "| idle | 501 **missed** |\n| 1 k | 500 |\n";
     assert!(made("latency", &late).ends_with(told));
 }
 
@@ -89,23 +82,6 @@ fn met_missed_and_not_run_are_told_apart() {
     assert!(line("ring/512B/1p1c/vs-qq2016").ends_with("| **missed** |"));
     assert!(line("ring/64B/2p2c/vs-qq2016").contains("| did not run: one core |"));
     assert!(line("recorder/64B/vs-ring").ends_with("| not run |  |"));
-}
-
-#[test]
-fn requirements_compare_with_line_rate_each_with_its_own_threads() {
-    let rows = [
-        row("queue/ring/64B/1p1c/well", 70.0),
-        row("queue/ring/64B/2p2c/well", 50.0),
-    ];
-    let text = made("requirements", &rows);
-    assert!(text.contains("| ≥ 14.9 | 70.0 | met |"), "{text}");
-    // What one producer does is not what several do together.
-    assert!(
-        text.contains("2P2C | ≥ 59.5 | 50.0 | **missed** |"),
-        "{text}"
-    );
-    assert!(text.contains("| ≥ 70.0 | 50.0 | **missed** |"), "{text}");
-    assert!(made("requirements", &rows[..1]).contains("| ≥ 59.5 | not run |  |"));
 }
 
 #[test]
@@ -143,16 +119,9 @@ fn rows_of_all_figures() -> Vec<Row> {
     }
     for (name, value) in [
         ("limits/raw-insert/64B", 221.0),
-        ("capture/lossless/64B/retroscope", 1.1),
-        ("capture/lossless/1514B/sender", 0.6),
         ("limits/nt-fill/1t", 22.6),
         ("limits/nt-fill/2t", 45.0),
-        ("bucket/2MiB/64B", 180.0),
-        ("bucket/4MiB/64B", 180.0),
-        ("outer/ring/1t", 4.0),
-        ("guard/qq2016/1", 20.0),
         ("latency/idle/p99", 90.0),
-        ("ablation/0-qq2016", 48.0),
     ] {
         rows.push(row(name, value));
     }
@@ -163,22 +132,16 @@ fn rows_of_all_figures() -> Vec<Row> {
 fn every_figure_is_drawn_from_its_rows_and_left_out_without() {
     let folder = tempfile::tempdir().expect("a folder");
     let rows = rows_of_all_figures();
-    let mut written = plot::write_all(&rows, false, folder.path()).expect("a folder");
-    let of_capture = plot::write_all(&rows, true, folder.path()).expect("a folder");
-    written.extend(of_capture.clone());
+    let written = plot::write_all(&rows, folder.path()).expect("a folder");
     assert_eq!(written.len(), rows::table(rows::FIGURES).count());
     for path in &written {
         let file = fs::read_to_string(path).expect("it was written");
         assert!(file.starts_with("<svg ") && file.trim_end().ends_with("</svg>"));
         assert!(!file.contains("NaN") && !file.contains("inf"), "{path:?}");
     }
-    // A figure without rows does not keep an old picture, but that of another command stays.
-    assert!(
-        plot::write_all(&[], false, folder.path())
-            .expect("a folder")
-            .is_empty()
-    );
-    assert!(of_capture.iter().all(|path| path.is_file()));
+    // A figure without rows does not keep an old picture.
+    let without = plot::write_all(&[], folder.path()).expect("a folder");
+    assert!(without.is_empty() && written.iter().all(|path| !path.exists()));
     for fields in rows::table(rows::TABLES) {
         assert_eq!(made(fields[0], &[]), "_not run_");
     }
@@ -191,16 +154,16 @@ fn the_document_of_a_run_is_filled_with_its_figures() {
         tempfile::tempdir().expect("a folder"),
         tempfile::tempdir().expect("a folder"),
     );
-    let fill = row("limits/nt-fill/1t", 22.5);
+    let fill = row("limits/raw-insert/64B", 22.5);
     let text = serde_json::to_string(&[fill]).expect("it can be written");
     fs::write(run.path().join(RESULTS), text).expect("a folder to write to");
     machine::write(&machine("a processor"), run.path()).expect("a folder to write to");
     let document = docs.path().join("benchmarks.md");
-    let blocks = ["machine", "limits", "figure machine-limits", "latency"];
+    let blocks = ["machine", "inserts", "figure sizes-1p1c", "latency"];
     let blocks = blocks.map(|name| format!("<!-- generated: {name} -->\n<!-- end -->\n"));
     fs::write(&document, blocks.concat()).expect("a folder to write to");
     let written = report(run.path(), false, Some(docs.path())).expect("everything is there");
-    let figures = [run.path(), &docs.path().join("plots")].map(|at| at.join("machine-limits.svg"));
+    let figures = [run.path(), &docs.path().join("plots")].map(|at| at.join("sizes-1p1c.svg"));
     assert_eq!(
         written,
         [&figures[..], std::slice::from_ref(&document)].concat()
@@ -209,7 +172,7 @@ fn the_document_of_a_run_is_filled_with_its_figures() {
     for part in [
         "a processor",
         "| 22.5 |",
-        "](plots/machine-limits.svg)",
+        "](plots/sizes-1p1c.svg)",
         "_not run_",
     ] {
         assert!(text.contains(part), "{part} in {text}");
@@ -236,13 +199,7 @@ fn the_document_has_every_block_once_on_amd_and_none_twice_on_intel() {
     };
     let tables = rows::table(rows::TABLES).map(|fields| fields[0].to_owned());
     let figures = rows::table(rows::FIGURES).map(|fields| format!("figure {}", fields[0]));
-    let others = [
-        "machine",
-        "judged",
-        "requirements",
-        "capture-machine",
-        "capture-judged",
-    ];
+    let others = ["machine", "judged", "capture-machine", "capture-judged"];
     let mut known: Vec<_> = tables
         .chain(figures)
         .chain(others.map(str::to_owned))

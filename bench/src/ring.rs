@@ -12,7 +12,6 @@ use retroscope_ring::{GroupKind, Mode, Producer, Reader, Record, Ring, RingConfi
 
 use crate::{
     contest::{Contest, Course, Frames, Load, Run, Tally, race},
-    limits::DESCRIPTOR_BYTES,
     measure::{Failure, Spread, check_count, check_lapped},
     memory::Memory,
     pin,
@@ -32,10 +31,6 @@ pub struct RingContest {
     ring: Ring,
     producers: Vec<Producer>,
     readers: Vec<Reader>,
-    /// Buckets that readers stay behind the producers on purpose, until those are done. Needs one producer for each consumer.
-    pub(crate) distance: u64,
-    /// Producers call for each packet, not for each burst.
-    pub(crate) packet_by_packet: bool,
     /// Stamps below this were used.
     time: u64,
     /// The ring was closed because a run was given up.
@@ -43,18 +38,12 @@ pub struct RingContest {
 }
 
 impl RingContest {
-    /// A ring of its own, pre-faulted. `bucket_bytes`: `None` for the usual ones.
+    /// A ring of its own, pre-faulted.
     ///
     /// # Errors
     /// [`Failure::Wrong`]: the ring is too small for so many, or the memory is not there.
-    pub fn new(
-        bytes: u64,
-        bucket_bytes: Option<usize>,
-        producers: usize,
-        consumers: usize,
-    ) -> Result<Self, Failure> {
+    pub fn new(bytes: u64, producers: usize, consumers: usize) -> Result<Self, Failure> {
         let config = RingConfig {
-            bucket_bytes,
             mode: Mode::Wait,
             ..RingConfig::new(bytes, producers, consumers)
         };
@@ -64,8 +53,6 @@ impl RingContest {
             producers,
             readers: readers.map_err(|error| Failure::system("making readers", error))?,
             ring,
-            distance: 0,
-            packet_by_packet: false,
             time: 0,
             closed: false,
         })
@@ -100,34 +87,18 @@ impl Contest for RingContest {
         };
         let base = self.time;
         self.time += load.packets + load.producers as u64;
-        let in_bucket = ring.bucket_bytes() / (DESCRIPTOR_BYTES + load.packet_bytes);
-        let views: Vec<View<'_>> = (0..load.consumers)
-            .map(|consumer| View {
-                packets: self.share(load, consumer),
-                looks_max,
-                ring,
-                producer: consumer,
-                published: ring.published(consumer),
-                base,
-                behind: self.distance * in_bucket as u64,
-            })
+        let shares: Vec<u64> = (0..load.consumers)
+            .map(|consumer| self.share(load, consumer))
             .collect();
-        let packet_by_packet = self.packet_by_packet;
         let storing = self.producers.iter_mut().take(load.producers).enumerate();
         let storing = storing
-            .map(|(number, producer)| {
-                move |_: &Course| {
-                    if packet_by_packet {
-                        store::<true>(producer, load, number, base)
-                    } else {
-                        store::<false>(producer, load, number, base)
-                    }
-                }
-            })
+            .map(|(number, producer)| move |_: &Course| store(producer, load, number, base))
             .collect();
-        let reading = self.readers.iter_mut().zip(views);
+        let reading = self.readers.iter_mut().zip(shares);
         let reading = reading
-            .map(|(reader, view)| move |course: &Course| view.read(reader, course))
+            .map(|(reader, packets)| {
+                move |course: &Course| read(reader, packets, looks_max, base, course)
+            })
             .collect();
         let run = race(load, &|| ring.close(), storing, reading);
         self.closed = run.is_err();
@@ -135,28 +106,18 @@ impl Contest for RingContest {
     }
 }
 
-/// One producer: bursts until all is stored, or a call for each packet.
+/// One producer: bursts until all is stored.
 #[inline(always)]
-fn store<const PACKET_BY_PACKET: bool>(
-    producer: &mut Producer,
-    load: &Load,
-    number: usize,
-    base: u64,
-) -> Result<(), Failure> {
+fn store(producer: &mut Producer, load: &Load, number: usize, base: u64) -> Result<(), Failure> {
     let frames = Frames::new(load.packet_bytes);
     let packets = load.packets_of(number);
     let time = |packet| base + load.time(number, packet);
     let mut stored = 0;
     while stored < packets {
-        if PACKET_BY_PACKET {
-            store_one(producer, time(stored), frames.get(stored))?;
-            stored += 1;
-        } else {
-            let end = packets.min(stored + Load::BURST);
-            let record = |packet| Record::whole(time(packet).cast_signed(), 0, frames.get(packet));
-            store_burst(producer, (stored..end).map(record))?;
-            stored = end;
-        }
+        let end = packets.min(stored + Load::BURST);
+        let record = |packet| Record::whole(time(packet).cast_signed(), 0, frames.get(packet));
+        store_burst(producer, (stored..end).map(record))?;
+        stored = end;
     }
     producer.publish();
     Ok(())
@@ -190,62 +151,37 @@ pub(crate) fn store_burst<'f>(
         .map_err(|burst| Failure::system("store", burst.error))
 }
 
-/// What a consumer is to read.
-#[derive(Debug)]
-struct View<'l> {
-    /// Of all producers that it serves.
+/// Reads every descriptor (stamp and captured length) of so many packets. The stamps begin at `base`.
+fn read(
+    reader: &mut Reader,
     packets: u64,
     looks_max: u32,
-    ring: &'l Ring,
-    /// The one to stay behind, and what it had published before the run.
-    producer: usize,
-    published: u64,
-    /// The stamp of the run's first packet.
     base: u64,
-    /// Packets to stay behind; 0: follows as it can.
-    behind: u64,
-}
-
-impl View<'_> {
-    /// Reads every descriptor (stamp and captured length).
-    fn read(&self, reader: &mut Reader, course: &Course) -> Result<Tally, Failure> {
-        let lapped = reader.lapped().packets;
-        let mut seen = Tally::default();
-        let mut looks = 0;
-        while seen.packets < self.packets {
-            if self.behind > 0 {
-                self.stay_behind(seen.packets, course)?;
+    course: &Course,
+) -> Result<Tally, Failure> {
+    let lapped = reader.lapped().packets;
+    let mut seen = Tally::default();
+    let mut looks = 0;
+    while seen.packets < packets {
+        let Some(batch) = reader.next() else {
+            looks += 1;
+            if looks < looks_max {
+                std::hint::spin_loop();
+            } else if !reader.wait(NAP) && course.stopped() {
+                return Ok(seen);
             }
-            let Some(batch) = reader.next() else {
-                looks += 1;
-                if looks < self.looks_max {
-                    std::hint::spin_loop();
-                } else if !reader.wait(NAP) && course.stopped() {
-                    return Ok(seen);
-                }
-                continue;
-            };
-            looks = 0;
-            for packet in batch.summaries() {
-                seen.add(packet.time_ns.cast_unsigned(), packet.captured_len as usize);
-            }
+            continue;
+        };
+        looks = 0;
+        for packet in batch.summaries() {
+            seen.add(packet.time_ns.cast_unsigned(), packet.captured_len as usize);
         }
-        reader.finish();
-        check_lapped(reader.lapped().packets - lapped)?;
-        let bases = self.base.wrapping_mul(seen.packets);
-        seen.checksum = seen.checksum.wrapping_sub(bases);
-        Ok(seen)
     }
-
-    /// Waits until the producer is far enough ahead, or done.
-    fn stay_behind(&self, seen: u64, course: &Course) -> Result<(), Failure> {
-        let wanted = (seen + self.behind).min(self.packets);
-        let mut looks = 0;
-        while self.ring.published(self.producer) - self.published < wanted {
-            course.wait(&mut looks)?;
-        }
-        Ok(())
-    }
+    reader.finish();
+    check_lapped(reader.lapped().packets - lapped)?;
+    let bases = base.wrapping_mul(seen.packets);
+    seen.checksum = seen.checksum.wrapping_sub(bases);
+    Ok(seen)
 }
 
 /// `ring/bytes-per-64B`: ring bytes over packets that are in the ring after it went around, published in bursts of 1 or 64, the worse. The
@@ -283,8 +219,8 @@ mod tests {
     #[test]
     fn every_load_is_carried_more_than_a_lap() {
         let mut memory = Memory::new(1).unwrap();
-        let mut two = RingContest::new(32 << 20, None, 2, 2).unwrap();
-        let mut three = RingContest::new(32 << 20, None, 3, 1).unwrap();
+        let mut two = RingContest::new(32 << 20, 2, 2).unwrap();
+        let mut three = RingContest::new(32 << 20, 3, 1).unwrap();
         for (packet_bytes, packets, producers, consumers) in [
             (64, 1_000_000, 1, 1),
             (1514, 50_000, 2, 2),
@@ -307,11 +243,6 @@ mod tests {
             consumers: 1,
             ..Load::pairs(64, 10, 2)
         };
-        let load_each = Load::pairs(64, 1_000_000, 1);
-        let mut one = RingContest::new(32 << 20, None, 1, 1).unwrap();
-        one.packet_by_packet = true;
-        let run = one.run(&load_each, &mut memory).unwrap();
-        assert_eq!(run.check(&load_each), Ok(()));
         let refused = two.run(&load, &mut memory);
         assert!(matches!(refused, Err(Failure::CannotRun(_))), "{refused:?}");
     }

@@ -11,8 +11,7 @@
 use std::{io, sync::LazyLock};
 
 use crate::{
-    ablation, bucket_change, capture, filter, latency, limits, outer, queues, recorder, ring,
-    session::Session,
+    bucket_change, capture, filter, latency, limits, queues, recorder, ring, session::Session,
 };
 
 /// What measures a group.
@@ -31,7 +30,7 @@ use Command::{Capture, Full, Quick};
 pub type Run = fn(&Session) -> io::Result<()>;
 
 /// Groups of rows by name: the command, and who measures. In the order in which they are measured.
-pub const MEASURES: [(&str, Command, Run); 16] = [
+pub const MEASURES: [(&str, Command, Run); 11] = [
     ("size", Quick, ring::retention),
     ("idle", Quick, latency::judged),
     ("queues", Quick, queues::judged),
@@ -39,15 +38,10 @@ pub const MEASURES: [(&str, Command, Run); 16] = [
     ("filters", Quick, filter::judged),
     ("buckets", Quick, bucket_change::judged),
     ("limits", Full, limits::rows),
-    ("ablation", Full, ablation::rows),
-    ("distance", Full, queues::guard),
-    ("bucket-sizes", Full, queues::buckets),
-    ("outer-queue", Full, outer::rows),
     ("latency", Full, latency::rows),
     ("filter-tables", Full, filter::rows),
     ("queue-tables", Full, queues::rows),
     ("capture", Capture, capture::judged),
-    ("lossless", Capture, capture::lossless),
 ];
 
 /// Rows, and families of them: the group, and the fields of [`Listed`].
@@ -56,9 +50,7 @@ const ROWS: &str = include_str!("rows.txt");
 /// Tables by line and column: the name of the block, what stands above the lines, the heading of a column, and [`Cells`].
 pub const TABLES: &str = include_str!("tables.txt");
 
-/// Figures: the name of block and file, its panels, the label below, the title, [`Cells`], and rows that are drawn as a limit, with a
-/// factor to the unit of the last panel. A panel is `bars`, `linear`, `log`, or `bits`: Mpps as Gbit/s of packets of as many bytes as the column
-/// says.
+/// Figures: the name of block and file, the unit of its rows, the label below, the title, and [`Cells`].
 pub const FIGURES: &str = include_str!("figures.txt");
 
 /// Patterns of names, each with the words for a line: `{}` in them is what `{l}` stands for. `{most}` is the topology with the most
@@ -192,15 +184,15 @@ mod tests {
         );
         assert_eq!(parts(well, "queue/rtrb/64/1p1c/well"), None);
         assert_eq!(parts("limits/{l}/{c}t", "limits/raw-insert/vs-nt"), None);
-        assert_eq!(parts("ablation/{l}", "ablation/1-a"), Some(("1-a", "")));
-        assert_eq!(parts("ablation/{l}", "ablation/1-a/b"), None);
+        assert_eq!(parts("limits/{l}", "limits/read"), Some(("read", "")));
+        assert_eq!(parts("limits/{l}", "limits/read/1t"), None);
         let unit = |name| find(name).map(|row| row.unit);
         assert_eq!(unit("capture/64B/one-cpu/keeping-ns"), Some("ns"));
         assert_eq!(unit("limits/raw-insert/64B"), Some("Mpps"));
-        assert_eq!(unit("latency/idle/stolen"), Some("ms"));
-        assert_eq!(unit("ring/64B/1p1c/vs-nt-fill"), None);
-        let stem = find("capture/lossless/64B/sender").map(Listed::stem);
-        assert_eq!(stem, Some("capture/lossless"));
+        assert_eq!(unit("latency/idle/p99"), Some("us"));
+        assert_eq!(unit("ring/64B/1p1c/vs-nt"), None);
+        let stem = find("filter-together/16/joint").map(Listed::stem);
+        assert_eq!(stem, Some("filter-together"));
     }
 
     #[test]

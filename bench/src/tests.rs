@@ -56,30 +56,18 @@ fn a_selection_brings_its_denominators_and_nothing_else() {
 /// Names stand for themselves: documents look for them.
 #[test]
 fn the_rows_of_the_thesis_are_there() {
-    let selection = "limits,ablation,guard,bucket/2MiB,bucket-qq2016/2MiB,outer,queue/ring,queue/qq2016,queue/rtrb/64B/1p1c,filter-ns,filter-compile,filter-together,filter-rules";
+    let selection =
+        "limits,latency/10kpps,queue/ring,queue/qq2016,queue/rtrb/64B/1p1c,filter-together";
     let rows = rows_of(Command::Full, selection);
     for name in [
         "limits/nt-fill/1t",
         "limits/memcpy-insert/64B",
         "limits/raw-insert/1514B",
-        "ablation/0-qq2016",
-        "ablation/4-descriptor-groups",
-        "ablation/6-bursts",
-        "guard/qq2016/1",
-        "guard/ring/0",
-        "bucket/2MiB/64B",
-        "bucket-qq2016/2MiB/64B",
-        "outer/qq2016/1t",
-        "outer/ring/1t",
+        "latency/10kpps/p99",
         "queue/ring/64B/1p1c/well",
         "queue/qq2016/1514B/1p1c/well",
-        "queue/rtrb/64B/1p1c/nt",
-        "queue/rtrb/64B/1p1c/malloc",
-        "filter-ns/udp-port/handwritten",
-        "filter-ns/100-hosts/interpreter",
-        "filter-compile/100-hosts/native",
+        "queue/rtrb/64B/1p1c/well",
         "filter-together/16/joint",
-        "filter-rules/mixed/10000",
     ] {
         let row = rows.iter().find(|row| row.name == name);
         let has_figure = row.is_some_and(|row| row.value.is_some());

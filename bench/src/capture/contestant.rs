@@ -12,10 +12,10 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
-    Load,
+    Load, RING_BYTES,
     keeping::Files,
     programs,
-    sender::{Seats, Sent, send},
+    sender::{Seats, send},
     veth::Veth,
 };
 use crate::{
@@ -40,10 +40,8 @@ const LOSS_SHARE: u64 = 100;
 pub(super) struct Kind {
     /// As in names of rows.
     pub(super) name: &'static str,
-    /// How it is started: words, with places in braces that [`Contestant::command`] fills.
+    /// How it is started. What is in capitals [`Contestant::command`] fills in.
     line: &'static str,
-    /// What follows where it is told how much buffer the kernel should give it.
-    buffer: &'static str,
     /// What it says on stderr when it captures.
     ready: &'static str,
     /// How long the last packets stay in the kernel: libpcap has a block that is not full handed over after a second.
@@ -58,8 +56,7 @@ pub(super) struct Kind {
 
 pub(super) static RETROSCOPE: Kind = Kind {
     name: "retroscope",
-    line: "{retroscope} record --json -i v1 --trigger {trigger} --ring {ring_mib}MiB -w {dumps}",
-    buffer: " --capture-buffer {mib}MiB",
+    line: "RETROSCOPE record --json -i v1 --trigger TRIGGER --ring 1GiB -w FOLDER/dumps",
     ready: "recording on",
     lag: Duration::from_millis(20),
     tries_more: 0,
@@ -71,16 +68,9 @@ pub(super) static RETROSCOPE: Kind = Kind {
     },
 };
 
-pub(super) static RETROSCOPE_XDP: Kind = Kind {
-    name: "retroscope-af-xdp",
-    line: "{retroscope} record --json -i v1 --trigger {trigger} --ring {ring_mib}MiB -w {dumps} --engine af-xdp",
-    ..RETROSCOPE
-};
-
 pub(super) static TCPDUMP: Kind = Kind {
     name: "tcpdump",
     line: "tcpdump -n -i v1 -w /dev/null",
-    buffer: " -B {kib}",
     ready: "listening on",
     lag: Duration::from_millis(1200),
     tries_more: 3,
@@ -94,28 +84,15 @@ pub(super) static TCPDUMP: Kind = Kind {
 /// The one that keeps the past too, in a ring of files. `-Z root`: as somebody else it could not make them.
 pub(super) static KEEPING: Kind = Kind {
     name: "keeping",
-    line: "tcpdump -n -i v1 -Z root -C 100 -W 8 -w {files}/ring",
+    line: "tcpdump -n -i v1 -Z root -C 100 -W 8 -w FOLDER/ring",
     tries_more: 9,
     may_lose: false,
     ..TCPDUMP
 };
 
-pub(super) static DUMPCAP: Kind = Kind {
-    name: "dumpcap",
-    line: "dumpcap -q -i v1 -w /dev/null",
-    buffer: " -B {mib}",
-    ready: "File: ",
-    counts: |_, stderr| {
-        let mut lines = stderr.split(['\r', '\n']).rev();
-        number(lines.find_map(|line| line.strip_prefix("Packets captured: "))?)
-    },
-    ..TCPDUMP
-};
-
 pub(super) static MINIMAL: Kind = Kind {
     name: "minimal",
-    line: "{minimal} v1 {ring_bytes}",
-    buffer: "",
+    line: "MINIMAL v1 RING_BYTES",
     ready: "ready",
     lag: Duration::from_millis(20),
     counts: |stdout, _| number(stdout.split(' ').next()?),
@@ -127,23 +104,11 @@ fn number(text: &str) -> Option<(u64, u64)> {
     Some((text.trim().parse().ok()?, 0))
 }
 
-/// What became of a load.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Trial {
-    pub(super) sent: Sent,
-    /// Packets that the program says it captured.
-    pub(super) captured: u64,
-}
-
 /// A program and how it is run.
 #[derive(Debug)]
 pub(super) struct Contestant<'s> {
     pub(super) kind: &'static Kind,
     pub(super) session: &'s Session,
-    /// Memory that packets are copied into, by those that keep them; a multiple of 1 MiB.
-    pub(super) ring_bytes: u64,
-    /// The kernel's buffer, a multiple of 1 MiB; 0: what the program takes by itself.
-    pub(super) buffer_bytes: u64,
     pub(super) seats: Seats,
     /// Where it keeps packets, if in files.
     pub(super) files: Option<Files>,
@@ -169,9 +134,11 @@ impl Contestant<'_> {
         if let Some(files) = &self.files {
             files.clear()?;
         }
-        let process = self.start(veth)?;
+        let process = Process::start(self.command(veth)?, self.kind.ready, self.seats)?;
         let start_ns = process.cpu_settled()?;
-        self.send(veth, load)?;
+        send(self.session, veth, self.seats, load)?;
+        // Until the last packets have left the kernel.
+        std::thread::park_timeout(self.kind.lag);
         let cpu_ns = process.cpu_settled()? - start_ns;
         let (seen, lapped) = self.captured(process)?;
         check_lapped(lapped)?;
@@ -193,26 +160,6 @@ impl Contestant<'_> {
         Ok(cpu_ns as f64 / seen as f64)
     }
 
-    /// Sends the load and returns what became of it.
-    pub(super) fn try_load(&self, veth: &Veth, load: Load) -> Result<Trial, Failure> {
-        let process = self.start(veth)?;
-        let sent = self.send(veth, load)?;
-        let (captured, _) = self.captured(process)?;
-        Ok(Trial { sent, captured })
-    }
-
-    /// Starts the program.
-    fn start(&self, veth: &Veth) -> Result<Process, Failure> {
-        Process::start(self.command(veth)?, self.kind.ready, self.seats)
-    }
-
-    /// Sends the load, and waits until the last packets have left the kernel.
-    fn send(&self, veth: &Veth, load: Load) -> Result<Sent, Failure> {
-        let sent = send(self.session, veth, self.seats, load)?;
-        std::thread::park_timeout(self.kind.lag);
-        Ok(sent)
-    }
-
     /// Ends the program; its counts.
     fn captured(&self, process: Process) -> Result<(u64, u64), Failure> {
         let (stdout, stderr) = process.stop()?;
@@ -225,35 +172,19 @@ impl Contestant<'_> {
     fn command(&self, veth: &Veth) -> Result<Command, Failure> {
         let programs = programs(self.session)?;
         let dumps = self.session.folder.join("capture-dumps");
-        let (ring_bytes, buffer_bytes) = (self.ring_bytes, self.buffer_bytes);
-        let files = self.files.as_ref().map(|files| files.0.path());
-        let places = [
-            ("{retroscope}", programs.retroscope.display().to_string()),
-            ("{minimal}", programs.minimal.display().to_string()),
-            ("{dumps}", dumps.display().to_string()),
-            (
-                "{files}",
-                files.map_or_else(String::new, |files| files.display().to_string()),
-            ),
-            ("{trigger}", TRIGGER.to_owned()),
-            ("{ring_bytes}", ring_bytes.to_string()),
-            ("{ring_mib}", (ring_bytes >> 20).to_string()),
-            ("{kib}", (buffer_bytes >> 10).to_string()),
-            ("{mib}", (buffer_bytes >> 20).to_string()),
-        ];
-        let buffer = if buffer_bytes > 0 {
-            self.kind.buffer
-        } else {
-            ""
+        let files = self
+            .files
+            .as_ref()
+            .map_or(dumps.as_path(), |files| files.0.path());
+        let fill = |word: &str| match word.split_once('/') {
+            _ if word == "TRIGGER" => TRIGGER.to_owned(),
+            _ if word == "RETROSCOPE" => programs.retroscope.display().to_string(),
+            _ if word == "MINIMAL" => programs.minimal.display().to_string(),
+            _ if word == "RING_BYTES" => RING_BYTES.to_string(),
+            Some(("FOLDER", name)) => files.join(name).display().to_string(),
+            _ => word.to_owned(),
         };
-        let words = self.kind.line.split(' ').chain(buffer.split(' ').skip(1));
-        let filled = words.map(|word| {
-            let places = places.iter();
-            places.fold(word.to_owned(), |word, (place, value)| {
-                word.replace(place, value)
-            })
-        });
-        Ok(veth.command(filled))
+        Ok(veth.command(self.kind.line.split(' ').map(fill)))
     }
 }
 
@@ -358,12 +289,10 @@ mod tests {
     fn counts_are_found_in_what_programs_say() {
         let tcpdump = "listening on v1\n7 packets captured\n9 packets received by filter\n";
         assert_eq!((TCPDUMP.counts)("", tcpdump), Some((7, 0)));
-        let dumpcap = "File: /dev/null\nPackets: 3 \rPackets captured: 8\nPackets received/dropped on interface 'v1': 8/0\n";
-        assert_eq!((DUMPCAP.counts)("", dumpcap), Some((8, 0)));
         assert_eq!((MINIMAL.counts)("12 0\n", ""), Some((12, 0)));
         let summary = r#"{"analyzers":{"analyzed":5,"lapped":2}}"#;
         assert_eq!((RETROSCOPE.counts)(summary, ""), Some((5, 2)));
-        for kind in [&TCPDUMP, &DUMPCAP, &RETROSCOPE] {
+        for kind in [&TCPDUMP, &RETROSCOPE] {
             assert_eq!((kind.counts)("", "no permission"), None);
         }
     }

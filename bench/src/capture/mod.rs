@@ -9,11 +9,9 @@
 //! Less is better. A run counts if the recorder captured every packet that was sent and its analyzer missed none, if the tcpdump
 //! that keeps has all of them in its files, and if the others lost at most one in a hundred. The rows
 //! `capture/SIZE/NAME-ns` are the times themselves, those with all threads on one CPU `capture/SIZE/one-cpu/NAME-ns`.
-//! `capture/lossless/SIZE/NAME` are in `lossless.rs`.
 
 mod contestant;
 mod keeping;
-mod lossless;
 mod sender;
 mod veth;
 
@@ -25,7 +23,6 @@ use self::{
     sender::Seats,
     veth::Veth,
 };
-pub(crate) use lossless::lossless;
 
 use crate::{
     measure::{Entrant, Failure, Heat},
@@ -41,12 +38,12 @@ const LOADS: [Load; 2] = [
     Load {
         size: 64,
         count: 1_000_000,
-        rate: Some(500_000),
+        rate: 500_000,
     },
     Load {
         size: 1514,
         count: 400_000,
-        rate: Some(200_000),
+        rate: 200_000,
     },
 ];
 
@@ -59,30 +56,28 @@ const COUNTS_KEPT: [u64; 2] = [1_000_000, 150_000];
 struct Load {
     size: u32,
     count: u64,
-    /// `None`: as fast as the sender can.
-    rate: Option<u64>,
+    /// Packets a second.
+    rate: u64,
 }
 
 /// The programs that are not on the path.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Programs {
-    /// `retroscope`: the recorder, and the sender.
+    /// The recorder and sender of `capture`.
+    #[arg(long, value_name = "PROGRAM", required_if_eq("what", "capture"))]
     pub retroscope: PathBuf,
-    /// `minimal_reader`.
+    /// `minimal_reader`, for `capture`.
+    #[arg(long, value_name = "PROGRAM", required_if_eq("what", "capture"))]
     pub minimal: PathBuf,
 }
 
-/// The versions of the other programs, as they tell them.
+/// The version of tcpdump, as it tells it; empty where there is none.
 #[must_use]
-pub fn versions() -> String {
-    let version = |program: &str| {
-        let output = Command::new(program).arg("--version").output().ok()?;
-        // tcpdump tells it on one, dumpcap on the other.
-        let text = [output.stdout, output.stderr].concat();
-        Some(String::from_utf8_lossy(&text).lines().next()?.to_owned())
-    };
-    let known = ["tcpdump", "dumpcap"].into_iter().filter_map(version);
-    known.collect::<Vec<_>>().join(", ")
+pub fn version() -> String {
+    let output = Command::new("tcpdump").arg("--version").output();
+    let said = output.map_or_else(|_| Vec::new(), |output| output.stdout);
+    let text = String::from_utf8_lossy(&said);
+    text.lines().next().unwrap_or_default().to_owned()
 }
 
 /// The programs of a session.
@@ -137,8 +132,6 @@ fn measure(session: &Session, load: Load, kinds: &[&'static Kind]) -> Result<Hea
         let contestant = Contestant {
             kind,
             session,
-            ring_bytes: RING_BYTES,
-            buffer_bytes: 0,
             seats,
             files: keeps(kind).then(Files::new).transpose()?,
         };

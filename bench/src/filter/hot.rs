@@ -1,4 +1,4 @@
-//! Filters on packets in the cache: native code, interpreter, libpcap and code written by hand, several filters one by one and as one
+//! Filters on packets in the cache: native code, libpcap and code written by hand, several filters one by one and as one
 //! function, and a trigger in Lua, all timed in the same way.
 
 use std::{hint::black_box, time::Duration};
@@ -80,9 +80,8 @@ fn agree(engine: &str, expected: &[u64], found: &[u64]) -> Result<(), Failure> {
     }
 }
 
-/// What evaluates a single filter, as in names of rows: the system's `bpf_filter`, machine code, our interpreter, which runs while that is
-/// made, and a function in Rust.
-pub(super) const ENGINES: [&str; 4] = ["libpcap", "native", "interpreter", "handwritten"];
+/// What evaluates a single filter: the system's `bpf_filter`, machine code, and a function in Rust.
+const ENGINES: [&str; 3] = ["libpcap", "native", "handwritten"];
 
 /// What libpcap says of all packets, 64 a word.
 fn verdicts(hot: &Hot, program: &Program) -> Vec<u64> {
@@ -101,7 +100,7 @@ pub(super) fn engines<'a>(
     by_hand: Option<Pass<'a>>,
     scale: &Scale,
 ) -> Result<Vec<Entrant<'a>>, Failure> {
-    let (libpcap, native, interpreted) = (compile(text)?, native(text)?, compile(text)?);
+    let (libpcap, native) = (compile(text)?, native(text)?);
     let expected = verdicts(hot, &libpcap);
     let matches: u32 = expected.iter().map(|set| set.count_ones()).sum();
     if matches == 0 || matches as usize == Hot::PACKETS {
@@ -111,7 +110,6 @@ pub(super) fn engines<'a>(
     let passes = [
         many(move |frames| libpcap.run_many_in_libpcap(frames)),
         many(move |frames| native.run_many(frames)),
-        many(move |frames| interpreted.run_many(frames)),
     ];
     let passes = ENGINES.into_iter().zip(passes.into_iter().chain(by_hand));
     let timed = |(engine, pass)| {

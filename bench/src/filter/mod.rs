@@ -13,15 +13,15 @@ mod hot;
 mod rules;
 mod traffic;
 
-use std::{io, sync::LazyLock, time::Instant};
+use std::{io, sync::LazyLock};
 
 use retroscope_filter::{Aux, Frame, LinkContext, Mode, Program};
 use retroscope_packet::LinkType;
 
 use self::{
     cold::{Cold, Found, checked},
-    hot::{ENGINES, Pass, each},
-    rules::{RULES, Sort},
+    hot::{Pass, each},
+    rules::Sort,
     traffic::Hot,
 };
 use crate::{
@@ -35,8 +35,6 @@ const PORT: &str = "udp port 60000";
 const PORT_AND_HOST: &str = "tcp port 80 and host 10.0.0.1";
 /// Numbers of filters that run as one function.
 const TOGETHER: [usize; 5] = [1, 2, 8, 16, 64];
-/// Numbers of rules.
-const COUNTS: [u32; 5] = [1, 10, 100, 1000, RULES];
 /// What rows say that they were compared with.
 const BPF_FILTER: &str = "bpf_filter";
 
@@ -124,13 +122,12 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
     let hot = Hot::new();
     session.versus("filter/100-hosts/vs-libpcap", BPF_FILTER, || {
         let text = any_of(&*HUNDRED_HOSTS);
-        let engines = hot::engines("100-hosts", &hot, &text, None, &session.scale)?;
-        two(engines.into_iter().take(2))
+        hot::engines("100-hosts", &hot, &text, None, &session.scale)
     })?;
     session.versus("filter/lua/vs-libpcap-time", BPF_FILTER, || {
-        let libpcap = hot::engines("port", &hot, PORT, None, &session.scale)?;
-        let script = hot::script(&hot, &session.scale)?;
-        two([script].into_iter().chain(libpcap).take(2))
+        let mut entrants = vec![hot::script(&hot, &session.scale)?];
+        entrants.extend(hot::engines("port", &hot, PORT, None, &session.scale)?);
+        Ok(entrants)
     })?;
     session.row("filter/install-10k-ms", None, || {
         let entrant = Entrant::new("ms", rules::install);
@@ -191,13 +188,6 @@ fn judged_cold(session: &Session) -> io::Result<()> {
     session.versus(walk, against, || walk_over_ring(session, cold()?))
 }
 
-fn two<'a>(entrants: impl Iterator<Item = Entrant<'a>>) -> Result<[Entrant<'a>; 2], Failure> {
-    let entrants: Vec<_> = entrants.collect();
-    entrants
-        .try_into()
-        .map_err(|_| Failure::Unsound("two are compared".to_owned()))
-}
-
 /// Finding packets again by descriptors, and by following lengths.
 fn scans(session: &Session, cold: &Cold) -> Heat {
     let expected = cold.expect();
@@ -214,10 +204,10 @@ fn scans(session: &Session, cold: &Cold) -> Heat {
 }
 
 /// A rule set against one filter, both on the packets in the ring.
-fn rules_over_one(cold: &Cold, sort: Sort) -> Result<[Entrant<'_>; 2], Failure> {
-    let set = rules::rule_set(sort, RULES)?;
+fn rules_over_one(cold: &Cold, sort: Sort) -> Result<Vec<Entrant<'_>>, Failure> {
+    let set = rules::rule_set(sort)?;
     let mut reader = set.reader();
-    let (expected, share) = rules::expect(sort, RULES, cold);
+    let (expected, share) = rules::expect(sort, cold);
     if !(0.45..0.55).contains(&share) {
         let why =
             format!("{share:.2} of the packets match some rule, which should be half of them");
@@ -225,7 +215,7 @@ fn rules_over_one(cold: &Cold, sort: Sort) -> Result<[Entrant<'_>; 2], Failure> 
     }
     let one = native(PORT_AND_HOST)?;
     let (_, expected_of_one) = cold.filter(|frames| one.run_many_in_libpcap(frames))?;
-    Ok([
+    Ok(vec![
         Entrant::new("rules", move || {
             checked(rules::read(cold, &mut reader)?, expected)
         }),
@@ -236,7 +226,7 @@ fn rules_over_one(cold: &Cold, sort: Sort) -> Result<[Entrant<'_>; 2], Failure> 
 }
 
 /// libpcap's way through a mapped file against ours through the ring.
-fn walk_over_ring<'a>(session: &'a Session, cold: &'a Cold) -> Result<[Entrant<'a>; 2], Failure> {
+fn walk_over_ring<'a>(session: &'a Session, cold: &'a Cold) -> Result<Vec<Entrant<'a>>, Failure> {
     let memory = &session.memory;
     cold::pack(&mut memory.borrow_mut());
     let port = native(PORT)?;
@@ -249,7 +239,7 @@ fn walk_over_ring<'a>(session: &'a Session, cold: &'a Cold) -> Result<[Entrant<'
     };
     let (_, expected_of_walk) = walk(&port, Program::run_many)?;
     let same = port.clone();
-    Ok([
+    Ok(vec![
         Entrant::new("walk", move || {
             checked(walk(&same, Program::run_many_in_libpcap)?, expected_of_walk)
         }),
@@ -259,93 +249,12 @@ fn walk_over_ring<'a>(session: &'a Session, cold: &'a Cold) -> Result<[Entrant<'
     ])
 }
 
-/// Filters by engine, what it takes to compile them, several of them as one function, and rule sets by number of rules.
+/// Several filters one by one, and as one function.
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
-    let (hot, scale) = (Hot::new(), &session.scale);
-    let by_hand = singles().map(|(name, text, by_hand)| (name, text, Some(by_hand)));
-    let hundred = ("100-hosts", any_of(&*HUNDRED_HOSTS), None);
-    let mut compiling = Vec::new();
-    for (name, text, by_hand) in by_hand.into_iter().chain([hundred]) {
-        let names = if by_hand.is_some() {
-            &ENGINES[..]
-        } else {
-            &ENGINES[..3]
-        };
-        let names = names
-            .iter()
-            .map(|engine| format!("filter-ns/{name}/{engine}"));
-        let engines = hot::engines(&format!("filter-ns/{name}"), &hot, &text, by_hand, scale);
-        session.measure("filters, packets in cache", or_failing(engines, names))?;
-        let copy = text.clone();
-        let libpcap = move || {
-            let start = Instant::now();
-            compile(&copy)?;
-            Ok(start.elapsed().as_secs_f64() * 1e6)
-        };
-        let native = move || {
-            let info = native(&text)?.native();
-            let info = info.ok_or_else(|| Failure::Unsound("no machine code".to_owned()))?;
-            Ok(info.compile_time.as_secs_f64() * 1e6)
-        };
-        compiling.push(Entrant::new(
-            format!("filter-compile/{name}/libpcap"),
-            libpcap,
-        ));
-        compiling.push(Entrant::new(
-            format!("filter-compile/{name}/native"),
-            native,
-        ));
-    }
-    session.measure("compiling", compiling)?;
+    let hot = Hot::new();
     for count in TOGETHER {
-        let names = ["separate", "joint"].map(|way| format!("filter-together/{count}/{way}"));
-        let entrants = or_failing(hot::together(&hot, count, scale), names);
+        let entrants = hot::together(&hot, count, &session.scale).map_err(io::Error::other)?;
         session.measure("filters together", entrants)?;
     }
-    rule_rows(session)
-}
-
-/// `filter-rules/SORT/COUNT` and `filter-rules/one/COUNT`, which is a single filter whatever the number: packets in the ring.
-fn rule_rows(session: &Session) -> io::Result<()> {
-    let rows = COUNTS
-        .map(|count| ["one", "flows", "mixed"].map(|of| format!("filter-rules/{of}/{count}")));
-    if !rows.iter().flatten().any(|row| session.wants(row)) {
-        return Ok(());
-    }
-    let made =
-        Cold::new(session.scale.ring_bytes).and_then(|cold| Ok((cold, native(PORT_AND_HOST)?)));
-    for (count, names) in COUNTS.into_iter().zip(rows) {
-        let entrants = || {
-            let (cold, one) = made.as_ref().map_err(Clone::clone)?;
-            let run_one = || Ok(cold.filter(|frames| one.run_many(frames))?.0);
-            let mut entrants = vec![Entrant::new(&names[0], run_one)];
-            for (row, sort) in names[1..].iter().zip([Sort::Flows, Sort::Mixed]) {
-                let (set, (expected, _)) = (
-                    rules::rule_set(sort, count)?,
-                    rules::expect(sort, count, cold),
-                );
-                let mut reader = set.reader();
-                entrants.push(Entrant::new(row, move || {
-                    checked(rules::read(cold, &mut reader)?, expected)
-                }));
-            }
-            Ok(entrants)
-        };
-        session.measure("rule sets", or_failing(entrants(), names.clone()))?;
-    }
     Ok(())
-}
-
-/// Entrants, or why they could not be made under each of their names.
-fn or_failing<'a>(
-    made: Result<Vec<Entrant<'a>>, Failure>,
-    names: impl IntoIterator<Item = String>,
-) -> Vec<Entrant<'a>> {
-    made.unwrap_or_else(|failure| {
-        let failing = |name| {
-            let failure = failure.clone();
-            Entrant::new(name, move || Err(failure.clone()))
-        };
-        names.into_iter().map(failing).collect()
-    })
 }

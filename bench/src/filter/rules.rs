@@ -62,9 +62,9 @@ fn prefix(address: u32, bits: u32) -> u32 {
     address & (u32::MAX << (32 - bits))
 }
 
-/// The texts of the first `count` rules.
-fn texts(sort: Sort, count: u32) -> Vec<String> {
-    (0..count).map(|number| sort.text(number)).collect()
+/// The texts of all rules.
+fn texts(sort: Sort) -> Vec<String> {
+    (0..RULES).map(|number| sort.text(number)).collect()
 }
 
 /// Texts as filters.
@@ -74,10 +74,10 @@ fn filters(texts: &[String]) -> Result<Vec<(RuleId, Filter)>, Failure> {
     filters.map_err(|error: retroscope_filter::FilterError| Failure::system("a rule", error))
 }
 
-/// A set of the first `count` rules.
-pub(super) fn rule_set(sort: Sort, count: u32) -> Result<RuleSet, Failure> {
+/// A set of all rules.
+pub(super) fn rule_set(sort: Sort) -> Result<RuleSet, Failure> {
     let mut set = RuleSet::new(Mode::Savefile);
-    insert(&mut set, filters(&texts(sort, count))?)?;
+    insert(&mut set, filters(&texts(sort))?)?;
     set.add_link_type(LinkType::ETHERNET);
     Ok(set)
 }
@@ -89,12 +89,12 @@ fn insert(set: &mut RuleSet, rules: Vec<(RuleId, Filter)>) -> Result<(), Failure
     }
 }
 
-/// The rules among the first `count` that packets of each flow match; packets of no flow match none. Flows have hosts, nets of 24 bits
+/// The rules that packets of each flow match; packets of no flow match none. Flows have hosts, nets of 24 bits
 /// and client ports of their own, so only the wider nets are of several.
-fn rules_by_flow(sort: Sort, count: u32) -> Vec<Vec<u64>> {
+fn rules_by_flow(sort: Sort) -> Vec<Vec<u64>> {
     let clients: Vec<u32> = (0..FLOWS).map(|number| flow(number).src).collect();
     let mut rules = vec![Vec::new(); clients.len()];
-    for number in 0..count {
+    for number in 0..RULES {
         let (own, id) = (number as usize, u64::from(number));
         if sort == Sort::Flows || number % 3 != 1 {
             rules[own].push(id);
@@ -111,8 +111,8 @@ fn rules_by_flow(sort: Sort, count: u32) -> Vec<Vec<u64>> {
 }
 
 /// What must be found in cold memory, and the part of the packets that some rule matches.
-pub(super) fn expect(sort: Sort, count: u32, cold: &Cold) -> (Found, f64) {
-    let rules = rules_by_flow(sort, count);
+pub(super) fn expect(sort: Sort, cold: &Cold) -> (Found, f64) {
+    let rules = rules_by_flow(sort);
     let (mut found, mut some) = (Found::default(), 0_u64);
     cold.again(|spec, _| {
         let rules = spec.flow.map_or(&[][..], |flow| &rules[flow as usize]);
@@ -152,7 +152,7 @@ pub(super) fn read(cold: &Cold, reader: &mut RuleReader) -> Result<(f64, Found),
 /// Brings the flow rules into an empty set while another thread matches packets against it. Milliseconds from the texts until a packet
 /// that the last rule matches was found by the reader.
 pub(super) fn install() -> Result<f64, Failure> {
-    let texts = texts(Sort::Flows, RULES);
+    let texts = texts(Sort::Flows);
     let mut set = RuleSet::new(Mode::Savefile);
     set.add_link_type(LinkType::ETHERNET);
     let mut reader = set.reader();
@@ -213,7 +213,7 @@ mod tests {
             let its = matches.iter();
             found.extend(its.map(|(at, rule, sure)| (chunk * 64 + at, id(rule, sure))));
         }
-        for (number, text) in (0..).zip(texts(sort, RULES)) {
+        for (number, text) in (0..).zip(texts(sort)) {
             let program = compile(&text).unwrap();
             let takes = |frame: &Frame<'_>| program.run_many_in_libpcap(&[*frame]) != 0;
             let packets = (0..frames.len()).filter(|at| takes(&frames[*at]));
@@ -226,9 +226,9 @@ mod tests {
     fn sets_find_what_they_must_and_libpcap_says() {
         let cold = Cold::new(32 << 20).unwrap();
         for sort in [Sort::Flows, Sort::Mixed] {
-            let (expected, share) = expect(sort, RULES, &cold);
+            let (expected, share) = expect(sort, &cold);
             assert!((0.45..0.55).contains(&share), "{share}");
-            let set = rule_set(sort, RULES).unwrap();
+            let set = rule_set(sort).unwrap();
             let (_, found) = read(&cold, &mut set.reader()).unwrap();
             assert_eq!(found, expected, "{sort:?}");
             assert!(agrees_with_libpcap(sort, &mut set.reader()));
@@ -238,8 +238,8 @@ mod tests {
     #[test]
     fn a_set_that_lacks_a_rule_is_noticed() {
         let cold = Cold::new(32 << 20).unwrap();
-        let (expected, _) = expect(Sort::Mixed, RULES, &cold);
-        let mut set = rule_set(Sort::Mixed, RULES).unwrap();
+        let (expected, _) = expect(Sort::Mixed, &cold);
+        let mut set = rule_set(Sort::Mixed).unwrap();
         assert!(set.remove(RuleId(4_242)));
         let (_, found) = read(&cold, &mut set.reader()).unwrap();
         assert_ne!(found, expected);

@@ -12,7 +12,7 @@ use super::{Opened, Peer, Receiver, Sender, Shape};
 pub(super) struct Rtrb;
 
 impl Peer for Rtrb {
-    fn open<T: Send>(self, shape: Shape) -> Opened<impl Sender<T>, impl Receiver<T>> {
+    fn open(self, shape: Shape) -> Opened<impl Sender, impl Receiver> {
         let ends = |_| {
             let (mut sender, mut receiver) = rtrb::RingBuffer::new(shape.capacity);
             let send = move |item| {
@@ -31,7 +31,7 @@ impl Peer for Rtrb {
 pub(super) struct Array;
 
 impl Peer for Array {
-    fn open<T: Send>(self, shape: Shape) -> Opened<impl Sender<T>, impl Receiver<T>> {
+    fn open(self, shape: Shape) -> Opened<impl Sender, impl Receiver> {
         let queue = Arc::new(ArrayQueue::new(shape.capacity));
         let sender = Arc::clone(&queue);
         let send = move |item| sender.push(item);
@@ -45,7 +45,7 @@ impl Peer for Array {
 pub(super) struct Channel;
 
 impl Peer for Channel {
-    fn open<T: Send>(self, shape: Shape) -> Opened<impl Sender<T>, impl Receiver<T>> {
+    fn open(self, shape: Shape) -> Opened<impl Sender, impl Receiver> {
         let (sender, receiver) = crossbeam_channel::bounded(shape.capacity);
         let send = move |item| sender.try_send(item).map_err(|error| error.into_inner());
         let receive = move || receiver.try_recv().ok();

@@ -2,24 +2,12 @@
 //!
 //! Built with feature `peers` only, through the shim in `bench/shim`, from Debian's packages, folly by the path in `FOLLY_INCLUDE` (see
 //! `build.rs`). Each operation is one call through a function pointer, which costs about a nanosecond: nothing for buffers of 64
-//! packets, a little where every packet is an operation.
-//!
-//! [`Queue`] owns a queue, which its ends share, and an item that was sent is forgotten on this side until it is received:
-//! so each item has one owner. The items' bytes are copied, which is a move in Rust for every type.
-#![expect(
-    unsafe_code,
-    reason = "calls C and C++ through function pointers, and moves items as bytes"
-)]
+//! packets. [`Queue`] owns a queue, which its ends share.
+#![expect(unsafe_code, reason = "calls C and C++ through function pointers")]
 
-use std::{
-    ffi::c_void,
-    marker::PhantomData,
-    mem::{ManuallyDrop, MaybeUninit},
-    ptr::NonNull,
-    sync::Arc,
-};
+use std::{ffi::c_void, ptr::NonNull, sync::Arc};
 
-use super::{Opened, Peer, Receiver, Sender, Shape};
+use super::{Full, Opened, Peer, Receiver, Sender, Shape};
 use crate::measure::Failure;
 
 /// `struct queue_functions` of `queues.h`, field by field.
@@ -31,6 +19,10 @@ struct Functions {
     try_send: unsafe extern "C" fn(*mut c_void, u32, *const c_void) -> bool,
     try_receive: unsafe extern "C" fn(*mut c_void, u32, *mut c_void) -> bool,
 }
+
+/// Bytes of an item: a `usize`.
+const ITEM_BYTES: u32 = 8;
+const _: () = assert!(size_of::<usize>() == ITEM_BYTES as usize);
 
 /// Finds the functions for items of a size.
 type Find = extern "C" fn(u32) -> Option<&'static Functions>;
@@ -71,7 +63,7 @@ pub(super) const PEERS: &[(&str, Native)] = &[
 ];
 
 impl Peer for Native {
-    fn open<T: Send>(self, shape: Shape) -> Opened<impl Sender<T>, impl Receiver<T>> {
+    fn open(self, shape: Shape) -> Opened<impl Sender, impl Receiver> {
         let Self(find, is_of_pairs) = self;
         let number = |count| {
             u32::try_from(count).map_err(|error| Failure::system("opening the queue", error))
@@ -92,76 +84,57 @@ impl Peer for Native {
 }
 
 /// The sender of one thread; each has a number of its own.
-fn sender<T: Send>(queue: Arc<Queue<T>>, end: u32) -> impl Sender<T> {
-    move |item| {
-        let item = ManuallyDrop::new(item);
-        let place = (&raw const item).cast();
-        // SAFETY: the queue is alive, the closure is this end's only user and is called by one thread at a time, and `item` has the size
-        // for which the functions were looked up, aligned to at most 8.
-        let sent = unsafe { (queue.functions.try_send)(queue.queue.as_ptr(), end, place) };
-        if sent {
-            Ok(())
-        } else {
-            Err(ManuallyDrop::into_inner(item))
-        }
+fn sender(queue: Arc<Queue>, end: u32) -> impl Sender {
+    move |Full(buffer)| {
+        let item = (&raw const buffer).cast();
+        // SAFETY: the queue is alive, the closure is this end's only user and is called by one thread at a time, and `item` is a `usize`,
+        // the size for which the functions were looked up.
+        let sent = unsafe { (queue.functions.try_send)(queue.queue.as_ptr(), end, item) };
+        if sent { Ok(()) } else { Err(Full(buffer)) }
     }
 }
 
 /// The receiver of one thread.
-fn receiver<T: Send>(queue: Arc<Queue<T>>, end: u32) -> impl Receiver<T> {
+fn receiver(queue: Arc<Queue>, end: u32) -> impl Receiver {
     move || {
-        let mut item = MaybeUninit::<T>::uninit();
-        let place = item.as_mut_ptr().cast();
+        let mut buffer = 0_usize;
+        let item = (&raw mut buffer).cast();
         // SAFETY: as in `sender`; `item` has room for one.
-        let received = unsafe { (queue.functions.try_receive)(queue.queue.as_ptr(), end, place) };
-        // SAFETY: `true` means that all bytes of one item were written, and that item was a `T` whose sender forgot it.
-        received.then(|| unsafe { item.assume_init() })
+        let received = unsafe { (queue.functions.try_receive)(queue.queue.as_ptr(), end, item) };
+        received.then_some(Full(buffer))
     }
 }
 
-/// A queue of C or C++ for items of type `T`.
+/// A queue of C or C++ for numbers of buffers.
 #[derive(Debug)]
-struct Queue<T> {
+struct Queue {
     functions: &'static Functions,
     queue: NonNull<c_void>,
-    items: PhantomData<fn(T) -> T>,
 }
 
-// SAFETY: the queue itself may be used by all threads at once, each through an end of its own: that is what such queues are
-// for, and `queues.h` says so. Items go from thread to thread, so they must be `Send`.
-unsafe impl<T: Send> Send for Queue<T> {}
+// SAFETY: the queue may be used by all threads at once, each through an end of its own: that is what such queues are for, and `queues.h`
+// says so. Its items are plain numbers.
+unsafe impl Send for Queue {}
 // SAFETY: as above.
-unsafe impl<T: Send> Sync for Queue<T> {}
+unsafe impl Sync for Queue {}
 
-impl<T> Queue<T> {
+impl Queue {
     fn new(
         find: Find,
         capacity: u32,
         producers: u32,
         consumers: u32,
     ) -> Result<Arc<Self>, Failure> {
-        // What `Item` in `queues.h` promises to C++.
-        const { assert!(align_of::<T>() <= 8 && size_of::<T>() < 1 << 10) };
         assert!(capacity <= 1 << 30);
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "checked when this is compiled"
-        )]
-        let functions = find(size_of::<T>() as u32).ok_or_else(|| {
-            let why = format!("no functions for items of {} bytes", size_of::<T>());
-            Failure::CannotRun(why)
-        })?;
+        let no_queue = |why| Failure::system("opening the queue", why);
+        let functions = find(ITEM_BYTES).ok_or_else(|| no_queue("no functions for its items"))?;
         let queue = NonNull::new((functions.create)(capacity, producers, consumers));
-        Ok(Arc::new(Self {
-            functions,
-            queue: queue.ok_or_else(|| Failure::system("opening the queue", "no memory"))?,
-            items: PhantomData,
-        }))
+        let queue = queue.ok_or_else(|| no_queue("no memory"))?;
+        Ok(Arc::new(Self { functions, queue }))
     }
 }
 
-impl<T> Drop for Queue<T> {
-    /// Frees the queue. Items in it are forgotten: that happens only where a run was given up.
+impl Drop for Queue {
     fn drop(&mut self) {
         // SAFETY: `queue` came from `create` of these functions and is not used again: its ends hold an `Arc` of this.
         unsafe { (self.functions.destroy)(self.queue.as_ptr()) }

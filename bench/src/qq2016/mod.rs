@@ -14,21 +14,19 @@
 //! that a benchmark can count what was carried. Left out, because the benchmark does nothing with it: peeking and priorities (6.4.2; here
 //! inserters wait when the queue is full, which makes runs lossless), the pcap writer (6.5) and the Lua bindings (6.6).
 //!
-//! [`Qq`] makes it a contestant. Storages have 2 MiB and the guard interval is the number of inserters, as the paper and the thesis
-//! recommend. Its inner queue may be another one, for the ablation.
+//! [`Qq2016`] makes it a contestant. Storages have 2 MiB and the guard interval is the number of inserters, as the paper and the thesis
+//! recommend.
 
 mod queue;
 mod storage;
-pub(crate) mod ticks;
+mod ticks;
 
 use std::{
-    marker::PhantomData,
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
-pub use queue::{Inner, Queue};
-pub use storage::Original;
+use self::{queue::Queue, storage::Storage};
 
 use crate::{
     contest::{Contest, Course, Frames, Load, Run, Tally, race},
@@ -37,61 +35,42 @@ use crate::{
 };
 
 /// The paper's default (V-C).
-pub const STORAGE_BYTES: usize = 2 << 20;
+const STORAGE_BYTES: usize = 2 << 20;
 /// The paper's example (V-D): ten producers, between 1 and 100 Gbit/s.
-pub const HOLD: Duration = Duration::from_micros(16_770);
-
-/// The queue of the thesis: the hold time is checked for each packet.
-pub type Qq2016 = Qq<Original<1>>;
-
-/// A kind of inner queue.
-pub trait Kind {
-    /// Packets between two looks at the clock, for the hold time.
-    const BURST: u64;
-    /// One over its part of the memory.
-    type Storage<'m>: Inner + Send;
-
-    /// Over a part that begins on a multiple of 16. `offsets` is the vector of an earlier one, whose pages are there.
-    fn storage<'m>(part: &'m mut [u8], offsets: &'m mut Vec<usize>) -> Self::Storage<'m>;
-}
+const HOLD: Duration = Duration::from_micros(16_770);
 
 /// A contestant.
 #[derive(Debug)]
-pub struct Qq<K> {
+pub(crate) struct Qq2016 {
     /// Bytes of an inner queue.
-    pub storage_bytes: usize,
-    /// The guard interval; `None`: the number of inserters.
-    pub guard: Option<usize>,
+    storage_bytes: usize,
     /// The vectors of the last run.
     offsets: Vec<Vec<usize>>,
-    kind: PhantomData<K>,
 }
 
-impl<K> Default for Qq<K> {
+impl Default for Qq2016 {
     /// As the papers recommend.
     fn default() -> Self {
         Self {
             storage_bytes: STORAGE_BYTES,
-            guard: None,
             offsets: Vec::new(),
-            kind: PhantomData,
         }
     }
 }
 
-impl<K: Kind> Contest for Qq<K> {
+impl Contest for Qq2016 {
     fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
         let count = memory.len() / self.storage_bytes;
         self.offsets.resize_with(count, Vec::new);
         let parts = memory.bytes_mut().chunks_exact_mut(self.storage_bytes);
         let parts = parts.zip(&mut self.offsets);
-        let storages = parts.map(|(part, offsets)| K::storage(part, offsets));
-        let queue = Queue::new(storages, self.guard.unwrap_or(load.producers));
+        let storages = parts.map(|(part, offsets)| Storage::new(part, offsets));
+        let queue = Queue::new(storages, load.producers);
         let storing = AtomicUsize::new(load.producers);
         let (queue_ref, storing) = (&queue, &storing);
         let producers = (0..load.producers).map(|producer| {
             move |_: &Course| {
-                let stored = store::<K>(queue_ref, load, producer);
+                let stored = store(queue_ref, load, producer);
                 // AcqRel: whoever is the last has seen the others finish.
                 if storing.fetch_sub(1, Ordering::AcqRel) == 1 {
                     queue_ref.close();
@@ -114,11 +93,7 @@ impl<K: Kind> Contest for Qq<K> {
 }
 
 /// One inserter: acquires storages and fills them, packet by packet (the thesis has no call for bursts, section 4.2).
-fn store<K: Kind>(
-    queue: &Queue<K::Storage<'_>>,
-    load: &Load,
-    producer: usize,
-) -> Result<(), Failure> {
+fn store(queue: &Queue<'_>, load: &Load, producer: usize) -> Result<(), Failure> {
     let frames = Frames::new(load.packet_bytes);
     let packets = load.packets_of(producer);
     let mut number = 0;
@@ -126,16 +101,12 @@ fn store<K: Kind>(
         let Some(mut storage) = queue.enqueue() else {
             return Err(Failure::system("enqueue", "the queue was closed"));
         };
-        'storage: while number < packets && !storage.is_overdue() {
-            let end = packets.min(number + K::BURST);
-            while number < end {
-                if !storage.append(load.time(producer, number), frames.get(number)) {
-                    break 'storage;
-                }
-                number += 1;
-            }
+        while number < packets
+            && !storage.is_overdue()
+            && storage.append(load.time(producer, number), frames.get(number))
+        {
+            number += 1;
         }
-        storage.finish();
     }
     Ok(())
 }

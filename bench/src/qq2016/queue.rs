@@ -2,14 +2,12 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::contest::Tally;
+use super::storage::Storage;
 
 /// The queue of queues. Any thread may call any method.
-///
-/// `S` is the inner queue.
 #[derive(Debug)]
-pub struct Queue<S> {
-    storages: Vec<Mutex<S>>,
+pub(super) struct Queue<'m> {
+    storages: Vec<Mutex<Storage<'m>>>,
     /// The queue-wide mutex. Also held while the mutex of a storage is awaited (listing 6.3, line 5): that is what the guard
     /// interval is for.
     positions: Mutex<Positions>,
@@ -28,31 +26,12 @@ struct Positions {
     closed: bool,
 }
 
-/// An inner queue. Filled by one task at a time, which has its mutex.
-pub trait Inner {
-    /// Makes it empty, in constant time (section 5.2), and notes when it was given out.
-    fn give_out(&mut self);
-
-    /// Whether it was held longer than the maximum hold time (section 6.2.1). Reads the clock: 28 % of the time of a store (section 7.2).
-    fn is_overdue(&self) -> bool;
-
-    /// Appends a packet. `false`: it does not fit.
-    fn append(&mut self, time: u64, frame: &[u8]) -> bool;
-
-    /// Makes what was stored visible to whoever locks it next.
-    fn finish(&mut self) {}
-
-    /// Counts every packet by its header.
-    fn tally(&self, seen: &mut Tally);
-}
-
-impl<S: Inner> Queue<S> {
+impl<'m> Queue<'m> {
     /// Of these inner queues. Readers leave `guard` of them alone behind the head: the number of inserters or more (thesis, equation 7.1).
     ///
     /// # Panics
     /// Unless there are more of them than the guard interval has.
-    #[must_use]
-    pub fn new(storages: impl Iterator<Item = S>, guard: usize) -> Self {
+    pub(super) fn new(storages: impl Iterator<Item = Storage<'m>>, guard: usize) -> Self {
         let storages: Vec<_> = storages.map(Mutex::new).collect();
         assert!(storages.len() > guard, "readers would wait for ever");
         Self {
@@ -65,7 +44,7 @@ impl<S: Inner> Queue<S> {
     }
 
     /// An empty storage to be filled; waits while the queue is full. Dropping it gives it back. `None`: the queue was closed.
-    pub fn enqueue(&self) -> Option<MutexGuard<'_, S>> {
+    pub(super) fn enqueue(&self) -> Option<MutexGuard<'_, Storage<'m>>> {
         let mut positions = lock(&self.positions);
         while positions.head - positions.tail >= self.storages.len() as u64 && !positions.closed {
             positions = wait(&self.not_full, positions);
@@ -83,7 +62,7 @@ impl<S: Inner> Queue<S> {
 
     /// The oldest storage, which leaves the queue (listing 6.3). Waits for one outside the guard interval (6.4.3). `None`: the queue was
     /// closed, and is empty.
-    pub fn dequeue(&self) -> Option<MutexGuard<'_, S>> {
+    pub(super) fn dequeue(&self) -> Option<MutexGuard<'_, Storage<'m>>> {
         let mut positions = lock(&self.positions);
         while positions.head - positions.tail <= self.guard && !positions.closed {
             positions = wait(&self.non_empty, positions);
@@ -99,13 +78,13 @@ impl<S: Inner> Queue<S> {
     }
 
     /// Says that nothing will be stored any more, which lifts the guard: the thesis has no end, a benchmark that counts needs one.
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         lock(&self.positions).closed = true;
         self.not_full.notify_all();
         self.non_empty.notify_all();
     }
 
-    fn place(&self, position: u64) -> &Mutex<S> {
+    fn place(&self, position: u64) -> &Mutex<Storage<'m>> {
         let count = self.storages.len() as u64;
         #[expect(
             clippy::cast_possible_truncation,
@@ -131,19 +110,18 @@ fn wait<'q, T>(condition: &Condvar, guard: MutexGuard<'q, T>) -> MutexGuard<'q, 
 mod tests {
     use std::thread;
 
-    use super::{super::*, *};
+    use super::*;
+    use crate::contest::Tally;
 
-    type Storage<'m> = <Original<1> as Kind>::Storage<'m>;
-
-    fn queue(memory: &mut [u8], guard: usize) -> Queue<Storage<'_>> {
+    fn queue(memory: &mut [u8], guard: usize) -> Queue<'_> {
         let parts = memory.chunks_exact_mut(1024);
         Queue::new(
-            parts.map(|part| Original::<1>::storage(part, Box::leak(Box::default()))),
+            parts.map(|part| Storage::new(part, Box::leak(Box::default()))),
             guard,
         )
     }
 
-    fn put(queue: &Queue<Storage<'_>>, number: u64) {
+    fn put(queue: &Queue<'_>, number: u64) {
         assert!(queue.enqueue().unwrap().append(number, &[0; 64]));
     }
 

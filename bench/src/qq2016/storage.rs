@@ -1,6 +1,6 @@
 //! The inner queue: packets one behind the other, and a vector of references to them (thesis, sections 5.2, 6.1, 6.2).
 
-use super::{Inner, Kind, ticks::Hold};
+use super::ticks::Hold;
 use crate::contest::Tally;
 
 /// Bytes of a header (figure 6.1): stamp and VLAN in the first eight, the captured length in the next two; the frame begins in the
@@ -14,31 +14,9 @@ const ALIGNMENT: usize = 8;
 /// The stamp has 48 bits, as in figure 5 of the paper; the VLAN identifier behind it is 0 here.
 const TIME_MASK: u64 = (1 << 48) - 1;
 
-/// The inner queue of the thesis, with a look at the clock after so many packets.
+/// An inner queue over its part of the memory. Filled by one task at a time, which has its mutex.
 #[derive(Debug)]
-pub struct Original<const BURST: u64>;
-
-impl<const BURST: u64> Kind for Original<BURST> {
-    const BURST: u64 = BURST;
-    type Storage<'m> = Storage<'m>;
-
-    /// The vector gets room now for as many references as there can be 64-byte packets ("some space is reserved at initialization
-    /// time"), so that it does not grow while it is filled.
-    fn storage<'m>(memory: &'m mut [u8], offsets: &'m mut Vec<usize>) -> Storage<'m> {
-        offsets.clear();
-        offsets.reserve(memory.len() / (HEADER_BYTES + 64));
-        Storage {
-            memory,
-            used: 0,
-            offsets,
-            hold: Hold::new(),
-        }
-    }
-}
-
-/// An inner queue over its part of the memory.
-#[derive(Debug)]
-pub struct Storage<'m> {
+pub(super) struct Storage<'m> {
     memory: &'m mut [u8],
     used: usize,
     /// Where each header is. The thesis keeps pointers; positions are as large and need no unsafe code.
@@ -47,7 +25,21 @@ pub struct Storage<'m> {
     hold: Hold,
 }
 
-impl Storage<'_> {
+impl<'m> Storage<'m> {
+    /// Over a part of the memory that begins on a multiple of 16. `offsets` is the vector of an earlier one, whose pages are there: it
+    /// gets room now for as many references as there can be 64-byte packets ("some space is reserved at initialization time"), so that it
+    /// does not grow while it is filled.
+    pub(super) fn new(memory: &'m mut [u8], offsets: &'m mut Vec<usize>) -> Self {
+        offsets.clear();
+        offsets.reserve(memory.len() / (HEADER_BYTES + 64));
+        Self {
+            memory,
+            used: 0,
+            offsets,
+            hold: Hold::new(),
+        }
+    }
+
     /// Stamp and frame of all packets, in order.
     fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.offsets.iter().map(|&offset| {
@@ -58,23 +50,25 @@ impl Storage<'_> {
             (u64::from_le_bytes(*stamp) & TIME_MASK, &frame[..captured])
         })
     }
-}
 
-impl Inner for Storage<'_> {
-    fn give_out(&mut self) {
+    /// Makes it empty, in constant time (section 5.2), and notes when it was given out.
+    pub(super) fn give_out(&mut self) {
         self.used = 0;
         self.offsets.clear();
         self.hold.begin();
     }
 
+    /// Whether it was held longer than the maximum hold time (section 6.2.1). Reads the clock: 28 % of the time of a store (section 7.2).
     #[inline(always)]
-    fn is_overdue(&self) -> bool {
+    pub(super) fn is_overdue(&self) -> bool {
         self.hold.is_over()
     }
 
+    /// Appends a packet. `false`: it does not fit.
+    ///
     /// `time` is the user's, below 2^48 (larger ones lose their upper bits); frames have at most 65,535 bytes.
     #[inline(always)]
-    fn append(&mut self, time: u64, frame: &[u8]) -> bool {
+    pub(super) fn append(&mut self, time: u64, frame: &[u8]) -> bool {
         let Ok(captured) = u16::try_from(frame.len()) else {
             return false;
         };
@@ -90,7 +84,8 @@ impl Inner for Storage<'_> {
         true
     }
 
-    fn tally(&self, seen: &mut Tally) {
+    /// Counts every packet by its header.
+    pub(super) fn tally(&self, seen: &mut Tally) {
         for (time, frame) in self.iter() {
             seen.add(time, frame.len());
         }
@@ -102,7 +97,7 @@ mod tests {
     use super::*;
 
     fn storage(memory: &mut [u8]) -> Storage<'_> {
-        let mut storage = Original::<1>::storage(memory, Box::leak(Box::default()));
+        let mut storage = Storage::new(memory, Box::leak(Box::default()));
         storage.give_out();
         storage
     }

@@ -26,14 +26,14 @@ fn now() -> u64 {
 
 /// How long a storage may be held, and since when it is, in ticks.
 #[derive(Debug)]
-pub(crate) struct Hold {
+pub(super) struct Hold {
     given_out: u64,
-    pub(crate) ticks: u64,
+    pub(super) ticks: u64,
 }
 
 impl Hold {
     /// The frequency of ticks is measured once, which takes 20 ms.
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         static TICKS: LazyLock<f64> = LazyLock::new(|| {
             let (start, first) = (Instant::now(), now());
             while start.elapsed() < CALIBRATION {
@@ -54,12 +54,12 @@ impl Hold {
         }
     }
 
-    pub(crate) fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         self.given_out = now();
     }
 
     #[inline(always)]
-    pub(crate) fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         now().saturating_sub(self.given_out) > self.ticks
     }
 }
