@@ -62,7 +62,8 @@ pub(crate) trait Engine: Send + fmt::Debug {
     /// Takes the previous burst back.
     fn give_back(&mut self, _live: &mut Live) {}
 
-    /// Fetches a burst, and tells `live` of it. Returns whether there is one.
+    /// Fetches a burst. If it has packets, calls `on_burst` of `live.watermark` with the newest stamp, and `live.on_packets`.
+    /// Returns whether there is a burst.
     ///
     /// # Errors
     /// The queue is at its end.

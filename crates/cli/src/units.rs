@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use retroscope_capture::generator::quantity;
 
-/// A size in bytes: `4GiB`, `512MiB`, `4G`; the suffix is required, and a power of 1024 (DESIGN §3).
+/// A size in bytes: `4GiB`, `512MiB`, `4G`; the suffix is required, and a power of 1024.
 ///
 /// # Errors
 /// A sentence that says what to write instead.

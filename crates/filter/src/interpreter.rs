@@ -1,6 +1,6 @@
 //! The interpreter of classic BPF: safe code, no allocation, no panic.
 //!
-//! It is the meaning that native code will be measured against, so it follows libpcap's `bpf_filter` to the letter:
+//! It defines what a program means, and machine code is compared with it. So it follows libpcap's `bpf_filter` to the letter:
 //! 32-bit wrapping arithmetic, a load beyond the captured bytes or a division by zero ends with 0.
 
 use retroscope_bpf::{

@@ -150,15 +150,15 @@ impl Mode {
     }
 }
 
-/// How much the eviction log remembers of the time stamps in overwritten buckets.
+/// How much the eviction log remembers of the ring times in overwritten buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EvictionDetail {
-    /// Up to 64 evenly spaced stamps of each of the last 8192 buckets, in memory taken at the start.
+    /// Up to 64 evenly spaced times of each of the last 8192 buckets, in memory taken at the start.
     Sampled,
-    /// Every stamp, which costs a walk over the descriptors of each bucket that is overwritten. Beyond the budget the oldest
-    /// buckets are thinned to 64 stamps each, and when that is not enough, forgotten.
+    /// Every time, which costs a walk over the descriptors of each bucket that is overwritten. Beyond the budget the oldest
+    /// buckets are thinned to 64 times each, and when that is not enough, forgotten.
     Exact {
-        /// Bytes of stamps to keep at most.
+        /// Bytes of times to keep at most.
         budget_bytes: usize,
     },
 }

@@ -2,7 +2,7 @@
 
 use crate::BucketRef;
 
-/// Stamps kept of a bucket unless all are.
+/// Ring times kept of a bucket, unless all are kept.
 pub(crate) const SAMPLES: usize = if cfg!(loom) { 2 } else { 64 };
 
 /// A bucket that was overwritten.
@@ -19,11 +19,11 @@ pub struct EvictedBucket {
     pub packets: u32,
     /// Their captured bytes.
     pub bytes: u64,
-    /// Smallest time stamp, ns.
+    /// Smallest ring time, ns.
     pub min_ns: i64,
-    /// Largest time stamp, ns.
+    /// Largest ring time, ns.
     pub max_ns: i64,
-    /// Stamps of all records, or of at most [`SAMPLES`] evenly spaced ones ([`sample_index`]), the first and the last among them; none
+    /// Ring times of all records, or of at most [`SAMPLES`] evenly spaced ones ([`sample_index`]), the first and the last among them; none
     /// where the log has no room for it: then counts for part of it are estimates.
     pub(crate) stamps: Vec<i64>,
 }
@@ -49,7 +49,7 @@ pub struct Evicted {
     pub first_ns: Option<i64>,
     /// Time of the last of them, ns, as well as it is known.
     pub last_ns: Option<i64>,
-    /// Buckets with stamps up to this one were forgotten; packets of the interval up to it may be missing here, uncounted.
+    /// Buckets with ring times up to this one were forgotten; packets of the interval up to it may be missing here, uncounted.
     /// `None`: nothing of the interval was forgotten.
     pub unknown_before_ns: Option<i64>,
 }

@@ -15,7 +15,7 @@ const SAMPLED_BUCKETS: usize = if cfg!(loom) { 8 } else { 8192 };
 pub(crate) struct Log {
     detail: EvictionDetail,
     entries: VecDeque<EvictedBucket>,
-    /// Memory for stamps that no entry uses now. With `Sampled` nothing is allocated after the start.
+    /// Memory for times that no entry uses now. With `Sampled` nothing is allocated after the start.
     spare: Vec<Vec<i64>>,
     /// With `Exact`: of the entries, how many from the front were thinned.
     thinned: usize,
@@ -51,7 +51,7 @@ impl Log {
         (self.packets, self.bytes)
     }
 
-    /// Adds a bucket without stamps, which can be read by index, and returns its entry. `None`: there was no room for it.
+    /// Adds a bucket whose entry has no times yet; `stamp` reads them by index. Returns the entry. `None`: there was no room for it.
     pub(crate) fn add(
         &mut self,
         mut entry: EvictedBucket,

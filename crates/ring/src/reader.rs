@@ -37,7 +37,7 @@ pub struct Batch<'r> {
     pub first: u64,
     /// Lost between the producer's last batch and this one.
     pub missed: Lapped,
-    /// No record that was published in their bucket until they were found is older, ns since the UNIX epoch.
+    /// A lower bound of the times of all records of their bucket that were published when these were found; ns of ring time.
     pub oldest_ns: i64,
     packets: Packets<'r>,
 }

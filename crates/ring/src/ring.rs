@@ -93,7 +93,7 @@ pub struct RingStatistics {
     pub evicted_packets: u64,
     /// Their captured bytes.
     pub evicted_bytes: u64,
-    /// Smallest time stamp in the ring, ns; `None` while it is empty.
+    /// Smallest ring time in the ring, ns; `None` while it is empty.
     pub oldest_ns: Option<i64>,
     /// Largest ring time in the ring, ns.
     pub newest_ns: Option<i64>,

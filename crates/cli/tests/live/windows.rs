@@ -18,7 +18,7 @@ const FUTURE: Duration = Duration::from_millis(200);
 /// `--duration` of the recording that ends by itself.
 const DURATION: Duration = Duration::from_secs(1);
 
-/// What a dump may take beyond its window: DESIGN §6.
+/// What a dump may take beyond its window.
 const SLACK: Duration = Duration::from_millis(100);
 
 /// A lone packet on an idle link triggers, and its dump is complete on disk `--future` + 100 ms later, although nothing ever

@@ -1,8 +1,8 @@
 //! Many programs as one function: for each packet a word with a bit for each program that keeps it.
 //!
 //! Programs of a set ask the same again and again: is it IPv4, is it TCP, how long is the header? The function asks that once, and goes
-//! to a copy of the programs for packets of that *class*: TCP, UDP or anything else, over IPv4 without options and fragments or
-//! over IPv6. What is known of a class the translator takes for a constant, so a question that it answers is not in the copy;
+//! to a copy of the programs for packets of that *class*: TCP, UDP or anything else, over IPv4 without options, later fragments
+//! excepted (first fragments belong), or over IPv6. What is known of a class the translator takes for a constant, so a question that it answers is not in the copy;
 //! often one comparison is left of a program. Packets of no class go to a copy of which nothing is known.
 
 use std::time::Instant;

@@ -121,7 +121,7 @@ impl RuleSet {
     }
 
     /// Makes the set ready for packets of a link type: compiles the rules that need a program there. Rules that look-ups
-    /// decide match without it, on Ethernet, raw IP and Linux cooked capture. Gives the rules that libpcap refuses there.
+    /// decide match without it, on Ethernet, raw IP, Linux cooked capture and BSD loopback. Gives the rules that libpcap refuses there.
     pub fn add_link_type(&mut self, link_type: LinkType) -> Vec<(RuleId, FilterError)> {
         if self.link_types.contains(&link_type) {
             return Vec::new();

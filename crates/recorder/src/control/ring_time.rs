@@ -20,7 +20,7 @@ use crate::control::{
     time::{rfc3339, seconds},
 };
 
-/// A difference between system clock and monotonic clock that is a step and no error of reading, ns (DESIGN §6).
+/// A difference between system clock and monotonic clock that is a step and no error of reading, ns.
 pub(crate) const STEP_NS: i64 = 100_000_000;
 /// Steps that verdicts may still name: those of the recent past.
 const STEPS_KEPT: usize = 256;

@@ -1,6 +1,6 @@
 //! The intake ledger: what each source received and what became of it.
 //!
-//! DESIGN §9: `received = stored + filtered + Σ lost + in flight`. `received` is the engine's own counter; `stored`,
+//! `received = stored + filtered + Σ lost + in flight` (invariant 2 of ARCHITECTURE.md). `received` is the engine's own counter; `stored`,
 //! `filtered` and the ring's losses are counted where it happens. Every counter is written by one thread.
 
 use std::{

@@ -61,7 +61,7 @@ use crate::{
     },
 };
 
-/// How long a live window may outlast `future` on the monotonic clock (DESIGN §6).
+/// How long a live window may outlast `future` on the monotonic clock (invariant 6 of ARCHITECTURE.md).
 const WINDOW_GRACE: Duration = Duration::from_millis(50);
 
 const _: () = assert!((WATERMARK_BEHIND_NS_MAX as u128) < WINDOW_GRACE.as_nanos());

@@ -168,7 +168,7 @@ impl Descriptor {
         self.0[1] & EXTENDED != 0
     }
 
-    /// The time stamp in the compact form.
+    /// The ring time in the compact form.
     #[inline(always)]
     pub(crate) fn time_ns(self, base_ns: i64) -> i64 {
         // The shifts extend the sign; the sum was representable when it was taken apart.

@@ -46,7 +46,7 @@ impl<'s> Claimed<'s> {
         self.bucket
     }
 
-    /// Time stamp of a record that the bucket held before the claim. Panics unless it had been committed.
+    /// Ring time of a record that the bucket held before the claim. Panics unless it had been committed.
     pub(crate) fn old_time_ns(&self, index: usize) -> i64 {
         let bucket = self.bucket.index as usize;
         let header = self.storage.bucket(bucket);

@@ -15,9 +15,10 @@
 //! fenced, the next call has a fence run on every processor ([`Barrier::heavy`]); where the kernel cannot do that, all
 //! stores are regular ones.
 //!
-//! At a publication what waits is written with regular stores, up to the last byte. A line may then be half published;
-//! its second half is written later without touching the first (promise 6 of the design: no byte below the committed mark
-//! is stored again).
+//! At a publication all that waits is written: whole lines and whole groups of descriptors by the kind of store in use, what is
+//! left of a line or a group by regular stores. A fence follows if any store went past the cache. A line may then be half
+//! published; its second half is written later without touching the first (invariant 3 of ARCHITECTURE.md: no byte of a
+//! published record is stored again).
 #![expect(unsafe_code, reason = "writes into the region")]
 
 use std::fmt;
@@ -55,14 +56,14 @@ const _: () = assert!(YOUNG_BYTES + RUN_BYTES <= PAYLOAD_BYTES);
 /// What was stored into the open bucket and is not in its memory yet. A producer has one and takes it from bucket to bucket. Offsets are bytes from the start of the bucket.
 #[repr(C, align(64))]
 pub(super) struct WriteBuffer {
-    /// Payload from `base` on. Less than `PAYLOAD_BYTES` waits when a group of records begins; a group adds at most
-    /// `GROUP_BYTES`; and a whole line is moved at a time.
-    payload: [u8; PAYLOAD_BYTES + GROUP_BYTES + LINE_BYTES],
+    /// Payload from `base` on. Fewer than `PAYLOAD_BYTES` lie here when a group begins, and a group adds at most
+    /// `GROUP_BYTES`.
+    payload: [u8; PAYLOAD_BYTES + GROUP_BYTES],
     /// The group of 32 that the next descriptor belongs to, in the order of memory: the first one last.
     descriptors: [Descriptor; DESCRIPTORS],
     /// Offset of the first byte of `payload`; a multiple of a line.
     base: usize,
-    /// Payload before this is in memory; `base <= written` unless nothing waits.
+    /// Payload before this is in the bucket; `base <= written`.
     written: usize,
     /// Descriptors with smaller numbers are in memory.
     written_descriptors: usize,
@@ -95,7 +96,8 @@ pub(crate) enum Stop<'a> {
     End,
     /// So much is unpublished that it is to be published.
     Publish,
-    /// This record may not fit, or be too long.
+    /// This record was not stored: the way that was tried takes no such record (too short, too long, in several parts, or not of the
+    /// compact form), it may not fit the bucket, or no bucket is open.
     Other(Record<'a>),
 }
 
@@ -146,7 +148,7 @@ impl WriteBuffer {
     /// For a producer's first bucket.
     pub(super) fn new(barrier: Barrier) -> Self {
         Self {
-            payload: [0; PAYLOAD_BYTES + GROUP_BYTES + LINE_BYTES],
+            payload: [0; PAYLOAD_BYTES + GROUP_BYTES],
             descriptors: [Descriptor::ZERO; DESCRIPTORS],
             base: 0,
             written: 0,
@@ -402,7 +404,7 @@ impl WriteBuffer {
             return;
         }
         if !self.written.is_multiple_of(LINE_BYTES) {
-            // The rest of a line whose first part was published.
+            // The rest of a line whose first part is in the bucket already.
             let line_end = self.written.next_multiple_of(LINE_BYTES);
             target.write(
                 self.written,
@@ -440,7 +442,7 @@ impl WriteBuffer {
         let end = end + to_line;
         self.write_lines(target, end);
         let (lines, tail) = rest.split_at(rest.len() & !(LINE_BYTES - 1));
-        // Nothing waits: `written` and `base` are at `end`, or `end` is 0.
+        // Nothing waits: `written` and `base` are at `end`.
         self.choose(end + lines.len());
         if self.streaming {
             target.stream(end, lines);

@@ -85,7 +85,7 @@ impl Run {
     }
 }
 
-/// The storm of DESIGN §6: each flow once, 1,000 a second, for a minute.
+/// A storm: each flow once, 1,000 a second, for a minute.
 #[test]
 fn a_storm_of_flows_leaves_room_for_another_rule() {
     let mut run = Run::new(config());

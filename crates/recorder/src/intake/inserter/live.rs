@@ -14,7 +14,7 @@ use crate::control::ring_time::Moment;
 /// engine's rest.
 const CALM_SOURCE_WAIT: Duration = Duration::from_millis(40);
 
-// The first packet of a dump is in its file within 100 ms (DESIGN §6): when the watermarks of all queues have passed it, and the dumper
+// The first packet of a dump is in its file within 100 ms: when the watermarks of all queues have passed it, and the dumper
 // comes round, which it does every 5 ms.
 const _: () = assert!(
     CALM_SOURCE_WAIT.as_nanos() + WATERMARK_BEHIND_NS_MAX as u128 + 5_000_000 < 100_000_000

@@ -1,7 +1,7 @@
 //! Stamps that are judged by themselves, as ring time: those of files, and of clocks that are not the system's.
 //!
 //! Out of order is not a step. A step back is believed only where all packets of a source were more than the hold time behind, in
-//! order among themselves, for the hold time and at least 64 packets (DESIGN §4.7). What comes behind and is not believed is late; where
+//! order among themselves, for the hold time and at least 64 packets. What comes behind and is not believed is late; where
 //! that happens again and again the stamps are in disorder, which is told. A jump forward is silence.
 
 /// Packets that a step is believed by.
