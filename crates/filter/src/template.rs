@@ -277,8 +277,8 @@ impl Template {
         Ok(self.filled(&self.values(facts)?))
     }
 
-    /// The expression with the values that [`Self::values`] of the same template gave. Those of another template leave a gap where
-    /// that did not ask for them.
+    /// The expression with the values that [`Self::values`] of the same template gave. With values of another template,
+    /// variables that it did not ask for become empty text.
     #[must_use]
     pub fn filled(&self, values: &TriggerValues) -> Filled {
         let mut display = String::with_capacity(self.text.len());

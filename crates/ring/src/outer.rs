@@ -21,13 +21,13 @@ const FEW: usize = 16;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Outer {
-    /// Buckets never used, last one first.
+    /// Buckets never used; the next one to use is at the end.
     free: Vec<u32>,
     pub(crate) slots: Vec<Slot>,
     /// Closed buckets in the order in which they closed, with the number of their closing: all that no standing reservation wants,
     /// and some that one has come to want since; those are taken out when they are met. Never longer than `slots`.
     overwritable: VecDeque<(u64, u32)>,
-    /// Empty between calls: closed buckets that reservations gave up. Memory of its own, so that giving up takes none.
+    /// Empty between calls: closed buckets that reservations gave up. A field, so that giving a reservation up allocates nothing.
     pub(crate) unwanted: Vec<u32>,
     log: Log,
     pub(crate) reservations: Reservations,
@@ -158,7 +158,7 @@ impl Outer {
         slot.first_bytes = opened.opening().first_bytes;
     }
 
-    /// A bucket closes, everything in which was published. Returns how many closed before it.
+    /// Closes a bucket whose records are all published. Returns its closing number: how many closed before it.
     pub(crate) fn closing(&mut self, open: &OpenBucket, mono_ns: i64) -> u64 {
         let index = open.bucket().index;
         let (min_ns, max_ns) = open.span_ns();
@@ -181,7 +181,7 @@ impl Outer {
         closing
     }
 
-    /// Those of the buckets given up that no standing reservation wants may be overwritten.
+    /// Empties `unwanted`: those that no standing reservation wants go to `overwritable`.
     pub(crate) fn list_unwanted(&mut self) {
         let (slots, list) = (&mut self.slots, &mut self.overwritable);
         let (mut added, few) = (0, self.unwanted.len() <= FEW);
@@ -200,7 +200,8 @@ impl Outer {
             }
         }
         if added > 0 {
-            // The list consists of a few runs in order: what was there, and what was added by index, which goes round the ring.
+            // The list is a few rising runs, which the standard library's stable sort merges quickly: what was there, and what was
+            // added by index, which goes round the ring.
             list.make_contiguous().sort();
         }
     }

@@ -81,7 +81,8 @@ impl Outer {
         true
     }
 
-    /// A step behind which another one of its clock came, before the oldest record of the producer that is in the ring.
+    /// The slot of a step that no record in the ring needs: a later step of its producer and clock applies from the producer's oldest
+    /// record on, or from before it.
     fn unneeded_step(&self) -> Option<usize> {
         let mut oldest = vec![u64::MAX; self.steps.made.len()];
         for slot in self.slots.iter().filter(|slot| slot.state != State::Free) {

@@ -163,7 +163,7 @@ impl Ledger {
         let now = match link {
             Ok(now) => now,
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
-                // What it took with it is found once; from then on it loses nothing.
+                // What it dropped since its last reading goes into the bound once; an interface that is gone drops nothing more.
                 if !self.is_gone {
                     // Nobody knows by how much its counter grew before.
                     self.known.input_at_most = self.bound.add(u64::MAX, dropped);

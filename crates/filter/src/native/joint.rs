@@ -35,7 +35,8 @@ const PROTOCOLS: [(u32, u32); 2] = [(6, 20), (17, 8)];
 /// A protocol of the network layer.
 struct Family {
     ether_type: u32,
-    /// First byte of most headers; that of IPv4 says that there are no options.
+    /// First byte of most headers. IPv4's is always compared, because it also says that there are no options; IPv6's only where
+    /// no EtherType tells the family.
     first: u32,
     /// Where the header has the number of the next protocol.
     protocol_at: u32,
@@ -105,7 +106,8 @@ pub(crate) fn compile_joint(
     Code::new(compiled, start)
 }
 
-/// Writes the function: first frame, number of frames, first of as many words for the results. It gives all bits of these.
+/// Writes the function: first frame, number of frames, first of as many words for the results. It
+/// returns the bits that are set in any of these.
 fn many(
     builder: &mut FunctionBuilder<'_>,
     link_type: LinkType,

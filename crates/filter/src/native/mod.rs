@@ -80,7 +80,7 @@ pub(crate) fn fill<F>(
 }
 
 /// Runs `make`. A panic in it, a bug in the translator or in the code generator, is an error like others, and leaves the
-/// program to the interpreter: it must not take the thread with it that compiles, and what others wait there.
+/// program to the interpreter: it must not end the compiling thread, in whose queue other programs wait.
 ///
 /// # Errors
 /// Those of `make`; [`NativeError::Generator`] with the panic's message.

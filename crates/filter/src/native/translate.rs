@@ -223,7 +223,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         target
     }
 
-    /// What a run gives that has come to `target`, where that is settled.
+    /// The number that a run returns from `target` on, if it is known to be the same for every packet.
     pub(super) fn fate(&self, target: usize) -> Option<u32> {
         let instruction = &self.program.instructions[target];
         match instruction.code {

@@ -125,7 +125,8 @@ impl Finder<'_> {
         self.small(at, flow6_key(self.index.seeds, &flow), traits);
     }
 
-    /// Rules that follow flows, on a frame whose flow only a whole parse tells: tunnelled, tagged twice, not IP.
+    /// Rules that ask for a flow, on a frame whose flow the fixed places which libpcap reads may not show: tunnelled, tagged twice,
+    /// not IP. It is parsed whole.
     #[inline(never)]
     fn followed(&mut self, at: At<'_>) {
         /// Such rules are about packets under any tags.

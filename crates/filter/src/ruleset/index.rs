@@ -83,7 +83,7 @@ pub(super) struct Index {
     present: [u32; tag::COUNT],
     /// Keys of each prefix length of IPv6 that there are.
     v6_lengths: BTreeMap<u8, u32>,
-    /// Rules that ask for something outside libpcap's view.
+    /// Rules that ask for a flow that the fixed places which libpcap reads may not show: such frames are parsed whole.
     pub(super) followed: u32,
     pub(super) residues: Arc<Vec<Residue>>,
     /// Rules whose filter must be evaluated on every packet.

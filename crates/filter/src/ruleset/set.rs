@@ -57,12 +57,13 @@ pub struct RuleId(pub u64);
 pub struct RuleSet {
     mode: Mode,
     link_types: Vec<LinkType>,
+    /// The tables as they are changed; readers get clones.
     work: Index,
     books: Books,
     numbers: Numbers,
     /// With the numbers of rules in the tables. In boxes, so that little is moved when the map grows.
     rules: HashMap<RuleId, (u32, Box<Kept>)>,
-    /// What was put together since the caller last asked.
+    /// Joints made since [`Self::take_joints`], without those that nobody needs.
     joints: Vec<Joint>,
     shared: Arc<Shared>,
     /// Versions that a reader may still use.
@@ -212,8 +213,8 @@ impl RuleSet {
     }
 
     /// Programs that were put together since this was last asked, because they see the same packets: worth compiling, after
-    /// [`Self::programs`]. Until then the code before answers for those that it knows, and the others run by themselves; what
-    /// was taken out in between need not be compiled.
+    /// [`Self::programs`]. Until a joint is compiled, the code of the joint that it replaces answers for the rules that both have,
+    /// and the other programs run one by one. A joint that is replaced before its turn need not be compiled.
     pub fn take_joints(&mut self) -> Vec<Joint> {
         std::mem::take(&mut self.joints)
     }
@@ -371,7 +372,7 @@ impl RuleSet {
             (body.programs, refused) = self.programs_of(only, known, placement, its_flags)?;
             piece = Some(Arc::clone(only));
         } else {
-            // What the caller's filter makes of bytes that were not captured is its own matter.
+            // The caller evaluates the filter, which judges missing bytes by itself, so nothing is compared after the look-up.
             parts.iter_mut().for_each(|part| part.rest = None);
         }
         let kept = Kept {
@@ -430,7 +431,7 @@ impl RuleSet {
     }
 }
 
-/// Whether a rule that the set decides is run as its program on packets of a link type.
+/// Whether a rule that is not left to the caller needs its program for packets of a link type.
 fn needs_program(placement: Placement, its_flags: u8, link_type: LinkType) -> bool {
     placement == Placement::Narrowed || sees_all(placement, its_flags, link_type)
 }
@@ -448,7 +449,7 @@ impl Kept {
         self.parts.iter().all(Part::is_of_term)
     }
 
-    /// Whether it must be sought in what only a whole parse sees.
+    /// Whether it asks for a flow that the fixed places which libpcap reads may not show: such frames are parsed whole.
     fn is_followed(&self) -> bool {
         self.flags & flags::ASK != 0 && self.parts.iter().any(Part::is_of_term)
     }

@@ -84,7 +84,7 @@ pub(crate) struct Budget {
     spent: BTreeMap<(i64, usize), u64>,
 }
 
-/// Parts of the time that are told apart: what was spent counts for as much longer than that time.
+/// Slots of a period. What was spent counts for the period and up to one slot more.
 const SLOTS: i64 = 60;
 
 impl Budget {

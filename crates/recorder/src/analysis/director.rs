@@ -207,7 +207,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             self.act(hit, orders);
             return;
         }
-        // When it acts it would find the same dump open: that closes later.
+        // A hit inside an open window of its rule and expression need not wait: the window closes after the hit would act.
         if !self.belongs_to_open(&hit) {
             self.waiting.insert(hit.order, hit.expression);
             if self.waiting.len() > WAITING_MAX {

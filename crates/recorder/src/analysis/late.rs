@@ -75,8 +75,8 @@ impl ClosedWindows {
         self.windows.len()
     }
 
-    /// The latest time of a packet that may belong to one of them, ns; `None`: there are none. Where its source's clock is the one that
-    /// closes windows, `is_promised`, it is not ahead of that: the end of a window that another clock opened is not waited for.
+    /// The latest time of a packet that may belong to one of them, ns; `None`: there are none. For a producer whose watermark
+    /// moves the closing clock (`is_promised`), a window counts only up to what that clock showed when it was closed.
     pub(crate) fn until_ns(&self, is_promised: bool) -> Option<i64> {
         self.to_ns
             .map(|(to_ns, over_ns)| if is_promised { over_ns } else { to_ns })

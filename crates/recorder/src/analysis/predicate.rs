@@ -200,7 +200,8 @@ impl Predicate {
         }
     }
 
-    /// Whether it forgot of a datagram that was seen whether it takes it: later fragments may then wait for their first in vain.
+    /// Whether it forgot, for want of room, whether some datagram belongs to the flow. Its later fragments are then undecided though
+    /// the first one was seen.
     pub(crate) fn has_forgotten_fragments(&self) -> bool {
         matches!(self, Self::Filter(filter) if filter.state.has_forgotten())
     }

@@ -206,9 +206,9 @@ impl AnalyzerCounters {
     }
 }
 
-/// What dumps cost, from the dumper to the director, summed by rule until that takes it: live as it comes by; from files behind its
-/// questions only ([`Message::Account`](crate::dump::Message)). Nothing is written between an answer and its look, so it knows the same in
-/// every run.
+/// What dumps cost, from the dumper to the director, summed by rule. The director takes it when it likes, live; from files only after
+/// the dumper has answered [`Message::Account`](crate::dump::Message). The dumper writes nothing between that answer and the taking, so each
+/// run knows the same.
 #[derive(Debug, Default)]
 pub(crate) struct Costs {
     /// Whether there is anything. It carries nothing with it: the lock does.

@@ -59,8 +59,8 @@ impl Messages {
         (sender, messages)
     }
 
-    /// Sends a message behind all before it; from files it may wait until the dumper took some. A dumper that is gone was told
-    /// to go, or failed and is found when it is joined.
+    /// Sends a message behind all before it; from files it may wait until the dumper took some. If the dumper has ended, the
+    /// message is dropped: it was told to end, or it failed, which shows when it is joined.
     pub(crate) fn send(&mut self, message: Message) {
         if self.live {
             self.unsent.push_back(message);

@@ -431,8 +431,8 @@ impl LossWatch {
         }
     }
 
-    /// Compares with the previous reading; times are ring time. A loss lies between what that one knew and `now_ns`, when this one was over:
-    /// it may be younger than the packet time up to which the counters are known to be complete.
+    /// Compares with the previous reading; times are ring time. A loss lies between the time to which that one was complete and `now_ns`,
+    /// at which this one ended: it may be younger than the packet time up to which the counters are known to be complete.
     pub(crate) fn observe(&mut self, reading: &EngineReading, now_ns: i64, log: &LossLog) {
         let statistics = &reading.statistics;
         let counted = statistics.lost.iter();

@@ -1,14 +1,14 @@
 //! The write-combining buffer of a writer: where its bytes wait, in the L1 cache, until whole cache lines can go to memory at once.
 //!
 //! Payloads are packed byte by byte and descriptors have 16 bytes, so that a record seldom ends with a line. A store that
-//! goes past the cache (non-temporal) wants whole lines, and runs of them: written line by line, payload and descriptors in
+//! goes past the cache (non-temporal) wants whole lines, many in a row: written line by line, payload and descriptors in
 //! turn, they cost about twice as much. So both wait here: payloads until 1 KiB is together (and 1 KiB more, see
 //! `YOUNG_BYTES`), descriptors until there are 32. What is longer than 512 bytes passes by the buffer but for its first and last line.
 //!
 //! The writer chooses the kind of store by what it sees. Between two publications it takes regular stores for the first
 //! 4 KiB, because a reader that is awake finds them in the cache, and a fence after so few bytes costs more than it
-//! saves; then, and at once after a run of at least 8 KiB, it takes non-temporal ones, which need not read a line before
-//! they replace it. An idle link therefore never meets them. Short records that need no such store are written to the
+//! saves; then, and at once where it was at least 8 KiB the last time, it takes non-temporal ones, which need not read a line before
+//! they replace it. A link that stores less than 4 KiB between publications gets regular stores only. Short records that need no such store are written to the
 //! bucket at once.
 //!
 //! A store fence counts for the thread that runs it. Where a producer was handed to another thread with stores that were not
@@ -30,22 +30,23 @@ use super::{
 };
 use crate::{Record, barrier::Barrier};
 
-/// Payload bytes that the buffer has at most, written already or not, before a record is added.
+/// Whenever a group or a piece is added, the buffer holds fewer payload bytes than this, in the bucket already or not.
 const PAYLOAD_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 4096 };
-/// The youngest so many of them wait longer than the rest. A load of bytes that two stores made must wait until both have
-/// reached the cache, and they queue behind stores to memory. So a line is loaded for its way past the cache some time after it was made.
+/// The last this many bytes stay in the buffer when older ones are written. A load of bytes that two recent stores wrote stalls
+/// until both have left the processor's store buffer, where they queue behind stores to memory. So a line is read some time after
+/// it was filled.
 const YOUNG_BYTES: usize = if cfg!(loom) { 0 } else { 1024 };
-/// So many are written together at least, once they are not young.
+/// At least so many of the older ones are written together.
 const RUN_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 1024 };
 /// Longer pieces pass by the buffer. Loom's stacks are small, and so are its records.
 pub(super) const SHORT_BYTES: usize = if cfg!(loom) { 16 } else { 512 };
-/// Descriptors that wait at most, before one is added: a group.
+/// Descriptors of a group: they wait until it is complete or published.
 pub(super) const DESCRIPTORS: usize = if cfg!(loom) { 2 } else { 32 };
 /// The most that the short records of a group can have together.
 const GROUP_BYTES: usize = DESCRIPTORS * SHORT_BYTES;
 /// From so many bytes after a publication on, stores go past the cache …
 const STREAM_AFTER_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 4 << 10 };
-/// … and from the first on, if the run before was at least as long as this.
+/// … and from the first on, if between the last two publications there were at least so many.
 const STREAM_AGAIN_BYTES: usize = 2 * STREAM_AFTER_BYTES;
 
 const _: () = assert!((DESCRIPTORS * DESCRIPTOR_BYTES).is_multiple_of(LINE_BYTES));
@@ -67,7 +68,7 @@ pub(super) struct WriteBuffer {
     written: usize,
     /// Descriptors with smaller numbers are in memory.
     written_descriptors: usize,
-    /// Where the run since the last publication began.
+    /// Where the payload since the last publication begins.
     run_start: usize,
     streaming: bool,
     /// Non-temporal stores were made since the last fence, by `thread`.
@@ -105,9 +106,9 @@ pub(crate) enum Stop<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
     pub(super) bucket_bytes: usize,
-    /// Behind this offset of payload no group begins …
+    /// From this payload offset on the burst stops at the next end of a group …
     pub(super) until: usize,
-    /// … and behind this one no record.
+    /// … and from this one on after any record.
     pub(super) longest: usize,
 }
 
@@ -190,7 +191,7 @@ impl WriteBuffer {
         // Payload that waits before `begin` is written first.
         let mut settled = !direct || self.written == begin;
         let memory = target.range(begin, room).wrapping_sub(begin);
-        // Where payload offset 0 would lie, in the bucket or before the buffer.
+        // The address to which a payload offset is added: the bucket's start, or where that would be if the buffer were part of the bucket.
         let origin = if direct {
             memory
         } else {
@@ -218,7 +219,7 @@ impl WriteBuffer {
                 break;
             };
             if !settled {
-                // Not before there is a short record: a long one needs the last line of the long one before in the buffer.
+                // Only when a short record has come. A long one would complete the line that waits, which is then written in one piece.
                 self.settle(target, begin);
                 settled = true;
             }
@@ -246,8 +247,8 @@ impl WriteBuffer {
         (stored, stop)
     }
 
-    /// Adds records from `next` on while they are long, in one part, and fit the compact form and the bucket: until one is added
-    /// that ends behind payload offset `room.until`, at the end of a group or behind `room.longest`. After every one
+    /// Adds records from `next` on while they are long, in one part, and fit the compact form and the bucket. It stops after a
+    /// record that ends at or beyond `room.until` and either completes a group or ends at or beyond `room.longest`. After every one
     /// `stored` says what is there, because the iterator may panic.
     pub(super) fn put_longs<'a>(
         &mut self,
@@ -481,7 +482,7 @@ impl WriteBuffer {
         self.payload[place..place + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Past the cache from here on, if the run is long enough.
+    /// Past the cache from here on, if enough was stored since the last publication.
     fn choose(&mut self, end: usize) {
         self.streaming |=
             end - self.run_start >= STREAM_AFTER_BYTES && self.barrier.reaches_others();

@@ -10,7 +10,7 @@ use crate::control::ring_time::Moment;
 /// So long after frames with stamps behind a step have come, one with a stamp from before it may still come, ns: another CPU had stamped
 /// it, and was held up.
 const SETTLE_NS: i64 = 2_000_000_000;
-/// How far behind now what an engine has just said about time may lie, ns; no further, and it is plain which side of a step it is of.
+/// What an engine says about the present is at most this old, ns: an offset that makes it older is not the one of its clock.
 const FRESH_NS: i64 = 1_000_000_000;
 /// What two readings of a clock may be apart, ns.
 const AHEAD_NS: i64 = 1_000_000;

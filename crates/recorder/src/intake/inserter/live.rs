@@ -10,8 +10,8 @@ use super::{parts::SOURCE_WAIT, queue_intake::QueueIntake};
 use crate::control::ring_time::Moment;
 
 /// How long an inserter waits for its source while nobody needs its watermark: on a silent link, and on one where no packet is suspect. A dump
-/// that opens meanwhile goes without this inserter for as long: a window that ends before is closed by the clock, behind the
-/// engine's rest.
+/// that opens meanwhile gets no watermark of this inserter until the wait is over. A window that ends earlier is closed by the
+/// monotonic clock, `WINDOW_GRACE` after its end, which is longer than an engine holds packets back.
 const CALM_SOURCE_WAIT: Duration = Duration::from_millis(40);
 
 // The first packet of a dump is in its file within 100 ms: when the watermarks of all queues have passed it, and the dumper
@@ -23,8 +23,8 @@ const _: () = assert!(
 /// Time between two readings of an engine's counters, ns, while dumps are open or unfinished: they wait for counters that cover their
 /// window.
 const COUNTERS_PERIOD_NS: i64 = 10_000_000;
-/// Time between two readings of an engine's counters, ns, while nobody waits for them. AF_PACKET's counters take four system calls, 50 µs behind a rest of the CPU: as long as a thousand small
-/// packets. What was lost between two readings is missing somewhere between them.
+/// Time between two readings of an engine's counters, ns, while nobody waits for them. AF_PACKET's counters take four system calls, 50 µs when the CPU has
+/// just slept: as long as a thousand small packets. What was lost between two readings is missing somewhere between them.
 const CALM_COUNTERS_PERIOD_NS: i64 = 100_000_000;
 /// Time that a source that never runs dry may go without a publication and a watermark, ns. Bursts of it that are small fill
 /// the 128 KiB slowly after which the ring publishes by itself.

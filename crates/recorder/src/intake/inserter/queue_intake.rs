@@ -299,8 +299,8 @@ impl QueueIntake {
         losses.push(self.source, CLOCK_STEP, span_ns, uncertain as u64);
     }
 
-    /// Packets that are behind a step, as far as anybody can tell, and are not stored there: they are missing where the ring's time had
-    /// come to, and do not belong where they are.
+    /// Packets that are taken to be behind a step, but are stored as if there were none. Both stretches of ring time, the one they
+    /// belong to and the one they are stored in, are logged as affected.
     fn tell_misplaced(&self, run: Misplaced) {
         for from_ns in [run.newest_ns, run.stored_ns] {
             let span_ns = (from_ns, from_ns.saturating_add(run.length_ns));

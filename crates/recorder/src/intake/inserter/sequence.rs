@@ -35,7 +35,7 @@ pub(crate) enum Seen {
     Behind,
     /// Behind, and the first of a new run: those of the run before it are late.
     FirstBehind,
-    /// With it the step is believed: this offset is that of all since the first one behind.
+    /// This packet makes the step believed. `offset_ns` is the offset of every packet since the first one that was behind.
     Stepped {
         /// Stamp less ring time, ns.
         offset_ns: i64,

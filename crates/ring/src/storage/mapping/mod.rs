@@ -205,7 +205,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Backs the mapping: all of it, or as much as a store into it needs not to fail.
+    /// Sets a file's room aside, unless filling takes it; with `prefault` fills all pages, else touches one.
     fn fill(&self, prefault: bool, progress: &mut Progress<'_>) -> Result<(), RingError> {
         if let Some(file) = &self.file {
             // A page that is touched takes room on a file system in memory; elsewhere, and later, it might not find any.
@@ -218,7 +218,7 @@ impl Memory {
         if prefault {
             return self.populate(progress);
         }
-        // One page tells which ones the kernel gives. Not the first: of a file that is there already.
+        // This page shows which size the kernel gives; a file's first page exists already.
         self.touch(self.bytes - ALIGNMENT..self.bytes - ALIGNMENT + PAGE_BYTES);
         Ok(())
     }
