@@ -29,10 +29,6 @@ const FRAMES_MAX: usize = 64;
 const FRAME_ALIGNMENT: usize = 64;
 /// A run takes fractions of a second. After this it is given up.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Looks before a waiting thread lets others run. Threads may be more than cores, so that the one waited for may be waiting for
-/// this core.
-const LOOKS: u32 = 64;
-
 /// A queue in the competition. Used from one thread; it starts its own.
 pub trait Contest {
     /// Carries `load` from its producers to its consumers once, without loss.
@@ -69,10 +65,8 @@ pub struct Load {
     pub packet_bytes: usize,
     /// Packets of all producers together.
     pub packets: u64,
-    /// Threads that store, at least 1.
-    pub producers: usize,
-    /// Threads that read, at least 1.
-    pub consumers: usize,
+    /// Threads that store, and as many that read, at least 1.
+    pub pairs: usize,
 }
 
 impl Load {
@@ -80,21 +74,20 @@ impl Load {
     /// after each burst.
     pub const BURST: u64 = 64;
 
-    /// `packets` packets of `packet_bytes` from `pairs` producers together, read by as many consumers, which look at every descriptor.
+    /// A load.
     #[must_use]
     pub fn pairs(packet_bytes: usize, packets: u64, pairs: usize) -> Self {
         Self {
             packet_bytes,
             packets,
-            producers: pairs,
-            consumers: pairs,
+            pairs,
         }
     }
 
-    /// Packets that this producer stores, `producer` in `0..producers`.
+    /// Packets that this producer stores, `producer` in `0..pairs`.
     #[must_use]
     pub fn packets_of(&self, producer: usize) -> u64 {
-        let producers = self.producers as u64;
+        let producers = self.pairs as u64;
         let rest = self.packets % producers;
         self.packets / producers + u64::from((producer as u64) < rest)
     }
@@ -103,16 +96,16 @@ impl Load {
     #[must_use]
     #[inline(always)]
     pub fn time(&self, producer: usize, number: u64) -> u64 {
-        number * self.producers as u64 + producer as u64
+        number * self.pairs as u64 + producer as u64
     }
 
     /// What consumers must see.
     #[must_use]
     pub fn expected(&self) -> Tally {
         let mut checksum = 0_u64;
-        for producer in 0..self.producers {
+        for producer in 0..self.pairs {
             let packets = self.packets_of(producer);
-            let times = packets * packets.saturating_sub(1) / 2 * self.producers as u64;
+            let times = packets * packets.saturating_sub(1) / 2 * self.pairs as u64;
             let each = (producer + self.packet_bytes) as u64;
             checksum = checksum.wrapping_add(times + each * packets);
         }
@@ -254,26 +247,12 @@ impl Course {
         }
         Ok(())
     }
-
-    /// For a loop that waits for another thread: looks again at once for a while, then lets others run.
-    ///
-    /// # Errors
-    /// As [`Course::check`].
-    pub fn wait(&self, looks: &mut u32) -> Result<(), Failure> {
-        *looks += 1;
-        if *looks < LOOKS {
-            std::hint::spin_loop();
-            return Ok(());
-        }
-        thread::yield_now();
-        self.check()
-    }
 }
 
 /// Runs producers and consumers, each on a thread of its own ([`together`]). The clock runs from before the first store to the last
 /// return of a consumer, which must return as soon as it has seen its last packet. The result is not checked yet.
 ///
-/// A thread that waits for another calls [`Course::wait`], or is woken by `stop`, which is called when the run is given up.
+/// A thread that waits for another calls [`Course::check`], or is woken by `stop`, which is called when the run is given up.
 ///
 /// # Errors
 /// The first [`Failure`] of a thread, a panic or the end of 20 seconds among them.
@@ -288,7 +267,7 @@ where
     C: FnOnce(&Course) -> Result<Tally, Failure> + Send,
 {
     let threads = (producers.len(), consumers.len());
-    assert_eq!(threads, (load.producers, load.consumers));
+    assert_eq!(threads, (load.pairs, load.pairs));
     let produce =
         |work: P| -> Work<'_, Tally> { Box::new(|course| work(course).map(|()| Tally::default())) };
     let consume = |work: C| -> Work<'_, Tally> { Box::new(work) };
@@ -297,7 +276,7 @@ where
         stop,
         works.chain(consumers.into_iter().map(consume)).collect(),
     )?;
-    let (stored, read) = legs.split_at(load.producers);
+    let (stored, read) = legs.split_at(load.pairs);
     let mut seen = Tally::default();
     for Leg { value, .. } in read {
         seen.packets += value.packets;
@@ -387,20 +366,6 @@ where
     }
 }
 
-/// What works returned that cannot fail ([`together`]), and the seconds from the first start to the last end.
-///
-/// # Errors
-/// [`Failure::Wrong`]: one panicked, or was not finished after 20 seconds.
-pub fn in_seconds<T: Send, W: FnOnce() -> T + Send>(
-    works: Vec<W>,
-) -> Result<(Vec<T>, f64), Failure> {
-    let works = works.into_iter().map(|work| |_: &Course| Ok(work()));
-    let legs = together(&|| {}, works.collect())?;
-    let seconds = seconds(&legs, &legs);
-    let values = legs.into_iter().map(|leg| leg.value).collect();
-    Ok((values, seconds))
-}
-
 /// From the first start to the last end.
 fn seconds<T>(from: &[Leg<T>], to: &[Leg<T>]) -> f64 {
     let start = from.iter().map(|leg| leg.start).min();
@@ -414,9 +379,9 @@ fn seconds<T>(from: &[Leg<T>], to: &[Leg<T>]) -> f64 {
 /// # Errors
 /// [`Failure::Wrong`]: it panicked.
 pub fn on_a_core<T: Send>(work: impl FnOnce() -> T + Send) -> Result<(T, f64), Failure> {
-    let (returned, seconds) = in_seconds(vec![work])?;
-    let value = returned.into_iter().next();
-    Ok((value.ok_or_else(|| Failure::panicked(()))?, seconds))
+    let mut legs = together(&|| {}, vec![|_: &Course| Ok(work())])?;
+    let Leg { value, start, end } = legs.remove(0);
+    Ok((value, (end - start).as_secs_f64()))
 }
 
 #[cfg(test)]
@@ -427,19 +392,15 @@ mod tests {
     type Consumer = fn(&Course) -> Result<Tally, Failure>;
 
     const WAITING: Consumer = |course| {
-        let mut looks = 0;
         loop {
-            course.wait(&mut looks)?;
+            course.check()?;
         }
     };
 
     #[test]
     fn what_is_expected_is_what_somebody_sees_who_looks_at_each() {
         for (producers, packets) in [(1, 0), (1, 1), (1, 1000), (2, 1001), (3, 2)] {
-            let load = Load {
-                producers,
-                ..Load::pairs(64, packets, 1)
-            };
+            let load = Load::pairs(64, packets, producers);
             let mut seen = Tally::default();
             for producer in 0..producers {
                 (0..load.packets_of(producer)).for_each(|n| seen.add(load.time(producer, n), 64));

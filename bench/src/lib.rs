@@ -31,7 +31,7 @@
 //!
 //! impl Contest for Mpsc {
 //!     fn run(&mut self, load: &Load, _memory: &mut Memory) -> Result<Run, Failure> {
-//!         if (load.producers, load.consumers) != (1, 1) {
+//!         if load.pairs != 1 {
 //!             return Err(Failure::CannotRun("one producer and one consumer only".to_owned()));
 //!         }
 //!         let frames = Frames::new(load.packet_bytes);

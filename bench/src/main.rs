@@ -6,7 +6,7 @@ use std::{env, path::PathBuf, process::ExitCode};
 
 use clap::{Parser, ValueEnum};
 use retroscope_bench::{
-    capture::{self, Programs},
+    capture::Programs,
     machine,
     measure::Scale,
     report,
@@ -89,9 +89,7 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
     let mut fact = |name: &str, fact| facts.insert(name.to_owned(), fact);
     fact("command", command.to_owned());
     fact("repetitions", scale.repetitions.to_string());
-    if what == What::Capture {
-        fact("programs", capture::version());
-    } else {
+    if what != What::Capture {
         fact("ring", format!("{} GiB", scale.ring_bytes >> 30));
     }
     machine::write(&facts, &out)?;

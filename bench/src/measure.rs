@@ -198,15 +198,6 @@ impl Series {
         Spread::of(self.figures.as_ref().map_err(Clone::clone)?)
     }
 
-    /// The same figures in another unit.
-    #[must_use]
-    pub fn scaled(mut self, factor: f64) -> Self {
-        for figure in self.figures.iter_mut().flatten() {
-            *figure *= factor;
-        }
-        self
-    }
-
     /// The geometric means of several series, repetition by repetition.
     #[must_use]
     pub fn geometric_mean(series: &[&Self]) -> Self {

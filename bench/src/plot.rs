@@ -12,7 +12,7 @@ use plotters::{
 };
 
 use crate::{
-    report::{Grid, most_pairs},
+    report::Grid,
     rows::{self, words},
     session::{Row, at},
 };
@@ -68,11 +68,10 @@ pub(crate) fn draw(rows: &[Row], fields: &[&str]) -> Option<(String, String)> {
     let [_, unit, axis, title, cells] = fields else {
         return None;
     };
-    let title = title.replace("{most}", most_pairs(rows).map_or("", |most| words(most).2));
     let mut svg = String::new();
-    let drawn = lines(&Grid::new(rows, cells), &title, axis, unit, &mut svg);
+    let drawn = lines(&Grid::new(rows, cells), title, axis, unit, &mut svg);
     let has_values = drawn.ok()?;
-    has_values.then_some((title, svg))
+    has_values.then(|| ((*title).to_owned(), svg))
 }
 
 /// A line for each line of the grid, over its columns. Says whether there is anything in it.

@@ -4,7 +4,7 @@ use std::io;
 
 use crate::{
     contest::{Contest, Load},
-    limits::{self, DESCRIPTOR_BYTES, Insert, inserting, streaming},
+    limits::{DESCRIPTOR_BYTES, Insert, filling, inserting},
     measure::{Entrant, Failure, Spread},
     peers, pin,
     qq2016::Qq2016,
@@ -64,7 +64,7 @@ pub(crate) fn carrying<'a>(
 
 /// The judged rows that compare queues.
 pub(crate) fn judged(session: &Session) -> io::Result<()> {
-    let mut ring = two_cores().and_then(|()| RingContest::new(session.scale.ring_bytes, 2, 2));
+    let mut ring = two_cores().and_then(|()| RingContest::new(session.scale.ring_bytes, 2));
     let mut qq = Qq2016::default();
     for (bytes, pairs) in JUDGED {
         let row = |against: &str| format!("ring/{bytes}B/{pairs}p{pairs}c/vs-{against}");
@@ -95,7 +95,7 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
             entrants.push(inserting(session, MEMCPY, &[Insert::Memcpy], bytes));
         }
         if needs(NT_FILL) {
-            entrants.push(streaming(session, NT_FILL, limits::nt_fill, 1));
+            entrants.push(filling(session, NT_FILL, bytes));
         }
         if needs(RAW) {
             for (name, way) in RAW_WAYS.into_iter().zip(&Insert::RAW) {
@@ -106,15 +106,6 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
             entrants.push(carrying(session, *name, peer.as_mut(), load));
         }
         let heat = session.heat(&format!("{bytes} B, {pairs}P{pairs}C"), entrants);
-        // A fill is in GB/s; so are packets with their descriptors beside it.
-        let over = |one: &str, other: &str| {
-            let factor = if other == NT_FILL {
-                (DESCRIPTOR_BYTES + bytes) as f64 / 1e3
-            } else {
-                1.0
-            };
-            heat.get(one)?.clone().scaled(factor).over(heat.get(other)?)
-        };
         for (against, by, sound_row) in wanted {
             // A peer that loses packets is out of the competition.
             let best = match against {
@@ -122,10 +113,10 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
                 BEST_PEER => heat.best(&names),
                 itself => Ok(itself),
             };
-            let mut ratio = best.clone().and_then(|best| over("ring", best));
+            let mut ratio = best.clone().and_then(|best| heat.ratio("ring", best));
             let versus = best.clone().unwrap_or_default();
             if !by.is_empty() {
-                let sound = best.and_then(|best| over(best, by));
+                let sound = best.and_then(|best| heat.ratio(best, by));
                 if vouched {
                     session.put(sound_row, Some(by), sound.clone())?;
                 }
@@ -157,37 +148,24 @@ fn given(
     )))
 }
 
-/// All queues, by size of packet and number of threads. With several producers and one consumer, as figure 7.1 of
-/// the thesis has them, those that it had.
+/// All queues, by size of packet and number of threads.
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
-    let cores = pin::cores();
-    let (most, inserters) = ((cores / 2).max(2), cores.saturating_sub(1).min(4));
-    let mut topologies = vec![(1, 1), (2, 2), (most, most)];
-    topologies.dedup();
-    topologies.retain(|(producers, _)| *producers <= cores);
-    if inserters > 1 {
-        topologies.push((inserters, 1));
-    }
+    let most = (pin::cores() / 2).max(pin::cores().min(2));
     let mut qq = Qq2016::default();
     let mut peers = peers::all();
-    for (producers, consumers) in topologies {
-        let mut ring = RingContest::new(session.scale.ring_bytes, producers, consumers);
+    for pairs in [1, 2, 4].into_iter().filter(|pairs| *pairs <= most) {
+        let mut ring = RingContest::new(session.scale.ring_bytes, pairs);
         for bytes in SIZES {
-            let load = Load {
-                producers,
-                ..Load::pairs(bytes, lap(session, bytes), consumers)
-            };
-            let row = |name: &str| format!("queue/{name}/{bytes}B/{producers}p{consumers}c/well");
+            let load = Load::pairs(bytes, lap(session, bytes), pairs);
+            let row = |name: &str| format!("queue/{name}/{bytes}B/{pairs}p{pairs}c/well");
             let mut entrants = vec![
                 carrying(session, row("ring"), &mut ring, load),
                 carrying(session, row("qq2016"), &mut qq, load),
             ];
-            if producers == consumers {
-                for (name, peer) in &mut peers {
-                    entrants.push(carrying(session, row(name), peer.as_mut(), load));
-                }
+            for (name, peer) in &mut peers {
+                entrants.push(carrying(session, row(name), peer.as_mut(), load));
             }
-            let what = format!("queues, {bytes} B, {producers}P{consumers}C");
+            let what = format!("queues, {bytes} B, {pairs}P{pairs}C");
             session.measure(&what, entrants)?;
         }
     }

@@ -35,7 +35,7 @@ const FRAME_BYTES: u16 = 64;
 pub(crate) fn judged(session: &Session) -> io::Result<()> {
     let ring_bytes = session.scale.ring_bytes;
     let folder = tempfile::tempdir()?;
-    let mut ring = RingContest::new(ring_bytes, 1, 1);
+    let mut ring = RingContest::new(ring_bytes, 1);
     session.versus("recorder/64B/vs-ring", "ring", || {
         queues::two_cores()?;
         Ok(vec![

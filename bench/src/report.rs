@@ -31,13 +31,11 @@ pub(crate) struct Grid<'r> {
 impl<'r> Grid<'r> {
     /// `cells`: patterns and words, `PATTERN = WORDS ; …`.
     pub(crate) fn new(rows: &'r [Row], cells: &str) -> Self {
-        let most = most_pairs(rows).unwrap_or_default();
         let mut found = Vec::new();
         for (number, cell) in cells.split(';').enumerate() {
             let (pattern, name) = cell.split_once(" = ").unwrap_or_default();
-            let pattern = pattern.trim().replace("{most}", most);
             for row in rows {
-                if let Some((line, column)) = rows::parts(&pattern, &row.name) {
+                if let Some((line, column)) = rows::parts(pattern.trim(), &row.name) {
                     let (place, value, line) = words(line);
                     let place = (place, value, line, number);
                     found.push((place, name.trim().replace("{}", line), column, row));
@@ -60,20 +58,6 @@ impl<'r> Grid<'r> {
         }
         Self { lines, columns }
     }
-}
-
-/// The largest topology beside one to one that has as many consumers as producers: all queues run with those, while only our ring and
-/// QQ of 2016 run with a single sink.
-pub(crate) fn most_pairs(rows: &[Row]) -> Option<&str> {
-    let pairs = |row: &'_ Row| -> Option<u32> {
-        let topology = row.name.strip_prefix("queue/")?.split('/').nth(2)?;
-        let (producers, consumers) = topology.strip_suffix('c')?.split_once('p')?;
-        let pairs = producers.parse().ok().filter(|pairs| *pairs > 1);
-        pairs.filter(|_| producers == consumers)
-    };
-    let most = rows.iter().max_by_key(|row| pairs(row))?;
-    pairs(most)?;
-    most.name.split('/').nth(3)
 }
 
 /// A figure with three digits that count, and commas.
@@ -162,8 +146,12 @@ fn by_line_and_column(rows: &[Row], fields: &[&str]) -> Option<String> {
     let grid = Grid::new(rows, cells);
     let columns = grid.columns.iter();
     let columns = columns.map(|part| column.replace("{}", words(part).2));
-    let corner = corner.replace("{most}", most_pairs(rows).map_or("", |most| words(most).2));
-    let mut lines = vec![[corner].into_iter().chain(columns).collect::<Vec<_>>()];
+    let mut lines = vec![
+        [(*corner).to_owned()]
+            .into_iter()
+            .chain(columns)
+            .collect::<Vec<_>>(),
+    ];
     for (label, cells) in &grid.lines {
         let cells = cells.iter().map(|row| cell(*row));
         lines.push([label.clone()].into_iter().chain(cells).collect());

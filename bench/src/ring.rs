@@ -1,7 +1,7 @@
 //! Our ring as a contestant: lossless, in bursts, with open buckets read while they are filled.
 //!
 //! The reader group gates, and the mode is [`Mode::Wait`], so a producer that is a lap ahead waits. Producer `i` is read by
-//! member `i` modulo the number of consumers. Producers hand over bursts and publish when the source runs dry, which
+//! member `i`. Producers hand over bursts and publish when the source runs dry, which
 //! it never does at full speed: the ring publishes by itself then, every 128 KiB. After its last packet a producer publishes.
 //!
 //! Stamps go on from run to run, as those of a live source do.
@@ -42,13 +42,13 @@ impl RingContest {
     ///
     /// # Errors
     /// [`Failure::Wrong`]: the ring is too small for so many, or the memory is not there.
-    pub fn new(bytes: u64, producers: usize, consumers: usize) -> Result<Self, Failure> {
+    pub fn new(bytes: u64, pairs: usize) -> Result<Self, Failure> {
         let config = RingConfig {
             mode: Mode::Wait,
-            ..RingConfig::new(bytes, producers, consumers)
+            ..RingConfig::new(bytes, pairs, pairs)
         };
         let (ring, producers) = made(&config)?;
-        let readers = ring.group_of(GroupKind::Gating, consumers);
+        let readers = ring.group_of(GroupKind::Gating, pairs);
         Ok(Self {
             producers,
             readers: readers.map_err(|error| Failure::system("making readers", error))?,
@@ -57,46 +57,35 @@ impl RingContest {
             closed: false,
         })
     }
-
-    /// How many packets a consumer will see.
-    fn share(&self, load: &Load, consumer: usize) -> u64 {
-        let producers = (0..load.producers)
-            .skip(consumer)
-            .step_by(self.readers.len());
-        producers.map(|producer| load.packets_of(producer)).sum()
-    }
 }
 
 impl Contest for RingContest {
     fn run(&mut self, load: &Load, _memory: &mut Memory) -> Result<Run, Failure> {
-        let (producers, readers) = (self.producers.len(), self.readers.len());
-        let members_idle = load.consumers < readers && load.consumers < load.producers;
-        if load.producers > producers || load.consumers > readers || members_idle {
+        let pairs = self.producers.len();
+        if load.pairs > pairs {
             return Err(Failure::CannotRun(format!(
-                "a ring for {producers} producers and {readers} readers cannot carry {load:?}"
+                "a ring for {pairs} pairs cannot carry {load:?}"
             )));
         }
         if self.closed {
             return Err(Failure::CannotRun("an earlier run was given up".to_owned()));
         }
         let ring = &self.ring;
-        let looks_max = if pin::cores() >= load.producers + load.consumers {
+        let looks_max = if pin::cores() >= 2 * load.pairs {
             LOOKS_ALONE
         } else {
             LOOKS_SHARED
         };
         let base = self.time;
-        self.time += load.packets + load.producers as u64;
-        let shares: Vec<u64> = (0..load.consumers)
-            .map(|consumer| self.share(load, consumer))
-            .collect();
-        let storing = self.producers.iter_mut().take(load.producers).enumerate();
+        self.time += load.packets + load.pairs as u64;
+        let storing = self.producers.iter_mut().take(load.pairs).enumerate();
         let storing = storing
             .map(|(number, producer)| move |_: &Course| store(producer, load, number, base))
             .collect();
-        let reading = self.readers.iter_mut().zip(shares);
+        let reading = self.readers.iter_mut().take(load.pairs).enumerate();
         let reading = reading
-            .map(|(reader, packets)| {
+            .map(|(number, reader)| {
+                let packets = load.packets_of(number);
                 move |course: &Course| read(reader, packets, looks_max, base, course)
             })
             .collect();
@@ -219,31 +208,20 @@ mod tests {
     #[test]
     fn every_load_is_carried_more_than_a_lap() {
         let mut memory = Memory::new(1).unwrap();
-        let mut two = RingContest::new(32 << 20, 2, 2).unwrap();
-        let mut three = RingContest::new(32 << 20, 3, 1).unwrap();
-        for (packet_bytes, packets, producers, consumers) in [
-            (64, 1_000_000, 1, 1),
-            (1514, 50_000, 2, 2),
-            (512, 100_001, 3, 1),
-            (16, 1, 1, 1),
+        let mut three = RingContest::new(48 << 20, 3).unwrap();
+        for (packet_bytes, packets, pairs) in [
+            (64, 1_000_000, 3),
+            (1514, 50_000, 3),
+            (512, 100_001, 3),
+            (16, 3, 3),
         ] {
-            let load = Load {
-                packets,
-                producers,
-                consumers,
-                ..Load::pairs(packet_bytes, packets, 1)
-            };
-            let contest = if producers == 3 { &mut three } else { &mut two };
+            let load = Load::pairs(packet_bytes, packets, pairs);
             for _ in 0..2 {
-                let run = contest.run(&load, &mut memory).unwrap();
+                let run = three.run(&load, &mut memory).unwrap();
                 assert_eq!(run.check(&load), Ok(()), "{load:?}");
             }
         }
-        let load = Load {
-            consumers: 1,
-            ..Load::pairs(64, 10, 2)
-        };
-        let refused = two.run(&load, &mut memory);
+        let refused = three.run(&Load::pairs(64, 10, 4), &mut memory);
         assert!(matches!(refused, Err(Failure::CannotRun(_))), "{refused:?}");
     }
 

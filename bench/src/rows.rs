@@ -53,8 +53,7 @@ pub const TABLES: &str = include_str!("tables.txt");
 /// Figures: the name of block and file, the unit of its rows, the label below, the title, and [`Cells`].
 pub const FIGURES: &str = include_str!("figures.txt");
 
-/// Patterns of names, each with the words for a line: `{}` in them is what `{l}` stands for. `{most}` is the topology with the most
-/// pairs.
+/// Patterns of names, each with the words for a line: `{}` in them is what `{l}` stands for.
 pub type Cells = Vec<(String, String)>;
 
 /// Words for what stands in names, in the order in which lines and columns stand in tables. What has no words stands for itself,
@@ -191,7 +190,7 @@ mod tests {
         assert_eq!(unit("limits/raw-insert/64B"), Some("Mpps"));
         assert_eq!(unit("latency/idle/p99"), Some("us"));
         assert_eq!(unit("ring/64B/1p1c/vs-nt"), None);
-        let stem = find("filter-together/16/joint").map(Listed::stem);
+        let stem = find("filter-together/8/joint").map(Listed::stem);
         assert_eq!(stem, Some("filter-together"));
     }
 

@@ -60,7 +60,6 @@ fn the_rows_of_the_thesis_are_there() {
         "limits,latency/10kpps,queue/ring,queue/qq2016,queue/rtrb/64B/1p1c,filter-together";
     let rows = rows_of(Command::Full, selection);
     for name in [
-        "limits/nt-fill/1t",
         "limits/memcpy-insert/64B",
         "limits/raw-insert/1514B",
         "latency/10kpps/p99",

@@ -48,7 +48,8 @@ pub(super) struct Kind {
     lag: Duration,
     /// How often it is run again if it lost more than it may.
     tries_more: u32,
-    may_lose: bool,
+    /// It may lose one packet in so many.
+    loss_share: u64,
     /// From stdout and stderr: how many packets it says that it captured (of the recorder: that were analyzed), and how many the
     /// recorder's analyzer missed.
     counts: fn(&str, &str) -> Option<(u64, u64)>,
@@ -60,7 +61,7 @@ pub(super) static RETROSCOPE: Kind = Kind {
     ready: "recording on",
     lag: Duration::from_millis(20),
     tries_more: 0,
-    may_lose: false,
+    loss_share: u64::MAX,
     counts: |stdout, _| {
         let summary: serde_json::Value = serde_json::from_str(stdout.lines().last()?).ok()?;
         let count = |name| summary["analyzers"][name].as_u64();
@@ -74,7 +75,7 @@ pub(super) static TCPDUMP: Kind = Kind {
     ready: "listening on",
     lag: Duration::from_millis(1200),
     tries_more: 3,
-    may_lose: true,
+    loss_share: LOSS_SHARE,
     counts: |_, stderr| {
         let mut lines = stderr.lines();
         number(lines.find_map(|line| line.strip_suffix(" packets captured"))?)
@@ -86,7 +87,7 @@ pub(super) static KEEPING: Kind = Kind {
     name: "keeping",
     line: "tcpdump -n -i v1 -Z root -C 100 -W 8 -w FOLDER/ring",
     tries_more: 9,
-    may_lose: false,
+    loss_share: u64::MAX,
     ..TCPDUMP
 };
 
@@ -142,11 +143,7 @@ impl Contestant<'_> {
         let cpu_ns = process.cpu_settled()? - start_ns;
         let (seen, lapped) = self.captured(process)?;
         check_lapped(lapped)?;
-        let share = if self.kind.may_lose {
-            LOSS_SHARE
-        } else {
-            u64::MAX
-        };
+        let share = self.kind.loss_share;
         let kept = match &self.files {
             Some(files) => files.packets(load.size)?,
             None => seen,

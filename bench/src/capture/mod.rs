@@ -15,7 +15,7 @@ mod keeping;
 mod sender;
 mod veth;
 
-use std::{io, path::PathBuf, process::Command};
+use std::{io, path::PathBuf};
 
 use self::{
     contestant::{Contestant, KEEPING, Kind, MINIMAL, RETROSCOPE, TCPDUMP},
@@ -71,15 +71,6 @@ pub struct Programs {
     pub minimal: PathBuf,
 }
 
-/// The version of tcpdump, as it tells it; empty where there is none.
-#[must_use]
-pub fn version() -> String {
-    let output = Command::new("tcpdump").arg("--version").output();
-    let said = output.map_or_else(|_| Vec::new(), |output| output.stdout);
-    let text = String::from_utf8_lossy(&said);
-    text.lines().next().unwrap_or_default().to_owned()
-}
-
 /// The programs of a session.
 fn programs(session: &Session) -> Result<&Programs, Failure> {
     let missing = || Failure::CannotRun("no programs were given".to_owned());
@@ -100,19 +91,15 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
                 continue;
             }
             let heat = measure(session, load, kinds);
-            let heat = || heat.as_ref().map_err(Clone::clone);
-            if heat().is_ok() {
-                for Kind { name, .. } in kinds {
-                    let time = format!("capture/{}B/{group}{name}-ns", load.size);
-                    session.put(
-                        &time,
-                        None,
-                        heat().and_then(|heat| heat.get(name)?.spread()),
-                    )?;
-                }
+            for series in heat.iter().flat_map(|heat| &heat.0) {
+                let time = format!("capture/{}B/{group}{}-ns", load.size, series.name);
+                session.put(&time, None, series.spread())?;
             }
+            let heat = heat.as_ref().map_err(Clone::clone);
             for kind in &kinds[1..] {
-                let ratio = heat().and_then(|heat| heat.ratio(RETROSCOPE.name, kind.name));
+                let ratio = heat
+                    .clone()
+                    .and_then(|heat| heat.ratio(RETROSCOPE.name, kind.name));
                 session.put(&row(kind), Some(kind.name), ratio)?;
             }
         }

@@ -1,4 +1,4 @@
-//! Filters on packets in the cache: native code, libpcap and code written by hand, several filters one by one and as one
+//! Filters on packets in the cache: native code, libpcap and code written by hand, several filters as one
 //! function, and a trigger in Lua, all timed in the same way.
 
 use std::{hint::black_box, time::Duration};
@@ -62,22 +62,12 @@ fn timed<'a>(
             }
             found
         })?;
-        agree(&told, &expected, &found)?;
+        if found != expected {
+            return Err(Failure::Wrong(format!("{told} and libpcap disagree")));
+        }
         let packets = rounds as f64 * Hot::PACKETS as f64;
         Ok((seconds * 1e9 / packets, rounds as f64 / seconds))
     })
-}
-
-/// Compares what an engine says with what libpcap says.
-fn agree(engine: &str, expected: &[u64], found: &[u64]) -> Result<(), Failure> {
-    let differ = expected.iter().zip(found).map(|(one, other)| one ^ other);
-    match differ.enumerate().find(|(_, differ)| *differ != 0) {
-        None => Ok(()),
-        Some((at, differ)) => Err(Failure::Wrong(format!(
-            "{engine} and libpcap disagree about packets {at}, bit {}",
-            differ.trailing_zeros()
-        ))),
-    }
 }
 
 /// What evaluates a single filter: the system's `bpf_filter`, machine code, and a function in Rust.
@@ -124,31 +114,24 @@ pub(super) fn engines<'a>(
     Ok(passes.map(timed).collect())
 }
 
-/// The first `count` filters, at most 64, that nothing is looked up for: each as a program of its own, and all as one function.
+/// The first `count` filters, at most 64, that nothing is looked up for, as one function, which says of each packet which of them match.
 pub(super) fn together<'a>(
     hot: &'a Hot,
     count: usize,
     scale: &Scale,
-) -> Result<Vec<Entrant<'a>>, Failure> {
-    let programs = TOGETHER
-        .lines()
-        .take(count)
-        .map(native)
-        .collect::<Result<Vec<_>, _>>()?;
-    let joint = Joint::new(LinkType::ETHERNET, programs.clone());
+) -> Result<Entrant<'a>, Failure> {
+    let texts = TOGETHER.lines().take(count);
+    let programs = texts.map(native).collect::<Result<Vec<_>, _>>()?;
+    let mut expected = vec![0; Hot::PACKETS];
+    for (bit, program) in programs.iter().enumerate() {
+        for (frame, found) in hot.frames().into_iter().zip(&mut expected) {
+            *found |= program.run_many_in_libpcap(&[frame]) << bit;
+        }
+    }
+    let joint = Joint::new(LinkType::ETHERNET, programs);
     let made = joint.make_native();
     made.map_err(|error| Failure::system("making machine code", error))?;
-    let mut expected = vec![0; Hot::PACKETS];
-    one_by_one(
-        &programs,
-        Program::run_many_in_libpcap,
-        &hot.frames(),
-        &mut expected,
-    );
-    let separate: Pass<'_> = Box::new(move |frames, found| {
-        one_by_one(&programs, Program::run_many, frames, found);
-    });
-    let joint: Pass<'_> = Box::new(move |frames, found| {
+    let pass: Pass<'_> = Box::new(move |frames, found| {
         let mut results = [0; Joint::MANY];
         let found = found.chunks_mut(Joint::MANY);
         for (frames, found) in frames.chunks(Joint::MANY).zip(found) {
@@ -156,32 +139,8 @@ pub(super) fn together<'a>(
             found.copy_from_slice(&results[..frames.len()]);
         }
     });
-    let row = |way| format!("filter-together/{count}/{way}");
-    Ok(vec![
-        timed(row("separate"), hot, expected.clone(), scale, separate),
-        timed(row("joint"), hot, expected, scale, joint),
-    ])
-}
-
-/// The filters that each packet matches: those of a filter by itself are gathered by packet, as is needed to act on them.
-#[inline(always)]
-fn one_by_one(
-    programs: &[Program],
-    run: impl Fn(&Program, &[Frame<'_>]) -> u64,
-    frames: &[Frame<'_>],
-    found: &mut [u64],
-) {
-    let found = found.chunks_mut(Program::MANY);
-    for (frames, found) in frames.chunks(Program::MANY).zip(found) {
-        found.fill(0);
-        for (bit, program) in programs.iter().enumerate() {
-            let mut kept = run(program, frames);
-            while kept != 0 {
-                found[kept.trailing_zeros() as usize] |= 1 << bit;
-                kept &= kept - 1;
-            }
-        }
-    }
+    let row = format!("filter-together/{count}/joint");
+    Ok(timed(row, hot, expected, scale, pass))
 }
 
 /// A trigger in Lua that does what [`PORT`] does.
@@ -220,7 +179,7 @@ mod tests {
     use crate::measure::Heat;
 
     #[test]
-    fn both_ways_and_libpcap_agree() {
+    fn filters_together_and_libpcap_agree() {
         let scale = Scale {
             ring_bytes: 0,
             seconds: 0.001,
@@ -228,7 +187,7 @@ mod tests {
         };
         let hot = Hot::new();
         for count in [1, 24, Joint::MANY] {
-            let heat = Heat::run("test", 1, together(&hot, count, &scale).unwrap());
+            let heat = Heat::run("test", 1, vec![together(&hot, count, &scale).unwrap()]);
             assert!(
                 heat.0.iter().all(|series| series.figures.is_ok()),
                 "{heat:?}"
@@ -238,7 +197,16 @@ mod tests {
 
     #[test]
     fn a_verdict_that_differs_is_told() {
-        let told = agree("it", &[0, 5], &[0, 1]).unwrap_err().to_string();
-        assert_eq!(told, "it and libpcap disagree about packets 1, bit 2");
+        let hot = Hot::new();
+        let scale = Scale {
+            ring_bytes: 0,
+            seconds: 0.001,
+            repetitions: 1,
+        };
+        let nothing: Pass<'_> = Box::new(|_, found| found.fill(0));
+        let entrant = timed("it".to_owned(), &hot, vec![5], &scale, nothing);
+        let told = Heat::run("test", 1, vec![entrant]).0.remove(0).figures;
+        let why = "it and libpcap disagree".to_owned();
+        assert_eq!(told, Err(Failure::Wrong(why)));
     }
 }

@@ -249,12 +249,10 @@ fn walk_over_ring<'a>(session: &'a Session, cold: &'a Cold) -> Result<Vec<Entran
     ])
 }
 
-/// Several filters one by one, and as one function.
+/// Several filters as one function.
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
     let hot = Hot::new();
-    for count in TOGETHER {
-        let entrants = hot::together(&hot, count, &session.scale).map_err(io::Error::other)?;
-        session.measure("filters together", entrants)?;
-    }
-    Ok(())
+    let entrants = TOGETHER.map(|count| hot::together(&hot, count, &session.scale));
+    let entrants = entrants.into_iter().collect::<Result<_, _>>();
+    session.measure("filters together", entrants.map_err(io::Error::other)?)
 }

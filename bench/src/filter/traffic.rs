@@ -1,7 +1,5 @@
 //! Generated packets for filters: mixes in which each filter finds some and passes most.
 
-use std::ops::Range;
-
 use retroscope_filter::{Aux, Frame};
 
 use super::{HUNDRED_HOSTS, TEN_HOSTS};
@@ -9,7 +7,7 @@ use super::{HUNDRED_HOSTS, TEN_HOSTS};
 /// Flows that [`flow`] gives, which rules are made of.
 pub(super) const FLOWS: u32 = 10_000;
 /// Bytes of a packet of [`Hot`] on the wire.
-const HOT_BYTES: u16 = 64;
+const HOT_BYTES: usize = 64;
 /// Mixes are the same in every run.
 const SEED: u64 = 5_2017;
 
@@ -216,39 +214,35 @@ impl Mix {
 /// A few hundred packets that stay in the cache, a few of them cut between headers.
 #[derive(Debug)]
 pub(super) struct Hot {
-    bytes: Vec<u8>,
-    captured: Vec<Range<usize>>,
+    /// With their captured lengths.
+    packets: Vec<([u8; HOT_BYTES], usize)>,
 }
 
 impl Hot {
     pub(super) const PACKETS: usize = 512;
 
     pub(super) fn new() -> Self {
-        let size = usize::from(HOT_BYTES);
         let mut mix = Mix::new();
-        let mut bytes = vec![0; Self::PACKETS * size];
-        let mut captured = Vec::with_capacity(Self::PACKETS);
-        for (number, frame) in bytes.chunks_exact_mut(size).enumerate() {
-            mix.hot().write(frame);
-            let len = match mix.0.u32(0..64) {
+        let packet = |_| {
+            let mut frame = [0; HOT_BYTES];
+            mix.hot().write(&mut frame);
+            let captured = match mix.0.u32(0..64) {
                 0 => 14,
                 1 => 34,
-                _ => size,
+                _ => HOT_BYTES,
             };
-            captured.push(number * size..number * size + len);
+            (frame, captured)
+        };
+        Self {
+            packets: (0..Self::PACKETS).map(packet).collect(),
         }
-        Self { bytes, captured }
     }
 
     pub(super) fn frames(&self) -> Vec<Frame<'_>> {
-        let frame = |captured: &Range<usize>| {
-            Frame::new(
-                &self.bytes[captured.clone()],
-                u32::from(HOT_BYTES),
-                Aux::default(),
-            )
-        };
-        self.captured.iter().map(frame).collect()
+        let packets = self.packets.iter();
+        packets
+            .map(|(bytes, captured)| Frame::new(&bytes[..*captured], 64, Aux::default()))
+            .collect()
     }
 }
 

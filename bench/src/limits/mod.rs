@@ -1,6 +1,6 @@
 //! What the machine's memory can do: the denominators.
 //!
-//! Streams (fill, copy, read) say what the memory system gives. Inserts say what is left of it for somebody who stores packets
+//! A fill says what the memory system gives. Inserts say what is left of it for somebody who stores packets
 //! one behind the other without any queue: 16 bytes of descriptor and the payload, from a source in the first-level cache,
 //! into memory much larger than all caches. No index is published and nobody reads.
 //!
@@ -13,10 +13,9 @@ use std::{hint::black_box, io};
 
 use self::stream::{UNIT_BYTES, Unit};
 use crate::{
-    contest::{Frames, in_seconds},
-    measure::{Entrant, Failure},
+    contest::{Frames, on_a_core},
+    measure::Entrant,
     memory::Memory,
-    pin,
     queues::SIZES,
     session::Session,
 };
@@ -32,56 +31,6 @@ const STAGE_SLACK_BYTES: usize = 16 << 10;
 /// Where packets are packed.
 #[repr(align(64))]
 struct Stage([u8; STAGE_BYTES + STAGE_SLACK_BYTES]);
-
-/// A way to pass over memory once. Returns how many bytes that counts.
-pub type Stream = fn(&mut [u8]) -> usize;
-
-/// All of them, as in row names: fills write every byte, copies copy one half to the other (bytes count once), reads add up all words.
-pub const STREAMS: [(&str, Stream); 5] = [
-    ("nt-fill", nt_fill),
-    ("fill", |bytes| {
-        black_box(&mut *bytes).fill(FILLED);
-        bytes.len()
-    }),
-    ("copy", |bytes| {
-        let (from, to) = bytes.split_at_mut(bytes.len() / 2);
-        to[..from.len()].copy_from_slice(from);
-        from.len()
-    }),
-    ("nt-copy", |bytes| {
-        let (from, to) = bytes.split_at_mut(bytes.len() / 2);
-        stream::copy(stream::units(to), from);
-        stream::fence();
-        from.len()
-    }),
-    ("read", |bytes| {
-        let words = bytes.as_chunks::<8>().0.iter();
-        black_box(words.fold(0, |sum: u64, word| {
-            sum.wrapping_add(u64::from_le_bytes(*word))
-        }));
-        bytes.len()
-    }),
-];
-
-/// What fills write.
-const FILLED: u8 = 0x5a;
-
-/// Writes every byte, with non-temporal stores.
-pub fn nt_fill(bytes: &mut [u8]) -> usize {
-    stream::fill(stream::units(bytes), FILLED);
-    stream::fence();
-    bytes.len()
-}
-
-/// Bytes a second on `threads` threads, each with a part of `memory` of its own, over which it passes `laps` times.
-///
-/// # Errors
-/// [`Failure::Wrong`]: one panicked.
-pub fn run(stream: Stream, memory: &mut Memory, threads: usize, laps: u64) -> Result<f64, Failure> {
-    on_parts(memory, threads, |part| {
-        (0..laps).map(|_| stream(part) as u64).sum()
-    })
-}
 
 /// How a packet gets into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,17 +54,6 @@ impl Insert {
             Self::Memcpy | Self::Staged => DESCRIPTOR_BYTES + packet_bytes,
             Self::Straight => DESCRIPTOR_BYTES + packet_bytes.next_multiple_of(UNIT_BYTES),
         }
-    }
-
-    /// Packets a second on one thread, around `memory` so many times.
-    ///
-    /// # Errors
-    /// [`Failure::Wrong`]: the thread panicked.
-    pub fn run(self, bytes: usize, memory: &mut Memory, laps: u64) -> Result<f64, Failure> {
-        on_parts(memory, 1, |part| {
-            let frames = Frames::new(bytes);
-            (0..laps).map(|_| self.lap(part, &frames, bytes)).sum()
-        })
     }
 
     /// Stores as many packets as fit into `region`, from its start, and returns how many.
@@ -183,35 +121,29 @@ fn staged(region: &mut [Unit], frames: &Frames, packet_bytes: usize, packets: u6
     stream::fence();
 }
 
-/// Runs `work` on threads, each on its part, and returns what they did together a second.
-fn on_parts(
-    memory: &mut Memory,
-    threads: usize,
-    work: impl Fn(&mut [u8]) -> u64 + Sync,
-) -> Result<f64, Failure> {
-    let part_bytes = memory.len() / threads / 64 * 64;
-    let parts = memory
-        .bytes_mut()
-        .chunks_exact_mut(part_bytes)
-        .take(threads);
-    let work = &work;
-    let (done, seconds) = in_seconds(parts.map(|part| move || work(part)).collect())?;
-    Ok(done.iter().sum::<u64>() as f64 / seconds)
-}
-
-/// Passes of some threads over the memory, in GB/s.
-pub(crate) fn streaming<'a>(
+/// Passes over the memory that write every byte with non-temporal stores, from registers, in Mpps of packets of so many bytes with their
+/// descriptors.
+pub(crate) fn filling<'a>(
     session: &'a Session,
     name: impl Into<String>,
-    stream: Stream,
-    threads: usize,
+    packet_bytes: usize,
 ) -> Entrant<'a> {
-    let (ring_bytes, seconds) = (session.scale.ring_bytes, session.scale.seconds);
-    Entrant::paced(name, seconds, 1, move |laps| {
-        let per_second = run(stream, &mut session.memory.borrow_mut(), threads, laps)?;
-        Ok((per_second / 1e9, per_second / ring_bytes as f64))
+    let in_lap = session.scale.ring_bytes as f64 / (DESCRIPTOR_BYTES + packet_bytes) as f64;
+    Entrant::paced(name, session.scale.seconds, 1, move |laps| {
+        let memory: &mut Memory = &mut session.memory.borrow_mut();
+        let ((), seconds) = on_a_core(|| {
+            for _ in 0..laps {
+                stream::fill(stream::units(memory.bytes_mut()), FILLED);
+                stream::fence();
+            }
+        })?;
+        let per_second = laps as f64 / seconds;
+        Ok((per_second * in_lap / 1e6, per_second))
     })
 }
+
+/// What fills write.
+const FILLED: u8 = 0x5a;
 
 /// Inserts on one thread, in Mpps: in each turn the fastest of some ways.
 pub(crate) fn inserting<'a>(
@@ -225,23 +157,20 @@ pub(crate) fn inserting<'a>(
     Entrant::paced(name, seconds, 1, move |laps| {
         let mut per_second = 0.0_f64;
         for way in ways {
-            let memory = &mut session.memory.borrow_mut();
-            per_second = per_second.max(way.run(packet_bytes, memory, laps)?);
+            let memory: &mut Memory = &mut session.memory.borrow_mut();
+            let (packets, seconds) = on_a_core(|| {
+                let frames = Frames::new(packet_bytes);
+                let lap = |_| way.lap(memory.bytes_mut(), &frames, packet_bytes);
+                (0..laps).map(lap).sum::<u64>()
+            })?;
+            per_second = per_second.max(packets as f64 / seconds);
         }
         Ok((per_second / 1e6, per_second / in_lap))
     })
 }
 
-/// What memory can do, by threads, and what inserts without a queue reach, by size of packet.
+/// What inserts without a queue reach, by size of packet.
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
-    let mut entrants = Vec::new();
-    for threads in 1..=pin::cores().min(2) {
-        for (name, stream) in STREAMS {
-            let row = format!("limits/{name}/{threads}t");
-            entrants.push(streaming(session, row, stream, threads));
-        }
-    }
-    session.measure("memory", entrants)?;
     let mut entrants = Vec::new();
     for bytes in SIZES {
         let ways = [
@@ -258,24 +187,6 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_stream_passes_over_all_of_it() {
-        let mut memory = Memory::new(2 << 20).unwrap();
-        for (name, stream) in STREAMS {
-            memory.bytes_mut().fill(0);
-            let half = memory.len() / 2;
-            memory.bytes_mut()[..half].fill(1);
-            assert!(run(stream, &mut memory, 1, 1).unwrap() > 0.0);
-            let last = memory.bytes_mut().last().copied();
-            let expected = match name {
-                "nt-fill" | "fill" => FILLED,
-                "copy" | "nt-copy" => 1,
-                _ => 0,
-            };
-            assert_eq!(last, Some(expected), "{name}");
-        }
-    }
 
     /// Reads back every record of a lap.
     #[test]

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 
-use super::{Opened, Peer, Receiver, Sender, Shape};
+use super::{Opened, Peer, Receiver, Sender};
 
 /// [rtrb](https://docs.rs/rtrb): one producer, one consumer, wait-free; both sides keep a copy of the other's index.
 #[derive(Clone, Copy)]
 pub(super) struct Rtrb;
 
 impl Peer for Rtrb {
-    fn open(self, shape: Shape) -> Opened<impl Sender, impl Receiver> {
+    fn open(self, pairs: usize, capacity: usize) -> Opened<impl Sender, impl Receiver> {
         let ends = |_| {
-            let (mut sender, mut receiver) = rtrb::RingBuffer::new(shape.capacity);
+            let (mut sender, mut receiver) = rtrb::RingBuffer::new(capacity);
             let send = move |item| {
                 sender
                     .push(item)
@@ -22,7 +22,7 @@ impl Peer for Rtrb {
             };
             (send, move || receiver.pop().ok())
         };
-        Ok((0..shape.pairs()?).map(ends).unzip())
+        Ok((0..pairs).map(ends).unzip())
     }
 }
 
@@ -31,12 +31,12 @@ impl Peer for Rtrb {
 pub(super) struct Array;
 
 impl Peer for Array {
-    fn open(self, shape: Shape) -> Opened<impl Sender, impl Receiver> {
-        let queue = Arc::new(ArrayQueue::new(shape.capacity));
+    fn open(self, pairs: usize, capacity: usize) -> Opened<impl Sender, impl Receiver> {
+        let queue = Arc::new(ArrayQueue::new(capacity));
         let sender = Arc::clone(&queue);
         let send = move |item| sender.push(item);
         let receive = move || queue.pop();
-        Ok((vec![send; shape.producers], vec![receive; shape.consumers]))
+        Ok((vec![send; pairs], vec![receive; pairs]))
     }
 }
 
@@ -45,10 +45,10 @@ impl Peer for Array {
 pub(super) struct Channel;
 
 impl Peer for Channel {
-    fn open(self, shape: Shape) -> Opened<impl Sender, impl Receiver> {
-        let (sender, receiver) = crossbeam_channel::bounded(shape.capacity);
+    fn open(self, pairs: usize, capacity: usize) -> Opened<impl Sender, impl Receiver> {
+        let (sender, receiver) = crossbeam_channel::bounded(capacity);
         let send = move |item| sender.try_send(item).map_err(|error| error.into_inner());
         let receive = move || receiver.try_recv().ok();
-        Ok((vec![send; shape.producers], vec![receive; shape.consumers]))
+        Ok((vec![send; pairs], vec![receive; pairs]))
     }
 }

@@ -23,27 +23,6 @@ use crate::{
     memory::Memory,
 };
 
-/// How many threads use a queue, and how many items it holds; a peer that only knows powers of two is given the next larger one.
-#[derive(Clone, Copy, Debug)]
-struct Shape {
-    producers: usize,
-    consumers: usize,
-    capacity: usize,
-}
-
-impl Shape {
-    /// The number of pairs of one producer and one consumer.
-    fn pairs(&self) -> Result<usize, Failure> {
-        let (producers, consumers) = (self.producers, self.consumers);
-        if producers == consumers {
-            return Ok(producers);
-        }
-        Err(Failure::CannotRun(format!(
-            "serves pairs of one producer and one consumer, not {producers} producers and {consumers} consumers"
-        )))
-    }
-}
-
 /// Senders and receivers of one run, one of each for every thread.
 type Opened<S, R> = Result<(Vec<S>, Vec<R>), Failure>;
 
@@ -57,7 +36,8 @@ impl<F: FnMut() -> Option<Full> + Send> Receiver for F {}
 
 /// A queue for tokens.
 trait Peer: Copy {
-    fn open(self, shape: Shape) -> Opened<impl Sender, impl Receiver>;
+    /// For so many producers and as many consumers. A peer that only knows powers of two holds the next larger number of tokens.
+    fn open(self, pairs: usize, capacity: usize) -> Opened<impl Sender, impl Receiver>;
 }
 
 fn contestant(peer: impl Peer + 'static) -> Box<dyn Contest> {

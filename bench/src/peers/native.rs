@@ -7,7 +7,7 @@
 
 use std::{ffi::c_void, ptr::NonNull, sync::Arc};
 
-use super::{Full, Opened, Peer, Receiver, Sender, Shape};
+use super::{Full, Opened, Peer, Receiver, Sender};
 use crate::measure::Failure;
 
 /// `struct queue_functions` of `queues.h`, field by field.
@@ -63,21 +63,21 @@ pub(super) const PEERS: &[(&str, Native)] = &[
 ];
 
 impl Peer for Native {
-    fn open(self, shape: Shape) -> Opened<impl Sender, impl Receiver> {
+    fn open(self, pairs: usize, capacity: usize) -> Opened<impl Sender, impl Receiver> {
         let Self(find, is_of_pairs) = self;
         let number = |count| {
             u32::try_from(count).map_err(|error| Failure::system("opening the queue", error))
         };
-        let (queues, producers, consumers) = if is_of_pairs {
-            (shape.pairs()?, 1, 1)
+        let (queues, ends) = if is_of_pairs {
+            (pairs, 1)
         } else {
-            (1, number(shape.producers)?, number(shape.consumers)?)
+            (1, number(pairs)?)
         };
         let (mut senders, mut receivers) = (Vec::new(), Vec::new());
         for _ in 0..queues {
-            let queue = Queue::new(find, number(shape.capacity)?, producers, consumers)?;
-            senders.extend((0..producers).map(|end| sender(Arc::clone(&queue), end)));
-            receivers.extend((0..consumers).map(|end| receiver(Arc::clone(&queue), end)));
+            let queue = Queue::new(find, number(capacity)?, ends)?;
+            senders.extend((0..ends).map(|end| sender(Arc::clone(&queue), end)));
+            receivers.extend((0..ends).map(|end| receiver(Arc::clone(&queue), end)));
         }
         Ok((senders, receivers))
     }
@@ -119,16 +119,11 @@ unsafe impl Send for Queue {}
 unsafe impl Sync for Queue {}
 
 impl Queue {
-    fn new(
-        find: Find,
-        capacity: u32,
-        producers: u32,
-        consumers: u32,
-    ) -> Result<Arc<Self>, Failure> {
+    fn new(find: Find, capacity: u32, ends: u32) -> Result<Arc<Self>, Failure> {
         assert!(capacity <= 1 << 30);
         let no_queue = |why| Failure::system("opening the queue", why);
         let functions = find(ITEM_BYTES).ok_or_else(|| no_queue("no functions for its items"))?;
-        let queue = NonNull::new((functions.create)(capacity, producers, consumers));
+        let queue = NonNull::new((functions.create)(capacity, ends, ends));
         let queue = queue.ok_or_else(|| no_queue("no memory"))?;
         Ok(Arc::new(Self { functions, queue }))
     }

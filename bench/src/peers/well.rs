@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Peer, Sender, Shape};
+use super::{Peer, Sender};
 use crate::{
     contest::{Course, Frames, Load, Run, Tally, race},
     limits::{DESCRIPTOR_BYTES, describe},
@@ -107,16 +107,12 @@ impl<'m> Buffers<'m> {
 /// Carries `load` in buffers that lie in `memory`.
 pub(super) fn run(peer: impl Peer, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
     let record_bytes = DESCRIPTOR_BYTES + load.packet_bytes;
-    let buffers = &Buffers::new(memory.bytes_mut(), record_bytes, load.producers)?;
+    let buffers = &Buffers::new(memory.bytes_mut(), record_bytes, load.pairs)?;
     let count = buffers.packets.len();
-    let (senders, receivers) = peer.open(Shape {
-        producers: load.producers,
-        consumers: load.consumers,
-        capacity: count.div_ceil(4),
-    })?;
+    let (senders, receivers) = peer.open(load.pairs, count.div_ceil(4))?;
     let frames = &Frames::new(load.packet_bytes);
-    let share = count / load.producers;
-    let sending = &AtomicUsize::new(load.producers);
+    let share = count / load.pairs;
+    let sending = &AtomicUsize::new(load.pairs);
     let producers = senders.into_iter().enumerate().map(|(producer, sender)| {
         move |course: &Course| {
             let own = producer * share..(producer + 1) * share;

@@ -65,10 +65,10 @@ impl Contest for Qq2016 {
         let parts = memory.bytes_mut().chunks_exact_mut(self.storage_bytes);
         let parts = parts.zip(&mut self.offsets);
         let storages = parts.map(|(part, offsets)| Storage::new(part, offsets));
-        let queue = Queue::new(storages, load.producers);
-        let storing = AtomicUsize::new(load.producers);
+        let queue = Queue::new(storages, load.pairs);
+        let storing = AtomicUsize::new(load.pairs);
         let (queue_ref, storing) = (&queue, &storing);
-        let producers = (0..load.producers).map(|producer| {
+        let producers = (0..load.pairs).map(|producer| {
             move |_: &Course| {
                 let stored = store(queue_ref, load, producer);
                 // AcqRel: whoever is the last has seen the others finish.
@@ -78,7 +78,7 @@ impl Contest for Qq2016 {
                 stored
             }
         });
-        let consumers = (0..load.consumers).map(|_| {
+        let consumers = (0..load.pairs).map(|_| {
             move |_: &Course| {
                 let mut seen = Tally::default();
                 while let Some(storage) = queue_ref.dequeue() {
@@ -118,19 +118,14 @@ mod tests {
     #[test]
     fn every_load_is_carried() {
         let mut memory = Memory::new(4 << 20).unwrap();
-        for (packet_bytes, packets, producers, consumers) in [
-            (64, 5_000, 1, 1),
-            (64, 200_000, 1, 1),
-            (1514, 10_000, 2, 2),
-            (512, 20_001, 3, 1),
-            (16, 1, 1, 1),
+        for (packet_bytes, packets, pairs) in [
+            (64, 5_000, 1),
+            (64, 200_000, 1),
+            (1514, 10_000, 2),
+            (512, 20_001, 3),
+            (16, 1, 1),
         ] {
-            let load = Load {
-                packet_bytes,
-                packets,
-                producers,
-                consumers,
-            };
+            let load = Load::pairs(packet_bytes, packets, pairs);
             let mut queue = Qq2016 {
                 storage_bytes: 64 << 10,
                 ..Qq2016::default()
