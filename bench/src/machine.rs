@@ -4,10 +4,7 @@
 
 use std::{collections::BTreeMap, fs, io, path::Path, process::Command};
 
-use crate::{
-    pin,
-    session::{at, read_json},
-};
+use crate::session::{at, read_json};
 
 /// A file of facts, in the folder of results.
 pub const MACHINE: &str = "machine.json";
@@ -21,11 +18,8 @@ pub type Facts = BTreeMap<String, String>;
 #[must_use]
 pub fn look() -> Facts {
     let commands = COMMANDS.lines().filter_map(|line| line.split_once(" | "));
-    let told = commands.map(|(name, command)| (name, said(command)));
-    let ours = [("cores", Some(pin::cores().to_string()))];
-    let facts = told.chain(ours);
-    let known = facts.filter_map(|(name, fact)| Some((name.to_owned(), fact?)));
-    known.filter(|(_, fact)| !fact.is_empty()).collect()
+    let facts = commands.filter_map(|(name, command)| Some((name.to_owned(), said(command)?)));
+    facts.filter(|(_, fact)| !fact.is_empty()).collect()
 }
 
 /// Writes facts into the folder as one flat object.

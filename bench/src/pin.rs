@@ -11,8 +11,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The CPUs that this process may use, one of each physical core before their siblings. Empty where the system does not
 /// tell.
-#[must_use]
-pub fn cpus() -> &'static [usize] {
+pub(crate) fn cpus() -> &'static [usize] {
     static CPUS: LazyLock<Vec<usize>> = LazyLock::new(|| {
         let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
         let all = 0..CpuSet::MAX_CPU;
@@ -32,13 +31,12 @@ fn set_of(cpus: &[usize]) -> CpuSet {
 }
 
 /// How many threads can run at the same time.
-#[must_use]
-pub fn cores() -> usize {
+pub(crate) fn cores() -> usize {
     cpus().len().max(1)
 }
 
 /// Pins the calling thread to the place of the thread with this number. Without effect where the system refuses.
-pub fn pin(thread: usize) {
+pub(crate) fn pin(thread: usize) {
     let cpus = cpus();
     if !cpus.is_empty() {
         let _ = sched_setaffinity(None, &set_of(&[cpus[thread % cpus.len()]]));
@@ -47,7 +45,7 @@ pub fn pin(thread: usize) {
 
 /// Calls `work` on these CPUs only. Threads and processes that it starts stay there; the calling thread gets back what it had.
 /// Without effect where there are none, or the system refuses.
-pub fn confined<T>(to: &[usize], work: impl FnOnce() -> T) -> T {
+pub(crate) fn confined<T>(to: &[usize], work: impl FnOnce() -> T) -> T {
     let before = sched_getaffinity(None).ok().filter(|_| !to.is_empty());
     if before.is_some() {
         let _ = sched_setaffinity(None, &set_of(to));

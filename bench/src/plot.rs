@@ -34,16 +34,6 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(0x88, 0x88, 0x88),
 ];
 
-/// The first series is ours. Where colours run out, lines are thinner.
-fn style(series: usize) -> ShapeStyle {
-    let width = match series {
-        0 => 3,
-        1..7 => 2,
-        _ => 1,
-    };
-    COLOURS[series % COLOURS.len()].stroke_width(width)
-}
-
 /// Draws the figures into a folder, which is made where needed; those without rows are removed. Returns the files.
 ///
 /// # Errors
@@ -119,7 +109,7 @@ fn lines(
     let text = (FONT, 13).into_font().color(&BLACK).pos(anchor);
     // Ours last, so that it lies on top.
     for (number, (name, cells)) in grid.lines.iter().enumerate().rev() {
-        let style = style(number);
+        let style = COLOURS[number % COLOURS.len()].stroke_width(2);
         let cells = (0..).zip(cells.iter().copied());
         let points = cells.filter_map(|(at, row)| Some((at, row?, row?.value?)));
         let points: Vec<(i32, &Row, f64)> = points.collect();

@@ -27,7 +27,7 @@ const LOOKS_SHARED: u32 = 4;
 
 /// The contestant: a ring with its producers and readers, which live through all runs.
 #[derive(Debug)]
-pub struct RingContest {
+pub(crate) struct RingContest {
     ring: Ring,
     producers: Vec<Producer>,
     readers: Vec<Reader>,
@@ -42,7 +42,7 @@ impl RingContest {
     ///
     /// # Errors
     /// [`Failure::Wrong`]: the ring is too small for so many, or the memory is not there.
-    pub fn new(bytes: u64, pairs: usize) -> Result<Self, Failure> {
+    pub(crate) fn new(bytes: u64, pairs: usize) -> Result<Self, Failure> {
         let config = RingConfig {
             mode: Mode::Wait,
             ..RingConfig::new(bytes, pairs, pairs)

@@ -27,10 +27,10 @@ pub enum Command {
 use Command::{Capture, Full, Quick};
 
 /// Measures the wanted rows of a group, and writes them.
-pub type Run = fn(&Session) -> io::Result<()>;
+pub(crate) type Run = fn(&Session) -> io::Result<()>;
 
 /// Groups of rows by name: the command, and who measures. In the order in which they are measured.
-pub const MEASURES: [(&str, Command, Run); 11] = [
+pub(crate) const MEASURES: [(&str, Command, Run); 11] = [
     ("size", Quick, ring::retention),
     ("idle", Quick, latency::judged),
     ("queues", Quick, queues::judged),
@@ -47,14 +47,12 @@ pub const MEASURES: [(&str, Command, Run); 11] = [
 /// Rows, and families of them: the group, and the fields of [`Listed`].
 const ROWS: &str = include_str!("rows.txt");
 
-/// Tables by line and column: the name of the block, what stands above the lines, the heading of a column, and [`Cells`].
-pub const TABLES: &str = include_str!("tables.txt");
+/// Tables by line and column: the name of the block, what stands above the lines, the heading of a column, and cells: patterns of names, each
+/// with the words for a line, in which `{}` is what `{l}` stands for.
+pub(crate) const TABLES: &str = include_str!("tables.txt");
 
-/// Figures: the name of block and file, the unit of its rows, the label below, the title, and [`Cells`].
-pub const FIGURES: &str = include_str!("figures.txt");
-
-/// Patterns of names, each with the words for a line: `{}` in them is what `{l}` stands for.
-pub type Cells = Vec<(String, String)>;
+/// Figures: the name of block and file, the unit of its rows, the label below, the title, and cells as above.
+pub(crate) const FIGURES: &str = include_str!("figures.txt");
 
 /// Words for what stands in names, in the order in which lines and columns stand in tables. What has no words stands for itself,
 /// behind these, numbers by their size.
@@ -62,23 +60,22 @@ const WORDS: &str = include_str!("words.txt");
 
 /// A row, or a family of them.
 #[derive(Debug)]
-pub struct Listed {
+pub(crate) struct Listed {
     /// Those of a group are measured together.
-    pub group: &'static str,
+    pub(crate) group: &'static str,
     /// The name; words in braces stand for a part of it.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Of the value.
-    pub unit: &'static str,
+    pub(crate) unit: &'static str,
     /// `≥ 3.5`, `≤ 50`, or `–`: shown for comparison.
-    pub goal: &'static str,
+    pub(crate) goal: &'static str,
     /// What the table of judged rows says of it; empty: it does not stand there.
-    pub case: &'static str,
+    pub(crate) case: &'static str,
 }
 
 impl Listed {
     /// The parts of the name before the first one that differs within a family.
-    #[must_use]
-    pub fn stem(&self) -> &str {
+    pub(crate) fn stem(&self) -> &str {
         match self.name.split_once('{') {
             Some((before, _)) => before.rsplit_once('/').map_or("", |(stem, _)| stem),
             None => self.name,
@@ -86,8 +83,7 @@ impl Listed {
     }
 
     /// Whether a value is good enough; `None` without a goal.
-    #[must_use]
-    pub fn is_met(&self, value: f64) -> Option<bool> {
+    pub(crate) fn is_met(&self, value: f64) -> Option<bool> {
         let (sign, bound) = self.goal.split_once(' ')?;
         let bound: f64 = bound.parse().ok()?;
         Some(if sign == "≥" {
@@ -99,7 +95,7 @@ impl Listed {
 }
 
 /// All rows and families.
-pub static LIST: LazyLock<Vec<Listed>> = LazyLock::new(|| {
+pub(crate) static LIST: LazyLock<Vec<Listed>> = LazyLock::new(|| {
     let row = |fields: Vec<&'static str>| Listed {
         group: fields[0],
         name: fields[1],
@@ -111,7 +107,7 @@ pub static LIST: LazyLock<Vec<Listed>> = LazyLock::new(|| {
 });
 
 /// Those of a command.
-pub fn of(command: Command) -> impl Iterator<Item = &'static Listed> {
+pub(crate) fn of(command: Command) -> impl Iterator<Item = &'static Listed> {
     let is_of = move |row: &&Listed| {
         MEASURES
             .iter()
@@ -121,21 +117,19 @@ pub fn of(command: Command) -> impl Iterator<Item = &'static Listed> {
 }
 
 /// The fields of each line of one of the lists above.
-pub fn table(text: &'static str) -> impl Iterator<Item = Vec<&'static str>> {
+pub(crate) fn table(text: &'static str) -> impl Iterator<Item = Vec<&'static str>> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     lines.map(|line| line.split('|').map(str::trim).collect())
 }
 
 /// The row of this name, or the family that it is of.
-#[must_use]
-pub fn find(name: &str) -> Option<&'static Listed> {
+pub(crate) fn find(name: &str) -> Option<&'static Listed> {
     LIST.iter().find(|row| parts(row.name, name).is_some())
 }
 
 /// What `{l}` and `{c}` stand for in a name that fits the pattern; nothing where the pattern has none. Other words in braces stand
 /// for anything. A column with a unit behind it is a number.
-#[must_use]
-pub fn parts<'n>(pattern: &str, name: &'n str) -> Option<(&'n str, &'n str)> {
+pub(crate) fn parts<'n>(pattern: &str, name: &'n str) -> Option<(&'n str, &'n str)> {
     let (mut line, mut column) = ("", "");
     let mut names = name.split('/');
     for part in pattern.split('/') {
@@ -161,8 +155,7 @@ pub fn parts<'n>(pattern: &str, name: &'n str) -> Option<(&'n str, &'n str)> {
 }
 
 /// The words for a part of a name, and where it stands in lines and columns.
-#[must_use]
-pub fn words(part: &str) -> (usize, u32, &str) {
+pub(crate) fn words(part: &str) -> (usize, u32, &str) {
     let known = WORDS.lines().filter_map(|line| line.split_once(" = "));
     match known.zip(0..).find(|((of, _), _)| *of == part) {
         Some(((_, words), place)) => (place, 0, words),

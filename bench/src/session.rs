@@ -183,12 +183,6 @@ impl Session {
         rows::find(name).is_some() && self.selection.wants(name)
     }
 
-    /// Whether one of these is.
-    #[must_use]
-    pub fn wants_any(&self, names: &[&str]) -> bool {
-        names.iter().any(|name| self.wants(name))
-    }
-
     /// Runs entrants in turns, as often as judged rows are.
     #[must_use]
     pub fn heat(&self, what: &str, entrants: Vec<Entrant<'_>>) -> Heat {

@@ -13,7 +13,7 @@ mod hot;
 mod rules;
 mod traffic;
 
-use std::{io, sync::LazyLock};
+use std::{cell::LazyCell, io, sync::LazyLock};
 
 use retroscope_filter::{Aux, Frame, LinkContext, Mode, Program};
 use retroscope_packet::LinkType;
@@ -106,19 +106,19 @@ fn native(text: &str) -> Result<Program, Failure> {
 
 /// The judged rows of filters, and of scans of cold memory.
 pub(crate) fn judged(session: &Session) -> io::Result<()> {
-    let (single, time) = (
-        "filter/single/vs-libpcap",
+    let heat = LazyCell::new(|| single_filters(session));
+    let over = |one, other| {
+        let heat = heat.as_ref().map_err(Clone::clone)?;
+        mean(heat, one).over(&mean(heat, other))
+    };
+    session.row("filter/single/vs-libpcap", Some(BPF_FILTER), || {
+        over("libpcap", "native")
+    })?;
+    session.row(
         "filter/single/vs-handwritten-time",
-    );
-    if session.wants_any(&[single, time]) {
-        let heat = single_filters(session);
-        let over = |one, other| {
-            let heat = heat.as_ref().map_err(Clone::clone)?;
-            mean(heat, one).over(&mean(heat, other))
-        };
-        session.row(single, Some(BPF_FILTER), || over("libpcap", "native"))?;
-        session.row(time, Some("handwritten"), || over("native", "handwritten"))?;
-    }
+        Some("handwritten"),
+        || over("native", "handwritten"),
+    )?;
     let hot = Hot::new();
     session.versus("filter/100-hosts/vs-libpcap", BPF_FILTER, || {
         let text = any_of(&*HUNDRED_HOSTS);
@@ -160,32 +160,24 @@ fn mean(heat: &Heat, engine: &str) -> Series {
 
 /// What is measured on packets that no cache holds.
 fn judged_cold(session: &Session) -> io::Result<()> {
-    let rows = [
-        "ring/cold-scan/vs-length-walk",
-        "ring/cold-scan/ns",
-        "filter/10k-flows/vs-one-time",
-        "filter/10k-mixed/vs-one-time",
-        "filter/cold/vs-libpcap-walk",
-    ];
-    if !session.wants_any(&rows) {
-        return Ok(());
-    }
-    let [ratio, ns, flows, mixed, walk] = rows;
-    let cold = Cold::new(session.scale.ring_bytes);
+    let cold = LazyCell::new(|| Cold::new(session.scale.ring_bytes));
     let cold = || cold.as_ref().map_err(Clone::clone);
-    if session.wants_any(&[ratio, ns]) {
-        let heat = cold().map(|cold| scans(session, cold));
-        let heat = || heat.as_ref().map_err(Clone::clone);
-        session.row(ratio, Some("length-walk"), || {
-            heat()?.ratio("length-walk", "ring")
-        })?;
-        session.row(ns, None, || heat()?.get("ring")?.spread())?;
-    }
-    for (row, sort) in [(flows, Sort::Flows), (mixed, Sort::Mixed)] {
+    let heat = LazyCell::new(|| cold().map(|cold| scans(session, cold)));
+    let heat = || heat.as_ref().map_err(Clone::clone);
+    session.row("ring/cold-scan/vs-length-walk", Some("length-walk"), || {
+        heat()?.ratio("length-walk", "ring")
+    })?;
+    session.row("ring/cold-scan/ns", None, || heat()?.get("ring")?.spread())?;
+    for (row, sort) in [
+        ("filter/10k-flows/vs-one-time", Sort::Flows),
+        ("filter/10k-mixed/vs-one-time", Sort::Mixed),
+    ] {
         session.versus(row, PORT_AND_HOST, || rules_over_one(cold()?, sort))?;
     }
     let against = "bpf_filter, walking by length";
-    session.versus(walk, against, || walk_over_ring(session, cold()?))
+    session.versus("filter/cold/vs-libpcap-walk", against, || {
+        walk_over_ring(session, cold()?)
+    })
 }
 
 /// Finding packets again by descriptors, and by following lengths.

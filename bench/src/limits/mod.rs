@@ -7,7 +7,7 @@
 //! [`Insert::Straight`] and [`Insert::Staged`] are the two ways with non-temporal stores that FACTS knows; which of them is
 //! faster depends on the CPU, and the faster one counts as the *raw insert*.
 
-pub mod stream;
+pub(crate) mod stream;
 
 use std::{hint::black_box, io};
 
@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Bytes of the descriptor before each payload: stamp (8), captured length (4), wire length (4), little endian.
-pub const DESCRIPTOR_BYTES: usize = 16;
+pub(crate) const DESCRIPTOR_BYTES: usize = 16;
 /// Bytes that are packed in the first-level cache before they are flushed. FACTS: 1 to 4 KiB are alike.
 const STAGE_BYTES: usize = 4 << 10;
 
@@ -34,7 +34,7 @@ struct Stage([u8; STAGE_BYTES + STAGE_SLACK_BYTES]);
 
 /// How a packet gets into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Insert {
+pub(crate) enum Insert {
     /// Descriptor and payload with ordinary stores (`memcpy`), packed without gaps.
     Memcpy,
     /// Descriptor and payload with non-temporal stores straight to their place; a payload ends on a multiple of 16.
@@ -45,11 +45,10 @@ pub enum Insert {
 
 impl Insert {
     /// The ways of the raw insert.
-    pub const RAW: [Self; 2] = [Self::Straight, Self::Staged];
+    pub(crate) const RAW: [Self; 2] = [Self::Straight, Self::Staged];
 
     /// Bytes of memory that a packet takes.
-    #[must_use]
-    pub fn record_bytes(self, packet_bytes: usize) -> usize {
+    pub(crate) fn record_bytes(self, packet_bytes: usize) -> usize {
         match self {
             Self::Memcpy | Self::Staged => DESCRIPTOR_BYTES + packet_bytes,
             Self::Straight => DESCRIPTOR_BYTES + packet_bytes.next_multiple_of(UNIT_BYTES),
@@ -57,7 +56,7 @@ impl Insert {
     }
 
     /// Stores as many packets as fit into `region`, from its start, and returns how many.
-    pub fn lap(self, region: &mut [u8], frames: &Frames, packet_bytes: usize) -> u64 {
+    pub(crate) fn lap(self, region: &mut [u8], frames: &Frames, packet_bytes: usize) -> u64 {
         let packets = region.len() / self.record_bytes(packet_bytes);
         match self {
             Self::Memcpy => {

@@ -12,15 +12,14 @@
 /// What one store writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C, align(16))]
-pub struct Unit(pub [u8; 16]);
+pub(crate) struct Unit(pub [u8; 16]);
 
 /// Bytes of a [`Unit`].
-pub const UNIT_BYTES: usize = size_of::<Unit>();
+pub(crate) const UNIT_BYTES: usize = size_of::<Unit>();
 const _: () = assert!(UNIT_BYTES == 16 && align_of::<Unit>() == 16);
 
 /// The aligned part of `bytes`, as units.
-#[must_use]
-pub fn units(bytes: &mut [u8]) -> &mut [Unit] {
+pub(crate) fn units(bytes: &mut [u8]) -> &mut [Unit] {
     // SAFETY: a `Unit` is 16 bytes without padding, and any bytes are a valid one.
     let (_, units, _) = unsafe { bytes.align_to_mut::<Unit>() };
     units
@@ -47,7 +46,7 @@ fn stream(to: &mut Unit, value: &[u8; UNIT_BYTES]) {
 
 /// Orders what was stored around the caches before later stores of this thread, as a lock's release or a store of an index.
 #[inline(always)]
-pub fn fence() {
+pub(crate) fn fence() {
     #[cfg(target_arch = "x86_64")]
     {
         // SAFETY: SFENCE is part of SSE, which x86-64 includes; it touches no memory.
@@ -58,14 +57,14 @@ pub fn fence() {
 }
 
 /// Fills memory with a byte. Not fenced.
-pub fn fill(to: &mut [Unit], byte: u8) {
+pub(crate) fn fill(to: &mut [Unit], byte: u8) {
     let value = [byte; UNIT_BYTES];
     to.iter_mut().for_each(|unit| stream(unit, &value));
 }
 
 /// Copies as many whole units as both have. Not fenced.
 #[inline(always)]
-pub fn copy(to: &mut [Unit], from: &[u8]) {
+pub(crate) fn copy(to: &mut [Unit], from: &[u8]) {
     let (values, _) = from.as_chunks::<UNIT_BYTES>();
     let count = values.len().min(to.len());
     let (to, values) = (&mut to[..count], &values[..count]);

@@ -46,22 +46,18 @@ fn contestant(peer: impl Peer + 'static) -> Box<dyn Contest> {
 
 /// All peers of this build with their names, crates first.
 pub(crate) fn all() -> Vec<(&'static str, Box<dyn Contest>)> {
-    #[cfg_attr(
-        not(feature = "peers"),
-        expect(unused_mut, reason = "the native peers are added with the feature")
-    )]
-    let mut peers = vec![
+    let crates = [
         ("rtrb", contestant(Rtrb)),
         ("array-queue", contestant(Array)),
         ("crossbeam-channel", contestant(Channel)),
     ];
+    #[cfg(not(feature = "peers"))]
+    let native = [];
     #[cfg(feature = "peers")]
-    peers.extend(
-        native::PEERS
-            .iter()
-            .map(|(name, found)| (*name, contestant(*found))),
-    );
-    peers
+    let native = native::PEERS
+        .iter()
+        .map(|(name, of)| (*name, contestant(*of)));
+    crates.into_iter().chain(native).collect()
 }
 
 #[cfg(test)]

@@ -40,29 +40,17 @@ const STORAGE_BYTES: usize = 2 << 20;
 const HOLD: Duration = Duration::from_micros(16_770);
 
 /// A contestant.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Qq2016 {
-    /// Bytes of an inner queue.
-    storage_bytes: usize,
     /// The vectors of the last run.
     offsets: Vec<Vec<usize>>,
 }
 
-impl Default for Qq2016 {
-    /// As the papers recommend.
-    fn default() -> Self {
-        Self {
-            storage_bytes: STORAGE_BYTES,
-            offsets: Vec::new(),
-        }
-    }
-}
-
 impl Contest for Qq2016 {
     fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
-        let count = memory.len() / self.storage_bytes;
+        let count = memory.len() / STORAGE_BYTES;
         self.offsets.resize_with(count, Vec::new);
-        let parts = memory.bytes_mut().chunks_exact_mut(self.storage_bytes);
+        let parts = memory.bytes_mut().chunks_exact_mut(STORAGE_BYTES);
         let parts = parts.zip(&mut self.offsets);
         let storages = parts.map(|(part, offsets)| Storage::new(part, offsets));
         let queue = Queue::new(storages, load.pairs);
@@ -117,19 +105,16 @@ mod tests {
 
     #[test]
     fn every_load_is_carried() {
-        let mut memory = Memory::new(4 << 20).unwrap();
+        let mut memory = Memory::new(16 << 20).unwrap();
         for (packet_bytes, packets, pairs) in [
             (64, 5_000, 1),
-            (64, 200_000, 1),
-            (1514, 10_000, 2),
-            (512, 20_001, 3),
+            (64, 500_000, 1),
+            (1514, 30_000, 2),
+            (512, 80_001, 3),
             (16, 1, 1),
         ] {
             let load = Load::pairs(packet_bytes, packets, pairs);
-            let mut queue = Qq2016 {
-                storage_bytes: 64 << 10,
-                ..Qq2016::default()
-            };
+            let mut queue = Qq2016::default();
             for _ in 0..2 {
                 let run = queue.run(&load, &mut memory).unwrap();
                 assert_eq!(run.check(&load), Ok(()), "{load:?}");
