@@ -17,10 +17,10 @@
 //!
 //! | time | who waits | for what |
 //! |---|---|---|
-//! | `SOURCE_WAIT` 8 ms, `CALM_SOURCE_WAIT` 40 ms | an inserter | its source's next burst; longer while no dump needs its watermark |
+//! | `SOURCE_WAIT` 8 ms, `UNAWAITED_SOURCE_WAIT` 40 ms | an inserter | its source's next burst; longer while no dump needs its watermark |
 //! | `PUBLICATION_PERIOD_NS` 1 ms | readers of the ring | the publication of an inserter whose source never runs dry |
-//! | `COUNTERS_PERIOD_NS` 10 ms, `CALM_COUNTERS_PERIOD_NS` 100 ms | verdicts, the screen | an inserter's next reading of its engine's counters |
-//! | `ANALYZER_WAIT` 10 ms, `CALM_ANALYZER_WAIT` 100 ms | the analyzer | records or a wish; longer while no dump is open |
+//! | `COUNTERS_PERIOD_NS` 10 ms, `UNAWAITED_COUNTERS_PERIOD_NS` 100 ms | verdicts, the screen | an inserter's next reading of its engine's counters |
+//! | `ANALYZER_WAIT` 10 ms, `NO_DUMP_ANALYZER_WAIT` 100 ms | the analyzer | records or a wish; longer while no dump is open |
 //! | `ANALYZER_PAUSE` 2 ms | the analyzer | more records, where it was woken sooner than that the last time |
 //! | `DUMPER_WAIT` 5 ms | the dumper | messages, while dumps are open |
 //! | `WINDOW_GRACE` 50 ms | a live window behind its end | the watermarks of all queues |

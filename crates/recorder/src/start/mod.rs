@@ -72,7 +72,7 @@ const _: () = assert!(2 * (REST_NS_MAX as u128) < WINDOW_GRACE.as_nanos());
 const ANALYZER_WAIT: Duration = Duration::from_millis(10);
 /// How long it waits live, while no dump is open: longer than a busy queue lets packets wait, so that on a busy link its packets wake
 /// the analyzer, and nothing else does; or only those that may be hits, where inserters look.
-const CALM_ANALYZER_WAIT: Duration = Duration::from_millis(100);
+const NO_DUMP_ANALYZER_WAIT: Duration = Duration::from_millis(100);
 /// How long an analyzer that has caught up with live traffic sleeps before it asks to be woken, where it was woken sooner than
 /// that the last time. On a link that is never idle it would be woken for every publication, and each time with a system call
 /// of the inserter's. One whose packets come in blocks is woken once for those that come together, right behind the inserter:
@@ -337,7 +337,7 @@ fn spawn_analyzer(
                 let timeout = if analyzer.has_deadline() {
                     ANALYZER_WAIT
                 } else {
-                    CALM_ANALYZER_WAIT
+                    NO_DUMP_ANALYZER_WAIT
                 };
                 is_hurried = analyzer.wait(timeout) < ANALYZER_PAUSE;
             }

@@ -12,12 +12,12 @@ use crate::control::ring_time::Moment;
 /// How long an inserter waits for its source while nobody needs its watermark: on a silent link, and on one where no packet is suspect. A dump
 /// that opens meanwhile gets no watermark of this inserter until the wait is over. A window that ends earlier is closed by the
 /// monotonic clock, `WINDOW_GRACE` after its end, which is longer than an engine holds packets back.
-const CALM_SOURCE_WAIT: Duration = Duration::from_millis(40);
+const UNAWAITED_SOURCE_WAIT: Duration = Duration::from_millis(40);
 
 // The first packet of a dump is in its file within 100 ms: when the watermarks of all queues have passed it, and the dumper
 // comes round, which it does every 5 ms.
 const _: () = assert!(
-    CALM_SOURCE_WAIT.as_nanos() + WATERMARK_BEHIND_NS_MAX as u128 + 5_000_000 < 100_000_000
+    UNAWAITED_SOURCE_WAIT.as_nanos() + WATERMARK_BEHIND_NS_MAX as u128 + 5_000_000 < 100_000_000
 );
 
 /// Time between two readings of an engine's counters, ns, while dumps are open or unfinished: they wait for counters that cover their
@@ -25,7 +25,7 @@ const _: () = assert!(
 const COUNTERS_PERIOD_NS: i64 = 10_000_000;
 /// Time between two readings of an engine's counters, ns, while nobody waits for them. AF_PACKET's counters take four system calls, 50 µs when the CPU has
 /// just slept: as long as a thousand small packets. What was lost between two readings is missing somewhere between them.
-const CALM_COUNTERS_PERIOD_NS: i64 = 100_000_000;
+const UNAWAITED_COUNTERS_PERIOD_NS: i64 = 100_000_000;
 /// Time that a source that never runs dry may go without a publication and a watermark, ns. Bursts of it that are small fill
 /// the 128 KiB slowly after which the ring publishes by itself.
 const PUBLICATION_PERIOD_NS: i64 = 1_000_000;
@@ -93,7 +93,7 @@ impl LiveInserter {
     /// bursts. The ring publishes by itself when much is waiting.
     pub(crate) fn step(&mut self) -> bool {
         let is_awaited = self.intake.parts.common.counters.are_dumps_unfinished();
-        let (mut status, mut now) = self.fetch(self.patience(is_awaited));
+        let (mut status, mut now) = self.fetch(self.source_wait(is_awaited));
         self.is_suspect = status == Status::Frames;
         if let Some(lookout) = &mut self.intake.parts.lookout {
             lookout.asked(now.mono_ns);
@@ -124,7 +124,7 @@ impl LiveInserter {
         self.intake.take_events();
         let age_ns = now_ns.saturating_sub(self.read_ns);
         let is_old =
-            age_ns >= CALM_COUNTERS_PERIOD_NS || is_awaited && age_ns >= COUNTERS_PERIOD_NS;
+            age_ns >= UNAWAITED_COUNTERS_PERIOD_NS || is_awaited && age_ns >= COUNTERS_PERIOD_NS;
         if is_old || status == Status::End {
             self.intake.read_statistics();
             self.read_ns = now_ns;
@@ -137,18 +137,18 @@ impl LiveInserter {
     }
 
     /// How long the source may let this thread wait.
-    fn patience(&self, is_awaited: bool) -> Duration {
+    fn source_wait(&self, is_awaited: bool) -> Duration {
         if is_awaited || self.is_suspect || self.stopped {
             return SOURCE_WAIT;
         }
         let Some(duration_ns) = self.intake.parts.duration_ns else {
-            return CALM_SOURCE_WAIT;
+            return UNAWAITED_SOURCE_WAIT;
         };
         let over_ns = self.start_mono_ns.saturating_add(duration_ns);
         let left_ns = over_ns
             .saturating_sub(self.intake.parts.common.clock.mono_ns())
             .max(0);
-        CALM_SOURCE_WAIT.min(Duration::from_nanos(left_ns.unsigned_abs()))
+        UNAWAITED_SOURCE_WAIT.min(Duration::from_nanos(left_ns.unsigned_abs()))
     }
 
     /// Fetches the next burst; also gives the time after it.
@@ -360,24 +360,27 @@ mod tests {
             inserter.step();
             Duration::from_nanos(asked.wait_ns.load(Ordering::SeqCst).unsigned_abs())
         };
-        assert_eq!((waits(), waits()), (CALM_SOURCE_WAIT, CALM_SOURCE_WAIT));
+        assert_eq!(
+            (waits(), waits()),
+            (UNAWAITED_SOURCE_WAIT, UNAWAITED_SOURCE_WAIT)
+        );
         counters.open_dumps.store(1, Ordering::SeqCst);
         assert_eq!(waits(), SOURCE_WAIT);
         counters.closed_dumps.store(1, Ordering::SeqCst);
         counters.open_dumps.store(0, Ordering::SeqCst);
         assert_eq!(waits(), SOURCE_WAIT, "its file waits for counters");
         counters.finished_dumps.store(1, Ordering::SeqCst);
-        assert_eq!(waits(), CALM_SOURCE_WAIT);
+        assert_eq!(waits(), UNAWAITED_SOURCE_WAIT);
         left.store(1, Ordering::SeqCst);
         waits();
         assert_eq!(waits(), SOURCE_WAIT, "behind a packet that may be a hit");
-        assert_eq!(waits(), CALM_SOURCE_WAIT);
+        assert_eq!(waits(), UNAWAITED_SOURCE_WAIT);
     }
 
     #[test]
     fn a_source_is_waited_for_longer_where_no_packet_is_suspect() {
         for (link_type, wait) in [
-            (LinkType::ETHERNET, CALM_SOURCE_WAIT),
+            (LinkType::ETHERNET, UNAWAITED_SOURCE_WAIT),
             (LinkType::RAW, SOURCE_WAIT),
         ] {
             let (mut inserter, _, _, asked) = inserter(1);
