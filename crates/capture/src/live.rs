@@ -15,7 +15,7 @@
 //! | [`ABSENT_LOOK_NS`] | a queue whose interface is down or gone | the next look |
 //! | [`Engine::LOOK_NS`] | an idle queue | the next look at the interface and the clocks |
 //! | `PLACING_NS` of each engine | the watermark | a packet that is stamped and cannot be fetched yet |
-//! | `af_packet::queue::NAP_NS`, `NAP_FULL_NS`, `NAP_CALM_NS` | a busy queue | blocks, to take several together |
+//! | `af_packet::queue::NAP_NS`, `NAP_FULL_NS`, `NAP_UNAWAITED_NS` | a busy queue | blocks, to take several together |
 //! | `af_packet::queue::link::SIBLINGS_NS` | the word that an interface is up again | the other threads to receive from it |
 //! | `af_packet::nic::AGE_NS_MAX` | the next question for an interface's counters | news in them |
 //! | `af_xdp::queue::BUSY_WAIT_NS` | a queue that polls the driver itself | packets, before it returns |
@@ -117,7 +117,7 @@ pub(crate) trait Engine: Send + fmt::Debug {
 #[derive(Debug)]
 pub(crate) enum CutOff {
     /// Nothing more is received, but for packets that are on their way now, for so long.
-    Closed { quiet_after_ns: i64 },
+    Closed { in_flight_ns: i64 },
     /// It cannot be: what comes is received until nothing has come for a while.
     Open,
     /// Nothing was received yet, or nothing can come any more.
@@ -151,17 +151,17 @@ enum Phase {
 pub(crate) struct Drain {
     /// The intake cannot be cut off.
     is_open: bool,
-    /// From when on no packet is on its way.
-    quiet_from_ns: i64,
+    /// By when all packets that were on their way have arrived.
+    arrived_by_ns: i64,
     give_up_ns: i64,
 }
 
 impl Drain {
     /// Of an intake that was closed at `now_ns`, with packets on their way for so long.
-    pub(crate) fn closed(now_ns: i64, quiet_after_ns: i64) -> Self {
+    pub(crate) fn closed(now_ns: i64, in_flight_ns: i64) -> Self {
         Self {
             is_open: false,
-            quiet_from_ns: now_ns.saturating_add(quiet_after_ns),
+            arrived_by_ns: now_ns.saturating_add(in_flight_ns),
             give_up_ns: now_ns.saturating_add(CLOSED_DRAIN_NS),
         }
     }
@@ -177,7 +177,7 @@ impl Drain {
     /// Packets came.
     pub(crate) fn on_packets(&mut self, now_ns: i64) {
         if self.is_open {
-            self.quiet_from_ns = now_ns.saturating_add(RECEIVE_PATH_NS);
+            self.arrived_by_ns = now_ns.saturating_add(RECEIVE_PATH_NS);
         } else {
             self.give_up_ns = now_ns.saturating_add(CLOSED_DRAIN_NS);
         }
@@ -186,7 +186,7 @@ impl Drain {
     /// Whether it is at its end, with so many packets that are missing; `None`: not yet.
     fn missing(self, now_ns: i64, ledger: impl FnOnce(bool) -> Ledger) -> Option<u64> {
         let is_over = now_ns >= self.give_up_ns || self.is_open;
-        if now_ns < self.quiet_from_ns && now_ns < self.give_up_ns {
+        if now_ns < self.arrived_by_ns && now_ns < self.give_up_ns {
             return None;
         }
         match ledger(is_over) {
@@ -314,8 +314,8 @@ impl Live {
         if let Phase::Stopped(how) = &self.phase {
             let now_ns = clock::monotonic_ns();
             self.phase = match how {
-                CutOff::Closed { quiet_after_ns } => {
-                    Phase::Draining(Drain::closed(now_ns, *quiet_after_ns))
+                CutOff::Closed { in_flight_ns } => {
+                    Phase::Draining(Drain::closed(now_ns, *in_flight_ns))
                 }
                 CutOff::Open => Phase::Draining(Drain::open(now_ns)),
                 CutOff::Ended | CutOff::Refused(_) => Phase::Ended,

@@ -34,7 +34,7 @@ const NAP_NS: i64 = 8_000_000;
 const NAP_FULL_NS: i64 = 16_000_000;
 
 /// The same where nobody waits for the watermark: the caller can wait for as long.
-const NAP_CALM_NS: i64 = REST_NS_MAX;
+const NAP_UNAWAITED_NS: i64 = REST_NS_MAX;
 
 const _: () = assert!(BEHIND_NS + NAP_FULL_NS + 5_000_000 < WATERMARK_BEHIND_NS_MAX);
 
@@ -77,7 +77,7 @@ impl Pulse {
         // Three blocks where the kernel alone would have closed two.
         let is_full = blocks.saturating_mul(2 * RETIRE_NS) > elapsed_ns.saturating_mul(3);
         let longest_ns = match is_full {
-            true if wait_ns >= NAP_CALM_NS => NAP_CALM_NS,
+            true if wait_ns >= NAP_UNAWAITED_NS => NAP_UNAWAITED_NS,
             true => NAP_FULL_NS,
             false => NAP_NS,
         };
@@ -270,9 +270,9 @@ impl Engine for PacketEngine {
             .is_ok();
         match (is_filtered, is_unhooked) {
             (false, false) => CutOff::Refused("the kernel did not stop the capture".to_owned()),
-            (_, true) => CutOff::Closed { quiet_after_ns: 0 },
+            (_, true) => CutOff::Closed { in_flight_ns: 0 },
             _ => CutOff::Closed {
-                quiet_after_ns: PLACING_NS,
+                in_flight_ns: PLACING_NS,
             },
         }
     }
@@ -403,7 +403,7 @@ mod tests {
         let mut nap_ns = |blocks, elapsed_ns, ring_blocks| {
             pulse.blocks = blocks;
             let now_ns = pulse.since_ns + elapsed_ns;
-            pulse.nap_ns(now_ns, NAP_CALM_NS - 1, ring_blocks)
+            pulse.nap_ns(now_ns, NAP_UNAWAITED_NS - 1, ring_blocks)
         };
         assert_eq!(nap_ns(0, NAP_NS, 512), None, "silence");
         assert_eq!(nap_ns(1, NAP_NS, 512), None, "woken for each is as often");
@@ -449,7 +449,7 @@ mod tests {
             pulse.blocks = blocks;
             pulse.nap_ns(pulse.since_ns + NAP_NS, wait_ns, 512)
         };
-        assert_eq!(nap_ns(4, NAP_CALM_NS), Some(NAP_CALM_NS));
+        assert_eq!(nap_ns(4, NAP_UNAWAITED_NS), Some(NAP_UNAWAITED_NS));
         assert_eq!(nap_ns(4, NAP_NS), Some(NAP_FULL_NS));
         assert_eq!(nap_ns(2, i64::MAX), Some(NAP_NS), "not full");
     }

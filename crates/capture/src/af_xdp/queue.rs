@@ -411,7 +411,7 @@ impl Engine for XdpEngine {
             return CutOff::Ended;
         }
         CutOff::Closed {
-            quiet_after_ns: PLACING_NS,
+            in_flight_ns: PLACING_NS,
         }
     }
 

@@ -441,7 +441,7 @@ impl Engine for DpdkEngine {
         self.at_stop = Some(self.shared.opened.port.counters().unwrap_or_default());
         if self.shared.opened.quirks.never_runs_dry {
             self.end = End::Shut;
-            return CutOff::Closed { quiet_after_ns: 0 };
+            return CutOff::Closed { in_flight_ns: 0 };
         }
         CutOff::Open
     }

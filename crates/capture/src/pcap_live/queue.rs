@@ -160,7 +160,7 @@ impl Engine for PcapEngine {
         };
         match socket.attach_filter(&REJECT_ALL) {
             Ok(()) => CutOff::Closed {
-                quiet_after_ns: RECEIVE_PATH_NS,
+                in_flight_ns: RECEIVE_PATH_NS,
             },
             Err(error) => CutOff::Refused(format!("the kernel did not stop the capture: {error}")),
         }
