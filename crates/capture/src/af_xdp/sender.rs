@@ -160,14 +160,14 @@ impl XdpSender {
     /// others wait for the next call.
     ///
     /// # Errors
-    /// Of the system calls, and `ETIMEDOUT` if the other end keeps packets for `patience_ns`, so that it cannot be told which one was
+    /// Of the system calls, and `ETIMEDOUT` if the other end keeps packets for `timeout_ns`, so that it cannot be told which one was
     /// refused.
-    pub(crate) fn send(&mut self, patience_ns: i64) -> (usize, io::Result<()>) {
+    pub(crate) fn send(&mut self, timeout_ns: i64) -> (usize, io::Result<()>) {
         let said = self.socket.send();
         if said.is_ok() && self.tx.is_empty() {
             return (self.under_way, said);
         }
-        let is_over = wait(patience_ns, || Ok(self.socket.bytes_under_way()? == 0));
+        let is_over = wait(timeout_ns, || Ok(self.socket.bytes_under_way()? == 0));
         let came_back = self.take_back();
         match is_over {
             Ok(true) => (came_back, said),
@@ -181,9 +181,9 @@ impl XdpSender {
         }
     }
 
-    /// Waits until the other end is done with all packets that were sent; `false` if it keeps some for `patience_ns`.
-    pub(crate) fn wait_for_chunks(&mut self, patience_ns: i64) -> bool {
-        wait(patience_ns, || {
+    /// Waits until the other end is done with all packets that were sent; `false` if it keeps some for `timeout_ns`.
+    pub(crate) fn wait_for_chunks(&mut self, timeout_ns: i64) -> bool {
+        wait(timeout_ns, || {
             self.take_back();
             Ok(self.under_way == 0)
         })
@@ -201,13 +201,13 @@ impl XdpSender {
     }
 }
 
-/// Lets others run until `is_over`, for `patience_ns`: the receiver's softirq may need this CPU. Returns whether it is over.
-fn wait(patience_ns: i64, mut is_over: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
+/// Lets others run until `is_over`, for `timeout_ns`: the receiver's softirq may need this CPU. Returns whether it is over.
+fn wait(timeout_ns: i64, mut is_over: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
     // The clock is not read where there is nothing to wait for.
     if is_over()? {
         return Ok(true);
     }
-    let give_up_ns = clock::monotonic_ns().saturating_add(patience_ns);
+    let give_up_ns = clock::monotonic_ns().saturating_add(timeout_ns);
     while !is_over()? {
         if clock::monotonic_ns() >= give_up_ns {
             return Ok(false);

@@ -49,7 +49,7 @@ use crate::{
 };
 
 /// Without any progress for so long the interface does not take frames, unless it is said otherwise.
-const PATIENCE_NS: i64 = SECOND_NS;
+const TIMEOUT_NS: i64 = SECOND_NS;
 
 /// Bytes of an Ethernet header, which an MTU does not count.
 const HEADER_BYTES: i32 = 14;
@@ -61,7 +61,7 @@ pub struct LiveSender {
     socket: PacketSocket,
     /// The quicker way. None where it does not suit, and after an error, when it may still hold frames.
     quick: Option<XdpSender>,
-    patience_ns: i64,
+    timeout_ns: i64,
     sent: u64,
     retries: u64,
 }
@@ -96,7 +96,7 @@ impl LiveSender {
             interface: named,
             socket,
             quick,
-            patience_ns: PATIENCE_NS,
+            timeout_ns: TIMEOUT_NS,
             sent: 0,
             retries: 0,
         })
@@ -104,15 +104,15 @@ impl LiveSender {
 
     /// How long an interface may take no frames, or keep them, before that is an error; a second where it is not called. For a receiver
     /// that is known to pause.
-    pub fn set_patience(&mut self, patience: Duration) {
-        self.patience_ns = clock::duration_ns(patience);
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout_ns = clock::duration_ns(timeout);
     }
 
     /// Sends all frames of a burst, in order, as captured: a tag that stands beside a frame is not put in. Waits for room.
     ///
     /// # Errors
     /// [`SourceError::InterfaceDown`], [`SourceError::InterfaceGone`], [`SourceError::FrameTooLong`],
-    /// [`SourceError::NoRoom`] if it takes none for a second (see [`Self::set_patience`]), or [`SourceError::System`]. What was sent
+    /// [`SourceError::NoRoom`] if it takes none for a second (see [`Self::set_timeout`]), or [`SourceError::System`]. What was sent
     /// before is counted.
     pub fn send(&mut self, burst: Burst<'_>) -> Result<(), SourceError> {
         let mut frames = burst.frames;
@@ -120,7 +120,7 @@ impl LiveSender {
             let Some(mut quick) = self.quick.take() else {
                 return self.send_plainly(burst.memory, frames);
             };
-            if !quick.wait_for_chunks(self.patience_ns) {
+            if !quick.wait_for_chunks(self.timeout_ns) {
                 // The other end keeps packets, and this way has no more chunks. All of them were sent.
                 continue;
             }
@@ -149,7 +149,7 @@ impl LiveSender {
     ) -> Result<(), SourceError> {
         let mut stall = None;
         while !frames.is_empty() {
-            let (taken, said) = quick.send(self.patience_ns);
+            let (taken, said) = quick.send(self.timeout_ns);
             let (done, left) = frames.split_at(taken);
             self.sent += done.len() as u64;
             frames = left;
@@ -196,7 +196,7 @@ impl LiveSender {
     ) -> Result<(), SourceError> {
         self.retries += u64::from(said.is_some());
         let now_ns = clock::monotonic_ns();
-        if now_ns - *stall.get_or_insert(now_ns) >= self.patience_ns {
+        if now_ns - *stall.get_or_insert(now_ns) >= self.timeout_ns {
             let error = said.unwrap_or_else(|| io::Error::from_raw_os_error(libc::ENOBUFS));
             return Err(self.error("sending", error, frames));
         }

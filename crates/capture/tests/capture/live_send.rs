@@ -22,7 +22,7 @@ fn quick_sender(interface: &str) -> LiveSender {
     loop {
         let mut sender = sender(interface);
         if sender.is_quick() {
-            sender.set_patience(DEADLINE);
+            sender.set_timeout(DEADLINE);
             return sender;
         }
         assert!(Instant::now() < deadline, "{sender:?}");
