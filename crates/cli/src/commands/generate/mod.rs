@@ -45,7 +45,7 @@ const FILE_RATE: Rate = Rate::FramesPerSecond(1_000_000);
 /// Packets that share a stamp at most when they are sent: what one system call takes.
 const SEND_FRAMES: usize = 64;
 /// How long to wait for a frame before looking at the stop flag again.
-const PATIENCE: Duration = Duration::from_millis(100);
+const QUEUE_WAIT: Duration = Duration::from_millis(100);
 
 /// Make test traffic: UDP flows within 10.0.0.0/16, and one trigger packet to UDP port 60000.
 ///
@@ -217,7 +217,7 @@ fn drain(
         if stop.load(Ordering::Relaxed) {
             queue.stop();
         }
-        match queue.next(PATIENCE)? {
+        match queue.next(QUEUE_WAIT)? {
             Status::End => return Ok(()),
             Status::Idle => continue,
             Status::Frames => {}

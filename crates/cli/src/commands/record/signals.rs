@@ -22,11 +22,11 @@ use crate::privileges::Privileges;
 /// Signals on their way to a recorder. The flags carry no data; SeqCst, because they are rare.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    shared: Arc<Shared>,
+    shared: Arc<SignalState>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SignalState {
     stage: Mutex<Stage>,
     /// For sources that wait in a read.
     stop: Arc<AtomicBool>,
@@ -60,7 +60,7 @@ impl Signals {
     /// What the system said about the handlers or the thread.
     pub(crate) fn install(privileges: Privileges) -> io::Result<Self> {
         let mut incoming = Incoming::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2])?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SignalState::default());
         let signals = Self {
             shared: Arc::clone(&shared),
         };
@@ -118,7 +118,7 @@ impl Signals {
     }
 }
 
-impl Shared {
+impl SignalState {
     fn stage(&self) -> MutexGuard<'_, Stage> {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
