@@ -30,12 +30,12 @@ pub struct Producer {
     sequence: u64,
     cut_records: u64,
     /// Something was published since sleeping readers were last woken.
-    untold: bool,
+    is_unannounced: bool,
     hook: Option<Hook>,
     /// How many buckets may end before sleeping readers are woken.
-    quiet_buckets: usize,
+    buckets_per_wake: usize,
     /// Buckets that ended since they were last woken.
-    untold_buckets: usize,
+    buckets_since_wake: usize,
     /// Counted among those who wait for a bucket.
     enlisted: bool,
     /// The epoch that was read before the last search, if that found nothing and the mode does not let the writer wait.
@@ -52,10 +52,10 @@ impl Producer {
             open: None,
             sequence: 0,
             cut_records: 0,
-            untold: false,
+            is_unannounced: false,
             hook: None,
-            quiet_buckets: 0,
-            untold_buckets: 0,
+            buckets_per_wake: 0,
+            buckets_since_wake: 0,
             enlisted: false,
             full_at: None,
             mono_ns: MONO_UNKNOWN,
@@ -170,8 +170,8 @@ impl Producer {
     /// Lets readers see what was stored, and wakes those that sleep.
     pub fn publish(&mut self) {
         self.commit();
-        self.untold_buckets = 0;
-        if std::mem::take(&mut self.untold) {
+        self.buckets_since_wake = 0;
+        if std::mem::take(&mut self.is_unannounced) {
             self.ring.wait_sets[self.id].0.notify();
         }
     }
@@ -192,7 +192,7 @@ impl Producer {
             .store(self.mono_ns, Ordering::Relaxed); // as above
         // P2: Release, pairs with RingInner::published().
         header.published.store(open.end(), Ordering::Release);
-        self.untold = true;
+        self.is_unannounced = true;
     }
 
     /// Publishes, and then promises that no record of less ring time than `ns` will follow. The promise is the
@@ -219,7 +219,7 @@ impl Producer {
     /// that, each waking would cost a reader tens of microseconds, to find a part of what is coming.
     pub fn leave_sleepers(&mut self) {
         let geometry = self.ring.storage.geometry();
-        self.quiet_buckets = geometry.buckets / (8 * geometry.producers);
+        self.buckets_per_wake = geometry.buckets / (8 * geometry.producers);
     }
 
     fn store_fitting(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
@@ -248,7 +248,7 @@ impl Producer {
     #[cold]
     #[inline(never)]
     fn next_bucket(&mut self, base_ns: i64) -> Result<(), StoreError> {
-        if self.untold_buckets < self.quiet_buckets {
+        if self.buckets_since_wake < self.buckets_per_wake {
             self.commit();
         } else {
             self.publish();
@@ -291,7 +291,7 @@ impl Producer {
             }
         }
         self.sequence += 1;
-        self.untold_buckets += 1;
+        self.buckets_since_wake += 1;
         self.leave_waiters();
         self.ring.storage.freed.notify(); // the bucket before is closed: others may take it
         Ok(())
