@@ -153,12 +153,12 @@ impl Producer {
                 stored += added;
                 stop
             } else {
-                records.next().map_or(Stop::End, Stop::Other)
+                records.next().map_or(Stop::End, Stop::Refused)
             };
             match stop {
                 Stop::End => return Ok(stored),
                 Stop::Publish => self.commit(),
-                Stop::Other(record) => {
+                Stop::Refused(record) => {
                     self.store(&record)
                         .map_err(|error| BurstError { stored, error })?;
                     stored += 1;

@@ -212,16 +212,16 @@ impl OpenBucket {
             }
             match self.append_group(records) {
                 None => {}
-                Some(Stop::Other(record)) => {
+                Some(Stop::Refused(record)) => {
                     let record = match self.append_longs(record, records, publish_at, publish_bytes)
                     {
                         None => continue,
-                        Some(Stop::Other(record)) => record,
+                        Some(Stop::Refused(record)) => record,
                         Some(stop) => break stop,
                     };
                     let captured = record.parts.iter().map(|part| part.len()).sum::<usize>();
                     if captured > CAPTURED_BYTES_MAX || !self.append(&record) {
-                        break Stop::Other(record);
+                        break Stop::Refused(record);
                     }
                 }
                 Some(stop) => break stop,
@@ -242,7 +242,7 @@ impl OpenBucket {
         let records_max = left / (SHORT_BYTES + DESCRIPTOR_BYTES);
         // Payloads in the buffer are packed, and under loom two records must not share a granule of the shadow.
         if records_max == 0 || cfg!(loom) {
-            return Some(records.next().map_or(Stop::End, Stop::Other));
+            return Some(records.next().map_or(Stop::End, Stop::Refused));
         }
         // SAFETY: as in `append`.
         let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
@@ -266,7 +266,7 @@ impl OpenBucket {
     ) -> Option<Stop<'a>> {
         // Under loom two records must not share a granule of the shadow.
         if cfg!(loom) {
-            return Some(Stop::Other(record));
+            return Some(Stop::Refused(record));
         }
         let bucket_bytes = self.storage.geometry().bucket_bytes;
         let end_at = |bytes: u64| {

@@ -37,7 +37,7 @@ const PAYLOAD_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 4096 };
 /// it was filled.
 const YOUNG_BYTES: usize = if cfg!(loom) { 0 } else { 1024 };
 /// At least so many of the older ones are written together.
-const RUN_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 1024 };
+const AT_ONCE_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 1024 };
 /// Longer pieces pass by the buffer. Loom's stacks are small, and so are its records.
 pub(super) const SHORT_BYTES: usize = if cfg!(loom) { 16 } else { 512 };
 /// Descriptors of a group: they wait until it is complete or published.
@@ -52,7 +52,7 @@ const STREAM_AGAIN_BYTES: usize = 2 * STREAM_AFTER_BYTES;
 const _: () = assert!((DESCRIPTORS * DESCRIPTOR_BYTES).is_multiple_of(LINE_BYTES));
 
 const _: () = assert!(PAYLOAD_BYTES.is_multiple_of(LINE_BYTES));
-const _: () = assert!(YOUNG_BYTES + RUN_BYTES <= PAYLOAD_BYTES);
+const _: () = assert!(YOUNG_BYTES + AT_ONCE_BYTES <= PAYLOAD_BYTES);
 
 /// What was stored into the open bucket and is not in its memory yet. A producer has one and takes it from bucket to bucket. Offsets are bytes from the start of the bucket.
 #[repr(C, align(64))]
@@ -99,7 +99,7 @@ pub(crate) enum Stop<'a> {
     Publish,
     /// This record was not stored: the way that was tried takes no such record (too short, too long, in several parts, or not of the
     /// compact form), it may not fit the bucket, or no bucket is open.
-    Other(Record<'a>),
+    Refused(Record<'a>),
 }
 
 /// How far a burst of long records may go at once.
@@ -215,7 +215,7 @@ impl WriteBuffer {
             let descriptor = descriptor::compact(&record, base_ns, end as u32, length);
             let plain = second.is_empty() && third.is_empty() && length <= SHORT_BYTES;
             let Some(descriptor) = descriptor.filter(|_| plain) else {
-                stop = Some(Stop::Other(record));
+                stop = Some(Stop::Refused(record));
                 break;
             };
             if !settled {
@@ -271,7 +271,7 @@ impl WriteBuffer {
                 && needed(end, length, stored.count) <= room.bucket_bytes;
             let plain = second.is_empty() && third.is_empty() && fits;
             let Some(descriptor) = descriptor.filter(|_| plain) else {
-                return Some(Stop::Other(next));
+                return Some(Stop::Refused(next));
             };
             let end = self.put_long(target, end, data);
             self.put_descriptor(target, stored.count, descriptor);
@@ -373,7 +373,7 @@ impl WriteBuffer {
     /// Whether [`Self::write_older`] is due, with payload up to `end` in the buffer.
     #[inline(always)]
     fn is_full(&self, end: usize) -> bool {
-        end - self.written >= YOUNG_BYTES + RUN_BYTES || end - self.base >= PAYLOAD_BYTES
+        end - self.written >= YOUNG_BYTES + AT_ONCE_BYTES || end - self.base >= PAYLOAD_BYTES
     }
 
     /// Writes the whole lines before `end` but for the youngest, and sees to it that there is place for a group.
