@@ -41,7 +41,7 @@ struct Arguments {
     #[arg(long, value_name = "FOLDER")]
     docs: Option<PathBuf>,
     #[command(flatten)]
-    programs: Option<Programs>,
+    programs: Programs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

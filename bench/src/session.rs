@@ -131,7 +131,7 @@ pub struct Session {
     /// Where results go.
     pub folder: PathBuf,
     /// What `capture` runs.
-    pub programs: Option<Programs>,
+    pub programs: Programs,
     selection: Selection,
     rows: RefCell<Vec<Row>>,
     /// A check failed: the program must not end with 0.
@@ -155,7 +155,7 @@ impl Session {
             scale,
             memory: RefCell::new(Memory::new(bytes).map_err(io::Error::other)?),
             folder: folder.to_owned(),
-            programs: None,
+            programs: Programs::default(),
             selection,
             rows: RefCell::default(),
             failed: Cell::new(false),

@@ -12,9 +12,9 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
-    Load, RING_BYTES,
+    Load, Programs, RING_BYTES,
     keeping::Files,
-    programs,
+    path,
     sender::{Seats, send},
     veth::Veth,
 };
@@ -167,7 +167,11 @@ impl Contestant<'_> {
     }
 
     fn command(&self, veth: &Veth) -> Result<Command, Failure> {
-        let programs = programs(self.session)?;
+        let Programs {
+            retroscope,
+            minimal,
+        } = &self.session.programs;
+        let (retroscope, minimal) = (path(retroscope.as_ref())?, path(minimal.as_ref())?);
         let dumps = self.session.folder.join("capture-dumps");
         let files = self
             .files
@@ -175,8 +179,8 @@ impl Contestant<'_> {
             .map_or(dumps.as_path(), |files| files.0.path());
         let fill = |word: &str| match word.split_once('/') {
             _ if word == "TRIGGER" => TRIGGER.to_owned(),
-            _ if word == "RETROSCOPE" => programs.retroscope.display().to_string(),
-            _ if word == "MINIMAL" => programs.minimal.display().to_string(),
+            _ if word == "RETROSCOPE" => retroscope.clone(),
+            _ if word == "MINIMAL" => minimal.clone(),
             _ if word == "RING_BYTES" => RING_BYTES.to_string(),
             Some(("FOLDER", name)) => files.join(name).display().to_string(),
             _ => word.to_owned(),

@@ -61,20 +61,20 @@ struct Load {
 }
 
 /// The programs that are not on the path.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct Programs {
     /// The recorder and sender of `capture`.
     #[arg(long, value_name = "PROGRAM", required_if_eq("what", "capture"))]
-    pub retroscope: PathBuf,
+    pub retroscope: Option<PathBuf>,
     /// `minimal_reader`, for `capture`.
     #[arg(long, value_name = "PROGRAM", required_if_eq("what", "capture"))]
-    pub minimal: PathBuf,
+    pub minimal: Option<PathBuf>,
 }
 
-/// The programs of a session.
-fn programs(session: &Session) -> Result<&Programs, Failure> {
+/// The path of a program, if it was given.
+fn path(program: Option<&PathBuf>) -> Result<String, Failure> {
     let missing = || Failure::CannotRun("no programs were given".to_owned());
-    session.programs.as_ref().ok_or_else(missing)
+    Ok(program.ok_or_else(missing)?.display().to_string())
 }
 
 /// Runs the recorder in turns with the tcpdump that keeps packets too, each on one CPU, then with programs that do less.

@@ -3,7 +3,7 @@
 //! The kernel receives on the CPU that sends. With the sender on the first CPU and the program that captures on the others, a
 //! program's time is its own, and the scheduler cannot put it behind the sender in one run and beside it in the next.
 
-use super::{Load, programs, veth::Veth};
+use super::{Load, path, veth::Veth};
 use crate::{measure::Failure, pin, session::Session};
 
 /// The CPUs of the sender and of the program that captures. Empty: any.
@@ -41,7 +41,7 @@ pub(super) fn send(
     seats: Seats,
     load: Load,
 ) -> Result<(), Failure> {
-    let retroscope = programs(session)?.retroscope.display().to_string();
+    let retroscope = path(session.programs.retroscope.as_ref())?;
     let Load { size, count, rate } = load;
     let line = format!("generate -i v0 --yes -q --size {size} -c {count} --rate {rate}pps");
     let words = line.split(' ').map(str::to_owned);
