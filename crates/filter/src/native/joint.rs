@@ -169,7 +169,7 @@ impl Classes<'_, '_> {
                 self.need_number(&mut facts, (network, 1), family.first, other_family);
             }
             if let Some(at) = family.fragment_at {
-                self.need_whole(&mut facts, network + at, no_class);
+                self.need_no_later_fragment(&mut facts, network + at, no_class);
             }
             self.protocols(&facts, network, family);
             self.builder.switch_to_block(other_family);
@@ -217,7 +217,7 @@ impl Classes<'_, '_> {
     }
 
     /// Goes on with packets that are no later fragments: `offset` is that of the word which tells.
-    fn need_whole(&mut self, facts: &mut Facts, offset: u32, otherwise: Block) {
+    fn need_no_later_fragment(&mut self, facts: &mut Facts, offset: u32, otherwise: Block) {
         const FRAGMENT_OFFSET: u32 = 0x1fff;
         let there = self.read(offset, 2);
         let mask = i64::from(there.turned(FRAGMENT_OFFSET));
