@@ -35,10 +35,10 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Joint {
-    shared: Arc<Shared>,
+    shared: Arc<JointState>,
 }
 
-struct Shared {
+struct JointState {
     link_type: LinkType,
     programs: Vec<Program>,
     /// Set once, and used from then on.
@@ -59,7 +59,7 @@ impl Joint {
     #[must_use]
     pub fn new(link_type: LinkType, programs: Vec<Program>) -> Self {
         assert!(programs.len() <= Self::MANY);
-        let shared = Shared {
+        let shared = JointState {
             link_type,
             programs,
             code: OnceLock::new(),

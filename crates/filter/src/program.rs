@@ -25,10 +25,10 @@ use crate::{
 /// A clone is the same program and costs nothing.
 #[derive(Clone)]
 pub struct Program {
-    shared: Arc<Shared>,
+    shared: Arc<Checked>,
 }
 
-struct Shared {
+struct Checked {
     instructions: Vec<Instruction>,
     ancillary: bool,
     /// `run_many` may take them together.
@@ -69,7 +69,7 @@ impl Program {
     }
 
     fn of_checked(instructions: Vec<Instruction>, ancillary: bool) -> Self {
-        let shared = Shared {
+        let shared = Checked {
             lockstep: lockstep::fits(&instructions),
             instructions,
             ancillary,
@@ -118,7 +118,7 @@ impl Program {
     }
 
     pub(crate) fn interpret(&self, frame: &Frame<'_>) -> u32 {
-        let Shared {
+        let Checked {
             instructions,
             ancillary,
             ..

@@ -36,16 +36,16 @@ pub struct Compiler {
     /// `None` once the thread is told to end.
     queue: Option<Sender<Work>>,
     thread: Option<JoinHandle<()>>,
-    shared: Arc<Shared>,
+    shared: Arc<Counts>,
 }
 
 /// What compiles something, and counts it.
-type Work = Box<dyn FnOnce(&Shared) + Send>;
+type Work = Box<dyn FnOnce(&Counts) + Send>;
 
 // The counters and the flag order nothing else: Relaxed everywhere. What is compiled reaches other threads through the
 // program's own slot.
 #[derive(Debug, Default)]
-struct Shared {
+struct Counts {
     ends: AtomicBool,
     /// In the queue.
     waiting: AtomicU64,
@@ -75,7 +75,7 @@ impl Compiler {
     /// The system's, if it gives no thread.
     pub fn new() -> io::Result<Self> {
         let (queue, work) = channel::<Work>();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Counts::default());
         let worker = Arc::clone(&shared);
         let thread = Builder::new()
             .name("filter-compiler".to_owned())
@@ -159,7 +159,7 @@ impl Drop for Compiler {
     }
 }
 
-impl Shared {
+impl Counts {
     fn make(&self, is_unwanted: bool, make: impl FnOnce() -> Result<(), NativeError>) {
         let add = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
         if self.ends.load(Ordering::Relaxed) || is_unwanted {

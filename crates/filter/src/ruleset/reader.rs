@@ -27,14 +27,14 @@ const _: () = assert!(MANY == Joint::MANY);
 
 /// Where the writer leaves versions for readers.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct Published {
     /// Number of the version under the mutex.
     version: AtomicU64,
     /// Held for the time of copying or replacing one pointer.
     current: Mutex<Arc<Index>>,
 }
 
-impl Shared {
+impl Published {
     pub(super) fn new(index: Arc<Index>) -> Self {
         Self {
             version: AtomicU64::new(0),
@@ -64,7 +64,7 @@ impl Shared {
 ///
 /// A reader keeps using the version of the rules that it saw last, until [`Self::refresh`].
 pub struct RuleReader {
-    shared: Arc<Shared>,
+    shared: Arc<Published>,
     index: Arc<Index>,
     version: u64,
     batch: Box<Batch>,
@@ -84,7 +84,7 @@ impl RuleReader {
     /// Frames of one [`Self::match_many`] at most.
     pub const MANY: usize = MANY;
 
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<Published>) -> Self {
         let (version, index) = shared.current();
         Self {
             shared,
@@ -99,7 +99,7 @@ impl RuleReader {
     /// Never waits: while the writer is replacing the pointer, the old version stays for another call.
     #[inline]
     pub fn refresh(&mut self) -> bool {
-        // V1: Acquire, pairs with V0 in `Shared::publish`.
+        // V1: Acquire, pairs with V0 in `Published::publish`.
         if self.shared.version.load(Ordering::Acquire) == self.version {
             return false;
         }

@@ -18,7 +18,7 @@ use super::{
     index::{Body, Books, Index, RuleInfo, flags},
     key::Shape,
     plan::{Part, Plan, plan},
-    reader::Shared,
+    reader::Published,
     residue::Residue,
     table::Seeds,
     understand::{Understood, understand},
@@ -65,7 +65,7 @@ pub struct RuleSet {
     rules: HashMap<RuleId, (u32, Box<Kept>)>,
     /// Joints made since [`Self::take_joints`], without those that nobody needs.
     joints: Vec<Joint>,
-    shared: Arc<Shared>,
+    shared: Arc<Published>,
     /// Versions that a reader may still use.
     retired: Vec<Arc<Index>>,
 }
@@ -101,7 +101,7 @@ impl RuleSet {
         let random = RandomState::new();
         let seeds = Seeds(random.hash_one(0), random.hash_one(1));
         let work = Index::new(mode, seeds);
-        let shared = Arc::new(Shared::new(Arc::new(work.clone())));
+        let shared = Arc::new(Published::new(Arc::new(work.clone())));
         Self {
             mode,
             link_types: Vec::new(),
