@@ -40,14 +40,14 @@ pub(super) struct Attachment {
     pub(super) counters: Counters,
     sockets: Map,
     pub(super) shunted: Map,
-    pub(super) plan: Plan,
+    pub(super) take_mode: TakeMode,
     /// Keeps the interface promiscuous while the program is attached to it.
     promiscuous: Option<PacketSocket>,
 }
 
 /// How packets are to be taken: what the program is made for, and what is asked of the sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct TakeMode {
     /// The driver runs the program; else the kernel's network stack.
     pub(super) is_native: bool,
     /// Bytes of a packet at most, longer ones are lost; `None`: they come in several chunks (multi-buffer).
@@ -56,7 +56,7 @@ pub(super) struct Plan {
     pub(super) has_fragments: bool,
 }
 
-impl Plan {
+impl TakeMode {
     /// What to try, best first, and then what every kernel has. `bytes_max`: what fits a chunk; `is_enough`: that is enough for what the
     /// interface's MTU allows; `joins_buffers`: the kernel hands a packet of several buffers to a socket that takes one chunk.
     ///
@@ -65,19 +65,19 @@ impl Plan {
     /// socket loses such packets, and nothing counts them. The stack has no zero-copy to lose,
     /// and on virtual interfaces its packets may be longer than the MTU.
     pub(super) fn all(bytes_max: u16, is_enough: bool, joins_buffers: bool) -> (Vec<Self>, Self) {
-        let plan = |is_native, has_fragments, in_several: bool| Self {
+        let take_mode = |is_native, has_fragments, in_several: bool| Self {
             is_native,
             packet_bytes_max: (!in_several).then_some(bytes_max),
             has_fragments,
         };
-        let whole = plan(true, false, false);
-        let by_stack = plan(false, true, true);
-        let old = plan(false, false, false);
+        let whole = take_mode(true, false, false);
+        let by_stack = take_mode(false, true, true);
+        let old = take_mode(false, false, false);
         let better = match (is_enough, joins_buffers) {
-            (true, true) => vec![whole, plan(true, true, false), by_stack],
+            (true, true) => vec![whole, take_mode(true, true, false), by_stack],
             (true, false) => vec![whole, by_stack],
             // Where the kernel has no packets in several chunks, it refuses to bind a socket for them.
-            (false, _) => vec![plan(true, true, true), by_stack, whole],
+            (false, _) => vec![take_mode(true, true, true), by_stack, whole],
         };
         (better, old)
     }
@@ -112,7 +112,7 @@ pub(super) struct Held {
 
 impl Attachment {
     /// Loads the program. `promiscuous`: a socket that receives nothing, if interfaces are to be promiscuous.
-    pub(super) fn new(plan: Plan, promiscuous: Option<PacketSocket>) -> io::Result<Self> {
+    pub(super) fn new(take_mode: TakeMode, promiscuous: Option<PacketSocket>) -> io::Result<Self> {
         let counters = Map::new(Map::ARRAY, 4, LINE_BYTES, QUEUES_MAX)?;
         let sockets = Map::new(Map::SOCKETS, 4, 4, QUEUES_MAX)?;
         let shunted = Map::new(Map::LRU_HASH, FLOW_KEY_BYTES, 8, SHUNTED_MAX)?;
@@ -120,15 +120,15 @@ impl Attachment {
             counters: counters.descriptor.as_raw_fd(),
             sockets: sockets.descriptor.as_raw_fd(),
             shunted: shunted.descriptor.as_raw_fd(),
-            plan,
+            take_mode,
         });
         Ok(Self {
             hold: Mutex::default(),
-            program: load_program(&code, plan.has_fragments)?,
+            program: load_program(&code, take_mode.has_fragments)?,
             counters: Counters::new(&counters.descriptor, QUEUES_MAX)?,
             sockets,
             shunted,
-            plan,
+            take_mode,
             promiscuous,
         })
     }
@@ -289,25 +289,25 @@ mod tests {
 
     #[test]
     fn several_chunks_are_asked_of_a_driver_only_where_the_mtu_needs_them() {
-        let plan = |is_native, has_fragments, packet_bytes_max| Plan {
+        let take_mode = |is_native, has_fragments, packet_bytes_max| TakeMode {
             is_native,
             packet_bytes_max,
             has_fragments,
         };
         // Whoever asks the sockets for several chunks has a program for several buffers, as the kernel wants it.
-        let by_stack = plan(false, true, None);
+        let by_stack = take_mode(false, true, None);
         for joins_buffers in [false, true] {
-            let whole = plan(true, false, Some(1792));
-            let (mut enough, oldest) = Plan::all(1792, true, joins_buffers);
-            assert_eq!(oldest, plan(false, false, Some(1792)));
+            let whole = take_mode(true, false, Some(1792));
+            let (mut enough, oldest) = TakeMode::all(1792, true, joins_buffers);
+            assert_eq!(oldest, take_mode(false, false, Some(1792)));
             if joins_buffers {
-                assert_eq!(enough.remove(1), plan(true, true, Some(1792)));
+                assert_eq!(enough.remove(1), take_mode(true, true, Some(1792)));
             }
             assert_eq!(enough, [whole, by_stack]);
-            let (needed, oldest) = Plan::all(3840, false, joins_buffers);
-            assert_eq!(oldest, plan(false, false, Some(3840)));
-            let whole = plan(true, false, Some(3840));
-            assert_eq!(needed, [plan(true, true, None), by_stack, whole]);
+            let (needed, oldest) = TakeMode::all(3840, false, joins_buffers);
+            assert_eq!(oldest, take_mode(false, false, Some(3840)));
+            let whole = take_mode(true, false, Some(3840));
+            assert_eq!(needed, [take_mode(true, true, None), by_stack, whole]);
         }
     }
 
@@ -334,7 +334,7 @@ mod tests {
                 counters: counters.descriptor.as_raw_fd(),
                 sockets: sockets.descriptor.as_raw_fd(),
                 shunted: shunted.descriptor.as_raw_fd(),
-                plan: Plan {
+                take_mode: TakeMode {
                     is_native: true,
                     packet_bytes_max,
                     has_fragments,

@@ -15,7 +15,7 @@
 //!
 //! Counting is atomic: generic XDP may run on several CPUs for one queue.
 
-use super::{attachment::Plan, sys::Instruction};
+use super::{attachment::TakeMode, sys::Instruction};
 
 /// Words of a queue's line in the counters.
 pub(super) mod word {
@@ -73,7 +73,7 @@ pub(super) struct Parts {
     pub(super) sockets: i32,
     /// Hash of flow keys.
     pub(super) shunted: i32,
-    pub(super) plan: Plan,
+    pub(super) take_mode: TakeMode,
 }
 
 /// Registers by their use here; 1 to 5 are arguments and temporary.
@@ -115,9 +115,9 @@ pub(super) fn assemble(parts: Parts) -> Vec<Instruction> {
     code.load(Width::Double, R1, LINE, place(word::OPEN));
     code.jump_if(Compare::Equal, R1, 0, Label::Pass);
     shunt(&mut code, parts);
-    if let Some(max) = parts.plan.packet_bytes_max {
+    if let Some(max) = parts.take_mode.packet_bytes_max {
         let first_too_long = i32::from(max) + 1;
-        if parts.plan.has_fragments {
+        if parts.take_mode.has_fragments {
             // The end of the first buffer is not that of the packet. Since Linux 5.18, as such programs are.
             code.move_register(R1, CONTEXT);
             code.call(XDP_GET_BUFF_LEN);
@@ -376,7 +376,7 @@ mod tests {
     use super::*;
 
     fn parts(packet_bytes_max: Option<u16>, has_fragments: bool) -> Parts {
-        let plan = Plan {
+        let take_mode = TakeMode {
             is_native: true,
             packet_bytes_max,
             has_fragments,
@@ -385,7 +385,7 @@ mod tests {
             counters: 3,
             sockets: 5,
             shunted: 6,
-            plan,
+            take_mode,
         }
     }
 

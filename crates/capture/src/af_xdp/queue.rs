@@ -17,7 +17,7 @@ use rustix::net::xdp::SocketAddrXdpFlags;
 
 use self::link::Tie;
 use super::{
-    attachment::{Attachment, Held, Plan, QUEUES_MAX},
+    attachment::{Attachment, Held, QUEUES_MAX, TakeMode},
     mode::{WhyCopied, XdpMode},
     program::{STAMP_BYTES, word},
     sys::{ConsumerRing, Descriptor, ProducerRing, Umem, XdpSocket},
@@ -62,12 +62,12 @@ impl Channel {
         interface_index: i32,
         queue: u32,
         is_native: bool,
-        plan: Plan,
+        take_mode: TakeMode,
     ) -> io::Result<Option<WhyCopied>> {
         let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
         flags.set(
             SocketAddrXdpFlags::XDP_USE_SG,
-            plan.packet_bytes_max.is_none(),
+            take_mode.packet_bytes_max.is_none(),
         );
         let bind = |mode| self.socket.bind(interface_index, queue, flags | mode);
         let why = match is_native {
@@ -439,7 +439,7 @@ impl Engine for XdpEngine {
         let lost = self.lost().ok();
         let shed = self.counter(word::SHUNTED);
         let mut causes = vec![(LossCause::Kernel, lost), (LossCause::Shed, Some(shed))];
-        if self.attachment.plan.packet_bytes_max.is_some() {
+        if self.attachment.take_mode.packet_bytes_max.is_some() {
             causes.push((LossCause::Oversize, Some(self.counter(word::OVERSIZE))));
         }
         let mut received = self.counter(word::RECEIVED) + shed;
@@ -477,7 +477,7 @@ impl Engine for XdpEngine {
         Some(XdpMode {
             is_native: self.attachment.hold().is_native,
             copied: self.opened.copied,
-            is_multi_buffer: self.attachment.plan.packet_bytes_max.is_none(),
+            is_multi_buffer: self.attachment.take_mode.packet_bytes_max.is_none(),
         })
     }
 }

@@ -9,7 +9,7 @@ use std::{
 use retroscope_packet::LinkType;
 
 use super::{
-    attachment::{Attachment, Held, Plan, QUEUES_MAX, is_unsupported},
+    attachment::{Attachment, Held, QUEUES_MAX, TakeMode, is_unsupported},
     mode::WhyCopied,
     queue::{self, OWN_BYTES, Opened, PLACING_NS},
     sender::is_linux,
@@ -95,15 +95,15 @@ impl XdpSource {
         self.shunt.clone()
     }
 
-    /// Takes it by the first plan that driver and kernel can follow.
+    /// Takes it in the first mode that driver and kernel can follow.
     fn take_best(
         taken: &TakenInterface,
         index: i32,
         chunk_bytes: u32,
-        (better, last): (Vec<Plan>, Plan),
+        (better, last): (Vec<TakeMode>, TakeMode),
     ) -> Result<(Attachment, Held, Vec<Opened>), SourceError> {
-        for plan in better {
-            match Self::take(taken, index, chunk_bytes, plan) {
+        for take_mode in better {
+            match Self::take(taken, index, chunk_bytes, take_mode) {
                 Err(SourceError::System { error, .. }) if is_unsupported(&error) => {}
                 outcome => return outcome,
             }
@@ -116,23 +116,23 @@ impl XdpSource {
         taken: &TakenInterface,
         index: i32,
         chunk_bytes: u32,
-        plan: Plan,
+        take_mode: TakeMode,
     ) -> Result<(Attachment, Held, Vec<Opened>), SourceError> {
         let promiscuous = taken.config.promiscuous.then(PacketSocket::new);
         let promiscuous = promiscuous
             .transpose()
             .map_err(|error| taken.error("socket(AF_PACKET)", error))?;
         let attachment =
-            Attachment::new(plan, promiscuous).map_err(|error| taken.error("bpf", error))?;
+            Attachment::new(take_mode, promiscuous).map_err(|error| taken.error("bpf", error))?;
         let held = attachment
-            .attach(&mut attachment.hold(), index, plan.is_native)
+            .attach(&mut attachment.hold(), index, take_mode.is_native)
             .map_err(|error| match error.raw_os_error() {
                 Some(libc::EBUSY | libc::EEXIST) => taken.unsupported(&other_program(taken.name())),
                 _ => taken.error("bpf(BPF_LINK_CREATE)", error),
             })?;
         let mut opened = Vec::new();
         for queue in 0..QUEUES_MAX {
-            let Some(one) = open_queue(taken, index, queue, plan, chunk_bytes)? else {
+            let Some(one) = open_queue(taken, index, queue, take_mode, chunk_bytes)? else {
                 break;
             };
             attachment
@@ -153,7 +153,7 @@ impl XdpSource {
         };
         let program = program_word(attachment.hold().is_native);
         let copied = opened.iter().find_map(|one| one.copied);
-        let copy = copy_words(copied, attachment.plan);
+        let copy = copy_words(copied, attachment.take_mode);
         let mut notices = vec![format!(
             "{name}: {queues}, {program} XDP, {copy}; this host receives nothing from {name} now, and what it sends is not recorded"
         )];
@@ -194,9 +194,9 @@ impl Source for XdpSource {
             LARGE_CHUNK
         };
         let bytes_max = chunk_bytes - HEADROOM;
-        let plans = Plan::all(bytes_max, fits(chunk_bytes), is_linux(JOINS_BUFFERS));
+        let take_modes = TakeMode::all(bytes_max, fits(chunk_bytes), is_linux(JOINS_BUFFERS));
         let (attachment, held, mut opened) =
-            Self::take_best(&taken, found.index, chunk_bytes.into(), plans)?;
+            Self::take_best(&taken, found.index, chunk_bytes.into(), take_modes)?;
         let queues = u32::try_from(opened.len()).unwrap_or(QUEUES_MAX);
         (queues..QUEUES_MAX).for_each(|line| attachment.set_open(line, true));
         let few_spares = open_spares(&taken, &mut opened);
@@ -227,7 +227,7 @@ fn open_queue(
     taken: &TakenInterface,
     index: i32,
     queue: u32,
-    plan: Plan,
+    take_mode: TakeMode,
     chunk_bytes: u32,
 ) -> Result<Option<Opened>, SourceError> {
     let wanted = taken.config.buffer_bytes.unwrap_or(BUFFER_BYTES) / chunk_bytes as usize;
@@ -238,7 +238,7 @@ fn open_queue(
     let mut channel = taken.open_socket(&umem, chunks, chunk_bytes)?;
     let give_up_ns = clock::monotonic_ns() + BUSY_NS;
     let copied = loop {
-        let error = match channel.bind(index, queue, plan.is_native, plan) {
+        let error = match channel.bind(index, queue, take_mode.is_native, take_mode) {
             Ok(copied) => break copied,
             Err(error) => error,
         };
@@ -306,8 +306,8 @@ pub(super) fn program_word(is_native: bool) -> &'static str {
 }
 
 /// How packets come into the chunks, in words.
-pub(super) fn copy_words(copied: Option<WhyCopied>, plan: Plan) -> String {
-    let several = match plan.packet_bytes_max {
+pub(super) fn copy_words(copied: Option<WhyCopied>, take_mode: TakeMode) -> String {
+    let several = match take_mode.packet_bytes_max {
         Some(_) => "",
         None => " of frames in several chunks",
     };

@@ -44,7 +44,7 @@ impl Need {
 
 /// What is known of a program before it is translated.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct Outline {
     needs: Vec<Need>,
     roles: Vec<Role>,
 }
@@ -57,18 +57,18 @@ struct Role {
     is_loop_head: bool,
 }
 
-impl Plan {
+impl Outline {
     /// Looks at checked instructions.
     pub(super) fn new(instructions: &[Instruction], ancillary: bool) -> Self {
-        let mut plan = Self {
+        let mut outline = Self {
             needs: vec![Need::NOTHING; instructions.len()],
             roles: vec![Role::default(); instructions.len()],
         };
         for (index, instruction) in instructions.iter().enumerate().rev() {
-            plan.needs[index] = plan.look(index, instruction, ancillary);
-            plan.mark(index, instruction);
+            outline.needs[index] = outline.look(index, instruction, ancillary);
+            outline.mark(index, instruction);
         }
-        plan
+        outline
     }
 
     pub(super) fn need(&self, index: usize) -> Need {
@@ -169,8 +169,10 @@ mod tests {
             plain(op::RET_A, 0),
             plain(op::RET_K, 0),
         ];
-        let plan = Plan::new(&program, false);
-        let needs: Vec<Need> = (0..program.len()).map(|index| plan.need(index)).collect();
+        let outline = Outline::new(&program, false);
+        let needs: Vec<Need> = (0..program.len())
+            .map(|index| outline.need(index))
+            .collect();
         let never = need(Need::NEVER, Need::NEVER);
         let expected = [
             need(15, 0),
@@ -194,17 +196,17 @@ mod tests {
             plain(op::LD_B_ABS, 99),
             plain(op::RET_K, 1),
         ];
-        let plan = Plan::new(&program, false);
-        assert!(plan.is_loop_head(0) && plan.starts_block(0));
-        assert_eq!(plan.need(0), need(10, 0));
-        assert_eq!(plan.need(3), need(100, 0));
+        let outline = Outline::new(&program, false);
+        assert!(outline.is_loop_head(0) && outline.starts_block(0));
+        assert_eq!(outline.need(0), need(10, 0));
+        assert_eq!(outline.need(3), need(100, 0));
     }
 
     #[test]
     fn live_ancillary_data_is_no_byte_of_the_packet() {
         let program = [plain(op::LD_W_ABS, ANCILLARY + 4), plain(op::RET_A, 0)];
-        assert_eq!(Plan::new(&program, true).need(0), need(0, 0));
+        assert_eq!(Outline::new(&program, true).need(0), need(0, 0));
         let beyond = u64::from(ANCILLARY) + 8;
-        assert_eq!(Plan::new(&program, false).need(0), need(beyond, 0));
+        assert_eq!(Outline::new(&program, false).need(0), need(beyond, 0));
     }
 }

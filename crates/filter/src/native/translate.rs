@@ -15,7 +15,7 @@ use retroscope_bpf::{Instruction, MEMORY_WORDS, op};
 
 use super::{
     known::{Content, Facts, Known},
-    plan::Plan,
+    plan::Outline,
     table::Table,
 };
 use crate::interpreter::BACKWARD_JUMPS_MAX;
@@ -26,7 +26,7 @@ pub(super) struct Program<'p> {
     pub(super) instructions: &'p [Instruction],
     /// Whether absolute loads far out ask for ancillary data.
     pub(super) ancillary: bool,
-    pub(super) plan: Plan,
+    pub(super) outline: Outline,
 }
 
 impl<'p> Program<'p> {
@@ -34,7 +34,7 @@ impl<'p> Program<'p> {
         Self {
             instructions,
             ancillary,
-            plan: Plan::new(instructions, ancillary),
+            outline: Outline::new(instructions, ancillary),
         }
     }
 }
@@ -131,7 +131,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         }
         let mut here = Some(Known::registers(Content::Constant(0)));
         for index in 0..self.program.instructions.len() {
-            if self.program.plan.starts_block(index) {
+            if self.program.outline.starts_block(index) {
                 if let Some(known) = here.take() {
                     self.go(index, &known);
                 }
@@ -143,7 +143,7 @@ impl<'t, 'f> Translator<'t, 'f> {
 
     /// Begins the block at an instruction; `None` if no way leads there.
     fn enter(&mut self, index: usize) -> Option<Known> {
-        if self.program.plan.is_loop_head(index) {
+        if self.program.outline.is_loop_head(index) {
             // It may be that ways from behind are the only ones.
             let block = self.block(index);
             self.builder.switch_to_block(block);
@@ -159,7 +159,7 @@ impl<'t, 'f> Translator<'t, 'f> {
     /// Translates an instruction; gives what is known behind it, if the next one follows.
     fn instruction(&mut self, index: usize, known: Known) -> Option<Known> {
         let instruction = self.program.instructions[index];
-        if self.program.plan.need(index).is_never() {
+        if self.program.outline.need(index).is_never() {
             self.exit(0);
             return None;
         }
@@ -214,7 +214,7 @@ impl<'t, 'f> Translator<'t, 'f> {
     pub(super) fn through_jumps(&self, mut target: usize) -> usize {
         while let instruction = &self.program.instructions[target]
             && instruction.code == op::JA
-            && !self.program.plan.is_loop_head(target)
+            && !self.program.outline.is_loop_head(target)
             && let Some((next, _)) = instruction.targets(target)
             && next > target
         {
@@ -228,7 +228,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         let instruction = &self.program.instructions[target];
         match instruction.code {
             op::RET_K => Some(instruction.k),
-            _ if self.program.plan.need(target).is_never() => Some(0),
+            _ if self.program.outline.need(target).is_never() => Some(0),
             _ => None,
         }
     }

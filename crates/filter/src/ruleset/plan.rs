@@ -47,7 +47,7 @@ pub(super) struct Part {
 
 /// What becomes of an expression.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct LookUps {
     /// Its look-ups; `None`: it has none, every packet must be asked.
     pub(super) parts: Option<Vec<Part>>,
     /// Finding a part does not decide: the whole expression must be asked.
@@ -88,7 +88,7 @@ impl Rest {
 type Conjunction = Vec<Literal>;
 
 /// Plans an expression. `crowd` tells how many entries there are under a key already.
-pub(super) fn plan(expr: &Expr, view: View, crowd: &dyn Fn(&Sought) -> usize) -> Plan {
+pub(super) fn plan(expr: &Expr, view: View, crowd: &dyn Fn(&Sought) -> usize) -> LookUps {
     let mut atoms = 0;
     let mut has_opaque = false;
     expr.atoms(&mut |atom| {
@@ -107,7 +107,7 @@ pub(super) fn plan(expr: &Expr, view: View, crowd: &dyn Fn(&Sought) -> usize) ->
         }
         Some(parts)
     });
-    Plan { parts, is_partial }
+    LookUps { parts, is_partial }
 }
 
 /// The expression as an `or` of at most `limit` conjunctions.

@@ -17,7 +17,7 @@ use super::{
     chunked::Numbers,
     index::{Body, Books, Index, RuleInfo, flags},
     key::Shape,
-    plan::{Part, Plan, plan},
+    plan::{LookUps, Part, plan},
     reader::Published,
     residue::Residue,
     table::Seeds,
@@ -337,22 +337,22 @@ impl RuleSet {
     }
 
     /// What look-ups make of an expression.
-    fn place(&self, filled: &Filled) -> (Understood, Plan, Placement) {
+    fn place(&self, filled: &Filled) -> (Understood, LookUps, Placement) {
         let mut understood = understand(filled);
         let body = &understood.body;
-        let plan = plan(&body.expr, body.view, &|sought| self.work.crowd(sought));
+        let look_ups = plan(&body.expr, body.view, &|sought| self.work.crowd(sought));
         let asks = understood.flags & flags::ASK != 0;
-        let placement = match (plan.parts.is_some(), asks) {
+        let placement = match (look_ups.parts.is_some(), asks) {
             (true, true) => Placement::NarrowedAsked,
             (false, true) => Placement::Asked,
             (true, false) if body.is_opaque => Placement::Narrowed,
             (true, false) => Placement::LookedUp,
             (false, false) => Placement::Compiled,
         };
-        if plan.is_partial {
+        if look_ups.is_partial {
             understood.flags |= flags::PARTIAL;
         }
-        (understood, plan, placement)
+        (understood, look_ups, placement)
     }
 
     fn prepare(
@@ -360,12 +360,12 @@ impl RuleSet {
         filled: &Filled,
         known: &dyn Fn(LinkType) -> Option<Program>,
     ) -> Result<(Kept, Refused), FilterError> {
-        let (understood, plan, placement) = self.place(filled);
+        let (understood, look_ups, placement) = self.place(filled);
         let Understood {
             flags: its_flags,
             mut body,
         } = understood;
-        let mut parts = plan.parts.unwrap_or_default();
+        let mut parts = look_ups.parts.unwrap_or_default();
         let (mut piece, mut refused) = (None, Vec::new());
         if its_flags & flags::ASK == 0 {
             let only = &filled.pieces[0];

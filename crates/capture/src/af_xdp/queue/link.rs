@@ -115,7 +115,7 @@ impl XdpEngine {
 
     /// Tells of an MTU that allows frames which do not fit, once for each time that it rises so far, and why, or what helps.
     pub(super) fn tell_mtu(&mut self, live: &mut Live, reason: &str) {
-        let Some(bytes_max) = self.attachment.plan.packet_bytes_max else {
+        let Some(bytes_max) = self.attachment.take_mode.packet_bytes_max else {
             return;
         };
         let mtu = match self.line {
@@ -297,11 +297,11 @@ impl XdpEngine {
         if self.is_bound {
             return Err(self.used_up());
         }
-        let (plan, is_native) = (self.attachment.plan, self.attachment.hold().is_native);
+        let (take_mode, is_native) = (self.attachment.take_mode, self.attachment.hold().is_native);
         let outcome = self
             .opened
             .channel
-            .bind(held.index, self.line, is_native, plan);
+            .bind(held.index, self.line, is_native, take_mode);
         let copied = match outcome {
             Ok(copied) => copied,
             Err(error) => return self.not_bound(live, error, held, absence, now_ns),
@@ -313,7 +313,7 @@ impl XdpEngine {
         // The socket before was closed before this one was bound.
         self.give_all();
         if std::mem::replace(&mut self.opened.copied, copied) != copied && self.line == 0 {
-            live.notice(format_args!("{} now", copy_words(copied, plan)));
+            live.notice(format_args!("{} now", copy_words(copied, take_mode)));
         }
         self.was_zero_copy |= copied.is_none();
         if let Some(counters) = &mut live.counters {
