@@ -17,7 +17,7 @@ use crate::{
 const TOGETHER_MIN: u32 = 8;
 
 /// Packets of one link type and interface, at most `N`.
-pub(crate) struct Batch<'b, 'p, const N: usize> {
+pub(crate) struct Evaluation<'b, 'p, const N: usize> {
     link_type: LinkType,
     interface: u16,
     terms: &'b Terms,
@@ -44,7 +44,7 @@ impl From<u64> for Known {
     }
 }
 
-impl<'b, 'p, const N: usize> Batch<'b, 'p, N> {
+impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
     /// Panics if there are more than `N` frames.
     pub(crate) fn new(
         (link_type, interface): (LinkType, u16),

@@ -6,7 +6,7 @@ use retroscope_packet::{FragmentKey, LinkType, fragment_of};
 
 use crate::{
     Aux, Filled, FilterError, FlowState, Frame, LinkContext, Mode, Program, Template,
-    batch::{Batch, Known},
+    batch::{Evaluation, Known},
     plan::Plan,
 };
 
@@ -220,9 +220,9 @@ impl Filter {
                 .map_or(0, |program| program.run_many(frames));
         }
         let Filled { plan, terms, .. } = &self.filled;
-        let batch: Batch<'_, '_, { Program::MANY }> =
-            Batch::new((link_type, interface), terms, programs, frames);
-        batch.find(plan, batch.all(), &self.state()).taken
+        let evaluation: Evaluation<'_, '_, { Program::MANY }> =
+            Evaluation::new((link_type, interface), terms, programs, frames);
+        evaluation.find(plan, evaluation.all(), &self.state()).taken
     }
 
     /// Decides about a packet, in the order of the packets, with what earlier ones told.
@@ -236,15 +236,15 @@ impl Filter {
         let Filled { plan, terms, .. } = &self.filled;
         let at = (packet.link_type, packet.interface);
         let frames = [packet.frame()];
-        let batch: Batch<'_, '_, 1> = Batch::new(at, terms, programs, &frames);
+        let evaluation: Evaluation<'_, '_, 1> = Evaluation::new(at, terms, programs, &frames);
         let resolves = match terms.followed() {
-            Some(term) => state.observe(term, batch.parsed(0)),
+            Some(term) => state.observe(term, evaluation.parsed(0)),
             None => None,
         };
-        let decision = match batch.find(plan, batch.all(), state) {
+        let decision = match evaluation.find(plan, evaluation.all(), state) {
             Known { taken: 1, .. } => Decision::Take,
             Known { possible: 0, .. } => Decision::Skip,
-            _ => match fragment_of(batch.parsed(0)) {
+            _ => match fragment_of(evaluation.parsed(0)) {
                 Some(datagram) => Decision::Maybe(datagram),
                 None => Decision::Skip,
             },

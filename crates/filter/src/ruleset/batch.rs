@@ -74,7 +74,7 @@ struct Span {
 
 /// Memory for the steps, used again for each batch.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct SearchMemory {
     keys: [Key; MANY],
     flows: [Probe<Flow4Key>; MANY],
     /// Both addresses, then both ports of each packet at most.
@@ -88,7 +88,7 @@ pub(super) struct Batch {
     sorted: Vec<Found>,
 }
 
-impl Default for Batch {
+impl Default for SearchMemory {
     fn default() -> Self {
         Self {
             keys: [Key::default(); MANY],
@@ -129,7 +129,7 @@ fn search<S: Slot>(
     }
 }
 
-impl Batch {
+impl SearchMemory {
     /// Reads the headers of at most [`MANY`] frames.
     pub(super) fn read(&mut self, shape: Shape, frames: &[Frame<'_>]) {
         for (key, frame) in self.keys.iter_mut().zip(frames) {

@@ -7,7 +7,7 @@ use crate::Frame;
 use super::{
     Matches,
     atom::Subject,
-    batch::{Batch, Found},
+    batch::{Found, SearchMemory},
     index::{Index, RuleInfo, flags},
     key::has,
 };
@@ -18,7 +18,7 @@ pub(super) struct Collector<'c> {
     pub(super) link_type: LinkType,
     pub(super) interface: u16,
     /// What was found, in the order of frames.
-    pub(super) batch: &'c Batch,
+    pub(super) memory: &'c SearchMemory,
     pub(super) frames: &'c [Frame<'c>],
 }
 
@@ -28,7 +28,7 @@ impl Collector<'_> {
         let always = self.index.asked_always.iter();
         let elsewhere = self.index.asked_elsewhere.iter().filter(|_| is_unread);
         let asked = always.chain(elsewhere);
-        let mut found = self.batch.found();
+        let mut found = self.memory.found();
         if asked.clone().next().is_none() {
             // Only frames of which something was found.
             while let Some(first) = found.first() {
@@ -112,7 +112,7 @@ impl Collector<'_> {
             return None;
         }
         let is_open = is_set(flags::PARTIAL)
-            || (is_set(flags::ORDERED) && self.batch.key(number).has(has::SHORT));
+            || (is_set(flags::ORDERED) && self.memory.key(number).has(has::SHORT));
         let Some(body) = info.body.as_ref().filter(|_| is_open) else {
             return Some(false);
         };
@@ -127,7 +127,7 @@ impl Collector<'_> {
 
     fn subject(&self, number: usize) -> Subject<'_> {
         Subject {
-            key: self.batch.key(number),
+            key: self.memory.key(number),
             data: self.frames[number].data(),
             interface: self.interface,
         }

@@ -7,7 +7,7 @@ use retroscope_packet::{FlowKey, LinkType, flow_of, fragment_of, parse};
 use crate::Frame;
 
 use super::{
-    batch::{Batch, Probe},
+    batch::{Probe, SearchMemory},
     index::Index,
     key::{Key, has, kind, proto_trait, traits},
     sought::{Flow, Flow4Key, flow6_key, link_key, pair_key, proto_key, small, tag, v6_key},
@@ -19,7 +19,7 @@ pub(super) struct Finder<'f> {
     pub(super) index: &'f Index,
     pub(super) link_type: LinkType,
     pub(super) interface: u16,
-    pub(super) batch: &'f mut Batch,
+    pub(super) memory: &'f mut SearchMemory,
 }
 
 /// A packet being looked up.
@@ -34,7 +34,7 @@ impl Finder<'_> {
     /// Looks up frames whose headers the batch has read.
     pub(super) fn find_more(&mut self, frames: &[Frame<'_>]) {
         for (number, frame) in (0..).zip(frames) {
-            let key = *self.batch.key(usize::from(number));
+            let key = *self.memory.key(usize::from(number));
             self.look_up(At {
                 number,
                 data: frame.data(),
@@ -198,7 +198,7 @@ impl Finder<'_> {
         };
         let (found, takes) = probe.look_up(table);
         if takes {
-            self.batch.push(found);
+            self.memory.push(found);
         }
     }
 }

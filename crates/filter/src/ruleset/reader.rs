@@ -14,7 +14,7 @@ use crate::{Frame, Joint};
 
 use super::{
     Matches,
-    batch::{Batch, MANY, touch},
+    batch::{MANY, SearchMemory, touch},
     collect::Collector,
     finder::Finder,
     index::Index,
@@ -67,7 +67,7 @@ pub struct RuleReader {
     shared: Arc<Published>,
     index: Arc<Index>,
     version: u64,
-    batch: Box<Batch>,
+    memory: Box<SearchMemory>,
     /// What programs that run together say of each frame at hand.
     results: Box<[u64; MANY]>,
 }
@@ -90,7 +90,7 @@ impl RuleReader {
             shared,
             index,
             version,
-            batch: Box::default(),
+            memory: Box::default(),
             results: Box::new([0; MANY]),
         }
     }
@@ -144,40 +144,40 @@ impl RuleReader {
         assert!(frames.len() <= Self::MANY);
         matches.clear();
         let index = &*self.index;
-        let batch = &mut *self.batch;
-        batch.clear();
+        let memory = &mut *self.memory;
+        memory.clear();
         touch(frames);
         let its = |residue: &&Residue| residue.link_type == link_type;
         for residue in index.residues.iter().filter(its) {
-            residue.find(frames, &mut self.results, batch);
+            residue.find(frames, &mut self.results, memory);
         }
         let shape = Shape::of(link_type, index.mode);
         if let Some(shape) = shape.filter(|_| index.has_any()) {
-            batch.read(shape, frames);
+            memory.read(shape, frames);
             if index.has(tag::FLOW4) {
-                batch.flows(index, frames.len());
+                memory.flows(index, frames.len());
             }
             if index.has(tag::V4) || index.has(tag::PORT) {
-                batch.prefixes(index, frames.len());
+                memory.prefixes(index, frames.len());
             }
         }
         let mut finder = Finder {
             index,
             link_type,
             interface,
-            batch,
+            memory,
         };
         if shape.is_none() {
             finder.find_without_keys(frames);
         } else if index.has_more() {
             finder.find_more(frames);
         }
-        batch.sort();
+        memory.sort();
         let collector = Collector {
             index,
             link_type,
             interface,
-            batch,
+            memory,
             frames,
         };
         collector.collect(shape.is_none(), matches);

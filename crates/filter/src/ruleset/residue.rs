@@ -11,7 +11,7 @@ use retroscope_packet::LinkType;
 
 use crate::{Frame, Joint, Program, batch::ones, native::has_room};
 
-use super::batch::Batch;
+use super::batch::SearchMemory;
 
 /// Programs that are put together at least.
 const TOGETHER_MIN: usize = 2;
@@ -128,15 +128,15 @@ impl Residue {
         &self,
         frames: &[Frame<'_>],
         results: &mut [u64; Joint::MANY],
-        batch: &mut Batch,
+        memory: &mut SearchMemory,
     ) {
         for (rule, program) in &self.single {
             for frame in ones(program.run_many(frames)) {
-                batch.push_rule(*rule, frame);
+                memory.push_rule(*rule, frame);
             }
         }
         for unit in &self.units {
-            unit.find(frames, results, batch);
+            unit.find(frames, results, memory);
         }
     }
 }
@@ -210,10 +210,15 @@ impl Unit {
         self.before.clone()
     }
 
-    fn find(&self, frames: &[Frame<'_>], results: &mut [u64; Joint::MANY], batch: &mut Batch) {
+    fn find(
+        &self,
+        frames: &[Frame<'_>],
+        results: &mut [u64; Joint::MANY],
+        memory: &mut SearchMemory,
+    ) {
         let (any, live) = match &self.before {
             Some(before) if self.joint.native().is_none() => {
-                before.find(frames, results, batch);
+                before.find(frames, results, memory);
                 let fresh = self.fresh & self.live;
                 (self.joint.run_each(fresh, frames, results), fresh)
             }
@@ -224,7 +229,7 @@ impl Unit {
         }
         for (frame, result) in results[..frames.len()].iter().enumerate() {
             for bit in ones(result & live) {
-                batch.push_rule(self.rules[bit], frame);
+                memory.push_rule(self.rules[bit], frame);
             }
         }
     }
@@ -270,10 +275,10 @@ mod tests {
             .chunks(1)
             .map(|byte| Frame::new(byte, 1, Aux::default()))
             .collect();
-        let mut batch = Batch::default();
-        residue.find(&frames, &mut [0; Joint::MANY], &mut batch);
+        let mut memory = SearchMemory::default();
+        residue.find(&frames, &mut [0; Joint::MANY], &mut memory);
         let mut rules = vec![Vec::new(); frames.len()];
-        for found in batch.found() {
+        for found in memory.found() {
             assert!(found.is_sure);
             rules[usize::from(found.frame)].push(found.value);
         }
