@@ -31,7 +31,7 @@ struct At<'f> {
 }
 
 impl Finder<'_> {
-    /// Looks up frames whose headers the batch has read.
+    /// Looks up frames whose headers are read into the search memory.
     pub(super) fn find_more(&mut self, frames: &[Frame<'_>]) {
         for (number, frame) in (0..).zip(frames) {
             let key = *self.memory.key(usize::from(number));
