@@ -25,7 +25,7 @@ pub struct EvictedBucket {
     pub max_ns: i64,
     /// Ring times of all records, or of at most [`SAMPLES`] evenly spaced ones ([`sample_index`]), the first and the last among them; none
     /// where the log has no room for it: then counts for part of it are estimates.
-    pub(crate) stamps: Vec<i64>,
+    pub(crate) times_ns: Vec<i64>,
 }
 
 /// How many packets, and whether that is known or estimated.
@@ -71,8 +71,8 @@ impl EvictedBucket {
             return known(left);
         }
         if self.knows_all() {
-            let stamps = self.stamps.iter().skip(skip_first as usize);
-            let inside = stamps.filter(|&stamp| (from_ns..=to_ns).contains(stamp));
+            let times_ns = self.times_ns.iter().skip(skip_first as usize);
+            let inside = times_ns.filter(|&time_ns| (from_ns..=to_ns).contains(time_ns));
             return known(inside.count() as u64);
         }
         let estimate = self.estimate(from_ns, to_ns, u64::from(skip_first));
@@ -82,13 +82,13 @@ impl EvictedBucket {
         }
     }
 
-    /// Time of the first and the last of its packets in `from_ns..=to_ns`: the outermost known stamps, or where none is
+    /// Time of the first and the last of its packets in `from_ns..=to_ns`: the outermost known times, or where none is
     /// known and there may be some, the part of the interval that the bucket covers.
     #[must_use]
     pub fn span_in(&self, from_ns: i64, to_ns: i64) -> Option<(i64, i64)> {
         let ends = [self.min_ns, self.max_ns];
-        let stamps = self.stamps.iter().chain(&ends).copied();
-        let known = stamps.filter(|stamp| (from_ns..=to_ns).contains(stamp));
+        let times_ns = self.times_ns.iter().chain(&ends).copied();
+        let known = times_ns.filter(|time_ns| (from_ns..=to_ns).contains(time_ns));
         if let (Some(first), Some(last)) = (known.clone().min(), known.max()) {
             return Some((first, last));
         }
@@ -98,22 +98,22 @@ impl EvictedBucket {
     }
 
     fn knows_all(&self) -> bool {
-        self.stamps.len() == self.packets as usize
+        self.times_ns.len() == self.packets as usize
     }
 
     /// Takes the packets between two samples for evenly spread over the time between them.
     fn estimate(&self, from_ns: i64, to_ns: i64, skip_first: u64) -> u64 {
         let count = self.packets as usize;
         let ends = [self.min_ns, self.max_ns];
-        let stamps = if self.stamps.len() < 2 {
+        let times_ns = if self.times_ns.len() < 2 {
             &ends
         } else {
-            self.stamps.as_slice()
+            self.times_ns.as_slice()
         };
-        let samples = stamps.len();
+        let samples = times_ns.len();
         let index = |sample| sample_index(sample, samples, count) as u64;
         let mut packets = 0.0;
-        for (sample, pair) in stamps.windows(2).enumerate() {
+        for (sample, pair) in times_ns.windows(2).enumerate() {
             let (start, end) = (index(sample).max(skip_first), index(sample + 1));
             if start >= end {
                 continue;
@@ -122,8 +122,8 @@ impl EvictedBucket {
             let skipped = (start - index(sample)) as f64 / whole;
             packets += (end - start) as f64 * share(pair[0], pair[1], skipped, from_ns, to_ns);
         }
-        let is_inside = |stamp: &i64| (from_ns..=to_ns).contains(stamp);
-        if stamps.last().is_some_and(is_inside) {
+        let is_inside = |time_ns: &i64| (from_ns..=to_ns).contains(time_ns);
+        if times_ns.last().is_some_and(is_inside) {
             packets += 1.0;
         }
         #[expect(
@@ -137,17 +137,17 @@ impl EvictedBucket {
 
     /// Keeps samples only.
     pub(crate) fn thin(&mut self) {
-        let count = self.stamps.len();
+        let count = self.times_ns.len();
         if self.knows_all() && count > SAMPLES {
-            self.stamps = (0..SAMPLES)
-                .map(|sample| self.stamps[sample_index(sample, SAMPLES, count)])
+            self.times_ns = (0..SAMPLES)
+                .map(|sample| self.times_ns[sample_index(sample, SAMPLES, count)])
                 .collect();
         }
     }
 
     /// Memory that it takes.
     pub(crate) fn log_bytes(&self) -> usize {
-        size_of::<Self>() + size_of_val(self.stamps.as_slice())
+        size_of::<Self>() + size_of_val(self.times_ns.as_slice())
     }
 }
 
@@ -189,8 +189,8 @@ mod tests {
     use super::*;
 
     impl EvictedBucket {
-        /// Of records with these stamps, of which none is kept.
-        pub(crate) fn of(stamps: &[i64]) -> Self {
+        /// Of records with these times, of which none is kept.
+        pub(crate) fn of(times_ns: &[i64]) -> Self {
             Self {
                 bucket: BucketRef {
                     index: 0,
@@ -198,33 +198,33 @@ mod tests {
                 },
                 producer: 0,
                 first: 0,
-                packets: u32::try_from(stamps.len()).unwrap(),
-                bytes: 100 * stamps.len() as u64,
-                min_ns: *stamps.iter().min().unwrap(),
-                max_ns: *stamps.iter().max().unwrap(),
-                stamps: Vec::new(),
+                packets: u32::try_from(times_ns.len()).unwrap(),
+                bytes: 100 * times_ns.len() as u64,
+                min_ns: *times_ns.iter().min().unwrap(),
+                max_ns: *times_ns.iter().max().unwrap(),
+                times_ns: Vec::new(),
             }
         }
     }
 
-    /// An entry that knows all stamps, or samples of them.
-    fn entry(stamps: &[i64], all: bool) -> EvictedBucket {
+    /// An entry that knows all times, or samples of them.
+    fn entry(times_ns: &[i64], all: bool) -> EvictedBucket {
         let kept = if all {
-            stamps.len()
+            times_ns.len()
         } else {
-            stamps.len().min(SAMPLES)
+            times_ns.len().min(SAMPLES)
         };
-        let kept = (0..kept).map(|sample| stamps[sample_index(sample, kept, stamps.len())]);
+        let kept = (0..kept).map(|sample| times_ns[sample_index(sample, kept, times_ns.len())]);
         EvictedBucket {
-            stamps: kept.collect(),
-            ..EvictedBucket::of(stamps)
+            times_ns: kept.collect(),
+            ..EvictedBucket::of(times_ns)
         }
     }
 
     #[test]
     fn all_stamps_count_exactly() {
-        let stamps: Vec<i64> = (0..1000).map(|n| (n * 37) % 1000).collect();
-        let entry = entry(&stamps, true);
+        let times_ns: Vec<i64> = (0..1000).map(|n| (n * 37) % 1000).collect();
+        let entry = entry(&times_ns, true);
         for (from, to, skip) in [
             (0, 999, 0),
             (10, 20, 0),
@@ -233,7 +233,7 @@ mod tests {
             (1000, 2000, 0),
             (0, 999, 1000),
         ] {
-            let naive = stamps
+            let naive = times_ns
                 .iter()
                 .skip(skip as usize)
                 .filter(|s| (from..=to).contains(*s))
@@ -252,9 +252,9 @@ mod tests {
 
     #[test]
     fn samples_are_exact_only_for_whole_buckets() {
-        let stamps: Vec<i64> = (0..10_000).map(|n| n * 10).collect();
-        let entry = entry(&stamps, false);
-        assert_eq!(entry.stamps.len(), SAMPLES);
+        let times_ns: Vec<i64> = (0..10_000).map(|n| n * 10).collect();
+        let entry = entry(&times_ns, false);
+        assert_eq!(entry.times_ns.len(), SAMPLES);
         assert_eq!(
             entry.count_in(0, 99_990, 0),
             Count {
@@ -295,8 +295,8 @@ mod tests {
 
     #[test]
     fn backward_times_are_estimated_too() {
-        let stamps: Vec<i64> = (0..10_000).map(|n| (9999 - n) * 10).collect();
-        let entry = entry(&stamps, false);
+        let times_ns: Vec<i64> = (0..10_000).map(|n| (9999 - n) * 10).collect();
+        let entry = entry(&times_ns, false);
         assert!(entry.count_in(0, 49_999, 0).packets.abs_diff(5000) <= 1);
         assert!(entry.count_in(0, 49_999, 7000).packets.abs_diff(3000) <= 1);
         assert!(entry.count_in(50_000, i64::MAX, 7000).packets <= 1);
@@ -323,10 +323,10 @@ mod tests {
 
     #[test]
     fn extreme_times_do_not_overflow() {
-        let stamps: Vec<i64> = (0..200)
+        let times_ns: Vec<i64> = (0..200)
             .map(|n| if n % 2 == 0 { i64::MIN } else { i64::MAX })
             .collect();
-        let entry = entry(&stamps, false);
+        let entry = entry(&times_ns, false);
         assert!(entry.count_in(0, i64::MAX, 0).packets <= 200);
         assert_eq!(entry.count_in(i64::MIN, i64::MAX, 0).packets, 200);
     }

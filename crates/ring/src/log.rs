@@ -51,11 +51,11 @@ impl Log {
         (self.packets, self.bytes)
     }
 
-    /// Adds a bucket whose entry has no times yet; `stamp` reads them by index. Returns the entry. `None`: there was no room for it.
+    /// Adds a bucket whose entry has no times yet; `time_ns` reads them by index. Returns the entry. `None`: there was no room for it.
     pub(crate) fn add(
         &mut self,
         mut entry: EvictedBucket,
-        stamp: impl Fn(usize) -> i64,
+        time_ns: impl Fn(usize) -> i64,
     ) -> Option<&EvictedBucket> {
         self.packets += u64::from(entry.packets);
         self.bytes += entry.bytes;
@@ -69,10 +69,10 @@ impl Log {
             }
             EvictionDetail::Exact { .. } => count,
         };
-        entry.stamps = self.spare.pop().unwrap_or_default();
-        entry.stamps.clear();
-        let samples = (0..kept).map(|sample| stamp(sample_index(sample, kept, count)));
-        entry.stamps.extend(samples);
+        entry.times_ns = self.spare.pop().unwrap_or_default();
+        entry.times_ns.clear();
+        let samples = (0..kept).map(|sample| time_ns(sample_index(sample, kept, count)));
+        entry.times_ns.extend(samples);
         self.bytes_used += entry.log_bytes();
         self.entries.push_back(entry);
         if let EvictionDetail::Exact { budget_bytes } = self.detail {
@@ -131,7 +131,7 @@ impl Log {
         let (min_ns, max_ns) = span.unwrap_or((entry.min_ns, entry.max_ns));
         *span = Some((min_ns.min(entry.min_ns), max_ns.max(entry.max_ns)));
         if self.detail == EvictionDetail::Sampled {
-            self.spare.push(entry.stamps);
+            self.spare.push(entry.times_ns);
         }
     }
 }
@@ -141,8 +141,8 @@ impl Log {
 mod tests {
     use super::*;
 
-    fn add(log: &mut Log, stamps: &[i64]) -> Option<EvictedBucket> {
-        log.add(EvictedBucket::of(stamps), |index| stamps[index])
+    fn add(log: &mut Log, times_ns: &[i64]) -> Option<EvictedBucket> {
+        log.add(EvictedBucket::of(times_ns), |index| times_ns[index])
             .cloned()
     }
 
@@ -178,16 +178,16 @@ mod tests {
 
     #[test]
     fn the_budget_thins_and_then_forgets() {
-        let stamps: Vec<i64> = (0..1000).collect();
+        let times_ns: Vec<i64> = (0..1000).collect();
         let each = size_of::<EvictedBucket>() + 8000;
         let mut log = exact(2 * each);
         for _ in 0..3 {
-            add(&mut log, &stamps);
+            add(&mut log, &times_ns);
         }
         assert_eq!(
             log.entries
                 .iter()
-                .map(|e| e.stamps.len())
+                .map(|e| e.times_ns.len())
                 .collect::<Vec<_>>(),
             [SAMPLES, SAMPLES, 1000]
         );
@@ -200,10 +200,10 @@ mod tests {
         );
         assert_eq!(log.evicted(0, 999).packets, 3000);
         assert_eq!(log.evicted(0, 999).unknown_before_ns, None);
-        assert!(add(&mut exact(10), &stamps).is_none());
+        assert!(add(&mut exact(10), &times_ns).is_none());
         let mut log = exact(size_of::<EvictedBucket>() + 8 * SAMPLES);
-        add(&mut log, &stamps);
-        add(&mut log, &stamps);
+        add(&mut log, &times_ns);
+        add(&mut log, &times_ns);
         assert_eq!(log.entries.len(), 1);
         let sum = log.evicted(0, 999);
         assert_eq!(

@@ -326,7 +326,7 @@ impl Outer {
             bytes: slot.bytes,
             min_ns: slot.min_ns,
             max_ns: slot.max_ns,
-            stamps: Vec::new(),
+            times_ns: Vec::new(),
         };
         let stamp = |record| claimed.old_time_ns(record);
         let entry = self.log.add(victim.clone(), stamp).unwrap_or(&victim);
