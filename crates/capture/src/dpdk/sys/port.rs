@@ -90,6 +90,7 @@ impl Opening {
         let port = Port {
             number,
             pools: Vec::new(),
+            rss_keys: Vec::new(),
             is_opening: true,
             asking: Mutex::new(()),
             _environment: environment,
@@ -151,11 +152,10 @@ impl Opening {
 
     /// Configures the port, which is not started. `key`: what it is to hash with, where packets are to be spread; else empty.
     pub(crate) fn configure(&mut self, setup: &Setup, key: &[u8]) -> io::Result<()> {
-        let mut key = key.to_vec();
-        let bytes = u8::try_from(key.len()).map_err(io::Error::other)?;
-        // SAFETY: the caller is alone, the port is open, the structure and the key, of so many bytes, live across the call, which
-        // copies them.
-        check(unsafe { rsd_configure(self.port.number, setup, key.as_mut_ptr(), bytes) })
+        let (key, bytes) = self.port.keep_key(key)?;
+        // SAFETY: the caller is alone, the port is open. The structure lives across the call, which copies it; the key, of so many
+        // bytes, until the port is closed: only its address is copied, and some drivers read it when the port is started.
+        check(unsafe { rsd_configure(self.port.number, setup, key, bytes) })
     }
 
     /// The key of so many bytes that the device hashes with.
@@ -169,10 +169,10 @@ impl Opening {
 
     /// Sets the key that the device hashes with.
     pub(crate) fn set_rss_key(&mut self, key: &[u8]) -> io::Result<()> {
-        let mut key = key.to_vec();
-        let bytes = u8::try_from(key.len()).map_err(io::Error::other)?;
-        // SAFETY: the caller is alone, the port is open, `key` has `bytes` and lives across the call, which copies it.
-        check(unsafe { rsd_set_rss_key(self.port.number, key.as_mut_ptr(), bytes) })
+        let (key, bytes) = self.port.keep_key(key)?;
+        // SAFETY: the caller is alone, the port is open, `key` has `bytes` and lives until the port is closed: some drivers copy only
+        // its address.
+        check(unsafe { rsd_set_rss_key(self.port.number, key, bytes) })
     }
 
     /// Gives a queue of the configured port its pool.
@@ -211,6 +211,8 @@ pub(crate) struct Port {
     pub(super) number: u16,
     /// First one for each thread, then those that the driver refused.
     pub(super) pools: Vec<Pool>,
+    /// The keys that the driver was given, which may know their addresses until the port is closed.
+    rss_keys: Vec<Vec<u8>>,
     /// Whether an [`Opening`] holds it, whose thread is alone already.
     is_opening: bool,
     /// Who asks the port something. Never taken for a packet.
@@ -219,6 +221,15 @@ pub(crate) struct Port {
 }
 
 impl Port {
+    /// A copy of a key, which lives until the port is closed, and its length.
+    fn keep_key(&mut self, key: &[u8]) -> io::Result<(*mut u8, u8)> {
+        let bytes = u8::try_from(key.len()).map_err(io::Error::other)?;
+        let mut copy = key.to_vec();
+        let start = copy.as_mut_ptr();
+        self.rss_keys.push(copy);
+        Ok((start, bytes))
+    }
+
     /// One of the questions about a port, each of which fills a structure.
     fn ask<T: Default>(
         &self,
