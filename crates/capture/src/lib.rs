@@ -14,6 +14,8 @@
 //! - [`rss`]: what a NIC's hash does to conversations,
 //! - [`send`]: the other direction: bursts out of a live interface.
 //!
+//! [`quantity`] reads the units that the texts of engines and the options of the program share.
+//!
 //! All engines keep two rules that the recorder builds on: a watermark never passes the frames of the burst that is
 //! being lent, and after a drained stop `received` is what was lent and what was lost.
 
@@ -33,6 +35,7 @@ mod offer;
 pub mod pcap_live;
 pub mod pcap_over_ip;
 mod poll;
+pub mod quantity;
 mod records;
 pub mod rss;
 pub mod send;

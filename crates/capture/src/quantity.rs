@@ -34,23 +34,22 @@ pub fn duration(text: &str) -> Option<Duration> {
         .then(|| Duration::from_secs_f64(seconds))
 }
 
-/// A whole count per second with a decimal prefix and one of `units`: `500kpps` with `["pps"]` is 500 000.
-pub(super) fn per_second(text: &str, units: &[&str]) -> Option<u64> {
+/// A whole count per second with a decimal prefix and one of `units`: `500kpps` with `["pps"]` is 500 000. Read without rounding.
+pub(crate) fn per_second(text: &str, units: &[&str]) -> Option<u64> {
     let (number, unit) = split(text);
-    let scale = match units.iter().find_map(|known| unit.strip_suffix(known))? {
-        "" => 1.0,
-        "k" | "K" => 1e3,
-        "M" => 1e6,
-        "G" => 1e9,
+    let places_of_unit = match units.iter().find_map(|known| unit.strip_suffix(known))? {
+        "" => 0,
+        "k" | "K" => 3,
+        "M" => 6,
+        "G" => 9,
         _ => return None,
     };
-    let count = number.parse::<f64>().ok()? * scale;
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a whole number in range"
-    )]
-    (count.fract() == 0.0 && (0.0..9e18).contains(&count)).then_some(count as u64)
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let fraction = fraction.trim_end_matches('0');
+    let places = u32::try_from(fraction.len()).ok()?;
+    let scale = 10_u64.pow(u32::checked_sub(places_of_unit, places)?);
+    let digits: u64 = format!("{whole}{fraction}").parse().ok()?;
+    digits.checked_mul(scale)
 }
 
 #[cfg(test)]
@@ -63,6 +62,16 @@ mod tests {
             ("1pps", Some(1)),
             ("500kpps", Some(500_000)),
             ("1.5Mpps", Some(1_500_000)),
+            ("4.1Mpps", Some(4_100_000)),
+            ("2.01Mpps", Some(2_010_000)),
+            ("16.1kpps", Some(16_100)),
+            ("9.007199254740993Gpps", None),
+            ("18446744073709551615pps", Some(u64::MAX)),
+            (".5kpps", Some(500)),
+            ("5.kpps", Some(5000)),
+            ("1.50pps", None),
+            ("1.00pps", Some(1)),
+            (".kpps", None),
             ("2Gpps", Some(2_000_000_000)),
             ("0.5pps", None),
             ("500", None),
@@ -74,6 +83,17 @@ mod tests {
             ("18446744073709551615Gpps", None),
         ] {
             assert_eq!(per_second(text, &["pps"]), expected, "{text}");
+        }
+        for hundredths in 0..10_000 {
+            let (whole, rest) = (hundredths / 100, hundredths % 100);
+            for (unit, scale) in [("k", 10), ("M", 10_000), ("G", 10_000_000)] {
+                let text = format!("{whole}.{rest:02}{unit}bit");
+                assert_eq!(
+                    per_second(&text, &["bit"]),
+                    Some(hundredths * scale),
+                    "{text}"
+                );
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use retroscope_capture::generator::quantity;
+use retroscope_capture::quantity;
 
 /// A size in bytes: `4GiB`, `512MiB`, `4G`; the suffix is required, and a power of 1024.
 ///

@@ -2,11 +2,11 @@
 
 use std::{fmt::Display, ops::RangeInclusive, str::FromStr, time::Duration};
 
-use super::{
+use super::schedule::Interval;
+use crate::{
+    SourceError,
     quantity::{self, per_second},
-    schedule::Interval,
 };
-use crate::SourceError;
 
 /// What a [`Generator`](super::Generator) makes. Start from `Default` and change fields, or parse
 /// `generate:KEY=VALUE,…`; the limits of each field are checked when a generator is made from it.

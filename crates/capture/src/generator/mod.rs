@@ -24,7 +24,6 @@
 mod config;
 mod flows;
 mod frames;
-pub mod quantity;
 mod queue;
 mod schedule;
 mod template;
