@@ -22,10 +22,13 @@ impl Interval {
         }
     }
 
-    /// When a slot is due, ns after the start, rounded down.
-    fn due_ns(self, slot: u64) -> i64 {
-        let due_ns = u128::from(slot) * self.numerator / self.denominator;
-        i64::try_from(due_ns).unwrap_or(i64::MAX)
+    /// The time of so many slots.
+    fn times(self, slots: u64) -> Due {
+        let product = u128::from(slots) * self.numerator;
+        Due {
+            ns: u64::try_from(product / self.denominator).unwrap_or(u64::MAX),
+            rest: product % self.denominator,
+        }
     }
 
     /// The first slot that is due at `time_ns` after the start or later.
@@ -33,6 +36,13 @@ impl Interval {
         let slots = time_ns.saturating_mul(self.denominator);
         u64::try_from(slots.div_ceil(self.numerator)).unwrap_or(u64::MAX)
     }
+}
+
+/// A time after the start: whole ns, and what is left in parts of the interval's denominator.
+#[derive(Debug, Clone, Copy)]
+struct Due {
+    ns: u64,
+    rest: u128,
 }
 
 /// The slots of one share in steps of the whole schedule.
@@ -43,6 +53,9 @@ pub(super) struct Schedule {
     pub(super) slot: u64,
     /// Slots from one frame of this share to its next.
     pub(super) stride: u64,
+    /// When the next slot is due, and the time of one stride: a frame costs an addition with a carry, no wide division.
+    due: Due,
+    step: Due,
     /// The first slot that is not made.
     end: u64,
 }
@@ -57,13 +70,15 @@ impl Schedule {
             interval,
             slot: queue as u64,
             stride: queues as u64,
+            due: interval.times(queue as u64),
+            step: interval.times(queues as u64),
             end: end.min(config.count.unwrap_or(u64::MAX)),
         }
     }
 
     /// When the next frame is due, ns after the start; `None` at the end.
     pub(super) fn offset_ns(&self) -> Option<i64> {
-        (self.slot < self.end).then(|| self.interval.due_ns(self.slot))
+        (self.slot < self.end).then(|| i64::try_from(self.due.ns).unwrap_or(i64::MAX))
     }
 
     /// Slots of this share that are still to come.
@@ -71,11 +86,26 @@ impl Schedule {
         self.end.saturating_sub(self.slot).div_ceil(self.stride)
     }
 
+    /// The next frame is made.
+    #[inline]
+    pub(super) fn step(&mut self) {
+        self.slot = self.slot.saturating_add(self.stride);
+        let rest = self.due.rest + self.step.rest;
+        let carries = rest >= self.interval.denominator;
+        self.due.rest = match carries {
+            true => rest - self.interval.denominator,
+            false => rest,
+        };
+        let ns = self.due.ns.saturating_add(self.step.ns);
+        self.due.ns = ns.saturating_add(carries.into());
+    }
+
     /// The next `count` frames are made.
     pub(super) fn advance(&mut self, count: usize) {
         self.slot = self
             .slot
             .saturating_add(self.stride.saturating_mul(count as u64));
+        self.due = self.interval.times(self.slot);
     }
 }
 
@@ -104,13 +134,14 @@ mod tests {
                         Some(expected_ns),
                         "{rate}, slot {slot}"
                     );
-                    schedule.advance(1);
+                    schedule.step();
                 }
                 let mut at_once = Schedule::new(&config, queue, queues);
                 at_once.advance(0);
                 at_once.advance(2999);
                 at_once.advance(1);
                 assert_eq!(at_once.slot, schedule.slot);
+                assert_eq!(at_once.offset_ns(), schedule.offset_ns());
                 schedule.end = schedule.slot + 1 + 4 * queues as u64;
                 assert_eq!(schedule.left(), 5, "the next one and four more");
                 schedule.end = schedule.slot;
