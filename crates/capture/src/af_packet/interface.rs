@@ -42,20 +42,32 @@ pub struct Offloads {
     pub vlan_extraction: Option<bool>,
 }
 
-/// All interfaces of the calling thread's network namespace, by index.
+/// All interfaces of the calling thread's network namespace, by index, but those that are removed meanwhile.
 ///
 /// # Errors
 /// What the system said.
 pub fn interfaces() -> io::Result<Vec<InterfaceSummary>> {
     let query = InterfaceQuery::new()?;
-    let read = |message: Message<'_>| summary(&query, message).map(Some);
+    let read = |message: Message<'_>| summary(message).map(Some);
     let mut interfaces = Netlink::new()?.list(&link_request(0), read)?;
+    // Behind the list: drivers take their time, and a list that changes while it is read is read again.
+    interfaces.retain(|interface| query.name(interface.index).is_ok());
+    for interface in interfaces
+        .iter_mut()
+        .filter(|interface| !interface.loopback)
+    {
+        if let Ok(driver) = query.driver(&interface.name)
+            && !driver.is_empty()
+        {
+            interface.kind = driver;
+        }
+    }
     interfaces.sort_by_key(|interface| interface.index);
     Ok(interfaces)
 }
 
-/// An interface of the kernel's list; `None`: it is damaged.
-fn summary(query: &InterfaceQuery, message: Message<'_>) -> Option<InterfaceSummary> {
+/// An interface of the kernel's list, with the kind of its hardware; `None`: it is damaged.
+fn summary(message: Message<'_>) -> Option<InterfaceSummary> {
     let (fixed, attributes) = message.parts(NEW_LINK, LINK_BYTES)?;
     let name = attributes
         .get(&LINK_NAME)?
@@ -65,10 +77,9 @@ fn summary(query: &InterfaceQuery, message: Message<'_>) -> Option<InterfaceSumm
     // `struct ifinfomsg`: family, type, index, flags.
     let hardware_type = half(fixed, 2)?;
     let flags = Flags(word(fixed, 8)?.cast_signed());
-    let driver = || query.driver(&name).ok().filter(|driver| !driver.is_empty());
     let kind = match flags.is_loopback() {
         true => "loopback".to_owned(),
-        false => driver().unwrap_or_else(|| hardware_text(hardware_type)),
+        false => hardware_text(hardware_type),
     };
     Some(InterfaceSummary {
         index: word(fixed, 4)?,
