@@ -38,6 +38,9 @@ const NAP_UNAWAITED_NS: i64 = REST_NS_MAX;
 
 const _: () = assert!(BEHIND_NS + NAP_FULL_NS + 5_000_000 < WATERMARK_BEHIND_NS_MAX);
 
+/// How an error names the reading of a socket's counters.
+const COUNTERS_CALL: &str = "getsockopt(PACKET_STATISTICS)";
+
 /// Shorter naps are not worth it.
 const NAP_NS_MIN: i64 = 2_000_000;
 
@@ -186,7 +189,7 @@ impl PacketEngine {
         let taken = self
             .socket
             .take_statistics()
-            .map_err(|error| self.tapped.error("getsockopt(PACKET_STATISTICS)", error))?;
+            .map_err(|error| self.tapped.error(COUNTERS_CALL, error))?;
         self.counters.received += u64::from(taken.tp_packets);
         self.counters.dropped += u64::from(taken.tp_drops);
         self.counters.lent_at_reading = self.counters.lent;

@@ -1,6 +1,6 @@
 //! What happens to the interface under a queue: down, up, removed, there again.
 
-use super::PacketEngine;
+use super::{COUNTERS_CALL, PacketEngine};
 use crate::{
     Event, SourceError,
     af_packet::{interface::link_type, source::open_ring},
@@ -72,9 +72,11 @@ impl PacketEngine {
             return Err(self.tapped.interface.other_link_type());
         }
         match self.hook_again(live, &found, now_ns - since_ns) {
-            // It went away again meanwhile, or is down and this kernel lets only running sockets share.
-            Err(SourceError::System { error, .. })
-                if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::EINVAL)) =>
+            // It went away again meanwhile, or is down and this kernel lets only running sockets share. Counters that cannot be read end the
+            // queue, whatever the error.
+            Err(SourceError::System { call, error, .. })
+                if call != COUNTERS_CALL
+                    && matches!(error.raw_os_error(), Some(libc::ENODEV | libc::EINVAL)) =>
             {
                 return Ok(());
             }
