@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     program::{FLOW_KEY_BYTES, Parts, assemble, word},
-    sys::{Counters, Link, Map, Program, XdpSocket, attach, load_program},
+    sys::{Counters, LINE_WORDS, Link, Map, Program, XdpSocket, attach, load_program},
 };
 use crate::af_packet::sys::PacketSocket;
 
@@ -25,6 +25,8 @@ const SHUNTED_MAX: u32 = 1 << 16;
 
 /// Bytes of a queue's line in the counters.
 const LINE_BYTES: usize = 8 * word::COUNT;
+
+const _: () = assert!(word::COUNT == LINE_WORDS, "a line as `Counters` maps it");
 
 /// `XDP_FLAGS_SKB_MODE`, `XDP_FLAGS_DRV_MODE`.
 const GENERIC: u32 = 1 << 1;
@@ -198,7 +200,7 @@ impl Attachment {
         let _ = self.sockets.remove(&queue.to_ne_bytes());
     }
 
-    /// Lets the packets of a queue go on to the host, or takes them; those without a socket go on and are counted.
+    /// `true`: takes the packets of a queue, and counts those of one without a socket; `false`: they go on to the host.
     pub(super) fn set_open(&self, line: u32, is_open: bool) {
         self.counters.set(line, word::OPEN, u64::from(is_open));
     }

@@ -301,7 +301,7 @@ unsafe extern "C" fn on_packet(user: *mut u8, header: *const PacketHeader, data:
 
 /// What libpcap wrote into a buffer that was zeroed before.
 fn text(errbuf: &[c_char; ERRBUF_BYTES]) -> String {
-    // SAFETY: libpcap ends what it writes with a NUL, and one that it left alone is all zeros.
-    let text = unsafe { CStr::from_ptr(errbuf.as_ptr()) };
+    let bytes = errbuf.map(|byte| byte.to_ne_bytes()[0]);
+    let text = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
     text.to_string_lossy().into_owned()
 }

@@ -150,7 +150,7 @@ impl InterfaceQuery {
         // The first call asks for the sizes.
         let sizes = self.ethtool(name, &[ETHTOOL_RSS])?;
         let (length, bytes) = (sizes[2] as usize, sizes[3] as usize);
-        if length.saturating_mul(4).saturating_add(bytes) > 4 * (ANSWER_WORDS - RSS_HEAD) {
+        if length.saturating_add(bytes.div_ceil(4)) > ANSWER_WORDS - RSS_HEAD {
             return Err(io::Error::other("an indirection table of unknown size"));
         }
         let answer = self.ethtool(name, &[ETHTOOL_RSS, sizes[1], sizes[2], sizes[3]])?;
@@ -201,12 +201,17 @@ impl InterfaceQuery {
 
     /// The answer to a question of ethtool, which begins with one of the commands above.
     fn ethtool(&self, name: &str, question: &[u32]) -> io::Result<Vec<u32>> {
+        if let [ETHTOOL_RSS, _, entries, key_bytes] = *question {
+            let words = entries as usize + key_bytes.div_ceil(4) as usize;
+            assert!(words <= ANSWER_WORDS - RSS_HEAD, "the answer has room");
+        }
         let mut answer = vec![0; ANSWER_WORDS];
         answer[..question.len()].copy_from_slice(question);
         let mut request = request(name)?;
         request.ifr_ifru.ifru_data = answer.as_mut_ptr().cast();
         // SAFETY: the pointer leads to `ANSWER_WORDS`, which live across the call; any bytes are a value. The structures of the commands
-        // have 49 words at most; that of ETHTOOL_RSS has as many as the question says, which were compared with the room.
+        // have 49 words at most; that of ETHTOOL_RSS has as many as the question says, which is asserted above, and none behind its head
+        // where the question has the command alone.
         unsafe { self.ask(libc::SIOCETHTOOL, request) }?;
         Ok(answer)
     }

@@ -131,25 +131,27 @@ impl Map {
 
     /// Puts a value at a key.
     pub(crate) fn insert(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
-        assert_eq!(value.len(), self.value_bytes);
-        self.change(MAP_UPDATE, key, value.as_ptr())
+        self.change(key, Some(value))
     }
 
     /// Takes a key out.
     pub(crate) fn remove(&self, key: &[u8]) -> io::Result<()> {
-        self.change(MAP_DELETE, key, std::ptr::null())
+        self.change(key, None)
     }
 
-    fn change(&self, command: i32, key: &[u8], value: *const u8) -> io::Result<()> {
+    /// Puts a value at a key, or takes the key out.
+    fn change(&self, key: &[u8], value: Option<&[u8]>) -> io::Result<()> {
         assert_eq!(key.len(), self.key_bytes);
+        assert!(value.is_none_or(|value| value.len() == self.value_bytes));
+        let command = value.map_or(MAP_DELETE, |_| MAP_UPDATE);
         let request = ElementRequest {
             map: number(self.descriptor.as_fd()),
             padding: 0,
             key: key.as_ptr() as u64,
-            value: value as u64,
+            value: value.map_or(0, |value| value.as_ptr() as u64),
             flags: 0,
         };
-        // SAFETY: the pointers lead to as many bytes as the map's keys have and, where the command reads one, its values, as asserted.
+        // SAFETY: the pointers lead to as many bytes as the map's keys have and, of an update, its values, as asserted.
         unsafe { call(command, &request) }?;
         Ok(())
     }

@@ -9,6 +9,6 @@ mod rings;
 mod socket;
 
 pub(super) use bpf::{Instruction, Link, Map, Program, attach, load_program};
-pub(super) use memory::{Counters, Umem};
+pub(super) use memory::{Counters, LINE_WORDS, Umem};
 pub(super) use rings::{ConsumerRing, Descriptor, ProducerRing};
 pub(super) use socket::XdpSocket;
