@@ -102,10 +102,10 @@ impl HostUse {
                 continue;
             }
             let words = format!("network namespace {id} of 'ip netns list-id'");
-            // It may have got its number by this very question.
             let links = list_links(&mut netlink, Some(id));
-            let seen = links.and_then(|links| Ok((links, id_of(&mut netlink, own)?)));
-            self.add(seen, index, &words);
+            // It may have got its number by this very question. An error here says nothing of the other namespace.
+            let own_id = id_of(&mut netlink, own)?;
+            self.add(links.map(|links| (links, own_id)), index, &words);
         }
         Ok(())
     }
