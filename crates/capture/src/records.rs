@@ -21,9 +21,8 @@ use crate::{
     SourceStatistics, Status, TimeDomain, clock,
 };
 
-/// Opens the one queue of a stream. Without a time of its own, `until_ns` on the monotonic clock that the stream looks at, it is a file,
-/// which waits for ever; else it is live, what another host captures. Records end when the stream does, or, live too, where another
-/// thread has set `stop`. Messages call it `path`.
+/// Opens the one queue of a stream. `until_ns`: until when a live stream waits, on the monotonic clock; `None`: a file, which waits for
+/// ever. Records end when the stream does, or, live too, where another thread has set `stop`. Messages call it `path`.
 ///
 /// # Errors
 /// Those of [`Reader::with_texts`].
