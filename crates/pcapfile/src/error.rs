@@ -37,8 +37,8 @@ pub enum ReadError {
     /// The file is damaged or cut short, or in a version or variant that cannot be read. The records before this place are good.
     #[error("{blame} at byte {offset}{}: {message}", decompressed(*.compression))]
     Faulty {
-        /// `damaged` or `unsupported capture file`.
-        blame: &'static str,
+        /// What is at fault.
+        blame: Blame,
         /// Where the record or block starts, or where the version or variant is written, in bytes from the start of the capture data.
         /// Where the compressed stream itself is damaged: how many bytes came out of it.
         offset: u64,
@@ -47,6 +47,17 @@ pub enum ReadError {
         /// What is wrong.
         message: String,
     },
+}
+
+/// What is at fault where a file cannot be read further.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Blame {
+    /// The file: it is damaged or cut short.
+    #[error("damaged")]
+    Damaged,
+    /// This reader: the file may be sound, in a version or variant that it does not know.
+    #[error("unsupported capture file")]
+    Unsupported,
 }
 
 impl ReadError {

@@ -34,7 +34,7 @@ mod read;
 mod time;
 mod write;
 
-pub use error::{ReadError, WriteError};
+pub use error::{Blame, ReadError, WriteError};
 pub use format::{ByteOrder, Compression, Format, Interface, Resolution};
 pub use read::{
     Reader, Record, RecordMeta, TEXT_BYTES_MAX, TEXTS_BYTES_MAX, TextAllowance, scan_link_types,

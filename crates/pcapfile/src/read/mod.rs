@@ -8,6 +8,7 @@ mod pcapng;
 mod reader;
 mod texts;
 
+use crate::Blame;
 pub use reader::{Reader, Record, RecordMeta, scan_link_types};
 pub use texts::{TEXT_BYTES_MAX, TEXTS_BYTES_MAX, TextAllowance};
 
@@ -42,8 +43,7 @@ struct Fault {
     at: usize,
     /// What is wrong.
     message: String,
-    /// Whether it is damage, or sound and not supported: as [`ReadError::Faulty`](crate::ReadError::Faulty) has it.
-    blame: &'static str,
+    blame: Blame,
 }
 
 impl Fault {
@@ -52,7 +52,7 @@ impl Fault {
         Self {
             at: 0,
             message: message.into(),
-            blame: "damaged",
+            blame: Blame::Damaged,
         }
     }
 
@@ -61,7 +61,7 @@ impl Fault {
         Self {
             at,
             message: message.into(),
-            blame: "unsupported capture file",
+            blame: Blame::Unsupported,
         }
     }
 }

@@ -3,7 +3,9 @@
 use std::io::{self, Read};
 
 use crate::common::{Packet, every_encoding, gzip, packets, pcap, pcapng, place, read_all, zstd};
-use retroscope_pcapfile::{ByteOrder, LinkType, PcapOptions, PcapWriter, ReadError, Resolution};
+use retroscope_pcapfile::{
+    Blame, ByteOrder, LinkType, PcapOptions, PcapWriter, ReadError, Resolution,
+};
 
 /// Where the blocks or records of a file of `every_encoding` end, its header first, and whether each is a packet. A naive
 /// twin of the parsers, for sound files only.
@@ -63,7 +65,7 @@ fn cut_at_every_byte() {
             match error {
                 ReadError::NotACapture { .. } => assert!(cut < 4, "{name} cut at {cut}: {error}"),
                 ReadError::Faulty {
-                    blame: "damaged",
+                    blame: Blame::Damaged,
                     offset,
                     ref message,
                     ..
@@ -147,7 +149,7 @@ fn checksums_of_compressed_files_are_checked() {
             matches!(
                 error,
                 ReadError::Faulty {
-                    blame: "damaged",
+                    blame: Blame::Damaged,
                     compression: Some(_),
                     ..
                 }
