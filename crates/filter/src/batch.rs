@@ -134,9 +134,9 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
             // The others stand for pcap-filter text.
             _ => return Known::from(0),
         };
-        match (flow, &self.terms.community) {
-            (Some(flow), _) => those(among, |index| state.belongs(flow, self.parsed(index))),
-            (None, Some(CommunityTerm::Id(id))) => those(among, |index| {
+        match (flow, term, &self.terms.community) {
+            (Some(flow), ..) => those(among, |index| state.belongs(flow, self.parsed(index))),
+            (None, Variable::CommunityId, Some(CommunityTerm::Id(id))) => those(among, |index| {
                 Some(community_id(self.parsed(index), 0).as_ref() == Some(id))
             }),
             _ => Known::from(0),
@@ -162,4 +162,105 @@ pub(crate) fn ones(mut set: u64) -> impl Iterator<Item = usize> {
         set &= set - 1;
         Some(index)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use retroscope_packet::flow_of;
+
+    use super::*;
+    use crate::{Aux, filled::FlowTerm};
+
+    /// UDP over raw IPv4 to this port; `None`: a later fragment of unknown ports.
+    fn packet(port: Option<u8>) -> Vec<u8> {
+        let mut packet = vec![0; 28];
+        (packet[0], packet[3], packet[8], packet[9]) = (0x45, 28, 64, 17);
+        packet[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        packet[7] = if port.is_some() { 0 } else { 2 };
+        packet[23] = port.unwrap_or(0);
+        packet[25] = 8;
+        packet
+    }
+
+    fn tree(random: &mut fastrand::Rng, depth: u32) -> Plan {
+        let kind = if depth == 0 { 3 } else { random.u8(..4) };
+        let mut part = || tree(random, depth - 1);
+        match kind {
+            0 => Plan::Not(Box::new(part())),
+            1 => Plan::All(vec![part(), part(), part()]),
+            2 => Plan::Any(vec![part(), part(), part()]),
+            _ => Plan::Term(match random.u8(..4) {
+                0 => Variable::Iface,
+                1 => Variable::SrcPort,
+                _ => Variable::Flow,
+            }),
+        }
+    }
+
+    /// What `plan` says of a packet of which `$flow` says `flow`. 0: no, 1: not decided, 2: yes.
+    fn said(plan: &Plan, flow: u8) -> u8 {
+        match plan {
+            Plan::Term(Variable::Flow) => flow,
+            Plan::Term(Variable::Iface) => 2,
+            Plan::Not(inner) => 2 - said(inner, flow),
+            Plan::All(parts) => parts.iter().map(|part| said(part, flow)).min().unwrap(),
+            Plan::Any(parts) => parts.iter().map(|part| said(part, flow)).max().unwrap(),
+            _ => 0,
+        }
+    }
+
+    /// [`Filter`](crate::Filter) asks in several ways, and all of them end here: this is compared with something else.
+    #[test]
+    fn trees_are_evaluated_in_three_valued_logic() {
+        let packets = [packet(Some(7)), packet(None), packet(Some(9))];
+        let key = flow_of(&parse(LinkType::RAW, &packets[2])).unwrap();
+        let trigger = None;
+        let terms = Terms {
+            flow: Some(FlowTerm::Key { key, trigger }),
+            interface: Some(3),
+            community: None,
+        };
+        let state = FlowState::new(&terms);
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut seen = [0; 3];
+        for _ in 0..1000 {
+            let plan = tree(&mut random, 4);
+            let flows: Vec<u8> = (0..64).map(|_| random.u8(..3)).collect();
+            let frame = |flow: &u8| Frame::new(&packets[usize::from(*flow)], 28, Aux::default());
+            let frames: Vec<Frame<'_>> = flows.iter().map(frame).collect();
+            let at = (LinkType::RAW, 3);
+            let many: Evaluation<'_, '_, 64> = Evaluation::new(at, &terms, &[], &frames);
+            let many = many.find(&plan, many.all(), &state);
+            for (index, flow) in flows.iter().enumerate() {
+                let one: Evaluation<'_, '_, 1> =
+                    Evaluation::new(at, &terms, &[], &frames[index..=index]);
+                let one = one.find(&plan, 1, &state);
+                let expected = said(&plan, *flow);
+                let of = |known: Known, bit: usize| {
+                    (known.taken >> bit & 1) + (known.possible >> bit & 1)
+                };
+                assert_eq!(of(one, 0), u64::from(expected), "{plan:?}");
+                assert_eq!(of(many, index), u64::from(expected), "{plan:?}");
+                seen[usize::from(expected)] += 1;
+            }
+        }
+        assert!(seen.iter().all(|count| *count > 1000), "{seen:?}");
+    }
+
+    #[test]
+    fn a_community_id_stands_for_no_flow() {
+        let packet = packet(Some(9));
+        let id = community_id(&parse(LinkType::RAW, &packet), 0).unwrap();
+        let terms = Terms {
+            community: Some(CommunityTerm::Id(id)),
+            ..Terms::default()
+        };
+        let frames = [Frame::new(&packet, 28, Aux::default())];
+        let batch: Evaluation<'_, '_, 1> =
+            Evaluation::new((LinkType::RAW, 0), &terms, &[], &frames);
+        for (term, taken) in [(Variable::CommunityId, 1), (Variable::Flow, 0)] {
+            let found = batch.find(&Plan::Term(term), 1, &FlowState::new(&terms));
+            assert_eq!((found.taken, found.possible), (taken, taken), "{term}");
+        }
+    }
 }
