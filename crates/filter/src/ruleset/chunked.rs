@@ -1,6 +1,6 @@
 //! An array whose versions share memory: chunks behind pointers, copied when they change.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 /// Elements of a chunk.
 const CHUNK: usize = 256;
@@ -41,6 +41,17 @@ impl<T: Clone + Default> Chunked<T> {
         &mut Arc::make_mut(&mut self.chunks[index / CHUNK])[index % CHUNK]
     }
 
+    /// Changes elements that are there, a chunk at a time.
+    pub(super) fn change(&mut self, range: Range<u32>, mut change: impl FnMut(&mut T)) {
+        let (start, end) = (range.start as usize, range.end as usize);
+        for number in start / CHUNK..end.div_ceil(CHUNK) {
+            let first = number * CHUNK;
+            let within = start.max(first) - first..end.min(first + CHUNK) - first;
+            let chunk = Arc::make_mut(&mut self.chunks[number]);
+            chunk[within].iter_mut().for_each(&mut change);
+        }
+    }
+
     /// Bytes of memory, without what the elements point to.
     pub(super) fn bytes(&self) -> usize {
         self.chunks.len() * (CHUNK * size_of::<T>() + size_of::<Arc<[T]>>())
@@ -64,5 +75,23 @@ impl Numbers {
 
     pub(super) fn give_back(&mut self, number: u32) {
         self.free.push(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_change_as_their_elements_do() {
+        for (start, end) in [(0, 1), (255, 257), (256, 512), (3, 1020), (7, 7)] {
+            let (mut together, mut one_by_one) = (Chunked::of(1024), Chunked::of(1024));
+            together.change(start..end, |element: &mut u32| *element += 1);
+            (start..end).for_each(|index| *one_by_one.get_mut(index) += 1);
+            assert!(
+                (0..1024).all(|index| together.get(index) == one_by_one.get(index)),
+                "{start} {end}"
+            );
+        }
     }
 }

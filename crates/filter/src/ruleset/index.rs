@@ -81,8 +81,8 @@ pub(super) struct Index {
     pub(super) rules: Chunked<RuleInfo>,
     /// Keys of each [`tag`].
     present: [u32; tag::COUNT],
-    /// Keys of each prefix length of IPv6 that there are.
-    v6_lengths: BTreeMap<u8, u32>,
+    /// The prefix lengths of IPv6 that rules ask for.
+    v6_lengths: Vec<u8>,
     /// Rules that ask for a flow that the fixed places which libpcap reads may not show: such frames are parsed whole.
     pub(super) followed: u32,
     pub(super) residues: Arc<Vec<Residue>>,
@@ -98,6 +98,8 @@ pub(super) struct Books {
     groups: Numbers,
     addresses: MaskCounts,
     ports: MaskCounts,
+    /// Keys of each prefix length of IPv6 that there are.
+    v6_lengths: BTreeMap<u8, u32>,
 }
 
 impl Index {
@@ -112,7 +114,7 @@ impl Index {
             groups: Chunked::new(),
             rules: Chunked::new(),
             present: [0; tag::COUNT],
-            v6_lengths: BTreeMap::new(),
+            v6_lengths: Vec::new(),
             followed: 0,
             residues: Arc::default(),
             asked_always: Arc::default(),
@@ -139,7 +141,7 @@ impl Index {
 
     /// The prefix lengths of IPv6 that rules ask for.
     pub(super) fn v6_lengths(&self) -> impl Iterator<Item = u8> {
-        self.v6_lengths.keys().copied()
+        self.v6_lengths.iter().copied()
     }
 
     #[inline]
@@ -187,8 +189,9 @@ impl Index {
         let entries = match filed {
             Some(Err(group)) => {
                 let entries = Arc::make_mut(self.groups.get_mut(group));
+                let before = entries.len();
                 change(entries);
-                if entries.len() > 1 {
+                if entries.len() > 1 || entries.len() == before {
                     return;
                 }
                 books.groups.give_back(group);
@@ -197,6 +200,9 @@ impl Index {
             one => {
                 let mut entries = Vec::from_iter(one.and_then(Result::ok));
                 change(&mut entries);
+                if entries.len() == usize::from(is_there) {
+                    return;
+                }
                 merged(entries)
             }
         };
@@ -219,8 +225,10 @@ impl Index {
         let [_, bits_v6, _, bits, a, b, _, _] = key.to_be_bytes();
         let (masks, counts) = match tag {
             tag::V6 => {
-                add(self.v6_lengths.entry(bits_v6).or_default());
-                return self.v6_lengths.retain(|_, count| *count != 0);
+                add(books.v6_lengths.entry(bits_v6).or_default());
+                books.v6_lengths.retain(|_, count| *count != 0);
+                self.v6_lengths = books.v6_lengths.keys().copied().collect();
+                return;
             }
             tag::V4 => (&mut self.addresses, &mut books.addresses),
             tag::PORT => (&mut self.ports, &mut books.ports),

@@ -39,9 +39,8 @@ impl Masks {
         }
         // The sets of all addresses that the prefix covers.
         let first = u32::from(first);
-        for at in first..first + (1 << 16_u8.saturating_sub(bits)) {
-            *self.0.get_mut(at) ^= 1 << (bits - 1);
-        }
+        let covered = first..first + (1 << 16_u8.saturating_sub(bits));
+        self.0.change(covered, |set| *set ^= 1 << (bits - 1));
     }
 
     /// Bytes of memory.
