@@ -75,6 +75,11 @@ fn memory_is_bounded() {
             matches!(fault, ScriptError::Memory { budget_bytes, .. } if budget_bytes == LITTLE.memory_bytes),
             "{text}: {fault}"
         );
+        let said = format!(
+            ": stopped, it wanted more than {} bytes of memory",
+            LITTLE.memory_bytes
+        );
+        assert!(fault.to_string().ends_with(&said), "{fault}");
     }
 }
 
