@@ -9,7 +9,7 @@ use crate::{
 
 const START: i64 = 1_800_000_000 * S;
 
-fn plan() -> RigConfig<'static> {
+fn config() -> RigConfig<'static> {
     RigConfig {
         dump: "$flow",
         past_ns: 10 * MS,
@@ -27,7 +27,7 @@ fn step_clock(rig: &Rig, step_ns: i64) {
 #[test]
 fn thousands_of_dumps_and_steps_leave_little_behind() {
     let dir = tempfile::tempdir().unwrap();
-    let mut rig = Rig::new(&plan(), START, dir.path());
+    let mut rig = Rig::new(&config(), START, dir.path());
     let mut most = [0; 3];
     for round in 0..4000_u16 {
         rig.pass(20 * MS);
@@ -65,7 +65,7 @@ fn notes_of_steps_are_bounded() {
     let dir = tempfile::tempdir().unwrap();
     let plan = RigConfig {
         future_ns: 1000 * S,
-        ..plan()
+        ..config()
     };
     let mut rig = Rig::new(&plan, START, dir.path());
     rig.pass(MS);
@@ -84,7 +84,7 @@ fn notes_of_steps_are_bounded() {
 #[test]
 fn little_waits_for_a_dumper_that_hangs() {
     let dir = tempfile::tempdir().unwrap();
-    let mut rig = Rig::new(&plan(), START, dir.path());
+    let mut rig = Rig::new(&config(), START, dir.path());
     let mut most = [0; 3];
     for round in 0..20_000_u16 {
         rig.pass(200 * MS);
@@ -114,7 +114,7 @@ fn packets_that_no_rule_saw_are_told() {
             dump: "",
             ring_bytes: 16 << 20,
             past_ns: 10 * S,
-            ..plan()
+            ..config()
         };
         let mut rig = Rig::new(&plan, START, dir.path());
         rig.pass(S);

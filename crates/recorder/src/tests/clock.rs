@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use crate::{
     Verdict,
     tests::{
-        live::{START, missing, packets, plan},
+        live::{START, config, missing, packets},
         rig::{MS, Rig, RigConfig, S, udp},
     },
 };
@@ -16,7 +16,7 @@ use crate::{
 fn a_clock_step_loses_nothing() {
     for step_ns in [3600 * S, -3600 * S, 150 * MS, -150 * MS] {
         let dir = tempfile::tempdir().unwrap();
-        let mut rig = Rig::new(&plan(), START, dir.path());
+        let mut rig = Rig::new(&config(), START, dir.path());
         rig.pass(MS);
         rig.step();
         let mut stamps = Vec::new();
@@ -52,7 +52,7 @@ fn a_clock_set_back_on_a_full_ring_keeps_the_past() {
         let plan = RigConfig {
             ring_bytes: 8 << 20,
             dump: "udp",
-            ..plan()
+            ..config()
         };
         let mut rig = Rig::new(&plan, START, dir.path());
         // A quarter of a bucket each: 7 s are in the ring, of 8 buckets.
@@ -91,7 +91,7 @@ fn a_clock_set_back_on_a_full_ring_keeps_the_past() {
 fn a_burst_on_both_sides_of_a_step_is_told_apart() {
     for step_ns in [3600 * S, -3600 * S] {
         let dir = tempfile::tempdir().unwrap();
-        let mut rig = Rig::new(&plan(), START, dir.path());
+        let mut rig = Rig::new(&config(), START, dir.path());
         rig.pass(MS);
         rig.step();
         for number in 0..10 {
@@ -129,7 +129,7 @@ fn a_source_without_watermarks_holds_nothing_up() {
         let plan = RigConfig {
             queues: 2,
             foreign_queues: 1,
-            ..plan()
+            ..config()
         };
         let mut rig = Rig::new(&plan, START, dir.path());
         rig.pass(MS);
@@ -187,7 +187,7 @@ fn a_source_without_watermarks_holds_nothing_up() {
 #[test]
 fn clocks_that_are_read_far_apart_tell_of_no_step() {
     let dir = tempfile::tempdir().unwrap();
-    let mut rig = Rig::new(&plan(), START, dir.path());
+    let mut rig = Rig::new(&config(), START, dir.path());
     rig.pass(MS);
     rig.step();
     rig.clock.apart_ns.store(200 * MS, SeqCst);
@@ -224,7 +224,7 @@ fn a_dump_behind_a_clock_step_has_its_future() {
     ];
     for (steps_ns, is_noticed) in cases {
         let dir = tempfile::tempdir().unwrap();
-        let mut rig = Rig::new(&plan(), START, dir.path());
+        let mut rig = Rig::new(&config(), START, dir.path());
         rig.pass(MS);
         rig.step();
         for step_ns in steps_ns {
@@ -250,7 +250,7 @@ fn a_dump_behind_a_clock_step_has_its_future() {
 #[test]
 fn a_step_back_makes_nobody_late() {
     let dir = tempfile::tempdir().unwrap();
-    let mut rig = Rig::new(&plan(), START, dir.path());
+    let mut rig = Rig::new(&config(), START, dir.path());
     rig.pass(MS);
     rig.arrive(0, udp(1, 9, 1));
     rig.step();

@@ -9,7 +9,7 @@ use crate::{
 
 pub(crate) const START: i64 = 1_800_000_000 * S;
 
-pub(crate) fn plan() -> RigConfig<'static> {
+pub(crate) fn config() -> RigConfig<'static> {
     RigConfig {
         ring_bytes: 16 << 20,
         ..RigConfig::default()
@@ -45,7 +45,7 @@ fn an_hour_of_slow_queues_stays() {
         ring_bytes: 128 << 20,
         past_ns: hour * S,
         future_ns: 0,
-        ..plan()
+        ..config()
     };
     let mut rig = Rig::new(&plan, START, dir.path());
     for second in 0..=hour + 10 {
@@ -79,7 +79,7 @@ fn an_hour_of_slow_queues_stays() {
 #[test]
 fn a_dump_on_a_silent_link_ends_on_time() {
     let dir = tempfile::tempdir().unwrap();
-    let mut rig = Rig::new(&plan(), START, dir.path());
+    let mut rig = Rig::new(&config(), START, dir.path());
     rig.pass(MS);
     rig.arrive(0, udp(1, 9, 1));
     rig.step();
@@ -104,7 +104,7 @@ fn a_dump_on_a_silent_link_ends_on_time() {
 #[test]
 fn a_stuck_watermark_ends_50_ms_late() {
     let dir = tempfile::tempdir().unwrap();
-    let mut rig = Rig::new(&plan(), START, dir.path());
+    let mut rig = Rig::new(&config(), START, dir.path());
     rig.pass(MS);
     rig.arrive(0, udp(1, 9, 1));
     rig.step();
@@ -135,7 +135,7 @@ fn a_window_is_not_cut_short_by_an_analyzer_that_stood_still() {
 /// The same behind one look, with so many before it. False: there were no more.
 fn stands_still_behind(readings: usize) -> bool {
     let dir = tempfile::tempdir().unwrap();
-    let mut rig = Rig::new(&plan(), START, dir.path());
+    let mut rig = Rig::new(&config(), START, dir.path());
     rig.pass(MS);
     rig.step();
     let trigger_ns = START + 501 * MS;
@@ -169,7 +169,7 @@ fn overlapping_dumps_share_packets() {
     let dir = tempfile::tempdir().unwrap();
     let plan = RigConfig {
         triggers: &["udp port 9", "udp port 10"],
-        ..plan()
+        ..config()
     };
     let mut rig = Rig::new(&plan, START, dir.path());
     for number in 0..40 {
@@ -201,7 +201,7 @@ fn every_hit_of_a_large_batch_counts() {
     let dir = tempfile::tempdir().unwrap();
     let plan = RigConfig {
         dump: "src port $srcPort",
-        ..plan()
+        ..config()
     };
     let mut rig = Rig::new(&plan, START, dir.path());
     let hits = [5_u16, 63, 64, 65, 128, 299];
@@ -229,7 +229,7 @@ fn loss_counts_where_it_happened() {
         [(7, 0, Verdict::Complete), (0, 5, Verdict::Incomplete)]
     {
         let dir = tempfile::tempdir().unwrap();
-        let mut rig = Rig::new(&plan(), START, dir.path());
+        let mut rig = Rig::new(&config(), START, dir.path());
         rig.pass(MS);
         rig.step();
         rig.feeds[0].lock().unwrap().lost += lost_before;
@@ -268,7 +268,7 @@ fn a_source_that_is_gone_is_missing_from_every_later_dump() {
         let dir = tempfile::tempdir().unwrap();
         let plan = RigConfig {
             queues: 2,
-            ..plan()
+            ..config()
         };
         let mut rig = Rig::new(&plan, START, dir.path());
         rig.pass(MS);
@@ -310,7 +310,7 @@ fn a_source_that_is_gone_is_missing_from_every_later_dump() {
 #[test]
 fn a_stop_clips() {
     let dir = tempfile::tempdir().unwrap();
-    let mut rig = Rig::new(&plan(), START, dir.path());
+    let mut rig = Rig::new(&config(), START, dir.path());
     rig.pass(500 * MS);
     rig.arrive(0, udp(1, 7, 1));
     rig.arrive(0, udp(1, 9, 2));
@@ -334,7 +334,7 @@ fn a_stop_clips() {
 #[test]
 fn a_verdict_waits_for_the_counters() {
     let dir = tempfile::tempdir().unwrap();
-    let mut rig = Rig::new(&plan(), START, dir.path());
+    let mut rig = Rig::new(&config(), START, dir.path());
     rig.pass(MS);
     rig.arrive(0, udp(1, 9, 1));
     rig.step();
@@ -363,7 +363,7 @@ fn a_verdict_waits_for_the_counters() {
 #[test]
 fn unknown_losses_are_not_called_complete() {
     let dir = tempfile::tempdir().unwrap();
-    let mut rig = Rig::new(&plan(), START, dir.path());
+    let mut rig = Rig::new(&config(), START, dir.path());
     rig.pass(MS);
     rig.arrive(0, udp(1, 9, 1));
     rig.step();
@@ -388,7 +388,7 @@ fn what_was_forgotten_long_ago_is_not_missing() {
         past_ns: 10 * MS,
         future_ns: 0,
         ring_bytes: 8 << 20,
-        ..plan()
+        ..config()
     };
     let mut rig = Rig::new(&plan, START, dir.path());
     // Four large packets fill a bucket of 1 MiB; the log remembers 8192 buckets.
@@ -426,7 +426,7 @@ fn every_hit_is_found_behind_the_inserters_look() {
         // Behind a window that is over every packet of its bucket is looked at.
         future_ns: 1000 * S,
         max_dumps: 1000,
-        ..plan()
+        ..config()
     };
     let mut rig = Rig::new(&plan, START, dir.path());
     let mut random = fastrand::Rng::with_seed(9);

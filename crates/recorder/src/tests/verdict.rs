@@ -9,7 +9,7 @@ use crate::{
 
 const START: i64 = 1_800_000_000 * S;
 
-fn plan() -> RigConfig<'static> {
+fn config() -> RigConfig<'static> {
     RigConfig::default()
 }
 
@@ -47,7 +47,7 @@ fn an_estimate_of_none_is_unknown() {
         ring_bytes: 16 << 20,
         past_ns: MS,
         future_ns: 0,
-        ..plan()
+        ..config()
     };
     let mut rig = Rig::new(&plan, START, dir.path());
     for number in 0..200 {
@@ -74,21 +74,26 @@ fn an_estimate_of_none_is_unknown() {
     assert_eq!((entry.from.as_str(), entry.to.as_str()), window);
 }
 
-/// A dump of a flow, of these later fragments; so many of them may be missing.
+/// A dump of a flow, of these fragments, which come in so many rounds; so many of them may be missing.
 fn fragments_are_missing(
-    fragments: impl Iterator<Item = Vec<u8>>,
+    rounds: impl IntoIterator<Item = Vec<Vec<u8>>>,
     of_flow: u64,
     missed: Option<u64>,
 ) {
     let dir = tempfile::tempdir().unwrap();
     let plan = RigConfig {
         dump: "$flow",
-        ..plan()
+        ..config()
     };
     let mut rig = Rig::new(&plan, START, dir.path());
     rig.pass(MS);
     rig.arrive(0, udp(1, 9, 0));
-    fragments.for_each(|fragment| rig.arrive(0, fragment));
+    for fragments in rounds {
+        fragments
+            .into_iter()
+            .for_each(|fragment| rig.arrive(0, fragment));
+        rig.step();
+    }
     let report = finished(&mut rig);
     match missed {
         Some(_) => assert_eq!(missing(report), ("fragments", None, missed)),
@@ -101,9 +106,12 @@ fn fragments_are_missing(
 #[test]
 fn later_fragments_that_were_given_up_may_be_missing() {
     for (later, missed) in [(1024, None), (1100, Some(76))] {
-        let without_ports = (0..later).map(|id| fragment(id, None));
-        let first = (0..later).map(|id| fragment(id, Some(9)));
-        fragments_are_missing(without_ports.chain(first), 2 * u64::from(later), missed);
+        let without_ports: Vec<_> = (0..later).map(|id| fragment(id, None)).collect();
+        let first: Vec<_> = (0..later).map(|id| fragment(id, Some(9))).collect();
+        let at_once = [without_ports.as_slice(), first.as_slice()].concat();
+        for rounds in [vec![at_once], vec![without_ports, first]] {
+            fragments_are_missing(rounds, 2 * u64::from(later), missed);
+        }
     }
 }
 
@@ -113,7 +121,7 @@ fn later_fragments_of_a_forgotten_datagram_may_be_missing() {
     for (datagrams, missed) in [(4096, None), (4097, Some(1))] {
         let first = (0..datagrams).map(|id| fragment(id, Some(if id == 0 { 9 } else { 7 })));
         let later = std::iter::once_with(|| fragment(0, None));
-        fragments_are_missing(first.chain(later), 2, missed);
+        fragments_are_missing([first.chain(later).collect()], 2, missed);
     }
 }
 
@@ -122,7 +130,7 @@ fn later_fragments_of_a_forgotten_datagram_may_be_missing() {
 fn what_the_kernel_may_have_dropped_before_the_tap_is_told() {
     for (before, meanwhile) in [(7, 0), (7, 5)] {
         let dir = tempfile::tempdir().unwrap();
-        let mut rig = Rig::new(&plan(), START, dir.path());
+        let mut rig = Rig::new(&config(), START, dir.path());
         let drop_at_most = |rig: &mut Rig, packets| {
             let drops = InputDrops::AtMost(packets);
             rig.feeds[0].lock().unwrap().input_drops = Some(drops);
@@ -154,7 +162,7 @@ fn what_the_kernel_may_have_dropped_before_the_tap_is_told() {
 #[test]
 fn losses_that_no_counter_tells_stand_in_the_verdict() {
     let dir = tempfile::tempdir().unwrap();
-    let mut rig = Rig::new(&plan(), START, dir.path());
+    let mut rig = Rig::new(&config(), START, dir.path());
     rig.feeds[0].lock().unwrap().input_drops = Some(InputDrops::Unknown);
     rig.pass(MS);
     rig.arrive(0, udp(1, 9, 1));
