@@ -278,7 +278,8 @@ impl Dumper {
     fn pass(&mut self, reach: &Reach, everything: bool) {
         for visit in self.visits(reach) {
             self.scan(&visit);
-            let everything = everything || self.holds_much();
+            // Asked in every round: it also forgets the buckets that nothing waits in.
+            let everything = self.holds_much() || everything;
             for want in &visit.wanted {
                 let frontier_ns = if everything {
                     i64::MAX
@@ -303,10 +304,10 @@ impl Dumper {
 
     /// Whether packets wait in too many buckets.
     fn holds_much(&mut self) -> bool {
-        let patience = self.parts.common.ring.buckets() / 8;
-        self.views.len() > patience && {
+        let held_max = self.parts.common.ring.buckets() / 8;
+        self.views.len() > held_max && {
             self.views.retain(|_, view| view.strong_count() > 0);
-            self.views.len() > patience
+            self.views.len() > held_max
         }
     }
 
