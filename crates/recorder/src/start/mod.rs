@@ -183,7 +183,7 @@ impl Recorder {
         let for_inserters = InserterParts {
             common: Arc::clone(&common),
             snaplen: config.snaplen,
-            filter: expressions.filter,
+            filter: expressions.filter.map(Box::new),
             remaining: config
                 .count
                 .map(|n| Arc::new(AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX)))),

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::intake::{capture_filter::CaptureFilter, counters::BurstCount};
 
-/// What became of the frames of a queue since the last flush.
+/// Stores frames, and counts what became of them since the last flush.
 #[derive(Debug, Default)]
 pub(super) struct FrameWriter {
     pub(super) count: BurstCount,
@@ -316,7 +316,7 @@ mod tests {
                 let link_types = LinkTypes::new(&[LinkType::ETHERNET], &Vec::new);
                 let expressions = Expressions::new(&texts, &link_types, true, &native).unwrap();
                 let mut parts = InserterParts {
-                    filter: expressions.filter,
+                    filter: expressions.filter.map(Box::new),
                     remaining: Some(Arc::new(AtomicI64::new(limit))),
                     ..parts(&ring)
                 };

@@ -42,11 +42,14 @@ const NO_CLOCK: Moment = Moment {
 
 impl MergeInserter {
     pub(crate) fn new(intakes: Vec<QueueIntake>, producer: Producer, parts: InserterParts) -> Self {
-        let file = |intake| File {
-            intake,
-            part: 0..0,
-            is_at_end: false,
-            is_done: false,
+        let file = |mut intake: QueueIntake| {
+            intake.parts.filter = None;
+            File {
+                intake,
+                part: 0..0,
+                is_at_end: false,
+                is_done: false,
+            }
         };
         Self {
             files: intakes.into_iter().map(file).collect(),
@@ -92,7 +95,10 @@ impl MergeInserter {
         let (run, is_over) = self.run_of(first, bound);
         let intake = &mut self.files[first].intake;
         let wanted = run.len();
+        // One filter serves all files: what its patterns remember of their searches may be a MiB each.
+        std::mem::swap(&mut intake.parts.filter, &mut self.parts.filter);
         let dealt_with = intake.store(run, &mut self.producer);
+        std::mem::swap(&mut intake.parts.filter, &mut self.parts.filter);
         intake.cursor += dealt_with;
         if intake.cursor == intake.burst().frames.len() {
             // To fetch more may take long.

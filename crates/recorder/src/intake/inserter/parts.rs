@@ -33,8 +33,8 @@ pub(crate) struct InserterParts {
     pub(crate) common: Arc<Common>,
     /// Bytes kept of each frame; 0: all that were captured.
     pub(crate) snaplen: u32,
-    /// `-f`, if any.
-    pub(crate) filter: Option<CaptureFilter>,
+    /// `-f`, if any. In a box, so that one is cheaply lent to the queues of many files.
+    pub(crate) filter: Option<Box<CaptureFilter>>,
     /// `-c`: packets still to be stored, shared by all inserters.
     pub(crate) remaining: Option<Arc<AtomicI64>>,
     /// Live, where the inserters try the trigger rules as well.

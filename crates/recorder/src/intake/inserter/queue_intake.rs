@@ -29,6 +29,7 @@ use crate::{
 /// A queue with its numbers: what both kinds of inserters need for each queue they serve.
 #[derive(Debug)]
 pub(crate) struct QueueIntake {
+    /// Its own copy. Of files, the filter is lent by their inserter while frames are stored.
     pub(super) parts: InserterParts,
     pub(super) queue: Box<dyn Queue>,
     source: usize,
