@@ -15,7 +15,7 @@
 //!
 //! # How to add a row
 //!
-//! A line in `rows.txt`, and the entrants that measure it in the function that [`rows::MEASURES`] has for its group. A contestant:
+//! A line in `rows.txt`, and the entrants that measure it in the function that `rows::MEASURES` has for its group. A contestant:
 //!
 //! ```
 //! use std::sync::mpsc;

@@ -1,7 +1,7 @@
 //! From the rows of a run to the tables of `docs/benchmarks.md`, so that every number there is one that a run measured.
 //!
 //! The document is written by hand, but for blocks between `<!-- generated: NAME -->` and `<!-- end -->`, which are replaced. Most are
-//! tables by line and column ([`rows::TABLES`]) or show a figure (`figure NAME`, [`rows::FIGURES`]). Where no row of a
+//! tables by line and column (`rows::TABLES`) or show a figure (`figure NAME`, `rows::FIGURES`). Where no row of a
 //! block ran, it says "not run": a partial run leaves no number of another run behind. What `make bench-capture` measures is in blocks
 //! whose names begin with `capture`; the others come from `make bench`. Blocks behind `<!-- processor: AMD -->` are of a run on a
 //! processor with that word in its name.
