@@ -17,7 +17,7 @@ use crate::{
     intake::{capture_filter::CaptureFilter, lookout::Lookout},
 };
 
-/// How long an inserter waits for its source while anybody needs its watermark or its counters: so often they move at least.
+/// How long an inserter waits for its source while anybody needs its watermark or its counters: they are at most this old then.
 pub(super) const SOURCE_WAIT: Duration = Duration::from_millis(8);
 
 /// An interface of a queue: its ring-wide identifier and its link type.
