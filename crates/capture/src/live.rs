@@ -116,7 +116,7 @@ pub(crate) trait Engine: Send + fmt::Debug {
 /// How the intake was stopped.
 #[derive(Debug)]
 pub(crate) enum CutOff {
-    /// Nothing more is received, but for packets that are on their way now, for so long.
+    /// Nothing more is received but packets that are on their way now; they arrive within `in_flight_ns`.
     Closed { in_flight_ns: i64 },
     /// It cannot be: what comes is received until nothing has come for a while.
     Open,
@@ -157,7 +157,7 @@ pub(crate) struct Drain {
 }
 
 impl Drain {
-    /// Of an intake that was closed at `now_ns`, with packets on their way for so long.
+    /// The end of an intake that was closed at `now_ns`; packets may be on their way for `in_flight_ns`.
     pub(crate) fn closed(now_ns: i64, in_flight_ns: i64) -> Self {
         Self {
             is_open: false,
@@ -183,7 +183,7 @@ impl Drain {
         }
     }
 
-    /// Whether it is at its end, with so many packets that are missing; `None`: not yet.
+    /// How many packets are missing, if the drain is at its end; `None`: not yet.
     fn missing(self, now_ns: i64, ledger: impl FnOnce(bool) -> Ledger) -> Option<u64> {
         let is_over = now_ns >= self.give_up_ns || self.is_open;
         if now_ns < self.arrived_by_ns && now_ns < self.give_up_ns {
@@ -224,7 +224,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Of an interface that is up. No packet is stamped before `since_ns`, and each can be fetched `placing_ns` behind its stamp.
+    /// Starts with an interface that is up. No packet is stamped before `since_ns`, and each can be fetched `placing_ns` after its stamp.
     pub(crate) fn new(
         interface: InterfaceInfo,
         cpus: Vec<u32>,
@@ -293,7 +293,7 @@ impl Live {
         self.events.push_back(event);
     }
 
-    /// Packets came, the newest with this stamp. `may_rise`: whether the interface may be said to be up because of them.
+    /// Packets came, the newest with this stamp. `may_rise` returns whether they prove that the interface is up.
     #[inline]
     pub(crate) fn on_packets(&mut self, newest_ns: i64, may_rise: impl FnOnce() -> bool) {
         match &mut self.phase {
@@ -389,7 +389,8 @@ impl<E: Engine + 'static> LiveQueue<E> {
         if live.is_ended() {
             return Ok(Status::End);
         }
-        // While packets come no clock is read for this; else the second look is the one that counts.
+        // While packets come, no clock is read. Else packets are fetched once more after the clock was read: only then does an empty
+        // fetch prove that nothing was stamped before that time.
         if !live.is_overdue() && engine.fetch(live)? {
             return Ok(Status::Frames);
         }
@@ -521,7 +522,7 @@ pub(crate) struct Presence {
 }
 
 impl Presence {
-    /// Of an interface that is up.
+    /// Starts with an interface that is up.
     fn new() -> Self {
         Self {
             is_up: true,

@@ -47,7 +47,7 @@ const PREFIX: &str = "TCP@";
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 const HEADER_NS: i64 = 10 * SECOND_NS;
 
-/// How long to wait behind the stream's first bytes for what follows them: interfaces of pcapng come at once, a first
+/// How long to wait after the stream's first bytes for what follows them: interfaces of pcapng come at once, a first
 /// packet may take hours.
 const INTERFACES_NS: i64 = SECOND_NS;
 

@@ -29,7 +29,7 @@ pub trait Source: Send + fmt::Debug {
     }
 }
 
-/// A source behind its first phase.
+/// A source after its first phase.
 pub trait Probed: Send + fmt::Debug {
     /// Into how many queues it opens, at least 1.
     fn queues(&self) -> usize;

@@ -36,11 +36,12 @@ impl Watermark {
         self.time_ns
     }
 
-    /// A burst is lent whose newest stamp is `newest_ns`: only those before it are behind us. `clock_ns`: what the system clock
-    /// showed when it was fetched; `None`: stamps are of another clock.
+    /// A burst is lent whose newest stamp is `newest_ns`: the promise covers only the bursts before it. `clock_ns`: what the system
+    /// clock showed when it was fetched; `None`: stamps are of another clock.
     ///
-    /// Where packets never let the engine look at its clock, this is how a step back is seen: a clock behind the promise was
-    /// set, and so was one behind a stamp, which then says nothing about what will come.
+    /// Where packets come without a pause, no look at the clocks tells of a step back; then this does. A clock earlier than the
+    /// promise was set back, and the promise follows it. A stamp later than the clock is from before such a step, and moves the
+    /// promise no further than to the clock.
     pub(crate) fn on_burst(&mut self, newest_ns: i64, clock_ns: Option<i64>) {
         self.on_given_back();
         let Some(clock_ns) = clock_ns else {

@@ -46,7 +46,7 @@ pub enum Problem {
     /// More terms of our own, or pieces of text between them, than an expression may have. The place is the first that is too many.
     #[error("more than {limit} {what} in one expression")]
     TooManyTerms {
-        /// Of what there are too many, in the plural.
+        /// What there are too many of, in the plural.
         what: &'static str,
         /// The limit.
         limit: usize,

@@ -103,7 +103,7 @@ pub(crate) enum CommunityTerm {
     /// TCP, UDP and SCTP, where the same identifier means the same flow: comparing keys is cheaper than hashing
     /// every packet, and later fragments are recognised.
     Flow(FlowTerm),
-    /// Of another packet, as text.
+    /// An identifier of anything else, as text.
     Id(String),
 }
 

@@ -139,7 +139,7 @@ impl Cutter<'_> {
 /// A place that jumps go to; index into [`Linker::places`].
 type Label = usize;
 
-/// Puts programs behind each other, with jumps in the place of their returns.
+/// Puts programs one after the other, with jumps in the place of their returns.
 #[derive(Default)]
 struct Linker {
     code: Vec<Instruction>,

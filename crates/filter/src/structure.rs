@@ -40,7 +40,7 @@ pub(crate) struct Structure<'t> {
     pub(crate) words: &'t [Word],
     /// For each opening parenthesis the index of the closing one.
     partners: Vec<usize>,
-    /// At least one.
+    /// The clauses of the expression, at least one.
     pub(crate) clauses: Vec<Clause>,
 }
 

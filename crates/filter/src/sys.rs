@@ -95,7 +95,7 @@ pub(crate) fn bpf_filter_of(program: &Program, frame: &Frame<'_>) -> u32 {
     let captured_len = c_uint::try_from(packet.len()).unwrap_or(c_uint::MAX);
     // SAFETY: a `Program` was checked when it was made: operation codes are known, jumps and scratch indexes stay inside, the
     // last instruction returns, so nothing outside of `instructions` is reached; each load is checked against
-    // `captured_len`, and so many bytes are readable.
+    // `captured_len`, and as many bytes are readable.
     unsafe {
         bpf_filter(
             program.instructions().as_ptr(),

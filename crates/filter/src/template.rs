@@ -79,9 +79,9 @@ pub struct TriggerFacts {
 /// for `$flow`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct TriggerValues {
-    /// Those that stand for pcap-filter text, by their variables.
+    /// Values that stand for pcap-filter text, by their variables.
     texts: [Option<Value>; Variable::TEXTS],
-    /// Those of the terms of our own.
+    /// Values of the terms of our own.
     terms: Terms,
 }
 

@@ -17,9 +17,9 @@ pub(crate) struct Log {
     entries: VecDeque<EvictedBucket>,
     /// Memory for times that no entry uses now. With `Sampled` nothing is allocated after the start.
     spare: Vec<Vec<i64>>,
-    /// With `Exact`: of the entries, how many from the front were thinned.
+    /// With `Exact`: how many of the entries, from the front, were thinned.
     thinned: usize,
-    /// With `Exact`: what the entries take.
+    /// With `Exact`: the bytes that the entries take.
     bytes_used: usize,
     /// By producer, the smallest and the largest time of all that was forgotten. Their clocks may be far apart.
     forgotten: Vec<Option<(i64, i64)>>,

@@ -15,7 +15,7 @@
 //! # Batched wake-ups
 //!
 //! A reader that keeps up with a busy link would sleep after each packet, and each publication would cost its producer a
-//! system call of some microseconds, which at a million packets a second nobody has. So where news came soon after the last
+//! system call of some microseconds, more than the whole time that there is at a million packets a second. So where news came soon after the last
 //! ones, a sleep begins with a *nap*: [`NAP`] on the reader's own timer, with no bit in any wait set. What was published
 //! meanwhile is read in one go. Only when a nap brings nothing does the reader ask to be woken. A producer then pays for no
 //! wake-up as long as something comes in every nap, and else for one in each. A reader that follows an open bucket also
@@ -92,7 +92,7 @@ pub struct Waker {
 }
 
 impl Parker {
-    /// For a new reader. What was meant for the last one with this number is over.
+    /// The parker of a new reader. Wishes that were meant for the last reader with this number are dropped.
     pub(crate) fn new(parkers: &Arc<Parkers>, number: usize, barrier: Barrier) -> Self {
         parkers.0[number].0.swap(AWAKE, Ordering::Relaxed); // nobody sleeps on it
         Self {
@@ -158,7 +158,7 @@ impl Parker {
     /// Sleeps until somebody wants the reader, or `timeout`; `false` only after the timeout. No producer wakes it.
     pub(crate) fn doze(&mut self, timeout: Duration) -> bool {
         let start = Instant::now();
-        // As above.
+        // loom knows no time: there a sleep is over at once.
         if self.word().replace(AWAKE, NAPPING, Ordering::AcqRel) && !cfg!(loom) {
             self.sleep_while(NAPPING, start, timeout);
         }

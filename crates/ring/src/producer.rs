@@ -95,7 +95,7 @@ impl Producer {
         let filled = self.sequence.saturating_sub(1);
         let followed = lock(&self.ring.outer).step(&self.ring.storage, step, filled);
         if followed {
-            // Relaxed: ordered before the records behind it by their publication.
+            // Relaxed: ordered before the records after it by their publication.
             self.ring.steps.fetch_add(1, Ordering::Relaxed);
         }
         followed
@@ -127,7 +127,7 @@ impl Producer {
         self.store_fitting(record)
     }
 
-    /// Stores records one behind the other, as [`Self::store`] does, with less work for each: the way for frames that came
+    /// Stores records one after the other, as [`Self::store`] does, with less work for each: the way for frames that came
     /// together. It publishes when 128 KiB or 4096 records are unpublished, at the next multiple of 32 records, or when 256 KiB
     /// are; the caller publishes ([`Self::publish`] or [`Self::set_watermark`]) when its source runs dry, so that a small burst on a busy
     /// link costs no fence of its own.
@@ -135,7 +135,7 @@ impl Producer {
     /// Returns how many were stored: all of them.
     ///
     /// # Errors
-    /// [`BurstError`]: so many were stored, the next one was not, and those behind it were not taken from the iterator.
+    /// [`BurstError`] tells how many were stored. The next one was not, and those after it were not taken from the iterator.
     /// Whoever gave `records.by_ref()` counts that one as lost and may go on with the rest.
     ///
     /// # Panics

@@ -15,7 +15,7 @@ use crate::{
 /// Steps of a producer's clocks beyond one for each bucket that it filled.
 const STEPS_FREE: u64 = if cfg!(loom) { 1 } else { 16 };
 
-/// From which record on the stamps of a clock are so far from ring time.
+/// The record from which on the stamps of a clock have a new offset from ring time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
     /// Whose records.
@@ -55,7 +55,7 @@ impl Steps {
 }
 
 impl Outer {
-    /// Puts a step into the table; `false`: there was no place, or the producer, which filled so many buckets, has made too many.
+    /// Puts a step into the table; `false`: there was no place, or the producer made too many for the `filled` buckets that it filled.
     pub(crate) fn step(&mut self, storage: &Storage, step: Step, filled: u64) -> bool {
         let made = &mut self.steps.made;
         made.resize(made.len().max(step.producer + 1), 0);

@@ -25,7 +25,7 @@ pub enum ScriptError {
     /// The file does not return a function: the user's mistake.
     #[error("{name}: returns {found}, and should return function(pkt) … end")]
     NoFunction {
-        /// Of the script.
+        /// The script's name.
         name: String,
         /// The type of what it returned.
         found: String,
@@ -35,7 +35,7 @@ pub enum ScriptError {
         "{name}: the dump function returned {found}, and should return function(pkt) … end or an expression"
     )]
     NoPredicate {
-        /// Of the script.
+        /// The script's name.
         name: String,
         /// The type of what it returned.
         found: String,
@@ -49,7 +49,7 @@ pub enum ScriptError {
     /// One call took longer than it may.
     #[error("{name}: stopped, one call took more than {budget:?}")]
     Time {
-        /// Of the script.
+        /// The script's name.
         name: String,
         /// What a call may take.
         budget: Duration,
@@ -57,7 +57,7 @@ pub enum ScriptError {
     /// It wanted more memory than it may have.
     #[error("{name}: stopped, it wanted more than {budget_bytes} bytes of memory")]
     Memory {
-        /// Of the script.
+        /// The script's name.
         name: String,
         /// What it may have.
         budget_bytes: usize,

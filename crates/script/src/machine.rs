@@ -319,7 +319,7 @@ struct Judge {
 }
 
 impl Judge {
-    /// Of a call's result, and whether it was stopped.
+    /// What a call comes to, given its result and whether it was stopped.
     fn result<R>(&self, (result, stopped): (mlua::Result<R>, bool)) -> Result<R, ScriptError> {
         if stopped {
             return Err(ScriptError::Time {

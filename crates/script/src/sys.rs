@@ -116,8 +116,8 @@ pub(crate) fn find_address() -> usize {
 /// Where a needle of `needle_len` bytes is in `len` bytes; -1: nowhere. Takes time in proportion to the two lengths.
 ///
 /// # Safety
-/// Both pointers are good for reading so many bytes. Only the prelude calls this: with a payload inside captured bytes
-/// that are borrowed for the call into Lua, and with a Lua string that is on its stack.
+/// `data` is good for reading `len` bytes, and `needle` for `needle_len`. Only the prelude calls this: with a payload inside captured
+/// bytes that are borrowed for the call into Lua, and with a Lua string that is on its stack.
 unsafe extern "C" fn find(
     data: *const u8,
     len: usize,

@@ -28,7 +28,7 @@ const AGE_NS_MAX: i64 = 20_000_000;
 pub(crate) struct InterfaceCounters {
     /// `None`: the kernel does not tell, or there is no interface.
     source: Option<Counting>,
-    /// What the interface loses meanwhile counts.
+    /// True while we capture from the interface: only then do its losses count.
     is_ours: bool,
     /// When it was asked last, on the system's clock.
     asked_ns: i64,
@@ -204,7 +204,7 @@ struct Bound {
 }
 
 impl Bound {
-    /// By how much each grew. The bound so far; `None`: one of them is unknown.
+    /// Adds by how much each counter grew. Returns the bound so far; `None`: one of them is unknown.
     fn add(&mut self, interface: u64, input: Option<u64>) -> Option<u64> {
         let interface_all = interface.saturating_add(self.interface_spare);
         let Some(input) = input else {

@@ -30,7 +30,7 @@ const NAP_NS: i64 = 8_000_000;
 
 /// … and where they are full before the kernel closes them by itself. On a virtual machine waking up took 20 to 40 µs of
 /// processor time, and with the system calls and cold caches that follow 80: as much as a thousand packets of 64 bytes.
-/// A queue's watermark may be late by so much more.
+/// A queue's watermark may be later by as much.
 const NAP_FULL_NS: i64 = 16_000_000;
 
 /// The same where nobody waits for the watermark: the caller can wait for as long.
@@ -100,7 +100,7 @@ pub(super) struct PacketEngine {
     tapped: Arc<TappedInterface>,
     socket: PacketSocket,
     ring: BlockRing,
-    /// It speaks for the interface.
+    /// The interface's first queue: it alone tells what the interface lost, and that frames are not those of the wire.
     is_first: bool,
     /// Since when the interface does not exist, on the monotonic clock.
     gone_since_ns: Option<i64>,
@@ -201,7 +201,7 @@ impl Engine for PacketEngine {
     /// The socket tells of an error also while it is polled.
     const LOOK_NS: i64 = 5_000_000;
 
-    /// Lends the next frames, of the block that is held or of one behind it.
+    /// Lends the next frames, of the block that is held or of a later one.
     fn fetch(&mut self, live: &mut Live) -> Result<bool, SourceError> {
         loop {
             let part = self.ring.lend();
@@ -300,7 +300,7 @@ impl Engine for PacketEngine {
 
     /// `None` counters if the kernel does not answer.
     fn statistics(&mut self, live: &mut Live, now_ns: i64) -> SourceStatistics {
-        // It may have been changed.
+        // The MTU may have been changed.
         self.ring.set_frame_bytes_max(self.tapped.frame_bytes_max());
         let mut lost = Vec::with_capacity(2);
         let (mut nic, mut as_of_ns) = (None, now_ns);

@@ -8,7 +8,7 @@ use super::sys::InterfaceQuery;
 /// How long a thread may be held up at full speed of the link, ms.
 const HOLD_MS: u64 = 60;
 
-/// A frame of 64 bytes takes 84 on the wire and 152 in the ring: at most so many times as much.
+/// A frame of 64 bytes takes 84 on the wire and 152 in the ring: less than this many times as much.
 const GROWTH: u64 = 2;
 
 /// Where a driver tells no speed (virtio, tun), Mbit/s.
@@ -18,7 +18,8 @@ const SPEED_MBIT: u64 = 10_000;
 const QUEUE_BYTES_MIN: u64 = 64 << 20;
 const QUEUE_BYTES_MAX: u64 = 512 << 20;
 
-/// All queues of an interface together get no more than this part of the memory: one in 32. It goes before the least.
+/// All queues of an interface together get no more than this part of the memory: one in 32. Where it is less than
+/// [`QUEUE_BYTES_MIN`], it prevails.
 const MEMORY_SHARE: u64 = 32;
 
 /// Bytes for each of `queues` queues of the interface.

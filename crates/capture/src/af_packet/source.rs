@@ -20,9 +20,10 @@ use retroscope_packet::LinkType;
 /// Bytes of a block. A frame must fit a block, or the kernel cuts it: this takes what the recorder's ring takes, 256 KiB,
 /// but for some headers.
 ///
-/// The kernel closes a block when it is full, and every [`RETIRE_MS`] the one that it is filling, however young, unless it is empty
-/// (since Linux 6.18; before, that long after it was opened). So a held-up reader loses nothing for the number of blocks times the retire time on a slow link, and for less on a fast one: at 500,000
-/// frames of 64 bytes a second a block holds 1,724, and half of the blocks are closed with 276.
+/// The kernel closes a block when it is full. It also closes the one that it is filling every [`RETIRE_MS`], however young that is,
+/// unless it is empty; kernels before Linux 6.18 close it [`RETIRE_MS`] after they opened it. So on a slow link a held-up reader loses
+/// nothing for the number of blocks times the retire time. On a fast link that time is shorter: at 500,000 frames of 64 bytes a second
+/// a block holds 1,724, and half of the blocks are closed with 276.
 const BLOCK_BYTES: u32 = 256 * 1024;
 
 /// Blocks at least: one is lent while the kernel fills others.
@@ -31,7 +32,7 @@ const BLOCKS_MIN: u32 = 4;
 /// After how many ms the kernel hands over a block that is not full.
 pub(super) const RETIRE_MS: u32 = 4;
 
-/// Spare sockets for each queue that shares an interface: so often it survives that the interface is removed and comes back.
+/// Spare sockets for each queue that shares an interface: the interface may be removed and come back as often.
 const SPARES: usize = 4;
 /// Spare sockets of all queues together.
 const SPARES_MAX: usize = 64;
@@ -129,7 +130,7 @@ impl Probed for Hooked {
     }
 
     /// Takes a filter that the kernel decides as we would (`kernel_filter`), and cuts frames in the kernel unless a filter
-    /// behind it wants to see all of them.
+    /// of the recorder wants to see all of them.
     fn open(self: Box<Self>, offer: &Offer) -> Result<Vec<Box<dyn Queue>>, SourceError> {
         let Self {
             mut tapped,

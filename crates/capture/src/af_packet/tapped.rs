@@ -44,7 +44,7 @@ const FANOUT_DEFRAGMENT: u16 = 0x8000;
 /// An interface, and what its sockets have in common.
 #[derive(Debug)]
 pub(super) struct TappedInterface {
-    /// Its sides are those that are taken.
+    /// As the user gave it, except that `sides` is never `Both` for a loopback interface, which would show each frame twice.
     pub(super) config: LiveConfig,
     pub(super) interface: NamedInterface,
     /// What every socket takes; `None`: all that comes.
@@ -61,7 +61,7 @@ pub(super) struct TappedInterface {
 /// What the threads of an interface have in common.
 #[derive(Debug)]
 struct Sharing {
-    /// How many sockets it is meant for, less those that failed.
+    /// Sockets that should share the interface, without those that failed.
     members: usize,
     group: Option<Group>,
     /// Sockets that were opened at the start.
@@ -79,7 +79,7 @@ struct Group {
 }
 
 impl TappedInterface {
-    /// An interface for so many queues, in the network namespace of the calling thread.
+    /// An interface that `queues` sockets are to share, in the network namespace of the calling thread.
     pub(super) fn new(config: LiveConfig, queues: usize) -> Result<Self, SourceError> {
         let interface = NamedInterface::new(&config.interface)?;
         let ring_bytes = config

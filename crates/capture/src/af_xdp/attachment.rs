@@ -231,17 +231,17 @@ impl Hold {
         self.failed.insert(line);
     }
 
-    /// Whether all of so many queues have what they need, but for those that have failed.
+    /// Whether all `queues` queues have what they need, but for those that have failed.
     pub(super) fn is_settled(&self, queues: u32) -> bool {
         (0..queues).all(|line| self.settled.contains(&line) || self.failed.contains(&line))
     }
 
-    /// From now on until `until_ns` on the monotonic clock, ask whether the host uses it.
+    /// From now until `until_ns` on the monotonic clock, [`Self::is_to_ask`] tells when to ask whether the host uses the interface.
     pub(super) fn ask_until(&mut self, until_ns: i64) {
         self.ask_until_ns = until_ns;
     }
 
-    /// Whether it is time to ask whether the host uses it; then that is not so again before `pause_ns` is over.
+    /// Whether it is time to ask whether the host uses the interface. If so, the next time is `pause_ns` later.
     pub(super) fn is_to_ask(&mut self, now_ns: i64, pause_ns: i64) -> bool {
         let is_due = (self.ask_ns..self.ask_until_ns).contains(&now_ns);
         if is_due {

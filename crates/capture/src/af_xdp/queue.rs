@@ -34,7 +34,8 @@ use crate::{
 /// From the stamp of a packet to its place in the receive ring at most: a driver's batch of 64.
 pub(super) const PLACING_NS: i64 = RECEIVE_PATH_NS;
 
-/// How long a queue that asks the driver itself waits at most before it returns. One that may ask for as long never sleeps.
+/// How long a queue that asks the driver itself waits at most before it returns. A queue whose busy-poll time is at least
+/// as long never sleeps.
 const BUSY_WAIT_NS: i64 = 8_000_000;
 
 /// Descriptors of a burst at most.
@@ -55,8 +56,9 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Binds the socket to a queue of an interface: zero-copy where the driver runs the program and can. Returns why not. Fails with
-    /// `EBUSY` where another socket still has the queue, or the driver is about something else: to copy for good would be no answer.
+    /// Binds the socket to a queue of an interface: zero-copy where the driver runs the program and can, else in copy mode. Returns
+    /// why packets are copied. Fails with `EBUSY` where another socket still has the queue or the driver is busy: that passes, and
+    /// copy mode would stay.
     pub(super) fn bind(
         &self,
         interface_index: i32,
@@ -444,7 +446,7 @@ impl Engine for XdpEngine {
         }
         let mut received = self.counter(word::RECEIVED) + shed;
         if self.line == 0 {
-            // Of queues without one of us.
+            // Packets of receive queues that have no socket of ours.
             let unseen = self.attachment.unseen();
             causes.push((LossCause::Unseen, Some(unseen)));
             received += unseen;
@@ -466,7 +468,7 @@ impl Engine for XdpEngine {
     }
 
     fn input_drops(&self, live: &Live) -> InputDrops {
-        // A native program runs before the input queues, a generic one behind them.
+        // A native program runs before the input queues, a generic one after them.
         match &live.counters {
             Some(counters) if !self.attachment.hold().is_native => counters.input_drops(),
             _ => InputDrops::None,

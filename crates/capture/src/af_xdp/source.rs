@@ -35,7 +35,7 @@ const LARGE_CHUNK: u16 = 4096;
 /// What the kernel keeps free in front of a packet (`XDP_PACKET_HEADROOM`).
 const HEADROOM: u16 = 256;
 
-/// Since then a packet of several buffers reaches a socket ("xsk: add support for AF_XDP multi-buffer on Rx path").
+/// The first Linux version in which a packet of several buffers reaches a socket ("xsk: add support for AF_XDP multi-buffer on Rx path").
 const JOINS_BUFFERS: (u32, u32) = (6, 6);
 
 /// Ethernet header and two tags.
@@ -45,7 +45,7 @@ const HEADERS: u32 = 22;
 const BUSY_NS: i64 = 2 * SECOND_NS;
 const BUSY_LOOK_NS: i64 = 10_000_000;
 
-/// Spare sockets for each queue: so often it survives that the interface is removed and comes back.
+/// Spare sockets for each queue: the interface may be removed and come back as often.
 const SPARES: usize = 4;
 /// Spare sockets of all queues together, where each has one.
 const SPARES_MAX: usize = 64;
@@ -72,7 +72,8 @@ pub struct XdpConfig {
 /// A live interface, through AF_XDP, behind the [`Source`] plug.
 ///
 /// Opening needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, and CAP_IPC_LOCK or a limit of locked memory that is high enough; the queues need
-/// no privilege. It captures in the network namespace of the thread that calls [`Source::probe`]; for an interface that comes back to be found, the queues must be served there too.
+/// no privilege. It captures in the network namespace of the thread that calls [`Source::probe`]; for an interface that comes back to
+/// be found, the queues must be served there too.
 #[derive(Debug)]
 pub struct XdpSource {
     config: XdpConfig,
@@ -249,7 +250,7 @@ fn open_queue(
                 // A new one for each try: what is left of one that did not bind is the kernel's business.
                 channel = taken.open_socket(&umem, chunks, chunk_bytes)?;
             }
-            // So the kernel says that there are no more queues; for the first one it means that it does not work at all.
+            // EINVAL means that the queue does not exist; for queue 0 it means that AF_XDP does not work here.
             Some(libc::EINVAL) if queue > 0 => return Ok(None),
             _ => return Err(taken.not_bound(queue, error)),
         }
@@ -280,7 +281,7 @@ fn open_spares(taken: &TakenInterface, opened: &mut [Opened]) -> Option<String> 
     None
 }
 
-/// An interface that was removed can be taken up again so many times, and not `wanted` times.
+/// The sentence that an interface, once removed, can be taken up again only `times` times instead of `wanted` times.
 fn few_spares(name: &str, times: usize, wanted: usize, error: &SourceError) -> String {
     let why = match error {
         // The chunks, which the first socket was allowed to lock, count once more.

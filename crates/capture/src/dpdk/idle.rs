@@ -1,7 +1,7 @@
 //! What a queue does while its device has nothing: look again at once, or sleep a moment.
 //!
 //! DPDK's drivers do not wait; who asks all the time takes a whole CPU. A queue asks all the time while packets come and for
-//! [`BUSY_NS`] behind the last one, then it sleeps between two looks.
+//! [`BUSY_NS`] after the last one, then it sleeps between two looks.
 //!
 //! Waking up is dear, 20 µs in a virtual machine: naps of 0.2 ms alone take 8 % of a CPU. So naps are the longer the longer nothing came,
 //! from an eighth of the silence at first to [`NAP_NS_LONGEST`] after some seconds, which costs less than 2 %.
@@ -43,14 +43,14 @@ const FRAME_BITS: u64 = 84 * 8;
 pub(super) struct Idle {
     descriptors: u16,
     is_vdev: bool,
-    /// Of a NIC's queue.
+    /// How long a NIC's queue sleeps at most; `None`: it never sleeps. Means nothing for a vdev.
     nap_ns: Option<i64>,
     /// Since when nothing came, on the monotonic clock, as far as anybody has looked.
     silent_since_ns: Option<i64>,
 }
 
 impl Idle {
-    /// For a queue of so many descriptors at a link of that speed in Mbit/s; 0: unknown.
+    /// For a queue with `descriptors` descriptors at a link of `megabits` Mbit/s; 0: unknown.
     pub(super) fn new(descriptors: u16, is_vdev: bool, megabits: u32) -> Self {
         Self {
             descriptors,

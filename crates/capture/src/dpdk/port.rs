@@ -23,9 +23,9 @@ use crate::{
 /// Packets of a burst at most.
 pub(super) const BURST: u16 = 64;
 
-/// Descriptors of a NIC's queue, if it has so many: 275 µs at 10 Gbit/s of the smallest frames.
+/// Descriptors of a NIC's queue, if it can have as many: 275 µs at 10 Gbit/s of the smallest frames.
 const DESCRIPTORS: u16 = 4096;
-/// Of a vdev, where they mean nothing to most.
+/// Descriptors of a vdev's queue, where they mean nothing to most drivers.
 const DESCRIPTORS_OF_VDEV: u16 = 512;
 
 /// Buffers beyond the descriptors: the burst that is lent, and what threads keep at hand.
@@ -58,7 +58,7 @@ pub(super) struct Opened {
     pub(super) notices: Vec<String>,
 }
 
-/// Opens the port of a device for up to so many threads and starts it.
+/// Opens the port of a device for up to `threads` threads and starts it.
 ///
 /// # Errors
 /// [`SourceError`].

@@ -89,7 +89,7 @@ impl PortQueues {
 pub(super) enum Stamping {
     /// The system's clock, when its burst was fetched.
     Fetch,
-    /// The driver's: units of so many ns since the UNIX epoch.
+    /// The driver's: units of this many ns since the UNIX epoch.
     Epoch(i64),
     /// The device's clock.
     Device(DeviceClock),
@@ -124,7 +124,7 @@ enum End {
     Open,
     /// It takes nothing more.
     Shut,
-    /// The others know. Until when they are waited for, on the monotonic clock.
+    /// The other queues were told. The first queue waits for their ends until `give_up_ns`, on the monotonic clock.
     Waiting { give_up_ns: i64 },
     /// All are at their end, or have had their time.
     Over,
@@ -213,7 +213,7 @@ impl DpdkEngine {
         if self.frames.is_empty() {
             return false;
         }
-        // Behind a stamp of the device, older ones may wait in another receive queue.
+        // After a frame that the device stamped, frames with older stamps may still wait in another receive queue.
         if matches!(self.stamping, Stamping::Fetch) || self.queues.len() == 1 {
             live.watermark.on_burst(newest_ns, Some(now_ns));
         }
@@ -231,7 +231,7 @@ impl DpdkEngine {
                 Some(offset) => offset,
                 None => {
                     let is_short = raw.bytes <= FRAME_BYTES_MAX;
-                    // Less comes where its segments are not what its head says.
+                    // Fewer bytes come when the segments are shorter than the head claims.
                     if !is_short || self.mbufs.gather(index, own_at, raw.bytes) < raw.bytes {
                         self.oversize += 1;
                         continue;

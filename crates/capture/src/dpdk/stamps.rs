@@ -10,7 +10,7 @@ const BASE_NS_MIN: i64 = 10_000_000;
 /// How often the clocks are compared.
 const READ_NS: i64 = 100_000_000;
 
-/// The first reading is this far behind at most, so that a drifting clock is followed.
+/// The first reading is this much older than the last one at most, so that a drifting clock is followed.
 const BASE_NS_MAX: i64 = 10_000_000_000;
 
 /// Both clocks at one moment.

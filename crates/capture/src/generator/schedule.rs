@@ -22,7 +22,7 @@ impl Interval {
         }
     }
 
-    /// The time of so many slots.
+    /// The time that `slots` slots take.
     fn times(self, slots: u64) -> Due {
         let product = u128::from(slots) * self.numerator;
         Due {

@@ -33,7 +33,7 @@ pub const DESTINATION_PORT: u64 = 1 << 7;
 /// All of them.
 pub const ADDRESSES_AND_PORTS: u64 = SOURCE | DESTINATION | SOURCE_PORT | DESTINATION_PORT;
 
-/// Woo and Park's key, 0x6d5a over and over, of so many bytes; 0: of an ordinary NIC's. Both directions of a conversation hash alike.
+/// Woo and Park's key, 0x6d5a over and over, `bytes` long; 0: as long as an ordinary NIC's. Both directions of a conversation hash alike.
 #[must_use]
 pub fn symmetric_key(bytes: usize) -> Vec<u8> {
     let bytes = if bytes == 0 { KEY_BYTES } else { bytes };
@@ -136,7 +136,7 @@ impl RssSettings {
         (!is_symmetric).then_some(Split::Key)
     }
 
-    /// Whether each of so many bits of the input from `start` on adds what the same bit of the field behind them adds.
+    /// Whether each of `bits` bits of the input from `start` on adds the same to the hash as the bit `bits` further on.
     fn is_pair_alike(&self, start: usize, bits: usize) -> bool {
         let mask = self.index_mask();
         (start..start + bits).all(|bit| {

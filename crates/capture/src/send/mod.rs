@@ -48,7 +48,7 @@ use crate::{
     interface::NamedInterface,
 };
 
-/// Without any progress for so long the interface does not take frames, unless it is said otherwise.
+/// Sending fails after this time without any progress, unless the user says otherwise: the interface takes no frames.
 const TIMEOUT_NS: i64 = SECOND_NS;
 
 /// Bytes of an Ethernet header, which an MTU does not count.
@@ -255,7 +255,7 @@ fn is_interrupted(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Interrupted
 }
 
-/// Frames of a sendmmsg(2) at most: the headers of so many stay on the stack and in the L1 cache.
+/// Frames of a sendmmsg(2) at most: as many headers fit on the stack and stay in the L1 cache.
 const BATCH: usize = 64;
 
 /// Sends the first frames of `frames`, whose bytes lie in `memory`, on a bound packet socket, up to [`BATCH`] of them.

@@ -47,7 +47,7 @@ type Work = Box<dyn FnOnce(&Counts) + Send>;
 #[derive(Debug, Default)]
 struct Counts {
     ends: AtomicBool,
-    /// In the queue.
+    /// Programs in the queue.
     waiting: AtomicU64,
     made: AtomicU64,
     failed: AtomicU64,

@@ -118,8 +118,8 @@ fn many(builder: &mut FunctionBuilder<'_>, program: &Program<'_>, tables: &mut V
     builder.ins().return_(&[kept]);
 }
 
-/// A loop over `count` packets, whose frames begin at `frames`: `body` makes the state behind a packet from that before it.
-/// Gives the last one, and leaves the builder behind the loop.
+/// A loop over `count` packets, whose frames begin at `frames`: `body` makes the state after a packet from that before it.
+/// Gives the last one, and leaves the builder after the loop.
 pub(super) fn each_packet<const N: usize>(
     builder: &mut FunctionBuilder<'_>,
     (frames, count): (Value, Value),
@@ -156,7 +156,7 @@ pub(super) fn each_packet<const N: usize>(
     last
 }
 
-/// A program on a packet of which `facts` are known: `kept` with bit `number` set where the packet is kept. Leaves the builder behind it.
+/// A program on a packet of which `facts` are known: `kept` with bit `number` set where the packet is kept. Leaves the builder after it.
 pub(super) fn with_program(
     (builder, registers): (&mut FunctionBuilder<'_>, Registers),
     program: &Program<'_>,

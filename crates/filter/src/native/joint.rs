@@ -194,7 +194,7 @@ impl Classes<'_, '_> {
         self.copy(facts);
     }
 
-    /// Goes on with packets of which so many bytes were captured.
+    /// Goes on with packets of which at least `bytes` bytes were captured.
     fn need(&mut self, facts: &mut Facts, bytes: u32, otherwise: Block) {
         facts.captured = u64::from(bytes);
         let is_enough = IntCC::UnsignedGreaterThanOrEqual;
@@ -242,7 +242,7 @@ impl Classes<'_, '_> {
         Bytes::whole(raw, bytes)
     }
 
-    /// All programs, one behind the other, on packets of which something is known.
+    /// All programs, one after the other, on packets of which something is known.
     fn copy(&mut self, facts: &Facts) {
         let mut result = self.builder.ins().iconst(I64, 0);
         for (bit, program) in (0..).zip(self.programs) {

@@ -86,7 +86,7 @@ impl Bytes {
         Self { raw, bytes, mask }
     }
 
-    /// The largest number that so many bytes hold.
+    /// The largest number that its bytes hold.
     pub(super) fn largest(self) -> u32 {
         largest(self.bytes)
     }
@@ -176,7 +176,7 @@ fn found<T: Copy>(loads: &[(Place, T)], place: Place) -> Option<T> {
         .map(|(_, load)| *load)
 }
 
-/// The largest number that so many bytes hold.
+/// The largest number that `bytes` bytes hold, 1 to 4.
 fn largest(bytes: u32) -> u32 {
     u32::MAX >> (32 - 8 * bytes)
 }

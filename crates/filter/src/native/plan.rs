@@ -8,9 +8,9 @@ use retroscope_bpf::{ANCILLARY, Instruction, load_bytes, op};
 /// Captured bytes that an accepted packet has, seen from an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Need {
-    /// From the start of the packet; [`Self::NEVER`] where every way ends with 0.
+    /// Bytes from the start of the packet; [`Self::NEVER`] where every way ends with 0.
     pub(super) captured: u64,
-    /// Behind the offset in `X`, as long as that keeps its value.
+    /// Bytes after the offset in `X`, as long as that keeps its value.
     pub(super) behind_x: u64,
 }
 

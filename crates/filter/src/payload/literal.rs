@@ -2,7 +2,7 @@
 
 use super::Wrong;
 
-/// What is said of a backslash with something else behind it than what strings know.
+/// What is said of a backslash that begins no escape of these strings.
 const UNKNOWN_ESCAPE: &str = r#"unknown escape; there are \xNN \n \r \t \\ \""#;
 
 /// Parses the string at `start`, which belongs to `operator`; gives its bytes and where the text goes on.

@@ -16,7 +16,7 @@ impl<T: Clone + Default> Chunked<T> {
         Self { chunks: Vec::new() }
     }
 
-    /// With room for so many elements from the start.
+    /// `elements` default values.
     pub(super) fn of(elements: usize) -> Self {
         let empty: Arc<[T]> = vec![T::default(); CHUNK].into();
         Self {

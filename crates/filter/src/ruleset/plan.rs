@@ -175,10 +175,10 @@ fn covering(expr: &Expr, limit: usize) -> Option<Vec<Conjunction>> {
     }
 }
 
-/// [`rank`] of what cannot be looked up.
+/// The [`rank`] of a primitive that cannot be looked up.
 const RANKS: usize = 1 << 20;
 
-/// How many packets a primitive lets through, in no unit; from [`RANKS`] on it cannot be looked up.
+/// How many packets a primitive lets through compared with others: a rank, not a count. [`RANKS`]: it cannot be looked up.
 fn rank(literal: &Literal) -> usize {
     if literal.negated {
         return RANKS;

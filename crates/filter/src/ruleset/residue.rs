@@ -83,7 +83,7 @@ impl Residue {
         let (mut loose, alone): (Vec<_>, Vec<_>) = single.partition(|(_, program)| program.joins());
         self.single = alone;
         self.units.retain_mut(|unit| {
-            // It mostly runs for nobody.
+            // At most half of its rules are left.
             if unit.live.count_ones() as usize * 2 <= unit.rules.len() {
                 loose.extend(unit.members());
                 unit.joint.give_up();

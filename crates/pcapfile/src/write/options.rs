@@ -108,7 +108,7 @@ impl<'b> Encoder<'b> {
         Ok(())
     }
 
-    /// The zeros behind so many bytes.
+    /// The zeros after `length` bytes, up to a multiple of four.
     pub(super) fn padding(&mut self, length: usize) {
         self.raw(&[0; 3][..length.next_multiple_of(4) - length]);
     }

@@ -2,8 +2,8 @@
 //!
 //! Where there are several rules, one of them may use half of a limit; the other half is kept for the others, in equal shares. What
 //! a rule uses beyond its own share it takes from what no rule was promised. So a rule below its share is never refused because of
-//! another. Where there are more rules than a limit has halves to give, a share is 1, and as much as half of the limit is
-//! kept for rules that use nothing.
+//! another. Where there are more other rules than half of the limit has units, a share is 1 all the same, and no more than
+//! half of the limit is kept for rules that use nothing.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},

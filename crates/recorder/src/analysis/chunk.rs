@@ -85,7 +85,7 @@ pub(crate) struct Walk<'r> {
 }
 
 impl<'r> Walk<'r> {
-    /// From the first packet of a chunk.
+    /// Starts at the first packet of a chunk.
     pub(crate) fn new(packets: Packets<'r>) -> Self {
         Self { packets, passed: 0 }
     }

@@ -34,7 +34,7 @@ pub(crate) struct DirectorConfig {
     pub(crate) hold_ns: i64,
     /// Rules, numbered from 0; a higher number is a trigger by hand.
     pub(crate) rules: usize,
-    /// No dump starts for so long after the end of a window of the same rule and expression, ns.
+    /// How long after the end of a window no dump of the same rule and expression starts, ns.
     pub(crate) hold_off_ns: i64,
     /// Dumps open at once at most, those by hand apart.
     pub(crate) max_dumps: usize,
@@ -126,7 +126,7 @@ pub(crate) struct Director<K> {
     limits_ns: i64,
     /// Hits of each rule that started no dump since its last one.
     since: Vec<Suppressions>,
-    /// By producer, whether the clock waits for it; all do that are not here.
+    /// For each producer, whether it promises watermarks, by which the windows of its hits close; a missing entry: it does.
     promises: Vec<bool>,
 }
 
@@ -153,7 +153,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
     }
 
-    /// Live: by producer, whether it promises watermarks, which are the clock.
+    /// Live: for each producer, whether it promises watermarks, which are the clock.
     pub(crate) fn set_promises(&mut self, promises: Vec<bool>) {
         self.promises = promises;
     }

@@ -14,7 +14,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Functions {
     pub(crate) triggers: TriggerScripts,
-    /// In place of the dump template.
+    /// Used in place of the dump template.
     pub(crate) dump: Option<DumpFunction>,
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct NativeCode {
     compiler: OnceLock<Option<Compiler>>,
     /// Programs that are still compiled at once.
     at_once: AtomicUsize,
-    /// Those beyond, until the thread is there.
+    /// Programs that the thread is to compile, until it is there.
     later: Mutex<Vec<Work>>,
     /// Why a program stays with the interpreter: the first reason.
     failure: OnceLock<String>,
@@ -89,7 +89,7 @@ impl NativeCode {
         }
     }
 
-    /// Whether what costs so much is still compiled at once; then it is counted.
+    /// Whether a program that costs `cost` is still compiled at once; if so, its cost is counted.
     fn is_at_once(&self, cost: usize) -> bool {
         let at_once = self.at_once.load(Relaxed);
         let is_at_once = at_once >= cost && cost > 0;

@@ -27,7 +27,7 @@ impl Rules {
         }
     }
 
-    /// For a thread of the data path.
+    /// A reader of the rules, for a thread of the data path.
     pub(crate) fn reader(&self) -> RuleReader {
         self.set.reader()
     }
@@ -71,7 +71,7 @@ impl Rules {
         self.link_types.contains(&link_type)
     }
 
-    /// Those it was called for.
+    /// The link types that it was called for.
     pub(crate) fn link_types(&self) -> impl Iterator<Item = LinkType> {
         self.link_types.iter().copied()
     }

@@ -24,10 +24,10 @@ use crate::{
 
 /// Rules that run one by one at most.
 const FEW: usize = 4;
-/// Rules that run as one function at most. For so many ports and hosts that is quicker than a rule set. For many more it gains less, and
-/// as long as there is no code for all of them, their programs one by one are slower than the set.
+/// Rules that run as one function at most. For up to as many ports and hosts that is quicker than a rule set. For many more it gains
+/// less, and as long as there is no code for all of them, their programs one by one are slower than the set.
 const FEW_TOGETHER: usize = 16;
-/// And at least.
+/// Rules that run as one function at least.
 const TOGETHER_MIN: usize = 2;
 /// Longer texts are lists: looked up rather than compiled by libpcap, which takes long for them.
 const SHORT_TEXT_BYTES: usize = 512;
@@ -47,7 +47,7 @@ struct Rule {
 /// A packet that matches a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RuleHit {
-    /// Of those given to [`Triggers::find`].
+    /// Its index among the frames that were given to [`Triggers::find`].
     pub(crate) frame: usize,
     pub(crate) rule: usize,
 }

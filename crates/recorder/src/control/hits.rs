@@ -50,7 +50,7 @@ impl Reason {
         }
     }
 
-    /// In words, if a limit refused the hit.
+    /// The limit that refused the hit, in words; `None`: none did.
     fn limit(self) -> Option<&'static str> {
         match self {
             Self::DumpsPerMinute => Some("too many dumps in a minute"),

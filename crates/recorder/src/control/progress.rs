@@ -15,7 +15,7 @@ use crate::control::{hits::HitCounts, lock};
 /// How far the dumper may read.
 #[derive(Debug)]
 pub(crate) enum Progress {
-    /// Offline: behind the analyzer, so that what a dump sees depends on the packets only.
+    /// Offline: up to where the analyzer is, so that what a dump sees depends on the packets only.
     Follow {
         /// Records that the analyzer has passed.
         positions: Positions,
@@ -170,7 +170,7 @@ impl Gate {
 pub(crate) struct AnalyzerCounters {
     pub(crate) analyzed: AtomicU64,
     pub(crate) lapped: AtomicU64,
-    /// Of `lapped`, those that came while there were rules.
+    /// How many of the `lapped` ones came while there were rules.
     pub(crate) unseen: AtomicU64,
     /// What hits became. The lock is taken once a batch, and by who asks.
     pub(crate) hits: Mutex<HitCounts>,
@@ -211,7 +211,7 @@ impl AnalyzerCounters {
 /// run knows the same.
 #[derive(Debug, Default)]
 pub(crate) struct Costs {
-    /// Whether there is anything. It carries nothing with it: the lock does.
+    /// Whether costs are waiting. It orders no other access: the mutex protects the data.
     any: AtomicBool,
     by_rule: Mutex<BTreeMap<usize, Cost>>,
 }

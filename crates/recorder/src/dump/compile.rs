@@ -21,7 +21,7 @@ use crate::{
 /// The thread `dump-compiler`, started with the first filter that needs it.
 #[derive(Debug)]
 pub(super) struct DumpCompiler {
-    /// From files everything waits in any case, and no dump runs in real time.
+    /// False from files: there everything waits in any case, and no dump runs in real time.
     is_live: bool,
     thread: Option<(mpsc::Sender<Work>, mpsc::Receiver<u64>)>,
     /// How many link types open dumps are ready for.
@@ -31,7 +31,7 @@ pub(super) struct DumpCompiler {
 /// A filter to compile.
 #[derive(Debug)]
 struct Work {
-    /// Of its dump.
+    /// The number of its dump.
     id: u64,
     filter: Filter,
     link_types: Vec<LinkType>,
@@ -73,7 +73,7 @@ impl DumpCompiler {
         thread.is_some_and(|(work_tx, _)| work_tx.send(work).is_ok())
     }
 
-    /// Begins with the dumps whose filters are compiled, or with all if nobody is left to compile them: this thread does then. Takes
+    /// Begins with the dumps whose filters are compiled, or with all if the thread is gone: then the dumper compiles them itself. Takes
     /// the filters of open dumps over for link types that turned up since they were opened.
     pub(super) fn take_up(
         &mut self,
@@ -111,7 +111,7 @@ impl DumpCompiler {
         }
     }
 
-    /// The next dump whose filter is compiled. `Disconnected`: the thread is gone, and what it had left comes no more.
+    /// The next dump whose filter is compiled. `Disconnected`: the thread is gone, and the filters it had left come no more.
     fn take(&mut self) -> Result<u64, TryRecvError> {
         let Some((_, done)) = &self.thread else {
             return Err(TryRecvError::Empty);
@@ -130,7 +130,7 @@ impl DumpCompiler {
     }
 }
 
-/// Starts the thread. It ends when nobody submits any more, behind the filter that it is at.
+/// Starts the thread. It ends when nobody submits any more, after the filter that it is at.
 fn start() -> io::Result<(mpsc::Sender<Work>, mpsc::Receiver<u64>)> {
     let (work_tx, work) = mpsc::channel::<Work>();
     let (done, done_rx) = mpsc::channel();

@@ -25,7 +25,7 @@ struct State {
     /// How long it was away, as far as that was told.
     ns: u64,
     now: Whereabouts,
-    /// It was told that nothing of it is recorded any more.
+    /// The user was told that nothing of this source is recorded any more.
     is_whole_told: bool,
 }
 
@@ -35,7 +35,7 @@ enum Whereabouts {
     Here,
     /// Away; up to when that was told, ns of ring time.
     Away { told_ns: i64 },
-    /// Away to the end of the recorder. What is not in `ns` yet began here, on the monotonic clock.
+    /// Away until the recorder ends. The part of this time that is not in `ns` yet began at `mono_ns`, on the monotonic clock.
     ForGood { mono_ns: i64 },
 }
 

@@ -26,7 +26,7 @@ pub const LOST_INTERFACE_LIMIT: &str = "interface-limit";
 /// Packets that carry stamps from the other side of a step of the clock, and so are at a wrong place.
 pub(crate) const CLOCK_STEP: &str = "clock-step";
 
-/// Packets that may have been lost: no more than so many, and none in the ledger.
+/// Packets that may have been lost: an upper bound, which is in no ledger.
 pub(crate) const PERHAPS_LOST: &str = "unknown";
 
 /// The interface was down or removed: nobody knows what passed.
@@ -125,7 +125,7 @@ impl QueueCounters {
         !self.promises_nothing.load(Relaxed)
     }
 
-    /// A packet with a stamp of another clock came, so far ahead of the system's, ns.
+    /// A packet came with a stamp of another clock, `ns` ahead of the system's.
     pub(crate) fn set_ahead(&self, ns: i64) {
         self.ahead_ns.store(ns.max(-i64::MAX), Relaxed);
     }
@@ -179,7 +179,7 @@ impl QueueCounters {
         }
         let no_bucket = Some(self.no_bucket.load(Relaxed));
         add_loss(&mut snapshot.lost, LOST_NO_BUCKET, no_bucket);
-        // Hardly anybody has so many interfaces.
+        // Listed only where there are any: few recordings reach the limit of interfaces.
         let interface_limit = Some(self.interface_limit.load(Relaxed)).filter(|n| *n > 0);
         if interface_limit.is_some() {
             add_loss(&mut snapshot.lost, LOST_INTERFACE_LIMIT, interface_limit);
@@ -258,7 +258,7 @@ fn as_seconds<S: Serializer>(ns: &u64, serializer: S) -> Result<S::Ok, S::Error>
 }
 
 impl SourceSnapshot {
-    /// Sums the queues of one source, whose interface was away so often and for so many ns.
+    /// Sums the queues of one source. `gaps`: how often its interface was away, `gap_ns`: for how long in all.
     pub(crate) fn of<'a>(
         name: &str,
         queues: impl Iterator<Item = &'a QueueCounters>,

@@ -89,7 +89,7 @@ impl Interfaces {
 pub(crate) struct InterfaceCache {
     shared: Arc<Interfaces>,
     known: Vec<Arc<Interface>>,
-    /// Of the first so many of them, each once.
+    /// How many of the interfaces were looked at, and their link types, each once.
     link_types: (usize, Vec<LinkType>),
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Records go to memory past the cache, and the analyzer reads them back on another processor: of frames of 1514 bytes that
 //! took it longer than to try a filter on them. A live inserter has the frames in its first-level cache. So where a few rules run
-//! as programs, it tries them itself before it stores a burst, and leaves word up to which record there are *suspects*:
-//! packets that match a rule, or may be a fragment where flows are wanted. Behind it the analyzer need not look at
+//! as programs, it tries them itself before it stores a burst, and publishes up to which record there are *suspects*:
+//! packets that match a rule, or may be a fragment where flows are wanted. After that record the analyzer need not look at
 //! packets, nor wake up for them: it is called where there is a suspect, and now and then to move on. It still counts all packets, looks
 //! at those that are suspect, and alone decides what becomes of a hit.
 //!
@@ -36,16 +36,16 @@ const RING_SHARE: u64 = 8;
 /// engine is stored in less as long as half of its time is left.
 const BUSY_NS: i64 = REST_NS_MAX;
 
-/// For each producer, behind which of its records none is suspect. One inserter writes each, the analyzer reads.
+/// For each producer, the record after which none is suspect. One inserter writes each mark, the analyzer reads them.
 #[derive(Debug, Clone)]
 pub(crate) struct Suspects(Arc<[Mark]>);
 
-/// On lines of their own: inserters write them once a burst.
+/// A producer's mark, on a cache line of its own: its inserter writes it once a burst.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Mark(AtomicU64);
 
-/// One inserter's.
+/// The look-out of one inserter.
 #[derive(Debug, Clone)]
 pub(crate) struct Lookout {
     rules: Rules,
@@ -59,7 +59,7 @@ pub(crate) struct Lookout {
     has_time: bool,
     /// Whether a suspect record was stored since the analyzer was last called.
     is_due: bool,
-    /// Bytes that were stored since then, and from how many on the analyzer is called even if none is suspect.
+    /// Bytes stored since the analyzer was last called, and the number from which on it is called even if none is suspect.
     unread: u64,
     unread_max: u64,
 }
@@ -118,7 +118,7 @@ impl Lookout {
         (lookout, suspects)
     }
 
-    /// Looks at frames that the producer will store as they stand, behind the `first` records that it stored so far.
+    /// Looks at frames that the producer will store as they stand, after the `first` records that it has stored.
     pub(crate) fn look(
         &mut self,
         (producer, first): (usize, u64),

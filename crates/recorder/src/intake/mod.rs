@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// Stamps that jump back so often are in disorder; once is a packet that is late.
+/// From this many jumps back on, stamps count as disordered; a single one is a late packet.
 const DISORDER_MIN: u64 = 2;
 
 /// See the module.
@@ -70,7 +70,7 @@ impl SourceIntake {
 }
 
 impl Intake {
-    /// For sources of these names, with so many queues.
+    /// `sources`: their names, and how many queues each has.
     pub(crate) fn new(
         sources: impl Iterator<Item = (String, usize)>,
         interfaces: Arc<Interfaces>,
@@ -128,7 +128,7 @@ impl Intake {
         (away.is_first_whole() && goes_on).then(|| name.clone())
     }
 
-    /// By producer of a live recorder, whether its queue promises watermarks.
+    /// For each producer of a live recorder, whether its queue promises watermarks.
     pub(crate) fn promises(&self) -> Vec<bool> {
         let queues = self.sources.iter().flat_map(|source| &source.queues);
         queues.map(|queue| queue.promises()).collect()

@@ -49,7 +49,7 @@ pub struct Config {
     pub bytes_per_hour: u64,
     /// Bytes kept of each packet; 0: all.
     pub snaplen: u32,
-    /// Stop after storing so many packets.
+    /// Stop after storing this many packets.
     pub count: Option<u64>,
     /// Stop after this time; offline, of packet time.
     pub duration: Option<Duration>,

@@ -75,7 +75,7 @@ const ANALYZER_WAIT: Duration = Duration::from_millis(10);
 const NO_DUMP_ANALYZER_WAIT: Duration = Duration::from_millis(100);
 /// How long an analyzer that has caught up with live traffic sleeps before it asks to be woken, where it was woken sooner than
 /// that the last time. On a link that is never idle it would be woken for every publication, and each time with a system call
-/// of the inserter's. One whose packets come in blocks is woken once for those that come together, right behind the inserter:
+/// of the inserter's. One whose packets come in blocks is woken once for those that come together, right after the inserter:
 /// a timer would cost more, because it wakes a CPU that sleeps.
 const ANALYZER_PAUSE: Duration = Duration::from_millis(2);
 /// Stamps of overwritten buckets kept offline, so that `missing` is exact.
@@ -242,7 +242,7 @@ impl Recorder {
     }
 }
 
-/// What engines may take over. With `-c` they filter nothing: what comes behind the last packet is counted as filtered.
+/// What engines may take over. With `-c` they filter nothing: what comes after the last packet is counted as filtered.
 fn offer(config: &Config, expressions: &mut Expressions, link_types: &[LinkType]) -> Offer {
     let filter = expressions.filter.as_mut();
     let programs = match filter {

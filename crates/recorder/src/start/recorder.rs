@@ -89,8 +89,8 @@ pub struct Status {
     pub sources: Vec<SourceSnapshot>,
     /// The ring.
     pub ring: RingStatistics,
-    /// All packets that were stored so long ago or later are in the ring: elapsed time, whatever their stamps. `None`: files, whose time
-    /// is not ours.
+    /// How far the ring reaches back: all packets stored within this time are in it. Elapsed time, whatever their stamps. `None`: files,
+    /// whose time is not ours.
     pub history: Option<Duration>,
     /// Packets that the analyzer has seen, and those it was too slow for.
     pub analyzed: u64,
@@ -125,7 +125,7 @@ pub struct Summary {
     pub scripts_failed: u64,
     /// The last 10,000 dumps, in the order of triggers.
     pub dumps: Vec<DumpReport>,
-    /// Those that were finished before them.
+    /// The dumps that were finished before these.
     pub dumps_before: DumpCounts,
     /// Sources that ended by an error.
     pub errors: Vec<SourceError>,
@@ -164,7 +164,7 @@ impl Handle {
 }
 
 impl Recorder {
-    /// For signals and the like.
+    /// What stops and triggers this recorder from other threads, for signals and the like.
     #[must_use]
     pub fn handle(&self) -> Handle {
         Handle {

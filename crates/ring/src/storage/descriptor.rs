@@ -132,13 +132,13 @@ impl Descriptor {
         }
     }
 
-    /// As they are stored.
+    /// The bytes of descriptors, as they are stored.
     pub(crate) fn as_bytes(descriptors: &[Self]) -> &[u8] {
         // SAFETY: a descriptor is two words without padding, any byte of which may be read.
         unsafe { std::slice::from_raw_parts(descriptors.as_ptr().cast(), size_of_val(descriptors)) }
     }
 
-    /// From its words in a region of another process, whatever they hold.
+    /// Makes a descriptor of two words in a region of another process, whatever they hold.
     #[cfg(not(loom))]
     pub(crate) fn from_words(words: [u64; 2]) -> Self {
         Self(words)

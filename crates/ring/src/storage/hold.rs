@@ -13,7 +13,7 @@ pub(crate) struct Hold {
     bucket: BucketRef,
     /// What times are relative to.
     base_ns: i64,
-    /// Of the committed mark, what this reader has loaded (Acquire).
+    /// The committed mark as this reader loaded it last (Acquire).
     seen: Cell<usize>,
 }
 
@@ -64,7 +64,7 @@ impl Hold {
     /// The first `count` records.
     ///
     /// # Panics
-    /// Unless so many were committed.
+    /// If fewer were committed.
     #[inline(always)]
     pub(crate) fn records(&self, count: usize) -> Records<'_> {
         if let Some(last) = count.checked_sub(1) {
@@ -96,8 +96,8 @@ pub(crate) struct Records<'r> {
     memory: BucketMemory<'r>,
     /// What times are relative to.
     base_ns: i64,
-    /// So many were committed, and the commitment (P1) of this generation was synchronised with. The hold, which is borrowed,
-    /// keeps the bucket in it: no claim succeeds.
+    /// At most as many as were committed. The commitment (P1) of this generation was synchronised with, and the hold, which is
+    /// borrowed, keeps the bucket in this generation: no claim succeeds.
     count: usize,
 }
 

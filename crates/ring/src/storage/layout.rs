@@ -48,7 +48,7 @@ pub(crate) struct Layout {
     buckets: usize,
     steps: usize,
     interfaces: usize,
-    /// Of bucket 0, not of its header.
+    /// Where bucket 0 begins, not its header.
     pub(crate) first_bucket: usize,
     pub(crate) end: usize,
     /// Number of slots for interfaces.
@@ -129,7 +129,7 @@ impl Layout {
 }
 
 impl RegionHeader {
-    /// Of a region that this process makes.
+    /// The header of a region that this process makes.
     pub(crate) fn new(layout: Layout, config: &RingConfig, pages: Pages) -> Self {
         let number = PAGES.iter().position(|one| *one == pages);
         Self {

@@ -149,7 +149,7 @@ impl OpenBucket {
         (self.stored.min_ns, self.stored.max_ns)
     }
 
-    /// Whether at least so many captured bytes, or so many records, are stored and not published.
+    /// Whether at least `bytes` captured bytes, or `records` records, are stored and not published.
     pub(crate) fn is_due(&self, bytes: u64, records: usize) -> bool {
         self.stored.bytes - self.committed_bytes >= bytes
             || self.stored.count - self.committed >= records

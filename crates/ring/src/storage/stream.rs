@@ -30,7 +30,7 @@ impl CopyLines {
     /// Other threads may see these stores before earlier ones and after later ones, until [`fence`].
     ///
     /// # Safety
-    /// `from` is valid for reads and `to` for writes of so many bytes, nobody else accesses the latter, and they do not overlap.
+    /// `from` is valid for reads and `to` for writes of `bytes` bytes, nobody else accesses the latter, and they do not overlap.
     /// `to` is a multiple of [`LINE_BYTES`].
     #[inline]
     pub(super) unsafe fn copy(self, to: *mut u8, from: *const u8, bytes: usize) {

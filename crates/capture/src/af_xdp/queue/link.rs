@@ -113,7 +113,8 @@ impl XdpEngine {
         self.attachment.hold().is_settled(self.queues)
     }
 
-    /// Tells of an MTU that allows frames which do not fit, once for each time that it rises so far, and why, or what helps.
+    /// Tells of an MTU that allows frames which do not fit, once each time that it rises above what fits. `reason`: why they
+    /// do not fit, or what helps.
     pub(super) fn tell_mtu(&mut self, live: &mut Live, reason: &str) {
         let Some(bytes_max) = self.attachment.take_mode.packet_bytes_max else {
             return;
@@ -186,7 +187,8 @@ impl XdpEngine {
     /// Closes the socket and puts a spare one in its place, if there is one.
     fn renew(&mut self) -> Result<(), SourceError> {
         let Some(spare) = self.opened.spares.pop() else {
-            // Without an interface it is in nobody's way: recording ends when there is another one.
+            // The socket of a removed interface holds no receive queue: recording fails only when there is an interface to
+            // bind to (`bind`).
             return if self.is_removed {
                 Ok(())
             } else {
@@ -249,7 +251,7 @@ impl XdpEngine {
         live.look_due_ns = now_ns.saturating_add(REFUSED_LOOK_NS);
         let was_native = hold.is_native;
         let used = self.taken.host_use();
-        // What was said is said of the name.
+        // That was asked by name: it holds only if the interface still has this name.
         if !self.taken.interface.has_name(index) {
             return Ok(None);
         }

@@ -6,7 +6,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Severity {
-    /// As it should be.
+    /// It is as it should be.
     Ok,
     /// Worth knowing: recording works, perhaps not as well as it could.
     Note,
@@ -31,7 +31,7 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    /// As it should be.
+    /// A finding that is as it should be.
     pub(super) fn ok(check: &'static str, what: impl Into<String>) -> Self {
         Self::new(Severity::Ok, check, what, "nothing to do")
     }

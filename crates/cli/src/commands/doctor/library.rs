@@ -4,7 +4,7 @@ use super::{finding::Finding, read};
 
 pub(super) const CHECK: &str = "libpcap";
 
-/// By the mappings of this process.
+/// What is to be said of the library that this process has mapped.
 pub(super) fn finding() -> Finding {
     judge(mapped(&read("/proc/self/maps").unwrap_or_default()))
 }

@@ -1,7 +1,7 @@
 //! `--bench`: how fast an expression is evaluated, by each of the ways to do it, on the packets of a file.
 //!
 //! The packets are read into memory first and gone over again and again, so small files are measured in the cache. All ways
-//! get 64 packets at a time where the file has so many of one interface in a row, and take turns, so that what else the
+//! get 64 packets at a time where the file has as many of one interface in a row, and take turns, so that what else the
 //! machine does hits all of them.
 
 use std::{
@@ -178,7 +178,7 @@ fn agree(ways: &mut [Way<'_>], runs: &[Run<'_>]) -> Result<u64, Failure> {
     Ok(matches)
 }
 
-/// Seconds for so many passes over all packets.
+/// Seconds for `passes` passes over all packets.
 fn time(way: &mut Way<'_>, runs: &[Run<'_>], passes: u32) -> f64 {
     let start = Instant::now();
     for _ in 0..passes {

@@ -3,7 +3,7 @@
 //! On a terminal one status line is redrawn in place every second and cleared before anything else is printed; else a
 //! plain line appears every 10 seconds.
 //!
-//! What a storm of triggers has to say is cut: so many lines at once, and then how many more there would have been.
+//! What a storm of triggers has to say is cut: a number of lines at once, and then how many more there would have been.
 
 use std::{
     io::{self, IsTerminal, Write, stderr},

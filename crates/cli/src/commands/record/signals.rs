@@ -28,7 +28,7 @@ pub(crate) struct Signals {
 #[derive(Debug, Default)]
 struct SignalState {
     stage: Mutex<Stage>,
-    /// For sources that wait in a read.
+    /// The flag that sources look at while they wait in a read.
     stop: Arc<AtomicBool>,
     statistics: AtomicBool,
     aborted: AtomicBool,

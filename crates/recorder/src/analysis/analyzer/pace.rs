@@ -69,7 +69,7 @@ impl Refusals {
 #[derive(Debug, Default)]
 pub(super) struct Unseen {
     pub(super) packets: u64,
-    /// Of them, those that were not told.
+    /// How many of these the user was not told of yet.
     untold: u64,
     told_ns: Option<i64>,
     /// Where they were, by producer.
@@ -79,7 +79,7 @@ pub(super) struct Unseen {
 }
 
 impl Unseen {
-    /// A batch of a producer begins at `time_ns`, and so many before it are lost.
+    /// A batch of a producer begins at `time_ns`; `lost` packets before it were overwritten.
     pub(super) fn batch(&mut self, producer: usize, time_ns: i64, lost: u64) {
         if producer >= self.last_ns.len() {
             self.last_ns.resize(producer + 1, i64::MIN);
@@ -98,7 +98,7 @@ impl Unseen {
         gaps.iter().map(|gap| gap.packets).sum()
     }
 
-    /// So many more were found at a moment of the monotonic clock; the sentence to say, at once and then once a minute.
+    /// `packets` more were found at `mono_ns` on the monotonic clock. Returns the sentence to say, at once and then once a minute.
     pub(super) fn add(&mut self, packets: u64, mono_ns: i64) -> Option<String> {
         self.packets += packets;
         self.untold += packets;

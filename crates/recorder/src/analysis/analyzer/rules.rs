@@ -86,7 +86,7 @@ impl Core {
         }
     }
 
-    /// Offline, where bytes are limited: the same at the packet behind each stretch, when the dumper has written all that it wants of
+    /// Offline, where bytes are limited: the same at the packet after each stretch, when the dumper has written all that it wants of
     /// the packets before it. So what the director knows is a function of the packets, whatever the threads do and whatever the
     /// size of the ring.
     pub(super) fn settle_before(&mut self, record: u64, packet: &Packet<'_>) {
@@ -122,7 +122,7 @@ impl Core {
         }
     }
 
-    /// So many packets were overwritten before they were read, in all.
+    /// `lapped` packets in all were overwritten before they were read.
     pub(super) fn was_lapped(&mut self, lapped: u64, mono_ns: i64) {
         let news = lapped.saturating_sub(std::mem::replace(&mut self.lapped, lapped));
         let unseen = self.unseen_of(news);

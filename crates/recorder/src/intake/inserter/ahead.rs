@@ -1,7 +1,7 @@
-//! Frames whose stamps are judged by themselves ([`Sequence`]), with those behind them that the judgement takes.
+//! Frames whose stamps are judged by themselves ([`Sequence`]), with the later ones that the judgement needs.
 //!
-//! A packet that is behind its file's time is the first one behind a step, or late: which, those that follow it tell. A file can be read
-//! on until they have, so that each of its packets is stored at the place that is its own. What must wait is copied, because an engine
+//! A packet that is behind its file's time is either the first one after a step or late: the packets after it decide which. A file can be
+//! read on until that is decided, so that each of its packets is stored at the place that is its own. What must wait is copied, because an engine
 //! lends one burst at a time. Live nothing waits: what comes before a step is believed is late.
 
 use std::collections::VecDeque;
@@ -25,14 +25,14 @@ pub(super) struct Ahead {
     copy: Option<Copy>,
     /// Frames that were looked at.
     seen: usize,
-    /// Those before this one have their offset.
+    /// Frames before this one have their offset.
     pub(super) decided: usize,
     /// The first one behind, if any is undecided.
     first_behind: usize,
     steps: VecDeque<Step>,
-    /// Of the packets in a row that are behind, so many were stored before that was decided.
+    /// How many of the packets in a row that are behind were stored before it was decided whether they follow a step.
     given_up: u64,
-    /// Those that turned out to be behind a step, or may be.
+    /// Packets that were stored as late and turned out to follow a step, or may follow one.
     misplaced: Option<Misplaced>,
 }
 
@@ -137,7 +137,7 @@ impl Ahead {
         let waiting = copy.as_ref().map_or(0, |copy| copy.memory.len());
         self.copy = copy;
         if self.waits && waiting > WAITING_BYTES_MAX && self.decided < self.seen {
-            // Whether they are late or behind a step is not known in time.
+            // Whether they are late or follow a step is not known in time.
             self.misplaced = self.sequence.behind();
             self.given_up += 1;
         }
@@ -178,7 +178,7 @@ impl Ahead {
         (cursor - gone, status)
     }
 
-    /// Packets that are stored elsewhere than behind the step that they follow, or may follow.
+    /// Packets that follow a step, or may, and were stored as if there were none.
     pub(super) fn take_misplaced(&mut self) -> Option<Misplaced> {
         self.misplaced.take()
     }

@@ -126,7 +126,7 @@ impl FrameWriter {
         dealt_with
     }
 
-    /// Stores any frame, or counts why not. False: it is beyond `-c`, neither stored nor counted, and nothing behind it is to be.
+    /// Stores any frame, or counts why not. False: it is beyond `-c`, neither stored nor counted, and nothing after it is to be.
     pub(super) fn store(
         &mut self,
         frame: &Frame<'_>,

@@ -1,14 +1,14 @@
 //! Stamps of the system's clock, as ring time.
 //!
-//! A step is noticed by reading the clocks behind a burst ([`RingClock::now`]); which of its frames were stamped before it, their
-//! stamps tell: with one offset they are just behind now, with the other they are as far from that as the step went, or ahead.
+//! A step is noticed by reading the clocks after a burst ([`RingClock::now`]). Which of its frames were stamped before the step, their
+//! stamps tell: with the right offset they are a little earlier than now, with the other one they are off by the size of the step.
 
 use retroscope_capture::FrameMeta;
 
 use crate::control::ring_time::Moment;
 
-/// So long after frames with stamps behind a step have come, one with a stamp from before it may still come, ns: another CPU had stamped
-/// it, and was held up.
+/// For this long after the first frame with a stamp from after a step, a frame with a stamp from before it may still come, ns: the CPU
+/// that stamped it was held up.
 const SETTLE_NS: i64 = 2_000_000_000;
 /// What an engine says about the present is at most this old, ns: an offset that makes it older is not the one of its clock.
 const FRESH_NS: i64 = 1_000_000_000;
@@ -16,15 +16,15 @@ const FRESH_NS: i64 = 1_000_000_000;
 const AHEAD_NS: i64 = 1_000_000;
 /// How old a frame of a source that is never dry may be, ns: engines' buffers hold less of a busy link.
 const AGE_NS_MAX: i64 = 10_000_000_000;
-/// A step that the ring did not follow is tried again after so long, ns.
+/// A step that the ring did not follow is tried again after this time, ns.
 const RETRY_NS: i64 = 100_000_000;
 
 /// The offset of one queue's frames.
 #[derive(Debug)]
 pub(super) struct HostStamps {
-    /// Of the frames that are stored now, ns.
+    /// The offset of the frames that are stored now, ns.
     pub(super) applied_ns: i64,
-    /// Before the last step, and until when on the monotonic clock a frame may still have it.
+    /// The offset before the last step, ns, and until when on the monotonic clock a frame may still have it.
     before: Option<(i64, i64)>,
     /// The ring did not follow the last step; when to try again, on the monotonic clock.
     retry_mono_ns: Option<i64>,
@@ -35,7 +35,8 @@ pub(super) struct HostStamps {
 /// What to do with frames.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// So many, at least 1, have the offset that applies. Of them so many have stamps of the other side of a step.
+    /// The first `count` frames (at least 1) are stored with the offset that applies; `uncertain` of them are, or may be, stamped on the
+    /// other side of a step.
     Store { count: usize, uncertain: usize },
     /// From here on another offset applies.
     Step { offset_ns: i64 },
@@ -109,7 +110,7 @@ impl HostStamps {
         }
     }
 
-    /// The ring time of what an engine says about the present or what is just behind it: a watermark, the age of its counters. Around a
+    /// The ring time of what an engine says about the present or the moment before: a watermark, the age of its counters. Around a
     /// step it is either that of a clock which shows it to be fresh, or the least that it can mean. Never later than `now`.
     pub(super) fn ring_ns(&self, stamp_ns: i64, now: Moment) -> i64 {
         let before = self.before.filter(|(_, until_ns)| now.mono_ns <= *until_ns);
@@ -126,7 +127,7 @@ impl HostStamps {
     }
 }
 
-/// How far behind now a stamp is with an offset, ns. No frame was stamped later than it was fetched.
+/// How much earlier than now a stamp is with an offset, ns. No frame was stamped later than it was fetched.
 fn distance(stamp_ns: i64, offset_ns: i64, now_ns: i64) -> u64 {
     let ring_ns = stamp_ns.saturating_sub(offset_ns);
     if ring_ns > now_ns.saturating_add(AHEAD_NS) {

@@ -89,7 +89,7 @@ impl LiveInserter {
 
     /// Serves the bursts that are there, for [`PUBLICATION_PERIOD_NS`] at most, or an idle moment; false at the end.
     ///
-    /// What was stored is published, and the watermark moved, when the source has run dry: not behind each of many small
+    /// What was stored is published, and the watermark moved, when the source has run dry: not after each of many small
     /// bursts. The ring publishes by itself when much is waiting.
     pub(crate) fn step(&mut self) -> bool {
         let is_awaited = self.intake.parts.common.counters.are_dumps_unfinished();
@@ -118,7 +118,7 @@ impl LiveInserter {
             None => self.producer.publish(),
         }
         if let Some(lookout) = &mut self.intake.parts.lookout {
-            // Behind the publication.
+            // After the publication: the analyzer may be called now.
             self.is_suspect = lookout.told(status != Status::Frames, now_ns);
         }
         self.intake.take_events();

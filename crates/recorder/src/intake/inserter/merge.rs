@@ -112,7 +112,7 @@ impl MergeInserter {
         true
     }
 
-    /// The frames of a file's burst that come before the next frame of another, and whether `--duration` ends behind them.
+    /// The frames of a file's burst that come before the next frame of another, and whether `--duration` ends after them.
     fn run_of(&mut self, index: usize, bound: Option<(i64, usize)>) -> (Range<usize>, bool) {
         let File { intake, part, .. } = &self.files[index];
         let frames = &intake.burst().frames[part.clone()];

@@ -54,11 +54,11 @@ pub(crate) struct QueueIntake {
 /// How stamps become ring time.
 #[derive(Debug)]
 enum ToRingTime {
-    /// They are: nobody sets their clock.
+    /// Stamps are ring time already: nobody sets this clock.
     Steady,
-    /// The system's.
+    /// The system clock stamps.
     Host(HostStamps),
-    /// Of a file, or of another clock.
+    /// The stamps of a file, or of another clock.
     Judged(Ahead),
 }
 
@@ -174,7 +174,7 @@ impl QueueIntake {
         }
     }
 
-    /// From files: fetches what tells whether the frames that wait are behind a step, or late.
+    /// From files: fetches what tells whether the frames that wait follow a step, or are late.
     pub(super) fn fetch_ahead(&mut self) -> Status {
         let ToRingTime::Judged(ahead) = &mut self.stamps else {
             return self.fetch(SOURCE_WAIT);
@@ -300,7 +300,7 @@ impl QueueIntake {
         losses.push(self.source, CLOCK_STEP, span_ns, uncertain as u64);
     }
 
-    /// Packets that are taken to be behind a step, but are stored as if there were none. Both stretches of ring time, the one they
+    /// Packets that are taken to follow a step, but are stored as if there were none. Both stretches of ring time, the one they
     /// belong to and the one they are stored in, are logged as affected.
     fn tell_misplaced(&self, run: Misplaced) {
         for from_ns in [run.newest_ns, run.stored_ns] {
@@ -329,7 +329,7 @@ impl QueueIntake {
     }
 
     /// Stores frames of the burst, or counts why not. Returns how many it dealt with: fewer than there are in `range` if
-    /// `-c` is reached, and then nothing behind them is to be stored.
+    /// `-c` is reached, and then nothing after them is to be stored.
     pub(super) fn store(&mut self, range: Range<usize>, producer: &mut Producer) -> usize {
         let burst = match &self.stamps {
             ToRingTime::Judged(ahead) => ahead.burst(self.queue.as_ref()),

@@ -1,7 +1,7 @@
 //! Stamps that are judged by themselves, as ring time: those of files, and of clocks that are not the system's.
 //!
 //! Out of order is not a step. A step back is believed only where all packets of a source were more than the hold time behind, in
-//! order among themselves, for the hold time and at least 64 packets. What comes behind and is not believed is late; where
+//! order among themselves, for the hold time and at least 64 packets. What is behind without being believed to be a step is late; where
 //! that happens again and again the stamps are in disorder, which is told. A jump forward is silence.
 
 /// Packets that a step is believed by.
@@ -53,7 +53,7 @@ pub(crate) struct Late {
     pub(crate) first_ns: i64,
 }
 
-/// Packets behind a step that are stored as if it had not been.
+/// Packets after a step that are stored as if there had been none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Misplaced {
     /// The highest ring time before them, ns.

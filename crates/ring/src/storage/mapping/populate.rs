@@ -45,7 +45,7 @@ impl<'a> Progress<'a> {
     }
 }
 
-/// How many threads help to fill so many bytes on this machine.
+/// How many threads help to fill `bytes` bytes on this machine.
 pub(super) fn helpers(bytes: usize) -> usize {
     let cores = available_parallelism().map_or(1, usize::from);
     cores.min(THREADS_MAX).min(bytes.div_ceil(PIECE_BYTES)) - 1
