@@ -416,12 +416,10 @@ impl Active {
             evicted.estimated = is_known && !lost.exact;
             missing.push(evicted);
         }
+        missing.extend(intake.losses(order.from_ns, order.to_ns, offset_ns));
         // Of a trigger with a clock that is ahead the window may lie in the future of all others.
         let until_ns = close.clock_ns.min(order.to_ns);
-        if order.from_ns <= until_ns {
-            missing.extend(intake.losses(order.from_ns, until_ns, offset_ns));
-            missing.extend(intake.unknown(order.from_ns, until_ns, offset_ns));
-        }
+        missing.extend(intake.unknown(order.from_ns, until_ns, offset_ns));
         let fragments = self.undecided_fragments();
         if fragments > 0 {
             let (from_ns, to_ns) = (stamp(order.from_ns), stamp(order.to_ns));

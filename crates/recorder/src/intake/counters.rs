@@ -415,9 +415,10 @@ fn merge_oldest(events: &mut Vec<LossEvent>) {
 #[derive(Debug)]
 pub(crate) struct LossWatch {
     source: usize,
-    /// How many had been lost, by cause.
-    last: Vec<(&'static str, u64)>,
-    /// Up to when losses are known, ns of ring time.
+    /// How many had been lost, by cause, and up to when that is known, ns of ring time. A counter may be unreadable for a while.
+    last: Vec<(&'static str, u64, i64)>,
+    start_ns: i64,
+    /// Up to when the last reading told losses, ns of ring time.
     pub(super) last_ns: i64,
 }
 
@@ -427,14 +428,22 @@ impl LossWatch {
         Self {
             source,
             last: Vec::new(),
+            start_ns,
             last_ns: start_ns,
         }
     }
 
-    /// Compares with the previous reading; times are ring time. A loss lies between the time to which that one was complete and `now_ns`,
-    /// at which this one ended: it may be younger than the packet time up to which the counters are known to be complete.
-    pub(crate) fn observe(&mut self, reading: &EngineReading, now_ns: i64, log: &LossLog) {
+    /// Compares with what each counter told before. The reading was taken between two moments of ring time. A loss lies between the time
+    /// to which the reading before was complete and the end of this one: it may be younger than the packet time up to which the
+    /// counters are known to be complete.
+    pub(crate) fn observe(
+        &mut self,
+        reading: &EngineReading,
+        (before_ns, now_ns): (i64, i64),
+        log: &LossLog,
+    ) {
         let statistics = &reading.statistics;
+        self.last_ns = statistics.as_of_ns.unwrap_or(before_ns);
         let counted = statistics.lost.iter();
         let counted = counted.filter_map(|&(cause, n)| Some((cause.as_str(), n?)));
         let at_most = match reading.input_drops {
@@ -442,20 +451,19 @@ impl LossWatch {
             _ => None,
         };
         for (cause, n) in at_most.into_iter().chain(counted) {
-            let before = match self.last.iter_mut().find(|(c, _)| *c == cause) {
-                Some((_, before)) => std::mem::replace(before, n),
-                None => {
-                    self.last.push((cause, n));
-                    0
-                }
-            };
+            let index = self.last.iter().position(|(c, ..)| *c == cause);
+            let index = index.unwrap_or_else(|| {
+                self.last.push((cause, 0, self.start_ns));
+                self.last.len() - 1
+            });
+            let now = (cause, n, self.last_ns);
+            let (_, before, known_ns) = std::mem::replace(&mut self.last[index], now);
             let packets = n.saturating_sub(before);
             if packets > 0 {
-                let span_ns = (self.last_ns.min(now_ns), now_ns.max(self.last_ns));
+                let span_ns = (known_ns.min(now_ns), now_ns.max(known_ns));
                 log.push(self.source, cause, span_ns, packets);
             }
         }
-        self.last_ns = statistics.as_of_ns.unwrap_or(now_ns);
     }
 }
 
@@ -557,8 +565,8 @@ mod tests {
     fn a_loss_lies_between_two_readings() {
         let log = LossLog::default();
         let mut watch = LossWatch::new(0, 100);
-        watch.observe(&statistics(10, 0), 200, &log);
-        watch.observe(&statistics(20, 7), 300, &log);
+        watch.observe(&statistics(10, 0), (200, 200), &log);
+        watch.observe(&statistics(20, 7), (300, 300), &log);
         assert_eq!(log.within(0, 199), []);
         assert_eq!(
             log.within(250, 260),
@@ -582,10 +590,35 @@ mod tests {
             reading.statistics.as_of_ns = Some(as_of_ns);
             reading
         };
-        watch.observe(&read(0, 180), 200, &log);
-        watch.observe(&read(7, 280), 300, &log);
+        watch.observe(&read(0, 180), (200, 200), &log);
+        watch.observe(&read(7, 280), (300, 300), &log);
         let found = log.within(290, 295);
         assert_eq!((found[0].from_ns, found[0].to_ns), (180, 300));
+    }
+
+    /// What was lost while a counter could not be read may have been lost in all of that time.
+    #[test]
+    fn a_counter_that_comes_back_tells_of_the_time_between() {
+        let log = LossLog::default();
+        let mut watch = LossWatch::new(0, 100);
+        let mut observe = |lost, at_ns| {
+            let mut reading = statistics(10, 0);
+            reading.statistics.lost = vec![(LossCause::Kernel, lost), (LossCause::Nic, Some(0))];
+            watch.observe(&reading, (at_ns, at_ns), &log);
+        };
+        observe(None, 200);
+        observe(Some(3), 300);
+        observe(None, 400);
+        observe(None, 500);
+        assert_eq!(log.within(301, 500), []);
+        observe(Some(7), 600);
+        let spans = |at_ns| {
+            let found = log.within(at_ns, at_ns);
+            let spans = found.iter().map(|it| (it.from_ns, it.to_ns, it.packets));
+            spans.collect::<Vec<_>>()
+        };
+        assert_eq!(spans(150), [(100, 600, 7)], "merged: they touch");
+        assert_eq!(spans(450), [(100, 600, 7)]);
     }
 
     #[test]

@@ -273,3 +273,44 @@ fn a_step_back_makes_nobody_late() {
         rig.reports
     );
 }
+
+/// A source whose clock is ahead by a minute triggers: its window lies there. What is wrong and lost in it is told, though nobody else's
+/// clock comes so far.
+#[test]
+fn a_window_ahead_of_all_other_clocks_has_its_losses() {
+    for (lost, is_set_back) in [(0, false), (5, false), (0, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = RigConfig {
+            queues: 2,
+            foreign_queues: 1,
+            ..config()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        rig.pass(MS);
+        rig.step();
+        for number in 0..400 {
+            let back_ns = if is_set_back && number >= 240 {
+                3600 * S
+            } else {
+                0
+            };
+            let stamp_ns = rig.clock.wall_ns.load(SeqCst) + 60 * S - back_ns;
+            let packet = udp(1, if number == 200 { 9 } else { 7 }, number);
+            let mut feed = rig.feeds[1].lock().unwrap();
+            feed.frames.push_back((stamp_ns, packet));
+            feed.lost = if number < 240 { 0 } else { lost };
+            drop(feed);
+            rig.pass(10 * MS);
+            rig.step();
+        }
+        rig.stop();
+        let report = &rig.reports[0];
+        let expected: &[(&str, Option<u64>)] = match (lost, is_set_back) {
+            (5, _) => &[("kernel", Some(5))],
+            (_, true) => &[("clock-step", Some(63))],
+            _ => &[],
+        };
+        assert_eq!(missing(report), expected, "{report:?}");
+        assert_eq!(report.packets == 301, !is_set_back, "{report:?}");
+    }
+}

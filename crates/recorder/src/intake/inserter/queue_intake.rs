@@ -287,6 +287,16 @@ impl QueueIntake {
         }
     }
 
+    /// The present as a packet of the queue would have it: stamps of another clock have a ring time of their own, in which windows take
+    /// its packets, and so its losses.
+    fn of_stamps(&self, now: Moment) -> Moment {
+        let system_ns = now.ring_ns.saturating_add(now.offset_ns);
+        let stamp_ns = |ahead_ns| system_ns.saturating_add(ahead_ns);
+        let own_ns = |ahead_ns| self.ring_ns(stamp_ns(ahead_ns));
+        let ring_ns = self.counters.ahead_ns().map_or(now.ring_ns, own_ns);
+        Moment { ring_ns, ..now }
+    }
+
     /// Stamps of the other side of a step have come after it: where these packets belong is told as missing.
     fn tell_uncertain(&self, range: Range<usize>, uncertain: usize, now: Moment) {
         if uncertain == 0 {
@@ -388,24 +398,26 @@ impl QueueIntake {
     /// Reads the engine's counters.
     pub(super) fn read_statistics(&mut self) {
         let before = self.parts.common.clock.now();
-        let mut statistics = self.queue.statistics();
+        let statistics = self.queue.statistics();
         // The clock comes after: no loss in the reading is younger.
         let now = self.parts.common.clock.now();
-        statistics.as_of_ns = match statistics.as_of_ns {
-            Some(ns) => Some(self.present_ns(ns, now)),
-            // Where stamps are of another clock the engine cannot say it.
-            None if statistics.lost.iter().any(|(_, lost)| lost.is_some()) => Some(before.ring_ns),
-            None => None,
-        };
-        let reading = EngineReading {
+        let mut reading = EngineReading {
             statistics,
             effects: self.queue.offload_effects(),
             xdp_mode: self.queue.xdp_mode(),
             input_drops: self.queue.input_drops(),
         };
+        let statistics = &mut reading.statistics;
+        statistics.as_of_ns = statistics.as_of_ns.map(|ns| self.present_ns(ns, now));
+        let span_ns = (self.of_stamps(before).ring_ns, self.of_stamps(now).ring_ns);
         let losses = &self.parts.common.intake.losses;
-        self.watch.observe(&reading, now.ring_ns, losses);
-        self.away().tell(now.ring_ns, losses);
+        self.watch.observe(&reading, span_ns, losses);
+        self.away().tell(span_ns.1, losses);
+        // Where stamps are of another clock the engine cannot say it.
+        let statistics = &mut reading.statistics;
+        if statistics.lost.iter().any(|(_, lost)| lost.is_some()) {
+            statistics.as_of_ns.get_or_insert(before.ring_ns);
+        }
         self.parts.common.intake.set_read(now.mono_ns);
         self.counters.set_engine(reading);
     }
@@ -416,7 +428,7 @@ impl QueueIntake {
         let Some(error) = &self.error else {
             return;
         };
-        let now = self.parts.common.clock.now();
+        let now = self.of_stamps(self.parts.common.clock.now());
         let intake = &self.parts.common.intake;
         if let Some(what) = intake.no_longer_recorded(self.source, self.watch.last_ns, now) {
             let notice = format!("{what} is no longer recorded: {error}");
@@ -440,7 +452,7 @@ impl QueueIntake {
                 Event::InterfaceAdded(_) => {}
                 _ if !self.is_first => {}
                 Event::InterfaceUp(i) => {
-                    let now_ns = common.clock.now().ring_ns;
+                    let now_ns = self.of_stamps(common.clock.now()).ring_ns;
                     away.end(now_ns, &common.intake.losses);
                     let text = format!("{}: the interface is up again", name(i));
                     self.notices.push(text);
