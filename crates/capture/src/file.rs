@@ -108,7 +108,7 @@ struct Stream {
     stop: Arc<AtomicBool>,
 }
 
-/// How long a silent pipe is waited for between two looks at the stop flag.
+/// How long the reader of a silent pipe waits between two looks at the stop flag.
 const PIPE_WAIT_NS: i64 = 100_000_000;
 
 impl Read for Stream {

@@ -4,28 +4,7 @@
 //! when to look and for how long to wait, moves the watermark while nothing comes, notices steps of the system clock, tells once that an
 //! interface went and came, and ends a stopped queue when what was counted has come. Calls are bound when the program is compiled.
 //!
-//! # Who waits for what
-//!
-//! | constant | what waits | for what |
-//! |---|---|---|
-//! | [`CLOSED_DRAIN_NS`] | a stopped queue | the packets that are counted and have not come, since the last that came |
-//! | [`OPEN_DRAIN_NS`] | a stopped queue whose intake cannot be cut off | the packets to end |
-//! | [`RECEIVE_PATH_NS`] | a stopped queue | CPUs to leave the kernel's receive path |
-//! | [`DRAIN_LOOK_NS`] | a stopped queue | the next look |
-//! | [`ABSENT_LOOK_NS`] | a queue whose interface is down or gone | the next look |
-//! | [`Engine::LOOK_NS`] | an idle queue | the next look at the interface and the clocks |
-//! | `PLACING_NS` of each engine | the watermark | a packet that is stamped and cannot be fetched yet |
-//! | `af_packet::queue::NAP_NS`, `NAP_FULL_NS`, `NAP_UNAWAITED_NS` | a busy queue | blocks, to take several together |
-//! | `af_packet::queue::link::SIBLINGS_NS` | the word that an interface is up again | the other threads to receive from it |
-//! | `af_packet::nic::AGE_NS_MAX` | the next question for an interface's counters | news in them |
-//! | `af_xdp::queue::BUSY_WAIT_NS` | a queue that polls the driver itself | packets, before it returns |
-//! | `af_xdp::queue::link::BUSY_NS`, `af_xdp::source::BUSY_NS` | a queue | another socket to leave its receive queue |
-//! | `af_xdp::queue::link::REFUSED_LOOK_NS` | a queue whose interface the host uses | the next look |
-//! | `af_xdp::queue::link::MTU_LOOK_NS` | the first queue | the next look at the MTU |
-//! | `af_xdp::queue::link::ASK_NS`, `ASK_PAUSE_NS` | an interface that came back | the host to begin to use it |
-//! | `dpdk::queue::OTHERS_NS` | the first queue of a port | the others to end |
-//! | `dpdk::idle::BUSY_NS`, `NAP_NS_…` | an idle queue | the next look |
-//! | `pcap_live::queue::POLL_NS` | a queue without a descriptor | the next look |
+//! Who waits for what, and how long: `docs/waits.md`.
 
 use std::{collections::VecDeque, fmt, time::Duration};
 

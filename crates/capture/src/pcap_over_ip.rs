@@ -44,12 +44,12 @@ use crate::{
 const PREFIX: &str = "TCP@";
 
 /// How long to wait for a connection, and then for the start of the stream.
-const CONNECT_TIME: Duration = Duration::from_secs(10);
-const HEADER_NS: i64 = 10 * SECOND_NS;
+const CONNECT_WAIT: Duration = Duration::from_secs(10);
+const HEADER_WAIT_NS: i64 = 10 * SECOND_NS;
 
 /// How long to wait after the stream's first bytes for what follows them: interfaces of pcapng come at once, a first
 /// packet may take hours.
-const INTERFACES_NS: i64 = SECOND_NS;
+const INTERFACES_WAIT_NS: i64 = SECOND_NS;
 
 /// How long a connection is silent before TCP asks whether the other end is there (tcp(7), `TCP_KEEPIDLE`).
 pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
@@ -119,7 +119,7 @@ impl TcpSource {
     fn connect(&self) -> io::Result<TcpStream> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, CONNECT_TIME) {
+            match TcpStream::connect_timeout(&address, CONNECT_WAIT) {
                 Ok(socket) => {
                     keep_alive(&socket)?;
                     return Ok(socket);
@@ -145,7 +145,7 @@ impl Source for TcpSource {
         let socket = self
             .connect()
             .map_err(|error| self.error("connect", error))?;
-        let until_ns = Arc::new(AtomicI64::new(clock::monotonic_ns() + HEADER_NS));
+        let until_ns = Arc::new(AtomicI64::new(clock::monotonic_ns() + HEADER_WAIT_NS));
         let stream = Stream {
             socket,
             until_ns: Arc::clone(&until_ns),
@@ -204,7 +204,7 @@ impl Read for Stream {
         if self.read < HEADER_BYTES {
             self.read += count;
             if self.read >= HEADER_BYTES {
-                let until_ns = clock::monotonic_ns() + INTERFACES_NS;
+                let until_ns = clock::monotonic_ns() + INTERFACES_WAIT_NS;
                 self.until_ns.store(until_ns, Ordering::Relaxed);
             }
         }

@@ -13,19 +13,7 @@
 //! | `control` | what the threads share: clocks, progress, wishes, events |
 //! | `start` | expressions and configuration, opening sources, starting and joining threads |
 //!
-//! Who waits for what, and how long at most:
-//!
-//! | time | who waits | for what |
-//! |---|---|---|
-//! | `SOURCE_WAIT` 8 ms, `UNAWAITED_SOURCE_WAIT` 40 ms | an inserter | its source's next burst; longer while no dump needs its watermark |
-//! | `PUBLICATION_PERIOD_NS` 1 ms | readers of the ring | the publication of an inserter whose source never runs dry |
-//! | `COUNTERS_PERIOD_NS` 10 ms, `UNAWAITED_COUNTERS_PERIOD_NS` 100 ms | verdicts, the screen | an inserter's next reading of its engine's counters |
-//! | `ANALYZER_WAIT` 10 ms, `NO_DUMP_ANALYZER_WAIT` 100 ms | the analyzer | records or a wish; longer while no dump is open |
-//! | `ANALYZER_PAUSE` 2 ms | the analyzer | more records, where it was woken sooner than that the last time |
-//! | `DUMPER_WAIT` 5 ms | the dumper | messages, while dumps are open |
-//! | `WINDOW_GRACE` 50 ms | a live window behind its end | the watermarks of all queues |
-//! | `WATERMARK_WAIT_NS` 100 ms | a packet of a source without a watermark | the watermarks of the others; one that is further ahead is put aside |
-//! | `COUNTERS_WAIT_NS` 2 s | the verdict of a closed dump | loss counters that cover its window |
+//! Who waits for what, and how long: `docs/waits.md`.
 
 mod analysis;
 mod control;

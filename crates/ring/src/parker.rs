@@ -16,12 +16,12 @@
 //!
 //! A reader that keeps up with a busy link would sleep after each packet, and each publication would cost its producer a
 //! system call of some microseconds, more than the whole time that there is at a million packets a second. So where news came soon after the last
-//! ones, a sleep begins with a *nap*: [`NAP`] on the reader's own timer, with no bit in any wait set. What was published
+//! ones, a sleep begins with a *nap*: [`BUSY_LINK_NAP`] on the reader's own timer, with no bit in any wait set. What was published
 //! meanwhile is read in one go. Only when a nap brings nothing does the reader ask to be woken. A producer then pays for no
 //! wake-up as long as something comes in every nap, and else for one in each. A reader that follows an open bucket also
 //! looks at its header, whose line the writer wants back, once a nap instead of all the time.
 //!
-//! On a slow link, where the last sleep lasted [`SLOW`] or longer, there is no nap: the packet that ends it is seen at once,
+//! On a slow link, where the last sleep lasted [`SLOW_LINK_SILENCE`] or longer, there is no nap: the packet that ends it is seen at once,
 //! and the timer is not set for nothing.
 //!
 //! # Nobody spins
@@ -43,14 +43,14 @@ use crate::{
 
 /// How long a reader leaves the producers of a busy link alone. The kernel's timer slack (50 µs, prctl(2)) comes on top. At
 /// a packet each microsecond the median from store to peek is then about 60 µs.
-const NAP: Duration = Duration::from_micros(50);
+const BUSY_LINK_NAP: Duration = Duration::from_micros(50);
 
-/// A link is slow when nothing came for as long. Its producer then pays for 2000 wake-ups a second
+/// A link on which nothing comes for this long is slow. Its producer then pays for 2000 wake-ups a second
 /// at most; each was measured at about 7 µs, with the store and the publication.
-const SLOW: Duration = Duration::from_micros(500);
+const SLOW_LINK_SILENCE: Duration = Duration::from_micros(500);
 
 /// A sleep whose F3 may have missed a publication lasts no longer; see [`Barrier::heavy`].
-const SLEEP_UNSURE: Duration = Duration::from_millis(1);
+const UNSURE_SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// What the word of a parker says.
 const AWAKE: u32 = 0;
@@ -135,22 +135,22 @@ impl Parker {
             let longest = if sure {
                 timeout
             } else {
-                timeout.min(SLEEP_UNSURE)
+                timeout.min(UNSURE_SLEEP_MAX)
             };
             self.sleep_while(PARKED, start, longest);
         }
         // Under loom, which knows no time, every model is one of a busy link.
-        self.naps = cfg!(loom) || start.elapsed() < SLOW;
+        self.naps = cfg!(loom) || start.elapsed() < SLOW_LINK_SILENCE;
         // A sleep cut short because F3 was unsure is no timeout.
         self.end_sleep() || found || news() || (!sure && start.elapsed() < timeout)
     }
 
-    /// Sleeps for [`NAP`] or `timeout`, whichever is less; `true` if somebody wanted the reader.
+    /// Sleeps for [`BUSY_LINK_NAP`] or `timeout`, whichever is less; `true` if somebody wanted the reader.
     fn nap(&self, timeout: Duration) -> bool {
         let may_sleep = self.word().replace(AWAKE, NAPPING, Ordering::AcqRel);
         // loom knows no time: there a nap is over at once.
         if may_sleep && !cfg!(loom) {
-            self.word().wait(NAPPING, Some(timeout.min(NAP)));
+            self.word().wait(NAPPING, Some(timeout.min(BUSY_LINK_NAP)));
         }
         self.end_sleep()
     }

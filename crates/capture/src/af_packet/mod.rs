@@ -43,4 +43,5 @@ pub use interface::{InterfaceSummary, Offloads, Reception, interfaces, offloads,
 pub(crate) use nic::InterfaceCounters;
 pub use source::LiveSource;
 pub(crate) use tapped::{permission, receive_from};
+pub(crate) use watermark::RETIRE_MS;
 pub use watermark::WATERMARK_BEHIND_NS_MAX;

@@ -20,7 +20,7 @@ use crate::{
 
 /// How old an answer may be, ns: asking takes a message to the kernel and back and two reads of a file, as long as the copies of hundreds
 /// of small packets, and on some drivers a lock.
-const AGE_NS_MAX: i64 = 20_000_000;
+const COUNTERS_AGE_NS_MAX: i64 = 20_000_000;
 
 /// What an interface lost, over all its incarnations, asked for now and then. The counters are the whole interface's, so one queue has
 /// them.
@@ -79,7 +79,7 @@ impl InterfaceCounters {
     /// read, and the bound takes in what the input queues dropped until it was missing.
     pub(crate) fn ask(&mut self, now_ns: i64, is_last: bool) {
         let age_ns = now_ns.checked_sub(self.asked_ns);
-        let is_fresh = age_ns.is_some_and(|age_ns| (0..AGE_NS_MAX).contains(&age_ns));
+        let is_fresh = age_ns.is_some_and(|age_ns| (0..COUNTERS_AGE_NS_MAX).contains(&age_ns));
         if is_fresh && !is_last {
             return;
         }
@@ -379,9 +379,17 @@ mod tests {
         let start_ns = 1_000_000_000;
         let asked = [
             (start_ns, false, start_ns),
-            (start_ns + AGE_NS_MAX - 1, false, start_ns),
-            (start_ns + AGE_NS_MAX, false, start_ns + AGE_NS_MAX),
-            (start_ns + AGE_NS_MAX + 1, true, start_ns + AGE_NS_MAX + 1),
+            (start_ns + COUNTERS_AGE_NS_MAX - 1, false, start_ns),
+            (
+                start_ns + COUNTERS_AGE_NS_MAX,
+                false,
+                start_ns + COUNTERS_AGE_NS_MAX,
+            ),
+            (
+                start_ns + COUNTERS_AGE_NS_MAX + 1,
+                true,
+                start_ns + COUNTERS_AGE_NS_MAX + 1,
+            ),
             // The clock was set back.
             (start_ns, false, start_ns),
         ];

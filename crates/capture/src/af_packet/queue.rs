@@ -11,10 +11,9 @@ use super::{
     classic::REJECT_ALL,
     nic::InterfaceCounters,
     ring::BlockRing,
-    source::RETIRE_MS,
     sys::PacketSocket,
     tapped::TappedInterface,
-    watermark::{BEHIND_NS, PLACING_NS, WATERMARK_BEHIND_NS_MAX},
+    watermark::{BEHIND_NS, PLACING_NS, RETIRE_MS, WATERMARK_BEHIND_NS_MAX},
 };
 use crate::{
     Burst, Event, InterfaceInfo, LossCause, OffloadEffects, Queue, REST_NS_MAX, SourceError,
@@ -25,24 +24,24 @@ use crate::{
     poll::wait_for,
 };
 
-/// How long a queue sleeps at most where blocks follow each other fast …
-const NAP_NS: i64 = 8_000_000;
+/// How long a queue sleeps at most, to take several blocks together, where they follow each other fast …
+const BLOCKS_WAIT_NS: i64 = 8_000_000;
 
 /// … and where they are full before the kernel closes them by itself. On a virtual machine waking up took 20 to 40 µs of
 /// processor time, and with the system calls and cold caches that follow 80: as much as a thousand packets of 64 bytes.
 /// A queue's watermark may be later by as much.
-const NAP_FULL_NS: i64 = 16_000_000;
+const FULL_BLOCKS_WAIT_NS: i64 = 16_000_000;
 
 /// The same where nobody waits for the watermark: the caller can wait for as long.
-const NAP_UNAWAITED_NS: i64 = REST_NS_MAX;
+const UNAWAITED_BLOCKS_WAIT_NS: i64 = REST_NS_MAX;
 
-const _: () = assert!(BEHIND_NS + NAP_FULL_NS + 5_000_000 < WATERMARK_BEHIND_NS_MAX);
+const _: () = assert!(BEHIND_NS + FULL_BLOCKS_WAIT_NS + 5_000_000 < WATERMARK_BEHIND_NS_MAX);
 
 /// How an error names the reading of a socket's counters.
 const COUNTERS_CALL: &str = "getsockopt(PACKET_STATISTICS)";
 
 /// Shorter naps are not worth it.
-const NAP_NS_MIN: i64 = 2_000_000;
+const BLOCKS_WAIT_NS_MIN: i64 = 2_000_000;
 
 /// No more than this part of the ring fills during a nap: one in 16.
 const RING_SHARE: usize = 16;
@@ -74,15 +73,15 @@ impl Pulse {
         let blocks = i64::try_from(std::mem::take(&mut self.blocks)).unwrap_or(i64::MAX);
         self.since_ns = now_ns;
         // Less than three blocks in two naps.
-        if blocks.saturating_mul(2 * NAP_NS) < elapsed_ns.saturating_mul(3) {
+        if blocks.saturating_mul(2 * BLOCKS_WAIT_NS) < elapsed_ns.saturating_mul(3) {
             return None;
         }
         // Three blocks where the kernel alone would have closed two.
         let is_full = blocks.saturating_mul(2 * RETIRE_NS) > elapsed_ns.saturating_mul(3);
         let longest_ns = match is_full {
-            true if wait_ns >= NAP_UNAWAITED_NS => NAP_UNAWAITED_NS,
-            true => NAP_FULL_NS,
-            false => NAP_NS,
+            true if wait_ns >= UNAWAITED_BLOCKS_WAIT_NS => UNAWAITED_BLOCKS_WAIT_NS,
+            true => FULL_BLOCKS_WAIT_NS,
+            false => BLOCKS_WAIT_NS,
         };
         let few = i64::try_from(ring_blocks / RING_SHARE).unwrap_or(i64::MAX);
         let nap_ns = few.saturating_mul(elapsed_ns) / blocks;
@@ -90,7 +89,7 @@ impl Pulse {
         let blocks = i64::try_from(ring_blocks).unwrap_or(i64::MAX);
         let safe_ns = blocks.saturating_mul(BLOCK_FILL_NS) / 2;
         let nap_ns = nap_ns.min(safe_ns).min(longest_ns);
-        (nap_ns >= NAP_NS_MIN).then_some(nap_ns)
+        (nap_ns >= BLOCKS_WAIT_NS_MIN).then_some(nap_ns)
     }
 }
 
@@ -247,7 +246,7 @@ impl Engine for PacketEngine {
         let wait_ns = until_ns.saturating_sub(now_ns).max(0);
         // A caller that only looks whether there is more learns nothing about the pace.
         if live.is_running()
-            && wait_ns >= NAP_NS_MIN
+            && wait_ns >= BLOCKS_WAIT_NS_MIN
             && let Some(nap_ns) = self.pulse.nap_ns(now_ns, wait_ns, self.ring.blocks())
         {
             clock::sleep_until(now_ns.saturating_add(nap_ns));
@@ -406,36 +405,47 @@ mod tests {
         let mut nap_ns = |blocks, elapsed_ns, ring_blocks| {
             pulse.blocks = blocks;
             let now_ns = pulse.since_ns + elapsed_ns;
-            pulse.nap_ns(now_ns, NAP_UNAWAITED_NS - 1, ring_blocks)
+            pulse.nap_ns(now_ns, UNAWAITED_BLOCKS_WAIT_NS - 1, ring_blocks)
         };
-        assert_eq!(nap_ns(0, NAP_NS, 512), None, "silence");
-        assert_eq!(nap_ns(1, NAP_NS, 512), None, "woken for each is as often");
-        assert_eq!(nap_ns(1, NAP_NS / 2, 512), Some(NAP_NS));
+        assert_eq!(nap_ns(0, BLOCKS_WAIT_NS, 512), None, "silence");
         assert_eq!(
-            nap_ns(5, 3 * NAP_NS, 512),
-            Some(NAP_NS),
+            nap_ns(1, BLOCKS_WAIT_NS, 512),
+            None,
+            "woken for each is as often"
+        );
+        assert_eq!(nap_ns(1, BLOCKS_WAIT_NS / 2, 512), Some(BLOCKS_WAIT_NS));
+        assert_eq!(
+            nap_ns(5, 3 * BLOCKS_WAIT_NS, 512),
+            Some(BLOCKS_WAIT_NS),
             "it goes on behind a nap"
         );
         assert_eq!(
-            nap_ns(3, NAP_NS, 512),
-            Some(NAP_NS),
+            nap_ns(3, BLOCKS_WAIT_NS, 512),
+            Some(BLOCKS_WAIT_NS),
             "the kernel closes as many that are not full"
         );
-        assert_eq!(nap_ns(4, NAP_NS, 512), Some(NAP_FULL_NS), "full ones");
-        assert_eq!(nap_ns(32, NAP_FULL_NS, 512), Some(NAP_FULL_NS));
         assert_eq!(
-            nap_ns(64, NAP_FULL_NS, 512),
-            Some(NAP_FULL_NS / 2),
+            nap_ns(4, BLOCKS_WAIT_NS, 512),
+            Some(FULL_BLOCKS_WAIT_NS),
+            "full ones"
+        );
+        assert_eq!(
+            nap_ns(32, FULL_BLOCKS_WAIT_NS, 512),
+            Some(FULL_BLOCKS_WAIT_NS)
+        );
+        assert_eq!(
+            nap_ns(64, FULL_BLOCKS_WAIT_NS, 512),
+            Some(FULL_BLOCKS_WAIT_NS / 2),
             "the ring would fill"
         );
-        assert_eq!(nap_ns(300, NAP_NS, 512), None);
+        assert_eq!(nap_ns(300, BLOCKS_WAIT_NS, 512), None);
         assert_eq!(
-            nap_ns(2, NAP_NS, 15),
+            nap_ns(2, BLOCKS_WAIT_NS, 15),
             None,
             "a small ring is never left alone"
         );
         assert_eq!(
-            nap_ns(2, NAP_NS, 64),
+            nap_ns(2, BLOCKS_WAIT_NS, 64),
             Some(64 * BLOCK_FILL_NS / 2),
             "nor a larger one for long: the next burst may be faster"
         );
@@ -450,10 +460,13 @@ mod tests {
         };
         let mut nap_ns = |blocks, wait_ns| {
             pulse.blocks = blocks;
-            pulse.nap_ns(pulse.since_ns + NAP_NS, wait_ns, 512)
+            pulse.nap_ns(pulse.since_ns + BLOCKS_WAIT_NS, wait_ns, 512)
         };
-        assert_eq!(nap_ns(4, NAP_UNAWAITED_NS), Some(NAP_UNAWAITED_NS));
-        assert_eq!(nap_ns(4, NAP_NS), Some(NAP_FULL_NS));
-        assert_eq!(nap_ns(2, i64::MAX), Some(NAP_NS), "not full");
+        assert_eq!(
+            nap_ns(4, UNAWAITED_BLOCKS_WAIT_NS),
+            Some(UNAWAITED_BLOCKS_WAIT_NS)
+        );
+        assert_eq!(nap_ns(4, BLOCKS_WAIT_NS), Some(FULL_BLOCKS_WAIT_NS));
+        assert_eq!(nap_ns(2, i64::MAX), Some(BLOCKS_WAIT_NS), "not full");
     }
 }

@@ -10,6 +10,7 @@ use super::{
     ring::BlockRing,
     sys::{Mapping, PacketSocket},
     tapped::TappedInterface,
+    watermark::RETIRE_MS,
 };
 use crate::{
     CpuList, Event, Instruction, InterfaceInfo, Offer, Probed, Queue, Source, SourceError,
@@ -28,9 +29,6 @@ const BLOCK_BYTES: u32 = 256 * 1024;
 
 /// Blocks at least: one is lent while the kernel fills others.
 const BLOCKS_MIN: u32 = 4;
-
-/// After how many ms the kernel hands over a block that is not full.
-pub(super) const RETIRE_MS: u32 = 4;
 
 /// Spare sockets for each queue that shares an interface: the interface may be removed and come back as often.
 const SPARES: usize = 4;

@@ -9,9 +9,12 @@
 //! - if packets wait in the open block, it stays where the blocks before put it: stamps follow each other in the order of
 //!   placing but for the same delay, so nothing older than the last stamp of a block given back, less `PLACING_NS`, comes.
 //!
-//! A block with packets is handed over within the retire time (4 ms) and two ticks of the kernel's timer, so the
+//! A block with packets is handed over within [`RETIRE_MS`] and two ticks of the kernel's timer, so the
 //! watermark of a queue that is asked often stays less than [`BEHIND_NS`] behind the clock, without any traffic, and a nap (8 ms,
 //! or 16) more on a busy link. A queue that may wait longer, because nobody needs its watermark, moves it as seldom as it is asked.
+
+/// How long, in ms, a packet waits at most until the kernel hands over its block, which need not be full: the retire time of the ring.
+pub(crate) const RETIRE_MS: u32 = 4;
 
 /// How far the watermark stays behind the clock without naps: placing, the retire time, and two ticks at 250 Hz, or nearly at 100.
 pub(super) const BEHIND_NS: i64 = 25_000_000;

@@ -36,7 +36,7 @@ pub(super) const PLACING_NS: i64 = RECEIVE_PATH_NS;
 
 /// How long a queue that asks the driver itself waits at most before it returns. A queue whose busy-poll time is at least
 /// as long never sleeps.
-const BUSY_WAIT_NS: i64 = 8_000_000;
+const BUSY_POLL_WAIT_NS: i64 = 8_000_000;
 
 /// Descriptors of a burst at most.
 const BURST: u32 = 512;
@@ -149,7 +149,7 @@ pub(super) fn queue(
     (line, queues): (u32, u32),
 ) -> Box<dyn Queue> {
     if opened.busy_ns.is_some() {
-        live.wait_ns_max = BUSY_WAIT_NS;
+        live.wait_ns_max = BUSY_POLL_WAIT_NS;
     }
     if line == 0 && opened.copied.is_some() {
         // In zero-copy mode nobody knows: drivers count packets that found no chunk in different places, or not at all.

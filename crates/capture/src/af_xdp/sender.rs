@@ -42,9 +42,10 @@ const CHUNK_BYTES: usize = 2048;
 /// Without a whole Ethernet header a frame is nothing to send.
 const HEADER_BYTES: usize = 14;
 
-/// The kernel gives a queue free some time after its last socket was closed: on a busy machine more than a tenth of a second.
-const BUSY_NS: i64 = SECOND_NS / 2;
-const BUSY_LOOK_NS: i64 = SECOND_NS / 500;
+/// How long a sender waits for another socket to leave the queue that it sends through, and how long between two tries. The kernel
+/// gives a queue free some time after its last socket was closed: on a busy machine more than a tenth of a second.
+const SEND_QUEUE_WAIT_NS: i64 = SECOND_NS / 2;
+const SEND_QUEUE_LOOK_NS: i64 = SECOND_NS / 500;
 
 /// The first Linux whose veth driver tells of packets that it drops (commit 151e887d8ff9).
 const TELLS_OF_DROPS: (u32, u32) = (6, 6);
@@ -99,7 +100,7 @@ impl XdpSender {
     /// # Minimum kernel version
     /// 4.18.
     pub(crate) fn open(interface_index: i32, frame_bytes_max: usize) -> io::Result<Self> {
-        let give_up_ns = clock::monotonic_ns() + BUSY_NS;
+        let give_up_ns = clock::monotonic_ns() + SEND_QUEUE_WAIT_NS;
         loop {
             // A socket that did not bind is of no further use.
             let sender = Self::unbound(frame_bytes_max.min(CHUNK_BYTES))?;
@@ -111,7 +112,7 @@ impl XdpSender {
             if error.raw_os_error() != Some(libc::EBUSY) || now_ns >= give_up_ns {
                 return Err(error);
             }
-            clock::sleep_until(now_ns + BUSY_LOOK_NS);
+            clock::sleep_until(now_ns + SEND_QUEUE_LOOK_NS);
         }
     }
 

@@ -41,9 +41,10 @@ const JOINS_BUFFERS: (u32, u32) = (6, 6);
 /// Ethernet header and two tags.
 const HEADERS: u32 = 22;
 
-/// A queue that was just given back is busy for an instant: how long to try, and how often.
-const BUSY_NS: i64 = 2 * SECOND_NS;
-const BUSY_LOOK_NS: i64 = 10_000_000;
+/// How long a socket waits for another one to leave its receive queue, which takes an instant after that was closed; and how long
+/// between two tries when the source is opened.
+pub(super) const RECEIVE_QUEUE_WAIT_NS: i64 = 2 * SECOND_NS;
+const RECEIVE_QUEUE_LOOK_NS: i64 = 10_000_000;
 
 /// Spare sockets for each queue: the interface may be removed and come back as often.
 const SPARES: usize = 4;
@@ -237,7 +238,7 @@ fn open_queue(
     let umem = Umem::new(chunks as usize * chunk_bytes as usize, OWN_BYTES)
         .map_err(|error| taken.error("mmap", error))?;
     let mut channel = taken.open_socket(&umem, chunks, chunk_bytes)?;
-    let give_up_ns = clock::monotonic_ns() + BUSY_NS;
+    let give_up_ns = clock::monotonic_ns() + RECEIVE_QUEUE_WAIT_NS;
     let copied = loop {
         let error = match channel.bind(index, queue, take_mode.is_native, take_mode) {
             Ok(copied) => break copied,
@@ -246,7 +247,7 @@ fn open_queue(
         let now_ns = clock::monotonic_ns();
         match error.raw_os_error() {
             Some(libc::EBUSY) if now_ns < give_up_ns => {
-                clock::sleep_until(now_ns + BUSY_LOOK_NS);
+                clock::sleep_until(now_ns + RECEIVE_QUEUE_LOOK_NS);
                 // A new one for each try: what is left of one that did not bind is the kernel's business.
                 channel = taken.open_socket(&umem, chunks, chunk_bytes)?;
             }

@@ -189,7 +189,7 @@ pub(super) fn refused(call: &'static str, device: &str, error: io::Error) -> Sou
 }
 
 /// How long the environment's own thread may take to come to its work.
-const OWN_THREAD_TIME: Duration = Duration::from_secs(2);
+const OWN_THREAD_WAIT: Duration = Duration::from_secs(2);
 
 /// Runs `work` on the thread that DPDK keeps for interrupts, if its environment runs, and waits for the outcome. For what belongs to
 /// threads: credentials and capabilities.
@@ -208,7 +208,7 @@ pub fn on_own_thread<T: Send + 'static>(
         // Whoever waited may have given up.
         let _ = sender.send(work());
     }))?;
-    let outcome = receiver.recv_timeout(OWN_THREAD_TIME);
+    let outcome = receiver.recv_timeout(OWN_THREAD_WAIT);
     outcome
         .map(Some)
         .map_err(|_| io::ErrorKind::TimedOut.into())

@@ -1,10 +1,10 @@
 //! What a queue does while its device has nothing: look again at once, or sleep a moment.
 //!
 //! DPDK's drivers do not wait; who asks all the time takes a whole CPU. A queue asks all the time while packets come and for
-//! [`BUSY_NS`] after the last one, then it sleeps between two looks.
+//! [`AWAKE_AFTER_PACKET_NS`] after the last one, then it sleeps between two looks.
 //!
 //! Waking up is dear, 20 µs in a virtual machine: naps of 0.2 ms alone take 8 % of a CPU. So naps are the longer the longer nothing came,
-//! from an eighth of the silence at first to [`NAP_NS_LONGEST`] after some seconds, which costs less than 2 %.
+//! from an eighth of the silence at first to [`LONG_SILENCE_NAP_NS_MAX`] after some seconds, which costs less than 2 %.
 //!
 //! A NIC is left alone as long as the smallest frames at the link's full speed could not fill its descriptors meanwhile. Where they
 //! could, the queue never sleeps. Nor does it where a NIC's speed is not known: most have no link yet when they were just started, and
@@ -14,22 +14,22 @@
 //! whoever makes them. A small buffer is that of a `net_af_packet` that was told to have 512 frames: late as a nap may end, it lasts for those
 //! of the first second at 1.7 Mpps, and for the longest at 320 kpps.
 
-/// How long after the last packet it still looks all the time.
-const BUSY_NS: i64 = 1_000_000;
+/// How long after the last packet a queue still looks all the time.
+const AWAKE_AFTER_PACKET_NS: i64 = 1_000_000;
 
-/// What it sleeps at least: a shorter sleep costs more than it spares.
-const NAP_NS_MIN: i64 = 20_000;
+/// How long a queue sleeps at least: a shorter sleep costs more than it spares.
+const IDLE_NAP_NS_MIN: i64 = 20_000;
 
-/// What it sleeps at most in the first second of a silence.
-const NAP_NS_MAX: i64 = 200_000;
+/// How long a queue sleeps at most in the first second of a silence.
+const SHORT_SILENCE_NAP_NS_MAX: i64 = 200_000;
 
-/// What it sleeps at most, after 7.5 s of silence.
-const NAP_NS_LONGEST: i64 = 1_500_000;
+/// How long a queue sleeps at most, after 7.5 s of silence.
+const LONG_SILENCE_NAP_NS_MAX: i64 = 1_500_000;
 
 /// How much longer a vdev was silent than its queue sleeps, at least.
 const SILENCE_OVER_NAP: i64 = 8;
 
-/// How much longer a device was silent than its queue sleeps, where that is more than [`NAP_NS_MAX`].
+/// How much longer a device was silent than its queue sleeps, where that is more than [`SHORT_SILENCE_NAP_NS_MAX`].
 const SILENCE_OVER_LONG_NAP: i64 = 5000;
 
 /// What the kernel adds to a sleep: 50 µs of timer slack, and as much for the way back.
@@ -74,13 +74,15 @@ impl Idle {
     pub(super) fn nap_until(&mut self, now_ns: i64, deadline_ns: i64) -> Option<i64> {
         let since_ns = *self.silent_since_ns.get_or_insert(now_ns);
         let silence_ns = now_ns - since_ns;
-        let most_ns = (silence_ns / SILENCE_OVER_LONG_NAP).clamp(NAP_NS_MAX, NAP_NS_LONGEST);
+        let most_ns = (silence_ns / SILENCE_OVER_LONG_NAP)
+            .clamp(SHORT_SILENCE_NAP_NS_MAX, LONG_SILENCE_NAP_NS_MAX);
         let nap_ns = if self.is_vdev {
-            (silence_ns / SILENCE_OVER_NAP).clamp(NAP_NS_MIN, most_ns)
+            (silence_ns / SILENCE_OVER_NAP).clamp(IDLE_NAP_NS_MIN, most_ns)
         } else {
             self.nap_ns?.min(most_ns)
         };
-        (silence_ns >= BUSY_NS).then(|| deadline_ns.min(now_ns.saturating_add(nap_ns)))
+        (silence_ns >= AWAKE_AFTER_PACKET_NS)
+            .then(|| deadline_ns.min(now_ns.saturating_add(nap_ns)))
     }
 }
 
@@ -92,7 +94,7 @@ fn nap_ns(descriptors: u16, megabits: u32) -> Option<i64> {
     // A megabit a second is a bit in 1000 ns.
     let full_ns = u64::from(descriptors) * FRAME_BITS * 1000 / u64::from(megabits);
     let nap_ns = i64::try_from(full_ns / 2).ok()? - OVERSLEEP_NS;
-    (nap_ns >= NAP_NS_MIN).then_some(nap_ns.min(NAP_NS_LONGEST))
+    (nap_ns >= IDLE_NAP_NS_MIN).then_some(nap_ns.min(LONG_SILENCE_NAP_NS_MAX))
 }
 
 #[cfg(test)]
@@ -102,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_nap_leaves_half_of_the_descriptors_free() {
-        assert_eq!(nap_ns(4096, 100), Some(NAP_NS_LONGEST));
+        assert_eq!(nap_ns(4096, 100), Some(LONG_SILENCE_NAP_NS_MAX));
         // 4096 descriptors are full after 2.75 ms.
         assert_eq!(nap_ns(4096, 1000), Some(1_276_256));
         // 4096 descriptors are full after 275 µs.
@@ -118,14 +120,23 @@ mod tests {
             let mut idle = Idle::new(512, true, megabits);
             let mut nap_at = |now_ns| idle.nap_until(now_ns, i64::MAX).map(|at| at - now_ns);
             assert_eq!(nap_at(0), None);
-            assert_eq!(nap_at(BUSY_NS - 1), None);
-            assert_eq!(nap_at(BUSY_NS), Some(BUSY_NS / SILENCE_OVER_NAP));
-            assert_eq!(nap_at(100 * BUSY_NS), Some(NAP_NS_MAX));
-            assert_eq!(nap_at(SECOND_NS), Some(NAP_NS_MAX));
+            assert_eq!(nap_at(AWAKE_AFTER_PACKET_NS - 1), None);
+            assert_eq!(
+                nap_at(AWAKE_AFTER_PACKET_NS),
+                Some(AWAKE_AFTER_PACKET_NS / SILENCE_OVER_NAP)
+            );
+            assert_eq!(
+                nap_at(100 * AWAKE_AFTER_PACKET_NS),
+                Some(SHORT_SILENCE_NAP_NS_MAX)
+            );
+            assert_eq!(nap_at(SECOND_NS), Some(SHORT_SILENCE_NAP_NS_MAX));
             assert_eq!(nap_at(2 * SECOND_NS), Some(400_000));
-            assert_eq!(nap_at(8 * SECOND_NS), Some(NAP_NS_LONGEST));
+            assert_eq!(nap_at(8 * SECOND_NS), Some(LONG_SILENCE_NAP_NS_MAX));
             idle.on_packets();
-            assert_eq!(idle.nap_until(8 * SECOND_NS + BUSY_NS, i64::MAX), None);
+            assert_eq!(
+                idle.nap_until(8 * SECOND_NS + AWAKE_AFTER_PACKET_NS, i64::MAX),
+                None
+            );
         }
     }
 
@@ -134,30 +145,37 @@ mod tests {
         let nap = |idle: &mut Idle| {
             idle.on_packets();
             idle.nap_until(0, i64::MAX);
-            idle.nap_until(BUSY_NS, i64::MAX)
+            idle.nap_until(AWAKE_AFTER_PACKET_NS, i64::MAX)
         };
         let mut nic = Idle::new(4096, false, 0);
         assert_eq!(nap(&mut nic), None, "no link yet");
         nic.on_speed(1000);
-        assert_eq!(nap(&mut nic), Some(BUSY_NS + NAP_NS_MAX));
+        assert_eq!(
+            nap(&mut nic),
+            Some(AWAKE_AFTER_PACKET_NS + SHORT_SILENCE_NAP_NS_MAX)
+        );
         nic.on_speed(100_000);
         assert_eq!(nap(&mut nic), None, "it came up faster");
         nic.on_speed(10_000);
-        assert_eq!(nap(&mut nic), Some(BUSY_NS + 37_625));
+        assert_eq!(nap(&mut nic), Some(AWAKE_AFTER_PACKET_NS + 37_625));
         nic.on_speed(0);
         assert_eq!(nap(&mut nic), None, "it went down");
     }
 
     #[test]
     fn a_nic_that_is_silent_for_long_is_left_alone_as_its_descriptors_last() {
-        for (megabits, longest_ns) in [(100, NAP_NS_LONGEST), (1000, 1_276_256), (10_000, 37_625)] {
+        for (megabits, longest_ns) in [
+            (100, LONG_SILENCE_NAP_NS_MAX),
+            (1000, 1_276_256),
+            (10_000, 37_625),
+        ] {
             let mut nic = Idle::new(4096, false, megabits);
             assert_eq!(nic.nap_until(0, i64::MAX), None);
             for (silence_ns, most_ns) in [
-                (BUSY_NS, NAP_NS_MAX),
-                (SECOND_NS, NAP_NS_MAX),
+                (AWAKE_AFTER_PACKET_NS, SHORT_SILENCE_NAP_NS_MAX),
+                (SECOND_NS, SHORT_SILENCE_NAP_NS_MAX),
                 (5 * SECOND_NS, SECOND_NS / 1000),
-                (1000 * SECOND_NS, NAP_NS_LONGEST),
+                (1000 * SECOND_NS, LONG_SILENCE_NAP_NS_MAX),
             ] {
                 let nap_ns = nic.nap_until(silence_ns, i64::MAX).unwrap() - silence_ns;
                 assert_eq!(nap_ns, most_ns.min(longest_ns), "{megabits} Mbit/s");
@@ -170,28 +188,28 @@ mod tests {
         let mut idle = Idle::new(4096, false, 1000);
         assert_eq!(idle.nap_until(0, i64::MAX), None);
         idle.on_speed(100);
-        assert!(idle.nap_until(BUSY_NS, i64::MAX).is_some());
+        assert!(idle.nap_until(AWAKE_AFTER_PACKET_NS, i64::MAX).is_some());
     }
 
     #[test]
     fn it_stays_awake_behind_a_packet() {
         let mut idle = Idle::new(4096, false, 1000);
         assert_eq!(idle.nap_until(0, i64::MAX), None);
-        assert_eq!(idle.nap_until(BUSY_NS - 1, i64::MAX), None);
+        assert_eq!(idle.nap_until(AWAKE_AFTER_PACKET_NS - 1, i64::MAX), None);
         assert_eq!(
-            idle.nap_until(BUSY_NS, i64::MAX),
-            Some(BUSY_NS + NAP_NS_MAX)
+            idle.nap_until(AWAKE_AFTER_PACKET_NS, i64::MAX),
+            Some(AWAKE_AFTER_PACKET_NS + SHORT_SILENCE_NAP_NS_MAX)
         );
         assert_eq!(
-            idle.nap_until(BUSY_NS, BUSY_NS + 5),
-            Some(BUSY_NS + 5),
+            idle.nap_until(AWAKE_AFTER_PACKET_NS, AWAKE_AFTER_PACKET_NS + 5),
+            Some(AWAKE_AFTER_PACKET_NS + 5),
             "the caller's deadline"
         );
         idle.on_packets();
-        assert_eq!(idle.nap_until(2 * BUSY_NS, i64::MAX), None);
+        assert_eq!(idle.nap_until(2 * AWAKE_AFTER_PACKET_NS, i64::MAX), None);
         assert_eq!(
-            idle.nap_until(3 * BUSY_NS, i64::MAX),
-            Some(3 * BUSY_NS + NAP_NS_MAX)
+            idle.nap_until(3 * AWAKE_AFTER_PACKET_NS, i64::MAX),
+            Some(3 * AWAKE_AFTER_PACKET_NS + SHORT_SILENCE_NAP_NS_MAX)
         );
         let mut fast = Idle::new(4096, false, 100_000);
         assert_eq!(

@@ -33,7 +33,7 @@ use crate::{
 const PLACING_NS: i64 = 10_000_000;
 
 /// How long the first queue waits for the others at its end, each of which may find out by itself that it is to stop, after a look.
-const OTHERS_NS: i64 = 1_000_000_000;
+const OTHER_QUEUES_WAIT_NS: i64 = 1_000_000_000;
 
 /// The tag that NICs take out.
 const TPID: u16 = 0x8100;
@@ -360,7 +360,7 @@ impl DpdkEngine {
             self.shared.left.fetch_sub(1, Ordering::Release);
             let now_ns = clock::monotonic_ns();
             self.end = End::Waiting {
-                give_up_ns: now_ns.saturating_add(OTHERS_NS),
+                give_up_ns: now_ns.saturating_add(OTHER_QUEUES_WAIT_NS),
             };
         }
     }

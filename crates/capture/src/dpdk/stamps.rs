@@ -7,8 +7,8 @@
 /// Readings that are closer than this tell nothing about the length of a tick.
 const BASE_NS_MIN: i64 = 10_000_000;
 
-/// How often the clocks are compared.
-const READ_NS: i64 = 100_000_000;
+/// How long between two comparisons of the clocks.
+const CLOCK_READING_PERIOD_NS: i64 = 100_000_000;
 
 /// The first reading is this much older than the last one at most, so that a drifting clock is followed.
 const BASE_NS_MAX: i64 = 10_000_000_000;
@@ -49,7 +49,7 @@ impl DeviceClock {
     /// Whether it is time for a reading.
     pub(super) fn is_due(&self, now_ns: i64) -> bool {
         let wait_ns = if self.tick_ns.is_some() {
-            READ_NS
+            CLOCK_READING_PERIOD_NS
         } else {
             BASE_NS_MIN
         };
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(clock.time_ns(5, i64::MAX), None, "nothing is known of it");
         assert!(!clock.is_due(START_NS + 1_000_000) && clock.is_due(START_NS + BASE_NS_MIN));
         for step in 1..300 {
-            let now_ns = step * READ_NS;
+            let now_ns = step * CLOCK_READING_PERIOD_NS;
             assert!(clock.is_due(START_NS + now_ns));
             clock.read(reading(now_ns));
             for age_ns in [0, 6400, 40_000_000] {
@@ -130,15 +130,17 @@ mod tests {
     #[test]
     fn a_system_clock_that_was_set_is_followed() {
         let mut clock = DeviceClock::new(reading(0));
-        clock.read(reading(READ_NS));
+        clock.read(reading(CLOCK_READING_PERIOD_NS));
         for step_ns in [3_600_000_000_000, -3_600_000_000_000] {
             let set = |after_ns| Reading {
                 time_ns: reading(after_ns).time_ns + step_ns,
                 ..reading(after_ns)
             };
-            clock.read(set(2 * READ_NS));
-            let found_ns = clock.time_ns(reading(2 * READ_NS).ticks, i64::MAX).unwrap();
-            assert_eq!(found_ns, START_NS + 2 * READ_NS + step_ns);
+            clock.read(set(2 * CLOCK_READING_PERIOD_NS));
+            let found_ns = clock
+                .time_ns(reading(2 * CLOCK_READING_PERIOD_NS).ticks, i64::MAX)
+                .unwrap();
+            assert_eq!(found_ns, START_NS + 2 * CLOCK_READING_PERIOD_NS + step_ns);
         }
     }
 }

@@ -24,8 +24,8 @@ use crate::{
 /// timer (10 ms each), and 12 ms for a virtual CPU that is descheduled between stamp and block.
 const PLACING_NS: i64 = 40_000_000;
 
-/// How often a device without a descriptor to wait for is looked at.
-const POLL_NS: i64 = 1_000_000;
+/// How long between two looks for packets at a device without a descriptor to wait for.
+const NO_DESCRIPTOR_LOOK_NS: i64 = 1_000_000;
 
 /// One device of libpcap.
 #[derive(Debug)]
@@ -144,7 +144,7 @@ impl Engine for PcapEngine {
             wait_ns = wait_ns.min(clock::duration_ns(limit));
         }
         let Some(descriptor) = self.handle.descriptor() else {
-            clock::sleep_until(now_ns.saturating_add(wait_ns.min(POLL_NS)));
+            clock::sleep_until(now_ns.saturating_add(wait_ns.min(NO_DESCRIPTOR_LOOK_NS)));
             return Ok(());
         };
         wait_for(descriptor, wait_ns)

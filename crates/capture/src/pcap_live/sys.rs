@@ -13,6 +13,7 @@ use std::{
 };
 
 use super::stage::Stage;
+use crate::af_packet::RETIRE_MS;
 
 /// `PCAP_ERRBUF_SIZE` of `pcap/pcap.h`.
 const ERRBUF_BYTES: usize = 256;
@@ -80,7 +81,7 @@ unsafe extern "C" {
 const SNAPLEN: c_int = 262_144;
 
 /// How long the kernel may keep a packet in a block that is not full: the retire time of the AF_PACKET engine.
-const TIMEOUT_MS: c_int = 4;
+const TIMEOUT_MS: c_int = RETIRE_MS.cast_signed();
 
 /// Why a handle was not activated.
 #[derive(Debug)]

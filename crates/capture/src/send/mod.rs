@@ -49,7 +49,7 @@ use crate::{
 };
 
 /// Sending fails after this time without any progress, unless the user says otherwise: the interface takes no frames.
-const TIMEOUT_NS: i64 = SECOND_NS;
+const PROGRESS_WAIT_NS: i64 = SECOND_NS;
 
 /// Bytes of an Ethernet header, which an MTU does not count.
 const HEADER_BYTES: i32 = 14;
@@ -96,7 +96,7 @@ impl LiveSender {
             interface: named,
             socket,
             quick,
-            timeout_ns: TIMEOUT_NS,
+            timeout_ns: PROGRESS_WAIT_NS,
             sent: 0,
             retries: 0,
         })

@@ -32,9 +32,9 @@ const DESCRIPTOR_BYTES: u64 = 16;
 /// All inserters together leave no more than this part of the ring unread before they call: one in 8.
 const RING_SHARE: u64 = 8;
 
-/// An inserter that works for as long before its source is dry is at its limit, ns. What came during the longest rest of an
-/// engine is stored in less as long as half of its time is left.
-const BUSY_NS: i64 = REST_NS_MAX;
+/// An inserter whose source does not run dry for this long is at its limit, ns. What came during the longest rest of an engine is stored
+/// in less time, as long as the inserter has half of its time left.
+const INSERTER_LIMIT_NS: i64 = REST_NS_MAX;
 
 /// For each producer, the record after which none is suspect. One inserter writes each mark, the analyzer reads them.
 #[derive(Debug, Clone)]
@@ -55,7 +55,7 @@ pub(crate) struct Lookout {
     dry_ns: i64,
     /// Whether the source was dry at the last publication.
     is_dry: bool,
-    /// Whether the source has run dry within the last [`BUSY_NS`]: only then this thread looks itself.
+    /// Whether the source has run dry within the last [`INSERTER_LIMIT_NS`]: only then this thread looks itself.
     has_time: bool,
     /// Whether a suspect record was stored since the analyzer was last called.
     is_due: bool,
@@ -156,7 +156,7 @@ impl Lookout {
         if is_dry {
             self.dry_ns = now_ns;
         }
-        self.has_time = now_ns.saturating_sub(self.dry_ns) < BUSY_NS;
+        self.has_time = now_ns.saturating_sub(self.dry_ns) < INSERTER_LIMIT_NS;
         if self.is_due || self.unread >= self.unread_max {
             self.analyzer.wake();
             self.unread = 0;
@@ -310,13 +310,13 @@ mod tests {
     fn an_inserter_at_its_limit_leaves_the_look_to_the_analyzer() {
         let (mut lookout, suspects, _) = lookout("udp dst port 7", LinkType::RAW, false);
         lookout.told(true, 1_000);
-        lookout.told(false, 1_000 + BUSY_NS - 1);
+        lookout.told(false, 1_000 + INSERTER_LIMIT_NS - 1);
         look(&mut lookout, 0, |_| 8);
         assert!(suspects.none_from(1, 0));
-        lookout.told(false, 1_000 + BUSY_NS);
+        lookout.told(false, 1_000 + INSERTER_LIMIT_NS);
         look(&mut lookout, 100, |_| 8);
         assert!(!suspects.none_from(1, 199));
-        lookout.told(true, 2_000 + BUSY_NS);
+        lookout.told(true, 2_000 + INSERTER_LIMIT_NS);
         look(&mut lookout, 200, |_| 8);
         assert!(suspects.none_from(1, 200));
     }
@@ -325,13 +325,13 @@ mod tests {
     fn a_rest_is_no_work() {
         let (mut lookout, suspects, _) = lookout("udp dst port 7", LinkType::RAW, false);
         lookout.told(true, 0);
-        lookout.asked(3 * BUSY_NS);
-        lookout.told(false, 4 * BUSY_NS - 1);
+        lookout.asked(3 * INSERTER_LIMIT_NS);
+        lookout.told(false, 4 * INSERTER_LIMIT_NS - 1);
         look(&mut lookout, 0, |_| 8);
         assert!(suspects.none_from(1, 0));
         // It gives frames all the time.
-        lookout.asked(4 * BUSY_NS);
-        lookout.told(false, 4 * BUSY_NS);
+        lookout.asked(4 * INSERTER_LIMIT_NS);
+        lookout.told(false, 4 * INSERTER_LIMIT_NS);
         look(&mut lookout, 100, |_| 8);
         assert!(!suspects.none_from(1, 199));
     }

@@ -9,8 +9,8 @@ use crate::{
     live::{CLOSED_DRAIN_NS, Live},
 };
 
-/// How long an interface that came back is not said to be up because other threads are not there yet.
-const SIBLINGS_NS: i64 = 1_000_000_000;
+/// How long the word that an interface is up again waits for the other queues to receive from it.
+const SIBLINGS_WAIT_NS: i64 = 1_000_000_000;
 
 impl PacketEngine {
     /// `ENETDOWN` tells that the interface went down or was removed. The socket reports neither that it came up nor a removal while it is
@@ -87,7 +87,7 @@ impl PacketEngine {
             counters.follow(found.index);
         }
         self.gone_since_ns = None;
-        self.siblings_until_ns = Some(now_ns.saturating_add(SIBLINGS_NS));
+        self.siblings_until_ns = Some(now_ns.saturating_add(SIBLINGS_WAIT_NS));
         live.found(found.flags.is_up() && self.are_siblings_there());
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! the program, and the others follow it there by its index, whatever it is called then. Each binds a spare socket to its receive
 //! queue, and when all have done so the first queue tells that the interface is up.
 //!
-//! An interface that comes back is the host's if that uses it, also where it begins to within [`ASK_NS`]: links are set up before
+//! An interface that comes back is the host's if that uses it, also where it begins to within [`HOST_USE_WATCH_NS`]: links are set up before
 //! they get addresses.
 
 use std::io;
@@ -16,25 +16,23 @@ use crate::{
     af_xdp::{
         attachment::Held,
         program::word,
-        source::{copy_words, frame_bytes, other_program, program_word},
+        source::{RECEIVE_QUEUE_WAIT_NS, copy_words, frame_bytes, other_program, program_word},
     },
     clock::{self, SECOND_NS},
     host::HostUse,
     live::{ABSENT_LOOK_NS, Drain, Engine as _, Live},
 };
 
-/// How often an interface is looked at that the host uses.
+/// How long between two looks at an interface that the host uses.
 const REFUSED_LOOK_NS: i64 = SECOND_NS / 4;
 
-/// How often its MTU is looked at.
+/// How long between two looks at its MTU.
 const MTU_LOOK_NS: i64 = SECOND_NS / 4;
 
-/// For how long after its return an interface is asked whether the host uses it, and how often: a netlink socket and four lists.
-const ASK_NS: i64 = 60 * SECOND_NS;
-const ASK_PAUSE_NS: i64 = SECOND_NS / 4;
-
-/// How long a receive queue may be somebody else's.
-const BUSY_NS: i64 = 2 * SECOND_NS;
+/// For how long after its return an interface is looked at whether the host begins to use it; and how long between two looks, each of
+/// which takes a netlink socket and four lists.
+const HOST_USE_WATCH_NS: i64 = 60 * SECOND_NS;
+const HOST_USE_LOOK_NS: i64 = SECOND_NS / 4;
 
 /// A queue and its interface.
 #[derive(Debug, Clone, Copy)]
@@ -151,7 +149,7 @@ impl XdpEngine {
 
     /// Leaves an interface that came back to a host that has begun to use it.
     fn ask_the_host(&mut self, live: &mut Live, now_ns: i64) {
-        if !self.attachment.hold().is_to_ask(now_ns, ASK_PAUSE_NS) {
+        if !self.attachment.hold().is_to_ask(now_ns, HOST_USE_LOOK_NS) {
             return;
         }
         let used = self.taken.host_use();
@@ -260,7 +258,7 @@ impl XdpEngine {
             Some(used) => of_the_host(&used),
             None => match self.attachment.attach_again(&mut hold, index) {
                 Ok(held) => {
-                    hold.ask_until(now_ns.saturating_add(ASK_NS));
+                    hold.ask_until(now_ns.saturating_add(HOST_USE_WATCH_NS));
                     if hold.is_native != was_native {
                         let program = program_word(hold.is_native);
                         live.notice(format_args!("{program} XDP now"));
@@ -347,7 +345,9 @@ impl XdpEngine {
             // An interface that another queue has seen to be there, and that is gone again before this one has bound, is left too.
             Some(libc::ENODEV) => self.attachment.leave(held.generation),
             Some(libc::ENETDOWN) => {}
-            Some(libc::EBUSY) if now_ns - absence.busy_since_ns.unwrap_or(now_ns) < BUSY_NS => {
+            Some(libc::EBUSY)
+                if now_ns - absence.busy_since_ns.unwrap_or(now_ns) < RECEIVE_QUEUE_WAIT_NS =>
+            {
                 absence.busy_since_ns.get_or_insert(now_ns);
             }
             Some(libc::EINVAL) if self.line > 0 => {

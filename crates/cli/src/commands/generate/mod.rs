@@ -44,8 +44,8 @@ const FILE_START_NS: i64 = 1_767_225_600 * 1_000_000_000;
 const FILE_RATE: Rate = Rate::FramesPerSecond(1_000_000);
 /// Packets that share a stamp at most when they are sent: what one system call takes.
 const SEND_FRAMES: usize = 64;
-/// How long to wait for a frame before looking at the stop flag again.
-const QUEUE_WAIT: Duration = Duration::from_millis(100);
+/// How long `main` waits for a frame before it looks at the stop flag again.
+const FRAME_WAIT: Duration = Duration::from_millis(100);
 
 /// Make test traffic: UDP flows within 10.0.0.0/16, and one trigger packet to UDP port 60000.
 ///
@@ -217,7 +217,7 @@ fn drain(
         if stop.load(Ordering::Relaxed) {
             queue.stop();
         }
-        match queue.next(QUEUE_WAIT)? {
+        match queue.next(FRAME_WAIT)? {
             Status::End => return Ok(()),
             Status::Idle => continue,
             Status::Frames => {}

@@ -35,8 +35,8 @@ use crate::{
 };
 use rustix::thread::CapabilitySet;
 
-/// Between two looks at the clock while nothing happens.
-const TICK: Duration = Duration::from_millis(250);
+/// How long `main` waits for an event before it looks at the signals and the screen.
+const EVENT_WAIT: Duration = Duration::from_millis(250);
 
 /// How long a second signal lets threads end by themselves.
 const ABORT_WAIT: Duration = Duration::from_secs(1);
@@ -162,7 +162,7 @@ fn watch(
 ) -> Result<ExitCode, Failure> {
     let mut aborted_at = None;
     loop {
-        match recorder.event(TICK) {
+        match recorder.event(EVENT_WAIT) {
             Ok(event) => screen.show(&event),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,

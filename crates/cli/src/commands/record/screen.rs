@@ -21,10 +21,10 @@ use crate::{
 /// Filling that lasts no longer is not shown.
 const FILLING_QUIET: Duration = Duration::from_millis(200);
 
-/// Lines about dumps, and sentences, that are printed in [`LINES_TIME`] one by one; each kind has as many.
+/// Lines about dumps that are printed in [`LINES_PERIOD`] one by one, and as many sentences.
 const LINES_MAX: u32 = 50;
-/// See [`LINES_MAX`].
-const LINES_TIME: Duration = Duration::from_secs(10);
+/// How long after a storm began there is room for more lines; see [`LINES_MAX`].
+const LINES_PERIOD: Duration = Duration::from_secs(10);
 
 /// Lines since a time.
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ impl Lines {
     /// Whether their time is over.
     fn are_over(&self) -> bool {
         self.since
-            .is_some_and(|since| since.elapsed() >= LINES_TIME)
+            .is_some_and(|since| since.elapsed() >= LINES_PERIOD)
     }
 
     /// Begins anew; what was not printed, in a line.

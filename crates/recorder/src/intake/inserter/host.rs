@@ -9,15 +9,15 @@ use crate::control::ring_time::Moment;
 
 /// For this long after the first frame with a stamp from after a step, a frame with a stamp from before it may still come, ns: the CPU
 /// that stamped it was held up.
-const SETTLE_NS: i64 = 2_000_000_000;
+const STEP_SETTLE_NS: i64 = 2_000_000_000;
 /// What an engine says about the present is at most this old, ns: an offset that makes it older is not the one of its clock.
 const FRESH_NS: i64 = 1_000_000_000;
 /// What two readings of a clock may be apart, ns.
 const AHEAD_NS: i64 = 1_000_000;
 /// How old a frame of a source that is never dry may be, ns: engines' buffers hold less of a busy link.
-const AGE_NS_MAX: i64 = 10_000_000_000;
+const FRAME_AGE_NS_MAX: i64 = 10_000_000_000;
 /// A step that the ring did not follow is tried again after this time, ns.
-const RETRY_NS: i64 = 100_000_000;
+const STEP_RETRY_NS: i64 = 100_000_000;
 
 /// The offset of one queue's frames.
 #[derive(Debug)]
@@ -71,7 +71,10 @@ impl HostStamps {
             far(other_ns) < far(self.applied_ns)
         };
         // Frames may be older than the step is large: then a time that fits may be the wrong one.
-        let age_ns = now.mono_ns.saturating_sub(self.dry_mono_ns).min(AGE_NS_MAX);
+        let age_ns = now
+            .mono_ns
+            .saturating_sub(self.dry_mono_ns)
+            .min(FRAME_AGE_NS_MAX);
         let is_old = age_ns >= other_ns.saturating_sub(self.applied_ns).saturating_abs();
         let fits = |meta: &FrameMeta, offset_ns| {
             distance(meta.time_ns, offset_ns, now.ring_ns) <= age_ns.unsigned_abs()
@@ -101,12 +104,12 @@ impl HostStamps {
     /// The ring follows the step, or not.
     pub(super) fn stepped(&mut self, offset_ns: i64, is_followed: bool, now: Moment) {
         if is_followed {
-            let until_ns = now.mono_ns.saturating_add(SETTLE_NS);
+            let until_ns = now.mono_ns.saturating_add(STEP_SETTLE_NS);
             self.before = Some((self.applied_ns, until_ns));
             self.applied_ns = offset_ns;
             self.retry_mono_ns = None;
         } else {
-            self.retry_mono_ns = Some(now.mono_ns.saturating_add(RETRY_NS));
+            self.retry_mono_ns = Some(now.mono_ns.saturating_add(STEP_RETRY_NS));
         }
     }
 
@@ -165,7 +168,7 @@ mod tests {
                 assert!(heard_ns == said_ns || !is_plain, "{step_ns}: {heard_ns}");
             }
             host.stepped(step_ns, true, now);
-            let later = at(100 * S + SETTLE_NS + 1, step_ns);
+            let later = at(100 * S + STEP_SETTLE_NS + 1, step_ns);
             assert!(matches!(
                 host.part(&[], later),
                 Part::Store { count: 0, .. }
@@ -226,9 +229,12 @@ mod tests {
             uncertain: 1,
         };
         assert_eq!(
-            host.part(&[meta], at(100 * S + RETRY_NS - 1, 3600 * S)),
+            host.part(&[meta], at(100 * S + STEP_RETRY_NS - 1, 3600 * S)),
             lost
         );
-        assert_eq!(host.part(&[meta], at(100 * S + RETRY_NS, 3600 * S)), step);
+        assert_eq!(
+            host.part(&[meta], at(100 * S + STEP_RETRY_NS, 3600 * S)),
+            step
+        );
     }
 }
