@@ -6,7 +6,7 @@ use retroscope_packet::{FragmentKey, LinkType, fragment_of};
 
 use crate::{
     Aux, Filled, FilterError, FlowState, Frame, LinkContext, Mode, Program, Template,
-    batch::{Evaluation, Known},
+    evaluation::{Evaluation, Known},
     plan::Plan,
 };
 

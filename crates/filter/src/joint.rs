@@ -12,7 +12,7 @@ use retroscope_packet::LinkType;
 
 use crate::{
     Frame, NativeError, NativeInfo, Program,
-    batch::ones,
+    evaluation::ones,
     native::{self, Code, Joined},
 };
 

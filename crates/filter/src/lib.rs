@@ -13,10 +13,10 @@
 //! the system's tables of names, and memory for machine code.
 
 mod aux;
-mod batch;
 mod chain;
 mod compile;
 mod error;
+mod evaluation;
 mod filled;
 mod filter;
 mod flow_state;

@@ -10,9 +10,9 @@ use cranelift_frontend::Switch;
 use retroscope_bpf::{Instruction, op};
 
 use super::{
+    constants::{self, ConstantSet},
     known::{Bytes, Content, Known},
     operate::load_flags,
-    table::{self, Table},
     translate::Translator,
 };
 
@@ -185,7 +185,7 @@ impl Translator<'_, '_> {
                 );
                 continue;
             }
-            for numbers in numbers.chunks(table::CONSTANTS_MAX) {
+            for numbers in numbers.chunks(constants::CONSTANTS_MAX) {
                 match self.table(numbers) {
                     Some(table) => tests.push((Group::Table(table), target)),
                     None => {
@@ -217,13 +217,13 @@ impl Translator<'_, '_> {
         if let Some(known) = self.tables.iter().position(|table| table.is_of(numbers)) {
             return Some(known);
         }
-        self.tables.push(Table::new(numbers)?);
+        self.tables.push(ConstantSet::new(numbers)?);
         Some(self.tables.len() - 1)
     }
 
     /// Whether a value is in a table.
     fn look_up(&mut self, value: Value, table: usize) -> Value {
-        let Table {
+        let ConstantSet {
             slots,
             multiplier,
             shift,

@@ -17,9 +17,9 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use super::{
     NativeError,
     code::One,
+    constants::ConstantSet,
     known::Facts,
     operate::load_flags,
-    table::Table,
     translate::{Exits, Packet, Program, Registers, Translator},
 };
 use crate::{Instruction, frame::layout};
@@ -61,7 +61,7 @@ pub(super) fn compile(
 /// [`NativeError::Processor`], [`NativeError::Generator`]
 pub(super) fn function<F>(
     params: usize,
-    body: impl FnOnce(&mut FunctionBuilder<'_>, &mut Vec<Table>),
+    body: impl FnOnce(&mut FunctionBuilder<'_>, &mut Vec<ConstantSet>),
 ) -> Result<Compiled<F>, NativeError> {
     let isa = isa()?;
     let mut frontend = FunctionBuilderContext::new();
@@ -103,7 +103,7 @@ pub(super) fn params<const N: usize>(builder: &mut FunctionBuilder<'_>) -> [Valu
 }
 
 /// The function over many packets: the program stands in the loop.
-fn many(builder: &mut FunctionBuilder<'_>, program: &Program<'_>, tables: &mut Vec<Table>) {
+fn many(builder: &mut FunctionBuilder<'_>, program: &Program<'_>, tables: &mut Vec<ConstantSet>) {
     let [frames, count] = params(builder);
     let registers = Registers::new(builder);
     let zero = builder.ins().iconst(I64, 0);
@@ -162,7 +162,7 @@ pub(super) fn with_program(
     program: &Program<'_>,
     (packet, facts): (Packet, &Facts),
     (kept, number): (Value, Value),
-    tables: &mut Vec<Table>,
+    tables: &mut Vec<ConstantSet>,
 ) -> Value {
     let [accept, reject, decide, behind] = std::array::from_fn(|_| builder.create_block());
     let bit = builder.append_block_param(decide, I64);

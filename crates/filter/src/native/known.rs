@@ -10,8 +10,8 @@ const LOADS_MAX: usize = 24;
 pub(super) struct Facts {
     /// Captured bytes that there are at least.
     pub(super) captured: u64,
-    /// What loads give.
-    pub(super) loads: Vec<(Place, Content)>,
+    /// What these loads give.
+    pub(super) loads: Vec<(Load, Content)>,
 }
 
 /// Facts that hold at an instruction, whatever way led there.
@@ -23,7 +23,7 @@ pub(super) struct Known {
     pub(super) behind_x: u64,
     pub(super) a: Content,
     pub(super) x: Content,
-    loads: Vec<(Place, Value)>,
+    loads: Vec<(Load, Value)>,
 }
 
 /// What a register holds.
@@ -53,9 +53,9 @@ pub(super) struct Bytes {
     pub(super) mask: u32,
 }
 
-/// A place in the packet.
+/// What a load reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Load {
     pub(super) base: Base,
     pub(super) offset: u32,
     pub(super) bytes: u32,
@@ -68,7 +68,7 @@ pub(super) enum Base {
     X,
 }
 
-impl Place {
+impl Load {
     /// Bytes from `offset` on.
     pub(super) fn at(offset: u32, bytes: u32) -> Self {
         Self {
@@ -109,8 +109,8 @@ impl Bytes {
 }
 
 impl Facts {
-    pub(super) fn load(&self, place: Place) -> Option<Content> {
-        found(&self.loads, place)
+    pub(super) fn load(&self, load: Load) -> Option<Content> {
+        found(&self.loads, load)
     }
 }
 
@@ -153,27 +153,27 @@ impl Known {
     fn forget_x(&mut self) {
         self.x = Content::Variable;
         self.behind_x = 0;
-        self.loads.retain(|(place, _)| place.base == Base::Start);
+        self.loads.retain(|(load, _)| load.base == Base::Start);
     }
 
-    /// What was read at a place before.
-    pub(super) fn load(&self, place: Place) -> Option<Value> {
-        found(&self.loads, place)
+    /// What the same load gave before.
+    pub(super) fn load(&self, load: Load) -> Option<Value> {
+        found(&self.loads, load)
     }
 
-    pub(super) fn remember(&mut self, place: Place, value: Value) {
+    pub(super) fn remember(&mut self, load: Load, value: Value) {
         if self.loads.len() == LOADS_MAX {
             self.loads.remove(0);
         }
-        self.loads.push((place, value));
+        self.loads.push((load, value));
     }
 }
 
-fn found<T: Copy>(loads: &[(Place, T)], place: Place) -> Option<T> {
+fn found<T: Copy>(loads: &[(Load, T)], load: Load) -> Option<T> {
     let mut loads = loads.iter();
     loads
-        .find(|(known, _)| *known == place)
-        .map(|(_, load)| *load)
+        .find(|(known, _)| *known == load)
+        .map(|(_, given)| *given)
 }
 
 /// The largest number that `bytes` bytes hold, 1 to 4.

@@ -1,14 +1,14 @@
 //! Native code for programs: classic BPF through Cranelift to machine code.
 //!
 //! One file a pass:
-//! - `plan` looks at the program backwards: how many captured bytes must there be for a packet to be accepted from here?
+//! - `need` looks at the program backwards: how many captured bytes must there be for a packet to be accepted from here?
 //! - `known` is what the translator knows when it stands at an instruction: lengths that were checked, bytes that were read, and
 //!   what holds for all packets that a translation is for.
 //! - `translate` makes Cranelift's intermediate code from instructions, with `operate` for those that compute and `branch` for
-//!   those that decide; `table` is for long lists of constants.
+//!   those that decide; `constants` is for long lists of constants.
 //! - `emit` wraps that into a function with the loop over packets, and lets Cranelift compile it.
 //! - `code` maps the result and calls it: the only unsafe code here.
-//! - `joint` makes one function of many programs, and leaves out of them what is known of a class of packets.
+//! - `joint_function` makes one function of many programs, and leaves out of them what is known of a class of packets.
 //! - `compiler` is a thread that does all this beside the data path.
 //!
 //! The meaning is that of the interpreter, to the bit. A load beyond the captured bytes ends with 0, so a check may be merged
@@ -18,13 +18,13 @@
 mod branch;
 mod code;
 mod compiler;
+mod constants;
 mod emit;
 mod error;
-mod joint;
+mod joint_function;
 mod known;
+mod need;
 mod operate;
-mod plan;
-mod table;
 mod translate;
 
 use std::{
@@ -36,7 +36,7 @@ use std::{
 pub(crate) use code::{Code, Joined, One};
 pub use compiler::{Compiler, CompilerCounts};
 pub use error::NativeError;
-pub(crate) use joint::{EACH_MAX, compile_joint, has_room};
+pub(crate) use joint_function::{EACH_MAX, compile_joint, has_room};
 
 use crate::Instruction;
 

@@ -13,8 +13,8 @@ use retroscope_bpf::{
 };
 
 use super::{
-    known::{Base, Bytes, Content, Known, Place},
-    plan,
+    known::{Base, Bytes, Content, Known, Load},
+    need,
     translate::Translator,
 };
 use crate::{
@@ -114,12 +114,12 @@ impl Translator<'_, '_> {
     /// Bytes from `offset` on, as many as instruction `index` loads.
     fn load(&mut self, index: usize, offset: u32, known: &mut Known) -> Content {
         let bytes = load_bytes(self.program.instructions[index].code);
-        let place = Place::at(offset, bytes);
-        if let Some(content) = self.facts.load(place) {
+        let load = Load::at(offset, bytes);
+        if let Some(content) = self.facts.load(load) {
             return content;
         }
         self.check(index, u64::from(offset) + u64::from(bytes), known);
-        self.read(place, self.packet.data, known)
+        self.read(load, self.packet.data, known)
     }
 
     /// Ends the run where fewer than `end` bytes were captured: those that instruction `index` needs, and what any accepted
@@ -157,19 +157,19 @@ impl Translator<'_, '_> {
         let x = self.x(known);
         let x = self.ins().uextend(I64, x);
         self.check_behind_x(index, x, known);
-        let place = Place {
+        let load = Load {
             base: Base::X,
             offset: instruction.k,
             bytes: load_bytes(instruction.code),
         };
         let base = self.builder.ins().iadd(self.packet.data, x);
-        Some(self.read(place, base, known))
+        Some(self.read(load, base, known))
     }
 
     /// As [`Self::check`], for what lies behind the offset `x` of 64 bits. The sum does not wrap there, and no packet is as
     /// long as one that would wrap in 32 bits.
     fn check_behind_x(&mut self, index: usize, x: Value, known: &mut Known) {
-        let own_end = plan::end(&self.program.instructions[index]);
+        let own_end = need::end(&self.program.instructions[index]);
         if known.behind_x >= own_end {
             return;
         }
@@ -183,20 +183,20 @@ impl Translator<'_, '_> {
     }
 
     /// Reads bytes that were checked, or takes them from an earlier load.
-    fn read(&mut self, place: Place, base: Value, known: &mut Known) -> Content {
-        let whole = |raw| Content::Bytes(Bytes::whole(raw, place.bytes));
-        if let Some(raw) = known.load(place) {
+    fn read(&mut self, load: Load, base: Value, known: &mut Known) -> Content {
+        let whole = |raw| Content::Bytes(Bytes::whole(raw, load.bytes));
+        if let Some(raw) = known.load(load) {
             return whole(raw);
         }
-        let (base, offset) = match i32::try_from(place.offset) {
+        let (base, offset) = match i32::try_from(load.offset) {
             Ok(offset) => (base, offset.into()),
             Err(_) => {
-                let base = self.ins().iadd_imm_u(base, i64::from(place.offset));
+                let base = self.ins().iadd_imm_u(base, i64::from(load.offset));
                 (base, Offset32::new(0))
             }
         };
-        let raw = load_raw(self.builder, base, offset, place.bytes);
-        known.remember(place, raw);
+        let raw = load_raw(self.builder, base, offset, load.bytes);
+        known.remember(load, raw);
         whole(raw)
     }
 

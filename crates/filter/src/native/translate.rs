@@ -14,9 +14,9 @@ use cranelift_frontend::{FuncInstBuilder, FunctionBuilder, Variable};
 use retroscope_bpf::{Instruction, MEMORY_WORDS, op};
 
 use super::{
+    constants::ConstantSet,
     known::{Content, Facts, Known},
-    plan::Outline,
-    table::Table,
+    need::Outline,
 };
 use crate::interpreter::BACKWARD_JUMPS_MAX;
 
@@ -87,7 +87,7 @@ pub(super) struct Translator<'t, 'f> {
     pub(super) builder: &'t mut FunctionBuilder<'f>,
     pub(super) packet: Packet,
     pub(super) facts: &'t Facts,
-    pub(super) tables: &'t mut Vec<Table>,
+    pub(super) tables: &'t mut Vec<ConstantSet>,
     exits: Exits,
     registers: Registers,
     /// By index of the first instruction.
@@ -103,7 +103,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         registers: Registers,
         (packet, facts): (Packet, &'t Facts),
         exits: Exits,
-        tables: &'t mut Vec<Table>,
+        tables: &'t mut Vec<ConstantSet>,
     ) -> Self {
         let len = program.instructions.len();
         Self {

@@ -7,9 +7,9 @@ use crate::Frame;
 use super::{
     Matches,
     atom::Subject,
-    batch::{Found, SearchMemory},
     index::{Index, RuleInfo, flags},
     key::has,
+    search::{Found, SearchMemory},
 };
 
 /// Decides about what the look-ups found.
@@ -82,7 +82,10 @@ impl Collector<'_> {
         for entry in self.index.group(found.value) {
             if found.traits & !entry.need == 0
                 && found.way & !entry.ways == 0
-                && entry.rest.as_ref().is_none_or(|rest| rest.holds(&subject))
+                && entry
+                    .remainder
+                    .as_ref()
+                    .is_none_or(|remainder| remainder.holds(&subject))
             {
                 self.rule(number, entry.rule, matches);
             }

@@ -7,9 +7,9 @@ use retroscope_packet::{FlowKey, LinkType, flow_of, fragment_of, parse};
 use crate::Frame;
 
 use super::{
-    batch::{Probe, SearchMemory},
     index::Index,
     key::{Key, has, kind, proto_trait, traits},
+    search::{Probe, SearchMemory},
     sought::{Flow, Flow4Key, flow6_key, link_key, pair_key, proto_key, small, tag, v6_key},
     table::{Slot, Table},
 };

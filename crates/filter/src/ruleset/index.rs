@@ -10,8 +10,8 @@ use super::{
     atom::Expr,
     chunked::{Chunked, Numbers},
     key::{View, traits},
+    look_ups::{Part, Remainder},
     masks::{MaskCounts, Masks},
-    plan::{Part, Rest},
     residue::Residue,
     sought::{Flow4Slot, SmallSlot, Sought, TableKey, tag, tag_of},
     table::{Seeds, Slot, Table},
@@ -65,7 +65,7 @@ pub(super) struct Entry {
     pub(super) rule: u32,
     pub(super) need: u16,
     pub(super) ways: u8,
-    pub(super) rest: Option<Arc<Rest>>,
+    pub(super) remainder: Option<Arc<Remainder>>,
 }
 
 /// One version of the tables. Cloning it copies some thousand pointers, whatever it holds.
@@ -167,7 +167,7 @@ impl Index {
                 rule,
                 need: part.need,
                 ways: part.ways,
-                rest: part.rest.clone(),
+                remainder: part.remainder.clone(),
             };
             self.change(books, key, |entries| entries.push(entry));
         }
@@ -247,7 +247,7 @@ impl Index {
                 rule,
                 need,
                 ways,
-                rest: None,
+                remainder: None,
             };
             Some(if is_group { Err(rule) } else { Ok(entry) })
         }
@@ -269,7 +269,7 @@ impl Index {
                 let slot = Flow4Slot::one(key, one.rule, one.need, one.ways);
                 self.flows.insert(slot);
             }
-            (TableKey::Small(key), [one]) if one.rest.is_none() => {
+            (TableKey::Small(key), [one]) if one.remainder.is_none() => {
                 self.small.insert(SmallSlot::one(key, one.rule, one.need));
             }
             _ => {
@@ -299,8 +299,8 @@ fn merged(mut entries: Vec<Entry>) -> Vec<Entry> {
     if let [one, other] = entries.as_mut_slice()
         && one.rule == other.rule
         && one.need == other.need
-        && one.rest.is_none()
-        && other.rest.is_none()
+        && one.remainder.is_none()
+        && other.remainder.is_none()
     {
         one.ways |= other.ways;
         entries.truncate(1);
@@ -311,5 +311,7 @@ fn merged(mut entries: Vec<Entry>) -> Vec<Entry> {
 /// Whether a slot has room for all that an entry says.
 fn is_simple_flow(entry: &Entry) -> bool {
     let views = traits::PLAIN | traits::TAGGED;
-    entry.rest.is_none() && entry.need | views == traits::ALL && entry.rule <= Flow4Slot::VALUE_MAX
+    entry.remainder.is_none()
+        && entry.need | views == traits::ALL
+        && entry.rule <= Flow4Slot::VALUE_MAX
 }

@@ -6,8 +6,8 @@
 //! one function ([`Joint`](crate::Joint)).
 //!
 //! ```text
-//! text ─ parse ─▶ atom::Expr ─ plan ─▶ parts: what is sought, what remains
-//!                                        │
+//! text ─ parse ─▶ atom::Expr ─ look_ups ─▶ parts: what is sought, what remains
+//!                                            │
 //!                       RuleSet ── index::Index ── published ──▶ RuleReader ── Matches
 //!                    (control side)  tables, groups, programs   (data path)
 //! ```
@@ -29,19 +29,19 @@
 //! only what changed since counts. Rules with the same key share a group.
 
 mod atom;
-mod batch;
 mod chunked;
 mod collect;
 mod explain;
 mod finder;
 mod index;
 mod key;
+mod look_ups;
 mod masks;
 mod matches;
 mod parse;
-mod plan;
 mod reader;
 mod residue;
+mod search;
 mod set;
 mod sought;
 mod table;

@@ -14,12 +14,12 @@ use crate::{Frame, Joint};
 
 use super::{
     Matches,
-    batch::{MANY, SearchMemory, touch},
     collect::Collector,
     finder::Finder,
     index::Index,
     key::Shape,
     residue::Residue,
+    search::{MANY, SearchMemory, touch},
     sought::tag,
 };
 

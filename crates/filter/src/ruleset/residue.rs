@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use retroscope_packet::LinkType;
 
-use crate::{Frame, Joint, Program, batch::ones, native::has_room};
+use crate::{Frame, Joint, Program, evaluation::ones, native::has_room};
 
-use super::batch::SearchMemory;
+use super::search::SearchMemory;
 
 /// Programs that are put together at least.
 const TOGETHER_MIN: usize = 2;

@@ -17,7 +17,7 @@ use super::{
     chunked::Numbers,
     index::{Body, Books, Index, RuleInfo, flags},
     key::Shape,
-    plan::{LookUps, Part, plan},
+    look_ups::{LookUps, Part, look_ups},
     reader::Published,
     residue::Residue,
     table::Seeds,
@@ -340,7 +340,7 @@ impl RuleSet {
     fn place(&self, filled: &Filled) -> (Understood, LookUps, Placement) {
         let mut understood = understand(filled);
         let body = &understood.body;
-        let look_ups = plan(&body.expr, body.view, &|sought| self.work.crowd(sought));
+        let look_ups = look_ups(&body.expr, body.view, &|sought| self.work.crowd(sought));
         let asks = understood.flags & flags::ASK != 0;
         let placement = match (look_ups.parts.is_some(), asks) {
             (true, true) => Placement::NarrowedAsked,
@@ -373,7 +373,7 @@ impl RuleSet {
             piece = Some(Arc::clone(only));
         } else {
             // The caller evaluates the filter, which judges missing bytes by itself, so nothing is compared after the look-up.
-            parts.iter_mut().for_each(|part| part.rest = None);
+            parts.iter_mut().for_each(|part| part.remainder = None);
         }
         let kept = Kept {
             piece,

@@ -5,7 +5,7 @@
 
 /// A set of numbers without collisions.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct ConstantSet {
     /// What it was made of, in that order.
     constants: Box<[u32]>,
     /// A power of two of them. Free ones hold a constant whose slot is another one, so nothing is found there.
@@ -22,7 +22,7 @@ const SLOT_BITS: std::ops::RangeInclusive<u32> = 3..=16;
 /// Multipliers that are tried for a size of table.
 const TRIES: u32 = 400;
 
-impl Table {
+impl ConstantSet {
     /// A table of `constants`, which are different. `None` where no multiplier does it, which gets less likely the fewer
     /// there are: below [`CONSTANTS_MAX`] it does not happen in practice.
     pub(super) fn new(constants: &[u32]) -> Option<Self> {
@@ -78,7 +78,7 @@ fn place(constants: &[u32], first: u32, multiplier: u32, shift: u32) -> Option<B
 mod tests {
     use super::*;
 
-    fn contains(table: &Table, number: u32) -> bool {
+    fn contains(table: &ConstantSet, number: u32) -> bool {
         table.slots[slot(number, table.multiplier, table.shift)] == number
     }
 
@@ -95,7 +95,7 @@ mod tests {
             for mut constants in kinds {
                 constants.sort_unstable();
                 constants.dedup();
-                let table = Table::new(&constants).expect("a multiplier is found");
+                let table = ConstantSet::new(&constants).expect("a multiplier is found");
                 for constant in &constants {
                     assert!(contains(&table, *constant));
                     for bit in 0..32 {

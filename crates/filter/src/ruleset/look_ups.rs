@@ -29,7 +29,7 @@ pub(super) struct Literal {
 
 /// What a look-up leaves to be compared.
 #[derive(Debug, Clone)]
-pub(super) struct Rest {
+pub(super) struct Remainder {
     pub(super) view: View,
     pub(super) literals: Box<[Literal]>,
 }
@@ -42,7 +42,7 @@ pub(super) struct Part {
     pub(super) need: u16,
     /// Of flows over IPv4: which of the four ways match.
     pub(super) ways: u8,
-    pub(super) rest: Option<Arc<Rest>>,
+    pub(super) remainder: Option<Arc<Remainder>>,
 }
 
 /// What becomes of an expression.
@@ -60,13 +60,15 @@ impl Part {
             sought,
             need,
             ways: ALL_WAYS,
-            rest: None,
+            remainder: None,
         }
     }
 
     /// How many primitives are compared after the look-up.
     pub(super) fn compared(&self) -> usize {
-        self.rest.as_ref().map_or(0, |rest| rest.literals.len())
+        self.remainder
+            .as_ref()
+            .map_or(0, |remainder| remainder.literals.len())
     }
 
     /// Whether it is one of `$flow`, made on every link type and under any tags.
@@ -75,7 +77,7 @@ impl Part {
     }
 }
 
-impl Rest {
+impl Remainder {
     /// Whether all of it holds, with every byte that it needs.
     #[inline]
     pub(super) fn holds(&self, subject: &Subject<'_>) -> bool {
@@ -87,8 +89,8 @@ impl Rest {
 
 type Conjunction = Vec<Literal>;
 
-/// Plans an expression. `crowd` tells how many entries there are under a key already.
-pub(super) fn plan(expr: &Expr, view: View, crowd: &dyn Fn(&Sought) -> usize) -> LookUps {
+/// The look-ups of an expression. `crowd` tells how many entries there are under a key already.
+pub(super) fn look_ups(expr: &Expr, view: View, crowd: &dyn Fn(&Sought) -> usize) -> LookUps {
     let mut atoms = 0;
     let mut has_opaque = false;
     expr.atoms(&mut |atom| {
@@ -225,8 +227,8 @@ impl Planner<'_> {
         });
         let literals: Box<[Literal]> = left.map(|(_, literal)| *literal).collect();
         let view = self.view;
-        let rest = (!literals.is_empty()).then(|| Arc::new(Rest { view, literals }));
-        Some(vec![Part { rest, ..part }])
+        let remainder = (!literals.is_empty()).then(|| Arc::new(Remainder { view, literals }));
+        Some(vec![Part { remainder, ..part }])
     }
 
     /// Whether a packet found by `sought` in this view cannot but satisfy the literal.

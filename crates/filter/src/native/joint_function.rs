@@ -14,10 +14,10 @@ use retroscope_packet::LinkType;
 use super::{
     NativeError,
     code::{Code, Joined},
+    constants::ConstantSet,
     emit::{each_packet, function, params, with_program},
-    known::{Bytes, Content, Facts, Place},
+    known::{Bytes, Content, Facts, Load},
     operate::{load_flags, load_raw},
-    table::Table,
     translate::{Packet, Program, Registers},
 };
 
@@ -112,7 +112,7 @@ fn many(
     builder: &mut FunctionBuilder<'_>,
     link_type: LinkType,
     programs: &[Program<'_>],
-    tables: &mut Vec<Table>,
+    tables: &mut Vec<ConstantSet>,
 ) {
     let [frames, count, results] = params(builder);
     let registers = Registers::new(builder);
@@ -145,7 +145,7 @@ struct Classes<'c, 'f> {
     registers: Registers,
     packet: Packet,
     programs: &'c [Program<'c>],
-    tables: &'c mut Vec<Table>,
+    tables: &'c mut Vec<ConstantSet>,
     /// Takes the result.
     done: Block,
 }
@@ -213,7 +213,7 @@ impl Classes<'_, '_> {
         self.go_on_if(IntCC::Equal, there.raw, there.turned(number), otherwise);
         facts
             .loads
-            .push((Place::at(offset, bytes), Content::Constant(number)));
+            .push((Load::at(offset, bytes), Content::Constant(number)));
     }
 
     /// Goes on with packets that are no later fragments: `offset` is that of the word which tells.
@@ -224,7 +224,7 @@ impl Classes<'_, '_> {
         let its = self.builder.ins().band_imm_u(there.raw, mask);
         self.go_on_if(IntCC::Equal, its, 0, otherwise);
         let rest = Content::Bytes(there.masked(!FRAGMENT_OFFSET));
-        facts.loads.push((Place::at(offset, 2), rest));
+        facts.loads.push((Load::at(offset, 2), rest));
     }
 
     /// Goes on with packets of which a value compares with a number in this way.
