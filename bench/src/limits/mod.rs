@@ -23,14 +23,14 @@ use crate::{
 /// Bytes of the descriptor before each payload: stamp (8), captured length (4), wire length (4), little endian.
 pub(crate) const DESCRIPTOR_BYTES: usize = 16;
 /// Bytes that are packed in the first-level cache before they are flushed. FACTS: 1 to 4 KiB are alike.
-const STAGE_BYTES: usize = 4 << 10;
+const WRITE_BUFFER_BYTES: usize = 4 << 10;
 
 /// Behind them, so that a record that begins in them fits: one of the longest frames.
-const STAGE_SLACK_BYTES: usize = 16 << 10;
+const WRITE_BUFFER_SLACK_BYTES: usize = 16 << 10;
 
 /// Where packets are packed.
 #[repr(align(64))]
-struct Stage([u8; STAGE_BYTES + STAGE_SLACK_BYTES]);
+struct WriteBuffer([u8; WRITE_BUFFER_BYTES + WRITE_BUFFER_SLACK_BYTES]);
 
 /// How a packet gets into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,21 +94,21 @@ pub(crate) fn describe(number: u64, packet_bytes: usize) -> [u8; DESCRIPTOR_BYTE
 
 fn staged(region: &mut [Unit], frames: &Frames, packet_bytes: usize, packets: u64) {
     let record_bytes = DESCRIPTOR_BYTES + packet_bytes;
-    let mut stage = Stage([0; STAGE_BYTES + STAGE_SLACK_BYTES]);
-    let stage = &mut stage.0;
+    let mut buffer = WriteBuffer([0; WRITE_BUFFER_BYTES + WRITE_BUFFER_SLACK_BYTES]);
+    let buffer = &mut buffer.0;
     let (mut staged, mut flushed) = (0, 0);
     for number in 0..packets {
-        let record = &mut stage[staged..staged + record_bytes];
+        let record = &mut buffer[staged..staged + record_bytes];
         let (descriptor, payload) = record.split_at_mut(DESCRIPTOR_BYTES);
         descriptor.copy_from_slice(&describe(number, packet_bytes));
         payload.copy_from_slice(&frames.get(number)[..packet_bytes]);
         staged += record_bytes;
-        if staged >= STAGE_BYTES {
+        if staged >= WRITE_BUFFER_BYTES {
             let whole = staged / 64 * 64;
             let units = whole / UNIT_BYTES;
-            stream::copy(&mut region[flushed..flushed + units], &stage[..whole]);
+            stream::copy(&mut region[flushed..flushed + units], &buffer[..whole]);
             flushed += units;
-            stage.copy_within(whole..staged, 0);
+            buffer.copy_within(whole..staged, 0);
             staged -= whole;
         }
     }
@@ -116,7 +116,7 @@ fn staged(region: &mut [Unit], frames: &Frames, packet_bytes: usize, packets: u6
     let rest = staged
         .next_multiple_of(UNIT_BYTES)
         .min((region.len() - flushed) * UNIT_BYTES);
-    stream::copy(&mut region[flushed..], &stage[..rest]);
+    stream::copy(&mut region[flushed..], &buffer[..rest]);
     stream::fence();
 }
 

@@ -1,4 +1,4 @@
-//! On which NUMA nodes the interfaces are: a ring is best on the node of the card that fills it.
+//! On which NUMA nodes the interfaces are: a ring is best on the node of the NIC that fills it.
 //!
 //! See the kernel's Documentation/ABI/stable/sysfs-devices-node and, for `numa_node` of a device, testing/sysfs-bus-pci.
 

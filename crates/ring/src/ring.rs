@@ -10,7 +10,7 @@ use crate::{
     group::Group,
     outer::Outer,
     parker::{Parkers, WaitSet},
-    storage::{Hold, Placement, Storage},
+    storage::{Hold, MemoryObtained, Storage},
     sync::{AtomicBool, AtomicU8, AtomicU64, Mutex, Ordering, Padded, lock},
 };
 
@@ -32,7 +32,7 @@ pub(crate) struct RingInner {
     /// Steps made by all producers.
     pub(crate) steps: AtomicU64,
     interfaces: Mutex<Vec<InterfaceEntry>>,
-    placement: Placement,
+    obtained: MemoryObtained,
     readers_max: usize,
 }
 
@@ -122,7 +122,7 @@ impl Ring {
         progress: Option<&mut dyn FnMut(u64, u64)>,
     ) -> Result<Self, RingError> {
         let geometry = config.geometry()?;
-        let (storage, placement) = Storage::new(geometry, config, progress)?;
+        let (storage, obtained) = Storage::new(geometry, config, progress)?;
         let (barrier, parkers) = (Barrier::new(), Arc::new(Parkers::new(config.readers)));
         Ok(Self(Arc::new(RingInner {
             storage: Arc::new(storage),
@@ -140,7 +140,7 @@ impl Ring {
             closed: AtomicBool::new(false),
             steps: AtomicU64::new(0),
             interfaces: Mutex::new(Vec::new()),
-            placement,
+            obtained,
             readers_max: config.readers,
         })))
     }
@@ -166,13 +166,13 @@ impl Ring {
     /// Which pages were got.
     #[must_use]
     pub fn pages(&self) -> Pages {
-        self.0.placement.pages
+        self.0.obtained.pages
     }
 
     /// Which NUMA node its memory was asked for from, and whether the kernel agreed.
     #[must_use]
     pub fn numa(&self) -> Numa {
-        self.0.placement.numa
+        self.0.obtained.numa
     }
 
     /// Where another process can open the region ([`Attached::open`](crate::Attached::open)): the file, or

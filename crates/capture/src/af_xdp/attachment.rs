@@ -85,7 +85,7 @@ impl TakeMode {
     }
 }
 
-/// The interface that the program is attached to, and how far the queues are with it. Queues are told by their lines.
+/// The interface that the program is attached to, and how far the queues are with it. Queues are told by their numbers.
 #[derive(Debug, Default)]
 pub(super) struct Hold {
     link: Option<(Link, Held)>,
@@ -188,27 +188,28 @@ impl Attachment {
     }
 
     /// Lets a socket have the packets of a queue, once the queue is opened.
-    pub(super) fn set_socket(&self, queue: u32, socket: &XdpSocket) -> io::Result<()> {
+    pub(super) fn set_socket(&self, queue_index: u32, socket: &XdpSocket) -> io::Result<()> {
         let descriptor = socket.as_fd().as_raw_fd();
         self.sockets
-            .insert(&queue.to_ne_bytes(), &descriptor.to_ne_bytes())
+            .insert(&queue_index.to_ne_bytes(), &descriptor.to_ne_bytes())
     }
 
     /// Lets no socket have the packets of a queue.
-    pub(super) fn remove_socket(&self, queue: u32) {
+    pub(super) fn remove_socket(&self, queue_index: u32) {
         // It fails where there was none.
-        let _ = self.sockets.remove(&queue.to_ne_bytes());
+        let _ = self.sockets.remove(&queue_index.to_ne_bytes());
     }
 
     /// `true`: takes the packets of a queue, and counts those of one without a socket; `false`: they go on to the host.
-    pub(super) fn set_open(&self, line: u32, is_open: bool) {
-        self.counters.set(line, word::OPEN, u64::from(is_open));
+    pub(super) fn set_open(&self, queue_index: u32, is_open: bool) {
+        self.counters
+            .set(queue_index, word::OPEN, u64::from(is_open));
     }
 
     /// Packets of queues that have no socket: the interface got more queues. They went on to the host.
     pub(super) fn unseen(&self) -> u64 {
         (0..QUEUES_MAX)
-            .map(|line| self.counters.get(line, word::UNSEEN))
+            .map(|queue_index| self.counters.get(queue_index, word::UNSEEN))
             .sum()
     }
 }
@@ -219,21 +220,21 @@ impl Hold {
         self.link.as_ref().map(|(_, held)| *held)
     }
 
-    /// The queue of this line has what it needs for this interface.
-    pub(super) fn settle(&mut self, generation: u64, line: u32) {
+    /// The queue of this number has what it needs for this interface.
+    pub(super) fn settle(&mut self, generation: u64, queue_index: u32) {
         if self.generation == generation {
-            self.settled.insert(line);
+            self.settled.insert(queue_index);
         }
     }
 
-    /// The queue of this line has failed: nobody waits for it.
-    pub(super) fn fail(&mut self, line: u32) {
-        self.failed.insert(line);
+    /// The queue of this number has failed: nobody waits for it.
+    pub(super) fn fail(&mut self, queue_index: u32) {
+        self.failed.insert(queue_index);
     }
 
     /// Whether all `queues` queues have what they need, but for those that have failed.
     pub(super) fn is_settled(&self, queues: u32) -> bool {
-        (0..queues).all(|line| self.settled.contains(&line) || self.failed.contains(&line))
+        (0..queues).all(|index| self.settled.contains(&index) || self.failed.contains(&index))
     }
 
     /// From now until `until_ns` on the monotonic clock, [`Self::is_to_ask`] tells when to ask whether the host uses the interface.

@@ -3,7 +3,7 @@
 //! In pseudocode, for each packet that an interface receives:
 //!
 //! ```text
-//! line = counters[queue]                     or: PASS, there are not so many queues
+//! line = counters[queue]                     or: PASS, the queue has no line
 //! if !line.open: PASS                        nobody records (yet, or any more)
 //! if line.shunting && flow in shunted: line.shunted += 1; DROP
 //! if longer than a chunk && !in several: line.received += 1; line.oversize += 1; DROP

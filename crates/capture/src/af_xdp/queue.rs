@@ -109,8 +109,8 @@ pub(super) struct XdpEngine {
     opened: Opened,
     attachment: Arc<Attachment>,
     taken: Arc<TakenInterface>,
-    /// The queue's number, and its line in the counters.
-    line: u32,
+    /// The number of the receive queue, and of its line in the counters.
+    queue_index: u32,
     /// How many queues have a socket.
     queues: u32,
     /// The interface, or the last one.
@@ -140,18 +140,18 @@ pub(super) struct XdpEngine {
     unseen_before: u64,
 }
 
-/// The receive queue of this line of an interface, one of `queues`. It takes packets from its first `next` on.
+/// The receive queue of this number of an interface, one of `queues`. It takes packets from its first `next` on.
 pub(super) fn queue(
     mut live: Live,
     opened: Opened,
     (attachment, held): (Arc<Attachment>, Held),
     taken: Arc<TakenInterface>,
-    (line, queues): (u32, u32),
+    (queue_index, queues): (u32, u32),
 ) -> Box<dyn Queue> {
     if opened.busy_ns.is_some() {
         live.wait_ns_max = BUSY_POLL_WAIT_NS;
     }
-    if line == 0 && opened.copied.is_some() {
+    if queue_index == 0 && opened.copied.is_some() {
         // In zero-copy mode nobody knows: drivers count packets that found no chunk in different places, or not at all.
         live.counters = Some(InterfaceCounters::new(Some(held.index)));
     }
@@ -161,7 +161,7 @@ pub(super) fn queue(
         opened,
         attachment,
         taken,
-        line,
+        queue_index,
         queues,
         held,
         tie: Tie::Bound,
@@ -201,7 +201,7 @@ impl XdpEngine {
     }
 
     fn counter(&self, which: usize) -> u64 {
-        self.attachment.counters.get(self.line, which)
+        self.attachment.counters.get(self.queue_index, which)
     }
 
     /// Gives the burst's chunks to the kernel, and wakes a driver that waits for them.
@@ -323,7 +323,7 @@ impl Engine for XdpEngine {
         self.take_back();
         if !self.is_open && live.is_running() {
             self.is_open = true;
-            self.attachment.set_open(self.line, true);
+            self.attachment.set_open(self.queue_index, true);
         }
     }
 
@@ -406,9 +406,9 @@ impl Engine for XdpEngine {
     }
 
     fn cut_off(&mut self, _live: &mut Live) -> CutOff {
-        self.attachment.set_open(self.line, false);
+        self.attachment.set_open(self.queue_index, false);
         // What comes to queues without a socket from now on is nobody's loss. The first queue, which tells of them, may have failed.
-        (self.queues..QUEUES_MAX).for_each(|line| self.attachment.set_open(line, false));
+        (self.queues..QUEUES_MAX).for_each(|other| self.attachment.set_open(other, false));
         if !self.is_open || matches!(self.tie, Tie::Absent(_)) {
             return CutOff::Ended;
         }
@@ -433,8 +433,8 @@ impl Engine for XdpEngine {
 
     /// The other queues go on.
     fn close(&mut self) {
-        self.attachment.set_open(self.line, false);
-        self.attachment.hold().fail(self.line);
+        self.attachment.set_open(self.queue_index, false);
+        self.attachment.hold().fail(self.queue_index);
     }
 
     fn statistics(&mut self, live: &mut Live, now_ns: i64) -> SourceStatistics {
@@ -445,7 +445,7 @@ impl Engine for XdpEngine {
             causes.push((LossCause::Oversize, Some(self.counter(word::OVERSIZE))));
         }
         let mut received = self.counter(word::RECEIVED) + shed;
-        if self.line == 0 {
+        if self.queue_index == 0 {
             // Packets of receive queues that have no socket of ours.
             let unseen = self.attachment.unseen();
             causes.push((LossCause::Unseen, Some(unseen)));
@@ -496,7 +496,7 @@ fn lost_with_interface(received: u64, seen: u64, is_gone: bool) -> u64 {
 impl Drop for XdpEngine {
     fn drop(&mut self) {
         // The program may stay for other queues.
-        self.attachment.set_open(self.line, false);
+        self.attachment.set_open(self.queue_index, false);
     }
 }
 

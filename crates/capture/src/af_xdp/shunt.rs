@@ -58,8 +58,8 @@ impl Shunt {
         let attachment = self.attachment()?;
         attachment.shunted.insert(&flow.key(), &[0; 8])?;
         // Looking flows up costs something for each packet: it begins with the first flow.
-        for line in 0..QUEUES_MAX {
-            attachment.counters.set(line, word::SHUNTING, 1);
+        for queue_index in 0..QUEUES_MAX {
+            attachment.counters.set(queue_index, word::SHUNTING, 1);
         }
         Ok(())
     }

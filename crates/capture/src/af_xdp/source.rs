@@ -200,7 +200,7 @@ impl Source for XdpSource {
         let (attachment, held, mut opened) =
             Self::take_best(&taken, found.index, chunk_bytes.into(), take_modes)?;
         let queues = u32::try_from(opened.len()).unwrap_or(QUEUES_MAX);
-        (queues..QUEUES_MAX).for_each(|line| attachment.set_open(line, true));
+        (queues..QUEUES_MAX).for_each(|other| attachment.set_open(other, true));
         let few_spares = open_spares(&taken, &mut opened);
         let mut notices = self.notices(&attachment, &opened);
         notices.extend(used.notices(name));
@@ -211,13 +211,19 @@ impl Source for XdpSource {
         let domain = TimeDomain::KernelSoftware;
         let info = InterfaceInfo::new(taken.name(), LinkType::ETHERNET, domain);
         let near = CpuList::near(Path::new("/sys"), &self.config.interface, found.index);
-        let queue = |(line, opened)| {
+        let queue = |(queue_index, opened)| {
             let cpus = self.config.cpus.of_thread(&near);
             let mut live = Live::new(info.clone(), cpus, clock::realtime_ns(), PLACING_NS);
             live.tell(notices.drain(..).map(Event::Notice));
             let attachment = Arc::clone(&attachment);
             let taken = Arc::clone(&taken);
-            queue::queue(live, opened, (attachment, held), taken, (line, queues))
+            queue::queue(
+                live,
+                opened,
+                (attachment, held),
+                taken,
+                (queue_index, queues),
+            )
         };
         let opened: Vec<_> = (0..).zip(opened).map(queue).collect();
         Ok(Box::new(opened))

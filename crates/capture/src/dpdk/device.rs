@@ -53,7 +53,7 @@ impl Device {
         pairs.find(|(one, _)| *one == key).map(|(_, value)| value)
     }
 
-    /// Whether it is made of software.
+    /// Whether it is a vdev: DPDK makes it, and no NIC is behind it.
     pub(super) fn is_vdev(&self) -> bool {
         ["net_", "eth_", "virtio_user"]
             .iter()

@@ -88,17 +88,17 @@ impl EalConfig {
             .map(|text| text.parse::<Device>())
             .collect::<Result<Vec<_>, _>>()?;
         let mut arguments = vec!["retroscope".to_owned()];
-        let is_software = devices.iter().all(Device::is_vdev);
+        let are_vdevs = devices.iter().all(Device::is_vdev);
         if !says(&MEMORY) {
             // Memory that a NIC can write to, in pages that vanish with the process.
-            let pages = if is_software {
+            let pages = if are_vdevs {
                 "--no-huge"
             } else {
                 "--in-memory"
             };
             arguments.push(pages.to_owned());
             let is_sized = self.arguments.iter().any(|one| one.starts_with("-m"));
-            if is_software && !is_sized {
+            if are_vdevs && !is_sized {
                 arguments.extend(["-m".to_owned(), MEMORY_MIB.to_string()]);
             }
         }
@@ -246,7 +246,7 @@ mod tests {
     const REST: &str = "--file-prefix=retroscope-7 --no-telemetry --lcores=0@(0,3)";
 
     #[test]
-    fn devices_of_software_need_no_hugepages() {
+    fn vdevs_need_no_hugepages() {
         assert_eq!(
             resolved("", &["net_null0", "net_ring0"]),
             format!("retroscope --no-huge -m 512 --no-shconf --no-pci {REST}")

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_of_software_is_left_alone_the_longer_the_more_silent_it_is() {
+    fn a_vdev_is_left_alone_the_longer_the_more_silent_it_is() {
         // The speed that its driver makes up means nothing.
         for megabits in [0, 10_000, 100_000] {
             let mut idle = Idle::new(512, true, megabits);

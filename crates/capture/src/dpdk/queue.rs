@@ -43,7 +43,7 @@ const TPID: u16 = 0x8100;
 pub(super) struct PortQueues {
     pub(super) opened: Opened,
     /// Frames that each queue took from the port: lent, or counted as too long. Each in a cache line of its own.
-    taken: Vec<Line>,
+    taken: Vec<PaddedCount>,
     /// Queues that are not at their end.
     left: AtomicUsize,
     /// The link's speed in Mbit/s as one of them found it; 0: unknown, or the link is down.
@@ -55,7 +55,7 @@ pub(super) struct PortQueues {
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Line(AtomicU64);
+struct PaddedCount(AtomicU64);
 
 impl PortQueues {
     /// For a queue of each thread.
@@ -66,7 +66,7 @@ impl PortQueues {
     ) -> Self {
         let queues = usize::from(opened.threads);
         Self {
-            taken: (0..queues).map(|_| Line::default()).collect(),
+            taken: (0..queues).map(|_| PaddedCount::default()).collect(),
             left: AtomicUsize::new(queues),
             megabits: AtomicU32::new(0),
             opened,
@@ -79,7 +79,7 @@ impl PortQueues {
         // Relaxed: counters; those of a queue that ended are complete for who has seen that it did.
         self.taken
             .iter()
-            .map(|line| line.0.load(Ordering::Relaxed))
+            .map(|count| count.0.load(Ordering::Relaxed))
             .sum()
     }
 }
@@ -104,7 +104,8 @@ struct DpdkEngine {
     /// The receive queues, and which is next.
     queues: Vec<u16>,
     turn: usize,
-    line: usize,
+    /// The number of this queue of the source, and of its thread.
+    queue_index: usize,
     stamping: Stamping,
     is_registered: bool,
     idle: Idle,
@@ -130,13 +131,13 @@ enum End {
     Over,
 }
 
-/// The queue of thread `line` of a port that was started; `cpus`: where that runs.
+/// The queue of thread `queue_index` of a port that was started; `cpus`: where that runs.
 pub(super) fn queue(
     interface: InterfaceInfo,
     cpus: Vec<u32>,
     notices: Vec<String>,
     shared: Arc<PortQueues>,
-    line: usize,
+    queue_index: usize,
     stamping: Stamping,
 ) -> Box<dyn Queue> {
     let opened = &shared.opened;
@@ -155,14 +156,14 @@ pub(super) fn queue(
     }
     live.tell(notices.into_iter().map(Event::Notice));
     let engine = DpdkEngine {
-        mbufs: MbufBurst::new(Arc::clone(&opened.port), line, BURST),
+        mbufs: MbufBurst::new(Arc::clone(&opened.port), queue_index, BURST),
         frames: Vec::with_capacity(usize::from(BURST)),
         queues: (0..opened.queues)
-            .skip(line)
+            .skip(queue_index)
             .step_by(usize::from(opened.threads))
             .collect(),
         turn: 0,
-        line,
+        queue_index,
         stamping,
         is_registered: false,
         idle: Idle::new(opened.descriptors, opened.quirks.is_vdev, megabits),
@@ -204,10 +205,10 @@ impl DpdkEngine {
         } else {
             self.describe(now_ns, direction)
         };
-        let line = &self.shared.taken[self.line].0;
+        let taken = &self.shared.taken[self.queue_index].0;
         // Relaxed: a counter with one writer.
-        line.store(
-            line.load(Ordering::Relaxed) + count as u64,
+        taken.store(
+            taken.load(Ordering::Relaxed) + count as u64,
             Ordering::Relaxed,
         );
         if self.frames.is_empty() {
@@ -285,7 +286,8 @@ impl DpdkEngine {
         let shared = Arc::clone(&self.shared);
         // Relaxed: a number that nothing hangs on.
         let known = || shared.megabits.load(Ordering::Relaxed);
-        let is_needed = self.line == 0 || (known() == 0 && !self.shared.opened.quirks.is_vdev);
+        let is_needed =
+            self.queue_index == 0 || (known() == 0 && !self.shared.opened.quirks.is_vdev);
         let is_up = match &shared.lower {
             Some(lower) => {
                 let found = lower.interface.is_up(lower.index);
@@ -304,7 +306,7 @@ impl DpdkEngine {
             _ => None,
         };
         self.idle.on_speed(known());
-        if let Some(is_up) = is_up.filter(|_| self.line == 0) {
+        if let Some(is_up) = is_up.filter(|_| self.queue_index == 0) {
             live.found(is_up);
         }
     }
@@ -451,12 +453,12 @@ impl Engine for DpdkEngine {
         self.leave_others();
         if let End::Waiting { give_up_ns } = self.end {
             let are_others_over = self.shared.left.load(Ordering::Acquire) == 0;
-            if self.line == 0 && !are_others_over && clock::monotonic_ns() < give_up_ns {
+            if self.queue_index == 0 && !are_others_over && clock::monotonic_ns() < give_up_ns {
                 return Ledger::Pending;
             }
             self.end = End::Over;
         }
-        if self.line > 0 {
+        if self.queue_index > 0 {
             return Ledger::Unknown;
         }
         Ledger::Known {
@@ -469,7 +471,7 @@ impl Engine for DpdkEngine {
         // Until when the counters are complete, in packet time; unknown where that is a driver's own.
         let is_foreign = matches!(self.stamping, Stamping::Epoch(_));
         let as_of_ns = (!is_foreign).then(|| now_ns.saturating_sub(PLACING_NS));
-        if self.line > 0 {
+        if self.queue_index > 0 {
             return SourceStatistics {
                 received: Some(0),
                 lost: vec![(LossCause::Oversize, Some(self.oversize))],

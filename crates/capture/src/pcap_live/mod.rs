@@ -4,7 +4,7 @@
 //! libpcap builds of their own (none was tried), and `any`, `usbmon0` or `bluetooth0` are devices of the common one.
 //!
 //! - `sys`: the C library,
-//! - `stage`: where its packets wait,
+//! - `packet_buffer`: where its packets wait,
 //! - `queue`: waiting, watermark, counters, drained stop, interfaces that come and go,
 //! - `link_type`: its names for link-layer headers.
 //!
@@ -25,8 +25,8 @@
 //! no fanout. The direction of a frame is not told.
 
 mod link_type;
+mod packet_buffer;
 mod queue;
-mod stage;
 mod sys;
 
 use std::{

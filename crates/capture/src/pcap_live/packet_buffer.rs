@@ -11,12 +11,12 @@ const FRAMES_ENOUGH: usize = 1024;
 
 /// Packets that libpcap delivered and that are lent until the next look.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(super) struct PacketBuffer {
     memory: Vec<u8>,
     frames: Vec<FrameMeta>,
 }
 
-impl Stage {
+impl PacketBuffer {
     /// Takes memory for bursts of packets of up to `snaplen` bytes: it does not grow while libpcap keeps to both limits.
     pub(super) fn new(snaplen: usize) -> Self {
         Self {
@@ -74,24 +74,24 @@ mod tests {
     #[test]
     fn it_is_full_by_bytes_or_by_packets_and_does_not_grow() {
         for (length, count) in [(60, FRAMES_ENOUGH), (65_536, 2), (262_144, 1)] {
-            let mut stage = Stage::new(262_144);
-            let capacities = (stage.memory.capacity(), stage.frames.capacity());
+            let mut packets = PacketBuffer::new(262_144);
+            let capacities = (packets.memory.capacity(), packets.frames.capacity());
             let data = vec![7; length];
             let mut taken = 1;
-            while stage.push(taken, 9000, &data) {
+            while packets.push(taken, 9000, &data) {
                 taken += 1;
             }
-            assert_eq!(stage.len(), count);
-            assert_eq!(stage.newest_ns(), Some(taken));
+            assert_eq!(packets.len(), count);
+            assert_eq!(packets.newest_ns(), Some(taken));
             assert_eq!(
-                (stage.memory.capacity(), stage.frames.capacity()),
+                (packets.memory.capacity(), packets.frames.capacity()),
                 capacities
             );
-            for frame in stage.burst().iter() {
+            for frame in packets.burst().iter() {
                 assert_eq!((frame.data, frame.meta.wire_len), (&data[..], 9000));
             }
-            stage.clear();
-            assert_eq!((stage.len(), stage.newest_ns()), (0, None));
+            packets.clear();
+            assert_eq!((packets.len(), packets.newest_ns()), (0, None));
         }
     }
 }

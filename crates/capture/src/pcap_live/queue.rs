@@ -9,7 +9,7 @@ mod link;
 
 use self::link::Link;
 use super::{
-    stage::Stage,
+    packet_buffer::PacketBuffer,
     sys::{Handle, PcapStatistics},
 };
 use crate::{
@@ -34,7 +34,7 @@ struct PcapEngine {
     /// The packet socket of Linux that packets come from: counters and clock have a known meaning.
     socket: Option<PacketSocket>,
     link: Option<Link>,
-    stage: Stage,
+    packets: PacketBuffer,
     counters: Counters,
 }
 
@@ -88,7 +88,7 @@ pub(super) fn queue(
         handle,
         socket,
         link,
-        stage: Stage::new(snaplen),
+        packets: PacketBuffer::new(snaplen),
         counters: Counters::default(),
     };
     LiveQueue::boxed(live, engine)
@@ -107,13 +107,13 @@ impl Engine for PcapEngine {
     const LOOK_NS: i64 = 5_000_000;
 
     fn give_back(&mut self, _live: &mut Live) {
-        self.stage.clear();
+        self.packets.clear();
     }
 
     fn fetch(&mut self, live: &mut Live) -> Result<bool, SourceError> {
-        let outcome = self.handle.dispatch(&mut self.stage);
-        if let Some(newest_ns) = self.stage.newest_ns() {
-            self.counters.lent += self.stage.len() as u64;
+        let outcome = self.handle.dispatch(&mut self.packets);
+        if let Some(newest_ns) = self.packets.newest_ns() {
+            self.counters.lent += self.packets.len() as u64;
             let clock_ns = self.socket.is_some().then(clock::realtime_ns);
             live.watermark.on_burst(newest_ns, clock_ns);
             live.on_packets(newest_ns, || true);
@@ -121,11 +121,11 @@ impl Engine for PcapEngine {
         if let Err(message) = outcome {
             self.on_error(live, message)?;
         }
-        Ok(self.stage.len() > 0)
+        Ok(self.packets.len() > 0)
     }
 
     fn burst(&self) -> Burst<'_> {
-        self.stage.burst()
+        self.packets.burst()
     }
 
     fn look(&mut self, live: &mut Live, _now_ns: i64) -> Result<(), SourceError> {
@@ -182,7 +182,7 @@ impl Engine for PcapEngine {
     }
 
     fn close(&mut self) {
-        self.stage.clear();
+        self.packets.clear();
     }
 
     fn statistics(&mut self, live: &mut Live, now_ns: i64) -> SourceStatistics {

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use super::stage::Stage;
+use super::packet_buffer::PacketBuffer;
 use crate::af_packet::RETIRE_MS;
 
 /// `PCAP_ERRBUF_SIZE` of `pcap/pcap.h`.
@@ -216,13 +216,13 @@ impl Handle {
         Some(Duration::from_secs(seconds) + Duration::from_micros(microseconds))
     }
 
-    /// Lets packets that are there come into `stage`, until it is full.
+    /// Lets packets that are there come into `packets`, until that is full.
     ///
     /// # Errors
-    /// libpcap's message. What came before is in `stage`.
-    pub(super) fn dispatch(&mut self, stage: &mut Stage) -> Result<(), String> {
+    /// libpcap's message. What came before is in `packets`.
+    pub(super) fn dispatch(&mut self, packets: &mut PacketBuffer) -> Result<(), String> {
         let mut delivery = Delivery {
-            stage,
+            packets,
             pcap: self.pcap,
             ns_per_unit: if self.is_nanoseconds() { 1 } else { 1000 },
         };
@@ -267,7 +267,7 @@ impl Drop for Handle {
 
 /// What the callback works with.
 struct Delivery<'s> {
-    stage: &'s mut Stage,
+    packets: &'s mut PacketBuffer,
     pcap: NonNull<Pcap>,
     /// What `tv_usec` counts.
     ns_per_unit: i64,
@@ -294,7 +294,7 @@ unsafe extern "C" fn on_packet(user: *mut u8, header: *const PacketHeader, data:
         .tv_sec
         .saturating_mul(1_000_000_000)
         .saturating_add(header.time.tv_usec.saturating_mul(delivery.ns_per_unit));
-    if !delivery.stage.push(time_ns, header.wire_len, data) {
+    if !delivery.packets.push(time_ns, header.wire_len, data) {
         // SAFETY: the handle is active; the call sets a flag of it, which pcap_breakloop(3PCAP) allows from callbacks.
         unsafe { pcap_breakloop(delivery.pcap.as_ptr()) };
     }

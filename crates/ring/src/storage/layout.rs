@@ -297,7 +297,7 @@ mod tests {
             created_mono_ns: 9,
             ..RingConfig::new(0, 0, 0)
         };
-        let (storage, placement) = Storage::new(GEOMETRY, &config, None).unwrap();
+        let (storage, obtained) = Storage::new(GEOMETRY, &config, None).unwrap();
         // SAFETY: written by `Storage::new`, never again.
         let words = unsafe { storage.memory.base().cast::<[u64; 20]>().read() };
         let steps_offset = 4096 + 2 * 128 + 3 * 128;
@@ -319,7 +319,7 @@ mod tests {
             boot_id_start,
             boot_id_end,
             u64::from(std::process::id()),
-            match placement.pages {
+            match obtained.pages {
                 Pages::Small => 1,
                 Pages::Transparent => 2,
                 Pages::Explicit => 3,
@@ -331,7 +331,7 @@ mod tests {
         ];
         assert_eq!(words, expected);
         let header = RegionHeader::from_words(&words).unwrap();
-        assert_eq!(header.pages(), Some(placement.pages));
+        assert_eq!(header.pages(), Some(obtained.pages));
         let layout = header.layout;
         let offset = |address: usize| address - storage.memory.base().addr().get();
         let bucket_header = offset(std::ptr::from_ref(storage.bucket(1)).addr());

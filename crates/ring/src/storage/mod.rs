@@ -92,10 +92,10 @@ impl Storage {
         geometry: Geometry,
         config: &RingConfig,
         progress: Option<&mut dyn FnMut(u64, u64)>,
-    ) -> Result<(Self, Placement), RingError> {
+    ) -> Result<(Self, MemoryObtained), RingError> {
         let layout = Layout::new(geometry);
-        let (memory, placement) = Memory::new(layout.end, config, progress)?;
-        let header = RegionHeader::new(layout, config, placement.pages);
+        let (memory, obtained) = Memory::new(layout.end, config, progress)?;
+        let header = RegionHeader::new(layout, config, obtained.pages);
         let storage = Self {
             tables: Tables::new(&memory, &header),
             memory,
@@ -117,7 +117,7 @@ impl Storage {
             .store(i64::MIN, Ordering::Relaxed);
         // Release: whoever sees it live sees the headers.
         state.state.store(STATE_LIVE, Ordering::Release);
-        Ok((storage, placement))
+        Ok((storage, obtained))
     }
 
     /// Where another process finds the region, if it can.
@@ -240,9 +240,9 @@ impl Storage {
     }
 }
 
-/// What was got for a region.
+/// What memory the system gave for a region.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Placement {
+pub(crate) struct MemoryObtained {
     pub(crate) pages: Pages,
     pub(crate) numa: Numa,
 }

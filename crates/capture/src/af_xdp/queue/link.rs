@@ -117,7 +117,7 @@ impl XdpEngine {
         let Some(bytes_max) = self.attachment.take_mode.packet_bytes_max else {
             return;
         };
-        let mtu = match self.line {
+        let mtu = match self.queue_index {
             0 => self.taken.interface.mtu(self.held.index),
             _ => None,
         };
@@ -133,7 +133,9 @@ impl XdpEngine {
 
     /// Packets of receive queues without a socket: once, until the interface is another one.
     fn tell_unseen(&mut self, live: &mut Live) {
-        if self.line == 0 && !self.has_told_unseen && self.attachment.unseen() > self.unseen_before
+        if self.queue_index == 0
+            && !self.has_told_unseen
+            && self.attachment.unseen() > self.unseen_before
         {
             self.has_told_unseen = true;
             live.notice(
@@ -167,7 +169,7 @@ impl XdpEngine {
 
     /// The interface was removed, or is the host's. What the program has taken still comes.
     fn leave(&mut self, live: &mut Live, now_ns: i64) {
-        self.attachment.set_open(self.line, false);
+        self.attachment.set_open(self.queue_index, false);
         self.attachment.leave(self.held.generation);
         let is_hosts = !self.is_removed && self.attachment.hold().refusal.is_some();
         live.gone(if is_hosts {
@@ -228,7 +230,7 @@ impl XdpEngine {
             return Ok(());
         }
         if absence.without.take().is_some() {
-            self.attachment.set_open(self.line, false);
+            self.attachment.set_open(self.queue_index, false);
         }
         self.tie = Tie::Absent(absence);
         held.map_or(Ok(()), |held| self.bind(live, held, absence, now_ns))
@@ -301,18 +303,18 @@ impl XdpEngine {
         let outcome = self
             .opened
             .channel
-            .bind(held.index, self.line, is_native, take_mode);
+            .bind(held.index, self.queue_index, is_native, take_mode);
         let copied = match outcome {
             Ok(copied) => copied,
             Err(error) => return self.not_bound(live, error, held, absence, now_ns),
         };
         self.is_bound = true;
         self.attachment
-            .set_socket(self.line, &self.opened.channel.socket)
+            .set_socket(self.queue_index, &self.opened.channel.socket)
             .map_err(|error| self.taken.error("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
         // The socket before was closed before this one was bound.
         self.give_all();
-        if std::mem::replace(&mut self.opened.copied, copied) != copied && self.line == 0 {
+        if std::mem::replace(&mut self.opened.copied, copied) != copied && self.queue_index == 0 {
             live.notice(format_args!("{} now", copy_words(copied, take_mode)));
         }
         self.was_zero_copy |= copied.is_none();
@@ -324,8 +326,10 @@ impl XdpEngine {
         self.has_told_unseen = false;
         self.unseen_before = self.attachment.unseen();
         self.held = held;
-        self.attachment.set_open(self.line, true);
-        self.attachment.hold().settle(held.generation, self.line);
+        self.attachment.set_open(self.queue_index, true);
+        self.attachment
+            .hold()
+            .settle(held.generation, self.queue_index);
         (self.is_removed, self.tie) = (false, Tie::Bound);
         live.found(false);
         live.look_due_ns = now_ns;
@@ -350,15 +354,20 @@ impl XdpEngine {
             {
                 absence.busy_since_ns.get_or_insert(now_ns);
             }
-            Some(libc::EINVAL) if self.line > 0 => {
+            Some(libc::EINVAL) if self.queue_index > 0 => {
                 absence.without = Some(held.generation);
                 // If it gets one later, its packets are counted as unseen.
-                self.attachment.remove_socket(self.line);
-                self.attachment.set_open(self.line, true);
-                self.attachment.hold().settle(held.generation, self.line);
-                live.notice(format_args!("it has no receive queue {} now", self.line));
+                self.attachment.remove_socket(self.queue_index);
+                self.attachment.set_open(self.queue_index, true);
+                self.attachment
+                    .hold()
+                    .settle(held.generation, self.queue_index);
+                live.notice(format_args!(
+                    "it has no receive queue {} now",
+                    self.queue_index
+                ));
             }
-            _ => return Err(self.taken.not_bound(self.line, error)),
+            _ => return Err(self.taken.not_bound(self.queue_index, error)),
         }
         self.tie = Tie::Absent(absence);
         Ok(())

@@ -1,4 +1,4 @@
-//! Which CPUs a card interrupts: `msi_irqs` of the device (the kernel's Documentation/ABI/testing/sysfs-bus-pci) and
+//! Which CPUs a NIC interrupts: `msi_irqs` of the device (the kernel's Documentation/ABI/testing/sysfs-bus-pci) and
 //! `effective_affinity_list` of each interrupt (Documentation/core-api/irq/irq-affinity.rst).
 //!
 //! The kernel's part of receiving runs on these CPUs. Capture threads are best on the same node; whether on the same CPU is
@@ -13,9 +13,9 @@ use crate::units::counted;
 
 pub(super) const CHECK: &str = "irq";
 
-/// About an interface that has a card with interrupts of its own, from sysfs and procfs, mounted there.
+/// About an interface that has a NIC with interrupts of its own, from sysfs and procfs, mounted there.
 pub(super) fn finding(sys: &Path, proc: &Path, interface: &str) -> Option<Finding> {
-    // A virtio card is a device below the one with the interrupts.
+    // A virtio NIC is a device below the one with the interrupts.
     let device = sys.join("class/net").join(interface).join("device");
     let folder = ["msi_irqs", "../msi_irqs"]
         .iter()
@@ -49,9 +49,9 @@ mod tests {
     fn interrupts_and_their_cpus_are_found() {
         let root = tempfile::tempdir().unwrap();
         let (sys, proc) = (root.path().join("sys"), root.path().join("proc"));
-        for (card, folder) in [("eth0", "device/msi_irqs"), ("eth1", "msi_irqs")] {
-            // The second is a virtio card.
-            let interface = sys.join("class/net").join(card);
+        for (name, folder) in [("eth0", "device/msi_irqs"), ("eth1", "msi_irqs")] {
+            // The second is a virtio NIC.
+            let interface = sys.join("class/net").join(name);
             fs::create_dir_all(interface.join("device")).unwrap();
             fs::create_dir_all(interface.join(folder)).unwrap();
             for number in ["24", "25", "26"] {
@@ -64,10 +64,10 @@ mod tests {
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join("effective_affinity_list"), cpus).unwrap();
         }
-        for card in ["eth0", "eth1"] {
-            let found = finding(&sys, &proc, card).unwrap();
+        for name in ["eth0", "eth1"] {
+            let found = finding(&sys, &proc, name).unwrap();
             assert_eq!(found.what, "2 interrupts, taken by CPU 0, 1");
-            assert_eq!(found.interface.as_deref(), Some(card));
+            assert_eq!(found.interface.as_deref(), Some(name));
         }
     }
 }

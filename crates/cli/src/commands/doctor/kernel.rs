@@ -70,7 +70,7 @@ fn queue(input: Input, backlog: Option<u64>) -> Finding {
 fn time(input: Input, budget: Option<u64>) -> Finding {
     let times = counted(input.squeezed, "time");
     let what = format!("receiving ran out of its budget {times}");
-    // A thousandth of the packets, each round taking many: the card is often not emptied.
+    // A thousandth of the packets, each round taking many: the NIC is often not emptied.
     if input.squeezed > 0 && input.squeezed >= input.taken / 1000 {
         let what = format!("{what} since the system started");
         return Finding::note(CHECK_BUDGET, what, doubled("netdev_budget", budget));

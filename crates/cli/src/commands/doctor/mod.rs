@@ -6,7 +6,7 @@
 //! - `memory`: what a ring may take,
 //! - `pages`: huge pages for it,
 //! - `numa`: on which node the interfaces are,
-//! - `irq`: which CPUs their cards interrupt,
+//! - `irq`: which CPUs their NICs interrupt,
 //! - `kernel`: the kernel's input queues and filter programs,
 //! - `governor`: how CPUs choose their frequency,
 //! - `interface`: state, offloads and losses of each interface,

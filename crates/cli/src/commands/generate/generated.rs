@@ -1,17 +1,20 @@
 //! Counts what was generated, and sums it up.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    path::Path,
+    time::Duration,
+};
 
 use retroscope_capture::generator::TRIGGER_PORT;
 use retroscope_recorder::rfc3339;
 use serde_json::{Value, json};
 
-use super::Args;
 use crate::units::counted;
 
 /// What was sent or written.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct Generated {
     pub(super) packets: u64,
     bytes: u64,
     /// Stamps of the first and last packet, ns since the UNIX epoch.
@@ -36,7 +39,7 @@ struct TriggerSent {
     destination: SocketAddrV4,
 }
 
-impl Tally {
+impl Generated {
     /// Counts a frame of the generator: Ethernet, IPv4 without options, UDP.
     pub(super) fn add(&mut self, time_ns: i64, frame: &[u8]) {
         if self.packets == 0 {
@@ -63,8 +66,8 @@ impl Tally {
         self.sending_ns.unwrap_or(self.last_ns - self.first_ns) as f64 / 1e9
     }
 
-    /// The summary for a person.
-    pub(super) fn line(&self, args: &Args) -> String {
+    /// The summary for a person. `interface`: what the packets were sent through; `due`: when the trigger packet was to come.
+    pub(super) fn line(&self, interface: Option<&str>, due: Option<Duration>) -> String {
         let seconds = self.seconds();
         let per_second = |amount: u64| {
             if seconds > 0.0 {
@@ -74,11 +77,11 @@ impl Tally {
             }
         };
         let packets = counted(self.packets, "packet");
-        let what = match &args.interface {
+        let what = match interface {
             Some(interface) => format!("sent {packets} on {interface}"),
             None => format!("wrote {packets}"),
         };
-        let trigger = match (&self.trigger, args.trigger_after) {
+        let trigger = match (&self.trigger, due) {
             (Some(trigger), _) => {
                 let (source, destination) = (trigger.source, trigger.destination);
                 format!(
@@ -96,8 +99,8 @@ impl Tally {
         )
     }
 
-    /// The summary for a program.
-    pub(super) fn json(&self, args: &Args) -> Value {
+    /// The summary for a program; `file`: where the packets were written.
+    pub(super) fn json(&self, interface: Option<&str>, file: Option<&Path>) -> Value {
         let trigger = self.trigger.as_ref().map(|trigger| {
             json!({
                 "time": rfc3339(trigger.time_ns),
@@ -112,8 +115,8 @@ impl Tally {
             "packets": self.packets,
             "bytes": self.bytes,
             "seconds": self.seconds(),
-            "interface": args.interface,
-            "file": args.write,
+            "interface": interface,
+            "file": file,
             "retries": self.retries,
             "engine": self.engine,
             "trigger": trigger,

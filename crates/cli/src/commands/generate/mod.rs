@@ -4,8 +4,8 @@
 //! does the pacing; with `-w` beside `-i` the file holds what was sent, stamped with the real-time clock as read just before
 //! the system call that sent it, [`SEND_FRAMES`] packets to a call at most.
 
+mod generated;
 mod output;
-mod tally;
 
 use std::{
     io::{self, Write},
@@ -29,8 +29,8 @@ use signal_hook::{
     flag,
 };
 
+use generated::Generated;
 use output::{End, Output};
-use tally::Tally;
 
 use crate::{
     commands::program,
@@ -95,20 +95,24 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let config = config(&args)?;
     let stop = stop_flag()?;
-    let mut tally = Tally::default();
+    let mut generated = Generated::default();
     let result = match &args.interface {
-        Some(interface) => send(&args, &config, interface, &stop, &mut tally),
-        None => write(&args, &config, &stop, &mut tally),
+        Some(interface) => send(&args, &config, interface, &stop, &mut generated),
+        None => write(&args, &config, &stop, &mut generated),
     };
     if let Err(End::Failure(failure)) = result {
         return Err(failure);
     }
     if !args.quiet {
-        say(&tally.line(&args));
+        say(&generated.line(args.interface.as_deref(), args.trigger_after));
     }
     if args.json {
         // Whoever closed stdout does not want it.
-        let _ = writeln!(io::stdout(), "{}", tally.json(&args));
+        let _ = writeln!(
+            io::stdout(),
+            "{}",
+            generated.json(args.interface.as_deref(), args.write.as_deref())
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -166,13 +170,13 @@ fn write(
     args: &Args,
     config: &GeneratorConfig,
     stop: &AtomicBool,
-    tally: &mut Tally,
+    generated: &mut Generated,
 ) -> Result<(), End> {
     let mut generator = Generator::new(config)?;
-    let mut output = Output::open(args.write.as_deref(), "generate", tally)?;
+    let mut output = Output::open(args.write.as_deref(), "generate", generated)?;
     while let Some((offset_ns, frame)) = generator.next_frame() {
         output.record(FILE_START_NS.saturating_add(offset_ns), frame)?;
-        if output.tally.packets.is_multiple_of(1024) && stop.load(Ordering::Relaxed) {
+        if output.generated.packets.is_multiple_of(1024) && stop.load(Ordering::Relaxed) {
             break;
         }
     }
@@ -185,11 +189,11 @@ fn send(
     config: &GeneratorConfig,
     interface: &str,
     stop: &AtomicBool,
-    tally: &mut Tally,
+    generated: &mut Generated,
 ) -> Result<(), End> {
     let source = GeneratorSource::new(interface, config.clone());
     let mut sender = LiveSender::open(interface, &program())?;
-    let mut output = Output::open(args.write.as_deref(), interface, tally)?;
+    let mut output = Output::open(args.write.as_deref(), interface, generated)?;
     let clock = SystemClock::new();
     let start_ns = clock.mono_ns();
     for mut queue in Box::new(source).open(1)? {
@@ -200,9 +204,9 @@ fn send(
     } else {
         "af-packet"
     };
-    output.tally.engine = Some(engine);
-    output.tally.sending_ns = Some(clock.mono_ns() - start_ns);
-    output.tally.retries = Some(sender.retries());
+    output.generated.engine = Some(engine);
+    output.generated.sending_ns = Some(clock.mono_ns() - start_ns);
+    output.generated.retries = Some(sender.retries());
     output.finish()
 }
 

@@ -6,7 +6,7 @@ use retroscope_capture::SourceError;
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{ByteOrder, Interface, PcapOptions, RecordMeta};
 
-use super::tally::Tally;
+use super::generated::Generated;
 use crate::{
     commands::{
         capture_file::{Capture, cannot_write},
@@ -42,7 +42,7 @@ impl From<anyhow::Error> for End {
 
 /// Counts packets, and writes them to a file if there is one.
 pub(super) struct Output<'t> {
-    pub(super) tally: &'t mut Tally,
+    pub(super) generated: &'t mut Generated,
     file: Option<(Target, Capture)>,
 }
 
@@ -51,10 +51,13 @@ impl<'t> Output<'t> {
     pub(super) fn open(
         path: Option<&Path>,
         interface: &str,
-        tally: &'t mut Tally,
+        generated: &'t mut Generated,
     ) -> Result<Self, End> {
         let Some(path) = path else {
-            return Ok(Self { tally, file: None });
+            return Ok(Self {
+                generated,
+                file: None,
+            });
         };
         let is_pcapng = path.extension().is_some_and(|it| it == "pcapng");
         let target = Target::new(path.to_owned());
@@ -73,12 +76,12 @@ impl<'t> Output<'t> {
         };
         let capture = capture.map_err(|error| cannot_write(&target, error))?;
         let file = Some((target, capture));
-        Ok(Self { tally, file })
+        Ok(Self { generated, file })
     }
 
     /// Takes one whole frame; the time is in ns since the UNIX epoch.
     pub(super) fn record(&mut self, time_ns: i64, frame: &[u8]) -> Result<(), End> {
-        self.tally.add(time_ns, frame);
+        self.generated.add(time_ns, frame);
         let Some((target, capture)) = &mut self.file else {
             return Ok(());
         };

@@ -27,21 +27,22 @@ pub(crate) struct Signals {
 
 #[derive(Debug, Default)]
 struct SignalState {
-    stage: Mutex<Stage>,
+    phase: Mutex<Phase>,
     /// The flag that sources look at while they wait in a read.
     stop: Arc<AtomicBool>,
     statistics: AtomicBool,
     aborted: AtomicBool,
 }
 
-/// What there is to be told of signals.
+/// How far the program is, and so what a signal means.
 #[derive(Debug, Default)]
-enum Stage {
-    /// Nothing: those that stop do what they always do, and the others nothing.
+enum Phase {
+    /// Sources are being opened: signals that stop do what they always do, and the others nothing.
     #[default]
     Opening,
-    /// A recorder that is about to come; until then they are kept, in their order.
+    /// A recorder is about to start: until then signals are kept, in their order.
     Starting(Vec<i32>),
+    /// A recorder runs: signals go to it.
     Running(Recording),
 }
 
@@ -71,11 +72,11 @@ impl Signals {
             let _ = privileges.give_up_all();
             drop(giving_up);
             for signal in &mut incoming {
-                match &mut *shared.stage() {
-                    Stage::Opening if matches!(signal, SIGUSR1 | SIGUSR2) => {}
-                    Stage::Opening => _ = emulate_default_handler(signal),
-                    Stage::Starting(kept) => kept.push(signal),
-                    Stage::Running(recording) => shared.tell(recording, signal),
+                match &mut *shared.phase() {
+                    Phase::Opening if matches!(signal, SIGUSR1 | SIGUSR2) => {}
+                    Phase::Opening => _ = emulate_default_handler(signal),
+                    Phase::Starting(kept) => kept.push(signal),
+                    Phase::Running(recording) => shared.tell(recording, signal),
                 }
             }
         })?;
@@ -87,19 +88,19 @@ impl Signals {
     /// A recorder is about to start its threads: from now on a signal to stop must not leave half a dump behind. Those that come
     /// wait for [`Self::connect`].
     pub(crate) fn hold(&self) {
-        *self.shared.stage() = Stage::Starting(Vec::new());
+        *self.shared.phase() = Phase::Starting(Vec::new());
     }
 
     /// From now on the signals go to this recorder, the ones that were kept first.
     pub(crate) fn connect(&self, handle: Handle) {
-        let mut stage = self.shared.stage();
+        let mut phase = self.shared.phase();
         let mut recording = Recording { handle, stops: 0 };
-        if let Stage::Starting(kept) = &*stage {
+        if let Phase::Starting(kept) = &*phase {
             for signal in kept {
                 self.shared.tell(&mut recording, *signal);
             }
         }
-        *stage = Stage::Running(recording);
+        *phase = Phase::Running(recording);
     }
 
     /// Set once the recording is to stop.
@@ -119,8 +120,8 @@ impl Signals {
 }
 
 impl SignalState {
-    fn stage(&self) -> MutexGuard<'_, Stage> {
-        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    fn phase(&self) -> MutexGuard<'_, Phase> {
+        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Passes a signal on.

@@ -27,7 +27,7 @@ use self::{
     file::{Medium, RegionFile},
     populate::Progress,
 };
-use super::{Placement, layout::MAGIC};
+use super::{MemoryObtained, layout::MAGIC};
 use crate::{Backing, Numa, Pages, RingConfig, RingError};
 
 /// Region and buckets start on this boundary.
@@ -60,7 +60,7 @@ impl Memory {
         bytes: usize,
         config: &RingConfig,
         progress: Option<&mut dyn FnMut(u64, u64)>,
-    ) -> Result<(Self, Placement), RingError> {
+    ) -> Result<(Self, MemoryObtained), RingError> {
         assert!(bytes.is_multiple_of(ALIGNMENT) && bytes > 0);
         let mut progress = Progress::new(bytes, progress);
         // What the kernel promises when it maps may still be refused, by a cgroup for example: such pages are taken only
@@ -71,7 +71,7 @@ impl Memory {
             let numa = memory.settle(config.numa_node);
             if memory.populate(&mut progress).is_ok() {
                 let pages = Pages::Explicit;
-                return Ok((memory, Placement { pages, numa }));
+                return Ok((memory, MemoryObtained { pages, numa }));
             }
         }
         let memory = Self::ordinary(bytes, &config.backing)?;
@@ -82,7 +82,7 @@ impl Memory {
         let filled = marked.and_then(|()| memory.fill(config.prefault, &mut progress));
         filled.inspect_err(|_| memory.file.iter().for_each(RegionFile::remove))?;
         let pages = memory.pages(if config.prefault { bytes } else { ALIGNMENT });
-        Ok((memory, Placement { pages, numa }))
+        Ok((memory, MemoryObtained { pages, numa }))
     }
 
     /// The first byte. Valid for `bytes` as long as the value lives.

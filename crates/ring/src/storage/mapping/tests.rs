@@ -262,8 +262,8 @@ fn a_ring_on_hugetlbfs_that_was_never_finished_is_replaced() {
     drop(Memory::new(BYTES, &config, Some(&mut progress)).unwrap());
     let error = while_filling.first().expect("it tells at least once");
     assert!(matches!(error, AttachError::NotReady { .. }), "{error}");
-    let (memory, placement) = Memory::new(BYTES, &config, None).unwrap();
-    assert_eq!(placement.pages, Pages::Explicit);
+    let (memory, obtained) = Memory::new(BYTES, &config, None).unwrap();
+    assert_eq!(obtained.pages, Pages::Explicit);
     drop(memory);
     fs::remove_file(path).unwrap();
 }

@@ -4,7 +4,7 @@
 use std::{path::PathBuf, ptr::NonNull};
 
 use super::{
-    Placement,
+    MemoryObtained,
     layout::{RegionHeader, Tables},
     steps::STEPS_MAX,
 };
@@ -30,17 +30,17 @@ impl Memory {
         bytes: usize,
         _config: &RingConfig,
         progress: Option<&mut dyn FnMut(u64, u64)>,
-    ) -> Result<(Self, Placement), RingError> {
+    ) -> Result<(Self, MemoryObtained), RingError> {
         let words = vec![0_u128; bytes.div_ceil(16)].into_boxed_slice();
         if let Some(progress) = progress {
             progress(bytes as u64, bytes as u64);
         }
         let base = NonNull::from(Box::leak(words));
-        let placement = Placement {
+        let obtained = MemoryObtained {
             pages: Pages::Small,
             numa: Numa::Unset,
         };
-        Ok((Self { base }, placement))
+        Ok((Self { base }, obtained))
     }
 
     pub(crate) fn path(&self) -> Option<PathBuf> {
