@@ -50,11 +50,10 @@ impl Program {
     /// # Errors
     /// [`ProgramError`] for the first instruction that would not be safe to run.
     pub fn new(instructions: Vec<Instruction>, ancillary: bool) -> Result<Self, ProgramError> {
-        let wrong = |what: &str| Err(ProgramError(what.to_owned()));
         match instructions.last().map(|last| last.code) {
-            None => return wrong("the program is empty"),
+            None => return Err(ProgramError::Empty),
             Some(op::RET_K | op::RET_A) => {}
-            Some(_) => return wrong("the program does not end with a return"),
+            Some(_) => return Err(ProgramError::NoReturn),
         }
         for (index, instruction) in instructions.iter().enumerate() {
             check(instruction, index, instructions.len(), ancillary)?;
@@ -222,13 +221,13 @@ fn check(
     let Instruction { code, k, .. } = *instruction;
     let is_jump = code == op::JA || instruction.is_conditional();
     let lands = |(one, other): (usize, usize)| one.max(other) < len;
-    let what = match code {
+    match code {
         op::LD_MEM | op::LDX_MEM | op::ST | op::STX if k as usize >= MEMORY_WORDS => {
-            format!("uses scratch word {k} of {MEMORY_WORDS}")
+            Err(ProgramError::ScratchWord { index, word: k })
         }
-        op::DIV_K | op::MOD_K if k == 0 => "divides by zero".to_owned(),
+        op::DIV_K | op::MOD_K if k == 0 => Err(ProgramError::DivisionByZero { index }),
         _ if is_jump && !instruction.targets(index).is_some_and(lands) => {
-            "jumps out of the program".to_owned()
+            Err(ProgramError::JumpOut { index })
         }
         op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS
             if ancillary
@@ -236,21 +235,39 @@ fn check(
                 && !matches!(k, ANCILLARY_PACKET_TYPE | ANCILLARY_INTERFACE) =>
         {
             let offset = k - ANCILLARY;
-            format!(
-                "asks the kernel for ancillary data {offset}, which a recorded packet does not carry"
-            )
+            Err(ProgramError::Ancillary { index, offset })
         }
-        _ if is_known(code) => return Ok(()),
-        _ => format!("has the unknown operation code {code:#x}"),
-    };
-    Err(ProgramError(format!("instruction {index} {what}")))
+        _ if is_known(code) => Ok(()),
+        _ => Err(ProgramError::UnknownCode { index, code }),
+    }
 }
 
-/// Why instructions are no program, in words. libpcap makes none of these, except loads of ancillary data that a recorded packet does
-/// not have, where the expression spells such an offset out.
+/// Why instructions are no program. libpcap makes none of these, except [`Self::Ancillary`], where the expression spells such an offset
+/// out. `index` is the place of the instruction, from 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ProgramError(String);
+#[non_exhaustive]
+#[expect(
+    missing_docs,
+    reason = "the messages say it, and `index` is described above"
+)]
+pub enum ProgramError {
+    #[error("the program is empty")]
+    Empty,
+    #[error("the program does not end with a return")]
+    NoReturn,
+    #[error("instruction {index} uses scratch word {word} of {MEMORY_WORDS}")]
+    ScratchWord { index: usize, word: u32 },
+    #[error("instruction {index} divides by zero")]
+    DivisionByZero { index: usize },
+    #[error("instruction {index} jumps out of the program")]
+    JumpOut { index: usize },
+    #[error(
+        "instruction {index} asks the kernel for ancillary data {offset}, which a recorded packet does not carry"
+    )]
+    Ancillary { index: usize, offset: u32 },
+    #[error("instruction {index} has the unknown operation code {code:#x}")]
+    UnknownCode { index: usize, code: u16 },
+}
 
 #[cfg(test)]
 mod tests {
@@ -259,59 +276,60 @@ mod tests {
     #[test]
     fn unsafe_programs_are_refused() {
         let ret = Instruction::ret(1);
+        let out = ProgramError::JumpOut { index: 0 };
         let cases = [
-            (vec![], "the program is empty"),
+            (vec![], ProgramError::Empty),
             (
                 vec![Instruction::new(op::TAX, 0, 0, 0)],
-                "the program does not end with a return",
+                ProgramError::NoReturn,
             ),
-            (
-                vec![Instruction::new(op::JEQ_K, 1, 0, 0), ret],
-                "instruction 0 jumps out of the program",
-            ),
+            (vec![Instruction::new(op::JEQ_K, 1, 0, 0), ret], out.clone()),
             (
                 vec![Instruction::new(op::JSET_X, 0, 255, 0), ret],
-                "instruction 0 jumps out of the program",
+                out.clone(),
             ),
-            (
-                vec![Instruction::new(op::JA, 0, 0, 1), ret],
-                "instruction 0 jumps out of the program",
-            ),
+            (vec![Instruction::new(op::JA, 0, 0, 1), ret], out.clone()),
             (
                 vec![
                     Instruction::new(op::JA, 0, 0, (-2_i32).cast_unsigned()),
                     ret,
                 ],
-                "instruction 0 jumps out of the program",
+                out.clone(),
             ),
             (
                 vec![
                     Instruction::new(op::JA, 0, 0, i32::MIN.cast_unsigned()),
                     ret,
                 ],
-                "instruction 0 jumps out of the program",
+                out.clone(),
             ),
             (
                 vec![Instruction::new(op::ST, 0, 0, 16), ret],
-                "instruction 0 uses scratch word 16 of 16",
+                ProgramError::ScratchWord { index: 0, word: 16 },
             ),
             (
                 vec![Instruction::new(op::LDX_MEM, 0, 0, u32::MAX), ret],
-                "instruction 0 uses scratch word 4294967295 of 16",
+                ProgramError::ScratchWord {
+                    index: 0,
+                    word: u32::MAX,
+                },
             ),
             (
                 vec![Instruction::new(op::MOD_K, 0, 0, 0), ret],
-                "instruction 0 divides by zero",
+                ProgramError::DivisionByZero { index: 0 },
             ),
             (
                 vec![Instruction::new(0xffff, 0, 0, 0), ret],
-                "instruction 0 has the unknown operation code 0xffff",
+                ProgramError::UnknownCode {
+                    index: 0,
+                    code: 0xffff,
+                },
             ),
         ];
         for (instructions, error) in cases {
             assert_eq!(
                 Program::new(instructions.clone(), false),
-                Err(ProgramError(error.to_owned())),
+                Err(error),
                 "{instructions:?}"
             );
         }
@@ -324,7 +342,11 @@ mod tests {
             Instruction::ret(1),
         ];
         let error = Program::new(vlan_tag.clone(), true).expect_err("no such data");
-        assert!(error.0.contains("ancillary data 44"), "{error}");
+        let refused = ProgramError::Ancillary {
+            index: 0,
+            offset: 44,
+        };
+        assert_eq!(error, refused);
         let program =
             Program::new(vlan_tag, false).expect("in a savefile it is a load beyond the packet");
         assert_eq!(program.run(&[0; 64], 64, Aux::default()), 0);
