@@ -74,30 +74,20 @@ mod tests {
 
     #[test]
     fn names_what_it_knows() {
-        assert_eq!(identify(b""), "an empty file");
-        assert_eq!(identify(b"hello, world\n"), "a text file");
-        assert_eq!(identify(b"24 bytes of text, then: \xff\0"), "a text file");
         for (head, name) in [
-            (
-                &b"snoop\0\0\0\0\0\0\x02"[..],
-                "a snoop capture (convert it with editcap)",
-            ),
-            (
-                b"\x28\xb5\x2f\xfd..",
-                "zstd data inside compressed data (unpack it first)",
-            ),
-            (b"\x7fELF\x02", "an ELF program"),
+            (&b""[..], "empty"),
+            (b"hello, world\n", "text"),
+            (b"24 bytes of text, then: \xff\0", "text"),
+            (b"snoop\0\0\0\0\0\0\x02", "snoop"),
+            (b"snoop\0\0\0\0\0\0\x02", "editcap"),
+            (b"\x28\xb5\x2f\xfd..", "zstd"),
+            (b"\x7fELF\x02", "ELF"),
             (b"\xcd\x34\xb2\xa1", MODIFIED),
+            (&[1, 2, 0xfe, 255, 9], " 01 02 fe ff"),
+            (&[0], " 00"),
         ] {
-            assert_eq!(identify(head), name);
+            let said = identify(head);
+            assert!(said.contains(name), "{said:?} does not name {name:?}");
         }
-        assert_eq!(
-            identify(&[1, 2, 0xfe, 255, 9]),
-            "an unknown format that starts with the bytes 01 02 fe ff"
-        );
-        assert_eq!(
-            identify(&[0]),
-            "an unknown format that starts with the bytes 00"
-        );
     }
 }

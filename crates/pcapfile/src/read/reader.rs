@@ -481,10 +481,7 @@ mod tests {
         let claim = [[0; 8], [0, 0, 0, 8, 0, 0, 0, 8]].concat();
         for there in [0, 1_000, 3 << 20] {
             let (error, memory) = memory_of_absurd(&dbus, &claim, there);
-            assert!(
-                error.contains("of the 134217744 bytes of a record"),
-                "{error}"
-            );
+            assert!(error.contains("134217744"), "{error}");
             assert!(
                 memory <= (1 << 20) + 2 * there,
                 "{memory} bytes for {there}"
@@ -499,15 +496,12 @@ mod tests {
         // An unknown block of the largest length that is believed.
         let (error, memory) = memory_of_absurd(&section, &[9, 0, 0, 0, 0, 0, 0, 1], 100);
         assert!(
-            error.contains("ends after 108 of the 16777216 bytes of a block"),
+            error.contains("108 of") && error.contains("16777216"),
             "{error}"
         );
         assert!(memory <= 1 << 20);
         let (error, memory) = memory_of_absurd(&section, &[9, 0, 0, 0, 4, 0, 0, 1], 20 << 20);
-        assert!(
-            error.contains("claims a length of 16777220, more than 16777216"),
-            "{error}"
-        );
+        assert!(error.contains("16777220"), "{error}");
         assert!(memory <= 1 << 20);
     }
 

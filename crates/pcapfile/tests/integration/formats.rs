@@ -229,21 +229,16 @@ fn time_resolutions_and_offsets_belong_to_their_interface() {
         .collect();
     assert_eq!(resolutions, [1_000, 1_000_000, 953, 1, 1]);
 
-    for (options, text) in [
-        (option(9, &[20]), "too fine"),
-        (option(9, &[0x80 | 64]), "too fine"),
-        (option(9, &[6, 6]), "option 9 twice or with a length of 2"),
-        (
-            [option(9, &[6]), option(9, &[6])].concat(),
-            "option 9 twice",
-        ),
-        (option(14, &[0; 4]), "option 14 twice or with a length of 4"),
-        (vec![2, 0, 200, 0], "cut short"),
+    for (options, value) in [
+        (option(9, &[20]), "0x14"),
+        (option(9, &[0x80 | 64]), "0xc0"),
+        (option(9, &[6, 6]), "option 9"),
+        ([option(9, &[6]), option(9, &[6])].concat(), "option 9"),
+        (option(14, &[0; 4]), "option 14"),
+        (vec![2, 0, 200, 0], "option"),
     ] {
-        assert!(
-            error(&[section(), interface(1, 0, &options)].concat()).contains(text),
-            "{text}"
-        );
+        let said = error(&[section(), interface(1, 0, &options)].concat());
+        assert!(said.contains(value), "{said:?} does not name {value:?}");
     }
 }
 
@@ -288,10 +283,8 @@ fn simple_and_obsolete_packet_blocks() {
             packet(1, 7_000, 5, Some(2), &[1, 2, 3])
         ]
     );
-    assert!(
-        error(&[section(), interface(1, 0, &[]), simple(9, &[1, 2, 3, 4])].concat())
-            .contains("room for 4")
-    );
+    let claims_9 = [section(), interface(1, 0, &[]), simple(9, &[1, 2, 3, 4])].concat();
+    assert!(error(&claims_9).contains("9"));
     assert!(error(&[section(), simple(0, &[])].concat()).contains("interface 0"));
 }
 
@@ -349,7 +342,7 @@ fn a_section_without_interfaces_has_no_packets() {
         enhanced(0, 0, (0, 0), &[]),
     ]
     .concat();
-    assert!(error(&file).contains("described 0 interfaces"));
+    assert!(error(&file).contains("interface 0"));
 }
 
 #[test]
@@ -361,10 +354,10 @@ fn interfaces_fill_their_index_and_no_more() {
     file.extend(enhanced(65_535, 0, (1, 1), &[4]));
     assert_eq!(sound(&file)[0].interface, 65_535);
     let more = [&file[..], &interface(1, 0, &[])].concat();
-    assert!(error(&more).contains("more than 65536 interfaces"));
+    assert!(error(&more).contains("65536"));
     // A full table, and a section after it.
     let more = [&file[..], &section(), &enhanced(0, 0, (0, 0), &[])].concat();
-    assert!(error(&more).contains("described 0 interfaces"));
+    assert!(error(&more).contains("interface 0"));
 }
 
 #[test]
@@ -413,7 +406,7 @@ fn large_packets_where_the_link_type_has_them() {
         enhanced(0, 0, (length, length), &data),
     ]
     .concat();
-    assert!(error(&file).contains("more than 16777216"));
+    assert!(error(&file).contains("16777216"));
     assert_eq!(
         Reader::new(&pcap(0xa1b2_3c4d, (2, 4), 0, 1)[..])
             .unwrap()
