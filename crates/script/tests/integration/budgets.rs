@@ -75,11 +75,6 @@ fn memory_is_bounded() {
             matches!(fault, ScriptError::Memory { budget_bytes, .. } if budget_bytes == LITTLE.memory_bytes),
             "{text}: {fault}"
         );
-        let said = format!(
-            ": stopped, it wanted more than {} bytes of memory",
-            LITTLE.memory_bytes
-        );
-        assert!(fault.to_string().ends_with(&said), "{fault}");
     }
 }
 
@@ -180,8 +175,11 @@ fn what_was_found_before_an_error_counts() {
     let mut trigger = trigger(text);
     let packets = [packet(&[0; 60]); 10];
     assert_eq!(trigger.match_many(&packets), 0b10101);
-    let fault = trigger.fault().unwrap().to_string();
-    assert_eq!(fault, "test.lua:1: enough");
+    let fault = trigger.fault().unwrap();
+    assert!(
+        matches!(fault, ScriptError::Failed { message } if message == "test.lua:1: enough"),
+        "{fault}"
+    );
     assert_eq!(trigger.match_many(&packets), 0, "it is disabled");
 }
 

@@ -1,5 +1,7 @@
 //! What user code cannot reach, and what happens when it tries.
 
+use std::io::ErrorKind;
+
 use crate::common::{PATIENT, packet, trigger};
 use retroscope_script::{Machine, Script, ScriptError};
 
@@ -184,21 +186,21 @@ fn byte_code_is_refused() {
         ),
         "{error}"
     );
-    assert!(error.to_string().contains("binary"), "{error}");
 }
 
 #[test]
 fn what_is_no_text_is_not_read() {
-    for (path, said) in [
-        (
-            "/dev/zero",
-            "cannot read /dev/zero: longer than 1 MiB, that is no script",
-        ),
-        ("/nowhere.lua", "cannot read /nowhere.lua: No such file"),
-        ("/dev", "cannot read /dev: Is a directory"),
+    for (name, kind) in [
+        ("/dev/zero", ErrorKind::Other),
+        ("/nowhere.lua", ErrorKind::NotFound),
+        ("/dev", ErrorKind::IsADirectory),
     ] {
-        let error = Script::read(path.as_ref(), false).unwrap_err().to_string();
-        assert!(error.starts_with(said), "{error}");
+        match Script::read(name.as_ref(), false).unwrap_err() {
+            ScriptError::Read { path, error } => {
+                assert_eq!((path.as_path(), error.kind()), (name.as_ref(), kind));
+            }
+            error => panic!("{error}"),
+        }
     }
 }
 
@@ -225,28 +227,30 @@ fn mistakes_name_their_place() {
         }
         Err(error) => error,
     };
-    for (text, said) in [
+    for (text, place, value) in [
         (
             "return function(pkt)\n  return pkt:len( end",
-            "dir/my.lua:2: unexpected symbol near 'end'",
+            ":2: ",
+            "'end'",
         ),
-        (
-            "return 5",
-            "dir/my.lua: returns number, and should return function(pkt) … end",
-        ),
-        (
-            "",
-            "dir/my.lua: returns nil, and should return function(pkt) … end",
-        ),
+        ("return 5", ": ", "number"),
+        ("", ": ", "nil"),
         (
             "return function(pkt)\n  return pkt:length() == 1\nend",
-            "dir/my.lua:2: 'struct packet' has no member named 'length'",
+            ":2: ",
+            "'length'",
         ),
-        ("error('no', 0)", "dir/my.lua: no"),
-        ("return function() error({}) end", "dir/my.lua: table: "),
+        ("error('no', 0)", ": ", "no"),
+        ("return function() error({}) end", ": ", "table: "),
     ] {
         let error = error(text).to_string();
-        assert!(error.starts_with(said), "{error}\nexpected {said}");
+        let at = error
+            .strip_prefix("dir/my.lua")
+            .and_then(|rest| rest.strip_prefix(place));
+        assert!(
+            at.is_some_and(|said| said.contains(value)),
+            "{error}\nat {place} of {value}"
+        );
         assert!(!error.contains("traceback"), "{error}");
     }
 }
