@@ -227,13 +227,12 @@ mod tests {
 
     #[test]
     fn too_small_names_the_least_size() {
-        let error = RingConfig::new(67 << 20, 16, 1).geometry().unwrap_err();
-        let text = error.to_string();
-        assert_eq!(
-            text,
-            "a ring of 67 MiB is too small for its producers (16) and readers (1): it must have at least 68 MiB"
-        );
-        assert!(RingConfig::new(68 << 20, 16, 1).geometry().is_ok());
+        let bytes_min = match RingConfig::new(67 << 20, 16, 1).geometry() {
+            Err(RingError::TooSmall { bytes_min, .. }) => bytes_min,
+            other => panic!("{other:?}"),
+        };
+        assert!(RingConfig::new(bytes_min, 16, 1).geometry().is_ok());
+        assert!(RingConfig::new(bytes_min - 1, 16, 1).geometry().is_err());
     }
 
     #[test]

@@ -231,20 +231,17 @@ mod tests {
         assert!(damaged(&empty, u64::MAX).contains("room for"));
         let mut bytes = Bytes(vec![0; 256]);
         bytes.put(0, 236, &Record::whole(1000, 0, b"12345"));
-        assert_eq!(
-            damaged(&bytes, 1),
-            "a record ends outside of it",
-            "one byte in the descriptor"
-        );
+        // One byte in the descriptor.
+        assert!(damaged(&bytes, 1).contains("outside"));
         bytes.put(0, 220, &Record::whole(i64::MIN, 0, b"12345"));
-        assert_eq!(damaged(&bytes, 1), "a record ends outside of it");
+        assert!(damaged(&bytes, 1).contains("outside"));
         bytes.put(0, 0, &Record::whole(i64::MIN, 0, b"12345"));
         bytes.0[0..2].copy_from_slice(&15_u16.to_ne_bytes());
-        assert_eq!(damaged(&bytes, 1), "an extension is too short");
+        assert!(damaged(&bytes, 1).contains("extension"));
         bytes.0[0..2].copy_from_slice(&u16::MAX.to_ne_bytes());
-        assert_eq!(damaged(&bytes, 1), "a record ends outside of it");
+        assert!(damaged(&bytes, 1).contains("outside"));
         bytes.0[248..256].copy_from_slice(&(((1_u64 << 19) - 1) << 32).to_ne_bytes());
-        assert_eq!(damaged(&bytes, 1), "a record is longer than any can be");
+        assert!(damaged(&bytes, 1).contains("longer"));
     }
 
     #[test]
