@@ -2,8 +2,6 @@
 
 use retroscope_packet::LinkType;
 
-use crate::PcapOptions;
-
 /// The bytes of a packet that libpcap is willing to take, and the value it puts for a snap length of 0: `MAXIMUM_SNAPLEN`.
 pub(crate) const SNAPLEN_MAX: u32 = 262_144;
 
@@ -25,6 +23,36 @@ pub struct Format {
     pub compression: Option<Compression>,
     /// What the header of a pcap file says, as it takes to write such a file; `None`: it is pcapng, where interfaces say as much.
     pub pcap: Option<PcapOptions>,
+}
+
+/// What the header of a pcap file says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PcapOptions {
+    /// Link-layer header type of all packets.
+    pub link_type: LinkType,
+    /// Bits to set in the upper 6 bits of the link type field (`0xfc00_0000`), as they were read
+    /// ([`Format::pcap`]); other bits are left out.
+    pub link_type_extra: u32,
+    /// Bytes kept of each packet at most; 0 means no limit, and readers then take 262,144.
+    pub snaplen: u32,
+    /// Resolution of the time stamps.
+    pub resolution: Resolution,
+    /// Byte order of the file.
+    pub byte_order: ByteOrder,
+}
+
+impl PcapOptions {
+    /// Nanoseconds, little-endian, a snap length of 262,144.
+    #[must_use]
+    pub fn new(link_type: LinkType) -> Self {
+        Self {
+            link_type,
+            link_type_extra: 0,
+            snaplen: SNAPLEN_MAX,
+            resolution: Resolution::Nano,
+            byte_order: ByteOrder::Little,
+        }
+    }
 }
 
 /// Resolution of a pcap file's time stamps.

@@ -35,11 +35,9 @@ mod time;
 mod write;
 
 pub use error::{Blame, ReadError, WriteError};
-pub use format::{ByteOrder, Compression, Format, Interface, Resolution};
+pub use format::{ByteOrder, Compression, Format, Interface, PcapOptions, Resolution};
 pub use read::{
     Reader, Record, RecordMeta, TEXT_BYTES_MAX, TEXTS_BYTES_MAX, TextAllowance, scan_link_types,
 };
 pub use retroscope_packet::LinkType;
-pub use write::{
-    InterfaceStatistics, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter, SectionOptions,
-};
+pub use write::{InterfaceStatistics, PacketOptions, PcapNgWriter, PcapWriter, SectionOptions};

@@ -6,10 +6,12 @@ mod input;
 mod pcap;
 mod pcapng;
 mod reader;
+mod record;
 mod texts;
 
 use crate::Blame;
-pub use reader::{Reader, Record, RecordMeta, scan_link_types};
+pub use reader::{Reader, scan_link_types};
+pub use record::{Record, RecordMeta};
 pub use texts::{TEXT_BYTES_MAX, TEXTS_BYTES_MAX, TextAllowance};
 
 /// What a format's parser found at the start of the bytes that it was shown.

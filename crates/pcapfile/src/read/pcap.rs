@@ -5,7 +5,7 @@
 
 use retroscope_packet::LinkType;
 
-use super::{Fault, Item, RecordMeta};
+use super::{Fault, Item, record::RecordMeta};
 use crate::{
     ByteOrder, Format, Interface, PcapOptions, Resolution,
     format::{LINK_TYPE_EXTRA, MAGIC_MICRO, MAGIC_NANO, captured_len_max, effective_snaplen},

@@ -8,7 +8,8 @@
 use retroscope_packet::LinkType;
 
 use super::{
-    Fault, Item, RecordMeta,
+    Fault, Item,
+    record::RecordMeta,
     texts::{TextAllowance, Texts},
 };
 use crate::{

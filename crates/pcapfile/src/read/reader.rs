@@ -15,6 +15,7 @@ use super::{
     input::{Input, InputError},
     pcap::{self, Pcap},
     pcapng::{self, PcapNg},
+    record::{Record, RecordMeta},
     texts::TextAllowance,
 };
 use crate::{Compression, Format, Interface, ReadError, block::SECTION_HEADER};
@@ -24,33 +25,6 @@ const BURST_RECORDS_MAX: usize = 256;
 
 /// How far [`Reader::new`] looks for a packet once it knows an interface, in bytes of capture data.
 const LOOK_BYTES: u64 = 1 << 20;
-
-/// A descriptor of one lent record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RecordMeta {
-    /// Nanoseconds since the UNIX epoch, clamped to what `i64` holds. 0 for packets without time (simple packet blocks).
-    pub time_ns: i64,
-    /// Where the captured bytes start in [`Reader::memory`].
-    pub offset: usize,
-    /// Bytes captured. `offset + captured_len <= memory.len()`.
-    pub captured_len: u32,
-    /// Bytes on the wire, as the file says: smaller than `captured_len` only in odd files.
-    pub wire_len: u32,
-    /// Index into [`Reader::interfaces`].
-    pub interface: u16,
-    /// pcapng's `epb_flags`, if the packet has them: bits 0 and 1 tell the direction (1 inbound, 2 outbound), bits 5 to 8
-    /// the length of the frame check sequence in the captured bytes.
-    pub flags: Option<u32>,
-}
-
-/// A lent record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Record<'r> {
-    /// Its descriptor.
-    pub meta: RecordMeta,
-    /// Its captured bytes.
-    pub data: &'r [u8],
-}
 
 /// Reads a capture file of either format, compressed or not, from any stream.
 ///

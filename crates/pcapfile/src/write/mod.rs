@@ -6,5 +6,5 @@ mod pcapng;
 mod sink;
 
 pub use options::{InterfaceStatistics, PacketOptions, SectionOptions};
-pub use pcap::{PcapOptions, PcapWriter};
+pub use pcap::PcapWriter;
 pub use pcapng::PcapNgWriter;

@@ -2,50 +2,16 @@
 
 use std::io::Write;
 
-use retroscope_packet::LinkType;
-
 use super::sink::{Sink, captured_len};
 use crate::{
-    ByteOrder, Resolution, WriteError,
-    format::{
-        LINK_TYPE_EXTRA, MAGIC_MICRO, MAGIC_NANO, SNAPLEN_MAX, captured_len_max, effective_snaplen,
-    },
+    PcapOptions, Resolution, WriteError,
+    format::{LINK_TYPE_EXTRA, MAGIC_MICRO, MAGIC_NANO, captured_len_max, effective_snaplen},
 };
 
 const SECOND_NS: i64 = 1_000_000_000;
 
 /// The last time that the format holds, in 2106.
 const TIME_NS_MAX: i64 = u32::MAX as i64 * SECOND_NS + 999_999_999;
-
-/// What the header of a pcap file says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PcapOptions {
-    /// Link-layer header type of all packets.
-    pub link_type: LinkType,
-    /// Bits to set in the upper 6 bits of the link type field (`0xfc00_0000`), as they were read
-    /// ([`Format::pcap`](crate::Format::pcap)); other bits are left out.
-    pub link_type_extra: u32,
-    /// Bytes kept of each packet at most; 0 means no limit, and readers then take 262,144.
-    pub snaplen: u32,
-    /// Resolution of the time stamps.
-    pub resolution: Resolution,
-    /// Byte order of the file.
-    pub byte_order: ByteOrder,
-}
-
-impl PcapOptions {
-    /// Nanoseconds, little-endian, a snap length of 262,144.
-    #[must_use]
-    pub fn new(link_type: LinkType) -> Self {
-        Self {
-            link_type,
-            link_type_extra: 0,
-            snaplen: SNAPLEN_MAX,
-            resolution: Resolution::Nano,
-            byte_order: ByteOrder::Little,
-        }
-    }
-}
 
 /// Writes a pcap file to any stream.
 ///
@@ -142,6 +108,7 @@ impl<W: Write> PcapWriter<W> {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+    use crate::{ByteOrder, LinkType};
 
     #[test]
     fn header_and_record_bytes() {
