@@ -2,8 +2,6 @@
 
 use retroscope_packet::LinkType;
 
-use crate::sys::Handle;
-
 /// What libpcap must know beside the expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LinkContext {
@@ -26,16 +24,4 @@ pub enum Mode {
     /// As on a live interface whose netmask is unknown: `ip broadcast` is refused, direction and interface index come
     /// from [`crate::Aux`].
     Live,
-}
-
-/// libpcap's name for a link type, without `DLT_`: `EN10MB`. `None`: it has none.
-#[must_use]
-pub fn link_type_name(link_type: LinkType) -> Option<&'static str> {
-    let link = LinkContext {
-        link_type,
-        snaplen: 0,
-        mode: Mode::Savefile,
-        optimize: false,
-    };
-    Handle::open(&link).ok()?.link_type_name()
 }

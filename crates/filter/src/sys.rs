@@ -10,6 +10,8 @@ use std::{
     slice,
 };
 
+use retroscope_packet::LinkType;
+
 use crate::{Frame, Instruction, LinkContext, Mode, Program};
 
 /// `PCAP_NETMASK_UNKNOWN` of `pcap/pcap.h`.
@@ -104,6 +106,18 @@ pub(crate) fn bpf_filter_of(program: &Program, frame: &Frame<'_>) -> u32 {
             captured_len,
         )
     }
+}
+
+/// libpcap's name for a link type, without `DLT_`: `EN10MB`. `None`: it has none.
+#[must_use]
+pub fn link_type_name(link_type: LinkType) -> Option<&'static str> {
+    let link = LinkContext {
+        link_type,
+        snaplen: 0,
+        mode: Mode::Savefile,
+        optimize: false,
+    };
+    Handle::open(&link).ok()?.link_type_name()
 }
 
 /// An open `pcap_t` that compiles for one link type and reads no packets.

@@ -6,6 +6,7 @@ use std::ops::Range;
 use crate::{
     FilterError,
     payload::{self, Test},
+    scan::word_len,
 };
 
 /// A word of the text.
@@ -37,9 +38,6 @@ pub(crate) enum WordKind {
     /// Anything else.
     Other,
 }
-
-/// Operators of two characters.
-const PAIRS: [&str; 9] = ["&&", "||", ">=", "<=", "==", "!=", "<<", ">>", "::"];
 
 /// Cuts pcap-filter text into words. They come in order, do not overlap, and leave out white space only.
 ///
@@ -136,34 +134,6 @@ impl<'t> Scanner<'t> {
             }
         }
         words
-    }
-}
-
-/// Bytes of the word that `rest` starts with; 0 at its end.
-pub(crate) fn first_word_len(rest: &str) -> usize {
-    rest.chars()
-        .next()
-        .map_or(0, |first| word_len(rest, first, true))
-}
-
-fn word_len(rest: &str, first: char, colon_joins: bool) -> usize {
-    let len_while = |from: usize, belongs: &dyn Fn(char) -> bool| {
-        from + rest[from..]
-            .find(|character| !belongs(character))
-            .unwrap_or(rest.len() - from)
-    };
-    let joins = |c: char| {
-        c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-') || (colon_joins && c == ':')
-    };
-    match first {
-        '$' => len_while(1, &|c| c.is_ascii_alphanumeric() || c == '_'),
-        '\\' => len_while(1, &|c| {
-            !matches!(c, ' ' | '!' | '(' | ')') && !c.is_ascii_whitespace()
-        }),
-        _ if first.is_ascii_alphanumeric() => len_while(0, &joins),
-        ':' if colon_joins => len_while(0, &joins),
-        _ if PAIRS.iter().any(|pair| rest.starts_with(pair)) => 2,
-        _ => first.len_utf8(),
     }
 }
 

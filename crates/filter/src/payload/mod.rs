@@ -13,7 +13,7 @@ mod test;
 
 use std::{borrow::Cow, ops::Range};
 
-use crate::{FilterError, Problem, words::first_word_len};
+use crate::{FilterError, Problem, scan::first_word_len};
 
 pub(crate) use test::{AnyString, Test};
 

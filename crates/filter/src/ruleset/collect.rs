@@ -9,7 +9,7 @@ use super::{
     atom::Subject,
     index::{Index, RuleInfo, flags},
     key::has,
-    search::{Found, SearchMemory},
+    search_memory::{Found, SearchMemory},
 };
 
 /// Decides about what the look-ups found.

@@ -9,7 +9,7 @@ use crate::Frame;
 use super::{
     index::Index,
     key::{Key, has, kind, proto_trait, traits},
-    search::{Probe, SearchMemory},
+    search_memory::{Probe, SearchMemory},
     sought::{Flow, Flow4Key, flow6_key, link_key, pair_key, proto_key, small, tag, v6_key},
     table::{Slot, Table},
 };

@@ -1,6 +1,8 @@
 //! What matched.
 
-use super::RuleId;
+/// The caller's number for a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RuleId(pub u64);
 
 /// How sure a look-up is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

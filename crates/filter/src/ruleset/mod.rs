@@ -42,12 +42,13 @@ mod parse;
 mod reader;
 mod residue;
 mod search;
+mod search_memory;
 mod set;
 mod sought;
 mod table;
 mod understand;
 
 pub use explain::{Explanation, Placed, Placement};
-pub use matches::{Matches, Sure};
+pub use matches::{Matches, RuleId, Sure};
 pub use reader::RuleReader;
-pub use set::{RuleId, RuleSet};
+pub use set::RuleSet;

@@ -19,7 +19,8 @@ use super::{
     index::Index,
     key::Shape,
     residue::Residue,
-    search::{MANY, SearchMemory, touch},
+    search::touch,
+    search_memory::{MANY, SearchMemory},
     sought::tag,
 };
 

@@ -11,7 +11,7 @@ use retroscope_packet::LinkType;
 
 use crate::{Frame, Joint, Program, evaluation::ones, native::has_room};
 
-use super::search::SearchMemory;
+use super::search_memory::SearchMemory;
 
 /// Programs that are put together at least.
 const TOGETHER_MIN: usize = 2;

@@ -18,6 +18,7 @@ use super::{
     index::{Body, Books, Index, RuleInfo, flags},
     key::Shape,
     look_ups::{LookUps, Part, look_ups},
+    matches::RuleId,
     reader::Published,
     residue::Residue,
     table::Seeds,
@@ -26,10 +27,6 @@ use super::{
 
 /// Snap length told to libpcap; it makes no difference to what matches.
 const SNAPLEN: u32 = 262_144;
-
-/// The caller's number for a rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RuleId(pub u64);
 
 /// Rules to match packets against; see [the module](crate::RuleSet). One thread changes it; [`RuleReader`]s on other threads
 /// use what it published last.

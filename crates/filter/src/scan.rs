@@ -1,0 +1,33 @@
+//! How far a word reaches, near enough to libpcap's scanner.
+
+/// Operators of two characters.
+const PAIRS: [&str; 9] = ["&&", "||", ">=", "<=", "==", "!=", "<<", ">>", "::"];
+
+/// Bytes of the word that `rest` starts with; 0 at its end.
+pub(crate) fn first_word_len(rest: &str) -> usize {
+    rest.chars()
+        .next()
+        .map_or(0, |first| word_len(rest, first, true))
+}
+
+/// Bytes of the word that `rest` starts with, whose first character is `first`. `colon_joins`: a colon belongs to an address.
+pub(crate) fn word_len(rest: &str, first: char, colon_joins: bool) -> usize {
+    let len_while = |from: usize, belongs: &dyn Fn(char) -> bool| {
+        from + rest[from..]
+            .find(|character| !belongs(character))
+            .unwrap_or(rest.len() - from)
+    };
+    let joins = |c: char| {
+        c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-') || (colon_joins && c == ':')
+    };
+    match first {
+        '$' => len_while(1, &|c| c.is_ascii_alphanumeric() || c == '_'),
+        '\\' => len_while(1, &|c| {
+            !matches!(c, ' ' | '!' | '(' | ')') && !c.is_ascii_whitespace()
+        }),
+        _ if first.is_ascii_alphanumeric() => len_while(0, &joins),
+        ':' if colon_joins => len_while(0, &joins),
+        _ if PAIRS.iter().any(|pair| rest.starts_with(pair)) => 2,
+        _ => first.len_utf8(),
+    }
+}
