@@ -5,7 +5,10 @@ use std::io;
 use retroscope_packet::LinkType;
 
 use super::sys::{Flags, InterfaceQuery};
-use crate::netlink::{LINK_BYTES, LINK_NAME, Message, NEW_LINK, Netlink, half, link_request, word};
+use crate::{
+    netlink::{LINK_BYTES, LINK_NAME, Message, NEW_LINK, Netlink, half, link_request, word},
+    rss::{FlowKind, RssSettings},
+};
 
 /// `IFLA_MTU`.
 const LINK_MTU: u16 = 4;
@@ -163,6 +166,21 @@ pub(super) fn hardware_text(hardware_type: u16) -> String {
         _ => return format!("hardware type {hardware_type}"),
     };
     text.to_owned()
+}
+
+/// How the NIC of an interface in the calling thread's network namespace spreads packets over its receive queues.
+///
+/// # Errors
+/// What the system said: there is no such interface, or (`EOPNOTSUPP`) its driver has no hash to tell of.
+pub fn rss_settings(interface: &str) -> io::Result<RssSettings> {
+    let query = InterfaceQuery::new()?;
+    let mut settings = query.ethtool_rss(interface)?;
+    let fields_of = |kind| {
+        let fields = query.ethtool_flow_hash(interface, kind as u32).ok()?;
+        Some((kind, fields))
+    };
+    settings.fields = FlowKind::ALL.into_iter().filter_map(fields_of).collect();
+    Ok(settings)
 }
 
 #[cfg(test)]

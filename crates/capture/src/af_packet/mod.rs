@@ -39,7 +39,9 @@ mod watermark;
 
 pub(crate) use classic::REJECT_ALL;
 pub use config::{Fanout, FanoutMode, LiveConfig, Sides};
-pub use interface::{InterfaceSummary, Offloads, Reception, interfaces, offloads, reception};
+pub use interface::{
+    InterfaceSummary, Offloads, Reception, interfaces, offloads, reception, rss_settings,
+};
 pub(crate) use nic::InterfaceCounters;
 pub use source::LiveSource;
 pub(crate) use tapped::{permission, receive_from};

@@ -8,27 +8,14 @@ use super::{
     interface::link_type,
     kernel_filter, queue,
     ring::BlockRing,
-    sys::{Mapping, PacketSocket},
+    sys::PacketSocket,
     tapped::TappedInterface,
-    watermark::RETIRE_MS,
 };
 use crate::{
     CpuList, Event, Instruction, InterfaceInfo, Offer, Probed, Queue, Source, SourceError,
     TimeDomain, interface::Found,
 };
 use retroscope_packet::LinkType;
-
-/// Bytes of a block. A frame must fit a block, or the kernel cuts it: this takes what the recorder's ring takes, 256 KiB,
-/// but for some headers.
-///
-/// The kernel closes a block when it is full. It also closes the one that it is filling every [`RETIRE_MS`], however young that is,
-/// unless it is empty; kernels before Linux 6.18 close it [`RETIRE_MS`] after they opened it. So on a slow link a held-up reader loses
-/// nothing for the number of blocks times the retire time. On a fast link that time is shorter: at 500,000 frames of 64 bytes a second
-/// a block holds 1,724, and half of the blocks are closed with 276.
-const BLOCK_BYTES: u32 = 256 * 1024;
-
-/// Blocks at least: one is lent while the kernel fills others.
-const BLOCKS_MIN: u32 = 4;
 
 /// Spare sockets for each queue that shares an interface: the interface may be removed and come back as often.
 const SPARES: usize = 4;
@@ -101,7 +88,7 @@ impl Hooked {
         let opened: Vec<_> = (0..queues)
             .map(|_| {
                 let socket = tapped.open_socket()?;
-                let (ring, notice) = open_ring(&tapped, &socket)?;
+                let (ring, notice) = tapped.open_ring(&socket)?;
                 Ok((socket, ring, notice))
             })
             .collect::<Result<_, SourceError>>()?;
@@ -190,49 +177,6 @@ fn choose_program(
     if is_refused && is_filtered {
         tapped.program = classic::program(sides, None);
         tapped.is_filtered = false;
-    }
-}
-
-/// Gives a socket its ring. The second value is a notice if that is smaller than wanted.
-pub(super) fn open_ring(
-    tapped: &TappedInterface,
-    socket: &PacketSocket,
-) -> Result<(BlockRing, Option<Event>), SourceError> {
-    let blocks_wanted = tapped.ring_bytes / BLOCK_BYTES as usize;
-    let blocks_wanted = u32::try_from(blocks_wanted)
-        .unwrap_or(u32::MAX)
-        .max(BLOCKS_MIN);
-    let blocks = set_up_ring(tapped, socket, blocks_wanted)?;
-    let mapping = Mapping::of_socket(socket, BLOCK_BYTES as usize, blocks as usize)
-        .map_err(|error| tapped.error("mmap", error))?;
-    let notice = (blocks < blocks_wanted).then(|| {
-        let kib = |blocks: u32| u64::from(blocks) * u64::from(BLOCK_BYTES / 1024);
-        Event::Notice(format!(
-            "{}: the kernel had {} KiB of {} KiB for its ring",
-            tapped.name(),
-            kib(blocks),
-            kib(blocks_wanted)
-        ))
-    });
-    Ok((BlockRing::new(mapping), notice))
-}
-
-/// Asks for `blocks` blocks, then for half as many until the kernel has the memory. Returns how many it took.
-fn set_up_ring(
-    tapped: &TappedInterface,
-    socket: &PacketSocket,
-    mut blocks: u32,
-) -> Result<u32, SourceError> {
-    loop {
-        match socket.set_up_ring(BLOCK_BYTES, blocks, RETIRE_MS) {
-            Ok(()) => return Ok(blocks),
-            Err(error)
-                if error.raw_os_error() == Some(libc::ENOMEM) && blocks / 2 >= BLOCKS_MIN =>
-            {
-                blocks /= 2;
-            }
-            Err(error) => return Err(tapped.error("setsockopt(PACKET_RX_RING)", error)),
-        }
     }
 }
 

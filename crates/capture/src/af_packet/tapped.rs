@@ -19,11 +19,13 @@ use super::{
     classic::REJECT_ALL,
     config::{LiveConfig, Sides},
     interface::{hardware_text, link_type},
+    ring::BlockRing,
     size::queue_bytes,
-    sys::PacketSocket,
+    sys::{Mapping, PacketSocket},
+    watermark::RETIRE_MS,
 };
 use crate::{
-    Instruction, SourceError,
+    Event, Instruction, SourceError,
     interface::{Found, NamedInterface},
 };
 
@@ -40,6 +42,18 @@ const FANOUT_UNIQUE: u16 = 0x2000;
 const FANOUT_IGNORE_OUTGOING: u16 = 0x4000;
 /// `PACKET_FANOUT_FLAG_DEFRAG`.
 const FANOUT_DEFRAGMENT: u16 = 0x8000;
+
+/// Bytes of a block. A frame must fit a block, or the kernel cuts it: this takes what the recorder's ring takes, 256 KiB,
+/// but for some headers.
+///
+/// The kernel closes a block when it is full. It also closes the one that it is filling every [`RETIRE_MS`], however young that is,
+/// unless it is empty; kernels before Linux 6.18 close it [`RETIRE_MS`] after they opened it. So on a slow link a held-up reader loses
+/// nothing for the number of blocks times the retire time. On a fast link that time is shorter: at 500,000 frames of 64 bytes a second
+/// a block holds 1,724, and half of the blocks are closed with 276.
+const BLOCK_BYTES: u32 = 256 * 1024;
+
+/// Blocks at least: one is lent while the kernel fills others.
+const BLOCKS_MIN: u32 = 4;
 
 /// An interface, and what its sockets have in common.
 #[derive(Debug)]
@@ -161,6 +175,45 @@ impl TappedInterface {
             }
             _ => self.error("socket(AF_PACKET)", error),
         })
+    }
+
+    /// Gives a socket its ring. The second value is a notice if that is smaller than wanted.
+    pub(super) fn open_ring(
+        &self,
+        socket: &PacketSocket,
+    ) -> Result<(BlockRing, Option<Event>), SourceError> {
+        let blocks_wanted = self.ring_bytes / BLOCK_BYTES as usize;
+        let blocks_wanted = u32::try_from(blocks_wanted)
+            .unwrap_or(u32::MAX)
+            .max(BLOCKS_MIN);
+        let blocks = self.set_up_ring(socket, blocks_wanted)?;
+        let mapping = Mapping::of_socket(socket, BLOCK_BYTES as usize, blocks as usize)
+            .map_err(|error| self.error("mmap", error))?;
+        let notice = (blocks < blocks_wanted).then(|| {
+            let kib = |blocks: u32| u64::from(blocks) * u64::from(BLOCK_BYTES / 1024);
+            Event::Notice(format!(
+                "{}: the kernel had {} KiB of {} KiB for its ring",
+                self.name(),
+                kib(blocks),
+                kib(blocks_wanted)
+            ))
+        });
+        Ok((BlockRing::new(mapping), notice))
+    }
+
+    /// Asks for `blocks` blocks, then for half as many until the kernel has the memory. Returns how many it took.
+    fn set_up_ring(&self, socket: &PacketSocket, mut blocks: u32) -> Result<u32, SourceError> {
+        loop {
+            match socket.set_up_ring(BLOCK_BYTES, blocks, RETIRE_MS) {
+                Ok(()) => return Ok(blocks),
+                Err(error)
+                    if error.raw_os_error() == Some(libc::ENOMEM) && blocks / 2 >= BLOCKS_MIN =>
+                {
+                    blocks /= 2;
+                }
+                Err(error) => return Err(self.error("setsockopt(PACKET_RX_RING)", error)),
+            }
+        }
     }
 
     /// Puts a socket into the receive path of the interface. It still rejects everything: members of a group come one by one,

@@ -12,6 +12,7 @@ use std::{
 };
 
 use super::{
+    mode::TakeMode,
     program::{FLOW_KEY_BYTES, Parts, assemble, word},
     sys::{Counters, LINE_WORDS, Link, Map, Program, XdpSocket, attach, load_program},
 };
@@ -45,44 +46,6 @@ pub(super) struct Attachment {
     pub(super) take_mode: TakeMode,
     /// Keeps the interface promiscuous while the program is attached to it.
     promiscuous: Option<PacketSocket>,
-}
-
-/// How packets are to be taken: what the program is made for, and what is asked of the sockets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TakeMode {
-    /// The driver runs the program; else the kernel's network stack.
-    pub(super) is_native: bool,
-    /// Bytes of a packet at most, longer ones are lost; `None`: they come in several chunks (multi-buffer).
-    pub(super) packet_bytes_max: Option<u16>,
-    /// The program takes packets that the driver has in several buffers.
-    pub(super) has_fragments: bool,
-}
-
-impl TakeMode {
-    /// What to try, best first, and then what every kernel has. `bytes_max`: what fits a chunk; `is_enough`: that is enough for what the
-    /// interface's MTU allows; `joins_buffers`: the kernel hands a packet of several buffers to a socket that takes one chunk.
-    ///
-    /// Several chunks are asked for where they are needed: drivers whose zero-copy takes one buffer for a packet copy otherwise. Some
-    /// drivers run a program only if it takes several buffers, for their own are smaller than ours. Before Linux 6.6 `bpf_redirect_map` to a
-    /// socket loses such packets, and nothing counts them. The stack has no zero-copy to lose,
-    /// and on virtual interfaces its packets may be longer than the MTU.
-    pub(super) fn all(bytes_max: u16, is_enough: bool, joins_buffers: bool) -> (Vec<Self>, Self) {
-        let take_mode = |is_native, has_fragments, in_several: bool| Self {
-            is_native,
-            packet_bytes_max: (!in_several).then_some(bytes_max),
-            has_fragments,
-        };
-        let whole = take_mode(true, false, false);
-        let by_stack = take_mode(false, true, true);
-        let old = take_mode(false, false, false);
-        let better = match (is_enough, joins_buffers) {
-            (true, true) => vec![whole, take_mode(true, true, false), by_stack],
-            (true, false) => vec![whole, by_stack],
-            // Where the kernel has no packets in several chunks, it refuses to bind a socket for them.
-            (false, _) => vec![take_mode(true, true, true), by_stack, whole],
-        };
-        (better, old)
-    }
 }
 
 /// The interface that the program is attached to, and how far the queues are with it. Queues are told by their numbers.
@@ -288,30 +251,6 @@ mod tests {
         hold.ask_until(500);
         let asked = [10, 50, 109, 110, 499, 500].map(|now_ns| hold.is_to_ask(now_ns, 100));
         assert_eq!(asked, [true, false, false, true, true, false]);
-    }
-
-    #[test]
-    fn several_chunks_are_asked_of_a_driver_only_where_the_mtu_needs_them() {
-        let take_mode = |is_native, has_fragments, packet_bytes_max| TakeMode {
-            is_native,
-            packet_bytes_max,
-            has_fragments,
-        };
-        // Whoever asks the sockets for several chunks has a program for several buffers, as the kernel wants it.
-        let by_stack = take_mode(false, true, None);
-        for joins_buffers in [false, true] {
-            let whole = take_mode(true, false, Some(1792));
-            let (mut enough, oldest) = TakeMode::all(1792, true, joins_buffers);
-            assert_eq!(oldest, take_mode(false, false, Some(1792)));
-            if joins_buffers {
-                assert_eq!(enough.remove(1), take_mode(true, true, Some(1792)));
-            }
-            assert_eq!(enough, [whole, by_stack]);
-            let (needed, oldest) = TakeMode::all(3840, false, joins_buffers);
-            assert_eq!(oldest, take_mode(false, false, Some(3840)));
-            let whole = take_mode(true, false, Some(3840));
-            assert_eq!(needed, [take_mode(true, true, None), by_stack, whole]);
-        }
     }
 
     /// The kernel's verifier judges the programs: with and without packets of several buffers and chunks.

@@ -6,9 +6,9 @@
 //!
 //! - `program`: the XDP program, assembled by hand,
 //! - `attachment`: the program's maps and link,
-//! - `mode`: [`XdpMode`],
+//! - `mode`: how packets come in, [`XdpMode`],
 //! - `shunt`: [`Shunt`],
-//! - `taken`: an interface by its name, and sockets for it,
+//! - `taken`: an interface by its name, and sockets (`channel`) for it,
 //! - `sender`: the other direction, for [`send`](crate::send),
 //! - `sys`: bpf(2), sockets, rings and memory shared with the kernel,
 //! - `source` and `queue`: the [`Source`](crate::Source) plug.
@@ -41,6 +41,8 @@
 //! privileges, where `kernel.unprivileged_bpf_disabled` is not 0.
 
 mod attachment;
+mod channel;
+mod config;
 mod mode;
 mod program;
 mod queue;
@@ -52,6 +54,7 @@ mod taken;
 
 pub(crate) use sender::{XdpSender, suits};
 
+pub use config::XdpConfig;
 pub use mode::{WhyCopied, XdpMode};
 pub use shunt::{Shunt, ShuntedFlow};
-pub use source::{XdpConfig, XdpSource};
+pub use source::XdpSource;

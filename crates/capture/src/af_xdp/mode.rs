@@ -1,4 +1,4 @@
-//! How packets of an interface come in.
+//! How packets of an interface come in: what is asked for, and what the driver and the kernel make of it.
 
 use std::{fmt, io};
 
@@ -48,6 +48,62 @@ impl XdpMode {
     }
 }
 
+/// How packets are to be taken: what the program is made for, and what is asked of the sockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TakeMode {
+    /// The driver runs the program; else the kernel's network stack.
+    pub(super) is_native: bool,
+    /// Bytes of a packet at most, longer ones are lost; `None`: they come in several chunks (multi-buffer).
+    pub(super) packet_bytes_max: Option<u16>,
+    /// The program takes packets that the driver has in several buffers.
+    pub(super) has_fragments: bool,
+}
+
+impl TakeMode {
+    /// What to try, best first, and then what every kernel has. `bytes_max`: what fits a chunk; `is_enough`: that is enough for what the
+    /// interface's MTU allows; `joins_buffers`: the kernel hands a packet of several buffers to a socket that takes one chunk.
+    ///
+    /// Several chunks are asked for where they are needed: drivers whose zero-copy takes one buffer for a packet copy otherwise. Some
+    /// drivers run a program only if it takes several buffers, for their own are smaller than ours. Before Linux 6.6 `bpf_redirect_map` to a
+    /// socket loses such packets, and nothing counts them. The stack has no zero-copy to lose,
+    /// and on virtual interfaces its packets may be longer than the MTU.
+    pub(super) fn all(bytes_max: u16, is_enough: bool, joins_buffers: bool) -> (Vec<Self>, Self) {
+        let take_mode = |is_native, has_fragments, in_several: bool| Self {
+            is_native,
+            packet_bytes_max: (!in_several).then_some(bytes_max),
+            has_fragments,
+        };
+        let whole = take_mode(true, false, false);
+        let by_stack = take_mode(false, true, true);
+        let old = take_mode(false, false, false);
+        let better = match (is_enough, joins_buffers) {
+            (true, true) => vec![whole, take_mode(true, true, false), by_stack],
+            (true, false) => vec![whole, by_stack],
+            // Where the kernel has no packets in several chunks, it refuses to bind a socket for them.
+            (false, _) => vec![take_mode(true, true, true), by_stack, whole],
+        };
+        (better, old)
+    }
+}
+
+/// Who runs the program, in a word.
+pub(super) fn program_word(is_native: bool) -> &'static str {
+    if is_native { "native" } else { "generic" }
+}
+
+/// How packets come into the chunks, in words.
+pub(super) fn copy_words(copied: Option<WhyCopied>, take_mode: TakeMode) -> String {
+    let several = match take_mode.packet_bytes_max {
+        Some(_) => "",
+        None => " of frames in several chunks",
+    };
+    match copied {
+        None => "zero-copy".to_owned(),
+        Some(WhyCopied::Generic) => "copy mode".to_owned(),
+        Some(why) => format!("copy mode (zero-copy{several} was refused: {why})"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,5 +122,29 @@ mod tests {
         }
         assert_eq!(mode(None).and(mode(None)).copied, None);
         assert_eq!(why.to_string(), "Operation not supported");
+    }
+
+    #[test]
+    fn several_chunks_are_asked_of_a_driver_only_where_the_mtu_needs_them() {
+        let take_mode = |is_native, has_fragments, packet_bytes_max| TakeMode {
+            is_native,
+            packet_bytes_max,
+            has_fragments,
+        };
+        // Whoever asks the sockets for several chunks has a program for several buffers, as the kernel wants it.
+        let by_stack = take_mode(false, true, None);
+        for joins_buffers in [false, true] {
+            let whole = take_mode(true, false, Some(1792));
+            let (mut enough, oldest) = TakeMode::all(1792, true, joins_buffers);
+            assert_eq!(oldest, take_mode(false, false, Some(1792)));
+            if joins_buffers {
+                assert_eq!(enough.remove(1), take_mode(true, true, Some(1792)));
+            }
+            assert_eq!(enough, [whole, by_stack]);
+            let (needed, oldest) = TakeMode::all(3840, false, joins_buffers);
+            assert_eq!(oldest, take_mode(false, false, Some(3840)));
+            let whole = take_mode(true, false, Some(3840));
+            assert_eq!(needed, [take_mode(true, true, None), by_stack, whole]);
+        }
     }
 }

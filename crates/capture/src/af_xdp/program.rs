@@ -15,7 +15,7 @@
 //!
 //! Counting is atomic: generic XDP may run on several CPUs for one queue.
 
-use super::{attachment::TakeMode, sys::Instruction};
+use super::{mode::TakeMode, sys::Instruction};
 
 /// Words of a queue's line in the counters.
 pub(super) mod word {

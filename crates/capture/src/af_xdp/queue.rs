@@ -13,14 +13,13 @@ mod link;
 
 use std::{io, ops::Range, sync::Arc};
 
-use rustix::net::xdp::SocketAddrXdpFlags;
-
 use self::link::Tie;
 use super::{
-    attachment::{Attachment, Held, QUEUES_MAX, TakeMode},
+    attachment::{Attachment, Held, QUEUES_MAX},
+    channel::Channel,
     mode::{WhyCopied, XdpMode},
     program::{STAMP_BYTES, word},
-    sys::{ConsumerRing, Descriptor, ProducerRing, Umem, XdpSocket},
+    sys::{Descriptor, Umem},
     taken::TakenInterface,
 };
 use crate::{
@@ -46,44 +45,6 @@ const CONTINUED: u32 = 1;
 
 /// Room behind the chunks for packets of several chunks: at least one of the largest that the kernel makes (17 pages).
 pub(super) const OWN_BYTES: usize = 1 << 20;
-
-/// A socket with its rings.
-#[derive(Debug)]
-pub(super) struct Channel {
-    pub(super) socket: XdpSocket,
-    pub(super) fill: ProducerRing,
-    pub(super) rx: ConsumerRing,
-}
-
-impl Channel {
-    /// Binds the socket to a queue of an interface: zero-copy where the driver runs the program and can, else in copy mode. Returns
-    /// why packets are copied. Fails with `EBUSY` where another socket still has the queue or the driver is busy: that passes, and
-    /// copy mode would stay.
-    pub(super) fn bind(
-        &self,
-        interface_index: i32,
-        queue: u32,
-        is_native: bool,
-        take_mode: TakeMode,
-    ) -> io::Result<Option<WhyCopied>> {
-        let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
-        flags.set(
-            SocketAddrXdpFlags::XDP_USE_SG,
-            take_mode.packet_bytes_max.is_none(),
-        );
-        let bind = |mode| self.socket.bind(interface_index, queue, flags | mode);
-        let why = match is_native {
-            true => match bind(SocketAddrXdpFlags::XDP_ZEROCOPY) {
-                Ok(()) => return Ok(None),
-                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Err(error),
-                Err(error) => WhyCopied::Refused(error.raw_os_error().unwrap_or(0)),
-            },
-            false => WhyCopied::Generic,
-        };
-        bind(SocketAddrXdpFlags::XDP_COPY)?;
-        Ok(Some(why))
-    }
-}
 
 /// A bound socket with its memory.
 #[derive(Debug)]

@@ -1,26 +1,24 @@
 //! Opening: may the interface be taken, the program, a socket for each receive queue.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::Path, sync::Arc};
 
 use retroscope_packet::LinkType;
 
 use super::{
-    attachment::{Attachment, Held, QUEUES_MAX, TakeMode, is_unsupported},
-    mode::WhyCopied,
+    attachment::{Attachment, Held, QUEUES_MAX, is_unsupported},
+    channel::RECEIVE_QUEUE_WAIT_NS,
+    config::XdpConfig,
+    mode::{TakeMode, copy_words, program_word},
     queue::{self, OWN_BYTES, Opened, PLACING_NS},
     sender::is_linux,
     shunt::Shunt,
     sys::Umem,
-    taken::TakenInterface,
+    taken::{TakenInterface, frame_bytes, other_program},
 };
 use crate::{
-    CpuList, CpuTurns, Event, InterfaceInfo, Probed, Source, SourceError, TimeDomain,
+    CpuList, Event, InterfaceInfo, Probed, Source, SourceError, TimeDomain,
     af_packet::{offloads, sys::PacketSocket},
-    clock::{self, SECOND_NS},
+    clock,
     host::HostUse,
     live::Live,
 };
@@ -38,37 +36,13 @@ const HEADROOM: u16 = 256;
 /// The first Linux version in which a packet of several buffers reaches a socket ("xsk: add support for AF_XDP multi-buffer on Rx path").
 const JOINS_BUFFERS: (u32, u32) = (6, 6);
 
-/// Ethernet header and two tags.
-const HEADERS: u32 = 22;
-
-/// How long a socket waits for another one to leave its receive queue, which takes an instant after that was closed; and how long
-/// between two tries when the source is opened.
-pub(super) const RECEIVE_QUEUE_WAIT_NS: i64 = 2 * SECOND_NS;
+/// How long between two tries to bind a socket whose receive queue another one still has.
 const RECEIVE_QUEUE_LOOK_NS: i64 = 10_000_000;
 
 /// Spare sockets for each queue: the interface may be removed and come back as often.
 const SPARES: usize = 4;
 /// Spare sockets of all queues together, where each has one.
 const SPARES_MAX: usize = 64;
-
-/// How to capture with AF_XDP.
-#[derive(Debug, Clone)]
-pub struct XdpConfig {
-    /// The interface's name.
-    pub interface: String,
-    /// Whether to take frames for other hosts too.
-    pub promiscuous: bool,
-    /// Take the interface's packets away from the host although that uses it ([`HostUse`]).
-    pub take_interface: bool,
-    /// Bytes of memory of each receive queue, rounded down to a power of two of chunks; `None`: 64 MiB.
-    pub buffer_bytes: Option<usize>,
-    /// How long a thread asks the driver for packets itself before it sleeps; `None`: the driver interrupts.
-    pub busy_poll: Option<Duration>,
-    /// The CPU of each queue's thread; none: those near the device, where the machine has several NUMA nodes.
-    pub cpus: CpuTurns,
-    /// The program's path, for the commands that a message names.
-    pub program: PathBuf,
-}
 
 /// A live interface, through AF_XDP, behind the [`Source`] plug.
 ///
@@ -301,32 +275,4 @@ fn few_spares(name: &str, times: usize, wanted: usize, error: &SourceError) -> S
         times => format!("{times} times"),
     };
     format!("{name}: if it is removed it can be taken up again {times}, not {wanted} times: {why}")
-}
-
-/// What to do about another XDP program.
-pub(super) fn other_program(name: &str) -> String {
-    format!("another XDP program is attached: ip link show {name} names it")
-}
-
-/// Who runs the program, in a word.
-pub(super) fn program_word(is_native: bool) -> &'static str {
-    if is_native { "native" } else { "generic" }
-}
-
-/// How packets come into the chunks, in words.
-pub(super) fn copy_words(copied: Option<WhyCopied>, take_mode: TakeMode) -> String {
-    let several = match take_mode.packet_bytes_max {
-        Some(_) => "",
-        None => " of frames in several chunks",
-    };
-    match copied {
-        None => "zero-copy".to_owned(),
-        Some(WhyCopied::Generic) => "copy mode".to_owned(),
-        Some(why) => format!("copy mode (zero-copy{several} was refused: {why})"),
-    }
-}
-
-/// Bytes of the longest frame of an interface with this MTU.
-pub(super) fn frame_bytes(mtu: u32) -> u32 {
-    mtu.saturating_add(HEADERS)
 }

@@ -7,8 +7,8 @@
 use std::io;
 
 use super::{
-    queue::Channel,
-    source::XdpConfig,
+    channel::Channel,
+    config::XdpConfig,
     sys::{Umem, XdpSocket},
 };
 use crate::{
@@ -16,6 +16,9 @@ use crate::{
     host::HostUse,
     interface::{Found, NamedInterface},
 };
+
+/// Ethernet header and two tags.
+const HEADERS: u32 = 22;
 
 /// See the module.
 #[derive(Debug)]
@@ -116,4 +119,14 @@ impl TakenInterface {
             })?;
         Ok(Channel { socket, fill, rx })
     }
+}
+
+/// What to do about another XDP program.
+pub(super) fn other_program(name: &str) -> String {
+    format!("another XDP program is attached: ip link show {name} names it")
+}
+
+/// Bytes of the longest frame of an interface with this MTU.
+pub(super) fn frame_bytes(mtu: u32) -> u32 {
+    mtu.saturating_add(HEADERS)
 }

@@ -29,6 +29,7 @@
 //! # Versions
 //! Written against DPDK 22.11, whose drivers' quirks `driver` knows.
 
+mod config;
 mod device;
 mod driver;
 mod eal;
@@ -42,6 +43,7 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
+pub use config::DpdkConfig;
 pub use eal::{EalConfig, on_own_thread};
-pub use source::{DpdkConfig, DpdkSource};
+pub use source::DpdkSource;
 pub use sys::version;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    DpdkConfig,
+    config::DpdkConfig,
     device::Device,
     driver::DriverQuirks,
     eal::refused,

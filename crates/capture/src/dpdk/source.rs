@@ -5,7 +5,7 @@ use std::{fs, io, path::Path, sync::Arc};
 use retroscope_packet::LinkType;
 
 use super::{
-    EalConfig,
+    config::DpdkConfig,
     device::Device,
     eal::environment,
     lower::LowerDevice,
@@ -14,26 +14,9 @@ use super::{
     stamps::{DeviceClock, Reading},
 };
 use crate::{
-    CpuList, CpuTurns, InterfaceInfo, Probed, Source, SourceError, TimeDomain,
-    af_packet::sys::PacketSocket, clock, host::HostUse, interface::NamedInterface,
+    CpuList, InterfaceInfo, Probed, Source, SourceError, TimeDomain, af_packet::sys::PacketSocket,
+    clock, host::HostUse, interface::NamedInterface,
 };
-
-/// How to capture with DPDK.
-#[derive(Debug, Clone)]
-pub struct DpdkConfig {
-    /// The device and its arguments, as behind `--vdev` or `-a` of DPDK's programs: `net_pcap0,rx_pcap=a.pcap`, `0000:03:00.0`.
-    pub device: String,
-    /// How to start DPDK's environment, the first time in this process.
-    pub eal: EalConfig,
-    /// Whether to take frames for other hosts too.
-    pub promiscuous: bool,
-    /// Take an interface's packets away from the host although that uses it ([`HostUse`]).
-    pub take_interface: bool,
-    /// Bytes of buffers of each thread; `None`: as many as the device has descriptors, 4096 at most.
-    pub buffer_bytes: Option<usize>,
-    /// The CPU of each thread; none: those near the device.
-    pub cpus: CpuTurns,
-}
 
 /// A device of DPDK behind the [`Source`] plug.
 ///

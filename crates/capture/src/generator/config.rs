@@ -2,7 +2,7 @@
 
 use std::{fmt::Display, ops::RangeInclusive, str::FromStr, time::Duration};
 
-use super::schedule::Interval;
+use super::interval::Interval;
 use crate::{
     SourceError,
     quantity::{self, per_second},
@@ -127,7 +127,7 @@ impl GeneratorConfig {
             )));
         }
         if let (Some(_), Some(count)) = (self.rate, self.count)
-            && Interval::of(self).first_slot_at(trigger_after.as_nanos()) >= count
+            && self.interval().first_slot_at(trigger_after.as_nanos()) >= count
         {
             let hint = "raise the count or send the trigger earlier";
             return Err(usage(format!(
@@ -135,6 +135,14 @@ impl GeneratorConfig {
             )));
         }
         Ok(())
+    }
+
+    /// The time between two slots; that of [`Rate::FOR_FILES`] where there is no rate.
+    pub(super) fn interval(&self) -> Interval {
+        match self.rate.unwrap_or(Rate::FOR_FILES) {
+            Rate::FramesPerSecond(rate) => Interval::new(1, rate),
+            Rate::BitsPerSecond(rate) => Interval::new(u128::from(self.size) * 8, rate),
+        }
     }
 
     /// Sets one field from its text.

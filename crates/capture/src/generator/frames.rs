@@ -11,7 +11,7 @@ use std::{fmt, ops::Range};
 use super::{
     config::GeneratorConfig,
     flows::{FlowAddresses, SplitMix64, flows},
-    schedule::{Interval, Schedule},
+    schedule::Schedule,
     template::{HEADER_BYTES, NUMBER_BYTES, Template, renew, renew_behind_text},
 };
 use crate::{Burst, FrameMeta, SourceError};
@@ -142,7 +142,7 @@ impl Generator {
             schedule: Schedule::new(config, queue, queues),
             trigger_slot: config
                 .trigger_after
-                .map(|after| Interval::of(config).first_slot_at(after.as_nanos())),
+                .map(|after| config.interval().first_slot_at(after.as_nanos())),
             memory,
             place_bytes,
             frame_bytes,

@@ -24,6 +24,7 @@
 mod config;
 mod flows;
 mod frames;
+mod interval;
 mod queue;
 mod schedule;
 mod template;

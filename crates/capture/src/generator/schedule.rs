@@ -1,49 +1,9 @@
 //! When each frame is due: integers only, exact for any rate.
 
-use super::config::{GeneratorConfig, Rate};
-
-/// The time between two slots of a run: ns as a fraction.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Interval {
-    numerator: u128,
-    denominator: u128,
-}
-
-impl Interval {
-    /// Of frames of a configuration; that of [`Rate::FOR_FILES`] where it has no rate.
-    pub(super) fn of(config: &GeneratorConfig) -> Self {
-        let (bits, rate) = match config.rate.unwrap_or(Rate::FOR_FILES) {
-            Rate::FramesPerSecond(rate) => (1, rate),
-            Rate::BitsPerSecond(rate) => (u128::from(config.size) * 8, rate),
-        };
-        Self {
-            numerator: bits * 1_000_000_000,
-            denominator: u128::from(rate),
-        }
-    }
-
-    /// The time that `slots` slots take.
-    fn times(self, slots: u64) -> Due {
-        let product = u128::from(slots) * self.numerator;
-        Due {
-            ns: u64::try_from(product / self.denominator).unwrap_or(u64::MAX),
-            rest: product % self.denominator,
-        }
-    }
-
-    /// The first slot that is due at `time_ns` after the start or later.
-    pub(super) fn first_slot_at(self, time_ns: u128) -> u64 {
-        let slots = time_ns.saturating_mul(self.denominator);
-        u64::try_from(slots.div_ceil(self.numerator)).unwrap_or(u64::MAX)
-    }
-}
-
-/// A time after the start: whole ns, and what is left in parts of the interval's denominator.
-#[derive(Debug, Clone, Copy)]
-struct Due {
-    ns: u64,
-    rest: u128,
-}
+use super::{
+    config::GeneratorConfig,
+    interval::{Due, Interval},
+};
 
 /// The slots of one share in steps of the whole schedule.
 #[derive(Debug)]
@@ -62,7 +22,7 @@ pub(super) struct Schedule {
 
 impl Schedule {
     pub(super) fn new(config: &GeneratorConfig, queue: usize, queues: usize) -> Self {
-        let interval = Interval::of(config);
+        let interval = config.interval();
         let end = config.duration.map_or(u64::MAX, |duration| {
             interval.first_slot_at(duration.as_nanos())
         });
@@ -152,7 +112,8 @@ mod tests {
 
     #[test]
     fn the_first_slot_at_a_time() {
-        let interval = Interval::of(&"generate:rate=3pps".parse().unwrap());
+        let config: GeneratorConfig = "generate:rate=3pps".parse().unwrap();
+        let interval = config.interval();
         for (time_ns, slot) in [
             (0, 0),
             (1, 1),

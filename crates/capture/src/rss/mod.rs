@@ -12,10 +12,6 @@
 //!
 //! Where this matters: `--fanout qm` and `cpu`, AF_XDP, DPDK. The kernel's own fanout by flow does not use the NIC's hash.
 
-use std::io;
-
-use crate::af_packet::sys::InterfaceQuery;
-
 /// Bytes of a key of ordinary NICs: enough for two IPv6 addresses and ports.
 const KEY_BYTES: usize = 40;
 
@@ -152,21 +148,6 @@ impl RssSettings {
             _ => u32::MAX,
         }
     }
-}
-
-/// Asks for the settings of an interface in the calling thread's network namespace.
-///
-/// # Errors
-/// What the system said: there is no such interface, or (`EOPNOTSUPP`) its driver has no hash to tell of.
-pub fn rss_settings(interface: &str) -> io::Result<RssSettings> {
-    let query = InterfaceQuery::new()?;
-    let mut settings = query.ethtool_rss(interface)?;
-    let fields_of = |kind| {
-        let fields = query.ethtool_flow_hash(interface, kind as u32).ok()?;
-        Some((kind, fields))
-    };
-    settings.fields = FlowKind::ALL.into_iter().filter_map(fields_of).collect();
-    Ok(settings)
 }
 
 /// What input bit `bit` (0: the first byte's highest) adds to the hash: the 32 bits of the key that start there.

@@ -1,6 +1,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::*;
+use crate::af_packet::rss_settings;
 
 /// The key of Microsoft's specification, and of the drivers that copied it.
 const MICROSOFT_KEY: [u8; KEY_BYTES] = [

@@ -3,7 +3,7 @@
 use super::{COUNTERS_CALL, PacketEngine};
 use crate::{
     Event, SourceError,
-    af_packet::{interface::link_type, source::open_ring},
+    af_packet::interface::link_type,
     clock,
     interface::Found,
     live::{CLOSED_DRAIN_NS, Live},
@@ -117,7 +117,7 @@ impl PacketEngine {
             );
             return Err(SourceError::Unsupported(message));
         };
-        let (ring, notice) = open_ring(&self.tapped, &socket)?;
+        let (ring, notice) = self.tapped.open_ring(&socket)?;
         self.tapped.hook(&socket, found)?;
         self.tapped.admit(&socket)?;
         live.tell(notice);

@@ -15,8 +15,10 @@ use crate::{
     Event, SourceError,
     af_xdp::{
         attachment::Held,
+        channel::RECEIVE_QUEUE_WAIT_NS,
+        mode::{copy_words, program_word},
         program::word,
-        source::{RECEIVE_QUEUE_WAIT_NS, copy_words, frame_bytes, other_program, program_word},
+        taken::{frame_bytes, other_program},
     },
     clock::{self, SECOND_NS},
     host::HostUse,

@@ -2,8 +2,9 @@
 //!
 //! It does not matter to `--fanout hash`, where the kernel hashes by itself; it does where each thread serves a queue.
 
-use retroscope_capture::rss::{
-    FlowKind, RssSettings, Split, TOEPLITZ, rss_settings, symmetric_key,
+use retroscope_capture::{
+    af_packet::rss_settings,
+    rss::{FlowKind, RssSettings, Split, TOEPLITZ, symmetric_key},
 };
 
 use super::finding::Finding;

@@ -1,0 +1,52 @@
+//! An AF_XDP socket, and what it takes to bind it to a receive queue.
+
+use std::io;
+
+use rustix::net::xdp::SocketAddrXdpFlags;
+
+use super::{
+    mode::{TakeMode, WhyCopied},
+    sys::{ConsumerRing, ProducerRing, XdpSocket},
+};
+use crate::clock::SECOND_NS;
+
+/// How long a socket waits for another one to leave its receive queue, which takes an instant after that was closed.
+pub(super) const RECEIVE_QUEUE_WAIT_NS: i64 = 2 * SECOND_NS;
+
+/// A socket with its rings.
+#[derive(Debug)]
+pub(super) struct Channel {
+    pub(super) socket: XdpSocket,
+    pub(super) fill: ProducerRing,
+    pub(super) rx: ConsumerRing,
+}
+
+impl Channel {
+    /// Binds the socket to a queue of an interface: zero-copy where the driver runs the program and can, else in copy mode. Returns
+    /// why packets are copied. Fails with `EBUSY` where another socket still has the queue or the driver is busy: that passes, and
+    /// copy mode would stay.
+    pub(super) fn bind(
+        &self,
+        interface_index: i32,
+        queue: u32,
+        is_native: bool,
+        take_mode: TakeMode,
+    ) -> io::Result<Option<WhyCopied>> {
+        let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        flags.set(
+            SocketAddrXdpFlags::XDP_USE_SG,
+            take_mode.packet_bytes_max.is_none(),
+        );
+        let bind = |mode| self.socket.bind(interface_index, queue, flags | mode);
+        let why = match is_native {
+            true => match bind(SocketAddrXdpFlags::XDP_ZEROCOPY) {
+                Ok(()) => return Ok(None),
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Err(error),
+                Err(error) => WhyCopied::Refused(error.raw_os_error().unwrap_or(0)),
+            },
+            false => WhyCopied::Generic,
+        };
+        bind(SocketAddrXdpFlags::XDP_COPY)?;
+        Ok(Some(why))
+    }
+}
