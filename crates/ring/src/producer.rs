@@ -145,11 +145,24 @@ impl Producer {
         &mut self,
         records: impl IntoIterator<Item = Record<'a>>,
     ) -> Result<usize, BurstError> {
-        let mut records = records.into_iter();
+        let records = records.into_iter();
+        match self.open.as_ref().and_then(OpenBucket::wide) {
+            Some(wide) => wide.run(|| self.store_records::<true>(records)),
+            None => self.store_records::<false>(records),
+        }
+    }
+
+    /// [`Self::store_burst`]; `WIDE`: called by `Wide::run` (`storage/wide.rs`).
+    #[inline(always)]
+    fn store_records<'a, const WIDE: bool>(
+        &mut self,
+        mut records: impl Iterator<Item = Record<'a>>,
+    ) -> Result<usize, BurstError> {
         let mut stored = 0;
         loop {
             let stop = if let Some(open) = &mut self.open {
-                let (added, stop) = open.append_burst(&mut records, PUBLISH_BYTES, PUBLISH_RECORDS);
+                let (added, stop) =
+                    open.append_burst::<WIDE>(&mut records, PUBLISH_BYTES, PUBLISH_RECORDS);
                 stored += added;
                 stop
             } else {
@@ -363,4 +376,106 @@ fn cut<'a>(record: &Record<'a>) -> Record<'a> {
         kept
     });
     Record { parts, ..*record }
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use crate::{GroupKind, Mode, Record, Ring, RingConfig};
+
+    /// Lengths about those of frames and of lines, bases near the ends of time, times that go back, and records that have a form of
+    /// their own in between.
+    fn length(random: &mut fastrand::Rng) -> usize {
+        match random.u16(..400) {
+            0 => random.usize(..3000),
+            1 => 1024,
+            2..=9 => 0,
+            10..=49 => 64 * random.usize(1..=8),
+            50..=99 => random.usize(..=512),
+            100..=249 => 60,
+            _ => 64,
+        }
+    }
+
+    #[test]
+    fn both_ways_store_the_same_records_and_the_same_spans() {
+        let bytes: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..))
+            .take(8192)
+            .collect();
+        for seed in 0..60 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let config = RingConfig {
+                mode: Mode::Wait,
+                ..RingConfig::new(16 << 20, 1, 1)
+            };
+            let ring = Ring::new(&config, None).unwrap();
+            let mut reader = ring.group(GroupKind::Gating).unwrap();
+            let mut producer = ring.producer().unwrap();
+            let bases = [0, -5_000, i64::MAX - 2_000, i64::MAX - (1 << 47), i64::MIN];
+            let base = *random.choice(&bases).unwrap();
+            let made: Vec<Record<'_>> = (0..6000)
+                .map(|number| {
+                    let step = match random.u16(..300) {
+                        0 => -number,
+                        1 if seed % 3 == 0 => 1 << 47,
+                        _ => number,
+                    };
+                    let (start, length) = (random.usize(..4096), length(&mut random));
+                    let data = &bytes[start..start + length];
+                    let cut = if random.u8(..) == 0 {
+                        length / 2
+                    } else {
+                        length
+                    };
+                    Record {
+                        interface: if random.u8(..) == 0 { 300 } else { 3 },
+                        parts: [&data[..cut], &data[cut..], &[]],
+                        ..Record::whole(base.wrapping_add(step), 0, data)
+                    }
+                })
+                .collect();
+            let mut stored = 0;
+            while stored < made.len() {
+                let end = made.len().min(stored + random.usize(1..400));
+                let burst = made[stored..end].iter().copied();
+                // On a processor that is not wide both are the same.
+                let result = if random.bool() {
+                    producer.store_burst(burst)
+                } else {
+                    producer.store_records::<false>(burst)
+                };
+                assert_eq!(result, Ok(end - stored), "seed {seed}");
+                stored = end;
+                if random.u8(..10) == 0 {
+                    producer.publish();
+                }
+            }
+            producer.publish();
+            let mut read = 0;
+            while let Some(batch) = reader.next() {
+                for packet in batch {
+                    let record = &made[read];
+                    let about = (packet.time_ns, packet.wire_len, packet.interface);
+                    let expected = (record.time_ns, record.wire_len, record.interface);
+                    assert_eq!(about, expected, "seed {seed}, record {read}");
+                    assert!(
+                        packet.data == record.parts.concat(),
+                        "seed {seed}, record {read}"
+                    );
+                    read += 1;
+                }
+            }
+            assert_eq!(read, made.len(), "seed {seed}");
+            let mut buckets = Vec::new();
+            ring.reserve(i64::MIN, i64::MAX).buckets(&mut buckets);
+            assert_eq!(buckets.iter().map(|info| info.committed).sum::<u32>(), 6000);
+            for info in buckets {
+                let first = usize::try_from(info.first).unwrap();
+                let records = &made[first..first + info.committed as usize];
+                let times_ns = records.iter().map(|record| record.time_ns);
+                let span_ns = (times_ns.clone().min().unwrap(), times_ns.max().unwrap());
+                assert_eq!((info.min_ns, info.max_ns), span_ns, "seed {seed}");
+            }
+        }
+    }
 }

@@ -29,6 +29,7 @@ pub(crate) mod layout;
 mod open;
 pub(crate) mod steps;
 mod stream;
+mod wide;
 mod write_buffer;
 
 #[cfg(loom)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{
     Link, Storage, descriptor,
     header::MONO_UNKNOWN,
+    wide::Wide,
     write_buffer::{DESCRIPTORS, Room, SHORT_BYTES, Stop, Stored, Target, WriteBuffer, needed},
 };
 use crate::{BucketRef, Record, barrier::Barrier, sync::Ordering};
@@ -134,6 +135,11 @@ impl OpenBucket {
         self.bucket
     }
 
+    /// Whether bursts may be stored the wide way.
+    pub(crate) fn wide(&self) -> Option<Wide> {
+        self.buffer.wide
+    }
+
     /// Number of the record that would come next, counted over the producer's life.
     pub(crate) fn end(&self) -> u64 {
         self.opening.first + self.stored.count as u64
@@ -191,8 +197,8 @@ impl OpenBucket {
     /// Stores records until one of the reasons to stop. Returns how many were stored, and the reason. With `publish_bytes`
     /// or `publish_records` unpublished it goes on to the end of a group of 32 records, but to no more than twice as many
     /// bytes and a record.
-    #[inline]
-    pub(crate) fn append_burst<'a>(
+    #[inline(always)]
+    pub(crate) fn append_burst<'a, const WIDE: bool>(
         &mut self,
         records: &mut impl Iterator<Item = Record<'a>>,
         publish_bytes: u64,
@@ -210,11 +216,14 @@ impl OpenBucket {
             if (whole && many) || beyond.is_some_and(|beyond| whole || beyond >= publish_bytes) {
                 break Stop::Publish;
             }
-            match self.append_group(records) {
+            // The number of records at which to publish is one at the end of a group.
+            let until = (self.committed + publish_records).next_multiple_of(DESCRIPTORS);
+            let records_max = until.saturating_sub(self.stored.count).max(1);
+            let room = self.room(publish_at, publish_bytes);
+            match self.append_shorts::<WIDE>(records, records_max, room) {
                 None => {}
                 Some(Stop::Refused(record)) => {
-                    let record = match self.append_longs(record, records, publish_at, publish_bytes)
-                    {
+                    let record = match self.append_longs(record, records, room) {
                         None => continue,
                         Some(Stop::Refused(record)) => record,
                         Some(stop) => break stop,
@@ -230,16 +239,32 @@ impl OpenBucket {
         (self.stored.count - before, stop)
     }
 
-    /// The short way, to the end of a group of 32 records.
+    /// How far a burst may go: until there are `publish_at` captured bytes, and no more than `publish_bytes` and a record beyond them.
     #[inline(always)]
-    fn append_group<'a>(
+    fn room(&self, publish_at: u64, publish_bytes: u64) -> Room {
+        let bucket_bytes = self.storage.geometry().bucket_bytes;
+        let end_at = |bytes: u64| {
+            let unstored = bytes.saturating_sub(self.stored.bytes);
+            self.stored.end + usize::try_from(unstored).unwrap_or(bucket_bytes)
+        };
+        Room {
+            bucket_bytes,
+            until: end_at(publish_at),
+            longest: end_at(publish_at + publish_bytes),
+        }
+    }
+
+    /// The way of short records: at least to the end of a group of 32, and at most `records_max` of them.
+    #[inline(always)]
+    fn append_shorts<'a, const WIDE: bool>(
         &mut self,
         records: &mut impl Iterator<Item = Record<'a>>,
+        records_max: usize,
+        room: Room,
     ) -> Option<Stop<'a>> {
         let stored = self.stored;
-        let room = self.storage.geometry().bucket_bytes;
-        let left = room.saturating_sub(needed(stored.end, 0, stored.count));
-        let records_max = left / (SHORT_BYTES + DESCRIPTOR_BYTES);
+        let left = (room.bucket_bytes).saturating_sub(needed(stored.end, 0, stored.count));
+        let records_max = records_max.min(left / (SHORT_BYTES + DESCRIPTOR_BYTES));
         // Payloads in the buffer are packed, and under loom two records must not share a granule of the shadow.
         if records_max == 0 || cfg!(loom) {
             return Some(records.next().map_or(Stop::End, Stop::Refused));
@@ -247,6 +272,14 @@ impl OpenBucket {
         // SAFETY: as in `append`.
         let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
         let base_ns = self.opening.base_ns;
+        #[cfg(all(target_arch = "x86_64", not(loom)))]
+        if WIDE && self.buffer.can_pack(&stored, base_ns) {
+            let (buffer, stored) = (&mut self.buffer, &mut self.stored);
+            // SAFETY: it can, and so many records fit.
+            return unsafe {
+                buffer.put_packed(target, stored, base_ns, records_max, room, records)
+            };
+        }
         let (stored, stop) = self
             .buffer
             .put_group(target, stored, base_ns, records_max, records);
@@ -254,30 +287,18 @@ impl OpenBucket {
         stop
     }
 
-    /// The way of records that are longer than short, from `record` on: over as many groups as there are until there are
-    /// `publish_at` captured bytes, and no more than `publish_bytes` and a record beyond them.
+    /// The way of records that are longer than short, from `record` on: over as many groups as there are.
     #[inline(always)]
     fn append_longs<'a>(
         &mut self,
         record: Record<'a>,
         records: &mut impl Iterator<Item = Record<'a>>,
-        publish_at: u64,
-        publish_bytes: u64,
+        room: Room,
     ) -> Option<Stop<'a>> {
         // Under loom two records must not share a granule of the shadow.
         if cfg!(loom) {
             return Some(Stop::Refused(record));
         }
-        let bucket_bytes = self.storage.geometry().bucket_bytes;
-        let end_at = |bytes: u64| {
-            let unstored = bytes.saturating_sub(self.stored.bytes);
-            self.stored.end + usize::try_from(unstored).unwrap_or(bucket_bytes)
-        };
-        let room = Room {
-            bucket_bytes,
-            until: end_at(publish_at),
-            longest: end_at(publish_at + publish_bytes),
-        };
         // SAFETY: as in `append`.
         let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
         let (stored, base_ns) = (&mut self.stored, self.opening.base_ns);

@@ -4,6 +4,8 @@
 //! goes past the cache (non-temporal) wants whole lines, many in a row: written line by line, payload and descriptors in
 //! turn, they cost about twice as much. So both wait here: payloads until 1 KiB is together (and 1 KiB more, see
 //! `YOUNG_BYTES`), descriptors until there are 32. What is longer than 512 bytes passes by the buffer but for its first and last line.
+//! Where the processor has the instructions, the lines of short records are put together in a register instead
+//! (`write_buffer/packed.rs`).
 //!
 //! The writer chooses the kind of store by what it sees. Between two publications it takes regular stores for the first
 //! 4 KiB, because a reader that is awake finds them in the cache, and a fence after so few bytes costs more than it
@@ -21,12 +23,16 @@
 //! published record is stored again).
 #![expect(unsafe_code, reason = "writes into the region")]
 
+#[cfg(all(target_arch = "x86_64", not(loom)))]
+mod packed;
+
 use std::fmt;
 
 use super::{
     Storage,
     descriptor::{self, CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, Descriptor, EXTENSION_BYTES},
     stream::{self, LINE_BYTES, Thread},
+    wide::Wide,
 };
 use crate::{Record, barrier::Barrier};
 
@@ -75,6 +81,7 @@ pub(super) struct WriteBuffer {
     unfenced: bool,
     thread: Thread,
     barrier: Barrier,
+    pub(super) wide: Option<Wide>,
 }
 
 /// What an open bucket holds so far. A value of its own so that a burst can keep it in registers.
@@ -102,7 +109,7 @@ pub(crate) enum Stop<'a> {
     Refused(Record<'a>),
 }
 
-/// How far a burst of long records may go at once.
+/// How far a burst may go at once.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
     pub(super) bucket_bytes: usize,
@@ -159,12 +166,16 @@ impl WriteBuffer {
             unfenced: false,
             thread: Thread::current(),
             barrier,
+            wide: Wide::detect(),
         }
     }
 
     /// Goes on at the start of another bucket, after [`Self::drain`]. The kind of store stays.
     pub(super) fn restart(&mut self) {
-        assert!(!self.unfenced, "drained before");
+        // A burst may have begun behind the last publication and stored no record.
+        if std::mem::take(&mut self.unfenced) {
+            stream::fence();
+        }
         self.base = 0;
         self.written = 0;
         self.written_descriptors = 0;
@@ -250,6 +261,7 @@ impl WriteBuffer {
     /// Adds records from `next` on while they are long, in one part, and fit the compact form and the bucket. It stops after a
     /// record that ends at or beyond `room.until` and either completes a group or ends at or beyond `room.longest`. After every one
     /// `stored` says what is there, because the iterator may panic.
+    #[inline(always)]
     pub(super) fn put_longs<'a>(
         &mut self,
         target: Target<'_>,

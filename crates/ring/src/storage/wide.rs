@@ -1,0 +1,36 @@
+//! Code for processors with AVX-512 VBMI.
+#![expect(unsafe_code, reason = "runs code that not every processor can")]
+
+/// Somebody has looked: this processor has AVX-512 BW and VBMI, and BMI2 (Intel since Ice Lake, AMD since Zen 4).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wide(());
+
+impl Wide {
+    /// `None` if it has not, and on other processors than x86-64.
+    pub(super) fn detect() -> Option<Self> {
+        #[cfg(all(target_arch = "x86_64", not(loom)))]
+        let is_there = std::arch::is_x86_feature_detected!("avx512bw")
+            && std::arch::is_x86_feature_detected!("avx512vbmi")
+            && std::arch::is_x86_feature_detected!("bmi2");
+        #[cfg(not(all(target_arch = "x86_64", not(loom))))]
+        let is_there = false;
+        is_there.then_some(Self(()))
+    }
+
+    /// Does `work`, compiled for it as far as it is inlined.
+    #[inline]
+    pub(crate) fn run<R>(self, work: impl FnOnce() -> R) -> R {
+        // SAFETY: it has the features: `detect` makes the only values.
+        unsafe { compiled_for_it(work) }
+    }
+}
+
+/// # Safety
+/// The processor has the features.
+#[cfg_attr(
+    target_arch = "x86_64",
+    target_feature(enable = "avx512bw,avx512vbmi,bmi2")
+)]
+unsafe fn compiled_for_it<R>(work: impl FnOnce() -> R) -> R {
+    work()
+}
