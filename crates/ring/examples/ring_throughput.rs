@@ -75,8 +75,8 @@ fn read(mut reader: Reader, count: u64) -> Result<u64, Failure> {
         };
         read += batch.len() as u64;
         sum += batch
-            .summaries()
-            .map(|summary| summary.time_ns.cast_unsigned())
+            .iter()
+            .map(|packet| packet.time_ns.cast_unsigned())
             .sum::<u64>();
     }
     Ok(sum)

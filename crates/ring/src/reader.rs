@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Lapped, Packets, Positions, Summaries, Waker,
+    Lapped, Packets, Positions, Waker,
     cursor::Cursor,
     group::Group,
     parker::Parker,
@@ -52,11 +52,6 @@ impl Batch<'_> {
 }
 
 impl<'r> Batch<'r> {
-    /// What is known of the records without touching their payload, in order.
-    pub fn summaries(&self) -> Summaries<'r> {
-        Summaries::new(self.packets.clone())
-    }
-
     /// The records, in order.
     pub fn iter(&self) -> Packets<'r> {
         self.packets.clone().ahead()

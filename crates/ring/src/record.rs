@@ -50,17 +50,3 @@ pub struct Packet<'r> {
     /// The captured bytes.
     pub data: &'r [u8],
 }
-
-/// What the ring knows of a stored frame without touching it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Summary {
-    /// Ring time, ns; the stamp where its clock made no step ([`Step::stamp_ns`](crate::Step::stamp_ns)).
-    pub time_ns: i64,
-    /// Bytes stored, 0..=262,144.
-    pub captured_len: u32,
-    /// Bytes on the wire.
-    pub wire_len: u32,
-    /// Number in the ring's table of interfaces.
-    pub interface: u16,
-}

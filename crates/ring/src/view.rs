@@ -1,7 +1,7 @@
 //! Single buckets, as dumps see them.
 
 use crate::{
-    Packet, Summary,
+    Packet,
     storage::{Hold, Records},
     sync::Ordering,
 };
@@ -105,10 +105,6 @@ pub struct Packets<'r> {
     end: usize,
 }
 
-/// The same without touching payload: times and lengths.
-#[derive(Debug, Clone)]
-pub struct Summaries<'r>(Packets<'r>);
-
 impl<'r> Packets<'r> {
     pub(crate) fn new(hold: &'r Hold, next: usize, end: usize) -> Self {
         Self {
@@ -151,30 +147,3 @@ impl<'r> Iterator for Packets<'r> {
 }
 
 impl ExactSizeIterator for Packets<'_> {}
-
-impl<'r> Summaries<'r> {
-    pub(crate) fn new(packets: Packets<'r>) -> Self {
-        Self(packets)
-    }
-}
-
-impl Iterator for Summaries<'_> {
-    type Item = Summary;
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<Summary> {
-        let Packets { records, next, end } = &mut self.0;
-        if next == end {
-            return None;
-        }
-        let summary = records.summary(*next);
-        *next += 1;
-        Some(summary)
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.0.size_hint()
-    }
-}
-
-impl ExactSizeIterator for Summaries<'_> {}

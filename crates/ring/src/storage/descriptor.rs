@@ -183,12 +183,6 @@ impl Descriptor {
         ((self.0[1] >> CAPTURED_SHIFT) & CAPTURED_MASK) as usize
     }
 
-    /// The same, as a length of 19 bits.
-    #[inline(always)]
-    pub(crate) fn captured_len(self) -> u32 {
-        ((self.0[1] >> CAPTURED_SHIFT) & CAPTURED_MASK) as u32
-    }
-
     /// Whether the payload starts with an extension.
     #[inline(always)]
     pub(crate) fn extended(self) -> bool {

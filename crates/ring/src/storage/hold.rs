@@ -4,7 +4,7 @@
 use std::{cell::Cell, sync::Arc};
 
 use super::{BucketMemory, Link, Storage, header::BucketHeader};
-use crate::{BucketRef, Packet, Summary, sync::Ordering};
+use crate::{BucketRef, Packet, sync::Ordering};
 
 /// Keeps a bucket from being overwritten until it is dropped, and lends what was committed.
 #[derive(Debug)]
@@ -128,32 +128,6 @@ impl<'r> Records<'r> {
     #[inline(always)]
     pub(crate) fn prefetch_descriptor(self, index: usize) {
         self.memory.prefetch_descriptor(index);
-    }
-
-    /// What the descriptor of the record at `index` says.
-    ///
-    /// # Panics
-    /// Unless it is one of these.
-    #[inline(always)]
-    pub(crate) fn summary(self, index: usize) -> Summary {
-        self.check(index);
-        // SAFETY: see `count`.
-        let descriptor = unsafe { self.memory.descriptor(index) };
-        if descriptor.extended() {
-            let packet = self.packet(index);
-            return Summary {
-                time_ns: packet.time_ns,
-                captured_len: descriptor.captured_len(),
-                wire_len: packet.wire_len,
-                interface: packet.interface,
-            };
-        }
-        Summary {
-            time_ns: descriptor.time_ns(self.base_ns),
-            captured_len: descriptor.captured_len(),
-            wire_len: descriptor.wire_len(),
-            interface: descriptor.interface(),
-        }
     }
 
     #[inline(always)]
