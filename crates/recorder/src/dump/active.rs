@@ -369,6 +369,7 @@ impl Active {
             missing: self.missing(close, written.restamped, intake),
             error: failure.map(|f| f.error.clone()),
             notes: clock.within(order.from_ns, order.to_ns),
+            is_stepped: false,
             is_disordered: false,
             offset_ns: order.offset_ns,
             losses_unknown: intake.unknown_losses(),
@@ -378,11 +379,12 @@ impl Active {
             span_ns: written.first_ns.zip(written.last_ns),
             sidecar: false,
         };
+        report.is_stepped = !report.notes.is_empty();
         report.notes.extend(order.predicate.notes());
         report.notes.extend(order.predicate.fault());
         report.notes.extend_from_slice(&report.losses_unknown);
         report.notes.extend(intake.foreign_clocks());
-        let disorder = intake.disorder(order.from_ns, order.to_ns);
+        let disorder = intake.disorder(order.from_ns, order.to_ns, &close.ends);
         report.is_disordered = !disorder.is_empty();
         report.notes.extend(disorder);
         report.judge();
@@ -416,7 +418,7 @@ impl Active {
             evicted.estimated = is_known && !lost.exact;
             missing.push(evicted);
         }
-        missing.extend(intake.losses(order.from_ns, order.to_ns, offset_ns));
+        missing.extend(intake.losses(order.from_ns, order.to_ns, offset_ns, &close.ends));
         // Of a trigger with a clock that is ahead the window may lie in the future of all others.
         let until_ns = close.clock_ns.min(order.to_ns);
         missing.extend(intake.unknown(order.from_ns, until_ns, offset_ns));

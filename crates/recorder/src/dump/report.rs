@@ -121,6 +121,9 @@ pub struct DumpReport {
     /// the dump lacks are in `missing`.
     #[serde(skip_serializing_if = "is_zero")]
     pub not_analyzed: u64,
+    /// A clock was stepped within the window; the notes say which.
+    #[serde(skip)]
+    pub(crate) is_stepped: bool,
     /// The stamps of a source jumped back and forth within the window; the notes name it.
     #[serde(skip)]
     pub(crate) is_disordered: bool,
@@ -211,6 +214,9 @@ impl DumpReport {
                 missing.cause
             ));
             separator = ", ";
+        }
+        if self.is_stepped {
+            text.push_str("; clock stepped");
         }
         if self.is_disordered {
             text.push_str("; stamps in disorder");
@@ -326,6 +332,7 @@ mod tests {
             error: None,
             notes: Vec::new(),
             not_analyzed: 0,
+            is_stepped: false,
             is_disordered: false,
             offset_ns: 0,
             losses_unknown: Vec::new(),

@@ -311,6 +311,8 @@ pub(crate) struct LossEvent {
     /// The loss was seen here.
     pub(crate) to_ns: i64,
     pub(crate) packets: u64,
+    /// From files, the records that were stored when it was found: a window that ends before has nothing to do with it. Live 0.
+    pub(crate) record: u64,
 }
 
 /// The losses of the recent past, for the verdicts of dumps. Written rarely: once per reading that found a loss.
@@ -340,6 +342,18 @@ impl LossLog {
         &self,
         source: usize,
         cause: &'static str,
+        span_ns: (i64, i64),
+        packets: u64,
+    ) {
+        self.push_at(0, source, cause, span_ns, packets);
+    }
+
+    /// The same, found when so many records were stored, from files, or 0.
+    pub(crate) fn push_at(
+        &self,
+        record: u64,
+        source: usize,
+        cause: &'static str,
         (from_ns, to_ns): (i64, i64),
         packets: u64,
     ) {
@@ -349,6 +363,7 @@ impl LossLog {
             from_ns,
             to_ns,
             packets,
+            record,
         };
         let mut events = lock(&self.events);
         if let Some(last) = events
@@ -359,24 +374,42 @@ impl LossLog {
         {
             let both = last.with(event);
             let touches = last.from_ns <= event.to_ns && last.to_ns >= event.from_ns;
+            let touches = touches && last.record == record;
             if touches && both.to_ns.saturating_sub(both.from_ns) < MERGE_NS {
                 *last = both;
                 return;
             }
         }
-        if events.len() >= LOSS_EVENTS {
+        // From files they are merged between dumps only, or a verdict would tell when its thread came to it.
+        if events.len() >= LOSS_EVENTS && record == 0 {
             merge_oldest(&mut events);
         }
         events.push(event);
     }
 
+    /// From files, while the inserter stands still and no dump waits whose window has ended: whatever was found so far concerns all others.
+    pub(crate) fn settle(&self) {
+        let mut events = lock(&self.events);
+        events.iter_mut().for_each(|event| event.record = 0);
+        let mut before = usize::MAX;
+        while events.len() >= LOSS_EVENTS && events.len() < before {
+            before = events.len();
+            merge_oldest(&mut events);
+        }
+    }
+
     /// The losses that touch the closed interval, one entry a source and cause.
     pub(crate) fn within(&self, from_ns: i64, to_ns: i64) -> Vec<LossEvent> {
+        self.within_until(u64::MAX, from_ns, to_ns)
+    }
+
+    /// Those of them that were found when no more than so many records were stored.
+    pub(crate) fn within_until(&self, record: u64, from_ns: i64, to_ns: i64) -> Vec<LossEvent> {
         let events = lock(&self.events);
         let mut found: Vec<LossEvent> = Vec::new();
         for event in events
             .iter()
-            .filter(|e| e.from_ns <= to_ns && e.to_ns >= from_ns)
+            .filter(|e| e.from_ns <= to_ns && e.to_ns >= from_ns && e.record <= record)
         {
             match found
                 .iter_mut()
@@ -575,7 +608,8 @@ mod tests {
                 cause: "kernel",
                 from_ns: 200,
                 to_ns: 300,
-                packets: 7
+                packets: 7,
+                record: 0
             }]
         );
         assert_eq!(log.within(301, 400), []);
@@ -619,6 +653,26 @@ mod tests {
         };
         assert_eq!(spans(150), [(100, 600, 7)], "merged: they touch");
         assert_eq!(spans(450), [(100, 600, 7)]);
+    }
+
+    /// From files what a window is told depends on where it ended, not on when it is asked.
+    #[test]
+    fn what_is_found_behind_the_end_of_a_window_is_not_told() {
+        let log = LossLog::default();
+        let n = 2 * LOSS_EVENTS as u64;
+        let count = |until| {
+            let found = log.within_until(until, 0, 10);
+            found.iter().map(|it| it.packets).sum::<u64>()
+        };
+        for record in 1..=n {
+            log.push_at(record, 0, CLOCK_STEP, (5, 6), 1);
+            assert_eq!(count(7), record.min(7));
+        }
+        log.settle();
+        assert_eq!(count(n), n);
+        assert!(log.events.lock().unwrap().len() < LOSS_EVENTS);
+        log.push_at(n + 1, 0, CLOCK_STEP, (5, 6), 1);
+        assert_eq!((count(n), count(n + 1)), (n, n + 1));
     }
 
     #[test]

@@ -134,15 +134,22 @@ impl Intake {
         queues.map(|queue| queue.promises()).collect()
     }
 
-    /// Stamps of a source jumped back, and it was no step.
-    pub(crate) fn note_disorder(&self, source: usize, late: Late) {
+    /// Stamps of a source jumped back, and it was no step; see [`LossEvent::record`].
+    pub(crate) fn note_disorder(&self, source: usize, late: Late, record: u64) {
         let span_ns = (late.first_ns, late.newest_ns);
-        self.disorder.push(source, "disorder", span_ns, 1);
+        let disorder = &self.disorder;
+        disorder.push_at(record, source, "disorder", span_ns, 1);
     }
 
-    /// Sentences about sources whose stamps jumped back and forth within the window of ring time.
-    pub(crate) fn disorder(&self, from_ns: i64, to_ns: i64) -> Vec<String> {
-        let jumps = self.disorder.within(from_ns, to_ns);
+    /// See [`LossLog::settle`].
+    pub(crate) fn settle(&self) {
+        self.losses.settle();
+        self.disorder.settle();
+    }
+
+    /// Sentences about sources whose stamps jumped back and forth within the window of ring time, whose records end at `ends`.
+    pub(crate) fn disorder(&self, from_ns: i64, to_ns: i64, ends: &[u64]) -> Vec<String> {
+        let jumps = self.disorder.within_until(end(ends), from_ns, to_ns);
         let many = jumps.iter().filter(|event| event.packets >= DISORDER_MIN);
         let sentence = |event: &LossEvent| {
             let name = self.sources.get(event.source).map_or("?", |s| &s.name);
@@ -177,8 +184,14 @@ impl Intake {
         self.sources.iter().filter_map(entry).collect()
     }
 
-    /// What was lost at intake within the closed interval of ring time. Told with `offset_ns` added.
-    pub(crate) fn losses(&self, from_ns: i64, to_ns: i64, offset_ns: i64) -> Vec<Missing> {
+    /// What was lost at intake within the closed interval of ring time, whose records end at `ends`. Told with `offset_ns` added.
+    pub(crate) fn losses(
+        &self,
+        from_ns: i64,
+        to_ns: i64,
+        offset_ns: i64,
+        ends: &[u64],
+    ) -> Vec<Missing> {
         let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
         let entry = |event: LossEvent| {
             let from_ns = stamp(event.from_ns.max(from_ns));
@@ -192,11 +205,8 @@ impl Intake {
             missing.source = self.sources.get(event.source).map(|s| s.name.clone());
             missing
         };
-        self.losses
-            .within(from_ns, to_ns)
-            .into_iter()
-            .map(entry)
-            .collect()
+        let losses = self.losses.within_until(end(ends), from_ns, to_ns);
+        losses.into_iter().map(entry).collect()
     }
 
     /// Sentences about losses that no counter tells.
@@ -250,6 +260,11 @@ impl Intake {
     }
 }
 
+/// The end of a window among the records of the producer of all files, the only one whose records losses name.
+fn end(ends: &[u64]) -> u64 {
+    ends.first().copied().unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,7 +295,7 @@ mod tests {
         assert_eq!(end(&intake, 0, 1).as_deref(), Some("eth1"));
         assert_eq!(end(&intake, 0, 1), None);
         assert_eq!(end(&intake, 1, 0), None, "the error says it");
-        let missing = intake.losses(150, 160, 0);
+        let missing = intake.losses(150, 160, 0, &[]);
         assert_eq!(missing[0].source.as_deref(), Some("eth1"));
     }
 

@@ -40,6 +40,10 @@ fn a_clock_step_loses_nothing() {
         assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
         assert_eq!(report.notes.len(), 1, "{:?}", report.notes);
         assert!(report.notes[0].contains("stepped"), "{:?}", report.notes);
+        assert_eq!(report.reasons(), "complete; clock stepped");
+        let bytes = std::fs::read(&report.file).unwrap();
+        let field = b"verdict: complete; clock stepped";
+        assert!(bytes.windows(field.len()).any(|it| it == field));
         assert_eq!(rig.notices.len(), 1, "{:?}", rig.notices);
     }
 }
@@ -313,4 +317,50 @@ fn a_window_ahead_of_all_other_clocks_has_its_losses() {
         assert_eq!(missing(report), expected, "{report:?}");
         assert_eq!(report.packets == 301, !is_set_back, "{report:?}");
     }
+}
+
+/// Two steps in one burst of a clock that is judged by its stamps: what lies at a wrong place is told for both, whether they are followed
+/// or not.
+#[test]
+fn all_steps_of_a_burst_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = RigConfig {
+        queues: 2,
+        foreign_queues: 1,
+        ..config()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    let mut stamp_ns = START;
+    // 100 packets, 10 ms apart, behind each step of an hour back.
+    let mut burst = |rig: &mut Rig, steps: u32| {
+        for _ in 0..steps {
+            stamp_ns -= 3600 * S;
+            for number in 0..100 {
+                stamp_ns += 10 * MS;
+                let frame = (stamp_ns, udp(1, 7, number));
+                rig.feeds[1].lock().unwrap().frames.push_back(frame);
+            }
+        }
+        rig.step();
+        stamp_ns
+    };
+    let affected = |rig: &Rig, from_ns, to_ns| {
+        let found = rig.common.intake.losses.within(from_ns, to_ns);
+        found.iter().map(|it| it.packets).sum::<u64>()
+    };
+    burst(&mut rig, 1);
+    assert_eq!(affected(&rig, i64::MIN, i64::MAX), 0);
+    // 63 packets are stored before a step is believed; where they belong and where they are is told.
+    burst(&mut rig, 2);
+    assert_eq!(affected(&rig, i64::MIN, i64::MAX), 2 * 2 * 63);
+    burst(&mut rig, 14);
+    assert_eq!(affected(&rig, i64::MIN, i64::MAX), 16 * 2 * 63);
+    // No more are followed.
+    let now_ns = burst(&mut rig, 2) + 16 * (3600 * S - 10 * MS);
+    assert_eq!(
+        affected(&rig, i64::MIN, i64::MAX),
+        16 * 2 * 63 + 2 * 2 * 100
+    );
+    // Behind the second one, where they are.
+    assert_eq!(affected(&rig, now_ns - 10 * MS, now_ns), 100);
 }

@@ -244,3 +244,32 @@ fn steps_that_are_not_followed_are_told() {
         }
     }
 }
+
+/// What came behind the end of a window has nothing to do with it, though it is read before the dump's verdict is written: two runs say
+/// the same.
+#[test]
+fn disorder_behind_the_end_of_a_window_is_not_its() {
+    let dir = tempfile::tempdir().unwrap();
+    let input = dir.path().join("in.pcap");
+    // In order for 5 s; then each other packet belongs into the window, which is long over.
+    let back = |n: i64| {
+        if n >= 500 && n % 2 == 1 {
+            n * S / 100 - 4 * S / 3
+        } else {
+            0
+        }
+    };
+    let stamps: Vec<i64> = (0..3000)
+        .map(|n| START_NS + n * S / 100 - back(n))
+        .collect();
+    capture(&input, &stamps, &[100], 60);
+    let (json, words) = dumps(&input, &dir.path().join("out"), &[]);
+    let dump = &json["dumps"][0];
+    assert!(!words.contains("disorder"), "{words}");
+    let missing = dump["missing"].as_array().unwrap();
+    let missing: Vec<_> = missing
+        .iter()
+        .map(|it| (&it["cause"], &it["packets"]))
+        .collect();
+    assert_eq!(missing, [(&"late".into(), &1250.into())], "{json}");
+}

@@ -30,6 +30,8 @@ pub(super) struct Ahead {
     /// The first one behind, if any is undecided.
     first_behind: usize,
     steps: VecDeque<Step>,
+    /// Packets that were late, by the frame that told.
+    late: VecDeque<(usize, Late)>,
     /// How many of the packets in a row that are behind were stored before it was decided whether they follow a step.
     given_up: u64,
     /// Packets that were stored as late and turned out to follow a step, or may follow one.
@@ -44,6 +46,10 @@ pub(super) struct Step {
     pub(super) offset_ns: i64,
     /// How far the clock went, ns.
     pub(super) step_ns: i64,
+    /// The first frame behind it.
+    pub(super) first: usize,
+    /// The packets behind it that came before it was believed, if any are stored as if there were none.
+    pub(super) misplaced: Option<Misplaced>,
 }
 
 #[derive(Debug, Default)]
@@ -75,6 +81,7 @@ impl Ahead {
             decided: 0,
             first_behind: 0,
             steps: VecDeque::new(),
+            late: VecDeque::new(),
             given_up: 0,
             misplaced: None,
         }
@@ -96,10 +103,11 @@ impl Ahead {
         self.copy = None;
         (self.seen, self.decided, self.first_behind) = (0, 0, 0);
         self.steps.clear();
+        self.late.clear();
     }
 
-    /// Looks at the frames that are there; what was late is told.
-    pub(super) fn decide(&mut self, queue: &dyn Queue, mut late: impl FnMut(Late)) {
+    /// Looks at the frames that are there.
+    pub(super) fn decide(&mut self, queue: &dyn Queue) {
         let copy = self.copy.take();
         let frames = copy
             .as_ref()
@@ -107,7 +115,7 @@ impl Ahead {
         for (index, meta) in frames.iter().enumerate().skip(self.seen) {
             let run = self.sequence.behind();
             let (seen, were_late) = self.sequence.see(meta.time_ns);
-            were_late.into_iter().for_each(&mut late);
+            self.late.extend(were_late.map(|late| (index, late)));
             match seen {
                 Seen::InTime => (self.decided, self.given_up) = (index + 1, 0),
                 Seen::FirstBehind => {
@@ -122,12 +130,13 @@ impl Ahead {
                     } else {
                         PACKETS_MIN
                     };
-                    self.misplaced = run.filter(|_| before > 0);
                     self.given_up = 0;
                     self.steps.push_back(Step {
                         index: index_of_step,
                         offset_ns,
                         step_ns,
+                        first: self.first_behind,
+                        misplaced: run.filter(|_| before > 0),
                     });
                     self.decided = index + 1;
                 }
@@ -148,8 +157,9 @@ impl Ahead {
     }
 
     /// Nothing follows: what waits is late.
-    pub(super) fn give_up(&mut self, late: impl FnMut(Late)) {
-        self.sequence.give_up().into_iter().for_each(late);
+    pub(super) fn give_up(&mut self) {
+        let late = self.sequence.give_up();
+        self.late.extend(late.map(|late| (0, late)));
         self.decided = self.seen;
     }
 
@@ -169,7 +179,10 @@ impl Ahead {
             self.seen -= gone;
             self.decided -= gone;
             self.first_behind = self.first_behind.saturating_sub(gone);
-            self.steps.iter_mut().for_each(|step| step.index -= gone);
+            self.late.iter_mut().for_each(|(index, _)| *index -= gone);
+            for step in &mut self.steps {
+                (step.index, step.first) = (step.index - gone, step.first - gone);
+            }
         }
         let status = queue.next(SOURCE_WAIT);
         if let (Ok(Status::Frames), Some(copy)) = (&status, &mut self.copy) {
@@ -188,16 +201,23 @@ impl Ahead {
         self.steps.pop_front_if(|step| step.index <= cursor)
     }
 
-    /// The step that was taken is not followed.
-    pub(super) fn refuse(&mut self, offset_ns: i64) {
-        self.steps.clear();
-        self.sequence.refuse(offset_ns);
+    /// What the frame at `cursor` tells to have been late. To be asked until there is none.
+    pub(super) fn late_at(&mut self, cursor: usize) -> Option<Late> {
+        let late = self.late.pop_front_if(|(index, _)| *index <= cursor);
+        late.map(|(_, late)| late)
     }
 
-    /// The end of the frames that have one offset.
+    /// The step that was taken is not followed, nor are those behind it, which are returned.
+    pub(super) fn refuse(&mut self, offset_ns: i64) -> VecDeque<Step> {
+        self.sequence.refuse(offset_ns);
+        std::mem::take(&mut self.steps)
+    }
+
+    /// The end of the frames that have one offset, and none of which but the first tells what was late.
     pub(super) fn end(&self) -> usize {
         let step = self.steps.front().map_or(usize::MAX, |step| step.index);
-        self.decided.min(step)
+        let late = self.late.front().map_or(usize::MAX, |late| late.0);
+        self.decided.min(step).min(late)
     }
 }
 
@@ -276,10 +296,12 @@ mod tests {
         let (mut times, mut misplaced, mut cursor, mut offset_ns) = (Vec::new(), Vec::new(), 0, 0);
         let mut is_at_end = false;
         loop {
-            ahead.decide(&queue, |_| {});
+            ahead.decide(&queue);
             misplaced.extend(ahead.take_misplaced());
+            while ahead.late_at(cursor).is_some() {}
             if let Some(step) = ahead.step_at(cursor) {
                 assert_eq!(step.index, cursor);
+                misplaced.extend(step.misplaced);
                 offset_ns = step.offset_ns;
             }
             let frames = ahead.burst(&queue).frames;
@@ -292,7 +314,7 @@ mod tests {
             if cursor < ahead.end() {
                 cursor = ahead.end();
             } else if is_at_end && waits {
-                ahead.give_up(|_| {});
+                ahead.give_up();
             } else if is_at_end {
                 return (times, misplaced);
             } else if waits {

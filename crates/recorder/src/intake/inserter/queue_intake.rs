@@ -187,8 +187,7 @@ impl QueueIntake {
     /// From files: nothing follows the frames that wait.
     pub(super) fn give_up_ahead(&mut self) {
         if let ToRingTime::Judged(ahead) = &mut self.stamps {
-            let intake = &self.parts.common.intake;
-            ahead.give_up(|late| intake.note_disorder(self.source, late));
+            ahead.give_up();
         }
     }
 
@@ -233,32 +232,34 @@ impl QueueIntake {
                         let now_ns = now.ring_ns.saturating_add(now.offset_ns);
                         self.counters.set_ahead(last.time_ns.saturating_sub(now_ns));
                     }
-                    ahead.decide(self.queue.as_ref(), |late| {
-                        intake.note_disorder(self.source, late);
-                    });
+                    ahead.decide(self.queue.as_ref());
+                    let record = if intake.offline { producer.stored() } else { 0 };
+                    while let Some(late) = ahead.late_at(cursor) {
+                        intake.note_disorder(self.source, late, record);
+                    }
                     if let Some(run) = ahead.take_misplaced() {
-                        self.tell_misplaced(run);
+                        self.tell_misplaced(&run, record);
                         continue;
                     }
                     match ahead.step_at(cursor) {
-                        Some(step) if producer.step(clock_of(self.source), step.offset_ns) => {
-                            self.writer.offset_ns = step.offset_ns;
-                            self.tell_step(step);
-                        }
                         Some(step) => {
-                            let decided = ahead.decided;
-                            ahead.refuse(self.writer.offset_ns);
-                            let frames = &self.burst().frames[step.index..decided];
-                            let stamps = || frames.iter().map(|meta| meta.time_ns);
-                            let first_ns = stamps().next().unwrap_or(0);
-                            let length_ns = stamps().max().unwrap_or(0).saturating_sub(first_ns);
-                            let run = Misplaced {
-                                newest_ns: first_ns.saturating_sub(step.offset_ns),
-                                stored_ns: self.ring_ns(first_ns),
-                                length_ns,
-                                packets: frames.len() as u64,
-                            };
-                            self.tell_misplaced(run);
+                            let is_followed = producer.step(clock_of(self.source), step.offset_ns);
+                            if is_followed {
+                                self.writer.offset_ns = step.offset_ns;
+                                self.tell_step(step);
+                            } else {
+                                let mut end = ahead.decided;
+                                let more = ahead.refuse(self.writer.offset_ns);
+                                let first = step.index;
+                                let refused = more.into_iter().rev();
+                                for step in refused.chain([Step { first, ..step }]) {
+                                    self.tell_misplaced(&self.behind(step, end), record);
+                                    end = step.first;
+                                }
+                            }
+                            if let Some(run) = &step.misplaced {
+                                self.tell_misplaced(run, record);
+                            }
                         }
                         None => return cursor..ahead.end(),
                     }
@@ -310,13 +311,26 @@ impl QueueIntake {
         losses.push(self.source, CLOCK_STEP, span_ns, uncertain as u64);
     }
 
+    /// The frames before `end` that follow a step which the ring does not.
+    fn behind(&self, step: Step, end: usize) -> Misplaced {
+        let frames = &self.burst().frames[step.first..end];
+        let stamps = || frames.iter().map(|meta| meta.time_ns);
+        let first_ns = stamps().next().unwrap_or(0);
+        Misplaced {
+            newest_ns: first_ns.saturating_sub(step.offset_ns),
+            stored_ns: self.ring_ns(first_ns),
+            length_ns: stamps().max().unwrap_or(0).saturating_sub(first_ns),
+            packets: frames.len() as u64,
+        }
+    }
+
     /// Packets that are taken to follow a step, but are stored as if there were none. Both stretches of ring time, the one they
     /// belong to and the one they are stored in, are logged as affected.
-    fn tell_misplaced(&self, run: Misplaced) {
+    fn tell_misplaced(&self, run: &Misplaced, record: u64) {
         for from_ns in [run.newest_ns, run.stored_ns] {
             let span_ns = (from_ns, from_ns.saturating_add(run.length_ns));
             let losses = &self.parts.common.intake.losses;
-            losses.push(self.source, CLOCK_STEP, span_ns, run.packets);
+            losses.push_at(record, self.source, CLOCK_STEP, span_ns, run.packets);
         }
     }
 
