@@ -9,13 +9,11 @@
 
 use std::{ffi::c_void, io, mem, ptr, ptr::NonNull, time::Instant};
 
-use super::{NativeError, NativeInfo, emit::Compiled};
-use crate::{Frame, Program};
-
-/// The function of a program: first frame and number of frames to the set of those that are kept.
-pub(crate) type One = unsafe extern "C" fn(*const u8, u64) -> u64;
-/// The function of joined programs: first frame, number of frames, as many words for the results; to the bits of all results.
-pub(crate) type Joined = unsafe extern "C" fn(*const u8, u64, *mut u64) -> u64;
+use super::{
+    NativeError, NativeInfo,
+    emit::{Compiled, Joined, One},
+};
+use crate::Frame;
 
 /// Machine code of a function of type `F` that may run.
 #[derive(Debug)]
@@ -57,7 +55,7 @@ impl<F> Code<F> {
             compile_time: start.elapsed(),
         };
         Ok(Self {
-            // SAFETY: `Compiled` says that the memory holds nothing but a function of this type, which `emit` or `joint` declared
+            // SAFETY: `Compiled` says that the memory holds nothing but a function of this type, which `emit` or `joint_function` declared
             // with this signature and calling convention; it was generated for this processor, and stays mapped as long as
             // `_memory`, beside which the pointer is kept. A pointer to it has the size of `entry`.
             function: unsafe { mem::transmute_copy::<*mut c_void, F>(&entry) },
@@ -74,10 +72,10 @@ impl<F> Code<F> {
 }
 
 impl Code<One> {
-    /// As [`Program::run_many`]. Panics if there are more than [`Program::MANY`] frames.
+    /// As [`Program::run_many`](crate::Program::run_many). Panics if there are more frames than bits in the result.
     #[inline]
     pub(crate) fn run_many(&self, frames: &[Frame<'_>]) -> u64 {
-        assert!(frames.len() <= Program::MANY);
+        assert!(frames.len() <= u64::BITS as usize);
         // SAFETY: the code reads as many frames as there are, whose layout it was made for, captured bytes that it checked against
         // the frame's length, and tables that live beside it; all of them are borrowed until it returns. It writes to its own
         // stack frame only and calls nothing.

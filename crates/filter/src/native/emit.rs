@@ -16,7 +16,6 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 
 use super::{
     NativeError,
-    code::One,
     constants::ConstantSet,
     known::Facts,
     operate::load_flags,
@@ -26,6 +25,11 @@ use crate::{Instruction, frame::layout};
 
 /// Longest program that is compiled, in instructions.
 pub(super) const INSTRUCTIONS_MAX: usize = 4096;
+
+/// The function of a program: first frame and number of frames to the set of those that are kept.
+pub(crate) type One = unsafe extern "C" fn(*const u8, u64) -> u64;
+/// The function of joined programs: first frame, number of frames, as many words for the results; to the bits of all results.
+pub(crate) type Joined = unsafe extern "C" fn(*const u8, u64, *mut u64) -> u64;
 
 /// Machine code of a function of type `F`.
 pub(super) struct Compiled<F> {

@@ -13,9 +13,9 @@ use retroscope_packet::LinkType;
 
 use super::{
     NativeError,
-    code::{Code, Joined},
+    code::Code,
     constants::ConstantSet,
-    emit::{each_packet, function, params, with_program},
+    emit::{Joined, each_packet, function, params, with_program},
     known::{Bytes, Content, Facts, Load},
     operate::{load_flags, load_raw},
     translate::{Packet, Program, Registers},

@@ -33,8 +33,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use code::{Code, Joined, One};
+pub(crate) use code::Code;
 pub use compiler::{Compiler, CompilerCounts};
+pub(crate) use emit::{Joined, One};
 pub use error::NativeError;
 pub(crate) use joint_function::{EACH_MAX, compile_joint, has_room};
 
