@@ -13,7 +13,6 @@ use retroscope_bpf::{
 use crate::{
     Aux, Frame, NativeError, NativeInfo, interpreter, lockstep,
     native::{self, Code, One},
-    sys,
 };
 
 /// A classic BPF program that is safe to run on any packet.
@@ -126,17 +125,6 @@ impl Program {
         interpreter::run(instructions, frame.data(), frame.wire_len(), aux)
     }
 
-    /// As [`Self::run_many`], one by one in libpcap's own interpreter, to compare with. It knows no [`Aux`]: programs that ask for
-    /// it take nothing there.
-    ///
-    /// # Panics
-    /// If there are more than [`Self::MANY`].
-    #[must_use]
-    pub fn run_many_in_libpcap(&self, frames: &[Frame<'_>]) -> u64 {
-        assert!(frames.len() <= Self::MANY);
-        each(frames, |frame| sys::bpf_filter_of(self, frame))
-    }
-
     /// Runs the program on at most [`Self::MANY`] packets: bit `n` of the result tells whether [`Self::run`] keeps any byte of
     /// packet `n`.
     ///
@@ -206,7 +194,7 @@ impl fmt::Debug for Program {
 }
 
 /// The frames of which any byte is kept, as bits.
-fn each(frames: &[Frame<'_>], kept_of: impl Fn(&Frame<'_>) -> u32) -> u64 {
+pub(crate) fn each(frames: &[Frame<'_>], kept_of: impl Fn(&Frame<'_>) -> u32) -> u64 {
     (0..).zip(frames).fold(0, |kept, (index, frame)| {
         kept | u64::from(kept_of(frame) != 0) << index
     })
@@ -272,6 +260,7 @@ pub enum ProgramError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys;
 
     #[test]
     fn unsafe_programs_are_refused() {

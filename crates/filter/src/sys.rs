@@ -12,7 +12,7 @@ use std::{
 
 use retroscope_packet::LinkType;
 
-use crate::{Frame, Instruction, LinkContext, Mode, Program};
+use crate::{Frame, Instruction, LinkContext, Mode, Program, program::each};
 
 /// `PCAP_NETMASK_UNKNOWN` of `pcap/pcap.h`.
 const NETMASK_UNKNOWN: c_uint = 0xffff_ffff;
@@ -91,8 +91,21 @@ pub(crate) fn protocol(name: &str) -> Option<u8> {
     u8::try_from(number).ok()
 }
 
+impl Program {
+    /// As [`Self::run_many`], one by one in libpcap's own interpreter, to compare with. It knows no [`Aux`](crate::Aux): programs that ask for
+    /// it take nothing there.
+    ///
+    /// # Panics
+    /// If there are more than [`Self::MANY`].
+    #[must_use]
+    pub fn run_many_in_libpcap(&self, frames: &[Frame<'_>]) -> u64 {
+        assert!(frames.len() <= Self::MANY);
+        each(frames, |frame| bpf_filter_of(self, frame))
+    }
+}
+
 /// Runs a program in libpcap's interpreter, as [`Program::run`] does in ours.
-pub(crate) fn bpf_filter_of(program: &Program, frame: &Frame<'_>) -> u32 {
+fn bpf_filter_of(program: &Program, frame: &Frame<'_>) -> u32 {
     let packet = frame.data();
     let captured_len = c_uint::try_from(packet.len()).unwrap_or(c_uint::MAX);
     // SAFETY: a `Program` was checked when it was made: operation codes are known, jumps and scratch indexes stay inside, the
