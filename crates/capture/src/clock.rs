@@ -159,7 +159,7 @@ mod tests {
     const MS: i64 = 1_000_000;
     const OFFSET_NS: i64 = 1_800_000_000_000_000_000;
 
-    /// Reads clocks that are [`OFFSET_NS`] apart and go on by `pauses`, one behind each reading, and tells by how much they seem further
+    /// Reads clocks that are [`OFFSET_NS`] apart and go on by `pauses`, one after each reading, and tells by how much they seem further
     /// apart, and whether they were read as one moment.
     fn read(pauses: &[i64]) -> (i64, bool) {
         let (mono, pauses) = (Cell::new(0), RefCell::new(pauses.iter()));

@@ -243,7 +243,7 @@ impl Live {
         &self.interface[0]
     }
 
-    /// Nobody has stopped it.
+    /// Whether nobody has stopped it.
     pub(crate) fn is_running(&self) -> bool {
         matches!(self.phase, Phase::Running)
     }
@@ -494,7 +494,7 @@ impl Live {
 #[derive(Debug)]
 pub(crate) struct Presence {
     is_up: bool,
-    /// It was removed, and no other one was found since.
+    /// The interface was removed, and no other one was found since.
     is_gone: bool,
     /// When it was found down or gone, on the system clock.
     down_ns: i64,

@@ -56,9 +56,9 @@ struct RecordsQueue<R: Read> {
     path: PathBuf,
     reader: Reader<R>,
     interfaces: Vec<InterfaceInfo>,
-    /// Interfaces that were told: known at the opening, or reported by an event. `<= interfaces.len()`.
+    /// Interfaces that the caller knows: from the opening, or by an event. `<= interfaces.len()`.
     told: usize,
-    /// It was told that names were cut.
+    /// A notice has said that names were cut.
     is_cut_told: bool,
     /// The burst.
     frames: Vec<FrameMeta>,

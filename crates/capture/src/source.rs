@@ -289,7 +289,7 @@ pub enum LossCause {
     Nic,
     /// The kernel's capture ring was full.
     Kernel,
-    /// Before it came to this host: lost by whoever captured it.
+    /// It was lost before it came to this host, by whoever captured it.
     Upstream,
     /// The NIC refused it: damaged on the wire, or of a length that it does not take.
     Damaged,
@@ -299,7 +299,7 @@ pub enum LossCause {
     Oversize,
     /// Dropped on purpose before it was copied, because its flow is shunted.
     Shed,
-    /// Of a receive queue that the engine does not serve: it went on to the host.
+    /// It came by a receive queue that the engine does not serve, and went on to the host.
     Unseen,
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Evaluation<'b, 'p, const N: usize> {
 /// What is known of some packets, in Kleene's three-valued logic.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Known {
-    /// They match.
+    /// The packets match.
     pub(crate) taken: u64,
     /// `taken`, and those of which it is not decided yet.
     pub(crate) possible: u64,

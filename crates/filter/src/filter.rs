@@ -93,9 +93,9 @@ pub struct Verdict {
 /// What to do with a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// It matches.
+    /// The packet matches.
     Take,
-    /// It does not match.
+    /// The packet does not match.
     Skip,
     /// A later fragment whose first one was not seen yet: keep it aside under this key until a verdict resolves it.
     /// One that is never resolved does not match.

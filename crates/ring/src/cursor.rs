@@ -82,8 +82,8 @@ impl Cursor {
             header.first_bytes.load(Ordering::Relaxed) + header.bytes.load(Ordering::Relaxed);
     }
 
-    /// Without a bucket, and behind the producer: finds the oldest bucket with later records, and returns what was lost
-    /// before it.
+    /// Called where the cursor has no bucket and the producer has later records: finds the oldest bucket with such records, and
+    /// returns what was lost before it.
     fn find_bucket(&mut self, ring: &RingInner, group: &Group) -> Lapped {
         let outer = lock(&ring.outer);
         let oldest = outer.oldest_bucket(self.producer, self.position);

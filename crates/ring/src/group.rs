@@ -10,7 +10,7 @@ pub enum GroupKind {
     /// A bucket is overwritten only after the group has passed it: nothing is lost, and a slow group stops the writers
     /// (record and wait mode) or costs new packets (protect mode).
     Gating,
-    /// Writers take no notice; a slow group is lapped, and told so.
+    /// Writers never wait for it; a slow group is lapped, and gets to know how much it missed.
     Lapped,
 }
 

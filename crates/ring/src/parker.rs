@@ -198,7 +198,7 @@ impl WaitSet {
         }
     }
 
-    /// Producer: has published. A load, unless a reader said that it sleeps.
+    /// The producer has published: wakes readers. Costs a load, unless a reader is in the wait set.
     #[inline]
     pub(crate) fn notify(&self) {
         self.barrier.light(); // F4, pairs with F3

@@ -40,7 +40,7 @@ pub struct Producer {
     enlisted: bool,
     /// The epoch that was read before the last search, if that found nothing and the mode does not let the writer wait.
     full_at: Option<u32>,
-    /// What the monotonic clock showed when the caller last said it, ns.
+    /// The monotonic clock as the caller gave it last, ns.
     mono_ns: i64,
 }
 
@@ -112,7 +112,7 @@ impl Producer {
     /// writer has to wait for them: publish when the source runs dry.
     ///
     /// Takes no lock, no system call and no clock except once per bucket; in [`Mode::Wait`](crate::Mode::Wait), and in
-    /// [`Mode::Record`](crate::Mode::Record) behind a gating group, it may then wait for a bucket.
+    /// [`Mode::Record`](crate::Mode::Record) where there is a gating group, it may then wait for a bucket.
     ///
     /// # Errors
     /// [`StoreError::Full`] or [`StoreError::Closed`]: nothing was stored; the caller counts the packet as lost. A later

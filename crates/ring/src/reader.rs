@@ -154,8 +154,8 @@ impl Reader {
     /// Sleeps until somebody wakes it ([`Self::waker`]), or `timeout`, whatever is published meanwhile. `false`: the timeout came
     /// first. The last batch stays lent.
     ///
-    /// For readers that are told by other means what is worth reading. Behind a gating group
-    /// ([`GroupKind::Gating`](crate::GroupKind::Gating)) a writer waits meanwhile.
+    /// For readers that learn by other means what is worth reading. A writer that a gating group
+    /// ([`GroupKind::Gating`](crate::GroupKind::Gating)) holds up waits meanwhile.
     pub fn doze(&mut self, timeout: Duration) -> bool {
         self.parker.doze(timeout)
     }
@@ -166,7 +166,7 @@ impl Reader {
         self.parker.waker()
     }
 
-    /// The first cursor from `turn` on that has records, and the number behind the last of them.
+    /// The first cursor from `turn` on that has records, and the number after the last of them.
     fn find(&mut self) -> Option<(usize, u64)> {
         let mut turn = self.turn;
         for _ in 0..self.cursors.len() {

@@ -54,7 +54,7 @@ pub enum ScriptError {
         /// What a call may take.
         budget: Duration,
     },
-    /// It wanted more memory than it may have.
+    /// The script wanted more memory than it may have.
     #[error("{name}: stopped, it wanted more than {budget_bytes} bytes of memory")]
     Memory {
         /// The script's name.

@@ -33,7 +33,7 @@ mod packet {
     pub(super) const WIRE: usize = offset_of!(tpacket3_hdr, tp_len);
     pub(super) const STATUS: usize = offset_of!(tpacket3_hdr, tp_status);
     pub(super) const MAC: usize = offset_of!(tpacket3_hdr, tp_mac);
-    /// Behind the hash of the packet.
+    /// Follows the hash of the packet.
     pub(super) const VLAN_TCI: usize = offset_of!(tpacket3_hdr, hv1) + 4;
     pub(super) const VLAN_TPID: usize = VLAN_TCI + 4;
     /// The link-layer address follows the header, which is aligned to 16 bytes.

@@ -68,8 +68,8 @@ pub enum Sides {
     /// Both. The loopback interface, which would show each frame twice, shows the received one.
     #[default]
     Both,
-    /// Received ones, also those for other hosts.
+    /// Received frames, also those for other hosts.
     In,
-    /// Those that this host sends.
+    /// Frames that this host sends.
     Out,
 }

@@ -65,9 +65,9 @@ pub(super) fn for_socket(
 /// How the socket sees the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum View {
-    /// As it was on the wire.
+    /// The frame as it was on the wire.
     Whole,
-    /// Without its outermost VLAN tag.
+    /// The frame without its outermost VLAN tag.
     TagBeside,
 }
 
@@ -112,7 +112,7 @@ fn absolute(load: Instruction, view: View, out: &mut Vec<Instruction>) -> Option
         out.push(load);
         return Some(());
     }
-    // Of the tag itself, halves and bytes.
+    // Halves and bytes of the tag itself.
     let half = match load.k & !1 {
         TAG_START => VLAN_TPID,
         _ if (TAG_START..TAG_END).contains(&load.k) => VLAN_TCI,

@@ -159,7 +159,7 @@ impl Attachment {
 
     /// Lets no socket have the packets of a queue.
     pub(super) fn remove_socket(&self, queue_index: u32) {
-        // It fails where there was none.
+        // The call fails where there was none.
         let _ = self.sockets.remove(&queue_index.to_ne_bytes());
     }
 

@@ -5,7 +5,7 @@ use std::{fmt, io};
 /// How AF_XDP takes packets from an interface now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XdpMode {
-    /// The driver runs the program; else the kernel's network stack does, behind the allocation of a kernel packet.
+    /// The driver runs the program; else the kernel's network stack does, after it has allocated a packet of its own.
     pub is_native: bool,
     /// Why the kernel copies each packet; `None`: the NIC writes where the program reads (zero-copy).
     pub copied: Option<WhyCopied>,
@@ -37,7 +37,7 @@ impl fmt::Display for WhyCopied {
 }
 
 impl XdpMode {
-    /// That of an interface with several queues: what holds for all.
+    /// The mode of an interface with several queues: what holds for all of them.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {

@@ -95,7 +95,7 @@ impl XdpSender {
     /// Waits a little for a queue that was in use just now.
     ///
     /// # Errors
-    /// Of the system calls: `EBUSY` where another XDP socket has the queue.
+    /// The error of a system call; `EBUSY` where another XDP socket has the queue.
     ///
     /// # Minimum kernel version
     /// 4.18.

@@ -15,7 +15,7 @@ pub(super) struct DriverQuirks {
     pub(super) has_fixed_queues: bool,
     /// What it could not take is in `imissed`.
     pub(super) counts_missed: bool,
-    /// It always has one more packet.
+    /// It never runs out of packets: there is always one more.
     pub(super) never_runs_dry: bool,
     /// It stamps packets, in units of that many ns since the UNIX epoch.
     pub(super) stamp_ns: Option<i64>,
@@ -34,7 +34,7 @@ const NIC: DriverQuirks = DriverQuirks {
 };
 
 impl DriverQuirks {
-    /// Those of the driver with this name, for a device.
+    /// The quirks of the driver with this name, for a device.
     pub(super) fn of(driver: &str, device: &Device) -> Self {
         let copies = Self {
             is_vdev: true,

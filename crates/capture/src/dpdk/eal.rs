@@ -129,8 +129,8 @@ impl EalConfig {
     }
 }
 
-/// Whether DPDK may take `said` for the option `name`: getopt_long(3) is content with the first letters of a long one. With so few
-/// that they are those of others too it takes none, and then it does not matter what is taken for said here.
+/// Whether DPDK may take `said` for the option `name`: getopt_long(3) is content with the first letters of a long one. Letters that
+/// begin several options are refused there, so it does not matter what is answered for them here.
 fn means(said: &str, name: &str) -> bool {
     let is_long = said.len() > 2 && said.starts_with("--");
     said == name || (is_long && name.starts_with(said))
@@ -195,7 +195,7 @@ const OWN_THREAD_WAIT: Duration = Duration::from_secs(2);
 /// threads: credentials and capabilities.
 ///
 /// # Errors
-/// Those of `work`, and what the system said where it was not run.
+/// What the system said where `work` was not run; [`io::ErrorKind::TimedOut`] if the thread did not come to it.
 pub fn on_own_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<Option<T>> {

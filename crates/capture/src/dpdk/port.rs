@@ -133,7 +133,7 @@ pub(super) fn open(
             "{name}: not promiscuous, frames for other hosts are not seen: {refusal}"
         ));
     }
-    // What drivers said on the way was no reason to fail.
+    // What drivers have logged until here was no reason to fail.
     sys::take_words();
     Ok(Opened {
         threads: memory.threads,

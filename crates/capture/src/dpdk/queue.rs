@@ -1,7 +1,7 @@
 //! Receive queues of a port as an engine of the [skeleton](crate::live): bursts, time stamps, counters.
 //!
 //! # Counting
-//! The counters are the port's, so its first queue tells them and the others add nothing: `received` is `ipackets` with what was
+//! The counters are the port's, so its first queue reports them and the others add nothing: `received` is `ipackets` with what was
 //! lost, `nic` is `imissed`, `damaged` is `ierrors`, `no-buffer` is `rx_nombuf`. Each queue counts what it took; the sum is what
 //! `ipackets` is compared with at the end. After a stop the first queue ends last, so that the sum is complete then.
 //!
@@ -448,7 +448,7 @@ impl Engine for DpdkEngine {
         CutOff::Open
     }
 
-    /// The first queue tells the port's counters, so it ends last.
+    /// The first queue reports the port's counters, so it ends last.
     fn ledger(&mut self, _is_over: bool) -> Ledger {
         self.leave_others();
         if let End::Waiting { give_up_ns } = self.end {

@@ -70,7 +70,7 @@ impl Link {
                 lowers.push(word(value, 0)?);
             }
         }
-        // It names itself where it stands on nothing.
+        // A link that stands on nothing names itself.
         lowers.retain(|lower| *lower != 0 && (*lower != index || namespace.is_some()));
         Some(Some(Self {
             index,

@@ -228,7 +228,7 @@ impl LiveSender {
         let interface = self.interface.name().to_owned();
         let query = &self.interface.query;
         match error.raw_os_error() {
-            // It goes down before it is gone, and a socket is told once.
+            // An interface goes down before it is gone, and a socket gets the error once.
             Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => {
                 if query.index(&interface).is_ok() {
                     SourceError::InterfaceDown { interface }

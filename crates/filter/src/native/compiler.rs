@@ -153,7 +153,7 @@ impl Drop for Compiler {
         self.shared.ends.store(true, Ordering::Relaxed);
         self.queue = None;
         if let Some(thread) = self.thread.take() {
-            // It panics on nothing: what the code generator may do is caught.
+            // Nothing panics here: a panic of the code generator is caught.
             let _ = thread.join();
         }
     }

@@ -144,7 +144,7 @@ impl<'t, 'f> Translator<'t, 'f> {
     /// Begins the block at an instruction; `None` if no way leads there.
     fn enter(&mut self, index: usize) -> Option<Known> {
         if self.program.outline.is_loop_head(index) {
-            // It may be that ways from behind are the only ones.
+            // The only ways that lead here may be backward jumps.
             let block = self.block(index);
             self.builder.switch_to_block(block);
             return Some(Known::registers(Content::Variable));

@@ -31,9 +31,9 @@ pub(super) struct Residue {
 #[derive(Debug, Clone)]
 struct Unit {
     joint: Joint,
-    /// Of each bit.
+    /// The rule of each bit.
     rules: Arc<[u32]>,
-    /// Those that were not taken out.
+    /// The rules that were not taken out, as bits.
     live: u64,
     /// The unit that this one takes the place of. It answers as long as there is no code for this one, but for `fresh` rules,
     /// which it does not know.

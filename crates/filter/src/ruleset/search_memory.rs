@@ -17,7 +17,7 @@ pub(super) struct Found {
     /// A rule, or a group of entries.
     pub(super) value: u32,
     pub(super) is_group: bool,
-    /// It is a rule, and it matches: there is nothing left to decide.
+    /// `value` is a rule, and it matches: there is nothing left to decide.
     pub(super) is_sure: bool,
     /// The packet's traits, with the side that was looked up.
     pub(super) traits: u16,

@@ -117,7 +117,7 @@ impl DumpFunction {
     }
 }
 
-/// What is said of a trigger packet whose dump has no name: its flow, as `$flow` would have it.
+/// How a trigger packet is described where its dump has no name: by its flow, as `$flow` would have it.
 fn cause(trigger: &ScriptPacket<'_>) -> String {
     let flow = flow_of(&parse(trigger.link_type, trigger.data));
     flow.map_or_else(|| rfc3339(trigger.time_ns), |flow| flow.to_string())

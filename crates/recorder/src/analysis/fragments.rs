@@ -1,4 +1,4 @@
-//! Which flow a later fragment belongs to: what the first fragments of datagrams told, for triggers.
+//! Which flow a later fragment belongs to, learned from the first fragments of datagrams, for triggers.
 //!
 //! A later fragment of TCP, UDP or SCTP carries no ports. A dump that it triggers would learn its flow only when its scan
 //! comes to the first fragment, and the flow's older packets are passed by then.
@@ -12,7 +12,7 @@ use retroscope_packet::{
 /// farther than this from a later one says nothing about it, ns. As long as IPv6 waits for the rest (RFC 8200, 4.5).
 const APART_MAX_NS: u64 = 60_000_000_000;
 
-/// The first fragments that were seen last. What it says depends on the packets and their order alone.
+/// The first fragments that were seen last. Its answers depend on the packets and their order alone.
 #[derive(Debug)]
 pub(crate) struct FirstFragments {
     /// Whether anyone asks; if not, it learns nothing.

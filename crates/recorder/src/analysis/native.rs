@@ -2,7 +2,7 @@
 //!
 //! What is known before the threads start is compiled then, so that short runs use it too. Later, for link types that a file
 //! brings up on the way and for dumps, programs go to a thread of their own and are interpreted until it is done with them.
-//! A program for which there is no machine code stays with the interpreter; that is said once.
+//! A program for which there is no machine code stays with the interpreter; the user is told once.
 
 use std::sync::{
     Mutex, OnceLock,

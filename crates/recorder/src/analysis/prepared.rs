@@ -1,7 +1,7 @@
 //! Expressions compiled for the link types of the sources.
 //!
 //! Where an expression compiles for none of them, the user made a mistake; where it compiles for some, packets of the others do
-//! not match, and that is said once.
+//! not match; the user is told once.
 
 use retroscope_filter::{Filter, FilterError, Frame, LinkContext, Mode, Program};
 use retroscope_packet::LinkType;

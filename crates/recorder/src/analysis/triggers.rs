@@ -306,7 +306,7 @@ impl Triggers {
         silent.map(|rule| rule.text.as_str())
     }
 
-    /// Link types that rules do not apply to, said once each.
+    /// Sentences about link types that rules do not apply to, each once.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         for (rule, link_type, error) in lock(&self.shared.refused).drain(..) {
             let rule = usize::try_from(rule)

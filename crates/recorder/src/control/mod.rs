@@ -10,7 +10,7 @@ pub(crate) mod unprivileged;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks. Where a thread panicked with the lock the recorder ends, and what is there is still told.
+/// Locks, whether or not a thread panicked with the lock: the recorder ends then, and reports what there is.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

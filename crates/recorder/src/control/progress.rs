@@ -163,8 +163,8 @@ impl Gate {
     }
 }
 
-/// The reading ledger and the hits, for status lines. One writer each, the analyzer but where it says otherwise; each
-/// number stands alone. Inserters read what stands beside it with each burst: it lies on cache lines of its own.
+/// The reading ledger and the hits, for status lines. The analyzer writes all of it unless a field says otherwise; no number is
+/// ordered with another. It lies on cache lines of its own, because inserters read what stands beside it with each burst.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct AnalyzerCounters {

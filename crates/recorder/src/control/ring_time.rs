@@ -46,7 +46,7 @@ pub(crate) struct RingClock {
     start_ns: i64,
     /// The sum of the steps since, ns. Written under the mutex.
     offset_ns: AtomicI64,
-    /// The monotonic clock at the last look that told there was no step; no more than a millisecond before it.
+    /// The monotonic clock at the last look that found no step; no more than a millisecond before that look.
     looked_mono_ns: AtomicI64,
     /// The monotonic clock when the last step was found. Written under the mutex.
     stepped_mono_ns: AtomicI64,
@@ -58,11 +58,11 @@ pub(crate) struct RingClock {
 /// A step, for people.
 #[derive(Debug, Clone)]
 struct NamedStep {
-    /// It lies between these, in ring time, ns.
+    /// The step lies between these, in ring time, ns.
     from_ns: i64,
     to_ns: i64,
     text: String,
-    /// A notice has told it.
+    /// The user was told of it by a notice.
     is_told: bool,
 }
 
@@ -85,7 +85,7 @@ impl RingClock {
         self.clock.mono_ns()
     }
 
-    /// The clocks behind it.
+    /// The clocks that it is made from.
     pub(crate) fn clock(&self) -> &dyn Clock {
         self.clock.as_ref()
     }
@@ -160,7 +160,7 @@ impl RingClock {
         offset_ns
     }
 
-    /// The clock of a source was found to have stepped, between these in ring time; `text` says it.
+    /// The clock of a source was found to have stepped, between these in ring time; `text` says so to the user.
     pub(crate) fn note(&self, from_ns: i64, to_ns: i64, text: String) {
         push(&mut lock(&self.steps), from_ns, to_ns, text);
     }

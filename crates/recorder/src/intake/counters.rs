@@ -57,7 +57,7 @@ pub(crate) struct QueueCounters {
     ahead_ns: AtomicI64,
 }
 
-/// What an engine says of a queue.
+/// One reading of an engine's counters for a queue.
 #[derive(Debug, Default)]
 pub(crate) struct EngineReading {
     /// `as_of_ns` is ring time.
@@ -68,7 +68,7 @@ pub(crate) struct EngineReading {
     pub(crate) input_drops: InputDrops,
 }
 
-/// What an inserter counted since it last told: added to the shared counters once per burst.
+/// What an inserter counted since it last added to the shared counters, which it does once per burst.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct BurstCount {
     pub(crate) stored: u64,
@@ -101,7 +101,7 @@ impl QueueCounters {
         add(&self.tagged, count.tagged);
     }
 
-    /// Takes over what the engine says.
+    /// Takes over a reading of the engine's counters.
     pub(crate) fn set_engine(&self, reading: EngineReading) {
         let as_of_ns = reading.statistics.as_of_ns;
         *lock(&self.engine) = reading;
@@ -451,7 +451,7 @@ pub(crate) struct LossWatch {
     /// How many had been lost, by cause, and up to when that is known, ns of ring time. A counter may be unreadable for a while.
     last: Vec<(&'static str, u64, i64)>,
     start_ns: i64,
-    /// Up to when the last reading told losses, ns of ring time.
+    /// The ring time up to which the last reading counted losses, ns.
     pub(super) last_ns: i64,
 }
 
@@ -466,7 +466,7 @@ impl LossWatch {
         }
     }
 
-    /// Compares with what each counter told before. The reading was taken between two moments of ring time. A loss lies between the time
+    /// Compares each counter with its value before. The reading was taken between two moments of ring time. A loss lies between the time
     /// to which the reading before was complete and the end of this one: it may be younger than the packet time up to which the
     /// counters are known to be complete.
     pub(crate) fn observe(

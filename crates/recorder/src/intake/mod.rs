@@ -111,7 +111,7 @@ impl Intake {
 
     /// A queue of a source has ended by an error, and its counters say so: what it would have brought after `known_ns` is missing from
     /// every later dump, though others go on. Returns what is not recorded any more, in words, if that is news and anything is
-    /// recorded still; else the error alone says it.
+    /// still recorded; else the error alone is reported.
     pub(crate) fn no_longer_recorded(
         &self,
         source: usize,
@@ -209,7 +209,7 @@ impl Intake {
         losses.into_iter().map(entry).collect()
     }
 
-    /// Sentences about losses that no counter tells.
+    /// Sentences about losses that no counter shows.
     pub(crate) fn unknown_losses(&self) -> Vec<String> {
         let unknown = |(source, s): (&SourceIntake, SourceSnapshot)| {
             let lost = s.lost.iter().filter(|(_, n)| n.is_none());

@@ -92,13 +92,13 @@ pub struct RegionInfo {
     pub producers: usize,
     /// The pages it was given; `None`: a number that this program does not know.
     pub pages: Option<Pages>,
-    /// When it was made, ns since the UNIX epoch; `None`: not told.
+    /// When it was made, ns since the UNIX epoch; `None`: not recorded.
     pub created_ns: Option<i64>,
-    /// The same on the monotonic clock of that start of the machine; `None`: not told.
+    /// The same on the monotonic clock of that start of the machine; `None`: not recorded.
     pub created_mono_ns: Option<i64>,
     /// The process that made it, by its own number (in its PID namespace).
     pub process: u64,
-    /// It was made since this machine started; `None`: not known.
+    /// Whether it was made since this machine started; `None`: not known.
     pub this_boot: Option<bool>,
 }
 
@@ -123,7 +123,7 @@ pub struct AttachedProducer {
     pub published_bytes: u64,
     /// It promised to store nothing older, ns of ring time; `None`: no promise yet.
     pub watermark_ns: Option<i64>,
-    /// When it last published, ns of the monotonic clock; `None`: not told.
+    /// When it last published, ns of the monotonic clock; `None`: not recorded.
     pub published_mono_ns: Option<i64>,
     /// Of its records those before this one were overwritten, but for buckets that were held or reserved.
     pub evicted_records: u64,
@@ -168,7 +168,7 @@ pub struct AttachedBucket {
     pub span_ns: Option<(i64, i64)>,
     /// Of a closed one: how many buckets closed before it, which is the order in which they are overwritten.
     pub closing: u64,
-    /// Of a closed one: when it closed, ns of the monotonic clock; `None`: not told.
+    /// Of a closed one: when it closed, ns of the monotonic clock; `None`: not recorded.
     pub closed_mono_ns: Option<i64>,
 }
 
@@ -509,7 +509,7 @@ fn is_readable(control: u64, bucket: BucketRef) -> bool {
     matches!(state, AttachedState::Open | AttachedState::Closed) && generation == bucket.generation
 }
 
-/// A time of the monotonic clock, if it was told.
+/// A time of the monotonic clock, if it was recorded.
 fn told(mono_ns: u64) -> Option<i64> {
     Some(mono_ns.cast_signed()).filter(|ns| *ns != MONO_UNKNOWN)
 }

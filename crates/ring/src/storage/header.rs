@@ -28,7 +28,7 @@ pub(crate) const REGION_HEADER_BYTES: usize = 4096;
 pub(crate) const REGION_STATE_OFFSET: usize = 1024;
 /// Places for interfaces, at least.
 pub(crate) const INTERFACES_MIN: usize = 1024;
-/// What a time of the monotonic clock is where nobody told it.
+/// Stands for an unknown time of the monotonic clock.
 pub(crate) const MONO_UNKNOWN: i64 = 0;
 
 /// [`RegionState::state`]: the headers are not written yet.

@@ -153,7 +153,7 @@ impl RegionHeader {
         self.fields().map(|(_, word)| word)
     }
 
-    /// Its words in their order, the last one free, and what users are told that they are.
+    /// Its words in their order, the last one free, each with its name for users.
     fn fields(&self) -> [(&'static str, u64); HEADER_WORDS] {
         let layout = &self.layout;
         let geometry = &layout.geometry;

@@ -3,7 +3,7 @@
 //! ```text
 //! word 0    0: empty; odd: being written; even: the other words belong together
 //!      1    producer in bits 16..64, clock in bits 0..16
-//!      2    number of the producer's first record of that clock behind the step
+//!      2    number of the producer's first record of that clock after the step
 //!      3    stamp less ring time of these records, ns, two's complement
 //! ```
 //!

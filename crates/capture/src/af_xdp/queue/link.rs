@@ -39,7 +39,7 @@ const HOST_USE_LOOK_NS: i64 = SECOND_NS / 4;
 /// A queue and its interface.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Tie {
-    /// It receives from it.
+    /// The queue receives from the interface.
     Bound,
     /// The interface was removed; what the program took still comes.
     Leaving(Drain),
@@ -157,7 +157,7 @@ impl XdpEngine {
             return;
         }
         let used = self.taken.host_use();
-        // One that has another name by now was not asked for.
+        // That was asked by name: an interface that has another name by now is not meant.
         let Some(used) = used.filter(|_| self.taken.interface.has_name(self.held.index)) else {
             return;
         };

@@ -115,7 +115,7 @@ struct RawPool {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct View {
-    /// Of mbufs that have a stamp; 0: none has.
+    /// The flag of mbufs that have a stamp; 0: none has.
     flag: u64,
     memory: *const u8,
     mempool: *mut Mempool,

@@ -1,6 +1,6 @@
 //! What happens to the interface under libpcap's packet socket: down, up, removed, there again.
 //!
-//! libpcap tells of a removal only, and has no way to go on. Its socket has: one that lost its interface can be bound to another,
+//! libpcap reports a removal only, and has no way to go on. Its socket has: one that lost its interface can be bound to another,
 //! which takes no privilege, and what it receives then comes into the ring that libpcap reads. So that is done behind its back,
 //! through a second descriptor of the socket. libpcap asks the socket at each call whether its interface exists, and keeps nothing
 //! of it that must be the same but its name and its type (`pcap_wait_for_frames_mmap` and `device_still_exists` of pcap-linux.c,
@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Link {
     interface: NamedInterface,
-    /// At the opening.
+    /// The interface's index when it was opened.
     pub(super) index: i32,
     /// `ARPHRD_`: what libpcap chose the link type by.
     hardware_type: u16,

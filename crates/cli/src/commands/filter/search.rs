@@ -89,7 +89,7 @@ struct Links {
     filter: Filter,
     /// Interfaces that were looked at.
     known: usize,
-    /// It compiled for one of them.
+    /// Whether it compiled for one of the link types.
     compiled: bool,
     refused: Vec<(LinkType, FilterError)>,
 }

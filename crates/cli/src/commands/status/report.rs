@@ -52,7 +52,7 @@ struct WriterJson {
     process: u64,
     /// `running`, `ended` or `killed`.
     state: &'static str,
-    /// It ran since this machine started.
+    /// Whether it ran since this machine started.
     this_boot: Option<bool>,
 }
 

@@ -1,4 +1,4 @@
-//! How often something is said of what may happen at any rate: a few times at once, then once a minute what was left out.
+//! How often the user is told of what may happen at any rate: a few times at once, then once a minute of what was left out.
 
 use crate::{
     control::hits::{Reason, Suppressions},
@@ -110,7 +110,7 @@ impl Unseen {
         self.rest()
     }
 
-    /// A sentence about those that were not told.
+    /// A sentence about those that the user was not told of.
     pub(super) fn rest(&mut self) -> Option<String> {
         let packets = std::mem::take(&mut self.untold);
         (packets > 0).then(|| {

@@ -79,7 +79,7 @@ impl Core {
         self.execute();
     }
 
-    /// Live: tells the director what dumps cost since it last heard.
+    /// Live: gives the director what dumps have cost since the last call.
     pub(super) fn settle_live(&mut self) {
         if self.live {
             self.settle();
@@ -136,7 +136,7 @@ impl Core {
         }
     }
 
-    /// At the end: what was only counted so far.
+    /// At the end: reports what was only counted so far.
     pub(super) fn tell_rest(&mut self) {
         let rest = [self.refusals.rest(), self.unseen.rest()];
         for sentence in rest.into_iter().flatten() {

@@ -43,9 +43,9 @@ pub(crate) struct QueueIntake {
     stamps: ToRingTime,
     /// The next frame of the burst.
     pub(super) cursor: usize,
-    /// The first queue of its source, which tells for all what happens to their interface.
+    /// The first queue of its source: it alone reports what happens to the interface that they share.
     is_first: bool,
-    /// The queue ended by it.
+    /// The error that ended the queue.
     pub(super) error: Option<SourceError>,
     /// Sentences for the user that nobody has taken yet.
     pub(super) notices: Vec<String>,
@@ -298,7 +298,7 @@ impl QueueIntake {
         Moment { ring_ns, ..now }
     }
 
-    /// Stamps of the other side of a step have come after it: where these packets belong is told as missing.
+    /// Packets with stamps from the other side of a step: the time where they belong is logged as incomplete.
     fn tell_uncertain(&self, range: Range<usize>, uncertain: usize, now: Moment) {
         if uncertain == 0 {
             return;
@@ -436,7 +436,7 @@ impl QueueIntake {
         self.counters.set_engine(reading);
     }
 
-    /// The queue has ended, by itself or by an error: tells what is no longer recorded, if others go on.
+    /// The queue has ended, by itself or by an error: reports what is no longer recorded, if other queues go on.
     pub(super) fn ended(&mut self) {
         self.counters.set_ended();
         let Some(error) = &self.error else {
@@ -486,7 +486,7 @@ impl QueueIntake {
                         name(i)
                     ));
                 }
-                // A notice has told it.
+                // The engine has reported it by a notice.
                 Event::InterfaceLeft(_) => away.begin(self.watch.last_ns),
             }
         }
