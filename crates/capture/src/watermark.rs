@@ -195,7 +195,9 @@ mod tests {
         assert_eq!(look(60_000 + CLOCK_STEP_NS, 59_000), None);
         let step = look(0, 70_000).unwrap();
         assert_eq!(step.step_ns, -CLOCK_STEP_NS - 71_000);
-        assert_eq!(step.to_string(), "the system clock was set back by 100 ms");
+        let told = step.to_string();
+        let amount = format!(" back by {} ms", CLOCK_STEP_NS / 1_000_000);
+        assert!(told.contains(&amount), "{told}");
         assert_eq!(look(10_000, 80_000), None, "a step is told once");
     }
 }

@@ -514,7 +514,7 @@ fn what_the_host_uses_is_refused() {
         let message = try_open("net_af_xdp30,iface=v0", 1)
             .unwrap_err()
             .to_string();
-        assert!(message.starts_with("v0 has an address"), "{message}");
+        assert!(message.contains("address"), "{message}");
         assert!(message.contains("--take-interface"), "{message}");
         // A copy of the packets takes nothing away.
         open("net_af_packet30,iface=v0");

@@ -50,25 +50,40 @@ fn bytes(speed: Option<u64>, memory_bytes: u64, queues: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const GIB: u64 = 1 << 30;
+    /// Memory that bounds nothing here.
+    const LARGE: u64 = 1 << 60;
+
+    /// A speed, Mbit/s, that wants `bytes`: a megabit a second brings 125 bytes in a millisecond.
+    fn speed_for(bytes: u64) -> u64 {
+        bytes.div_ceil(125 * HOLD_MS * GROWTH)
+    }
 
     #[test]
     fn it_follows_the_link_between_bounds() {
-        let large = 256 * GIB;
-        assert_eq!(bytes(Some(100), large, 1), QUEUE_BYTES_MIN);
-        assert_eq!(bytes(Some(1000), large, 1), QUEUE_BYTES_MIN);
-        assert_eq!(bytes(Some(10_000), large, 1), 150_000_000);
-        assert_eq!(bytes(None, large, 1), 150_000_000);
-        assert_eq!(bytes(Some(25_000), large, 2), 187_500_000);
-        assert_eq!(bytes(Some(100_000), large, 1), QUEUE_BYTES_MAX);
-        assert_eq!(bytes(Some(100_000), large, 8), 187_500_000);
-        assert_eq!(bytes(Some(u64::MAX), large, 1), QUEUE_BYTES_MAX);
+        for speed in [0, 1, speed_for(QUEUE_BYTES_MIN / 2)] {
+            assert_eq!(bytes(Some(speed), LARGE, 1), QUEUE_BYTES_MIN);
+        }
+        for speed in [speed_for(2 * QUEUE_BYTES_MAX), u64::MAX] {
+            assert_eq!(bytes(Some(speed), LARGE, 1), QUEUE_BYTES_MAX);
+        }
+        let between = QUEUE_BYTES_MIN.midpoint(QUEUE_BYTES_MAX);
+        let speed = speed_for(between);
+        let wanted = bytes(Some(speed), LARGE, 1);
+        assert!(wanted >= between && wanted < QUEUE_BYTES_MAX, "{wanted}");
+        assert_eq!(wanted, GROWTH * HOLD_MS * speed * 125);
+        // Queues share what the link brings in.
+        assert_eq!(bytes(Some(2 * speed), LARGE, 2), wanted);
+        assert_eq!(bytes(None, LARGE, 1), bytes(Some(SPEED_MBIT), LARGE, 1));
     }
 
     #[test]
     fn a_small_machine_keeps_its_memory() {
-        assert_eq!(bytes(Some(10_000), GIB, 1), GIB / 32);
-        assert_eq!(bytes(Some(10_000), GIB, 4), GIB / 128);
+        // So small that even the least is more than its part.
+        let memory = MEMORY_SHARE * QUEUE_BYTES_MIN / 2;
+        for queues in [1, 4] {
+            let all = queues * bytes(None, memory, queues);
+            assert_eq!(all, memory / MEMORY_SHARE);
+        }
         assert_eq!(bytes(None, 0, 1), 0, "the ring has a least size of its own");
     }
 }

@@ -291,7 +291,7 @@ mod tests {
         let given = resolved("--no-shconf --no-huge", &["net_null0"]);
         assert_eq!(given.matches("--no-shconf").count(), 1, "{given}");
         let message = resolved("--telemetry", &["net_null0"]);
-        assert!(message.contains("--telemetry is not for here"), "{message}");
+        assert!(message.starts_with("--eal-args: --telemetry "), "{message}");
     }
 
     #[test]
@@ -308,7 +308,7 @@ mod tests {
             ("--ver", "--version"),
         ] {
             let message = resolved(short, &["net_null0"]);
-            let expected = format!("--eal-args: {long} is not for here");
+            let expected = format!("--eal-args: {long} ");
             assert!(message.starts_with(&expected), "{short}: {message}");
         }
         // No part of any of them.

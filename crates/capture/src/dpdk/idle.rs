@@ -104,13 +104,33 @@ mod tests {
 
     #[test]
     fn a_nap_leaves_half_of_the_descriptors_free() {
+        for descriptors in [64, 512, 4096] {
+            for megabits in [100, 1000, 10_000, 25_000, 100_000] {
+                let frames_a_second = u64::from(megabits) * 1_000_000 / FRAME_BITS;
+                let half_ns =
+                    i64::from(descriptors) * SECOND_NS / 2 / frames_a_second.cast_signed();
+                // The two divisions round differently.
+                let at_most = |nap_ns: i64| nap_ns + OVERSLEEP_NS <= half_ns + half_ns / 1000;
+                let what = format!("{descriptors} at {megabits} Mbit/s");
+                match nap_ns(descriptors, megabits) {
+                    Some(nap_ns) => {
+                        assert!(
+                            (IDLE_NAP_NS_MIN..=LONG_SILENCE_NAP_NS_MAX).contains(&nap_ns),
+                            "{what}"
+                        );
+                        assert!(at_most(nap_ns), "{what}");
+                        let longer_ns = nap_ns + nap_ns / 100 + half_ns / 1000;
+                        assert!(
+                            nap_ns == LONG_SILENCE_NAP_NS_MAX || !at_most(longer_ns),
+                            "{what}"
+                        );
+                    }
+                    None => assert!(half_ns < OVERSLEEP_NS + IDLE_NAP_NS_MIN, "{what}"),
+                }
+            }
+        }
         assert_eq!(nap_ns(4096, 100), Some(LONG_SILENCE_NAP_NS_MAX));
-        // 4096 descriptors are full after 2.75 ms.
-        assert_eq!(nap_ns(4096, 1000), Some(1_276_256));
-        // 4096 descriptors are full after 275 µs.
-        assert_eq!(nap_ns(4096, 10_000), Some(37_625));
-        assert_eq!(nap_ns(4096, 25_000), None);
-        assert_eq!(nap_ns(512, 10_000), None);
+        assert_eq!(nap_ns(64, 100_000), None);
     }
 
     #[test]
@@ -129,8 +149,12 @@ mod tests {
                 nap_at(100 * AWAKE_AFTER_PACKET_NS),
                 Some(SHORT_SILENCE_NAP_NS_MAX)
             );
-            assert_eq!(nap_at(SECOND_NS), Some(SHORT_SILENCE_NAP_NS_MAX));
-            assert_eq!(nap_at(2 * SECOND_NS), Some(400_000));
+            let long_ns = SHORT_SILENCE_NAP_NS_MAX * SILENCE_OVER_LONG_NAP;
+            assert_eq!(nap_at(long_ns), Some(SHORT_SILENCE_NAP_NS_MAX));
+            assert_eq!(
+                nap_at(3 * long_ns / 2),
+                Some(3 * SHORT_SILENCE_NAP_NS_MAX / 2)
+            );
             assert_eq!(nap_at(8 * SECOND_NS), Some(LONG_SILENCE_NAP_NS_MAX));
             idle.on_packets();
             assert_eq!(
@@ -157,24 +181,30 @@ mod tests {
         nic.on_speed(100_000);
         assert_eq!(nap(&mut nic), None, "it came up faster");
         nic.on_speed(10_000);
-        assert_eq!(nap(&mut nic), Some(AWAKE_AFTER_PACKET_NS + 37_625));
+        assert_eq!(
+            nap(&mut nic),
+            nap_ns(4096, 10_000).map(|nap_ns| AWAKE_AFTER_PACKET_NS + nap_ns)
+        );
         nic.on_speed(0);
         assert_eq!(nap(&mut nic), None, "it went down");
     }
 
     #[test]
     fn a_nic_that_is_silent_for_long_is_left_alone_as_its_descriptors_last() {
-        for (megabits, longest_ns) in [
-            (100, LONG_SILENCE_NAP_NS_MAX),
-            (1000, 1_276_256),
-            (10_000, 37_625),
-        ] {
+        for megabits in [100, 1000, 10_000] {
+            let longest_ns = nap_ns(4096, megabits).unwrap();
             let mut nic = Idle::new(4096, false, megabits);
             assert_eq!(nic.nap_until(0, i64::MAX), None);
             for (silence_ns, most_ns) in [
                 (AWAKE_AFTER_PACKET_NS, SHORT_SILENCE_NAP_NS_MAX),
-                (SECOND_NS, SHORT_SILENCE_NAP_NS_MAX),
-                (5 * SECOND_NS, SECOND_NS / 1000),
+                (
+                    SHORT_SILENCE_NAP_NS_MAX * SILENCE_OVER_LONG_NAP,
+                    SHORT_SILENCE_NAP_NS_MAX,
+                ),
+                (
+                    3 * SHORT_SILENCE_NAP_NS_MAX * SILENCE_OVER_LONG_NAP,
+                    3 * SHORT_SILENCE_NAP_NS_MAX,
+                ),
                 (1000 * SECOND_NS, LONG_SILENCE_NAP_NS_MAX),
             ] {
                 let nap_ns = nic.nap_until(silence_ns, i64::MAX).unwrap() - silence_ns;

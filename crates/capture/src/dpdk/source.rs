@@ -251,7 +251,7 @@ mod tests {
         }
         bind("mlx5_core");
         let error = taken().unwrap_err().to_string();
-        assert!(error.contains("its driver mlx5_core"), "{error}");
+        assert!(error.contains("mlx5_core"), "{error}");
         // So it is seen from a network namespace that does not have the interface.
         fs::create_dir(folder.join("net")).unwrap();
         assert!(taken().is_err());

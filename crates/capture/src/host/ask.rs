@@ -201,9 +201,6 @@ mod tests {
         assert_eq!(found.unread, [""; 0]);
         let missing = host_use("no-such-if");
         assert!(missing.is_used());
-        assert!(
-            missing.to_string().contains("its index cannot be read"),
-            "{missing}"
-        );
+        assert_eq!(missing.unread.len(), 1, "{missing}");
     }
 }

@@ -141,6 +141,8 @@ fn named(above: &Above) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     fn above(is_master: bool, name: &str, kind: &str) -> Above {
@@ -153,48 +155,60 @@ mod tests {
     }
 
     #[test]
-    fn uses_are_told_in_one_clause() {
+    fn every_use_is_named() {
         let mut found = HostUse::default();
         assert!(!found.is_used());
-        assert_eq!(found.to_string(), "is not used");
         found.unseen = Some("it is dark".to_owned());
         assert!(!found.is_used(), "who may not look there decides");
-        assert_eq!(
-            found.notices("v1"),
-            [
-                "v1: whether a macvlan or VLAN in another network namespace stands on it, and is cut off, cannot be seen: it is dark"
-            ]
-        );
+        let [notice] = &found.notices("v1")[..] else {
+            panic!("{found:?}");
+        };
+        assert!(notice.starts_with("v1: ") && notice.ends_with(": it is dark"));
         found.unseen = None;
         assert_eq!(found.notices("v1"), [""; 0]);
+        let unused = found.to_string();
         found.has_address = true;
-        assert_eq!(found.to_string(), "has an address");
-        assert_eq!(
-            found.notices("v1"),
-            ["v1 has an address: all of that is cut off while v1 is recorded"]
-        );
+        assert!(found.is_used());
+        let address = found.to_string();
+        let [notice] = &found.notices("v1")[..] else {
+            panic!("{found:?}");
+        };
+        assert!(notice.starts_with(&format!("v1 {address}: ")), "{notice}");
         found.has_route = true;
+        let both = found.to_string();
+        found.has_address = false;
+        assert!(found.is_used());
+        let all = HashSet::from([unused, address, both.clone(), found.to_string()]);
+        assert_eq!(all.len(), 4, "{all:?}");
+        found.has_address = true;
         found.above = vec![
-            above(true, "bond0", "bond"),
             above(false, "bond0.7", "vlan"),
+            above(true, "bond0", "bond"),
             Above {
                 namespace: Some("network namespace blue".to_owned()),
                 ..above(false, "m1", "macvlan")
             },
             above(false, "interface 9", ""),
         ];
-        assert_eq!(
-            found.to_string(),
-            "has an address and a route, belongs to bond0 (bond), is under bond0.7 (vlan), m1 (macvlan in network namespace blue) \
-             and interface 9 (interface)"
-        );
+        let told = found.to_string();
+        // What it belongs to comes before what stands on it.
+        let mut rest = told.strip_prefix(&both).expect("what was told before");
+        for name in [
+            "bond0 (bond)",
+            "bond0.7 (vlan)",
+            "m1 (macvlan in network namespace blue)",
+            "interface 9 (interface)",
+        ] {
+            (_, rest) = rest.split_once(name).unwrap_or_else(|| panic!("{told}"));
+        }
+        let names = 3 + 100;
         found
             .above
-            .extend((0..100).map(|i| above(false, &format!("m{i}"), "macvlan")));
-        assert!(
-            found.to_string().ends_with("m4 (macvlan) and 95 more"),
-            "{found}"
-        );
+            .extend((0..100).map(|i| above(false, &format!("n{i}"), "macvlan")));
+        let told = found.to_string();
+        let (_, list) = told.split_once("bond0 (bond)").expect("it is there still");
+        assert_eq!(list.matches(" (").count(), NAMES_MAX, "{told}");
+        assert!(list.contains(&format!(" {} ", names - NAMES_MAX)), "{told}");
     }
 
     #[test]
@@ -204,14 +218,8 @@ mod tests {
             ..HostUse::default()
         };
         assert!(found.is_used());
-        assert_eq!(
-            found.to_string(),
-            "may be in use: its routes cannot be read (Permission denied)"
-        );
-        let notices = found.notices("v1");
-        assert!(
-            notices[0].ends_with(": all of that may be cut off while v1 is recorded"),
-            "{notices:?}"
-        );
+        let told = found.to_string();
+        assert!(told.ends_with("its routes cannot be read (Permission denied)"));
+        assert!(found.notices("v1")[0].starts_with(&format!("v1 {told}: ")));
     }
 }

@@ -276,14 +276,3 @@ fn send_frames(socket: impl AsFd, memory: &[u8], frames: &[FrameMeta]) -> io::Re
     let messages = &mut messages[..frames.len()];
     Ok(sendmmsg(socket, messages, SendFlags::DONTWAIT)?)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_such_interface() {
-        let error = LiveSender::open("no-such-if", Path::new("retroscope")).unwrap_err();
-        assert_eq!(error.to_string(), "no interface no-such-if");
-    }
-}

@@ -311,13 +311,12 @@ fn what_the_host_uses_is_refused() {
     };
     namespace.enter(|| {
         ip("addr add 10.9.0.1/32 dev v0");
-        let message = open_as(config("v0")).0.unwrap_err().to_string();
-        assert!(message.starts_with("v0 has an address"), "{message}");
+        let message = refusal("v0").unwrap();
+        assert!(message.contains("address"), "{message}");
         assert!(message.contains("--take-interface"), "{message}");
         assert!(!is_attached("v0"));
         ip("route add 10.7.0.0/16 dev v1");
-        let message = open_as(config("v1")).0.unwrap_err().to_string();
-        assert!(message.starts_with("v1 has a route"), "{message}");
+        assert!(refusal("v1").unwrap().contains("route"));
         let taken = XdpConfig {
             take_interface: true,
             ..config("v1")
@@ -330,7 +329,7 @@ fn what_the_host_uses_is_refused() {
             ..config("v1")
         };
         let message = open_as(again).0.unwrap_err().to_string();
-        assert!(message.contains("another XDP program"), "{message}");
+        assert!(message.contains("ip link show v1"), "{message}");
         drop(queue);
         assert!(!is_attached("v1"), "the program went with the queue");
         assert!(matches!(
@@ -351,9 +350,9 @@ fn what_the_host_uses_is_refused() {
     });
 }
 
-/// What an open source of `v1` is refused for, or `None`.
-fn refusal() -> Option<String> {
-    match open_as(config("v1")).0 {
+/// Why this host's use of an interface keeps a source from it, or `None`.
+fn refusal(interface: &str) -> Option<String> {
+    match open_as(config(interface)).0 {
         Ok(_) => None,
         Err(SourceError::Usage(message)) => Some(message),
         Err(error) => panic!("{error}"),
@@ -372,29 +371,30 @@ fn what_the_host_builds_on_is_refused() {
         }
         ip("link add br0 type bridge");
         ip("link set v1 master br0");
-        let message = refusal().unwrap();
-        assert!(message.starts_with("v1 belongs to br0 (bridge): AF_XDP takes"), "{message}");
-        assert!(message.contains("--take-interface"), "{message}");
+        assert!(refusal("v1").unwrap().contains(" br0 (bridge)"));
         assert!(!is_attached("v1"));
         ip("link add link br0 name b1 type macvlan");
-        let message = refusal().unwrap();
-        assert!(message.starts_with("v1 belongs to br0 (bridge), is under b1 (macvlan):"), "{message}");
+        let names_both =
+            |text: &str| text.contains(" br0 (bridge)") && text.contains(" b1 (macvlan)");
+        let message = refusal("v1").unwrap();
+        assert!(names_both(&message), "{message}");
         let taken = XdpConfig {
             take_interface: true,
             ..config("v1")
         };
         let mut queue = open(taken).unwrap();
-        let words = "v1 belongs to br0 (bridge), is under b1 (macvlan): all of that is cut off while v1 is recorded";
         let told: Vec<_> = std::iter::from_fn(|| queue.event()).collect();
-        assert!(told.contains(&Event::Notice(words.to_owned())), "{told:?}");
+        let is_told = |event: &Event| matches!(event, Event::Notice(text) if names_both(text));
+        assert!(told.iter().any(is_told), "{told:?}");
         drop(queue);
         ip("link set v1 nomaster");
-        assert_eq!(refusal(), None, "and not for its other end, v0");
+        assert_eq!(refusal("v1"), None, "and not for its other end, v0");
         ip("link add link v1 name m1 type macvlan");
-        let message = refusal().unwrap();
-        assert!(message.starts_with("v1 is under m1 (macvlan): "), "{message}");
+        let message = refusal("v1").unwrap();
+        assert!(message.contains(" m1 (macvlan)"), "{message}");
+        assert!(!message.contains("br0"), "{message}");
         ip("link del m1");
-        assert_eq!(refusal(), None);
+        assert_eq!(refusal("v1"), None);
     });
 }
 
@@ -413,7 +413,7 @@ fn what_stands_on_it_in_another_namespace_is_found() {
         let found = |words: &str| {
             let found = HostUse::of("v1");
             assert!(found.to_string().contains(words), "{found}");
-            assert!(refusal().unwrap().contains(words));
+            assert!(refusal("v1").unwrap().contains(words));
             // The other end of the cable has nothing on it.
             assert!(!HostUse::of("v0").is_used());
         };
@@ -423,15 +423,15 @@ fn what_stands_on_it_in_another_namespace_is_found() {
             other.name()
         ));
         found(&format!(
-            "is under m1 (macvlan in network namespace {})",
+            "m1 (macvlan in network namespace {})",
             other.name()
         ));
         other.enter(|| ip("link del m1"));
-        assert_eq!(refusal(), None);
+        assert_eq!(refusal("v1"), None);
         ip("link add link v1 name m1 type macvlan");
         ip(&format!("link set m1 netns {}", other.name()));
         found(&format!(
-            "is under m1 (macvlan in network namespace {})",
+            "m1 (macvlan in network namespace {})",
             other.name()
         ));
         // An interface of the same index elsewhere is another one.
@@ -448,7 +448,7 @@ fn what_stands_on_it_in_another_namespace_is_found() {
         assert!(
             by_number
                 .to_string()
-                .starts_with("is under m1 (macvlan in network namespace "),
+                .contains("m1 (macvlan in network namespace "),
             "{by_number}"
         );
         assert!(by_number.unseen().is_some());
@@ -456,8 +456,7 @@ fn what_stands_on_it_in_another_namespace_is_found() {
         rustix::thread::set_capabilities(None, sets).unwrap();
         let nothing = HostUse::of("v1");
         assert!(!nothing.is_used(), "{nothing}");
-        let why = nothing.unseen().unwrap();
-        assert!(why.contains("network namespace of process"), "{why}");
+        assert!(nothing.unseen().is_some());
     });
 }
 

@@ -486,14 +486,14 @@ fn what_cannot_be_recorded_is_refused() {
         return;
     };
     namespace.enter(|| {
-        let message = try_open("any", 1, None).unwrap_err().to_string();
-        assert!(message.starts_with("cannot record on 'any'"), "{message}");
+        let error = try_open("any", 1, None).unwrap_err();
+        assert!(matches!(error, SourceError::Unsupported(_)), "{error}");
         if try_ip("link add s0 type sit remote 10.1.1.1 local 10.1.1.2")
             .status
             .success()
         {
-            let message = try_open("s0", 1, None).unwrap_err().to_string();
-            assert!(message.contains("s0 (SIT tunnel)"), "{message}");
+            let error = try_open("s0", 1, None).unwrap_err();
+            assert!(matches!(error, SourceError::Unsupported(_)), "{error}");
         }
         // The test runner, an ancestor that may be looked at, is in another namespace.
         assert!(in_network_namespace_or_loopback("whatever"));
@@ -558,7 +558,10 @@ fn a_sender_to_nowhere_gives_up() {
             .remove(0);
         assert_eq!(queue.next(DEADLINE).unwrap(), Status::Frames);
         let error = sender.send(queue.burst()).unwrap_err();
-        assert!(error.to_string().contains("v0 is down"), "{error}");
+        assert!(
+            matches!(error, SourceError::InterfaceDown { .. }),
+            "{error}"
+        );
         assert_eq!(sender.sent(), 0);
     });
 }

@@ -240,8 +240,10 @@ fn what_cannot_be_opened_is_told() {
             try_open("no-such-if", None).unwrap_err(),
             SourceError::NoInterface { .. }
         ));
-        let error = try_open("lo", None).unwrap_err().to_string();
-        assert_eq!(error, "lo is down: sudo ip link set lo up");
+        assert!(matches!(
+            try_open("lo", None).unwrap_err(),
+            SourceError::InterfaceDown { .. }
+        ));
         // This thread's own; it ends with the closure.
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective = rustix::thread::CapabilitySet::empty();
