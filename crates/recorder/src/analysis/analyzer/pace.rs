@@ -127,20 +127,30 @@ mod tests {
 
     const S: i64 = 1_000_000_000;
 
+    fn number(word: Option<&str>) -> u64 {
+        word.unwrap().parse().unwrap()
+    }
+
     #[test]
     fn refusals_are_told_a_few_at_once_and_the_others_once_a_minute() {
         let mut refusals = Refusals::default();
-        let mut said = 0;
-        let mut sentences = Vec::new();
-        // A year of storms, 3 a second.
-        for third in 0..3 * 86_400 {
-            let mono_ns = third * S / 3;
-            said += usize::from(refusals.add(Reason::MaxDumps, mono_ns) != Say::Nothing);
-            sentences.extend(refusals.due(mono_ns));
+        let (mut said, mut sentences, mut left_out) = (0, 0, 0);
+        let mut count = |sentence: String| {
+            assert!(sentence.contains("max-dumps "), "{sentence}");
+            sentences += 1;
+            left_out += number(sentence.rsplit(' ').next());
+        };
+        let (seconds, a_second) = (86_400, 3);
+        for third in 0..seconds * a_second {
+            let mono_ns = third * S / a_second;
+            said += u64::from(refusals.add(Reason::MaxDumps, mono_ns) != Say::Nothing);
+            refusals.due(mono_ns).map(&mut count);
         }
-        assert!((14_000..=14_400).contains(&said), "{said}");
-        assert!((1400..=1440).contains(&sentences.len()));
-        assert_eq!(sentences[0], "further triggers refused: max-dumps 171");
+        refusals.rest().map(&mut count);
+        assert_eq!(said + left_out, (seconds * a_second) as u64, "each is told");
+        let minutes = (seconds * S / MINUTE_NS) as u64;
+        assert!((minutes * 19 / 20..=minutes + 1).contains(&sentences));
+        assert!(said <= (sentences + 1) * u64::from(REFUSALS_TOLD), "{said}");
         (0..20).for_each(|_| _ = refusals.add(Reason::Unfilled, 0));
         assert!(refusals.rest().is_some(), "at the end");
         assert_eq!(refusals.rest(), None);
@@ -149,13 +159,15 @@ mod tests {
     #[test]
     fn unseen_packets_are_told_once_a_minute_and_found_by_their_time() {
         let mut unseen = Unseen::default();
-        let mut told = 0;
+        let mut told = Vec::new();
         for second in 0..3600 {
             unseen.batch(second % 3, second as i64 * S, 1);
-            told += usize::from(unseen.add(1, second as i64 * S).is_some());
+            told.extend(unseen.add(1, second as i64 * S));
         }
-        assert_eq!((told, unseen.packets), (60, 3600));
-        assert!(unseen.rest().unwrap().starts_with("59 packets were"));
+        assert_eq!(told.len() as i64, 3600 * S / MINUTE_NS);
+        told.extend(unseen.rest());
+        let told = told.iter().map(|one| number(one.split(' ').next()));
+        assert_eq!((told.sum(), unseen.packets), (3600, 3600));
         assert_eq!(unseen.within(i64::MIN, i64::MAX), 3600);
         assert!((1..10).contains(&unseen.within(3590 * S, 3591 * S)));
         assert_eq!(unseen.within(4000 * S, 5000 * S), 0);
