@@ -149,9 +149,7 @@ fn an_interface_goes_down_and_up() {
     );
     Sender::new(&namespace, "v0").send(&udp(1, 1000, 60001, &[1; 8]));
     namespace.ip("link set v1 down");
-    recorder.line("down", |line| {
-        line.contains("v1: the interface is down; recording goes on when it is up")
-    });
+    recorder.line("down", |line| line.contains("v1: the interface is down"));
     namespace.ip("link set v1 up");
     recorder.line("up", |line| line.contains("v1: the interface is up again"));
     namespace.wait_for_carrier("v0");
@@ -358,8 +356,7 @@ fn an_interface_is_away_for_good() {
     namespace.ip("link del v0");
     namespace.add_veth("v0", "v1");
     let (ended, _) = recorder.line("its end", |line| {
-        line.contains("v1 is no longer recorded: v1 was removed too often")
-            && !line.contains("a part")
+        line.contains("v1 was removed too often") && !line.contains("a part")
     });
     Sender::new(&namespace, "w0").send(&udp(1, 1000, 60000, &[1; 8]));
     recorder.dumps(1);

@@ -6,6 +6,10 @@
 //!
 //! Tests that put the machine under load, or measure time, run alone (`quiet`). `RETROSCOPE_SOAK=1`, which `make soak`
 //! sets, makes them longer and checks tighter time limits, which an idle machine meets.
+//!
+//! Why it is a binary beside `tests/program`: `quiet` is a lock of one process, and cargo runs one test binary after the other.
+//! In one binary with them, each test of `program` would have to take the lock too, and `make soak`, which runs this binary one
+//! test at a time, would have to leave them out.
 
 #![allow(
     clippy::unwrap_used,

