@@ -26,7 +26,7 @@ pub(crate) struct Found {
 }
 
 impl NamedInterface {
-    /// In the network namespace of the calling thread.
+    /// The interface of a name, in the network namespace of the calling thread.
     ///
     /// # Errors
     /// No socket can be made.

@@ -95,7 +95,7 @@ impl Request {
 }
 
 impl Netlink {
-    /// In the network namespace of the calling thread.
+    /// A socket in the network namespace of the calling thread.
     pub(crate) fn new() -> io::Result<Self> {
         let socket = socket_with(
             AddressFamily::NETLINK,

@@ -83,9 +83,9 @@ pub(crate) struct ClockWatch {
 /// The system clock was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClockStep {
-    /// By how much; negative: back.
+    /// By how much it was set, ns; negative: back.
     pub(crate) step_ns: i64,
-    /// What it shows now.
+    /// What it shows now, ns since the UNIX epoch.
     pub(crate) now_ns: i64,
 }
 

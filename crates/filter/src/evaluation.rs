@@ -118,7 +118,7 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
         those(among, keeps).taken
     }
 
-    /// Those of `among` that have a payload for which `holds` holds.
+    /// The packets of `among` that have a payload for which `holds` is true.
     fn payload(&self, among: u64, holds: impl Fn(&[u8]) -> bool) -> Known {
         those(among, |index| {
             let payload = self.parsed(index).payload(self.frames[index].data());
@@ -144,7 +144,7 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
     }
 }
 
-/// Those of `among` for which `holds` holds; `None`: that is not decided yet.
+/// The packets of `among` for which `holds` is true; `None`: that is not decided yet.
 fn those(among: u64, holds: impl Fn(usize) -> Option<bool>) -> Known {
     ones(among).fold(Known::from(0), |found, index| {
         let holds = holds(index);

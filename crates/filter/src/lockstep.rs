@@ -98,7 +98,7 @@ pub(crate) fn run(instructions: &[Instruction], frames: &[Frame<'_>]) -> u64 {
                 arithmetic(code, a, if code & op::SOURCE_X == 0 { k } else { x[lane] })
             }),
         };
-        // Checked instructions end with a return: there is one behind every other.
+        // Checked instructions end with a return: another instruction follows this one.
         waiting[index + 1] |= on;
     }
     kept

@@ -94,7 +94,7 @@ pub enum WriteError {
     /// block together are. Nothing was written.
     #[error("{what} of {bytes} bytes exceeds the limit of {limit}")]
     TooLong {
-        /// With its article: `a packet`.
+        /// What is too long, with its article: `a packet`.
         what: &'static str,
         /// Its bytes.
         bytes: usize,

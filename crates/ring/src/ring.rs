@@ -23,7 +23,7 @@ pub struct Ring(Arc<RingInner>);
 pub(crate) struct RingInner {
     pub(crate) storage: Arc<Storage>,
     pub(crate) outer: Mutex<Outer>,
-    /// By producer.
+    /// The wait set of each producer.
     pub(crate) wait_sets: Box<[Padded<WaitSet>]>,
     pub(crate) parkers: Arc<Parkers>,
     pub(crate) barrier: Barrier,
@@ -288,7 +288,7 @@ impl Ring {
     /// Holds a bucket for reading. `None`: it was overwritten.
     ///
     /// # Panics
-    /// With more than 16,382 views of one bucket at a time.
+    /// If the bucket has 16,383 holds already: views, and readers that are in it.
     #[must_use]
     pub fn hold(&self, bucket: BucketRef) -> Option<BucketView> {
         if bucket.index as usize >= self.buckets() {

@@ -40,11 +40,11 @@ impl Step {
     }
 }
 
-/// The table, by slot of the region's.
+/// The table of steps, in the order of the region's slots.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
     slots: Vec<Step>,
-    /// By producer, steps made.
+    /// How many steps each producer made.
     made: Vec<u64>,
 }
 

@@ -99,7 +99,7 @@ const PREFETCH_DESCRIPTORS: usize = 64;
 /// ahead, so that reading headers does not wait for memory.
 #[derive(Debug, Clone)]
 pub struct Packets<'r> {
-    /// Those before `end`.
+    /// The records of the bucket before `end`.
     records: Records<'r>,
     next: usize,
     end: usize,

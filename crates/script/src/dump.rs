@@ -30,7 +30,7 @@ pub enum Derived {
 }
 
 impl Derived {
-    /// From the values that the dump function of a script returned.
+    /// Judges the value that the dump function of a script returned, and the name beside it.
     pub(crate) fn new(made: Value, name: &Value, script: &str) -> Result<Self, ScriptError> {
         match made {
             Value::Nil | Value::Boolean(false) => Ok(Self::Nothing),

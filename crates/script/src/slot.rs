@@ -39,7 +39,7 @@ impl Facts {
 /// What Lua is told about a packet. The declaration in `prelude.lua` has the same fields in the same places; a test
 /// compares the two.
 ///
-/// Of the headers: -1 is what they do not say.
+/// A field of the headers is -1 where they do not have it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Slot {

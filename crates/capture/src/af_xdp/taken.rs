@@ -28,7 +28,7 @@ pub(super) struct TakenInterface {
 }
 
 impl TakenInterface {
-    /// In the network namespace of the calling thread.
+    /// The interface that `config` names, in the network namespace of the calling thread.
     pub(super) fn new(config: XdpConfig) -> Result<Self, SourceError> {
         let interface = NamedInterface::new(&config.interface)?;
         Ok(Self { config, interface })

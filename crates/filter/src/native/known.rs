@@ -31,7 +31,7 @@ pub(super) struct Known {
 pub(super) enum Content {
     /// Depends on the way; its variable has it.
     Variable,
-    /// This value, of 32 bits.
+    /// A value of 32 bits that is not known when the program is compiled.
     Value(Value),
     /// A number.
     Constant(u32),

@@ -83,7 +83,7 @@ impl Outline {
         self.roles[index].is_loop_head
     }
 
-    /// The need in front of an instruction, from the needs behind it.
+    /// The need before an instruction, from the needs after it.
     fn look(&self, index: usize, instruction: &Instruction, ancillary: bool) -> Need {
         let k = instruction.k;
         if let Some(targets) = instruction.targets(index) {
@@ -106,7 +106,7 @@ impl Outline {
             op::RET_K | op::RET_A => return Need::NOTHING,
             _ => {}
         }
-        // Checked instructions end with a return: there is one behind every other.
+        // Checked instructions end with a return: another instruction follows this one.
         let next = self.needs[index + 1];
         match instruction.code {
             op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS if ancillary && k >= ANCILLARY => next,

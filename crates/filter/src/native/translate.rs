@@ -90,7 +90,7 @@ pub(super) struct Translator<'t, 'f> {
     pub(super) tables: &'t mut Vec<ConstantSet>,
     exits: Exits,
     registers: Registers,
-    /// By index of the first instruction.
+    /// Blocks by the index of their first instruction.
     blocks: Vec<Option<Block>>,
     /// What all ways know that were found so far.
     arrivals: Vec<Option<Known>>,

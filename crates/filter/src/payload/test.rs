@@ -58,7 +58,7 @@ impl AnyString {
     /// `None` for more strings than an automaton can hold.
     pub(crate) fn new(needles: &[&[u8]]) -> Option<Self> {
         if needles.len() <= PACKED_MAX * SEARCHES_MAX {
-            // Not on every processor.
+            // Some processors have no such search.
             let searches: Option<Vec<Searcher>> =
                 needles.chunks(PACKED_MAX).map(Searcher::new).collect();
             if let Some(searches) = searches {

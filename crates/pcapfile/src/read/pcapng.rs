@@ -30,7 +30,7 @@ const PACKET_OPTION_BYTES: u32 = 131_072;
 /// The parser of one file.
 #[derive(Debug)]
 pub(super) struct PcapNg {
-    /// Of the current section.
+    /// The byte order of the current section.
     byte_order: ByteOrder,
     /// Index of the current section's first interface among all.
     first_interface: u16,

@@ -76,7 +76,7 @@ struct Core {
     parts: AnalyzerParts,
     director: Director<Expression>,
     live: bool,
-    /// By producer, whether it promises watermarks.
+    /// For each producer, whether it promises watermarks.
     promises: Vec<bool>,
     stamps: Stamps,
     names: InterfaceCache,

@@ -77,7 +77,7 @@ impl Expression {
         }
     }
 
-    /// As people read it, and what a dump of it takes.
+    /// The expression as people read it, and what a dump of it takes.
     pub(crate) fn resolve(&self, offline: bool) -> (String, Predicate) {
         let filled = match &self.what {
             What::Values(template, values) => template.filled(values),

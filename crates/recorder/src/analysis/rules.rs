@@ -61,7 +61,7 @@ impl Rules {
     pub(crate) fn remove(&mut self, id: u64) {
         if self.ids.remove(&id) {
             self.set.remove(RuleId(id));
-            // Those that are left may have been put together anew.
+            // The rules that are left may have been put together anew.
             self.join();
         }
     }

@@ -69,7 +69,7 @@ impl TriggerScripts {
         let mut chunk = [NO_PACKET; MANY];
         let mut count = 0;
         for ((slot, packet), record) in chunk.iter_mut().zip(packets).zip(first..) {
-            // Of an interface that no inserter registered nothing triggers, whatever a script says.
+            // A packet of an interface that no inserter registered triggers nothing, whatever a script answers.
             let interface = names.interface(packet.interface);
             let link_type = interface.map_or(NO_PACKET.link_type, |interface| interface.link_type);
             let source = interface.map_or(0, |interface| interface.source);

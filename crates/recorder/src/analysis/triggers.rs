@@ -60,7 +60,7 @@ pub(crate) struct Triggers {
     pub(crate) shared: SharedRules,
     reader: RuleReader,
     matches: Matches,
-    /// In the order of frames, then rules.
+    /// What the last call found, in the order of frames, then rules.
     hits: Vec<RuleHit>,
     /// All rules run as their programs.
     is_direct: bool,

@@ -24,7 +24,7 @@ pub(crate) enum Progress {
     },
     /// Live: everything published.
     Live {
-        /// By producer, whether it promises watermarks.
+        /// For each producer, whether it promises watermarks.
         promises: Vec<bool>,
     },
 }

@@ -49,7 +49,7 @@ pub(crate) struct DumpLog(Mutex<Logged>);
 
 #[derive(Debug, Default)]
 struct Logged {
-    /// In the order in which they were finished.
+    /// The last dumps, in the order in which they were finished.
     last: VecDeque<DumpReport>,
     before: DumpCounts,
 }

@@ -25,7 +25,7 @@ use crate::{
 pub struct Inserted {
     /// The intake ledger of each source.
     pub sources: Vec<SourceSnapshot>,
-    /// From before the threads start to the end of the last one.
+    /// The time from before the threads start to the end of the last one.
     pub elapsed: Duration,
 }
 

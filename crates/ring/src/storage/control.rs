@@ -83,7 +83,7 @@ impl Control {
     /// Reader: keeps the bucket from being claimed, if it still is of this generation.
     ///
     /// # Panics
-    /// With 16,383 holds on one bucket at a time.
+    /// If there are 16,383 holds on one bucket already.
     pub(crate) fn hold(&self, generation: u64) -> bool {
         let mut old = self.0.load(Ordering::Relaxed); // only a guess for the exchange below
         loop {

@@ -16,7 +16,7 @@ pub(super) struct CopyLines {
 }
 
 impl CopyLines {
-    /// For this processor.
+    /// The way to copy that suits this processor.
     pub(super) fn detect() -> Self {
         #[cfg(all(target_arch = "x86_64", not(any(loom, retroscope_sanitize))))]
         let is_wide = std::arch::is_x86_feature_detected!("avx512vl");

@@ -17,9 +17,9 @@ const BYTES_MAX: usize = 256 << 20;
 pub(super) struct Packets {
     /// Captured bytes of all.
     pub(super) bytes: Vec<u8>,
-    /// At least one.
+    /// The packets, at least one.
     pub(super) packets: Vec<Packet>,
-    /// By number of interface.
+    /// Link types by the number of the interface.
     interfaces: Vec<LinkType>,
     /// What a filter is compiled for: one context for each link type.
     pub(super) contexts: Vec<LinkContext>,

@@ -25,7 +25,7 @@ pub(super) struct Report {
     created: Option<String>,
     writer: WriterJson,
     buckets: Counts,
-    /// In the ring now.
+    /// Packets in the ring now.
     packets: u64,
     /// Their captured bytes.
     packet_bytes: u64,
@@ -48,7 +48,7 @@ pub(super) struct Report {
 
 #[derive(Debug, Serialize)]
 struct WriterJson {
-    /// As it saw itself: in a container another number than outside.
+    /// Its process number as it saw itself: in a container that is another one than outside.
     process: u64,
     /// `running`, `ended` or `killed`.
     state: &'static str,
@@ -170,7 +170,7 @@ impl Report {
         })
     }
 
-    /// For people.
+    /// The report for people.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.

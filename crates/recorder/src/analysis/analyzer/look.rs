@@ -61,7 +61,7 @@ impl Core {
         (interface, run): (u16, Range<usize>),
         walk: &mut Walk<'_>,
     ) {
-        // Of an interface that no inserter registered nothing is known.
+        // An interface that no inserter registered is unknown.
         let interface_info = self.names.interface(interface);
         let link_type = interface_info.map(|interface| interface.link_type);
         let mut wanted = self.wanted(producer);
