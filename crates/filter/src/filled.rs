@@ -62,10 +62,7 @@ impl Filled {
 
     /// Whether [`Self::compile`] is quick: libpcap knows the pieces already, or they are short.
     pub(crate) fn compiles_at_once(&self, link: LinkContext) -> bool {
-        let is_quick = |piece: &Arc<Piece>| {
-            compile::is_quick(&piece.text) || of(&piece.lock(), link).is_some()
-        };
-        self.pieces.iter().all(is_quick)
+        self.pieces.iter().all(|piece| piece.compiles_at_once(link))
     }
 }
 
@@ -219,6 +216,11 @@ struct Segment {
 }
 
 impl Piece {
+    /// Whether [`Self::compile`] is quick.
+    pub(crate) fn compiles_at_once(&self, link: LinkContext) -> bool {
+        compile::is_quick(&self.text) || of(&self.lock(), link).is_some()
+    }
+
     /// Nothing yet, of a template.
     pub(crate) fn of(source: Arc<str>) -> Self {
         Self {

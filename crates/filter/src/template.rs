@@ -241,6 +241,14 @@ impl Template {
         }
     }
 
+    /// Whether [`Self::check`] is done within a millisecond, as [`Filter::prepares_at_once`](crate::Filter::prepares_at_once) has it.
+    #[must_use]
+    pub fn checks_at_once(&self, link: LinkContext) -> bool {
+        let sample = |variable: Variable| variable.sample(Family::V6).to_owned();
+        let mut pieces = self.filled_pieces(&sample);
+        pieces.all(|piece| piece.compiles_at_once(link))
+    }
+
     /// Compiles the pieces in which nothing is filled in, so that expressions made of it need not. What is refused is so again when such an
     /// expression is prepared.
     pub fn prepare(&self, link: LinkContext) {

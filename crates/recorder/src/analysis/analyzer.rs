@@ -213,7 +213,10 @@ impl Core {
     fn batch(&mut self, batch: &Batch<'_>) {
         self.parts.triggers.refresh();
         let unseen = self.unseen_of(batch.missed.packets);
-        self.unseen.batch(batch.producer, batch.oldest_ns, unseen);
+        let gap_ns = self.unseen.batch(batch.producer, batch.oldest_ns, unseen);
+        if let Some(gap_ns) = gap_ns {
+            self.closed.miss(gap_ns, unseen);
+        }
         self.look_at(batch);
         self.here.clear();
         self.analyzed += batch.len() as u64;

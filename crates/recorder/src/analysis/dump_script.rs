@@ -53,7 +53,7 @@ impl DumpFunction {
         })
     }
 
-    /// What a packet of this stamp that triggered dumps; `None`: nothing. `check` compiles a text that it did not see before.
+    /// What a packet of this stamp that triggered dumps; `None`: nothing. `check` tries a text that it did not see before.
     pub(crate) fn expression(
         &mut self,
         interface: &Interface,

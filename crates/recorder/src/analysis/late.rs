@@ -5,7 +5,11 @@ use std::collections::VecDeque;
 use retroscope_filter::Decision;
 use retroscope_ring::Packet;
 
-use crate::{analysis::predicate::Predicate, dump::order::Message, intake::interfaces::Interface};
+use crate::{
+    analysis::predicate::Predicate,
+    dump::order::{LateNews, Message},
+    intake::interfaces::Interface,
+};
 
 /// Windows that a late packet is still checked against.
 const KEPT: usize = 1024;
@@ -28,19 +32,16 @@ pub(crate) struct ClosedWindows {
 
 #[derive(Debug)]
 struct ClosedWindow {
-    id: u64,
     window: OpenWindow,
     /// The first record of each producer that came after the close.
     ends: Vec<u64>,
     /// What the clock showed at the close, ns of ring time.
     closed_ns: i64,
-    late: u64,
-    first_ns: i64,
-    last_ns: i64,
+    news: LateNews,
 }
 
 impl ClosedWindows {
-    /// Adds a window. If that leaves one too many, the oldest is given up, and what came late for it is returned.
+    /// Adds a window. If that leaves one too many, the oldest is given up, and the news of it are returned.
     pub(crate) fn add(
         &mut self,
         id: u64,
@@ -50,12 +51,15 @@ impl ClosedWindows {
     ) -> Option<Message> {
         self.windows.push_back(ClosedWindow {
             closed_ns,
-            id,
             window,
             ends,
-            late: 0,
-            first_ns: i64::MAX,
-            last_ns: i64::MIN,
+            news: LateNews {
+                id,
+                packets: 0,
+                is_bound: false,
+                span_ns: (i64::MAX, i64::MIN),
+                unseen: 0,
+            },
         });
         let given_up = if self.windows.len() > KEPT {
             self.windows.pop_front()
@@ -100,22 +104,34 @@ impl ClosedWindows {
         for closed in &mut self.windows {
             let window = &mut closed.window;
             let came_after = record >= closed.ends.get(producer).copied().unwrap_or(0);
-            if came_after
-                && (window.from_ns..=window.to_ns).contains(&packet.time_ns)
-                && window
-                    .predicate
-                    .decide(interface, packet, offset_ns)
-                    .decision
-                    == Decision::Take
+            if !came_after || !(window.from_ns..=window.to_ns).contains(&packet.time_ns) {
+                continue;
+            }
+            let predicate = &mut window.predicate;
+            let is_asked = predicate.decides_at_once(interface.link_type);
+            if !is_asked
+                || predicate.decide(interface, packet, offset_ns).decision == Decision::Take
             {
-                closed.late += 1;
-                closed.first_ns = closed.first_ns.min(packet.time_ns);
-                closed.last_ns = closed.last_ns.max(packet.time_ns);
+                let news = &mut closed.news;
+                news.packets += 1;
+                news.is_bound |= !is_asked;
+                let (first_ns, last_ns) = news.span_ns;
+                news.span_ns = (first_ns.min(packet.time_ns), last_ns.max(packet.time_ns));
             }
         }
     }
 
-    /// Gives all of them up; what came late is returned.
+    /// So many packets of this span of ring time were overwritten before the trigger rules saw them: counts them for each window that they
+    /// may have been in.
+    pub(crate) fn miss(&mut self, (from_ns, to_ns): (i64, i64), packets: u64) {
+        for ClosedWindow { window, news, .. } in &mut self.windows {
+            if window.from_ns <= to_ns && window.to_ns >= from_ns {
+                news.unseen += packets;
+            }
+        }
+    }
+
+    /// Gives all of them up; the news of them are returned.
     pub(crate) fn drain(&mut self) -> Vec<Message> {
         self.to_ns = None;
         let windows = std::mem::take(&mut self.windows);
@@ -125,18 +141,7 @@ impl ClosedWindows {
 
 impl ClosedWindow {
     fn message(&self) -> Option<Message> {
-        let &Self {
-            id,
-            late: packets,
-            first_ns,
-            last_ns,
-            ..
-        } = self;
-        (packets > 0).then_some(Message::Late {
-            id,
-            packets,
-            first_ns,
-            last_ns,
-        })
+        let is_news = self.news.packets > 0 || self.news.unseen > 0;
+        is_news.then_some(Message::Late(self.news))
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use retroscope_filter::{
-    Decision, FillError, Filled, Filter, FilterError, FlowState, PacketView, Template,
+    Decision, FillError, Filled, Filter, FilterError, FlowState, Mode, PacketView, Template,
     TriggerFacts, TriggerValues, Verdict,
 };
 use retroscope_packet::{Direction, LinkType, parse};
@@ -16,7 +16,7 @@ use retroscope_script::{Machine, Packet as ScriptPacket};
 use crate::{
     analysis::{
         fragments::FirstFragments,
-        prepared::{Prepared, mode},
+        prepared::{Prepared, context, mode},
         trigger_scripts::shown,
     },
     control::{common::Common, lock},
@@ -161,6 +161,18 @@ impl Predicate {
         if let Self::Filter(filter) = self {
             filter.prepared.refuse(link_type, error);
         }
+    }
+
+    /// Whether [`Self::decide`] is quick for a link type: libpcap compiles for as long as it likes. From files everything waits in any case.
+    pub(crate) fn decides_at_once(&self, link_type: LinkType) -> bool {
+        let Self::Filter(filter) = self else {
+            return true;
+        };
+        let prepared = &filter.prepared;
+        let link = context(link_type, prepared.mode);
+        prepared.mode == Mode::Savefile
+            || prepared.knows(link_type)
+            || prepared.filter.prepares_at_once(link)
     }
 
     /// Whether the dump takes a packet, whose stamp is `offset_ns` ahead of its ring time.

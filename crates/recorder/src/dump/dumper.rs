@@ -30,10 +30,10 @@ use super::{
     compile::DumpCompiler,
     file::{DumpFile, FinishedFile, Label},
     names::Directory,
-    order::{DumpOrder, Message},
+    order::{DumpOrder, LateNews, Message},
     output::Written,
     packet::Key,
-    report::{DumpReport, Missing, PROGRAM, Sidecar, SidecarFacts, file_name},
+    report::{DumpReport, PROGRAM, Sidecar, SidecarFacts, file_name},
     scan::{Scanner, Visit, Want},
 };
 use crate::{
@@ -193,12 +193,7 @@ impl Dumper {
                     dump.judge_by_ns = Some(judge_by_ns);
                 }
             }
-            Message::Late {
-                id,
-                packets,
-                first_ns,
-                last_ns,
-            } => self.late(id, packets, (first_ns, last_ns)),
+            Message::Late(news) => self.late(news),
             Message::Wake => {}
             Message::Account { ends, reply } => self.asked = Some((ends, reply)),
         }
@@ -523,14 +518,14 @@ impl Dumper {
         written.is_ok()
     }
 
-    /// A packet of a closed window came: the verdict of its dump changes.
-    fn late(&mut self, id: u64, packets: u64, (first_ns, last_ns): (i64, i64)) {
-        let missing = |offset_ns: i64| {
-            let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
-            Missing::new("late", stamp(first_ns), stamp(last_ns), Some(packets))
-        };
+    /// Packets of a closed window came, or were lost before anybody looked at them: what its dump says changes.
+    fn late(&mut self, news: LateNews) {
+        let id = news.id;
         if let Some(dump) = self.active(id) {
-            dump.late = Some(missing(dump.order.offset_ns));
+            dump.late = news.missing(dump.order.offset_ns);
+            if let Some(close) = &mut dump.close {
+                close.unseen += news.unseen;
+            }
             return;
         }
         let Some(index) = self.finished.iter().position(|f| f.0 == id) else {
@@ -539,7 +534,8 @@ impl Dumper {
         let Some((_, mut report, mut file, facts)) = self.finished.remove(index) else {
             return;
         };
-        report.missing.push(missing(report.offset_ns));
+        report.missing.extend(news.missing(report.offset_ns));
+        report.not_analyzed += news.unseen;
         report.judge();
         if let Err(error) = file.amend(&verdict_line(&report)) {
             self.tell(Event::Notice(format!(

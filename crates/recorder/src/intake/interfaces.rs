@@ -77,6 +77,12 @@ impl Interfaces {
         Ok(id)
     }
 
+    /// The source of an interface, by its index.
+    pub(crate) fn source(&self, id: u16) -> Option<usize> {
+        let table = lock(&self.table);
+        Some(table.get(usize::from(id))?.source)
+    }
+
     /// Appends those that `known` does not hold yet.
     fn learn(&self, known: &mut Vec<Arc<Interface>>) {
         let table = lock(&self.table);

@@ -155,3 +155,48 @@ fn packets_that_no_rule_saw_are_told() {
         assert!(!rig.reports.is_empty());
     }
 }
+
+/// A window closes by the clock while the analyzer is far behind, and what it has not read of it is overwritten then.
+#[test]
+fn packets_that_no_rule_saw_behind_the_close_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = RigConfig {
+        dump: "",
+        ring_bytes: 160 << 20,
+        future_ns: S,
+        ..config()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    rig.pass(S);
+    rig.arrive(0, udp(1, 9, 0));
+    rig.step();
+    let large = |rig: &mut Rig, megabytes: usize| {
+        (0..4 * megabytes).for_each(|_| rig.arrive(0, vec![0x45; 250_000]));
+        rig.insert();
+    };
+    // More than is read between two looks at the clock.
+    large(&mut rig, 145);
+    rig.pass(2 * S);
+    rig.look_once();
+    large(&mut rig, 200);
+    rig.step();
+    rig.step();
+    let not_analyzed = |rig: &Rig| {
+        rig.reports
+            .iter()
+            .map(|it| it.not_analyzed)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(not_analyzed(&rig), [0]);
+    rig.stop();
+    let unseen = rig.common.counters.unseen.load(Ordering::Relaxed);
+    assert!(unseen > 0);
+    assert_eq!(not_analyzed(&rig), [0, unseen], "amended");
+    let report = &rig.reports[1];
+    let sidecar = std::fs::read(report.file.with_extension("json")).unwrap();
+    let sidecar: serde_json::Value = serde_json::from_slice(&sidecar).unwrap();
+    assert_eq!(sidecar["not_analyzed"].as_u64(), Some(unseen));
+    let mark = format!("not analyzed: {unseen} packets");
+    let file = std::fs::read(&report.file).unwrap();
+    assert!(file.windows(mark.len()).any(|it| it == mark.as_bytes()));
+}

@@ -436,6 +436,13 @@ impl Rig {
         }
     }
 
+    /// The analyzer does what it does between two looks at the clock.
+    pub(crate) fn look_once(&mut self) {
+        if let Some(analyzer) = &mut self.analyzer {
+            analyzer.step();
+        }
+    }
+
     /// Analyzer and dumper do what they can.
     pub(crate) fn analyze(&mut self) {
         self.look();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::Reader;
-use retroscope_script::Limits;
+use retroscope_script::{Limits, Script};
 
 use crate::{
     DumpReport, Scripts, Verdict,
@@ -28,13 +28,17 @@ fn packets(report: &DumpReport) -> u64 {
 }
 
 fn rig(dump: &str, dir: &std::path::Path) -> Rig {
+    rig_with(dump, Scripts::default(), dir)
+}
+
+fn rig_with(dump: &str, scripts: Scripts, dir: &std::path::Path) -> Rig {
     let plan = RigConfig {
         queues: 1,
         foreign_queues: 0,
         ring_bytes: 16 << 20,
         triggers: &["udp port 9"],
         dump,
-        scripts: Scripts::default(),
+        scripts,
         limits: Limits::default(),
         past_ns: 2 * S,
         future_ns: S,
@@ -151,4 +155,77 @@ fn what_is_not_filled_in_is_compiled_once() {
     finish(&mut rig, usize::from(DUMPS));
     let taken: Vec<u64> = rig.reports.iter().map(packets).collect();
     assert_eq!(taken, [1, 0, 0, 0, 0, 0]);
+}
+
+/// A dump script makes texts that libpcap is slow at: the analyzer compiles none of them. Why libpcap refuses one, its dump says.
+#[test]
+fn slow_texts_of_a_script_are_compiled_aside() {
+    for (more, refused) in [("", false), (" and type mgt", true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let text = slow("1000") + more;
+        let script = format!("return function(pkt) return '{text}' end");
+        let scripts = Scripts {
+            dump: Some(Script::new("dump.lua", &script, false)),
+            ..Scripts::default()
+        };
+        let mut rig = rig_with("", scripts, dir.path());
+        rig.arrive(0, udp(1000, 9, 1));
+        rig.step();
+        // What is refused may be refused at once.
+        assert!(
+            refused || rig.dumper().compiling() == 1,
+            "{:?}",
+            rig.notices
+        );
+        rig.pass(10 * S);
+        finish(&mut rig, 1);
+        let report = &rig.reports[0];
+        assert_eq!(packets(report), u64::from(!refused), "{report:?}");
+        let is_told = report
+            .notes
+            .iter()
+            .any(|note| note.contains("takes nothing of"));
+        assert_eq!(is_told, refused, "{report:?}");
+    }
+}
+
+/// A packet comes too late for a window whose filter the compiler has not come to: the analyzer does not compile it either, and the
+/// packet counts as one that may be of the dump.
+#[test]
+fn the_analyzer_compiles_nothing_for_late_packets() {
+    for is_compiled in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rig = rig(&slow("$srcPort"), dir.path());
+        rig.pass(S);
+        rig.arrive(0, udp(1000, 9, 1));
+        rig.insert();
+        rig.look();
+        if is_compiled {
+            rig.pass(10 * S);
+            finish(&mut rig, 1);
+        } else {
+            rig.pass(10 * S);
+            rig.look();
+        }
+        for (source, number) in [(1000, 2), (1001, 3)] {
+            let late = (START + S + 500 * MS, udp(source, 7, number));
+            rig.feeds[0].lock().unwrap().frames.push_back(late);
+        }
+        rig.insert();
+        rig.look();
+        rig.stop();
+        finish(&mut rig, 1 + usize::from(is_compiled));
+        let report = rig.reports.last().unwrap();
+        let missing: Vec<_> = report
+            .missing
+            .iter()
+            .map(|it| (it.cause, it.packets, it.at_most))
+            .collect();
+        let expected = if is_compiled {
+            ("late", Some(1), None)
+        } else {
+            ("late", None, Some(2))
+        };
+        assert_eq!(missing, [expected], "{report:?}");
+    }
 }

@@ -79,17 +79,18 @@ pub(super) struct Unseen {
 }
 
 impl Unseen {
-    /// A batch of a producer begins at `time_ns`; `lost` packets before it were overwritten.
-    pub(super) fn batch(&mut self, producer: usize, time_ns: i64, lost: u64) {
+    /// A batch of a producer begins at `time_ns`; `lost` packets before it were overwritten. Returns where they were.
+    pub(super) fn batch(&mut self, producer: usize, time_ns: i64, lost: u64) -> Option<(i64, i64)> {
         if producer >= self.last_ns.len() {
             self.last_ns.resize(producer + 1, i64::MIN);
         }
         let last_ns = std::mem::replace(&mut self.last_ns[producer], time_ns);
         if lost == 0 {
-            return;
+            return None;
         }
         let span_ns = (last_ns.min(time_ns), last_ns.max(time_ns));
         self.gaps.push(producer, "unseen", span_ns, lost);
+        Some(span_ns)
     }
 
     /// Packets in gaps that touch the closed interval.
