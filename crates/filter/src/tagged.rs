@@ -1,11 +1,9 @@
 //! Telling tagged frames, for the hint that a filter without `vlan` does not see into them.
 
-use retroscope_packet::LinkType;
+use retroscope_packet::{LinkType, VlanTag};
 
-use crate::interpreter::half;
-
-/// Tag protocol identifiers that pcap-filter's `vlan` takes.
-const TPIDS: [u32; 3] = [0x8100, 0x88a8, 0x9100];
+/// EtherTypes of tags that pcap-filter's `vlan` finds.
+pub(crate) const TPIDS: &[u16] = VlanTag::TPIDS.split_at(3).0;
 
 /// Whether a frame carries a VLAN tag right behind its link header. One comparison: nothing else is parsed.
 #[must_use]
@@ -16,8 +14,8 @@ pub fn is_tagged(link_type: LinkType, data: &[u8]) -> bool {
         LinkType::LINUX_SLL2 => 0,
         _ => return false,
     };
-    let tpid = half(data, offset);
-    tpid.is_some_and(|tpid| TPIDS.contains(&tpid))
+    let tpid = data.get(offset..).and_then(<[u8]>::first_chunk);
+    tpid.is_some_and(|tpid| TPIDS.contains(&u16::from_be_bytes(*tpid)))
 }
 
 #[cfg(test)]

@@ -3,13 +3,17 @@
 /// An IEEE 802.1Q or 802.1ad tag, in host byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct VlanTag {
-    /// Tag protocol identifier: 0x8100, 0x88a8, 0x9100, 0x9200 or 0x9300.
+    /// Tag protocol identifier, one of [`Self::TPIDS`].
     pub tpid: u16,
     /// Tag control information: 3 bits priority, 1 bit drop eligible, 12 bits VLAN identifier.
     pub tci: u16,
 }
 
 impl VlanTag {
+    /// EtherTypes of tags: those of IEEE 802.1Q and 802.1ad, which Linux takes out of frames, one more that pcap-filter's `vlan` finds, and
+    /// two more that [`crate::parse`] follows.
+    pub const TPIDS: [u16; 5] = [0x8100, 0x88a8, 0x9100, 0x9200, 0x9300];
+
     /// VLAN identifier, 0 to 4095; 0 is a priority tag.
     #[must_use]
     pub fn id(self) -> u16 {

@@ -26,7 +26,7 @@ const TAG_END: u32 = 16;
 const TAG_BYTES: u32 = TAG_END - TAG_START;
 
 /// Protocol identifiers of tags that the kernel takes out.
-const TPIDS: [u32; 2] = [0x8100, 0x88a8];
+const TPIDS: &[u16] = crate::VlanTag::TPIDS.split_at(2).0;
 
 /// Loads end here at most: up to here a frame is captured as far as the kernel has it, and no address looks negative.
 const REACH: u32 = 1 << 16;
@@ -189,7 +189,7 @@ impl Registers {
 
     /// Whether A cannot be `k`.
     fn is_never(&self, k: u32) -> bool {
-        self.a_is_tpid && !TPIDS.contains(&k)
+        self.a_is_tpid && !TPIDS.iter().any(|&tpid| u32::from(tpid) == k)
     }
 
     /// After an instruction that is no jump. `None`: it is not one on which libpcap and the kernel agree.

@@ -10,7 +10,7 @@ use retroscope_packet::{
     proto::{AH, ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_RARP, FRAGMENT, ICMPV6},
 };
 
-use crate::Mode;
+use crate::{Mode, tagged::TPIDS};
 
 /// Protocols with ports, as the number of the `TCP`, `UDP` and `SCTP` bits.
 pub(super) use retroscope_packet::proto::{SCTP, TCP, UDP};
@@ -271,8 +271,7 @@ impl Key {
             Shape::RawV6 => return self.network(Some(kind::V6), 0, data),
         };
         let ether_type = half(data, type_at);
-        // The identifiers that pcap-filter's `vlan` takes.
-        if shape == Shape::Ethernet && matches!(ether_type, Some(0x8100 | 0x88a8 | 0x9100)) {
+        if shape == Shape::Ethernet && ether_type.is_some_and(|tpid| TPIDS.contains(&tpid)) {
             self.has |= has::TAG;
             match half(data, 14) {
                 Some(tci) => {

@@ -59,18 +59,18 @@ fn after_type(
 ) -> Result<usize, Stop> {
     for _ in 0..=TAGS_MAX {
         match ether_type {
-            0x8100 | 0x88a8 | 0x9100 | 0x9200 | 0x9300 => {
-                parsed.vlan.push(VlanTag {
-                    tpid: ether_type,
-                    tci: u16_at(data, at)?,
-                });
-                at += 2;
-            }
             ETHER_E_TAG => at += 6,
             ETHER_VN_TAG => at += 4,
             0..=LENGTH_MAX => {
                 parsed.ends_at(at + usize::from(ether_type));
                 return llc(parsed, data, at);
+            }
+            _ if VlanTag::TPIDS.contains(&ether_type) => {
+                parsed.vlan.push(VlanTag {
+                    tpid: ether_type,
+                    tci: u16_at(data, at)?,
+                });
+                at += 2;
             }
             _ => return protocol(parsed, data, ether_type, at),
         }
