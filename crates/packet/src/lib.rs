@@ -6,6 +6,7 @@
 //! It does **not** reassemble, verify checksums, descend into tunnels (GRE, VXLAN, IP in IP: the flow is the outer
 //! one) or read application data.
 
+mod common;
 mod community_id;
 mod direction;
 mod flow;
@@ -17,6 +18,7 @@ pub mod proto;
 mod summary;
 mod vlan;
 
+pub use common::CommonHeaders;
 pub use community_id::{community_id, community_id_of};
 pub use direction::Direction;
 pub use flow::{Endpoint, FlowKey, FragmentKey, flow_of, fragment_of};

@@ -13,7 +13,10 @@ use std::net::IpAddr;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use retroscope_packet::{
-    FlowKey, Outcome, Parsed, community_id, flow_of, fragment_of, may_be_fragment, parse, summary,
+    CommonHeaders, FlowKey, LinkType, Outcome, Parsed, community_id, flow_of, fragment_of,
+    may_be_fragment, parse,
+    proto::{ETHER_ARP, SCTP, TCP, UDP},
+    summary,
 };
 
 /// Packets and wire bytes of one conversation.
@@ -285,6 +288,7 @@ fn mutated_frames_yield_no_fact_that_a_cut_changes() {
             );
         }
     }
+    let mut common_frames = 0;
     for _ in 0..200_000 {
         let record = &frames[random.usize(..frames.len())];
         let mut data = record.data[..record.data.len().min(200)].to_vec();
@@ -303,10 +307,53 @@ fn mutated_frames_yield_no_fact_that_a_cut_changes() {
             fragment_of(&whole).is_none() || may_be_fragment(record.link_type, &data),
             "seed {seed} {data:02x?}"
         );
+        if record.link_type == LinkType::ETHERNET
+            && let Some(headers) = CommonHeaders::read(&data)
+        {
+            common_frames += 1;
+            let context = format!("seed {seed} {data:02x?} {headers:?}");
+            assert_eq!(as_common(&whole, &data), headers, "{context}");
+            if let Some(ports) = whole.transport {
+                let bytes = [ports.src.to_be_bytes(), ports.dst.to_be_bytes()].concat();
+                let read = headers.transport::<4>(&data).map(|read| &read[..]);
+                assert_eq!(read, Some(&bytes[..]), "{context}");
+            } else if matches!(headers.proto, TCP | UDP | SCTP) && headers.fragment & 0x1fff == 0 {
+                assert_eq!(headers.transport::<4>(&data), None, "{context}");
+            }
+        }
         let len = random.usize(..=data.len());
         let short = parse(record.link_type, &data[..len]);
         assert_fewer_facts(&short, &whole, &|| {
             format!("seed {seed} cut to {len}: {data:02x?} {short:?}")
         });
+    }
+    assert!(common_frames > 1000, "{common_frames} common frames");
+}
+
+/// What [`CommonHeaders::read`] has to say of an Ethernet frame, if anything.
+fn as_common(parsed: &Parsed, data: &[u8]) -> CommonHeaders {
+    let Some(ip) = parsed.network else {
+        assert_eq!(parsed.ether_type, Some(ETHER_ARP));
+        return CommonHeaders::default();
+    };
+    let (version, addresses, header) = match ip.src {
+        IpAddr::V4(_) => (4, 26, usize::from(data[14] & 15) * 4),
+        IpAddr::V6(_) => (6, 22, 40),
+    };
+    let addrs = match (ip.src, ip.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => [src.octets(), dst.octets()].concat(),
+        (IpAddr::V6(src), IpAddr::V6(dst)) => [src.octets(), dst.octets()].concat(),
+        mixed => panic!("{mixed:?}"),
+    };
+    assert!(data[addresses..].starts_with(&addrs));
+    CommonHeaders {
+        version,
+        proto: ip.proto.unwrap(),
+        fragment: ip.fragment.map_or(0, |piece| {
+            u16::try_from(piece.offset / 8).unwrap() | u16::from(piece.more) << 13
+        }),
+        addresses,
+        transport: 14 + header,
+        end: ip.len.map_or(usize::MAX, |len| 14 + len as usize),
     }
 }

@@ -6,7 +6,7 @@
 //! that lacks any that its headers promise is *short*.
 
 use retroscope_packet::{
-    LinkType,
+    CommonHeaders, LinkType,
     proto::{AH, ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_RARP, FRAGMENT, ICMPV6},
 };
 
@@ -167,44 +167,38 @@ impl Key {
     #[inline]
     pub(super) fn read(&mut self, shape: Shape, data: &[u8]) {
         if shape == Shape::Ethernet
-            && let Some(header) = data.first_chunk::<38>()
-            && header[12] == 8
-            && header[13] == 0
-            && header[14] & 0x0f == 5
-            && u16::from_be_bytes([header[20], header[21]]) & 0x3fff == 0
+            && let Some(common) = CommonHeaders::read(data)
+            && (common.version, common.transport, common.fragment) == (4, 34, 0)
+            && let Some(header) = data.first_chunk()
         {
-            self.read_common(header);
+            self.read_common(&common, header);
         } else {
             *self = Self::any(shape, data);
         }
     }
 
-    /// Most frames: Ethernet, IPv4 without options, no fragment. Takes no branch.
+    /// Most frames: Ethernet, IPv4 without options, no fragment; `header` ends with the ports. Takes no branch.
     #[inline]
-    fn read_common(&mut self, header: &[u8; 38]) {
-        let word = |at: usize| {
-            u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-        };
-        let half = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
-        let proto = header[23];
-        let (ports_trait, ports_has) = ports_of(proto);
-        self.src = word(26);
-        self.dst = word(30);
-        self.src_port = half(34);
-        self.dst_port = half(36);
+    fn read_common(&mut self, common: &CommonHeaders, header: &[u8; 38]) {
+        let word = |at| word(header, at).unwrap_or_default();
+        let half = |at| half(header, at).unwrap_or_default();
+        let (ports_trait, ports_has) = ports_of(common.proto);
+        self.src = word(common.addresses);
+        self.dst = word(common.addresses + 4);
+        self.src_port = half(common.transport);
+        self.dst_port = half(common.transport + 2);
         self.traits = u16::from(kind::V4) | traits::PLAIN | ports_trait;
         self.vlan = 0;
         self.network = 14;
         self.kind = kind::V4;
-        self.proto = proto;
-        self.inner_proto = proto;
+        self.proto = common.proto;
+        self.inner_proto = common.proto;
         self.has = has::ADDRESSES
             | has::PROTO
             | has::INNER_PROTO
             | has::SRC_MAC
             | has::DST_MAC
-            | ports_has
-            | (u16::from(proto == AH) * has::UNUSUAL);
+            | ports_has;
     }
 
     #[cold]
