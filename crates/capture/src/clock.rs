@@ -7,10 +7,13 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 /// Nanoseconds in a second.
 pub(crate) const SECOND_NS: i64 = 1_000_000_000;
 
+/// A change of the difference between real-time and monotonic clock that is more than this is a step, and no slew or error of reading, ns.
+pub const CLOCK_STEP_NS: i64 = 100_000_000;
+
 /// Readings of the monotonic clock around one of the real-time clock that are no further apart than this belong together. The three
 /// readings take less than a microsecond, with an interrupt between them a few; a thread that lost its processor waits longer. It is a
-/// hundredth of the least that counts as a step of the real-time clock.
-pub(crate) const APART_NS_MAX: i64 = 1_000_000;
+/// hundredth of a step.
+pub(crate) const APART_NS_MAX: i64 = CLOCK_STEP_NS / 100;
 
 /// How often both are read at most, where they are further apart. A thread seldom loses its processor twice in a row, right where it
 /// reads; and it must come back to its packets, whatever the clocks do.

@@ -5,10 +5,7 @@
 
 use std::fmt;
 
-use crate::clock::Now;
-
-/// A difference between system clock and monotonic clock that is a step and not a slew.
-const CLOCK_STEP_NS: i64 = 100_000_000;
+use crate::clock::{CLOCK_STEP_NS, Now};
 
 /// The promise of a queue that nothing older will come. It moves on only, but for a system clock that is set back.
 #[derive(Debug)]

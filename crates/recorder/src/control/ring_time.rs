@@ -12,7 +12,7 @@ use std::sync::{
     atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
 };
 
-use retroscope_capture::clock::{Clock, Now};
+use retroscope_capture::clock::{CLOCK_STEP_NS, Clock, Now};
 use retroscope_ring::{Ring, Step};
 
 use crate::control::{
@@ -20,8 +20,6 @@ use crate::control::{
     time::{rfc3339, seconds},
 };
 
-/// A difference between system clock and monotonic clock that is a step and no error of reading, ns.
-pub(crate) const STEP_NS: i64 = 100_000_000;
 /// Steps that verdicts may still name: those of the recent past.
 const STEPS_KEPT: usize = 256;
 
@@ -104,7 +102,7 @@ impl RingClock {
     fn moment(&self, now: Now) -> Moment {
         let mut offset_ns = self.offset_ns.load(Relaxed);
         if now.is_one_moment() {
-            if self.apart_ns(now, offset_ns).abs() > STEP_NS {
+            if self.apart_ns(now, offset_ns).abs() > CLOCK_STEP_NS {
                 offset_ns = self.step(now);
             } else if now
                 .mono_ns
@@ -116,7 +114,7 @@ impl RingClock {
         }
         let steady_ns = now.mono_ns.saturating_add(self.start_ns);
         let ring_ns = now.wall_ns.saturating_sub(offset_ns);
-        let is_apart = ring_ns.saturating_sub(steady_ns).abs() > STEP_NS;
+        let is_apart = ring_ns.saturating_sub(steady_ns).abs() > CLOCK_STEP_NS;
         Moment {
             // Clocks that were not read at one moment may seem to be apart.
             ring_ns: if is_apart { steady_ns } else { ring_ns },
@@ -140,7 +138,7 @@ impl RingClock {
         let step_ns = self.apart_ns(now, before_ns);
         // A reading from before the last step would undo it.
         let is_stale = now.mono_ns <= self.stepped_mono_ns.load(Relaxed);
-        if is_stale || step_ns.abs() <= STEP_NS {
+        if is_stale || step_ns.abs() <= CLOCK_STEP_NS {
             return before_ns;
         }
         self.stepped_mono_ns.store(now.mono_ns, Relaxed);
