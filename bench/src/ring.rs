@@ -162,8 +162,8 @@ fn read(
             continue;
         };
         looks = 0;
-        for packet in batch.summaries() {
-            seen.add(packet.time_ns.cast_unsigned(), packet.captured_len as usize);
+        for (time_ns, captured) in batch.times_and_lengths() {
+            seen.add(time_ns.cast_unsigned(), captured);
         }
     }
     reader.finish();

@@ -75,8 +75,8 @@ fn read(mut reader: Reader, count: u64) -> Result<u64, Failure> {
         };
         read += batch.len() as u64;
         sum += batch
-            .iter()
-            .map(|packet| packet.time_ns.cast_unsigned())
+            .times_and_lengths()
+            .map(|(time_ns, _)| time_ns.cast_unsigned())
             .sum::<u64>();
     }
     Ok(sum)

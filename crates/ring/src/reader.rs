@@ -52,6 +52,11 @@ impl Batch<'_> {
 }
 
 impl<'r> Batch<'r> {
+    /// Ring time, ns, and captured bytes of each record, in order, without touching payload.
+    pub fn times_and_lengths(&self) -> impl ExactSizeIterator<Item = (i64, usize)> + use<'r> {
+        self.packets.clone().times_and_lengths()
+    }
+
     /// The records, in order.
     pub fn iter(&self) -> Packets<'r> {
         self.packets.clone().ahead()

@@ -114,6 +114,11 @@ impl<'r> Packets<'r> {
         }
     }
 
+    pub(crate) fn times_and_lengths(self) -> impl ExactSizeIterator<Item = (i64, usize)> + use<'r> {
+        let records = self.records;
+        (self.next..self.end).map(move |index| records.time_and_length(index))
+    }
+
     /// The same, with the first payloads asked for; the others are on the way.
     pub(crate) fn ahead(self) -> Self {
         let Self { records, next, end } = self;

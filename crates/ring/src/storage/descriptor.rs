@@ -94,9 +94,8 @@ pub(crate) fn compact(
     if far | (wire >> 16) != 0 || u64::from(record.interface) >= INTERFACE_ESCAPE {
         return None;
     }
-    let time_and_wire = (delta.cast_unsigned() & TIME_MASK) | (wire << TIME_BITS);
-    let rest = common(record, offset, captured) | (u64::from(record.interface) << INTERFACE_SHIFT);
-    Some(Descriptor([time_and_wire, rest]))
+    let delta = delta.cast_unsigned() & TIME_MASK;
+    Some(near(record, delta, offset, captured))
 }
 
 /// The latest base of a bucket for [`compact_later`], ns since the UNIX epoch: the year 2262.
@@ -121,9 +120,15 @@ pub(crate) fn compact_later(
     {
         return None;
     }
-    let time_and_wire = later | (u64::from(record.wire_len) << TIME_BITS);
+    Some(near(record, later, offset, captured))
+}
+
+/// The compact form of a record so far from the base, in [`TIME_BITS`] bits, which fits it.
+#[inline(always)]
+fn near(record: &Record<'_>, delta: u64, offset: u32, captured: usize) -> Descriptor {
+    let time_and_wire = delta | (u64::from(record.wire_len) << TIME_BITS);
     let rest = common(record, offset, captured) | (u64::from(record.interface) << INTERFACE_SHIFT);
-    Some(Descriptor([time_and_wire, rest]))
+    Descriptor([time_and_wire, rest])
 }
 
 /// What both forms say in the same bits.

@@ -130,6 +130,23 @@ impl<'r> Records<'r> {
         self.memory.prefetch_descriptor(index);
     }
 
+    /// Ring time, ns, and captured bytes of the record at `index`.
+    ///
+    /// # Panics
+    /// Unless it is one of these.
+    #[inline(always)]
+    pub(crate) fn time_and_length(self, index: usize) -> (i64, usize) {
+        self.check(index);
+        // SAFETY: see `count`.
+        let descriptor = unsafe { self.memory.descriptor(index) };
+        let time_ns = if descriptor.extended() {
+            self.packet(index).time_ns
+        } else {
+            descriptor.time_ns(self.base_ns)
+        };
+        (time_ns, descriptor.captured())
+    }
+
     #[inline(always)]
     fn check(self, index: usize) {
         assert!(index < self.count, "record {index} was not committed");

@@ -110,8 +110,9 @@ fn bursts_store_what_single_stores_would() {
         }
         producer.publish();
         while let Some(batch) = reader.next() {
-            for packet in batch {
+            for (packet, known) in batch.iter().zip(batch.times_and_lengths()) {
                 made[read].assert_is(&packet);
+                assert_eq!(known, (packet.time_ns, packet.data.len()));
                 read += 1;
             }
         }

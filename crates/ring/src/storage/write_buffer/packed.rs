@@ -19,21 +19,10 @@ use super::{
 };
 use crate::Record;
 
-/// 0, 1, 2, …: the rotation that changes nothing.
-static PLACES: [u8; LINE_BYTES] = {
-    let mut places = [0; LINE_BYTES];
-    let mut place = 0;
-    while place < LINE_BYTES {
-        places[place] = place.to_le_bytes()[0];
-        place += 1;
-    }
-    places
-};
-
 /// A line of payload that is being filled.
 #[derive(Debug)]
 struct Line {
-    /// [`PLACES`].
+    /// 0, 1, 2, …: the rotation that changes nothing.
     places: __m512i,
     bytes: __m512i,
     /// How many of `bytes` are there, fewer than [`LINE_BYTES`]; the others may be anything.
@@ -137,9 +126,10 @@ impl Line {
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vbmi,bmi2")]
     fn new(bytes: &[u8; LINE_BYTES], filled: usize, to: *mut u8) -> Self {
+        let places: [u8; LINE_BYTES] = std::array::from_fn(|place| place.to_le_bytes()[0]);
         Self {
             // SAFETY: so many bytes are there.
-            places: unsafe { _mm512_loadu_si512(PLACES.as_ptr().cast()) },
+            places: unsafe { _mm512_loadu_si512(places.as_ptr().cast()) },
             // SAFETY: as above.
             bytes: unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) },
             filled,
