@@ -28,6 +28,8 @@ use crate::{
     },
 };
 
+/// The fragments of a datagram come within such a time, ns, unless they are held up on their way.
+pub(super) const DATAGRAM_NS: i64 = 100_000_000;
 /// Later fragments kept aside for their first fragment, per dump.
 const KEPT_FRAGMENTS: usize = 1024;
 /// A dump whose file is not complete yet.
@@ -189,12 +191,11 @@ impl Active {
         interface: &Interface,
         names: &mut InterfaceCache,
     ) {
-        if !self.wants(packet.time_ns) {
-            return;
-        }
         let offset_ns = found.offset_ns;
         let answer = self.order.predicate.decide(interface, packet, offset_ns);
         match answer.decision {
+            // A first fragment before the window tells of those in it.
+            _ if !self.wants(packet.time_ns) => {}
             Decision::Skip => {}
             Decision::Take => self.take(packet, found, interface),
             Decision::Maybe(fragment) => {
@@ -234,10 +235,14 @@ impl Active {
     }
 
     /// Later fragments that may belong to the dump, of datagrams whose first fragment came when they were given up, or came and
-    /// was forgotten.
+    /// was forgotten, or may have come in a bucket before the window.
     fn undecided_fragments(&self) -> u64 {
         let forgot_first = self.order.predicate.has_forgotten_fragments();
-        let waiting = if forgot_first { self.kept.len() } else { 0 };
+        let start_ns = self.order.from_ns.saturating_add(DATAGRAM_NS);
+        let may_be = |kept: &&(FragmentKey, WaitingPacket)| {
+            forgot_first || kept.1.meta.key.time_ns < start_ns
+        };
+        let waiting = self.kept.iter().filter(may_be).count();
         self.forgotten_fragments + waiting as u64
     }
 

@@ -9,7 +9,7 @@ use retroscope_packet::LinkType;
 use retroscope_ring::{BucketInfo, BucketView};
 
 use super::{
-    active::{Active, Found},
+    active::{Active, DATAGRAM_NS, Found},
     order::DumpOrder,
 };
 use crate::{
@@ -111,6 +111,8 @@ impl Scanner {
         let windows = visit.wanted.iter().map(window_of);
         let window = windows.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
         let (from_ns, to_ns) = window.unwrap_or((i64::MAX, i64::MIN));
+        // First fragments of datagrams that reach into the window.
+        let from_ns = from_ns.saturating_sub(DATAGRAM_NS);
         let is_scripted = |want: &&Want| dumps[want.dump].order.predicate.script().is_some();
         let scripted: Vec<&Want> = visit.wanted.iter().filter(is_scripted).collect();
         let mut packets = view.iter_from(from).take((to - from) as usize);

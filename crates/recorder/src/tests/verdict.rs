@@ -176,3 +176,50 @@ fn losses_that_no_counter_tells_stand_in_the_verdict() {
     let has_field = bytes.windows(field.len()).any(|w| w == field.as_bytes());
     assert!(has_field, "{report:?}");
 }
+
+/// A window begins in the midst of a datagram: the first fragment, which alone carries ports, came just before. Where nobody can see it any
+/// more, what followed may be missing; later fragments far behind the start belong to nothing.
+#[test]
+fn fragments_at_the_start_of_a_window_have_their_first_before_it() {
+    let cases = [
+        (1, 9, false, (3, None)),
+        (1, 7, false, (1, None)),
+        (1, 9, true, (1, Some(2))),
+        (2000, 7, true, (1, None)),
+    ];
+    for (later_ms, port, is_apart, expected) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = RigConfig {
+            ring_bytes: 16 << 20,
+            triggers: &["udp[8:4] = 77"],
+            dump: "$flow",
+            past_ns: 10 * S,
+            ..config()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        rig.pass(100 * MS);
+        rig.arrive(0, fragment(1, Some(port)));
+        // More records than are looked at together.
+        (0..100).for_each(|number| rig.arrive(0, udp(2, 8, 1000 + number)));
+        if is_apart {
+            // They fill the first fragment's bucket.
+            (0..9).for_each(|_| rig.arrive(0, vec![0x45; 250_000]));
+        }
+        rig.insert();
+        rig.pass(later_ms * MS);
+        rig.arrive(0, fragment(1, None));
+        rig.arrive(0, fragment(1, None));
+        rig.step();
+        rig.pass((10_001 - later_ms) * MS - 500_000);
+        rig.arrive(0, udp(1, 9, 77));
+        rig.step();
+        let report = finished(&mut rig);
+        let case = format!("{later_ms} ms, port {port}, apart: {is_apart}");
+        let (packets, at_most) = expected;
+        match at_most {
+            Some(_) => assert_eq!(missing(report), ("fragments", None, at_most), "{case}"),
+            None => assert_eq!(report.verdict, Verdict::Complete, "{case}: {report:?}"),
+        }
+        assert_eq!(report.packets, packets, "{case}");
+    }
+}
