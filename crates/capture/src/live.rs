@@ -493,9 +493,9 @@ impl Live {
 /// and do not say that it is back.
 #[derive(Debug)]
 pub(crate) struct Presence {
-    is_up: bool,
+    pub(crate) is_up: bool,
     /// The interface was removed, and no other one was found since.
-    is_gone: bool,
+    pub(crate) is_gone: bool,
     /// When it was found down or gone, on the system clock.
     down_ns: i64,
 }
@@ -508,16 +508,6 @@ impl Presence {
             is_gone: false,
             down_ns: i64::MIN,
         }
-    }
-
-    /// Whether it was up at the last look.
-    pub(crate) fn is_up(&self) -> bool {
-        self.is_up
-    }
-
-    /// Whether it was removed, and no other one was found since.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.is_gone
     }
 
     /// A look found the interface, up or down, at `now_ns` on the system clock.

@@ -5,7 +5,7 @@
 //! A socket answers for the network namespace that it was made in. No unsafe code: messages are bytes. Nothing that is not whole is taken
 //! for an answer: a message that is cut off, an attribute without its end, or a list that changed while it was read is an error.
 
-use std::{collections::BTreeMap, io, os::fd::OwnedFd};
+use std::{borrow::Cow, collections::BTreeMap, io, os::fd::OwnedFd};
 
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
@@ -151,7 +151,7 @@ impl Netlink {
         self.sequence = self.sequence.wrapping_add(1);
         let bytes = request.numbered(self.sequence, flags);
         send(&self.socket, &bytes, SendFlags::empty())?;
-        let mut list = List::default();
+        let mut list = List::EMPTY;
         while !list.is_done {
             // The kernel answers before send returns, and makes the next part of a list when one is taken.
             let (length, whole) = recv(&self.socket, &mut self.part[..], RecvFlags::TRUNC)?;
@@ -175,17 +175,14 @@ pub(crate) struct List<T> {
     was_interrupted: bool,
 }
 
-impl<T> Default for List<T> {
-    fn default() -> Self {
-        Self {
-            kept: Vec::new(),
-            is_done: false,
-            was_interrupted: false,
-        }
-    }
-}
-
 impl<T> List<T> {
+    /// Nothing was read yet.
+    pub(crate) const EMPTY: Self = Self {
+        kept: Vec::new(),
+        is_done: false,
+        was_interrupted: false,
+    };
+
     /// Reads one part: messages back to back. What is left of an earlier question is passed over.
     pub(crate) fn take(
         &mut self,
@@ -259,6 +256,12 @@ pub(crate) fn attributes(mut bytes: &[u8]) -> Option<Attributes<'_>> {
     Some(found)
 }
 
+/// The text of a C string, up to the first NUL or the end.
+pub(crate) fn until_nul(bytes: &[u8]) -> Cow<'_, str> {
+    let text = bytes.split(|byte| *byte == 0).next();
+    String::from_utf8_lossy(text.unwrap_or_default())
+}
+
 /// The 16-bit word at an offset.
 pub(crate) fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
@@ -320,16 +323,10 @@ impl Netlink {
     }
 
     /// The name of the interface's queueing discipline: `noqueue`, `pfifo_fast`, …
-    pub(crate) fn queueing(&mut self, index: i32) -> io::Result<Vec<u8>> {
+    pub(crate) fn queueing(&mut self, index: i32) -> io::Result<String> {
         self.ask(&link_request(index), |answer| {
             let (_, found) = answer.parts(NEW_LINK, LINK_BYTES)?;
-            Some(
-                found
-                    .get(&QUEUEING)?
-                    .split(|byte| *byte == 0)
-                    .next()?
-                    .to_vec(),
-            )
+            Some(until_nul(found.get(&QUEUEING)?).into_owned())
         })
     }
 

@@ -34,6 +34,13 @@ pub fn duration(text: &str) -> Option<Duration> {
         .then(|| Duration::from_secs_f64(seconds))
 }
 
+/// A number of things for a person: `1 packet`, `2 packets`. `one` is the word for one of them.
+#[must_use]
+pub fn counted(count: u64, one: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {one}{plural}")
+}
+
 /// A whole count per second with a decimal prefix and one of `units`: `500kpps` with `["pps"]` is 500 000. Read without rounding.
 pub(crate) fn per_second(text: &str, units: &[&str]) -> Option<u64> {
     let (number, unit) = split(text);

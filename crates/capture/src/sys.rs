@@ -40,6 +40,12 @@ pub(crate) fn set_option<T: Plain>(
     Ok(())
 }
 
+/// Takes the error that the kernel left at a socket, if any: `ENETDOWN` when its interface went down or was removed.
+pub(crate) fn take_error(socket: impl AsFd) -> io::Result<Option<io::Error>> {
+    let error = rustix::net::sockopt::socket_error(socket)?;
+    Ok(error.err().map(io::Error::from))
+}
+
 /// Reads a socket option, getsockopt(2); what the kernel leaves out is zero.
 pub(crate) fn option<T: Plain>(socket: impl AsFd, level: c_int, name: c_int) -> io::Result<T> {
     // SAFETY: a Plain type is integers and pointers, for which zero is a value.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use retroscope_capture::quantity;
+pub(crate) use retroscope_capture::quantity::counted;
 
 /// A size in bytes: `4GiB`, `512MiB`, `4G`; the suffix is required, and a power of 1024.
 ///
@@ -67,12 +68,6 @@ pub(crate) fn show_size(bytes: u64) -> String {
     }
     let text = format!("{value:.1}");
     format!("{} {}", text.trim_end_matches(".0"), units[unit])
-}
-
-/// A number of things for a person: `1 packet`, `2 packets`. `one` is the word for one of them.
-pub(crate) fn counted(count: u64, one: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {one}{plural}")
 }
 
 fn digits_or(number: &str) -> &str {

@@ -6,7 +6,9 @@ use retroscope_packet::LinkType;
 
 use super::sys::{Flags, InterfaceQuery};
 use crate::{
-    netlink::{LINK_BYTES, LINK_NAME, Message, NEW_LINK, Netlink, half, link_request, word},
+    netlink::{
+        LINK_BYTES, LINK_NAME, Message, NEW_LINK, Netlink, half, link_request, until_nul, word,
+    },
     rss::{FlowKind, RssSettings},
 };
 
@@ -72,11 +74,7 @@ pub fn interfaces() -> io::Result<Vec<InterfaceSummary>> {
 /// An interface of the kernel's list, with the kind of its hardware; `None`: it is damaged.
 fn summary(message: Message<'_>) -> Option<InterfaceSummary> {
     let (fixed, attributes) = message.parts(NEW_LINK, LINK_BYTES)?;
-    let name = attributes
-        .get(&LINK_NAME)?
-        .split(|byte| *byte == 0)
-        .next()?;
-    let name = String::from_utf8_lossy(name).into_owned();
+    let name = until_nul(attributes.get(&LINK_NAME)?).into_owned();
     // `struct ifinfomsg`: family, type, index, flags.
     let hardware_type = half(fixed, 2)?;
     let flags = Flags(word(fixed, 8)?.cast_signed());

@@ -70,7 +70,7 @@ pub(crate) fn suits(query: &InterfaceQuery, interface: &str, index: i32) -> bool
     let has_no_queueing = || {
         Netlink::new()
             .and_then(|mut netlink| netlink.queueing(index))
-            .is_ok_and(|discipline| discipline == b"noqueue")
+            .is_ok_and(|discipline| discipline == "noqueue")
     };
     query.driver(interface).is_ok_and(|driver| {
         driver == "veth" && is_linux(TELLS_OF_DROPS) && has_one_queue() && has_no_queueing()

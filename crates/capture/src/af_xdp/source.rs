@@ -21,6 +21,7 @@ use crate::{
     clock,
     host::HostUse,
     live::Live,
+    quantity::counted,
 };
 
 /// Memory of a queue unless the user says otherwise.
@@ -123,15 +124,17 @@ impl XdpSource {
     /// What the user should know about how it is captured.
     fn notices(&self, attachment: &Attachment, opened: &[Opened]) -> Vec<String> {
         let name = &self.config.interface;
-        let queues = match opened.len() {
-            1 => "1 receive queue".to_owned(),
-            count => format!("{count} receive queues, a thread each"),
+        let queues = counted(opened.len() as u64, "receive queue");
+        let threads = if opened.len() == 1 {
+            ""
+        } else {
+            ", a thread each"
         };
         let program = program_word(attachment.hold().is_native);
         let copied = opened.iter().find_map(|one| one.copied);
         let copy = copy_words(copied, attachment.take_mode);
         let mut notices = vec![format!(
-            "{name}: {queues}, {program} XDP, {copy}; this host receives nothing from {name} now, and what it sends is not recorded"
+            "{name}: {queues}{threads}, {program} XDP, {copy}; this host receives nothing from {name} now, and what it sends is not recorded"
         )];
         if offloads(name).is_ok_and(|offloads| offloads.vlan_extraction == Some(true)) {
             notices.push(format!(

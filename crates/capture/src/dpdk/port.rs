@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     SourceError,
+    quantity::counted,
     rss::{ADDRESSES_AND_PORTS, FlowKind, RssSettings, TOEPLITZ, symmetric_key},
 };
 
@@ -79,11 +80,7 @@ pub(super) fn open(
     let mut notices = Vec::new();
     let queues = queue_count(threads, described.queues_max, described.rss_types, quirks);
     if u32::from(threads) > u32::from(queues) {
-        let has = if queues == 1 {
-            "1 receive queue".to_owned()
-        } else {
-            format!("{queues} receive queues")
-        };
+        let has = counted(queues.into(), "receive queue");
         let why = if described.queues_max > queues {
             ", because it cannot spread packets"
         } else {
@@ -104,7 +101,7 @@ pub(super) fn open(
         },
         queues,
         strip: described.can_strip,
-        stamp: described.can_stamp && quirks.stamp_ns.is_none() && port.port().clock().is_ok(),
+        stamp: described.can_stamp && quirks.stamp_ns.is_none() && port.port.clock().is_ok(),
         scatter: described.can_scatter,
     };
     configure(&mut port, &mut setup, &mut key, name, &mut notices)

@@ -198,7 +198,7 @@ impl DpdkEngine {
         } else {
             Direction::Inbound
         };
-        let newest_ns = if self.mbufs.is_plain() && matches!(self.stamping, Stamping::Fetch) {
+        let newest_ns = if self.mbufs.is_plain && matches!(self.stamping, Stamping::Fetch) {
             let describe = |raw: &RawFrame| meta(raw, raw.place().unwrap_or(0), now_ns, direction);
             self.frames.extend(self.mbufs.frames().iter().map(describe));
             now_ns
@@ -224,7 +224,7 @@ impl DpdkEngine {
 
     /// Describes frames one by one: with stamps of their own, or in several buffers. Returns the newest stamp.
     fn describe(&mut self, now_ns: i64, direction: Direction) -> i64 {
-        let mut own_at = self.mbufs.own_at();
+        let mut own_at = self.mbufs.own_at;
         let mut newest_ns = i64::MIN;
         for index in 0..self.mbufs.frames().len() {
             let raw = self.mbufs.frames()[index];

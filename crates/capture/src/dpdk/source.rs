@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     CpuList, InterfaceInfo, Probed, Source, SourceError, TimeDomain, af_packet::sys::PacketSocket,
-    clock, host::HostUse, interface::NamedInterface,
+    clock, host::HostUse, interface::NamedInterface, quantity::counted,
 };
 
 /// A device of DPDK behind the [`Source`] plug.
@@ -192,14 +192,8 @@ impl Source for DpdkSource {
 
 /// What was opened.
 fn sentence(opened: &Opened, device: &Device) -> String {
-    let queues = match opened.queues {
-        1 => "1 receive queue".to_owned(),
-        count => format!("{count} receive queues"),
-    };
-    let threads = match opened.threads {
-        1 => "1 thread".to_owned(),
-        count => format!("{count} threads"),
-    };
+    let queues = counted(opened.queues.into(), "receive queue");
+    let threads = counted(opened.threads.into(), "thread");
     let host = if opened.quirks.is_vdev {
         ""
     } else {

@@ -22,12 +22,6 @@ pub(super) struct Reading {
     pub(super) time_ns: i64,
 }
 
-impl Reading {
-    fn ticks_since(self, earlier: u64) -> i64 {
-        self.ticks.wrapping_sub(earlier).cast_signed()
-    }
-}
-
 /// A device's clock beside the system's.
 #[derive(Debug)]
 pub(super) struct DeviceClock {
@@ -59,7 +53,7 @@ impl DeviceClock {
     /// Takes a reading. The system's clock may have been set: then it starts anew.
     pub(super) fn read(&mut self, reading: Reading) {
         let passed_ns = reading.time_ns.saturating_sub(self.first.time_ns);
-        let ticks = reading.ticks_since(self.first.ticks);
+        let ticks = reading.ticks.wrapping_sub(self.first.ticks).cast_signed();
         let tick_ns = passed_ns as f64 / ticks as f64;
         let is_step = |known: f64| (tick_ns / known - 1.0).abs() > 0.01;
         if passed_ns < BASE_NS_MIN || ticks <= 0 || self.tick_ns.is_some_and(is_step) {

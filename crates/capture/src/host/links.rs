@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::netlink::{LINK_BYTES, LINK_NAME, Message, NEW_LINK, attributes, word};
+use crate::netlink::{LINK_BYTES, LINK_NAME, Message, NEW_LINK, attributes, until_nul, word};
 
 /// `IFLA_LINK`, `IFLA_MASTER`, `IFLA_LINKINFO`, `IFLA_LINK_NETNSID`.
 const LOWER: u16 = 5;
@@ -117,9 +117,7 @@ pub(super) fn above(links: &[Link], index: u32) -> Vec<Above> {
 
 /// A C string for people. Names of interfaces may hold whatever is neither white space, a slash nor a colon.
 fn text(value: &[u8]) -> String {
-    let end = value.iter().position(|byte| *byte == 0);
-    let value = &value[..end.unwrap_or(value.len())];
-    String::from_utf8_lossy(value).escape_debug().to_string()
+    until_nul(value).escape_debug().to_string()
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ fn read(message: Message<'_>) -> Option<Option<u32>> {
 }
 
 fn taken(parts: &[Vec<u8>]) -> (io::Result<()>, List<u32>) {
-    let mut list = List::default();
+    let mut list = List::EMPTY;
     let outcome = parts
         .iter()
         .try_for_each(|part| list.take(part, 7, &mut read));
@@ -162,7 +162,7 @@ fn the_loopback_interface_loses_nothing() {
 #[test]
 fn the_loopback_interface_has_no_queue() {
     let mut netlink = Netlink::new().unwrap();
-    assert_eq!(netlink.queueing(1).unwrap(), b"noqueue");
+    assert_eq!(netlink.queueing(1).unwrap(), "noqueue");
     let error = netlink.queueing(i32::MAX).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
 }

@@ -136,11 +136,7 @@ impl Engine for PcapEngine {
     fn wait(&mut self, live: &mut Live, now_ns: i64, until_ns: i64) -> Result<(), SourceError> {
         let mut wait_ns = until_ns.saturating_sub(now_ns);
         // libpcap wants to be called often while it waits to hear that the interface is gone.
-        if let Some(limit) = self
-            .handle
-            .poll_limit()
-            .filter(|_| !live.presence.is_gone())
-        {
+        if let Some(limit) = self.handle.poll_limit().filter(|_| !live.presence.is_gone) {
             wait_ns = wait_ns.min(clock::duration_ns(limit));
         }
         let Some(descriptor) = self.handle.descriptor() else {

@@ -66,22 +66,13 @@ impl Capture {
         })
     }
 
-    /// Describes interfaces that are not in the file yet.
+    /// Describes interfaces that are not in the file yet; there is no place for that in pcap.
     pub(super) fn add_interfaces(&mut self, all: &[Interface]) -> Result<(), WriteError> {
-        let Writer::PcapNg { interfaces, .. } = self.writer else {
-            return Ok(());
-        };
-        for interface in &all[interfaces..] {
-            self.add_interface(interface)?;
-        }
-        Ok(())
-    }
-
-    /// Describes the next interface; there is no place for that in pcap.
-    pub(super) fn add_interface(&mut self, interface: &Interface) -> Result<(), WriteError> {
         if let Writer::PcapNg { writer, interfaces } = &mut self.writer {
-            writer.add_interface(interface)?;
-            *interfaces += 1;
+            for interface in &all[*interfaces..] {
+                writer.add_interface(interface)?;
+                *interfaces += 1;
+            }
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use crate::{
     clock,
     interface::Found,
     live::{CLOSED_DRAIN_NS, Live},
+    sys::take_error,
 };
 
 /// How long the word that an interface is up again waits for the other queues to receive from it.
@@ -20,9 +21,7 @@ impl PacketEngine {
         live: &mut Live,
         now_ns: i64,
     ) -> Result<(), SourceError> {
-        let error = self
-            .socket
-            .take_error()
+        let error = take_error(&self.socket)
             .map_err(|error| self.tapped.error("getsockopt(SO_ERROR)", error))?;
         if !live.is_running() {
             return Ok(());
@@ -34,7 +33,7 @@ impl PacketEngine {
         }
         if let Some(since_ns) = self.gone_since_ns {
             self.look_for_return(live, now_ns, since_ns)
-        } else if !live.presence.is_up() {
+        } else if !live.presence.is_up {
             // It may have been down for an instant only.
             self.look_after_down(live, now_ns)
         } else {

@@ -19,7 +19,7 @@ use rustix::net::{
     socket_with,
 };
 
-use crate::{rss::RssSettings, sys::check};
+use crate::{netlink::until_nul, rss::RssSettings, sys::check};
 
 /// `ETHTOOL_GSET`, `ETHTOOL_GDRVINFO`, `ETHTOOL_GFLAGS`, `ETHTOOL_GGRO` of `linux/ethtool.h`.
 const ETHTOOL_LINK: u32 = 0x01;
@@ -133,8 +133,7 @@ impl InterfaceQuery {
     pub(crate) fn driver(&self, name: &str) -> io::Result<String> {
         // `struct ethtool_drvinfo`: 32 bytes of name behind the command.
         let bytes: Vec<u8> = bytes_of(&self.ethtool(name, &[ETHTOOL_DRIVER])?[1..9]);
-        let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-        Ok(String::from_utf8_lossy(name).into_owned())
+        Ok(until_nul(&bytes).into_owned())
     }
 
     /// Which fields of packets of this `flow_type` the NIC hashes: `RXH_` bits.

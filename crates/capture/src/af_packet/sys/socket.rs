@@ -167,12 +167,6 @@ impl PacketSocket {
         option(self, libc::SOL_PACKET, libc::PACKET_STATISTICS)
     }
 
-    /// Takes the error that waits at the socket, if there is one.
-    pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
-        let error = sockopt::socket_error(self)?;
-        Ok(error.err().map(io::Error::from))
-    }
-
     /// Sets an option of packet(7).
     fn set_packet<T: Plain>(&self, name: c_int, value: &T) -> io::Result<()> {
         set_option(self, libc::SOL_PACKET, name, value)

@@ -23,6 +23,7 @@ use crate::{
     clock::{self, SECOND_NS},
     host::HostUse,
     live::{ABSENT_LOOK_NS, Drain, Engine as _, Live},
+    sys::take_error,
 };
 
 /// How long between two looks at an interface that the host uses.
@@ -87,7 +88,7 @@ impl XdpEngine {
     }
 
     fn look_while_bound(&mut self, live: &mut Live, now_ns: i64) -> Result<(), SourceError> {
-        let error = self.opened.channel.socket.take_error();
+        let error = take_error(&self.opened.channel.socket);
         let error = error.map_err(|error| self.taken.error("getsockopt(SO_ERROR)", error))?;
         self.is_removed = error.is_some();
         if !self.is_removed {
@@ -147,7 +148,7 @@ impl XdpEngine {
     }
 
     fn see_removal(&mut self) {
-        let error = self.opened.channel.socket.take_error();
+        let error = take_error(&self.opened.channel.socket);
         self.is_removed |= error.is_ok_and(|error| error.is_some());
     }
 

@@ -6,7 +6,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
-use crate::sys::check;
+use crate::{netlink::until_nul, sys::check};
 
 /// Commands.
 const MAP_CREATE: i32 = 0;
@@ -219,8 +219,7 @@ fn explained<T>(mut load: impl FnMut(Option<&mut [u8]>) -> io::Result<T>) -> io:
         // The log is of another failure: cut off, or interrupted.
         return Err(error);
     }
-    let words = log.split(|byte| *byte == 0).next().unwrap_or_default();
-    let words = String::from_utf8_lossy(words);
+    let words = until_nul(&log);
     // The verifier's own words tell more than EINVAL or EACCES.
     Err(match words.lines().rev().find(|line| !line.is_empty()) {
         Some(line) => io::Error::new(error.kind(), format!("{error}: {line}")),

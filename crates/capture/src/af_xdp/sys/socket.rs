@@ -121,12 +121,6 @@ impl XdpSocket {
         Ok(bind(self, &SocketAddrXdp::new(flags, index, queue))?)
     }
 
-    /// Takes the error that the kernel left, if any: `ENETDOWN` when the interface was removed.
-    pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
-        let error = sockopt::socket_error(self)?;
-        Ok(error.err().map(io::Error::from))
-    }
-
     /// Counters since the socket was made.
     pub(crate) fn statistics(&self) -> io::Result<XdpStatistics> {
         Ok(sockopt::xdp_statistics(self)?)

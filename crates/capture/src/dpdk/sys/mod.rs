@@ -300,10 +300,10 @@ pub(super) struct MbufBurst {
     frames: Box<[RawFrame]>,
     count: usize,
     /// They are whole packets in buffers of this burst's pool, which nobody else refers to.
-    is_plain: bool,
+    pub(super) is_plain: bool,
     memory: NonNull<u8>,
     memory_bytes: usize,
-    own_at: usize,
+    pub(super) own_at: usize,
     view: View,
     port: Arc<Port>,
 }
@@ -384,21 +384,11 @@ impl MbufBurst {
         &self.frames[..self.count]
     }
 
-    /// Whether all of them have a [`place`](RawFrame::place), in buffers of this burst's pool.
-    pub(super) fn is_plain(&self) -> bool {
-        self.is_plain
-    }
-
     /// What the device's clock showed, in units of its own, when frame `index` came. Panics unless it is stamped.
     pub(super) fn stamp(&self, index: usize) -> u64 {
         assert!(self.frames()[index].is_stamped);
         // SAFETY: the buffer was received and not freed; a frame is stamped only where there is a place for stamps.
         unsafe { rsd_stamp(&raw const self.view, self.mbufs[index]) }
-    }
-
-    /// Where the bytes start that belong to this value: room for a burst of the longest frames.
-    pub(super) fn own_at(&self) -> usize {
-        self.own_at
     }
 
     /// Copies frame `index` to `to` of [`Self::memory`], at most `room` bytes. Returns how many. Panics unless there is such a frame,

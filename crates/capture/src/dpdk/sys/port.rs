@@ -78,7 +78,7 @@ impl Drop for Pool {
 #[derive(Debug)]
 pub(crate) struct Opening {
     // Dropped in this order: the port is closed by a thread that is still alone.
-    port: Port,
+    pub(crate) port: Port,
     alone: Alone,
 }
 
@@ -96,11 +96,6 @@ impl Opening {
             _environment: environment,
         };
         Self { port, alone }
-    }
-
-    /// What it can be asked already.
-    pub(crate) fn port(&self) -> &Port {
-        &self.port
     }
 
     /// Lets other threads open and close ports.

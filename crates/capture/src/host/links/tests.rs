@@ -154,7 +154,7 @@ fn naive(made: &[Made], index: u32) -> BTreeMap<u32, bool> {
 }
 
 fn read_all(bytes: &[u8]) -> std::io::Result<List<Link>> {
-    let mut list = List::default();
+    let mut list = List::EMPTY;
     list.take(bytes, 1, &mut Link::read)?;
     Ok(list)
 }

@@ -73,7 +73,7 @@ impl PcapEngine {
         let (Some(socket), Some(link), true) = (&self.socket, &self.link, live.is_running()) else {
             return Ok(());
         };
-        if live.presence.is_gone() {
+        if live.presence.is_gone {
             if let Some((index, is_up)) = link.bind(socket)? {
                 live.found(is_up);
                 if let Some(counters) = &mut live.counters {
@@ -103,7 +103,7 @@ impl PcapEngine {
                 .is_ok_and(|index| link.is_up(index).is_some()),
             _ => true,
         };
-        if !live.presence.is_gone() {
+        if !live.presence.is_gone {
             live.look_due_ns = i64::MIN;
         }
         if !live.is_running() || !was_there {

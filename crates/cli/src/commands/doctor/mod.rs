@@ -101,7 +101,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     } else {
         put(&report.text(wants_colour()))?
     };
-    Ok(if report.loses_packets() {
+    Ok(if report.loses_packets {
         Code::Failed.into()
     } else {
         done
@@ -111,19 +111,12 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 /// All findings; of interfaces only those in `wanted`, unless it is empty.
 fn findings(wanted: &[String]) -> Result<Vec<Finding>, Failure> {
     let interfaces = interface::gather(wanted)?;
-    let names = if wanted.is_empty() {
-        interfaces
-            .iter()
-            .map(|one| one.summary.name.as_str())
-            .collect()
-    } else {
-        wanted.iter().map(String::as_str).collect::<Vec<_>>()
-    };
+    let names = interfaces.iter().map(|one| one.summary.name.as_str());
     let (sys, proc) = (Path::new("/sys"), Path::new("/proc"));
     let mut findings = vec![permission::finding()];
     findings.extend(memory::findings());
     findings.extend(pages::findings());
-    findings.extend(numa::findings(&Topology::read(sys, names.into_iter())));
+    findings.extend(numa::findings(&Topology::read(sys, names)));
     let in_sysfs = interfaces.iter().filter(|one| one.in_sysfs);
     findings.extend(in_sysfs.filter_map(|one| irq::finding(sys, proc, &one.summary.name)));
     findings.extend(kernel::findings());

@@ -13,7 +13,7 @@ pub(super) struct Report {
     findings: Vec<Finding>,
     /// Checks that found nothing to look at: a virtual interface has no receive ring.
     not_checked: Vec<&'static str>,
-    loses_packets: bool,
+    pub(super) loses_packets: bool,
 }
 
 impl Report {
@@ -27,11 +27,6 @@ impl Report {
             findings,
             loses_packets,
         }
-    }
-
-    /// Whether a finding is a warning.
-    pub(super) fn loses_packets(&self) -> bool {
-        self.loses_packets
     }
 
     /// Columns for people: severity, what was looked at, what is; below, unless all is well, what to do. At the end what there was
@@ -140,9 +135,9 @@ mod tests {
     #[test]
     fn only_warnings_lose_packets() {
         let mut findings = report().findings;
-        assert!(Report::new(findings.clone(), &[]).loses_packets());
+        assert!(Report::new(findings.clone(), &[]).loses_packets);
         findings.pop();
-        assert!(!Report::new(findings, &[]).loses_packets());
-        assert!(!Report::new(Vec::new(), &[]).loses_packets());
+        assert!(!Report::new(findings, &[]).loses_packets);
+        assert!(!Report::new(Vec::new(), &[]).loses_packets);
     }
 }

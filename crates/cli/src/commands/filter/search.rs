@@ -68,7 +68,15 @@ pub(super) fn search<R: Read>(
         for record in reader.records() {
             let interface = &interfaces[usize::from(record.interface)];
             let data = &memory[record.offset..record.offset + record.captured_len as usize];
-            if links.take(interface, record.interface, data, record.wire_len) {
+            let packet = PacketView {
+                link_type: interface.link_type,
+                mode: Mode::Savefile,
+                interface: record.interface,
+                aux: Aux::default(),
+                data,
+                wire_len: record.wire_len,
+            };
+            if links.filter.matches(&packet) {
                 output.packet(interface, record, data)?;
             }
         }
@@ -111,18 +119,6 @@ impl Links {
         }
         self.known = interfaces.len();
         Ok(())
-    }
-
-    #[inline]
-    fn take(&self, interface: &Interface, index: u16, data: &[u8], wire_len: u32) -> bool {
-        self.filter.matches(&PacketView {
-            link_type: interface.link_type,
-            mode: Mode::Savefile,
-            interface: index,
-            aux: Aux::default(),
-            data,
-            wire_len,
-        })
     }
 
     /// The link types that do not count, if there are others that do. A file without interfaces has no say about the

@@ -68,7 +68,7 @@ impl<'t> Output<'t> {
                 ..Interface::new(LinkType::ETHERNET)
             };
             Capture::pcapng(file, ByteOrder::default()).and_then(|mut capture| {
-                capture.add_interface(&interface)?;
+                capture.add_interfaces(&[interface])?;
                 Ok(capture)
             })
         } else {

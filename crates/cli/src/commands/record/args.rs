@@ -264,7 +264,7 @@ impl Args {
         if offline && self.rx_threads > 1 {
             notes.push("--rx-threads: files are read by one thread".to_owned());
         }
-        if self.live.asks_for_cpus() && !self.interfaces.iter().any(|name| has_engine(name)) {
+        if self.live.cpus.is_some() && !self.interfaces.iter().any(|name| has_engine(name)) {
             notes.push("--cpus: there is no interface whose threads it could pin".to_owned());
         }
         let config = Config {

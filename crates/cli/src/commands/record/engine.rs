@@ -76,11 +76,6 @@ impl Engine {
             Self::Dpdk => "dpdk",
         }
     }
-
-    /// Whether it may take an interface away from the host.
-    fn takes_away(self) -> bool {
-        matches!(self, Self::AfXdp | Self::Dpdk)
-    }
 }
 
 impl EngineArgs {
@@ -109,7 +104,7 @@ impl EngineArgs {
         let usage = |message: &str| SourceError::Usage(message.to_owned());
         let engine = self.engine_of(&config.interface);
         let none = |is: fn(Engine) -> bool| !interfaces.iter().any(|one| is(self.engine_of(one)));
-        if self.take_interface && none(Engine::takes_away) {
+        if self.take_interface && none(|one| matches!(one, Engine::AfXdp | Engine::Dpdk)) {
             let dpdk = if cfg!(feature = "dpdk") {
                 " and dpdk"
             } else {

@@ -30,7 +30,7 @@ pub(crate) struct LiveArgs {
     /// CPUs for the capture threads of all interfaces, in turns, like 2-5,8; the threads of `TCP@` and `generate:` run anywhere [default: those
     /// near the interface]
     #[arg(long, value_name = "LIST")]
-    cpus: Option<CpuList>,
+    pub(crate) cpus: Option<CpuList>,
 
     /// Memory of each capture thread for packets that came and were not read yet [default: 64MiB with af-xdp and pcap; with af-packet by the
     /// speed of the link and the memory of this machine]
@@ -60,11 +60,6 @@ impl LiveArgs {
     /// The CPUs that the threads of all interfaces share.
     pub(crate) fn cpus(&self) -> CpuTurns {
         CpuTurns::new(self.cpus.clone().unwrap_or_default())
-    }
-
-    /// Whether any CPU was asked for.
-    pub(crate) fn asks_for_cpus(&self) -> bool {
-        self.cpus.is_some()
     }
 
     /// How to capture from `interface`, by threads on `cpus`.

@@ -21,7 +21,7 @@ use retroscope_capture::{
     pcap_over_ip::{TcpSource, is_address},
 };
 use retroscope_pcapfile::TextAllowance;
-use retroscope_recorder::{Config, Recorder, StartError, SystemClock};
+use retroscope_recorder::{Config, Recorder, StartError, Summary, SystemClock};
 use retroscope_ring::RingError;
 use retroscope_script::ScriptError;
 
@@ -99,7 +99,7 @@ fn start(
     );
     if args.json && matches!(result, Err(StartError::Source(_))) {
         // Who reads the summary of a damaged file gets one, with nothing in it.
-        summary::print_nothing()?;
+        summary::print_json(&Summary::default())?;
     }
     let mut recorder = result.map_err(|error| refused(&error))?;
     // Whoever reads that it records may send a signal at once.

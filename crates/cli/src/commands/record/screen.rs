@@ -52,12 +52,6 @@ impl Lines {
         true
     }
 
-    /// Whether their time is over.
-    fn are_over(&self) -> bool {
-        self.since
-            .is_some_and(|since| since.elapsed() >= LINES_PERIOD)
-    }
-
     /// Begins anew; what was not printed, in a line.
     fn cut(&mut self, quiet: bool) -> Option<String> {
         let Missed {
@@ -204,7 +198,8 @@ impl Screen {
 
     /// Draws or prints the status when it is time.
     pub(crate) fn tick(&mut self, recorder: &Recorder) {
-        if self.lines.are_over()
+        let since = self.lines.since;
+        if since.is_some_and(|since| since.elapsed() >= LINES_PERIOD)
             && let Some(text) = self.lines.cut(self.quiet)
         {
             self.line(&text);

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{Args, screen::source_line};
 use crate::{
-    failure::{Code, Failure, print, say},
+    failure::{Code, Failure, put, put_json, say},
     units::{counted, show_size},
 };
 
@@ -154,7 +154,8 @@ fn hits_line(hits: &HitCounts) -> String {
     format!("triggers {triggers}, suppressed {suppressed}{by}")
 }
 
-fn print_json(summary: &Summary) -> Result<(), Failure> {
+/// The object of `--json`.
+pub(crate) fn print_json(summary: &Summary) -> Result<(), Failure> {
     let suppressed = summary.hits.suppressed;
     let json = Json {
         sources: &summary.sources,
@@ -174,14 +175,7 @@ fn print_json(summary: &Summary) -> Result<(), Failure> {
         dumps_before: summary.dumps_before,
         dumps: &summary.dumps,
     };
-    let line = serde_json::to_string(&json).map_err(std::io::Error::from);
-    line.and_then(|line| print(&(line + "\n")))
-        .map_err(|error| Failure::failed(format!("cannot write the summary: {error}")))
-}
-
-/// The object of `--json` for a recording that did not start.
-pub(crate) fn print_nothing() -> Result<(), Failure> {
-    print_json(&Summary::default())
+    put_json(&json).map(drop)
 }
 
 /// `-D`.
@@ -202,6 +196,5 @@ pub(crate) fn print_interfaces() -> Result<ExitCode, Failure> {
         let (name, kind) = (interface.name, interface.kind);
         text.push_str(&format!("{name}\t{kind}, {state}{supported}\n"));
     }
-    print(&text).map_err(Failure::failed)?;
-    Ok(ExitCode::SUCCESS)
+    put(&text)
 }

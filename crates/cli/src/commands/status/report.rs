@@ -126,7 +126,33 @@ impl Report {
         });
         let oldest = spans.clone().min_by_key(|(_, from, _)| from.0);
         let newest = spans.clone().max_by_key(|(_, _, to)| to.0);
-        let bucket_list = spans.map(|(bucket, from, to)| BucketJson::new(bucket, from.1, to.1));
+        let bucket_list = spans.map(|(bucket, from, to)| BucketJson {
+            index: bucket.bucket.index,
+            generation: bucket.bucket.generation,
+            state: if bucket.state == AttachedState::Open {
+                "open"
+            } else {
+                "closed"
+            },
+            producer: bucket.producer,
+            sequence: bucket.sequence,
+            first: bucket.first,
+            packets: bucket.packets,
+            bytes: bucket.bytes,
+            from: rfc3339(from.1),
+            to: rfc3339(to.1),
+        });
+        let producer_json = |producer: &AttachedProducer| ProducerJson {
+            published: producer.published,
+            published_bytes: producer.published_bytes,
+            watermark: (producer.watermark_ns.filter(|&ns| ns != i64::MAX)).map(rfc3339),
+        };
+        let interface_json = |entry: InterfaceEntry| InterfaceJson {
+            // The name is foreign: it goes to a terminal.
+            name: entry.name.replace(char::is_control, "?"),
+            link_type: entry.link_type,
+            snaplen: entry.snaplen,
+        };
         let writer = attached.writer()?;
         let history = history(attached, writer, &producers)?;
         // Foreign numbers: their sums may be anything.
@@ -164,8 +190,8 @@ impl Report {
             whole_since: history.map(|(since_ns, _)| rfc3339(since_ns)),
             held_seconds: history.map(|(_, ns)| ns as f64 / 1e9),
             bucket_list: list_buckets.then(|| bucket_list.collect()),
-            producers: producers.iter().map(ProducerJson::new).collect(),
-            interfaces: interfaces.into_iter().map(InterfaceJson::new).collect(),
+            producers: producers.iter().map(producer_json).collect(),
+            interfaces: interfaces.into_iter().map(interface_json).collect(),
             interfaces_unlisted,
         })
     }
@@ -301,47 +327,4 @@ fn offset_ns(steps: &[Step], bucket: &AttachedBucket) -> i64 {
         .filter(|step| step.producer == bucket.producer && step.first <= bucket.first);
     let last = before.max_by_key(|step| step.first);
     last.map_or(0, |step| step.offset_ns)
-}
-
-impl ProducerJson {
-    fn new(producer: &AttachedProducer) -> Self {
-        let watermark_ns = producer.watermark_ns.filter(|&ns| ns != i64::MAX);
-        Self {
-            published: producer.published,
-            published_bytes: producer.published_bytes,
-            watermark: watermark_ns.map(rfc3339),
-        }
-    }
-}
-
-impl InterfaceJson {
-    fn new(entry: InterfaceEntry) -> Self {
-        // The name is foreign: it goes to a terminal.
-        Self {
-            name: entry.name.replace(char::is_control, "?"),
-            link_type: entry.link_type,
-            snaplen: entry.snaplen,
-        }
-    }
-}
-
-impl BucketJson {
-    fn new(bucket: &AttachedBucket, from_ns: i64, to_ns: i64) -> Self {
-        Self {
-            index: bucket.bucket.index,
-            generation: bucket.bucket.generation,
-            state: if bucket.state == AttachedState::Open {
-                "open"
-            } else {
-                "closed"
-            },
-            producer: bucket.producer,
-            sequence: bucket.sequence,
-            first: bucket.first,
-            packets: bucket.packets,
-            bytes: bucket.bytes,
-            from: rfc3339(from_ns),
-            to: rfc3339(to_ns),
-        }
-    }
 }
