@@ -12,7 +12,7 @@ use crate::{
 /// A name, and a socket to ask about who has it.
 #[derive(Debug)]
 pub(crate) struct NamedInterface {
-    name: String,
+    pub(crate) name: String,
     pub(crate) query: InterfaceQuery,
 }
 
@@ -35,10 +35,6 @@ impl NamedInterface {
             .map_err(|error| SourceError::system(name, "socket(AF_UNIX)", error))?;
         let name = name.to_owned();
         Ok(Self { name, query })
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
     }
 
     /// The interface that has the name now.

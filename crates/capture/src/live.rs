@@ -433,7 +433,7 @@ impl<E: Engine + 'static> Queue for LiveQueue<E> {
     }
 
     fn watermark(&self) -> Option<i64> {
-        let time_ns = self.live.watermark.time_ns();
+        let time_ns = self.live.watermark.time_ns;
         self.live.is_stamped_here().then_some(time_ns)
     }
 

@@ -10,7 +10,7 @@ use crate::clock::{CLOCK_STEP_NS, Now};
 /// The promise of a queue that nothing older will come. It moves on only, but for a system clock that is set back.
 #[derive(Debug)]
 pub(crate) struct Watermark {
-    time_ns: i64,
+    pub(crate) time_ns: i64,
     /// The last stamp of the burst that is being lent, or was lent last.
     burst_ns: i64,
     /// From the stamp of a packet to when the engine can see it, at most.
@@ -26,11 +26,6 @@ impl Watermark {
             burst_ns: time_ns,
             placing_ns,
         }
-    }
-
-    /// What is promised.
-    pub(crate) fn time_ns(&self) -> i64 {
-        self.time_ns
     }
 
     /// A burst is lent whose newest stamp is `newest_ns`: the promise covers only the bursts before it. `clock_ns`: what the system
@@ -127,26 +122,26 @@ mod tests {
     #[test]
     fn it_never_passes_the_burst_that_is_lent() {
         let mut watermark = Watermark::new(1000, PLACING_NS);
-        assert_eq!(watermark.time_ns(), 990);
+        assert_eq!(watermark.time_ns, 990);
         watermark.on_burst(2000, Some(2005));
-        assert_eq!(watermark.time_ns(), 990, "the burst is being lent");
+        assert_eq!(watermark.time_ns, 990, "the burst is being lent");
         watermark.on_burst(3000, Some(3000));
-        assert_eq!(watermark.time_ns(), 1990);
+        assert_eq!(watermark.time_ns, 1990);
         watermark.on_given_back();
-        assert_eq!(watermark.time_ns(), 2990);
+        assert_eq!(watermark.time_ns, 2990);
     }
 
     #[test]
     fn it_follows_the_clock_in_silence_and_goes_back_with_it_only() {
         let mut watermark = Watermark::new(1000, PLACING_NS);
         watermark.on_silence(5000);
-        assert_eq!(watermark.time_ns(), 4990);
+        assert_eq!(watermark.time_ns, 4990);
         watermark.on_silence(4000);
         watermark.on_burst(4500, Some(5000));
         watermark.on_given_back();
-        assert_eq!(watermark.time_ns(), 4990, "never back");
+        assert_eq!(watermark.time_ns, 4990, "never back");
         watermark.on_clock_set_back(100);
-        assert_eq!(watermark.time_ns(), 90);
+        assert_eq!(watermark.time_ns, 90);
     }
 
     #[test]
@@ -156,18 +151,18 @@ mod tests {
         watermark.on_clock_set_back(5000);
         watermark.on_burst(1_000_000, Some(5100));
         watermark.on_given_back();
-        assert_eq!(watermark.time_ns(), 5090);
+        assert_eq!(watermark.time_ns, 5090);
         // Nobody has told of this one.
         watermark.on_burst(5200, Some(5200));
         watermark.on_burst(3000, Some(3000));
-        assert_eq!(watermark.time_ns(), 2990);
+        assert_eq!(watermark.time_ns, 2990);
         watermark.on_burst(3100, Some(3100));
         watermark.on_given_back();
-        assert_eq!(watermark.time_ns(), 3090);
+        assert_eq!(watermark.time_ns, 3090);
         // Another clock may be ahead.
         watermark.on_burst(9000, None);
         watermark.on_given_back();
-        assert_eq!(watermark.time_ns(), 8990);
+        assert_eq!(watermark.time_ns, 8990);
     }
 
     #[test]

@@ -190,7 +190,7 @@ impl fmt::Display for CommunityTerm {
 /// compiled once for each link type, by whichever thread comes first.
 #[derive(Debug, Default)]
 pub(crate) struct Piece {
-    text: String,
+    pub(crate) text: String,
     /// The template as it was typed, for errors to point into.
     source: Arc<str>,
     segments: Vec<Segment>,
@@ -240,11 +240,6 @@ impl Piece {
         });
     }
 
-    /// The text with the values in it.
-    pub(crate) fn text(&self) -> &str {
-        &self.text
-    }
-
     fn lock(&self) -> MutexGuard<'_, Vec<Made>> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -269,10 +264,6 @@ impl Piece {
         }
         all.push((link, made.clone()));
         made
-    }
-
-    pub(crate) fn has_name(&self) -> bool {
-        self.name.is_some()
     }
 
     /// The system is asked for no name any more.

@@ -130,7 +130,7 @@ impl Filter {
     /// Whether it holds names that the system is asked for when it is prepared.
     #[must_use]
     pub fn has_names(&self) -> bool {
-        self.filled.pieces.iter().any(|piece| piece.has_name())
+        self.filled.pieces.iter().any(|piece| piece.name.is_some())
     }
 
     /// From now on the system is asked for no name, by no filter of the same expression: see [`Template::seal`].

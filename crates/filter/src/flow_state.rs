@@ -16,7 +16,7 @@ pub struct FlowState {
     /// Whether a datagram belongs to the flow, as its first fragment told.
     datagrams: Datagrams<bool>,
     /// One was forgotten.
-    has_forgotten: bool,
+    pub has_forgotten: bool,
     /// The flow of a trigger packet that was a later fragment, once its first fragment told.
     learned: Option<FlowKey>,
 }
@@ -73,13 +73,6 @@ impl FlowState {
             FlowTerm::Key { key, .. } => Some(key),
             FlowTerm::Datagram(_) => self.learned,
         }
-    }
-
-    /// Whether a datagram was forgotten because there were too many. Its later fragments are then undecided, though its first
-    /// one was seen.
-    #[must_use]
-    pub fn has_forgotten(&self) -> bool {
-        self.has_forgotten
     }
 }
 

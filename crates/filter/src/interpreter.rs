@@ -14,19 +14,8 @@ use crate::frame::PackedAux;
 /// 8 bytes, and a packet at most 256 KiB.
 pub(crate) const BACKWARD_JUMPS_MAX: u32 = 65_536;
 
-/// Runs validated instructions. `aux` is `None` where absolute loads always mean the packet.
+/// Runs validated instructions; `None` stands for 0. `aux` is `None` where absolute loads always mean the packet.
 pub(crate) fn run(
-    instructions: &[Instruction],
-    packet: &[u8],
-    wire_len: u32,
-    aux: Option<PackedAux>,
-) -> u32 {
-    // `None` ends the run with 0.
-    try_run(instructions, packet, wire_len, aux).unwrap_or(0)
-}
-
-#[inline(always)]
-fn try_run(
     instructions: &[Instruction],
     packet: &[u8],
     wire_len: u32,

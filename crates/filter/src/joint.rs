@@ -91,7 +91,7 @@ impl Joint {
     /// What became of the programs together, if they run as one function.
     #[must_use]
     pub fn native(&self) -> Option<NativeInfo> {
-        self.shared.code.get().map(Code::info)
+        self.shared.code.get().map(|code| code.info)
     }
 
     /// Says which programs keep any byte of each of at most [`Self::MANY`] frames: bit `n` of a frame's result is that of

@@ -16,6 +16,19 @@ pub struct LinkContext {
     pub optimize: bool,
 }
 
+impl LinkContext {
+    /// With libpcap's optimizer.
+    #[must_use]
+    pub fn new(link_type: LinkType, snaplen: u32, mode: Mode) -> Self {
+        Self {
+            link_type,
+            snaplen,
+            mode,
+            optimize: true,
+        }
+    }
+}
+
 /// Whether packets come from a file or from an interface: libpcap compiles some primitives for one of them only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {

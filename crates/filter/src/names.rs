@@ -196,12 +196,7 @@ fn is_identifier(word: &str, libpcap: &mut Option<Handle>) -> bool {
     if !word.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '\\') {
         return false;
     }
-    let link = LinkContext {
-        link_type: IEEE802_11,
-        snaplen: 0,
-        mode: Mode::Savefile,
-        optimize: false,
-    };
+    let link = LinkContext::new(IEEE802_11, 0, Mode::Savefile);
     if libpcap.is_none() {
         *libpcap = Handle::open(&link).ok();
     }

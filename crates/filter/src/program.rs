@@ -122,7 +122,7 @@ impl Program {
             ..
         } = &*self.shared;
         let aux = ancillary.then(|| frame.aux);
-        interpreter::run(instructions, frame.data(), frame.wire_len(), aux)
+        interpreter::run(instructions, frame.data(), frame.wire_len(), aux).unwrap_or(0)
     }
 
     /// Runs the program on at most [`Self::MANY`] packets: bit `n` of the result tells whether [`Self::run`] keeps any byte of
@@ -158,7 +158,7 @@ impl Program {
     /// What became of the program, if it runs as machine code.
     #[must_use]
     pub fn native(&self) -> Option<NativeInfo> {
-        self.shared.native.get().map(Code::info)
+        self.shared.native.get().map(|code| code.info)
     }
 
     /// Whether it is short enough to run as one function with others ([`Joint`](crate::Joint)).

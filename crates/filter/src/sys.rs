@@ -124,12 +124,7 @@ fn bpf_filter_of(program: &Program, frame: &Frame<'_>) -> u32 {
 /// libpcap's name for a link type, without `DLT_`: `EN10MB`. `None`: it has none.
 #[must_use]
 pub fn link_type_name(link_type: LinkType) -> Option<&'static str> {
-    let link = LinkContext {
-        link_type,
-        snaplen: 0,
-        mode: Mode::Savefile,
-        optimize: false,
-    };
+    let link = LinkContext::new(link_type, 0, Mode::Savefile);
     Handle::open(&link).ok()?.link_type_name()
 }
 

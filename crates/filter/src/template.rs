@@ -178,7 +178,7 @@ impl Template {
     /// Whether it holds names that the system is asked for when it is compiled.
     #[must_use]
     pub fn has_names(&self) -> bool {
-        self.fixed().any(|piece| piece.has_name())
+        self.fixed().any(|piece| piece.name.is_some())
     }
 
     /// Pieces in which nothing is filled in.

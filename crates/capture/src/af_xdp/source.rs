@@ -72,22 +72,6 @@ impl XdpSource {
         self.shunt.clone()
     }
 
-    /// Takes it in the first mode that driver and kernel can follow.
-    fn take_best(
-        taken: &TakenInterface,
-        index: i32,
-        chunk_bytes: u32,
-        (better, last): (Vec<TakeMode>, TakeMode),
-    ) -> Result<(Attachment, Held, Vec<Opened>), SourceError> {
-        for take_mode in better {
-            match Self::take(taken, index, chunk_bytes, take_mode) {
-                Err(SourceError::System { error, .. }) if is_unsupported(&error) => {}
-                outcome => return outcome,
-            }
-        }
-        Self::take(taken, index, chunk_bytes, last)
-    }
-
     /// Attaches the program and makes the sockets, as planned.
     fn take(
         taken: &TakenInterface,
@@ -173,9 +157,12 @@ impl Source for XdpSource {
             LARGE_CHUNK
         };
         let bytes_max = chunk_bytes - HEADROOM;
-        let take_modes = TakeMode::all(bytes_max, fits(chunk_bytes), is_linux(JOINS_BUFFERS));
-        let (attachment, held, mut opened) =
-            Self::take_best(&taken, found.index, chunk_bytes.into(), take_modes)?;
+        let (better, last) = TakeMode::all(bytes_max, fits(chunk_bytes), is_linux(JOINS_BUFFERS));
+        let take = |take_mode| Self::take(&taken, found.index, chunk_bytes.into(), take_mode);
+        // The first mode that driver and kernel can follow.
+        let is_followed = |outcome: &Result<_, SourceError>| !matches!(outcome, Err(SourceError::System { error, .. }) if is_unsupported(error));
+        let outcome = better.into_iter().map(take).find(is_followed);
+        let (attachment, held, mut opened) = outcome.unwrap_or_else(|| take(last))?;
         let queues = u32::try_from(opened.len()).unwrap_or(QUEUES_MAX);
         (queues..QUEUES_MAX).for_each(|other| attachment.set_open(other, true));
         let few_spares = open_spares(&taken, &mut opened);

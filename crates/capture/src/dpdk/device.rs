@@ -11,17 +11,12 @@ const RING_OF_AF_PACKET: &str = "framecnt=16384,blocksz=1048576";
 /// A device and its arguments: `net_pcap0,rx_pcap=a.pcap`, `0000:03:00.0`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Device {
-    name: String,
+    pub(super) name: String,
     /// Without the comma in front; may be empty.
     arguments: String,
 }
 
 impl Device {
-    /// The name alone, by which its port is found: a PCI address has its domain.
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
     /// Name and arguments.
     pub(super) fn full(&self) -> String {
         if self.arguments.is_empty() {
@@ -121,7 +116,7 @@ mod tests {
         let device: Device = "net_pcap0,rx_pcap=a.pcap,rx_pcap=b.pcap,infinite_rx=1"
             .parse()
             .unwrap();
-        assert_eq!(device.name(), "net_pcap0");
+        assert_eq!(&device.name, "net_pcap0");
         assert_eq!(device.value("infinite_rx"), Some("1"));
         assert_eq!(device.value("rx_pcap"), Some("a.pcap"));
         assert_eq!(device.value("pcap"), None);

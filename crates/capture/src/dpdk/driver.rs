@@ -82,7 +82,7 @@ mod tests {
 
     fn quirks(device: &str) -> DriverQuirks {
         let device: Device = device.parse().unwrap();
-        let driver = device.name().trim_end_matches(char::is_numeric).to_owned();
+        let driver = device.name.trim_end_matches(char::is_numeric).to_owned();
         DriverQuirks::of(&driver, &device)
     }
 

@@ -21,7 +21,7 @@ pub(super) struct LowerDevice {
 impl LowerDevice {
     /// Why a device that stood on it ends.
     pub(super) fn error(&self, device: &str) -> SourceError {
-        let name = self.interface.name();
+        let name = &self.interface.name;
         SourceError::Unsupported(format!(
             "{device}: {name} was removed, and a device of DPDK cannot follow to another: start the recording again, or use \
                  --engine af-packet, which goes on by itself"

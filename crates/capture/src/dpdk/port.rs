@@ -69,7 +69,7 @@ pub(super) fn open(
     config: &DpdkConfig,
     threads: u16,
 ) -> Result<Opened, SourceError> {
-    let name = device.name();
+    let name = &device.name;
     let mut alone = Alone::wait();
     let number = find(environment, device, &mut alone)?;
     let mut port = Opening::new(environment, number, alone);
@@ -147,12 +147,12 @@ pub(super) fn open(
 
 /// The port of a device, which is made if the environment has not made it at its start.
 fn find(environment: &Environment, device: &Device, alone: &mut Alone) -> Result<u16, SourceError> {
-    if let Ok(number) = environment.find(alone, device.name()) {
+    if let Ok(number) = environment.find(alone, &device.name) {
         return Ok(number);
     }
     environment
         .probe(alone, &device.with_defaults())
-        .map_err(|error| match refused("rte_dev_probe", device.name(), error) {
+        .map_err(|error| match refused("rte_dev_probe", &device.name, error) {
             SourceError::System { interface, error, .. } if device.is_pci() => SourceError::Unsupported(format!(
                     "DPDK cannot open {interface}: {error}. Is it bound to vfio-pci (dpdk-devbind.py -s), and are there hugepages \
                      (grep Huge /proc/meminfo)?"
@@ -160,8 +160,8 @@ fn find(environment: &Environment, device: &Device, alone: &mut Alone) -> Result
             other => other,
         })?;
     environment
-        .find(alone, device.name())
-        .map_err(|error| refused("rte_eth_dev_get_port_by_name", device.name(), error))
+        .find(alone, &device.name)
+        .map_err(|error| refused("rte_eth_dev_get_port_by_name", &device.name, error))
 }
 
 /// Receive queues to open: those that get packets anyway; else one for each thread, if the device can spread packets over them.
@@ -323,7 +323,7 @@ mod tests {
     fn queues_that_get_packets_anyway_are_all_opened() {
         let quirks = |device: &str| {
             let device: Device = device.parse().unwrap();
-            DriverQuirks::of(device.name().trim_end_matches(char::is_numeric), &device)
+            DriverQuirks::of(device.name.trim_end_matches(char::is_numeric), &device)
         };
         assert_eq!(queue_count(1, 4, 0, quirks("net_pcap0")), 4);
         assert_eq!(queue_count(3, 1024, 1, quirks("net_null0")), 3);

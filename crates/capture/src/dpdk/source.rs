@@ -45,7 +45,7 @@ impl DpdkSource {
                 return Err(SourceError::Usage(format!(
                     "{} may be an interface that this host uses, for /sys/bus/pci/devices does not tell ({error}): say \
                      --take-interface if it may be taken away",
-                    device.name()
+                    &device.name
                 )));
             }
         };
@@ -53,7 +53,7 @@ impl DpdkSource {
         for name in names {
             let used = HostUse::of(&name);
             if used.is_used() && !self.config.take_interface {
-                return Err(used.refusal(&name, device.name()));
+                return Err(used.refusal(&name, &device.name));
             }
             sentences.extend(used.notices(&name));
         }
@@ -67,7 +67,7 @@ impl DpdkSource {
             return Ok(None);
         };
         let interface = NamedInterface::new(name)?;
-        let is_socket_of = |driver: &str| device.name().starts_with(driver);
+        let is_socket_of = |driver: &str| device.name.starts_with(driver);
         let Ok(index) = interface.query.index(name) else {
             // `net_tap` names an interface that is still to be made, libpcap knows devices that are no interfaces.
             if is_socket_of("net_af_packet") || is_socket_of("net_af_xdp") {
@@ -94,7 +94,7 @@ impl DpdkSource {
 }
 
 fn system(device: &Device, call: &'static str, error: io::Error) -> SourceError {
-    SourceError::system(device.name(), call, error)
+    SourceError::system(&device.name, call, error)
 }
 
 /// Interfaces of the kernel that get no more packets when the device is opened: that of AF_XDP, and those of NICs whose driver in
@@ -102,7 +102,7 @@ fn system(device: &Device, call: &'static str, error: io::Error) -> SourceError 
 /// other folders between the two, as with virtio.
 fn taken_interfaces(device: &Device, sys: &Path) -> io::Result<Vec<String>> {
     if device.is_pci() {
-        let folder = sys.join("bus/pci/devices").join(device.name());
+        let folder = sys.join("bus/pci/devices").join(&device.name);
         let names = match fs::read_dir(folder.join("net")) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             entries => entries?
@@ -114,7 +114,7 @@ fn taken_interfaces(device: &Device, sys: &Path) -> io::Result<Vec<String>> {
         }
         return Ok(names);
     }
-    let is_xdp = device.name().starts_with("net_af_xdp");
+    let is_xdp = device.name.starts_with("net_af_xdp");
     let taken = device.value("iface").filter(|_| is_xdp);
     Ok(taken.map(str::to_owned).into_iter().collect())
 }
@@ -178,7 +178,7 @@ impl Source for DpdkSource {
             };
             let interface = InterfaceInfo {
                 time_resolution_ns,
-                ..InterfaceInfo::new(device.name(), LinkType::ETHERNET, time_domain)
+                ..InterfaceInfo::new(&device.name, LinkType::ETHERNET, time_domain)
             };
             let cpus = self.config.cpus.of_thread(&near);
             let notices = std::mem::take(&mut notices);
@@ -201,8 +201,7 @@ fn sentence(opened: &Opened, device: &Device) -> String {
     };
     format!(
         "{}: driver {}, {queues}, {threads}{host}",
-        device.name(),
-        opened.driver
+        &device.name, opened.driver
     )
 }
 

@@ -43,7 +43,7 @@ pub struct Generator {
     /// The flows of this share; frames go through them in turn.
     flows: Vec<Template>,
     trigger: Template,
-    schedule: Schedule,
+    pub(super) schedule: Schedule,
     /// The slot of the trigger, if the schedule has one.
     trigger_slot: Option<u64>,
     /// Frames `place_bytes` apart: those of background flows, and behind them the trigger's.
@@ -159,7 +159,7 @@ impl Generator {
 
     /// Makes the next frame of the schedule: its time in ns after the start, and its bytes. `None` at the end.
     pub fn next_frame(&mut self) -> Option<(i64, &[u8])> {
-        let offset_ns = self.next_offset_ns()?;
+        let offset_ns = self.schedule.offset_ns()?;
         self.take_back();
         if self.is_trigger_next() {
             self.push_trigger(offset_ns);
@@ -183,16 +183,6 @@ impl Generator {
         self.next = place + 1;
         self.lent.end = self.next;
         Some((offset_ns, frame))
-    }
-
-    /// Time of the next frame in ns after the start; `None` at the end.
-    pub(super) fn next_offset_ns(&self) -> Option<i64> {
-        self.schedule.offset_ns()
-    }
-
-    /// Frames of the schedule that are still to come.
-    pub(super) fn left(&self) -> u64 {
-        self.schedule.left()
     }
 
     /// Whether the schedule makes the next frame the trigger.
@@ -468,7 +458,7 @@ mod tests {
         for round in 0.. {
             generator.take_back();
             assert!(generator.burst().frames.is_empty());
-            if generator.left() == 0 {
+            if generator.schedule.left() == 0 {
                 break;
             }
             if generator.is_trigger_next() {
@@ -476,7 +466,7 @@ mod tests {
                 assert_eq!(generator.push(1, round), 0, "a burst of its own");
             } else {
                 for wanted in [1, usize::try_from(round).unwrap() % 300, 700] {
-                    let made = 5000 - usize::try_from(generator.left()).unwrap();
+                    let made = 5000 - usize::try_from(generator.schedule.left()).unwrap();
                     let next_stop = if made <= TRIGGER_SLOT {
                         TRIGGER_SLOT
                     } else {

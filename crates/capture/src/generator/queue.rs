@@ -151,7 +151,7 @@ impl GeneratorQueue {
             // On the schedule each frame has its own time, else all have that of their burst.
             let count = match self.is_scheduled {
                 true => 1,
-                false => usize::try_from(self.generator.left()).unwrap_or(usize::MAX),
+                false => usize::try_from(self.generator.schedule.left()).unwrap_or(usize::MAX),
             };
             if self.generator.push(count, time_ns) == 0 {
                 break;
@@ -162,7 +162,7 @@ impl GeneratorQueue {
 
     /// When the next frame is due, in ns after the start; `None` at the end.
     fn next_due_ns(&self, elapsed_ns: i64) -> Option<i64> {
-        let scheduled_ns = self.generator.next_offset_ns()?;
+        let scheduled_ns = self.generator.schedule.offset_ns()?;
         match self.is_scheduled {
             true => Some(scheduled_ns),
             false => (elapsed_ns < self.end_ns).then_some(elapsed_ns),

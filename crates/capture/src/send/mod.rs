@@ -225,7 +225,7 @@ impl LiveSender {
 
     /// Why the first of `frames` was not sent.
     fn error(&self, call: &'static str, error: io::Error, frames: &[FrameMeta]) -> SourceError {
-        let interface = self.interface.name().to_owned();
+        let interface = self.interface.name.clone();
         let query = &self.interface.query;
         match error.raw_os_error() {
             // An interface goes down before it is gone, and a socket gets the error once.

@@ -214,7 +214,8 @@ impl Translator<'_, '_> {
 
     /// The index of the table of some numbers, if one can be made. Source and destination are often compared with the same.
     fn table(&mut self, numbers: &[u32]) -> Option<usize> {
-        if let Some(known) = self.tables.iter().position(|table| table.is_of(numbers)) {
+        let is_known = |table: &ConstantSet| *table.constants == *numbers;
+        if let Some(known) = self.tables.iter().position(is_known) {
             return Some(known);
         }
         self.tables.push(ConstantSet::new(numbers)?);

@@ -23,7 +23,7 @@ pub(crate) struct Code<F> {
     _memory: Memory,
     /// Where the code looks constants up; it knows their addresses.
     _tables: Vec<Box<[u32]>>,
-    info: NativeInfo,
+    pub(crate) info: NativeInfo,
 }
 
 /// A mapping of its own.
@@ -63,11 +63,6 @@ impl<F> Code<F> {
             _tables: tables,
             info,
         })
-    }
-
-    /// What became of the program or programs.
-    pub(crate) fn info(&self) -> NativeInfo {
-        self.info
     }
 }
 

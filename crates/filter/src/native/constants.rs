@@ -7,7 +7,7 @@
 #[derive(Debug)]
 pub(super) struct ConstantSet {
     /// What it was made of, in that order.
-    constants: Box<[u32]>,
+    pub(super) constants: Box<[u32]>,
     /// A power of two of them. Free ones hold a constant whose slot is another one, so nothing is found there.
     pub(super) slots: Box<[u32]>,
     pub(super) multiplier: u32,
@@ -45,11 +45,6 @@ impl ConstantSet {
             }
         }
         None
-    }
-
-    /// Whether it was made of these.
-    pub(super) fn is_of(&self, constants: &[u32]) -> bool {
-        *self.constants == *constants
     }
 }
 

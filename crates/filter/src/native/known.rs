@@ -102,10 +102,6 @@ impl Bytes {
             ..self
         }
     }
-
-    pub(super) fn is_whole(self) -> bool {
-        self.mask == self.largest()
-    }
 }
 
 impl Facts {

@@ -211,7 +211,7 @@ impl Translator<'_, '_> {
             }
             _ => self.ins().bswap(bytes.raw),
         };
-        if bytes.is_whole() {
+        if bytes.mask == bytes.largest() {
             return number;
         }
         self.ins().band_imm_u(number, i64::from(bytes.mask))

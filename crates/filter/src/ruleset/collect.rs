@@ -28,13 +28,13 @@ impl Collector<'_> {
         let always = self.index.asked_always.iter();
         let elsewhere = self.index.asked_elsewhere.iter().filter(|_| is_unread);
         let asked = always.chain(elsewhere);
-        let mut found = self.memory.found();
+        let mut found = &self.memory.found[..self.memory.count];
         if asked.clone().next().is_none() {
             // Only frames of which something was found.
             while let Some(first) = found.first() {
                 let number = usize::from(first.frame);
                 found = self.frame(number, found, matches);
-                matches.end(number);
+                matches.end();
             }
             return;
         }
@@ -43,7 +43,7 @@ impl Collector<'_> {
             for rule in asked.clone() {
                 self.add(number, *rule, true, matches);
             }
-            matches.end(number);
+            matches.end();
         }
     }
 
@@ -115,7 +115,7 @@ impl Collector<'_> {
             return None;
         }
         let is_open = is_set(flags::PARTIAL)
-            || (is_set(flags::ORDERED) && self.memory.key(number).has(has::SHORT));
+            || (is_set(flags::ORDERED) && self.memory.keys[number].has(has::SHORT));
         let Some(body) = info.body.as_ref().filter(|_| is_open) else {
             return Some(false);
         };
@@ -130,7 +130,7 @@ impl Collector<'_> {
 
     fn subject(&self, number: usize) -> Subject<'_> {
         Subject {
-            key: self.memory.key(number),
+            key: &self.memory.keys[number],
             data: self.frames[number].data(),
             interface: self.interface,
         }

@@ -34,7 +34,7 @@ impl Finder<'_> {
     /// Looks up frames whose headers are read into the search memory.
     pub(super) fn find_more(&mut self, frames: &[Frame<'_>]) {
         for (number, frame) in (0..).zip(frames) {
-            let key = *self.memory.key(usize::from(number));
+            let key = self.memory.keys[usize::from(number)];
             self.look_up(At {
                 number,
                 data: frame.data(),

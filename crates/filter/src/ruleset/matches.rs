@@ -18,7 +18,6 @@ pub enum Sure {
 #[derive(Debug, Clone, Default)]
 pub struct Matches {
     hits: Vec<Hit>,
-    any: u64,
     /// Where the hits of the frame being looked at start.
     open: usize,
 }
@@ -31,12 +30,6 @@ struct Hit {
 }
 
 impl Matches {
-    /// Frames that some rule matches or may match: bit `n` is that of frame `n`.
-    #[must_use]
-    pub fn any(&self) -> u64 {
-        self.any
-    }
-
     /// Every match once: the index of the frame, the rule, and how sure that is. Frames come in their order, and a frame's
     /// rules by their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (usize, RuleId, Sure)> {
@@ -48,7 +41,6 @@ impl Matches {
 
     pub(super) fn clear(&mut self) {
         self.hits.clear();
-        self.any = 0;
         self.open = 0;
     }
 
@@ -62,11 +54,10 @@ impl Matches {
 
     /// Ends a frame.
     #[inline]
-    pub(super) fn end(&mut self, frame: usize) {
+    pub(super) fn end(&mut self) {
         if self.hits.len() == self.open {
             return;
         }
-        self.any |= 1 << frame;
         if self.hits.len() - self.open > 1 {
             self.sort();
         }

@@ -146,7 +146,7 @@ impl RuleReader {
         matches.clear();
         let index = &*self.index;
         let memory = &mut *self.memory;
-        memory.clear();
+        memory.count = 0;
         touch(frames);
         let its = |residue: &&Residue| residue.link_type == link_type;
         for residue in index.residues.iter().filter(its) {

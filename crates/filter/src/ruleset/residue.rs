@@ -278,7 +278,7 @@ mod tests {
         let mut memory = SearchMemory::default();
         residue.find(&frames, &mut [0; Joint::MANY], &mut memory);
         let mut rules = vec![Vec::new(); frames.len()];
-        for found in memory.found() {
+        for found in &memory.found[..memory.count] {
             assert!(found.is_sure);
             rules[usize::from(found.frame)].push(found.value);
         }

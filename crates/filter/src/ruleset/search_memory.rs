@@ -105,21 +105,6 @@ impl SearchMemory {
         }
     }
 
-    /// Forgets what was found.
-    pub(super) fn clear(&mut self) {
-        self.count = 0;
-    }
-
-    /// The headers of a frame that was read.
-    pub(super) fn key(&self, frame: usize) -> &Key {
-        &self.keys[frame]
-    }
-
-    /// What was found, in no order.
-    pub(super) fn found(&self) -> &[Found] {
-        &self.found[..self.count]
-    }
-
     /// Puts what was found into the order of frames.
     pub(super) fn sort(&mut self) {
         let found = &self.found[..self.count];

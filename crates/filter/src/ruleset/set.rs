@@ -298,12 +298,7 @@ impl RuleSet {
     }
 
     fn context(&self, link_type: LinkType) -> LinkContext {
-        LinkContext {
-            link_type,
-            snaplen: SNAPLEN,
-            mode: self.mode,
-            optimize: true,
-        }
+        LinkContext::new(link_type, SNAPLEN, self.mode)
     }
 
     /// Takes a rule out of the tables, not yet for readers; whether it was there.

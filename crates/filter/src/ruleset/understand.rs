@@ -25,7 +25,7 @@ pub(super) fn understand(filled: &Filled) -> Understood {
     let (expr, view) = if asks {
         (read(filled, &filled.plan, false), View::Plain)
     } else {
-        parse(filled.pieces[0].text())
+        parse(&filled.pieces[0].text)
     };
     let mut its_flags = if asks { flags::ASK } else { 0 };
     if is_ordered(&expr) {
@@ -73,7 +73,7 @@ fn read(filled: &Filled, plan: &Plan, is_negated: bool) -> Expr {
         // A load beyond the captured bytes makes a piece false. Then its opposite is true, whatever stands in it.
         Plan::Piece(index) if !is_negated => {
             let piece = filled.pieces.get(*index);
-            match piece.map(|piece| parse(piece.text())) {
+            match piece.map(|piece| parse(&piece.text)) {
                 Some((expr, View::Plain)) => return expr,
                 _ => Atom::Opaque,
             }

@@ -41,7 +41,7 @@ pub(super) struct PcapNg {
     /// Link types of all interfaces, each once.
     link_types: Vec<LinkType>,
     /// What is kept of the interfaces' names and descriptions.
-    texts: Texts,
+    pub(super) texts: Texts,
 }
 
 /// What it takes to decode an interface's packets.
@@ -63,11 +63,6 @@ impl PcapNg {
             link_types: Vec::new(),
             texts: Texts::new(texts),
         }
-    }
-
-    /// Whether a name or description was cut or left out so far.
-    pub(super) fn are_texts_cut(&self) -> bool {
-        self.texts.are_cut()
     }
 
     /// Parses the block at the start of `bytes`; a new interface goes to the end of `interfaces`.

@@ -184,7 +184,7 @@ impl<R: Read> Reader<R> {
     pub fn are_texts_cut(&self) -> bool {
         match &self.parser {
             Parser::Pcap(_) => false,
-            Parser::PcapNg(pcapng) => pcapng.are_texts_cut(),
+            Parser::PcapNg(pcapng) => pcapng.texts.are_cut,
         }
     }
 

@@ -32,7 +32,7 @@ pub(super) struct Texts {
     /// Bytes taken of it.
     taken: usize,
     /// Some text was cut or left out.
-    are_cut: bool,
+    pub(super) are_cut: bool,
 }
 
 impl Texts {
@@ -42,11 +42,6 @@ impl Texts {
             taken: 0,
             are_cut: false,
         }
-    }
-
-    /// Whether some text was cut or left out so far.
-    pub(super) fn are_cut(&self) -> bool {
-        self.are_cut
     }
 
     /// What is kept of a text option: UTF-8 if it keeps to the format, sometimes with a needless zero at the end. Empty where
@@ -97,7 +92,7 @@ mod tests {
     fn kept(value: &[u8]) -> (String, bool) {
         let mut texts = Texts::new(TextAllowance::default());
         let text = texts.keep(value);
-        (text, texts.are_cut())
+        (text, texts.are_cut)
     }
 
     #[test]
@@ -138,14 +133,14 @@ mod tests {
             assert_eq!(first.keep(&text).len(), 256);
         }
         assert_eq!(second.keep(&text[..255]).len(), 255);
-        assert!(!first.are_cut() && !second.are_cut());
+        assert!(!first.are_cut && !second.are_cut);
         assert_eq!(
             (first.keep(b"ab"), first.keep(b"c")),
             (String::new(), "c".to_owned())
         );
-        assert!(first.are_cut());
+        assert!(first.are_cut);
         drop(first);
         assert_eq!(second.keep(&text).len(), 256);
-        assert!(!second.are_cut());
+        assert!(!second.are_cut);
     }
 }

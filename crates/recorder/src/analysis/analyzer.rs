@@ -113,7 +113,7 @@ impl Analyzer {
         let promises = common.intake.promises();
         let mut director = Director::new(director);
         if live {
-            director.set_promises(promises.clone());
+            director.promises.clone_from(&promises);
         }
         let core = Core {
             director,
@@ -223,7 +223,7 @@ impl Core {
         if !self.live {
             // C0: Release, pairs with C1 in `Progress::reach`: the positions move after this, at the reader's next call.
             let clock = &self.common.packet_clock;
-            clock.store(self.director.clock_ns(), Ordering::Release);
+            clock.store(self.director.clock_ns, Ordering::Release);
         }
         self.publish_counters();
     }
@@ -283,7 +283,7 @@ impl Core {
         let time_ns = if self.live {
             now.ring_ns
         } else {
-            self.director.clock_ns()
+            self.director.clock_ns
         };
         if time_ns == i64::MIN {
             self.tell(Event::Notice(
@@ -394,7 +394,7 @@ impl Core {
         let clock_ns = if self.live {
             self.common.clock.now().ring_ns
         } else {
-            self.director.clock_ns()
+            self.director.clock_ns
         };
         self.send(Message::Close(Box::new(CloseOrder {
             id,
@@ -493,7 +493,7 @@ impl Core {
         ] {
             counter.store(n, Ordering::Relaxed);
         }
-        *lock(&shared.hits) = self.director.counts();
+        *lock(&shared.hits) = self.director.counts;
     }
 
     fn send(&mut self, message: Message) {

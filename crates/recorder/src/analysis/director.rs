@@ -105,16 +105,16 @@ const MINUTE_NS: i64 = 60_000_000_000;
 #[derive(Debug)]
 pub(crate) struct Director<K> {
     config: DirectorConfig,
-    clock_ns: i64,
-    mono_ns: i64,
+    pub(crate) clock_ns: i64,
+    pub(crate) mono_ns: i64,
     /// Hits that act later, and what they would dump: no two have the same order.
     waiting: BTreeMap<HitOrder, Result<K, Refusal>>,
     open: OpenDumps<K>,
     /// Nothing is to be done while the clock has not passed this, ns.
     due_ns: i64,
     next_id: u64,
-    armed: bool,
-    counts: HitCounts,
+    pub(crate) armed: bool,
+    pub(crate) counts: HitCounts,
     /// Dumps open now: live until their file is finished, offline until their window closes.
     places: Shares,
     /// The same, of triggers by hand.
@@ -127,7 +127,7 @@ pub(crate) struct Director<K> {
     /// Hits of each rule that started no dump since its last one.
     since: Vec<Suppressions>,
     /// For each producer, whether it promises watermarks, by which the windows of its hits close; a missing entry: it does.
-    promises: Vec<bool>,
+    pub(crate) promises: Vec<bool>,
 }
 
 impl<K: Eq + Hash + Clone> Director<K> {
@@ -153,28 +153,9 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
     }
 
-    /// Live: for each producer, whether it promises watermarks, which are the clock.
-    pub(crate) fn set_promises(&mut self, promises: Vec<bool>) {
-        self.promises = promises;
-    }
-
-    /// Whether rules still trigger: false after the first dump of `--single`.
-    pub(crate) fn armed(&self) -> bool {
-        self.armed
-    }
-
-    pub(crate) fn counts(&self) -> HitCounts {
-        self.counts
-    }
-
     /// Dumps whose window is open.
     pub(crate) fn open_dumps(&self) -> usize {
         self.open.len()
-    }
-
-    /// The highest clock seen; `i64::MIN` before the first.
-    pub(crate) fn clock_ns(&self) -> i64 {
-        self.clock_ns
     }
 
     /// Works out again what is due next, after hits or dumps changed.
@@ -258,11 +239,6 @@ impl<K: Eq + Hash + Clone> Director<K> {
                 _ => self.act_next(orders),
             }
         }
-    }
-
-    /// Live: what the monotonic clock shows when hits act.
-    pub(crate) fn set_mono(&mut self, mono_ns: i64) {
-        self.mono_ns = mono_ns;
     }
 
     /// Live: moves the monotonic clock and closes the windows whose deadline it passed.
@@ -535,7 +511,7 @@ mod tests {
         let opened: Vec<_> = opened.collect();
         assert_eq!(opened.len(), closed, "every dump closes once");
         assert_eq!(director.open_dumps(), 0);
-        (opened, director.counts())
+        (opened, director.counts)
     }
 
     #[test]
@@ -627,12 +603,12 @@ mod tests {
             hit
         };
         director.manual(by_hand(S, "by hand"), &mut orders);
-        assert!(director.armed(), "a trigger by hand is not the shot");
+        assert!(director.armed, "a trigger by hand is not the shot");
         director.hit(hit(S, 1, "a"), &mut orders);
         director.act_all(&mut orders);
-        assert!(!director.armed());
+        assert!(!director.armed);
         director.manual(by_hand(2 * S, "by hand again"), &mut orders);
-        assert_eq!(director.counts().triggers, 3);
+        assert_eq!(director.counts.triggers, 3);
     }
 
     #[test]

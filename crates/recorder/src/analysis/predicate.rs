@@ -215,7 +215,7 @@ impl Predicate {
     /// Whether it forgot, for want of room, whether some datagram belongs to the flow. Its later fragments are then undecided though
     /// the first one was seen.
     pub(crate) fn has_forgotten_fragments(&self) -> bool {
-        matches!(self, Self::Filter(filter) if filter.state.has_forgotten())
+        matches!(self, Self::Filter(filter) if filter.state.has_forgotten)
     }
 
     /// Link types that the dump takes nothing of.

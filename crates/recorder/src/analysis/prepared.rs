@@ -12,12 +12,7 @@ use crate::analysis::native::NativeCode;
 const SNAPLEN: u32 = 262_144;
 
 pub(crate) fn context(link_type: LinkType, mode: Mode) -> LinkContext {
-    LinkContext {
-        link_type,
-        snaplen: SNAPLEN,
-        mode,
-        optimize: true,
-    }
+    LinkContext::new(link_type, SNAPLEN, mode)
 }
 
 pub(crate) fn mode(offline: bool) -> Mode {
@@ -132,15 +127,11 @@ impl Prepared {
         self.filter.seal();
     }
 
-    /// Its programs for all link types that were tried.
-    fn programs(&self) -> impl Iterator<Item = &Program> {
-        let of = |link_type: &LinkType| self.filter.programs(*link_type, self.mode);
-        self.tried.iter().filter_map(of).flatten()
-    }
-
     /// Sees to it that they run as machine code.
     pub(crate) fn compile(&self, native: &NativeCode) {
-        self.programs().for_each(|program| native.submit(program));
+        let of = |link_type: &LinkType| self.filter.programs(*link_type, self.mode);
+        let programs = self.tried.iter().filter_map(of).flatten();
+        programs.for_each(|program| native.submit(program));
     }
 
     /// The program that decides alone about packets of a link type, if there is one.

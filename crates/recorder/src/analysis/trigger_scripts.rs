@@ -73,8 +73,8 @@ impl TriggerScripts {
             let interface = names.interface(packet.interface);
             let link_type = interface.map_or(NO_PACKET.link_type, |interface| interface.link_type);
             let source = interface.map_or(0, |interface| interface.source);
-            let stamp_ns = stamps.stamp_ns(producer, source, record, packet.time_ns);
-            *slot = shown(&packet, stamp_ns, link_type);
+            let offset_ns = stamps.offset_ns(producer, source, record);
+            *slot = shown(&packet, packet.time_ns.wrapping_add(offset_ns), link_type);
             count += 1;
         }
         for script in &mut self.scripts {

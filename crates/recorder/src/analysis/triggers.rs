@@ -60,8 +60,8 @@ pub(crate) struct Triggers {
     pub(crate) shared: SharedRules,
     reader: RuleReader,
     matches: Matches,
-    /// What the last call found, in the order of frames, then rules.
-    hits: Vec<RuleHit>,
+    /// What the last call found, in the order of frames, then rules. Who takes it gives the memory back.
+    pub(crate) hits: Vec<RuleHit>,
     /// All rules run as their programs.
     is_direct: bool,
     /// Their programs for a link type, where each has one of its own. The bits are the rules' numbers.
@@ -279,15 +279,6 @@ impl Triggers {
         any
     }
 
-    /// Takes what [`Self::find`] found, in the order of frames, then rules. [`Self::give_back`] saves the memory.
-    pub(crate) fn take_hits(&mut self) -> Vec<RuleHit> {
-        std::mem::take(&mut self.hits)
-    }
-
-    pub(crate) fn give_back(&mut self, hits: Vec<RuleHit>) {
-        self.hits = hits;
-    }
-
     /// Counts a hit.
     pub(crate) fn count(&mut self, rule: usize) {
         if let Some(rule) = self.rules.get_mut(rule) {
@@ -410,11 +401,11 @@ mod tests {
             .map(|data| Frame::new(data, 32, Aux::default()))
             .collect();
         let any = triggers.find(LinkType::RAW, 0, &frames);
-        let hits = triggers.take_hits();
+        let hits = std::mem::take(&mut triggers.hits);
         let set = hits.iter().fold(0, |set, hit| set | 1 << hit.frame);
         assert_eq!(any, set);
         let pairs = hits.iter().map(|hit| (hit.frame, hit.rule)).collect();
-        triggers.give_back(hits);
+        triggers.hits = hits;
         pairs
     }
 

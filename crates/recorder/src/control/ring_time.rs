@@ -232,17 +232,6 @@ impl Stamps {
         }
         Step::stamp_ns(&self.steps, producer, clock_of(source), record, 0)
     }
-
-    /// The stamp of a record, ns since the epoch.
-    pub(crate) fn stamp_ns(
-        &mut self,
-        producer: usize,
-        source: usize,
-        record: u64,
-        ring_ns: i64,
-    ) -> i64 {
-        ring_ns.wrapping_add(self.offset_ns(producer, source, record))
-    }
 }
 
 /// The ring's number for the clock of a source. Sources beyond as many share one.

@@ -5,18 +5,15 @@ use jiff::Timestamp;
 /// RFC 3339 in UTC with nine digits and `Z`: `2026-11-20T19:15:03.123456789Z`.
 #[must_use]
 pub fn rfc3339(time_ns: i64) -> String {
-    format!("{:.9}", timestamp(time_ns))
+    // Every `i64` of nanoseconds lies between the years 1677 and 2262, inside what `Timestamp` can hold.
+    let time = Timestamp::from_nanosecond(i128::from(time_ns));
+    format!("{:.9}", time.unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
 /// The form that dump files are named by: `20261120T191503.123456789Z`, which sorts by time.
 #[must_use]
 pub(crate) fn file_stamp(time_ns: i64) -> String {
     rfc3339(time_ns).replace(['-', ':'], "")
-}
-
-/// Every `i64` of nanoseconds lies between the years 1677 and 2262, inside what `Timestamp` can hold.
-fn timestamp(time_ns: i64) -> Timestamp {
-    Timestamp::from_nanosecond(i128::from(time_ns)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
 /// Nanoseconds as seconds for a sentence: `10.000 s`, `-0.250 s`.

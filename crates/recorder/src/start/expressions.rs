@@ -108,9 +108,4 @@ impl Expressions {
         let fragments = FirstFragments::new(&self.template).wanted;
         self.triggers.direct(fragments)
     }
-
-    /// Rules that do not apply to some of the sources.
-    pub(crate) fn notices(&mut self) -> Vec<String> {
-        self.triggers.take_notices()
-    }
 }

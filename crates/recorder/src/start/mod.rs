@@ -162,7 +162,7 @@ impl Recorder {
             native.start();
             Functions::new(&config.scripts, Limits::default(), &common)
         })??;
-        let mut notices = expressions.notices();
+        let mut notices = expressions.triggers.take_notices();
         notices.extend(scripts.start_notice());
         notices.extend(native.notice());
 

@@ -31,10 +31,6 @@ struct Mbuf {
 struct Mempool {
     _private: [u8; 0],
 }
-#[repr(C)]
-struct Memzone {
-    _private: [u8; 0],
-}
 
 /// A port as its driver describes it: `struct rsd_device`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -105,7 +101,7 @@ pub(super) struct Link {
 #[repr(C)]
 struct RawPool {
     mempool: *mut Mempool,
-    zone: *const Memzone,
+    zone: *const c_void,
     memory: *mut u8,
     own_at: usize,
     bytes: usize,

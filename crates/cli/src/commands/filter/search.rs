@@ -139,10 +139,5 @@ impl Links {
 
 /// What an expression is compiled for, as `tcpdump -r` does it.
 pub(super) fn context(link_type: LinkType, snaplen: u32) -> LinkContext {
-    LinkContext {
-        link_type,
-        snaplen,
-        mode: Mode::Savefile,
-        optimize: true,
-    }
+    LinkContext::new(link_type, snaplen, Mode::Savefile)
 }

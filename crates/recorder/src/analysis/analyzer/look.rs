@@ -72,7 +72,7 @@ impl Core {
         {
             let frames = chunk.frames(run.clone());
             of_rules = self.parts.triggers.find(link_type, interface, frames);
-            hits = self.parts.triggers.take_hits();
+            hits = std::mem::take(&mut self.parts.triggers.hits);
         }
         let live = self.live;
         // What scripts take is found like what rules take.
@@ -87,7 +87,7 @@ impl Core {
         if live && of_rules != 0 {
             // Behind the arrival of the packets, however long this thread stood still before: the latest end of a window that opens is
             // counted from here.
-            self.director.set_mono(self.common.clock.mono_ns());
+            self.director.mono_ns = self.common.clock.mono_ns();
         }
         while found & behind != 0 {
             let frame = (found & behind).trailing_zeros();
@@ -107,7 +107,7 @@ impl Core {
                 found = find(wanted);
             }
         }
-        self.parts.triggers.give_back(hits);
+        self.parts.triggers.hits = hits;
     }
 
     /// Whether the clock that closes windows waits for a producer. Offline it is the packets' own.
@@ -116,7 +116,7 @@ impl Core {
     }
 
     fn wanted(&self, producer: usize) -> Wanted {
-        let armed = self.director.armed();
+        let armed = self.director.armed;
         Wanted {
             hits: armed,
             fragments: armed && self.fragments.wanted,
@@ -144,7 +144,7 @@ impl Core {
             self.closed
                 .check(producer, record, interface, packet, offset_ns);
         }
-        if !self.director.armed() {
+        if !self.director.armed {
             return;
         }
         if let Some(interface) = self.names.interface(packet.interface) {

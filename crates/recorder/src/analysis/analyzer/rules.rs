@@ -30,7 +30,7 @@ impl Core {
         if scripts.is_empty() {
             return;
         }
-        if self.director.armed() {
+        if self.director.armed {
             let packets = packets.take(MANY);
             scripts.ask(first, packets, &mut self.names, &mut self.stamps);
         } else {
@@ -61,10 +61,8 @@ impl Core {
                     }
                     template.check(link)
                 };
-                let source = interface.source;
-                let stamp_ns = self
-                    .stamps
-                    .stamp_ns(producer, source, record, packet.time_ns);
+                let offset_ns = self.stamps.offset_ns(producer, interface.source, record);
+                let stamp_ns = packet.time_ns.wrapping_add(offset_ns);
                 match script.expression(interface, packet, stamp_ns, &self.fragments, check) {
                     Some(expression) => expression,
                     None => return,
@@ -120,7 +118,7 @@ impl Core {
     /// Of packets that were overwritten before they were read: how many a rule might have taken.
     pub(super) fn unseen_of(&self, lapped: u64) -> u64 {
         let are_rules = self.parts.triggers.len() > 0 || !self.parts.scripts.triggers.is_empty();
-        if are_rules && self.director.armed() {
+        if are_rules && self.director.armed {
             lapped
         } else {
             0

@@ -99,7 +99,7 @@ fn a_storm_of_flows_leaves_room_for_another_rule() {
         assert!(run.director.waiting.len() <= 1002, "those of the hold time");
     }
     run.end();
-    let counts = run.director.counts();
+    let counts = run.director.counts;
     assert_eq!(run.of_rule(1), 1, "it gets its dump");
     assert!((100..=400).contains(&run.of_rule(0)), "{}", run.of_rule(0));
     assert_eq!(counts.triggers + counts.suppressed.total(), 60_001);
@@ -175,7 +175,7 @@ fn a_key_is_held_off_behind_its_window() {
     let times: Vec<i64> = run.opened.iter().map(|(ns, ..)| ns / S).collect();
     // Each window has 5 s, and then 20 s pass.
     assert_eq!(times, [1000, 1026, 1052, 1060]);
-    let suppressed = run.director.counts().suppressed;
+    let suppressed = run.director.counts.suppressed;
     assert_eq!(suppressed.of(Reason::Open), 3 * 5);
     assert_eq!(suppressed.of(Reason::HoldOff), 20 + 20 + 2);
     assert_eq!(run.refused, [], "nobody needs to hear of it");
@@ -223,7 +223,7 @@ fn hits_that_wait_are_bounded_and_none_is_lost() {
         assert!(run.director.waiting.len() <= WAITING_MAX);
     }
     run.end();
-    let counts = run.director.counts();
+    let counts = run.director.counts;
     assert_eq!(counts.triggers + counts.suppressed.total(), u64::from(HITS));
     assert!(run.opened.iter().filter(|(.., key)| *key == 7).count() >= 8);
     // The same again: what acts early does so for the packets' sake alone.
@@ -250,7 +250,7 @@ fn a_variable_that_is_missing_fails_the_trigger() {
     });
     run.end();
     assert_eq!(run.refused, [why]);
-    let counts = run.director.counts();
+    let counts = run.director.counts;
     assert_eq!((counts.triggers, counts.suppressed.total()), (0, 1));
     assert_eq!(counts.suppressed.of(Reason::Unfilled), 1);
 }
