@@ -192,7 +192,7 @@ impl Storage {
     }
 
     /// Copies into a bucket. All bytes of records and descriptors go through this function or the next, but for those that
-    /// `WriteBuffer::put_group` puts to their place itself.
+    /// `WriteBuffer::put_group` and `put_packed` put to their place themselves.
     ///
     /// # Safety
     /// The caller owns the bucket (claimed or open) and no byte of the range was committed in this generation.

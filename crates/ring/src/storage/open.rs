@@ -346,15 +346,17 @@ impl OpenBucket {
     }
 
     /// Ends the producer's last bucket, as [`Self::change`] does.
-    pub(crate) fn close(self, closing: u64, mono_ns: i64) {
+    pub(crate) fn close(mut self, closing: u64, mono_ns: i64) {
         self.finish(closing, mono_ns);
     }
 
-    fn finish(&self, closing: u64, mono_ns: i64) {
+    fn finish(&mut self, closing: u64, mono_ns: i64) {
         assert_eq!(
             self.committed, self.stored.count,
             "committed before it is closed"
         );
+        self.buffer.enter();
+        self.buffer.fence();
         let header = self.header();
         // Relaxed: ordered before the closing (edge L).
         header.closing.store(closing, Ordering::Relaxed);

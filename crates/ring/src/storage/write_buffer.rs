@@ -77,7 +77,7 @@ pub(super) struct WriteBuffer {
     /// Where the payload since the last publication begins.
     run_start: usize,
     streaming: bool,
-    /// Non-temporal stores were made since the last fence, by `thread`.
+    /// Non-temporal stores may have been made since the last fence, by `thread`.
     unfenced: bool,
     thread: Thread,
     barrier: Barrier,
@@ -172,10 +172,7 @@ impl WriteBuffer {
 
     /// Goes on at the start of another bucket, after [`Self::drain`]. The kind of store stays.
     pub(super) fn restart(&mut self) {
-        // A burst may have begun behind the last publication and stored no record.
-        if std::mem::take(&mut self.unfenced) {
-            stream::fence();
-        }
+        assert!(!self.unfenced, "fenced before");
         self.base = 0;
         self.written = 0;
         self.written_descriptors = 0;
@@ -374,12 +371,18 @@ impl WriteBuffer {
     pub(super) fn drain(&mut self, target: Target<'_>, end: usize, count: usize) {
         self.settle(target, end);
         self.write_descriptors(target, count);
-        if std::mem::take(&mut self.unfenced) {
-            stream::fence();
-        }
+        self.fence();
         self.streaming =
             end - self.run_start >= STREAM_AGAIN_BYTES && self.barrier.reaches_others();
         self.run_start = end;
+    }
+
+    /// Puts stores past the cache before all that follows. A burst that began after the last publication and stored no record may have
+    /// left some.
+    pub(super) fn fence(&mut self) {
+        if std::mem::take(&mut self.unfenced) {
+            stream::fence();
+        }
     }
 
     /// Whether [`Self::write_older`] is due, with payload up to `end` in the buffer.
