@@ -74,7 +74,7 @@ fn frames(count: Option<u64>) -> GeneratorConfig {
 /// A time rather than a number of frames for each: where one of the CPUs is slower for a while, as a guest's may be, the other
 /// thread goes on meanwhile, as it would in a recording, and does not wait for the end.
 fn insert(session: &Session, source: Box<dyn Source>, threads: usize) -> Result<f64, Failure> {
-    let clock = Arc::new(SystemClock::new());
+    let clock = Arc::new(SystemClock);
     let (bytes, time) = (session.scale.ring_bytes, session.scale.time(0.25));
     let inserted = insert_only(vec![source], threads, bytes, Some(time), clock);
     let inserted = inserted.map_err(|error| Failure::system("starting inserters", error))?;
@@ -102,7 +102,7 @@ fn null_over_bare(session: &Session) -> Result<Vec<Entrant<'_>>, Failure> {
     use crate::contest::on_a_core;
     let source = || {
         let device = format!("net_null0,size={FRAME_BYTES}");
-        DpdkSource::new(DpdkConfig {
+        DpdkSource(DpdkConfig {
             eal: EalConfig {
                 arguments: Vec::new(),
                 devices: vec![device.clone()],
@@ -150,7 +150,7 @@ fn run(ring_bytes: u64, directory: &Path) -> Result<f64, Failure> {
         let source = GeneratorSource::new("generate", frames(Some(count)));
         Ok(vec![Box::new(source) as Box<dyn Source>])
     };
-    let clock = Arc::new(SystemClock::new());
+    let clock = Arc::new(SystemClock);
     let recorder = Recorder::start(&config, &sources, &[], clock, None, &mut || Ok(()))
         .map_err(|error| Failure::system("starting the recorder", error))?;
     let start = Instant::now();

@@ -66,14 +66,6 @@ pub trait Clock: Send + Sync + Debug {
 #[derive(Debug, Default)]
 pub struct SystemClock;
 
-impl SystemClock {
-    /// The clocks of this system.
-    #[must_use]
-    pub fn new() -> Self {
-        Self
-    }
-}
-
 impl Clock for SystemClock {
     fn now(&self) -> Now {
         now()

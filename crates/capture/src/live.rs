@@ -188,7 +188,7 @@ pub(crate) struct Live {
     pub(crate) presence: Presence,
     pub(crate) watermark: Watermark,
     /// Packets are stamped by the system clock: it is watched, and there is a watermark. `None`: by another clock.
-    clock: Option<ClockWatch>,
+    pub(crate) clock: Option<ClockWatch>,
     /// See [`Queue::is_filtered`] and [`Queue::offload_effects`].
     pub(crate) is_filtered: bool,
     pub(crate) offload_effects: Option<OffloadEffects>,
@@ -215,7 +215,7 @@ impl Live {
             cpus,
             events: VecDeque::new(),
             phase: Phase::Running,
-            presence: Presence::new(),
+            presence: Presence::UP,
             watermark: Watermark::new(since_ns, placing_ns),
             clock: Some(ClockWatch::new(clock::now())),
             is_filtered: false,
@@ -233,10 +233,6 @@ impl Live {
             clock: None,
             ..self
         }
-    }
-
-    pub(crate) fn is_stamped_here(&self) -> bool {
-        self.clock.is_some()
     }
 
     pub(crate) fn interface(&self) -> &InterfaceInfo {
@@ -434,11 +430,11 @@ impl<E: Engine + 'static> Queue for LiveQueue<E> {
 
     fn watermark(&self) -> Option<i64> {
         let time_ns = self.live.watermark.time_ns;
-        self.live.is_stamped_here().then_some(time_ns)
+        self.live.clock.is_some().then_some(time_ns)
     }
 
     fn promises_watermark(&self) -> bool {
-        self.live.is_stamped_here()
+        self.live.clock.is_some()
     }
 
     fn event(&mut self) -> Option<Event> {
@@ -501,14 +497,12 @@ pub(crate) struct Presence {
 }
 
 impl Presence {
-    /// Starts with an interface that is up.
-    fn new() -> Self {
-        Self {
-            is_up: true,
-            is_gone: false,
-            down_ns: i64::MIN,
-        }
-    }
+    /// An interface that is up.
+    const UP: Self = Self {
+        is_up: true,
+        is_gone: false,
+        down_ns: i64::MIN,
+    };
 
     /// A look found the interface, up or down, at `now_ns` on the system clock.
     fn found(&mut self, is_up: bool, now_ns: i64) -> Option<Event> {
@@ -548,7 +542,7 @@ mod tests {
 
     #[test]
     fn packets_that_waited_are_no_return() {
-        let mut presence = Presence::new();
+        let mut presence = Presence::UP;
         assert_eq!(presence.found(false, 100), Some(Event::InterfaceDown(0)));
         assert_eq!(presence.found(false, 105), None);
         assert!(!presence.is_back(99) && presence.is_back(101));
@@ -587,12 +581,12 @@ mod tests {
         let mut elsewhere = live().stamped_elsewhere();
         elsewhere.watch_clock(stepped);
         assert_eq!(elsewhere.events.pop_front(), None);
-        assert!(!elsewhere.is_stamped_here());
+        assert!(elsewhere.clock.is_none());
     }
 
     #[test]
     fn a_clock_that_was_set_back_hides_no_return() {
-        let mut presence = Presence::new();
+        let mut presence = Presence::UP;
         presence.found(false, 1000);
         presence.on_clock_set_back(500);
         assert!(presence.is_back(501));

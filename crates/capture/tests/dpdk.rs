@@ -45,7 +45,7 @@ fn config(device: &str) -> DpdkConfig {
 }
 
 fn try_open(device: &str, threads: usize) -> Result<Vec<Box<dyn Queue>>, SourceError> {
-    Box::new(DpdkSource::new(config(device))).open(threads)
+    Box::new(DpdkSource(config(device))).open(threads)
 }
 
 fn open(device: &str) -> Box<dyn Queue> {
@@ -386,7 +386,7 @@ fn an_interface_is_as_it_was_when_the_queue_goes() {
             promiscuous: false,
             ..config("net_af_packet27,iface=v1")
         };
-        let queue = Box::new(DpdkSource::new(quiet)).open(1).unwrap();
+        let queue = Box::new(DpdkSource(quiet)).open(1).unwrap();
         assert_eq!(promiscuity("v1"), "0");
         drop(queue);
     });

@@ -85,25 +85,19 @@ pub(crate) fn say(message: &str) {
     eprintln!("retroscope: {message}");
 }
 
-/// Writes stdout. Whoever reads it may leave early: that is no error.
-pub(crate) fn print(text: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    match stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-    {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written,
-    }
-}
-
-/// As [`print()`], for a command that has nothing else to do.
+/// Writes stdout, for a command that has nothing else to do. Whoever reads it may leave early: that is no error.
 ///
 /// # Errors
 /// [`Failure`], exit 1.
 pub(crate) fn put(text: &str) -> Result<ExitCode, Failure> {
-    print(text).map_err(|error| Failure::failed(format_args!("cannot write stdout: {error}")))?;
-    Ok(ExitCode::SUCCESS)
+    let mut stdout = io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes());
+    match written.and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::failed(
+            format_args!("cannot write stdout: {error}"),
+        )),
+        _ => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// As [`put()`], of an object in one line.

@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let source = GeneratorSource::new("generate", generator.clone());
         Ok(vec![Box::new(source) as Box<dyn Source>])
     };
-    let clock = Arc::new(SystemClock::new());
+    let clock = Arc::new(SystemClock);
     let recorder = Recorder::start(&config, &sources, &[], clock, None, &mut || Ok(()))?;
     let start = Instant::now();
     while let Ok(event) = recorder.event(Duration::from_secs(60)) {

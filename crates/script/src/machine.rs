@@ -129,7 +129,7 @@ pub struct Machine {
     notes: Notes,
     judge: Judge,
     /// What it did wrong; it runs no more then.
-    fault: Option<ScriptError>,
+    pub fault: Option<ScriptError>,
     /// Last: everything above is of this state.
     lua: Lua,
 }
@@ -194,18 +194,6 @@ impl Machine {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.judge.name
-    }
-
-    /// Why it is disabled, if it is.
-    #[must_use]
-    pub fn fault(&self) -> Option<&ScriptError> {
-        self.fault.as_ref()
-    }
-
-    /// As [`Self::fault`], and gives the script up.
-    #[must_use]
-    pub fn into_fault(self) -> Option<ScriptError> {
-        self.fault
     }
 
     /// Which of at most [`MANY`] packets the script's function takes: bit `n` is that of packet `n`. It is asked about each in turn;

@@ -150,7 +150,7 @@ pub(super) fn queue(
     live.is_filtered = tapped.is_filtered;
     live.offload_effects = Some(OffloadEffects::default());
     live.counters = is_first.then(|| InterfaceCounters::new(Some(found.index)));
-    ring.set_frame_bytes_max(tapped.frame_bytes_max());
+    ring.frame_bytes_max = tapped.frame_bytes_max();
     let engine = PacketEngine {
         tapped,
         socket,
@@ -300,7 +300,7 @@ impl Engine for PacketEngine {
     /// `None` counters if the kernel does not answer.
     fn statistics(&mut self, live: &mut Live, now_ns: i64) -> SourceStatistics {
         // The MTU may have been changed.
-        self.ring.set_frame_bytes_max(self.tapped.frame_bytes_max());
+        self.ring.frame_bytes_max = self.tapped.frame_bytes_max();
         let mut lost = Vec::with_capacity(2);
         let (mut nic, mut as_of_ns) = (None, now_ns);
         if let Some(counters) = &live.counters {

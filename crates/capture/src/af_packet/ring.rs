@@ -24,7 +24,7 @@ pub(super) struct BlockRing {
     /// The part of it that is lent.
     frames: Vec<FrameMeta>,
     /// No frame on the wire is larger.
-    frame_bytes_max: u32,
+    pub(super) frame_bytes_max: u32,
 }
 
 impl BlockRing {
@@ -39,11 +39,6 @@ impl BlockRing {
             frames: Vec::with_capacity(PART_FRAMES),
             frame_bytes_max: u32::MAX,
         }
-    }
-
-    /// Larger frames are counted as merged from now on.
-    pub(super) fn set_frame_bytes_max(&mut self, bytes: u32) {
-        self.frame_bytes_max = bytes;
     }
 
     /// Number of blocks.

@@ -27,32 +27,22 @@ const SPARES_MAX: usize = 64;
 /// Probing needs CAP_NET_RAW; the queues need no privilege. It captures in the network namespace of the thread that
 /// calls [`Source::probe`].
 #[derive(Debug)]
-pub struct LiveSource {
-    config: LiveConfig,
-}
-
-impl LiveSource {
-    /// A source that will capture as `config` says. Nothing is opened yet.
-    #[must_use]
-    pub fn new(config: LiveConfig) -> Self {
-        Self { config }
-    }
-}
+pub struct LiveSource(pub LiveConfig);
 
 impl Source for LiveSource {
     fn name(&self) -> &str {
-        &self.config.interface
+        &self.0.interface
     }
 
     /// Makes `queues` sockets that share the interface, each with its own kernel memory. They reject what comes until they are opened. One
     /// if the interface is down and the kernel, before Linux 6.13, lets only running sockets share.
     fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let queues = queues.clamp(1, 256);
-        let hooked = match Hooked::new(&self.config, queues) {
+        let hooked = match Hooked::new(&self.0, queues) {
             Err(SourceError::System { error, .. })
                 if queues > 1 && error.raw_os_error() == Some(libc::EINVAL) =>
             {
-                Hooked::new(&self.config, 1)
+                Hooked::new(&self.0, 1)
             }
             hooked => hooked,
         };
@@ -186,7 +176,7 @@ mod tests {
 
     fn open(interface: &str) -> SourceError {
         let config = LiveConfig::new(interface, "/usr/bin/retroscope");
-        Box::new(LiveSource::new(config)).open(1).unwrap_err()
+        Box::new(LiveSource(config)).open(1).unwrap_err()
     }
 
     #[test]

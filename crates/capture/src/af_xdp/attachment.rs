@@ -41,7 +41,7 @@ pub(super) struct Attachment {
     hold: Mutex<Hold>,
     program: Program,
     pub(super) counters: Counters,
-    sockets: Map,
+    pub(super) sockets: Map,
     pub(super) shunted: Map,
     pub(super) take_mode: TakeMode,
     /// Keeps the interface promiscuous while the program is attached to it.
@@ -64,7 +64,7 @@ pub(super) struct Hold {
     pub(super) refusal: Option<String>,
     /// When to ask next whether the host uses an interface that came back, and until when, on the monotonic clock.
     ask_ns: i64,
-    ask_until_ns: i64,
+    pub(super) ask_until_ns: i64,
 }
 
 /// An interface that the program is attached to.
@@ -157,12 +157,6 @@ impl Attachment {
             .insert(&queue_index.to_ne_bytes(), &descriptor.to_ne_bytes())
     }
 
-    /// Lets no socket have the packets of a queue.
-    pub(super) fn remove_socket(&self, queue_index: u32) {
-        // The call fails where there was none.
-        let _ = self.sockets.remove(&queue_index.to_ne_bytes());
-    }
-
     /// `true`: takes the packets of a queue, and counts those of one without a socket; `false`: they go on to the host.
     pub(super) fn set_open(&self, queue_index: u32, is_open: bool) {
         self.counters
@@ -198,11 +192,6 @@ impl Hold {
     /// Whether all `queues` queues have what they need, but for those that have failed.
     pub(super) fn is_settled(&self, queues: u32) -> bool {
         (0..queues).all(|index| self.settled.contains(&index) || self.failed.contains(&index))
-    }
-
-    /// From now until `until_ns` on the monotonic clock, [`Self::is_to_ask`] tells when to ask whether the host uses the interface.
-    pub(super) fn ask_until(&mut self, until_ns: i64) {
-        self.ask_until_ns = until_ns;
     }
 
     /// Whether it is time to ask whether the host uses the interface. If so, the next time is `pause_ns` later.
@@ -248,7 +237,7 @@ mod tests {
     fn the_host_is_asked_now_and_then_and_not_for_ever() {
         let mut hold = Hold::default();
         assert!(!hold.is_to_ask(10, 100), "it was there at the start");
-        hold.ask_until(500);
+        hold.ask_until_ns = 500;
         let asked = [10, 50, 109, 110, 499, 500].map(|now_ns| hold.is_to_ask(now_ns, 100));
         assert_eq!(asked, [true, false, false, true, true, false]);
     }

@@ -53,7 +53,8 @@ const SPARES_MAX: usize = 64;
 #[derive(Debug)]
 pub struct XdpSource {
     config: XdpConfig,
-    shunt: Shunt,
+    /// What drops flows in the kernel once the source is open.
+    pub shunt: Shunt,
 }
 
 impl XdpSource {
@@ -64,12 +65,6 @@ impl XdpSource {
             config,
             shunt: Shunt::default(),
         }
-    }
-
-    /// What drops flows in the kernel once the source is open.
-    #[must_use]
-    pub fn shunt(&self) -> Shunt {
-        self.shunt.clone()
     }
 
     /// Attaches the program and makes the sockets, as planned.

@@ -23,24 +23,16 @@ use crate::{
 /// A NIC needs to be bound to `vfio-pci` and hugepages, a vdev what it stands on: `net_af_packet` CAP_NET_RAW in the network
 /// namespace of the thread that calls [`Source::probe`]. The queues need no privilege.
 #[derive(Debug)]
-pub struct DpdkSource {
-    config: DpdkConfig,
-}
+pub struct DpdkSource(pub DpdkConfig);
 
 impl DpdkSource {
-    /// A source that will capture as `config` says. Nothing is opened yet.
-    #[must_use]
-    pub fn new(config: DpdkConfig) -> Self {
-        Self { config }
-    }
-
     /// Refuses a device that stands on an interface which the host itself uses, or says of each what is cut off, or may be.
     fn check_host(&self, device: &Device) -> Result<Vec<String>, SourceError> {
         let taken = taken_interfaces(device, Path::new("/sys"));
         let names = match taken {
             Ok(names) => names,
             // What it would take is unknown, and may be in use.
-            Err(_) if self.config.take_interface => Vec::new(),
+            Err(_) if self.0.take_interface => Vec::new(),
             Err(error) => {
                 return Err(SourceError::Usage(format!(
                     "{} may be an interface that this host uses, for /sys/bus/pci/devices does not tell ({error}): say \
@@ -52,7 +44,7 @@ impl DpdkSource {
         let mut sentences = Vec::new();
         for name in names {
             let used = HostUse::of(&name);
-            if used.is_used() && !self.config.take_interface {
+            if used.is_used() && !self.0.take_interface {
                 return Err(used.refusal(&name, &device.name));
             }
             sentences.extend(used.notices(&name));
@@ -76,7 +68,7 @@ impl DpdkSource {
             }
             return Ok(None);
         };
-        let is_ours = self.config.promiscuous && !is_socket_of("net_pcap");
+        let is_ours = self.0.promiscuous && !is_socket_of("net_pcap");
         let promiscuous = is_ours.then(|| -> Result<_, SourceError> {
             let socket =
                 PacketSocket::new().map_err(|error| system(device, "socket(AF_PACKET)", error))?;
@@ -151,16 +143,16 @@ fn stamping(opened: &Opened) -> Stamping {
 
 impl Source for DpdkSource {
     fn name(&self) -> &str {
-        &self.config.device
+        &self.0.device
     }
 
     fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError> {
-        let device: Device = self.config.device.parse()?;
+        let device: Device = self.0.device.parse()?;
         let lower = self.lower(&device)?;
         let cut_off = self.check_host(&device)?;
-        let environment = environment(&self.config.eal)?;
+        let environment = environment(&self.0.eal)?;
         let threads = u16::try_from(queues).unwrap_or(u16::MAX).max(1);
-        let mut opened = port::open(environment, &device, &self.config, threads)?;
+        let mut opened = port::open(environment, &device, &self.0, threads)?;
         let mut notices = vec![sentence(&opened, &device)];
         notices.append(&mut opened.notices);
         notices.extend(cut_off);
@@ -180,7 +172,7 @@ impl Source for DpdkSource {
                 time_resolution_ns,
                 ..InterfaceInfo::new(&device.name, LinkType::ETHERNET, time_domain)
             };
-            let cpus = self.config.cpus.of_thread(&near);
+            let cpus = self.0.cpus.of_thread(&near);
             let notices = std::mem::take(&mut notices);
             let shared = Arc::clone(&shared);
             queue::queue(interface, cpus, notices, shared, thread, stamping)

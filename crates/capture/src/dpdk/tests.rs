@@ -41,7 +41,7 @@ fn config(device: &str) -> DpdkConfig {
 }
 
 fn open(device: &str, threads: usize) -> Vec<Box<dyn Queue>> {
-    let source = DpdkSource::new(config(device));
+    let source = DpdkSource(config(device));
     Box::new(source).open(threads).unwrap()
 }
 
@@ -143,7 +143,7 @@ fn a_device_that_cannot_be_opened_is_in_nobodys_way() {
         buffer_bytes: Some(1 << 40),
         ..config("net_ring20")
     };
-    let refusal = Box::new(DpdkSource::new(greedy)).open(1).unwrap_err();
+    let refusal = Box::new(DpdkSource(greedy)).open(1).unwrap_err();
     assert!(refusal.to_string().contains("no memory"), "{refusal}");
     let (_, received, lost) = drain(&mut open("net_ring20", 1));
     assert_eq!((received, lost), (0, 0));

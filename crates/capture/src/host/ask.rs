@@ -35,27 +35,27 @@ const TARGET: u16 = 46;
 const IPV4: u8 = 2;
 const IPV6: u8 = 10;
 
-/// See [`HostUse::here`].
-pub(super) fn host_use(name: &str) -> HostUse {
-    let mut found = HostUse::default();
-    let index = InterfaceQuery::new().and_then(|query| query.index(name));
-    let Some(index) = found.read("its index", index.map(i32::cast_unsigned)) else {
-        return found;
-    };
-    let Some(mut netlink) = found.read("what it is used for", Netlink::strict()) else {
-        return found;
-    };
-    let has_address = has_address(&mut netlink, index);
-    found.has_address = found.read("its addresses", has_address) == Some(true);
-    let has_route = has_route(&mut netlink, index);
-    found.has_route = found.read("its routes", has_route) == Some(true);
-    let links = list_links(&mut netlink, None);
-    let links = found.read("what stands on it", links).unwrap_or_default();
-    found.above = links::above(&links, index);
-    found
-}
-
 impl HostUse {
+    /// Of the calling thread's network namespace only. Takes no privilege, and a socket, which is closed again.
+    pub(crate) fn here(name: &str) -> Self {
+        let mut found = Self::default();
+        let index = InterfaceQuery::new().and_then(|query| query.index(name));
+        let Some(index) = found.read("its index", index.map(i32::cast_unsigned)) else {
+            return found;
+        };
+        let Some(mut netlink) = found.read("what it is used for", Netlink::strict()) else {
+            return found;
+        };
+        let has_address = has_address(&mut netlink, index);
+        found.has_address = found.read("its addresses", has_address) == Some(true);
+        let has_route = has_route(&mut netlink, index);
+        found.has_route = found.read("its routes", has_route) == Some(true);
+        let links = list_links(&mut netlink, None);
+        let links = found.read("what stands on it", links).unwrap_or_default();
+        found.above = links::above(&links, index);
+        found
+    }
+
     /// What was read; `None`: it could not be, which is noted.
     fn read<T>(&mut self, what: &str, outcome: io::Result<T>) -> Option<T> {
         let note = |error| {
@@ -197,9 +197,9 @@ mod tests {
 
     #[test]
     fn the_loopback_interface_of_this_host_is_read() {
-        let found = host_use("lo");
+        let found = HostUse::here("lo");
         assert_eq!(found.unread, [""; 0]);
-        let missing = host_use("no-such-if");
+        let missing = HostUse::here("no-such-if");
         assert!(missing.is_used());
         assert_eq!(missing.unread.len(), 1, "{missing}");
     }

@@ -46,15 +46,8 @@ const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
 type Entrances = BTreeMap<(u64, u64), (PathBuf, String)>;
 
 impl HostUse {
-    /// Looks for what stands on an interface of the calling thread's network namespace in others.
-    pub(super) fn look_elsewhere(&mut self, name: &str) {
-        if let Err(error) = self.search(name) {
-            self.missed(format!("{error}"));
-        }
-    }
-
     /// The first reason why something was not seen is kept.
-    fn missed(&mut self, why: String) {
+    pub(super) fn missed(&mut self, why: String) {
         self.unseen.get_or_insert(why);
     }
 
@@ -67,7 +60,8 @@ impl HostUse {
         }
     }
 
-    fn search(&mut self, name: &str) -> io::Result<()> {
+    /// Looks for what stands on an interface of the calling thread's network namespace in others.
+    pub(super) fn search(&mut self, name: &str) -> io::Result<()> {
         let index = InterfaceQuery::new()?.index(name)?.cast_unsigned();
         let own = File::open("/proc/thread-self/ns/net")?;
         let own_inode = inode(&own.metadata()?);

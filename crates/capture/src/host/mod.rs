@@ -29,7 +29,7 @@ pub struct HostUse {
     /// What could not be read, and why.
     unread: Vec<String>,
     /// Why other network namespaces could not be looked into.
-    unseen: Option<String>,
+    pub unseen: Option<String>,
 }
 
 impl HostUse {
@@ -39,13 +39,10 @@ impl HostUse {
     #[must_use]
     pub fn of(name: &str) -> Self {
         let mut found = Self::here(name);
-        found.look_elsewhere(name);
+        if let Err(error) = found.search(name) {
+            found.missed(error.to_string());
+        }
         found
-    }
-
-    /// Of the calling thread's network namespace only. Takes no privilege, and a socket, which is closed again.
-    pub(crate) fn here(name: &str) -> Self {
-        ask::host_use(name)
     }
 
     /// Whether it is used for anything, as far as could be seen. What could not be read counts.
@@ -72,18 +69,12 @@ impl HostUse {
         let cut_off = self
             .is_used()
             .then(|| format!("{name} {self}: all of that {is} cut off while {name} is recorded"));
-        let unseen = self.unseen().map(|why| {
+        let unseen = self.unseen.as_ref().map(|why| {
             format!(
                 "{name}: whether a macvlan or VLAN in another network namespace stands on it, and is cut off, cannot be seen: {why}"
             )
         });
         cut_off.into_iter().chain(unseen).collect()
-    }
-
-    /// Why interfaces of other network namespaces may stand on it without being found; `None`: all were looked at.
-    #[must_use]
-    pub fn unseen(&self) -> Option<&str> {
-        self.unseen.as_deref()
     }
 }
 

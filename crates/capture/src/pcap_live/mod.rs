@@ -54,42 +54,32 @@ const BUFFER_BYTES: c_int = 64 << 20;
 /// Opening needs what libpcap needs, CAP_NET_RAW for network interfaces; the queue needs no privilege. It captures in the
 /// network namespace of the thread that calls [`Source::probe`] and opens it.
 #[derive(Debug)]
-pub struct PcapSource {
-    config: LiveConfig,
-}
+pub struct PcapSource(pub LiveConfig);
 
 impl PcapSource {
-    /// A source that will capture as `config` says, but for what a libpcap device has none of: fanout and sides. Its interface is the
-    /// device, as libpcap names it: `eth0`, `any`, `zc:eth0`, `netmap:eth0`, … It has 64 MiB of kernel or device memory unless the user says
-    /// otherwise; a device may take less. Nothing is opened yet.
-    #[must_use]
-    pub fn new(config: LiveConfig) -> Self {
-        Self { config }
-    }
-
     fn link_type(&self, handle: &Handle) -> Result<LinkType, SourceError> {
         let dlt = handle.dlt();
         link_type::of_dlt(dlt).ok_or_else(|| {
             SourceError::Unsupported(format!(
                 "cannot record on {}: its link type, DLT {dlt}, has no number in files",
-                self.config.interface
+                self.0.interface
             ))
         })
     }
 
     fn activate(&self) -> Result<(Handle, Option<String>), SourceError> {
-        let device = &self.config.interface;
+        let device = &self.0.interface;
         let no_interface = || SourceError::NoInterface {
             interface: device.clone(),
         };
         let name = CString::new(device.as_str()).map_err(|_| no_interface())?;
-        let buffer_bytes = self.config.buffer_bytes.map_or(BUFFER_BYTES, |bytes| {
+        let buffer_bytes = self.0.buffer_bytes.map_or(BUFFER_BYTES, |bytes| {
             c_int::try_from(bytes).unwrap_or(c_int::MAX)
         });
-        let handle = Handle::open(&name, self.config.promiscuous, buffer_bytes);
+        let handle = Handle::open(&name, self.0.promiscuous, buffer_bytes);
         handle.map_err(|error| match error {
             ActivateError::NoDevice => no_interface(),
-            ActivateError::Permission => permission("record on", device, &self.config.program),
+            ActivateError::Permission => permission("record on", device, &self.0.program),
             ActivateError::NotUp => SourceError::InterfaceDown {
                 interface: device.clone(),
             },
@@ -102,7 +92,7 @@ impl PcapSource {
 
 impl Source for PcapSource {
     fn name(&self) -> &str {
-        &self.config.interface
+        &self.0.interface
     }
 
     /// One queue, whatever `queues` says. It is closed again: packets that came before the second phase would be old by then.
@@ -136,7 +126,7 @@ impl Probed for Activated {
 
     fn open(self: Box<Self>, _offer: &Offer) -> Result<Vec<Box<dyn Queue>>, SourceError> {
         let (handle, warning) = self.source.activate()?;
-        let config = &self.source.config;
+        let config = &self.source.0;
         let device = &config.interface;
         let socket = handle.descriptor().and_then(PacketSocket::of);
         let interface = InterfaceInfo {
@@ -181,7 +171,7 @@ mod tests {
 
     fn open(device: &str) -> SourceError {
         let config = LiveConfig::new(device, "retroscope");
-        Box::new(PcapSource::new(config)).open(1).unwrap_err()
+        Box::new(PcapSource(config)).open(1).unwrap_err()
     }
 
     #[test]

@@ -183,7 +183,7 @@ impl Engine for PcapEngine {
 
     fn statistics(&mut self, live: &mut Live, now_ns: i64) -> SourceStatistics {
         let is_read = self.read_counters().is_ok();
-        let is_known = is_read && live.is_stamped_here();
+        let is_known = is_read && live.clock.is_some();
         let interface = live.counters.as_ref();
         let nic = interface.and_then(InterfaceCounters::nic);
         let as_of_ns = interface.map_or(now_ns, |counters| counters.as_of_ns(now_ns));

@@ -13,7 +13,7 @@
 //!         sender.send(queue.burst())?;
 //!     }
 //! }
-//! println!("{} frames", sender.sent());
+//! println!("{} frames", sender.sent);
 //! # Ok::<(), retroscope_capture::SourceError>(())
 //! ```
 //!
@@ -62,8 +62,10 @@ pub struct LiveSender {
     /// The quicker way. None where it does not suit, and after an error, when it may still hold frames.
     quick: Option<XdpSender>,
     timeout_ns: i64,
-    sent: u64,
-    retries: u64,
+    /// Frames that the interface took.
+    pub sent: u64,
+    /// How often something was tried again because the interface had no room.
+    pub retries: u64,
 }
 
 impl LiveSender {
@@ -203,18 +205,6 @@ impl LiveSender {
         // The receiver's softirq may need this CPU.
         std::thread::yield_now();
         Ok(())
-    }
-
-    /// Frames that the interface took.
-    #[must_use]
-    pub fn sent(&self) -> u64 {
-        self.sent
-    }
-
-    /// How often something was tried again because the interface had no room.
-    #[must_use]
-    pub fn retries(&self) -> u64 {
-        self.retries
     }
 
     /// Whether frames go out through an XDP socket; else all go through a packet socket.

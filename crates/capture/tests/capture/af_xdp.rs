@@ -451,12 +451,12 @@ fn what_stands_on_it_in_another_namespace_is_found() {
                 .contains("m1 (macvlan in network namespace "),
             "{by_number}"
         );
-        assert!(by_number.unseen().is_some());
+        assert!(by_number.unseen.is_some());
         sets.effective = CapabilitySet::empty();
         rustix::thread::set_capabilities(None, sets).unwrap();
         let nothing = HostUse::of("v1");
         assert!(!nothing.is_used(), "{nothing}");
-        assert!(nothing.unseen().is_some());
+        assert!(nothing.unseen.is_some());
     });
 }
 

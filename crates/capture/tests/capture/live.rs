@@ -562,6 +562,6 @@ fn a_sender_to_nowhere_gives_up() {
             matches!(error, SourceError::InterfaceDown { .. }),
             "{error}"
         );
-        assert_eq!(sender.sent(), 0);
+        assert_eq!(sender.sent, 0);
     });
 }

@@ -14,7 +14,7 @@ use retroscope_packet::LinkType;
 
 /// Opens `v1` with an offer; tells whether the kernel filters.
 fn open(offer: &Offer, queues: usize) -> (Vec<Box<dyn Queue>>, bool) {
-    let source = Box::new(LiveSource::new(LiveConfig::new("v1", "retroscope")));
+    let source = Box::new(LiveSource(LiveConfig::new("v1", "retroscope")));
     let queues = source.probe(queues).unwrap().open(offer).unwrap();
     let is_filtered = queues[0].is_filtered();
     (queues, is_filtered)

@@ -116,7 +116,7 @@ fn all_lengths_in_order(namespace: &Namespace) {
                 taken.frames.len() == sent
             });
         }
-        assert_eq!((sent, sender.sent()), (600, 600));
+        assert_eq!((sent, sender.sent), (600, 600));
         assert!(sender.is_quick());
         assert_came(queue.as_mut(), taken, &lengths);
     });
@@ -148,10 +148,10 @@ fn a_frame_that_is_too_long_stops_there() {
             ),
             "{error:?}"
         );
-        assert_eq!(sender.sent(), 10);
+        assert_eq!(sender.sent, 10);
         assert!(sender.is_quick(), "it held nothing");
         sender.send(Frames::new(10, [60; 40]).burst()).unwrap();
-        assert_eq!(sender.sent(), 50);
+        assert_eq!(sender.sent, 50);
         assert_came(queue.as_mut(), Taken::default(), &[60; 50]);
     });
 }
@@ -182,7 +182,7 @@ fn refused_in_their_places(namespace: &Namespace, rounds: usize) {
     let (mut queue, mut sender) = namespace.enter(|| (open("v1"), quick_sender("v0")));
     let mut taken = Taken::default();
     for lengths in lengths.chunks(100) {
-        let before = (taken.frames.len(), sender.retries());
+        let before = (taken.frames.len(), sender.retries);
         namespace.enter(|| ip("link set v1 mtu 1000"));
         let frames = Frames::new(before.0 as u64, lengths.iter().copied());
         std::thread::scope(|scope| {
@@ -197,8 +197,8 @@ fn refused_in_their_places(namespace: &Namespace, rounds: usize) {
             sending.join().unwrap();
         });
         let sent = before.0 + 100;
-        assert_eq!(sender.sent(), sent as u64);
-        assert!(sender.is_quick() && sender.retries() > before.1);
+        assert_eq!(sender.sent, sent as u64);
+        assert!(sender.is_quick() && sender.retries > before.1);
         take_until(queue.as_mut(), &mut taken, |taken| {
             taken.frames.len() == sent
         });
@@ -224,8 +224,8 @@ fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
                 let frames = Frames::new(first, lengths.clone());
                 sender.send(frames.burst()).unwrap();
             }
-            assert_eq!(sender.sent(), FRAMES);
-            assert!(sender.is_quick() && sender.retries() > 0, "{sender:?}");
+            assert_eq!(sender.sent, FRAMES);
+            assert!(sender.is_quick() && sender.retries > 0, "{sender:?}");
         });
         // The fourth is refused.
         take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() >= 3);
@@ -283,7 +283,7 @@ fn where_the_other_end_keeps_packets_the_rest_goes_through_the_packet_socket() {
         let mut sender = sender("v0");
         assert!(sender.is_quick());
         sender.send(Frames::new(0, [1000; 60]).burst()).unwrap();
-        assert_eq!((sender.sent(), sender.retries()), (60, 0));
+        assert_eq!((sender.sent, sender.retries), (60, 0));
         assert!(!sender.is_quick());
     });
 }
@@ -306,11 +306,11 @@ fn a_refusal_behind_packets_that_are_kept_ends_it() {
             "{error:?}"
         );
         // Those that left the slow link at once.
-        let sent = sender.sent();
+        let sent = sender.sent;
         assert!(sent <= 2, "{sent}");
         assert!(!sender.is_quick());
         sender.send(Frames::new(20, [60; 3]).burst()).unwrap();
-        assert_eq!(sender.sent(), sent + 3);
+        assert_eq!(sender.sent, sent + 3);
     });
 }
 
@@ -357,8 +357,8 @@ fn down_gone_or_without_another_end() {
         ip("link set v1 down");
         let refused = error(&mut waiting);
         assert!(matches!(refused, SourceError::NoRoom { .. }), "{refused}");
-        assert_eq!(waiting.sent(), 0);
-        assert!(waiting.retries() > 0);
+        assert_eq!(waiting.sent, 0);
+        assert!(waiting.retries > 0);
         drop(waiting);
 
         ip("link set v1 up");
@@ -385,7 +385,7 @@ fn down_gone_or_without_another_end() {
                 "{refused}"
             );
         }
-        assert_eq!((quick.sent(), plain.sent()), (0, 5));
+        assert_eq!((quick.sent, plain.sent), (0, 5));
     });
 }
 

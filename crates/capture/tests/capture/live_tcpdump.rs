@@ -39,7 +39,7 @@ fn beside_tcpdump(
         ip("link set v0 mtu 9004");
         ip("link set v1 mtu 9004");
         let tcpdump = Tcpdump::start("v1", &file, snaplen)?;
-        let source = Box::new(LiveSource::new(LiveConfig::new("v1", "retroscope")));
+        let source = Box::new(LiveSource(LiveConfig::new("v1", "retroscope")));
         let offer = Offer {
             snaplen: snaplen.unwrap_or(0),
             ..Offer::default()

@@ -17,7 +17,7 @@ fn try_open(device: &str, buffer_bytes: Option<usize>) -> Result<Vec<Box<dyn Que
         buffer_bytes,
         ..LiveConfig::new(device, "retroscope")
     };
-    Box::new(PcapSource::new(config)).open(1)
+    Box::new(PcapSource(config)).open(1)
 }
 
 fn open(device: &str) -> Box<dyn Queue> {

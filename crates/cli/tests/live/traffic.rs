@@ -124,7 +124,7 @@ impl Sender {
 
     /// Frames that the interface took.
     pub(crate) fn sent(&self) -> u64 {
-        self.socket.sent()
+        self.socket.sent
     }
 }
 

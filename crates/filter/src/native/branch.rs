@@ -139,7 +139,7 @@ impl Translator<'_, '_> {
         let mut at = index;
         loop {
             let instruction = &self.program.instructions[at];
-            let is_link = at == index || !self.program.outline.is_loop_head(at);
+            let is_link = at == index || !self.program.outline.roles[at].is_loop_head;
             let targets = (instruction.code == op::JEQ_K && is_link)
                 .then(|| instruction.targets(at))
                 .flatten();

@@ -45,16 +45,17 @@ impl Need {
 /// What is known of a program before it is translated.
 #[derive(Debug)]
 pub(super) struct Outline {
-    needs: Vec<Need>,
-    roles: Vec<Role>,
+    /// What each instruction needs.
+    pub(super) needs: Vec<Need>,
+    pub(super) roles: Vec<Role>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Role {
+pub(super) struct Role {
     /// A jump leads here, or a jump stands before.
-    starts_block: bool,
+    pub(super) starts_block: bool,
     /// A jump from behind leads here.
-    is_loop_head: bool,
+    pub(super) is_loop_head: bool,
 }
 
 impl Outline {
@@ -69,18 +70,6 @@ impl Outline {
             outline.mark(index, instruction);
         }
         outline
-    }
-
-    pub(super) fn need(&self, index: usize) -> Need {
-        self.needs[index]
-    }
-
-    pub(super) fn starts_block(&self, index: usize) -> bool {
-        self.roles[index].starts_block
-    }
-
-    pub(super) fn is_loop_head(&self, index: usize) -> bool {
-        self.roles[index].is_loop_head
     }
 
     /// The need before an instruction, from the needs after it.
@@ -171,7 +160,7 @@ mod tests {
         ];
         let outline = Outline::new(&program, false);
         let needs: Vec<Need> = (0..program.len())
-            .map(|index| outline.need(index))
+            .map(|index| outline.needs[index])
             .collect();
         let never = need(Need::NEVER, Need::NEVER);
         let expected = [
@@ -197,16 +186,16 @@ mod tests {
             plain(op::RET_K, 1),
         ];
         let outline = Outline::new(&program, false);
-        assert!(outline.is_loop_head(0) && outline.starts_block(0));
-        assert_eq!(outline.need(0), need(10, 0));
-        assert_eq!(outline.need(3), need(100, 0));
+        assert!(outline.roles[0].is_loop_head && outline.roles[0].starts_block);
+        assert_eq!(outline.needs[0], need(10, 0));
+        assert_eq!(outline.needs[3], need(100, 0));
     }
 
     #[test]
     fn live_ancillary_data_is_no_byte_of_the_packet() {
         let program = [plain(op::LD_W_ABS, ANCILLARY + 4), plain(op::RET_A, 0)];
-        assert_eq!(Outline::new(&program, true).need(0), need(0, 0));
+        assert_eq!(Outline::new(&program, true).needs[0], need(0, 0));
         let beyond = u64::from(ANCILLARY) + 8;
-        assert_eq!(Outline::new(&program, false).need(0), need(beyond, 0));
+        assert_eq!(Outline::new(&program, false).needs[0], need(beyond, 0));
     }
 }

@@ -128,7 +128,7 @@ impl Translator<'_, '_> {
         if known.captured.max(self.facts.captured) >= end {
             return;
         }
-        let end = end.max(self.program.outline.need(index).captured);
+        let end = end.max(self.program.outline.needs[index].captured);
         let needed = self.ins().iconst(I64, end.cast_signed());
         self.reject_if_shorter(needed);
         known.captured = end;
@@ -173,7 +173,7 @@ impl Translator<'_, '_> {
         if known.behind_x >= own_end {
             return;
         }
-        let end = own_end.max(self.program.outline.need(index).behind_x);
+        let end = own_end.max(self.program.outline.needs[index].behind_x);
         known.behind_x = end;
         if matches!(known.x, Content::HeaderLen(_)) && known.captured >= HEADER_BYTES_MAX + end {
             return;

@@ -131,7 +131,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         }
         let mut here = Some(Known::registers(Content::Constant(0)));
         for index in 0..self.program.instructions.len() {
-            if self.program.outline.starts_block(index) {
+            if self.program.outline.roles[index].starts_block {
                 if let Some(known) = here.take() {
                     self.go(index, &known);
                 }
@@ -143,7 +143,7 @@ impl<'t, 'f> Translator<'t, 'f> {
 
     /// Begins the block at an instruction; `None` if no way leads there.
     fn enter(&mut self, index: usize) -> Option<Known> {
-        if self.program.outline.is_loop_head(index) {
+        if self.program.outline.roles[index].is_loop_head {
             // The only ways that lead here may be backward jumps.
             let block = self.block(index);
             self.builder.switch_to_block(block);
@@ -159,7 +159,7 @@ impl<'t, 'f> Translator<'t, 'f> {
     /// Translates an instruction; gives what is known behind it, if the next one follows.
     fn instruction(&mut self, index: usize, known: Known) -> Option<Known> {
         let instruction = self.program.instructions[index];
-        if self.program.outline.need(index).is_never() {
+        if self.program.outline.needs[index].is_never() {
             self.exit(0);
             return None;
         }
@@ -214,7 +214,7 @@ impl<'t, 'f> Translator<'t, 'f> {
     pub(super) fn through_jumps(&self, mut target: usize) -> usize {
         while let instruction = &self.program.instructions[target]
             && instruction.code == op::JA
-            && !self.program.outline.is_loop_head(target)
+            && !self.program.outline.roles[target].is_loop_head
             && let Some((next, _)) = instruction.targets(target)
             && next > target
         {
@@ -228,7 +228,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         let instruction = &self.program.instructions[target];
         match instruction.code {
             op::RET_K => Some(instruction.k),
-            _ if self.program.outline.need(target).is_never() => Some(0),
+            _ if self.program.outline.needs[target].is_never() => Some(0),
             _ => None,
         }
     }

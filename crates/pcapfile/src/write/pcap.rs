@@ -100,7 +100,7 @@ impl<W: Write> PcapWriter<W> {
 
     /// The stream underneath, for a caller that takes away what was written into memory.
     pub fn inner_mut(&mut self) -> &mut W {
-        self.sink.inner_mut()
+        &mut self.sink.inner
     }
 }
 

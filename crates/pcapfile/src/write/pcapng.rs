@@ -176,7 +176,7 @@ impl<W: Write> PcapNgWriter<W> {
 
     /// The stream underneath, for a caller that takes away what was written into memory.
     pub fn inner_mut(&mut self) -> &mut W {
-        self.sink.inner_mut()
+        &mut self.sink.inner
     }
 
     fn interface(&self, interface: u32) -> Result<WrittenInterface, WriteError> {

@@ -7,7 +7,7 @@ use crate::WriteError;
 /// Counts what was written, and takes nothing after a failure: the stream then ends inside a record.
 #[derive(Debug)]
 pub(super) struct Sink<W> {
-    inner: W,
+    pub(super) inner: W,
     /// Bytes of whole records and blocks.
     written: u64,
     failed: bool,
@@ -38,10 +38,6 @@ impl<W: Write> Sink<W> {
     pub(super) fn finish(mut self) -> Result<W, WriteError> {
         self.attempt(Write::flush)?;
         Ok(self.inner)
-    }
-
-    pub(super) fn inner_mut(&mut self) -> &mut W {
-        &mut self.inner
     }
 
     #[inline]

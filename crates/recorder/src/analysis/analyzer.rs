@@ -200,7 +200,8 @@ impl Analyzer {
         core.here.clear();
         core.director.end(clip, &mut core.orders);
         core.execute();
-        core.tell_late();
+        let late = core.closed.drain();
+        late.into_iter().for_each(|late| core.send(late));
         core.tell_notices();
         core.tell_rest();
         core.hint_at_tags();
@@ -453,13 +454,6 @@ impl Core {
             (Some(from_ns), waiting) => {
                 *waiting = Some((from_ns, self.common.ring.reserve(from_ns, i64::MAX)));
             }
-        }
-    }
-
-    /// Tells which finished dumps lack packets that came too late, and checks no more against them.
-    fn tell_late(&mut self) {
-        for late in self.closed.drain() {
-            self.send(late);
         }
     }
 

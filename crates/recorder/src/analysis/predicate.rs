@@ -248,7 +248,7 @@ impl LuaState {
     pub(crate) fn call<R>(&self, call: impl FnOnce(&mut Machine) -> R) -> R {
         let mut script = lock(&self.script);
         let result = call(&mut script);
-        if script.fault().is_some() {
+        if script.fault.is_some() {
             // Relaxed: a number that stands alone; the lock makes its writers one.
             let failed = &self.common.counters.dump_script_failed;
             failed.store(1, Ordering::Relaxed);
@@ -275,6 +275,9 @@ impl ScriptPredicate {
 
     /// Why it takes nothing any more, if its script is disabled.
     pub(crate) fn fault(&self) -> Option<String> {
-        lock(&self.state.script).fault().map(ToString::to_string)
+        lock(&self.state.script)
+            .fault
+            .as_ref()
+            .map(ToString::to_string)
     }
 }

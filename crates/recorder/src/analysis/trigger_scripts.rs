@@ -117,7 +117,7 @@ impl TriggerScripts {
         let failed = self
             .scripts
             .iter()
-            .filter(|script| script.trigger.fault().is_some());
+            .filter(|script| script.trigger.fault.is_some());
         failed.count() as u64
     }
 }
@@ -142,7 +142,7 @@ impl News {
         let mut news: Vec<_> = notes
             .map(|note| format!("{}: {note}", script.name()))
             .collect();
-        if let Some(fault) = script.fault().filter(|_| !self.told) {
+        if let Some(fault) = script.fault.as_ref().filter(|_| !self.told) {
             news.push(format!("{fault}; this script {} no more", self.does));
             self.told = true;
         }

@@ -94,7 +94,7 @@ mod tests {
                 ..GeneratorConfig::default()
             };
             let source = Box::new(GeneratorSource::new("generate", config));
-            let clock = Arc::new(SystemClock::new());
+            let clock = Arc::new(SystemClock);
             let inserted = insert_only(vec![source], threads, 64 << 20, None, clock).unwrap();
             let source = &inserted.sources[0];
             assert_eq!((source.received, source.stored), (Some(20_000), 20_000));

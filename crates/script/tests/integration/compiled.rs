@@ -40,7 +40,7 @@ fn traces(text: &str) -> [(u32, u32); 2] {
         for _ in 0..batches {
             found += trigger.match_many(&packets).count_ones();
         }
-        assert!(found > 0, "{text}: {:?}", trigger.fault());
+        assert!(found > 0, "{text}: {:?}", trigger.fault.as_ref());
         trigger.match_many(&[packet(&[0])]);
         let note = trigger.take_notes().pop().unwrap();
         let (stops, aborts) = note.split_once('\t').unwrap();

@@ -10,7 +10,7 @@ fn script(text: &str) -> Machine {
 fn predicate(script: &mut Machine, trigger: &Packet<'_>) -> retroscope_script::Predicate {
     match script.derive(trigger) {
         Some(Derived::Predicate { predicate, .. }) => predicate,
-        other => panic!("{other:?} {:?}", script.fault()),
+        other => panic!("{other:?} {:?}", script.fault.as_ref()),
     }
 }
 
@@ -34,7 +34,7 @@ fn a_predicate_keeps_its_trigger_packet() {
             script.match_derived(&predicates[n], &packets),
             1 << n,
             "{:?}",
-            script.fault()
+            script.fault.as_ref()
         );
     }
 }
@@ -62,7 +62,7 @@ fn what_it_may_return() {
     let returns = |what: &str| {
         let mut script = script(&format!("return function(trigger) return {what} end"));
         let derived = script.derive(&packet(&[0; 60]));
-        let is_refused = matches!(script.fault(), Some(ScriptError::NoPredicate { .. }));
+        let is_refused = matches!(script.fault.as_ref(), Some(ScriptError::NoPredicate { .. }));
         (derived, is_refused)
     };
     assert_eq!(returns("nil").0, Some(Derived::Nothing));
@@ -99,7 +99,7 @@ fn a_predicate_that_fails_disables_the_script() {
         packet(&[1]),
     ];
     assert_eq!(script.match_derived(&keep, &packets), 0b101);
-    let fault = script.fault().unwrap();
+    let fault = script.fault.as_ref().unwrap();
     assert!(
         matches!(fault, ScriptError::Failed { message } if message.starts_with("dump.lua:1: ")),
         "{fault}"

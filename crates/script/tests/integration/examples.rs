@@ -20,7 +20,7 @@ fn trigger(name: &str) -> Machine {
 fn taken(trigger: &mut Machine, frames: &[Vec<u8>]) -> u64 {
     let packets: Vec<Packet<'_>> = frames.iter().map(|frame| packet(frame)).collect();
     let found = trigger.match_many(&packets);
-    assert!(trigger.fault().is_none(), "{:?}", trigger.fault());
+    assert!(trigger.fault.is_none(), "{:?}", trigger.fault.as_ref());
     found
 }
 
@@ -108,7 +108,7 @@ fn syn_flood() {
             found,
             u64::from(round == 1000),
             "round {round}: {:?}",
-            trigger.fault()
+            trigger.fault.as_ref()
         );
     }
     let later = Packet {
@@ -123,7 +123,7 @@ fn dump_same_net() {
     let mut script = Machine::new(&example("dump-same-net.lua"), PATIENT).unwrap();
     let cause = udp(60_000, b"");
     let Some(Derived::Predicate { predicate, name }) = script.derive(&packet(&cause)) else {
-        panic!("{:?}", script.fault());
+        panic!("{:?}", script.fault.as_ref());
     };
     assert_eq!(name.as_deref(), Some("net 10.0.0.0/24"));
     let frames = [
@@ -144,7 +144,7 @@ fn dump_same_net() {
         script.match_derived(&predicate, &packets),
         0b00111,
         "{:?}",
-        script.fault()
+        script.fault.as_ref()
     );
     assert_eq!(script.derive(&packet(&[0; 60])), Some(Derived::Nothing));
 }
@@ -157,7 +157,7 @@ fn dump_same_flow() {
             predicate,
             name: None,
         }) => predicate,
-        other => panic!("{other:?} {:?}", script.fault()),
+        other => panic!("{other:?} {:?}", script.fault.as_ref()),
     };
     let one = derive(&tcp(0x10, b""));
     // A second dump is another one, and the first one keeps its own trigger packet.
@@ -174,7 +174,7 @@ fn dump_same_flow() {
         script.match_derived(&one, &packets),
         0b00011,
         "{:?}",
-        script.fault()
+        script.fault.as_ref()
     );
     assert_eq!(script.match_derived(&two, &packets), 0b01000);
 }

@@ -10,9 +10,9 @@ fn holds(expression: &str) -> bool {
     let mut trigger = trigger(&format!("return function(pkt) return ({expression}) end"));
     let found = trigger.match_many(&[packet(&[7; 60])]);
     assert!(
-        trigger.fault().is_none(),
+        trigger.fault.is_none(),
         "{expression}: {:?}",
-        trigger.fault()
+        trigger.fault.as_ref()
     );
     found == 1
 }
@@ -92,7 +92,7 @@ fn what_a_script_does_to_its_own_strings_reaches_no_accessor() {
         trigger.match_many(&[packet(&[7; 60])]),
         1,
         "{:?}",
-        trigger.fault()
+        trigger.fault.as_ref()
     );
 }
 
@@ -136,7 +136,7 @@ fn no_accessor_gives_a_pointer() {
         trigger.match_many(&[packet(&frame)]),
         1,
         "{:?}",
-        trigger.fault()
+        trigger.fault.as_ref()
     );
 }
 
@@ -214,7 +214,7 @@ fn trusted_scripts_have_it_all() {
         trigger.match_many(&[packet(&[7; 60])]),
         1,
         "{:?}",
-        trigger.fault()
+        trigger.fault.as_ref()
     );
 }
 
@@ -223,7 +223,7 @@ fn mistakes_name_their_place() {
     let error = |text| match Machine::new(&Script::new("dir/my.lua", text, false), PATIENT) {
         Ok(mut trigger) => {
             trigger.match_many(&[packet(&[7; 60])]);
-            trigger.into_fault().expect("it fails")
+            trigger.fault.expect("it fails")
         }
         Err(error) => error,
     };

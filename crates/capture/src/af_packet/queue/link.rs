@@ -122,7 +122,7 @@ impl PacketEngine {
         live.tell(notice);
         // The old socket's counters were read, and its ring is empty or had its time.
         self.ring = ring;
-        self.ring.set_frame_bytes_max(self.tapped.frame_bytes_max());
+        self.ring.frame_bytes_max = self.tapped.frame_bytes_max();
         self.socket = socket;
         Ok(true)
     }

@@ -263,7 +263,7 @@ impl XdpEngine {
             Some(used) => of_the_host(&used),
             None => match self.attachment.attach_again(&mut hold, index) {
                 Ok(held) => {
-                    hold.ask_until(now_ns.saturating_add(HOST_USE_WATCH_NS));
+                    hold.ask_until_ns = now_ns.saturating_add(HOST_USE_WATCH_NS);
                     if hold.is_native != was_native {
                         let program = program_word(hold.is_native);
                         live.notice(format_args!("{program} XDP now"));
@@ -360,7 +360,8 @@ impl XdpEngine {
             Some(libc::EINVAL) if self.queue_index > 0 => {
                 absence.without = Some(held.generation);
                 // If it gets one later, its packets are counted as unseen.
-                self.attachment.remove_socket(self.queue_index);
+                let sockets = &self.attachment.sockets;
+                let _ = sockets.remove(&self.queue_index.to_ne_bytes());
                 self.attachment.set_open(self.queue_index, true);
                 self.attachment
                     .hold()

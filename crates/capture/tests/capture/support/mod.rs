@@ -37,7 +37,7 @@ pub(crate) fn open_as(
     config: LiveConfig,
     queues: usize,
 ) -> Result<Vec<Box<dyn Queue>>, SourceError> {
-    Box::new(LiveSource::new(config)).open(queues)
+    Box::new(LiveSource(config)).open(queues)
 }
 
 pub(crate) fn open(interface: &str) -> Box<dyn Queue> {
@@ -62,12 +62,12 @@ pub(crate) fn generate_while(
         .remove(0);
     while queue.next(DEADLINE).unwrap() != Status::End {
         sender.send(queue.burst()).unwrap();
-        if !go_on(sender.sent()) {
+        if !go_on(sender.sent) {
             break;
         }
     }
-    assert_eq!(queue.statistics().received, Some(sender.sent()));
-    sender.sent()
+    assert_eq!(queue.statistics().received, Some(sender.sent));
+    sender.sent
 }
 
 /// Whether a captured frame is one of the generator's.

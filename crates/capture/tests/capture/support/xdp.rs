@@ -26,7 +26,7 @@ pub(crate) fn config(interface: &str) -> XdpConfig {
 
 pub(crate) fn open_as(config: XdpConfig) -> (Result<Vec<Box<dyn Queue>>, SourceError>, Shunt) {
     let source = Box::new(XdpSource::new(config));
-    let shunt = source.shunt();
+    let shunt = source.shunt.clone();
     (source.open(1), shunt)
 }
 

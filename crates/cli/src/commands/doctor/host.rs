@@ -10,7 +10,7 @@ pub(super) const CHECK: &str = "host";
 pub(super) fn finding(interface: &str) -> Finding {
     let found = HostUse::of(interface);
     let used = found.is_used().then(|| found.to_string());
-    judge(used.as_deref(), found.unseen())
+    judge(used.as_deref(), found.unseen.as_deref())
 }
 
 /// `used`: what it is used for, in words. `unseen`: why there may be more that was not found.

@@ -194,7 +194,7 @@ fn send(
     let source = GeneratorSource::new(interface, config.clone());
     let mut sender = LiveSender::open(interface, &program())?;
     let mut output = Output::open(args.write.as_deref(), interface, generated)?;
-    let clock = SystemClock::new();
+    let clock = SystemClock;
     let start_ns = clock.mono_ns();
     for mut queue in Box::new(source).open(1)? {
         drain(queue.as_mut(), &mut sender, &mut output, &clock, stop)?;
@@ -206,7 +206,7 @@ fn send(
     };
     output.generated.engine = Some(engine);
     output.generated.sending_ns = Some(clock.mono_ns() - start_ns);
-    output.generated.retries = Some(sender.retries());
+    output.generated.retries = Some(sender.retries);
     output.finish()
 }
 
@@ -230,7 +230,7 @@ fn drain(
         for frames in frames.chunks(SEND_FRAMES) {
             let burst = Burst { memory, frames };
             let time_ns = clock.now().wall_ns;
-            let sent = sender.send(burst).map_err(|error| match sender.sent() {
+            let sent = sender.send(burst).map_err(|error| match sender.sent {
                 0 => Failure::failed(error),
                 sent => Failure::failed(format!("{error} (after {})", counted(sent, "packet"))),
             });

@@ -132,7 +132,7 @@ impl EngineArgs {
             ));
         }
         match engine {
-            Engine::Auto | Engine::AfPacket => Ok(Box::new(LiveSource::new(config))),
+            Engine::Auto | Engine::AfPacket => Ok(Box::new(LiveSource(config))),
             Engine::AfXdp if config.sides == Sides::Out => Err(usage(
                 "--engine af-xdp sees received packets only: leave -Q out, or use --engine af-packet",
             )),
@@ -148,7 +148,7 @@ impl EngineArgs {
             Engine::Pcap if config.sides != Sides::Both => Err(usage(
                 "--engine pcap takes both directions: leave -Q out, or use --engine af-packet",
             )),
-            Engine::Pcap => Ok(Box::new(PcapSource::new(config))),
+            Engine::Pcap => Ok(Box::new(PcapSource(config))),
             #[cfg(not(feature = "dpdk"))]
             Engine::Dpdk => Err(usage(
                 "this program was built without DPDK: cargo build --release -p retroscope-cli --features dpdk (docs/capture.md)",
@@ -158,7 +158,7 @@ impl EngineArgs {
                 "--engine dpdk takes what the device gives: leave -Q out, or use --engine af-packet",
             )),
             #[cfg(feature = "dpdk")]
-            Engine::Dpdk => Ok(Box::new(DpdkSource::new(DpdkConfig {
+            Engine::Dpdk => Ok(Box::new(DpdkSource(DpdkConfig {
                 device: device(&config.interface).to_owned(),
                 eal: EalConfig {
                     arguments: self

@@ -93,7 +93,7 @@ fn start(
         config,
         &sources,
         &args.files,
-        Arc::new(SystemClock::new()),
+        Arc::new(SystemClock),
         Some(&mut progress),
         &mut opened,
     );

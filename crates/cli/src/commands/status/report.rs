@@ -310,7 +310,7 @@ fn history(
     };
     let is_running = writer == Writer::Running && info.this_boot == Some(true);
     let now_ns = if is_running {
-        SystemClock::new().mono_ns()
+        SystemClock.mono_ns()
     } else {
         last_ns
     };

@@ -223,7 +223,7 @@ mod tests {
 
     fn parts(ring: &Ring) -> InserterParts {
         let intake = Intake::new(std::iter::empty(), Arc::default(), false);
-        let clock = Arc::new(SystemClock::new());
+        let clock = Arc::new(SystemClock);
         InserterParts::of_all(Common::new(ring.clone(), clock, intake))
     }
 

@@ -78,7 +78,11 @@ pub fn check(link_type: LinkType, offset: i64, data: &[u8]) {
         let said = SHOW.with_borrow_mut(|show| {
             let show = &mut show[script];
             let taken = show.match_many(&[packet]);
-            assert!(show.fault().is_none(), "{:?}: {data:02x?}", show.fault());
+            assert!(
+                show.fault.is_none(),
+                "{:?}: {data:02x?}",
+                show.fault.as_ref()
+            );
             assert_eq!(
                 taken, 1,
                 "the payload's offset lies in the packet: {data:02x?}"

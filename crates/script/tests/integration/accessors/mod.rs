@@ -134,7 +134,7 @@ fn what_is_no_number_is_refused_where_it_is_used() {
                 "return function(pkt)\nlocal value = pkt:{call} return value end"
             ));
             assert_eq!(trigger.match_many(&[packet(&[7; 60])]), 0, "{call}");
-            let fault = trigger.fault().expect("it is refused").to_string();
+            let fault = trigger.fault.as_ref().expect("it is refused").to_string();
             assert!(fault.starts_with("test.lua:2: "), "{call}: {fault}");
         }
     }
@@ -153,7 +153,7 @@ fn texts_and_networks_are_checked() {
     ] {
         let mut trigger = trigger(&format!("return function(pkt) return {call} end"));
         trigger.match_many(&[packet(&[7; 60])]);
-        let fault = trigger.fault().expect("it is refused");
+        let fault = trigger.fault.as_ref().expect("it is refused");
         assert!(matches!(fault, ScriptError::Failed { .. }));
         assert!(fault.to_string().contains(given), "{call}: {fault}");
     }

@@ -34,11 +34,11 @@ pub(crate) fn run_until_fault(mut trigger: Machine) -> ScriptError {
     let data = [0; 60];
     for _ in 0..100_000 {
         trigger.match_many(&[packet(&data); 64]);
-        if trigger.fault().is_some() {
+        if trigger.fault.is_some() {
             break;
         }
     }
-    trigger.into_fault().expect("it ran through")
+    trigger.fault.expect("it ran through")
 }
 
 /// UDP over IPv4 over Ethernet from 10.0.0.1:1234 to 10.0.0.2:`port`, with lengths and no checksums.
