@@ -109,7 +109,8 @@ fn lines(
     let text = (FONT, 13).into_font().color(&BLACK).pos(anchor);
     // Ours last, so that it lies on top.
     for (number, (name, cells)) in grid.lines.iter().enumerate().rev() {
-        let style = COLOURS[number % COLOURS.len()].stroke_width(2);
+        // The colours come twice, the second time as thin lines.
+        let style = COLOURS[number % COLOURS.len()].stroke_width(if number < 7 { 3 } else { 1 });
         let cells = (0..).zip(cells.iter().copied());
         let points = cells.filter_map(|(at, row)| Some((at, row?, row?.value?)));
         let points: Vec<(i32, &Row, f64)> = points.collect();
