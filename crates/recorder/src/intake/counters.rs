@@ -318,7 +318,14 @@ pub(crate) struct LossEvent {
 /// The losses of the recent past, for the verdicts of dumps. Written rarely: once per reading that found a loss.
 #[derive(Debug, Default)]
 pub(crate) struct LossLog {
-    events: Mutex<Vec<LossEvent>>,
+    log: Mutex<Log>,
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    events: Vec<LossEvent>,
+    /// Where the last event of a source and cause is, if it came after events were last merged.
+    last: BTreeMap<(usize, &'static str), usize>,
 }
 
 /// Events kept. A window that reaches back further than the log is judged by what the log still knows, merged.
@@ -365,36 +372,36 @@ impl LossLog {
             packets,
             record,
         };
-        let mut events = lock(&self.events);
-        if let Some(last) = events
-            .iter_mut()
-            .rev()
-            .take(8)
-            .find(|e| e.source == event.source && e.cause == event.cause)
-        {
+        let mut log = lock(&self.log);
+        let is_full = log.events.len() >= LOSS_EVENTS;
+        let index = log.last.get(&(source, cause)).copied();
+        let last = index.and_then(|index| log.events.get_mut(index));
+        if let Some(last) = last.filter(|last| last.record == record) {
             let both = last.with(event);
             let touches = last.from_ns <= event.to_ns && last.to_ns >= event.from_ns;
-            let touches = touches && last.record == record;
-            if touches && both.to_ns.saturating_sub(both.from_ns) < MERGE_NS {
+            let is_short = both.to_ns.saturating_sub(both.from_ns) < MERGE_NS;
+            // No window ends between two events without a record between them: what it is told does not depend on when it asks. With the
+            // ring's bytes, which bound the records before the first of them is overwritten, that bounds the log.
+            if touches && is_short || is_full && record > 0 {
                 *last = both;
                 return;
             }
         }
-        // From files they are merged between dumps only, or a verdict would tell when its thread came to it.
-        if events.len() >= LOSS_EVENTS && record == 0 {
-            merge_oldest(&mut events);
+        // From files others are merged between dumps only, or a verdict would tell when its thread came to it.
+        if is_full && record == 0 {
+            log.merge_oldest();
         }
-        events.push(event);
+        let index = log.events.len();
+        log.last.insert((source, cause), index);
+        log.events.push(event);
     }
 
     /// From files, while the inserter stands still and no dump waits whose window has ended: whatever was found so far concerns all others.
     pub(crate) fn settle(&self) {
-        let mut events = lock(&self.events);
-        events.iter_mut().for_each(|event| event.record = 0);
-        let mut before = usize::MAX;
-        while events.len() >= LOSS_EVENTS && events.len() < before {
-            before = events.len();
-            merge_oldest(&mut events);
+        let mut log = lock(&self.log);
+        log.events.iter_mut().for_each(|event| event.record = 0);
+        if log.events.len() >= LOSS_EVENTS {
+            log.merge_oldest();
         }
     }
 
@@ -405,9 +412,10 @@ impl LossLog {
 
     /// Those of them that were found when no more than so many records were stored.
     pub(crate) fn within_until(&self, record: u64, from_ns: i64, to_ns: i64) -> Vec<LossEvent> {
-        let events = lock(&self.events);
+        let log = lock(&self.log);
         let mut found: Vec<LossEvent> = Vec::new();
-        for event in events
+        for event in log
+            .events
             .iter()
             .filter(|e| e.from_ns <= to_ns && e.to_ns >= from_ns && e.record <= record)
         {
@@ -426,22 +434,29 @@ impl LossLog {
 /// Neighbouring readings become one event up to this length: windows are seconds long, 100 ms is fine enough.
 const MERGE_NS: i64 = 100_000_000;
 
-/// Halves the log by merging its oldest half pairwise by source and cause: longer stretches, no loss forgotten.
-fn merge_oldest(events: &mut Vec<LossEvent>) {
-    let recent = events.split_off(LOSS_EVENTS / 2);
-    let mut merged: Vec<LossEvent> = Vec::with_capacity(LOSS_EVENTS);
-    let mut open: BTreeMap<(usize, &'static str), LossEvent> = BTreeMap::new();
-    for event in events.drain(..) {
-        match open.remove(&(event.source, event.cause)) {
-            Some(first) => merged.push(first.with(event)),
-            None => {
-                open.insert((event.source, event.cause), event);
+impl Log {
+    /// Merges all but the most recent events pairwise by source and cause, until a quarter of the places is left to them or nothing to
+    /// merge: longer stretches, no loss forgotten.
+    fn merge_oldest(&mut self) {
+        self.last.clear();
+        let recent = self.events.len().saturating_sub(LOSS_EVENTS / 2);
+        let recent = self.events.split_off(recent);
+        let mut before = usize::MAX;
+        while self.events.len() > LOSS_EVENTS / 4 && self.events.len() < before {
+            before = self.events.len();
+            let mut open: BTreeMap<(usize, &'static str), LossEvent> = BTreeMap::new();
+            let mut merged = Vec::with_capacity(before / 2);
+            for event in self.events.drain(..) {
+                match open.remove(&(event.source, event.cause)) {
+                    Some(first) => merged.push(first.with(event)),
+                    None => _ = open.insert((event.source, event.cause), event),
+                }
             }
+            merged.extend(open.into_values());
+            self.events = merged;
         }
+        self.events.extend(recent);
     }
-    merged.extend(open.into_values());
-    merged.extend(recent);
-    *events = merged;
 }
 
 /// Turns two readings of an engine's counters into loss events.
@@ -670,9 +685,42 @@ mod tests {
         }
         log.settle();
         assert_eq!(count(n), n);
-        assert!(log.events.lock().unwrap().len() < LOSS_EVENTS);
+        assert!(log.log.lock().unwrap().events.len() < LOSS_EVENTS);
         log.push_at(n + 1, 0, CLOCK_STEP, (5, 6), 1);
         assert_eq!((count(n), count(n + 1)), (n, n + 1));
+    }
+
+    /// Files bring as many events as they like without a record between them, of many sources in turn, and a log of any length is
+    /// settled at once.
+    #[test]
+    fn a_log_of_files_is_bounded_and_settles_in_one_pass() {
+        const SOURCES: usize = 20;
+        let log = LossLog::default();
+        let length = || log.log.lock().unwrap().events.len();
+        let packets = |until| {
+            let found = log.within_until(until, i64::MIN, i64::MAX);
+            found.iter().map(|it| it.packets).sum::<u64>()
+        };
+        let n = 10 * LOSS_EVENTS as u64;
+        let push = |record, number: u64| {
+            let at_ns = number as i64 * 3_600_000_000_000 % 7_919;
+            let source = usize::try_from(number).unwrap() % SOURCES;
+            log.push_at(record, source, "disorder", (at_ns, at_ns), 1);
+        };
+        for number in 0..n {
+            push(1 + number / (2 * LOSS_EVENTS as u64), number);
+        }
+        assert_eq!(length(), LOSS_EVENTS + 4 * SOURCES, "{}", length());
+        assert_eq!(packets(3), 6 * LOSS_EVENTS as u64);
+        // As many as there are records.
+        let many = 128 * LOSS_EVENTS as u64;
+        (0..many).for_each(|number| push(10 + number, number));
+        let start = std::time::Instant::now();
+        log.settle();
+        let took = start.elapsed();
+        assert!(length() < LOSS_EVENTS, "{}", length());
+        assert_eq!(packets(0), n + many);
+        assert!(took < std::time::Duration::from_secs(5), "{took:?}");
     }
 
     #[test]
@@ -684,6 +732,6 @@ mod tests {
             log.push(0, "kernel", (from_ns, from_ns + 1), 1);
         }
         assert_eq!(log.within(i64::MIN, i64::MAX)[0].packets, n as u64);
-        assert!(log.events.lock().unwrap().len() <= LOSS_EVENTS);
+        assert!(log.log.lock().unwrap().events.len() <= LOSS_EVENTS);
     }
 }
