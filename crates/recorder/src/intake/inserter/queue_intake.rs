@@ -381,7 +381,15 @@ impl QueueIntake {
         let writer = &mut self.writer;
         let mut is_stored = |index: &usize| {
             let frame = burst.frame(*index);
-            writer.store(&frame, &self.interfaces, producer, &mut self.parts)
+            let goes_on = writer.store(&frame, &self.interfaces, producer, &mut self.parts);
+            let intake = &self.parts.common.intake;
+            // From files at once: a window that ends with the next record must know it.
+            if let Some(span_ns) = writer.unnumbered_ns.take_if(|_| intake.offline) {
+                let record = producer.stored();
+                let losses = &intake.losses;
+                losses.push_at(record, self.source, LOST_INTERFACE_LIMIT, span_ns, 1);
+            }
+            goes_on
         };
         range.take_while(|index| is_stored(index)).count()
     }
@@ -504,4 +512,98 @@ fn file_name(source: &str) -> String {
     name.map_or(source.to_owned(), |name| {
         name.to_string_lossy().into_owned()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use retroscope_capture::{
+        Direction, FrameMeta, InterfaceInfo, SourceStatistics, clock::SystemClock,
+    };
+    use retroscope_packet::LinkType;
+    use retroscope_ring::{Ring, RingConfig};
+
+    use super::*;
+    use crate::{control::common::Common, intake::Intake};
+
+    /// A file that announces one interface.
+    #[derive(Debug)]
+    struct Frames {
+        interface: InterfaceInfo,
+        frames: Vec<FrameMeta>,
+    }
+
+    impl Queue for Frames {
+        fn interfaces(&self) -> &[InterfaceInfo] {
+            std::slice::from_ref(&self.interface)
+        }
+
+        fn next(&mut self, _: Duration) -> Result<Status, SourceError> {
+            Ok(Status::End)
+        }
+
+        fn burst(&self) -> Burst<'_> {
+            Burst {
+                memory: &[7; 60],
+                frames: &self.frames,
+            }
+        }
+
+        fn watermark(&self) -> Option<i64> {
+            None
+        }
+
+        fn event(&mut self) -> Option<Event> {
+            None
+        }
+
+        fn statistics(&mut self) -> SourceStatistics {
+            SourceStatistics::default()
+        }
+
+        fn stop(&mut self) {}
+    }
+
+    /// From files a window may end with any record: what was lost before it is logged before it is stored.
+    #[test]
+    fn what_has_no_interface_is_told_between_its_neighbours() {
+        let frame = |(time_ns, interface): (i64, &u16)| FrameMeta {
+            time_ns,
+            offset: 0,
+            captured_len: 60,
+            wire_len: 60,
+            interface: *interface,
+            direction: Direction::Inbound,
+            vlan: None,
+        };
+        let interfaces = [0, 0, 1, 0, 0, 1, 1, 0];
+        let queue = Frames {
+            interface: InterfaceInfo {
+                name: "file".to_owned(),
+                link_type: LinkType::ETHERNET,
+                snaplen: 0,
+                time_domain: TimeDomain::File,
+                time_resolution_ns: 1,
+            },
+            frames: (0..).zip(&interfaces).map(frame).collect(),
+        };
+        let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+        let source = std::iter::once(("file".to_owned(), 1));
+        let intake = Intake::new(source, Arc::default(), true);
+        let common = Common::new(ring.clone(), Arc::new(SystemClock), intake);
+        let parts = InserterParts::of_all(Arc::clone(&common));
+        let counters = Arc::clone(&common.intake.sources[0].queues[0]);
+        let mut intake = QueueIntake::new(Box::new(queue), 0, counters, &parts).unwrap();
+        let mut producer = ring.producer().unwrap();
+        assert_eq!(intake.store(0..interfaces.len(), &mut producer), 8);
+        intake.flush();
+        let lost = |record| {
+            let found = common.intake.losses.within_until(record, 0, 10);
+            found.iter().map(|it| it.packets).sum::<u64>()
+        };
+        assert_eq!([1, 2, 3, 4, 5].map(lost), [0, 1, 1, 3, 3]);
+        assert_eq!(
+            common.intake.snapshots()[0].lost[LOST_INTERFACE_LIMIT],
+            Some(3)
+        );
+    }
 }
