@@ -183,7 +183,8 @@ impl Active {
         }
     }
 
-    /// Asks the filter, with what it learned about fragments, whether to take a packet of the window.
+    /// Asks the filter, with what it learned about fragments, whether to take a packet of the window. A first fragment shortly before
+    /// tells of those in it.
     pub(super) fn ask(
         &mut self,
         packet: &Packet<'_>,
@@ -191,10 +192,14 @@ impl Active {
         interface: &Interface,
         names: &mut InterfaceCache,
     ) {
+        // Others are looked at with those of the window: which, depends on how far a bucket was filled when it was read.
+        let first_ns = self.order.from_ns.saturating_sub(DATAGRAM_NS);
+        if !(first_ns..=self.order.to_ns).contains(&packet.time_ns) {
+            return;
+        }
         let offset_ns = found.offset_ns;
         let answer = self.order.predicate.decide(interface, packet, offset_ns);
         match answer.decision {
-            // A first fragment before the window tells of those in it.
             _ if !self.wants(packet.time_ns) => {}
             Decision::Skip => {}
             Decision::Take => self.take(packet, found, interface),

@@ -223,3 +223,41 @@ fn fragments_at_the_start_of_a_window_have_their_first_before_it() {
         assert_eq!(report.packets, packets, "{case}");
     }
 }
+
+/// First fragments far from a window are looked at where it happens, together with others. What they tell makes no difference.
+#[test]
+fn fragments_far_from_a_window_tell_nothing() {
+    // Where the first fragment is: before the window by so much, or behind its end.
+    for (before, is_taken) in [
+        (Some(90 * MS), true),
+        (Some(110 * MS), false),
+        (None, false),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = RigConfig {
+            triggers: &["udp[8:4] = 77"],
+            dump: "$flow",
+            past_ns: 2 * S,
+            ..config()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        rig.pass(S);
+        if let Some(before_ns) = before {
+            rig.arrive(0, fragment(1, Some(9)));
+            rig.insert();
+            rig.pass(before_ns);
+        }
+        rig.pass(2 * S);
+        rig.arrive(0, udp(1, 9, 77));
+        rig.arrive(0, fragment(1, None));
+        rig.insert();
+        if before.is_none() {
+            rig.pass(S + 1);
+            rig.arrive(0, fragment(1, Some(9)));
+            rig.insert();
+        }
+        rig.step();
+        let report = finished(&mut rig);
+        assert_eq!(report.packets, 1 + u64::from(is_taken), "{before:?}");
+    }
+}
