@@ -352,6 +352,9 @@ impl Core {
         let (text, predicate) = expression.resolve(!self.live);
         let trigger =
             (hit.rule != MANUAL).then_some((hit.producer, hit.record, expression.interface));
+        let is_scripted = trigger.is_some() && self.parts.scripts.dump.is_some();
+        let interface = self.names.interface(expression.interface);
+        let made_for = interface.filter(|_| is_scripted).map(|it| it.link_type);
         let offset_ns = if hit.rule == MANUAL {
             self.common.clock.now().offset_ns
         } else {
@@ -379,6 +382,7 @@ impl Core {
             offset_ns,
             expression: text,
             predicate,
+            made_for,
             from_ns,
             to_ns,
             reservation: self.common.ring.reserve(from_ns, to_ns),

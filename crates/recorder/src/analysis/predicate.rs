@@ -218,6 +218,12 @@ impl Predicate {
         matches!(self, Self::Filter(filter) if filter.state.has_forgotten)
     }
 
+    /// Whether the dump takes nothing of a link type, because the filter was refused for it.
+    pub(crate) fn is_refused(&self, link_type: LinkType) -> bool {
+        let is_it = |(refused, _): &(LinkType, String)| *refused == link_type;
+        matches!(self, Self::Filter(filter) if filter.prepared.refused.iter().any(is_it))
+    }
+
     /// Link types that the dump takes nothing of.
     pub(crate) fn notes(&self) -> Vec<String> {
         let Self::Filter(filter) = self else {

@@ -409,7 +409,8 @@ impl Active {
             Missing::new(cause, stamp(from_ns), stamp(to_ns), packets)
         };
         let mut missing = Vec::new();
-        if order.predicate.fault().is_some() {
+        let is_refused = |link_type| order.predicate.is_refused(link_type);
+        if order.predicate.fault().is_some() || order.made_for.is_some_and(is_refused) {
             missing.push(entry("script", order.from_ns, order.to_ns, None));
         }
         let lost = &self.lost;

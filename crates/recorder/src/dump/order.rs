@@ -5,6 +5,7 @@ use std::{
     sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
 };
 
+use retroscope_packet::LinkType;
 use retroscope_ring::Reservation;
 
 use crate::{
@@ -135,6 +136,8 @@ pub(crate) struct DumpOrder {
     pub(crate) offset_ns: i64,
     pub(crate) expression: String,
     pub(crate) predicate: Predicate,
+    /// Where a script made it of the trigger packet: the packet's link type. A filter that cannot be compiled for it is the script's fault.
+    pub(crate) made_for: Option<LinkType>,
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
     pub(crate) reservation: Reservation,

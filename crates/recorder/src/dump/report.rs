@@ -42,7 +42,8 @@ pub struct Missing {
     /// not read in time, or the kernel's input queues overflowed: it may have lost some), `fragments` (later fragments that may belong to the flow, and were given up because too
     /// many waited for their first one), `late` (arrived after the window had closed), `disk` (not written), `restamped` (in the file,
     /// with another time stamp, because its format cannot hold theirs), `script`
-    /// (the dump script failed, and takes nothing from then on), `stopped` (not written because everything was to end at once).
+    /// (the dump script failed, and takes nothing from then on, or made a filter that takes nothing of the trigger packet's link type, which
+    /// the notes tell), `stopped` (not written because everything was to end at once).
     pub cause: &'static str,
     /// The source that lost them, for intake causes.
     #[serde(skip_serializing_if = "Option::is_none")]

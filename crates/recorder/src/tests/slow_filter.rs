@@ -181,6 +181,16 @@ fn slow_texts_of_a_script_are_compiled_aside() {
         finish(&mut rig, 1);
         let report = &rig.reports[0];
         assert_eq!(packets(report), u64::from(!refused), "{report:?}");
+        let missing: Vec<_> = report
+            .missing
+            .iter()
+            .map(|it| (it.cause, it.packets))
+            .collect();
+        let (verdict, expected) = match refused {
+            true => (Verdict::Incomplete, vec![("script", None)]),
+            false => (Verdict::Complete, Vec::new()),
+        };
+        assert_eq!((report.verdict, missing), (verdict, expected));
         let is_told = report
             .notes
             .iter()
