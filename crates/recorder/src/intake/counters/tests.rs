@@ -1,0 +1,217 @@
+use retroscope_capture::LossCause;
+
+use super::*;
+
+fn reading(statistics: SourceStatistics) -> EngineReading {
+    EngineReading {
+        statistics,
+        ..EngineReading::default()
+    }
+}
+
+fn statistics(received: u64, lost: u64) -> EngineReading {
+    reading(SourceStatistics {
+        received: Some(received),
+        lost: vec![(LossCause::Kernel, Some(lost))],
+        as_of_ns: None,
+    })
+}
+
+#[test]
+fn a_gap_that_reaches_back_is_not_cut_where_gaps_are_merged() {
+    const S: i64 = 1_000_000_000;
+    let log = LossLog::default();
+    let gap = |from_ns, to_ns| log.push(0, "not_analyzed", (from_ns, to_ns), 1);
+    gap(100 * S - 50_000_000, 100 * S);
+    gap(90 * S, 100 * S); // a bucket with one packet that was late
+    gap(90 * S - 1, 90 * S);
+    assert_eq!(log.within(91 * S, 92 * S).len(), 1);
+    assert_eq!(log.within(0, 90 * S - 1).len(), 1);
+    for step in 0..i64::try_from(LOSS_EVENTS).unwrap() {
+        gap(200 * S - step * S / 5, 200 * S - step * S / 5);
+    }
+    assert_eq!(
+        log.within(i64::MIN, i64::MAX)[0].packets,
+        3 + LOSS_EVENTS as u64
+    );
+    let oldest = 200 * S - (LOSS_EVENTS as i64 - 1) * S / 5;
+    assert_eq!(log.within(oldest, oldest).len(), 1);
+    assert_eq!(log.within(91 * S, 92 * S).len(), 1);
+}
+
+#[test]
+fn a_ledger_closes_from_its_own_counters() {
+    let queues = [QueueCounters::new(), QueueCounters::new()];
+    queues[0].add(BurstCount {
+        stored: 5,
+        filtered: 2,
+        ..BurstCount::default()
+    });
+    queues[0].set_engine(statistics(10, 3));
+    queues[1].add(BurstCount {
+        stored: 1,
+        no_bucket: 4,
+        interface_limit: 2,
+        ..BurstCount::default()
+    });
+    queues[1].set_engine(statistics(8, 0));
+    let snapshot = SourceSnapshot::of("eth0", queues.iter(), (0, 0));
+    assert_eq!(
+        (snapshot.received, snapshot.stored, snapshot.filtered),
+        (Some(18), 6, Some(2))
+    );
+    assert_eq!(
+        snapshot.lost,
+        BTreeMap::from([
+            ("kernel", Some(3)),
+            (LOST_NO_BUCKET, Some(4)),
+            (LOST_INTERFACE_LIMIT, Some(2))
+        ])
+    );
+    assert_eq!(snapshot.in_flight(), Some(1));
+}
+
+#[test]
+fn unknown_stays_unknown() {
+    let queue = QueueCounters::new();
+    queue.set_engine(reading(SourceStatistics {
+        received: None,
+        lost: vec![(LossCause::Nic, None)],
+        as_of_ns: None,
+    }));
+    let snapshot = SourceSnapshot::of("x", std::iter::once(&queue), (0, 0));
+    assert_eq!(
+        (
+            snapshot.received,
+            snapshot.lost["nic"],
+            snapshot.in_flight()
+        ),
+        (None, None, None)
+    );
+}
+
+#[test]
+fn a_loss_lies_between_two_readings() {
+    let log = LossLog::default();
+    let mut watch = LossWatch::new(0, 100);
+    watch.observe(&statistics(10, 0), (200, 200), &log);
+    watch.observe(&statistics(20, 7), (300, 300), &log);
+    assert_eq!(log.within(0, 199), []);
+    assert_eq!(
+        log.within(250, 260),
+        [LossEvent {
+            source: 0,
+            cause: "kernel",
+            from_ns: 200,
+            to_ns: 300,
+            packets: 7,
+            record: 0
+        }]
+    );
+    assert_eq!(log.within(301, 400), []);
+}
+
+#[test]
+fn a_loss_may_be_younger_than_what_is_known() {
+    let log = LossLog::default();
+    let mut watch = LossWatch::new(0, 100);
+    let read = |lost, as_of_ns| {
+        let mut reading = statistics(10, lost);
+        reading.statistics.as_of_ns = Some(as_of_ns);
+        reading
+    };
+    watch.observe(&read(0, 180), (200, 200), &log);
+    watch.observe(&read(7, 280), (300, 300), &log);
+    let found = log.within(290, 295);
+    assert_eq!((found[0].from_ns, found[0].to_ns), (180, 300));
+}
+
+/// What was lost while a counter could not be read may have been lost in all of that time.
+#[test]
+fn a_counter_that_comes_back_tells_of_the_time_between() {
+    let log = LossLog::default();
+    let mut watch = LossWatch::new(0, 100);
+    let mut observe = |lost, at_ns| {
+        let mut reading = statistics(10, 0);
+        reading.statistics.lost = vec![(LossCause::Kernel, lost), (LossCause::Nic, Some(0))];
+        watch.observe(&reading, (at_ns, at_ns), &log);
+    };
+    observe(None, 200);
+    observe(Some(3), 300);
+    observe(None, 400);
+    observe(None, 500);
+    assert_eq!(log.within(301, 500), []);
+    observe(Some(7), 600);
+    let spans = |at_ns| {
+        let found = log.within(at_ns, at_ns);
+        let spans = found.iter().map(|it| (it.from_ns, it.to_ns, it.packets));
+        spans.collect::<Vec<_>>()
+    };
+    assert_eq!(spans(150), [(100, 600, 7)], "merged: they touch");
+    assert_eq!(spans(450), [(100, 600, 7)]);
+}
+
+/// From files what a window is told depends on where it ended, not on when it is asked.
+#[test]
+fn what_is_found_behind_the_end_of_a_window_is_not_told() {
+    let log = LossLog::default();
+    let n = 2 * LOSS_EVENTS as u64;
+    let count = |until| {
+        let found = log.within_until(until, 0, 10);
+        found.iter().map(|it| it.packets).sum::<u64>()
+    };
+    for record in 1..=n {
+        log.push_at(record, 0, CLOCK_STEP, (5, 6), 1);
+        assert_eq!(count(7), record.min(7));
+    }
+    log.settle();
+    assert_eq!(count(n), n);
+    assert!(log.log.lock().unwrap().events.len() < LOSS_EVENTS);
+    log.push_at(n + 1, 0, CLOCK_STEP, (5, 6), 1);
+    assert_eq!((count(n), count(n + 1)), (n, n + 1));
+}
+
+/// Files bring as many events as they like without a record between them, of many sources in turn, and a log of any length is
+/// settled at once.
+#[test]
+fn a_log_of_files_is_bounded_and_settles_in_one_pass() {
+    const SOURCES: usize = 20;
+    let log = LossLog::default();
+    let length = || log.log.lock().unwrap().events.len();
+    let packets = |until| {
+        let found = log.within_until(until, i64::MIN, i64::MAX);
+        found.iter().map(|it| it.packets).sum::<u64>()
+    };
+    let n = 10 * LOSS_EVENTS as u64;
+    let push = |record, number: u64| {
+        let at_ns = number as i64 * 3_600_000_000_000 % 7_919;
+        let source = usize::try_from(number).unwrap() % SOURCES;
+        log.push_at(record, source, "disorder", (at_ns, at_ns), 1);
+    };
+    for number in 0..n {
+        push(1 + number / (2 * LOSS_EVENTS as u64), number);
+    }
+    assert_eq!(length(), LOSS_EVENTS + 4 * SOURCES, "{}", length());
+    assert_eq!(packets(3), 6 * LOSS_EVENTS as u64);
+    // As many as there are records.
+    let many = 128 * LOSS_EVENTS as u64;
+    (0..many).for_each(|number| push(10 + number, number));
+    let start = std::time::Instant::now();
+    log.settle();
+    let took = start.elapsed();
+    assert!(length() < LOSS_EVENTS, "{}", length());
+    assert_eq!(packets(0), n + many);
+    assert!(took < std::time::Duration::from_secs(5), "{took:?}");
+}
+
+#[test]
+fn a_full_log_forgets_no_packet() {
+    let log = LossLog::default();
+    let n = 3 * LOSS_EVENTS as i64;
+    for i in 0..n {
+        let from_ns = i * 1_000_000_000;
+        log.push(0, "kernel", (from_ns, from_ns + 1), 1);
+    }
+    assert_eq!(log.within(i64::MIN, i64::MAX)[0].packets, n as u64);
+    assert!(log.log.lock().unwrap().events.len() <= LOSS_EVENTS);
+}
