@@ -3,7 +3,7 @@
 use std::sync::{Arc, atomic::AtomicI64};
 
 use retroscope_capture::clock::Clock;
-use retroscope_ring::Ring;
+use retroscope_ring::{Ring, Waker};
 
 use crate::{
     control::{
@@ -43,6 +43,12 @@ impl Common {
             costs: Costs::default(),
             log: DumpLog::default(),
         })
+    }
+
+    /// From files: waits until the analyzer has read all and the dumper has written what it wants of it.
+    pub(crate) fn wait_for_readers(&self, analyzer: &Waker) {
+        self.gate.wait(|| analyzer.wake());
+        self.intake.settle();
     }
 
     /// Live sources, rather than files.

@@ -318,14 +318,7 @@ pub(crate) struct LossEvent {
 /// The losses of the recent past, for the verdicts of dumps. Written rarely: once per reading that found a loss.
 #[derive(Debug, Default)]
 pub(crate) struct LossLog {
-    log: Mutex<Log>,
-}
-
-#[derive(Debug, Default)]
-struct Log {
-    events: Vec<LossEvent>,
-    /// Where the last event of a source and cause is, if it came after events were last merged.
-    last: BTreeMap<(usize, &'static str), usize>,
+    events: Mutex<Vec<LossEvent>>,
 }
 
 /// Events kept. A window that reaches back further than the log is judged by what the log still knows, merged.
@@ -372,36 +365,35 @@ impl LossLog {
             packets,
             record,
         };
-        let mut log = lock(&self.log);
-        let is_full = log.events.len() >= LOSS_EVENTS;
-        let index = log.last.get(&(source, cause)).copied();
-        let last = index.and_then(|index| log.events.get_mut(index));
-        if let Some(last) = last.filter(|last| last.record == record) {
+        let mut events = lock(&self.events);
+        let is_same = |e: &&mut LossEvent| (e.source, e.cause, e.record) == (source, cause, record);
+        // No window ends between two events without a record between them: what it is told does not depend on when it asks.
+        if let Some(last) = events.iter_mut().rev().take(LATEST).find(is_same) {
             let both = last.with(event);
             let touches = last.from_ns <= event.to_ns && last.to_ns >= event.from_ns;
-            let is_short = both.to_ns.saturating_sub(both.from_ns) < MERGE_NS;
-            // No window ends between two events without a record between them: what it is told does not depend on when it asks. With the
-            // ring's bytes, which bound the records before the first of them is overwritten, that bounds the log.
-            if touches && is_short || is_full && record > 0 {
+            if touches && both.to_ns.saturating_sub(both.from_ns) < MERGE_NS {
                 *last = both;
                 return;
             }
         }
         // From files others are merged between dumps only, or a verdict would tell when its thread came to it.
-        if is_full && record == 0 {
-            log.merge_oldest();
+        if events.len() >= LOSS_EVENTS && record == 0 {
+            merge_oldest(&mut events);
         }
-        let index = log.events.len();
-        log.last.insert((source, cause), index);
-        log.events.push(event);
+        events.push(event);
+    }
+
+    /// From files: it is to be settled before the next burst.
+    pub(crate) fn is_full(&self) -> bool {
+        lock(&self.events).len() >= 2 * LOSS_EVENTS
     }
 
     /// From files, while the inserter stands still and no dump waits whose window has ended: whatever was found so far concerns all others.
     pub(crate) fn settle(&self) {
-        let mut log = lock(&self.log);
-        log.events.iter_mut().for_each(|event| event.record = 0);
-        if log.events.len() >= LOSS_EVENTS {
-            log.merge_oldest();
+        let mut events = lock(&self.events);
+        events.iter_mut().for_each(|event| event.record = 0);
+        if events.len() >= LOSS_EVENTS {
+            merge_oldest(&mut events);
         }
     }
 
@@ -412,13 +404,11 @@ impl LossLog {
 
     /// Those of them that were found when no more than so many records were stored.
     pub(crate) fn within_until(&self, record: u64, from_ns: i64, to_ns: i64) -> Vec<LossEvent> {
-        let log = lock(&self.log);
         let mut found: Vec<LossEvent> = Vec::new();
-        for event in log
-            .events
-            .iter()
-            .filter(|e| e.from_ns <= to_ns && e.to_ns >= from_ns && e.record <= record)
-        {
+        let events = lock(&self.events);
+        let touches =
+            |e: &&LossEvent| e.from_ns <= to_ns && e.to_ns >= from_ns && e.record <= record;
+        for event in events.iter().filter(touches) {
             match found
                 .iter_mut()
                 .find(|f| f.source == event.source && f.cause == event.cause)
@@ -434,29 +424,28 @@ impl LossLog {
 /// Neighbouring readings become one event up to this length: windows are seconds long, 100 ms is fine enough.
 const MERGE_NS: i64 = 100_000_000;
 
-impl Log {
-    /// Merges all but the most recent events pairwise by source and cause, until a quarter of the places is left to them or nothing to
-    /// merge: longer stretches, no loss forgotten.
-    fn merge_oldest(&mut self) {
-        self.last.clear();
-        let recent = self.events.len().saturating_sub(LOSS_EVENTS / 2);
-        let recent = self.events.split_off(recent);
-        let mut before = usize::MAX;
-        while self.events.len() > LOSS_EVENTS / 4 && self.events.len() < before {
-            before = self.events.len();
-            let mut open: BTreeMap<(usize, &'static str), LossEvent> = BTreeMap::new();
-            let mut merged = Vec::with_capacity(before / 2);
-            for event in self.events.drain(..) {
-                match open.remove(&(event.source, event.cause)) {
-                    Some(first) => merged.push(first.with(event)),
-                    None => _ = open.insert((event.source, event.cause), event),
-                }
+/// Among the latest so many events the last one of a source and cause is looked for.
+const LATEST: usize = 8;
+
+/// Merges all but the most recent events pairwise by source and cause, until a quarter of the places is left to them or nothing to
+/// merge: longer stretches, no loss forgotten.
+fn merge_oldest(events: &mut Vec<LossEvent>) {
+    let recent = events.split_off(events.len().saturating_sub(LOSS_EVENTS / 2));
+    let mut before = usize::MAX;
+    while events.len() > LOSS_EVENTS / 4 && events.len() < before {
+        before = events.len();
+        let mut open: BTreeMap<(usize, &'static str), LossEvent> = BTreeMap::new();
+        let mut merged = Vec::with_capacity(before / 2);
+        for event in events.drain(..) {
+            match open.remove(&(event.source, event.cause)) {
+                Some(first) => merged.push(first.with(event)),
+                None => _ = open.insert((event.source, event.cause), event),
             }
-            merged.extend(open.into_values());
-            self.events = merged;
         }
-        self.events.extend(recent);
+        merged.extend(open.into_values());
+        *events = merged;
     }
+    events.extend(recent);
 }
 
 /// Turns two readings of an engine's counters into loss events.

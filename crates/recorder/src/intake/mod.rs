@@ -141,6 +141,11 @@ impl Intake {
         disorder.push_at(record, source, "disorder", span_ns, 1);
     }
 
+    /// See [`LossLog::is_full`].
+    pub(crate) fn is_log_full(&self) -> bool {
+        self.losses.is_full() || self.disorder.is_full()
+    }
+
     /// See [`LossLog::settle`].
     pub(crate) fn settle(&self) {
         self.losses.settle();

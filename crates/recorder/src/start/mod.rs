@@ -369,13 +369,8 @@ fn spawn_inserters(
         }
     };
     if !common.is_live() {
-        let mut producer = common.ring.producer()?;
-        let (waiting, waker) = (Arc::clone(common), waker.clone());
-        producer.on_new_bucket(Box::new(move || {
-            waiting.gate.wait(|| waker.wake());
-            waiting.intake.settle();
-        }));
-        let inserter = MergeInserter::new(intakes, producer, for_inserters.clone());
+        let (producer, parts) = (common.ring.producer()?, for_inserters.clone());
+        let inserter = MergeInserter::new(intakes, producer, waker.clone(), parts);
         let (gone, mut notify) = (gone(), notify());
         let thread = Builder::new().name("inserter".to_owned()).spawn(move || {
             let _gone = gone;

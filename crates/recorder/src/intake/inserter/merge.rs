@@ -1,9 +1,9 @@
 //! The inserter of files.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use retroscope_capture::{SourceError, Status};
-use retroscope_ring::Producer;
+use retroscope_ring::{Producer, Waker};
 
 use super::{
     parts::{InserterParts, SOURCE_WAIT},
@@ -16,6 +16,7 @@ use crate::control::ring_time::Moment;
 pub(crate) struct MergeInserter {
     files: Vec<File>,
     producer: Producer,
+    waker: Waker,
     parts: InserterParts,
     stop_after_ns: Option<i64>,
     /// A stop was asked for: what was fetched already is still stored, nothing more is fetched.
@@ -41,7 +42,14 @@ const NO_CLOCK: Moment = Moment {
 };
 
 impl MergeInserter {
-    pub(crate) fn new(intakes: Vec<QueueIntake>, producer: Producer, parts: InserterParts) -> Self {
+    pub(crate) fn new(
+        intakes: Vec<QueueIntake>,
+        mut producer: Producer,
+        waker: Waker,
+        parts: InserterParts,
+    ) -> Self {
+        let (common, analyzer) = (Arc::clone(&parts.common), waker.clone());
+        producer.on_new_bucket(Box::new(move || common.wait_for_readers(&analyzer)));
         let file = |mut intake: QueueIntake| {
             intake.parts.filter = None;
             File {
@@ -54,6 +62,7 @@ impl MergeInserter {
         Self {
             files: intakes.into_iter().map(file).collect(),
             producer,
+            waker,
             parts,
             stop_after_ns: None,
             draining: false,
@@ -105,6 +114,11 @@ impl MergeInserter {
             self.producer.publish();
         }
         intake.flush();
+        let common = &self.parts.common;
+        if common.intake.is_log_full() {
+            self.producer.publish();
+            common.wait_for_readers(&self.waker);
+        }
         if is_over || dealt_with < wanted {
             self.parts.common.control.stop();
             return false;
