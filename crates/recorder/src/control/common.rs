@@ -45,7 +45,8 @@ impl Common {
         })
     }
 
-    /// From files: waits until the analyzer has read all and the dumper has written what it wants of it.
+    /// From files: waits at the gate until the analyzer has read all and the dumper has written what it wants of it, and then lets the
+    /// logs of losses merge what they hold.
     pub(crate) fn wait_for_readers(&self, analyzer: &Waker) {
         self.gate.wait(|| analyzer.wake());
         self.intake.settle();

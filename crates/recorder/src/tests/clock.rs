@@ -1,6 +1,6 @@
 //! What a live recorder promises where a clock is set, and of sources with a clock of their own.
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::{path::Path, sync::atomic::Ordering::SeqCst};
 
 use crate::{
     Verdict,
@@ -125,19 +125,25 @@ fn a_burst_on_both_sides_of_a_step_is_told_apart() {
     }
 }
 
+/// A queue of the host's clock and one of a clock of its own, running.
+fn beside_a_foreign_source(dir: &Path) -> Rig {
+    let plan = RigConfig {
+        queues: 2,
+        foreign_queues: 1,
+        ..config()
+    };
+    let mut rig = Rig::new(&plan, START, dir);
+    rig.pass(MS);
+    rig.step();
+    rig
+}
+
 /// A source that promises nothing beside one that does: dumps do not wait for it, its packets are in them, and its silence is no loss.
 #[test]
 fn a_source_without_watermarks_holds_nothing_up() {
     for ahead_ns in [0, 30 * MS, 400 * MS, -400 * MS] {
         let dir = tempfile::tempdir().unwrap();
-        let plan = RigConfig {
-            queues: 2,
-            foreign_queues: 1,
-            ..config()
-        };
-        let mut rig = Rig::new(&plan, START, dir.path());
-        rig.pass(MS);
-        rig.step();
+        let mut rig = beside_a_foreign_source(dir.path());
         rig.pass(2 * S);
         let mut expected = Vec::new();
         for number in 0..20 {
@@ -284,14 +290,7 @@ fn a_step_back_makes_nobody_late() {
 fn a_window_ahead_of_all_other_clocks_has_its_losses() {
     for (lost, is_set_back) in [(0, false), (5, false), (0, true)] {
         let dir = tempfile::tempdir().unwrap();
-        let plan = RigConfig {
-            queues: 2,
-            foreign_queues: 1,
-            ..config()
-        };
-        let mut rig = Rig::new(&plan, START, dir.path());
-        rig.pass(MS);
-        rig.step();
+        let mut rig = beside_a_foreign_source(dir.path());
         for number in 0..400 {
             let back_ns = if is_set_back && number >= 240 {
                 3600 * S

@@ -1,12 +1,12 @@
 //! Code for processors with AVX-512 VBMI.
 #![expect(unsafe_code, reason = "runs code that not every processor can")]
 
-/// Somebody has looked: this processor has AVX-512 BW and VBMI, and BMI2 (Intel since Ice Lake, AMD since Zen 4).
+/// Proof that this processor has AVX-512 BW and VBMI, and BMI2 (Intel since Ice Lake, AMD since Zen 4).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wide(());
 
 impl Wide {
-    /// `None` if it has not, and on other processors than x86-64. Under ThreadSanitizer too, which sees no access of more than 16 bytes.
+    /// `None` if the processor lacks one of them or is no x86-64. Under ThreadSanitizer too, which sees no access of more than 16 bytes.
     pub(super) fn detect() -> Option<Self> {
         #[cfg(all(target_arch = "x86_64", not(any(loom, retroscope_sanitize = "thread"))))]
         let is_there = std::arch::is_x86_feature_detected!("avx512bw")

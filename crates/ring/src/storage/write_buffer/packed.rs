@@ -4,7 +4,7 @@
 //! Payloads are packed byte by byte, so nearly every short record completes one line and begins the next. Its bytes are rotated
 //! (`vpermb`) to where the line goes on. Those before the line's end complete it, and it goes past the cache at once; those behind
 //! are then at the front of the register and begin the next line. The write-combining buffer stores each byte in the L1 cache and
-//! loads it again. A record of 60 bytes took 5.5 ns that way and takes 4.1 here, one of 64 bytes 5.2 and 3.4 (one
+//! loads it again. A record of 60 bytes took 6.0 ns that way and takes 4.0 here, one of 64 bytes 5.2 and 3.4 (one
 //! producer, no reader, AMD EPYC Zen 4).
 
 use std::arch::x86_64::{
