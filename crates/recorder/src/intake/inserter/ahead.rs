@@ -10,7 +10,7 @@ use retroscope_capture::{Burst, FrameMeta, Queue, SourceError, Status};
 
 use super::{
     parts::SOURCE_WAIT,
-    sequence::{Late, Misplaced, PACKETS_MIN, Seen, Sequence},
+    sequence::{Late, Misplaced, Seen, Sequence},
 };
 
 /// Bytes that wait at most; beyond, what is behind is late.
@@ -32,9 +32,7 @@ pub(super) struct Ahead {
     steps: VecDeque<Step>,
     /// Packets that were late, by the frame that told.
     late: VecDeque<(usize, Late)>,
-    /// How many of the packets in a row that are behind were stored before it was decided whether they follow a step.
-    given_up: u64,
-    /// Packets that were stored as late and turned out to follow a step, or may follow one.
+    /// Packets that are stored as late and may follow a step.
     misplaced: Option<Misplaced>,
 }
 
@@ -48,7 +46,8 @@ pub(super) struct Step {
     pub(super) step_ns: i64,
     /// The first frame behind it.
     pub(super) first: usize,
-    /// The packets behind it that came before it was believed, if any are stored as if there were none.
+    /// Live, the packets behind it that came before it was believed: they are stored as if there were none. From files such packets were told
+    /// when waiting for the step was given up.
     pub(super) misplaced: Option<Misplaced>,
 }
 
@@ -82,7 +81,6 @@ impl Ahead {
             first_behind: 0,
             steps: VecDeque::new(),
             late: VecDeque::new(),
-            given_up: 0,
             misplaced: None,
         }
     }
@@ -117,26 +115,16 @@ impl Ahead {
             let (seen, were_late) = self.sequence.see(meta.time_ns);
             self.late.extend(were_late.map(|late| (index, late)));
             match seen {
-                Seen::InTime => (self.decided, self.given_up) = (index + 1, 0),
-                Seen::FirstBehind => {
-                    (self.decided, self.first_behind) = (index, index);
-                    self.given_up = 0;
-                }
+                Seen::InTime => self.decided = index + 1,
+                Seen::FirstBehind => (self.decided, self.first_behind) = (index, index),
                 Seen::Behind => {}
                 Seen::Stepped { offset_ns, step_ns } => {
-                    let index_of_step = if self.waits { self.first_behind } else { index };
-                    let before = if self.waits {
-                        self.given_up
-                    } else {
-                        PACKETS_MIN
-                    };
-                    self.given_up = 0;
                     self.steps.push_back(Step {
-                        index: index_of_step,
+                        index: if self.waits { self.first_behind } else { index },
                         offset_ns,
                         step_ns,
                         first: self.first_behind,
-                        misplaced: run.filter(|_| before > 0),
+                        misplaced: run.filter(|_| !self.waits),
                     });
                     self.decided = index + 1;
                 }
@@ -144,12 +132,12 @@ impl Ahead {
         }
         self.seen = frames.len();
         let waiting = copy.as_ref().map_or(0, |copy| copy.memory.len());
-        self.copy = copy;
         if self.waits && waiting > WAITING_BYTES_MAX && self.decided < self.seen {
-            // Whether they are late or follow a step is not known in time.
-            self.misplaced = self.sequence.behind();
-            self.given_up += 1;
+            // Whether they are late or follow a step is not known in time. Those of the run that waited before were told then.
+            let stamps = frames[self.decided..].iter().map(|meta| meta.time_ns);
+            self.misplaced = self.sequence.misplaced(stamps);
         }
+        self.copy = copy;
         if !self.waits || waiting > WAITING_BYTES_MAX {
             self.decided = self.seen;
             self.first_behind = self.seen;
@@ -191,7 +179,7 @@ impl Ahead {
         (cursor - gone, status)
     }
 
-    /// Packets that follow a step, or may, and were stored as if there were none.
+    /// Packets that may follow a step, and are stored as if there were none.
     pub(super) fn take_misplaced(&mut self) -> Option<Misplaced> {
         self.misplaced.take()
     }
@@ -358,12 +346,18 @@ mod tests {
         assert_eq!(times.len(), 1000);
         let at_wrong_place = times.iter().filter(|ns| **ns < START).count();
         assert!((200..310).contains(&at_wrong_place), "{at_wrong_place}");
-        // The last thing told covers all of them.
-        let last = misplaced.last().unwrap();
-        assert!(last.packets >= at_wrong_place as u64, "{last:?}");
-        assert_eq!(last.newest_ns, stamp(99));
-        assert_eq!(last.stored_ns, stamp(100));
-        assert!(last.length_ns >= i64::try_from(at_wrong_place).unwrap() * S / 30 - S);
+        // Each of them is told once, with where it belongs and where it is.
+        let told: u64 = misplaced.iter().map(|run| run.packets).sum();
+        assert_eq!(told, at_wrong_place as u64, "{misplaced:?}");
+        assert!(misplaced.len() > 1, "{misplaced:?}");
+        let mut n = 100;
+        for run in &misplaced {
+            let right_ns = stamp(n) + HOUR - S / 30;
+            assert!((right_ns - run.right_ns).abs() <= 1, "{n}: {run:?}");
+            assert_eq!(run.stored_ns, stamp(n));
+            n += i64::try_from(run.packets).unwrap();
+            assert_eq!(run.length_ns, stamp(n - 1) - run.stored_ns);
+        }
     }
 
     const START: i64 = 1_700_000_000 * S;

@@ -314,20 +314,14 @@ impl QueueIntake {
     /// The frames before `end` that follow a step which the ring does not.
     fn behind(&self, step: Step, end: usize) -> Misplaced {
         let frames = &self.burst().frames[step.first..end];
-        let stamps = || frames.iter().map(|meta| meta.time_ns);
-        let first_ns = stamps().next().unwrap_or(0);
-        Misplaced {
-            newest_ns: first_ns.saturating_sub(step.offset_ns),
-            stored_ns: self.ring_ns(first_ns),
-            length_ns: stamps().max().unwrap_or(0).saturating_sub(first_ns),
-            packets: frames.len() as u64,
-        }
+        let stamps = frames.iter().map(|meta| meta.time_ns);
+        Misplaced::of(stamps, self.writer.offset_ns, step.offset_ns)
     }
 
     /// Packets that are taken to follow a step, but are stored as if there were none. Both stretches of ring time, the one they
     /// belong to and the one they are stored in, are logged as affected.
     fn tell_misplaced(&self, run: &Misplaced, record: u64) {
-        for from_ns in [run.newest_ns, run.stored_ns] {
+        for from_ns in [run.right_ns, run.stored_ns] {
             let span_ns = (from_ns, from_ns.saturating_add(run.length_ns));
             let losses = &self.parts.common.intake.losses;
             losses.push_at(record, self.source, CLOCK_STEP, span_ns, run.packets);

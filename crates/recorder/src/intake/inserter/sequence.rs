@@ -5,7 +5,7 @@
 //! that happens again and again the stamps are in disorder, which is told. A jump forward is silence.
 
 /// Packets that a step is believed by.
-pub(super) const PACKETS_MIN: u64 = 64;
+const PACKETS_MIN: u64 = 64;
 
 /// The stamps of one source.
 #[derive(Debug)]
@@ -56,13 +56,33 @@ pub(crate) struct Late {
 /// Packets after a step that are stored as if there had been none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Misplaced {
-    /// The highest ring time before them, ns.
-    pub(crate) newest_ns: i64,
-    /// Where the first of them is stored, ns of ring time.
+    /// Where the first of them belongs, ns of ring time.
+    pub(crate) right_ns: i64,
+    /// Where it is stored, ns of ring time.
     pub(crate) stored_ns: i64,
     /// How much of their own time they take, ns.
     pub(crate) length_ns: i64,
     pub(crate) packets: u64,
+}
+
+impl Misplaced {
+    /// Packets of these stamps that are stored with one offset and belong where another puts them.
+    pub(super) fn of(
+        stamps: impl Iterator<Item = i64>,
+        stored_offset_ns: i64,
+        right_offset_ns: i64,
+    ) -> Self {
+        let fold = |(from_ns, to_ns, packets): (i64, i64, u64), ns: i64| {
+            (from_ns.min(ns), to_ns.max(ns), packets + 1)
+        };
+        let (from_ns, to_ns, packets) = stamps.fold((i64::MAX, i64::MIN, 0), fold);
+        Self {
+            right_ns: from_ns.saturating_sub(right_offset_ns),
+            stored_ns: from_ns.saturating_sub(stored_offset_ns),
+            length_ns: to_ns.saturating_sub(from_ns),
+            packets,
+        }
+    }
 }
 
 impl Sequence {
@@ -116,11 +136,17 @@ impl Sequence {
     pub(crate) fn behind(&self) -> Option<Misplaced> {
         let run = self.behind?;
         Some(Misplaced {
-            newest_ns: self.newest_ns.unwrap_or(i64::MIN),
+            right_ns: self.newest_ns.unwrap_or(i64::MIN),
             stored_ns: run.first_ns.saturating_sub(self.offset_ns),
             length_ns: run.newest_ns.saturating_sub(run.first_ns),
             packets: run.packets,
         })
+    }
+
+    /// Those of them that have these stamps.
+    pub(crate) fn misplaced(&self, stamps: impl Iterator<Item = i64>) -> Option<Misplaced> {
+        let right_offset_ns = self.behind?.first_ns.saturating_sub(self.newest_ns?);
+        Some(Misplaced::of(stamps, self.offset_ns, right_offset_ns))
     }
 
     /// The step that was believed last is not followed: stamps keep the offset that they had, `offset_ns`.
