@@ -189,9 +189,11 @@ impl Ahead {
         self.steps.pop_front_if(|step| step.index <= cursor)
     }
 
-    /// What the frame at `cursor` tells to have been late. To be asked until there is none.
+    /// What the frame at `cursor` tells to have been late. To be asked until there is none. Live also what those behind it tell: no record
+    /// goes with it, and their burst stays whole.
     pub(super) fn late_at(&mut self, cursor: usize) -> Option<Late> {
-        let late = self.late.pop_front_if(|(index, _)| *index <= cursor);
+        let is_due = |(index, _): &mut (usize, Late)| !self.waits || *index <= cursor;
+        let late = self.late.pop_front_if(is_due);
         late.map(|(_, late)| late)
     }
 
@@ -358,6 +360,30 @@ mod tests {
             n += i64::try_from(run.packets).unwrap();
             assert_eq!(run.length_ns, stamp(n - 1) - run.stored_ns);
         }
+    }
+
+    /// Live nothing is told with a record, and so no burst is stored in pieces for what was late.
+    #[test]
+    fn a_live_burst_in_disorder_stays_whole() {
+        let mut queue = Bursts {
+            stamps: (0..100).map(|n| START + n - n % 2 * HOUR).collect(),
+            frames: Vec::new(),
+            memory: vec![7; 1000],
+        };
+        let mut ahead = Ahead::new(S, false);
+        let (mut parts, mut late) = (0, 0);
+        while queue.next(Duration::ZERO).unwrap() == Status::Frames {
+            ahead.fetched();
+            ahead.decide(&queue);
+            let mut cursor = 0;
+            while cursor < ahead.seen {
+                late += std::iter::from_fn(|| ahead.late_at(cursor)).count();
+                cursor = ahead.end();
+                parts += 1;
+            }
+        }
+        // The last packet that is behind waits for one that tells it to be late.
+        assert_eq!((parts, late), (10, 49));
     }
 
     const START: i64 = 1_700_000_000 * S;
