@@ -310,6 +310,8 @@ pub(crate) struct LossEvent {
     pub(crate) from_ns: i64,
     /// The loss was seen here.
     pub(crate) to_ns: i64,
+    /// Another stretch that the same packets concern; the same one where there is no other.
+    or_ns: (i64, i64),
     pub(crate) packets: u64,
     /// From files, the records that were stored when it was found: a window that ends before has nothing to do with it. Live 0.
     pub(crate) record: u64,
@@ -330,10 +332,38 @@ impl LossEvent {
         Self {
             from_ns: self.from_ns.min(other.from_ns),
             to_ns: self.to_ns.max(other.to_ns),
+            or_ns: hull(self.or_ns, other.or_ns),
             packets: self.packets + other.packets,
             ..self
         }
     }
+
+    fn spans(&self) -> [(i64, i64); 2] {
+        [(self.from_ns, self.to_ns), self.or_ns]
+    }
+
+    /// The event with those of its stretches that touch the closed interval, if any does.
+    fn within(self, from_ns: i64, to_ns: i64) -> Option<Self> {
+        let touching = self.spans().into_iter();
+        let touching = touching.filter(|span| touch(*span, (from_ns, to_ns)));
+        let or_ns = touching.reduce(hull)?;
+        let (from_ns, to_ns) = or_ns;
+        Some(Self {
+            from_ns,
+            to_ns,
+            or_ns,
+            ..self
+        })
+    }
+}
+
+fn touch(a: (i64, i64), b: (i64, i64)) -> bool {
+    a.0 <= b.1 && a.1 >= b.0
+}
+
+/// The least stretch that holds both.
+fn hull(a: (i64, i64), b: (i64, i64)) -> (i64, i64) {
+    (a.0.min(b.0), a.1.max(b.1))
 }
 
 impl LossLog {
@@ -354,7 +384,19 @@ impl LossLog {
         record: u64,
         source: usize,
         cause: &'static str,
-        (from_ns, to_ns): (i64, i64),
+        span_ns: (i64, i64),
+        packets: u64,
+    ) {
+        self.push_either(record, source, cause, [span_ns; 2], packets);
+    }
+
+    /// The same of packets that concern two stretches, and are counted once where a window touches both.
+    pub(crate) fn push_either(
+        &self,
+        record: u64,
+        source: usize,
+        cause: &'static str,
+        [(from_ns, to_ns), or_ns]: [(i64, i64); 2],
         packets: u64,
     ) {
         let event = LossEvent {
@@ -362,17 +404,18 @@ impl LossLog {
             cause,
             from_ns,
             to_ns,
+            or_ns,
             packets,
             record,
         };
         let mut events = lock(&self.events);
         let is_same = |e: &&mut LossEvent| (e.source, e.cause, e.record) == (source, cause, record);
+        let is_short = |(from_ns, to_ns): (i64, i64)| to_ns.saturating_sub(from_ns) < MERGE_NS;
         // No window ends between two events without a record between them: what it is told does not depend on when it asks.
         if let Some(last) = events.iter_mut().rev().take(LATEST).find(is_same) {
-            let both = last.with(event);
-            let touches = last.from_ns <= event.to_ns && last.to_ns >= event.from_ns;
-            if touches && both.to_ns.saturating_sub(both.from_ns) < MERGE_NS {
-                *last = both;
+            let mut pairs = last.spans().into_iter().zip(event.spans());
+            if pairs.all(|(a, b)| touch(a, b) && is_short(hull(a, b))) {
+                *last = last.with(event);
                 return;
             }
         }
@@ -406,15 +449,14 @@ impl LossLog {
     pub(crate) fn within_until(&self, record: u64, from_ns: i64, to_ns: i64) -> Vec<LossEvent> {
         let mut found: Vec<LossEvent> = Vec::new();
         let events = lock(&self.events);
-        let touches =
-            |e: &&LossEvent| e.from_ns <= to_ns && e.to_ns >= from_ns && e.record <= record;
-        for event in events.iter().filter(touches) {
+        let known = events.iter().filter(|event| event.record <= record);
+        for event in known.filter_map(|event| event.within(from_ns, to_ns)) {
             match found
                 .iter_mut()
                 .find(|f| f.source == event.source && f.cause == event.cause)
             {
-                Some(sum) => *sum = sum.with(*event),
-                None => found.push(*event),
+                Some(sum) => *sum = sum.with(event),
+                None => found.push(event),
             }
         }
         found

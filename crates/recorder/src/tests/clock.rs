@@ -349,17 +349,16 @@ fn all_steps_of_a_burst_are_told() {
     };
     burst(&mut rig, 1);
     assert_eq!(affected(&rig, i64::MIN, i64::MAX), 0);
-    // 63 packets are stored before a step is believed; where they belong and where they are is told.
+    // 63 packets are stored before a step is believed; where they belong and where they are is told, and that they are 63.
     burst(&mut rig, 2);
-    assert_eq!(affected(&rig, i64::MIN, i64::MAX), 2 * 2 * 63);
+    assert_eq!(affected(&rig, i64::MIN, i64::MAX), 2 * 63);
     burst(&mut rig, 14);
-    assert_eq!(affected(&rig, i64::MIN, i64::MAX), 16 * 2 * 63);
+    assert_eq!(affected(&rig, i64::MIN, i64::MAX), 16 * 63);
     // No more are followed.
     let now_ns = burst(&mut rig, 2) + 16 * (3600 * S - 10 * MS);
-    assert_eq!(
-        affected(&rig, i64::MIN, i64::MAX),
-        16 * 2 * 63 + 2 * 2 * 100
-    );
-    // Behind the second one, where they are.
+    assert_eq!(affected(&rig, i64::MIN, i64::MAX), 16 * 63 + 2 * 100);
+    // Behind the second one, where they are, and where they belong.
     assert_eq!(affected(&rig, now_ns - 10 * MS, now_ns), 100);
+    let right_ns = now_ns + 2 * (3600 * S - 10 * MS);
+    assert_eq!(affected(&rig, right_ns - 10 * MS, right_ns), 100);
 }

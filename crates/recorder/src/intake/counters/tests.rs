@@ -104,6 +104,7 @@ fn a_loss_lies_between_two_readings() {
             cause: "kernel",
             from_ns: 200,
             to_ns: 300,
+            or_ns: (200, 300),
             packets: 7,
             record: 0
         }]
@@ -149,6 +150,28 @@ fn a_counter_that_comes_back_tells_of_the_time_between() {
     };
     assert_eq!(spans(150), [(100, 600, 7)], "merged: they touch");
     assert_eq!(spans(450), [(100, 600, 7)]);
+}
+
+/// Packets that belong to one stretch and lie in another are told of both, and once where a window has both: also when events were merged.
+#[test]
+fn what_concerns_two_stretches_is_counted_once() {
+    let log = LossLog::default();
+    let count = |from_ns, to_ns| {
+        let found = log.within(from_ns, to_ns);
+        let told = found.iter().map(|it| (it.from_ns, it.to_ns, it.packets));
+        told.collect::<Vec<_>>()
+    };
+    log.push_either(0, 0, CLOCK_STEP, [(100, 110), (50, 60)], 7);
+    log.push_either(0, 0, CLOCK_STEP, [(110, 120), (60, 70)], 1);
+    assert_eq!(count(0, 49), []);
+    assert_eq!(count(0, 55), [(50, 70, 8)]);
+    assert_eq!(count(71, 99), []);
+    assert_eq!(count(105, 200), [(100, 120, 8)]);
+    assert_eq!(count(65, 105), [(50, 120, 8)]);
+    // Stretches that are far apart are not made one.
+    log.push_either(0, 0, CLOCK_STEP, [(100, 120), (1000, 1001)], 2);
+    assert_eq!(count(60, 100), [(50, 120, 10)]);
+    assert_eq!(count(130, 999), []);
 }
 
 /// From files what a window is told depends on where it ended, not on when it is asked.

@@ -321,11 +321,10 @@ impl QueueIntake {
     /// Packets that are taken to follow a step, but are stored as if there were none. Both stretches of ring time, the one they
     /// belong to and the one they are stored in, are logged as affected.
     fn tell_misplaced(&self, run: &Misplaced, record: u64) {
-        for from_ns in [run.right_ns, run.stored_ns] {
-            let span_ns = (from_ns, from_ns.saturating_add(run.length_ns));
-            let losses = &self.parts.common.intake.losses;
-            losses.push_at(record, self.source, CLOCK_STEP, span_ns, run.packets);
-        }
+        let spans_ns = [run.right_ns, run.stored_ns]
+            .map(|from_ns| (from_ns, from_ns.saturating_add(run.length_ns)));
+        let losses = &self.parts.common.intake.losses;
+        losses.push_either(record, self.source, CLOCK_STEP, spans_ns, run.packets);
     }
 
     /// A step that was believed by the stamps of the source.
